@@ -1,0 +1,70 @@
+"""Errors written for people: what was found, where, what is allowed, and the nearest right name."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+
+
+class SimnetError(Exception):
+    """Something the user can mend. The command line prints the message without a traceback and exits with 2."""
+
+
+class InputError(SimnetError):
+    """Bad input from a file or an option.
+
+    Parameters
+    ----------
+    message : str
+        What is wrong, with the value found and what is allowed.
+    file : str, optional
+        The file it stands in, as the user named it.
+    line : int, optional
+        Its line, from 1.
+    field : str, optional
+        The field, dotted from the top of the file, e.g. ``network.weather[0].bandwidth``.
+
+    Examples
+    --------
+    >>> str(InputError("must be > 0, got -1", file="a.yaml", line=3, field="workers"))
+    'a.yaml:3: workers: must be > 0, got -1'
+    """
+
+    def __init__(
+        self, message: str, *, file: str | None = None, line: int | None = None, field: str | None = None
+    ) -> None:
+        self.message, self.file, self.line, self.field = message, file, line, field
+        where = "" if file is None else file if line is None else f"{file}:{line}"
+        super().__init__(": ".join(part for part in (where, field or "", message) if part))
+
+
+class StalledError(SimnetError):
+    """A simulation in which something waits for ever.
+
+    Parameters
+    ----------
+    message : str
+        What stopped, and when.
+    waiting : sequence of str
+        One line per waiting rank or transfer: who waits, and for what.
+    """
+
+    def __init__(self, message: str, waiting: Sequence[str]) -> None:
+        self.waiting = list(waiting)
+        shown = self.waiting[:20]
+        more = [f"... and {len(self.waiting) - 20} more"] if len(self.waiting) > 20 else []
+        super().__init__("\n  ".join([message, *shown, *more]))
+
+
+def nearest(name: str, allowed: Iterable[str]) -> str:
+    """Return a sentence that lists `allowed` and, for a likely typo, the nearest of them.
+
+    Examples
+    --------
+    >>> nearest("artpok", ["dense", "topk", "artopk"])
+    "did you mean 'artopk'? Allowed: artopk, dense, topk"
+    """
+    names = sorted(allowed)
+    listed = f"Allowed: {', '.join(names)}"
+    close = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean '{close[0]}'? {listed}" if close else listed

@@ -1,0 +1,314 @@
+"""What is sent: a schedule of messages in rounds, as columns of numpy arrays.
+
+A schedule says who sends how many bytes to whom, and in which order. It knows nothing of time: any clock (closed form,
+vectorised, SimPy) can time it on any network, and it can be replayed on a real cluster.
+
+A rank *enters* a round when every message of its own part of the previous round, sent or received, is delivered.
+Ranks do not wait for each other beyond that: there is no barrier between rounds, and a rank without messages in a
+round passes through it at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TypeAlias, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Ranks: TypeAlias = NDArray[np.int64]
+Floats: TypeAlias = NDArray[np.float64]
+T = TypeVar("T", bound=np.generic)
+
+
+class Round:
+    """Messages that may start together.
+
+    Parameters
+    ----------
+    src, dst : array_like of int, shape (m,)
+        Sending and receiving rank of each message. A rank does not send to itself.
+    nbytes : array_like of float, shape (m,) or scalar
+        Bytes of each message, >= 0. A message of zero bytes still pays the latency.
+    compute : float or array_like of float, shape (n_ranks,)
+        Seconds a rank works before it enters the round: the same for every rank, or one value per rank.
+    phase : str
+        What the round belongs to, e.g. ``"reduce-scatter"``; for reports.
+
+    Raises
+    ------
+    ValueError
+        If the lengths differ, a byte count or compute time is negative or not finite, or a rank sends to itself.
+
+    Examples
+    --------
+    >>> Round([0, 1], [1, 0], [10, 20]).nbytes
+    array([10., 20.])
+    """
+
+    __slots__ = ("compute", "dst", "nbytes", "phase", "src")
+
+    def __init__(
+        self,
+        src: ArrayLike,
+        dst: ArrayLike,
+        nbytes: ArrayLike,
+        compute: float | ArrayLike = 0.0,
+        phase: str = "",
+    ) -> None:
+        self.src: Ranks = _integers(src, "src")
+        self.dst: Ranks = _integers(dst, "dst")
+        if self.dst.shape != self.src.shape:
+            raise ValueError(f"src and dst differ in length: {self.src.size} and {self.dst.size}")
+        sizes = np.asarray(nbytes, dtype=np.float64)
+        if sizes.ndim == 0:
+            sizes = np.full(self.src.shape, float(sizes))
+        self.nbytes: Floats = _floats(sizes, "nbytes")
+        if self.nbytes.shape != self.src.shape:
+            raise ValueError(f"src and nbytes differ in length: {self.src.size} and {self.nbytes.size}")
+        work = np.asarray(compute, dtype=np.float64)
+        self.compute: float | Floats = float(work) if work.ndim == 0 else _floats(work, "compute")
+        self.phase = phase
+        if self.src.size:
+            if not np.isfinite(self.nbytes).all() or self.nbytes.min() < 0:
+                raise ValueError("nbytes must be finite and >= 0")
+            if min(self.src.min(), self.dst.min()) < 0:
+                raise ValueError("ranks must be >= 0")
+            if (self.src == self.dst).any():
+                rank = int(self.src[np.argmax(self.src == self.dst)])
+                raise ValueError(f"rank {rank} sends to itself")
+        if not np.isfinite(work).all() or (work.size and work.min() < 0):
+            raise ValueError("compute must be finite and >= 0")
+
+    def __len__(self) -> int:
+        return int(self.src.size)
+
+    def __repr__(self) -> str:
+        return f"Round({len(self)} messages, {self.nbytes.sum():g} bytes, phase={self.phase!r})"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Round):
+            return NotImplemented
+        return (
+            self.phase == other.phase
+            and np.array_equal(self.src, other.src)
+            and np.array_equal(self.dst, other.dst)
+            and np.array_equal(self.nbytes, other.nbytes)
+            and np.array_equal(np.asarray(self.compute), np.asarray(other.compute))
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Schedule:
+    """Rounds of messages between `n_ranks` ranks.
+
+    Parameters
+    ----------
+    n_ranks : int
+        Number of ranks P, >= 1. Ranks are 0 .. P-1.
+    rounds : iterable of Round
+        In order. The same `Round` object may stand several times; a ring of many ranks then costs the memory of one.
+
+    Raises
+    ------
+    ValueError
+        If `n_ranks` < 1, a round names a rank outside 0 .. P-1, or a per-rank compute has not P entries.
+
+    Examples
+    --------
+    >>> schedule = Schedule(2, [Round([0], [1], [8]), Round([1], [0], [4])])
+    >>> schedule.bytes_sent(), schedule.n_messages
+    (array([8., 4.]), 2)
+    """
+
+    __slots__ = ("n_ranks", "rounds")
+
+    def __init__(self, n_ranks: int, rounds: Iterable[Round] = ()) -> None:
+        if n_ranks < 1:
+            raise ValueError(f"a schedule needs at least 1 rank, got {n_ranks}")
+        self.n_ranks = int(n_ranks)
+        self.rounds: tuple[Round, ...] = tuple(rounds)
+        for one in _distinct(self.rounds):
+            if len(one) and max(one.src.max(), one.dst.max()) >= n_ranks:
+                raise ValueError(
+                    f"a round names rank {max(one.src.max(), one.dst.max())}, but there are {n_ranks} ranks"
+                )
+            if isinstance(one.compute, np.ndarray) and one.compute.shape != (n_ranks,):
+                raise ValueError(f"compute has {one.compute.size} entries, but there are {n_ranks} ranks")
+
+    def __repr__(self) -> str:
+        return f"Schedule({self.n_ranks} ranks, {len(self.rounds)} rounds, {self.n_messages} messages)"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Schedule):
+            return NotImplemented
+        return self.n_ranks == other.n_ranks and self.rounds == other.rounds
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def n_messages(self) -> int:
+        """Number of messages."""
+        return sum(len(one) for one in self.rounds)
+
+    @property
+    def nbytes(self) -> float:
+        """Bytes of all messages together."""
+        return float(self.bytes_sent().sum())
+
+    def bytes_sent(self) -> Floats:
+        """Bytes each rank sends; shape (P,), float64."""
+        return self._sum_by(lambda one: one.src)
+
+    def bytes_received(self) -> Floats:
+        """Bytes each rank receives; shape (P,), float64."""
+        return self._sum_by(lambda one: one.dst)
+
+    def _sum_by(self, rank_of: Callable[[Round], Ranks]) -> Floats:
+        total = np.zeros(self.n_ranks)
+        for one, times in _counted(self.rounds):
+            total += times * np.bincount(rank_of(one), weights=one.nbytes, minlength=self.n_ranks)
+        return total
+
+    def concat(self, other: Schedule) -> Schedule:
+        """Return this schedule followed by `other`.
+
+        Raises
+        ------
+        ValueError
+            If the numbers of ranks differ.
+        """
+        if other.n_ranks != self.n_ranks:
+            raise ValueError(f"cannot join schedules of {self.n_ranks} and {other.n_ranks} ranks")
+        return Schedule(self.n_ranks, (*self.rounds, *other.rounds))
+
+    def scaled(self, factor: float) -> Schedule:
+        """Return the schedule with every message `factor` times as long; compute times stay.
+
+        Raises
+        ------
+        ValueError
+            If `factor` is negative or not finite.
+        """
+        return Schedule(
+            self.n_ranks,
+            _map(self.rounds, lambda one: Round(one.src, one.dst, one.nbytes * factor, one.compute, one.phase)),
+        )
+
+    def embed(self, ranks: Sequence[int] | Ranks, n_ranks: int) -> Schedule:
+        """Return the schedule as part of a larger one: rank r becomes ``ranks[r]`` of `n_ranks`.
+
+        Parameters
+        ----------
+        ranks : sequence of int, length P
+            Distinct ranks of the larger schedule.
+        n_ranks : int
+            Ranks of the larger schedule. Those not in `ranks` have no messages and no compute.
+
+        Raises
+        ------
+        ValueError
+            If `ranks` has not P distinct entries in 0 .. n_ranks-1.
+        """
+        places = np.asarray(ranks, dtype=np.int64)
+        if places.shape != (self.n_ranks,) or np.unique(places).size != self.n_ranks:
+            raise ValueError(f"ranks must be {self.n_ranks} distinct ranks")
+        if places.min() < 0 or places.max() >= n_ranks:
+            raise ValueError(f"ranks must lie in 0..{n_ranks - 1}")
+
+        def moved(one: Round) -> Round:
+            compute = np.zeros(n_ranks)
+            compute[places] = one.compute
+            work: float | Floats = compute if compute.any() else 0.0
+            return Round(places[one.src], places[one.dst], one.nbytes, work, one.phase)
+
+        return Schedule(n_ranks, _map(self.rounds, moved))
+
+    def columns(self) -> dict[str, NDArray[np.int64] | Floats | NDArray[np.str_]]:
+        """Return all messages as columns ``round, src, dst, nbytes, phase`` of equal length."""
+        counts = [len(one) for one in self.rounds]
+        return {
+            "round": np.repeat(np.arange(len(self.rounds), dtype=np.int64), counts),
+            "src": _joined([one.src for one in self.rounds], np.zeros(0, np.int64)),
+            "dst": _joined([one.dst for one in self.rounds], np.zeros(0, np.int64)),
+            "nbytes": _joined([one.nbytes for one in self.rounds], np.zeros(0, np.float64)),
+            "phase": np.repeat(np.array([one.phase for one in self.rounds], dtype=np.str_), counts),
+        }
+
+    def to_goal(self, path: str | Path) -> None:
+        """Write the schedule as GOAL text, as LogGOPSim's ``txt2bin`` reads it.
+
+        Each rank's round is a ``calc`` (its compute, in nanoseconds) that requires the sends and receives of its
+        round before, followed by the sends and receives of this round. Bytes are rounded to whole bytes, the tag of
+        a message is its round.
+
+        References
+        ----------
+        T. Hoefler, C. Siebert, A. Lumsdaine, "Group Operation Assembly Language", ICPP 2009.
+        """
+        lines: list[list[str]] = [[] for _ in range(self.n_ranks)]
+        pending: list[list[str]] = [[] for _ in range(self.n_ranks)]
+        for index, one in enumerate(self.rounds):
+            compute = np.broadcast_to(np.asarray(one.compute), self.n_ranks)
+            active = np.unique(np.concatenate([one.src, one.dst, np.flatnonzero(compute)]))
+            for rank in active.tolist():
+                lines[rank].append(f"c{index}: calc {round(float(compute[rank]) * 1e9)}")
+                lines[rank] += [f"c{index} requires {label}" for label in pending[rank]]
+                pending[rank] = [f"c{index}"]
+            columns = zip(one.src.tolist(), one.dst.tolist(), one.nbytes.tolist(), strict=True)
+            for message, (src, dst, nbytes) in enumerate(columns):
+                label, whole = f"m{index}x{message}", round(nbytes)
+                for rank, text in ((src, f"send {whole}b to {dst}"), (dst, f"recv {whole}b from {src}")):
+                    lines[rank] += [f"{label}: {text} tag {index}", f"{label} requires c{index}"]
+                    pending[rank].append(label)
+        text = f"num_ranks {self.n_ranks}\n"
+        for rank, own in enumerate(lines):
+            text += f"rank {rank} {{\n" + "".join(f"{line}\n" for line in own) + "}\n"
+        Path(path).write_text(text, encoding="ascii")
+
+
+def _map(rounds: Sequence[Round], change: Callable[[Round], Round]) -> list[Round]:
+    """Apply `change` once to each distinct round object, so that repeated rounds stay one object."""
+    changed = {id(one): change(one) for one in _distinct(rounds)}
+    return [changed[id(one)] for one in rounds]
+
+
+def _distinct(rounds: Sequence[Round]) -> Iterator[Round]:
+    return (one for one, _ in _counted(rounds))
+
+
+def _counted(rounds: Sequence[Round]) -> Iterator[tuple[Round, int]]:
+    """Yield each distinct round object and how often it stands."""
+    counts: dict[int, int] = {}
+    objects: dict[int, Round] = {}
+    for one in rounds:
+        counts[id(one)] = counts.get(id(one), 0) + 1
+        objects[id(one)] = one
+    return ((objects[key], count) for key, count in counts.items())
+
+
+def _integers(values: ArrayLike, name: str) -> Ranks:
+    given = _one_dimensional(np.asarray(values), name)
+    column = given.astype(np.int64)
+    if not np.array_equal(column, given):
+        raise ValueError(f"{name} must hold whole numbers")
+    column.flags.writeable = False
+    return column
+
+
+def _floats(values: ArrayLike, name: str) -> Floats:
+    column = _one_dimensional(np.array(values, dtype=np.float64), name)
+    column.flags.writeable = False
+    return column
+
+
+def _one_dimensional(given: NDArray[T], name: str) -> NDArray[T]:
+    if given.ndim != 1:
+        raise ValueError(f"{name} must be one-dimensional, got shape {given.shape}")
+    return given
+
+
+def _joined(columns: list[NDArray[T]], empty: NDArray[T]) -> NDArray[T]:
+    return np.concatenate(columns) if columns else empty
