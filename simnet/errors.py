@@ -50,10 +50,13 @@ class StalledError(SimnetError):
     """
 
     def __init__(self, message: str, waiting: Sequence[str]) -> None:
+        # Both stay in args: SimPy and multiprocessing make copies of exceptions from these.
+        super().__init__(message, waiting)
         self.waiting = list(waiting)
-        shown = self.waiting[:20]
+
+    def __str__(self) -> str:
         more = [f"... and {len(self.waiting) - 20} more"] if len(self.waiting) > 20 else []
-        super().__init__("\n  ".join([message, *shown, *more]))
+        return "\n  ".join([self.args[0], *self.waiting[:20], *more])
 
 
 def nearest(name: str, allowed: Iterable[str]) -> str:

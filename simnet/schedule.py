@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias, TypedDict, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -99,6 +99,16 @@ class Round:
         )
 
     __hash__ = None  # type: ignore[assignment]
+
+
+class Columns(TypedDict):
+    """The messages of a schedule as columns of equal length."""
+
+    round: Ranks
+    src: Ranks
+    dst: Ranks
+    nbytes: Floats
+    phase: NDArray[np.str_]
 
 
 class Schedule:
@@ -226,7 +236,7 @@ class Schedule:
 
         return Schedule(n_ranks, _map(self.rounds, moved))
 
-    def columns(self) -> dict[str, NDArray[np.int64] | Floats | NDArray[np.str_]]:
+    def columns(self) -> Columns:
         """Return all messages as columns ``round, src, dst, nbytes, phase`` of equal length."""
         counts = [len(one) for one in self.rounds]
         return {

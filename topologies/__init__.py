@@ -1,1 +1,116 @@
-"""."""
+"""Network topologies as graphs: hosts, switches, directed links with a latency and a bandwidth, and routes over them.
+
+Each builder returns a `networkx.DiGraph` as described in `topologies.graphs`. Nothing here knows of time, messages or
+gradients. A topology from elsewhere registers its builder under the entry-point group ``simnet.topologies``; `names`
+and `build` then find it like the ones below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from topologies.checks import nearest
+from topologies.fat_tree import fat_tree
+from topologies.links import select_links
+from topologies.multi_gpu_nodes import multi_gpu_nodes
+from topologies.ring import ring
+from topologies.routes import Routes, check_connected
+from topologies.star import star
+from topologies.tree import tree
+from topologies.wan import wan
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoints
+
+    import networkx as nx
+
+__all__ = [
+    "Routes",
+    "build",
+    "check_connected",
+    "fat_tree",
+    "multi_gpu_nodes",
+    "names",
+    "ring",
+    "select_links",
+    "star",
+    "tree",
+    "wan",
+]
+
+_BUILDERS: dict[str, Callable[..., nx.DiGraph[Any]]] = {
+    "fat_tree": fat_tree,
+    "multi_gpu_nodes": multi_gpu_nodes,
+    "ring": ring,
+    "star": star,
+    "tree": tree,
+    "wan": wan,
+}
+
+
+def names() -> list[str]:
+    """Return the names that `build` knows: the families of this package and those registered by others, sorted.
+
+    Examples
+    --------
+    >>> set(names()) >= {"fat_tree", "multi_gpu_nodes", "ring", "star", "tree", "wan"}
+    True
+    """
+    return sorted({*_BUILDERS, *_registered().names})
+
+
+def build(name: str, **parameters: Any) -> nx.DiGraph[Any]:
+    """Return the topology of the family `name`.
+
+    Parameters
+    ----------
+    name : str
+        One of `names`. A name of this package stays with this package whatever others register.
+    **parameters
+        Those of the builder, by name.
+
+    Raises
+    ------
+    ValueError
+        If there is no such family, or a parameter is unknown, missing, or refused by the builder.
+
+    Examples
+    --------
+    >>> build("star", hosts=4, latency=1e-3, bandwidth=1e9).number_of_edges()
+    8
+    >>> build("star", hots=4, latency=1e-3, bandwidth=1e9)
+    Traceback (most recent call last):
+    ValueError: star has no parameter 'hots': did you mean 'hosts'? Allowed: bandwidth, hosts, latency
+    """
+    builder = _BUILDERS.get(name)
+    if builder is None:
+        found = _registered().select(name=name)
+        if not found:
+            raise ValueError(f"there is no topology {name!r}: {nearest(name, names())}")
+        builder = next(iter(found)).load()
+    _check_names(name, builder, parameters)
+    return builder(**parameters)
+
+
+def _registered() -> EntryPoints:
+    # Looking through every installed package costs more than importing this one: only when asked for.
+    from importlib.metadata import entry_points
+
+    return entry_points(group="simnet.topologies")
+
+
+def _check_names(name: str, builder: Callable[..., Any], parameters: dict[str, Any]) -> None:
+    from inspect import Parameter, signature
+
+    known = signature(builder).parameters
+    if not any(one.kind is Parameter.VAR_KEYWORD for one in known.values()):
+        for given in parameters:
+            if given not in known:
+                raise ValueError(f"{name} has no parameter {given!r}: {nearest(given, known)}")
+    required = [
+        one.name for one in known.values() if one.default is Parameter.empty and one.kind is not Parameter.VAR_KEYWORD
+    ]
+    missing = [one for one in required if one not in parameters]
+    if missing:
+        raise ValueError(f"{name} needs {', '.join(missing)}; it has {', '.join(known)}")

@@ -1,0 +1,301 @@
+"""Which exchange next: fixed, flexible (arg-min of the closed forms on monitored links), clairvoyant.
+
+Before each iteration the job asks its policy for a shortlist of exchanges. One entry means that the decision is taken.
+With several, the job simulates each on the true weather and keeps the fastest, which is what a clairvoyant would do.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, Protocol, TypeAlias, get_args
+
+import numpy as np
+
+from simnet import costs
+from simnet.network import Network
+from simnet.rng import stream
+
+Cost: TypeAlias = Callable[[float, float, float, float, int], float]
+"""Closed form: alpha [s], beta [s/byte], dense message M [byte], density c, workers N -> seconds."""
+
+Aggregate: TypeAlias = Literal["worst", "mean", "median"]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One way of exchanging gradients: a scheme with its options, under the name that reports use.
+
+    Parameters
+    ----------
+    label : str
+        Name in tables and figures, e.g. ``"ART-ring"``.
+    scheme : str
+        Name of the sparsifier, see `sparsifier_models.names`.
+    options : mapping
+        Its options, see `sparsifier_models.create`.
+    """
+
+    label: str
+    scheme: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+def closed_form(candidate: Candidate) -> Cost:
+    """Return the closed form of an exchange, as Eqns 4 and 5 of the AR-Topk paper use them.
+
+    Raises
+    ------
+    ValueError
+        If none is known for the scheme with these options.
+
+    Examples
+    --------
+    >>> cost = closed_form(Candidate("AG", "topk"))
+    >>> f"{cost(1e-3, 8 / 10e9, 46_758_048, 0.1, 8):.6f}"  # Table VI, ResNet-18, 10 Gbit/s
+    '0.055369'
+    """
+    scheme, options = candidate.scheme, candidate.options
+    option, default = _ALGORITHM.get(scheme, ("", ""))
+    algorithm = options.get(option, default)
+    formula = _CLOSED_FORMS.get((scheme, algorithm))
+    if formula is None:
+        known = ", ".join(sorted(f"{name} ({how})" for name, how in _CLOSED_FORMS))
+        raise ValueError(
+            f"no closed form is known for {candidate.label!r} ({scheme}{f', {option}={algorithm}' if option else ''}), "
+            f"so a flexible policy cannot weigh it; it can weigh {known}"
+        )
+    if options.get("selection") == "var":
+        return lambda alpha, beta, M, c, N: formula(alpha, beta, M, c, N) + float(costs.var_overhead(alpha, beta, N))
+    return formula
+
+
+def _sparse(formula: Callable[..., Any]) -> Cost:
+    return lambda alpha, beta, M, c, N: float(formula(alpha, beta, M, c, N))
+
+
+def _dense(formula: Callable[..., Any]) -> Cost:
+    return lambda alpha, beta, M, c, N: float(formula(alpha, beta, M, N))
+
+
+# The option that names the collective of a scheme, and its default.
+_ALGORITHM = {
+    "dense": ("algorithm", "ring"),
+    "artopk": ("collective", "ring"),
+    "topk": ("allgather", "recursive_doubling"),
+    "lwtopk": ("allgather", "recursive_doubling"),
+    "mstopk": ("allgather", "recursive_doubling"),
+}
+
+_CLOSED_FORMS: dict[tuple[str, str], Cost] = {
+    ("dense", "ring"): _dense(costs.ring_allreduce),
+    ("dense", "tree"): _dense(costs.tree_allreduce),
+    ("dense", "parameter_server"): _dense(costs.parameter_server),
+    ("artopk", "ring"): _sparse(costs.artopk_ring),
+    ("artopk", "tree"): _sparse(costs.artopk_tree),
+    ("topk", "recursive_doubling"): _sparse(costs.topk_allgather),
+    ("lwtopk", "recursive_doubling"): _sparse(costs.topk_allgather),
+    ("mstopk", "recursive_doubling"): _sparse(costs.topk_allgather),
+}
+
+
+@dataclass(frozen=True)
+class Moment:
+    """What a policy may look at before an iteration.
+
+    Parameters
+    ----------
+    iteration : int
+        From 0.
+    now : float
+        Simulated time [s].
+    network : Network
+        The network as it is; a policy that only monitors asks it for `Network.path` at times that have passed.
+    placement : sequence of int
+        Host of each worker.
+    message : float
+        M, bytes of the dense gradient.
+    density : float
+        c, target fraction kept.
+    """
+
+    iteration: int
+    now: float
+    network: Network
+    placement: Sequence[int]
+    message: float
+    density: float
+
+
+class Policy(Protocol):
+    """Decides before each iteration which exchanges to consider."""
+
+    @property
+    def candidates(self) -> Sequence[Candidate]:
+        """Every exchange that the policy may ever ask for."""
+
+    def start(self) -> None:
+        """Forget everything: a job begins."""
+
+    def shortlist(self, moment: Moment) -> Sequence[Candidate]:
+        """Return the exchanges to consider now, at least one; of several the job takes the fastest."""
+
+
+class Fixed:
+    """Always the same exchange."""
+
+    def __init__(self, candidate: Candidate) -> None:
+        self.candidates = (candidate,)
+
+    def start(self) -> None:
+        """Forget nothing: there is nothing to remember."""
+
+    def shortlist(self, moment: Moment) -> Sequence[Candidate]:
+        """Return the one candidate."""
+        return self.candidates
+
+
+class Clairvoyant:
+    """The exchange that is fastest on the true weather, found by simulating all of them.
+
+    No one could act so in a real cluster: it is the bound against which the regret of others is reported.
+    """
+
+    def __init__(self, candidates: Sequence[Candidate]) -> None:
+        if not candidates:
+            raise ValueError("a clairvoyant policy needs at least one candidate")
+        self.candidates = tuple(candidates)
+
+    def start(self) -> None:
+        """Forget nothing: there is nothing to remember."""
+
+    def shortlist(self, moment: Moment) -> Sequence[Candidate]:
+        """Return all candidates."""
+        return self.candidates
+
+
+@dataclass(frozen=True)
+class Monitor:
+    """How a flexible policy watches the links.
+
+    Probes run beside the job, as ping and iperf would, between each worker and the next; they cost nothing.
+
+    Parameters
+    ----------
+    every : float
+        Seconds between probes, the first at time 0; 0 probes before each iteration.
+    noise : float
+        Standard deviation of the logarithm of a probe's error, for latency and bandwidth alike.
+    change : float
+        Relative change of latency or bandwidth, against what the last decision was based on, from which the decision
+        is taken anew (10 % in the paper's talk).
+    aggregate : {"worst", "mean", "median"}
+        What of all pairs the closed forms see as alpha and 1/beta: the highest latency and lowest bandwidth, or the
+        mean or median of both.
+    seed : int
+        Seed of the noise.
+
+    Raises
+    ------
+    ValueError
+        If a figure is negative or not finite, or `aggregate` is unknown.
+    """
+
+    every: float = 10.0
+    noise: float = 0.0
+    change: float = 0.1
+    aggregate: Aggregate = "worst"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("every", "noise", "change"):
+            value = getattr(self, name)
+            if not 0 <= value < math.inf:
+                raise ValueError(f"{name} must be >= 0 and finite, got {value}")
+        if self.aggregate not in get_args(Aggregate):
+            raise ValueError(f"aggregate must be one of {', '.join(get_args(Aggregate))}, got {self.aggregate!r}")
+
+    def probe(self, moment: Moment) -> tuple[float, float]:
+        """Return latency [s] and bandwidth [byte/s] as the latest probe before `moment` found them."""
+        if self.every > 0:
+            number = math.floor(moment.now / self.every)
+            time = number * self.every
+        else:
+            number, time = moment.iteration, moment.now
+        latency, bandwidth = probe_pairs(moment.network, moment.placement, time)
+        if self.noise:
+            errors = stream(self.seed, "probe", number).normal(0.0, self.noise, size=(2, latency.size))
+            latency, bandwidth = latency * np.exp(errors[0]), bandwidth * np.exp(errors[1])
+        if self.aggregate == "worst":
+            return float(latency.max()), float(bandwidth.min())
+        of = np.mean if self.aggregate == "mean" else np.median
+        return float(of(latency)), float(of(bandwidth))
+
+
+def probe_pairs(
+    network: Network, placement: Sequence[int], time: float
+) -> tuple[np.ndarray[Any, np.dtype[np.float64]], np.ndarray[Any, np.dtype[np.float64]]]:
+    """Return latency [s] and bandwidth [byte/s] from each worker to the next at `time`; shape (P,) each.
+
+    With fewer than two workers there is nothing to probe: one pair of zero latency and infinite bandwidth.
+    """
+    workers = len(placement)
+    if workers < 2:
+        return np.zeros(1), np.full(1, math.inf)
+    paths = [network.path(placement[rank], placement[(rank + 1) % workers], time) for rank in range(workers)]
+    latency, bandwidth = np.array(paths, dtype=np.float64).T
+    return latency, bandwidth
+
+
+class Flexible:
+    """The arg-min of the closed forms at the latency and bandwidth last probed (Eqn 5 of the AR-Topk paper).
+
+    The decision is taken anew when a probe departs from what the last one was based on by more than the monitor's
+    `change`, or when the density changes. Of equal costs the first candidate wins. While a probe finds a link down,
+    the decision stands.
+
+    Parameters
+    ----------
+    candidates : sequence of Candidate
+        Each with a closed form.
+    monitor : Monitor
+        How the links are watched.
+
+    Raises
+    ------
+    ValueError
+        If there is no candidate, or one without a closed form.
+    """
+
+    def __init__(self, candidates: Sequence[Candidate], monitor: Monitor | None = None) -> None:
+        if not candidates:
+            raise ValueError("a flexible policy needs at least one candidate")
+        self.candidates = tuple(candidates)
+        self.monitor = monitor or Monitor()
+        self._costs = [closed_form(candidate) for candidate in self.candidates]
+        self.start()
+
+    def start(self) -> None:
+        """Forget the last decision."""
+        self._basis: tuple[float, float, float] | None = None
+        self._choice = self.candidates[0]
+
+    def shortlist(self, moment: Moment) -> Sequence[Candidate]:
+        """Return the choice in force, after a new decision where one is due."""
+        latency, bandwidth = self.monitor.probe(moment)
+        if bandwidth > 0 and self._is_due(latency, bandwidth, moment.density):
+            self._basis = latency, bandwidth, moment.density
+            workers = len(moment.placement)
+            found = [cost(latency, 1.0 / bandwidth, moment.message, moment.density, workers) for cost in self._costs]
+            self._choice = self.candidates[int(np.argmin(found))]
+        return (self._choice,)
+
+    def _is_due(self, latency: float, bandwidth: float, density: float) -> bool:
+        if self._basis is None or density != self._basis[2]:
+            return True
+        old_latency, old_bandwidth, _ = self._basis
+        return (
+            abs(latency - old_latency) > self.monitor.change * old_latency
+            or abs(bandwidth - old_bandwidth) > self.monitor.change * old_bandwidth
+        )

@@ -1,0 +1,389 @@
+"""The figures of a run: iteration time under the network's weather, cumulative time, breakdown, choices.
+
+Each function takes the iterations of all policies (one frame, see `simnet.training.PolicyResult`) and returns a
+matplotlib figure; `render` draws all of them to PNG and SVG, byte-identical for equal input. Long runs are thinned
+before they are drawn: a line is the mean over a stretch of iterations, its band the extremes.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TypeAlias
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from numpy.typing import NDArray
+
+from simnet.report.summary import PHASES
+from simnet.units import format_seconds
+
+Floats: TypeAlias = NDArray[np.float64]
+
+# Okabe and Ito's colours, which the colour-blind can tell apart, without black and yellow.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7A5230", "#8C8C8C")
+_BOUND_COLOUR = "#111111"
+_PHASE_COLOURS = {"compute": "#4D5A66", "select": "#E69F00", "communicate": "#56A3D9", "wait": "#D8DCE0"}
+_WEATHER_COLOUR = "#5B6B7A"
+_STYLE = {
+    "axes.axisbelow": True,
+    "axes.edgecolor": "#8A8F94",
+    "axes.grid": True,
+    "axes.labelcolor": "#333333",
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlelocation": "left",
+    "figure.dpi": 130,
+    "figure.facecolor": "white",
+    "font.size": 9.5,
+    "grid.color": "#E6E8EA",
+    "grid.linewidth": 0.8,
+    "legend.frameon": False,
+    "lines.linewidth": 1.6,
+    "lines.solid_capstyle": "round",
+    "svg.hashsalt": "simnet",
+    "text.parse_math": False,
+    "xtick.color": "#555555",
+    "ytick.color": "#555555",
+}
+_SECONDS = (("s", 1.0), ("ms", 1e-3), ("\u00b5s", 1e-6))
+_HOURS = (("h", 3600.0), ("min", 60.0), *_SECONDS)
+_BITS = (("Tbit/s", 1.25e11), ("Gbit/s", 1.25e8), ("Mbit/s", 1.25e5), ("kbit/s", 125.0), ("bit/s", 0.125))
+_BINS = 250
+# Iteration times further apart than this are drawn on a logarithmic axis.
+_WIDE = 12.0
+_LONGEST_NAME = 28
+
+
+class Plot(NamedTuple):
+    """A figure as it goes into the run folder and the report."""
+
+    name: str
+    title: str
+    explanation: str
+    png: bytes
+    svg: bytes
+
+
+def render(iterations: pd.DataFrame, bound: str | None = None) -> list[Plot]:
+    """Draw all figures.
+
+    Parameters
+    ----------
+    iterations : DataFrame
+        The iterations of all policies, one after the other.
+    bound : str, optional
+        The policy that the others are measured against.
+
+    Returns
+    -------
+    list of Plot
+        In the order in which a reader wants them.
+    """
+    plots = []
+    for draw, title, explanation in _FIGURES:
+        figure = draw(iterations, bound)
+        plots.append(Plot(draw.__name__, title, explanation, _saved(figure, "png"), _saved(figure, "svg")))
+    return plots
+
+
+def iteration_time(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
+    """Draw the time per iteration of each policy above the network's bandwidth and latency.
+
+    The axis is simulated time; or the iteration, where the network is the same for every policy at an iteration and so
+    moves with the iterations.
+    """
+    with _style():
+        figure = Figure(figsize=(9.2, 6.0), layout="constrained")
+        top, middle, bottom = figure.subplots(3, 1, sharex=True, height_ratios=(3.4, 1, 1))
+        looks, frames = _looks(iterations, bound), _by_policy(iterations)
+        position, label = _axis(iterations)
+        name, factor = _unit(iterations["iteration_s"].median(), _SECONDS)
+        for policy, frame in frames.items():
+            x, y = position(frame), frame["iteration_s"].to_numpy() / factor
+            _line(top, x, y, **looks[policy])
+        top.set_ylabel(f"iteration time [{name}]")
+        _scale(top, iterations["iteration_s"].to_numpy() / factor)
+        _weather(middle, iterations, position, "bandwidth_Bps", "bandwidth", _BITS)
+        _weather(bottom, iterations, position, "latency_s", "latency", _SECONDS)
+        bottom.set_xlabel(label)
+        bottom.set_xlim(*_limits(frames.values(), position))
+        figure.align_ylabels()
+        _legend(figure, looks)
+    return figure
+
+
+def cumulative_time(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
+    """Draw the simulated time of each policy after each iteration, and how far it is behind the reference by then.
+
+    The reference is the bound or, where it did not run, the fastest policy.
+    """
+    with _style():
+        figure = Figure(figsize=(9.2, 4.4), layout="constrained")
+        left, right = figure.subplots(1, 2)
+        looks, frames = _looks(iterations, bound), _by_policy(iterations)
+        ends = {policy: _elapsed(frame) for policy, frame in frames.items()}
+        ranking = sorted(ends, key=lambda policy: (float(ends[policy][-1]), policy != bound))
+        reference = bound if bound in ends else ranking[0]
+        name, factor = _unit(max(float(end[-1]) for end in ends.values()), _HOURS)
+        behind = {policy: end - ends[reference] for policy, end in ends.items()}
+        lag_name, lag_factor = _unit(max(float(np.abs(lag).max()) for lag in behind.values()), _HOURS)
+        for policy, frame in frames.items():
+            x = frame["iteration"].to_numpy() + 1
+            _line(left, x, ends[policy] / factor, band=False, **looks[policy])
+            _line(right, x, behind[policy] / lag_factor, band=False, **looks[policy])
+        left.set_ylabel(f"simulated time [{name}]")
+        right.set_ylabel(f"behind {_short(reference)} [{lag_name}]")
+        left.set_ylim(bottom=0)
+        for axes in (left, right):
+            axes.set_xlabel("iterations done")
+        _legend(figure, {policy: looks[policy] for policy in ranking}, {p: format_seconds(float(ends[p][-1])) for p in ends})
+    return figure
+
+
+def breakdown(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
+    """Draw where each policy's time went, as the mean over workers: compute, select, communicate, wait."""
+    totals = iterations.groupby("policy", sort=False)[[f"{phase}_s" for phase in PHASES]].sum()
+    ends = totals.sum(axis=1)
+    order = sorted(ends.index, key=lambda policy: (float(ends[policy]), policy != bound))
+    with _style():
+        figure = Figure(figsize=(9.2, 1.2 + 0.42 * len(order)), layout="constrained")
+        axes = figure.subplots()
+        name, factor = _unit(float(ends.max()), _HOURS)
+        rows = np.arange(len(order))
+        start = np.zeros(len(order))
+        for phase in PHASES:
+            width = totals.loc[order, f"{phase}_s"].to_numpy(dtype=np.float64) / factor
+            axes.barh(rows, width, left=start, height=0.62, color=_PHASE_COLOURS[phase], edgecolor="white", linewidth=0.6)
+            start = start + width
+        for row, policy in enumerate(order):
+            axes.annotate(
+                format_seconds(float(ends[policy])), (start[row], row), (5, 0), textcoords="offset points", va="center"
+            )
+        axes.set_yticks(rows, [_short(policy) + (" (bound)" if policy == bound else "") for policy in order])
+        axes.invert_yaxis()
+        axes.tick_params(axis="y", length=0)
+        axes.grid(visible=False, axis="y")
+        axes.spines["left"].set_visible(False)
+        axes.set_xlabel(f"simulated time [{name}], mean over workers")
+        axes.margins(x=0.09)
+        axes.set_xlim(left=0)
+        handles = [Patch(color=_PHASE_COLOURS[phase], label=phase) for phase in PHASES]
+        figure.legend(handles=handles, loc="outside upper left", ncols=len(PHASES))
+    return figure
+
+
+def choices(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
+    """Draw what each policy that changed its choice had chosen when, above the network's bandwidth and latency.
+
+    Where no policy changed its choice, all are drawn.
+    """
+    frames = _by_policy(iterations)
+    changing = {policy: frame for policy, frame in frames.items() if frame["choice"].nunique() > 1} or frames
+    labels = list(dict.fromkeys(iterations["choice"]))
+    colours = _choice_colours(frames, labels, _looks(iterations, bound))
+    with _style():
+        figure = Figure(figsize=(9.2, 3.0 + 0.5 * len(changing)), layout="constrained")
+        strips, middle, bottom = figure.subplots(3, 1, sharex=True, height_ratios=(0.5 * len(changing), 0.8, 0.8))
+        position, label = _axis(iterations)
+        for row, frame in enumerate(changing.values()):
+            for first, last, choice in _stretches(position(frame), _end(frame, position), frame["choice"].tolist()):
+                strips.broken_barh([(first, last - first)], (row - 0.36, 0.72), color=colours[choice], linewidth=0)
+        strips.set_yticks(range(len(changing)), [_short(p) + (" (bound)" if p == bound else "") for p in changing])
+        strips.set_ylim(len(changing) - 0.5, -0.5)
+        strips.grid(visible=False, axis="y")
+        strips.tick_params(axis="y", length=0)
+        strips.spines["left"].set_visible(False)
+        _weather(middle, iterations, position, "bandwidth_Bps", "bandwidth", _BITS)
+        _weather(bottom, iterations, position, "latency_s", "latency", _SECONDS)
+        bottom.set_xlabel(label)
+        bottom.set_xlim(*_limits(changing.values(), position))
+        figure.align_ylabels([middle, bottom])
+        seen = {choice for frame in changing.values() for choice in frame["choice"]}
+        handles = [Patch(color=colours[choice], label=_short(choice)) for choice in labels if choice in seen]
+        figure.legend(handles=handles, loc="outside upper left", ncols=min(len(handles), 6))
+    return figure
+
+
+_FIGURES: tuple[tuple[Callable[[pd.DataFrame, str | None], Figure], str, str], ...] = (
+    (
+        iteration_time,
+        "Iteration time under the network's weather",
+        "How long each iteration took, above the lowest bandwidth and the highest latency between neighbouring workers. "
+        "Long runs are averaged over stretches of iterations; the shaded band spans the extremes.",
+    ),
+    (
+        cumulative_time,
+        "Cumulative time",
+        "Left: simulated time after each iteration, the total in the legend. Right: how far each policy was behind the "
+        "bound (or, without one, the fastest policy) by then; where a line climbs, the policy is losing time.",
+    ),
+    (
+        breakdown,
+        "Where the time went",
+        "Per policy, the mean over workers: computing gradients, selecting entries, having a message of its own in "
+        "flight, and waiting for others.",
+    ),
+    (
+        choices,
+        "What was chosen when",
+        "The exchange in use over the run, for the policies that changed it, above the network they met.",
+    ),
+)
+
+
+@contextmanager
+def _style() -> Iterator[None]:
+    """Draw in the house style; names are text, not mathematics."""
+    with mpl.rc_context(_STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        yield
+
+
+def _saved(figure: Figure, kind: str) -> bytes:
+    buffer = io.BytesIO()
+    metadata = {"Software": None} if kind == "png" else {"Date": None, "Creator": None}
+    with _style():
+        figure.savefig(buffer, format=kind, metadata=metadata)
+    return buffer.getvalue()
+
+
+def _by_policy(iterations: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    return {str(policy): frame for policy, frame in iterations.groupby("policy", sort=False)}
+
+
+def _looks(iterations: pd.DataFrame, bound: str | None) -> dict[str, dict[str, Any]]:
+    """Return colour, line style and stacking of each policy, by its place in the run."""
+    looks: dict[str, dict[str, Any]] = {}
+    for policy in dict.fromkeys(iterations["policy"]):
+        if policy == bound:
+            looks[policy] = {"color": _BOUND_COLOUR, "linestyle": (0, (4, 2)), "linewidth": 1.3, "zorder": 4}
+            continue
+        number = len(looks) - (bound in looks)
+        style = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)))[number // len(_COLOURS) % 3]
+        looks[policy] = {"color": _COLOURS[number % len(_COLOURS)], "linestyle": style, "zorder": 3}
+    return looks
+
+
+def _choice_colours(
+    frames: Mapping[str, pd.DataFrame], labels: Sequence[str], looks: Mapping[str, Mapping[str, Any]]
+) -> dict[str, str]:
+    """Give a choice the colour of the policy that keeps to it, and to the others colours that are left."""
+    colours: dict[str, str] = {}
+    for policy, frame in frames.items():
+        kept = set(frame["choice"])
+        if len(kept) == 1 and looks[policy]["color"] != _BOUND_COLOUR:
+            colours.setdefault(kept.pop(), looks[policy]["color"])
+    free = [colour for colour in _COLOURS if colour not in colours.values()] or list(_COLOURS)
+    for label in labels:
+        if label not in colours:
+            colours[label] = free[0]
+            free = [*free[1:], free[0]]
+    return colours
+
+
+def _axis(iterations: pd.DataFrame) -> tuple[Callable[[pd.DataFrame], Floats], str]:
+    """Return where an iteration stands on the horizontal axis, and the axis' label."""
+    network = [frame[["latency_s", "bandwidth_Bps"]].to_numpy() for frame in _by_policy(iterations).values()]
+    if all(np.array_equal(one, network[0], equal_nan=True) for one in network):
+        return lambda frame: frame["iteration"].to_numpy(dtype=np.float64), "iteration"
+    name, factor = _unit(float((iterations["start_s"] + iterations["iteration_s"]).max()), _HOURS)
+    return lambda frame: frame["start_s"].to_numpy() / factor, f"simulated time [{name}]"
+
+
+def _end(frame: pd.DataFrame, position: Callable[[pd.DataFrame], Floats]) -> float:
+    """Return where the last iteration ends on the horizontal axis."""
+    last = frame.tail(1)
+    after = last.assign(iteration=last["iteration"] + 1, start_s=last["start_s"] + last["iteration_s"])
+    return float(position(after)[0])
+
+
+def _limits(frames: Any, position: Callable[[pd.DataFrame], Floats]) -> tuple[float, float]:
+    frames = list(frames)
+    return min(float(position(frame)[0]) for frame in frames), max(_end(frame, position) for frame in frames)
+
+
+def _elapsed(frame: pd.DataFrame) -> Floats:
+    """Return the time since the start after each iteration."""
+    start = frame["start_s"].to_numpy()
+    elapsed: Floats = start + frame["iteration_s"].to_numpy() - start[0]
+    return elapsed
+
+
+def _line(axes: Axes, x: Floats, y: Floats, *, band: bool = True, **look: Any) -> None:
+    """Draw a line; a long one thinned to the means of equal stretches, with a band from least to greatest."""
+    if len(x) > 2 * _BINS:
+        starts = np.linspace(0, len(x), _BINS, endpoint=False).astype(np.intp)
+        if band:
+            low, high = np.minimum.reduceat(y, starts), np.maximum.reduceat(y, starts)
+            middle = x[starts]
+            axes.fill_between(middle, low, high, color=look["color"], alpha=0.14, linewidth=0)
+        lengths = np.diff(np.append(starts, len(x)))
+        x, y = np.add.reduceat(x, starts) / lengths, np.add.reduceat(y, starts) / lengths
+    axes.plot(x, y, marker="o" if len(x) == 1 else None, **look)
+
+
+def _weather(
+    axes: Axes,
+    iterations: pd.DataFrame,
+    position: Callable[[pd.DataFrame], Floats],
+    column: str,
+    what: str,
+    units: Sequence[tuple[str, float]],
+) -> None:
+    """Draw one property of the network, as all policies together have met it."""
+    x, y = position(iterations), iterations[column].to_numpy(dtype=np.float64)
+    order = np.argsort(x, kind="stable")
+    order = order[np.isfinite(y[order])]
+    x, first = np.unique(x[order], return_index=True)
+    y = y[order][first]
+    name, factor = _unit(float(y.max()) if len(y) else 1.0, units)
+    if len(y):
+        _line(axes, x, y / factor, color=_WEATHER_COLOUR, linewidth=1.2, drawstyle="steps-post")
+        axes.set_ylim(0, 1.12 * float(y.max()) / factor or 1.0)
+    axes.set_ylabel(f"{what}\n[{name}]")
+
+
+def _scale(axes: Axes, values: Floats) -> None:
+    """Start the axis at zero, or make it logarithmic where the values are far apart."""
+    values = values[values > 0]
+    if len(values) and values.max() > _WIDE * values.min():
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_minor_locator(NullLocator())
+    else:
+        axes.set_ylim(bottom=0)
+
+
+def _legend(figure: Figure, looks: Mapping[str, Mapping[str, Any]], notes: Mapping[str, str] | None = None) -> None:
+    handles = [
+        Line2D(
+            [],
+            [],
+            color=look["color"],
+            linestyle=look["linestyle"],
+            label=_short(policy) + (f"  {notes[policy]}" if notes else ""),
+        )
+        for policy, look in looks.items()
+    ]
+    figure.legend(handles=handles, loc="outside upper left", ncols=min(len(handles), 4 if notes else 6))
+
+
+def _unit(largest: float, units: Sequence[tuple[str, float]]) -> tuple[str, float]:
+    """Return the largest unit in which `largest` is at least 2, or the smallest unit."""
+    fitting = (unit for unit in units if math.isfinite(largest) and largest >= 2 * unit[1])
+    return next(fitting, next(unit for unit in units if unit[1] == 1.0) if not largest else units[-1])
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}\u2026"

@@ -1,0 +1,376 @@
+"""A run in one small table: how long each policy took and where the time went, who won, by how much, and what it chose.
+
+Totals are over the iterations; the breakdown is the mean over workers. Regret is the time a policy lost against the
+bound (the clairvoyant policy, which knows the weather and which nobody can run). Numbers are rounded to nine
+significant digits, so that the last bits, which differ between machines, do not show.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import TypedDict
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+
+from simnet.units import format_bandwidth, format_bytes, format_seconds
+
+PHASES = ("compute", "select", "communicate", "wait")
+"""Where the time of an iteration goes; the frames' columns are these names with ``_s``."""
+
+MAX_SWITCHES = 100
+"""Changes of choice that the summary lists per policy; all of them are counted."""
+
+_DIGITS = 9
+# 10**22 is the largest power of ten that a float holds exactly.
+_EXACT_POWER = 22
+# A change smaller than this is not offered as what a switch coincided with.
+_NOTABLE = 0.05
+
+Switch = TypedDict(
+    "Switch",
+    {
+        "iteration": int,
+        "at_s": float,
+        "from": str,
+        "to": str,
+        "bandwidth_Bps": float | None,
+        "bandwidth_before_Bps": float | None,
+        "latency_s": float | None,
+        "latency_before_s": float | None,
+        "density": float | None,
+        "density_before": float | None,
+    },
+)
+"""One change of choice: when, and the network and density then and when the choice now left had been made."""
+
+
+class Regret(TypedDict):
+    """What a policy lost against the bound; negative where it was faster (the bound looks one iteration ahead)."""
+
+    seconds: float
+    fraction: float
+
+
+class PolicySummary(TypedDict):
+    """One policy's run."""
+
+    iterations: int
+    simulated_s: float
+    bytes_sent_B: int
+    breakdown_s: dict[str, float]
+    regret: Regret | None
+    choices: dict[str, int]
+    switch_count: int
+    switches: list[Switch]
+
+
+class Winner(TypedDict):
+    """The fastest policy that can be run; `runner_up` is the fastest that is strictly slower."""
+
+    policy: str
+    tied_with: list[str]
+    runner_up: str | None
+    margin_s: float | None
+    margin_fraction: float | None
+
+
+class Scenario(TypedDict):
+    """Which scenario ran; the hash is that of the resolved scenario's text."""
+
+    name: str
+    sha256: str
+
+
+class Summary(TypedDict):
+    """What ``summary.json`` holds."""
+
+    scenario: Scenario
+    seed: int
+    versions: dict[str, str]
+    bound: str | None
+    winner: Winner | None
+    policies: dict[str, PolicySummary]
+
+
+def significant(values: ArrayLike) -> NDArray[np.float64]:
+    """Round to nine significant digits, and not below 1e-22.
+
+    Parameters
+    ----------
+    values : array_like
+        Numbers; infinities and NaN pass through.
+
+    Returns
+    -------
+    ndarray of float64
+        The floats nearest to the rounded decimals, so that they print with at most nine digits.
+
+    Examples
+    --------
+    >>> significant([0.1 + 0.2, 123456789.87, 0.0]).tolist()
+    [0.3, 123456790.0, 0.0]
+    """
+    given = np.asarray(values, dtype=np.float64)
+    finite = np.isfinite(given) & (given != 0)
+    magnitude = np.floor(np.log10(np.abs(np.where(finite, given, 1.0))))
+    power = np.clip(_DIGITS - 1 - magnitude, -300, _EXACT_POWER)
+    # Both divisions are by exact powers of ten, hence correctly rounded.
+    small, large = 10.0 ** np.maximum(power, 0), 10.0 ** np.maximum(-power, 0)
+    with np.errstate(invalid="ignore"):
+        return np.where(finite, np.rint(given * small / large) / small * large, given)
+
+
+def summarize(
+    iterations: Mapping[str, pd.DataFrame],
+    *,
+    scenario: str,
+    scenario_sha256: str,
+    seed: int,
+    versions: Mapping[str, str],
+    bound: str | None = "clairvoyant",
+) -> Summary:
+    """Condense the iterations of several policies, run on the same network, into a summary.
+
+    Parameters
+    ----------
+    iterations : mapping of policy name to DataFrame
+        Columns `iteration`, `start_s`, `iteration_s`, `compute_s`, `select_s`, `communicate_s`, `wait_s` (means over
+        workers), `bytes_sent_B` (all workers), `choice`, `density`, `latency_s`, `bandwidth_Bps`; in order of time.
+    scenario, scenario_sha256 : str
+        Name of the scenario, and hash of its resolved text.
+    seed : int
+        The run's seed.
+    versions : mapping of str to str
+        Packages whose versions the result may depend on.
+    bound : str, optional
+        The policy that bounds the others and takes no part in the contest; none where it did not run.
+
+    Raises
+    ------
+    ValueError
+        If there is no policy, or one ran no iteration, or another number of iterations than the others.
+
+    Examples
+    --------
+    >>> fast = pd.DataFrame({"iteration": [0, 1], "start_s": [0.0, 1.0], "iteration_s": 1.0, "compute_s": 0.5,
+    ...     "select_s": 0.0, "communicate_s": 0.5, "wait_s": 0.0, "bytes_sent_B": 1e6, "choice": ["AG", "ART-Ring"],
+    ...     "density": 0.01, "latency_s": 0.01, "bandwidth_Bps": [1.25e9, 1.25e8]})
+    >>> slow = fast.assign(start_s=[0.0, 1.25], iteration_s=1.25, choice="AG")
+    >>> summary = summarize({"flexible": fast, "AG": slow}, scenario="demo", scenario_sha256="", seed=0, versions={})
+    >>> print(sentence(summary))  # doctest: +NORMALIZE_WHITESPACE
+    flexible won: 2 s for 2 iterations, 20 % less than AG, the runner-up; it switched once, from AG to ART-Ring at
+    iteration 1 (1 s), when bandwidth fell to 1 Gbit/s.
+    """
+    if not iterations:
+        raise ValueError("a run needs at least one policy, got none")
+    counts = {name: len(frame) for name, frame in iterations.items()}
+    if min(counts.values()) < 1 or len(set(counts.values())) > 1:
+        listed = ", ".join(f"{name}: {count}" for name, count in counts.items())
+        raise ValueError(f"all policies must run the same number of iterations, at least 1, got {listed}")
+    bound = bound if bound in iterations else None
+    policies = {name: _policy(frame) for name, frame in iterations.items()}
+    if bound is not None:
+        reference = policies[bound]["simulated_s"]
+        for one in policies.values():
+            lost = one["simulated_s"] - reference
+            one["regret"] = {"seconds": _rounded(lost), "fraction": _rounded(lost / reference) if reference else 0.0}
+    return {
+        "scenario": {"name": scenario, "sha256": scenario_sha256},
+        "seed": seed,
+        "versions": dict(versions),
+        "bound": bound,
+        "winner": _winner({name: one["simulated_s"] for name, one in policies.items() if name != bound}),
+        "policies": policies,
+    }
+
+
+def sentence(summary: Summary) -> str:
+    """Say who won, by how much over the runner-up, and when the winner changed its choice."""
+    winner, policies = summary["winner"], summary["policies"]
+    if winner is None:
+        name, one = next(iter(policies.items()))
+        return f"{name} took {_duration(one)}; it is the bound, and no policy that can be run was compared with it."
+    name = winner["policy"]
+    if winner["tied_with"]:
+        *others, last = [name, *winner["tied_with"]]
+        result = f"{', '.join(others)} and {last} tied: {_duration(policies[name], each=True)}"
+        name = next((tied for tied in [*others, last] if policies[tied]["switch_count"]), name)
+        subject = name
+    else:
+        result = f"{name} {'took' if winner['runner_up'] is None else 'won:'} {_duration(policies[name])}"
+        subject = "it"
+    if winner["runner_up"] is not None and winner["margin_fraction"] is not None:
+        result += f", {percent(winner['margin_fraction'])} less than {winner['runner_up']}, the runner-up"
+    return f"{result}; {subject} {_changes(policies[name])}."
+
+
+def headings() -> tuple[str, ...]:
+    """Return the columns of the summary table; see `rows`."""
+    return (
+        "policy",
+        "simulated time",
+        "vs best",
+        "bytes sent",
+        *PHASES,
+        "regret",
+        "most used choice",
+        "switches",
+    )
+
+
+def rows(summary: Summary) -> list[tuple[str, ...]]:
+    """Return the cells of the summary table, the fastest policy first."""
+    return [_row(summary, name) for name in ranking(summary)]
+
+
+def ranking(summary: Summary) -> list[str]:
+    """Return the policies, the fastest first; the bound before policies as fast."""
+    policies, bound = summary["policies"], summary["bound"]
+    return sorted(policies, key=lambda name: (policies[name]["simulated_s"], name != bound))
+
+
+def percent(fraction: float, sign: str = "") -> str:
+    """Return a fraction in percent with two or more significant digits; `sign` as in a format specification.
+
+    Examples
+    --------
+    >>> percent(0.184), percent(0.0345, "+"), percent(-0.0001, "+"), percent(12.5, "+"), percent(0.0)
+    ('18 %', '+3.5 %', '-0.01 %', '+1250 %', '0 %')
+    """
+    value = 100 * fraction
+    if abs(value) >= 9.95:
+        return f"{value:{sign}.0f} %"
+    return f"{value:{sign}.2g} %" if abs(value) >= 0.005 else "0 %"
+
+
+def _policy(frame: pd.DataFrame) -> PolicySummary:
+    start, duration = frame["start_s"].to_numpy(), frame["iteration_s"].to_numpy()
+    labels, counts = np.unique(frame["choice"].to_numpy(dtype=str), return_counts=True)
+    order = np.argsort(-counts, kind="stable")
+    switched = _switched(frame)
+    return {
+        "iterations": len(frame),
+        "simulated_s": _rounded(start[-1] + duration[-1] - start[0]),
+        "bytes_sent_B": round(math.fsum(frame["bytes_sent_B"])),
+        "breakdown_s": {phase: _rounded(math.fsum(frame[f"{phase}_s"])) for phase in PHASES},
+        "regret": None,
+        "choices": {str(labels[index]): int(counts[index]) for index in order},
+        "switch_count": len(switched),
+        "switches": _switches(frame, switched),
+    }
+
+
+def _switched(frame: pd.DataFrame) -> NDArray[np.intp]:
+    """Return the rows whose choice differs from that of the row before."""
+    choice = frame["choice"].to_numpy(dtype=str)
+    return np.flatnonzero(choice[1:] != choice[:-1]) + 1
+
+
+def _switches(frame: pd.DataFrame, switched: NDArray[np.intp]) -> list[Switch]:
+    found: list[Switch] = []
+    made = 0
+    for row in switched[:MAX_SWITCHES].tolist():
+        now, before, last = frame.iloc[row], frame.iloc[made], frame.iloc[row - 1]
+        found.append(
+            {
+                "iteration": int(now["iteration"]),
+                "at_s": _rounded(now["start_s"]),
+                "from": str(last["choice"]),
+                "to": str(now["choice"]),
+                "bandwidth_Bps": _finite(now["bandwidth_Bps"]),
+                "bandwidth_before_Bps": _finite(before["bandwidth_Bps"]),
+                "latency_s": _finite(now["latency_s"]),
+                "latency_before_s": _finite(before["latency_s"]),
+                "density": _finite(now["density"]),
+                "density_before": _finite(before["density"]),
+            }
+        )
+        made = row
+    return found
+
+
+def _winner(seconds: Mapping[str, float]) -> Winner | None:
+    if not seconds:
+        return None
+    # sorted() is stable: among equals the order of the scenario decides.
+    ordered = sorted(seconds, key=lambda name: seconds[name])
+    first = ordered[0]
+    tied = [name for name in ordered[1:] if seconds[name] == seconds[first]]
+    rest = ordered[1 + len(tied) :]
+    margin = seconds[rest[0]] - seconds[first] if rest else None
+    return {
+        "policy": first,
+        "tied_with": tied,
+        "runner_up": rest[0] if rest else None,
+        "margin_s": None if margin is None else _rounded(margin),
+        "margin_fraction": None if margin is None else _rounded(margin / seconds[rest[0]]),
+    }
+
+
+def _row(summary: Summary, name: str) -> tuple[str, ...]:
+    one, winner, regret = summary["policies"][name], summary["winner"], summary["policies"][name]["regret"]
+    if winner is None:
+        versus = "-"
+    elif name in (winner["policy"], *winner["tied_with"]):
+        versus = "best"
+    else:
+        best = summary["policies"][winner["policy"]]["simulated_s"]
+        versus = percent(one["simulated_s"] / best - 1, "+") if best else "-"
+    if name == summary["bound"]:
+        lost = "the bound"
+    else:
+        lost = "-" if regret is None else f"{format_seconds(regret['seconds'])} ({percent(regret['fraction'], '+')})"
+    choice, count = next(iter(one["choices"].items()))
+    return (
+        name,
+        format_seconds(one["simulated_s"]),
+        versus,
+        format_bytes(one["bytes_sent_B"]),
+        *(format_seconds(one["breakdown_s"][phase]) for phase in PHASES),
+        lost,
+        choice if count == one["iterations"] else f"{choice} ({100 * count / one['iterations']:.0f} %)",
+        str(one["switch_count"]),
+    )
+
+
+def _duration(one: PolicySummary, each: bool = False) -> str:
+    plural = "" if one["iterations"] == 1 else "s"
+    return f"{format_seconds(one['simulated_s'])} {'each ' if each else ''}for {one['iterations']} iteration{plural}"
+
+
+def _changes(one: PolicySummary) -> str:
+    if not one["switch_count"]:
+        return f"kept to {next(iter(one['choices']))} throughout"
+    first, count = one["switches"][0], one["switch_count"]
+    often = "once," if count == 1 else f"{count} times, first"
+    when = f"at iteration {first['iteration']} ({format_seconds(first['at_s'])})"
+    return f"switched {often} from {first['from']} to {first['to']} {when}{_circumstance(first)}"
+
+
+def _circumstance(switch: Switch) -> str:
+    """Name what had changed most, in proportion, since the choice now left had been made."""
+    changes = [
+        ("bandwidth", switch["bandwidth_before_Bps"], switch["bandwidth_Bps"], format_bandwidth),
+        ("latency", switch["latency_before_s"], switch["latency_s"], format_seconds),
+        ("density", switch["density_before"], switch["density"], lambda value: f"{value:.3g}"),
+    ]
+    found = [
+        (math.inf if not before or not now else abs(math.log(now / before)), name, before, now, write)
+        for name, before, now, write in changes
+        if before is not None and now is not None and before != now
+    ]
+    size, name, before, now, write = max(found, key=lambda one: one[0], default=(0.0, "", 0.0, 0.0, str))
+    if size < _NOTABLE:
+        return ""
+    return f", when {name} {'fell' if now < before else 'rose'} to {write(now)}"
+
+
+def _rounded(value: float) -> float:
+    return float(significant(value))
+
+
+def _finite(value: float) -> float | None:
+    return _rounded(value) if math.isfinite(value) else None

@@ -1,0 +1,194 @@
+"""The first iterations as a timeline for Perfetto or chrome://tracing: a track per rank and per link.
+
+Trace Event Format: a process per policy. What a rank does (compute, select, communicate, wait) are complete events on
+the rank's track, where events must nest or be disjoint; activities of one rank that overlap (an exchange hidden behind
+back-propagation) go to a second track of the rank. What a link carries are pairs of asynchronous begin and end events,
+since transfers that share a link overlap in any way.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, BinaryIO, NamedTuple, TypeAlias
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+LinkNames: TypeAlias = Callable[[int, int], Sequence[str]]
+"""Names of the links on the route from one rank to another."""
+
+_NS = 1_000_000_000
+# Track numbers are unique in the file: a viewer takes two threads of one number for one thread.
+_TRACKS_PER_POLICY = 1_000_000
+
+
+class _Kept(NamedTuple):
+    """The spans and messages of a policy that are drawn."""
+
+    spans: pd.DataFrame
+    messages: pd.DataFrame
+
+
+def write_timeline(
+    stream: BinaryIO,
+    spans: pd.DataFrame,
+    messages: pd.DataFrame,
+    *,
+    links: LinkNames | None = None,
+    max_events: int = 50_000,
+) -> int:
+    """Write a timeline; return the number of events in it, names of tracks not counted.
+
+    Parameters
+    ----------
+    stream : binary file
+        Where the JSON goes.
+    spans : DataFrame
+        Columns `policy`, `iteration`, `worker`, `what`, `start_s`, `finish_s`.
+    messages : DataFrame
+        Columns `policy`, `iteration`, `round`, `phase`, `src`, `dst`, `nbytes_B`, `start_s`, `finish_s`.
+    links : callable, optional
+        ``links(src, dst)`` names the links that a message occupies; one link per pair of ranks when omitted.
+    max_events : int
+        No more events than this, shared equally between the policies; each policy gets as many of its first
+        iterations as fit, or the beginning of the first one.
+
+    Examples
+    --------
+    >>> import io
+    >>> spans = pd.DataFrame([("AG", 0, 0, "compute", 0.0, 0.5)],
+    ...     columns=["policy", "iteration", "worker", "what", "start_s", "finish_s"])
+    >>> messages = pd.DataFrame([("AG", 0, 0, "allgather", 0, 1, 1e6, 0.5, 0.75)],
+    ...     columns=["policy", "iteration", "round", "phase", "src", "dst", "nbytes_B", "start_s", "finish_s"])
+    >>> stream = io.BytesIO()
+    >>> write_timeline(stream, spans, messages)
+    3
+    >>> [event["ph"] for event in json.loads(stream.getvalue())["traceEvents"]]
+    ['M', 'M', 'M', 'M', 'M', 'M', 'X', 'b', 'e']
+    """
+    route = _memoised(links)
+    policies = list(dict.fromkeys([*spans["policy"], *messages["policy"]]))
+    names: list[dict[str, Any]] = []
+    events: list[tuple[int, int, dict[str, Any]]] = []
+    for pid, policy in enumerate(policies, start=1):
+        own = _Kept(spans[spans["policy"] == policy], messages[messages["policy"] == policy])
+        kept = _within(own, route, max_events // len(policies))
+        tracks = _Tracks(pid, str(policy))
+        drawn = (*_rank_events(kept.spans, tracks), *_link_events(kept.messages, tracks, route))
+        events += [(round(1000 * event["ts"]), -round(1000 * event.get("dur", 0)), event) for event in drawn]
+        names += tracks.names
+    # Longer events first among those that start together, so that the outer one of two that nest comes first.
+    events.sort(key=lambda one: one[:2])
+    stream.write(b'{"displayTimeUnit":"ms","traceEvents":[')
+    separator = b"\n"
+    for event in (*names, *(one[2] for one in events)):
+        stream.write(separator + json.dumps(event, separators=(",", ":"), sort_keys=True).encode())
+        separator = b",\n"
+    stream.write(b"\n]}\n")
+    return len(events)
+
+
+class _Tracks:
+    """The tracks of one policy, numbered in the order in which they are first asked for."""
+
+    def __init__(self, pid: int, policy: str) -> None:
+        self.pid = pid
+        self.names: list[dict[str, Any]] = []
+        self._numbers: dict[str, int] = {}
+        self._describe(0, "process", policy, pid)
+
+    def __getitem__(self, name: str) -> int:
+        number = self._numbers.get(name)
+        if number is None:
+            number = self._numbers[name] = self.pid * _TRACKS_PER_POLICY + len(self._numbers) + 1
+            self._describe(number, "thread", name, len(self._numbers))
+        return number
+
+    def _describe(self, tid: int, what: str, name: str, position: int) -> None:
+        for key, value in (("name", name), ("sort_index", position)):
+            self.names.append(
+                {"ph": "M", "name": f"{what}_{key}", "pid": self.pid, "tid": tid, "ts": 0, "args": {key: value}}
+            )
+
+
+def _rank_events(spans: pd.DataFrame, tracks: _Tracks) -> Iterator[dict[str, Any]]:
+    ordered = spans.assign(start=_ns(spans["start_s"]), finish=_ns(spans["finish_s"])).sort_values(
+        ["worker", "start", "finish"], ascending=[True, True, False], kind="stable"
+    )
+    ends: dict[int, list[int]] = defaultdict(list)
+    columns = (ordered[name].tolist() for name in ("worker", "start", "finish", "what", "iteration"))
+    for worker, start, finish, what, iteration in zip(*columns, strict=True):
+        lanes = ends[worker]
+        # Times equal but for the last bits may differ by a nanosecond once they are whole.
+        lane = next((number for number, end in enumerate(lanes) if end <= start + 1), len(lanes))
+        if lane == len(lanes):
+            lanes.append(start)
+        start = max(start, lanes[lane])
+        lanes[lane] = finish = max(finish, start)
+        yield {
+            "ph": "X",
+            "cat": "rank",
+            "name": what,
+            "pid": tracks.pid,
+            "tid": tracks[f"rank {worker}" + (f" ({lane + 1})" if lane else "")],
+            "ts": start / 1000,
+            "dur": (finish - start) / 1000,
+            "args": {"iteration": iteration},
+        }
+
+
+def _link_events(messages: pd.DataFrame, tracks: _Tracks, route: LinkNames) -> Iterator[dict[str, Any]]:
+    fields = ("iteration", "round", "phase", "src", "dst", "nbytes_B")
+    columns = (messages[name].tolist() for name in fields)
+    times = (_ns(messages["start_s"]).tolist(), _ns(messages["finish_s"]).tolist())
+    number = 0
+    for start, finish, *values in zip(*times, *columns, strict=True):
+        arguments = dict(zip(fields, values, strict=True))
+        for link in route(arguments["src"], arguments["dst"]):
+            name = f"link {link}"
+            number += 1
+            # Viewers draw asynchronous events of one name on one track.
+            common = {"cat": "link", "name": name, "pid": tracks.pid, "tid": tracks[name]}
+            common["id"] = f"0x{tracks.pid * _TRACKS_PER_POLICY + number:x}"
+            yield {"ph": "b", "ts": start / 1000, "args": arguments, **common}
+            yield {"ph": "e", "ts": max(start, finish) / 1000, **common}
+
+
+def _within(own: _Kept, route: LinkNames, budget: int) -> _Kept:
+    """Keep the first iterations that fit into the budget of events, or the beginning of the first one."""
+    cost = 2 * np.array([len(route(*pair)) for pair in zip(own.messages["src"], own.messages["dst"], strict=True)], int)
+    per_iteration = pd.concat(
+        [
+            pd.Series(1, index=own.spans["iteration"].to_numpy()),
+            pd.Series(cost, index=own.messages["iteration"].to_numpy()),
+        ]
+    )
+    total = per_iteration.groupby(level=0).sum().cumsum()
+    fitting = total.index[total <= budget]
+    if len(total) and not len(fitting):
+        first = own.messages["iteration"] == total.index[0]
+        spans = own.spans[own.spans["iteration"] == total.index[0]].sort_values("start_s", kind="stable")
+        messages = own.messages[first].assign(cost=cost[first]).sort_values("start_s", kind="stable")
+        spans = spans.head(budget // 2)
+        return _Kept(spans, messages[messages["cost"].cumsum() <= budget - len(spans)])
+    return _Kept(own.spans[own.spans["iteration"].isin(fitting)], own.messages[own.messages["iteration"].isin(fitting)])
+
+
+def _memoised(links: LinkNames | None) -> LinkNames:
+    known: dict[tuple[int, int], Sequence[str]] = {}
+
+    def route(src: int, dst: int) -> Sequence[str]:
+        names = known.get((src, dst))
+        if names is None:
+            names = known[src, dst] = (f"{src} to {dst}",) if links is None else links(int(src), int(dst))
+        return names
+
+    return route
+
+
+def _ns(seconds: pd.Series[Any]) -> NDArray[np.int64]:
+    whole: NDArray[np.float64] = np.rint(seconds.to_numpy(dtype=np.float64) * _NS)
+    return whole.astype(np.int64)

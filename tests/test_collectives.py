@@ -1,0 +1,522 @@
+"""Collectives: results on real arrays, the bytes they move, their rounds, and that schedule and execution agree."""
+
+import time
+import tracemalloc
+from math import ceil, log2
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simnet import collectives
+from simnet.collectives import programs
+from simnet.collectives.program import Program, Step
+from simnet.schedule import Schedule
+
+RANKS = range(1, 18)
+LENGTHS = (0, 1, 7, 40)
+
+ALLREDUCE = {
+    "ring": programs.allreduce_ring,
+    "binomial": programs.allreduce_tree,
+    "binomial, 3 segments": lambda P: programs.allreduce_tree(P, segments=3),
+    "chain, 4 segments": lambda P: programs.allreduce_tree(P, arity=1, segments=4),
+    "binary": lambda P: programs.allreduce_tree(P, arity=2),
+    "ternary, 5 segments": lambda P: programs.allreduce_tree(P, arity=3, segments=5),
+    "recursive doubling": programs.allreduce_recursive_doubling,
+    "rabenseifner": programs.allreduce_rabenseifner,
+    "parameter server 0": programs.parameter_server,
+    "parameter server last": lambda P: programs.parameter_server(P, server=P - 1),
+    "hierarchical 1": lambda P: programs.hierarchical(P, 1),
+    "hierarchical 3": lambda P: programs.hierarchical(P, 3),
+    "hierarchical 4": lambda P: programs.hierarchical(P, 4),
+    "hierarchical 99": lambda P: programs.hierarchical(P, 99),
+}
+ALLGATHER = {
+    "ring": programs.allgather_ring,
+    "recursive doubling": programs.allgather_recursive_doubling,
+    "bruck": programs.allgather_bruck,
+}
+# Each takes (P, root).
+ROOTED = {
+    "binomial": {},
+    "chain, 4 segments": {"arity": 1, "segments": 4},
+    "binary": {"arity": 2},
+    "ternary, 3 segments": {"arity": 3, "segments": 3},
+}
+EVERY = {
+    **{f"allreduce {name}": build for name, build in ALLREDUCE.items()},
+    **{f"allgather {name}": build for name, build in ALLGATHER.items()},
+    "reduce-scatter ring": programs.reduce_scatter_ring,
+    "all-to-all": programs.alltoall_pairwise,
+    "broadcast": lambda P: programs.broadcast_binomial(P, root=P // 2),
+    "reduce": lambda P: programs.reduce_binomial(P, root=P // 3),
+}
+# Algorithms in which no rank sends two messages, or receives two, in one round.
+ONE_PORT = (
+    "allreduce ring",
+    "allreduce binomial",
+    "allreduce chain, 4 segments",
+    "allreduce recursive doubling",
+    "allreduce rabenseifner",
+    "allreduce hierarchical 3",
+    "allreduce hierarchical 4",
+    "allgather ring",
+    "allgather recursive doubling",
+    "allgather bruck",
+    "reduce-scatter ring",
+    "all-to-all",
+    "broadcast",
+    "reduce",
+)
+
+
+def data(P, n, seed=0):
+    """Whole numbers as floats: sums are exact in every order."""
+    return [np.random.default_rng([seed, r]).integers(-99, 99, n).astype(np.float64) for r in range(P)]
+
+
+def only_own(chunks):
+    """Buffers of an all-gather: rank r has chunk r, and nothing useful anywhere else."""
+    bounds = np.concatenate([[0], np.cumsum([len(chunk) for chunk in chunks])])
+    buffers = []
+    for r, chunk in enumerate(chunks):
+        buffer = np.full(bounds[-1], np.nan)
+        buffer[bounds[r] : bounds[r + 1]] = chunk
+        buffers.append(buffer)
+    return buffers, bounds
+
+
+def message_log(program, buffers, **options):
+    log = []
+    program.run(buffers, observe=lambda *message: log.append(message), **options)
+    return log
+
+
+def as_messages(schedule):
+    columns = schedule.columns()
+    return list(zip(*(columns[name].tolist() for name in ("round", "src", "dst", "nbytes")), strict=True))
+
+
+class TestResults:
+    @pytest.mark.parametrize("P", RANKS)
+    @pytest.mark.parametrize("name", ALLREDUCE)
+    def test_allreduce(self, name, P):
+        program = ALLREDUCE[name](P)
+        for n in LENGTHS:
+            buffers = data(P, n)
+            before = [one.copy() for one in buffers]
+            for result in program.run(buffers):
+                np.testing.assert_array_equal(result, np.sum(before, axis=0))
+            np.testing.assert_array_equal(buffers, before)
+            for result in program.run(buffers, op=np.maximum):
+                np.testing.assert_array_equal(result, np.max(before, axis=0))
+
+    @pytest.mark.parametrize("P", RANKS)
+    @pytest.mark.parametrize("name", ALLREDUCE)
+    def test_allreduce_leaves_all_ranks_bitwise_alike(self, name, P):
+        rng = np.random.default_rng(P)
+        results = ALLREDUCE[name](P).run([rng.standard_normal(40).astype(np.float32) for _ in range(P)])
+        assert len({one.tobytes() for one in results}) == 1
+
+    @pytest.mark.parametrize("P", RANKS)
+    @pytest.mark.parametrize("name", ALLGATHER)
+    def test_allgather(self, name, P):
+        program = ALLGATHER[name](P)
+        for sizes in ([4] * P, [0] * P, [(3 * r) % 5 for r in range(P)]):
+            chunks = [np.full(size, float(r)) for r, size in enumerate(sizes)]
+            buffers, bounds = only_own(chunks)
+            for result in program.run(buffers, bounds=bounds):
+                np.testing.assert_array_equal(result, np.concatenate(chunks))
+
+    @pytest.mark.parametrize("P", RANKS)
+    def test_reduce_scatter(self, P):
+        program = programs.reduce_scatter_ring(P)
+        for n in LENGTHS:
+            buffers, bounds = data(P, n), program.bounds(n)
+            total = np.sum(buffers, axis=0)
+            for r, result in enumerate(program.run(buffers)):
+                own = slice(bounds[r], bounds[r + 1])
+                np.testing.assert_array_equal(result[own], total[own])
+
+    @pytest.mark.parametrize("P", RANKS)
+    def test_alltoall(self, P):
+        sizes = np.random.default_rng(P).integers(0, 4, (P, P))
+        bounds = np.concatenate([[0], np.cumsum(sizes.ravel())])
+        pieces = [np.full(size, float(index)) for index, size in enumerate(sizes.ravel())]
+        buffers = [np.full(bounds[-1], np.nan) for _ in range(P)]
+        for i in range(P):
+            for index in range(i * P, (i + 1) * P):
+                buffers[i][bounds[index] : bounds[index + 1]] = pieces[index]
+        results = programs.alltoall_pairwise(P).run(buffers, bounds=bounds)
+        for j in range(P):
+            for index in range(j, P * P, P):
+                np.testing.assert_array_equal(results[j][bounds[index] : bounds[index + 1]], pieces[index])
+
+    @pytest.mark.parametrize("P", RANKS)
+    @pytest.mark.parametrize("tree", ROOTED)
+    def test_broadcast_and_reduce_at_every_root(self, tree, P):
+        options = ROOTED[tree]
+        buffers = data(P, 13)
+        for root in range(P):
+            for result in programs.broadcast_tree(P, root, **options).run(buffers):
+                np.testing.assert_array_equal(result, buffers[root])
+            result = programs.reduce_tree(P, root, **options).run(buffers)[root]
+            np.testing.assert_array_equal(result, np.sum(buffers, axis=0))
+
+    def test_matrices_along_the_first_axis(self):
+        buffers = [np.arange(12).reshape(6, 2) + r for r in range(4)]
+        for result in programs.allreduce_ring(4).run(buffers):
+            np.testing.assert_array_equal(result, np.sum(buffers, axis=0))
+
+
+class TestBytes:
+    @pytest.mark.parametrize("P", RANKS)
+    @pytest.mark.parametrize("name", EVERY)
+    def test_schedule_moves_what_the_execution_moves(self, name, P):
+        program = EVERY[name](P)
+        for n, dtype in ((0, np.float64), (1, np.float32), (41, np.int16)):
+            bounds = program.bounds(n)
+            schedule = program.schedule(np.diff(bounds) * np.dtype(dtype).itemsize)
+            executed = message_log(program, [np.ones(n, dtype)] * P)
+            assert as_messages(schedule) == executed
+            assert len(schedule.rounds) == program.n_rounds
+
+    @pytest.mark.parametrize("P", RANKS)
+    @pytest.mark.parametrize("name", EVERY)
+    def test_what_is_sent_arrives(self, name, P):
+        program = EVERY[name](P)
+        schedule = program.schedule(np.arange(program.n_chunks))
+        assert schedule.bytes_sent().sum() == schedule.bytes_received().sum()
+
+    @pytest.mark.parametrize("P", RANKS)
+    @pytest.mark.parametrize("name", ONE_PORT)
+    def test_one_port(self, name, P):
+        for one in EVERY[name](P).schedule(1.0).rounds:
+            assert len(set(one.src.tolist())) == len(one) == len(set(one.dst.tolist()))
+
+    @pytest.mark.parametrize("P", RANKS)
+    @pytest.mark.parametrize("name", EVERY)
+    def test_zero_bytes_still_are_messages(self, name, P):
+        program = EVERY[name](P)
+        empty, full = program.schedule(0), program.schedule(1)
+        assert empty.nbytes == 0
+        assert empty.n_messages == full.n_messages
+
+    @pytest.mark.parametrize("name", EVERY)
+    def test_one_rank_has_nothing_to_send(self, name):
+        assert EVERY[name](1).schedule(8, gamma=1.0) == Schedule(1)
+
+    @given(st.integers(1, 17), st.integers(0, 200), st.sampled_from(sorted(ALLREDUCE)))
+    def test_total_of_an_allreduce_is_at_least_the_bound(self, P, n, name):
+        # Every rank's contribution leaves it, and the result comes to every rank: 2 (P - 1) M is the least.
+        program = ALLREDUCE[name](P)
+        assert program.schedule(np.diff(program.bounds(n))).nbytes >= 2 * (P - 1) * n
+
+    @given(st.integers(1, 17), st.lists(st.integers(0, 1000), min_size=17, max_size=17))
+    def test_allgatherv_brings_everyone_the_rest(self, P, sizes):
+        sizes = np.array(sizes[:P], dtype=float)
+        for build in (collectives.allgatherv_ring, collectives.allgatherv_bruck):
+            np.testing.assert_array_equal(build(sizes).bytes_received(), sizes.sum() - sizes)
+        schedule = collectives.allgatherv_recursive_doubling(sizes)
+        # With a fold the odd rank's chunk goes to the even one, and the rest comes back.
+        np.testing.assert_array_equal(schedule.bytes_received(), sizes.sum() - sizes)
+
+    @given(
+        st.lists(st.floats(0, 1e9), min_size=1, max_size=17), st.sampled_from(["ring", "recursive_doubling", "bruck"])
+    )
+    def test_padding_is_an_allgather_of_the_largest(self, sizes, kind):
+        padded = getattr(collectives, f"allgatherv_{kind}")(sizes, padded=True)
+        assert padded == getattr(collectives, f"allgather_{kind}")(len(sizes), max(sizes))
+
+    @given(st.data())
+    def test_alltoallv_row_and_column_sums(self, data):
+        P = data.draw(st.integers(1, 9))
+        sizes = np.array(data.draw(st.lists(st.integers(0, 99), min_size=P * P, max_size=P * P))).reshape(P, P)
+        schedule = collectives.alltoallv_pairwise(sizes)
+        off_diagonal = sizes - np.diag(np.diag(sizes))
+        np.testing.assert_array_equal(schedule.bytes_sent(), off_diagonal.sum(axis=1))
+        np.testing.assert_array_equal(schedule.bytes_received(), off_diagonal.sum(axis=0))
+        columns = schedule.columns()
+        np.testing.assert_array_equal(columns["nbytes"], sizes[columns["src"], columns["dst"]])
+
+
+class TestPublishedCounts:
+    """Rounds and volumes as the literature states them."""
+
+    M = 1000.0
+
+    @pytest.mark.parametrize("P", RANKS)
+    def test_ring(self, P):
+        allreduce = collectives.allreduce_ring(P, self.M)
+        assert len(allreduce.rounds) == 2 * (P - 1)
+        np.testing.assert_allclose(allreduce.bytes_sent(), 2 * (P - 1) / P * self.M)
+        np.testing.assert_allclose(allreduce.bytes_received(), 2 * (P - 1) / P * self.M)
+        scatter = collectives.reduce_scatter_ring(P, self.M)
+        assert len(scatter.rounds) == P - 1
+        np.testing.assert_allclose(scatter.bytes_sent(), (P - 1) / P * self.M)
+        gather = collectives.allgather_ring(P, self.M)
+        assert len(gather.rounds) == P - 1
+        np.testing.assert_allclose(gather.bytes_sent(), (P - 1) * self.M)
+
+    @pytest.mark.parametrize("P", [1, 2, 4, 8, 16])
+    def test_powers_of_two(self, P):
+        doubling = collectives.allreduce_recursive_doubling(P, self.M)
+        assert len(doubling.rounds) == log2(P)
+        np.testing.assert_allclose(doubling.bytes_sent(), self.M * log2(P))
+        rabenseifner = collectives.allreduce_rabenseifner(P, self.M)
+        assert len(rabenseifner.rounds) == 2 * log2(P)
+        np.testing.assert_allclose(rabenseifner.bytes_sent(), 2 * (P - 1) / P * self.M)
+        gather = collectives.allgather_recursive_doubling(P, self.M)
+        assert [one.nbytes.max() for one in gather.rounds] == [self.M * 2**k for k in range(int(log2(P)))]
+        np.testing.assert_allclose(gather.bytes_sent(), (P - 1) * self.M)
+
+    @pytest.mark.parametrize("P", [3, 5, 6, 7, 9, 12, 17])
+    def test_fold_adds_a_round_at_either_end(self, P):
+        rounds = int(log2(P))
+        assert len(collectives.allreduce_recursive_doubling(P, self.M).rounds) == rounds + 2
+        assert len(collectives.allreduce_rabenseifner(P, self.M).rounds) == 2 * rounds + 2
+        gather = collectives.allgather_recursive_doubling(P, self.M)
+        assert len(gather.rounds) == rounds + 2
+        np.testing.assert_allclose(gather.bytes_received(), (P - 1) * self.M)
+
+    @pytest.mark.parametrize("P", RANKS)
+    def test_bruck(self, P):
+        schedule = collectives.allgather_bruck(P, self.M)
+        assert len(schedule.rounds) == ceil(log2(P))
+        np.testing.assert_allclose(schedule.bytes_sent(), (P - 1) * self.M)
+
+    @pytest.mark.parametrize("P", RANKS)
+    def test_binomial(self, P):
+        for root in range(P):
+            broadcast = collectives.broadcast_binomial(P, self.M, root)
+            reduction = collectives.reduce_binomial(P, self.M, root)
+            assert len(broadcast.rounds) == len(reduction.rounds) == ceil(log2(P))
+            received = np.full(P, self.M)
+            received[root] = 0
+            np.testing.assert_array_equal(broadcast.bytes_received(), received)
+            np.testing.assert_array_equal(reduction.bytes_sent(), received)
+        tree = collectives.allreduce_tree(P, self.M)
+        assert len(tree.rounds) == 2 * ceil(log2(P))
+        assert tree.nbytes == 2 * (P - 1) * self.M
+
+    @pytest.mark.parametrize("P", RANKS)
+    @pytest.mark.parametrize("arity", [1, 2, 3, 20])
+    @pytest.mark.parametrize("segments", [1, 2, 7])
+    def test_kary_and_segmented(self, P, arity, segments):
+        depth = 0
+        while sum(arity**level for level in range(depth + 1)) < P:
+            depth += 1
+        extra = segments - 1 if P > 1 else 0
+        options = {"arity": arity, "segments": segments}
+        broadcast = collectives.broadcast_tree(P, self.M, **options)
+        allreduce = collectives.allreduce_tree(P, self.M, **options)
+        assert len(broadcast.rounds) == depth + extra
+        assert len(allreduce.rounds) == 2 * depth + extra
+        np.testing.assert_allclose(broadcast.nbytes, (P - 1) * self.M)
+        np.testing.assert_allclose(allreduce.nbytes, 2 * (P - 1) * self.M)
+        for one in broadcast.rounds:
+            assert np.bincount(one.src).max() <= arity
+            np.testing.assert_allclose(one.nbytes, self.M / segments)
+
+    @pytest.mark.parametrize("P", RANKS)
+    def test_alltoall(self, P):
+        schedule = collectives.alltoall_pairwise(P, self.M)
+        assert len(schedule.rounds) == P - 1
+        np.testing.assert_array_equal(schedule.bytes_sent(), (P - 1) * self.M)
+        assert len({(s, d) for _, s, d, _ in as_messages(schedule)}) == P * (P - 1)
+
+    @pytest.mark.parametrize("P", range(2, 18))
+    def test_parameter_server(self, P):
+        for server in range(P):
+            schedule = collectives.parameter_server(P, self.M, server=server)
+            assert [len(one) for one in schedule.rounds] == [P - 1, P - 1]
+            others = np.full(P, self.M)
+            others[server] = (P - 1) * self.M
+            np.testing.assert_array_equal(schedule.bytes_sent(), others)
+            np.testing.assert_array_equal(schedule.bytes_received(), others)
+
+    @pytest.mark.parametrize("P", RANKS)
+    @pytest.mark.parametrize("group_size", [1, 2, 3, 4, 8, 20])
+    def test_hierarchical(self, P, group_size):
+        schedule = collectives.hierarchical(P, self.M, group_size=group_size)
+        leaders = len(range(0, P, group_size))
+        between = collectives.allreduce_ring(leaders, self.M)
+        np.testing.assert_allclose(schedule.nbytes, between.nbytes + 2 * (P - leaders) * self.M)
+        columns = schedule.columns()
+        crossing = columns["src"] // group_size != columns["dst"] // group_size
+        assert not (columns["src"][crossing] % group_size).any()
+        assert not (columns["dst"][crossing] % group_size).any()
+        assert columns["nbytes"][crossing].sum() == pytest.approx(between.nbytes)
+
+
+class TestRelabelling:
+    @given(st.data())
+    def test_bytes_follow_the_ranks(self, data):
+        P = data.draw(st.integers(1, 17))
+        schedule = EVERY[data.draw(st.sampled_from(sorted(EVERY)))](P).schedule(3.0)
+        places = np.array(data.draw(st.permutations(range(P))))
+        np.testing.assert_array_equal(schedule.embed(places, P).bytes_sent()[places], schedule.bytes_sent())
+
+    @pytest.mark.parametrize("P", RANKS)
+    def test_another_root_is_a_turn_of_the_ranks(self, P):
+        for root in range(P):
+            turned = (np.arange(P) + root) % P
+            expected = collectives.broadcast_tree(P, 10, arity=2, segments=2).embed(turned, P)
+            assert collectives.broadcast_tree(P, 10, root, arity=2, segments=2) == expected
+
+    def test_step_between_other_ranks(self):
+        step = Step([0, 1], [1, 0], [4, 5], [1, 2], reduce=[True, False], times=3, stride=-1, phase="x")
+        moved = step.between(np.array([7, 3]))
+        assert (moved.src.tolist(), moved.dst.tolist()) == ([7, 3], [3, 7])
+        for name in ("first", "count", "reduce", "times", "stride", "phase"):
+            np.testing.assert_array_equal(getattr(moved, name), getattr(step, name))
+
+
+class TestGamma:
+    """Work of reducing: seconds per byte, between the round that brought the bytes and the next."""
+
+    @pytest.mark.parametrize("P", RANKS)
+    @pytest.mark.parametrize("name", EVERY)
+    def test_work_is_the_bytes_reduced(self, name, P):
+        program = EVERY[name](P)
+        schedule = program.schedule(np.arange(program.n_chunks), gamma=0.25)
+        plain = program.schedule(np.arange(program.n_chunks))
+        assert as_messages(schedule) == as_messages(plain)
+
+        reducing = [step for step in program.steps for _ in range(step.times)]
+        due = np.zeros(P)
+        for index, one in enumerate(schedule.rounds):
+            np.testing.assert_allclose(np.broadcast_to(one.compute, P), due)
+            due = np.zeros(P)
+            if index < len(reducing):
+                flags = reducing[index].reduce
+                due = 0.25 * np.bincount(one.dst[flags], weights=one.nbytes[flags], minlength=P)
+        assert not due.any()
+
+    def test_last_reduction_needs_no_message(self):
+        last = collectives.allreduce_recursive_doubling(4, 8, gamma=0.5).rounds[-1]
+        assert (len(last), last.compute) == (0, 4.0)
+
+    def test_ring_still_is_a_handful_of_rounds(self):
+        schedule = collectives.allreduce_ring(64, 64, gamma=0.5)
+        assert len({id(one) for one in schedule.rounds}) <= 4
+        assert [one.compute for one in schedule.rounds] == [0.0] + [0.5] * 63 + [0.0] * 62
+
+
+class TestSize:
+    def test_equal_rounds_are_one_object(self):
+        schedule = collectives.allreduce_ring(1024, 1e8)
+        assert (len(schedule.rounds), len({id(one) for one in schedule.rounds})) == (2046, 2)
+        assert len({id(one) for one in collectives.allgatherv_ring(np.full(1024, 7.0)).rounds}) == 1
+
+    def test_ring_of_16384_ranks(self):
+        tracemalloc.start()
+        start = time.perf_counter()
+        schedule = collectives.allreduce_ring(16384, 1e8)
+        sent = schedule.bytes_sent()
+        elapsed = time.perf_counter() - start
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        np.testing.assert_allclose(sent, 2 * 16383 / 16384 * 1e8)
+        assert schedule.n_messages == 2 * 16383 * 16384
+        assert elapsed < 1
+        assert peak < 16 * 2**20
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        "build",
+        [
+            collectives.allreduce_ring,
+            collectives.allreduce_tree,
+            collectives.allreduce_recursive_doubling,
+            collectives.allreduce_rabenseifner,
+            collectives.parameter_server,
+            collectives.reduce_scatter_ring,
+            collectives.reduce_binomial,
+            collectives.reduce_tree,
+            collectives.broadcast_binomial,
+            collectives.broadcast_tree,
+            collectives.allgather_ring,
+            collectives.allgather_recursive_doubling,
+            collectives.allgather_bruck,
+            collectives.alltoall_pairwise,
+            lambda P, nbytes: collectives.hierarchical(P, nbytes, group_size=2),
+        ],
+    )
+    @pytest.mark.parametrize(
+        ("n_ranks", "nbytes", "message"),
+        [
+            (0, 1, "n_ranks must be >= 1, got 0"),
+            (-3, 1, "n_ranks must be >= 1"),
+            (2.0, 1, "n_ranks must be a whole number"),
+            (True, 1, "n_ranks must be a whole number"),
+            (4, -1, "finite and >= 0"),
+            (4, np.nan, "finite and >= 0"),
+            (4, np.inf, "finite and >= 0"),
+            (4, [1, 2, 3, 4], "nbytes must be one number"),
+        ],
+    )
+    def test_ranks_and_bytes(self, build, n_ranks, nbytes, message):
+        with pytest.raises(ValueError, match=message):
+            build(n_ranks, nbytes)
+
+    @pytest.mark.parametrize("build", [collectives.allgatherv_ring, collectives.allgatherv_bruck])
+    @pytest.mark.parametrize("sizes", [[], 3, [[1, 2]], [1, -1], [1, np.nan]])
+    def test_sizes(self, build, sizes):
+        with pytest.raises(ValueError, match="must be"):
+            build(sizes)
+
+    @pytest.mark.parametrize("sizes", [[], [1, 2], [[1, 2]], [[1, -2], [3, 4]]])
+    def test_matrix(self, sizes):
+        with pytest.raises(ValueError, match="must be"):
+            collectives.alltoallv_pairwise(sizes)
+
+    def test_options(self):
+        for call in (
+            lambda: collectives.broadcast_binomial(4, 1, root=4),
+            lambda: collectives.reduce_binomial(4, 1, root=-1),
+            lambda: collectives.parameter_server(4, 1, server=4),
+            lambda: collectives.allreduce_tree(4, 1, arity=0),
+            lambda: collectives.allreduce_tree(4, 1, segments=0),
+            lambda: collectives.hierarchical(4, 1, group_size=0),
+            lambda: collectives.allreduce_ring(4, 1, gamma=-1.0),
+            lambda: collectives.allreduce_ring(4, 1, gamma=np.nan),
+        ):
+            with pytest.raises(ValueError, match="must be"):
+                call()
+
+    def test_program_and_run(self):
+        program = programs.allreduce_ring(2)
+        with pytest.raises(ValueError, match="2 ranks need as many buffers, got 3"):
+            program.run([np.ones(2)] * 3)
+        with pytest.raises(ValueError, match="one shape and dtype"):
+            program.run([np.ones(2), np.ones(3)])
+        with pytest.raises(ValueError, match="one shape and dtype"):
+            program.run([np.ones(2), np.ones(2, np.float32)])
+        for bounds in ([0, 2], [0, 1, 3], [1, 1, 2], [0, 3, 2]):
+            with pytest.raises(ValueError, match="bounds must rise from 0 to 2"):
+                program.run([np.ones(2)] * 2, bounds=bounds)
+        with pytest.raises(ValueError, match="one size or 2"):
+            program.schedule([1, 2, 3])
+        with pytest.raises(ValueError, match="moves 3 chunks, but the buffer has 2"):
+            Program(2, 2, [Step([0], [1], count=3)])
+
+
+@settings(max_examples=50)
+@given(st.integers(2, 17), st.data())
+def test_messages_of_a_round_read_what_was_there_before(P, data):
+    """A ring of stores shifts the buffers, whatever the order of its messages."""
+    order = np.array(data.draw(st.permutations(range(P))))
+    program = Program(P, 1, [Step(order, (order + 1) % P)])
+    results = program.run([np.array([r]) for r in range(P)])
+    assert [int(one[0]) for one in results] == [(r - 1) % P for r in range(P)]
+
+
+@given(st.integers(0, 1000), st.integers(1, 40))
+def test_bounds_cut_nearly_equally(n, n_chunks):
+    lengths = np.diff(Program(1, n_chunks).bounds(n))
+    assert lengths.sum() == n
+    assert lengths.max() - lengths.min() <= 1

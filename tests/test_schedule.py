@@ -1,0 +1,271 @@
+"""Schedules: what the constructors refuse, byte counts, composition, repeated rounds, and the GOAL export."""
+
+import re
+from collections import defaultdict
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simnet.schedule import Round, Schedule
+
+
+@st.composite
+def schedules(draw, max_ranks=6):
+    n_ranks = draw(st.integers(2, max_ranks))
+    rounds = []
+    for _ in range(draw(st.integers(0, 4))):
+        pairs = draw(
+            st.lists(
+                st.tuples(st.integers(0, n_ranks - 1), st.integers(1, n_ranks - 1), st.integers(0, 1000)), max_size=6
+            )
+        )
+        src = [s for s, _, _ in pairs]
+        dst = [(s + step) % n_ranks for s, step, _ in pairs]
+        compute = draw(
+            st.one_of(st.just(0.0), st.floats(0, 1), st.lists(st.floats(0, 1), min_size=n_ranks, max_size=n_ranks))
+        )
+        rounds.append(Round(src, dst, [b for _, _, b in pairs], compute, draw(st.sampled_from(["", "reduce"]))))
+    picks = draw(st.lists(st.integers(0, len(rounds) - 1), max_size=6)) if rounds else []
+    return Schedule(n_ranks, [rounds[i] for i in picks])
+
+
+def brute_bytes(schedule):
+    sent, received = np.zeros(schedule.n_ranks), np.zeros(schedule.n_ranks)
+    for one in schedule.rounds:
+        for src, dst, nbytes in zip(one.src, one.dst, one.nbytes, strict=True):
+            sent[src] += nbytes
+            received[dst] += nbytes
+    return sent, received
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("arguments", "message"),
+        [
+            (([0, 1], [1], [1, 1]), "src and dst differ in length: 2 and 1"),
+            (([0, 1], [1, 0], [1, 1, 1]), "src and nbytes differ in length: 2 and 3"),
+            (([0], [1], [-1]), "nbytes must be finite and >= 0"),
+            (([0], [1], [np.nan]), "nbytes must be finite and >= 0"),
+            (([0], [1], [np.inf]), "nbytes must be finite and >= 0"),
+            (([0, 2], [1, 2], [1, 1]), "rank 2 sends to itself"),
+            (([-1], [1], [1]), "ranks must be >= 0"),
+            (([0], [-2], [1]), "ranks must be >= 0"),
+            (([0.5], [1], [1]), "src must hold whole numbers"),
+            (([0], [1.5], [1]), "dst must hold whole numbers"),
+            (([[0]], [[1]], 1), "one-dimensional"),
+            (([0], [1], [1], -1.0), "compute must be finite and >= 0"),
+            (([0], [1], [1], np.nan), "compute must be finite and >= 0"),
+            (([0], [1], [1], [0.0, np.inf]), "compute must be finite and >= 0"),
+            (([0], [1], [1], [[0.0, 1.0]]), "compute must be one-dimensional"),
+        ],
+    )
+    def test_round(self, arguments, message):
+        with pytest.raises(ValueError, match=re.escape(message)):
+            Round(*arguments)
+
+    @pytest.mark.parametrize("n_ranks", [0, -1])
+    def test_no_ranks(self, n_ranks):
+        with pytest.raises(ValueError, match="at least 1 rank"):
+            Schedule(n_ranks)
+
+    def test_rank_outside(self):
+        with pytest.raises(ValueError, match="names rank 2, but there are 2 ranks"):
+            Schedule(2, [Round([0], [1], 1), Round([0], [2], 1)])
+
+    @pytest.mark.parametrize("compute", [[0.0], [0.0, 0.0, 0.0], []])
+    def test_compute_for_other_ranks(self, compute):
+        with pytest.raises(ValueError, match="compute has"):
+            Schedule(2, [Round([0], [1], 1, compute=compute)])
+
+    def test_concat_of_other_size(self):
+        with pytest.raises(ValueError, match="2 and 3 ranks"):
+            Schedule(2).concat(Schedule(3))
+
+    @pytest.mark.parametrize("factor", [-1.0, np.nan])
+    def test_scaled_by(self, factor):
+        with pytest.raises(ValueError, match="finite and >= 0"):
+            Schedule(2, [Round([0], [1], 1)]).scaled(factor)
+
+    @pytest.mark.parametrize(
+        ("ranks", "n_ranks", "message"),
+        [([0], 3, "2 distinct"), ([1, 1], 3, "distinct"), ([0, 3], 3, "0..2"), ([-1, 0], 3, "0..2")],
+    )
+    def test_embed(self, ranks, n_ranks, message):
+        with pytest.raises(ValueError, match=message):
+            Schedule(2, [Round([0], [1], 1)]).embed(ranks, n_ranks)
+
+
+def test_columns_cannot_be_written_to():
+    one = Round([0], [1], [5.0], compute=[0.0, 1.0])
+    for column in (one.src, one.dst, one.nbytes, one.compute):
+        with pytest.raises(ValueError, match="read-only"):
+            column[0] = 1
+
+
+def test_round_keeps_its_values_when_the_caller_changes_hers():
+    src, nbytes = np.array([0]), np.array([5.0])
+    one = Round(src, [1], nbytes)
+    src[0], nbytes[0] = 1, 7.0
+    assert one == Round([0], [1], [5.0])
+
+
+@given(schedules())
+def test_bytes_equal_a_sum_message_by_message(schedule):
+    sent, received = brute_bytes(schedule)
+    np.testing.assert_array_equal(schedule.bytes_sent(), sent)
+    np.testing.assert_array_equal(schedule.bytes_received(), received)
+    assert schedule.nbytes == sent.sum()
+    assert schedule.n_messages == sum(len(one.src) for one in schedule.rounds)
+
+
+@given(schedules(), st.floats(0, 1e6))
+def test_scaled(schedule, factor):
+    scaled = schedule.scaled(factor)
+    np.testing.assert_allclose(scaled.columns()["nbytes"], schedule.columns()["nbytes"] * factor)
+    for one, other in zip(schedule.rounds, scaled.rounds, strict=True):
+        np.testing.assert_array_equal(one.compute, other.compute)
+        assert one.phase == other.phase
+
+
+@given(schedules(), st.data())
+def test_concat_is_one_after_the_other(first, data):
+    second = data.draw(schedules(max_ranks=first.n_ranks).filter(lambda s: s.n_ranks == first.n_ranks))
+    both = first.concat(second)
+    assert both.rounds == first.rounds + second.rounds
+    np.testing.assert_array_equal(both.bytes_sent(), first.bytes_sent() + second.bytes_sent())
+    assert both.concat(Schedule(first.n_ranks)) == both
+
+
+@given(schedules(), st.data())
+def test_embed_renames_ranks(schedule, data):
+    n_ranks = schedule.n_ranks + data.draw(st.integers(0, 3))
+    places = np.array(data.draw(st.permutations(range(n_ranks))))[: schedule.n_ranks]
+    larger = schedule.embed(places, n_ranks)
+    elsewhere = np.setdiff1d(np.arange(n_ranks), places)
+    for before, after in (
+        (schedule.bytes_sent(), larger.bytes_sent()),
+        (schedule.bytes_received(), larger.bytes_received()),
+    ):
+        np.testing.assert_array_equal(after[places], before)
+        assert not after[elsewhere].any()
+    for one, moved in zip(schedule.rounds, larger.rounds, strict=True):
+        work = np.broadcast_to(moved.compute, n_ranks)
+        np.testing.assert_array_equal(work[places], np.broadcast_to(one.compute, schedule.n_ranks))
+        assert not work[elsewhere].any()
+
+
+@given(schedules())
+def test_columns_hold_every_message_once(schedule):
+    columns = schedule.columns()
+    assert {len(column) for column in columns.values()} == {schedule.n_messages}
+    for index, one in enumerate(schedule.rounds):
+        rows = columns["round"] == index
+        np.testing.assert_array_equal(columns["src"][rows], one.src)
+        np.testing.assert_array_equal(columns["dst"][rows], one.dst)
+        np.testing.assert_array_equal(columns["nbytes"][rows], one.nbytes)
+        assert set(columns["phase"][rows].tolist()) <= {one.phase}
+
+
+def test_repeated_rounds_stay_one_object():
+    ring = Round([0, 1, 2], [1, 2, 0], 8, compute=1e-3)
+    schedule = Schedule(3, [ring] * 10)
+    for derived in (schedule.scaled(2.0), schedule.embed([2, 0, 1], 4), schedule.concat(schedule)):
+        assert len({id(one) for one in derived.rounds}) == 1
+    assert schedule == Schedule(3, [Round([0, 1, 2], [1, 2, 0], 8, compute=1e-3) for _ in range(10)])
+    np.testing.assert_array_equal(schedule.bytes_sent(), [80, 80, 80])
+
+
+def test_equality_sees_every_column():
+    base = Round([0], [1], [5.0], 0.5, "a")
+    others = [
+        Round([1], [0], [5.0], 0.5, "a"),
+        Round([0], [2], [5.0], 0.5, "a"),
+        Round([0], [1], [6.0], 0.5, "a"),
+        Round([0], [1], [5.0], 0.6, "a"),
+        Round([0], [1], [5.0], 0.5, "b"),
+    ]
+    assert base == Round([0], [1], [5.0], 0.5, "a")
+    assert all(base != other for other in others)
+    assert Schedule(2, [base]) != Schedule(3, [base])
+
+
+class Goal:
+    """What a GOAL file says: per rank its operations in order and what each requires."""
+
+    def __init__(self, text):
+        lines = iter(text.splitlines())
+        self.n_ranks = int(re.fullmatch(r"num_ranks (\d+)", next(lines))[1])
+        self.operations = [{} for _ in range(self.n_ranks)]
+        self.requires = [defaultdict(set) for _ in range(self.n_ranks)]
+        for rank in range(self.n_ranks):
+            assert next(lines) == f"rank {rank} {{"
+            while (line := next(lines)) != "}":
+                if match := re.fullmatch(r"(\w+) requires (\w+)", line):
+                    # Labels are declared before they are used.
+                    assert {match[1], match[2]} <= self.operations[rank].keys()
+                    self.requires[rank][match[1]].add(match[2])
+                else:
+                    label, operation = re.fullmatch(
+                        r"(\w+): (calc \d+|send \d+b to \d+ tag \d+|recv \d+b from \d+ tag \d+)", line
+                    ).groups()
+                    assert label not in self.operations[rank]
+                    self.operations[rank][label] = operation
+        assert next(lines, None) is None
+
+    def messages(self, rank, verb):
+        """(other rank, tag, bytes) of every send or receive."""
+        pattern = rf"{verb} (\d+)b (?:to|from) (\d+) tag (\d+)"
+        found = [re.fullmatch(pattern, operation) for operation in self.operations[rank].values()]
+        return [(int(match[2]), int(match[3]), int(match[1])) for match in found if match]
+
+    def ancestors(self, rank, label):
+        todo, seen = [label], set()
+        while todo:
+            new = self.requires[rank][todo.pop()] - seen
+            seen |= new
+            todo += new
+        return seen
+
+
+@given(schedule=schedules())
+def test_goal_reparsed(tmp_path_factory, schedule):
+    path = tmp_path_factory.mktemp("goal") / "schedule.goal"
+    schedule.to_goal(path)
+    goal = Goal(path.read_text())
+    assert goal.n_ranks == schedule.n_ranks
+
+    sends = sorted((rank, *message) for rank in range(goal.n_ranks) for message in goal.messages(rank, "send"))
+    receives = sorted(
+        (peer, rank, tag, nbytes) for rank in range(goal.n_ranks) for peer, tag, nbytes in goal.messages(rank, "recv")
+    )
+    columns = schedule.columns()
+    expected = sorted(
+        zip(*(columns[name].astype(int).tolist() for name in ("src", "dst", "round", "nbytes")), strict=True)
+    )
+    assert sends == receives == expected
+
+    for rank in range(goal.n_ranks):
+        in_round = defaultdict(set)
+        for label, operation in goal.operations[rank].items():
+            index = int(re.match(r"[cm](\d+)", label)[1])
+            if operation.startswith("calc"):
+                work = np.broadcast_to(schedule.rounds[index].compute, schedule.n_ranks)[rank]
+                assert operation == f"calc {round(float(work) * 1e9)}"
+            in_round[index].add(label)
+        done = set()
+        for index in sorted(in_round):
+            for label in in_round[index]:
+                # All of the rank's earlier rounds come first, and its messages of one round do not wait for each other.
+                assert goal.ancestors(rank, label) - {f"c{index}"} == done
+            done |= in_round[index]
+
+
+def test_goal_rounds_bytes_and_seconds(tmp_path):
+    Schedule(2, [Round([0], [1], [2.6], compute=[1.5e-6, 0.0])]).to_goal(tmp_path / "a.goal")
+    assert (tmp_path / "a.goal").read_text() == (
+        "num_ranks 2\n"
+        "rank 0 {\nc0: calc 1500\nm0x0: send 3b to 1 tag 0\nm0x0 requires c0\n}\n"
+        "rank 1 {\nc0: calc 0\nm0x0: recv 3b from 0 tag 0\nm0x0 requires c0\n}\n"
+    )

@@ -1,0 +1,714 @@
+"""Topologies: shapes and counts against closed forms, routes against networkx, every refusal."""
+
+import itertools
+import math
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import topologies
+from topologies import Routes, build, check_connected, fat_tree, multi_gpu_nodes, ring, select_links, star, tree, wan
+from topologies.routes import mix
+
+LATENCY, BANDWIDTH = 1e-3, 1e9
+GPUS = {"intra_latency": 2e-6, "intra_bandwidth": 3e11, "nic_latency": 6e-6, "nic_bandwidth": 2.5e10}
+
+
+@st.composite
+def built(draw):
+    """Any small topology of this package."""
+    link = {
+        "latency": draw(st.floats(0, 1)),
+        "bandwidth": draw(st.floats(1, 1e12)),
+    }
+    family = draw(st.sampled_from(["star", "ring", "tree", "fat_tree", "wan", "multi_gpu_nodes"]))
+    match family:
+        case "star" | "ring":
+            return build(family, hosts=draw(st.integers(1, 17)), **link)
+        case "tree":
+            return tree(draw(st.integers(1, 17)), draw(st.integers(2, 5)), **link, taper=draw(st.floats(0.1, 4)))
+        case "fat_tree":
+            return fat_tree(draw(st.sampled_from([2, 4])), **link, oversubscription=draw(st.floats(1, 8)))
+        case "wan":
+            return draw(wide_area())
+        case _:
+            return multi_gpu_nodes(draw(st.integers(1, 4)), draw(st.integers(1, 4)), **GPUS)
+
+
+@st.composite
+def wide_area(draw):
+    """A connected network of sites: a ring of links one way at least, others at random."""
+    S = draw(st.integers(1, 5))
+    matrices = [
+        np.array(draw(st.lists(st.floats(low, high), min_size=S * S, max_size=S * S))).reshape(S, S)
+        for low, high in ((0, 1), (1, 1e9))
+    ]
+    absent = np.array(draw(st.lists(st.booleans(), min_size=S * S, max_size=S * S)), dtype=bool).reshape(S, S)
+    absent[np.arange(S), (np.arange(S) + 1) % S] = False
+    workers = draw(st.lists(st.integers(1, 3), min_size=S, max_size=S))
+    return wan(S, matrices[0], np.where(absent, 0, matrices[1]), workers)
+
+
+@st.composite
+def foreign(draw):
+    """Any small graph that keeps the contract, connected or not, in any order of nodes and links."""
+    hosts, switches = draw(st.integers(1, 5)), draw(st.integers(0, 4))
+    nodes = draw(st.permutations([*range(hosts), *(f"s{i}" for i in range(switches))]))
+    pairs = list(itertools.permutations(nodes, 2))
+    graph = nx.DiGraph(hosts_forward=draw(st.booleans()))
+    graph.add_nodes_from(nodes)
+    for u, v in draw(st.lists(st.sampled_from(pairs), unique=True)) if pairs else []:
+        graph.add_edge(u, v, latency=0.5, bandwidth=2.0)
+        if draw(st.booleans()):
+            graph[u][v]["weight"] = draw(st.sampled_from([1, 2, 3, 0.1, 0.2, 0.3]))
+    return graph
+
+
+def cost(graph, path):
+    return sum(graph[u][v].get("weight", 1) for u, v in itertools.pairwise(path))
+
+
+def cheapest(graph, src, dst):
+    """Least cost of a path that passes through no host but those that forward; None without one (networkx)."""
+    closed = [] if graph.graph.get("hosts_forward") else [node for node in graph if isinstance(node, int)]
+    open_graph = nx.restricted_view(graph, [node for node in closed if node not in (src, dst)], [])
+    try:
+        return nx.shortest_path_length(open_graph, src, dst, weight=lambda u, v, link: link.get("weight", 1))
+    except nx.NetworkXNoPath:
+        return None
+
+
+def nodes_of(routes, src, dst):
+    """The nodes of a route, which is checked to be one: contiguous and from src to dst."""
+    links = [routes.links[link] for link in routes.route(src, dst)]
+    assert all(before[1] == after[0] for before, after in itertools.pairwise(links))
+    path = [src, *(v for _, v in links)]
+    assert path[-1] == dst
+    return path
+
+
+def hops(routes, src, dst):
+    return len(routes.route(src, dst))
+
+
+# --- what every topology keeps ---------------------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(built())
+def test_every_builder_keeps_the_contract(graph):
+    P = graph.graph["hosts"]
+    assert isinstance(graph.graph["name"], str)
+    assert list(graph)[:P] == list(range(P))
+    assert all(isinstance(node, str) for node in list(graph)[P:])
+    for u, v, link in graph.edges(data=True):
+        assert link["latency"] >= 0
+        assert 0 < link["bandwidth"] < math.inf
+        assert type(link["latency"]) is type(link["bandwidth"]) is float
+        assert (link["kind"] in ("host", "intra")) == (isinstance(u, int) or isinstance(v, int))
+        assert link["kind"] == "wan" or graph[v][u] == link
+    check_connected(graph)
+
+
+@settings(max_examples=60, deadline=None)
+@given(built(), st.integers(0, 2**70))
+def test_routes_of_every_builder_are_shortest_simple_and_avoid_hosts(graph, seed):
+    routes = Routes(graph, seed)
+    assert routes.links == tuple(graph.edges)
+    assert [routes.index[link] for link in routes.links] == list(range(len(routes.links)))
+    for src, dst in itertools.product(range(routes.n_hosts), repeat=2):
+        path = nodes_of(routes, src, dst)
+        assert len(set(path)) == len(path)
+        if graph.graph["name"] != "ring":
+            assert not any(isinstance(node, int) for node in path[1:-1])
+        assert cost(graph, path) == pytest.approx(cheapest(graph, src, dst), rel=1e-12)
+        links = [graph[u][v] for u, v in itertools.pairwise(path)]
+        assert routes.path_latency(src, dst) == pytest.approx(sum(link["latency"] for link in links), rel=1e-12)
+        assert routes.bottleneck(src, dst) == min((link["bandwidth"] for link in links), default=math.inf)
+
+
+@settings(max_examples=200, deadline=None)
+@given(foreign(), st.integers(0, 3))
+def test_routes_of_any_graph_are_least_cost_or_refused(graph, seed):
+    routes = Routes(graph, seed)
+    gaps = []
+    for src, dst in itertools.permutations(range(routes.n_hosts), 2):
+        least = cheapest(graph, src, dst)
+        if least is None:
+            gaps.append((src, dst))
+            with pytest.raises(ValueError, match=f"no route from host {src} to host {dst}"):
+                routes.route(src, dst)
+        else:
+            path = nodes_of(routes, src, dst)
+            assert cost(graph, path) == pytest.approx(least, rel=1e-12)
+            assert len(set(path)) == len(path)
+            assert graph.graph["hosts_forward"] or not any(isinstance(node, int) for node in path[1:-1])
+    assert (routes.gap() in gaps) if gaps else routes.gap() is None
+    if gaps:
+        with pytest.raises(ValueError, match=r"there is no route from host \d to host \d"):
+            check_connected(graph)
+    else:
+        check_connected(graph)
+
+
+@pytest.mark.parametrize("one", [star(1, 0, 1), ring(1, 0, 1), tree(1, 2, 0, 1), wan(1, 0, 0, 1)])
+def test_a_single_host_is_a_topology(one):
+    check_connected(one)
+    assert Routes(one).route(0, 0) == ()
+    assert Routes(one).path_latency(0, 0) == 0
+    assert Routes(one).bottleneck(0, 0) == math.inf
+
+
+# --- the families ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("P", range(1, 18))
+def test_star_has_two_links_per_host_and_pays_alpha_once(P):
+    graph = star(P, LATENCY, BANDWIDTH)
+    assert graph.number_of_edges() == 2 * P
+    routes = Routes(graph)
+    for src, dst in itertools.permutations(range(P), 2):
+        assert routes.path_latency(src, dst) == LATENCY
+        assert routes.bottleneck(src, dst) == BANDWIDTH
+        assert hops(routes, src, dst) == 2
+
+
+@pytest.mark.parametrize("P", range(1, 18))
+def test_ring_links_neighbours_both_ways_and_routes_go_the_shorter_way(P):
+    graph = ring(P, LATENCY, BANDWIDTH)
+    assert set(graph.edges) == {(i, (i + step) % P) for i in range(P) for step in (1, -1) if P > 1}
+    routes = Routes(graph)
+    for src, dst in itertools.product(range(P), repeat=2):
+        assert hops(routes, src, dst) == min((dst - src) % P, (src - dst) % P)
+        assert routes.path_latency(src, dst) == pytest.approx(hops(routes, src, dst) * LATENCY)
+
+
+@given(st.integers(3, 17), st.integers(1, 16), st.integers(0, 5))
+@settings(max_examples=30, deadline=None)
+def test_turning_a_ring_turns_its_routes(P, turn, seed):
+    routes = Routes(ring(P, LATENCY, BANDWIDTH), seed)
+    for src, dst in itertools.permutations(range(P), 2):
+        turned = nodes_of(routes, (src + turn) % P, (dst + turn) % P)
+        path = [(node + turn) % P for node in nodes_of(routes, src, dst)]
+        assert len(turned) == len(path)
+        if 2 * abs(src - dst) != P:
+            assert turned == path
+
+
+def test_ring_sends_to_the_opposite_host_both_ways_round():
+    routes = Routes(ring(256, LATENCY, BANDWIDTH))
+    clockwise = sum(nodes_of(routes, src, (src + 128) % 256)[1] == (src + 1) % 256 for src in range(256))
+    assert 96 <= clockwise <= 160
+
+
+@pytest.mark.parametrize("arity", [2, 3, 8])
+@pytest.mark.parametrize("P", range(1, 18))
+def test_tree_routes_climb_to_the_lowest_common_switch(P, arity):
+    graph = tree(P, arity, LATENCY, BANDWIDTH)
+    # Every node but the root has one link up.
+    assert graph.number_of_edges() == 2 * (graph.number_of_nodes() - 1)
+    assert max(graph.in_degree(node) for node in graph if isinstance(node, str)) <= arity + 1
+    routes = Routes(graph)
+    for src, dst in itertools.permutations(range(P), 2):
+        levels = next(level for level in itertools.count(1) if src // arity**level == dst // arity**level)
+        assert hops(routes, src, dst) == 2 * levels
+
+
+def test_tree_taper_multiplies_the_bandwidth_level_by_level():
+    graph = tree(27, 3, LATENCY, BANDWIDTH, taper=0.5)
+    assert [
+        graph[u][v]["bandwidth"] / BANDWIDTH
+        for u, v in [(0, "switch:1.0"), ("switch:1.0", "switch:2.0"), ("switch:2.2", "switch:3.0")]
+    ] == [1, 0.5, 0.25]
+    assert "switch:4.0" not in graph
+    # With taper = arity the tree is nowhere a bottleneck.
+    full = tree(27, 3, LATENCY, 2.0, taper=3)
+    assert flow(full, range(9), range(18, 27)) == 18
+    assert flow(tree(27, 3, LATENCY, 2.0), range(9), range(18, 27)) == 2
+
+
+@pytest.mark.parametrize("k", [2, 4, 6, 8, 16])
+def test_fat_tree_counts(k):
+    graph = fat_tree(k, LATENCY, BANDWIDTH)
+    assert graph.graph["hosts"] == k**3 // 4
+    assert graph.number_of_edges() == 3 * k**3 // 2
+    by_role = Counter(node.split(":")[0] for node in graph if isinstance(node, str))
+    assert by_role == {"edge": k * k // 2, "agg": k * k // 2, "core": (k // 2) ** 2}
+    assert {graph.out_degree(node) for node in graph if isinstance(node, str)} == {k}
+    assert len(select_links(graph, "host")) == k**3 // 2
+    pods = [set(graph.predecessors(core)) for core in graph if str(core).startswith("core")]
+    assert all(len({agg.split(".")[0] for agg in linked}) == k for linked in pods)
+
+
+@pytest.mark.parametrize("k", [2, 4, 6])
+def test_fat_tree_paths_have_two_four_or_six_links(k):
+    routes = Routes(fat_tree(k, LATENCY, BANDWIDTH))
+    per_edge, per_pod = k // 2, (k // 2) ** 2
+    for src, dst in itertools.permutations(range(routes.n_hosts), 2):
+        expected = 2 if src // per_edge == dst // per_edge else 4 if src // per_pod == dst // per_pod else 6
+        assert hops(routes, src, dst) == expected
+
+
+def flow(graph, senders, receivers):
+    """What the senders together can send to the receivers [byte/s]: a maximum flow."""
+    extended = nx.DiGraph()
+    extended.add_edges_from((u, v, {"capacity": link["bandwidth"]}) for u, v, link in graph.edges(data=True))
+    extended.add_edges_from(("source", host) for host in senders)
+    extended.add_edges_from((host, "sink") for host in receivers)
+    return nx.maximum_flow_value(extended, "source", "sink")
+
+
+@pytest.mark.parametrize("oversubscription", [1, 2, 2.5])
+@pytest.mark.parametrize("k", [2, 4, 6])
+def test_fat_tree_bisection_bandwidth(k, oversubscription):
+    graph = fat_tree(k, LATENCY, 8.0, oversubscription)
+    P = k**3 // 4
+    expected = k**3 / 8 * 8.0 / oversubscription
+    assert flow(graph, range(P // 2), range(P // 2, P)) == pytest.approx(expected, rel=1e-12)
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.permutations(range(16)))
+def test_full_fat_tree_carries_any_half_to_the_other(order):
+    assert flow(fat_tree(4, LATENCY, 8.0), order[:8], order[8:]) == 8 * 8
+
+
+def test_multi_gpu_nodes_costs():
+    graph = multi_gpu_nodes(3, 4, **GPUS)
+    assert graph.graph["hosts"] == 12
+    assert (len(select_links(graph, "intra")), len(select_links(graph, "nic"))) == (24, 6)
+    routes = Routes(graph)
+    for src, dst in itertools.permutations(range(12), 2):
+        inside = src // 4 == dst // 4
+        assert hops(routes, src, dst) == (2 if inside else 4)
+        assert routes.path_latency(src, dst) == pytest.approx(2e-6 if inside else 8e-6, rel=1e-12)
+        assert routes.bottleneck(src, dst) == (3e11 if inside else 2.5e10)
+    # The GPUs of a node share its card.
+    assert flow(graph, range(4), range(4, 12)) == 2.5e10
+
+
+def test_wan_sites_hosts_and_costs():
+    latency = np.array([[9, 0.1, 0.2], [0.3, 9, 0.4], [0.5, 0.6, 9]])
+    bandwidth = np.array([[7, 1e6, 2e6], [3e6, 7, 4e6], [5e6, 6e9, 7]])
+    graph = wan(["A", "B", "C"], latency, bandwidth, [2, 0, 3], local_latency=0.02, local_bandwidth=1e9)
+    assert graph.graph["sites"] == ("A", "B", "C")
+    assert [graph.nodes[host]["site"] for host in range(5)] == ["A", "A", "C", "C", "C"]
+    assert graph.number_of_edges() == 2 * 5 + 6
+    routes = Routes(graph)
+    assert routes.path_latency(0, 1) == 0.02
+    assert routes.bottleneck(0, 1) == 1e9
+    assert nodes_of(routes, 0, 4) == [0, "site:A", "site:C", 4]
+    assert routes.path_latency(0, 4) == pytest.approx(0.22)
+    assert routes.path_latency(4, 0) == pytest.approx(0.52)
+    assert (routes.bottleneck(0, 4), routes.bottleneck(4, 0)) == (2e6, 5e6)
+    assert graph["site:C"]["site:B"]["sites"] == ("C", "B")
+
+
+def test_wan_scalars_hold_for_every_pair():
+    graph, same = (wan(3, *matrices, 2) for matrices in ((0.1, 1e6), (np.full((3, 3), 0.1), np.full((3, 3), 1e6))))
+    assert nx.utils.graphs_equal(graph, same)
+    assert [node for node in graph if isinstance(node, str)] == ["site:0", "site:1", "site:2"]
+
+
+def test_wan_prefers_the_direct_link_then_fewest_then_least_latency():
+    slow = np.full((4, 4), 0.01)
+    slow[0, 3] = 5.0
+    direct = Routes(wan(4, slow, 1e6, 1))
+    assert nodes_of(direct, 0, 3) == [0, "site:0", "site:3", 3]
+
+    rates = np.full((4, 4), 1e6)
+    rates[0, 3] = 0
+    slow[0, 2], slow[1, 3] = 0.04, 0.02
+    for seed in range(8):
+        detour = Routes(wan(4, slow, rates, 1), seed)
+        assert nodes_of(detour, 0, 3) == [0, "site:0", "site:1", "site:3", 3]
+        assert nodes_of(detour, 3, 0) == [3, "site:3", "site:0", 0]
+
+
+def test_wan_ignores_the_latency_of_pairs_without_a_link():
+    latency = [[math.nan, 0.1, math.nan], [0.1, math.nan, 0.1], [math.nan, 0.1, math.nan]]
+    rates = [[0, 1e6, 0], [1e6, 0, 1e6], [0, 1e6, 0]]
+    graph = wan(["A", "B", "C"], latency, rates, 1)
+    assert hops(Routes(graph), 0, 2) == 4
+
+
+def test_wan_in_two_parts_is_refused_by_name():
+    one_way = [[0, 1e6, 1e6], [0, 0, 1e6], [0, 1e6, 0]]
+    graph = wan(["Oregon", "Tokyo", "Paris"], 0.1, one_way, [2, 1, 1])
+    assert hops(Routes(graph), 0, 3) == 3
+    with pytest.raises(ValueError, match=r"no route from host 2 \(site Tokyo\) to host 0 \(site Oregon\)"):
+        check_connected(graph)
+    with pytest.raises(ValueError, match=r"no route from host 1 \(site 1\) to host 0 \(site 0\)"):
+        check_connected(wan(2, 0.1, 0, 1))
+
+
+# --- equal-cost paths ------------------------------------------------------------------------------------------------
+
+
+def test_mix_is_splitmix64():
+    # Published outputs of SplitMix64 from the seeds 0 and 1234567.
+    assert mix(0) == 0xE220A8397B1DCDAF
+    state = [(1234567 + i * 0x9E3779B97F4A7C15) % 2**64 for i in range(3)]
+    assert [mix(one) for one in state] == [6457827717110365317, 3203168211198807973, 9817491932198370423]
+
+
+def choices(routes, k):
+    """Of each pair of hosts in different pods: which aggregation and which core switch its route takes."""
+    per_pod = (k // 2) ** 2
+    return {
+        (src, dst): (path[2].split(".")[1], path[3].split(".")[1])
+        for src, dst in itertools.permutations(range(routes.n_hosts), 2)
+        if src // per_pod != dst // per_pod
+        for path in [nodes_of(routes, src, dst)]
+    }
+
+
+def test_equal_paths_are_used_equally():
+    taken = choices(Routes(fat_tree(8, LATENCY, BANDWIDTH)), 8)
+    # 14,336 pairs over 4 x 4 paths; chi-squared with 15 degrees of freedom is below 38 in 999 of 1,000 fair draws.
+    expected = len(taken) / 16
+    counts = Counter(taken.values())
+    assert len(counts) == 16
+    assert sum((count - expected) ** 2 / expected for count in counts.values()) < 38
+    # From one host, from one edge switch, and to one host: within five standard deviations of a quarter.
+    for share in ([pair for pair in taken if pair[end] // group == 1] for end in (0, 1) for group in (1, 4, 16)):
+        for hop in (0, 1):
+            for count in Counter(taken[pair][hop] for pair in share).values():
+                assert abs(count - len(share) / 4) < 5 * math.sqrt(len(share) * 3 / 16)
+    # The way back is chosen by itself: one pair in 16 returns the way it came.
+    same = sum(taken[src, dst] == taken[dst, src] for src, dst in taken if src < dst)
+    assert abs(same - len(taken) / 32) < 5 * math.sqrt(len(taken) / 2 * 15 / 256)
+
+
+def test_a_seed_gives_the_same_routes_and_another_gives_others():
+    graph = fat_tree(4, LATENCY, BANDWIDTH)
+    first, again, other, large = (choices(Routes(graph, seed), 4) for seed in (1, 1, 2, 1 + 2**64))
+    assert first == again
+    for different in (other, large):
+        equal = sum(first[pair] == different[pair] for pair in first)
+        # 192 pairs and 4 paths: a quarter agrees by chance, give or take five standard deviations.
+        assert abs(equal - 48) < 5 * math.sqrt(192 * 3 / 16)
+
+
+def test_routes_do_not_depend_on_the_order_in_which_they_are_asked_for():
+    graph = fat_tree(4, LATENCY, BANDWIDTH)
+    pairs = list(itertools.product(range(16), repeat=2))
+    forward, backward = Routes(graph), Routes(graph)
+    assert [forward.route(*pair) for pair in pairs] == [backward.route(*pair) for pair in reversed(pairs)][::-1]
+
+
+def test_routes_are_those_of_the_graph_as_it_was():
+    graph = star(3, LATENCY, BANDWIDTH)
+    routes = Routes(graph)
+    graph.add_edge(0, 1, latency=0.0, bandwidth=1.0)
+    graph.remove_node("switch")
+    assert hops(routes, 0, 1) == 2
+    assert not routes.latency.flags.writeable
+    assert not routes.bandwidth.flags.writeable
+
+
+SCRIPT = """
+import sys, zlib, topologies
+topologies.names()
+assert "networkx" not in sys.modules, "networkx is loaded before a graph is built"
+sites = topologies.wan(["A", "B", "C"], 0.1, 1e6, 2)
+for graph in (topologies.fat_tree(4, 1e-6, 1e9), topologies.ring(6, 1e-6, 1e9), sites):
+    routes = topologies.Routes(graph, seed=3)
+    every = [routes.route(s, d) for s in range(routes.n_hosts) for d in range(routes.n_hosts)]
+    print(zlib.crc32(repr((routes.links, every, topologies.select_links(graph, "all"))).encode()))
+"""
+
+
+def test_routes_are_the_same_in_every_process():
+    outputs = [
+        subprocess.run(
+            [sys.executable, "-c", SCRIPT],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            cwd=Path(__file__).parents[1],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("0", "1")
+    ]
+    assert outputs[0] == outputs[1]
+    assert len(outputs[0].split()) == 3
+
+
+# --- selectors -------------------------------------------------------------------------------------------------------
+
+
+def test_selectors_partition_and_find_links():
+    graph = wan(["Oregon", "Tokyo", "São Paulo"], 0.1, 1e6, 2)
+    assert select_links(graph, "all") == list(graph.edges)
+    assert sorted(map(str, select_links(graph, "wan") + select_links(graph, "host"))) == sorted(map(str, graph.edges))
+    there, back = ("site:Oregon", "site:São Paulo"), ("site:São Paulo", "site:Oregon")
+    assert select_links(graph, "Oregon->São Paulo") == [there]
+    assert select_links(graph, " site:São Paulo -> Oregon ") == [back]
+    assert select_links(graph, "Oregon <-> São Paulo") == [there, back]
+    assert select_links(graph, "host:3->Tokyo") == [(3, "site:Tokyo")]
+    assert set(select_links(graph, "host:3")) == {(3, "site:Tokyo"), ("site:Tokyo", 3)}
+    touching = select_links(graph, "site:Tokyo")
+    assert len(touching) == 2 * 2 + 2 * 2
+    assert all("site:Tokyo" in link for link in touching)
+
+
+@settings(max_examples=40, deadline=None)
+@given(built())
+def test_every_link_can_be_selected_by_its_ends(graph):
+    for u, v in graph.edges:
+        a, b = (f"host:{node}" if isinstance(node, int) else node for node in (u, v))
+        assert select_links(graph, f"{a}->{b}") == [(u, v)]
+        assert (u, v) in select_links(graph, a)
+        assert (u, v) in select_links(graph, graph[u][v]["kind"])
+
+
+ONE_WAY = wan(["Oregon", "Tokyo", "Paris"], 0.1, [[0, 1e6, 1e6], [0, 0, 1e6], [1e6, 1e6, 0]], 1)
+
+
+@pytest.mark.parametrize(
+    ("selector", "message"),
+    [
+        (
+            "wam",
+            r"'wam' names no links: did you mean 'wan'\? Allowed: all, a kind \(host, wan\), a node \(host:0,.*A<->B",
+        ),
+        ("site:Tokio", "did you mean 'site:Tokyo'"),
+        ("Tokio->Oregon", "'Tokio' is neither a node nor a site: did you mean 'Tokyo'"),
+        ("Oregon<->Toky", "'Toky' is neither a node nor a site: did you mean 'Tokyo'"),
+        ("host:7", r"'host:7' names no links"),
+        ("Oregon<->Tokyo", "no link from site:Tokyo to site:Oregon; from site:Tokyo links lead to host:1, site:Paris"),
+        ("host:0->host:1", "no link from host:0 to host:1; from host:0 links lead to site:Oregon"),
+        ("Oregon->", "'' is neither"),
+        ("", "'' names no links"),
+    ],
+)
+def test_selectors_that_name_nothing_are_refused(selector, message):
+    with pytest.raises(ValueError, match=message):
+        select_links(ONE_WAY, selector)
+
+
+def test_a_node_without_links_cannot_be_selected():
+    for selector in ("host:0", "all"):
+        with pytest.raises(ValueError, match=f"'{selector}' names no links"):
+            select_links(ring(1, LATENCY, BANDWIDTH), selector)
+
+
+def test_kinds_of_foreign_graphs_are_optional():
+    graph = nx.DiGraph([(0, 1, {"latency": 0.1, "bandwidth": 1.0}), (1, 0, {"latency": 0.1, "bandwidth": 1.0})])
+    assert select_links(graph, "host:0->host:1") == [(0, 1)]
+    assert Routes(graph).route(0, 1) == (0,)
+
+
+# --- the registry ----------------------------------------------------------------------------------------------------
+
+
+def test_build_is_the_builder():
+    assert nx.utils.graphs_equal(
+        build("tree", hosts=5, arity=2, latency=LATENCY, bandwidth=BANDWIDTH), tree(5, 2, LATENCY, BANDWIDTH)
+    )
+    assert topologies.names() == sorted(topologies.names())
+    assert all(callable(getattr(topologies, name)) for name in topologies.__all__)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters", "message"),
+    [
+        ("fattree", {}, r"there is no topology 'fattree': did you mean 'fat_tree'\? Allowed: .*star"),
+        (
+            "star",
+            {"host": 3},
+            r"star has no parameter 'host': did you mean 'hosts'\? Allowed: bandwidth, hosts, latency",
+        ),
+        ("star", {"hosts": 3}, "star needs latency, bandwidth; it has hosts, latency, bandwidth"),
+        ("multi_gpu_nodes", {"nodes": 1, "gpus_per_node": 1}, "needs intra_latency, intra_bandwidth, nic_latency"),
+        ("star", {"hosts": 3, "latency": 1, "bandwidth": -1}, "bandwidth must be finite and > 0"),
+    ],
+)
+def test_build_refuses(name, parameters, message):
+    with pytest.raises(ValueError, match=message):
+        build(name, **parameters)
+
+
+def test_a_topology_from_outside_is_as_good_as_one_from_here(tmp_path, monkeypatch):
+    (tmp_path / "line_topology.py").write_text(
+        "import topologies\n"
+        "def line(hosts, **link):\n"
+        "    graph = topologies.ring(hosts, **link)\n"
+        "    graph.remove_edges_from([(0, hosts - 1), (hosts - 1, 0)])\n"
+        "    return graph\n"
+    )
+    info = tmp_path / "line_topology-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: line-topology\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(
+        "[simnet.topologies]\nline = line_topology:line\nstar = line_topology:line\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "line" in topologies.names()
+    graph = build("line", hosts=4, latency=LATENCY, bandwidth=BANDWIDTH)
+    check_connected(graph)
+    assert hops(Routes(graph), 0, 3) == 3
+    with pytest.raises(ValueError, match=r"line needs hosts"):
+        build("line", latency=LATENCY)
+    # A name of this package stays with it.
+    assert "switch" in build("star", hosts=4, latency=LATENCY, bandwidth=BANDWIDTH)
+
+
+# --- refusals --------------------------------------------------------------------------------------------------------
+
+GOOD = {
+    star: {"hosts": 4, "latency": LATENCY, "bandwidth": BANDWIDTH},
+    ring: {"hosts": 4, "latency": LATENCY, "bandwidth": BANDWIDTH},
+    tree: {"hosts": 4, "arity": 2, "latency": LATENCY, "bandwidth": BANDWIDTH, "taper": 1.0},
+    fat_tree: {"k": 4, "latency": LATENCY, "bandwidth": BANDWIDTH, "oversubscription": 1.0},
+    multi_gpu_nodes: {"nodes": 2, "gpus_per_node": 2, **GPUS},
+    wan: {
+        "sites": ["A", "B"],
+        "latency": LATENCY,
+        "bandwidth": BANDWIDTH,
+        "workers_per_site": 2,
+        "local_latency": 1e-4,
+        "local_bandwidth": 1e9,
+    },
+}
+WRONG = {
+    "count": [0, -1, 1.5, True, "4", None, math.nan],
+    "latency": [-1e-3, math.inf, math.nan, "1 ms", None, True, [1, 2]],
+    "bandwidth": [0, -1, math.inf, math.nan, 10**400, "1 Gbit/s", None, True],
+    "ratio": [0, -1, math.inf, math.nan, "2", None],
+}
+SORT_OF = {
+    **dict.fromkeys(["hosts", "arity", "k", "nodes", "gpus_per_node", "workers_per_site"], "count"),
+    **dict.fromkeys(["latency", "intra_latency", "nic_latency", "local_latency"], "latency"),
+    **dict.fromkeys(["bandwidth", "intra_bandwidth", "nic_bandwidth", "local_bandwidth"], "bandwidth"),
+    **dict.fromkeys(["taper", "oversubscription"], "ratio"),
+}
+
+
+@pytest.mark.parametrize(
+    ("builder", "parameter", "value"),
+    [
+        pytest.param(builder, parameter, value, id=f"{builder.__name__}-{parameter}-{str(value)[:8]}")
+        for builder, good in GOOD.items()
+        for parameter in good
+        if parameter in SORT_OF
+        for value in WRONG[SORT_OF[parameter]]
+        # For wan, a bandwidth of 0 means no link.
+        if not (builder is wan and parameter == "bandwidth" and value == 0)
+    ],
+)
+def test_builders_refuse_by_name(builder, parameter, value):
+    with pytest.raises(ValueError, match=rf"\b{parameter}\b.*(must|over)"):
+        builder(**{**GOOD[builder], parameter: value})
+
+
+@pytest.mark.parametrize(
+    ("builder", "change", "message"),
+    [
+        (star, {"bandwidth": "1 Gbit/s"}, "bandwidth must be a number, bytes per second > 0, got '1 Gbit/s'"),
+        (star, {"hosts": 10**12}, r"a star of 1,000,000,000,000 hosts needs .* at most 1,000,000 are allowed"),
+        (tree, {"arity": 1}, "arity must be >= 2, got 1"),
+        (tree, {"hosts": 10**12}, "at most 1,000,000"),
+        (tree, {"taper": 1e300}, "bandwidth times taper at level 2 must be finite"),
+        (fat_tree, {"k": 5}, "k must be even, got 5; k = 4 has 16 hosts, k = 6 54"),
+        (fat_tree, {"k": 10**6}, "at most 1,000,000"),
+        (fat_tree, {"oversubscription": 0.5}, "oversubscription must be finite and >= 1, got 0.5"),
+        (ring, {"hosts": 10**9}, "at most 1,000,000"),
+        (multi_gpu_nodes, {"nodes": 10**9}, "at most 1,000,000"),
+        (wan, {"sites": 0}, "sites, where not a list of names, must be >= 1, got 0"),
+        (wan, {"sites": 10**9}, "at most 1,000,000"),
+        (wan, {"sites": "Oregon"}, "sites, .* must be a whole number >= 1, got 'Oregon'"),
+        (wan, {"sites": []}, "sites must hold at least one name"),
+        (wan, {"sites": ["A", "A"]}, "sites names 'A' twice"),
+        (wan, {"sites": ["A", 2]}, r"sites\[1\] must be a name .* got 2"),
+        (wan, {"sites": ["A", "B->C"]}, r"sites\[1\] must be a name without '->'"),
+        (wan, {"sites": ["A", " B"]}, "blanks"),
+        (wan, {"sites": ["", "B"]}, r"sites\[0\]"),
+        (wan, {"latency": np.zeros((2, 3))}, r"latency must be .* matrix of 2 by 2, .* got shape \(2, 3\)"),
+        (wan, {"bandwidth": [1e6, 1e6]}, r"bandwidth must be .* matrix of 2 by 2, .* got shape \(2,\)"),
+        (wan, {"bandwidth": [[0, 1e6], [1e6]]}, "bandwidth must be a number or a matrix of 2 by 2 numbers"),
+        (wan, {"bandwidth": [[0, "1e6"], [1e6, 0]]}, "bandwidth must be a number or a matrix of 2 by 2 numbers"),
+        (wan, {"bandwidth": [[0, None], [1e6, 0]]}, "bandwidth must be a number or a matrix of 2 by 2 numbers"),
+        (wan, {"bandwidth": [[0, -5], [1e6, 0]]}, "bandwidth from A to B must be .* or 0 for no link, got -5"),
+        (wan, {"bandwidth": [[0, math.nan], [1, 0]]}, "bandwidth from A to B must be .* or 0 for no link, got nan"),
+        (wan, {"latency": [[0, 1], [-2, 0]]}, "latency from B to A must be finite and >= 0 seconds, got -2"),
+        (wan, {"workers_per_site": [1]}, "workers_per_site must have one entry for each of the 2 sites, got 1"),
+        (wan, {"workers_per_site": [1, -1]}, r"workers_per_site\[1\] must be >= 0, got -1"),
+        (wan, {"workers_per_site": [0, 0]}, "workers_per_site must give at least one site a worker"),
+        (wan, {"workers_per_site": 10**9}, "at most 1,000,000"),
+    ],
+)
+def test_builders_say_what_is_allowed(builder, change, message):
+    with pytest.raises(ValueError, match=message):
+        builder(**{**GOOD[builder], **change})
+
+
+def linked(*links, nodes=(), **facts):
+    graph = nx.DiGraph(**facts)
+    graph.add_nodes_from(nodes)
+    for u, v, *change in links:
+        graph.add_edge(u, v, **{"latency": 0.1, "bandwidth": 1.0, **(change[0] if change else {})})
+    return graph
+
+
+def without(attribute):
+    graph = linked((0, "s"), ("s", 0))
+    del graph["s"][0][attribute]
+    return graph
+
+
+@pytest.mark.parametrize(
+    ("graph", "message"),
+    [
+        (nx.Graph([(0, 1)]), r"must be a networkx.DiGraph, got Graph; .*to_directed\(\)"),
+        (nx.MultiDiGraph([(0, 1)]), "must be a networkx.DiGraph, got MultiDiGraph"),
+        ([(0, 1)], "must be a networkx.DiGraph, got list"),
+        (linked(), "has no hosts"),
+        (linked(("a", "b")), "has no hosts"),
+        (linked((1, "s")), "numbered 0 .. P-1; the first of them is 1"),
+        (linked((0, "s"), (3, "s")), "without gaps; 0 is followed by 3"),
+        (linked((0, "s"), ("s", 1.5)), "link 's' -> 1.5: 1.5 is neither a host"),
+        (linked((0, ("core", 1))), r"link 0 -> \('core', 1\): \('core', 1\) is neither"),
+        (linked(nodes=[0, 2.5]), "node 2.5 is neither a host"),
+        (linked((0, "s"), ("s", "s")), "link s -> s leads from a node to itself"),
+        (linked((0, 0)), "link host:0 -> host:0 leads from a node to itself"),
+        (without("latency"), "link s -> host:0 has no attribute 'latency'"),
+        (without("bandwidth"), "link s -> host:0 has no attribute 'bandwidth'"),
+        (linked((0, "s", {"bandwidth": 0})), "bandwidth of the link host:0 -> s must be finite and > 0"),
+        (linked((0, "s", {"latency": "1 ms"})), "latency of the link host:0 -> s must be a number"),
+        (linked((0, "s", {"weight": 0})), "weight of the link host:0 -> s must be finite and > 0"),
+        (linked((0, "s", {"weight": 1e20}), ("s", 0)), "weights must lie within a factor of 1e9, got 1.0 and 1e\\+20"),
+        (linked((0, "s"), hosts=3), r'graph.graph\["hosts"\] is 3, but the graph has 1 hosts'),
+    ],
+)
+def test_graphs_that_are_no_topology_are_refused(graph, message):
+    for use in (Routes, check_connected):
+        with pytest.raises(ValueError, match=message):
+            use(graph)
+
+
+@pytest.mark.parametrize("pair", [(0, 4), (4, 0), (-1, 0), ("switch", 0), (0, 1.5), (0, None)])
+def test_routes_are_between_hosts(pair):
+    with pytest.raises(ValueError, match=r"(src|dst) must be"):
+        Routes(star(4, LATENCY, BANDWIDTH)).route(*pair)
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, "1"])
+def test_a_seed_is_a_whole_number(seed):
+    with pytest.raises(ValueError, match="seed must be"):
+        Routes(star(4, LATENCY, BANDWIDTH), seed=seed)
+
+
+def test_numpy_numbers_are_numbers():
+    graph = star(np.int64(3), np.float64(LATENCY), np.float32(1e9))
+    routes = Routes(graph)
+    assert routes.route(np.int64(0), np.int32(2)) == routes.route(0, 2)

@@ -1,0 +1,835 @@
+"""Network weather: signals against rational arithmetic, processes against their laws, files against their bytes."""
+
+import csv
+import math
+import subprocess
+import sys
+from bisect import bisect_right
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from simnet.errors import InputError, SimnetError
+from simnet.weather import (
+    PROFILES,
+    Signal,
+    Weather,
+    constant,
+    diurnal,
+    mahimahi,
+    markov,
+    ornstein_uhlenbeck,
+    outages,
+    product,
+    profile,
+    profile_state,
+    steps,
+    trace_csv,
+    write_mahimahi,
+)
+
+SHARED = Path(__file__).parents[2] / "shared"
+EPS = sys.float_info.epsilon
+
+
+@st.composite
+def pieces(draw, max_size=12):
+    """Times from 0 and values, among them zeros and repeated ones."""
+    waits = draw(st.lists(st.floats(1e-3, 100), max_size=max_size - 1))
+    value = st.one_of(st.sampled_from([0.0, 1.0, 1e9]), st.floats(1e-3, 1e10))
+    values = draw(st.lists(value, min_size=len(waits) + 1, max_size=len(waits) + 1))
+    return np.cumsum([0.0, *waits]).tolist(), values
+
+
+def exact_integral(times, values, start, end):
+    """Integrate piece by piece in rational arithmetic."""
+    ends = [*times[1:], math.inf]
+    total = Fraction(0)
+    for begin, finish, value in zip(times, ends, values, strict=True):
+        low, high = max(begin, start), min(finish, end)
+        if high > low:
+            total += Fraction(value) * (Fraction(high) - Fraction(low))
+    return total
+
+
+def exact_inverse(times, values, start, amount):
+    """Return the earliest time at which the exact integral from `start` reaches `amount`; None if never."""
+    left, ends = Fraction(amount), [*times[1:], math.inf]
+    if not left:
+        return Fraction(start)
+    for begin, finish, value in zip(times, ends, values, strict=True):
+        low = Fraction(max(begin, start))
+        if finish <= low or not value:
+            continue
+        if finish == math.inf or left <= Fraction(value) * (Fraction(finish) - low):
+            return low + left / Fraction(value)
+        left -= Fraction(value) * (Fraction(finish) - low)
+    return None
+
+
+def in_chunks(times, values, size=2):
+    """Return the same signal, generated `size` points at a time."""
+    parts = ((times[at : at + size], values[at : at + size]) for at in range(1, len(times), size))
+    return Signal(times[:1], values[:1], parts)
+
+
+def wild(seed=5, name=("link", 1)):
+    """Return a bandwidth with everything in it."""
+    noise = ornstein_uhlenbeck(0.3, 5, 0.25, mean=1e6, seed=seed, name=name)
+    return product(noise, markov([1, 0.5, 0.1], [3, 2, 1], seed=seed, name=name), outages(20, 2, seed=seed, name=name))
+
+
+# Signals: exactness
+
+
+@given(pieces(), st.floats(0, 1000))
+def test_at_is_the_last_value_begun(given_pieces, t):
+    times, values = given_pieces
+    signal = steps(times, values)
+    assert signal.at(t) == values[bisect_right(times, t) - 1]
+    assert [signal.at(time) for time in times] == values
+
+
+@given(pieces(), st.floats(0, 500), st.floats(0, 500))
+def test_integral_is_exact_to_rounding(given_pieces, start, duration):
+    times, values = given_pieces
+    expected = exact_integral(times, values, start, start + duration)
+    for signal in (steps(times, values), in_chunks(times, values)):
+        assert abs(Fraction(signal.integral(start, start + duration)) - expected) <= 8 * EPS * expected
+
+
+def test_a_short_integral_late_in_a_long_signal_is_exact_too():
+    rng = np.random.default_rng(3)
+    times = np.arange(50_000) * 0.7
+    values = rng.uniform(1e8, 1e10, times.size)
+    signal = steps(times, values)
+    for start in (34_990.0, 34_000.1, 20_000.3):
+        expected = exact_integral(times.tolist(), values.tolist(), start, start + 2)
+        assert abs(Fraction(signal.integral(start, start + 2)) - expected) <= 8 * EPS * expected
+
+
+@given(pieces(), st.floats(0, 500), st.floats(0, 1e12))
+def test_inverse_is_the_earliest_time(given_pieces, start, amount):
+    times, values = given_pieces
+    expected = exact_inverse(times, values, start, amount)
+    for signal in (steps(times, values), in_chunks(times, values)):
+        found = signal.inverse(start, amount)
+        if expected is None:
+            assert found == math.inf
+            continue
+        # One rounding of the amount and one of the time, in the piece in which the transfer ends.
+        rate = values[bisect_right(times, float(expected)) - 1] or 1.0
+        slack = 16 * EPS * (expected + Fraction(amount) / Fraction(min(rate, *(v for v in values if v), 1e300)))
+        assert abs(Fraction(found) - expected) <= slack
+        assert found >= start
+
+
+@given(st.lists(st.tuples(st.integers(1, 9), st.integers(0, 9)), min_size=1, max_size=10), st.integers(0, 30))
+def test_inverse_of_integral_with_whole_numbers(steps_taken, start):
+    times = np.cumsum([0] + [wait for wait, _ in steps_taken])[:-1].tolist()
+    values = [value for _, value in steps_taken]
+    signal = steps(times, values)
+    for end in range(start, start + 60, 7):
+        amount = signal.integral(start, end)
+        found = signal.inverse(start, amount)
+        assert start <= found <= end
+        assert found == pytest.approx(float(exact_inverse(times, values, start, amount)), rel=1e-15)
+        if amount and signal.at(math.nextafter(end, 0)):
+            assert found == pytest.approx(end, rel=1e-15)
+
+
+def test_inverse_ends_before_an_outage_when_the_last_byte_fits():
+    signal = steps([0, 10, 20, 30], [4, 0, 1, 0])
+    assert signal.inverse(5, 20) == 10
+    assert signal.inverse(5, math.nextafter(20, 21)) > 20 - 1e-9
+    assert signal.inverse(12, 5) == 25
+    assert signal.inverse(5, 30) == 30
+    assert signal.inverse(5, 31) == math.inf
+    assert signal.inverse(40, 1) == math.inf
+    assert signal.inverse(40, 0) == 40
+    assert signal.inverse(0, math.inf) == math.inf
+
+
+@given(pieces(), st.lists(st.floats(0, 500), min_size=3, max_size=3))
+def test_integrals_add_up_and_grow(given_pieces, points):
+    signal = steps(*given_pieces)
+    a, b, c = sorted(points)
+    assert signal.integral(a, b) + signal.integral(b, c) == pytest.approx(signal.integral(a, c), rel=8 * EPS, abs=0)
+    assert 0 <= signal.integral(a, b) <= signal.integral(a, c) * (1 + 8 * EPS)
+
+
+@given(pieces(), st.floats(0, 500), st.floats(0, 1e12), st.floats(0, 1e12))
+def test_more_bytes_and_later_starts_finish_no_earlier(given_pieces, start, amount, more):
+    signal = steps(*given_pieces)
+    finish = signal.inverse(start, amount)
+    assert finish <= signal.inverse(start, amount + more) * (1 + 4 * EPS)
+    assert finish <= signal.inverse(start + 1, amount) * (1 + 1e-12)
+
+
+@given(pieces(), st.data())
+def test_splitting_a_piece_changes_nothing(given_pieces, data):
+    times, values = given_pieces
+    index = data.draw(st.integers(0, len(times) - 1))
+    end = times[index + 1] if index + 1 < len(times) else times[index] + 2
+    middle = (times[index] + end) / 2
+    split = [*times[: index + 1], middle, *times[index + 1 :]], [*values[: index + 1], *values[index:]]
+    start, amount = data.draw(st.floats(0, 500)), data.draw(st.floats(0, 1e12))
+    whole = steps(times, values)
+    for halves in (steps(*split), in_chunks(*split, size=1), in_chunks(*split, size=3)):
+        for t in (start, middle, times[index], end):
+            assert halves.at(t) == whole.at(t)
+            assert halves.next_change(t) == whole.next_change(t) != middle
+            assert halves.inverse(t, amount) == whole.inverse(t, amount)
+            assert halves.integral(0, t) == whole.integral(0, t)
+
+
+@given(pieces(), st.floats(0, 500))
+def test_next_change_is_the_next_other_value(given_pieces, t):
+    times, values = given_pieces
+    changes = [b for (a, x), (b, y) in pairwise(zip(times, values, strict=True)) if x != y]
+    assert steps(times, values).next_change(t) == next((time for time in changes if time > t), math.inf)
+
+
+@given(pieces(), st.floats(0, 300), st.floats(0, 300))
+def test_window_holds_the_pieces(given_pieces, start, duration):
+    signal = steps(*given_pieces)
+    end = start + duration
+    times, values = signal.window(start, end)
+    if end == start:
+        assert times.size == values.size == 0
+        return
+    assert times[0] == start
+    assert (np.diff(times) > 0).all()
+    assert times[-1] < end
+    assert values.tolist() == [signal.at(t) for t in times.tolist()]
+    total = (values * np.diff(times, append=end)).sum()
+    assert total == pytest.approx(signal.integral(start, end), rel=1e-12)
+
+
+@given(st.lists(st.tuples(st.integers(1, 8), st.integers(0, 5)), min_size=1, max_size=6), st.integers(1, 4))
+def test_a_period_repeats(steps_taken, rest):
+    times = np.cumsum([0] + [wait / 8 for wait, _ in steps_taken])[:-1]
+    values = [float(value) for _, value in steps_taken]
+    period = float(times[-1]) + rest / 8
+    once, signal = steps(times, values), steps(times, values, period)
+    for t in (0.0, period / 3, period - 1 / 64):
+        for count in (1, 2, 700):
+            assert signal.at(t + count * period) == pytest.approx(once.at(t))
+            assert signal.integral(t, t + count * period) == pytest.approx(count * once.integral(0, period), rel=1e-12)
+    if len(set(values)) == 1:
+        assert signal.next_change(3 * period) == math.inf
+
+
+def test_a_step_shorter_than_the_clock_resolves_is_dropped_not_refused():
+    signal = steps([0, 1e-12], [5, 1], period=1)
+    assert signal.at(1e5 + 0.5) == 1
+    assert signal.integral(1e5, 1e5 + 10) == pytest.approx(10)
+
+
+# Signals: laziness and bounds
+
+
+def test_answers_do_not_depend_on_the_order_of_questions():
+    rng = np.random.default_rng(0)
+    starts = rng.uniform(0, 400, 60).tolist()
+
+    def ask(signal, start):
+        return (
+            signal.at(start),
+            signal.next_change(start),
+            signal.integral(start / 3, start),
+            signal.inverse(start, 1e6 * start),
+        )
+
+    in_order = wild()
+    expected = [ask(in_order, start) for start in starts]
+    other_way = wild()
+    assert [ask(other_way, start) for start in reversed(starts)] == expected[::-1]
+    assert [ask(wild(), start) for start in starts[:10]] == expected[:10]
+
+
+def test_factors_shared_by_products_do_not_disturb_each_other():
+    noise, other = ornstein_uhlenbeck(0.3, 5, 0.25, seed=1), outages(5, 1, seed=1)
+    first, second = noise * other, noise * 2.0
+    assert second.at(1000) == 2 * noise.at(1000)
+    fresh = product(ornstein_uhlenbeck(0.3, 5, 0.25, seed=1), outages(5, 1, seed=1))
+    assert first.integral(3, 900) == fresh.integral(3, 900)
+    assert product(noise, noise).at(77) == noise.at(77) ** 2
+
+
+def test_nothing_is_generated_before_it_is_asked_for():
+    drawn = []
+
+    def chunks():
+        for second in range(1, 1000):
+            drawn.append(second)
+            yield [float(second)], [float(second % 7)]
+
+    signal = product(constant(2.0), Signal([0.0], [0.0], chunks()))
+    assert signal.at(0) == 0
+    assert drawn == []
+    assert signal.at(10) == 6
+    assert len(drawn) <= 11
+
+
+def test_a_signal_that_never_changes_again_is_recognised():
+    def same():
+        second = 0.0
+        while True:
+            second += 1000
+            yield np.arange(second - 999, second + 1), np.full(1000, 3.0)
+
+    assert Signal([0.0], [3.0], same()).next_change(7) == math.inf
+    assert Signal([0.0], [3.0], same()).inverse(0, 30) == 10
+    never = product(steps([0, 1], [0, 1], period=2), steps([0, 1], [1, 0], period=2))
+    assert never.next_change(0) == math.inf
+    assert never.inverse(0, 1) == math.inf
+    assert never.integral(0, 1e9) == 0
+
+
+def test_the_bound_on_quiet_points_does_not_depend_on_the_chunks(monkeypatch):
+    monkeypatch.setattr("simnet.weather.signal.MAX_QUIET", 10)
+    for quiet, last in ((10, math.inf), (9, math.inf)):
+        times = [float(t) for t in range(quiet + 3)]
+        values = [0.0, *[1.0] * (quiet + 1), 2.0]
+        for size in (1, 2, 5, 100):
+            assert in_chunks(times, values, size).at(quiet + 2) == 2
+        assert in_chunks(times, values).next_change(quiet + 2) == last
+    times, values = [float(t) for t in range(14)], [0.0, *[1.0] * 12, 2.0]
+    for size in (1, 2, 5, 100):
+        signal = in_chunks(times, values, size)
+        assert signal.at(100) == 1
+        assert signal.next_change(1) == math.inf
+
+
+def test_a_link_that_is_down_for_good_ends_a_product_of_noise():
+    signal = product(ornstein_uhlenbeck(0.2, 60, 1, seed=1), outages(at=[(10, math.inf)]))
+    assert signal.inverse(0, 1e3) == math.inf
+    assert 0 < signal.inverse(0, 5) < 10
+    assert signal.next_change(10) == math.inf
+
+
+def test_too_many_changes_are_an_error_every_time(monkeypatch):
+    monkeypatch.setattr("simnet.weather.signal.MAX_CHANGES", 2000)
+    signal = product(ornstein_uhlenbeck(0.2, 60, 1, seed=1), constant(2.0))
+    for _ in range(3):
+        with pytest.raises(SimnetError, match="more than 2,000 times"):
+            signal.at(1e9)
+    assert signal.at(3) > 0
+
+
+@pytest.mark.parametrize(
+    ("times", "values", "words"),
+    [
+        ([], [], "length >= 1"),
+        ([0, 1], [1], "length"),
+        ([[0]], [[1]], "one-dimensional"),
+        ([1], [1], "first time must be 0"),
+        ([0, 2, 2], [1, 2, 3], "number 2 is 2"),
+        ([0, 2, 1], [1, 2, 3], "ascend strictly"),
+        ([0, math.nan], [1, 2], "finite"),
+        ([0, math.inf], [1, 2], "finite"),
+        ([0, 1], [1, -2], "number 1 is -2"),
+        ([0, 1], [1, math.nan], "number 1 is nan"),
+        ([0, 1], [math.inf, 1], "number 0 is inf"),
+        ([0, 10], [1e308, 1], "largest float"),
+    ],
+)
+def test_bad_signals_are_refused(times, values, words):
+    with pytest.raises(ValueError, match=words):
+        steps(times, values)
+
+
+@pytest.mark.parametrize("chunk", [([], []), ([1.0], [2.0]), ([3.0], [-1.0]), ([3.0, 4.0], [1.0])])
+def test_bad_chunks_are_refused_when_reached(chunk):
+    signal = Signal([0.0, 2.0], [1.0, 2.0], iter([chunk]))
+    assert signal.at(1.5) == 1
+    for _ in range(2):
+        with pytest.raises(ValueError, match=r"times|values"):
+            signal.at(2.5)
+
+
+@pytest.mark.parametrize("bad", [-1.0, math.nan, math.inf, -math.inf])
+def test_bad_questions_are_refused(bad):
+    for signal in (constant(1.0), wild()):
+        for ask in (
+            signal.at,
+            signal.next_change,
+            lambda t, signal=signal: signal.integral(0, t),
+            lambda t, signal=signal: signal.integral(t, 1),
+            lambda t, signal=signal: signal.window(0, t),
+            lambda t, signal=signal: signal.inverse(t, 1),
+        ):
+            with pytest.raises(ValueError, match="time must be finite"):
+                ask(bad)
+        if bad != math.inf:
+            with pytest.raises(ValueError, match="amount"):
+                signal.inverse(0, bad)
+        with pytest.raises(ValueError, match="before"):
+            signal.integral(2, 1)
+        with pytest.raises(ValueError, match="before"):
+            signal.window(2, 1)
+
+
+def test_period_must_outlast_the_steps():
+    for period in (1, 0.5, -1, math.nan, math.inf):
+        with pytest.raises(ValueError, match="period"):
+            steps([0, 1], [1, 2], period)
+
+
+# Products
+
+
+@settings(max_examples=50)
+@given(st.lists(pieces(max_size=6), min_size=1, max_size=4), st.lists(st.floats(0, 600), min_size=1, max_size=5))
+def test_product_is_pointwise(factors, points):
+    signals = [steps(*factor) for factor in factors]
+    for result in (product(*signals), product(*(in_chunks(*factor) for factor in factors))):
+        for t in points:
+            assert result.at(t) == math.prod(one.at(t) for one in signals)
+        edges = np.unique([0.0, *points, *(t for times, _ in factors for t in times if t < max(points))])
+        brute = sum(result.at(a) * (b - a) for a, b in pairwise(edges[edges <= max(points)].tolist()))
+        assert result.integral(0, max(points)) == pytest.approx(brute, rel=1e-12)
+
+
+def test_product_of_endless_factors_changes_where_they_do():
+    noise = ornstein_uhlenbeck(0.3, 5, 0.25, mean=1e6, seed=5)
+    state, day = markov([1, 0.5], [3, 2], seed=5), diurnal(0.5, period=17, every=1.3)
+    result = product(noise, state, day)
+    edges = np.unique(np.concatenate([one.window(0, 300)[0] for one in (noise, state, day)]))
+    times, values = result.window(0, 300)
+    assert np.array_equal(times, edges)
+    assert values.tolist() == [noise.at(t) * state.at(t) * day.at(t) for t in times.tolist()]
+
+
+def test_multiplication_takes_numbers_and_signals():
+    signal = steps([0, 1], [2.0, 3.0])
+    for other in (signal * 2, 2 * signal, signal * 2.0, np.float64(2) * signal, signal * constant(2)):
+        assert [other.at(0), other.at(1)] == [4.0, 6.0]
+    assert product().at(5) == 1
+    assert product(signal).at(1) == 3
+    with pytest.raises(ValueError, match="values"):
+        signal * -1
+    with pytest.raises(TypeError):
+        signal * "2"
+    with pytest.raises(ValueError, match="inf"):
+        product(constant(1e200), constant(1e200))
+
+
+# Processes
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda seed, name: ornstein_uhlenbeck(0.2, 10, 1, seed=seed, name=name),
+        lambda seed, name: markov([1, 2, 3], 2.0, seed=seed, name=name),
+        lambda seed, name: outages(5, 1, seed=seed, name=name),
+    ],
+)
+def test_same_seed_and_name_same_signal(make):
+    def course(seed, *name):
+        times, values = make(seed, name).window(0, 3000)
+        return times.tolist(), values.tolist()
+
+    assert course(1, "a", 0) == course(1, "a", 0)
+    assert len({str(course(*key)) for key in ((1, "a", 0), (1, "a", 1), (1, "b", 0), (2, "a", 0), (1,))}) == 5
+
+
+@pytest.mark.parametrize(("sigma", "tau", "every"), [(0.5, 4.0, 1.0), (0.5, 4.0, 0.5), (0.1, 1.0, 3.0)])
+def test_ornstein_uhlenbeck_law_over_many_links(sigma, tau, every):
+    n, lag = 1500, 3 * every
+    sample = np.array(
+        [
+            [signal.at(0), signal.at(lag)]
+            for signal in (ornstein_uhlenbeck(sigma, tau, every, mean=7.0, seed=11, name=("l", i)) for i in range(n))
+        ]
+    )
+    x = np.log(sample / 7.0) + sigma**2 / 2
+    rho = math.exp(-lag / tau)
+    assert np.abs(x.mean(axis=0)).max() < 5 * sigma / math.sqrt(n)
+    assert np.abs(x.std(axis=0) - sigma).max() < 5 * sigma / math.sqrt(2 * n)
+    assert abs(np.corrcoef(x.T)[0, 1] - rho) < 5 * (1 - rho**2) / math.sqrt(n) + 1e-3
+    spread = 7.0 * math.sqrt(math.expm1(sigma**2))
+    assert np.abs(sample.mean(axis=0) - 7.0).max() < 5 * spread / math.sqrt(n)
+
+
+def test_ornstein_uhlenbeck_law_over_time():
+    sigma, tau, every, n = 0.4, 5.0, 1.0, 40_000
+    times, values = ornstein_uhlenbeck(sigma, tau, every, mean=2.0, seed=3).window(0, n * every)
+    assert np.array_equal(times, np.arange(n) * every)
+    x = np.log(values / 2.0) + sigma**2 / 2
+    a = math.exp(-every / tau)
+    independent = n * (1 - a) / (1 + a)
+    assert abs(x.mean()) < 5 * sigma / math.sqrt(independent)
+    assert abs(x.var() / sigma**2 - 1) < 5 * math.sqrt(2 * (1 + a**2) / (1 - a**2) / n)
+    for lag in (1, 5, 10):
+        assert (x[lag:] * x[:-lag]).mean() / sigma**2 == pytest.approx(a**lag, abs=5 * math.sqrt(2 / independent))
+    assert values.mean() == pytest.approx(2.0, abs=5 * 2 * math.sqrt(math.expm1(sigma**2) / independent))
+
+
+def test_no_noise_is_the_mean():
+    assert ornstein_uhlenbeck(0, 1, 1, mean=3, seed=0).next_change(0) == math.inf
+    assert ornstein_uhlenbeck(1, 1, 1, mean=0, seed=0).at(5) == 0
+    assert ornstein_uhlenbeck(0, 1, 1, mean=3, seed=0).at(5) == 3
+
+
+def test_markov_dwells_and_jumps():
+    levels, dwell = [4.0, 2.0, 1.0], [1.0, 0.2, 3.0]
+    transition = np.array([[0, 0.3, 0.7], [1, 0, 0], [0.5, 0.5, 0]])
+    times, values = markov(levels, dwell, transition=transition, seed=2).window(0, 20_000)
+    state = np.array([levels.index(value) for value in values.tolist()])
+    assert (state[1:] != state[:-1]).all()
+    waits, state, following = np.diff(times)[:-1], state[:-2], state[1:-1]
+    for index, mean in enumerate(dwell):
+        own, then = waits[state == index], following[state == index]
+        n = own.size
+        assert n > 1000
+        assert abs(own.mean() - mean) < 5 * mean / math.sqrt(n)
+        assert abs((own > mean).mean() - math.exp(-1)) < 5 * 0.5 / math.sqrt(n)
+        for other in range(3):
+            assert abs((then == other).mean() - transition[index, other]) < 5 * 0.5 / math.sqrt(n)
+
+
+def test_markov_begins_stationary_or_where_told():
+    n, dwell = 2000, [1.0, 9.0]
+    begun = [markov([1.0, 0.0], dwell, seed=1, name=(i,)).at(0) for i in range(n)]
+    assert abs(np.mean(begun) - 0.1) < 5 * math.sqrt(0.1 * 0.9 / n)
+    assert {markov([1.0, 0.0], dwell, seed=1, name=(i,), start=1).at(0) for i in range(20)} == {0.0}
+    transition = [[0, 1, 0], [0.5, 0, 0.5], [0, 1, 0]]
+    begun = [markov([0, 1, 2], 1.0, seed=1, name=(i,), transition=transition).at(0) for i in range(n)]
+    assert np.abs(np.bincount(np.array(begun, int), minlength=3) / n - [0.25, 0.5, 0.25]).max() < 5 * 0.5 / math.sqrt(n)
+
+
+def test_markov_with_nothing_to_jump_to():
+    assert markov([5.0], 1.0, seed=0).next_change(0) == math.inf
+    assert markov([5.0, 5.0], 1.0, seed=0).next_change(0) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda: markov([], 1.0, seed=0), "at least one level"),
+        (lambda: markov([1, 2], [1.0], seed=0), "one per level"),
+        (lambda: markov([1, 2], [1.0, 0.0], seed=0), "mean_dwell must be > 0"),
+        (lambda: markov([1, 2], math.nan, seed=0), "mean_dwell must be > 0"),
+        (lambda: markov([1, -2], 1.0, seed=0, start=1), "values must be"),
+        (lambda: markov([1, 2], 1.0, seed=0, start=2), "start must be a state"),
+        (lambda: markov([1, 2], 1.0, seed=0, transition=[[0, 1]]), "shape"),
+        (lambda: markov([1, 2], 1.0, seed=0, transition=[[0, 1], [0.5, 0.5]]), "diagonal"),
+        (lambda: markov([1, 2], 1.0, seed=0, transition=[[0, 1], [0.9, 0]]), "add up to 1"),
+        (lambda: markov([1, 2], 1.0, seed=0, transition=[[0, 1], [math.nan, 0]]), "probabilities"),
+        (lambda: markov([1, 2], 1.0, seed=-1), "seed"),
+        (lambda: ornstein_uhlenbeck(-0.1, 1, 1, seed=0), "sigma"),
+        (lambda: ornstein_uhlenbeck(0.1, 0, 1, seed=0), "tau must be > 0"),
+        (lambda: ornstein_uhlenbeck(0.1, 1, math.inf, seed=0), "every must be > 0"),
+        (lambda: ornstein_uhlenbeck(0.1, 1, 1, mean=-1, seed=0), "mean"),
+        (lambda: diurnal(1.1), "amplitude"),
+        (lambda: diurnal(math.nan), "amplitude"),
+        (lambda: diurnal(0.5, period=0), "period must be > 0"),
+        (lambda: diurnal(0.5, every=-1), "every must be > 0"),
+        (lambda: diurnal(0.5, every=1e-9), "pieces"),
+        (lambda: diurnal(0.5, phase=math.inf), "phase"),
+        (lambda: outages(), "either"),
+        (lambda: outages(1.0), "either"),
+        (lambda: outages(1.0, 1.0, at=[]), "either"),
+        (lambda: outages(0.0, 1.0), "mean_dwell must be > 0"),
+        (lambda: outages(at=[(-1, 1)]), "start >= 0"),
+        (lambda: outages(at=[(1, -1)]), "duration >= 0"),
+        (lambda: outages(at=[(1, math.nan)]), "duration >= 0"),
+    ],
+)
+def test_bad_parameters_are_refused(call, words):
+    with pytest.raises(ValueError, match=words):
+        call()
+
+
+@settings(max_examples=30)
+@given(st.floats(0, 1), st.floats(1, 100), st.floats(-200, 200), st.integers(1, 40), st.floats(0, 0.9))
+def test_diurnal_pieces_are_means_of_the_sinusoid(amplitude, period, phase, count, more):
+    every = period / (count + more)
+    signal = diurnal(amplitude, period=period, phase=phase, every=every)
+    omega = 2 * math.pi / period
+
+    def course(t):
+        return t - amplitude / omega * (math.cos(omega * (t + phase)) - math.cos(omega * phase))
+
+    for index in range(3):
+        t = min(index * every, period)
+        assert signal.integral(0, t) == pytest.approx(course(t), abs=1e-9 * period)
+    assert signal.integral(0, period) == pytest.approx(period, rel=1e-12)
+    assert signal.at(1.5 * period) == pytest.approx(signal.at(0.5 * period), abs=8 * amplitude / (count + more) + 1e-9)
+
+
+@settings(max_examples=50)
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(0, 12)), max_size=6))
+def test_outages_are_the_union(down):
+    signal = outages(at=down)
+    for t in range(60):
+        assert signal.at(t) == (0.0 if any(start <= t < start + lasts for start, lasts in down) else 1.0)
+
+
+def test_random_outages_alternate():
+    times, values = outages(30, 2, seed=4).window(0, 60_000)
+    assert values[:4].tolist() == [1, 0, 1, 0]
+    assert (values[1:] != values[:-1]).all()
+    waits = np.diff(times)
+    for index, mean in ((0, 30), (1, 2)):
+        assert abs(waits[index::2].mean() - mean) < 5 * mean / math.sqrt(waits[index::2].size)
+
+
+# Files: CSV
+
+
+def written(folder, text, name="trace.csv"):
+    path = folder / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return path
+
+
+def test_csv_units_and_extra_columns(tmp_path):
+    text = "\ufeff# measured by hand\ntime_ms,note,bandwidth_Mbit_s,latency_ms\n\n1000,a,80,10\n2500,b,0,250\n"
+    weather = trace_csv(written(tmp_path, text))
+    assert weather.bandwidth.window(0, 9)[0].tolist() == [0, 1.5]
+    assert weather.bandwidth.window(0, 9)[1].tolist() == [10e6, 0]
+    assert [weather.latency.at(t) for t in (0, 1.4, 1.5, 1e6)] == pytest.approx([0.01, 0.01, 0.25, 0.25])
+
+
+@pytest.mark.parametrize(
+    ("column", "factor"),
+    [("bandwidth_Bps", 1), ("bandwidth_B_s", 1), ("bandwidth_Gbps", 1.25e8), ("bandwidth_MiB_per_s", 2**20)],
+)
+def test_csv_bandwidth_units(tmp_path, column, factor):
+    weather = trace_csv(written(tmp_path, f"time_s,{column}\n0,3\n1,4\n"))
+    assert weather.bandwidth.at(0) == 3 * factor
+    assert weather.latency is None
+
+
+def test_csv_columns_named_otherwise(tmp_path):
+    path = written(tmp_path, "t_s,mbps\n0,8\n1,16\n")
+    weather = trace_csv(path, columns={"time": ("t_s", "s"), "bandwidth": ("mbps", "Mbit/s")})
+    assert weather.bandwidth.at(1) == 2e6
+    with pytest.raises(InputError, match=r"trace\.csv:1: has no column 'rtt'"):
+        trace_csv(path, columns={"time": ("t_s", "s"), "latency": ("rtt", "ms")})
+    with pytest.raises(InputError, match="unknown unit 'mbps'"):
+        trace_csv(path, columns={"time": ("t_s", "s"), "bandwidth": ("mbps", "mbps")})
+    with pytest.raises(ValueError, match="did you mean 'latency'"):
+        trace_csv(path, columns={"time": ("t_s", "s"), "latencies": ("mbps", "ms")})
+
+
+def test_csv_at_its_end_holds_or_repeats(tmp_path):
+    path = written(tmp_path, "time_s,latency_s\n0,1\n1,2\n3,3\n")
+    assert trace_csv(path).latency.at(1000) == 3
+    repeated = trace_csv(path, at_end="repeat").latency
+    assert repeated.window(0, 10)[0].tolist() == [0, 1, 3, 5, 6, 8]
+    assert trace_csv(path, at_end="repeat", period=4).latency.at(4) == 1
+    with pytest.raises(InputError, match="lasts 3 s; the period must be longer, got 3"):
+        trace_csv(path, at_end="repeat", period=3)
+    with pytest.raises(InputError, match="one row"):
+        trace_csv(written(tmp_path, "time_s,latency_s\n0,1\n"), at_end="repeat")
+    with pytest.raises(ValueError, match="did you mean 'repeat'"):
+        trace_csv(path, at_end="repeats")
+    with pytest.raises(ValueError, match="at_end"):
+        trace_csv(path, period=4)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("time_s,latency_s\n0,1\n1,nan\n", r":3: latency: .*>= 0, got 'nan'"),
+        ("time_s,latency_s\n0,1\n\n# x\n1,inf\n", r":5: latency: .*'inf'"),
+        ("time_s,bandwidth_Bps\n0,1\n1,-5\n", r":3: bandwidth: .*'-5'"),
+        ("time_s,bandwidth_Bps\n0,1\n1,fast\n", r":3: bandwidth: .*'fast'"),
+        ("time_s,bandwidth_Bps\n0,1\n1,\n", r":3: bandwidth: .*''"),
+        ("time_s,bandwidth_Bps\n0,1e999\n", r":2: bandwidth"),
+        ("time_s,bandwidth_Bps\nnan,1\n", r":2: time: .*'nan'"),
+        ("time_s,bandwidth_Bps\n-1,1\n", r":2: time: .*'-1'"),
+        ("time_s,bandwidth_Bps\n0,1\n2,1\n1,1\n", r":4: time: must be later than the row before \(2\), got 1"),
+        ("time_s,bandwidth_Bps\n0,1\n0,1\n", r":3: time: must be later"),
+        ("time_s,bandwidth_Bps\n0,1,2\n", r":2: expected 2 columns, got 3"),
+        ("time_s,bandwidth_Bps\n0\n", r":2: expected 2 columns, got 1"),
+        ("time_s,bandwidth_Bps\n", "no rows"),
+        ("", "no column for time"),
+        ("time_s,speed_Bps\n0,1\n", r":1: has no column for bandwidth or latency; columns: time_s, speed_Bps"),
+        ("bandwidth_Bps\n1\n", r":1: has no column for time"),
+        ("time,bandwidth_Bps\n0,1\n", r":1: column 'time' needs a unit"),
+        ("time_s,bandwidth_ms\n0,1\n", r":1: column 'bandwidth_ms' .*not a bandwidth"),
+        ("time_s,bandwidth_mbps\n0,1\n", r":1: .*did you mean 'Mbps'"),
+        ("time_s,latency_s,latency_ms\n0,1,1\n", r":1: has two columns for latency"),
+        ("time_s,time_s\n0,1\n", r":1: has two columns for time"),
+        ('time_s,latency_s\n0,"1\n', "is not CSV"),
+        ("time_s,latency_s\n0," + "1" * 200_000 + "\n", "is not CSV"),
+        (b"time_s,latency_s\n\xff\xfe,1\n", "is not UTF-8"),
+    ],
+)
+def test_bad_csv_is_refused_with_its_line(tmp_path, text, words):
+    with pytest.raises(InputError, match=words) as caught:
+        trace_csv(written(tmp_path, text))
+    assert "trace.csv" in str(caught.value)
+    assert len(str(caught.value)) < 400 + len(str(tmp_path))
+
+
+def test_files_that_cannot_be_read(tmp_path, monkeypatch):
+    for read in (trace_csv, mahimahi):
+        with pytest.raises(InputError, match="no such file"):
+            read(tmp_path / "absent")
+        with pytest.raises(InputError, match="not a file"):
+            read(tmp_path)
+    path = written(tmp_path, "time_s,latency_s\n0,1\n1,1\n2,1\n")
+    monkeypatch.setattr("simnet.weather.files.MAX_ROWS", 2)
+    with pytest.raises(InputError, match=r":4: has more than 2 rows"):
+        trace_csv(path)
+    monkeypatch.setattr("simnet.weather.files.MAX_BYTES", 10)
+    with pytest.raises(InputError, match="at most 10 are read"):
+        trace_csv(path)
+
+
+# Files: Mahimahi
+
+
+@settings(max_examples=40)
+@given(st.lists(st.integers(0, 500), min_size=1, max_size=60), st.integers(1, 120))
+def test_mahimahi_conserves_bytes(tmp_path_factory, stamps, width):
+    stamps = sorted(stamps)
+    assume(stamps[-1] > 0)
+    path = written(tmp_path_factory.mktemp("mahimahi"), "".join(f"{stamp}\n" for stamp in stamps))
+    signal, period = mahimahi(path, every=width / 1000), stamps[-1]
+    for edge in [*range(width, period, width), period]:
+        delivered = 1500 * bisect_right(stamps, edge)
+        assert signal.integral(0, edge / 1000) == pytest.approx(delivered, rel=1e-12)
+    for count in (1, 7):
+        end = (count + 1) * period / 1000
+        assert signal.integral(count * period / 1000, end) == pytest.approx(1500 * len(stamps), rel=1e-9)
+
+
+@settings(max_examples=40)
+@given(st.lists(st.integers(1, 500), min_size=1, max_size=60), st.integers(1, 120))
+def test_mahimahi_round_trip(tmp_path_factory, stamps, width):
+    folder, every = tmp_path_factory.mktemp("mahimahi"), width / 1000
+    signal = mahimahi(written(folder, "".join(f"{stamp}\n" for stamp in sorted(stamps))), every=every)
+    write_mahimahi(signal, folder / "again", duration=max(stamps) / 1000)
+    again = mahimahi(folder / "again", every=every)
+    for one, other in zip(signal.window(0, 2), again.window(0, 2), strict=True):
+        assert np.array_equal(one, other)
+
+
+def test_mahimahi_writer_never_promises_too_early(tmp_path):
+    signal = wild()
+    write_mahimahi(signal, tmp_path / "out", duration=30.0, packet_bytes=9000)
+    stamps = [int(line) for line in (tmp_path / "out").read_text().split()]
+    for count, stamp in enumerate(stamps, start=1):
+        assert signal.integral(0, stamp / 1000) >= 9000 * count * (1 - 1e-6)
+        assert signal.integral(0, max(0, stamp - 1) / 1000) <= 9000 * count * (1 + 1e-6)
+    with pytest.raises(ValueError, match="0 packets"):
+        write_mahimahi(constant(1.0), tmp_path / "out", duration=1.0)
+    with pytest.raises(ValueError, match="packets"):
+        write_mahimahi(constant(1e15), tmp_path / "out", duration=1.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("1\n2\nx\n", r":3: .*'x'"),
+        ("1\n\n3\n", r":2: .*''"),
+        ("1\n-2\n", r":2: .*'-2'"),
+        ("1\n2.5\n", r":2: .*'2\.5'"),
+        ("1\nnan\n", r":2: .*'nan'"),
+        ("5\n4\n", r":2: must not be smaller than the line before \(5\), got 4"),
+        ("0\n0\n", r":2: must end later"),
+        ("", r":1: .*''"),
+        ("1\n" + "9" * 5000 + "\n", r":2: "),
+        ("1\n999999999999\n", r":2: lasts 999999999999 ms"),
+        ("\u0661\n", r":1: "),
+    ],
+)
+def test_bad_mahimahi_is_refused_with_its_line(tmp_path, text, words):
+    with pytest.raises(InputError, match=words) as caught:
+        mahimahi(written(tmp_path, text, "link.down"))
+    assert "link.down" in str(caught.value)
+    assert len(str(caught.value)) < 300 + len(str(tmp_path))
+
+
+def test_mahimahi_parameters(tmp_path):
+    path = written(tmp_path, "10\n")
+    for every in (0, -1, 0.0004, 0.0015, math.nan, math.inf):
+        with pytest.raises(ValueError, match="whole number of milliseconds"):
+            mahimahi(path, every=every)
+    for packet_bytes in (0, -1, math.nan):
+        with pytest.raises(ValueError, match="packet_bytes"):
+            mahimahi(path, packet_bytes=packet_bytes)
+
+
+def test_mahimahi_of_a_recorded_cellular_link(tmp_path):
+    source = SHARED / "measured" / "wan_mahimahi_cellular" / "data.csv"
+    if not source.is_file():
+        pytest.skip("the recorded cellular links are not here")
+    with source.open(newline="") as file:
+        rates = [float(row["mbps"]) for row in csv.DictReader(file) if row["trace"] == "ATT-LTE-driving-2016.down"]
+    packets = [round(rate * 1e6 / 8 / 1500) for rate in rates]
+    stamps = [1000 * s + 1 + 999 * i // max(1, n - 1) for s, n in enumerate(packets) for i in range(n)]
+    signal = mahimahi(written(tmp_path, "".join(f"{stamp}\n" for stamp in stamps)), every=1.0)
+    assert len(rates) > 100
+    for second, rate in enumerate(rates[:-1]):
+        assert signal.at(second + 0.5) * 8e-6 == pytest.approx(rate, abs=1e-9)
+    rows = "".join(f"{second},{rate}\n" for second, rate in enumerate(rates))
+    table = trace_csv(written(tmp_path, "time_s,bandwidth_Mbit_s\n" + rows, "t.csv")).bandwidth
+    end = float(len(rates) - 1)
+    assert table.integral(0, end) == pytest.approx(signal.integral(0, end), rel=1e-12)
+    assert table.inverse(3.3, 50e6) == pytest.approx(signal.inverse(3.3, 50e6), rel=1e-12)
+
+
+# Published schedules
+
+
+def test_profiles_equal_the_published_table():
+    source = SHARED / "papers" / "data" / "artopk_network_schedules.csv"
+    if not source.is_file():
+        pytest.skip("the published table is not here")
+    found = dict.fromkeys(PROFILES, 0)
+    with source.open(newline="") as file:
+        for row in csv.DictReader(file):
+            name = row["config"] + ("-resnet50" if "ResNet50" in row["models"] else "")
+            state = profile_state(name, int(row["epoch_index"]))
+            assert state.latency == pytest.approx(float(row["alpha_ms"]) * 1e-3, rel=1e-15)
+            assert state.bandwidth == float(row["bandwidth_Gbps"]) * 1e9 / 8
+            found[name] += 1
+    assert found == {name: schedule.epochs for name, schedule in PROFILES.items()}
+
+
+@pytest.mark.parametrize("name", sorted(PROFILES))
+@pytest.mark.parametrize("epoch_seconds", [1.0, 37.3])
+def test_profile_as_weather_follows_the_epochs(name, epoch_seconds):
+    weather = profile(name, epoch_seconds)
+    for epoch in range(PROFILES[name].epochs):
+        state, t = profile_state(name, epoch), (epoch + 0.5) * epoch_seconds
+        assert (weather.latency.at(t), weather.bandwidth.at(t)) == (state.latency, state.bandwidth)
+        assert state.first_epoch <= epoch
+    assert weather.bandwidth.at(1e4 * epoch_seconds) == state.bandwidth
+
+
+def test_profile_refusals():
+    with pytest.raises(ValueError, match="did you mean 'C1-resnet50'"):
+        profile("C1-resnet5", 1.0)
+    for epoch in (-1, 51):
+        with pytest.raises(ValueError, match="0 to 50"):
+            profile_state("C2", epoch)
+    for epoch_seconds in (0, -1, math.nan, math.inf):
+        with pytest.raises(ValueError, match="epoch_seconds"):
+            profile("C1", epoch_seconds)
+    with pytest.raises(TypeError):
+        PROFILES["C3"] = PROFILES["C1"]
+
+
+def test_weather_leaves_out_what_does_not_change():
+    assert Weather() == Weather(bandwidth=None, latency=None)
+
+
+def test_importing_weather_is_light():
+    script = "import sys, simnet.weather; print({'pint', 'scipy', 'pandas', 'networkx'} & set(sys.modules))"
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "set()"

@@ -1,0 +1,127 @@
+"""Refusals: what the builders accept as a count, a latency or a bandwidth, and what they say of anything else."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Sequence
+from numbers import Integral, Real
+
+LARGEST = 1_000_000
+"""Directed links of the largest graph that is built: some 0.5 GB as networkx keeps it."""
+
+
+def whole(value: object, name: str, least: int) -> int:
+    """Return `value` as an int.
+
+    Raises
+    ------
+    ValueError
+        If it is not a whole number, or less than `least`.
+    """
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise ValueError(f"{name} must be a whole number >= {least}, got {value!r}")
+    number = int(value)
+    if number < least:
+        raise ValueError(f"{name} must be >= {least}, got {number}")
+    return number
+
+
+def seconds(value: object, name: str) -> float:
+    """Return `value`, a latency [s], as a float.
+
+    Raises
+    ------
+    ValueError
+        If it is not a number, not finite, or negative.
+    """
+    number = _real(value, name, "seconds >= 0")
+    if not 0 <= number < math.inf:
+        raise ValueError(f"{name} must be finite and >= 0 seconds, got {value}")
+    return number
+
+
+def rate(value: object, name: str) -> float:
+    """Return `value`, a bandwidth [byte/s], as a float.
+
+    Raises
+    ------
+    ValueError
+        If it is not a number, not finite, zero or negative.
+    """
+    number = _real(value, name, "bytes per second > 0")
+    if not 0 < number < math.inf:
+        raise ValueError(f"{name} must be finite and > 0 bytes per second, got {value}")
+    return number
+
+
+def factor(value: object, name: str, least: float = 0.0) -> float:
+    """Return `value`, a ratio, as a float.
+
+    Raises
+    ------
+    ValueError
+        If it is not a number, not finite, not above 0, or less than `least`.
+    """
+    allowed = f">= {least:g}" if least else "> 0"
+    number = _real(value, name, allowed)
+    if not (0 < number < math.inf and number >= least):
+        raise ValueError(f"{name} must be finite and {allowed}, got {value}")
+    return number
+
+
+def affordable(links: int, what: str) -> None:
+    """Refuse a graph that would not fit, before any of it is built.
+
+    Raises
+    ------
+    ValueError
+        If it has more than `LARGEST` directed links.
+    """
+    if links > LARGEST:
+        raise ValueError(f"{what} needs {links:,} directed links; at most {LARGEST:,} are allowed")
+
+
+def nearest(name: str, allowed: Iterable[str]) -> str:
+    """Return a sentence that lists `allowed` and, for a likely typo, the nearest of them.
+
+    Examples
+    --------
+    >>> nearest("fattree", ["star", "fat_tree"])
+    "did you mean 'fat_tree'? Allowed: fat_tree, star"
+    """
+    names = sorted(allowed)
+    return f"{suggestion(name, names)}Allowed: {listed(names)}"
+
+
+def suggestion(name: str, allowed: Iterable[str]) -> str:
+    """Return the question whether the nearest of `allowed` was meant, with a blank after it; "" if none is near.
+
+    Examples
+    --------
+    >>> suggestion("fattree", ["star", "fat_tree"])
+    "did you mean 'fat_tree'? "
+    """
+    close = difflib.get_close_matches(name, sorted(allowed), n=1)
+    return f"did you mean '{close[0]}'? " if close else ""
+
+
+def listed(names: Sequence[str], most: int = 20) -> str:
+    """Return `names` as a list in a sentence, cut after `most` of them.
+
+    Examples
+    --------
+    >>> listed(["a", "b", "c", "d"], most=2)
+    'a, b, ... (4 in all)'
+    """
+    shown = names if len(names) <= most else [*names[:most], f"... ({len(names)} in all)"]
+    return ", ".join(shown)
+
+
+def _real(value: object, name: str, allowed: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise ValueError(f"{name} must be a number, {allowed}, got {value!r}")
+    try:
+        return float(value)
+    except OverflowError:  # an int beyond the range of float64
+        return math.inf

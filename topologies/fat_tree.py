@@ -1,0 +1,79 @@
+"""Fat-tree: three levels of equal k-port switches that together carry what all hosts can send."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from topologies.checks import affordable, factor, rate, seconds, whole
+from topologies.graphs import Node, cable, empty
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+
+def fat_tree(k: int, latency: float, bandwidth: float, oversubscription: float = 1.0) -> nx.DiGraph[Node]:
+    """Return the k-ary fat-tree of k**3 / 4 hosts.
+
+    k pods, each with k/2 edge and k/2 aggregation switches, fully meshed; k/2 hosts at each edge switch; (k/2)**2 core
+    switches, each with one link to every pod. Hosts are numbered edge switch by edge switch, pod by pod. Two hosts at
+    one edge switch are 2 links apart, in one pod 4, in different pods 6; between pods there are (k/2)**2 shortest
+    paths.
+
+    Parameters
+    ----------
+    k : int
+        Ports of a switch, even and >= 2.
+    latency : float
+        Of each link [s], >= 0.
+    bandwidth : float
+        Of a host's link in each direction [byte/s], > 0.
+    oversubscription : float
+        What the hosts of an edge switch can send over what its uplinks can carry, >= 1. Links between switches
+        have `bandwidth` / `oversubscription`: the narrowing is in the links rather than in fewer switches, so that any
+        ratio is possible, the paths stay the same, and the bisection bandwidth is exactly k**3 / 8 * `bandwidth` /
+        `oversubscription` (from one half of the pods to the other).
+
+    Returns
+    -------
+    networkx.DiGraph
+        3 k**3 / 2 links: k**3 / 2 of kind ``"host"``, the others ``"fabric"``. Switches are ``"edge:POD.I"``,
+        ``"agg:POD.J"`` and ``"core:J.I"``; core switch J.I is linked to aggregation switch J of every pod.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of range.
+
+    References
+    ----------
+    M. Al-Fares, A. Loukissas, A. Vahdat, "A Scalable, Commodity Data Center Network Architecture", SIGCOMM 2008.
+
+    Examples
+    --------
+    >>> graph = fat_tree(4, latency=1e-6, bandwidth=1.25e9, oversubscription=2)
+    >>> graph.graph["hosts"], graph.number_of_edges(), graph["edge:0.0"]["agg:0.1"]["bandwidth"]
+    (16, 96, 625000000.0)
+    """
+    k = whole(k, "k", 2)
+    if k % 2:
+        raise ValueError(
+            f"k must be even, got {k}; k = {k - 1} has {(k - 1) ** 3 // 4} hosts, k = {k + 1} {(k + 1) ** 3 // 4}"
+        )
+    latency, bandwidth = seconds(latency, "latency"), rate(bandwidth, "bandwidth")
+    inner = rate(bandwidth / factor(oversubscription, "oversubscription", 1.0), "bandwidth over oversubscription")
+    affordable(3 * k**3 // 2, f"a fat-tree of k = {k:,}")
+    half = range(k // 2)
+    graph = empty("fat_tree", k**3 // 4)
+    host = 0
+    for pod in range(k):
+        for i in half:
+            edge = f"edge:{pod}.{i}"
+            for _ in half:
+                cable(graph, host, edge, latency, bandwidth, "host")
+                host += 1
+            for j in half:
+                cable(graph, edge, f"agg:{pod}.{j}", latency, inner, "fabric")
+        for j in half:
+            for i in half:
+                cable(graph, f"agg:{pod}.{j}", f"core:{j}.{i}", latency, inner, "fabric")
+    return graph

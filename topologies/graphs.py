@@ -1,0 +1,103 @@
+"""What a topology is: hosts, switches, and directed links with a latency and a bandwidth.
+
+A `networkx.DiGraph` whose nodes are
+
+* hosts, the ints 0 .. P-1, and
+* switches, strings such as ``"core:3"`` or ``"site:Tokyo"``; they forward without delay or limit of their own,
+
+and whose edges, the links, carry
+
+* ``latency`` [s], >= 0, and ``bandwidth`` [byte/s], > 0;
+* ``kind``, by which `select_links` finds them: ``"host"`` at a host, ``"fabric"`` between switches, ``"wan"`` between
+  sites, and in a cluster of multi-GPU nodes ``"intra"`` at a GPU and ``"nic"`` at a network card;
+* ``weight``, the cost by which `Routes` chooses paths, where it is not 1.
+
+``graph.graph`` holds ``name`` (the family), ``hosts`` (P) and, where hosts pass on the traffic of others as in a ring,
+``hosts_forward`` (True). A graph from elsewhere needs only hosts, latencies and bandwidths.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from topologies.checks import factor, rate, seconds, whole
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+Node: TypeAlias = int | str
+Link: TypeAlias = tuple[Node, Node]
+
+
+def empty(name: str, hosts: int, **facts: Any) -> nx.DiGraph[Node]:
+    """Return the graph of `hosts` hosts without links; `facts` stand beside `name` and `hosts` in ``graph.graph``."""
+    # networkx takes longer to load than everything else here together, and names() or a refusal does not need it.
+    import networkx as nx
+
+    graph: nx.DiGraph[Node] = nx.DiGraph(name=name, hosts=hosts, **facts)
+    graph.add_nodes_from(range(hosts))
+    return graph
+
+
+def cable(graph: nx.DiGraph[Node], a: Node, b: Node, latency: float, bandwidth: float, kind: str) -> None:
+    """Connect `a` and `b` by a link in each direction: what one sends leaves the other's sending alone."""
+    graph.add_edge(a, b, latency=latency, bandwidth=bandwidth, kind=kind)
+    graph.add_edge(b, a, latency=latency, bandwidth=bandwidth, kind=kind)
+
+
+def label(node: object) -> str:
+    """Return how a person writes `node`: ``host:3``, or the name of a switch."""
+    return node if isinstance(node, str) else f"host:{node}"
+
+
+def check(graph: nx.DiGraph[Any]) -> int:
+    """Return the number of hosts P of any graph that keeps the contract of this page.
+
+    Raises
+    ------
+    ValueError
+        If the graph is not a DiGraph, a node is neither an int nor a string, hosts are missing in 0 .. P-1, a link
+        leads from a node to itself, its latency or bandwidth is missing or out of range, or a weight is out of range.
+    """
+    import networkx as nx
+
+    if not isinstance(graph, nx.DiGraph) or graph.is_multigraph():
+        raise ValueError(
+            f"a topology must be a networkx.DiGraph, got {type(graph).__name__}; an undirected graph becomes one by "
+            "to_directed(), parallel links by adding their bandwidths"
+        )
+    for u, v, link in graph.edges(data=True):
+        for end in (u, v):
+            if not _is_node(end):
+                raise ValueError(f"link {u!r} -> {v!r}: {end!r} is neither a host (int) nor a switch (str)")
+        if u == v:
+            raise ValueError(f"link {label(u)} -> {label(v)} leads from a node to itself")
+        for what, allowed in (("latency", seconds), ("bandwidth", rate), ("weight", factor)):
+            if what in link:
+                allowed(link[what], f"{what} of the link {label(u)} -> {label(v)}")
+            elif what != "weight":
+                raise ValueError(f"link {label(u)} -> {label(v)} has no attribute {what!r}")
+    for node in graph:
+        if not _is_node(node):
+            raise ValueError(f"node {node!r} is neither a host (int) nor a switch (str)")
+    hosts = sorted(node for node in graph if not isinstance(node, str))
+    if not hosts:
+        raise ValueError("the topology has no hosts; hosts are the nodes 0 .. P-1")
+    if hosts[0] != 0:
+        raise ValueError(f"hosts must be numbered 0 .. P-1; the first of them is {hosts[0]}")
+    for before, after in pairwise(hosts):
+        if after != before + 1:
+            raise ValueError(f"hosts must be numbered 0 .. P-1 without gaps; {before} is followed by {after}")
+    weights = [link.get("weight", 1.0) for _, _, link in graph.edges(data=True)] or [1.0]
+    # Beyond this a small weight could vanish when it is added to a large one, and a path of least cost run in circles.
+    if max(weights) > 1e9 * min(weights):
+        raise ValueError(f"weights must lie within a factor of 1e9, got {min(weights)} and {max(weights)}")
+    claimed = whole(graph.graph.get("hosts", len(hosts)), 'graph.graph["hosts"]', 1)
+    if claimed != len(hosts):
+        raise ValueError(f'graph.graph["hosts"] is {claimed}, but the graph has {len(hosts)} hosts')
+    return len(hosts)
+
+
+def _is_node(node: object) -> bool:
+    return isinstance(node, str) or (isinstance(node, int) and not isinstance(node, bool))

@@ -1,0 +1,87 @@
+"""Selectors: how a scenario names the links that get weather or background traffic."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from topologies.checks import listed, nearest, suggestion
+from topologies.graphs import Link, Node, label
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+
+def select_links(graph: nx.DiGraph[Any], selector: str) -> list[Link]:
+    """Return the links of `graph` that `selector` names.
+
+    ============== =============================================================================================
+    selector       links
+    ============== =============================================================================================
+    ``all``        every one
+    ``wan``        those of this ``kind``; ``host``, ``fabric``, ... likewise
+    ``A->B``       the one from A to B, where A and B are nodes, or sites by their bare names
+    ``A<->B``      those from A to B and from B to A
+    ``host:3``     those from or to this node: a host, or a switch by its name, such as ``site:Tokyo`` or ``core:0.1``
+    ============== =============================================================================================
+
+    A node is written ``host:3`` or by its name in the graph. Blanks around names do not matter.
+
+    Raises
+    ------
+    ValueError
+        If the selector names no link, with the allowed forms and the nearest names.
+
+    Examples
+    --------
+    >>> from topologies import wan
+    >>> graph = wan(["Oregon", "Tokyo"], latency=0.05, bandwidth=1e6, workers_per_site=1)
+    >>> select_links(graph, "Oregon -> Tokyo")
+    [('site:Oregon', 'site:Tokyo')]
+    >>> select_links(graph, "host:1")
+    [(1, 'site:Tokyo'), ('site:Tokyo', 1)]
+    """
+    selector = selector.strip()
+    if "->" in selector:
+        return _between(graph, selector)
+    links: list[Link] = list(graph.edges)
+    kind_of = {(u, v): link.get("kind") for u, v, link in graph.edges(data=True)}
+    if selector == "all":
+        chosen = links
+    elif selector in kind_of.values():
+        chosen = [link for link in links if kind_of[link] == selector]
+    else:
+        nodes = {label(node): node for node in graph}
+        if selector not in nodes:
+            kinds = sorted({kind for kind in kind_of.values() if isinstance(kind, str)})
+            raise ValueError(
+                f"{selector!r} names no links: {suggestion(selector, ['all', *kinds, *nodes])}Allowed: all, "
+                f"a kind ({listed(kinds)}), a node ({listed(list(nodes), 5)}), or between nodes or sites A->B, A<->B"
+            )
+        chosen = [link for link in links if nodes[selector] in link]
+    if not chosen:
+        raise ValueError(f"{selector!r} names no links: the topology has none there")
+    return chosen
+
+
+def _between(graph: nx.DiGraph[Any], selector: str) -> list[Link]:
+    left, both, right = selector.partition("<->")
+    if not both:
+        left, _, right = selector.partition("->")
+    names = {label(node): node for node in graph}
+    for site in graph.graph.get("sites", ()):
+        names.setdefault(site, f"site:{site}")
+    a, b = (_end(name.strip(), names, selector) for name in (left, right))
+    wanted = [(a, b), (b, a)] if both else [(a, b)]
+    for u, v in wanted:
+        if not graph.has_edge(u, v):
+            others = listed([label(node) for node in graph.successors(u)]) or "none"
+            raise ValueError(
+                f"{selector!r}: there is no link from {label(u)} to {label(v)}; from {label(u)} links lead to {others}"
+            )
+    return wanted
+
+
+def _end(name: str, names: dict[str, Node], selector: str) -> Node:
+    if name not in names:
+        raise ValueError(f"{selector!r}: {name!r} is neither a node nor a site: {nearest(name, names)}")
+    return names[name]

@@ -1,0 +1,157 @@
+"""Wide-area network: workers at several sites, the sites joined by long links of unequal latency and bandwidth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from topologies.checks import affordable, rate, seconds, whole
+from topologies.graphs import Node, cable, empty
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+
+def wan(
+    sites: int | Sequence[str],
+    latency: ArrayLike,
+    bandwidth: ArrayLike,
+    workers_per_site: int | Sequence[int],
+    *,
+    local_latency: float = 100e-6,
+    local_bandwidth: float = 1.25e9,
+) -> nx.DiGraph[Node]:
+    """Return the workers of several sites, each behind the router of its site.
+
+    Hosts are numbered site by site. Between two hosts of one site a message pays `local_latency`. From a host at
+    site a to one at b it pays `local_latency` + ``latency[a, b]`` (half the local latency at each end) and can have
+    the less of `local_bandwidth` and ``bandwidth[a, b]``, which all workers of site a share towards b. Sites without a
+    link of their own go through the routers of others: over as few links as possible and, among such paths, with the
+    least latency (the links' ``weight`` sees to it), as traffic between providers does.
+
+    Parameters
+    ----------
+    sites : int or sequence of str
+        Names of the S sites, or their number for the names ``"0"``, ``"1"``, ...
+    latency : array_like of float, shape (S, S) or scalar
+        One-way latency from row to column [s], >= 0. The diagonal is ignored, and so are pairs without a link.
+    bandwidth : array_like of float, shape (S, S) or scalar
+        From row to column [byte/s]; 0 for no link from row to column. The diagonal is ignored.
+    workers_per_site : int or sequence of int, length S
+        Hosts of each site. A site named with 0 has only its router.
+    local_latency : float
+        From host to host inside a site [s], >= 0.
+    local_bandwidth : float
+        Of each host's link in each direction [byte/s], > 0. The default is 10 Gbit/s.
+
+    Returns
+    -------
+    networkx.DiGraph
+        The router of a site is ``"site:NAME"``. Links between routers are of kind ``"wan"`` and carry
+        ``sites=(from, to)``, those of workers are of kind ``"host"``; hosts and routers carry ``site=NAME``;
+        ``graph.graph["sites"]`` is the tuple of names.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of range, a matrix has another shape, or a name is given twice.
+
+    Examples
+    --------
+    >>> from topologies import Routes
+    >>> graph = wan(
+    ...     ["Oregon", "Tokyo"],
+    ...     latency=[[0, 50e-3], [55e-3, 0]],
+    ...     bandwidth=40e6,
+    ...     workers_per_site=2,
+    ... )
+    >>> routes = Routes(graph)
+    >>> [routes.links[link] for link in routes.route(0, 2)]
+    [(0, 'site:Oregon'), ('site:Oregon', 'site:Tokyo'), ('site:Tokyo', 2)]
+    >>> routes.path_latency(2, 0)
+    0.0551
+    """
+    names = _names(sites)
+    S = len(names)
+    workers = _workers(workers_per_site, S)
+    affordable(2 * sum(workers) + S * (S - 1), f"a network of {S:,} sites and {sum(workers):,} workers")
+    seconds_between = _matrix(latency, names, "latency")
+    rates = _matrix(bandwidth, names, "bandwidth")
+    linked = rates != 0
+    np.fill_diagonal(linked, False)
+    local_half, local_bandwidth = seconds(local_latency, "local_latency") / 2, rate(local_bandwidth, "local_bandwidth")
+    for a, b in np.argwhere(linked).tolist():
+        pair = f"from {names[a]} to {names[b]}"
+        seconds(seconds_between[a, b], f"latency {pair}")
+        if not 0 < rates[a, b] < np.inf:
+            raise ValueError(
+                f"bandwidth {pair} must be finite and > 0 bytes per second, or 0 for no link, got {rates[a, b]}"
+            )
+    # Summed over any path the latencies weigh at most half a link, so they decide only between equally many links.
+    weights = 1 + seconds_between / (2 * seconds_between[linked].sum() or 1.0)
+
+    graph = empty("wan", sum(workers), sites=names)
+    host = 0
+    for name, count in zip(names, workers, strict=True):
+        router = f"site:{name}"
+        graph.add_node(router, site=name)
+        for _ in range(count):
+            graph.add_node(host, site=name)
+            cable(graph, host, router, local_half, local_bandwidth, "host")
+            host += 1
+    for a, b in np.argwhere(linked).tolist():
+        graph.add_edge(
+            f"site:{names[a]}",
+            f"site:{names[b]}",
+            latency=float(seconds_between[a, b]),
+            bandwidth=float(rates[a, b]),
+            kind="wan",
+            sites=(names[a], names[b]),
+            weight=float(weights[a, b]),
+        )
+    return graph
+
+
+def _names(sites: object) -> tuple[str, ...]:
+    if isinstance(sites, str) or not isinstance(sites, Sequence):
+        S = whole(sites, "sites, where not a list of names,", 1)
+        affordable(S * (S - 1), f"a network of {S:,} sites")
+        return tuple(str(i) for i in range(S))
+    if not sites:
+        raise ValueError("sites must hold at least one name")
+    for i, name in enumerate(sites):
+        if not isinstance(name, str) or not name or name != name.strip() or "->" in name:
+            raise ValueError(f"sites[{i}] must be a name without '->' or blanks at its ends, got {name!r}")
+        if name in sites[:i]:
+            raise ValueError(f"sites names {name!r} twice")
+    return tuple(sites)
+
+
+def _workers(workers_per_site: object, S: int) -> list[int]:
+    if isinstance(workers_per_site, str) or not isinstance(workers_per_site, Sequence | np.ndarray):
+        return [whole(workers_per_site, "workers_per_site", 1)] * S
+    if len(workers_per_site) != S:
+        raise ValueError(f"workers_per_site must have one entry for each of the {S} sites, got {len(workers_per_site)}")
+    workers = [whole(count, f"workers_per_site[{i}]", 0) for i, count in enumerate(workers_per_site)]
+    if not any(workers):
+        raise ValueError("workers_per_site must give at least one site a worker, got only zeros")
+    return workers
+
+
+def _matrix(values: ArrayLike, names: tuple[str, ...], what: str) -> NDArray[np.float64]:
+    """Return `values` as an (S, S) float64 array; a scalar holds for every pair."""
+    S = len(names)
+    try:
+        given = np.asarray(values)
+    except ValueError:  # rows of unequal length
+        given = np.asarray(None)
+    if given.dtype.kind not in "iuf":
+        raise ValueError(f"{what} must be a number or a matrix of {S} by {S} numbers, got {values!r}")
+    if given.shape not in ((), (S, S)):
+        raise ValueError(
+            f"{what} must be a number or a matrix of {S} by {S}, one row per site, got shape {given.shape}"
+        )
+    return np.broadcast_to(given.astype(np.float64), (S, S))

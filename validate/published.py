@@ -1,0 +1,206 @@
+"""The AR-Topk paper's communication times and collective shares beside simnet's.
+
+The printed times scatter about the alpha-beta formulas by up to 12 %, so they test the formulas and the choice between
+collectives; they are no measurement of any other engine. Tables III to V of the paper are left out on purpose: they
+are the formulas' own values plus a constant per model.
+
+References
+----------
+S. Tyagi, M. Swany, "Flexible Communication for Optimal Distributed Learning over Unpredictable Networks", IEEE BigData
+2023, pp. 925-935, arXiv 2312.02493.
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+
+from simnet import costs
+from simnet.errors import nearest
+from simnet.schedule import Floats
+from simnet.weather import PROFILES, profile_state
+
+PARAMETERS = {"ResNet18": 11_689_512, "ResNet50": 25_557_032, "AlexNet": 61_100_840, "ViT": 132_863_336}
+"""Parameters that reproduce the tables. The paper's ViT has the size of torchvision's VGG-11, not of its ViT-L/16."""
+
+
+def _dense_ring(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike) -> Floats:
+    return costs.ring_allreduce(alpha, beta, M, N)
+
+
+_FORMULAS = {
+    "AG": costs.topk_allgather,
+    "ART-ring": costs.artopk_ring,
+    "ART-tree": costs.artopk_tree,
+    "dense ring": _dense_ring,
+}
+
+
+def table_vi() -> pd.DataFrame:
+    """Return Table VI: communication times of AG, ART-ring and ART-tree, 8 workers, 1 ms.
+
+    Returns
+    -------
+    DataFrame
+        108 rows. ``model, collective, alpha_ms, bandwidth_Gbps, workers, density``, the printed ``published_ms``,
+        ``reference_ms`` (the formula evaluated by others, 3 decimals), ``parameters``, simnet's ``formula_ms`` and
+        ``error``, the fraction by which the printed time exceeds it.
+
+    Examples
+    --------
+    >>> table_vi()[["published_ms", "formula_ms", "error"]].round(3).head(2)
+       published_ms  formula_ms  error
+    0          54.0      55.369 -0.025
+    1          35.0      34.768  0.007
+    """
+    return _beside_formula(_with_parameters(_read("table_vi.csv")))
+
+
+def table_ii() -> pd.DataFrame:
+    """Return Table II: dense ring all-reduce, and compression plus AG, of 1e8 and 1e9 parameters by 8 workers.
+
+    Returns
+    -------
+    DataFrame
+        36 rows; columns as of `table_vi`, without the model. Rows of AG print compression and communication
+        together: their ``published_ms - formula_ms`` is the compression time the paper implies.
+
+    Examples
+    --------
+    >>> ring = table_ii().query("collective == 'dense ring'")
+    >>> bool(ring["error"].between(0.0007, 0.023).all())
+    True
+    """
+    return _beside_formula(_read("table_ii.csv"))
+
+
+def fig_5() -> pd.DataFrame:
+    """Return Fig. 5 (digitized): communication times of AG and ART-ring on 2, 4, 6 and 8 workers, 5 ms, 1 Gbit/s.
+
+    Returns
+    -------
+    DataFrame
+        32 rows; columns as of `table_vi`.
+
+    Examples
+    --------
+    >>> fig_5().groupby("collective")["error"].max().round(3).to_dict()
+    {'AG': 0.016, 'ART-ring': 0.024}
+    """
+    return _beside_formula(_with_parameters(_read("fig_5.csv")))
+
+
+def fig_8() -> pd.DataFrame:
+    """Return Fig. 8 for ResNet-18: epochs per collective under the network schedules C1 and C2.
+
+    Returns
+    -------
+    DataFrame
+        6 rows. ``config, model, collective, published_epochs`` (from the density curves) and ``replayed_steps``,
+        ``replayed_epochs`` of `schedule_shares`.
+
+    Examples
+    --------
+    >>> fig_8().query("config == 'C1'")[["collective", "published_epochs", "replayed_epochs"]].round(3)
+      collective  published_epochs  replayed_epochs
+    0         AG            26.000           26.000
+    1   ART-ring            13.939           13.938
+    2   ART-tree            11.061           11.062
+    """
+    frame = _read("fig_8.csv")
+    steps_per_epoch = 195
+    shares = {config: schedule_shares(config, steps_per_epoch=steps_per_epoch) for config in frame["config"].unique()}
+    cells = zip(frame["config"], frame["collective"], strict=True)
+    frame["replayed_steps"] = [shares[config][collective] for config, collective in cells]
+    frame["replayed_epochs"] = frame["replayed_steps"] / steps_per_epoch
+    return frame
+
+
+def schedule_shares(
+    config: str, model: str = "ResNet18", *, warmup_epochs: int = 2, steps_per_epoch: int = 195, workers: int = 8
+) -> dict[str, int]:
+    """Replay a network schedule step by step and count the steps for which each collective is cheapest.
+
+    In the warm-up the density falls linearly from 1 to 0.1, both included; it stays at 0.1 until the network next
+    changes, and is 0.01 thereafter. Every step takes the arg-min of the three formulas on the network as it is.
+
+    Parameters
+    ----------
+    config : str
+        A name in `simnet.weather.PROFILES`.
+    model : str
+        A name in `PARAMETERS`.
+    warmup_epochs : int
+        Epochs of warm-up, >= 0. The published curves imply 2.
+    steps_per_epoch : int
+        Iterations of an epoch, >= 1; 195 are CIFAR-100's 50,000 images in batches of 8 x 32.
+    workers : int
+        N, >= 1.
+
+    Returns
+    -------
+    dict
+        Steps for each of `simnet.costs.SPARSE_COLLECTIVES`.
+
+    Raises
+    ------
+    ValueError
+        If there is no such schedule or model, or a number is out of range.
+
+    References
+    ----------
+    Sections 3-E and 3-E1, Figs. 6 and 8.
+
+    Examples
+    --------
+    >>> schedule_shares("C2")
+    {'ART-ring': 378, 'ART-tree': 402, 'AG': 9165}
+    """
+    if model not in PARAMETERS:
+        raise ValueError(f"unknown model {model!r}; {nearest(model, PARAMETERS)}")
+    if config not in PROFILES:
+        raise ValueError(f"unknown network schedule {config!r}; {nearest(config, PROFILES)}")
+    if steps_per_epoch < 1 or not 0 <= warmup_epochs <= PROFILES[config].epochs:
+        raise ValueError(
+            f"steps_per_epoch must be >= 1 and warmup_epochs in 0..{PROFILES[config].epochs}, "
+            f"got {steps_per_epoch} and {warmup_epochs}"
+        )
+    states = [profile_state(config, epoch) for epoch in range(PROFILES[config].epochs)]
+    latency = np.repeat([state.latency for state in states], steps_per_epoch)
+    bandwidth = np.repeat([state.bandwidth for state in states], steps_per_epoch)
+
+    warmup = warmup_epochs * steps_per_epoch
+    changes = np.flatnonzero((np.diff(latency) != 0) | (np.diff(bandwidth) != 0)) + 1
+    later = changes[changes >= warmup]
+    density = np.full(len(latency), 0.01)
+    density[: later[0] if len(later) else None] = 0.1
+    density[:warmup] = np.linspace(1.0, 0.1, warmup)
+
+    choice = costs.best_collective(latency, 1 / bandwidth, 4 * PARAMETERS[model], density, workers).choice
+    counts = np.bincount(choice, minlength=len(costs.SPARSE_COLLECTIVES))
+    return dict(zip(costs.SPARSE_COLLECTIVES, counts.tolist(), strict=True))
+
+
+def _read(name: str) -> pd.DataFrame:
+    with files("validate").joinpath("published_data", name).open(encoding="utf-8") as file:
+        return pd.read_csv(file)
+
+
+def _with_parameters(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame.assign(parameters=frame["model"].map(PARAMETERS))
+
+
+def _beside_formula(frame: pd.DataFrame) -> pd.DataFrame:
+    """Add the formula's time and the error of the published one."""
+    formula = np.empty(len(frame))
+    for collective, cost in _FORMULAS.items():
+        rows = (frame["collective"] == collective).to_numpy()
+        alpha = frame["alpha_ms"].to_numpy()[rows] * 1e-3
+        beta = 1 / (frame["bandwidth_Gbps"].to_numpy()[rows] * 1.25e8)
+        M = 4 * frame["parameters"].to_numpy()[rows]
+        density, workers = (frame[column].to_numpy()[rows] for column in ("density", "workers"))
+        formula[rows] = 1e3 * cost(alpha, beta, M, density, workers)
+    return frame.assign(formula_ms=formula, error=frame["published_ms"] / formula - 1)
