@@ -136,8 +136,8 @@ class Schedule:
     __slots__ = ("n_ranks", "rounds")
 
     def __init__(self, n_ranks: int, rounds: Iterable[Round] = ()) -> None:
-        if n_ranks < 1:
-            raise ValueError(f"a schedule needs at least 1 rank, got {n_ranks}")
+        if not isinstance(n_ranks, int | np.integer) or n_ranks < 1:
+            raise ValueError(f"n_ranks must be a whole number >= 1, got {n_ranks!r}")
         self.n_ranks = int(n_ranks)
         self.rounds: tuple[Round, ...] = tuple(rounds)
         for one in _distinct(self.rounds):
@@ -202,6 +202,8 @@ class Schedule:
         ValueError
             If `factor` is negative or not finite.
         """
+        if not 0 <= factor < np.inf:
+            raise ValueError(f"factor must be >= 0 and finite, got {factor!r}")
         return Schedule(
             self.n_ranks,
             _map(self.rounds, lambda one: Round(one.src, one.dst, one.nbytes * factor, one.compute, one.phase)),
@@ -222,16 +224,17 @@ class Schedule:
         ValueError
             If `ranks` has not P distinct entries in 0 .. n_ranks-1.
         """
-        places = np.asarray(ranks, dtype=np.int64)
+        places = _integers(ranks, "ranks")
         if places.shape != (self.n_ranks,) or np.unique(places).size != self.n_ranks:
             raise ValueError(f"ranks must be {self.n_ranks} distinct ranks")
         if places.min() < 0 or places.max() >= n_ranks:
             raise ValueError(f"ranks must lie in 0..{n_ranks - 1}")
 
         def moved(one: Round) -> Round:
-            compute = np.zeros(n_ranks)
-            compute[places] = one.compute
-            work: float | Floats = compute if compute.any() else 0.0
+            work = one.compute
+            if np.any(work) and (isinstance(work, np.ndarray) or n_ranks > self.n_ranks):
+                work = np.zeros(n_ranks)
+                work[places] = one.compute
             return Round(places[one.src], places[one.dst], one.nbytes, work, one.phase)
 
         return Schedule(n_ranks, _map(self.rounds, moved))
@@ -301,7 +304,8 @@ def _counted(rounds: Sequence[Round]) -> Iterator[tuple[Round, int]]:
 
 def _integers(values: ArrayLike, name: str) -> Ranks:
     given = _one_dimensional(np.asarray(values), name)
-    column = given.astype(np.int64)
+    with np.errstate(invalid="ignore"):
+        column = given.astype(np.int64)
     if not np.array_equal(column, given):
         raise ValueError(f"{name} must hold whole numbers")
     column.flags.writeable = False

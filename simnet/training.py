@@ -317,8 +317,7 @@ class _Models:
             for index, (bucket, model) in enumerate(zip(self._buckets, models, strict=True)):
                 model.density, model.iteration = density, iteration
                 if before is not None:
-                    # Each candidate starts from the same residual, so with several each needs its own copy.
-                    model.residual = before[index] if len(shortlist) == 1 else before[index].copy()
+                    model.residual = before[index]
                 exchanges.append(model.exchange(gradients[:, bucket.entries]))
             step = self._time(candidate, exchanges, iteration, now, compute, placement, messages)
             if best is None or step.timing.finish < best.timing.finish:

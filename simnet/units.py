@@ -258,7 +258,7 @@ def _is_known(name: str) -> bool:
 def _registry() -> UnitRegistry[Decimal]:
     from pint import UnitRegistry
 
-    registry: UnitRegistry[Decimal] = UnitRegistry(None, non_int_type=Decimal, cache_folder=None)
+    registry: UnitRegistry[Decimal] = UnitRegistry(None, non_int_type=Decimal)
     for definition in _DEFINITIONS:
         registry.define(definition)
     return registry

@@ -1,1 +1,115 @@
-"""."""
+"""Sparsifiers: who sends which entries of its gradient to whom, as real logic on real gradients.
+
+`create` makes a scheme by name. Its `Sparsifier.exchange` takes one gradient per worker and returns the mean that all
+apply, the messages that carried it, and what selecting took. A scheme from elsewhere registers its class under the
+entry-point group ``simnet.sparsifiers``; `names` and `create` then find it like the ones below.
+
+==============  ================================================================================================
+``dense``       the whole gradient, by an all-reduce
+``randomk``     k random entries, the same at every worker
+``topk``        the k largest entries of each worker, over all-gather
+``lwtopk``      the same layer by layer (LWTopk)
+``mstopk``      the k largest, about, by a search for the threshold (MSTopk)
+``artopk``      one worker's top-k indices, values by all-reduce (AR-Topk, STAR and VAR)
+==============  ================================================================================================
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from simnet.errors import nearest
+from sparsifier_models.artopk import ARTopk
+from sparsifier_models.base import Exchange, Sparsifier, Wire
+from sparsifier_models.dense import Dense
+from sparsifier_models.mstopk import MSTopk
+from sparsifier_models.options import Options
+from sparsifier_models.randomk import Randomk
+from sparsifier_models.topk import LayerwiseTopk, Topk
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoints
+
+__all__ = ["SCHEMES", "Exchange", "Options", "Sparsifier", "Wire", "create", "names", "scheme"]
+
+SCHEMES: dict[str, type[Sparsifier]] = {one.name: one for one in (Dense, Randomk, Topk, LayerwiseTopk, MSTopk, ARTopk)}
+"""The schemes of this package, by name."""
+
+
+def names() -> list[str]:
+    """Return the names that `create` knows: the schemes of this package and those registered by others, sorted.
+
+    Examples
+    --------
+    >>> set(names()) >= {"artopk", "dense", "lwtopk", "mstopk", "randomk", "topk"}
+    True
+    """
+    return sorted({*SCHEMES, *_registered().names})
+
+
+def scheme(name: str) -> type[Sparsifier]:
+    """Return the class of the scheme `name`; one of this package stays with it whatever others register.
+
+    Raises
+    ------
+    ValueError
+        If there is no such scheme, or what is registered is none.
+
+    Examples
+    --------
+    >>> scheme("artopk").option_type(selection="var").collective
+    'ring'
+    """
+    if name in SCHEMES:
+        return SCHEMES[name]
+    found = _registered().select(name=name)
+    if not found:
+        raise ValueError(f"there is no sparsifier {name!r}: {nearest(name, names())}")
+    loaded = next(iter(found)).load()
+    if not (isinstance(loaded, type) and issubclass(loaded, Sparsifier)):
+        raise ValueError(f"what is registered as sparsifier {name!r} is no Sparsifier class: {loaded!r}")
+    return loaded
+
+
+def create(name: str, workers: int, parameters: int, density: float = 1.0, **options: Any) -> Sparsifier:
+    """Return a sparsifier.
+
+    Parameters
+    ----------
+    name : str
+        One of `names`.
+    workers : int
+        Number of workers P, >= 1.
+    parameters : int
+        Length n of the gradient, >= 1.
+    density : float
+        Fraction of the entries to keep, in (0, 1].
+    **options
+        Those of the scheme: the fields of its `Sparsifier.option_type`.
+
+    Raises
+    ------
+    ValueError
+        If there is no such scheme or option, or a value is not allowed.
+
+    Examples
+    --------
+    >>> create("artopk", workers=8, parameters=1000, density=0.01, selection="var")
+    ARTopk(8 workers, 1000 parameters, density 0.01)
+    >>> create("artopk", workers=8, parameters=1000, selektion="var")
+    Traceback (most recent call last):
+    ValueError: artopk: there is no option 'selektion': did you mean 'selection'? Allowed: collective, compat, \
+error_feedback, index_bytes, layers, monitored, seed, selection, value_bytes, wire
+    """
+    found = scheme(name)
+    try:
+        return found(workers, parameters, density, **options)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def _registered() -> EntryPoints:
+    # Looking through every installed package costs more than importing this one: only when asked for.
+    from importlib.metadata import entry_points
+
+    return entry_points(group="simnet.sparsifiers")

@@ -51,13 +51,13 @@ EVERY = {
     "reduce-scatter ring": programs.reduce_scatter_ring,
     "all-to-all": programs.alltoall_pairwise,
     "broadcast": lambda P: programs.broadcast_binomial(P, root=P // 2),
+    "broadcast chain, 4 segments": lambda P: programs.broadcast_tree(P, arity=1, segments=4),
     "reduce": lambda P: programs.reduce_binomial(P, root=P // 3),
 }
 # Algorithms in which no rank sends two messages, or receives two, in one round.
 ONE_PORT = (
     "allreduce ring",
     "allreduce binomial",
-    "allreduce chain, 4 segments",
     "allreduce recursive doubling",
     "allreduce rabenseifner",
     "allreduce hierarchical 3",
@@ -68,6 +68,7 @@ ONE_PORT = (
     "reduce-scatter ring",
     "all-to-all",
     "broadcast",
+    "broadcast chain, 4 segments",
     "reduce",
 )
 
@@ -501,8 +502,12 @@ class TestRefusals:
                 program.run([np.ones(2)] * 2, bounds=bounds)
         with pytest.raises(ValueError, match="one size or 2"):
             program.schedule([1, 2, 3])
-        with pytest.raises(ValueError, match="moves 3 chunks, but the buffer has 2"):
-            Program(2, 2, [Step([0], [1], count=3)])
+        for count in (-1, 3):
+            with pytest.raises(ValueError, match=r"chunks outside 0\.\.2"):
+                Program(2, 2, [Step([0], [1], count=count)])
+        for src, dst in ((-1, 0), (0, 2)):
+            with pytest.raises(ValueError, match=r"rank outside 0\.\.1"):
+                Program(2, 2, [Step([src], [dst])])
 
 
 @settings(max_examples=50)

@@ -118,7 +118,7 @@ class Program:
     Raises
     ------
     ValueError
-        If a step names a chunk count outside 0 .. n_chunks, or `n_ranks` or `n_chunks` is < 1.
+        If `n_ranks` or `n_chunks` is < 1, or a step names a rank or a number of chunks that there is not.
 
     Examples
     --------
@@ -138,8 +138,10 @@ class Program:
         self.n_chunks = whole(n_chunks, "n_chunks", 1)
         self.steps: tuple[Step, ...] = tuple(step for step in steps if len(step) and step.times > 0)
         for step in self.steps:
+            if min(step.src.min(), step.dst.min()) < 0 or max(step.src.max(), step.dst.max()) >= n_ranks:
+                raise ValueError(f"a step names a rank outside 0..{n_ranks - 1}")
             if step.count.min() < 0 or step.count.max() > n_chunks:
-                raise ValueError(f"a step moves {step.count.max()} chunks, but the buffer has {n_chunks}")
+                raise ValueError(f"a step moves a number of chunks outside 0..{n_chunks}")
 
     def __repr__(self) -> str:
         return f"Program({self.n_ranks} ranks, {self.n_chunks} chunks, {self.n_rounds} rounds)"

@@ -34,7 +34,7 @@ _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#
 _BOUND_COLOUR = "#111111"
 _PHASE_COLOURS = {"compute": "#4D5A66", "select": "#E69F00", "communicate": "#56A3D9", "wait": "#D8DCE0"}
 _WEATHER_COLOUR = "#5B6B7A"
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "axes.axisbelow": True,
     "axes.edgecolor": "#8A8F94",
     "axes.grid": True,
@@ -61,6 +61,8 @@ _BITS = (("Tbit/s", 1.25e11), ("Gbit/s", 1.25e8), ("Mbit/s", 1.25e5), ("kbit/s",
 _BINS = 250
 # Iteration times further apart than this are drawn on a logarithmic axis.
 _WIDE = 12.0
+# Policies this many times slower than the fastest may leave the picture, so that they do not flatten the others.
+_FAR = 2.0
 _LONGEST_NAME = 28
 
 
@@ -107,18 +109,22 @@ def iteration_time(iterations: pd.DataFrame, bound: str | None = None) -> Figure
         top, middle, bottom = figure.subplots(3, 1, sharex=True, height_ratios=(3.4, 1, 1))
         looks, frames = _looks(iterations, bound), _by_policy(iterations)
         position, label = _axis(iterations)
-        name, factor = _unit(iterations["iteration_s"].median(), _SECONDS)
-        for policy, frame in frames.items():
+        last = _horizon(frames, position)
+        shown = iterations[position(iterations) <= last]
+        name, factor = _unit(shown["iteration_s"].max(), _SECONDS)
+        for policy, frame in _by_policy(shown).items():
             x, y = position(frame), frame["iteration_s"].to_numpy() / factor
-            _line(top, x, y, **looks[policy])
+            _line(top, x, y, band=policy != bound, **looks[policy])
         top.set_ylabel(f"iteration time [{name}]")
-        _scale(top, iterations["iteration_s"].to_numpy() / factor)
-        _weather(middle, iterations, position, "bandwidth_Bps", "bandwidth", _BITS)
-        _weather(bottom, iterations, position, "latency_s", "latency", _SECONDS)
+        _scale(top, shown["iteration_s"].to_numpy() / factor)
+        _note(top, [policy for policy, frame in frames.items() if _end(frame, position) > last], frames)
+        _weather(middle, shown, position, "bandwidth_Bps", "bandwidth", _BITS)
+        _weather(bottom, shown, position, "latency_s", "latency", _SECONDS)
         bottom.set_xlabel(label)
-        bottom.set_xlim(*_limits(frames.values(), position))
+        bottom.set_xlim(float(position(shown).min()), last)
         figure.align_ylabels()
-        _legend(figure, looks)
+        handles = _handles(looks, {policy: _short(policy) for policy in looks})
+        figure.legend(handles=handles, loc="outside upper left", ncols=min(len(handles), 6))
     return figure
 
 
@@ -128,7 +134,7 @@ def cumulative_time(iterations: pd.DataFrame, bound: str | None = None) -> Figur
     The reference is the bound or, where it did not run, the fastest policy.
     """
     with _style():
-        figure = Figure(figsize=(9.2, 4.4), layout="constrained")
+        figure = Figure(figsize=(9.2, 3.6), layout="constrained")
         left, right = figure.subplots(1, 2)
         looks, frames = _looks(iterations, bound), _by_policy(iterations)
         ends = {policy: _elapsed(frame) for policy, frame in frames.items()}
@@ -136,17 +142,28 @@ def cumulative_time(iterations: pd.DataFrame, bound: str | None = None) -> Figur
         reference = bound if bound in ends else ranking[0]
         name, factor = _unit(max(float(end[-1]) for end in ends.values()), _HOURS)
         behind = {policy: end - ends[reference] for policy, end in ends.items()}
-        lag_name, lag_factor = _unit(max(float(np.abs(lag).max()) for lag in behind.values()), _HOURS)
-        for policy, frame in frames.items():
-            x = frame["iteration"].to_numpy() + 1
-            _line(left, x, ends[policy] / factor, band=False, **looks[policy])
-            _line(right, x, behind[policy] / lag_factor, band=False, **looks[policy])
+        near = [lag for policy, lag in behind.items() if ends[policy][-1] <= _FAR * ends[ranking[0]][-1]]
+        least, most = min(float(lag.min()) for lag in near), max(float(lag.max()) for lag in near)
+        if most <= 0:
+            most = max(float(lag.max()) for lag in behind.values())
+        lag_name, lag_factor = _unit(max(most, -least), _HOURS)
+        drawn = np.unique(np.linspace(0, len(ends[reference]) - 1, 2 * _BINS).astype(np.intp))
+        for policy, end in ends.items():
+            _line(left, drawn + 1.0, end[drawn] / factor, **looks[policy])
+            _line(right, drawn + 1.0, behind[policy][drawn] / lag_factor, **looks[policy])
         left.set_ylabel(f"simulated time [{name}]")
         right.set_ylabel(f"behind {_short(reference)} [{lag_name}]")
         left.set_ylim(bottom=0)
+        if most > least:
+            margin = 0.05 * (most - least) / lag_factor
+            right.set_ylim(least / lag_factor - margin, most / lag_factor + margin)
         for axes in (left, right):
             axes.set_xlabel("iterations done")
-        _legend(figure, {policy: looks[policy] for policy in ranking}, {p: format_seconds(float(ends[p][-1])) for p in ends})
+        # From the slowest down, as the lines end.
+        totals = {
+            policy: f"{_short(policy)}\n{format_seconds(float(ends[policy][-1]))}" for policy in reversed(ranking)
+        }
+        figure.legend(handles=_handles(looks, totals), loc="outside right upper", labelspacing=0.9)
     return figure
 
 
@@ -163,7 +180,9 @@ def breakdown(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
         start = np.zeros(len(order))
         for phase in PHASES:
             width = totals.loc[order, f"{phase}_s"].to_numpy(dtype=np.float64) / factor
-            axes.barh(rows, width, left=start, height=0.62, color=_PHASE_COLOURS[phase], edgecolor="white", linewidth=0.6)
+            axes.barh(
+                rows, width, left=start, height=0.62, color=_PHASE_COLOURS[phase], edgecolor="white", linewidth=0.6
+            )
             start = start + width
         for row, policy in enumerate(order):
             axes.annotate(
@@ -175,7 +194,7 @@ def breakdown(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
         axes.grid(visible=False, axis="y")
         axes.spines["left"].set_visible(False)
         axes.set_xlabel(f"simulated time [{name}], mean over workers")
-        axes.margins(x=0.09)
+        axes.margins(x=0.12)
         axes.set_xlim(left=0)
         handles = [Patch(color=_PHASE_COLOURS[phase], label=phase) for phase in PHASES]
         figure.legend(handles=handles, loc="outside upper left", ncols=len(PHASES))
@@ -195,18 +214,20 @@ def choices(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
         figure = Figure(figsize=(9.2, 3.0 + 0.5 * len(changing)), layout="constrained")
         strips, middle, bottom = figure.subplots(3, 1, sharex=True, height_ratios=(0.5 * len(changing), 0.8, 0.8))
         position, label = _axis(iterations)
+        last = max(_end(frame, position) for frame in changing.values())
+        shown = iterations[position(iterations) <= last]
         for row, frame in enumerate(changing.values()):
-            for first, last, choice in _stretches(position(frame), _end(frame, position), frame["choice"].tolist()):
-                strips.broken_barh([(first, last - first)], (row - 0.36, 0.72), color=colours[choice], linewidth=0)
+            for choice, bars in _stretches(frame, position).items():
+                strips.broken_barh(bars, (row - 0.36, 0.72), color=colours[choice], linewidth=0)
         strips.set_yticks(range(len(changing)), [_short(p) + (" (bound)" if p == bound else "") for p in changing])
         strips.set_ylim(len(changing) - 0.5, -0.5)
         strips.grid(visible=False, axis="y")
         strips.tick_params(axis="y", length=0)
         strips.spines["left"].set_visible(False)
-        _weather(middle, iterations, position, "bandwidth_Bps", "bandwidth", _BITS)
-        _weather(bottom, iterations, position, "latency_s", "latency", _SECONDS)
+        _weather(middle, shown, position, "bandwidth_Bps", "bandwidth", _BITS)
+        _weather(bottom, shown, position, "latency_s", "latency", _SECONDS)
         bottom.set_xlabel(label)
-        bottom.set_xlim(*_limits(changing.values(), position))
+        bottom.set_xlim(float(position(shown).min()), last)
         figure.align_ylabels([middle, bottom])
         seen = {choice for frame in changing.values() for choice in frame["choice"]}
         handles = [Patch(color=colours[choice], label=_short(choice)) for choice in labels if choice in seen]
@@ -218,7 +239,7 @@ _FIGURES: tuple[tuple[Callable[[pd.DataFrame, str | None], Figure], str, str], .
     (
         iteration_time,
         "Iteration time under the network's weather",
-        "How long each iteration took, above the lowest bandwidth and the highest latency between neighbouring workers. "
+        "How long each iteration took, above the worst bandwidth and latency between neighbouring workers. "
         "Long runs are averaged over stretches of iterations; the shaded band spans the extremes.",
     ),
     (
@@ -243,8 +264,10 @@ _FIGURES: tuple[tuple[Callable[[pd.DataFrame, str | None], Figure], str, str], .
 
 @contextmanager
 def _style() -> Iterator[None]:
-    """Draw in the house style; names are text, not mathematics."""
-    with mpl.rc_context(_STYLE), warnings.catch_warnings():
+    """Draw in the house style, whatever the user's own; names are text, not mathematics."""
+    with mpl.rc_context(), warnings.catch_warnings():
+        mpl.rcdefaults()
+        mpl.rcParams.update(_STYLE)
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         yield
 
@@ -266,7 +289,7 @@ def _looks(iterations: pd.DataFrame, bound: str | None) -> dict[str, dict[str, A
     looks: dict[str, dict[str, Any]] = {}
     for policy in dict.fromkeys(iterations["policy"]):
         if policy == bound:
-            looks[policy] = {"color": _BOUND_COLOUR, "linestyle": (0, (4, 2)), "linewidth": 1.3, "zorder": 4}
+            looks[policy] = {"color": _BOUND_COLOUR, "linestyle": (0, (3, 2)), "linewidth": 1.1, "zorder": 4}
             continue
         number = len(looks) - (bound in looks)
         style = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)))[number // len(_COLOURS) % 3]
@@ -307,9 +330,43 @@ def _end(frame: pd.DataFrame, position: Callable[[pd.DataFrame], Floats]) -> flo
     return float(position(after)[0])
 
 
-def _limits(frames: Any, position: Callable[[pd.DataFrame], Floats]) -> tuple[float, float]:
-    frames = list(frames)
-    return min(float(position(frame)[0]) for frame in frames), max(_end(frame, position) for frame in frames)
+def _stretches(frame: pd.DataFrame, position: Callable[[pd.DataFrame], Floats]) -> dict[str, list[tuple[float, float]]]:
+    """Return from where and how far on the axis each choice was in use; in long runs, the most used of a stretch."""
+    code, labels = pd.factorize(frame["choice"])
+    starts = np.flatnonzero(np.diff(code, prepend=-1))
+    if len(starts) > 2 * _BINS:
+        bins = np.arange(len(code)) * 2 * _BINS // len(code)
+        counts = np.zeros((2 * _BINS, len(labels)), np.intp)
+        np.add.at(counts, (bins, code), 1)
+        starts = np.searchsorted(bins, np.arange(2 * _BINS))
+        code = np.repeat(counts.argmax(axis=1), np.diff(np.append(starts, len(code))))
+    left = np.append(position(frame)[starts], _end(frame, position))
+    bars: dict[str, list[tuple[float, float]]] = {}
+    for start, first, last in zip(starts, left[:-1], left[1:], strict=True):
+        bars.setdefault(str(labels[code[start]]), []).append((float(first), float(last - first)))
+    return bars
+
+
+def _horizon(frames: Mapping[str, pd.DataFrame], position: Callable[[pd.DataFrame], Floats]) -> float:
+    """Return where the horizontal axis ends: with the slowest policy that is not far slower than the fastest."""
+    ends = [_end(frame, position) for frame in frames.values()]
+    return max(end for end in ends if end <= _FAR * min(ends))
+
+
+def _note(axes: Axes, cut: Sequence[str], frames: Mapping[str, pd.DataFrame]) -> None:
+    """Say which policies go on after the end of the axis, and for how long."""
+    if cut:
+        ends = (f"{_short(policy)} until {format_seconds(float(_elapsed(frames[policy])[-1]))}" for policy in cut)
+        axes.annotate(
+            f"goes on beyond the axis: {', '.join(ends)}",
+            (1, 1),
+            (0, 2),
+            xycoords="axes fraction",
+            textcoords="offset points",
+            horizontalalignment="right",
+            fontsize=8,
+            color="#555555",
+        )
 
 
 def _elapsed(frame: pd.DataFrame) -> Floats:
@@ -321,14 +378,15 @@ def _elapsed(frame: pd.DataFrame) -> Floats:
 
 def _line(axes: Axes, x: Floats, y: Floats, *, band: bool = True, **look: Any) -> None:
     """Draw a line; a long one thinned to the means of equal stretches, with a band from least to greatest."""
+    step = "post" if look.get("drawstyle") == "steps-post" else None
     if len(x) > 2 * _BINS:
-        starts = np.linspace(0, len(x), _BINS, endpoint=False).astype(np.intp)
+        starts = np.unique(np.searchsorted(x, np.linspace(x[0], x[-1], _BINS, endpoint=False)))
         if band:
             low, high = np.minimum.reduceat(y, starts), np.maximum.reduceat(y, starts)
-            middle = x[starts]
-            axes.fill_between(middle, low, high, color=look["color"], alpha=0.14, linewidth=0)
+            axes.fill_between(x[starts], low, high, step=step, color=look["color"], alpha=0.14, linewidth=0)
         lengths = np.diff(np.append(starts, len(x)))
-        x, y = np.add.reduceat(x, starts) / lengths, np.add.reduceat(y, starts) / lengths
+        x = x[starts] if step else np.add.reduceat(x, starts) / lengths
+        y = np.add.reduceat(y, starts) / lengths
     axes.plot(x, y, marker="o" if len(x) == 1 else None, **look)
 
 
@@ -365,24 +423,17 @@ def _scale(axes: Axes, values: Floats) -> None:
         axes.set_ylim(bottom=0)
 
 
-def _legend(figure: Figure, looks: Mapping[str, Mapping[str, Any]], notes: Mapping[str, str] | None = None) -> None:
-    handles = [
-        Line2D(
-            [],
-            [],
-            color=look["color"],
-            linestyle=look["linestyle"],
-            label=_short(policy) + (f"  {notes[policy]}" if notes else ""),
-        )
-        for policy, look in looks.items()
+def _handles(looks: Mapping[str, Mapping[str, Any]], labels: Mapping[str, str]) -> list[Line2D]:
+    return [
+        Line2D([], [], color=looks[policy]["color"], linestyle=looks[policy]["linestyle"], label=label)
+        for policy, label in labels.items()
     ]
-    figure.legend(handles=handles, loc="outside upper left", ncols=min(len(handles), 4 if notes else 6))
 
 
 def _unit(largest: float, units: Sequence[tuple[str, float]]) -> tuple[str, float]:
     """Return the largest unit in which `largest` is at least 2, or the smallest unit."""
     fitting = (unit for unit in units if math.isfinite(largest) and largest >= 2 * unit[1])
-    return next(fitting, next(unit for unit in units if unit[1] == 1.0) if not largest else units[-1])
+    return next(fitting, units[-1])
 
 
 def _short(name: str) -> str:

@@ -26,6 +26,7 @@ MAX_ROWS = 1_000_000
 """The most rows of a CSV trace, and the most bins of a Mahimahi trace."""
 
 _READERS = {"time": units.seconds, "bandwidth": units.bandwidth, "latency": units.seconds}
+_ALMOST = 1e-6
 _EXAMPLE = "time_s,bandwidth_Mbit_s,latency_ms"
 
 
@@ -167,15 +168,14 @@ def write_mahimahi(signal: Signal, path: str | Path, duration: float, *, packet_
     ...     file.read_text().split()
     ['5', '10', '20']
     """
-    total = signal.integral(0.0, duration)
-    packets = math.floor(total / packet_bytes * (1 + 1e-12))
+    packets = math.floor(signal.integral(0.0, duration) / packet_bytes + _ALMOST)
     if not 1 <= packets <= MAX_BYTES // len(f"{duration * 1000:.0f}\n"):
         raise ValueError(
             f"{duration:g} s of the signal are {packets} packets; a trace needs at least 1, and a small file"
         )
-    # The last packet of a whole number of them may miss the total by rounding.
-    finish = (signal.inverse(0.0, min(packet * packet_bytes, total)) for packet in range(1, packets + 1))
-    lines = (f"{math.ceil(1000 * time - 1e-6)}\n" for time in finish)
+    # Rounding must not push a packet that just fits to after an outage, or to the next millisecond.
+    finish = (signal.inverse(0.0, (packet - _ALMOST) * packet_bytes) for packet in range(1, packets + 1))
+    lines = (f"{math.ceil(1000 * time - _ALMOST)}\n" for time in finish)
     Path(path).write_text("".join(lines), encoding="ascii")
 
 

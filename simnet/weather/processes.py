@@ -61,7 +61,8 @@ def markov(
     n = len(levels)
     if n == 0:
         raise ValueError("markov needs at least one level")
-    dwell = list(mean_dwell) if isinstance(mean_dwell, Sequence) else [mean_dwell] * n
+    means = np.asarray(mean_dwell, np.float64)
+    dwell: list[float] = means.tolist() if means.ndim else [float(means)] * n
     if len(dwell) != n:
         raise ValueError(f"mean_dwell must be one number or one per level ({n}), got {len(dwell)}")
     for mean in dwell:
@@ -87,7 +88,7 @@ def markov(
                 states.append(state)
             yield times, values[states]
 
-    values = np.asarray(levels, np.float64)
+    values = np.array(levels, np.float64)
     return Signal([0.0], [levels[first]], chunks())
 
 
@@ -192,7 +193,9 @@ def diurnal(amplitude: float, *, period: float = 86400.0, phase: float = 0.0, ev
         raise ValueError(
             f"every = {interval:g} s cuts the period of {period:g} s into more than {MAX_CHANGES:,} pieces"
         )
-    edges = np.append(np.arange(0.0, period, interval), period)
+    # The allowance keeps a rounded quotient from leaving a last piece of no length.
+    count = math.ceil(period / interval - 1e-9)
+    edges = np.append(np.arange(count) * interval, period)
     angles = 2 * math.pi / period * (edges + math.fmod(phase, period))
     half, middle = np.diff(angles) / 2, (angles[:-1] + angles[1:]) / 2
     values = 1 + amplitude * np.sin(middle) * np.sin(half) / half
@@ -204,7 +207,7 @@ def outages(
     mean_down: float | None = None,
     *,
     at: Iterable[tuple[float, float]] | None = None,
-    seed: int = 0,
+    seed: int | None = None,
     name: tuple[str | int, ...] = (),
 ) -> Signal:
     """Return a signal that is 1 while a link is up and 0 while it is down; transfers wait for it to come back.
@@ -216,12 +219,12 @@ def outages(
     at : iterable of (start, duration)
         Instead: the outages themselves, in seconds. They may overlap; a duration of inf lasts for ever.
     seed, name
-        The random stream of the first form.
+        The random stream of the first form, which needs a seed.
 
     Raises
     ------
     ValueError
-        If not exactly one of the two forms is given, or a time is out of its range.
+        If not exactly one of the two forms is given in full, or a time is out of its range.
 
     Examples
     --------
@@ -230,10 +233,11 @@ def outages(
     >>> outages(mean_up=3600, mean_down=20, seed=7).at(0)
     1.0
     """
-    if at is None and mean_up is not None and mean_down is not None:
+    if at is None and mean_up is not None and mean_down is not None and seed is not None:
+        _check_positive(mean_up=mean_up, mean_down=mean_down)
         return markov([1.0, 0.0], [mean_up, mean_down], seed=seed, name=("outages", *name), start=0)
     if at is None or mean_up is not None or mean_down is not None:
-        raise ValueError("outages needs either mean_up and mean_down, or at")
+        raise ValueError("outages needs either mean_up, mean_down and a seed, or at")
     changes: list[tuple[float, int]] = []
     for start, duration in at:
         if not (0 <= start < math.inf and duration >= 0):
@@ -253,7 +257,7 @@ def _jump_chain(transition: ArrayLike | None, n: int) -> Floats:
     """Return the (n, n) matrix of jump probabilities, checked."""
     if transition is None:
         return (1 - np.eye(n)) / (n - 1)
-    jumps = np.asarray(transition, np.float64)
+    jumps = np.array(transition, np.float64)
     if jumps.shape != (n, n):
         raise ValueError(f"transition must have shape ({n}, {n}), one row per level, got {jumps.shape}")
     if not (np.isfinite(jumps) & (jumps >= 0)).all() or np.diag(jumps).any():

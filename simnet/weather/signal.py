@@ -69,13 +69,14 @@ def steps(times: ArrayLike, values: ArrayLike, period: float | None = None) -> S
     >>> signal.at(2.5), signal.next_change(3.5), signal.integral(0, 8)
     (0.0, 4.0, 30.0)
     """
-    if period is None:
-        return Signal(times, values)
     once = Signal(times, values)
-    offsets, levels = np.asarray(times, np.float64), np.asarray(values, np.float64)
-    if not offsets[-1] < period < math.inf:
-        raise ValueError(f"period must be finite and longer than the last time {offsets[-1]:g}, got {period!r}")
-    if once.next_change(0.0) == math.inf:
+    if period is None:
+        return once
+    last = float(np.asarray(times)[-1])
+    if not last < period < math.inf:
+        raise ValueError(f"period must be finite and longer than the last time {last:g}, got {period!r}")
+    offsets, levels = once.window(0.0, period)
+    if offsets.size == 1:
         return once
 
     def chunks() -> Chunks:
@@ -145,7 +146,7 @@ def _checked(times: ArrayLike, values: ArrayLike, known: float) -> tuple[Floats,
     return points, levels + 0.0
 
 
-def _failing(error: BaseException) -> Chunks:
+def _failing(error: Exception) -> Chunks:
     """Return an iterator that raises `error` every time."""
 
     def fail() -> tuple[ArrayLike, ArrayLike]:
@@ -195,7 +196,7 @@ class Signal:
 
     Notes
     -----
-    Two bounds keep every question finite. A generated signal whose value stays the same over more than `MAX_QUIET`
+    Two bounds keep every question finite. A signal whose value stays the same over more than `MAX_QUIET` generated
     points in a row counts as constant from the first of them on: `next_change` is then inf, and `inverse` is inf if
     the value is 0. A signal that would hold more than `MAX_CHANGES` changes raises `SimnetError`.
 
@@ -216,7 +217,8 @@ class Signal:
         self._known = -1.0
         self._quiet = 0
         self._source = chunks
-        self._append(times, values)
+        self._append(times, values, most_quiet=sys.maxsize)
+        self._quiet = 0
         if chunks is None:
             self._known = _FOREVER
 
@@ -357,22 +359,25 @@ class Signal:
             if chunk is None:
                 self._finish()
             else:
-                self._append(*chunk)
+                self._append(*chunk, MAX_QUIET)
         except BaseException as error:
             # A generator that has raised is at its end; asked again, the signal must not pass for constant from here.
-            self._source = _failing(error)
+            lasting = (
+                error if isinstance(error, Exception) else SimnetError("the generation of a signal was interrupted")
+            )
+            self._source = _failing(lasting)
             raise
 
     def _finish(self) -> None:
         self._source = None
         self._known = _FOREVER
 
-    def _append(self, times: ArrayLike, values: ArrayLike) -> None:
+    def _append(self, times: ArrayLike, values: ArrayLike, most_quiet: int) -> None:
         points, levels = _checked(times, values, self._known)
         previous = np.append(self._values[-1] if self._values else -1.0, levels[:-1])
         changes = np.flatnonzero(levels != previous)
         quiet_runs = np.diff(np.concatenate([[-1 - self._quiet], changes, [points.size]])) - 1
-        too_quiet = np.flatnonzero(quiet_runs > MAX_QUIET)
+        too_quiet = np.flatnonzero(quiet_runs > most_quiet)
         if too_quiet.size:
             changes = changes[: too_quiet[0]]
         if len(self._times) + changes.size > MAX_CHANGES:

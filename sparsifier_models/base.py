@@ -1,0 +1,376 @@
+"""What every scheme has in common: error feedback, the wire, statistics, and a state to save.
+
+To write a scheme, derive from `Sparsifier`, give it a `name`, the `paper` it follows and, if it has any, its options,
+and write `Sparsifier._communicate`: it gets what the workers have to give, takes away what is sent, and returns what
+everybody receives and the messages that carried it. `sparsifier_models.topk` and `sparsifier_models.artopk` are
+examples to copy.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from simnet.devices import Kernel
+from simnet.schedule import Schedule
+from sparsifier_models.options import Options, is_number, named_layers, option_values, whole
+from sparsifier_models.selection import Values, entries_kept, squared_norms
+
+Floats: TypeAlias = NDArray[np.float64]
+Stats: TypeAlias = dict[str, float | Floats]
+State: TypeAlias = dict[str, NDArray[Any]]
+
+
+def in_turn(n_ranks: int, *schedules: Schedule) -> Schedule:
+    """Return the schedules one after the other.
+
+    Examples
+    --------
+    >>> from simnet.collectives import allreduce_ring, broadcast_binomial
+    >>> in_turn(4, broadcast_binomial(4, 40), allreduce_ring(4, 40))
+    Schedule(4 ranks, 8 rounds, 27 messages)
+    """
+    return Schedule(n_ranks, [one for schedule in schedules for one in schedule.rounds])
+
+
+def _frozen(array: Values) -> Values:
+    array.flags.writeable = False
+    return array
+
+
+@dataclass(frozen=True)
+class Wire:
+    """What entries take on the wire.
+
+    Parameters
+    ----------
+    value_bytes, index_bytes : float
+        Bytes of a value and of an index.
+    released : bool
+        Whether values and indices travel apart, with the further messages of the released code.
+    """
+
+    value_bytes: float
+    index_bytes: float
+    released: bool
+
+    scalar_bytes: ClassVar[float] = 4.0
+    """A number on its own, such as a norm, is a float32 whatever the width of an entry."""
+
+    @property
+    def entry_bytes(self) -> float:
+        """Bytes of a value and its index."""
+        return self.value_bytes + self.index_bytes
+
+
+@dataclass
+class Exchange:
+    r"""What came of one exchange of gradients.
+
+    Below, g_e is a worker's gradient with its residual, g_c what it sent of it (Eqn 2 of the AR-Topk paper), and U the
+    union of the entries that were sent.
+
+    Parameters
+    ----------
+    update : ndarray of float32, shape (n,)
+        The mean gradient that every worker applies.
+    schedule : Schedule
+        The messages that carried it.
+    selected : ndarray of int64, shape (P,)
+        Entries each worker selected itself.
+    union : int
+        Number of entries in U.
+    sent : ndarray of float64, shape (P,)
+        Sum of squares of each worker's g_c.
+    kernels : tuple of Kernel
+        What each worker ran to select, pack and unpack; `simnet.devices.DeviceProfile.seconds` says how long it takes.
+    stats : dict of str to float or ndarray of float64, shape (P,)
+        Statistics; a scheme may add to them.
+
+        ==================  =================================================================================
+        ``density``         actual density, entries of U over n
+        ``update_density``  entries of the update other than zero, over n
+        ``build_up``        entries of U over k: 1 if all workers send the same entries, P if no two do
+        ``gain``            compression gain: mean of ||g_c||^2 over mean of ||g_e||^2; 1 if all is zero
+        ``worker_gain``     (P,) the same ratio for each worker
+        ``sent_norm``       (P,) ||g_c||
+        ``residual_norm``   (P,) norm of what the worker kept
+        ``global_error``    mean of ``residual_norm``
+        ``threshold``       (P,) smallest magnitude the worker sent; schemes that select by magnitude
+        ``broadcaster``     the worker whose indices all others take; schemes that have one
+        ==================  =================================================================================
+    """
+
+    update: Values
+    schedule: Schedule
+    selected: NDArray[np.int64]
+    union: int
+    sent: Floats
+    kernels: tuple[Kernel, ...]
+    stats: Stats = field(default_factory=dict)
+
+
+class Sparsifier(ABC):
+    """A way for P workers to exchange gradients of n entries.
+
+    Parameters
+    ----------
+    workers : int
+        Number of workers P, >= 1.
+    parameters : int
+        Length n of the gradient, >= 1.
+    density : float
+        Fraction of the entries to keep, in (0, 1].
+    **options
+        The fields of `option_type`.
+
+    Attributes
+    ----------
+    name, paper : str
+        What the scheme is called, and where it is published.
+    option_type : type of Options
+        Its options, with defaults.
+    keeps_residual : bool
+        Whether anything can stay behind in an exchange.
+    options : Options
+        The options in force.
+    wire : Wire
+        The widths that follow from them.
+    layers : tuple of (str, int)
+        Names and sizes of the layers, if given.
+    iteration : int
+        Number of exchanges so far. Settable: which worker broadcasts, and what is drawn, depend on it.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of range, there is no option of a name, or it does not allow the value.
+    """
+
+    name: ClassVar[str]
+    paper: ClassVar[str]
+    option_type: ClassVar[type[Options]] = Options
+    keeps_residual: ClassVar[bool] = True
+
+    def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
+        self.workers = whole(workers, "workers", 1)
+        self.parameters = whole(parameters, "parameters", 1)
+        self.density = density
+        self.options = option_values(self.option_type, options)
+        self.layers = named_layers(self.options.layers, self.parameters)
+        released = self.options.wire == "released"
+        index_bytes = self.options.index_bytes or (8.0 if released else 4.0)
+        self.wire = Wire(float(self.options.value_bytes), float(index_bytes), released)
+        self.iteration = 0
+        self._residual: Values | None = None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.workers} workers, {self.parameters} parameters, density {self.density:g})"
+
+    @property
+    def density(self) -> float:
+        """Fraction of the entries to keep, in (0, 1]; settable between exchanges."""
+        return self._density
+
+    @density.setter
+    def density(self, value: float) -> None:
+        if not is_number(value) or not 0 < value <= 1:
+            raise ValueError(f"density must be > 0 and <= 1, got {value!r}")
+        self._density = float(value)
+
+    @property
+    def iteration(self) -> int:
+        """Number of exchanges so far; settable between exchanges."""
+        return self._iteration
+
+    @iteration.setter
+    def iteration(self, value: int) -> None:
+        self._iteration = whole(value, "iteration", 0)
+
+    @property
+    def k(self) -> int:
+        """Entries a worker is to select."""
+        return self._entries(self.parameters)
+
+    def _entries(self, size: int) -> int:
+        """Entries to select out of `size`: ceil(c n), or max(1, floor(c n)) as the released code has it."""
+        if self.options.compat == "released":
+            return max(1, math.floor(self.density * size))
+        return entries_kept(self.density, size)
+
+    @property
+    def residual(self) -> Values:
+        """What each worker has kept back; ndarray of float32, shape (P, n), read-only.
+
+        An exchange puts a new array in its place. Settable: one scheme can go on with the residual of another.
+        """
+        if self._residual is None:
+            self._residual = _frozen(np.zeros((self.workers, self.parameters), dtype=np.float32))
+        return self._residual
+
+    @residual.setter
+    def residual(self, value: Values) -> None:
+        given = self._checked(value, "residual")
+        for worker, norm in enumerate(squared_norms(given)):
+            if not math.isfinite(norm):
+                raise ValueError(f"residual of {self._place(given, worker)}")
+            if norm and not self.options.error_feedback:
+                raise ValueError(f"{self.name} without error feedback keeps no residual, but was given one")
+        if not self.options.error_feedback:
+            return
+        # What another scheme has frozen cannot change any more and need not be copied.
+        shared = given.base is None and not given.flags.writeable
+        self._residual = given if shared else _frozen(np.array(given, order="C"))
+
+    def exchange(self, gradients: Values) -> Exchange:
+        """Exchange one gradient per worker.
+
+        Parameters
+        ----------
+        gradients : ndarray of float32, shape (P, n)
+            Fresh gradients, without residual. Not modified.
+
+        Returns
+        -------
+        Exchange
+
+        Raises
+        ------
+        ValueError
+            If `gradients` has another shape or dtype, or an entry that is NaN or infinite, or that becomes so when the
+            residual is added or the workers are summed. The residual is then what it was.
+        """
+        fresh = self._checked(gradients, "gradients")
+        corrected = np.empty((self.workers, self.parameters), dtype=np.float32)
+        with np.errstate(over="ignore", invalid="ignore"):
+            np.add(fresh, 0 if self._residual is None else self._residual, out=corrected)
+            given = squared_norms(corrected)
+            for worker in np.flatnonzero(~np.isfinite(given)).tolist():
+                raise ValueError(f"gradient of {self._place(fresh, worker, corrected)}")
+            exchange = self._communicate(corrected, fresh)
+        if not np.isfinite(exchange.update).all():
+            index = int(np.argmin(np.isfinite(exchange.update)))
+            raise ValueError(f"the sum over the workers overflows float32 at index {index}")
+
+        keeps = self.keeps_residual and self.options.error_feedback
+        kept = squared_norms(corrected) if keeps else np.zeros(self.workers)
+        exchange.stats |= self._statistics(exchange, given, kept)
+        self._residual = _frozen(corrected) if keeps else None
+        self.iteration += 1
+        return exchange
+
+    @abstractmethod
+    def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
+        """Carry out one exchange.
+
+        Parameters
+        ----------
+        corrected : ndarray of float32, shape (P, n)
+            Gradients plus residuals, all finite. To be turned into what each worker keeps.
+        gradients : ndarray of float32, shape (P, n)
+            The gradients alone. Not to be modified.
+
+        Returns
+        -------
+        Exchange
+            Without the statistics that all schemes have.
+        """
+
+    def _statistics(self, exchange: Exchange, given: Floats, kept: Floats) -> Stats:
+        """Statistics that all schemes have, from the sums of squares before and after."""
+        residual_norm = np.sqrt(kept)
+        return {
+            "density": exchange.union / self.parameters,
+            "update_density": float(np.count_nonzero(exchange.update)) / self.parameters,
+            "build_up": exchange.union / self.k,
+            "gain": float(exchange.sent.sum() / given.sum()) if given.any() else 1.0,
+            "worker_gain": np.divide(exchange.sent, given, out=np.ones(self.workers), where=given > 0),
+            "sent_norm": np.sqrt(exchange.sent),
+            "residual_norm": residual_norm,
+            "global_error": float(residual_norm.mean()),
+        }
+
+    def save(self) -> State:
+        """Return all that the next exchange depends on, besides the options: arrays that ``numpy.savez`` can store.
+
+        Examples
+        --------
+        >>> from sparsifier_models import create
+        >>> model = create("topk", workers=2, parameters=4, density=0.25)
+        >>> _ = model.exchange(np.ones((2, 4), dtype=np.float32))
+        >>> twin = create("topk", workers=2, parameters=4)
+        >>> twin.restore(model.save())
+        >>> twin.density, twin.iteration
+        (0.25, 1)
+        """
+        state: State = {
+            "scheme": np.array(self.name),
+            "shape": np.array([self.workers, self.parameters]),
+            "density": np.array(self.density),
+            "iteration": np.array(self.iteration),
+            **self._own_state(),
+        }
+        return state if self._residual is None else {**state, "residual": self._residual}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from what `save` returned.
+
+        Raises
+        ------
+        ValueError
+            If the state is of another scheme or of other sizes, or lacks something or has something else.
+        """
+        needed = {"scheme", "shape", "density", "iteration", *self._own_state()}
+        missing, foreign = needed - set(state), set(state) - needed - {"residual"}
+        if missing or foreign:
+            wrong = ", ".join(
+                [f"no {one}" for one in sorted(missing)] + [f"an unknown {one}" for one in sorted(foreign)]
+            )
+            raise ValueError(f"this is no state of {self.name}: there is {wrong}")
+        if str(state["scheme"]) != self.name:
+            raise ValueError(f"this is a state of {state['scheme']}, not of {self.name}")
+        if np.asarray(state["shape"]).tolist() != [self.workers, self.parameters]:
+            raise ValueError(
+                f"the state is of shape {tuple(np.asarray(state['shape']).tolist())}, "
+                f"but there are {self.workers} workers and {self.parameters} parameters"
+            )
+        self._restore_own({name: np.asarray(state[name]) for name in self._own_state()})
+        self.density = np.asarray(state["density"]).item()
+        self.iteration = np.asarray(state["iteration"]).item()
+        self._residual = None
+        if "residual" in state:
+            self.residual = state["residual"]
+
+    def _own_state(self) -> State:
+        """State of the scheme besides density, iteration and residual."""
+        return {}
+
+    def _restore_own(self, state: State) -> None:
+        """Take back what `_own_state` returned; ValueError if it does not fit."""
+
+    def _checked(self, value: Values, name: str) -> Values:
+        if not isinstance(value, np.ndarray) or value.dtype != np.float32:
+            found = value.dtype if isinstance(value, np.ndarray) else type(value).__name__
+            raise ValueError(f"{name} must be an array of float32, got {found}")
+        if value.shape != (self.workers, self.parameters):
+            raise ValueError(f"{name} must have shape {(self.workers, self.parameters)}, got {value.shape}")
+        return value
+
+    def _place(self, rows: Values, worker: int, summed: Values | None = None) -> str:
+        """Describe the first entry of a worker's row that is not finite."""
+        row = rows[worker] if summed is None else summed[worker]
+        index = int(np.argmin(np.isfinite(row)))
+        what = f"{row[index]:g}" if not np.isfinite(rows[worker, index]) else "too large with its residual"
+        ends = np.cumsum([size for _, size in self.layers])
+        layer = ""
+        if self.layers:
+            at = int(np.searchsorted(ends, index, side="right"))
+            name, size = self.layers[at]
+            layer = f" (entry {index - int(ends[at]) + size} of {name})"
+        return f"worker {worker} is {what} at index {index}{layer}; it must be finite"

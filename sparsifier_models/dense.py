@@ -1,0 +1,72 @@
+"""Dense: the whole gradient by an all-reduce, nothing selected and nothing kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from simnet import collectives
+from simnet.schedule import Schedule
+from sparsifier_models.base import Exchange, Sparsifier
+from sparsifier_models.options import Options
+from sparsifier_models.selection import Values, squared_norms
+
+ALLREDUCE: dict[str, Callable[[int, float], Schedule]] = {
+    "ring": collectives.allreduce_ring,
+    "tree": collectives.allreduce_tree,
+    "recursive_doubling": collectives.allreduce_recursive_doubling,
+    "rabenseifner": collectives.allreduce_rabenseifner,
+    "parameter_server": collectives.parameter_server,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DenseOptions(Options):
+    """Options of `Dense`.
+
+    Parameters
+    ----------
+    algorithm : {"ring", "tree", "recursive_doubling", "rabenseifner", "parameter_server"}
+        How the gradients are reduced.
+    """
+
+    algorithm: Literal["ring", "tree", "recursive_doubling", "rabenseifner", "parameter_server"] = "ring"
+
+
+class Dense(Sparsifier):
+    """Dense all-reduce. Whatever the density, it sends everything, with the residual it may have been handed.
+
+    References
+    ----------
+    S. Tyagi, M. Swany, "Flexible Communication ...", IEEE BigData 2023, Table I.
+
+    Examples
+    --------
+    >>> exchange = Dense(workers=2, parameters=3).exchange(np.array([[1, 2, 3], [3, 4, 5]], dtype=np.float32))
+    >>> exchange.update, exchange.schedule.bytes_sent()
+    (array([2., 3., 4.], dtype=float32), array([12., 12.]))
+    """
+
+    name = "dense"
+    paper = "textbook all-reduce"
+    option_type = DenseOptions
+    options: DenseOptions
+    keeps_residual = False
+
+    @property
+    def k(self) -> int:
+        """Entries a worker is to send: all."""
+        return self.parameters
+
+    def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
+        return Exchange(
+            update=np.add.reduce(corrected, axis=0) / np.float32(self.workers),
+            schedule=ALLREDUCE[self.options.algorithm](self.workers, self.parameters * self.wire.value_bytes),
+            selected=np.full(self.workers, self.parameters),
+            union=self.parameters,
+            sent=squared_norms(corrected),
+            kernels=(),
+        )

@@ -1,0 +1,101 @@
+"""Schemes in which every worker selects for itself, and an all-gather carries the values with their indices.
+
+Every worker receives what all others selected and adds it up. It sends c n entries but receives P times as many: the
+union of the selections grows with P (gradient build-up).
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simnet import collectives
+from simnet.devices import Kernel
+from simnet.schedule import Schedule
+from sparsifier_models.base import Exchange, Sparsifier, in_turn
+from sparsifier_models.options import Options
+from sparsifier_models.selection import Indices, Values, squared_norm
+
+ALLGATHERV: dict[str, Callable[[NDArray[np.float64]], Schedule]] = {
+    "recursive_doubling": collectives.allgatherv_recursive_doubling,
+    "ring": collectives.allgatherv_ring,
+    "bruck": collectives.allgatherv_bruck,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatheredOptions(Options):
+    """Options of schemes that all-gather.
+
+    Parameters
+    ----------
+    allgather : {"recursive_doubling", "ring", "bruck"}
+        Algorithm of the all-gather.
+    """
+
+    allgather: Literal["recursive_doubling", "ring", "bruck"] = "recursive_doubling"
+
+
+class Gathered(Sparsifier):
+    """Common part: a scheme of this kind says which entries a worker selects, and which kernels that takes."""
+
+    option_type = GatheredOptions
+    options: GatheredOptions
+
+    @abstractmethod
+    def _select(self, values: Values, worker: int) -> Indices:
+        """Return the distinct indices that a worker sends of its `values`, shape (n,)."""
+
+    @abstractmethod
+    def _selection_kernels(self) -> tuple[Kernel, ...]:
+        """Return what a worker ran to select."""
+
+    def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
+        total = np.zeros(self.parameters, dtype=np.float32)
+        touched = np.zeros(self.parameters, dtype=np.bool_)
+        selected = np.zeros(self.workers, dtype=np.int64)
+        sent, threshold = np.zeros(self.workers), np.zeros(self.workers)
+        for worker, row in enumerate(corrected):
+            indices = self._select(row, worker)
+            values = row[indices]
+            total[indices] += values
+            touched[indices] = True
+            row[indices] = 0
+            selected[worker] = indices.size
+            sent[worker] = squared_norm(values)
+            threshold[worker] = np.abs(values).min(initial=np.inf)
+        return Exchange(
+            update=total / np.float32(self.workers),
+            schedule=self._allgather(selected),
+            selected=selected,
+            union=int(np.count_nonzero(touched)),
+            sent=sent,
+            kernels=(
+                *self._selection_kernels(),
+                Kernel("gather", selected.astype(np.float64)),
+                Kernel("scatter", selected.astype(np.float64)),
+                Kernel("scatter", float(selected.sum())),
+            ),
+            stats={"threshold": threshold},
+        )
+
+    def _allgather(self, entries: NDArray[np.int64]) -> Schedule:
+        """Return the messages by which all workers get the `entries`, shape (P,), of each.
+
+        On the wire of the released code values and indices are gathered one after the other, followed by an all-reduce
+        of one scalar, the compression gain.
+        """
+        gather = ALLGATHERV[self.options.allgather]
+        if not self.wire.released:
+            return gather(entries * self.wire.entry_bytes)
+        return in_turn(
+            self.workers,
+            gather(entries * self.wire.value_bytes),
+            gather(entries * self.wire.index_bytes),
+            collectives.allreduce_recursive_doubling(self.workers, self.wire.scalar_bytes),
+        )

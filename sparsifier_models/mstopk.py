@@ -1,0 +1,89 @@
+"""MSTopk: approximate top-k by a search for the threshold, over all-gather.
+
+A GPU counts the entries above a threshold much faster than it sorts, so the threshold is found by bisection.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from simnet.devices import Kernel
+from simnet.rng import stream
+from sparsifier_models.gathered import Gathered
+from sparsifier_models.selection import Indices, Values
+
+ROUNDS = 25
+
+
+def bracket(magnitude: Values, k: int) -> tuple[float, float]:
+    """Return the tightest thresholds found that keep more than k entries, and at most k.
+
+    Bisection in `ROUNDS` rounds between mean and maximum of the magnitudes. If every threshold tried keeps at most k
+    entries the lower one is 0, which keeps all; if every one keeps more the upper one is infinite, which keeps none.
+
+    Parameters
+    ----------
+    magnitude : ndarray of float32, shape (n,)
+    k : int
+        In 1 .. n-1.
+
+    Examples
+    --------
+    >>> low, high = bracket(np.arange(100, dtype=np.float32), 10)
+    >>> low <= 89 < high <= 90
+    True
+    """
+    low, high = 0.0, math.inf
+    mean, maximum = float(magnitude.mean(dtype=np.float64)), float(magnitude.max())
+    left, right = 0.0, 1.0
+    for _ in range(ROUNDS):
+        ratio = (left + right) / 2
+        threshold = float(np.float32(mean + ratio * (maximum - mean)))
+        if np.count_nonzero(magnitude >= np.float32(threshold)) <= k:
+            right, high = ratio, threshold
+        else:
+            left, low = ratio, threshold
+    return low, high
+
+
+class MSTopk(Gathered):
+    """MSTopk: threshold by 25 rounds of bisection on the fused gradient, over all-gather.
+
+    Everything above the upper threshold is sent; the rest up to k is a contiguous run, at a random offset, of the entries
+    in the band between both thresholds. With ``compat="released"`` the offset may be one too large, as in the
+    released code, and then k - 1 entries are sent.
+
+    References
+    ----------
+    S. Tyagi, M. Swany, "Flexible Communication ...", IEEE BigData 2023, section 2-C3; S. Shi et al., "Towards Scalable
+    Distributed Training of Deep Learning on Public Cloud Clusters", MLSys 2021.
+
+    Examples
+    --------
+    >>> exchange = MSTopk(workers=1, parameters=5, density=0.4).exchange(np.array([[1, -9, 2, 8, 0]], dtype=np.float32))
+    >>> exchange.update
+    array([ 0., -9.,  0.,  8.,  0.], dtype=float32)
+    """
+
+    name = "mstopk"
+    paper = "Shi et al., MLSys 2021, arXiv 2010.10458"
+
+    def _select(self, values: Values, worker: int) -> Indices:
+        k = self.k
+        if k >= self.parameters:
+            return np.arange(self.parameters)
+        magnitude = np.abs(values)
+        low, high = (np.float32(one) for one in bracket(magnitude, k))
+        sure = np.flatnonzero(magnitude >= high)
+        band = np.flatnonzero((magnitude >= low) & (magnitude < high))
+        missing = k - sure.size
+        trap = self.options.compat == "released"
+        generator = stream(self.options.seed, "mstopk", self.iteration, worker)
+        offset = int(generator.integers(band.size - missing + 1 + trap))
+        return np.sort(np.concatenate([sure, band[offset : offset + missing]]))
+
+    def _selection_kernels(self) -> tuple[Kernel, ...]:
+        # Mean, maximum, the rounds, and the pass that picks the entries out.
+        return (Kernel("scan", self.parameters, launches=ROUNDS + 3),)

@@ -1,0 +1,133 @@
+"""The options of a scheme: names, defaults, what each allows."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
+
+import numpy as np
+
+from simnet.errors import nearest
+
+T = TypeVar("T", bound="Options")
+Layers: TypeAlias = Sequence[int] | Sequence[tuple[str, int]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """The options that every scheme has; a scheme adds its own by deriving from this class.
+
+    A field annotated with a `Literal` takes the values listed there, one annotated with bool takes true and false.
+
+    Parameters
+    ----------
+    error_feedback : bool
+        Whether a worker keeps what it did not send and adds it to its next gradient.
+    wire : {"paper", "released"}
+        Which messages travel. ``paper``: float32 values and int32 indices, nothing else. ``released``: as the released
+        code sends them, with int64 indices, values and indices apart, and messages about messages.
+    value_bytes, index_bytes : float
+        Width of a value and of an index, > 0. An index has 4, on the wire ``released`` 8, if not given.
+    compat : {"paper", "released"}
+        Which numbers result: those of the paper, or those of the released code where that differs, bugs included.
+    seed : int
+        Seed of whatever the scheme draws, >= 0.
+    layers : sequence of int or of (str, int)
+        Sizes, or names and sizes, of the layers in the order of the gradient. Needed by schemes that work on layers; for
+        others they make an error name the layer.
+
+    Examples
+    --------
+    >>> Options(wire="relesed")
+    Traceback (most recent call last):
+    ValueError: there is no wire 'relesed': did you mean 'released'? Allowed: paper, released
+    """
+
+    error_feedback: bool = True
+    wire: Literal["paper", "released"] = "paper"
+    value_bytes: float = 4.0
+    index_bytes: float | None = None
+    compat: Literal["paper", "released"] = "paper"
+    seed: int = 0
+    layers: Layers = ()
+
+    def __post_init__(self) -> None:
+        for name, hint in _hints(type(self)).items():
+            value = getattr(self, name)
+            if get_origin(hint) is Literal and value not in get_args(hint):
+                raise ValueError(f"there is no {name} {value!r}: {nearest(str(value), get_args(hint))}")
+            if hint is bool and not isinstance(value, bool):
+                raise ValueError(f"{name} must be true or false, got {value!r}")
+        for name in ("value_bytes", "index_bytes"):
+            width = getattr(self, name)
+            if width is not None and not (is_number(width) and 0 < width < math.inf):
+                raise ValueError(f"{name} must be a number > 0, got {width!r}")
+        whole(self.seed, "seed", 0)
+
+
+def option_values(option_type: type[T], given: Mapping[str, Any]) -> T:
+    """Return the options of a scheme with the values given.
+
+    Raises
+    ------
+    ValueError
+        If there is no option of a name, or it does not allow the value.
+
+    Examples
+    --------
+    >>> option_values(Options, {"sead": 1})
+    Traceback (most recent call last):
+    ValueError: there is no option 'sead': did you mean 'seed'? Allowed: compat, error_feedback, index_bytes, layers, \
+seed, value_bytes, wire
+    """
+    known = [one.name for one in dataclasses.fields(option_type)]
+    for name in given:
+        if name not in known:
+            raise ValueError(f"there is no option {name!r}: {nearest(name, known)}")
+    return option_type(**given)
+
+
+def named_layers(layers: Layers, parameters: int) -> tuple[tuple[str, int], ...]:
+    """Return names and sizes of the layers; those without a name are called ``layer 0``, ``layer 1``, ...
+
+    Raises
+    ------
+    ValueError
+        If a size is not a whole number >= 1, or the sizes do not add up to `parameters`.
+
+    Examples
+    --------
+    >>> named_layers([2, 3], 5)
+    (('layer 0', 2), ('layer 1', 3))
+    """
+    if isinstance(layers, str) or not isinstance(layers, Sequence | np.ndarray):
+        raise ValueError(f"layers must be a list of sizes, got {layers!r}")
+    named = []
+    for index, one in enumerate(layers):
+        name, size = one if isinstance(one, tuple | list) and len(one) == 2 else (f"layer {index}", one)
+        named.append((str(name), whole(size, f"size of {name}", 1)))
+    total = sum(size for _, size in named)
+    if named and total != parameters:
+        raise ValueError(f"layers add up to {total} parameters, but there are {parameters}")
+    return tuple(named)
+
+
+def whole(value: object, name: str, low: int) -> int:
+    """Return `value` as int; refuse what is no whole number >= `low`."""
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer) or value < low:
+        raise ValueError(f"{name} must be a whole number >= {low}, got {value!r}")
+    return int(value)
+
+
+def is_number(value: object) -> bool:
+    """Whether `value` is a real number, and not a truth value."""
+    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
+
+
+@cache
+def _hints(option_type: type[Options]) -> dict[str, Any]:
+    return get_type_hints(option_type)

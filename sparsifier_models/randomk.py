@@ -1,0 +1,81 @@
+"""Random-k: k entries drawn at random, whatever their magnitude.
+
+If all workers draw the same entries, from a seed they share, only values need to travel, and an all-reduce adds them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from simnet.devices import Kernel
+from simnet.rng import stream
+from sparsifier_models.base import Exchange
+from sparsifier_models.dense import ALLREDUCE
+from sparsifier_models.gathered import Gathered, GatheredOptions
+from sparsifier_models.selection import Indices, Values, take_mean
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomkOptions(GatheredOptions):
+    """Options of `Randomk`.
+
+    Parameters
+    ----------
+    shared : bool
+        Whether all workers draw the same entries; else each draws its own, and values and indices are all-gathered.
+    collective : {"ring", "tree"}
+        How values at shared entries are reduced.
+    """
+
+    shared: bool = True
+    collective: Literal["ring", "tree"] = "ring"
+
+
+class Randomk(Gathered):
+    """Random-k with a shared seed: an all-reduce of k values; or with own draws, over all-gather.
+
+    The draws depend on the seed and the iteration only. Values are not scaled up by n/k: what is not sent is kept.
+
+    References
+    ----------
+    S. U. Stich, J.-B. Cordonnier, M. Jaggi, "Sparsified SGD with Memory", NeurIPS 2018.
+
+    Examples
+    --------
+    >>> exchange = Randomk(workers=2, parameters=100, density=0.1).exchange(np.ones((2, 100), dtype=np.float32))
+    >>> float(exchange.update.sum()), exchange.schedule.bytes_sent()
+    (10.0, array([40., 40.]))
+    """
+
+    name = "randomk"
+    paper = "Stich et al., NeurIPS 2018, arXiv 1809.07599"
+    option_type = RandomkOptions
+    options: RandomkOptions
+
+    def _draw(self, *worker: int) -> Indices:
+        generator = stream(self.options.seed, "randomk", self.iteration, *worker)
+        return np.sort(generator.choice(self.parameters, self.k, replace=False, shuffle=False))
+
+    def _select(self, values: Values, worker: int) -> Indices:
+        return self._draw(worker)
+
+    def _selection_kernels(self) -> tuple[Kernel, ...]:
+        return ()
+
+    def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
+        if not self.options.shared:
+            return super()._communicate(corrected, gradients)
+        indices = self._draw()
+        update, sent = take_mean(corrected, indices)
+        k = indices.size
+        return Exchange(
+            update=update,
+            schedule=ALLREDUCE[self.options.collective](self.workers, k * self.wire.value_bytes),
+            selected=np.full(self.workers, k),
+            union=k,
+            sent=sent,
+            kernels=(Kernel("gather", k), Kernel("scatter", k, launches=2)),
+        )

@@ -1,0 +1,111 @@
+"""Top-k over all-gather: every worker sends its own k entries of largest magnitude.
+
+`Topk` takes them from the fused gradient, `LayerwiseTopk` (LWTopk) layer by layer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simnet.devices import Kernel
+from simnet.schedule import Schedule
+from sparsifier_models.base import in_turn
+from sparsifier_models.gathered import Gathered, GatheredOptions
+from sparsifier_models.selection import Indices, Values, top_k
+
+
+class Topk(Gathered):
+    """Top-k of the fused gradient, over all-gather (AG; elsewhere TopkA).
+
+    References
+    ----------
+    S. Tyagi, M. Swany, "Flexible Communication for Optimal Distributed Learning over Unpredictable Networks", IEEE
+    BigData 2023, section 3-D.
+
+    Examples
+    --------
+    >>> model = Topk(workers=2, parameters=4, density=0.5)
+    >>> exchange = model.exchange(np.array([[4, 3, 1, 0], [0, 5, 1, -8]], dtype=np.float32))
+    >>> exchange.update, exchange.stats["build_up"]
+    (array([ 2.,  4.,  0., -4.], dtype=float32), 1.5)
+    >>> model.residual
+    array([[0., 0., 1., 0.],
+           [0., 0., 1., 0.]], dtype=float32)
+    >>> exchange.schedule.bytes_sent()
+    array([16., 16.])
+    """
+
+    name = "topk"
+    paper = "Tyagi and Swany, IEEE BigData 2023, arXiv 2312.02493"
+
+    def _select(self, values: Values, worker: int) -> Indices:
+        return top_k(values, self.k)
+
+    def _selection_kernels(self) -> tuple[Kernel, ...]:
+        return (Kernel("topk", self.parameters),)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerwiseTopkOptions(GatheredOptions):
+    """Options of `LayerwiseTopk`; ``layers`` is not optional.
+
+    Parameters
+    ----------
+    fused : bool
+        Whether one all-gather carries the entries of all layers, as the cost model of the paper has it; else there is
+        one all-gather per layer.
+    """
+
+    fused: bool = True
+
+
+class LayerwiseTopk(Gathered):
+    """LWTopk: top-k of each layer, over all-gather.
+
+    Every layer keeps the same density, at least one entry: the k of all layers may exceed that of the fused gradient.
+
+    References
+    ----------
+    S. Tyagi, M. Swany, "Flexible Communication ...", IEEE BigData 2023, section 2-C3.
+
+    Examples
+    --------
+    >>> model = LayerwiseTopk(workers=1, parameters=4, density=0.5, layers=(2, 2))
+    >>> model.exchange(np.array([[4, 3, 1, 0]], dtype=np.float32)).update
+    array([4., 0., 1., 0.], dtype=float32)
+    """
+
+    name = "lwtopk"
+    paper = "Tyagi and Swany, IEEE BigData 2023, arXiv 2312.02493"
+    option_type = LayerwiseTopkOptions
+    options: LayerwiseTopkOptions
+
+    def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: object) -> None:
+        super().__init__(workers, parameters, density, **options)
+        if not self.layers:
+            raise ValueError("layers must be given: their sizes, in the order of the gradient")
+        self._starts = np.cumsum([0, *(size for _, size in self.layers)]).tolist()
+
+    @property
+    def k(self) -> int:
+        """Entries a worker is to select, over all layers."""
+        return sum(self._entries(size) for _, size in self.layers)
+
+    def _select(self, values: Values, worker: int) -> Indices:
+        chosen = [
+            start + top_k(values[start : start + size], self._entries(size))
+            for start, (_, size) in zip(self._starts, self.layers, strict=False)
+        ]
+        return np.concatenate(chosen)
+
+    def _selection_kernels(self) -> tuple[Kernel, ...]:
+        return tuple(Kernel("topk_layer", size) for _, size in self.layers)
+
+    def _allgather(self, entries: NDArray[np.int64]) -> Schedule:
+        if self.options.fused:
+            return super()._allgather(entries)
+        by_layer = [np.full(self.workers, self._entries(size)) for _, size in self.layers]
+        return in_turn(self.workers, *map(super()._allgather, by_layer))

@@ -1,0 +1,155 @@
+"""The clocks agree: on an idle, constant star the network takes exactly what the closed forms say."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import topologies
+from simnet import collectives, costs
+from simnet.network import Network
+
+EXACT = 1e-9
+POWERS = (2, 4, 8, 16, 32, 64)
+# alpha [s], beta [s/byte]: a WAN, a data centre, latency only in all but name, bandwidth only.
+STATES = ((50e-3, 8e-9), (1e-6, 4e-11), (1.0, 1e-15), (0.0, 8e-10))
+M, DENSITY = 46_758_048.0, 0.01
+
+DENSE = {
+    "parameter server": (costs.parameter_server, collectives.parameter_server),
+    "ring all-reduce": (costs.ring_allreduce, collectives.allreduce_ring),
+    "tree all-reduce": (costs.tree_allreduce, collectives.allreduce_tree),
+    "broadcast": (costs.broadcast, collectives.broadcast_binomial),
+    "reduce": (costs.broadcast, collectives.reduce_binomial),
+    "all-gather": (costs.allgather, collectives.allgather_recursive_doubling),
+    "recursive doubling": (costs.recursive_doubling_allreduce, collectives.allreduce_recursive_doubling),
+    "rabenseifner": (costs.rabenseifner_allreduce, collectives.allreduce_rabenseifner),
+    "reduce-scatter": (costs.ring_reduce_scatter, collectives.reduce_scatter_ring),
+    "ring all-gather": (costs.ring_allgather, collectives.allgather_ring),
+    "bruck all-gather": (costs.bruck_allgather, collectives.allgather_bruck),
+    "all-to-all": (costs.pairwise_alltoall, collectives.alltoall_pairwise),
+}
+ANY_NUMBER = [name for name in DENSE if "ring" in name or "scatter" in name or "bruck" in name or name == "all-to-all"]
+ANY_NUMBER += ["parameter server"]
+
+
+def allgather_of_pairs(N, nbytes):
+    """AG: every worker contributes its values and as many indices."""
+    return collectives.allgather_recursive_doubling(N, 2 * nbytes)
+
+
+def artopk_ring(N, nbytes):
+    """AR-Topk: one worker broadcasts its indices, the values at them are reduced by a ring."""
+    return collectives.broadcast_binomial(N, nbytes, root=N // 2).concat(collectives.allreduce_ring(N, nbytes))
+
+
+def artopk_tree(N, nbytes):
+    """AR-Topk: one worker broadcasts its indices, the values at them are reduced by a tree."""
+    return collectives.broadcast_binomial(N, nbytes, root=N // 2).concat(collectives.allreduce_tree(N, nbytes))
+
+
+SPARSE = {
+    "AG": (costs.topk_allgather, allgather_of_pairs),
+    "ART-ring": (costs.artopk_ring, artopk_ring),
+    "ART-tree": (costs.artopk_tree, artopk_tree),
+}
+
+
+def seconds_on_star(schedule, alpha, beta):
+    network = Network(topologies.star(schedule.n_ranks, latency=alpha, bandwidth=1 / beta))
+    return network.time(schedule).finish
+
+
+@pytest.mark.parametrize("N", POWERS)
+@pytest.mark.parametrize("name", DENSE)
+def test_textbook_schedules_at_powers_of_two(name, N):
+    cost, build = DENSE[name]
+    for alpha, beta in STATES:
+        expected = float(cost(alpha, beta, M, N))
+        assert seconds_on_star(build(N, M), alpha, beta) == pytest.approx(expected, rel=EXACT)
+
+
+@pytest.mark.parametrize("N", range(1, 18))
+@pytest.mark.parametrize("name", ANY_NUMBER)
+def test_those_that_hold_for_every_number_of_workers(name, N):
+    cost, build = DENSE[name]
+    for alpha, beta in STATES:
+        expected = float(cost(alpha, beta, M, N))
+        assert seconds_on_star(build(N, M), alpha, beta) == pytest.approx(expected, rel=EXACT)
+
+
+@pytest.mark.parametrize("N", POWERS)
+@pytest.mark.parametrize("name", SPARSE)
+def test_sparse_exchanges_of_the_paper(name, N):
+    cost, build = SPARSE[name]
+    for alpha, beta in STATES:
+        expected = float(cost(alpha, beta, M, DENSITY, N))
+        assert seconds_on_star(build(N, M * DENSITY), alpha, beta) == pytest.approx(expected, rel=EXACT)
+
+
+@pytest.mark.parametrize("N", POWERS)
+def test_var_selection(N):
+    for alpha, beta in STATES:
+        schedule = collectives.allgather_recursive_doubling(N, 4)
+        assert seconds_on_star(schedule, alpha, beta) == pytest.approx(
+            float(costs.var_overhead(alpha, beta, N)), rel=EXACT
+        )
+
+
+@settings(max_examples=25)
+@given(
+    st.floats(0, 1, allow_subnormal=False),
+    st.floats(1e-11, 1e-6),
+    st.floats(0, 1e9, allow_subnormal=False),
+    st.sampled_from([2, 4, 8]),
+    st.sampled_from(sorted(DENSE)),
+)
+def test_any_latency_bandwidth_and_size(alpha, beta, nbytes, N, name):
+    cost, build = DENSE[name]
+    expected = float(cost(alpha, beta, nbytes, N))
+    assert seconds_on_star(build(N, nbytes), alpha, beta) == pytest.approx(expected, rel=EXACT, abs=1e-15)
+
+
+@pytest.mark.parametrize("N", [2, 4, 8, 16])
+def test_reducing_takes_gamma_per_byte(N):
+    """With the work of reducing, as the textbook has it: ring (N - 1) / N M gamma, recursive doubling M gamma log N."""
+    alpha, beta, gamma = 1e-3, 8e-9, 3e-9
+    for build, plain, reduced in (
+        (collectives.allreduce_ring, costs.ring_allreduce, (N - 1) / N * M),
+        (collectives.reduce_scatter_ring, costs.ring_reduce_scatter, (N - 1) / N * M),
+        (collectives.allreduce_rabenseifner, costs.rabenseifner_allreduce, (N - 1) / N * M),
+        (collectives.allreduce_recursive_doubling, costs.recursive_doubling_allreduce, M * np.log2(N)),
+        (collectives.allreduce_tree, costs.tree_allreduce, M * np.log2(N)),
+    ):
+        expected = float(plain(alpha, beta, M, N)) + gamma * reduced
+        assert seconds_on_star(build(N, M, gamma=gamma), alpha, beta) == pytest.approx(expected, rel=EXACT)
+
+
+@pytest.mark.parametrize("segments", [1, 2, 7, 32])
+@pytest.mark.parametrize("N", [2, 5, 16])
+def test_pipelined_chain(N, segments):
+    """A chain of N broadcasts in N - 2 + segments rounds of one segment."""
+    alpha, beta = 1e-3, 8e-9
+    expected = (N - 2 + segments) * (alpha + M / segments * beta)
+    schedule = collectives.broadcast_tree(N, M, arity=1, segments=segments)
+    assert seconds_on_star(schedule, alpha, beta) == pytest.approx(expected, rel=EXACT)
+
+
+@pytest.mark.parametrize("arity", [2, 3])
+def test_kary_tree_shares_the_parents_link(arity):
+    """In a full k-ary tree of depth 2 each level takes alpha, and k messages over the link of a parent."""
+    N, alpha, beta = 1 + arity + arity**2, 1e-3, 8e-9
+    expected = 2 * (alpha + arity * M * beta)
+    for build in (collectives.broadcast_tree, collectives.reduce_tree):
+        assert seconds_on_star(build(N, M, arity=arity), alpha, beta) == pytest.approx(expected, rel=EXACT)
+    assert seconds_on_star(collectives.allreduce_tree(N, M, arity=arity), alpha, beta) == pytest.approx(
+        2 * expected, rel=EXACT
+    )
+
+
+def test_renamed_ranks_take_as_long():
+    turned = np.random.default_rng(3).permutation(8)
+    for _, build in DENSE.values():
+        schedule = build(8, M)
+        times = [seconds_on_star(one, 1e-3, 8e-9) for one in (schedule, schedule.embed(turned, 8))]
+        assert times[0] == pytest.approx(times[1], rel=EXACT)

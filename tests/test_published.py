@@ -1,0 +1,142 @@
+"""simnet's formulas and selector against the numbers of the AR-Topk paper."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from simnet import costs
+from validate import published
+
+LABELS = {"AG": "AG", "ART-Ring": "ART-ring", "ART-Tree": "ART-tree", "AR-Topk": "ART-ring"}
+CELL = ["model", "bandwidth_Gbps", "density"]
+
+
+class TestTableVI:
+    def test_all_108_formula_values_to_three_decimals(self):
+        table = published.table_vi()
+        assert len(table) == 108
+        np.testing.assert_allclose(table["formula_ms"], table["reference_ms"], rtol=0, atol=0.0005 + 1e-9)
+
+    def test_choice_equals_the_printed_best_in_all_36_cells(self):
+        table = published.table_vi()
+        cells = table.groupby(CELL, sort=False)
+        printed = table.loc[cells["published_ms"].idxmin()]
+        chosen = costs.best_collective(
+            printed["alpha_ms"] * 1e-3,
+            1 / (printed["bandwidth_Gbps"] * 1.25e8),
+            4 * printed["parameters"],
+            printed["density"],
+            printed["workers"],
+        )
+        assert len(printed) == 36
+        assert (chosen.label == printed["collective"]).all()
+        assert printed["collective"].value_counts().to_dict() == {"ART-ring": 22, "AG": 13, "ART-tree": 1}
+
+    def test_printed_cells_scatter_within_12_2_percent(self):
+        table = published.table_vi()
+        assert table["error"].abs().max() <= 0.122
+        assert table["error"].min() == pytest.approx(-0.070, abs=0.0005)
+        means = table["error"].abs().groupby(table["collective"]).mean()
+        np.testing.assert_allclose(means[["AG", "ART-ring", "ART-tree"]], [0.036, 0.023, 0.019], atol=0.0006)
+
+    def test_shipped_cells_are_the_sheets(self, shared):
+        table = published.table_vi()
+        sheet = pd.read_csv(shared / "papers" / "data" / "artopk_check_table6_vs_formula.csv")
+        assert table["collective"].tolist() == sheet["collective"].map(LABELS).tolist()
+        for ours, theirs in {
+            "model": "model",
+            "alpha_ms": "alpha_ms",
+            "bandwidth_Gbps": "bandwidth_Gbps",
+            "workers": "N",
+            "density": "CR",
+            "published_ms": "published_ms",
+            "reference_ms": "formula_ms_DERIVED",
+        }.items():
+            assert table[ours].tolist() == sheet[theirs].tolist()
+        np.testing.assert_allclose(100 * table["error"], sheet["rel_err_pct_DERIVED"], atol=0.0051)
+
+    def test_printed_best_is_the_papers_bold(self, shared):
+        table = published.table_vi()
+        best = table.loc[table.groupby(CELL, sort=False)["published_ms"].idxmin(), "collective"]
+        sheet = pd.read_csv(shared / "papers" / "data" / "artopk_table6_comm_time.csv")
+        assert best.tolist() == sheet["bold_best_in_paper"].map(LABELS).tolist()
+
+
+class TestTableII:
+    def test_ring_is_a_little_slower_than_the_formula(self):
+        ring = published.table_ii().query("collective == 'dense ring'")
+        assert len(ring) == 12
+        assert ring["error"].min() == pytest.approx(0.0007, abs=0.0001)
+        assert ring["error"].max() == pytest.approx(0.023, abs=0.0002)
+
+    def test_implied_compression_time_depends_on_size_and_density_only(self):
+        gather = published.table_ii().query("collective == 'AG'")
+        implied = (gather["published_ms"] - gather["formula_ms"]).groupby([gather["parameters"], gather["density"]])
+        assert implied.size().tolist() == [6, 6, 6, 6]
+        bounds = {(1e8, 0.1): (47, 58), (1e8, 0.001): (35, 36), (1e9, 0.1): (500, 545), (1e9, 0.001): (400, 420)}
+        for key, (low, high) in bounds.items():
+            assert low - 0.6 <= implied.min()[key]
+            assert implied.max()[key] <= high + 0.6
+
+    def test_shipped_cells_are_the_sheets(self, shared):
+        table = published.table_ii()
+        sheet = pd.read_csv(shared / "papers" / "data" / "artopk_check_table2_vs_formula.csv")
+        for collective, density, printed, formula in (
+            ("dense ring", 1, "RingAR_published_ms", "RingAR_formula_ms_DERIVED"),
+            ("AG", 0.1, "AG0.1_published_incl_compress_ms", "AG0.1_formula_comm_only_ms_DERIVED"),
+            ("AG", 0.001, "AG0.001_published_incl_compress_ms", "AG0.001_formula_comm_only_ms_DERIVED"),
+        ):
+            rows = table[(table["collective"] == collective) & (table["density"] == density)]
+            for ours, theirs in (("parameters", "tensor_params"), ("alpha_ms",) * 2, ("bandwidth_Gbps",) * 2):
+                assert rows[ours].tolist() == sheet[theirs].tolist()
+            assert rows["published_ms"].tolist() == sheet[printed].tolist()
+            np.testing.assert_allclose(rows["formula_ms"], sheet[formula], atol=0.05)
+
+
+class TestFig5:
+    def test_errors(self):
+        errors = published.fig_5().groupby("collective")["error"]
+        assert errors.size().to_dict() == {"AG": 16, "ART-ring": 16}
+        np.testing.assert_allclose(errors.min()[["AG", "ART-ring"]], [0.0013, 0.0036], atol=0.0001)
+        np.testing.assert_allclose(errors.max()[["AG", "ART-ring"]], [0.0155, 0.0241], atol=0.0001)
+
+    def test_six_workers_need_the_real_logarithm(self):
+        bar = published.fig_5().query("model == 'ResNet18' and collective == 'ART-ring' and workers == 6")
+        assert bar["formula_ms"].item() == pytest.approx(222.0, abs=0.05)
+
+    def test_shipped_bars_are_the_sheets(self, shared):
+        figure = published.fig_5()
+        sheet = pd.read_csv(shared / "papers" / "data" / "artopk_check_fig5_vs_formula.csv")
+        assert figure["collective"].tolist() == sheet["collective"].map(LABELS).tolist()
+        for ours, theirs in (("model",) * 2, ("workers", "N"), ("published_ms", "fig5_ms_digitized")):
+            assert figure[ours].tolist() == sheet[theirs].tolist()
+        formula = sheet["formula_ms_DERIVED(AG or ART-Ring, log2 real-valued)"]
+        np.testing.assert_allclose(figure["formula_ms"], formula, atol=0.051)
+
+
+class TestFig8:
+    def test_replay_gives_the_published_shares(self):
+        assert published.schedule_shares("C1") == {"AG": 5070, "ART-ring": 2718, "ART-tree": 2157}
+        assert published.schedule_shares("C2") == {"AG": 9165, "ART-ring": 378, "ART-tree": 402}
+        figure = published.fig_8()
+        np.testing.assert_allclose(figure["replayed_epochs"], figure["published_epochs"], atol=0.002)
+
+    @pytest.mark.parametrize(("warmup", "ring_epochs"), [(1, 12.97), (2, 13.94), (3, 14.91), (5, 16.86)])
+    def test_only_two_warmup_epochs_fit(self, warmup, ring_epochs):
+        shares = published.schedule_shares("C1", warmup_epochs=warmup)
+        assert shares["ART-ring"] / 195 == pytest.approx(ring_epochs, abs=0.006)
+
+    @pytest.mark.parametrize("config", ["C1", "C2"])
+    @pytest.mark.parametrize("model", ["ResNet18", "ResNet50", "AlexNet", "ViT"])
+    def test_every_step_is_counted(self, config, model):
+        assert sum(published.schedule_shares(config, model, steps_per_epoch=20).values()) == 51 * 20
+        assert sum(published.schedule_shares(config, model, warmup_epochs=0, steps_per_epoch=1).values()) == 51
+
+    def test_refusals(self):
+        with pytest.raises(ValueError, match="did you mean 'ResNet18'"):
+            published.schedule_shares("C1", "Resnet18")
+        with pytest.raises(ValueError, match="unknown network schedule 'C3'"):
+            published.schedule_shares("C3")
+        for options in ({"warmup_epochs": -1}, {"warmup_epochs": 52}, {"steps_per_epoch": 0}):
+            with pytest.raises(ValueError, match=r"must be >= 1 and warmup_epochs in 0\.\.51"):
+                published.schedule_shares("C1", **options)
