@@ -212,7 +212,7 @@ def load_device(name_or_path: str | Path) -> DeviceProfile:
     900000000000.0
     >>> load_device("v10")
     Traceback (most recent call last):
-    ValueError: there is no device profile 'v10' (nor is it a .yaml file): did you mean 'v100'? Allowed: cpu, ideal, v100
+    ValueError: there is no device profile 'v10' (nor a .yaml file): did you mean 'v100'? Allowed: cpu, ideal, v100
     """
     path = Path(name_or_path)
     if isinstance(name_or_path, Path) or path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
@@ -220,7 +220,7 @@ def load_device(name_or_path: str | Path) -> DeviceProfile:
     shipped = files("simnet") / "data" / "devices" / f"{path}.yaml"
     if str(path) not in device_names():
         known = nearest(str(path), device_names())
-        raise ValueError(f"there is no device profile {str(path)!r} (nor is it a .yaml file): {known}")
+        raise ValueError(f"there is no device profile {str(path)!r} (nor a .yaml file): {known}")
     return _profile(shipped.read_text(encoding="utf-8"), f"{path}.yaml")
 
 

@@ -62,8 +62,8 @@ class ARTopkOptions(Options):
     collective : {"ring", "tree"}
         How the values are reduced.
     monitored : bool
-        Whether compression gain and time of the broadcasting worker, one scalar each, are broadcast too, as the adaptive
-        script of the released code does.
+        Whether the broadcasting worker also broadcasts its compression gain and time, one scalar each, as in the
+        adaptive script of the released code.
     """
 
     selection: Literal["star", "var"] = "star"

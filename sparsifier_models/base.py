@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from simnet.devices import Kernel
 from simnet.schedule import Schedule
@@ -102,7 +102,7 @@ class Exchange:
         ``sent_norm``       (P,) ||g_c||
         ``residual_norm``   (P,) norm of what the worker kept
         ``global_error``    mean of ``residual_norm``
-        ``threshold``       (P,) smallest magnitude the worker sent; schemes that select by magnitude
+        ``threshold``       (P,) smallest magnitude a worker selected, or one number if only one selected
         ``broadcaster``     the worker whose indices all others take; schemes that have one
         ==================  =================================================================================
     """
@@ -353,6 +353,7 @@ class Sparsifier(ABC):
 
     def _restore_own(self, state: State) -> None:
         """Take back what `_own_state` returned; ValueError if it does not fit."""
+        assert not state, "a scheme with a state of its own takes it back"
 
     def _checked(self, value: Values, name: str) -> Values:
         if not isinstance(value, np.ndarray) or value.dtype != np.float32:

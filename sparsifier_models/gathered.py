@@ -90,12 +90,12 @@ class Gathered(Sparsifier):
         On the wire of the released code values and indices are gathered one after the other, followed by an all-reduce
         of one scalar, the compression gain.
         """
-        gather = ALLGATHERV[self.options.allgather]
+        gather, counts = ALLGATHERV[self.options.allgather], entries.astype(np.float64)
         if not self.wire.released:
-            return gather(entries * self.wire.entry_bytes)
+            return gather(counts * self.wire.entry_bytes)
         return in_turn(
             self.workers,
-            gather(entries * self.wire.value_bytes),
-            gather(entries * self.wire.index_bytes),
+            gather(counts * self.wire.value_bytes),
+            gather(counts * self.wire.index_bytes),
             collectives.allreduce_recursive_doubling(self.workers, self.wire.scalar_bytes),
         )

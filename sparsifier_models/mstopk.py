@@ -51,9 +51,9 @@ def bracket(magnitude: Values, k: int) -> tuple[float, float]:
 class MSTopk(Gathered):
     """MSTopk: threshold by 25 rounds of bisection on the fused gradient, over all-gather.
 
-    Everything above the upper threshold is sent; the rest up to k is a contiguous run, at a random offset, of the entries
-    in the band between both thresholds. With ``compat="released"`` the offset may be one too large, as in the
-    released code, and then k - 1 entries are sent.
+    All entries above the upper threshold are sent; the rest up to k is a contiguous run, at a random offset, of those
+    in the band between both thresholds. With ``compat="released"`` the offset may be one too large, as in the released
+    code, and then k - 1 entries are sent.
 
     References
     ----------

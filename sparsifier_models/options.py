@@ -6,7 +6,6 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -37,8 +36,8 @@ class Options:
     seed : int
         Seed of whatever the scheme draws, >= 0.
     layers : sequence of int or of (str, int)
-        Sizes, or names and sizes, of the layers in the order of the gradient. Needed by schemes that work on layers; for
-        others they make an error name the layer.
+        Sizes, or names and sizes, of the layers in the order of the gradient. Needed by schemes that work on layers;
+        for others they make an error name the layer.
 
     Examples
     --------
@@ -56,7 +55,7 @@ class Options:
     layers: Layers = ()
 
     def __post_init__(self) -> None:
-        for name, hint in _hints(type(self)).items():
+        for name, hint in get_type_hints(type(self)).items():
             value = getattr(self, name)
             if get_origin(hint) is Literal and value not in get_args(hint):
                 raise ValueError(f"there is no {name} {value!r}: {nearest(str(value), get_args(hint))}")
@@ -104,7 +103,7 @@ def named_layers(layers: Layers, parameters: int) -> tuple[tuple[str, int], ...]
     >>> named_layers([2, 3], 5)
     (('layer 0', 2), ('layer 1', 3))
     """
-    if isinstance(layers, str) or not isinstance(layers, Sequence | np.ndarray):
+    if not isinstance(layers, list | tuple):
         raise ValueError(f"layers must be a list of sizes, got {layers!r}")
     named = []
     for index, one in enumerate(layers):
@@ -126,8 +125,3 @@ def whole(value: object, name: str, low: int) -> int:
 def is_number(value: object) -> bool:
     """Whether `value` is a real number, and not a truth value."""
     return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-
-
-@cache
-def _hints(option_type: type[Options]) -> dict[str, Any]:
-    return get_type_hints(option_type)

@@ -65,9 +65,9 @@ class TestRefusals:
         with pytest.raises(ValueError, match=re.escape(message)):
             Round(*arguments)
 
-    @pytest.mark.parametrize("n_ranks", [0, -1])
+    @pytest.mark.parametrize("n_ranks", [0, -1, 2.5])
     def test_no_ranks(self, n_ranks):
-        with pytest.raises(ValueError, match="at least 1 rank"):
+        with pytest.raises(ValueError, match="n_ranks must be a whole number >= 1"):
             Schedule(n_ranks)
 
     def test_rank_outside(self):
@@ -85,8 +85,8 @@ class TestRefusals:
 
     @pytest.mark.parametrize("factor", [-1.0, np.nan])
     def test_scaled_by(self, factor):
-        with pytest.raises(ValueError, match="finite and >= 0"):
-            Schedule(2, [Round([0], [1], 1)]).scaled(factor)
+        with pytest.raises(ValueError, match="factor must be >= 0 and finite"):
+            Schedule(2, [Round([0], [1], 0)]).scaled(factor)
 
     @pytest.mark.parametrize(
         ("ranks", "n_ranks", "message"),

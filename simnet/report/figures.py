@@ -12,7 +12,7 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import matplotlib as mpl
 import numpy as np
@@ -149,8 +149,8 @@ def cumulative_time(iterations: pd.DataFrame, bound: str | None = None) -> Figur
         lag_name, lag_factor = _unit(max(most, -least), _HOURS)
         drawn = np.unique(np.linspace(0, len(ends[reference]) - 1, 2 * _BINS).astype(np.intp))
         for policy, end in ends.items():
-            _line(left, drawn + 1.0, end[drawn] / factor, **looks[policy])
-            _line(right, drawn + 1.0, behind[policy][drawn] / lag_factor, **looks[policy])
+            left.plot(drawn + 1, end[drawn] / factor, **looks[policy])
+            right.plot(drawn + 1, behind[policy][drawn] / lag_factor, **looks[policy])
         left.set_ylabel(f"simulated time [{name}]")
         right.set_ylabel(f"behind {_short(reference)} [{lag_name}]")
         left.set_ylim(bottom=0)
@@ -319,7 +319,7 @@ def _axis(iterations: pd.DataFrame) -> tuple[Callable[[pd.DataFrame], Floats], s
     network = [frame[["latency_s", "bandwidth_Bps"]].to_numpy() for frame in _by_policy(iterations).values()]
     if all(np.array_equal(one, network[0], equal_nan=True) for one in network):
         return lambda frame: frame["iteration"].to_numpy(dtype=np.float64), "iteration"
-    name, factor = _unit(float((iterations["start_s"] + iterations["iteration_s"]).max()), _HOURS)
+    name, factor = _unit(min(float(_elapsed(frame)[-1]) for frame in _by_policy(iterations).values()), _HOURS)
     return lambda frame: frame["start_s"].to_numpy() / factor, f"simulated time [{name}]"
 
 
@@ -378,7 +378,7 @@ def _elapsed(frame: pd.DataFrame) -> Floats:
 
 def _line(axes: Axes, x: Floats, y: Floats, *, band: bool = True, **look: Any) -> None:
     """Draw a line; a long one thinned to the means of equal stretches, with a band from least to greatest."""
-    step = "post" if look.get("drawstyle") == "steps-post" else None
+    step: Literal["post"] | None = "post" if look.get("drawstyle") == "steps-post" else None
     if len(x) > 2 * _BINS:
         starts = np.unique(np.searchsorted(x, np.linspace(x[0], x[-1], _BINS, endpoint=False)))
         if band:

@@ -197,14 +197,21 @@ def sentence(summary: Summary) -> str:
     if winner["tied_with"]:
         *others, last = [name, *winner["tied_with"]]
         result = f"{', '.join(others)} and {last} tied: {_duration(policies[name], each=True)}"
-        name = next((tied for tied in [*others, last] if policies[tied]["switch_count"]), name)
-        subject = name
+        name = subject = switching(summary) or name
     else:
         result = f"{name} {'took' if winner['runner_up'] is None else 'won:'} {_duration(policies[name])}"
         subject = "it"
     if winner["runner_up"] is not None and winner["margin_fraction"] is not None:
         result += f", {percent(winner['margin_fraction'])} less than {winner['runner_up']}, the runner-up"
     return f"{result}; {subject} {_changes(policies[name])}."
+
+
+def switching(summary: Summary) -> str | None:
+    """Return the policy whose changes of choice matter: the winner, or one tied with it; None if it made none."""
+    winner, policies = summary["winner"], summary["policies"]
+    if winner is None:
+        return None
+    return next((name for name in (winner["policy"], *winner["tied_with"]) if policies[name]["switch_count"]), None)
 
 
 def headings() -> tuple[str, ...]:
