@@ -69,5 +69,6 @@ def nearest(name: str, allowed: Iterable[str]) -> str:
     """
     names = sorted(allowed)
     listed = f"Allowed: {', '.join(names)}"
-    close = difflib.get_close_matches(name, names, n=1)
-    return f"did you mean '{close[0]}'? {listed}" if close else listed
+    folded = {one.casefold(): one for one in names}
+    close = difflib.get_close_matches(name.casefold(), folded, n=1)
+    return f"did you mean '{folded[close[0]]}'? {listed}" if close else listed

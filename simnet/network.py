@@ -426,10 +426,11 @@ class _Run:
         for schedule, ready in parts:
             if schedule.n_ranks != n_ranks:
                 raise ValueError(f"the schedules have {n_ranks} and {schedule.n_ranks} ranks")
-            if schedule.rounds:
-                ready_at = np.broadcast_to(np.asarray(ready, dtype=np.float64), n_ranks)
-                self._gates[len(self._rounds)] = ready_at.tolist()
-                self._rounds.extend(schedule.rounds)
+            # An empty schedule shares its gate with the next, or holds up the end.
+            index = len(self._rounds)
+            ready_at = np.broadcast_to(np.asarray(ready, dtype=np.float64), n_ranks)
+            self._gates[index] = np.maximum(ready_at, self._gates.get(index, 0.0)).tolist()
+            self._rounds.extend(schedule.rounds)
         plans = {key: _Plan(one, n_ranks) for key, one in {id(one): one for one in self._rounds}.items()}
         self._plans = [plans[id(one)] for one in self._rounds]
         self._offsets: list[int] = np.cumsum([0, *(len(one) for one in self._rounds)]).tolist()
@@ -495,12 +496,16 @@ class _Run:
                 if not self._inside[index]:
                     self._left.pop(index, None)
             index += 1
+            gate = self._gates[index][rank] if index in self._gates else now
             if index == len(self._plans):
                 self._at[rank] = index
-                self._leave_schedule(rank, now)
+                self._state[rank] = _State.GATED
+                if gate > now:
+                    self._clock.at(gate, self._leave_schedule, rank)
+                else:
+                    self._leave_schedule(rank, now)
                 return
             plan = self._plans[index]
-            gate = self._gates[index][rank] if index in self._gates else now
             if gate <= now and not plan.degree[rank] and not plan.compute[rank]:
                 continue
             self._at[rank] = index
@@ -543,6 +548,7 @@ class _Run:
         return not self._undelivered(index)[rank]
 
     def _leave_schedule(self, rank: int, now: float) -> None:
+        self._account(rank, now)
         self._state[rank] = _State.OUTSIDE
         self._finish[rank] = now
         self._running -= 1

@@ -21,11 +21,11 @@ from simnet.network import Messages, Network, Timing
 from simnet.policies import Candidate, Moment, Policy, probe_pairs
 from simnet.rng import stream
 from simnet.schedule import Floats
-from simnet.traces import GradientSource
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from simnet.traces import GradientSource
     from sparsifier_models import Exchange, Sparsifier
 
 Progress = Callable[[int], None]
@@ -193,10 +193,10 @@ class PolicyResult:
 
 
 class Bucket(NamedTuple):
-    """A stretch of the gradient that is exchanged on its own, and the share of the backward pass done when it is ready."""
+    """A stretch of the gradient that is exchanged on its own, and the share of the backward pass after which."""
 
     entries: slice
-    layers: tuple[int, ...]
+    layers: tuple[tuple[str, int], ...]
     ready: float
 
 
@@ -204,7 +204,7 @@ def buckets(source: GradientSource, overlap: Overlap | None) -> list[Bucket]:
     """Split a gradient into buckets, from the last layer to the first; one bucket without overlap."""
     sizes = [size for _, size in source.layers]
     if overlap is None:
-        return [Bucket(slice(0, source.parameters), tuple(sizes), 1.0)]
+        return [Bucket(slice(0, source.parameters), source.layers, 1.0)]
     ends = np.cumsum(sizes)
     found = []
     last = len(sizes)
@@ -212,7 +212,7 @@ def buckets(source: GradientSource, overlap: Overlap | None) -> list[Bucket]:
         entries = int(ends[last - 1] - ends[first] + sizes[first])
         if entries * source.scale * 4 >= overlap.bucket or first == 0:
             stretch = slice(int(ends[first]) - sizes[first], int(ends[last - 1]))
-            found.append(Bucket(stretch, tuple(sizes[first:last]), (len(sizes) - first) / len(sizes)))
+            found.append(Bucket(stretch, source.layers[first:last], (len(sizes) - first) / len(sizes)))
             last = first
     return found
 

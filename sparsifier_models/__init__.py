@@ -99,7 +99,7 @@ def create(name: str, workers: int, parameters: int, density: float = 1.0, **opt
     >>> create("artopk", workers=8, parameters=1000, selektion="var")
     Traceback (most recent call last):
     ValueError: artopk: there is no option 'selektion': did you mean 'selection'? Allowed: collective, compat, \
-error_feedback, index_bytes, layers, monitored, seed, selection, value_bytes, wire
+error_feedback, index_bytes, layers, monitored, scale, seed, selection, value_bytes, wire
     """
     found = scheme(name)
     try:

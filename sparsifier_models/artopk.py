@@ -118,9 +118,9 @@ class ARTopk(Sparsifier):
             update=update,
             schedule=self._schedule(broadcaster, k),
             selected=selected,
+            kernels=self._kernels(selected),
             union=k,
             sent=sent,
-            kernels=self._kernels(selected),
             stats=stats,
         )
 
@@ -162,7 +162,7 @@ class ARTopk(Sparsifier):
         if self.options.selection == "var":
             parts.append(collectives.allgather_recursive_doubling(self.workers, wire.scalar_bytes))
         if wire.released:
-            parts.append(broadcast(wire.index_bytes))
+            parts.append(broadcast(wire.count_bytes))
         parts.append(broadcast(k * wire.index_bytes))
         if self.options.monitored:
             parts += [broadcast(wire.scalar_bytes)] * 2

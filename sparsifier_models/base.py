@@ -51,13 +51,16 @@ class Wire:
     Parameters
     ----------
     value_bytes, index_bytes : float
-        Bytes of a value and of an index.
+        Bytes of the values and of the indices that one entry stands for (more than one at a `scale` above 1).
+    count_bytes : float
+        Bytes of a number of entries.
     released : bool
         Whether values and indices travel apart, with the further messages of the released code.
     """
 
     value_bytes: float
     index_bytes: float
+    count_bytes: float
     released: bool
 
     scalar_bytes: ClassVar[float] = 4.0
@@ -84,12 +87,12 @@ class Exchange:
         The messages that carried it.
     selected : ndarray of int64, shape (P,)
         Entries each worker selected itself.
+    kernels : tuple of Kernel
+        What each worker ran to select, pack and unpack; `simnet.devices.DeviceProfile.seconds` says how long it takes.
     union : int
         Number of entries in U.
     sent : ndarray of float64, shape (P,)
         Sum of squares of each worker's g_c.
-    kernels : tuple of Kernel
-        What each worker ran to select, pack and unpack; `simnet.devices.DeviceProfile.seconds` says how long it takes.
     stats : dict of str to float or ndarray of float64, shape (P,)
         Statistics; a scheme may add to them.
 
@@ -104,15 +107,16 @@ class Exchange:
         ``global_error``    mean of ``residual_norm``
         ``threshold``       (P,) smallest magnitude a worker selected, or one number if only one selected
         ``broadcaster``     the worker whose indices all others take; schemes that have one
+        ``criterion``       (P,) what the broadcaster was chosen by; AR-Topk with VAR
         ==================  =================================================================================
     """
 
     update: Values
     schedule: Schedule
     selected: NDArray[np.int64]
+    kernels: tuple[Kernel, ...]
     union: int
     sent: Floats
-    kernels: tuple[Kernel, ...]
     stats: Stats = field(default_factory=dict)
 
 
@@ -165,8 +169,13 @@ class Sparsifier(ABC):
         self.options = option_values(self.option_type, options)
         self.layers = named_layers(self.options.layers, self.parameters)
         released = self.options.wire == "released"
-        index_bytes = self.options.index_bytes or (8.0 if released else 4.0)
-        self.wire = Wire(float(self.options.value_bytes), float(index_bytes), released)
+        index_bytes = float(self.options.index_bytes or (8 if released else 4))
+        self.wire = Wire(
+            value_bytes=self.options.scale * float(self.options.value_bytes or 4),
+            index_bytes=self.options.scale * index_bytes,
+            count_bytes=index_bytes,
+            released=released,
+        )
         self.iteration = 0
         self._residual: Values | None = None
 
@@ -258,6 +267,7 @@ class Sparsifier(ABC):
             index = int(np.argmin(np.isfinite(exchange.update)))
             raise ValueError(f"the sum over the workers overflows float32 at index {index}")
 
+        exchange.kernels = tuple(one.scaled(self.options.scale) for one in exchange.kernels)
         keeps = self.keeps_residual and self.options.error_feedback
         kept = squared_norms(corrected) if keeps else np.zeros(self.workers)
         exchange.stats |= self._statistics(exchange, given, kept)

@@ -66,7 +66,7 @@ class Dense(Sparsifier):
             update=np.add.reduce(corrected, axis=0) / np.float32(self.workers),
             schedule=ALLREDUCE[self.options.algorithm](self.workers, self.parameters * self.wire.value_bytes),
             selected=np.full(self.workers, self.parameters),
+            kernels=(),
             union=self.parameters,
             sent=squared_norms(corrected),
-            kernels=(),
         )

@@ -73,14 +73,14 @@ class Gathered(Sparsifier):
             update=total / np.float32(self.workers),
             schedule=self._allgather(selected),
             selected=selected,
-            union=int(np.count_nonzero(touched)),
-            sent=sent,
             kernels=(
                 *self._selection_kernels(),
                 Kernel("gather", selected.astype(np.float64)),
                 Kernel("scatter", selected.astype(np.float64)),
                 Kernel("scatter", float(selected.sum())),
             ),
+            union=int(np.count_nonzero(touched)),
+            sent=sent,
             stats={"threshold": threshold},
         )
 

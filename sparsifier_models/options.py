@@ -30,7 +30,7 @@ class Options:
         Which messages travel. ``paper``: float32 values and int32 indices, nothing else. ``released``: as the released
         code sends them, with int64 indices, values and indices apart, and messages about messages.
     value_bytes, index_bytes : float
-        Width of a value and of an index, > 0. An index has 4, on the wire ``released`` 8, if not given.
+        Width of a value and of an index, > 0. If not given, 4 each, and 8 for an index on the wire ``released``.
     compat : {"paper", "released"}
         Which numbers result: those of the paper, or those of the released code where that differs, bugs included.
     seed : int
@@ -38,6 +38,10 @@ class Options:
     layers : sequence of int or of (str, int)
         Sizes, or names and sizes, of the layers in the order of the gradient. Needed by schemes that work on layers;
         for others they make an error name the layer.
+    scale : float
+        Entries of the model that each entry stands for, > 0: the logic runs on a sample of the gradient, while the
+        bytes of values and indices, and the entries that kernels go through, count so many times. Messages of fixed
+        size, such as a norm or a count, do not.
 
     Examples
     --------
@@ -48,11 +52,12 @@ class Options:
 
     error_feedback: bool = True
     wire: Literal["paper", "released"] = "paper"
-    value_bytes: float = 4.0
+    value_bytes: float | None = None
     index_bytes: float | None = None
     compat: Literal["paper", "released"] = "paper"
     seed: int = 0
     layers: Layers = ()
+    scale: float = 1.0
 
     def __post_init__(self) -> None:
         for name, hint in get_type_hints(type(self)).items():
@@ -65,6 +70,8 @@ class Options:
             width = getattr(self, name)
             if width is not None and not (is_number(width) and 0 < width < math.inf):
                 raise ValueError(f"{name} must be a number > 0, got {width!r}")
+        if not (is_number(self.scale) and 0 < self.scale < math.inf):
+            raise ValueError(f"scale must be a number > 0, got {self.scale!r}")
         whole(self.seed, "seed", 0)
 
 
@@ -81,7 +88,7 @@ def option_values(option_type: type[T], given: Mapping[str, Any]) -> T:
     >>> option_values(Options, {"sead": 1})
     Traceback (most recent call last):
     ValueError: there is no option 'sead': did you mean 'seed'? Allowed: compat, error_feedback, index_bytes, layers, \
-seed, value_bytes, wire
+scale, seed, value_bytes, wire
     """
     known = [one.name for one in dataclasses.fields(option_type)]
     for name in given:

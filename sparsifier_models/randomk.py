@@ -75,7 +75,7 @@ class Randomk(Gathered):
             update=update,
             schedule=ALLREDUCE[self.options.collective](self.workers, k * self.wire.value_bytes),
             selected=np.full(self.workers, k),
+            kernels=(Kernel("gather", k), Kernel("scatter", k, launches=2)),
             union=k,
             sent=sent,
-            kernels=(Kernel("gather", k), Kernel("scatter", k, launches=2)),
         )

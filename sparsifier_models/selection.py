@@ -1,7 +1,7 @@
 """The kernels that schemes share: exact top-k, threshold scan, norms, and averages over sparse selections.
 
-All of them are deterministic, to the bit: no result depends on the number of threads or on the order in which a
-partition happens to leave its elements.
+All of them are deterministic to the bit. No result depends on the number of threads or the processor, which the sums of
+a BLAS do, or on the order in which a partition happens to leave its elements.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 Values = NDArray[np.float32]
 Indices = NDArray[np.int64]
 
-# Blocks this short fit the cache, and the BLAS does not split them between threads.
+# Blocks this short stay in the cache while they are converted, squared and summed.
 _BLOCK = 8192
 
 
@@ -99,7 +99,7 @@ def squared_norm(values: Values) -> float:
     total = 0.0
     for start in range(0, values.size, _BLOCK):
         block = values[start : start + _BLOCK].astype(np.float64)
-        total += float(np.dot(block, block))
+        total += float(np.multiply(block, block, out=block).sum())
     return total
 
 

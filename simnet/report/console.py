@@ -2,42 +2,48 @@
 
 from __future__ import annotations
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.segment import Segments
 from rich.table import Table
 from rich.text import Text
 
 from simnet.report.summary import PHASES, Summary, headings, rows, sentence
 
 _LEFT = ("policy", "most used choice")
+# What a narrow terminal does without, first to last; the report has all of it.
+_SPARE = ((), PHASES, ("regret",), ("bytes sent",), ("most used choice",))
 
 
 def show(summary: Summary, console: Console) -> None:
     """Print the table and the sentence.
 
-    A terminal too narrow for all columns gets the table without the breakdown, which the report has as well; a file or
-    pipe gets long lines.
+    A terminal too narrow for all columns does without those that matter least; a file or pipe gets long lines.
     """
-    options = console.options.update(width=1_000)
-    table = summary_table(summary)
-    width = console.measure(table, options=options).maximum
-    if width > console.width and console.is_terminal:
-        table = summary_table(summary, leave_out=PHASES)
-    console.print(table, width=None if console.is_terminal else width, crop=False, soft_wrap=not console.is_terminal)
-    console.print(Text(sentence(summary), style="bold"), soft_wrap=True)
+    leave_out: tuple[str, ...] = ()
+    for names in _SPARE:
+        leave_out += names
+        table = summary_table(summary, leave_out)
+        width = console.measure(table, options=console.options.update(width=10_000)).maximum
+        if width <= console.width or not console.is_terminal:
+            break
+    lines = console.render(table, console.options.update(width=max(width, console.width)))
+    console.print(Segments(lines), crop=False, soft_wrap=True)
+    console.print(Text(sentence(summary), style="bold"), soft_wrap=not console.is_terminal)
 
 
 def summary_table(summary: Summary, leave_out: tuple[str, ...] = ()) -> Table:
     """Return one row per policy, the fastest first, without the columns named in `leave_out`."""
     winner, names = summary["winner"], headings()
     best = () if winner is None else (winner["policy"], *winner["tied_with"])
-    table = Table(title=Text(summary["scenario"]["name"]), title_justify="left")
+    table = Table(title=Text(summary["scenario"]["name"]), title_justify="left", box=SIMPLE_HEAD)
     for name in names:
         if name not in leave_out:
-            table.add_column(name, justify="left" if name in _LEFT else "right")
+            heading = "\n".join(name.rsplit(" ", 1))
+            table.add_column(heading, justify="left" if name in _LEFT else "right", no_wrap=True)
     for cells in rows(summary):
         style = "bold" if cells[0] in best else "dim" if cells[0] == summary["bound"] else ""
         # Text, not str: a name such as "[red]" is a name, no markup.
-        table.add_row(
-            *(Text(cell) for cell, name in zip(cells, names, strict=True) if name not in leave_out), style=style
-        )
+        shown = [Text(cell) for cell, name in zip(cells, names, strict=True) if name not in leave_out]
+        table.add_row(*shown, style=style)
     return table

@@ -17,11 +17,12 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
 from simnet.report.summary import PHASES
@@ -94,6 +95,7 @@ def render(iterations: pd.DataFrame, bound: str | None = None) -> list[Plot]:
     plots = []
     for draw, title, explanation in _FIGURES:
         figure = draw(iterations, bound)
+        _settle(figure)
         plots.append(Plot(draw.__name__, title, explanation, _saved(figure, "png"), _saved(figure, "svg")))
     return plots
 
@@ -118,13 +120,14 @@ def iteration_time(iterations: pd.DataFrame, bound: str | None = None) -> Figure
         top.set_ylabel(f"iteration time [{name}]")
         _scale(top, shown["iteration_s"].to_numpy() / factor)
         _note(top, [policy for policy, frame in frames.items() if _end(frame, position) > last], frames)
-        _weather(middle, shown, position, "bandwidth_Bps", "bandwidth", _BITS)
-        _weather(bottom, shown, position, "latency_s", "latency", _SECONDS)
+        _weather(middle, shown, position, last, "bandwidth_Bps", "bandwidth", _BITS)
+        _weather(bottom, shown, position, last, "latency_s", "latency", _SECONDS)
         bottom.set_xlabel(label)
+        bottom.xaxis.set_major_locator(MaxNLocator(9, integer=label == "iteration"))
         bottom.set_xlim(float(position(shown).min()), last)
         figure.align_ylabels()
         handles = _handles(looks, {policy: _short(policy) for policy in looks})
-        figure.legend(handles=handles, loc="outside upper left", ncols=min(len(handles), 6))
+        _legend_above(figure, handles)
     return figure
 
 
@@ -159,6 +162,7 @@ def cumulative_time(iterations: pd.DataFrame, bound: str | None = None) -> Figur
             right.set_ylim(least / lag_factor - margin, most / lag_factor + margin)
         for axes in (left, right):
             axes.set_xlabel("iterations done")
+            axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         # From the slowest down, as the lines end.
         totals = {
             policy: f"{_short(policy)}\n{format_seconds(float(ends[policy][-1]))}" for policy in reversed(ranking)
@@ -197,7 +201,7 @@ def breakdown(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
         axes.margins(x=0.12)
         axes.set_xlim(left=0)
         handles = [Patch(color=_PHASE_COLOURS[phase], label=phase) for phase in PHASES]
-        figure.legend(handles=handles, loc="outside upper left", ncols=len(PHASES))
+        _legend_above(figure, handles)
     return figure
 
 
@@ -224,14 +228,15 @@ def choices(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
         strips.grid(visible=False, axis="y")
         strips.tick_params(axis="y", length=0)
         strips.spines["left"].set_visible(False)
-        _weather(middle, shown, position, "bandwidth_Bps", "bandwidth", _BITS)
-        _weather(bottom, shown, position, "latency_s", "latency", _SECONDS)
+        _weather(middle, shown, position, last, "bandwidth_Bps", "bandwidth", _BITS)
+        _weather(bottom, shown, position, last, "latency_s", "latency", _SECONDS)
         bottom.set_xlabel(label)
+        bottom.xaxis.set_major_locator(MaxNLocator(9, integer=label == "iteration"))
         bottom.set_xlim(float(position(shown).min()), last)
         figure.align_ylabels([middle, bottom])
         seen = {choice for frame in changing.values() for choice in frame["choice"]}
         handles = [Patch(color=colours[choice], label=_short(choice)) for choice in labels if choice in seen]
-        figure.legend(handles=handles, loc="outside upper left", ncols=min(len(handles), 6))
+        _legend_above(figure, handles)
     return figure
 
 
@@ -246,7 +251,8 @@ _FIGURES: tuple[tuple[Callable[[pd.DataFrame, str | None], Figure], str, str], .
         cumulative_time,
         "Cumulative time",
         "Left: simulated time after each iteration, the total in the legend. Right: how far each policy was behind the "
-        "bound (or, without one, the fastest policy) by then; where a line climbs, the policy is losing time.",
+        "bound (or, without one, the fastest policy) by then; where a line climbs, the policy is losing time. One that "
+        "is more than twice as slow as the fastest leaves the picture.",
     ),
     (
         breakdown,
@@ -270,6 +276,19 @@ def _style() -> Iterator[None]:
         mpl.rcParams.update(_STYLE)
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         yield
+
+
+def _settle(figure: Figure) -> None:
+    """Lay the figure out for good, on round coordinates.
+
+    The solver under matplotlib's layout goes by addresses in memory; its last bits differ from run to run.
+    """
+    with _style():
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")
+        for axes in figure.axes:
+            left, bottom, width, height = (round(value, 5) for value in axes.get_position().bounds)
+            axes.set_position((left, bottom, width, height))
 
 
 def _saved(figure: Figure, kind: str) -> bytes:
@@ -387,18 +406,20 @@ def _line(axes: Axes, x: Floats, y: Floats, *, band: bool = True, **look: Any) -
         lengths = np.diff(np.append(starts, len(x)))
         x = x[starts] if step else np.add.reduceat(x, starts) / lengths
         y = np.add.reduceat(y, starts) / lengths
-    axes.plot(x, y, marker="o" if len(x) == 1 else None, **look)
+    alone = len(x) == 1
+    axes.plot(x, y, marker="o" if alone else None, clip_on=not alone, **look)
 
 
 def _weather(
     axes: Axes,
     iterations: pd.DataFrame,
     position: Callable[[pd.DataFrame], Floats],
+    last: float,
     column: str,
     what: str,
     units: Sequence[tuple[str, float]],
 ) -> None:
-    """Draw one property of the network, as all policies together have met it."""
+    """Draw one property of the network, as all policies together have met it, up to the end of the axis."""
     x, y = position(iterations), iterations[column].to_numpy(dtype=np.float64)
     order = np.argsort(x, kind="stable")
     order = order[np.isfinite(y[order])]
@@ -406,6 +427,7 @@ def _weather(
     y = y[order][first]
     name, factor = _unit(float(y.max()) if len(y) else 1.0, units)
     if len(y):
+        x, y = np.append(x, last), np.append(y, y[-1])
         _line(axes, x, y / factor, color=_WEATHER_COLOUR, linewidth=1.2, drawstyle="steps-post")
         axes.set_ylim(0, 1.12 * float(y.max()) / factor or 1.0)
     axes.set_ylabel(f"{what}\n[{name}]")
@@ -430,6 +452,11 @@ def _handles(looks: Mapping[str, Mapping[str, Any]], labels: Mapping[str, str]) 
     ]
 
 
+def _legend_above(figure: Figure, handles: Sequence[Artist]) -> None:
+    longest = max(len(str(handle.get_label())) for handle in handles)
+    figure.legend(handles=handles, loc="outside upper left", ncols=min(len(handles), max(1, 120 // (longest + 8))))
+
+
 def _unit(largest: float, units: Sequence[tuple[str, float]]) -> tuple[str, float]:
     """Return the largest unit in which `largest` is at least 2, or the smallest unit."""
     fitting = (unit for unit in units if math.isfinite(largest) and largest >= 2 * unit[1])
@@ -437,4 +464,5 @@ def _unit(largest: float, units: Sequence[tuple[str, float]]) -> tuple[str, floa
 
 
 def _short(name: str) -> str:
+    name = " ".join(name.split())
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 1]}\u2026"

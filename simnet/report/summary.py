@@ -20,7 +20,7 @@ from simnet.units import format_bandwidth, format_bytes, format_seconds
 PHASES = ("compute", "select", "communicate", "wait")
 """Where the time of an iteration goes; the frames' columns are these names with ``_s``."""
 
-MAX_SWITCHES = 100
+MAX_SWITCHES = 50
 """Changes of choice that the summary lists per policy; all of them are counted."""
 
 _DIGITS = 9
@@ -197,13 +197,14 @@ def sentence(summary: Summary) -> str:
     if winner["tied_with"]:
         *others, last = [name, *winner["tied_with"]]
         result = f"{', '.join(others)} and {last} tied: {_duration(policies[name], each=True)}"
-        name = subject = switching(summary) or name
+        changed = switching(summary)
+        story = "none of them changed its choice" if changed is None else f"{changed} {_changes(policies[changed])}"
     else:
         result = f"{name} {'took' if winner['runner_up'] is None else 'won:'} {_duration(policies[name])}"
-        subject = "it"
+        story = f"it {_changes(policies[name])}"
     if winner["runner_up"] is not None and winner["margin_fraction"] is not None:
         result += f", {percent(winner['margin_fraction'])} less than {winner['runner_up']}, the runner-up"
-    return f"{result}; {subject} {_changes(policies[name])}."
+    return f"{result}; {story}."
 
 
 def switching(summary: Summary) -> str | None:
@@ -234,9 +235,9 @@ def rows(summary: Summary) -> list[tuple[str, ...]]:
 
 
 def ranking(summary: Summary) -> list[str]:
-    """Return the policies, the fastest first; the bound before policies as fast."""
+    """Return the policies, the fastest first; among equals the bound, then by name."""
     policies, bound = summary["policies"], summary["bound"]
-    return sorted(policies, key=lambda name: (policies[name]["simulated_s"], name != bound))
+    return sorted(policies, key=lambda name: (policies[name]["simulated_s"], name != bound, name))
 
 
 def percent(fraction: float, sign: str = "") -> str:
@@ -302,8 +303,7 @@ def _switches(frame: pd.DataFrame, switched: NDArray[np.intp]) -> list[Switch]:
 def _winner(seconds: Mapping[str, float]) -> Winner | None:
     if not seconds:
         return None
-    # sorted() is stable: among equals the order of the scenario decides.
-    ordered = sorted(seconds, key=lambda name: seconds[name])
+    ordered = sorted(seconds, key=lambda name: (seconds[name], name))
     first = ordered[0]
     tied = [name for name in ordered[1:] if seconds[name] == seconds[first]]
     rest = ordered[1 + len(tied) :]
@@ -330,7 +330,7 @@ def _row(summary: Summary, name: str) -> tuple[str, ...]:
         lost = "the bound"
     else:
         lost = "-" if regret is None else f"{format_seconds(regret['seconds'])} ({percent(regret['fraction'], '+')})"
-    choice, count = next(iter(one["choices"].items()))
+    choice, count = max(one["choices"].items(), key=lambda item: item[1])
     return (
         name,
         format_seconds(one["simulated_s"]),

@@ -8,6 +8,7 @@ since transfers that share a link overlap in any way.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +22,7 @@ LinkNames: TypeAlias = Callable[[int, int], Sequence[str]]
 """Names of the links on the route from one rank to another."""
 
 _NS = 1_000_000_000
-# Track numbers are unique in the file: a viewer takes two threads of one number for one thread.
+# Track numbers are unique in the file, since viewers may take two threads of one number for one thread.
 _TRACKS_PER_POLICY = 1_000_000
 
 
@@ -72,19 +73,19 @@ def write_timeline(
     route = _memoised(links)
     policies = list(dict.fromkeys([*spans["policy"], *messages["policy"]]))
     names: list[dict[str, Any]] = []
-    events: list[tuple[int, int, dict[str, Any]]] = []
+    events: list[dict[str, Any]] = []
+    numbers = itertools.count(1)
     for pid, policy in enumerate(policies, start=1):
         own = _Kept(spans[spans["policy"] == policy], messages[messages["policy"] == policy])
         kept = _within(own, route, max_events // len(policies))
         tracks = _Tracks(pid, str(policy))
-        drawn = (*_rank_events(kept.spans, tracks), *_link_events(kept.messages, tracks, route))
-        events += [(round(1000 * event["ts"]), -round(1000 * event.get("dur", 0)), event) for event in drawn]
+        events += _rank_events(kept.spans, tracks)
+        events += _link_events(kept.messages, tracks, route, numbers)
         names += tracks.names
-    # Longer events first among those that start together, so that the outer one of two that nest comes first.
-    events.sort(key=lambda one: one[:2])
+    events.sort(key=lambda event: event["ts"])
     stream.write(b'{"displayTimeUnit":"ms","traceEvents":[')
     separator = b"\n"
-    for event in (*names, *(one[2] for one in events)):
+    for event in (*names, *events):
         stream.write(separator + json.dumps(event, separators=(",", ":"), sort_keys=True).encode())
         separator = b",\n"
     stream.write(b"\n]}\n")
@@ -116,7 +117,7 @@ class _Tracks:
 
 def _rank_events(spans: pd.DataFrame, tracks: _Tracks) -> Iterator[dict[str, Any]]:
     ordered = spans.assign(start=_ns(spans["start_s"]), finish=_ns(spans["finish_s"])).sort_values(
-        ["worker", "start", "finish"], ascending=[True, True, False], kind="stable"
+        ["worker", "start", "finish"], kind="stable"
     )
     ends: dict[int, list[int]] = defaultdict(list)
     columns = (ordered[name].tolist() for name in ("worker", "start", "finish", "what", "iteration"))
@@ -127,7 +128,9 @@ def _rank_events(spans: pd.DataFrame, tracks: _Tracks) -> Iterator[dict[str, Any
         if lane == len(lanes):
             lanes.append(start)
         start = max(start, lanes[lane])
-        lanes[lane] = finish = max(finish, start)
+        lanes[lane] = max(finish, start)
+        if finish <= start:
+            continue
         yield {
             "ph": "X",
             "cat": "rank",
@@ -140,19 +143,18 @@ def _rank_events(spans: pd.DataFrame, tracks: _Tracks) -> Iterator[dict[str, Any
         }
 
 
-def _link_events(messages: pd.DataFrame, tracks: _Tracks, route: LinkNames) -> Iterator[dict[str, Any]]:
+def _link_events(
+    messages: pd.DataFrame, tracks: _Tracks, route: LinkNames, numbers: Iterator[int]
+) -> Iterator[dict[str, Any]]:
     fields = ("iteration", "round", "phase", "src", "dst", "nbytes_B")
     columns = (messages[name].tolist() for name in fields)
     times = (_ns(messages["start_s"]).tolist(), _ns(messages["finish_s"]).tolist())
-    number = 0
     for start, finish, *values in zip(*times, *columns, strict=True):
         arguments = dict(zip(fields, values, strict=True))
         for link in route(arguments["src"], arguments["dst"]):
             name = f"link {link}"
-            number += 1
             # Viewers draw asynchronous events of one name on one track.
-            common = {"cat": "link", "name": name, "pid": tracks.pid, "tid": tracks[name]}
-            common["id"] = f"0x{tracks.pid * _TRACKS_PER_POLICY + number:x}"
+            common = {"cat": "link", "name": name, "id": f"{next(numbers):#x}", "pid": tracks.pid, "tid": tracks[name]}
             yield {"ph": "b", "ts": start / 1000, "args": arguments, **common}
             yield {"ph": "e", "ts": max(start, finish) / 1000, **common}
 

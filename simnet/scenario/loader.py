@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import reprlib
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TypeAlias
 
@@ -16,7 +16,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from simnet.errors import InputError, nearest
+from simnet.errors import InputError
 
 MAX_BYTES = 256 * 2**10
 """The largest scenario file that is read."""
@@ -44,7 +44,7 @@ class Place(NamedTuple):
 
 
 class Document:
-    """The values of a scenario and where each was written.
+    r"""The values of a scenario and where each was written.
 
     Parameters
     ----------
@@ -60,14 +60,14 @@ class Document:
 
     Examples
     --------
-    >>> document = Document("name: a\\njob:\\n  iterations: 3\\n", "a.yaml")
+    >>> document = Document("name: a\njob:\n  iterations: 3\n", "a.yaml")
     >>> document.data
     {'name': 'a', 'job': {'iterations': 3}}
     >>> document.set("job.iterations=4")
-    >>> print(document.problem(("job", "iterations"), "is odd")), print(document.problem(("name",), "is short"))
+    >>> print(document.problem(("job", "iterations"), "is odd"))
     --set job.iterations=4: job.iterations: is odd
+    >>> print(document.problem(("name",), "is short"))
     a.yaml:1: name: is short
-    (None, None)
     """
 
     def __init__(self, text: str, file: str) -> None:
@@ -75,7 +75,9 @@ class Document:
         self._places: dict[Loc, Place] = {}
         data = _Reader(file, self._places).read(text)
         if not isinstance(data, dict):
-            raise InputError(f"must be a mapping with fields such as 'workers: 8', got {shown(data)}", file=file, line=1)
+            raise InputError(
+                f"must be a mapping with fields such as 'workers: 8', got {shown(data)}", file=file, line=1
+            )
         self.data: dict[str, Any] = data
 
     def set(self, assignment: str) -> None:
@@ -112,19 +114,71 @@ class Document:
         self._places[("seed",)] = Place(f"--seed {seed}", None)
 
     def problem(self, loc: Sequence[str | int], message: str) -> InputError:
-        """Return the error that the value at `loc` is wrong, or missing, with file, line and field."""
-        node: Any = self.data
-        known: Loc = ()
-        for key in loc:
-            if (isinstance(node, dict) and key in node) or (isinstance(node, list) and key in range(len(node))):
-                known, node = (*known, key), node[key]
-            else:
-                break
-        field = known if not isinstance(node, dict) else (*known, *loc[len(known) : len(known) + 1])
+        """Return the error that the value at `loc` is wrong, or missing, with file, line and field.
+
+        Where the way to it leads through what is not written, the error is at the last part that is.
+        """
+        known, node, beyond = self._follow(loc)
+        field = (*known, *beyond[:1]) if isinstance(node, dict) else known
         while known not in self._places:
             known = known[:-1]
         file, line = self._places[known]
         return InputError(message, file=file, line=line, field=dotted(field) or None)
+
+    def found(self, loc: Sequence[str | int], default: object = None) -> object:
+        """Return the value as it is written at `loc`, or `default` if none is."""
+        _, node, beyond = self._follow(loc)
+        return default if beyond else node
+
+    def _follow(self, loc: Sequence[str | int]) -> tuple[Loc, Any, Loc]:
+        """Return how far `loc` leads, what is there, and the rest of it; tags such as ``<list>`` are passed over."""
+        node: Any = self.data
+        known: Loc = ()
+        beyond: Loc = ()
+        for key in loc:
+            if isinstance(key, str) and key.startswith("<"):
+                continue
+            inside = (isinstance(node, dict) and key in node) or (isinstance(node, list) and key in range(len(node)))
+            if beyond or not inside:
+                beyond = (*beyond, key)
+            else:
+                known, node = (*known, key), node[key]
+        return known, node, beyond
+
+
+class Findings:
+    """What is wrong with a document, collected so that all of it can be said at once."""
+
+    def __init__(self, document: Document) -> None:
+        self._document = document
+        self._found: list[InputError] = []
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+    def add(self, loc: Loc, message: str) -> None:
+        """Note that the value at `loc` is wrong."""
+        self.take(self._document.problem(loc, message))
+
+    def take(self, error: InputError) -> None:
+        """Note an error; the same one a second time is dropped."""
+        if str(error) not in map(str, self._found):
+            self._found.append(error)
+
+    def at(self, *loc: str | int) -> _At:
+        """Return a context that notes a refusal by what is called within as a refusal of the value at `loc`."""
+        return _At(self, self._document, loc)
+
+    def refuse(self) -> None:
+        """Raise what was found as one error, a line each, in the order of the file; nothing if there is nothing."""
+        found = sorted(self._found, key=lambda one: (one.file or "", one.line or 0))
+        if len(found) == 1:
+            raise found[0]
+        if found:
+            lines = [str(one) for one in found[:MAX_SHOWN]]
+            if len(found) > MAX_SHOWN:
+                lines.append(f"... and {len(found) - MAX_SHOWN} more")
+            raise InputError("\n  ".join([f"{len(found)} problems", *lines]))
 
 
 def read(path: str | Path) -> Document:
@@ -147,18 +201,9 @@ def read(path: str | Path) -> Document:
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", file=name) from None
     except UnicodeDecodeError as error:
-        raise InputError(f"is not UTF-8 text: byte {error.start} is 0x{error.object[error.start]:02x}", file=name) from None
-
-
-def refuse(problems: Iterable[InputError]) -> NoReturn:
-    """Raise the problems found as one error, a line each, in the order of the file."""
-    found = sorted(problems, key=lambda one: (one.file or "", one.line or 0))
-    if len(found) == 1:
-        raise found[0]
-    lines = [str(one) for one in found[:MAX_SHOWN]]
-    if len(found) > MAX_SHOWN:
-        lines.append(f"... and {len(found) - MAX_SHOWN} more")
-    raise InputError("\n  ".join([f"{len(found)} problems", *lines]))
+        raise InputError(
+            f"is not UTF-8 text: byte {error.start} is 0x{error.object[error.start]:02x}", file=name
+        ) from None
 
 
 def dotted(loc: Sequence[str | int]) -> str:
@@ -175,6 +220,25 @@ def dotted(loc: Sequence[str | int]) -> str:
 def shown(value: object) -> str:
     """Return a value found, in a length that fits a message."""
     return "nothing" if value is None else reprlib.repr(value)
+
+
+class _At:
+    """See `Findings.at`."""
+
+    def __init__(self, findings: Findings, document: Document, loc: Loc) -> None:
+        self._findings, self._document, self._loc = findings, document, loc
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
+        if isinstance(error, InputError):
+            # It stands in another file, such as a trace; say who asked for that.
+            asked = str(self._document.problem(self._loc, "")).removesuffix(": ")
+            self._findings.take(InputError(f"{error} (needed by {asked})"))
+        elif isinstance(error, ValueError | OverflowError):
+            self._findings.add(self._loc, str(error))
+        return error is None or isinstance(error, InputError | ValueError | OverflowError)
 
 
 def _step(node: Any, parts: list[str], loc: Loc, option: str) -> tuple[str | int, int]:
@@ -227,7 +291,9 @@ class _Reader:
             message = " ".join(str(part) for part in (error.context, error.problem) if part)
             raise InputError(f"is not YAML: {message}", file=self._file, line=mark.line + 1 if mark else None) from None
         except Exception as error:  # the parser has further ways of giving up on what is not YAML
-            raise InputError(f"is not YAML: {str(error).splitlines()[0] if str(error) else error!r}", file=self._file) from None
+            raise InputError(
+                f"is not YAML: {str(error).splitlines()[0] if str(error) else error!r}", file=self._file
+            ) from None
         return node
 
     def _value(self, node: Node, loc: Loc) -> Any:

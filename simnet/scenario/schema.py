@@ -6,16 +6,19 @@ choice of kinds, the kind is the key: ``topology: {star: {...}}``. Written out a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import Annotated, Any, Generic, Literal, Self, TypeAlias, TypeVar
 
 from pydantic import (
     AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Discriminator,
     Field,
     PlainSerializer,
+    Tag,
     WithJsonSchema,
     model_validator,
 )
@@ -23,19 +26,20 @@ from pydantic import (
 from simnet import units
 from simnet.policies import Aggregate
 
-
-def _written(value: float, read: Callable[[units.Quantity], float], scales: Iterable[tuple[str, float]]) -> str:
-    """Return a quantity as text that reads back as exactly the same number."""
-    for unit, scale in scales:
-        text = f"{value / scale:.12g} {unit}"
-        if 1 <= value / scale < 1000 and "e" not in text and read(text) == value:
-            return text
-    return f"{value!r} {next(iter(scales))[0]}"
-
-
 _TIMES = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("min", 60.0), ("h", 3600.0), ("d", 86400.0))
 _SIZES = (("B", 1.0), ("KiB", 2.0**10), ("MiB", 2.0**20), ("GiB", 2.0**30), ("kB", 1e3), ("MB", 1e6), ("GB", 1e9))
 _RATES = (("B/s", 1.0), ("Gbit/s", 1.25e8), ("Mbit/s", 1.25e5), ("kbit/s", 125.0), ("Tbit/s", 1.25e11))
+
+
+def _written(value: float, read: Callable[[units.Quantity], float], scales: Sequence[tuple[str, float]]) -> str:
+    """Return a quantity as text that reads back as exactly the same number."""
+    if value == 0:
+        return f"0 {scales[0][0]}"
+    for unit, scale in scales:
+        text = f"{value / scale:.12g} {unit}"
+        if 1 <= value / scale < 1000 and read(text) == value:
+            return text
+    return f"{value!r} {scales[0][0]}"
 
 
 def _schema(description: str, *examples: str, **more: float | str) -> WithJsonSchema:
@@ -70,6 +74,12 @@ def _label(value: str) -> str:
     return value
 
 
+def _file_name(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_+-][A-Za-z0-9 ._+-]{0,39}", value) or value != value.strip():
+        raise ValueError(f"must be 1 to 40 letters, digits, blanks or ._+-, got {value[:45]!r}")
+    return value
+
+
 Seconds: TypeAlias = Annotated[
     float,
     BeforeValidator(units.seconds),
@@ -101,6 +111,7 @@ Density: TypeAlias = Annotated[
 Count: TypeAlias = Annotated[int, Field(ge=1)]
 Host: TypeAlias = Annotated[int, Field(ge=0)]
 Label: TypeAlias = Annotated[str, AfterValidator(_label)]
+FileName: TypeAlias = Annotated[str, AfterValidator(_file_name)]
 File: TypeAlias = Annotated[str, AfterValidator(_file)]
 
 POSITIVE = Field(gt=0)
@@ -126,9 +137,14 @@ class OneOf(Part):
         return {key: {} if one is None else one for key, one in value.items()} if isinstance(value, dict) else value
 
     @model_validator(mode="after")
-    def _exactly_one(self) -> Self:
+    def _only_one(self) -> Self:
         _exactly_one(self, field_names(type(self)))
         return self
+
+    @property
+    def choice(self) -> tuple[str, Any]:
+        """The kind and its parameters."""
+        return next((kind, part) for kind, part in self if part is not None)
 
 
 def field_names(part: type[BaseModel]) -> list[str]:
@@ -136,8 +152,21 @@ def field_names(part: type[BaseModel]) -> list[str]:
     return [field.alias or name for name, field in part.model_fields.items()]
 
 
+def _either(**kinds: str) -> Discriminator:
+    """Choose between kinds of values by the type of what is given: `scalar`, `list` or `mapping` to a tag.
+
+    Tags are written in angle brackets, so that no error takes them for fields.
+    """
+
+    def tag(value: object) -> str:
+        kind = "list" if isinstance(value, list) else "mapping" if isinstance(value, dict | BaseModel) else "scalar"
+        return kinds.get(kind) or next(iter(kinds.values()))
+
+    return Discriminator(tag)
+
+
 def _exactly_one(part: BaseModel, names: Sequence[str]) -> None:
-    found = [name for name in names if name in part.model_fields_set]
+    found = [name for name in names if getattr(part, name) is not None]
     if not found:
         raise ValueError(f"needs one of {', '.join(names)}")
     if len(found) > 1:
@@ -147,7 +176,7 @@ def _exactly_one(part: BaseModel, names: Sequence[str]) -> None:
 class Star(Part):
     """Every host on one ideal switch; `latency` is from host to host."""
 
-    hosts: Count | None = Field(None, description="default: one per worker")
+    hosts: Count | None = Field(default=None, description="default: one per worker")
     latency: Seconds
     bandwidth: Annotated[Rate, POSITIVE]
 
@@ -160,7 +189,7 @@ class Tree(Star):
     """Hosts as the leaves of a tree of switches; `latency` is of each link, `bandwidth` of a host's."""
 
     arity: Annotated[int, Field(ge=2)] = Field(description="children of a switch")
-    taper: Annotated[float, POSITIVE] = Field(1.0, description="bandwidth of a link over that one level below")
+    taper: Annotated[float, POSITIVE] = Field(default=1.0, description="bandwidth of a link over that one level below")
 
 
 class FatTree(Part):
@@ -176,11 +205,14 @@ class Wan(Part):
     """Workers at several sites; rows of `latency` and `bandwidth` are from, columns to. The diagonal is ignored."""
 
     sites: Annotated[list[str], Field(min_length=1)]
-    workers_per_site: int | list[int]
+    workers_per_site: Annotated[
+        Annotated[int, Tag("<number>")] | Annotated[list[int], Tag("<list>")],
+        _either(scalar="<number>", list="<list>"),
+    ]
     latency: list[list[Seconds]]
     bandwidth: list[list[Rate]] = Field(description="0 for no link")
-    local_latency: Seconds = Field(100e-6, description="from host to host inside a site")
-    local_bandwidth: Annotated[Rate, POSITIVE] = Field(1.25e9, description="of each host's link")
+    local_latency: Seconds = Field(default=100e-6, description="from host to host inside a site")
+    local_bandwidth: Annotated[Rate, POSITIVE] = Field(default=1.25e9, description="of each host's link")
 
 
 class MultiGpuNodes(Part):
@@ -205,38 +237,51 @@ class Topology(OneOf):
     multi_gpu_nodes: MultiGpuNodes | None = None
 
 
-class Steps(Part, Generic[Q]):
-    """A value from each time on; `factors` multiply the link's own value, `values` replace it."""
-
-    at: Annotated[list[Seconds], Field(min_length=1)] = Field(description="ascending, the first 0 s")
-    values: list[Q] | None = None
-    factors: list[Factor] | None = None
-    period: Seconds | None = Field(None, description="after which the steps repeat; default: the last one holds")
-
-    @model_validator(mode="after")
-    def _one_value_each(self) -> Self:
-        _exactly_one(self, ("values", "factors"))
-        given = self.values or self.factors or []
-        if len(given) != len(self.at):
-            raise ValueError(f"needs as many values as times, got {len(given)} for {len(self.at)}")
-        return self
-
-
-class Markov(Part, Generic[Q]):
-    """Levels that last exponential times; `factors` multiply the link's own value, `values` replace it."""
+class Levels(Part, Generic[Q]):
+    """Some values: `factors` multiply the link's own value, `values` replace it."""
 
     values: Annotated[list[Q], Field(min_length=1)] | None = None
     factors: Annotated[list[Factor], Field(min_length=1)] | None = None
+
+    @property
+    def levels(self) -> Sequence[float]:
+        """Whichever is given."""
+        return self.values or self.factors or []
+
+    @model_validator(mode="after")
+    def _values_or_factors(self) -> Self:
+        _exactly_one(self, ("values", "factors"))
+        return self
+
+
+class Steps(Levels[Q], Generic[Q]):
+    """A value from each time on; `factors` multiply the link's own value, `values` replace it."""
+
+    at: list[Seconds] = Field(description="ascending, the first 0 s")
+    period: Seconds | None = Field(
+        default=None, description="after which the steps repeat; default: the last one holds"
+    )
+
+    @model_validator(mode="after")
+    def _one_value_each(self) -> Self:
+        if len(self.levels) != len(self.at):
+            raise ValueError(f"needs as many values as times, got {len(self.levels)} for {len(self.at)}")
+        return self
+
+
+class Markov(Levels[Q], Generic[Q]):
+    """Levels that last exponential times; `factors` multiply the link's own value, `values` replace it."""
+
     dwell: list[Annotated[Seconds, POSITIVE]] = Field(description="mean time in each level")
-    transition: list[list[Share]] | None = Field(None, description="from row to column; default: all others alike")
-    start: Annotated[int, Field(ge=0)] | None = Field(None, description="level at time 0; default: drawn")
+    transition: list[list[Share]] | None = Field(
+        default=None, description="from row to column; default: all others alike"
+    )
+    start: Annotated[int, Field(ge=0)] | None = Field(default=None, description="level at time 0; default: drawn")
 
     @model_validator(mode="after")
     def _one_dwell_each(self) -> Self:
-        _exactly_one(self, ("values", "factors"))
-        given = self.values or self.factors or []
-        if len(given) != len(self.dwell):
-            raise ValueError(f"needs as many dwell times as levels, got {len(self.dwell)} for {len(given)}")
+        if len(self.levels) != len(self.dwell):
+            raise ValueError(f"needs as many dwell times as levels, got {len(self.dwell)} for {len(self.levels)}")
         return self
 
 
@@ -245,7 +290,7 @@ class Noise(Part):
 
     sigma: Factor = Field(description="standard deviation of the logarithm; 0.1 is about 10 %")
     tau: Annotated[Seconds, POSITIVE] = Field(description="correlation time")
-    every: Annotated[Seconds, POSITIVE] = Field(1.0, description="for which a value holds")
+    every: Annotated[Seconds, POSITIVE] = Field(default=1.0, description="for which a value holds")
 
 
 class Diurnal(Part):
@@ -254,7 +299,7 @@ class Diurnal(Part):
     amplitude: Share
     period: Annotated[Seconds, POSITIVE] = 86400.0
     phase: Seconds = 0.0
-    every: Annotated[Seconds, POSITIVE] | None = Field(None, description="default: a 96th of the period")
+    every: Annotated[Seconds, POSITIVE] | None = Field(default=None, description="default: a 96th of the period")
 
 
 class Span(Part):
@@ -273,24 +318,18 @@ class Outages(Part):
 
     @model_validator(mode="after")
     def _random_or_listed(self) -> Self:
-        given = self.model_fields_set
-        if given != {"up", "down"} and given != {"spans"}:
+        given = [name for name in field_names(type(self)) if getattr(self, name) is not None]
+        if given not in (["up", "down"], ["spans"]):
             raise ValueError("takes either up and down, or spans")
         return self
 
 
-class Recording(Part):
-    """A file beside the scenario."""
-
-    file: File
-    sha256: str | None = Field(None, description="refuse the file if its content is another")
-
-
-class Mahimahi(Recording):
+class Mahimahi(Part):
     """A Mahimahi trace of packet opportunities."""
 
+    file: File
     packet: Annotated[Size, POSITIVE] = 1500.0
-    every: Annotated[Seconds, POSITIVE] = Field(0.1, description="bin, whole milliseconds")
+    every: Annotated[Seconds, POSITIVE] = Field(default=0.1, description="bin, whole milliseconds")
 
 
 class Signal(Part, Generic[Q]):
@@ -305,9 +344,15 @@ class Signal(Part, Generic[Q]):
 
     @model_validator(mode="after")
     def _something(self) -> Self:
-        if not self.model_fields_set:
+        if not list(self.kinds()):
             raise ValueError(f"needs at least one of {', '.join(field_names(type(self)))}")
         return self
+
+    def kinds(self) -> Iterator[tuple[str, Any]]:
+        """Yield what is given: its kind and its parameters."""
+        for kind in field_names(type(self)):
+            if getattr(self, kind) is not None:
+                yield kind, getattr(self, kind)
 
 
 class BandwidthSignal(Signal[Rate]):
@@ -321,53 +366,49 @@ class LatencySignal(Signal[Seconds]):
     """How a latency moves: what is given multiplies. At most one part of it may be absolute."""
 
 
-class Trace(Recording):
+class Trace(Part):
     """A CSV file with columns such as ``time_s,bandwidth_Mbit_s,latency_ms``."""
 
+    file: File
     at_end: Literal["hold", "repeat"] = "hold"
     period: Annotated[Seconds, POSITIVE] | None = None
 
 
-def _epoch(value: object) -> object:
-    """Read an epoch that is counted in iterations, or else lasts a time."""
-    if isinstance(value, str):
-        number, _, unit = value.strip().partition(" ")
-        if unit.strip() in ("iteration", "iterations"):
-            return {"iterations": int(number) if number.isascii() and number.isdigit() and len(number) < 10 else number}
-    return value if isinstance(value, dict) else {"time": value}
-
-
 class Epoch(OneOf):
-    """How long an epoch lasts."""
+    """How long an epoch lasts: a time, or a number of iterations of the job."""
 
-    iterations: Count | None = None
     time: Annotated[Seconds, POSITIVE] | None = None
+    iterations: Count | None = None
+
+
+def _read_epoch(value: object) -> object:
+    number, _, unit = value.partition(" ") if isinstance(value, str) else ("", "", "")
+    if unit.strip() in ("iteration", "iterations") and number.isascii() and number.isdigit():
+        return {"iterations": int(number[:18])}
+    return value if isinstance(value, Epoch) else {"time": value}
+
+
+def _written_epoch(epoch: Epoch) -> str:
+    return f"{epoch.iterations} iterations" if epoch.time is None else _written(epoch.time, units.seconds, _TIMES)
 
 
 class Profile(Part):
     """A published schedule of latency and bandwidth from host to host, by training epoch."""
 
-    name: str
+    name: str = Field(description="C1, C2, C1-resnet50 or C2-resnet50")
     epoch: Annotated[
         Epoch,
-        BeforeValidator(_epoch),
-        PlainSerializer(lambda epoch: _written_epoch(epoch)),
-        _schema("length of an epoch", "20 iterations", "60 s"),
+        BeforeValidator(_read_epoch),
+        PlainSerializer(_written_epoch),
+        _schema("length of an epoch: a time, or iterations", "60 s", "20 iterations"),
     ]
-
-
-def _written_epoch(epoch: Epoch) -> str:
-    if epoch.iterations is not None:
-        return f"{epoch.iterations} iterations"
-    assert epoch.time is not None
-    return _written(epoch.time, units.seconds, _TIMES)
 
 
 class Weather(Part):
     """What moves on which links. Several entries that meet on a link multiply."""
 
     links: str = Field(description="all, a kind (wan, host, ...), a node (host:3, site:Tokyo), A->B or A<->B")
-    shared: bool = Field(False, description="one course for all links of the entry, instead of one each")
+    shared: bool = Field(default=False, description="one course for all links of the entry, instead of one each")
     bandwidth: BandwidthSignal | None = None
     latency: LatencySignal | None = None
     trace: Trace | None = None
@@ -375,7 +416,7 @@ class Weather(Part):
 
     @model_validator(mode="after")
     def _something(self) -> Self:
-        if not self.model_fields_set & {"bandwidth", "latency", "trace", "profile"}:
+        if not any((self.bandwidth, self.latency, self.trace, self.profile)):
             raise ValueError("needs at least one of bandwidth, latency, trace, profile")
         return self
 
@@ -396,8 +437,8 @@ class OnOff(Part):
 
     @model_validator(mode="after")
     def _random_or_listed(self) -> Self:
-        given = self.model_fields_set
-        if given != {"on", "off"} and given != {"spans"}:
+        given = [name for name in field_names(type(self)) if getattr(self, name) is not None]
+        if given not in (["on", "off"], ["spans"]):
             raise ValueError("takes either on and off, or spans")
         return self
 
@@ -408,7 +449,7 @@ class Flow(Part):
     src: Host = Field(alias="from")
     dst: Host = Field(alias="to")
     limit: Annotated[Rate, POSITIVE] | None = None
-    when: OnOff | None = Field(None, description="default: always")
+    when: OnOff | None = Field(default=None, description="default: always")
 
 
 class Background(OneOf):
@@ -457,10 +498,171 @@ class Network(Part):
     """The network, its weather, and who else uses it."""
 
     topology: Topology
-    placement: Literal["packed", "spread", "random"] | list[Host] = Field(
-        "packed", description="worker r on host r; round robin over switches or sites; at random; or a list of hosts"
+    placement: Annotated[
+        Annotated[Literal["packed", "spread", "random"], Tag("<name>")] | Annotated[list[Host], Tag("<list>")],
+        _either(scalar="<name>", list="<list>"),
+    ] = Field(
+        default="packed", description="worker r on host r; in turn over sites or switches; at random; a list of hosts"
     )
     weather: list[Weather] = []
     background: list[Background] = []
     overhead: Overhead = Overhead()
     jitter: Jitter | None = None
+
+
+class Ramp(Part):
+    """A stretch of iterations at one density, or over which it goes from one to another."""
+
+    iterations: Count | None = Field(default=None, description="may be left out in the last stretch, which never ends")
+    at: Density | None = None
+    start: Density | None = Field(default=None, alias="from")
+    end: Density | None = Field(default=None, alias="to")
+
+    @model_validator(mode="after")
+    def _at_or_from_to(self) -> Self:
+        given = [name for name in ("at", "start", "end") if getattr(self, name) is not None]
+        if given not in (["at"], ["start", "end"]):
+            raise ValueError("takes either at, or from and to")
+        if given != ["at"] and self.iterations is None:
+            raise ValueError("needs iterations to go from one density to another")
+        return self
+
+
+Densities: TypeAlias = Annotated[
+    Annotated[Density, Tag("<number>")] | Annotated[list[Ramp], Field(min_length=1), Tag("<list>")],
+    _either(scalar="<number>", list="<list>"),
+]
+
+
+class Straggle(Part):
+    """A worker is slow for an iteration now and then."""
+
+    probability: Share
+    slowdown: Annotated[float, POSITIVE] = Field(description="factor by which its iteration takes longer")
+
+
+class Compute(Part):
+    """How long the forward and backward pass take on each worker."""
+
+    mean: Seconds | None = Field(default=None, description="of an iteration; default: that of the model's profile")
+    spread: Factor = Field(
+        default=0.0, description="standard deviation of the logarithm, new for each worker and iteration"
+    )
+    slow: dict[str, Annotated[float, POSITIVE]] = Field(
+        default={}, description="workers always slower, and by which factor"
+    )
+    straggle: Straggle | None = None
+
+
+class Overlap(Part):
+    """Exchange buckets of layers during back-propagation."""
+
+    bucket: Annotated[Size, POSITIVE] = Field(
+        default=25 * 2.0**20, description="dense bytes from which a bucket closes"
+    )
+    backward: Share | None = Field(
+        default=None, description="share of the compute time that is back-propagation; default: that of the model"
+    )
+
+
+class Synthetic(Part):
+    """Made-up gradients, heavy-tailed and correlated as recorded ones are."""
+
+
+class Gradients(OneOf):
+    """Where the gradients come from."""
+
+    synthetic: Synthetic | None = None
+    recorded: File | None = None
+
+
+class Job(Part):
+    """What is trained, for how long, and how much of the gradient is sent."""
+
+    model: str | None = Field(default=None, description="a model profile: layers, and time of an iteration")
+    gradients: Gradients = Field(default_factory=lambda: Gradients(synthetic=Synthetic()))
+    scale: Annotated[float, Field(ge=1)] = Field(
+        1.0, description="run the logic on a sample, one entry in this many; bytes and times count as for all"
+    )
+    iterations: Count
+    density: Densities | None = None
+    compression_ratio: Densities | None = Field(default=None, description="another name for density: the fraction kept")
+    compute: Compute = Compute()
+    device: str = Field(default="v100", description="a device profile, or the file of one: what selecting costs")
+    overlap: Overlap | None = Field(
+        default=None, description="default: the whole gradient is exchanged when it is complete"
+    )
+    update: Seconds = Field(default=0.0, description="time to apply an update")
+
+    @model_validator(mode="after")
+    def _one_density(self) -> Self:
+        if (self.density is None) == (self.compression_ratio is None):
+            found = "neither" if self.density is None else "both"
+            raise ValueError(f"needs density or compression_ratio, which mean the same, got {found}")
+        return self
+
+
+class Exchange(Part):
+    """A sparsifier and its options; `simnet list sparsifiers` shows them."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Any]
+
+    scheme: str
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What is given beside the scheme."""
+        return self.__pydantic_extra__
+
+
+class Flexible(Part):
+    """The arg-min of the closed-form costs at the latency and bandwidth last probed."""
+
+    among: Annotated[list[Label], Field(min_length=1)] | None = Field(
+        default=None, description="default: every exchange of the scenario"
+    )
+    probe_every: Seconds = Field(default=10.0, description="0 s: before each iteration")
+    noise: Factor = Field(default=0.0, description="standard deviation of the logarithm of a probe's error")
+    change: Factor = Field(default=0.1, description="relative change of a probe from which the choice is made anew")
+    aggregate: Aggregate = Field(default="worst", description="of the probed pairs")
+
+
+class Clairvoyant(Part):
+    """The exchange that is fastest on the true weather: the bound against which regret is measured."""
+
+    among: Annotated[list[Label], Field(min_length=1)] | None = Field(
+        default=None, description="default: every exchange of the scenario"
+    )
+
+
+class Policy(OneOf):
+    """Which exchange next."""
+
+    fixed: Label | None = None
+    flexible: Flexible | None = None
+    clairvoyant: Clairvoyant | None = None
+
+
+class Output(Part):
+    """What the run folder holds."""
+
+    timeline: Annotated[int, Field(ge=0)] = Field(default=3, description="first iterations drawn message by message")
+    report: bool = Field(default=True, description="whether to draw the figures and write report.html")
+
+
+class Config(Part):
+    """A job on a network, under several policies."""
+
+    name: FileName | None = Field(default=None, description="default: the name of the file")
+    description: str = ""
+    seed: Annotated[int, Field(ge=0)] = 0
+    workers: Count
+    network: Network
+    job: Job
+    exchanges: Annotated[dict[Label, Exchange], Field(min_length=1)]
+    policies: dict[Label, Policy] = Field(
+        default={}, description="default: each exchange for itself, and a clairvoyant"
+    )
+    output: Output = Output()
+    memory: Annotated[Size, POSITIVE] = Field(default=8 * 2.0**30, description="refuse to run what needs more")

@@ -1,1 +1,28 @@
-"""."""
+"""Gradients of all workers, iteration by iteration: recorded from a training run, or synthetic.
+
+The logic of every scheme runs on these. A source has a fixed number of workers P and of entries n, and yields the fresh
+gradients (P, n) of any iteration, always the same ones for the same iteration.
+
+>>> source = recorded("digits", workers=4)
+>>> source.gradients(0).shape
+(4, 18586)
+>>> source = synthetic("resnet50", workers=16, scale=1000)
+>>> source.gradients(0).shape, source.true_parameters
+((16, 25554), 25557032)
+"""
+
+from simnet.traces.fitting import fit
+from simnet.traces.recorded import RecordedSource, names, recorded
+from simnet.traces.source import GradientSource
+from simnet.traces.synthetic import SyntheticParameters, SyntheticSource, synthetic
+
+__all__ = [
+    "GradientSource",
+    "RecordedSource",
+    "SyntheticParameters",
+    "SyntheticSource",
+    "fit",
+    "names",
+    "recorded",
+    "synthetic",
+]

@@ -1,0 +1,259 @@
+"""The command line: ``simnet run``, ``simnet list``, ``simnet schema``.
+
+Everything heavy is imported by the command that needs it, so that ``simnet --help`` answers at once.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ParamSpec, TypeVar
+
+import typer
+
+import simnet
+from simnet.errors import InputError, SimnetError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from simnet.scenario import Run, Scenario
+    from simnet.scenario.runner import Progress, Source
+    from simnet.training import PolicyResult
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+INCOMPLETE = "INCOMPLETE"
+"""File in a run folder whose run was interrupted: which policies are there, and which are missing."""
+
+# Starting processes takes about this long; what is done sooner is done here.
+_WORTH_PROCESSES = 3.0
+
+app = typer.Typer(
+    help="What a sparsified gradient exchange costs on a network whose links change while the job runs.",
+    epilog="Example: simnet run quickstart",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+class Kind(StrEnum):
+    """What `simnet list` can list."""
+
+    SPARSIFIERS = "sparsifiers"
+    TOPOLOGIES = "topologies"
+    SCENARIOS = "scenarios"
+    MODELS = "models"
+    DEVICES = "devices"
+    POLICIES = "policies"
+    WEATHER = "weather"
+    TRACES = "traces"
+
+
+def main() -> None:
+    """Run the command line; the entry point of the console script."""
+    app()
+
+
+def _explained(command: Callable[P, R]) -> Callable[P, R]:
+    """Let a command say what the user can mend in one message, and end with 2; other errors keep their traceback."""
+
+    @functools.wraps(command)
+    def explained(*arguments: P.args, **options: P.kwargs) -> R:
+        try:
+            return command(*arguments, **options)
+        except SimnetError as error:
+            typer.echo(f"error: {error}", err=True)
+            raise typer.Exit(2) from None
+
+    return explained
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"simnet {simnet.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command(epilog="Example: simnet run fluctuating_wan --set job.iterations=50 --out runs/short")
+@_explained
+def run(
+    scenario: Annotated[str, typer.Argument(help="A YAML file, or the name of a scenario that comes with simnet.")],
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="FIELD=VALUE", help="Set a field, as job.iterations=50; may be repeated."),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed in place of that of the scenario.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the results; default: runs/NAME. Files of an earlier run in it are replaced."),
+    ] = None,
+    policies: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Run these policies only, by their names in the scenario.")
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Policies at a time; default: one per processor. Never alters results.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar and no table.")] = False,
+) -> None:
+    """Run the policies of a scenario side by side, and write figures, tables and a report."""
+    from simnet.results import prepare_folder
+    from simnet.scenario import load
+    from simnet.scenario.runner import Source
+
+    loaded = load(scenario, set_ or (), seed)
+    if policies is not None:
+        loaded = loaded.only([name.strip() for name in policies.split(",")])
+    folder = Path("runs") / loaded.name if out is None else out
+    prepare_folder(folder)
+    built = loaded.build()
+    results: dict[str, PolicyResult] = {}
+    interrupted = False
+    try:
+        with _progress(built, quiet) as progress:
+            for name, result in _finished(Source(scenario, set_ or (), seed), loaded, built, jobs, progress):
+                results[name] = result
+    except KeyboardInterrupt:
+        interrupted = True
+    missing = [name for name in built.policies if name not in results]
+    if not results:
+        typer.echo("interrupted before any policy was done; nothing was written", err=True)
+        raise typer.Exit(130)
+    _write(folder, loaded, built, {name: results[name] for name in built.policies if name in results}, missing, quiet)
+    if interrupted:
+        typer.echo(f"interrupted: {', '.join(missing)} not done, as the file {INCOMPLETE} says", err=True)
+        raise typer.Exit(130)
+
+
+@app.command("list", epilog="Example: simnet list sparsifiers")
+@_explained
+def list_(kind: Annotated[Kind | None, typer.Argument(help="What to list; default: everything.")] = None) -> None:
+    """List what comes with simnet: sparsifiers, topologies, scenarios, models, ..."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    from simnet import listing
+
+    console = Console()
+    for one in Kind if kind is None else (kind,):
+        columns, rows = listing.LISTS[one.value]()
+        table = Table(title=one.value, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+        for name in columns:
+            table.add_column(name, no_wrap=True, overflow="ellipsis")
+        for row in rows:
+            table.add_row(*map(Text, row))
+        # A pipe has no width; one line each all the same.
+        console.print(table, width=None if console.is_terminal else 1000, crop=False, soft_wrap=not console.is_terminal)
+
+
+@app.command(epilog="Example: simnet schema > scenario.schema.json")
+@_explained
+def schema() -> None:
+    """Print the JSON Schema of scenario files, with which editors check and complete them."""
+    from simnet.scenario import json_schema
+
+    typer.echo(json.dumps(json_schema(), indent=2))
+
+
+def _finished(
+    source: Source, loaded: Scenario, built: Run, jobs: int | None, progress: Progress
+) -> Iterator[tuple[str, PolicyResult]]:
+    """Yield each policy with its result, as they are done."""
+    from simnet.scenario.runner import run_apart, run_here
+
+    at_once = min(jobs or os.cpu_count() or 1, len(built.policies))
+    if at_once == 1 or (jobs is None and built.seconds_of_work() < _WORTH_PROCESSES):
+        return run_here(built, progress)
+    longest_first = sorted(built.policies, key=lambda name: -len(built.policies[name].candidates))
+    loaded.check_memory(at_once)
+    return run_apart(source, longest_first, at_once, progress)
+
+
+@contextmanager
+def _progress(built: Run, quiet: bool) -> Iterator[Progress]:
+    """Show how many iterations of all policies are done, and how long the rest will take."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    done = dict.fromkeys(built.policies, 0)
+    console = Console(stderr=True)
+    columns = (
+        TextColumn(f"{len(done)} policies"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("iterations, left:"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
+        task = bar.add_task("", total=built.job.iterations * len(done))
+
+        def progress(name: str, iterations: int) -> None:
+            done[name] = iterations
+            bar.update(task, completed=sum(done.values()))
+
+        yield progress
+
+
+def _write(
+    folder: Path,
+    loaded: Scenario,
+    built: Run,
+    results: Mapping[str, PolicyResult],
+    missing: Sequence[str],
+    quiet: bool,
+) -> None:
+    """Write the run folder, and show the table and the sentence."""
+    from rich.console import Console
+
+    from simnet.report.console import show
+    from simnet.results import atomic_write, write_run
+
+    mark = folder / INCOMPLETE
+    if missing:
+        with atomic_write(mark) as stream:
+            stream.write(f"done: {', '.join(results)}\nmissing: {', '.join(missing)}\n".encode())
+    for name, path in loaded.inputs().items():
+        copy = folder / name
+        if not copy.exists():
+            copy.parent.mkdir(exist_ok=True)
+            with atomic_write(copy) as stream:
+                stream.write(path.read_bytes())
+    summary = write_run(
+        folder,
+        results,
+        scenario=loaded.name,
+        scenario_lock=loaded.lock(),
+        seed=loaded.config.seed,
+        bound=built.bound,
+        links=built.links,
+        report=loaded.config.output.report,
+    )
+    if not missing:
+        mark.unlink(missing_ok=True)
+    if not quiet:
+        show(summary, Console())
+        page = "report.html" if loaded.config.output.report else "summary.json"
+        typer.echo(f"Results: {folder / page}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""The report of a run: one HTML page that stands alone, with the figures inside it and nothing to load or execute."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+
+import jinja2
+
+from simnet.report.figures import Plot
+from simnet.report.summary import PHASES, Summary, headings, percent, ranking, rows, sentence, switching
+from simnet.units import format_bandwidth, format_seconds
+
+_SHOWN_SWITCHES = 12
+
+
+def report(summary: Summary, plots: Sequence[Plot], *, scenario: str, command: str) -> str:
+    """Return the page.
+
+    Parameters
+    ----------
+    summary : Summary
+        See `simnet.report.summary.summarize`.
+    plots : sequence of Plot
+        The figures, in the order of the page.
+    scenario : str
+        Text of the resolved scenario.
+    command : str
+        What to type for the same run.
+    """
+    # Names and texts come from the scenario: every one of them is escaped.
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("simnet", "data/templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters.update(percent=percent, seconds=format_seconds, bandwidth=format_bandwidth)
+    changed = switching(summary)
+    return environment.get_template("report.html.j2").render(
+        summary=summary,
+        sentence=sentence(summary),
+        headings=headings(),
+        rows=rows(summary),
+        ranking=ranking(summary),
+        phases=PHASES,
+        # As an image a figure can neither run scripts nor clash with the names inside another one.
+        figures=[(plot, base64.b64encode(plot.svg).decode("ascii")) for plot in plots],
+        changed=changed,
+        switches=summary["policies"][changed]["switches"][:_SHOWN_SWITCHES] if changed is not None else [],
+        scenario=scenario,
+        command=command,
+    )

@@ -1,0 +1,273 @@
+"""The scenario: a YAML file that describes a job on a network, checked and turned into what the simulator runs.
+
+`load` reads a file, `Scenario.build` makes the job and its policies, `Scenario.lock` writes everything out again with
+every default. `scenarios/quickstart.yaml` shows what a file looks like, `json_schema` says what one may hold.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+from ruamel.yaml import YAML
+
+import sparsifier_models
+from simnet.errors import InputError, nearest
+from simnet.policies import Policy
+from simnet.scenario import schema
+from simnet.scenario.job import build_job, build_policies, check_memory, is_file
+from simnet.scenario.loader import Document, Findings, read
+from simnet.scenario.messages import problems
+from simnet.scenario.network import build_network
+from simnet.scenario.resolve import own_options, resolve
+from simnet.training import Job
+from topologies.graphs import label
+
+__all__ = ["Run", "Scenario", "find", "json_schema", "load", "shipped"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What a scenario comes to: a job, and the policies under which it runs.
+
+    Parameters
+    ----------
+    job : Job
+        The same for all policies.
+    policies : mapping of str to Policy
+        In the order of the scenario.
+    bound : str or None
+        The clairvoyant policy that takes all exchanges into account, if there is one: regret is measured against it.
+    timeline : int
+        First iterations whose every message is kept.
+    """
+
+    job: Job
+    policies: Mapping[str, Policy]
+    bound: str | None
+    timeline: int
+
+    def links(self, src: int, dst: int) -> tuple[str, ...]:
+        """Return the names of the links between two workers."""
+        routes, placement = self.job.stages[0][1].routes, self.job.placement
+        ends = (src, dst) if placement is None else (placement[src], placement[dst])
+        return tuple("->".join(map(label, routes.links[link])) for link in routes.route(*ends))
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """A scenario that has been read and found to make sense.
+
+    Parameters
+    ----------
+    config : Config
+        Its fields, every default spelled out.
+    document : Document
+        What was read, for messages about it.
+    folder : Path
+        Where file names in it start from.
+    """
+
+    config: schema.Config
+    document: Document
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        """Name of the scenario."""
+        assert self.config.name is not None
+        return self.config.name
+
+    def only(self, names: Sequence[str]) -> Scenario:
+        """Return the scenario with some of its policies.
+
+        Raises
+        ------
+        InputError
+            If there is no policy of a name.
+        """
+        policies = self.config.policies
+        for name in names:
+            if name not in policies:
+                raise InputError(f"there is no policy {name!r}; {nearest(name, policies)}", file="--policies")
+        kept = {name: one for name, one in policies.items() if name in names}
+        return replace(self, config=self.config.model_copy(update={"policies": kept}))
+
+    def build(self) -> Run:
+        """Build the job and its policies.
+
+        Raises
+        ------
+        InputError
+            If parts of the scenario do not fit each other, a file it names is not there or no good, or the arrays
+            would need more memory than allowed.
+        """
+        found = Findings(self.document)
+        stages = build_network(self.config, self.folder, found)
+        job = build_job(self.config, stages, self.folder, found)
+        found.refuse()
+        assert job is not None
+        everything = set(self.config.exchanges)
+        bounds = [
+            name
+            for name, policy in self.config.policies.items()
+            if policy.clairvoyant is not None and set(policy.clairvoyant.among or ()) == everything
+        ]
+        return Run(job, build_policies(self.config), next(iter(bounds), None), self.config.output.timeline)
+
+    def lock(self) -> str:
+        """Return the scenario as YAML in which every default and override is written out.
+
+        Loaded again it gives the same job. The files that it names stand under the names of `inputs`.
+        """
+        names = {path: name for name, path in self.inputs().items()}
+        written = self.config.model_dump(mode="json", by_alias=True, exclude_none=True)
+
+        def renamed(value: Any, field: str = "") -> Any:
+            if isinstance(value, dict):
+                return {key: renamed(one, key) for key, one in value.items()}
+            if isinstance(value, list):
+                return [renamed(one) for one in value]
+            if field in _FILE_FIELDS and isinstance(value, str):
+                return names.get(self.folder / value, value)
+            return value
+
+        yaml = YAML(typ="safe", pure=True)
+        yaml.default_flow_style = None
+        yaml.width = 110
+        yaml.sort_base_mapping_type_on_output = False
+        stream = io.StringIO()
+        yaml.dump(renamed(written), stream)
+        return stream.getvalue()
+
+    def inputs(self) -> dict[str, Path]:
+        """Return the files that the scenario names, by names that tell their content: ``inputs/HASH-NAME``."""
+        found = {}
+        for name in _files(self.config):
+            path = self.folder / name
+            with path.open("rb") as opened:
+                digest = hashlib.file_digest(opened, "sha256").hexdigest()[:12]
+            found[f"inputs/{digest}-{path.name.removeprefix(digest + '-')}"] = path
+        return found
+
+
+_FILE_FIELDS = ("file", "device", "recorded")
+
+
+def load(path: str | Path, overrides: Sequence[str] = (), seed: int | None = None) -> Scenario:
+    """Read a scenario.
+
+    Parameters
+    ----------
+    path : str or Path
+        A YAML file, or the name of a scenario that comes with simnet.
+    overrides : sequence of str
+        Fields to set, as ``job.iterations=50``; the value is YAML, so units work.
+    seed : int, optional
+        The seed in place of that of the file.
+
+    Raises
+    ------
+    InputError
+        If something is wrong with it. If several things are, the message has a line for each.
+
+    Examples
+    --------
+    >>> scenario = load("quickstart", overrides=["job.iterations=5"], seed=7)
+    >>> scenario.name, scenario.config.job.iterations, scenario.config.seed
+    ('quickstart', 5, 7)
+    """
+    file = find(path)
+    document = read(file)
+    for assignment in overrides:
+        document.set(assignment)
+    if seed is not None:
+        document.set_seed(seed)
+    found = Findings(document)
+    config: schema.Config | None = None
+    try:
+        config = schema.Config.model_validate(document.data)
+    except ValidationError as error:
+        for one in problems(document, error, schema.Config):
+            found.take(one)
+    found.refuse()
+    assert config is not None
+    config = resolve(config, file.stem, found)
+    found.refuse()
+    return Scenario(config, document, file.parent)
+
+
+def shipped() -> dict[str, Path]:
+    """Return the scenarios that come with simnet, by name.
+
+    Examples
+    --------
+    >>> "quickstart" in shipped()
+    True
+    """
+    folder = Path(str(files("scenarios")))
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def find(path: str | Path) -> Path:
+    """Return the file of a scenario: `path` itself, or the one of that name that comes with simnet.
+
+    Raises
+    ------
+    InputError
+        If there is neither.
+    """
+    file, known = Path(path), shipped()
+    if file.exists() or str(path) not in known:
+        if not file.exists() and len(file.parts) == 1 and not file.suffix:
+            raise InputError(
+                f"there is no such file, and no scenario of that name comes with simnet; {nearest(str(path), known)}",
+                file=str(path),
+            )
+        return file
+    return known[str(path)]
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema of a scenario file, for editors and other programs.
+
+    Examples
+    --------
+    >>> json_schema()["required"]
+    ['workers', 'network', 'job', 'exchanges']
+    """
+    found = schema.Config.model_json_schema(by_alias=True)
+    schemes = []
+    for name in sparsifier_models.names():
+        options = TypeAdapter(sparsifier_models.scheme(name).option_type).json_schema()
+        own = {option: options["properties"][option] for option in own_options(name)}
+        schemes.append(
+            {
+                "type": "object",
+                "properties": {"scheme": {"const": name}, **own},
+                "required": ["scheme"],
+                "additionalProperties": False,
+            }
+        )
+    found["$defs"]["Exchange"] = {"description": schema.Exchange.__doc__, "anyOf": schemes}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "simnet scenario", **found}
+
+
+def _files(config: schema.Config) -> list[str]:
+    """Return the files that a scenario names, as it names them."""
+    named = [config.job.device] if is_file(config.job.device) else []
+    recorded = config.job.gradients.recorded
+    if recorded is not None and is_file(recorded):
+        named.append(recorded)
+    for entry in config.network.weather:
+        if entry.trace is not None:
+            named.append(entry.trace.file)
+        if entry.bandwidth is not None and entry.bandwidth.mahimahi is not None:
+            named.append(entry.bandwidth.mahimahi.file)
+    return named

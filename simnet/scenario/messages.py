@@ -1,0 +1,96 @@
+"""What is wrong with a scenario, in words for people: the value found, what is allowed, the nearest right name."""
+
+from __future__ import annotations
+
+from types import UnionType
+from typing import Annotated, Any, Union, get_args, get_origin
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from simnet.errors import InputError, nearest
+from simnet.scenario.loader import Document, shown
+from simnet.scenario.schema import field_names
+
+_WANTED = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "finite_number": "a finite number",
+    "string_type": "a text",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "dict_type": "a mapping from names",
+}
+_BOUNDS = {
+    "greater_than": ("gt", ">"),
+    "greater_than_equal": ("ge", ">="),
+    "less_than": ("lt", "<"),
+    "less_than_equal": ("le", "<="),
+    "multiple_of": ("multiple_of", "a multiple of"),
+}
+
+
+def problems(document: Document, error: ValidationError, root: type[BaseModel]) -> list[InputError]:
+    """Return every error that the validation of a document as `root` found, with its place."""
+    return [document.problem(one["loc"], _message(document, one, root)) for one in error.errors(include_url=False)]
+
+
+def _message(document: Document, one: ErrorDetails, root: type[BaseModel]) -> str:
+    kind, context = one["type"], one.get("ctx", {})
+    found = shown(document.found(one["loc"], one.get("input")))
+    if kind == "value_error":
+        return str(context["error"])
+    if kind == "missing":
+        return "is missing"
+    if kind == "extra_forbidden":
+        part = _part_at(root, one["loc"][:-1])
+        return (
+            f"there is no such field; {nearest(str(one['loc'][-1]), field_names(part))}" if part else "is not allowed"
+        )
+    if kind in _BOUNDS:
+        name, sign = _BOUNDS[kind]
+        return f"must be {sign} {context[name]:g}, got {found}"
+    if kind == "literal_error":
+        return f"there is no such choice, got {found}; {_choices(context['expected'], found)}"
+    if kind in ("model_type", "model_attributes_type"):
+        part = _part_at(root, one["loc"])
+        fields = f" with {', '.join(field_names(part))}" if part else ""
+        return f"must be a mapping{fields}, got {found}"
+    if kind in ("too_short", "too_long"):
+        return f"has {context['actual_length']} entries, needs at least {context.get('min_length', 0)}"
+    if kind in _WANTED:
+        return f"must be {_WANTED[kind]}, got {found}"
+    return f"{one['msg']}, got {found}"
+
+
+def _choices(expected: str, found: str) -> str:
+    names = [name.strip(" '") for name in expected.replace(" or ", ",").split(",")]
+    return nearest(found.strip("'"), names)
+
+
+def _part_at(root: type[BaseModel], loc: tuple[str | int, ...]) -> type[BaseModel] | None:
+    """Return the class of the mapping at `loc`."""
+    parts: list[Any] = [root]
+    for step in loc:
+        if isinstance(step, str) and step.startswith("<"):
+            continue
+        found: list[Any] = []
+        for part in parts:
+            if isinstance(part, type) and issubclass(part, BaseModel):
+                by_name = {field.alias or name: field.annotation for name, field in part.model_fields.items()}
+                found += _inside(by_name.get(str(step)))
+            elif get_origin(part) in (list, dict):
+                found += _inside(get_args(part)[-1])
+        parts = found
+    return next((part for part in parts if isinstance(part, type) and issubclass(part, BaseModel)), None)
+
+
+def _inside(annotation: Any) -> list[Any]:
+    """Return what an annotation may stand for, without Optional, Annotated and Union."""
+    if get_origin(annotation) is Annotated:
+        return _inside(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return [one for choice in get_args(annotation) for one in _inside(choice)]
+    return [annotation]

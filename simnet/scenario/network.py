@@ -1,0 +1,320 @@
+"""From the network part of a scenario to networks that time messages: links, their weather, and who else is on them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+import topologies
+from simnet import weather
+from simnet.network import ConstantLoad, Jitter, Network, OnOffFlow
+from simnet.rng import stream
+from simnet.scenario import schema
+from simnet.scenario.loader import Findings, Loc, dotted
+from simnet.schedule import Floats
+from simnet.weather import Signal, Weather
+from topologies.graphs import Link, label
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+_Name: TypeAlias = tuple[str | int, ...]
+"""Name of a random stream."""
+
+
+class Stages(NamedTuple):
+    """The network from each iteration on, and the host of each worker."""
+
+    networks: list[tuple[int, Network]]
+    placement: list[int]
+
+
+class _Course(NamedTuple):
+    """One of the things that move the bandwidth or the latency of a link.
+
+    An absolute course takes the place of the link's own value, the others multiply it. `make` gives the signal for the
+    name of a random stream, from an iteration of the job on; `starts` are the iterations at which it changes.
+    """
+
+    quantity: str
+    loc: Loc
+    absolute: bool
+    make: Callable[[_Name, int], Signal]
+    starts: tuple[int, ...] = (0,)
+
+
+class _Moved(NamedTuple):
+    """A course on one link, with a random stream of its own or a shared one."""
+
+    course: _Course
+    name: _Name
+
+
+def build_network(config: schema.Config, folder: Path, found: Findings) -> Stages | None:
+    """Build the networks of a job: one, or one for each stretch of iterations with weather of its own.
+
+    Parameters
+    ----------
+    config : Config
+        The scenario.
+    folder : Path
+        Where file names in it start from.
+    found : Findings
+        Takes what is wrong with it.
+
+    Returns
+    -------
+    Stages or None
+        None if something is wrong.
+    """
+    given, before = config.network, len(found)
+    graph: nx.DiGraph[Any] | None = None
+    with found.at("network", "topology"):
+        graph = _graph(given.topology, config.workers)
+        topologies.check_connected(graph)
+    if graph is None:
+        return None
+    placement = _placement(config, graph, found)
+    moved = _moved_links(config, graph, folder, found)
+    background = _background(config, graph, found)
+    jitter = _jitter(given.jitter, found)
+    if len(found) > before:
+        return None
+    starts = {start for one in moved.values() for course, _ in one for start in course.starts}
+    networks = [
+        (
+            start,
+            Network(
+                graph,
+                {link: _weather(one, graph.edges[link], start) for link, one in moved.items()},
+                send_overhead=given.overhead.send,
+                receive_overhead=given.overhead.receive,
+                jitter=jitter,
+                background=background,
+                seed=config.seed,
+            ),
+        )
+        for start in sorted(starts | {0})
+    ]
+    return Stages(networks, placement)
+
+
+def _graph(given: schema.Topology, workers: int) -> nx.DiGraph[Any]:
+    kind, part = given.choice
+    parameters = {name: getattr(part, name) for name in type(part).model_fields}
+    if "hosts" in parameters and parameters["hosts"] is None:
+        parameters["hosts"] = workers
+    return topologies.build(kind, **parameters)
+
+
+def _placement(config: schema.Config, graph: nx.DiGraph[Any], found: Findings) -> list[int]:
+    hosts, workers, given = int(graph.graph["hosts"]), config.workers, config.network.placement
+    if isinstance(given, list):
+        if len(given) != workers:
+            found.add(("network", "placement"), f"must name a host for each of the {workers} workers, got {len(given)}")
+        for rank, host in enumerate(given):
+            if host >= hosts:
+                found.add(("network", "placement", rank), f"there is no host {host}; allowed: 0 to {hosts - 1}")
+        return given
+    if workers > hosts:
+        found.add(("workers",), f"must be at most {hosts}, the hosts of the topology, got {workers}")
+    if given == "random":
+        order: list[int] = stream(config.seed, "placement").permutation(hosts).tolist()
+    elif given == "spread":
+        order = _in_turn(graph)
+    else:
+        order = list(range(hosts))
+    return order[:workers]
+
+
+def _in_turn(graph: nx.DiGraph[Any]) -> list[int]:
+    """Return the hosts, one from each switch or site in turn."""
+    groups: dict[str, list[int]] = {}
+    for host in range(graph.graph["hosts"]):
+        switch = next((node for node in graph.successors(host) if isinstance(node, str)), str(host))
+        groups.setdefault(switch, []).append(host)
+    turns = max(map(len, groups.values()))
+    return [group[turn] for turn in range(turns) for group in groups.values() if turn < len(group)]
+
+
+def _moved_links(
+    config: schema.Config, graph: nx.DiGraph[Any], folder: Path, found: Findings
+) -> dict[Link, list[_Moved]]:
+    """Return the links that have weather, and what moves each."""
+    moved: dict[Link, list[_Moved]] = {}
+    for index, entry in enumerate(config.network.weather):
+        loc: Loc = ("network", "weather", index)
+        links: Sequence[Link] = ()
+        with found.at(*loc, "links"):
+            links = topologies.select_links(graph, entry.links)
+        for course in _courses(config, entry, graph, folder, loc, found):
+            for link in links:
+                here = moved.setdefault(link, [])
+                rival = next((one.course for one in here if _clash(one.course, course)), None)
+                if rival is not None:
+                    names = "->".join(map(label, link))
+                    found.add(
+                        course.loc,
+                        f"sets the {course.quantity} of {names}, as {dotted(rival.loc)} does; only one may, "
+                        "all others must be factors",
+                    )
+                    break
+                own = () if entry.shared else tuple(map(label, link))
+                here.append(_Moved(course, ("weather", index, course.quantity, *own)))
+    return moved
+
+
+def _clash(one: _Course, other: _Course) -> bool:
+    return one.absolute and other.absolute and one.quantity == other.quantity
+
+
+def _courses(
+    config: schema.Config, entry: schema.Weather, graph: nx.DiGraph[Any], folder: Path, loc: Loc, found: Findings
+) -> Iterator[_Course]:
+    """Yield what an entry of the weather moves."""
+    for quantity, given in (("bandwidth", entry.bandwidth), ("latency", entry.latency)):
+        for kind, part in given.kinds() if given is not None else ():
+            with found.at(*loc, quantity, kind):
+                make = _maker(kind, part, config.seed, folder)
+                make(("trial",), 0)
+                absolute = kind in ("constant", "mahimahi") or (isinstance(part, schema.Levels) and bool(part.values))
+                yield _Course(quantity, (*loc, quantity, kind), absolute, make)
+    if entry.trace is not None:
+        with found.at(*loc, "trace"):
+            trace = weather.trace_csv(folder / entry.trace.file, at_end=entry.trace.at_end, period=entry.trace.period)
+            yield from _given_pair(trace, (*loc, "trace"))
+    if entry.profile is not None:
+        with found.at(*loc, "profile"):
+            if graph.graph.get("name") != "star":
+                raise ValueError(
+                    "gives latency and bandwidth from host to host, which only a star can have; elsewhere describe the "
+                    "links, e.g. by steps"
+                )
+            yield from _profile(entry.profile, (*loc, "profile"))
+
+
+def _maker(kind: str, part: Any, seed: int, folder: Path) -> Callable[[_Name, int], Signal]:
+    """Return what makes the signal of a kind."""
+    match kind:
+        case "constant" | "factor":
+            return lambda name, start: weather.constant(part)
+        case "steps":
+            return lambda name, start: weather.steps(part.at, part.levels, part.period)
+        case "markov":
+            return lambda name, start: weather.markov(
+                part.levels, part.dwell, seed=seed, name=name, transition=part.transition, start=part.start
+            )
+        case "noise":
+            return lambda name, start: weather.ornstein_uhlenbeck(
+                part.sigma, part.tau, part.every, seed=seed, name=name
+            )
+        case "diurnal":
+            signal = weather.diurnal(part.amplitude, period=part.period, phase=part.phase, every=part.every)
+        case "outages" if part.spans is None:
+            return lambda name, start: weather.outages(part.up, part.down, seed=seed, name=name)
+        case "outages":
+            signal = weather.outages(at=[(span.at, span.lasts) for span in part.spans])
+        case _:
+            signal = weather.mahimahi(folder / part.file, packet_bytes=part.packet, every=part.every)
+    return lambda name, start: signal
+
+
+def _given_pair(pair: Weather, loc: Loc) -> Iterator[_Course]:
+    for quantity, signal in (("bandwidth", pair.bandwidth), ("latency", pair.latency)):
+        if signal is not None:
+            yield _Course(quantity, loc, True, lambda name, start, signal=signal: signal)  # type: ignore[misc]
+
+
+def _profile(given: schema.Profile, loc: Loc) -> Iterator[_Course]:
+    """Yield bandwidth and latency of a published schedule on a star, each link of which has half the latency."""
+    epoch = given.epoch.iterations
+    if epoch is None:
+        assert given.epoch.time is not None
+        pair = weather.profile(given.name, given.epoch.time)
+        assert pair.latency is not None
+        yield from _given_pair(Weather(pair.bandwidth, pair.latency * 0.5), loc)
+        return
+    schedule = weather.PROFILES.get(given.name)
+    if schedule is None:
+        weather.profile_state(given.name, 0)  # refuses the name
+        return
+    states = {state.first_epoch * epoch: state for state in schedule.states}
+    starts = tuple(states)
+    yield _Course("bandwidth", loc, True, lambda name, start: weather.constant(_at(states, start).bandwidth), starts)
+    yield _Course("latency", loc, True, lambda name, start: weather.constant(_at(states, start).latency / 2), starts)
+
+
+def _at(states: dict[int, weather.EpochState], iteration: int) -> weather.EpochState:
+    return states[max(start for start in states if start <= iteration)]
+
+
+def _weather(moved: Sequence[_Moved], link: dict[str, Any], start: int) -> Weather:
+    """Return the weather of a link from an iteration on: for each quantity its value, times all factors."""
+    found: dict[str, Signal | None] = {}
+    for quantity in ("bandwidth", "latency"):
+        here = [one for one in moved if one.course.quantity == quantity]
+        signals = [one.course.make(one.name, start) for one in here]
+        if here and not any(one.course.absolute for one in here):
+            signals.append(weather.constant(link[quantity]))
+        found[quantity] = None if not signals else signals[0] if len(signals) == 1 else weather.product(*signals)
+    return Weather(**found)
+
+
+def _background(config: schema.Config, graph: nx.DiGraph[Any], found: Findings) -> list[ConstantLoad | OnOffFlow]:
+    traffic: list[ConstantLoad | OnOffFlow] = []
+    for index, entry in enumerate(config.network.background):
+        loc: Loc = ("network", "background", index)
+        if entry.load is not None:
+            with found.at(*loc, "load", "links"):
+                traffic += [
+                    ConstantLoad(link, entry.load.rate) for link in topologies.select_links(graph, entry.load.links)
+                ]
+        elif entry.flow is not None:
+            flow, hosts = entry.flow, graph.graph["hosts"]
+            for field, host in (("from", flow.src), ("to", flow.dst)):
+                if host >= hosts:
+                    found.add((*loc, "flow", field), f"there is no host {host}; allowed: 0 to {hosts - 1}")
+            if flow.src == flow.dst:
+                found.add((*loc, "flow", "to"), f"must be another host than from, got {flow.dst}")
+            with found.at(*loc, "flow", "when"):
+                on = _on(flow.when, config.seed, ("background", index))
+                traffic.append(OnOffFlow(flow.src, flow.dst, on, math.inf if flow.limit is None else flow.limit))
+    return traffic
+
+
+def _on(given: schema.OnOff | None, seed: int, name: _Name) -> Signal:
+    """Return a signal that is 1 while a flow is on."""
+    if given is None:
+        return weather.constant(1.0)
+    if given.spans is None:
+        assert given.on is not None
+        assert given.off is not None
+        return weather.markov([1.0, 0.0], [given.on, given.off], seed=seed, name=name)
+    times, off = weather.outages(at=[(span.at, span.lasts) for span in given.spans]).window(
+        0.0, math.nextafter(math.inf, 0)
+    )
+    return weather.steps(times, 1.0 - off)
+
+
+def _jitter(given: schema.Jitter | None, found: Findings) -> Jitter | None:
+    if given is None:
+        return None
+    if given.exponential is not None:
+        mean = given.exponential.mean
+        return lambda draws, n: draws.exponential(mean, n)
+    if given.uniform is not None:
+        low, high = given.uniform.low, given.uniform.high
+        if high < low:
+            found.add(("network", "jitter", "uniform", "high"), f"must be at least low, got {high:g} s below {low:g} s")
+        return lambda draws, n: draws.uniform(low, high, n)
+    assert given.lognormal is not None
+    median, sigma = given.lognormal.median, given.lognormal.sigma
+
+    def lognormal(draws: np.random.Generator, n: int) -> Floats:
+        return np.asarray(median * np.exp(sigma * draws.standard_normal(n)))
+
+    return lognormal

@@ -1,0 +1,162 @@
+"""The defaults that depend on other fields, and the names that must stand for something."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import sparsifier_models
+from simnet import models
+from simnet.errors import nearest
+from simnet.policies import Candidate, closed_form
+from simnet.scenario import schema
+from simnet.scenario.loader import Findings
+
+FROM_JOB = ("layers", "scale", "seed")
+"""Options of a sparsifier that the job decides."""
+
+
+def resolve(config: schema.Config, stem: str, found: Findings) -> schema.Config:
+    """Return a scenario in which every default is spelled out.
+
+    Parameters
+    ----------
+    config : Config
+        What the file says.
+    stem : str
+        Name of a scenario that has none.
+    found : Findings
+        Takes names that stand for nothing, and options that a scheme does not have.
+    """
+    exchanges = {label: _exchange(label, one, found) for label, one in config.exchanges.items()}
+    network = config.network.model_copy(update={"topology": _topology(config.network.topology, config.workers)})
+    return config.model_copy(
+        update={
+            "name": config.name or _file_name(stem),
+            "network": network,
+            "job": _job(config.job, config.workers, found),
+            "exchanges": exchanges,
+            "policies": _policies(config, exchanges, found),
+        }
+    )
+
+
+def candidate(label: str, exchange: schema.Exchange) -> Candidate:
+    """Return an exchange as policies take it."""
+    return Candidate(label, exchange.scheme, dict(exchange.options))
+
+
+def own_options(scheme: str) -> list[str]:
+    """Return the options of a scheme that a scenario may set.
+
+    Raises
+    ------
+    ValueError
+        If there is no such scheme.
+    """
+    fields = dataclasses.fields(sparsifier_models.scheme(scheme).option_type)
+    return [field.name for field in fields if field.name not in FROM_JOB]
+
+
+def _file_name(stem: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._+-]", "_", stem).lstrip(".")[:40] or "scenario"
+
+
+def _topology(given: schema.Topology, workers: int) -> schema.Topology:
+    kind, part = given.choice
+    if getattr(part, "hosts", workers) is not None:
+        return given
+    return given.model_copy(update={kind: part.model_copy(update={"hosts": workers})})
+
+
+def _exchange(label: str, given: schema.Exchange, found: Findings) -> schema.Exchange:
+    allowed: Sequence[str] | None = None
+    with found.at("exchanges", label, "scheme"):
+        allowed = own_options(given.scheme)
+    if allowed is None:
+        return given
+    make = sparsifier_models.scheme(given.scheme).option_type
+    good: dict[str, Any] = {}
+    for name, value in given.options.items():
+        if name not in allowed:
+            found.add(
+                ("exchanges", label, name),
+                f"there is no such option of {given.scheme}; {nearest(name, ['scheme', *allowed])}",
+            )
+            continue
+        with found.at("exchanges", label, name):
+            make(**{name: value})
+            good[name] = value
+    with found.at("exchanges", label):
+        plain = {name: getattr(make(**good), name) for name in allowed}
+        spelled_out: dict[str, Any] = {name: one for name, one in plain.items() if isinstance(one, str | int | float)}
+        return schema.Exchange(scheme=given.scheme, **spelled_out)
+    return given
+
+
+def _job(given: schema.Job, workers: int, found: Findings) -> schema.Job:
+    profile = None
+    if given.model is not None:
+        with found.at("job", "model"):
+            profile = models.model(given.model)
+    for worker in given.compute.slow:
+        if not (worker.isascii() and worker.isdigit() and int(worker) < workers):
+            found.add(("job", "compute", "slow", worker), f"there is no worker {worker!r}; allowed: 0 to {workers - 1}")
+    ramps = given.density if isinstance(given.density, list) else []
+    for position, ramp in enumerate(ramps[:-1]):
+        if ramp.iterations is None:
+            found.add(("job", "density", position, "iterations"), "is missing; only the last stretch never ends")
+    compute, overlap = given.compute, given.overlap
+    if compute.mean is None and profile is not None:
+        compute = compute.model_copy(update={"mean": profile.compute})
+    if overlap is not None and overlap.backward is None:
+        share = 2 / 3 if profile is None else profile.backward_fraction
+        overlap = overlap.model_copy(update={"backward": share})
+    return given.model_copy(
+        update={
+            "model": given.model if profile is None else profile.name,
+            "compute": compute,
+            "overlap": overlap,
+            "density": given.compression_ratio if given.density is None else given.density,
+            "compression_ratio": None,
+        }
+    )
+
+
+def _policies(
+    config: schema.Config, exchanges: dict[str, schema.Exchange], found: Findings
+) -> dict[str, schema.Policy]:
+    if not config.policies:
+        every = {label: schema.Policy(fixed=label) for label in exchanges}
+        return every | {
+            _free("clairvoyant", every): schema.Policy(clairvoyant=schema.Clairvoyant(among=list(exchanges)))
+        }
+    resolved = {}
+    for name, policy in config.policies.items():
+        kind, part = policy.choice
+        if kind == "fixed":
+            _check_label(part, ("policies", name, "fixed"), exchanges, found)
+            resolved[name] = policy
+            continue
+        among = list(exchanges) if part.among is None else part.among
+        for position, label in enumerate(among):
+            loc = ("policies", name, kind, "among", position)
+            if _check_label(label, loc, exchanges, found) and kind == "flexible":
+                with found.at(*loc):
+                    closed_form(candidate(label, exchanges[label]))
+        resolved[name] = policy.model_copy(update={kind: part.model_copy(update={"among": among})})
+    return resolved
+
+
+def _check_label(
+    label: str, loc: tuple[str | int, ...], exchanges: dict[str, schema.Exchange], found: Findings
+) -> bool:
+    if label not in exchanges:
+        found.add(loc, f"there is no exchange {label!r}; {nearest(label, exchanges)}")
+    return label in exchanges
+
+
+def _free(name: str, taken: dict[str, Any]) -> str:
+    return name if name not in taken else _free(f"{name} policy", taken)

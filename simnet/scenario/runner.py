@@ -1,0 +1,180 @@
+"""Runs the policies of a scenario, in this process or side by side in processes of their own.
+
+Each process reads the scenario itself and runs one policy, so the results do not depend on how many there are. They
+come back over a pipe; the end of a process without a result is noticed at once.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from simnet.errors import SimnetError
+from simnet.scenario import Run, load
+from simnet.training import PolicyResult, run_policy
+
+Progress: TypeAlias = Callable[[str, int], None]
+"""Called with the name of a policy and the number of its iterations that are done."""
+
+_REPORT_EVERY = 0.1
+_PRELOADED = ["simnet.scenario.runner", "pandas"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """What a process needs to read the scenario for itself: the arguments of `simnet.scenario.load`."""
+
+    path: str | Path
+    overrides: Sequence[str] = ()
+    seed: int | None = None
+
+    def build(self) -> Run:
+        """Read and build the scenario."""
+        return load(self.path, self.overrides, self.seed).build()
+
+
+def run_here(run: Run, progress: Progress) -> Iterator[tuple[str, PolicyResult]]:
+    """Run one policy after the other in this process; yield each with its result."""
+    for name, policy in run.policies.items():
+        yield name, run_policy(run.job, name, policy, timeline=run.timeline, progress=_of(name, progress))
+
+
+def run_apart(source: Source, policies: Sequence[str], jobs: int, progress: Progress) -> Iterator[tuple[str, PolicyResult]]:
+    """Run policies in processes of their own, at most `jobs` at a time; yield each with its result when it is done.
+
+    Parameters
+    ----------
+    source : Source
+        The scenario.
+    policies : sequence of str
+        Which of its policies, the ones that take longest first.
+    jobs : int
+        How many at a time.
+    progress : callable
+        Called now and then.
+
+    Raises
+    ------
+    SimnetError
+        If a policy failed with one, or its process ended without a result.
+    RuntimeError
+        If a policy failed otherwise; the message holds the traceback.
+    """
+    context = _context()
+    waiting = list(policies)
+    running: dict[Connection, tuple[str, BaseProcess]] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < jobs:
+                name = waiting.pop(0)
+                receiver, process = _start(context, source, name)
+                running[receiver] = name, process
+            for ready in wait(list(running)):
+                assert isinstance(ready, Connection)
+                name, process = running[ready]
+                try:
+                    kind, content = ready.recv()
+                except (EOFError, OSError):
+                    process.join()
+                    raise SimnetError(f"the process of policy {name!r} {_end(process.exitcode)}") from None
+                if kind == "progress":
+                    progress(name, content)
+                elif kind == "result":
+                    del running[ready]
+                    ready.close()
+                    process.join()
+                    yield name, content
+                elif kind == "refused":
+                    raise SimnetError(content)
+                else:
+                    raise RuntimeError(f"policy {name!r} failed in its process:\n{content}")
+    finally:
+        for receiver, (_, process) in running.items():
+            process.terminate()
+            receiver.close()
+        for _, process in running.values():
+            process.join()
+
+
+def _of(name: str, progress: Progress) -> Callable[[int], None]:
+    return lambda done: progress(name, done)
+
+
+def _context() -> BaseContext:
+    # Forking a process that has threads can hang; a server that imported everything and did nothing else forks safely.
+    if "forkserver" in multiprocessing.get_all_start_methods():
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(_PRELOADED)
+        return context
+    return multiprocessing.get_context("spawn")
+
+
+def _start(context: BaseContext, source: Source, policy: str) -> tuple[Connection, BaseProcess]:
+    receiver, sender = context.Pipe(duplex=False)
+    process: BaseProcess = context.Process(  # type: ignore[attr-defined]
+        target=_work, args=(sender, source, policy), name=f"simnet {policy}", daemon=True
+    )
+    with _interrupts_held_back():
+        process.start()
+    # With the only other copy of the sender in the process, its end closes the pipe.
+    sender.close()
+    return receiver, process
+
+
+@contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    """Let what starts meanwhile inherit that Ctrl-C does not reach it: it is for this process to tidy up."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _work(sender: Connection, source: Source, policy: str) -> None:
+    """Run one policy and send its result; the life of a process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    reported = -1.0
+
+    def progress(done: int) -> None:
+        nonlocal reported
+        if time.monotonic() - reported >= _REPORT_EVERY:
+            reported = time.monotonic()
+            sender.send(("progress", done))
+
+    message: tuple[str, Any]
+    try:
+        run = source.build()
+        result = run_policy(run.job, policy, run.policies[policy], timeline=run.timeline, progress=progress)
+        message = ("result", result)
+    except SimnetError as error:
+        message = ("refused", str(error))
+    except BrokenPipeError:
+        return
+    except Exception:
+        message = ("failed", traceback.format_exc())
+    with suppress(BrokenPipeError):
+        sender.send(message)
+
+
+def _end(exitcode: int | None) -> str:
+    """Say how a process ended that left no result."""
+    if exitcode is not None and exitcode < 0:
+        with suppress(ValueError):
+            name = signal.Signals(-exitcode).name
+            reason = "; it may have run out of memory: try --jobs 1" if name == "SIGKILL" else ""
+            return f"was ended by {name}{reason}"
+    return f"ended without a result (exit code {exitcode})"

@@ -1,0 +1,96 @@
+"""What every gradient source offers, and what sources share."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Values: TypeAlias = NDArray[np.float32]
+
+
+class GradientSource(Protocol):
+    """Fresh gradients of P workers, iteration by iteration."""
+
+    @property
+    def workers(self) -> int:
+        """P."""
+
+    @property
+    def parameters(self) -> int:
+        """Entries n of the gradients that the source yields."""
+
+    @property
+    def true_parameters(self) -> int:
+        """Entries of the gradients that they stand for."""
+
+    @property
+    def scale(self) -> float:
+        """`true_parameters` / `parameters`: bytes sent count so many times."""
+
+    @property
+    def layers(self) -> tuple[tuple[str, int], ...]:
+        """Name and entries of each layer, in the order of the gradient; the entries add up to `parameters`."""
+
+    def gradients(self, iteration: int, out: Values | None = None) -> Values:
+        """Return the gradients of an iteration, float32 of shape (P, n), contiguous; in `out` if given.
+
+        They do not depend on which iterations were asked for before.
+        """
+
+
+def shrunk(sizes: Sequence[int], scale: float) -> list[int]:
+    """Return the sizes of the layers of a model `scale` times smaller; each layer keeps at least one entry.
+
+    Raises
+    ------
+    ValueError
+        If `scale` is < 1 or not finite.
+
+    Examples
+    --------
+    >>> shrunk([4608, 32, 10], 100)
+    [46, 1, 1]
+    """
+    if not 1 <= scale < math.inf:
+        raise ValueError(f"scale must be >= 1 and finite, got {scale}")
+    return [max(1, round(size / scale)) for size in sizes]
+
+
+def position(iteration: int, iterations: int) -> float:
+    """Return how far through a job an iteration is: from 0 in the first to 1 in the last, and 1 after it.
+
+    Raises
+    ------
+    ValueError
+        If `iteration` is negative.
+
+    Examples
+    --------
+    >>> position(0, 101), position(25, 101), position(999, 101)
+    (0.0, 0.25, 1.0)
+    """
+    if iteration < 0:
+        raise ValueError(f"iteration must be >= 0, got {iteration}")
+    return min(iteration / max(iterations - 1, 1), 1.0)
+
+
+def buffer(out: Values | None, workers: int, parameters: int) -> Values:
+    """Return `out`, or a new buffer if there is none.
+
+    Raises
+    ------
+    ValueError
+        If `out` is not a contiguous float32 array of shape (P, n).
+    """
+    if out is None:
+        return np.empty((workers, parameters), dtype=np.float32)
+    if out.shape != (workers, parameters) or out.dtype != np.float32 or not out.flags.c_contiguous:
+        raise ValueError(
+            f"out must be a contiguous float32 array of shape ({workers}, {parameters}), "
+            f"got {out.dtype} of shape {out.shape}"
+        )
+    return out

@@ -1,0 +1,114 @@
+"""Figures by which gradients of one source are compared with those of another.
+
+All are about what exact top-k would select from fresh gradients, without residual: k = c n entries for the density c.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simnet.traces.source import Values
+
+Support: TypeAlias = NDArray[np.bool_]
+
+
+def support(gradients: Values, density: float) -> Support:
+    """Return which entries top-k selects at each worker; shape (P, n), k of each row.
+
+    Parameters
+    ----------
+    gradients : ndarray of float32, shape (P, n)
+    density : float
+        c, within (0, 1]; at least one entry is selected.
+    """
+    if not 0 < density <= 1:
+        raise ValueError(f"density must be > 0 and <= 1, got {density}")
+    n = gradients.shape[1]
+    k = max(1, round(density * n))
+    chosen = np.argpartition(np.abs(gradients), n - k, axis=1)[:, n - k :]
+    selected = np.zeros(gradients.shape, dtype=np.bool_)
+    np.put_along_axis(selected, chosen, True, axis=1)
+    return selected
+
+
+def compression_gain(gradients: Values, density: float) -> float:
+    """Return the share of the squared norm that top-k keeps, mean over workers.
+
+    Examples
+    --------
+    >>> compression_gain(np.array([[3, 0, 4, 0]], dtype=np.float32), 0.25)
+    0.64
+    """
+    squares = np.square(gradients, dtype=np.float64)
+    kept = np.where(support(gradients, density), squares, 0.0).sum(axis=1)
+    return float(np.mean(kept / squares.sum(axis=1)))
+
+
+def build_up(gradients: Values, density: float) -> float:
+    """Return the build-up factor: entries that any worker selects, over k; from 1 (all the same) to P (all distinct).
+
+    Examples
+    --------
+    >>> build_up(np.array([[3, 0, 0, 1], [2, 1, 0, 0], [0, 0, 9, 1]], dtype=np.float32), 0.25)
+    2.0
+    """
+    selected = support(gradients, density)
+    return float(selected.any(axis=0).sum() / selected[0].sum())
+
+
+def overlap(first: Values, second: Values, density: float) -> float:
+    """Return the share of k that two sets of gradients have in common in what top-k selects, mean over workers.
+
+    Of one worker at two iterations it says how lasting the selection is; of two workers at one iteration, how alike.
+
+    Examples
+    --------
+    >>> overlap(np.array([[3, 2, 0, 0]], dtype=np.float32), np.array([[1, 0, 0, 4]], dtype=np.float32), 0.5)
+    0.5
+    """
+    one, other = support(first, density), support(second, density)
+    return float(np.mean((one & other).sum(axis=1) / one.sum(axis=1)))
+
+
+def overlap_between_workers(gradients: Values, density: float) -> float:
+    """Return the share of k that two workers have in common in what top-k selects, mean over all pairs of P >= 2 workers.
+
+    Examples
+    --------
+    >>> overlap_between_workers(np.array([[3, 2, 0, 0], [1, 0, 0, 4], [1, 0, 0, 4]], dtype=np.float32), 0.5)
+    0.6666666666666666
+    """
+    selected = support(gradients, density)
+    P, k = len(selected), selected[0].sum()
+    times = selected.sum(axis=0, dtype=np.int64)
+    return float((times * (times - 1)).sum() / (P * (P - 1) * k))
+
+
+def tail_index(gradients: Values, share: float = 0.01) -> float:
+    """Return Hill's estimate of the exponent of the tail: P(|g| > x) falls as x to the power of its negative.
+
+    Parameters
+    ----------
+    gradients : ndarray of float32, shape (P, n)
+    share : float
+        How much of each worker's largest magnitudes is the tail.
+
+    Returns
+    -------
+    float
+        Mean over workers; the smaller, the heavier the tail.
+
+    Examples
+    --------
+    >>> uniform = (np.arange(100_000, dtype=np.float32) + 0.5) / 100_000
+    >>> round(tail_index(uniform[None, :] ** -0.5), 1)
+    2.0
+    """
+    n = gradients.shape[1]
+    k = max(1, round(share * n))
+    largest = np.partition(np.abs(gradients), n - k - 1, axis=1)[:, n - k - 1 :].astype(np.float64)
+    threshold = largest[:, :1]
+    return float(np.mean(k / np.log(largest[:, 1:] / threshold).sum(axis=1)))

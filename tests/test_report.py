@@ -1,0 +1,431 @@
+"""What a run shows of itself says what happened, reads well at any size, and is inert whatever the names are."""
+
+import base64
+import io
+import itertools
+import json
+import math
+import re
+import sys
+import time
+import xml.etree.ElementTree as ET
+from collections import defaultdict
+from html.parser import HTMLParser
+
+import matplotlib as mpl
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from simnet.report import figures
+from simnet.report.console import show
+from simnet.report.html import report
+from simnet.report.summary import MAX_SWITCHES, headings, percent, ranking, rows, sentence, summarize
+from simnet.report.timeline import write_timeline
+
+HOSTILE = ["<script>alert(1)</script>", "$\\frac{a$_{", "[red]x[/red]", "_hidden", "a,\"b\"\n'c'", "名前", "x" * 200]
+
+
+def frame(seconds, choice="AG", bandwidth=1.25e9, latency=0.01, density=0.01):
+    """Iterations of the given lengths; choice and network may be lists."""
+    seconds = np.asarray(seconds, dtype=float)
+    start = np.concatenate([[0.0], np.cumsum(seconds)[:-1]])
+    shares = {"compute_s": 0.5, "select_s": 0.1, "communicate_s": 0.3, "wait_s": 0.1}
+    return pd.DataFrame(
+        {
+            "iteration": np.arange(len(seconds)),
+            "start_s": start,
+            "iteration_s": seconds,
+            **{name: share * seconds for name, share in shares.items()},
+            "bytes_sent_B": 1e6,
+            "choice": choice,
+            "density": density,
+            "selected": 10.0,
+            "latency_s": latency,
+            "bandwidth_Bps": bandwidth,
+        }
+    )
+
+
+def summary_of(**frames):
+    return summarize(frames, scenario="demo", scenario_sha256="ab", seed=1, versions={"simnet": "0"})
+
+
+def joined(frames):
+    return pd.concat([one.assign(policy=name) for name, one in frames.items()], ignore_index=True)
+
+
+def said(**frames):
+    return sentence(summary_of(**frames))
+
+
+def test_the_sentence_says_who_won_by_how_much_and_when_the_choice_changed():
+    flexible = frame([1, 1, 1, 1], ["AG", "AG", "ART-Ring", "AG"], bandwidth=[1.25e9, 1.25e9, 1.125e8, 1.25e9])
+    assert said(AG=frame([1, 1, 2, 1]), flexible=flexible, slow=frame([3] * 4), clairvoyant=frame([0.9] * 4)) == (
+        "flexible won: 4 s for 4 iterations, 20 % less than AG, the runner-up; it switched 2 times, first from AG to "
+        "ART-Ring at iteration 2 (2 s), when bandwidth fell to 900 Mbit/s."
+    )
+
+
+def test_the_sentence_of_a_policy_alone_without_bound_and_of_one_iteration():
+    assert said(AG=frame([2])) == "AG took 2 s for 1 iteration; it kept to AG throughout."
+    assert said(AG=frame([2]), B=frame([4], "ring")) == (
+        "AG won: 2 s for 1 iteration, 50 % less than B, the runner-up; it kept to AG throughout."
+    )
+
+
+def test_the_sentence_when_only_the_bound_ran():
+    assert said(clairvoyant=frame([1, 2])) == (
+        "clairvoyant took 3 s for 2 iterations; it is the bound, and no policy that can be run was compared with it."
+    )
+
+
+def test_the_sentence_of_ties_names_all_and_whoever_switched():
+    assert said(b=frame([1, 1]), a=frame([1, 1]), c=frame([2, 2])) == (
+        "a and b tied: 2 s each for 2 iterations, 50 % less than c, the runner-up; none of them changed its choice."
+    )
+    assert said(b=frame([1, 1], ["AG", "ring"]), a=frame([1, 1]), c=frame([1, 1])) == (
+        "a, b and c tied: 2 s each for 2 iterations; b switched once, from AG to ring at iteration 1 (1 s)."
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "clause"),
+    [
+        ({"bandwidth": [1e9, 1e9, 2e9]}, ", when bandwidth rose to 16 Gbit/s."),
+        ({"bandwidth": [1e9, 1e9, 0.0]}, ", when bandwidth fell to 0 bit/s."),
+        ({"latency": [0.01, 0.02, 0.03]}, ", when latency rose to 30 ms."),
+        ({"latency": [0.01, 0.02, 0.005], "bandwidth": [1e9, 2e9, 1.5e9]}, ", when latency fell to 5 ms."),
+        ({"density": [1.0, 0.5, 0.1]}, ", when density fell to 0.1."),
+        ({"bandwidth": [1e9, 5e8, 1.01e9]}, "(2 s)."),
+        ({"bandwidth": math.inf, "latency": math.nan}, "(2 s)."),
+    ],
+)
+def test_a_switch_is_told_with_what_had_changed_most_since_the_choice_was_made(changed, clause):
+    assert said(flexible=frame([1, 1, 1], ["AG", "AG", "ring"], **changed)).endswith(clause)
+
+
+def test_the_bound_never_wins_and_regret_may_be_negative():
+    summary = summary_of(clairvoyant=frame([1.0]), a=frame([2.0]), b=frame([0.5]))
+    assert summary["winner"]["policy"] == "b"
+    assert summary["winner"]["runner_up"] == "a"
+    assert summary["policies"]["b"]["regret"] == {"seconds": -0.5, "fraction": -0.5}
+    assert summary_of(clairvoyant=frame([1.0]), a=frame([2.0]))["winner"]["policy"] == "a"
+
+
+@given(st.lists(st.sampled_from("abc"), min_size=1, max_size=200))
+def test_switches_are_every_change_of_choice_in_order(choice):
+    one = summary_of(p=frame(np.ones(len(choice)), choice))["policies"]["p"]
+    expected = [(i, choice[i - 1], choice[i]) for i in range(1, len(choice)) if choice[i] != choice[i - 1]]
+    assert one["switch_count"] == len(expected)
+    assert [(s["iteration"], s["from"], s["to"]) for s in one["switches"]] == expected[:MAX_SWITCHES]
+    assert all(s["at_s"] == s["iteration"] for s in one["switches"])
+    assert one["choices"] == {label: choice.count(label) for label in set(choice)}
+    assert list(one["choices"].values()) == sorted(one["choices"].values(), reverse=True)
+
+
+@given(st.lists(st.integers(1, 3), min_size=2, max_size=6))
+def test_rows_are_in_order_of_time_and_exactly_the_fastest_are_best(lengths):
+    summary = summary_of(**{f"p{index}": frame([length]) for index, length in enumerate(lengths)})
+    order = [lengths[int(name[1:])] for name in ranking(summary)]
+    assert order == sorted(lengths)
+    cells = rows(summary)
+    assert all(len(row) == len(headings()) for row in cells)
+    assert [row[2] == "best" for row in cells] == [length == min(lengths) for length in order]
+
+
+def test_a_summary_read_back_from_json_shows_the_same():
+    summary = summary_of(b=frame([1, 1], ["y", "x"]), a=frame([1, 1]), clairvoyant=frame([1, 1]), z=frame([2, 2]))
+    again = json.loads(json.dumps(summary, sort_keys=True))
+    assert rows(again) == rows(summary)
+    assert sentence(again) == sentence(summary)
+
+
+@pytest.mark.parametrize("fraction", [0.0, 1e-9, 0.00099, 0.0994, 0.0999, 0.5, 12.345])
+def test_percent_has_two_digits_or_more(fraction):
+    value = float(percent(fraction).removesuffix(" %"))
+    assert value == pytest.approx(100 * fraction, rel=0.051, abs=0.005)
+
+
+@pytest.mark.parametrize("width", [40, 80, 120, 200])
+@pytest.mark.parametrize("terminal", [True, False])
+def test_the_console_shows_every_policy_and_the_sentence_at_any_width(width, terminal):
+    names = ["flexible", *HOSTILE[:3]]
+    summary = summary_of(**{name: frame([1 + index]) for index, name in enumerate(names)}, clairvoyant=frame([1]))
+    stream = io.StringIO()
+    show(summary, Console(file=stream, width=width, force_terminal=terminal, color_system=None))
+    text = stream.getvalue()
+    for name in [*names, "clairvoyant"]:
+        assert name in text
+    assert "".join(sentence(summary).split()) in "".join(text.split())
+    if width >= 80 and terminal:
+        assert all(len(line) <= width for line in text.splitlines())
+    if not terminal:
+        assert all(word in text for heading in headings() for word in heading.split())
+
+
+def weather_driven(count, policies=4, by_iteration=False):
+    """Policies that meet the same network at the same time, or at the same iteration."""
+    made = {}
+    for number in range(policies):
+        rng = np.random.default_rng(number)
+        seconds = rng.uniform(0.9, 1.1, count) * (1 + number / 4)
+        axis = np.arange(count) if by_iteration else np.cumsum(seconds) - seconds
+        choice = np.where((axis // 50) % 2 == 0, "AG", "ART-Ring") if number == 0 else f"c{number}"
+        bandwidth = 1e9 / (1 + (axis // 50) % 3)
+        name = "clairvoyant" if number == policies - 1 else f"p{number}"
+        made[name] = frame(seconds, choice, bandwidth=bandwidth, latency=0.01 + 0.001 * ((axis // 30) % 2))
+    return made
+
+
+def test_figures_are_deterministic_well_formed_and_undated():
+    iterations = joined(weather_driven(60))
+    plots, again = figures.render(iterations, "clairvoyant"), figures.render(iterations, "clairvoyant")
+    assert [plot.name for plot in plots] == ["iteration_time", "cumulative_time", "breakdown", "choices"]
+    assert plots == again
+    for plot in plots:
+        assert plot.png.startswith(b"\x89PNG\r\n")
+        assert not re.search(rb"Software|tEXt|20\d\d-\d\d-\d\d", plot.png)
+        assert not re.search(rb"Matplotlib|20\d\d-\d\d-\d\d", plot.svg)
+        assert ET.fromstring(plot.svg).tag.endswith("svg")
+
+
+def test_figures_leave_the_settings_of_matplotlib_alone_and_use_none_of_them(monkeypatch):
+    iterations = joined(weather_driven(20))
+    before = figures.render(iterations)
+    monkeypatch.setitem(mpl.rcParams, "font.size", 31.0)
+    settings = dict(mpl.rcParams)
+    assert figures.render(iterations) == before
+    assert dict(mpl.rcParams) == settings
+    if "matplotlib.pyplot" in sys.modules:
+        assert not sys.modules["matplotlib.pyplot"].get_fignums()
+
+
+def test_figures_of_long_runs_are_bounded():
+    iterations = joined(weather_driven(10_000, policies=8))
+    start = time.process_time()
+    plots = figures.render(iterations, "clairvoyant")
+    assert time.process_time() - start < 10
+    assert max(len(plot.svg) for plot in plots) < 600_000
+
+
+def test_a_choice_that_alternates_for_ever_is_bounded_too():
+    drawn = figures.choices(joined({"p": frame(np.ones(10_000), ["a", "b"] * 5_000)}))
+    assert sum(len(bars.get_paths()) for bars in drawn.axes[0].collections) <= 1_000
+
+
+def test_the_cumulative_figure_ends_at_the_totals():
+    made = weather_driven(700)
+    left, right = figures.cumulative_time(joined(made), "clairvoyant").axes
+    unit = {"s": 1, "min": 60, "h": 3600}
+    for axes, reference in ((left, 0.0), (right, made["clairvoyant"]["iteration_s"].sum())):
+        scale = unit[re.search(r"\[(\w+)\]", axes.get_ylabel())[1]]
+        ends = [line.get_ydata()[-1] * scale for line in axes.lines]
+        assert ends == pytest.approx([one["iteration_s"].sum() - reference for one in made.values()], abs=1e-9)
+        assert all(line.get_xdata()[-1] == 700 for line in axes.lines)
+
+
+def test_the_breakdown_bars_are_the_sums_in_order_of_time():
+    made = {"slow": frame([3, 3]), "fast": frame([1, 1])}
+    axes = figures.breakdown(joined(made)).axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["fast", "slow"]
+    widths = [[bar.get_width() for bar in container] for container in axes.containers]
+    np.testing.assert_allclose(widths, [[share * 2, share * 6] for share in (0.5, 0.1, 0.3, 0.1)])
+
+
+def test_the_stretches_of_a_choice_fill_the_run():
+    made = weather_driven(300)
+    strips = figures.choices(joined(made), "clairvoyant").axes[0]
+    boxes = sorted(
+        (path.get_extents().x0, path.get_extents().x1) for bars in strips.collections for path in bars.get_paths()
+    )
+    assert boxes[0][0] == 0
+    assert all(left[1] == pytest.approx(right[0]) for left, right in itertools.pairwise(boxes))
+    assert len(boxes) == 1 + summary_of(**made)["policies"]["p0"]["switch_count"]
+
+
+def test_the_axis_is_the_iteration_where_the_network_moves_with_it_and_time_elsewhere():
+    by_time, by_iteration = (joined(weather_driven(120, by_iteration=kind)) for kind in (False, True))
+    assert figures.iteration_time(by_iteration).axes[-1].get_xlabel() == "iteration"
+    assert figures.iteration_time(by_time).axes[-1].get_xlabel().startswith("simulated time [")
+
+
+def test_a_policy_far_slower_does_not_flatten_the_others_and_that_is_said():
+    made = {"a": frame(np.ones(50), bandwidth=np.linspace(1, 2, 50)), "b": frame(np.full(50, 90.0))}
+    top = figures.iteration_time(joined(made)).axes[0]
+    assert top.get_xlim() == (0, 50)
+    assert [text.get_text() for text in top.texts] == ["goes on beyond the axis: b until 1.25 h"]
+
+
+@pytest.mark.parametrize("bandwidth", [math.nan, math.inf, 0.0])
+def test_figures_of_one_policy_one_iteration_and_no_network(bandwidth):
+    for plot in figures.render(joined({"only": frame([1.0], bandwidth=bandwidth, latency=0.0)}), "clairvoyant"):
+        ET.fromstring(plot.svg)
+
+
+def test_hostile_names_are_names():
+    made = {name: frame([1.0, 1.0], [name, "b"]) for name in HOSTILE}
+    summary = summary_of(**made)
+    plots = figures.render(joined(made))
+    page = report(summary, plots, scenario="</code></pre><img src=x onerror=y>", command="simnet run '<b>'")
+    seen = Page(page)
+    assert "script" not in seen.tags
+    assert "b" not in seen.tags
+    assert seen.tags.count("img") == 4
+    for name in HOSTILE:
+        assert " ".join(name.split()) in " ".join(seen.text.split())
+
+
+class Page(HTMLParser):
+    """The tags, attributes and text of a page."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.tags, self.attributes, self.text, self.open = [], [], "", []
+        self.feed(page)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += attrs
+        if tag not in ("meta", "img"):
+            self.open.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def test_the_page_stands_alone_and_says_everything():
+    made = weather_driven(120)
+    summary = summary_of(**made)
+    plots = figures.render(joined(made), "clairvoyant")
+    page = report(summary, plots, scenario="workers: 8\n", command="simnet run a.yaml --seed 1")
+    seen = Page(page)
+    assert not seen.open
+    assert not {"script", "link", "iframe", "object", "a", "form"} & set(seen.tags)
+    assert not re.search(r"https?://|url\(|@import", page)
+    assert all(value.startswith("data:") for name, value in seen.attributes if name in ("src", "href"))
+    images = [value.partition(",")[2] for name, value in seen.attributes if name == "src"]
+    assert [base64.b64decode(image) for image in images] == [plot.svg for plot in plots]
+    assert all(value for name, value in seen.attributes if name == "alt")
+    assert not re.search(r"20\d\d-\d\d-\d\d", page)
+    expected = [sentence(summary), "workers: 8", "simnet run a.yaml --seed 1", "Regret", summary["scenario"]["sha256"]]
+    expected += [cell for row in rows(summary) for cell in row] + [plot.explanation for plot in plots]
+    for text in expected:
+        assert text in seen.text
+    assert report(summary, plots, scenario="workers: 8\n", command="simnet run a.yaml --seed 1") == page
+
+
+SPANS = ["policy", "iteration", "worker", "what", "start_s", "finish_s"]
+MESSAGES = ["policy", "iteration", "round", "phase", "src", "dst", "nbytes_B", "start_s", "finish_s"]
+
+
+@st.composite
+def activity(draw):
+    """Spans and messages of two policies: any overlap, any length, including none at all."""
+    moment = st.one_of(st.floats(0, 100), st.integers(0, 20).map(lambda n: n / 10))
+    length = st.one_of(st.just(0.0), st.floats(0, 5), st.floats(0, 1e-9))
+    spans, messages = [], []
+    for policy in ("a", "b"):
+        for worker, iteration, start, duration in draw(
+            st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), moment, length), max_size=12)
+        ):
+            spans.append([policy, iteration, worker, "compute", start, start + duration])
+        for src, iteration, start, duration in draw(
+            st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), moment, length), max_size=12)
+        ):
+            messages.append([policy, iteration, 0, "ring", src, (src + 1) % 3, 8.0, start, start + duration])
+    return pd.DataFrame(spans, columns=SPANS), pd.DataFrame(messages, columns=MESSAGES)
+
+
+def two_hops(src, dst):
+    return (f"{src} to switch", f"switch to {dst}")
+
+
+def timeline(spans, messages, **options):
+    stream = io.BytesIO()
+    count = write_timeline(stream, spans, messages, **options)
+    everything = json.loads(stream.getvalue())["traceEvents"]
+    events = [event for event in everything if event["ph"] != "M"]
+    assert len(events) == count
+    names = {
+        (event["pid"], event["tid"]): event["args"]["name"] for event in everything if event["name"] == "thread_name"
+    }
+    return events, names
+
+
+def ns(microseconds):
+    return round(1000 * microseconds)
+
+
+@given(activity())
+def test_timeline_nests_pairs_and_ascends(made):
+    spans, messages = made
+    events, names = timeline(spans, messages, links=two_hops)
+    assert [event["ts"] for event in events] == sorted(event["ts"] for event in events)
+    tracks, halves = defaultdict(list), defaultdict(list)
+    for event in events:
+        assert (event["pid"], event["tid"]) in names
+        if event["ph"] == "X":
+            assert event["dur"] > 0
+            tracks[event["pid"], event["tid"]].append((ns(event["ts"]), ns(event["ts"]) + ns(event["dur"])))
+            assert names[event["pid"], event["tid"]].startswith("rank ")
+        else:
+            halves[event["cat"], event["id"]].append(event)
+            assert names[event["pid"], event["tid"]] == event["name"]
+    for track in tracks.values():
+        assert all(before[1] <= after[0] for before, after in itertools.pairwise(track))
+    for begin, end in halves.values():
+        assert (begin["ph"], end["ph"]) == ("b", "e")
+        assert begin["ts"] <= end["ts"]
+        assert all(begin[key] == end[key] for key in ("name", "pid", "tid"))
+    assert len(halves) == 2 * len(messages)
+    longer = spans[(spans["finish_s"] - spans["start_s"]) > 3e-9]
+    assert sum(len(track) for track in tracks.values()) >= len(longer)
+
+
+def test_timeline_names_every_rank_and_link_and_tells_policies_apart():
+    spans = pd.DataFrame([[p, 0, w, "compute", 0.0, 1.0] for p in ("x", "y") for w in (0, 1)], columns=SPANS)
+    messages = pd.DataFrame([[p, 0, 0, "ring", 0, 1, 8.0, 1.0, 2.0] for p in ("x", "y")], columns=MESSAGES)
+    events, names = timeline(spans, messages, links=two_hops)
+    assert sorted(names.values()) == sorted(2 * ["rank 0", "rank 1", "link 0 to switch", "link switch to 1"])
+    assert len({tid for _, tid in names}) == len(names)
+    assert len({event["pid"] for event in events}) == 2
+    begin = next(event for event in events if event["ph"] == "b")
+    assert begin["args"] == {"iteration": 0, "round": 0, "phase": "ring", "src": 0, "dst": 1, "nbytes_B": 8.0}
+    assert begin["ts"] == 1e6
+
+
+def test_overlapping_work_of_a_rank_goes_to_a_second_track():
+    spans = pd.DataFrame(
+        [["x", 0, 0, "compute", 0.0, 2.0], ["x", 0, 0, "communicate", 1.0, 3.0], ["x", 0, 0, "wait", 3.0, 4.0]],
+        columns=SPANS,
+    )
+    events, names = timeline(spans, pd.DataFrame(columns=MESSAGES))
+    where = {event["name"]: names[event["pid"], event["tid"]] for event in events}
+    assert where == {"compute": "rank 0", "communicate": "rank 0 (2)", "wait": "rank 0"}
+
+
+@pytest.mark.parametrize("max_events", [0, 1, 5, 30, 47, 1_000])
+def test_timeline_holds_the_first_iterations_that_fit(max_events):
+    spans = pd.DataFrame([[p, i, 0, "compute", i, i + 1.0] for p in "xy" for i in range(10)], columns=SPANS)
+    messages = pd.DataFrame(
+        [[p, i, 0, "ring", 0, 1, 8.0, i + 0.1 * k, i + 0.5] for p in "xy" for i in range(10) for k in range(3)],
+        columns=MESSAGES,
+    )
+    events, _ = timeline(spans, messages, max_events=max_events)
+    assert len(events) <= max_events
+    begun = sorted(event["id"] for event in events if event["ph"] == "b")
+    assert begun == sorted(event["id"] for event in events if event["ph"] == "e")
+    whole = max_events // 2 // 7
+    if whole:
+        assert len(events) == 2 * 7 * min(whole, 10)
+        assert max(ns(event["ts"]) for event in events) <= 1e9 * min(whole, 10)
+    elif max_events > 1:
+        assert events
+        assert max(ns(event["ts"]) for event in events) < 1e9

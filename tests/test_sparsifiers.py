@@ -1,0 +1,944 @@
+"""Sparsifiers: hand-worked vectors, brute-force references, conservation of mass, messages, state, every refusal."""
+
+import dataclasses
+import io
+import json
+import subprocess
+import sys
+import tracemalloc
+from importlib.metadata import EntryPoint, EntryPoints
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+import sparsifier_models
+from simnet.devices import device_names, load_device
+from sparsifier_models import SCHEMES, Sparsifier, create, names, scheme
+from sparsifier_models.artopk import WINDOW, windowed_mean
+from sparsifier_models.mstopk import bracket
+from sparsifier_models.selection import entries_kept, scan, squared_norm, take_mean, top_k
+
+EPS = float(np.finfo(np.float32).eps)
+
+# Every scheme in every way it can send: name and options.
+VARIANTS = [
+    *(("dense", {"algorithm": one}) for one in ("ring", "tree", "parameter_server")),
+    ("randomk", {}),
+    ("randomk", {"shared": False, "allgather": "bruck"}),
+    ("topk", {}),
+    ("topk", {"allgather": "ring", "wire": "released", "compat": "released"}),
+    ("lwtopk", {}),
+    ("lwtopk", {"fused": False, "compat": "released"}),
+    ("mstopk", {}),
+    ("mstopk", {"compat": "released"}),
+    ("artopk", {}),
+    ("artopk", {"compat": "released", "wire": "released", "collective": "tree"}),
+    ("artopk", {"selection": "var", "monitored": True}),
+    ("artopk", {"selection": "var", "compat": "released"}),
+]
+variants = st.sampled_from(VARIANTS)
+
+
+def f32(rows):
+    return np.array(rows, dtype=np.float32)
+
+
+def made(variant, workers, parameters, density, **more):
+    """The scheme of a variant; those that need layers get three, or one."""
+    name, options = variant
+    if name == "lwtopk" and "layers" not in more:
+        cut = parameters // 3
+        more["layers"] = (cut, cut, parameters - 2 * cut) if cut else (parameters,)
+    return create(name, workers, parameters, density, **{**options, **more})
+
+
+KINDS = ["normal", "heavy", "sparse", "ties", "zero", "constant", "alike", "tiny", "huge"]
+
+
+def gradients_of(kind, workers, parameters, seed):
+    rng = np.random.default_rng(seed)
+    rows = rng.standard_normal((workers, parameters))
+    match kind:
+        case "heavy":
+            rows = rng.standard_cauchy((workers, parameters))
+        case "sparse":
+            rows *= rng.random((workers, parameters)) < 0.1
+        case "ties":
+            rows = rng.integers(-2, 3, (workers, parameters))
+        case "zero":
+            rows *= 0
+        case "constant":
+            rows[:] = -0.1
+        case "alike":
+            rows[:] = rows[0]
+        case "tiny":
+            rows *= 1e-38
+        case "huge":
+            rows *= 1e36
+    return rows.astype(np.float32)
+
+
+@st.composite
+def jobs(draw):
+    """Workers, parameters, density, kind of gradients and seed."""
+    return (
+        draw(st.integers(1, 17)),
+        draw(st.integers(1, 200)),
+        draw(st.one_of(st.sampled_from([1e-9, 0.01, 0.5, 1.0]), st.floats(1e-3, 1))),
+        draw(st.sampled_from(KINDS)),
+        draw(st.integers(0, 2**32 - 1)),
+    )
+
+
+# Selection kernels
+
+
+@given(st.lists(st.integers(-3, 3), max_size=40), st.integers(0, 45))
+def test_top_k_is_a_stable_sort_by_magnitude(values, k):
+    values = f32(values)
+    expected = np.sort(np.argsort(-np.abs(values), kind="stable")[:k])
+    np.testing.assert_array_equal(top_k(values, k), expected)
+
+
+@given(st.integers(1, 3000), st.floats(0, 1), st.integers(0, 99))
+def test_top_k_of_distinct_values_is_the_sort(n, share, seed):
+    values = np.random.default_rng(seed).standard_cauchy(n).astype(np.float32)
+    k = int(share * n)
+    np.testing.assert_array_equal(top_k(values, k), np.sort(np.argsort(-np.abs(values), kind="stable")[:k]))
+
+
+def test_top_k_treats_signed_zeros_alike():
+    np.testing.assert_array_equal(top_k(f32([-0.0, 0.0, -0.0, 1.0]), 2), [0, 3])
+
+
+def test_scan_compares_as_float32():
+    values = f32([0.1, -0.1, 0.2])
+    np.testing.assert_array_equal(scan(values, 0.1), [0, 1, 2])
+    np.testing.assert_array_equal(scan(values, 0.1, strict=True), [2])
+
+
+@pytest.mark.parametrize("n", [0, 1, 8191, 8192, 8193, 20000])
+def test_squared_norm_is_the_sum_in_double_precision(n):
+    values = np.random.default_rng(n).standard_normal(n).astype(np.float32)
+    assert squared_norm(values) == pytest.approx(float((values.astype(np.float64) ** 2).sum()), rel=1e-14)
+
+
+def test_entries_kept_is_the_ceiling_of_the_decimal_number():
+    # 0.07 * 100 and 0.29 * 100 are not whole in binary.
+    assert [entries_kept(c, 100) for c in (0.07, 0.29, 0.291, 1.0)] == [7, 29, 30, 100]
+    assert entries_kept(np.float32(0.5), 3) == 2
+
+
+@given(st.integers(1, 10_000), st.integers(1, 10**8))
+def test_entries_kept_of_hundredths_of_per_cent(c, n):
+    assert entries_kept(c / 10_000, n) == -(-c * n // 10_000)
+
+
+def test_k_of_the_released_code_rounds_down_to_one_at_least():
+    assert create("topk", 2, 100, 0.019, compat="released").k == 1
+    assert create("topk", 2, 100, 0.019).k == 2
+    assert create("topk", 2, 100, 0.0001, compat="released").k == 1
+    assert create("topk", 2, 100, 0.0001).k == 1
+
+
+# Vectors worked by hand
+
+
+def test_topk_by_hand():
+    # Two workers keep 2 of 5. Union {0, 1, 3}: worker 0 sends 5 and -4, worker 1 sends 6 and 3.
+    model = create("topk", 2, 5, 0.4)
+    first = model.exchange(f32([[5, -4, 1, 0, 2], [2, 6, 0, 3, 1]]))
+    np.testing.assert_array_equal(first.update, f32([2.5, 1, 0, 1.5, 0]))
+    np.testing.assert_array_equal(model.residual, f32([[0, 0, 1, 0, 2], [2, 0, 0, 0, 1]]))
+    np.testing.assert_array_equal(first.selected, [2, 2])
+    assert first.union == 3
+    assert first.stats["density"] == 0.6
+    assert first.stats["update_density"] == 0.6
+    assert first.stats["build_up"] == 1.5
+    np.testing.assert_array_equal(first.stats["threshold"], [4, 3])
+    np.testing.assert_allclose(first.stats["worker_gain"], [41 / 46, 45 / 50])
+    assert first.stats["gain"] == pytest.approx((41 + 45) / (46 + 50))
+    np.testing.assert_allclose(first.stats["residual_norm"], np.sqrt([5, 5]))
+    assert first.stats["global_error"] == pytest.approx(np.sqrt(5))
+    # With the residual: worker 0 has [0, 0, 2, 1, 3], worker 1 [2, 1, 0, 0, 1]; of the two 1s the first goes.
+    second = model.exchange(f32([[0, 0, 1, 1, 1], [0, 1, 0, 0, 0]]))
+    np.testing.assert_array_equal(second.update, f32([1, 0.5, 1, 0, 1.5]))
+    np.testing.assert_array_equal(model.residual, f32([[0, 0, 0, 1, 0], [0, 0, 0, 0, 1]]))
+
+
+def test_lwtopk_by_hand():
+    # Layers of 3 and 2, density 0.34: ceil(1.02) = 2 and ceil(0.68) = 1 entries.
+    model = create("lwtopk", 1, 5, 0.34, layers=(("a", 3), ("b", 2)))
+    exchange = model.exchange(f32([[1, 9, 8, 0, -3]]))
+    assert model.k == 3
+    np.testing.assert_array_equal(exchange.update, f32([0, 9, 8, 0, -3]))
+    np.testing.assert_array_equal(model.residual, f32([[1, 0, 0, 0, 0]]))
+    assert exchange.stats["threshold"] == 3
+
+
+def test_artopk_star_by_hand():
+    # P = 3, k = 1. Step i = 1: worker 1 broadcasts; its largest entry is at 2.
+    model = create("artopk", 3, 4, 0.25)
+    first = model.exchange(f32([[9, 1, 3, 0], [1, 2, -6, 4], [0, 7, 0, 2]]))
+    assert first.stats["broadcaster"] == 1
+    np.testing.assert_array_equal(first.update, f32([0, 0, -1, 0]))
+    np.testing.assert_array_equal(model.residual, f32([[9, 1, 0, 0], [1, 2, 0, 4], [0, 7, 0, 2]]))
+    np.testing.assert_allclose(first.stats["worker_gain"], [9 / 91, 36 / 57, 0])
+    assert first.stats["threshold"] == 6
+    # Step 2: worker 2 broadcasts 1; step 3: 3 mod 3 = 0, worker 0 broadcasts 0.
+    second = model.exchange(np.zeros((3, 4), dtype=np.float32))
+    np.testing.assert_allclose(second.update, f32([0, 10 / 3, 0, 0]))
+    third = model.exchange(np.zeros((3, 4), dtype=np.float32))
+    np.testing.assert_allclose(third.update, f32([10 / 3, 0, 0, 0]))
+    np.testing.assert_array_equal(model.residual, f32([[0, 0, 0, 0], [0, 0, 0, 4], [0, 0, 0, 2]]))
+
+
+def test_artopk_var_by_hand():
+    # k = 2: squared norms of the top-2 are 9 + 4 = 13, 16 + 0 = 16, 9 + 9 = 18; worker 2 has 1 and 3.
+    model = create("artopk", 3, 4, 0.5, selection="var")
+    exchange = model.exchange(f32([[3, 0, 2, 1], [0, 0, 0, 4], [1, -3, 0, 3]]))
+    np.testing.assert_array_equal(exchange.stats["criterion"], [13, 16, 18])
+    assert exchange.stats["broadcaster"] == 2
+    np.testing.assert_allclose(exchange.update, f32([0, -1, 0, 8 / 3]))
+    np.testing.assert_array_equal(model.residual, f32([[3, 0, 2, 0], [0, 0, 0, 0], [1, 0, 0, 0]]))
+
+
+def test_mstopk_by_hand():
+    # Mean 2, maximum 6; k = 2. Every threshold in (4, 5] keeps 5 and 6 alone, and both are found.
+    exchange = create("mstopk", 1, 6, 0.3).exchange(f32([[0, -5, 1, 6, 0, 0]]))
+    np.testing.assert_array_equal(exchange.update, f32([0, -5, 0, 6, 0, 0]))
+
+
+def test_dense_by_hand_flushes_the_residual_it_was_handed():
+    model = create("dense", 2, 2, 0.01)
+    model.residual = f32([[1, 0], [0, 5]])
+    exchange = model.exchange(f32([[1, 2], [3, 4]]))
+    np.testing.assert_array_equal(exchange.update, f32([2.5, 5.5]))
+    assert not model.residual.any()
+    assert exchange.stats["gain"] == exchange.stats["density"] == exchange.stats["build_up"] == 1
+    assert exchange.kernels == ()
+
+
+def test_take_mean_sums_in_rank_order():
+    rows = f32([[1e8], [1], [-1e8]])
+    mean, sent = take_mean(rows, np.array([0]))
+    assert mean[0] == np.float32(np.float32(np.float32(1e8) + np.float32(1)) - np.float32(1e8)) / 3
+    np.testing.assert_array_equal(sent, [1e16, 1, 1e16])
+
+
+# Conservation of mass, and what holds for every scheme
+
+
+@settings(max_examples=250, deadline=None)
+@given(variants, jobs())
+@example(("artopk", {}), (17, 1, 1e-9, "normal", 0))
+@example(("mstopk", {"compat": "released"}), (8, 50, 0.1, "constant", 0))
+def test_what_goes_in_comes_out_or_stays(variant, job):
+    workers, parameters, density, kind, seed = job
+    model = made(variant, workers, parameters, density)
+    for step in range(3):
+        gradients = gradients_of(kind, workers, parameters, seed + step)
+        given_gradients, before = gradients.copy(), model.residual
+        before_copy = before.copy()
+        exchange = model.exchange(gradients)
+
+        np.testing.assert_array_equal(gradients, given_gradients)
+        np.testing.assert_array_equal(before, before_copy)
+        corrected = gradients.astype(np.float64) + before
+        out = workers * exchange.update.astype(np.float64) + model.residual.sum(0, dtype=np.float64)
+        allowed = (workers + 3) * EPS * np.abs(corrected).sum(0) + 1e-44 * workers
+        assert (np.abs(corrected.sum(0) - out) <= allowed).all()
+
+        assert exchange.update.dtype == np.float32
+        assert exchange.update.shape == (parameters,)
+        assert exchange.schedule.n_ranks == workers
+        assert exchange.selected.shape == (workers,)
+        assert exchange.selected.dtype == np.int64
+        assert exchange.selected.max() <= model.k <= parameters
+        assert np.count_nonzero(exchange.update) <= exchange.union <= exchange.selected.sum()
+        assert model.residual.dtype == np.float32
+        assert model.residual.shape == (workers, parameters)
+
+
+@settings(max_examples=120, deadline=None)
+@given(variants, jobs())
+def test_statistics_are_finite_and_follow_from_before_and_after(variant, job):
+    workers, parameters, density, kind, seed = job
+    model = made(variant, workers, parameters, density)
+    gradients = gradients_of(kind, workers, parameters, seed)
+    exchange = model.exchange(gradients)
+    stats = exchange.stats
+    assert all(np.isfinite(one).all() for one in stats.values())
+    total = (gradients.astype(np.float64) ** 2).sum(1)
+    kept = (model.residual.astype(np.float64) ** 2).sum(1)
+    # What is sent and what is kept share no entry, so that their squares add up.
+    np.testing.assert_allclose(exchange.sent + kept, total, rtol=1e-12)
+    np.testing.assert_allclose(stats["residual_norm"], np.sqrt(kept), rtol=1e-12)
+    np.testing.assert_allclose(stats["sent_norm"], np.sqrt(exchange.sent))
+    assert ((stats["worker_gain"] >= 0) & (stats["worker_gain"] <= 1 + 1e-12)).all()
+    assert 0 <= stats["gain"] <= 1 + 1e-12
+    if not total.any():
+        assert stats["gain"] == 1
+    assert 0 <= stats["update_density"] <= stats["density"] == exchange.union / parameters <= 1
+    assert stats["build_up"] <= workers
+
+
+@settings(max_examples=60, deadline=None)
+@given(variants, jobs())
+def test_density_one_is_the_mean(variant, job):
+    workers, parameters, _, kind, seed = job
+    if variant == ("mstopk", {"compat": "released"}):
+        variant = ("mstopk", {})
+    model = made(variant, workers, parameters, 1.0)
+    gradients = gradients_of(kind, workers, parameters, seed)
+    mean = gradients.astype(np.float64).mean(0)
+    spread = np.abs(gradients.astype(np.float64)).mean(0)
+    assert (np.abs(model.exchange(gradients).update - mean) <= (workers + 2) * EPS * spread + 1e-44).all()
+    assert not model.residual.any()
+
+
+@settings(max_examples=60, deadline=None)
+@given(variants, jobs())
+def test_without_error_feedback_nothing_stays_and_each_exchange_is_as_the_first(variant, job):
+    workers, parameters, density, kind, seed = job
+    model = made(variant, workers, parameters, density, error_feedback=False)
+    twin = made(variant, workers, parameters, density)
+    gradients = gradients_of(kind, workers, parameters, seed)
+    np.testing.assert_array_equal(model.exchange(gradients).update, twin.exchange(gradients).update)
+    assert not model.residual.any()
+
+
+@settings(max_examples=80, deadline=None)
+@given(variants, jobs(), st.integers(0, 3), st.integers(0, 3))
+def test_a_saved_state_continues_identically(variant, job, steps, more):
+    workers, parameters, density, kind, seed = job
+    model = made(variant, workers, parameters, density, seed=seed)
+    batches = [gradients_of(kind, workers, parameters, seed + step) for step in range(steps + more)]
+    for gradients in batches[:steps]:
+        model.exchange(gradients)
+    file = io.BytesIO()
+    np.savez(file, **model.save())
+    file.seek(0)
+    twin = made(variant, workers, parameters, 1.0, seed=seed)
+    twin.restore(np.load(file, allow_pickle=False))
+    for gradients in batches[steps:]:
+        ours, theirs = model.exchange(gradients), twin.exchange(gradients)
+        np.testing.assert_array_equal(ours.update, theirs.update)
+        np.testing.assert_array_equal(model.residual, twin.residual)
+        assert ours.schedule == theirs.schedule
+    assert (twin.density, twin.iteration) == (model.density, model.iteration)
+
+
+SYMMETRIC = [
+    ("dense", {}),
+    ("randomk", {}),
+    ("topk", {}),
+    ("lwtopk", {}),
+    ("artopk", {"selection": "var"}),
+]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(SYMMETRIC), st.integers(1, 17), st.integers(3, 100), st.integers(0, 99))
+def test_the_order_of_the_workers_does_not_matter(variant, workers, parameters, seed):
+    rng = np.random.default_rng(seed)
+    gradients = rng.standard_normal((workers, parameters)).astype(np.float32)
+    order = rng.permutation(workers)
+    model, twin = (made(variant, workers, parameters, 0.3) for _ in range(2))
+    ours, theirs = model.exchange(gradients), twin.exchange(gradients[order])
+    np.testing.assert_allclose(ours.update, theirs.update, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(model.residual[order], twin.residual)
+    assert ours.union == theirs.union
+
+
+@settings(max_examples=60, deadline=None)
+@given(variants, jobs())
+def test_scaling_by_a_power_of_two_scales_the_result(variant, job):
+    workers, parameters, density, _, seed = job
+    gradients = gradients_of("normal", workers, parameters, seed)
+    model, twin = (made(variant, workers, parameters, density) for _ in range(2))
+    np.testing.assert_array_equal(model.exchange(gradients).update * 4, twin.exchange(gradients * 4).update)
+    np.testing.assert_array_equal(model.residual * 4, twin.residual)
+
+
+def test_the_density_may_change_between_exchanges():
+    model = create("topk", 2, 100, 0.01)
+    gradients = gradients_of("normal", 2, 100, 0)
+    assert model.exchange(gradients).selected.tolist() == [1, 1]
+    model.density = 0.5
+    assert model.exchange(gradients).selected.tolist() == [50, 50]
+
+
+def test_schemes_hand_their_residual_on():
+    first, second = create("topk", 4, 50, 0.1), create("artopk", 4, 50, 0.1)
+    gradients = gradients_of("normal", 4, 50, 0)
+    total = first.exchange(gradients).update.astype(np.float64) * 4
+    second.residual = first.residual
+    total += second.exchange(gradients).update.astype(np.float64) * 4
+    last = create("dense", 4, 50)
+    last.residual = second.residual
+    total += last.exchange(np.zeros_like(gradients)).update.astype(np.float64) * 4
+    np.testing.assert_allclose(total, 2 * gradients.sum(0, dtype=np.float64), rtol=1e-5, atol=1e-5)
+
+
+def test_a_residual_given_is_not_shared_with_the_giver():
+    model, given_residual = create("topk", 1, 3, 0.1), f32([[1, 2, 3]])
+    model.residual = given_residual
+    given_residual[:] = 0
+    np.testing.assert_array_equal(model.residual, f32([[1, 2, 3]]))
+    with pytest.raises(ValueError, match="read-only"):
+        model.residual[0, 0] = 1
+
+
+def test_an_exchange_needs_no_more_than_three_copies_of_the_gradients():
+    workers, parameters = 8, 200_000
+    gradients = gradients_of("normal", workers, parameters, 0)
+    for variant in VARIANTS:
+        model = made(variant, workers, parameters, 0.1)
+        model.exchange(gradients)
+        tracemalloc.start()
+        model.exchange(gradients)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        # Gradients and old residual are there already; beside a third copy, vectors of the length of one worker's.
+        assert peak < (1 + 8 / workers) * gradients.nbytes, variant
+
+
+# Top-k and MSTopk
+
+
+@settings(max_examples=100, deadline=None)
+@given(jobs())
+def test_topk_is_the_mean_of_the_sorted_selections(job):
+    workers, parameters, density, kind, seed = job
+    gradients = gradients_of(kind, workers, parameters, seed)
+    exchange = create("topk", workers, parameters, density).exchange(gradients)
+    k = entries_kept(density, parameters)
+    expected, union = np.zeros(parameters), set()
+    for row in gradients:
+        kept = np.argsort(-np.abs(row), kind="stable")[:k]
+        expected[kept] += row[kept].astype(np.float64) / workers
+        union |= set(kept.tolist())
+    allowed = (workers + 1) * EPS * np.abs(gradients.astype(np.float64)).mean(0) + 1e-44
+    assert (np.abs(exchange.update - expected) <= allowed).all()
+    assert exchange.union == len(union)
+
+
+def test_topk_builds_up_from_one_to_the_number_of_workers():
+    same, disjoint = np.zeros((4, 40), dtype=np.float32), np.zeros((4, 40), dtype=np.float32)
+    same[:, :10] = 1
+    for worker in range(4):
+        disjoint[worker, 10 * worker : 10 * worker + 10] = 1
+    assert create("topk", 4, 40, 0.25).exchange(same).stats["build_up"] == 1
+    assert create("topk", 4, 40, 0.25).exchange(disjoint).stats["build_up"] == 4
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(2, 300), st.floats(0.001, 0.999), st.sampled_from(KINDS), st.integers(0, 999))
+def test_the_bracket_keeps_more_than_k_below_and_at_most_k_above(n, share, kind, seed):
+    magnitude = np.abs(gradients_of(kind, 1, n, seed)[0])
+    k = max(1, int(share * n))
+    if k == n:
+        return
+    low, high = bracket(magnitude, k)
+    assert low <= high
+    assert np.count_nonzero(magnitude >= np.float32(low)) > k
+    assert np.count_nonzero(magnitude >= np.float32(high)) <= k
+    if low > 0 and np.isfinite(high):
+        # Twenty-five halvings of the range from mean to maximum, to float32 resolution.
+        span = float(magnitude.max()) - float(magnitude.mean(dtype=np.float64))
+        assert high - low <= span / 2**25 + 4 * EPS * float(magnitude.max())
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(2, 300), st.floats(0.001, 0.999), st.sampled_from(KINDS), st.integers(0, 999))
+def test_mstopk_sends_all_above_and_a_contiguous_run_of_the_band(n, share, kind, seed):
+    values = gradients_of(kind, 1, n, seed)[0]
+    model = create("mstopk", 1, n, share, seed=seed)
+    k, magnitude = model.k, np.abs(values)
+    chosen = model._select(values, 0)
+    assert chosen.size == np.unique(chosen).size == k
+    if k == n:
+        return
+    low, high = (np.float32(one) for one in bracket(magnitude, k))
+    above, band = magnitude >= high, np.flatnonzero((magnitude >= low) & (magnitude < high))
+    assert set(np.flatnonzero(above)) <= set(chosen.tolist())
+    run = np.flatnonzero(np.isin(band, chosen))
+    assert run.size == k - np.count_nonzero(above)
+    assert (np.diff(run) == 1).all()
+
+
+def test_mstopk_is_top_k_where_magnitudes_are_far_enough_apart():
+    rng = np.random.default_rng(1)
+    values = (rng.permutation(1000) * rng.choice([-1, 1], 1000)).astype(np.float32)
+    chosen = create("mstopk", 1, 1000, 0.05)._select(values, 0)
+    np.testing.assert_array_equal(chosen, top_k(values, 50))
+
+
+def test_the_released_mstopk_sometimes_sends_one_entry_less():
+    # All magnitudes equal: the run of k = 3 among 4 starts at 0 or 1, in the released code also at 2.
+    sizes, starts = [], set()
+    for compat in ("paper", "released"):
+        model = create("mstopk", 1, 4, 0.75, compat=compat)
+        for iteration in range(60):
+            model.iteration = iteration
+            chosen = model._select(np.ones(4, dtype=np.float32), 0)
+            sizes.append(chosen.size)
+            starts.add((compat, int(chosen[0])))
+    assert set(sizes[:60]) == {3}
+    assert set(sizes[60:]) == {2, 3}
+    assert starts == {("paper", 0), ("paper", 1), ("released", 0), ("released", 1), ("released", 2)}
+
+
+def test_mstopk_draws_anew_for_each_worker_and_iteration():
+    model = create("mstopk", 8, 1000, 0.01)
+    flat = np.ones(1000, dtype=np.float32)
+    starts = {int(model._select(flat, worker)[0]) for worker in range(8)}
+    model.iteration = 1
+    starts |= {int(model._select(flat, worker)[0]) for worker in range(8)}
+    assert len(starts) > 10
+
+
+# Random-k
+
+
+def test_randomk_draws_the_same_entries_for_all_or_for_each():
+    gradients = np.ones((6, 1000), dtype=np.float32)
+    shared = create("randomk", 6, 1000, 0.1).exchange(gradients)
+    assert shared.union == 100
+    assert shared.stats["gain"] == pytest.approx(0.1)
+    own = create("randomk", 6, 1000, 0.1, shared=False).exchange(gradients)
+    # The union of independent draws is n (1 - (1 - c)^P) = 469 on average, with a deviation below 16.
+    assert 400 < own.union < 540
+
+
+def test_randomk_visits_every_entry_alike_and_depends_on_the_seed():
+    model = create("randomk", 1, 50, 0.2, error_feedback=False)
+    hits = sum(model.exchange(np.ones((1, 50), dtype=np.float32)).update for _ in range(1000))
+    assert (np.abs(hits - 200) < 5 * np.sqrt(1000 * 0.2 * 0.8)).all()
+    ones = np.ones((1, 50), dtype=np.float32)
+    one, same, other = (create("randomk", 1, 50, 0.2, seed=seed).exchange(ones).update for seed in (1, 1, 2))
+    np.testing.assert_array_equal(one, same)
+    assert (one != other).any()
+
+
+# AR-Topk
+
+
+def algorithm_1(gradients, c, mode):
+    """AR-Topk as Algorithm 1 has it, on gradients of shape (steps, N, n): the update and residuals of each step."""
+    _, N, n = gradients.shape
+    residual = np.zeros((N, n), dtype=np.float32)
+    k = int(np.ceil(c * n))
+    for i, gradient in enumerate(gradients, start=1):
+        G = gradient + residual
+        ix = [sorted(range(n), key=lambda j, r=r: (-abs(G[r, j]), j))[:k] for r in range(N)]
+        if mode == "star":
+            source = i % N
+        else:
+            var = [float(np.sum(np.square(G[r, ix[r]], dtype=np.float64))) for r in range(N)]
+            source = var.index(max(var))
+        g = [G[r, ix[source]] for r in range(N)]
+        residual = G.copy()
+        residual[:, ix[source]] = 0
+        update = np.zeros(n)
+        update[ix[source]] = np.sum(g, axis=0, dtype=np.float64) / N
+        yield update, residual
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 17), st.integers(1, 60), st.sampled_from([0.05, 0.25, 1.0]), st.sampled_from(["star", "var"]),
+    st.sampled_from(["ring", "tree"]), st.integers(0, 999),
+)  # fmt: skip
+def test_artopk_is_algorithm_1(workers, parameters, density, selection, collective, seed):
+    gradients = np.random.default_rng(seed).standard_t(2, (4, workers, parameters)).astype(np.float32)
+    model = create("artopk", workers, parameters, density, selection=selection, collective=collective)
+    for gradient, (update, residual) in zip(gradients, algorithm_1(gradients, density, selection), strict=True):
+        exchange = model.exchange(gradient)
+        np.testing.assert_array_equal(model.residual, residual)
+        np.testing.assert_allclose(exchange.update, update, rtol=1e-5, atol=1e-5)
+        assert exchange.stats["build_up"] == 1
+
+
+@pytest.mark.parametrize("workers", range(1, 18))
+@pytest.mark.parametrize("compat", ["paper", "released"])
+def test_star_workers_take_turns(workers, compat):
+    model = create("artopk", workers, 10, 0.2, compat=compat)
+    gradients = gradients_of("normal", workers, 10, 0)
+    turns = [int(model.exchange(gradients).stats["broadcaster"]) for _ in range(2 * workers)]
+    first = 0 if compat == "released" else 1
+    assert turns == [(first + step) % workers for step in range(2 * workers)]
+
+
+def test_var_takes_the_first_of_equal_norms():
+    rows = f32([[1, 2, 0], [3, 1, 0], [0, -1, 3], [0, 0, 3]])
+    exchange = create("artopk", 4, 3, 0.5, selection="var").exchange(rows)
+    np.testing.assert_array_equal(exchange.stats["criterion"], [5, 10, 10, 9])
+    assert exchange.stats["broadcaster"] == 1
+    zeros = create("artopk", 4, 3, 0.5, selection="var").exchange(np.zeros((4, 3), dtype=np.float32))
+    assert zeros.stats["broadcaster"] == 0
+
+
+def test_var_compares_what_travels_as_float32():
+    # The squares differ by 1e-9 relative, which float32 cannot hold: a tie, and the first wins.
+    rows = f32([[1, 1e-5, 0, 0], [1, 2e-5, 0, 0]])
+    exchange = create("artopk", 2, 4, 0.5, selection="var").exchange(rows)
+    assert exchange.stats["criterion"][1] > exchange.stats["criterion"][0]
+    assert exchange.stats["broadcaster"] == 0
+
+
+def test_released_var_smooths_raw_norms_and_starts_with_worker_0():
+    rng = np.random.default_rng(0)
+    model = create("artopk", 3, 20, 0.1, selection="var", compat="released")
+    norms = []
+    for step in range(40):
+        gradients = (rng.standard_normal((3, 20)) * [[1], [2], [3]]).astype(np.float32)
+        norms.append(np.linalg.norm(gradients.astype(np.float64), axis=1))
+        broadcaster = model.exchange(gradients).stats["broadcaster"]
+        if step < WINDOW - 1:
+            assert broadcaster == 0
+        else:
+            weights = np.array([0.999**age for age in range(25, 0, -1)])
+            expected = weights @ np.array(norms[-25:]) / weights.sum()
+            assert broadcaster == np.argmax(expected) == 2
+
+
+@given(st.lists(st.floats(-5, 5), min_size=1, max_size=12), st.integers(1, 6), st.floats(0, 0.9))
+def test_windowed_mean(values, size, decay):
+    result = float(windowed_mean(np.array(values), size, decay))
+    if len(values) < size:
+        assert result == 0
+    else:
+        recent = values[-size:][::-1]
+        weights = [(1 - decay) ** age for age in range(1, size + 1)]
+        assert result == pytest.approx(sum(map(np.multiply, weights, recent)) / sum(weights), abs=1e-9)
+
+
+def test_released_star_selects_at_the_broadcasting_worker_only():
+    gradients = gradients_of("normal", 4, 100, 0)
+    released = create("artopk", 4, 100, 0.1, compat="released")
+    released.iteration = 2
+    exchange = released.exchange(gradients)
+    assert exchange.selected.tolist() == [0, 0, 10, 0]
+    seconds = load_device("v100").seconds(exchange.kernels, 4)
+    assert seconds[2] > 0
+    assert seconds[[0, 1, 3]].tolist() == [0, 0, 0]
+    paper = create("artopk", 4, 100, 0.1)
+    paper.iteration = 1
+    same = paper.exchange(gradients)
+    assert same.selected.tolist() == [10] * 4
+    np.testing.assert_array_equal(same.update, exchange.update)
+
+
+# Messages (fact sheet 2.4)
+
+P, N_ENTRIES, C, K = 8, 1000, 0.05, 50
+
+
+def sizes(exchange):
+    """Bytes of the messages by round, as a set for each."""
+    return [sorted(set(one.nbytes.tolist())) for one in exchange.schedule.rounds]
+
+
+def exchanged(name, **options):
+    return create(name, P, N_ENTRIES, C, **options).exchange(gradients_of("normal", P, N_ENTRIES, 3))
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "rabenseifner"])
+def test_dense_moves_the_whole_message(algorithm):
+    exchange = exchanged("dense", algorithm=algorithm)
+    np.testing.assert_allclose(exchange.schedule.bytes_sent(), 2 * (P - 1) / P * 4 * N_ENTRIES)
+
+
+def test_dense_algorithms_differ_in_rounds():
+    rounds = {
+        one: len(exchanged("dense", algorithm=one).schedule.rounds)
+        for one in ("ring", "tree", "recursive_doubling", "rabenseifner", "parameter_server")
+    }
+    assert rounds == {"ring": 14, "tree": 6, "recursive_doubling": 3, "rabenseifner": 6, "parameter_server": 2}
+
+
+@pytest.mark.parametrize("name", ["topk", "mstopk"])
+@pytest.mark.parametrize("allgather", ["recursive_doubling", "ring", "bruck"])
+def test_all_gather_carries_2mc_per_worker(name, allgather):
+    exchange = exchanged(name, allgather=allgather)
+    assert len(exchange.schedule.rounds) == (P - 1 if allgather == "ring" else 3)
+    np.testing.assert_array_equal(exchange.schedule.bytes_received(), (P - 1) * 8 * K)
+    assert sizes(exchange)[0] == [8 * K]
+
+
+@pytest.mark.parametrize("name", ["topk", "mstopk", "randomk"])
+def test_released_all_gather_carries_12_bytes_per_entry_in_two_and_a_scalar(name):
+    options = {"shared": False} if name == "randomk" else {}
+    exchange = exchanged(name, wire="released", allgather="ring", **options)
+    assert sizes(exchange) == [[4 * K]] * 7 + [[8 * K]] * 7 + [[4]] * 3
+
+
+def test_lwtopk_sends_all_layers_together_or_one_by_one():
+    layers = (700, 290, 10)
+    fused = exchanged("lwtopk", layers=layers)
+    assert fused.selected.tolist() == [35 + 15 + 1] * P
+    assert sizes(fused) == [[8 * 51], [16 * 51], [32 * 51]]
+    apart = exchanged("lwtopk", layers=layers, fused=False)
+    assert sizes(apart) == [[8 * k * m] for k in (35, 15, 1) for m in (1, 2, 4)]
+    np.testing.assert_array_equal(apart.update, fused.update)
+    np.testing.assert_array_equal(apart.schedule.bytes_sent(), fused.schedule.bytes_sent())
+
+
+def test_artopk_broadcasts_mc_and_reduces_mc():
+    ring = exchanged("artopk")
+    assert sizes(ring) == [[4 * K]] * 3 + [[4 * K / P]] * 14
+    assert ring.schedule.rounds[0].src.tolist() == [1]
+    tree = exchanged("artopk", collective="tree")
+    assert sizes(tree) == [[4 * K]] * 9
+
+
+def test_var_gathers_4_bytes_of_each_worker_before():
+    exchange = exchanged("artopk", selection="var", value_bytes=2, index_bytes=3)
+    assert sizes(exchange) == [[4], [8], [16]] + [[3 * K]] * 3 + [[2 * K / P]] * 14
+    assert exchange.schedule.rounds[3].src.tolist() == [int(exchange.stats["broadcaster"])]
+
+
+def test_released_artopk_announces_the_length_and_has_8_byte_indices():
+    exchange = exchanged("artopk", wire="released")
+    assert sizes(exchange) == [[8]] * 3 + [[8 * K]] * 3 + [[4 * K / P]] * 14
+    monitored = exchanged("artopk", wire="released", monitored=True, collective="tree")
+    assert sizes(monitored) == [[8]] * 3 + [[8 * K]] * 3 + [[4]] * 6 + [[4 * K]] * 6
+
+
+def test_shared_randomk_sends_no_indices():
+    assert sizes(exchanged("randomk")) == [[4 * K / P]] * 14
+    assert sizes(exchanged("randomk", collective="tree")) == [[4 * K]] * 6
+
+
+def test_widths_can_be_set():
+    exchange = exchanged("topk", value_bytes=2, index_bytes=3)
+    assert sizes(exchange)[0] == [5 * K]
+
+
+def test_one_worker_sends_nothing():
+    for variant in VARIANTS:
+        exchange = made(variant, 1, 30, 0.1).exchange(gradients_of("normal", 1, 30, 0))
+        assert exchange.schedule.n_messages == 0
+        assert exchange.update.any()
+
+
+# What selecting costs
+
+
+@pytest.mark.parametrize("device", device_names())
+def test_every_profile_knows_the_kernels_of_every_scheme(device):
+    for variant in VARIANTS:
+        exchange = made(variant, 4, 300, 0.1).exchange(gradients_of("normal", 4, 300, 0))
+        assert load_device(device).seconds(exchange.kernels, 4).shape == (4,)
+
+
+def test_kernels():
+    def run(name, **options):
+        return [(one.method, np.max(one.entries), one.launches) for one in exchanged(name, **options).kernels]
+
+    packing = [("gather", K, 1), ("scatter", K, 1), ("scatter", P * K, 1)]
+    assert run("topk") == [("topk", N_ENTRIES, 1), *packing]
+    assert run("mstopk") == [("scan", N_ENTRIES, 28), *packing]
+    layers = run("lwtopk", layers=(600, 400))
+    assert layers[:2] == [("topk_layer", 600, 1), ("topk_layer", 400, 1)]
+    assert run("artopk") == [("topk", N_ENTRIES, 1), ("gather", K, 1), ("scatter", K, 2)]
+    assert ("norm", K, 1) in run("artopk", selection="var")
+    assert ("norm", N_ENTRIES, 1) in run("artopk", selection="var", compat="released")
+    assert run("randomk") == [("gather", K, 1), ("scatter", K, 2)]
+    assert run("dense") == []
+
+
+# Refusals
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_gradient_that_is_not_finite_is_refused_with_worker_and_index(bad):
+    for variant in VARIANTS:
+        model = made(variant, 3, 20, 0.2)
+        model.exchange(gradients_of("normal", 3, 20, 0))
+        before, state = model.residual.copy(), model.save()
+        gradients = gradients_of("normal", 3, 20, 1)
+        gradients[2, 17] = bad
+        with pytest.raises(ValueError, match=rf"gradient of worker 2 is {bad:g} at index 17"):
+            model.exchange(gradients)
+        np.testing.assert_array_equal(model.residual, before)
+        assert model.save().keys() == state.keys()
+        assert model.iteration == 1
+
+
+def test_the_layer_is_named_where_layers_are_known():
+    model = create("topk", 1, 6, layers=(("conv", 2), ("fc", 4)))
+    with pytest.raises(ValueError, match=r"worker 0 is nan at index 3 \(entry 1 of fc\)"):
+        model.exchange(f32([[0, 0, 0, np.nan, 0, np.nan]]))
+    with pytest.raises(ValueError, match=r"index 1 \(entry 1 of layer 0\)"):
+        create("topk", 1, 6, layers=[2, 4]).exchange(f32([[0, np.inf, 0, 0, 0, 0]]))
+
+
+def test_overflow_is_refused():
+    model = create("topk", 1, 4, 0.25)
+    model.exchange(f32([[3e38, 3e38, 0, 0]]))
+    with pytest.raises(ValueError, match="worker 0 is too large with its residual at index 1"):
+        model.exchange(f32([[0, 3e38, 0, 0]]))
+    np.testing.assert_array_equal(model.residual, f32([[0, 3e38, 0, 0]]))
+    with pytest.raises(ValueError, match="sum over the workers overflows float32 at index 0"):
+        create("dense", 2, 2).exchange(f32([[3e38, 0], [3e38, 0]]))
+
+
+@pytest.mark.parametrize(
+    ("gradients", "message"),
+    [
+        (np.zeros((2, 4), dtype=np.float32), r"shape \(2, 3\), got \(2, 4\)"),
+        (np.zeros(6, dtype=np.float32), r"shape \(2, 3\), got \(6,\)"),
+        (np.zeros((2, 3)), "float32, got float64"),
+        ([[0.0] * 3] * 2, "float32, got list"),
+    ],
+)
+def test_gradients_and_residuals_of_another_shape_or_type_are_refused(gradients, message):
+    model = create("topk", 2, 3)
+    with pytest.raises(ValueError, match=message):
+        model.exchange(gradients)
+    with pytest.raises(ValueError, match=message):
+        model.residual = gradients
+
+
+def test_residuals_that_are_not_finite_or_not_wanted_are_refused():
+    with pytest.raises(ValueError, match="residual of worker 1 is inf at index 0"):
+        create("topk", 2, 2).residual = f32([[0, 0], [np.inf, 0]])
+    without = create("topk", 2, 2, error_feedback=False)
+    without.residual = np.zeros((2, 2), dtype=np.float32)
+    with pytest.raises(ValueError, match="topk without error feedback keeps no residual"):
+        without.residual = f32([[1, 0], [0, 0]])
+
+
+@pytest.mark.parametrize("density", [0, -0.1, 1.0001, np.nan, np.inf, "0.1", None, True])
+def test_densities_outside_0_to_1_are_refused(density):
+    with pytest.raises(ValueError, match="density must be > 0 and <= 1"):
+        create("topk", 2, 10, density)
+    model = create("topk", 2, 10, 0.5)
+    with pytest.raises(ValueError, match="density must be > 0 and <= 1"):
+        model.density = density
+    assert model.density == 0.5
+
+
+@pytest.mark.parametrize("value", [0, -1, 2.5, True, "2", None])
+def test_numbers_of_workers_and_parameters_are_whole_and_positive(value):
+    with pytest.raises(ValueError, match="topk: workers must be a whole number >= 1"):
+        create("topk", value, 10)
+    with pytest.raises(ValueError, match="topk: parameters must be a whole number >= 1"):
+        create("topk", 2, value)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("artpok", {}, "there is no sparsifier 'artpok': did you mean 'artopk'"),
+        ("topk", {"alltogether": 1}, "topk: there is no option 'alltogether'.*Allowed: allgather, compat"),
+        ("topk", {"selection": "var"}, "there is no option 'selection'"),
+        ("topk", {"allgather": "rign"}, "there is no allgather 'rign': did you mean 'ring'"),
+        ("dense", {"algorithm": "rings"}, "there is no algorithm 'rings': did you mean 'ring'"),
+        ("artopk", {"selection": "max"}, "there is no selection 'max'.*Allowed: star, var"),
+        ("artopk", {"collective": None}, "there is no collective None: Allowed: ring, tree"),
+        ("artopk", {"monitored": 1}, "monitored must be true or false, got 1"),
+        ("lwtopk", {}, "layers must be given"),
+        ("lwtopk", {"layers": (5, 6)}, "layers add up to 11 parameters, but there are 10"),
+        ("lwtopk", {"layers": (10, 0)}, "size of layer 1 must be a whole number >= 1, got 0"),
+        ("lwtopk", {"layers": [("a", 2.5), ("b", 7)]}, "size of a must be a whole number"),
+        ("lwtopk", {"layers": "10"}, "layers must be a list of sizes, got '10'"),
+        ("lwtopk", {"layers": (10,), "fused": "no"}, "fused must be true or false"),
+        ("randomk", {"shared": "yes"}, "shared must be true or false, got 'yes'"),
+        ("topk", {"error_feedback": 0}, "error_feedback must be true or false, got 0"),
+        ("topk", {"wire": "code"}, "there is no wire 'code': Allowed: paper, released"),
+        ("topk", {"wire": ["paper"]}, "there is no wire"),
+        ("topk", {"compat": "relaesed"}, "did you mean 'released'"),
+        ("topk", {"value_bytes": 0}, "value_bytes must be a number > 0, got 0"),
+        ("topk", {"value_bytes": True}, "value_bytes must be a number > 0, got True"),
+        ("topk", {"index_bytes": -4}, "index_bytes must be a number > 0, got -4"),
+        ("topk", {"index_bytes": np.inf}, "index_bytes must be a number > 0"),
+        ("topk", {"index_bytes": "4"}, "index_bytes must be a number > 0, got '4'"),
+        ("randomk", {"seed": -1}, "seed must be a whole number >= 0, got -1"),
+        ("randomk", {"seed": 1.5}, "seed must be a whole number >= 0, got 1.5"),
+    ],
+)
+def test_options_are_refused_with_what_is_allowed(name, options, message):
+    with pytest.raises(ValueError, match=message):
+        create(name, 2, 10, 0.5, **options)
+
+
+def test_iterations_are_whole():
+    with pytest.raises(ValueError, match="iteration must be a whole number >= 0, got -1"):
+        create("topk", 2, 10).iteration = -1
+
+
+def test_a_foreign_state_is_refused():
+    model = create("artopk", 2, 10, 0.5)
+    state = model.save()
+    with pytest.raises(ValueError, match="no state of topk: there is an unknown window"):
+        create("topk", 2, 10).restore(state)
+    with pytest.raises(ValueError, match="this is a state of topk, not of mstopk"):
+        create("mstopk", 2, 10).restore(create("topk", 2, 10).save())
+    with pytest.raises(ValueError, match=r"shape \(2, 10\), but there are 2 workers and 11 parameters"):
+        create("artopk", 2, 11).restore(state)
+    with pytest.raises(ValueError, match="there is no iteration"):
+        model.restore({name: value for name, value in state.items() if name != "iteration"})
+    with pytest.raises(ValueError, match=r"window must be of shape \(0..25, 2\), got \(26, 2\)"):
+        model.restore({**state, "window": np.zeros((26, 2))})
+    with pytest.raises(ValueError, match="density must be > 0 and <= 1"):
+        model.restore({**state, "density": np.array(2.0)})
+    with pytest.raises(ValueError, match="residual must have shape"):
+        model.restore({**state, "residual": np.zeros((1, 10), dtype=np.float32)})
+
+
+# The registry
+
+
+class Sign(Sparsifier):
+    """A scheme from elsewhere, in as few lines as it takes."""
+
+    name = "sign"
+    paper = "none"
+
+    def _communicate(self, corrected, gradients):
+        update, sent = take_mean(corrected, np.arange(self.k))
+        from simnet.collectives import allreduce_ring
+
+        return sparsifier_models.Exchange(
+            update, allreduce_ring(self.workers, self.k), np.full(self.workers, self.k), (), self.k, sent
+        )
+
+
+def test_schemes_from_elsewhere_are_found(monkeypatch):
+    entries = EntryPoints(
+        EntryPoint(name, value, "simnet.sparsifiers")
+        for name, value in (("sign", f"{__name__}:Sign"), ("dense", "nowhere:Dense"), ("odd", "json:loads"))
+    )
+    monkeypatch.setattr("importlib.metadata.entry_points", lambda group: entries.select(group=group))
+    monkeypatch.setitem(sys.modules, __name__, sys.modules.get(__name__) or type(sys)(__name__))
+    monkeypatch.setattr(sys.modules[__name__], "Sign", Sign, raising=False)
+    assert names() == sorted([*SCHEMES, "sign", "odd"])
+    assert scheme("dense") is SCHEMES["dense"]
+    model = create("sign", 2, 4, 0.5)
+    assert model.exchange(np.ones((2, 4), dtype=np.float32)).update.tolist() == [1, 1, 0, 0]
+    with pytest.raises(ValueError, match="registered as sparsifier 'odd' is no Sparsifier class"):
+        create("odd", 2, 4)
+    with pytest.raises(ValueError, match="did you mean 'sign'"):
+        create("sing", 2, 4)
+
+
+def test_every_scheme_says_what_it_is():
+    for name, found in SCHEMES.items():
+        assert found.name == name
+        assert found.paper
+        assert found.__doc__
+        documented = "".join(one.__doc__ or "" for one in found.option_type.__mro__)
+        assert all(field.name in documented for field in dataclasses.fields(found.option_type))
+
+
+def test_importing_pulls_in_nothing_heavy():
+    code = "import sys, json, sparsifier_models, simnet.devices; print(json.dumps(sorted(sys.modules)))"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    heavy = {"pandas", "matplotlib", "scipy", "pydantic", "pint", "networkx", "torch", "simpy", "ruamel.yaml"}
+    assert not heavy & set(json.loads(found.stdout))

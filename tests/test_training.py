@@ -1,0 +1,265 @@
+"""The simulated job: accounting, determinism, what policies share, overlap, scale."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import topologies
+from simnet import costs
+from simnet.devices import load_device
+from simnet.network import Network
+from simnet.policies import Candidate, Clairvoyant, Fixed, Flexible, Monitor
+from simnet.rng import stream
+from simnet.training import Compute, Job, Overlap, Ramp, buckets, density_at, run_policy
+from simnet.weather import Weather, ornstein_uhlenbeck, steps
+
+AG = Candidate("AG", "topk")
+RING = Candidate("ART-ring", "artopk", {"collective": "ring"})
+TREE = Candidate("ART-tree", "artopk", {"collective": "tree"})
+DENSE = Candidate("dense", "dense")
+SPLIT = ["compute_s", "select_s", "communicate_s", "wait_s"]
+
+
+class Source:
+    """Independent normal gradients of three layers; each entry stands for `scale` of the model."""
+
+    def __init__(self, workers=4, sizes=(60, 100, 40), scale=1.0):
+        self.workers, self.scale = workers, scale
+        self.layers = tuple((f"layer{index}", size) for index, size in enumerate(sizes))
+        self.parameters = sum(sizes)
+        self.true_parameters = round(self.parameters * scale)
+
+    def gradients(self, iteration):
+        draws = stream(1, "test gradients", iteration).standard_normal((self.workers, self.parameters))
+        return draws.astype(np.float32)
+
+
+def job(workers=4, iterations=6, *, weather=None, latency=1e-3, bandwidth=1e6, source=None, device="ideal", **changes):
+    network = changes.pop("network", None) or Network(topologies.star(workers, latency, bandwidth), weather)
+    fields = {
+        "source": source or Source(workers),
+        "iterations": iterations,
+        "stages": [(0, network)],
+        "density": [Ramp(1, 0.1, 0.1)],
+        "compute": Compute(0.01),
+        "device": load_device(device),
+        "seed": 7,
+    }
+    return Job(**(fields | changes))
+
+
+def noisy_weather(workers=4):
+    return {
+        (rank, "switch"): Weather(bandwidth=ornstein_uhlenbeck(0.8, 0.05, 0.01, mean=1e5, seed=3, name=("test", rank)))
+        for rank in range(workers)
+    }
+
+
+def check_accounts(result, iterations, workers):
+    each = result.workers
+    assert len(each) == iterations * workers
+    took = result.iterations.set_index("iteration")["iteration_s"]
+    total = each[SPLIT].sum(axis=1).to_numpy()
+    assert total == pytest.approx(took.loc[each["iteration"]].to_numpy(), abs=1e-9)
+    assert (each[SPLIT].to_numpy() >= -1e-12).all()
+    means = each.groupby("iteration")[SPLIT].mean()
+    assert means.to_numpy() == pytest.approx(result.iterations[SPLIT].to_numpy())
+    assert result.iterations[SPLIT].sum(axis=1).to_numpy() == pytest.approx(took.to_numpy(), abs=1e-9)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 4, 7])
+@pytest.mark.parametrize("overlap", [None, Overlap(bucket=300.0)])
+def test_the_split_of_an_iteration_adds_up_for_every_worker(workers, overlap):
+    compute = Compute(0.01, spread=0.3, slow={0: 2.0}, straggle=0.2, slowdown=5.0)
+    one = job(workers, weather=noisy_weather(workers), compute=compute, device="v100", overlap=overlap, update=1e-3)
+    for candidate in (AG, RING, TREE, DENSE):
+        check_accounts(run_policy(one, "p", Fixed(candidate)), 6, workers)
+
+
+@pytest.mark.parametrize("candidate", [AG, RING, DENSE])
+def test_spans_tell_the_same_as_the_split(candidate):
+    one = job(3, iterations=4, weather=noisy_weather(3), compute=Compute(0.01, spread=0.5), device="v100", update=1e-3)
+    result = run_policy(one, "p", Fixed(candidate), timeline=4)
+    spans = result.spans
+    spans["seconds"] = spans["finish_s"] - spans["start_s"]
+    told = spans.pivot_table(index=["iteration", "worker"], columns="what", values="seconds", aggfunc="sum").fillna(0.0)
+    each = result.workers.set_index(["iteration", "worker"])
+    for what in ("compute", "select", "communicate", "wait"):
+        if what in told:
+            assert told[what].to_numpy() == pytest.approx(each[f"{what}_s"].to_numpy(), abs=1e-9)
+    for _, own in spans.groupby(["iteration", "worker"]):
+        own = own.sort_values("start_s")
+        assert (own["start_s"].to_numpy()[1:] >= own["finish_s"].to_numpy()[:-1] - 1e-12).all()
+
+
+def test_an_iteration_on_an_idle_star_takes_compute_plus_closed_form():
+    source = Source(8, sizes=(1000, 3000))
+    one = job(8, source=source, iterations=3, latency=2e-3, bandwidth=1e6, density=[Ramp(1, 0.01, 0.01)])
+    for candidate, cost in ((AG, costs.topk_allgather), (RING, costs.artopk_ring), (TREE, costs.artopk_tree)):
+        took = run_policy(one, "p", Fixed(candidate)).iterations["iteration_s"].to_numpy()
+        assert took == pytest.approx([0.01 + float(cost(2e-3, 1e-6, 16_000.0, 0.01, 8))] * 3, rel=1e-9)
+
+
+def test_scale_multiplies_bytes_but_not_the_norms_of_var():
+    small = job(4, source=Source(4), bandwidth=1e6)
+    large = job(4, source=Source(4, scale=50.0), bandwidth=50e6)
+    for candidate in (AG, RING, DENSE):
+        a, b = (run_policy(one, "p", Fixed(candidate)).iterations for one in (small, large))
+        assert b["bytes_sent_B"].to_numpy() == pytest.approx(50 * a["bytes_sent_B"].to_numpy())
+        assert b["iteration_s"].to_numpy() == pytest.approx(a["iteration_s"].to_numpy())
+    var = Candidate("VAR", "artopk", {"selection": "var"})
+    extra = [
+        run_policy(one, "p", Fixed(var)).iterations["bytes_sent_B"]
+        - run_policy(one, "p", Fixed(RING)).iterations["bytes_sent_B"]
+        for one in (small, large)
+    ]
+    assert extra[0].to_numpy() == pytest.approx(extra[1].to_numpy())
+    assert extra[0].to_numpy() == pytest.approx(4 * 4 * 3)
+
+
+def test_policies_meet_the_same_compute_times_and_the_run_repeats_itself():
+    one = job(4, weather=noisy_weather(), compute=Compute(0.01, spread=0.5))
+    first, again = (run_policy(one, "p", Fixed(AG)) for _ in range(2))
+    assert first.iterations.equals(again.iterations)
+    assert first.workers.equals(again.workers)
+    other = run_policy(one, "q", Fixed(DENSE))
+    assert first.workers["compute_s"].equals(other.workers["compute_s"])
+
+
+def test_a_clairvoyant_is_never_slower_than_any_fixed_policy_it_may_imitate():
+    # Bandwidth varies, latency does not, and no two messages share a link: starting earlier never ends later.
+    weather = noisy_weather()
+    one = job(4, iterations=25, weather=weather, latency=5e-3, source=Source(4, scale=40.0))
+    best = run_policy(one, "best", Clairvoyant([RING, DENSE, AG]))
+    ends = (best.iterations["start_s"] + best.iterations["iteration_s"]).to_numpy()
+    for candidate in (RING, DENSE, AG):
+        fixed = run_policy(one, "p", Fixed(candidate)).iterations
+        assert (ends <= (fixed["start_s"] + fixed["iteration_s"]).to_numpy() * (1 + 1e-12)).all()
+    assert best.iterations["choice"].nunique() > 1
+
+
+def test_a_clairvoyant_with_one_candidate_does_what_the_fixed_policy_does():
+    one = job(4, weather=noisy_weather(), network=None)
+    fixed, clairvoyant = run_policy(one, "p", Fixed(RING)), run_policy(one, "p", Clairvoyant([RING]))
+    assert fixed.iterations.equals(clairvoyant.iterations)
+
+
+def test_the_residual_goes_along_when_the_exchange_changes():
+    """Whatever is chosen when, no gradient is lost: what entered equals what was applied plus what is kept."""
+    slow_then_fast = steps([0, 0.1], [1e5, 1e8])
+    weather = {link: Weather(bandwidth=slow_then_fast) for link in topologies.star(4, 1e-3, 1e6).edges}
+    source = Source(4, scale=100.0)
+    one = job(4, iterations=12, weather=weather, source=source, density=[Ramp(1, 0.05, 0.05)])
+    policy = Flexible([RING, AG], Monitor(every=0))
+    applied = np.zeros(source.parameters)
+    kept = []
+
+    import simnet.training as training
+
+    original = training._Models.step
+
+    def spying(self, *arguments):
+        step = original(self, *arguments)
+        applied[:] += 4 * step.exchanges[0].update
+        kept[:] = [model.residual for model in self._in_force]
+        return step
+
+    training._Models.step = spying
+    try:
+        result = run_policy(one, "p", policy)
+    finally:
+        training._Models.step = original
+    assert result.iterations["choice"].nunique() == 2
+    entered = sum(source.gradients(iteration).sum(axis=0, dtype=np.float64) for iteration in range(12))
+    assert applied + kept[0].sum(axis=0) == pytest.approx(entered, abs=1e-3)
+
+
+def test_stages_change_the_network_by_iteration():
+    fast, slow = (Network(topologies.star(4, 1e-3, bandwidth)) for bandwidth in (1e9, 1e4))
+    one = job(4, iterations=6, stages=[(0, fast), (2, slow), (5, fast)])
+    took = run_policy(one, "p", Fixed(DENSE)).iterations["iteration_s"].to_numpy()
+    assert took[[0, 1, 5]] == pytest.approx(took[0])
+    assert (took[2:5] > 2 * took[0]).all()
+
+
+def test_buckets_cover_the_gradient_from_the_last_layer_to_the_first():
+    source = Source(2, sizes=(10, 20, 30, 40), scale=2.0)
+    found = buckets(source, Overlap(bucket=300.0))
+    assert [bucket.entries for bucket in found] == [slice(60, 100), slice(10, 60), slice(0, 10)]
+    assert [bucket.ready for bucket in found] == [0.25, 0.75, 1.0]
+    assert [bucket.layers for bucket in found] == [
+        (("layer3", 40),),
+        (("layer1", 20), ("layer2", 30)),
+        (("layer0", 10),),
+    ]
+    (whole,) = buckets(source, None)
+    assert (whole.entries, whole.ready) == (slice(0, 100), 1.0)
+
+
+def test_overlap_hides_communication_behind_the_backward_pass():
+    source = Source(4, sizes=(100,) * 8)
+    plain = run_policy(job(4, source=source, bandwidth=1e6), "p", Fixed(DENSE)).iterations
+    hidden = run_policy(job(4, source=source, bandwidth=1e6, overlap=Overlap(400.0, 0.9)), "p", Fixed(DENSE)).iterations
+    # Latency is paid once per bucket; make it small so that hiding is what shows.
+    cheap = run_policy(job(4, source=source, latency=1e-9, bandwidth=1e6), "p", Fixed(DENSE)).iterations
+    hidden_cheap = run_policy(
+        job(4, source=source, latency=1e-9, bandwidth=1e6, overlap=Overlap(400.0, 0.9)), "p", Fixed(DENSE)
+    ).iterations
+    assert (hidden_cheap["iteration_s"] < cheap["iteration_s"]).all()
+    assert hidden_cheap["bytes_sent_B"].to_numpy() == pytest.approx(cheap["bytes_sent_B"].to_numpy())
+    assert (hidden["communicate_s"] + hidden["wait_s"] > 0).all()
+    assert (plain["iteration_s"] > 0.01).all()
+
+
+@given(st.integers(1, 8), st.floats(0, 1), st.floats(1, 10))
+def test_stragglers_and_slow_workers(workers, straggle, slowdown):
+    plain = Compute(0.02, spread=0.1)
+    slower = Compute(0.02, spread=0.1, slow={workers - 1: 3.0}, straggle=straggle, slowdown=slowdown)
+    a, b = (compute.seconds(5, 3, workers) for compute in (plain, slower))
+    assert (b >= a * (1 - 1e-12)).all()
+    assert b[-1] >= 3 * a[-1] * (1 - 1e-12)
+
+
+def test_compute_times_have_the_mean_and_spread_asked_for():
+    drawn = np.concatenate([Compute(0.05, spread=0.2).seconds(1, iteration, 8) for iteration in range(500)])
+    assert drawn.mean() == pytest.approx(0.05, rel=0.02)
+    assert np.log(drawn).std() == pytest.approx(0.2, rel=0.05)
+    late = np.concatenate([Compute(1.0, straggle=0.1, slowdown=4.0).seconds(1, i, 8) for i in range(500)])
+    assert np.mean(late > 2) == pytest.approx(0.1, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"mean": -1.0}, "mean"),
+        ({"mean": math.inf}, "mean"),
+        ({"mean": 1.0, "spread": math.nan}, "spread"),
+        ({"mean": 1.0, "straggle": 1.5}, "probability"),
+        ({"mean": 1.0, "slowdown": 0.0}, "factors"),
+        ({"mean": 1.0, "slow": {1: -2.0}}, "factors"),
+    ],
+)
+def test_wrong_compute_is_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Compute(**arguments)
+
+
+@given(st.lists(st.tuples(st.integers(1, 5), st.floats(0.01, 1), st.floats(0.01, 1)), min_size=1, max_size=4))
+@settings(max_examples=30)
+def test_density_stays_within_its_ramps_and_holds_the_last(ramps):
+    ramps = [Ramp(*ramp) for ramp in ramps]
+    length = sum(ramp.iterations for ramp in ramps)
+    seen = [density_at(ramps, iteration) for iteration in range(length + 3)]
+    assert all(
+        min(r.start, r.end) <= d <= max(r.start, r.end) for d, r in zip(seen, ramps, strict=False) if len(ramps) == 1
+    )
+    assert seen[length:] == [ramps[-1].end] * 3
+    at = 0
+    for ramp in ramps:
+        if ramp.iterations > 1:
+            assert seen[at] == ramp.start
+        assert seen[at + ramp.iterations - 1] == pytest.approx(ramp.end)
+        at += ramp.iterations
