@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -17,11 +17,9 @@ from typing import TYPE_CHECKING, Annotated, ParamSpec, TypeVar
 import typer
 
 import simnet
-from simnet.errors import InputError, SimnetError
+from simnet.errors import SimnetError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from simnet.scenario import Run, Scenario
     from simnet.scenario.runner import Progress, Source
     from simnet.training import PolicyResult
@@ -128,8 +126,9 @@ def run(
     interrupted = False
     try:
         with _progress(built, quiet) as progress:
-            for name, result in _finished(Source(scenario, set_ or (), seed), loaded, built, jobs, progress):
-                results[name] = result
+            # One by one: what is done when Ctrl-C comes is kept.
+            for done in _finished(Source(scenario, set_ or (), seed), loaded, built, jobs, progress):
+                results.update([done])
     except KeyboardInterrupt:
         interrupted = True
     missing = [name for name in built.policies if name not in results]
@@ -180,11 +179,10 @@ def _finished(
     """Yield each policy with its result, as they are done."""
     from simnet.scenario.runner import run_apart, run_here
 
-    at_once = min(jobs or os.cpu_count() or 1, len(built.policies))
-    if at_once == 1 or (jobs is None and built.seconds_of_work() < _WORTH_PROCESSES):
+    at_once = loaded.at_once(min(jobs or os.cpu_count() or 1, len(built.policies)))
+    if at_once == 1 or (jobs is None and built.effort() < _WORTH_PROCESSES):
         return run_here(built, progress)
     longest_first = sorted(built.policies, key=lambda name: -len(built.policies[name].candidates))
-    loaded.check_memory(at_once)
     return run_apart(source, longest_first, at_once, progress)
 
 

@@ -2,28 +2,141 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from inspect import Parameter, signature
-from pathlib import Path
-from typing import Any, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from inspect import getdoc
+from typing import TypeAlias
 
-import simnet.traces
 import sparsifier_models
 import topologies
-from simnet import devices, models, policies, scenario
+from simnet import devices, models, scenario, traces
+from simnet.errors import InputError
 from simnet.scenario import schema
 from simnet.scenario.loader import read
 from simnet.scenario.resolve import own_options
-from simnet.units import format_seconds
+from simnet.units import format_bytes, format_seconds
 from simnet.weather import PROFILES
 
-Listing: TypeAlias = tuple[tuple[str, ...], list[tuple[str, ...]]]
+Listing: TypeAlias = tuple[tuple[str, ...], Sequence[tuple[str, ...]]]
 """Column names, and rows."""
 
 
 def sparsifiers() -> Listing:
-    """List schemes of exchange."""
+    """List schemes of exchange.
+
+    Examples
+    --------
+    >>> "topk" in [row[0] for row in sparsifiers()[1]]
+    True
+    """
     found = [(name, sparsifier_models.scheme(name)) for name in sparsifier_models.names()]
-    return ("scheme", "what it is", "after", "options"), [
-        (name, summary(one), one.paper, ", ".join(own_options(name))) for name, one in found
+    rows = [(name, _summary(one), one.paper, ", ".join(own_options(name))) for name, one in found]
+    return ("scheme", "what it is", "after", "options"), rows
+
+
+def topologies_() -> Listing:
+    """List families of topologies."""
+    described: dict[str, type[schema.Part]] = {
+        "star": schema.Star,
+        "ring": schema.Ring,
+        "tree": schema.Tree,
+        "fat_tree": schema.FatTree,
+        "wan": schema.Wan,
+        "multi_gpu_nodes": schema.MultiGpuNodes,
+    }
+    rows = [(name, _summary(part), ", ".join(schema.field_names(part))) for name, part in described.items()]
+    others = (name for name in topologies.names() if name not in described)
+    rows += [(name, f"From another package: write registered: {{name: {name}, ...}}.", "") for name in others]
+    return ("topology", "what it is", "parameters"), rows
+
+
+def scenarios() -> Listing:
+    """List scenarios that come with simnet."""
+    rows = []
+    for name, path in scenario.shipped().items():
+        try:
+            description = str(read(path).data.get("description", ""))
+        except InputError as error:
+            description = str(error)
+        rows.append((name, " ".join(description.split())))
+    return ("scenario", "what it is"), rows
+
+
+def models_() -> Listing:
+    """List networks whose layers and compute time are known."""
+    found = [models.model(name) for name in models.names()]
+    rows = [
+        (one.name, f"{one.parameters:,}", format_bytes(4 * one.parameters), format_seconds(one.compute), one.source)
+        for one in found
     ]
+    return ("model", "parameters", "gradient", "iteration", "source of the time"), rows
+
+
+def devices_() -> Listing:
+    """List devices for which the cost of selecting is known."""
+    found = [(name, devices.load_device(name)) for name in devices.device_names()]
+    rows = [(name, one.device, ", ".join(one.methods)) for name, one in found]
+    return ("device", "what it is", "kernels"), rows
+
+
+def policies() -> Listing:
+    """List kinds of policies."""
+    rows = [
+        ("fixed", "Always the same exchange.", "its name"),
+        *(
+            (kind, _summary(part), ", ".join(schema.field_names(part)))
+            for kind, part in (("flexible", schema.Flexible), ("clairvoyant", schema.Clairvoyant))
+        ),
+    ]
+    return ("policy", "what it does", "fields"), rows
+
+
+def weather() -> Listing:
+    """List what can move a bandwidth or a latency, and the published schedules."""
+    rows = [
+        ("constant", "One value in place of the link's own.", "a quantity"),
+        ("factor", "A factor on the link's own value.", "a number"),
+        *(
+            (kind, _summary(part), ", ".join(schema.field_names(part)))
+            for kind, part in (
+                ("steps", schema.Steps),
+                ("markov", schema.Markov),
+                ("noise", schema.Noise),
+                ("diurnal", schema.Diurnal),
+                ("outages", schema.Outages),
+                ("mahimahi", schema.Mahimahi),
+                ("trace", schema.Trace),
+                ("profile", schema.Profile),
+            )
+        ),
+        *(
+            (f"profile {name}", f"{one.epochs} epochs of latency and bandwidth.", one.source)
+            for name, one in PROFILES.items()
+        ),
+    ]
+    return ("weather", "what it is", "fields, or source"), rows
+
+
+def traces_() -> Listing:
+    """List recorded gradients."""
+    found = [(name, traces.recorded(name)) for name in traces.names()]
+    rows = [
+        (name, f"{one.workers} workers, {one.parameters:,} entries, {len(one.layers)} layers") for name, one in found
+    ]
+    return ("trace", "what it holds"), rows
+
+
+LISTS: Mapping[str, Callable[[], Listing]] = {
+    "sparsifiers": sparsifiers,
+    "topologies": topologies_,
+    "scenarios": scenarios,
+    "models": models_,
+    "devices": devices_,
+    "policies": policies,
+    "weather": weather,
+    "traces": traces_,
+}
+"""Every listing by its name."""
+
+
+def _summary(documented: object) -> str:
+    return (getdoc(documented) or "").split("\n\n")[0].replace("\n", " ")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
@@ -21,7 +22,7 @@ import sparsifier_models
 from simnet.errors import InputError, nearest
 from simnet.policies import Policy
 from simnet.scenario import schema
-from simnet.scenario.job import build_job, build_policies, check_memory, is_file
+from simnet.scenario.job import build_job, build_policies, is_file, memory, memory_limit
 from simnet.scenario.loader import Document, Findings, read
 from simnet.scenario.messages import problems
 from simnet.scenario.network import build_network
@@ -52,6 +53,13 @@ class Run:
     policies: Mapping[str, Policy]
     bound: str | None
     timeline: int
+
+    def effort(self) -> float:
+        """Return about how many seconds all policies take to simulate, one after the other."""
+        workers, entries = self.job.source.workers, self.job.source.parameters
+        exchanges = sum(len(policy.candidates) for policy in self.policies.values())
+        once = 3e-8 * workers * entries + 1e-4 * math.sqrt(workers) * workers
+        return self.job.iterations * exchanges * once
 
     def links(self, src: int, dst: int) -> tuple[str, ...]:
         """Return the names of the links between two workers."""
@@ -121,6 +129,10 @@ class Scenario:
         ]
         return Run(job, build_policies(self.config), next(iter(bounds), None), self.config.output.timeline)
 
+    def at_once(self, wanted: int) -> int:
+        """Return how many policies may run side by side, at most `wanted`, within the memory allowed."""
+        return max(1, min(wanted, int(memory_limit(self.config) // memory(self.config))))
+
     def lock(self) -> str:
         """Return the scenario as YAML in which every default and override is written out.
 
@@ -138,7 +150,7 @@ class Scenario:
                 return names.get(self.folder / value, value)
             return value
 
-        yaml = YAML(typ="safe", pure=True)
+        yaml: Any = YAML(typ="safe", pure=True)
         yaml.default_flow_style = None
         yaml.width = 110
         yaml.sort_base_mapping_type_on_output = False
@@ -157,7 +169,7 @@ class Scenario:
         return found
 
 
-_FILE_FIELDS = ("file", "device", "recorded")
+_FILE_FIELDS = ("file", "device", "like")
 
 
 def load(path: str | Path, overrides: Sequence[str] = (), seed: int | None = None) -> Scenario:
@@ -262,9 +274,9 @@ def json_schema() -> dict[str, Any]:
 def _files(config: schema.Config) -> list[str]:
     """Return the files that a scenario names, as it names them."""
     named = [config.job.device] if is_file(config.job.device) else []
-    recorded = config.job.gradients.recorded
-    if recorded is not None and is_file(recorded):
-        named.append(recorded)
+    synthetic = config.job.gradients.synthetic
+    if synthetic is not None and is_file(synthetic.like):
+        named.append(synthetic.like)
     for entry in config.network.weather:
         if entry.trace is not None:
             named.append(entry.trace.file)

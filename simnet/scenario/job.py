@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
+import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 import sparsifier_models
+from simnet import models, traces
 from simnet.devices import DeviceProfile, load_device
-from simnet.policies import Candidate, Clairvoyant, Fixed, Flexible, Monitor, Policy
+from simnet.policies import Clairvoyant, Fixed, Flexible, Monitor, Policy
 from simnet.scenario import schema
 from simnet.scenario.loader import Findings
 from simnet.scenario.network import Stages
 from simnet.scenario.resolve import candidate
+from simnet.traces import GradientSource
+from simnet.traces.source import shrunk
 from simnet.training import Compute, Job, Overlap, Ramp
 from simnet.units import format_bytes
 
-# Arrays of P x n float32 that are alive at once beside the residual of each candidate: gradients and what the source
-# keeps of them, the residual handed on, its sum with the gradients, and room to select.
-_COPIES = 6
+# Arrays of P x n float32 that are alive at once beside the residual of each candidate: gradients, the residual handed
+# on, its sum with the gradients, and room to select; and arrays of n for synthetic gradients.
+_COPIES, _ROWS = 6, 12
+# An interpreter with everything imported.
+_PROCESS = 2.0**28
 _TRIAL_ENTRIES = 16
 
 
@@ -42,7 +49,11 @@ def build_job(config: schema.Config, stages: Stages | None, folder: Path, found:
     with found.at("job", "device"):
         device = load_device(folder / given.device if is_file(given.device) else given.device)
     _try_exchanges(config, device, found)
-    source = _source(config, folder, found)
+    source: GradientSource | None = None
+    with found.at("job", "scale"):
+        _check_memory(config)
+        with found.at("job", "gradients"):
+            source = _source(config, folder)
     if given.compute.mean is None:
         found.add(("job", "compute", "mean"), "is missing; only with job.model there is a default")
     if source is None or stages is None or device is None or given.compute.mean is None:
@@ -74,9 +85,24 @@ def build_policies(config: schema.Config) -> dict[str, Policy]:
     return {name: _policy(config, one) for name, one in config.policies.items()}
 
 
+def memory(config: schema.Config) -> float:
+    """Return the bytes that the policy with the most candidates takes at most, in a process of its own."""
+    candidates = max(len(_labels(policy)) for policy in config.policies.values())
+    return _PROCESS + 4.0 * _entries(config.job) * (config.workers * (_COPIES + candidates) + _ROWS)
+
+
+def memory_limit(config: schema.Config) -> float:
+    """Return the bytes that a run may take: the scenario's limit, or what the machine has if that is less."""
+    try:
+        installed = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, OSError, ValueError):
+        installed = math.inf
+    return min(config.memory, installed)
+
+
 def is_file(name: str) -> bool:
     """Whether a name in a scenario is that of a file, and not of something that comes with simnet."""
-    return "/" in name or Path(name).suffix in (".yaml", ".yml", ".safetensors")
+    return "/" in name or Path(name).suffix in (".yaml", ".yml", ".json")
 
 
 def _ramps(given: float | Sequence[schema.Ramp] | None) -> list[Ramp]:
@@ -105,10 +131,54 @@ def _try_exchanges(config: schema.Config, device: DeviceProfile | None, found: F
                     device.seconds(kernels, config.workers)
 
 
+def _entries(job: schema.Job) -> int:
+    """Return the entries of a synthetic gradient; of a recorded one none, as its size is bounded by its files."""
+    if job.model is not None:
+        return sum(shrunk([layer.size for layer in models.model(job.model).layers], job.scale))
+    return 0 if job.parameters is None else sum(shrunk([job.parameters], job.scale))
+
+
+def _check_memory(config: schema.Config) -> None:
+    needed, limit = memory(config), memory_limit(config)
+    if needed > limit:
+        enough = math.ceil(1.01 * config.job.scale * (needed - _PROCESS) / max(limit - _PROCESS, 1.0))
+        raise ValueError(
+            f"{config.workers} workers with {_entries(config.job):,} entries each need about {format_bytes(needed)}, "
+            f"more than {format_bytes(limit)}; scale: {enough} would fit, or raise memory"
+        )
+
+
+def _source(config: schema.Config, folder: Path) -> GradientSource:
+    given = config.job
+    if given.gradients.recorded is not None:
+        trace = given.gradients.recorded
+        return traces.recorded(
+            trace.trace if trace.trace in traces.names() else folder / trace.trace,
+            workers=config.workers,
+            iterations=trace.training or given.iterations,
+            scale=given.scale,
+            seed=config.seed,
+        )
+    assert given.gradients.synthetic is not None
+    like = given.gradients.synthetic.like
+    return traces.synthetic(
+        given.model if given.model is not None else given.parameters or 0,
+        config.workers,
+        like=folder / like if is_file(like) else like,
+        iterations=given.gradients.synthetic.training or given.iterations,
+        scale=given.scale,
+        seed=config.seed,
+    )
+
+
+def _labels(policy: schema.Policy) -> list[str]:
+    kind, part = policy.choice
+    return [part] if kind == "fixed" else list(part.among)
+
+
 def _policy(config: schema.Config, given: schema.Policy) -> Policy:
     kind, part = given.choice
-    labels = [part] if kind == "fixed" else part.among
-    candidates: list[Candidate] = [candidate(label, config.exchanges[label]) for label in labels]
+    candidates = [candidate(label, config.exchanges[label]) for label in _labels(given)]
     if kind == "fixed":
         return Fixed(candidates[0])
     if kind == "clairvoyant":

@@ -74,7 +74,7 @@ def build_network(config: schema.Config, folder: Path, found: Findings) -> Stage
     given, before = config.network, len(found)
     graph: nx.DiGraph[Any] | None = None
     with found.at("network", "topology"):
-        graph = _graph(given.topology, config.workers)
+        graph = _graph(given.topology)
         topologies.check_connected(graph)
     if graph is None:
         return None
@@ -103,12 +103,11 @@ def build_network(config: schema.Config, folder: Path, found: Findings) -> Stage
     return Stages(networks, placement)
 
 
-def _graph(given: schema.Topology, workers: int) -> nx.DiGraph[Any]:
+def _graph(given: schema.Topology) -> nx.DiGraph[Any]:
+    if given.registered is not None:
+        return topologies.build(given.registered.name, **given.registered.parameters())
     kind, part = given.choice
-    parameters = {name: getattr(part, name) for name in type(part).model_fields}
-    if "hosts" in parameters and parameters["hosts"] is None:
-        parameters["hosts"] = workers
-    return topologies.build(kind, **parameters)
+    return topologies.build(kind, **{name: getattr(part, name) for name in type(part).model_fields})
 
 
 def _placement(config: schema.Config, graph: nx.DiGraph[Any], found: Findings) -> list[int]:

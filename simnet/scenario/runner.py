@@ -49,7 +49,9 @@ def run_here(run: Run, progress: Progress) -> Iterator[tuple[str, PolicyResult]]
         yield name, run_policy(run.job, name, policy, timeline=run.timeline, progress=_of(name, progress))
 
 
-def run_apart(source: Source, policies: Sequence[str], jobs: int, progress: Progress) -> Iterator[tuple[str, PolicyResult]]:
+def run_apart(
+    source: Source, policies: Sequence[str], jobs: int, progress: Progress
+) -> Iterator[tuple[str, PolicyResult]]:
     """Run policies in processes of their own, at most `jobs` at a time; yield each with its result when it is done.
 
     Parameters

@@ -226,6 +226,23 @@ class MultiGpuNodes(Part):
     nic_bandwidth: Annotated[Rate, POSITIVE]
 
 
+class Registered(Part):
+    """A topology of another package (entry-point group ``simnet.topologies``), with its own parameters."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, Any]
+
+    name: str
+
+    def parameters(self) -> dict[str, Any]:
+        """Return the parameters, those whose names end in latency or bandwidth in SI units."""
+        readers = {"latency": units.seconds, "bandwidth": units.bandwidth}
+        return {
+            name: readers.get(name.rpartition("_")[2], lambda value: value)(value)
+            for name, value in self.__pydantic_extra__.items()
+        }
+
+
 class Topology(OneOf):
     """Hosts, switches and links."""
 
@@ -235,6 +252,7 @@ class Topology(OneOf):
     fat_tree: FatTree | None = None
     wan: Wan | None = None
     multi_gpu_nodes: MultiGpuNodes | None = None
+    registered: Registered | None = None
 
 
 class Levels(Part, Generic[Q]):
@@ -566,21 +584,36 @@ class Overlap(Part):
 
 
 class Synthetic(Part):
-    """Made-up gradients, heavy-tailed and correlated as recorded ones are."""
+    """Made-up gradients with the statistics of recorded ones: heavy-tailed, correlated between workers and in time."""
+
+    like: File = Field(default="digits", description="a recorded trace that comes with simnet, or a file of parameters")
+    training: Count | None = Field(default=None, description="iterations from start to end; default: the job's")
+
+
+class Recorded(Part):
+    """Gradients of a real training run, which brings its own layers."""
+
+    trace: File = Field(description="a trace that comes with simnet, or the folder of one")
+    training: Count | None = Field(default=None, description="iterations from start to end; default: the job's")
+
+
+def _read_recorded(value: object) -> object:
+    return {"trace": value} if isinstance(value, str) else value
 
 
 class Gradients(OneOf):
     """Where the gradients come from."""
 
     synthetic: Synthetic | None = None
-    recorded: File | None = None
+    recorded: Annotated[Recorded, BeforeValidator(_read_recorded, json_schema_input_type=str | Recorded)] | None = None
 
 
 class Job(Part):
     """What is trained, for how long, and how much of the gradient is sent."""
 
     model: str | None = Field(default=None, description="a model profile: layers, and time of an iteration")
-    gradients: Gradients = Field(default_factory=lambda: Gradients(synthetic=Synthetic()))
+    parameters: Count | None = Field(default=None, description="of a model that has no profile")
+    gradients: Gradients = Gradients(synthetic=Synthetic(like="digits"))
     scale: Annotated[float, Field(ge=1)] = Field(
         1.0, description="run the logic on a sample, one entry in this many; bytes and times count as for all"
     )
@@ -599,6 +632,15 @@ class Job(Part):
         if (self.density is None) == (self.compression_ratio is None):
             found = "neither" if self.density is None else "both"
             raise ValueError(f"needs density or compression_ratio, which mean the same, got {found}")
+        return self
+
+    @model_validator(mode="after")
+    def _one_model(self) -> Self:
+        given = [name for name in ("model", "parameters") if getattr(self, name) is not None]
+        if self.gradients.recorded is not None and given:
+            raise ValueError(f"takes no {given[0]} with recorded gradients, which have layers of their own")
+        if self.gradients.synthetic is not None and len(given) != 1:
+            raise ValueError(f"needs either model or parameters, got {' and '.join(given) or 'neither'}")
         return self
 
 

@@ -8,7 +8,7 @@ gradients (P, n) of any iteration, always the same ones for the same iteration.
 (4, 18586)
 >>> source = synthetic("resnet50", workers=16, scale=1000)
 >>> source.gradients(0).shape, source.true_parameters
-((16, 25554), 25557032)
+((16, 25617), 25557032)
 """
 
 from simnet.traces.fitting import fit

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TypeVar
 
@@ -9,7 +10,10 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from simnet.errors import InputError, nearest
 
-_LARGEST_FILE = 16_000_000
+SHIPPED = Path(__file__).parents[1] / "data" / "traces"
+"""Where the traces that come with simnet lie, each in a folder of its name."""
+
+_LARGEST_FILE = 8_000_000
 
 
 class Description(BaseModel):
@@ -40,7 +44,19 @@ def read_description(kind: type[D], path: Path) -> D:
         return kind.model_validate_json(content)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-        raise InputError(_message(kind, first["type"], first["msg"], first["loc"]), file=str(path), field=_field(first["loc"])) from None
+        message = _message(kind, first["type"], first["msg"], first["loc"])
+        raise InputError(message, file=str(path), field=_field(first["loc"])) from None
+
+
+def is_name(given: str | os.PathLike[str]) -> bool:
+    """Return whether a trace is given by name: as a string without directory and ending.
+
+    Examples
+    --------
+    >>> is_name("digits"), is_name("./digits"), is_name("digits.json"), is_name(Path("digits"))
+    (True, False, False, False)
+    """
+    return isinstance(given, str) and given == Path(given).stem
 
 
 def _message(kind: type[BaseModel], error: str, message: str, at: tuple[int | str, ...]) -> str:
@@ -48,7 +64,7 @@ def _message(kind: type[BaseModel], error: str, message: str, at: tuple[int | st
         return "is missing"
     if error == "extra_forbidden":
         return f"there is no such field: {nearest(str(at[-1]), kind.model_fields)}" if len(at) == 1 else "unknown field"
-    return message
+    return message.removeprefix("Value error, ")
 
 
 def _field(at: tuple[int | str, ...]) -> str | None:

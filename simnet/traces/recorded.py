@@ -1,8 +1,8 @@
 """Gradients recorded from a training run.
 
-A trace is a folder with a description, `trace.json`, and one safetensors file per recorded step, named after it, such as
-``000020.safetensors``. In such a file a tensor per layer, float32 or float16, holds that layer's gradients of all
-workers, each before the exchange: shape (P, \\*shape of the layer).
+A trace is a folder with a description, `trace.json`, and one safetensors file per recorded step, named after it, such
+as ``000020.safetensors``. In such a file a tensor per layer, float32 or float16, holds that layer's gradients of all
+workers, each before the exchange; the first axis is the worker, the others are those of the layer.
 
 A trace records a few steps of a run. A job meets the recorded step nearest to its own, so a long job meets the same
 gradients many times over; for fresh ones in every iteration, `simnet.traces.fit` a synthetic source to the trace.
@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from importlib.resources import as_file, files
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -26,7 +25,7 @@ from safetensors import SafetensorError, safe_open
 from simnet.errors import InputError, nearest
 from simnet.models import Layer
 from simnet.rng import stream
-from simnet.traces.metadata import Description, read_description
+from simnet.traces.metadata import SHIPPED, Description, is_name, read_description
 from simnet.traces.source import Values, buffer, position, shrunk
 
 _DESCRIPTION = "trace.json"
@@ -81,7 +80,7 @@ class TraceInfo(Description):
     how: str = ""
     license: str = ""
     date: str = ""
-    software: dict[str, str] = {}
+    software: Annotated[dict[str, str], Field(default_factory=dict)]
     seed: int | None = None
     workers: _Positive
     steps: _Positive
@@ -107,7 +106,9 @@ class TraceInfo(Description):
 
 
 class RecordedSource:
-    """The gradients of a trace; see `recorded`.
+    """The gradients of a trace, as a `GradientSource`; see `recorded`.
+
+    Its `info` is the description of the trace, its `shapes` are the recorded layers, at any scale.
 
     Parameters
     ----------
@@ -187,8 +188,7 @@ def names() -> list[str]:
     >>> names()
     ['digits']
     """
-    shipped = (files("simnet") / "data" / "traces").iterdir()
-    return sorted(one.name for one in shipped if (one / _DESCRIPTION).is_file())
+    return sorted(path.parent.name for path in SHIPPED.glob(f"*/{_DESCRIPTION}"))
 
 
 def recorded(
@@ -206,7 +206,7 @@ def recorded(
     Parameters
     ----------
     trace : str or Path
-        One of `names`, or the folder of a trace; a string that names no directory (``./digits``) is a name.
+        One of `names`, or the folder of a trace, whose path has a directory (``./mine``) or is no string.
     workers : int or sequence of int, optional
         How many of the recorded workers to use, or which; all if not given.
     iterations : int, optional
@@ -245,15 +245,11 @@ def recorded(
 
 
 def _folder(trace: str | os.PathLike[str]) -> Path:
-    path = Path(trace)
-    if not isinstance(trace, str) or len(path.parts) != 1 or trace != path.name:
-        return path
+    if not is_name(trace):
+        return Path(trace)
     if trace not in names():
-        raise ValueError(
-            f"there is no recorded trace {trace!r} (and ./{trace} would be a folder): {nearest(trace, names())}"
-        )
-    with as_file(files("simnet") / "data" / "traces" / trace) as folder:
-        return folder
+        raise ValueError(f"there is no trace {trace!r} (a folder would be ./{trace}): {nearest(str(trace), names())}")
+    return SHIPPED / trace
 
 
 def _file(folder: Path, step: int) -> Path:
@@ -261,13 +257,14 @@ def _file(folder: Path, step: int) -> Path:
 
 
 def _chosen(workers: int | Sequence[int] | None, info: TraceInfo) -> list[int]:
-    chosen = list(range(info.workers if workers is None else workers) if workers is None or isinstance(workers, int) else workers)
+    count = info.workers if workers is None else workers
+    chosen = list(range(count) if isinstance(count, int) else count)
     if not chosen:
         raise ValueError("workers must be >= 1")
     if len(chosen) > info.workers:
         raise ValueError(
-            f"trace {info.name!r} has {info.workers} workers, {len(chosen)} are asked for; a synthetic source fitted to "
-            "the trace has any number"
+            f"trace {info.name!r} has {info.workers} workers, {len(chosen)} are asked for; a synthetic source that is "
+            "fitted to the trace has any number"
         )
     if len(set(chosen)) < len(chosen) or not all(0 <= worker < info.workers for worker in chosen):
         raise ValueError(f"workers must be distinct and within 0..{info.workers - 1}, got {chosen}")
@@ -302,7 +299,7 @@ def _check_finite(gradients: NDArray[Any], name: str, path: Path) -> None:
 
 
 @contextmanager
-def _opened(path: Path) -> Any:
+def _opened(path: Path) -> Iterator[Any]:
     """Open a safetensors file, whose reader checks every tensor's size against the file's."""
     try:
         with path.open("rb") as file:

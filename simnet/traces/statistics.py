@@ -5,7 +5,7 @@ All are about what exact top-k would select from fresh gradients, without residu
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,7 @@ def support(gradients: Values, density: float) -> Support:
 
 
 def compression_gain(gradients: Values, density: float) -> float:
-    """Return the share of the squared norm that top-k keeps, mean over workers.
+    """Return the share of the squared norm that top-k keeps, mean over workers; 1 of a gradient that is zero.
 
     Examples
     --------
@@ -43,8 +43,8 @@ def compression_gain(gradients: Values, density: float) -> float:
     0.64
     """
     squares = np.square(gradients, dtype=np.float64)
-    kept = np.where(support(gradients, density), squares, 0.0).sum(axis=1)
-    return float(np.mean(kept / squares.sum(axis=1)))
+    kept, total = np.where(support(gradients, density), squares, 0.0).sum(axis=1), squares.sum(axis=1)
+    return float(np.mean(np.divide(kept, total, out=np.ones_like(total), where=total > 0)))
 
 
 def build_up(gradients: Values, density: float) -> float:
@@ -74,7 +74,7 @@ def overlap(first: Values, second: Values, density: float) -> float:
 
 
 def overlap_between_workers(gradients: Values, density: float) -> float:
-    """Return the share of k that two workers have in common in what top-k selects, mean over all pairs of P >= 2 workers.
+    """Return the share of k that two workers have in common in what top-k selects, mean over all pairs of workers.
 
     Examples
     --------

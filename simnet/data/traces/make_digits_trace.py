@@ -2,8 +2,8 @@
 
 Synchronous data-parallel SGD with dense exchange. Each worker has its own eighth of the training images and draws its
 own batches from it; the mean of the eight gradients is applied. At the steps of `POINTS` the gradients of all workers
-are written down before they are averaged. Half of the points are pairs of consecutive steps, for what gradients remember
-from one step to the next.
+are written down before they are averaged. Most of the points are pairs of consecutive steps, for what gradients have in
+common from one step to the next.
 
 It needs torch and scikit-learn, which simnet does not:
 
@@ -70,7 +70,7 @@ def main() -> None:
     """Train, and write a safetensors file per point and `trace.json` into a folder."""
     import sklearn
     import torch
-    from safetensors.numpy import save_file
+    from safetensors.numpy import save
     from sklearn.datasets import load_digits
 
     parser = argparse.ArgumentParser(description=main.__doc__)
@@ -116,7 +116,8 @@ def main() -> None:
                 gradients[name].append(parameter.grad.clone())
         stacked = {name: torch.stack(of_workers) for name, of_workers in gradients.items()}
         if step in POINTS:
-            save_file({name: tensor.numpy() for name, tensor in stacked.items()}, folder / f"{step:06d}.safetensors")
+            content = save({name: tensor.numpy() for name, tensor in stacked.items()})
+            (folder / f"{step:06d}.safetensors").write_bytes(content)
             points.append({"step": step, "loss": round(sum(losses) / WORKERS, 6), "accuracy": accuracy})
         for name, parameter in parameters.items():
             parameter.grad = stacked[name].mean(0)
@@ -126,10 +127,10 @@ def main() -> None:
         "version": 1,
         "name": "digits",
         "model": "three 3x3 convolutions with batch norm (16, 32, 32 channels) and two fully connected layers (32, 10)",
-        "data": f"scikit-learn's digits, {TRAINING_IMAGES} training images, shifted by up to {SHIFT} pixel, noise {NOISE}",
-        "how": f"synchronous SGD, dense exchange, batch {BATCH} per worker, learning rate {LEARNING_RATE}, momentum "
-        f"{MOMENTUM}, weight decay {WEIGHT_DECAY}; loss: mean over workers; accuracy: on {len(labels) - TRAINING_IMAGES} "
-        "test images; made by make_digits_trace.py",
+        "data": f"scikit-learn's digits: {TRAINING_IMAGES} images, shifted by up to {SHIFT} pixel, with noise {NOISE}, "
+        f"for training, {len(labels) - TRAINING_IMAGES} for the accuracy",
+        "how": f"synchronous SGD with dense exchange, batch {BATCH} per worker, learning rate {LEARNING_RATE}, "
+        f"momentum {MOMENTUM}, weight decay {WEIGHT_DECAY}; loss: mean over workers; made by make_digits_trace.py",
         "license": "Apache-2.0",
         "date": datetime.date.today().isoformat(),
         "software": {

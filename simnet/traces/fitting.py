@@ -1,0 +1,213 @@
+"""The parameters of synthetic gradients that resemble a recorded trace, by the method of moments.
+
+In the terms of `simnet.traces.synthetic`, gradients divided by their root mean square in the layer at the worker are
+g = s y. What two workers v and w have in common is s and, of the noise, a small share; so
+
+- E|g_v g_w| = (E|y|)^2 tells how uneven a worker's own draws are: the tail;
+- (E|g|)^2 / E|g_v g_w| = (E s)^2 and E[g_v^2 g_w^2] = E s^4 tell how uneven the scales are: with a share d of dead
+  entries and the spread sigma they are (1 - d) exp(-sigma^2) and exp(4 sigma^2) / (1 - d);
+- E[g_v g_w] is what workers share;
+- E[g_v^2 g_w^2] with v and w at two steps tells how much of the scales has lasted between them: exp(4 sigma^2 R) in
+  place of exp(4 sigma^2), with the correlation R of log s.
+
+Fourth moments rather than logarithms, as top-k looks at the large entries, and logarithms at the small.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simnet.traces.recorded import RecordedSource
+from simnet.traces.source import Values
+from simnet.traces.synthetic import LayerParameters, SyntheticParameters
+
+_Table = NDArray[np.float64]
+_HEAVIEST_TAIL = 100.0
+_LONGEST_MEMORY = 0.9
+_MOST_DEAD = 0.99
+
+
+def fit(source: RecordedSource) -> SyntheticParameters:
+    """Return parameters with which synthetic gradients resemble recorded ones.
+
+    All recorded gradients are in memory at once; of a large trace, fit a part: ``recorded(folder, scale=100)``.
+
+    Parameters
+    ----------
+    source : RecordedSource
+        At least two workers.
+
+    Raises
+    ------
+    ValueError
+        If the source has one worker, so that what workers have in common cannot be told.
+
+    Examples
+    --------
+    >>> from simnet.traces import recorded
+    >>> parameters = fit(recorded("digits"))
+    >>> [layer.name for layer in parameters.layers if layer.dead[-1] > 0.2]  # behind ReLUs that never fire
+    ['fc1.weight', 'fc1.bias', 'fc2.weight']
+    """
+    if source.workers < 2:
+        raise ValueError("fitting needs the gradients of at least two workers")
+    info = source.info
+    steps = np.array([point.step for point in info.points])
+    gradients = np.stack([source.recorded(point) for point in range(len(steps))])
+    factors, worker_spread = _worker_factors(gradients)
+    gradients /= factors
+    parts = np.split(gradients, np.cumsum([size for _, size in source.layers])[:-1], axis=2)
+    scales = [_scales(part) for part in parts]
+    fixed, period = _lasting(scales, [size for _, size in source.layers], steps)
+    return SyntheticParameters(
+        name=info.name,
+        steps=info.steps,
+        knots=_rounded(steps / max(info.steps - 1, 1)),
+        worker_spread=_rounded(worker_spread),
+        memory=_rounded([_memory(gradients, steps)])[0],
+        fixed=_rounded([fixed])[0],
+        period=_rounded([period])[0],
+        layers=tuple(
+            LayerParameters(
+                name=shape.name,
+                matrix=len(shape.shape) > 1,
+                rms=_rounded(np.sqrt(np.square(part, dtype=np.float64).mean(axis=(1, 2)))),
+                dead=_rounded(found.dead),
+                spread=_rounded(found.spread),
+                tail=_rounded(_tail(ratio) for ratio in found.evenness),
+                shared=_rounded(found.shared),
+            )
+            for shape, part, found in zip(source.shapes, parts, scales, strict=True)
+        ),
+    )
+
+
+class _Scales(NamedTuple):
+    """What a layer's gradients say about s and y, at each point.
+
+    Parameters
+    ----------
+    dead, spread : ndarray, shape (T,)
+        Share of entries whose s is zero, and standard deviation of log s of the others.
+    evenness : ndarray, shape (T,)
+        (E|y|)^2 / E y^2.
+    shared : ndarray, shape (T,)
+        Correlation between workers.
+    lasting : ndarray, shape (T, T)
+        E[s^2 s'^2] of the scales s and s' at two points.
+    """
+
+    dead: _Table
+    spread: _Table
+    evenness: _Table
+    shared: _Table
+    lasting: _Table
+
+
+def _scales(part: Values) -> _Scales:
+    mean = np.square(part, dtype=np.float64).mean(axis=2, keepdims=True)
+    unit = part / np.sqrt(np.where(mean > 0, mean, 1.0))
+    magnitude = np.abs(unit)
+    lasting = _between_workers(np.square(unit))
+    shared = np.clip(_smooth(_between_workers(unit).diagonal()), 0.0, 1.0)
+    # These are by how much a correlation of two Gaussians raises E|x_v x_w| and E[x_v^2 x_w^2].
+    first_excess, fourth_excess = np.sqrt(1 - shared**2) + shared * np.arcsin(shared), 1 + 2 * shared**2
+    # No draws are more even than a Gaussian's, and no scales than all equal.
+    evenness = np.clip(_smooth(_between_workers(magnitude).diagonal()) / first_excess, 1e-12, 2 / math.pi)
+    second = np.clip(_smooth(magnitude.mean(axis=(1, 2))) ** 2 / evenness, 1e-12, 1.0)
+    fourth = np.maximum(_smooth(lasting.diagonal()) / fourth_excess, 1.0)
+    spread = np.sqrt(np.maximum(np.log(second * fourth), 0.0) / 3)
+    dead = np.clip(1 - second * np.exp(spread**2), 0.0, _MOST_DEAD)
+    # Without dead entries one moment is enough, and the fourth is that of the large ones.
+    spread = np.where(dead > 0, spread, np.sqrt(np.log(fourth) / 4))
+    return _Scales(dead, spread, evenness, shared, lasting)
+
+
+def _between_workers(values: NDArray[np.floating[Any]]) -> _Table:
+    """Return E[x_v x_w] over all entries and pairs of distinct workers v and w, between any two points.
+
+    Parameters
+    ----------
+    values : ndarray, shape (T, P, n)
+    """
+    _, P, n = values.shape
+    total = values.sum(axis=1, dtype=np.float64)
+    with_itself = np.einsum("twi,uwi->tu", values, values, dtype=np.float64)
+    return np.asarray((total @ total.T - with_itself) / (n * P * (P - 1)))
+
+
+def _worker_factors(gradients: Values) -> tuple[Values, _Table]:
+    """Return how much larger than is typical each worker's gradient was at each point, and how that spreads."""
+    norms = np.sqrt(np.square(gradients, dtype=np.float64).mean(axis=2, keepdims=True))
+    logs = np.log(np.where(norms > 0, norms, 1.0))
+    logs -= logs.mean(axis=1, keepdims=True)
+    return np.exp(logs).astype(np.float32), np.sqrt(_smooth(logs.var(axis=(1, 2), ddof=1)))
+
+
+def _tail(evenness: float) -> float:
+    """Return b for which y = x + b x |x| of a standard normal x has this (E|y|)^2 / E y^2."""
+    root = math.sqrt(2 / math.pi)
+    low, high = 0.0, _HEAVIEST_TAIL
+    for _ in range(60):
+        b = (low + high) / 2
+        too_even = (root + b) ** 2 / (1 + 4 * root * b + 3 * b**2) > evenness
+        low, high = (b, high) if too_even else (low, b)
+    return low
+
+
+def _memory(gradients: Values, steps: NDArray[np.int64]) -> float:
+    """Return the correlation of what workers share from one step to the next; 0 if there are no consecutive steps."""
+    shared = _between_workers(gradients)
+    size = np.sqrt(np.maximum(shared.diagonal(), 0.0))
+    pairs = [point for point, (step, following) in enumerate(pairwise(steps)) if following == step + 1]
+    at_once = sum(float(size[point] * size[point + 1]) for point in pairs)
+    lagged = sum(float(shared[point, point + 1]) for point in pairs)
+    return min(max(lagged / at_once, 0.0), _LONGEST_MEMORY) if at_once > 0 else 0.0
+
+
+def _lasting(scales: list[_Scales], sizes: list[int], steps: NDArray[np.int64]) -> tuple[float, float]:
+    """Return the share of log s that is fixed and the period of the rest, by least squares over all pairs of points."""
+    first, second = np.triu_indices(len(steps), 1)
+    clock = np.log1p(steps)
+    logs, squares = np.zeros(first.size), np.zeros(first.size)
+    for one, size in zip(scales, sizes, strict=True):
+        alive = np.sqrt(1 - one.dead)
+        between = one.lasting[first, second] * alive[first] * alive[second]
+        logs += size * np.log(np.maximum(between, 1.0)) / 4
+        squares += size * one.spread[first] * one.spread[second]
+    if not squares.any():
+        return 1.0, 1.0
+    correlation = np.minimum(logs / np.where(squares > 0, squares, math.inf), 1.0)
+    best = (math.inf, 1.0, 1.0)
+    for period in np.geomspace(0.1, 10 * max(float(clock[-1]), 1.0), 100):
+        changing = _arc_correlation((clock[second] - clock[first]) / period)
+        # Least squares of correlation = fixed + (1 - fixed) changing.
+        rest = 1 - changing
+        fixed = float(np.clip(rest @ (correlation - changing) / max(float(rest @ rest), 1e-12), 0.0, 1.0))
+        error = float(np.square(correlation - fixed - (1 - fixed) * changing).sum())
+        best = min(best, (error, fixed, float(period)))
+    return best[1], best[2]
+
+
+def _arc_correlation(lags: _Table) -> _Table:
+    """Return the correlation over lags, in periods, of what goes on an arc from anchor to anchor, mean over starts."""
+    start = (np.arange(64)[:, None] + 0.5) / 64
+    anchor = np.floor(start + lags)
+    a, b = math.pi / 2 * start, math.pi / 2 * (start + lags - anchor)
+    return np.asarray(np.select([anchor == 0, anchor == 1], [np.cos(a - b), np.sin(a) * np.cos(b)], 0.0).mean(axis=0))
+
+
+def _smooth(table: _Table) -> _Table:
+    """Return the mean of each point and its neighbours, as one point alone is noisy."""
+    padded = np.pad(table, 1, mode="edge")
+    return np.asarray((padded[:-2] + padded[1:-1] + padded[2:]) / 3)
+
+
+def _rounded(values: Iterable[float]) -> tuple[float, ...]:
+    return tuple(float(f"{value:.6g}") for value in values)

@@ -1,0 +1,352 @@
+"""Synthetic gradients: any number of workers, any model, any iteration, with the statistics of a recorded trace.
+
+Entry i of the gradient of worker w at iteration t, in layer l, is
+
+    g = a(w, t) * rms(l, t) * s(i, t) * y(x),    x = sqrt(shared) * c(i, t) + sqrt(1 - shared) * e(w, i, t),
+
+a mixture of Gaussians whose scales are themselves random:
+
+- e is white noise: the worker's batch. c is what batches have in common. It is the same for all workers and remembers,
+  as an autoregressive process of first order. x is standard normal, so two workers correlate by `shared`.
+- y = x + tail * x |x|, at unit variance, makes the magnitudes that a worker draws less even than a Gaussian's.
+- s is how large an entry is as a rule, at all workers. It is why their top-k sets overlap. A share `dead` of the
+  entries is zero, and log s of the others is normal with deviation `spread`. A part of log s is fixed. The rest changes
+  with the logarithm of the iteration, ever more slowly, so top-k sets of two iterations overlap, the less the farther
+  apart they are.
+- rms, dead, spread, tail and shared follow the progress of training. a is lognormal: batches differ in how much there
+  is to learn.
+
+With a lognormal scale the magnitudes have tails between those of generalised Gaussians and of Student's t, which are
+Gaussian mixtures too.
+
+Every draw comes from a stream named after the iteration, so any iteration can be had without those before, and nothing
+of the run is stored but a few arrays of length n.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from simnet.errors import nearest
+from simnet.models import Layer, ModelProfile, model
+from simnet.rng import stream
+from simnet.traces.metadata import SHIPPED, Description, is_name, read_description
+from simnet.traces.source import Values, buffer, position, shrunk
+
+_FILE = "synthetic.json"
+_BLOCK = 8192
+# What workers share is computed afresh every so many iterations, from where it has forgotten all but a hundredth.
+_RESTART = 64
+_FORGOTTEN = 0.01
+_TABLES = ("rms", "dead", "spread", "tail", "shared")
+
+_Share = Annotated[float, Field(ge=0, le=1)]
+_Deviation = Annotated[float, Field(ge=0, le=5)]
+_Weight = Annotated[float, Field(ge=0, le=1e6)]
+
+
+class LayerParameters(Description):
+    """The distribution of the entries of one layer, at the knots.
+
+    Parameters
+    ----------
+    name : str
+        Of the layer it was fitted to.
+    matrix : bool
+        Whether that layer has two dimensions or more, as weights do; biases and norms have one.
+    rms : tuple of float
+        Root mean square of the entries, at a worker with a = 1.
+    dead : tuple of float
+        Share of entries that are zero, within [0, 1).
+    spread : tuple of float
+        Standard deviation of log s of the others.
+    tail : tuple of float
+        Weight of x |x|.
+    shared : tuple of float
+        Correlation between two workers, within [0, 1].
+    """
+
+    name: str
+    matrix: bool
+    rms: tuple[_Weight, ...]
+    dead: tuple[Annotated[float, Field(ge=0, lt=1)], ...]
+    spread: tuple[_Deviation, ...]
+    tail: tuple[_Weight, ...]
+    shared: tuple[_Share, ...]
+
+
+class SyntheticParameters(Description):
+    """The parameters of synthetic gradients; `simnet.traces.fit` finds them.
+
+    Parameters
+    ----------
+    version : 1
+        Of this format.
+    name : str
+        Of the trace they were fitted to.
+    steps : int
+        Length of the recorded run.
+    knots : tuple of float
+        Progress of training, from 0 to 1, ascending, at which the tables hold; linear between them.
+    worker_spread : tuple of float
+        Standard deviation of log a at the knots.
+    memory : float
+        Correlation of c from one iteration to the next, within [0, 0.9].
+    fixed : float
+        Share of the variance of log s that never changes, within [0, 1].
+    period : float
+        The rest is new when log(1 + iteration) has grown by this, > 0.
+    layers : tuple of LayerParameters
+        In the order of the gradient.
+    """
+
+    version: Literal[1] = 1
+    name: str
+    steps: Annotated[int, Field(ge=1)]
+    knots: Annotated[tuple[_Share, ...], Field(min_length=1)]
+    worker_spread: tuple[_Deviation, ...]
+    memory: Annotated[float, Field(ge=0, le=0.9)]
+    fixed: _Share
+    period: Annotated[float, Field(ge=1e-3, le=1e9)]
+    layers: Annotated[tuple[LayerParameters, ...], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _tables(self) -> SyntheticParameters:
+        if any(later <= earlier for earlier, later in pairwise(self.knots)):
+            raise ValueError("knots must ascend")
+        tables = [self.worker_spread, *(getattr(layer, name) for layer in self.layers for name in _TABLES)]
+        if any(len(table) != len(self.knots) for table in tables):
+            raise ValueError(
+                f"worker_spread, {', '.join(_TABLES)} must have {len(self.knots)} values, one for each knot"
+            )
+        return self
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write them to a JSON file, which `synthetic` reads."""
+        Path(path).write_text(self.model_dump_json(indent=1) + "\n", encoding="utf-8")
+
+
+class SyntheticSource:
+    """Synthetic gradients, as a `GradientSource`; see `synthetic`.
+
+    Parameters
+    ----------
+    shapes : sequence of Layer
+        Layers of the model.
+    workers : int
+        P.
+    like : SyntheticParameters
+        What the gradients are like.
+    iterations : int
+        Length of the job.
+    scale : float
+        How many times fewer entries to generate.
+    seed : int
+        Of everything random.
+    """
+
+    def __init__(
+        self,
+        shapes: Sequence[Layer],
+        workers: int,
+        like: SyntheticParameters,
+        iterations: int,
+        scale: float,
+        seed: int,
+    ) -> None:
+        sizes = shrunk([layer.size for layer in shapes], scale)
+        self.layers = tuple((layer.name, size) for layer, size in zip(shapes, sizes, strict=True))
+        self.workers = workers
+        self.parameters = sum(sizes)
+        self.true_parameters = sum(layer.size for layer in shapes)
+        self.scale = self.true_parameters / self.parameters
+        self.like = like
+        self._iterations = iterations
+        self._seed = seed
+        kin = [like.layers[_most_alike(like, index, len(shapes), layer)] for index, layer in enumerate(shapes)]
+        # Axes: which of _TABLES, layer, knot.
+        self._tables = np.array([[getattr(layer, name) for layer in kin] for name in _TABLES])
+        self._blocks = [
+            (index, slice(start, min(start + _BLOCK, end)))
+            for index, (end, size) in enumerate(zip(np.cumsum(sizes).tolist(), sizes, strict=True))
+            for start in range(end - size, end, _BLOCK)
+        ]
+        self._life = stream(seed, "gradients", "life").random(self.parameters, dtype=np.float32)
+        self._fixed = self._normal("fixed")
+        self._anchors: dict[int, Values] = {}
+        self._common_at, self._common_then = -1, np.zeros(0, dtype=np.float32)
+
+    def gradients(self, iteration: int, out: Values | None = None) -> Values:
+        """Return the gradients of an iteration.
+
+        Parameters
+        ----------
+        iteration : int
+            From 0; training has gone as far as the iteration is through the job.
+        out : ndarray of float32, shape (P, n), optional
+            Where to put them.
+        """
+        progress = position(iteration, self._iterations)
+        gradients = buffer(out, self.workers, self.parameters)
+        stream(self._seed, "gradients", "noise", iteration).standard_normal(dtype=np.float32, out=gradients)
+        common, logs, factors = self._common(iteration), self._logs(iteration), self._factors(iteration, progress)
+        rms, dead, spread, tail, shared = self._at(self._tables, progress)
+        # With these the mean square of s and that of y are one.
+        rms = rms * np.exp(-(spread**2)) / np.sqrt(1 - dead)
+        rms /= np.sqrt(1 + 4 * math.sqrt(2 / math.pi) * tail + 3 * tail**2)
+        weights = np.array([np.sqrt(1 - shared), np.sqrt(shared), rms, rms * tail, spread, dead], dtype=np.float32)
+        magnitudes = np.empty((self.workers, _BLOCK), dtype=np.float32)
+        for layer, entries in self._blocks:
+            own, joint, linear, square, deviation, zeros = weights[:, layer]
+            x = gradients[:, entries]
+            x *= own
+            x += joint * common[entries]
+            y = np.abs(x, out=magnitudes[:, : x.shape[1]])
+            y *= square
+            y += linear
+            x *= y
+            scales = np.exp(deviation * logs[entries])
+            scales *= self._life[entries] >= zeros
+            x *= scales
+            x *= factors
+        return gradients
+
+    def _normal(self, *name: str | int) -> Values:
+        return stream(self._seed, "gradients", *name).standard_normal(self.parameters, dtype=np.float32)
+
+    def _at(self, table: NDArray[np.float64], progress: float) -> NDArray[np.float64]:
+        """Interpolate a table whose last axis goes over the knots."""
+        knots = self.like.knots
+        after = int(np.searchsorted(knots, progress))
+        if after == 0 or after == len(knots):
+            return table[..., min(after, len(knots) - 1)]
+        weight = (progress - knots[after - 1]) / (knots[after] - knots[after - 1])
+        return np.asarray((1 - weight) * table[..., after - 1] + weight * table[..., after])
+
+    def _factors(self, iteration: int, progress: float) -> Values:
+        """Return a; shape (P, 1)."""
+        spread = self._at(np.array(self.like.worker_spread), progress)
+        draws = stream(self._seed, "gradients", "worker", iteration).standard_normal((self.workers, 1))
+        return np.exp(spread * draws).astype(np.float32)
+
+    def _common(self, iteration: int) -> Values:
+        """Return c, going on from where it was computed last if that is not too long ago."""
+        memory = self.like.memory
+        restart = iteration - iteration % _RESTART
+        if not restart <= self._common_at <= iteration:
+            self._common_at = restart - (math.ceil(math.log(_FORGOTTEN, memory)) if memory > 0 else 0)
+            self._common_then = self._normal("common", self._common_at)
+        while self._common_at < iteration:
+            self._common_at += 1
+            new = self._normal("common", self._common_at)
+            new *= np.float32(math.sqrt(1 - memory**2))
+            new += np.float32(memory) * self._common_then
+            self._common_then = new
+        return self._common_then
+
+    def _logs(self, iteration: int) -> Values:
+        """Return log s over its deviation, which goes from anchor to anchor on an arc, where its variance stays one."""
+        clock = math.log1p(iteration) / self.like.period
+        before = math.floor(clock)
+        self._anchors = {
+            when: self._anchors[when] if when in self._anchors else self._normal("anchor", when)
+            for when in (before, before + 1)
+        }
+        angle = math.pi / 2 * (clock - before)
+        changing = math.sqrt(1 - self.like.fixed)
+        logs = np.float32(math.sqrt(self.like.fixed)) * self._fixed
+        logs += np.float32(changing * math.cos(angle)) * self._anchors[before]
+        logs += np.float32(changing * math.sin(angle)) * self._anchors[before + 1]
+        return logs
+
+
+def synthetic(
+    layers: str | ModelProfile | int | Sequence[tuple[str, tuple[int, ...]]],
+    workers: int,
+    *,
+    like: str | os.PathLike[str] | SyntheticParameters = "digits",
+    iterations: int | None = None,
+    scale: float = 1.0,
+    seed: int = 0,
+) -> SyntheticSource:
+    """Return a source of synthetic gradients.
+
+    A layer gets the parameters of the fitted layer that is at about the same relative depth, weights those of weights,
+    biases and norms those of biases and norms.
+
+    Parameters
+    ----------
+    layers : str, ModelProfile, int or sequence of (name, shape)
+        The model: its name (see `simnet.models.names`) or profile, its layers, or its number of parameters, which are
+        then the weights of one layer.
+    workers : int
+        P, >= 1.
+    like : str, Path or SyntheticParameters
+        What the gradients are like: the name of a recorded trace that comes with simnet (`simnet.traces.names`), or the
+        path of a JSON file, or the parameters.
+    iterations : int, optional
+        Length of the job, over which training goes from start to end; that of the recorded run if not given.
+    scale : float
+        Generate only 1 / `scale` of the entries of each layer, at least one.
+    seed : int
+        Of everything random, >= 0.
+
+    Raises
+    ------
+    ValueError
+        If there is no such model or trace, or a parameter is out of range.
+    InputError
+        If a file cannot be read, or a field is missing, unknown or wrong.
+
+    Examples
+    --------
+    >>> source = synthetic("resnet18", workers=4, scale=500, iterations=200)
+    >>> source.parameters, source.scale * source.parameters
+    (23403, 11689512.0)
+    >>> bool((source.gradients(7) == synthetic("resnet18", 4, scale=500, iterations=200).gradients(7)).all())
+    True
+    """
+    if workers < 1:
+        raise ValueError(f"workers must be >= 1, got {workers}")
+    parameters = like if isinstance(like, SyntheticParameters) else _parameters(like)
+    if iterations is not None and iterations < 1:
+        raise ValueError(f"iterations must be >= 1, got {iterations}")
+    shapes = _layers(layers)
+    if not shapes or any(layer.size < 1 for layer in shapes):
+        raise ValueError("every layer must have at least one entry, and there must be one")
+    return SyntheticSource(shapes, workers, parameters, iterations or parameters.steps, scale, seed)
+
+
+def _layers(layers: str | ModelProfile | int | Sequence[tuple[str, tuple[int, ...]]]) -> list[Layer]:
+    if isinstance(layers, str):
+        layers = model(layers)
+    if isinstance(layers, ModelProfile):
+        return list(layers.layers)
+    if isinstance(layers, int):
+        return [Layer("weight", (1, layers))]
+    return [Layer(name, tuple(shape)) for name, shape in layers]
+
+
+def _parameters(like: str | os.PathLike[str]) -> SyntheticParameters:
+    if not is_name(like):
+        return read_description(SyntheticParameters, Path(like))
+    known = {path.parent.name: path for path in SHIPPED.glob(f"*/{_FILE}")}
+    if like not in known:
+        raise ValueError(f"no trace {like!r} to be like (nor is it a .json file): {nearest(str(like), known)}")
+    return read_description(SyntheticParameters, known[str(like)])
+
+
+def _most_alike(like: SyntheticParameters, index: int, layers: int, layer: Layer) -> int:
+    """Return which fitted layer a layer resembles: of the same kind if there is one, at the nearest relative depth."""
+    kind = [one for one, fitted in enumerate(like.layers) if fitted.matrix == (len(layer.shape) > 1)]
+    depth = (index + 0.5) / layers
+    return min(kind or range(len(like.layers)), key=lambda one: abs((one + 0.5) / len(like.layers) - depth))

@@ -1,0 +1,700 @@
+"""Gradient sources: the recorded trace, files from anywhere, and how like a trace synthetic gradients are."""
+
+import json
+import struct
+import tracemalloc
+from contextlib import suppress
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from safetensors.numpy import load_file, save_file
+
+from simnet.errors import InputError
+from simnet.models import model
+from simnet.traces import SyntheticParameters, fit, names, recorded, synthetic
+from simnet.traces.metadata import SHIPPED
+from simnet.traces.source import shrunk
+from simnet.traces.statistics import (
+    build_up,
+    compression_gain,
+    overlap,
+    overlap_between_workers,
+    support,
+    tail_index,
+)
+from simnet.traces.synthetic import LayerParameters
+
+SHAPES = {"weight": (4, 2), "bias": (4,)}
+STEPS = (0, 3, 9)
+
+
+def description(**changes):
+    plain = {
+        "version": 1,
+        "name": "small",
+        "workers": 3,
+        "steps": 10,
+        "layers": [{"name": name, "shape": list(shape)} for name, shape in SHAPES.items()],
+        "points": [{"step": step} for step in STEPS],
+    }
+    return {name: value for name, value in (plain | changes).items() if value is not None}
+
+
+def tensors(step, dtype=np.float32):
+    """Entries that tell worker, layer and index: step * 1000 + worker * 100 + place."""
+    found, start = {}, 0
+    for name, shape in SHAPES.items():
+        size = int(np.prod(shape))
+        place = np.arange(start, start + size) + 100 * np.arange(3)[:, None] + 1000 * step
+        found[name] = place.reshape(3, *shape).astype(dtype)
+        start += size
+    return found
+
+
+@pytest.fixture
+def folder(tmp_path):
+    (tmp_path / "trace.json").write_text(json.dumps(description()))
+    for step in STEPS:
+        save_file(tensors(step), tmp_path / f"{step:06d}.safetensors")
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return recorded("digits")
+
+
+def refusal(call, *args, **kwargs):
+    with pytest.raises(InputError) as error:
+        call(*args, **kwargs)
+    return str(error.value)
+
+
+class TestShippedTrace:
+    def test_it_is_small_and_says_what_it_is(self, digits):
+        assert sum(path.stat().st_size for path in (SHIPPED / "digits").iterdir()) <= 8e6
+        info = digits.info
+        assert names() == ["digits"]
+        assert (digits.workers, info.workers, digits.parameters) == (8, 8, 18_586)
+        assert 10 <= len(info.points) <= 14
+        assert info.points[0].step == 0
+        assert info.points[-1].step == info.steps - 1
+        assert all((info.model, info.data, info.how, info.license, info.date, "torch" in info.software))
+        assert info.seed is not None
+
+    def test_the_network_learns(self, digits):
+        loss = [point.loss for point in digits.info.points]
+        accuracy = [point.accuracy for point in digits.info.points]
+        assert loss[0] == pytest.approx(np.log(10), rel=0.1)
+        assert loss[-1] < 0.2
+        assert accuracy[0] < 0.2
+        assert accuracy[-1] > 0.97
+
+    def test_gradients_are_what_the_files_hold(self, digits):
+        for point in (0, 5, 11):
+            step = digits.info.points[point].step
+            held = load_file(SHIPPED / "digits" / f"{step:06d}.safetensors")
+            flat = np.concatenate([held[name].reshape(8, -1) for name, _ in digits.layers], axis=1)
+            found = digits.gradients(step)
+            assert found.dtype == np.float32
+            assert found.flags.c_contiguous
+            np.testing.assert_array_equal(found, flat)
+
+    def test_workers_have_different_batches_of_the_same_task(self, digits):
+        gradients = digits.gradients(20)
+        correlation = np.corrcoef(gradients)[np.triu_indices(8, 1)]
+        assert correlation.max() < 0.5
+        assert correlation.mean() > 0.01
+
+
+class TestRecorded:
+    def test_entries_stand_by_worker_layer_and_index(self, folder):
+        source = recorded(folder)
+        assert source.layers == (("weight", 8), ("bias", 4))
+        expected = 3000 + 100 * np.arange(3)[:, None] + np.arange(12)
+        np.testing.assert_array_equal(source.gradients(3), expected)
+
+    @pytest.mark.parametrize(("workers", "rows"), [(None, [0, 1, 2]), (1, [0]), (2, [0, 1]), ([2, 0], [2, 0])])
+    def test_a_subset_of_workers(self, folder, workers, rows):
+        source = recorded(folder, workers=workers)
+        assert source.workers == len(rows)
+        np.testing.assert_array_equal(source.gradients(9), recorded(folder).gradients(9)[rows])
+
+    def test_more_workers_than_recorded_are_refused_with_a_remedy(self, folder):
+        with pytest.raises(ValueError, match=r"'small' has 3 workers, 4 are asked for; a synthetic source"):
+            recorded(folder, workers=4)
+
+    @pytest.mark.parametrize("workers", [0, -1, [], [0, 0], [3], [-1, 0]])
+    def test_workers_that_there_are_not(self, folder, workers):
+        with pytest.raises(ValueError, match="workers"):
+            recorded(folder, workers=workers)
+
+    def test_half_precision_is_read_as_single(self, folder):
+        save_file(tensors(0, np.float16), folder / "000000.safetensors")
+        found = recorded(folder).gradients(0)
+        assert found.dtype == np.float32
+        np.testing.assert_array_equal(found[:, :8], tensors(0)["weight"].reshape(3, 8))
+
+    def test_a_buffer_is_filled(self, folder):
+        out = np.full((3, 12), np.nan, dtype=np.float32)
+        assert recorded(folder).gradients(0, out) is out
+        np.testing.assert_array_equal(out, recorded(folder).gradients(0))
+
+    @pytest.mark.parametrize(
+        "out",
+        [np.empty((3, 11), np.float32), np.empty((3, 12)), np.empty((12, 3), np.float32).T, np.empty(36, np.float32)],
+    )
+    def test_a_buffer_of_the_wrong_kind_is_refused(self, folder, out):
+        with pytest.raises(ValueError, match=r"contiguous float32 array of shape \(3, 12\)"):
+            recorded(folder).gradients(0, out)
+
+    def test_gradients_are_fresh_in_every_call(self, folder):
+        source = recorded(folder)
+        source.gradients(0)[:] = 0
+        assert source.gradients(0).any()
+
+    @given(st.integers(1, 2000), st.integers(0, 3000))
+    def test_an_iteration_meets_the_nearest_step(self, iterations, iteration):
+        source = digits_over(iterations)
+        step = min(iteration / max(iterations - 1, 1), 1) * 399
+        distances = [abs(point.step - step) for point in source.info.points]
+        assert distances[source.nearest(iteration)] == min(distances)
+
+    def test_a_job_goes_from_the_first_step_to_the_last(self, folder):
+        source = recorded(folder, iterations=19)
+        assert [source.nearest(iteration) for iteration in (0, 3, 4, 12, 13, 18, 99)] == [0, 0, 1, 1, 2, 2, 2]
+        source = recorded(folder)
+        assert [source.nearest(iteration) for iteration in range(11)] == [0, 0, 1, 1, 1, 1, 1, 2, 2, 2, 2]
+
+    def test_numbers_out_of_range(self, folder):
+        with pytest.raises(ValueError, match="iterations must be >= 1"):
+            recorded(folder, iterations=0)
+        with pytest.raises(ValueError, match="iteration must be >= 0"):
+            recorded(folder).gradients(-1)
+        for scale in (0.5, 0, -1, np.inf, np.nan):
+            with pytest.raises(ValueError, match="scale must be >= 1"):
+                recorded(folder, scale=scale)
+
+    def test_an_unknown_name_is_refused_with_the_nearest(self):
+        with pytest.raises(ValueError, match=r"no trace 'digit' .*did you mean 'digits'"):
+            recorded("digit")
+
+
+@cache
+def digits_over(iterations):
+    return recorded("digits", iterations=iterations)
+
+
+class TestScaleOfRecorded:
+    @pytest.mark.parametrize("scale", [1, 2, 7.5, 100, 1e6])
+    def test_each_layer_shrinks_in_proportion_and_bytes_stay_exact(self, digits, scale):
+        source = recorded("digits", scale=scale)
+        assert [size for _, size in source.layers] == [max(1, round(size / scale)) for _, size in digits.layers]
+        assert source.parameters == sum(size for _, size in source.layers)
+        assert source.true_parameters == 18_586
+        assert source.scale == 18_586 / source.parameters
+        assert source.gradients(0).shape == (8, source.parameters)
+
+    def test_entries_are_the_same_at_all_workers_and_iterations_and_in_order(self, folder):
+        source = recorded(folder, scale=2)
+        columns = source.gradients(0)[0]
+        assert source.layers == (("weight", 4), ("bias", 2))
+        assert (columns[:4] < 8).all()
+        assert (columns[4:] >= 8).all()
+        assert (np.diff(columns) > 0).all()
+        np.testing.assert_array_equal(source.gradients(9), 9000 + 100 * np.arange(3)[:, None] + columns)
+
+    def test_the_seed_decides_which(self):
+        chosen = [recorded("digits", scale=10, seed=seed).gradients(0) for seed in (0, 0, 1)]
+        np.testing.assert_array_equal(chosen[0], chosen[1])
+        assert (chosen[0] != chosen[2]).any()
+
+    @given(st.lists(st.integers(1, 10**9), min_size=1, max_size=50), st.floats(1, 1e9))
+    def test_shrunk(self, sizes, scale):
+        smaller = shrunk(sizes, scale)
+        assert all(1 <= after <= before for before, after in zip(sizes, smaller, strict=True))
+        assert all(abs(after - before / scale) <= 1 for before, after in zip(sizes, smaller, strict=True))
+        assert shrunk(sizes, 1) == sizes
+
+
+class TestBadTraces:
+    @pytest.mark.parametrize(
+        ("changes", "says"),
+        [
+            ({"workers": None}, "workers: is missing"),
+            ({"points": None}, "points: is missing"),
+            ({"version": 2}, "version: Input should be 1"),
+            ({"worker": 3}, "worker: there is no such field: did you mean 'workers'?"),
+            ({"workers": 0}, "workers: Input should be greater than or equal to 1"),
+            ({"workers": "3"}, "workers: Input should be a valid integer"),
+            ({"workers": True}, "workers: Input should be a valid integer"),
+            ({"workers": 2**70}, "workers: "),
+            ({"layers": []}, "layers: "),
+            (
+                {"layers": [{"name": "a", "shape": [2]}, {"name": "a", "shape": [2]}]},
+                "layers: two layers are called 'a'",
+            ),
+            (
+                {"layers": [{"name": "a", "shape": [2, -1]}]},
+                "layers[0].shape[1]: Input should be greater than or equal",
+            ),
+            ({"layers": [{"name": "a", "shape": [2**62]}]}, "layers[0].shape[0]: Input should be less than or equal"),
+            ({"layers": [{"name": "a"}]}, "layers[0].shape: is missing"),
+            ({"layers": [{"name": "a", "shape": [2], "size": 2}]}, "layers[0].size: unknown field"),
+            ({"points": []}, "points: "),
+            ({"points": [{"step": 3}, {"step": 0}]}, "points: steps must ascend, got 3, 0"),
+            ({"points": [{"step": 3}, {"step": 3}]}, "points: steps must ascend, got 3, 3"),
+            ({"points": [{"step": 10}]}, "points: step 10 is not within the 10 steps of the run"),
+            ({"points": [{"step": 0, "loss": float("nan")}]}, "points[0].loss: Input should be a finite number"),
+            ({"points": [{"step": 3.5}]}, "points[0].step: "),
+        ],
+    )
+    def test_descriptions(self, folder, changes, says):
+        (folder / "trace.json").write_text(json.dumps(description(**changes)))
+        message = refusal(recorded, folder)
+        assert message.startswith(f"{folder / 'trace.json'}: ")
+        assert says in message
+
+    @pytest.mark.parametrize(
+        "text", ["", "{", "[]", "[" * 100_000, "null", '{"version": 1e999}', "\x00", "{" + " " * 9_000_000]
+    )
+    def test_descriptions_that_are_none(self, folder, text):
+        (folder / "trace.json").write_text(text)
+        assert str(folder / "trace.json") in refusal(recorded, folder)
+
+    def test_descriptions_that_are_no_text(self, folder):
+        (folder / "trace.json").write_bytes(b"\xff\xfe\x00")
+        assert "Invalid JSON" in refusal(recorded, folder)
+
+    def test_missing_files(self, folder, tmp_path):
+        assert "nowhere" in refusal(recorded, tmp_path / "nowhere")
+        assert "cannot be read" in refusal(recorded, str(tmp_path / "nowhere"))
+        (folder / "000003.safetensors").unlink()
+        assert "000003.safetensors: cannot be read: No such file" in refusal(recorded, folder)
+        (folder / "000003.safetensors").mkdir()
+        assert "000003.safetensors: cannot be read" in refusal(recorded, folder)
+
+    @pytest.mark.parametrize(
+        ("change", "says"),
+        [
+            (lambda t: t.pop("bias"), "has no tensor 'bias'"),
+            (lambda t: t.update(biass=t["bias"]), "no layer 'biass' in trace.json: did you mean 'bias'?"),
+            (lambda t: t.update(bias=t["bias"][:2]), "layer 'bias' has shape [2, 4], must be [3, 4]"),
+            (lambda t: t.update(weight=t["weight"].reshape(3, 2, 4)), "shape [3, 2, 4], must be [3, 4, 2]"),
+            (lambda t: t.update(bias=t["bias"].astype(np.int32)), "layer 'bias' is I32, must be F32 or F16"),
+            (lambda t: t.update(bias=t["bias"].astype(np.float64)), "layer 'bias' is F64, must be F32 or F16"),
+        ],
+    )
+    def test_tensors_that_are_not_what_the_description_says(self, folder, change, says):
+        held = tensors(3)
+        change(held)
+        save_file(held, folder / "000003.safetensors")
+        message = refusal(recorded, folder)
+        assert says in message
+        assert "000003.safetensors" in message
+
+    @pytest.mark.parametrize(("value", "text"), [(np.nan, "nan"), (np.inf, "inf"), (-np.inf, "-inf")])
+    def test_values_that_are_no_numbers(self, folder, value, text):
+        held = tensors(9)
+        held["weight"][2, 3, 1] = value
+        save_file(held, folder / "000009.safetensors")
+        message = refusal(recorded, folder, workers=1)
+        assert message.endswith(f"000009.safetensors: gradient of worker 2, layer 'weight', index [3, 1] is {text}")
+
+    @pytest.mark.parametrize(
+        "content",
+        [
+            b"",
+            b"\x00",
+            struct.pack("<Q", 2**63) + b"{}",
+            struct.pack("<Q", 20_000_000) + b"{}",
+            struct.pack("<Q", 2) + b"{}",
+            struct.pack("<Q", 8) + b"nonsense",
+            struct.pack("<Q", 4000) + b"[" * 4000,
+        ],
+    )
+    def test_files_that_are_no_safetensors(self, folder, content):
+        (folder / "000000.safetensors").write_bytes(content)
+        assert "000000.safetensors: " in refusal(recorded, folder)
+
+    @pytest.mark.parametrize(
+        "header",
+        [
+            # More bytes than the file has, fewer, and so many that the product overflows.
+            {"weight": {"dtype": "F32", "shape": [3, 4, 2], "data_offsets": [0, 10**15]}},
+            {"weight": {"dtype": "F32", "shape": [3, 4, 2], "data_offsets": [0, 4]}},
+            {"weight": {"dtype": "F32", "shape": [2**33, 2**33, 2**33], "data_offsets": [0, 96]}},
+            {"weight": {"dtype": "F32", "shape": [3, 4, 2], "data_offsets": [96, 0]}},
+            {"weight": {"dtype": "F32", "shape": [-3, 4, 2], "data_offsets": [0, 96]}},
+        ],
+    )
+    def test_sizes_are_checked_against_the_file(self, folder, header):
+        text = json.dumps(header).encode()
+        (folder / "000000.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + bytes(96))
+        tracemalloc.start()
+        message = refusal(recorded, folder)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert "000000.safetensors: is no safetensors file" in message
+        assert peak < 20e6
+
+    @given(st.data())
+    @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    def test_damaged_files_are_read_or_refused(self, folder, data):
+        name = data.draw(st.sampled_from(["trace.json", "000003.safetensors"]))
+        content = bytearray((folder / name).read_bytes())
+        for _ in range(data.draw(st.integers(1, 4))):
+            content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+        damaged = bytes(content[: data.draw(st.integers(0, len(content)))])
+        whole = (folder / name).read_bytes()
+        (folder / name).write_bytes(damaged)
+        with suppress(InputError):
+            recorded(folder).gradients(3)
+        (folder / name).write_bytes(whole)
+
+
+class TestSynthetic:
+    @pytest.mark.parametrize("workers", [1, 2, 3, 8, 17])
+    @pytest.mark.parametrize("name", ["resnet18", "gpt2"])
+    def test_any_number_of_workers_and_any_model(self, workers, name):
+        source = synthetic(name, workers, scale=10_000)
+        gradients = source.gradients(3)
+        assert gradients.shape == (workers, source.parameters)
+        assert gradients.dtype == np.float32
+        assert gradients.flags.c_contiguous
+        assert np.isfinite(gradients).all()
+        assert source.workers == workers
+        assert [layer for layer, _ in source.layers] == [layer.name for layer in model(name).layers]
+        assert sum(size for _, size in source.layers) == source.parameters
+        assert source.true_parameters == model(name).parameters
+        assert source.scale == source.true_parameters / source.parameters
+
+    @given(st.lists(st.integers(0, 300), min_size=1, max_size=6), st.integers(0, 3))
+    @settings(max_examples=20)
+    def test_an_iteration_is_the_same_whatever_was_asked_for_before(self, before, seed):
+        used, fresh = (synthetic(2000, 2, iterations=200, seed=seed) for _ in range(2))
+        for iteration in before:
+            used.gradients(iteration)
+        np.testing.assert_array_equal(used.gradients(before[0]), fresh.gradients(before[0]))
+
+    def test_more_workers_leave_the_others_as_they_are(self):
+        few, many = (synthetic("resnet18", workers, scale=5000).gradients(5) for workers in (3, 11))
+        np.testing.assert_array_equal(few, many[:3])
+
+    def test_seeds_iterations_and_workers_differ(self):
+        source = synthetic(1000, 2)
+        first = source.gradients(0)
+        assert (first[0] != first[1]).mean() > 0.9
+        assert (first != source.gradients(1)).mean() > 0.9
+        assert (first != synthetic(1000, 2, seed=1).gradients(0)).mean() > 0.9
+
+    def test_a_buffer_is_filled(self):
+        source = synthetic(1000, 2)
+        out = np.full((2, 1000), np.nan, dtype=np.float32)
+        assert source.gradients(4, out) is out
+        np.testing.assert_array_equal(out, source.gradients(4))
+        with pytest.raises(ValueError, match=r"shape \(2, 1000\)"):
+            source.gradients(4, out[:, :999])
+
+    def test_nothing_of_the_run_is_stored(self):
+        workers, n = 8, 50_000
+        source = synthetic(n, workers, iterations=200)
+        out = np.empty((workers, n), dtype=np.float32)
+        tracemalloc.start()
+        for iteration in range(200):
+            source.gradients(iteration, out)
+        kept, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert kept <= 5 * 4 * n
+        assert peak <= (workers + 2) * 4 * n
+
+    @pytest.mark.parametrize(
+        ("arguments", "options", "says"),
+        [
+            (("resnet18", 0), {}, "workers must be >= 1, got 0"),
+            (("resnet18", 2), {"iterations": 0}, "iterations must be >= 1, got 0"),
+            (("resnet18", 2), {"scale": 0.1}, "scale must be >= 1 and finite, got 0.1"),
+            (("resnet18", 2), {"like": "digit"}, "no trace 'digit' .*did you mean 'digits'"),
+            (("resnet19", 2), {}, "no model 'resnet19': did you mean 'resnet18'"),
+            ((0, 2), {}, "at least one entry"),
+            (([], 2), {}, "there must be one"),
+        ],
+    )
+    def test_numbers_and_names_out_of_range(self, arguments, options, says):
+        with pytest.raises(ValueError, match=says):
+            synthetic(*arguments, **options)
+        with pytest.raises(ValueError, match="iteration must be >= 0"):
+            synthetic(10, 1).gradients(-1)
+
+    def test_layers_take_after_those_of_their_kind_at_their_depth(self):
+        kin = {"first": "conv1.weight", "norm": "bn2.weight", "last": "fc1.weight", "last.bias": "fc1.bias"}
+        shapes = {"first": (8, 20_000), "norm": (80_000,), "last": (8, 20_000), "last.bias": (80_000,)}
+        source = synthetic(list(shapes.items()), 1, iterations=400)
+        gradient = source.gradients(399)[0].astype(np.float64)
+        parts = np.split(gradient, np.cumsum([size for _, size in source.layers])[:-1])
+        found = np.array([np.sqrt(np.square(part).mean()) for part in parts])
+        fitted = {layer.name: layer.rms[-1] for layer in source.like.layers}
+        expected = np.array([fitted[kin[name]] for name in shapes])
+        np.testing.assert_allclose(found / found[0], expected / expected[0], rtol=0.05)
+
+    def test_a_model_like_the_recorded_one_has_its_layers(self, digits):
+        source = synthetic(digits.shapes, 1)
+        assert source.layers == digits.layers
+        assert source.scale == 1
+
+
+class TestParameters:
+    def test_the_shipped_ones_are_those_of_the_shipped_trace(self, digits):
+        again = fit(digits)
+        shipped = synthetic(10, 1).like
+        assert [layer.name for layer in again.layers] == [layer.name for layer in shipped.layers]
+        assert (again.memory, again.fixed) == pytest.approx((shipped.memory, shipped.fixed), rel=1e-3, abs=1e-3)
+        for ours, theirs in zip(again.layers, shipped.layers, strict=True):
+            for table in ("rms", "dead", "spread", "tail", "shared"):
+                assert getattr(ours, table) == pytest.approx(getattr(theirs, table), rel=1e-3, abs=1e-3)
+
+    def test_they_are_saved_and_read(self, digits, tmp_path):
+        parameters = fit(digits)
+        parameters.save(tmp_path / "mine.json")
+        assert synthetic(10, 1, like=tmp_path / "mine.json").like == parameters
+        np.testing.assert_array_equal(
+            synthetic(100, 2, like=str(tmp_path / "mine.json")).gradients(7),
+            synthetic(100, 2, like=parameters).gradients(7),
+        )
+
+    @pytest.mark.parametrize(
+        ("change", "says"),
+        [
+            (lambda p: p.pop("memory"), "memory: is missing"),
+            (lambda p: p.update(memry=0), "memry: there is no such field: did you mean 'memory'?"),
+            (lambda p: p.update(memory=1.0), "memory: Input should be less than or equal to 0.9"),
+            (lambda p: p.update(period=0.0), "period: "),
+            (lambda p: p["knots"].reverse(), "knots must ascend"),
+            (lambda p: p["knots"].pop(), "must have 11 values, one for each knot"),
+            (lambda p: p["layers"][3]["tail"].pop(), "must have 12 values, one for each knot"),
+            (lambda p: p["layers"][3]["dead"].__setitem__(0, 1.0), "layers[3].dead[0]: Input should be less than 1"),
+            (lambda p: p["layers"][3]["rms"].__setitem__(0, float("nan")), "layers[3].rms[0]: Input should be"),
+            (lambda p: p["layers"][3]["spread"].__setitem__(0, 1e9), "layers[3].spread[0]: Input should be"),
+            (lambda p: p.update(layers=[]), "layers: "),
+        ],
+    )
+    def test_bad_files(self, digits, tmp_path, change, says):
+        content = json.loads(fit(digits).model_dump_json())
+        change(content)
+        (tmp_path / "bad.json").write_text(json.dumps(content))
+        message = refusal(synthetic, 10, 1, like=tmp_path / "bad.json")
+        assert says in message
+        assert "bad.json" in message
+
+    def test_fitting_needs_two_workers(self):
+        with pytest.raises(ValueError, match="at least two workers"):
+            fit(recorded("digits", workers=1))
+
+    def test_fitting_finds_the_parameters_that_gradients_were_made_with(self, tmp_path):
+        made = SyntheticParameters(
+            name="made",
+            steps=60,
+            knots=(0.0, 1.0),
+            worker_spread=(0.3, 0.3),
+            memory=0.5,
+            fixed=0.4,
+            period=2.0,
+            layers=(
+                LayerParameters(
+                    name="weight",
+                    matrix=True,
+                    rms=(0.1, 0.1),
+                    dead=(0.2, 0.2),
+                    spread=(0.5, 0.5),
+                    tail=(0.3, 0.3),
+                    shared=(0.2, 0.2),
+                ),
+                LayerParameters(
+                    name="bias",
+                    matrix=False,
+                    rms=(0.4, 0.4),
+                    dead=(0.0, 0.0),
+                    spread=(0.3, 0.3),
+                    tail=(0.0, 0.0),
+                    shared=(0.1, 0.1),
+                ),
+            ),
+        )
+        shapes = {"weight": (200, 200), "bias": (10_000,)}
+        source = synthetic(list(shapes.items()), 8, like=made)
+        steps = [0, 1, 2, 5, 6, 12, 13, 25, 26, 40, 41, 58, 59]
+        layers = [{"name": name, "shape": list(shape)} for name, shape in shapes.items()]
+        points = [{"step": step} for step in steps]
+        (tmp_path / "trace.json").write_text(
+            json.dumps({"version": 1, "name": "made", "workers": 8, "steps": 60, "layers": layers, "points": points})
+        )
+        for step in steps:
+            weight, bias = np.split(source.gradients(step), [40_000], axis=1)
+            save_file(
+                {"weight": np.ascontiguousarray(weight).reshape(8, 200, 200), "bias": np.ascontiguousarray(bias)},
+                tmp_path / f"{step:06d}.safetensors",
+            )
+        found = fit(recorded(tmp_path))
+        weight, bias = found.layers
+        assert np.mean(weight.dead) == pytest.approx(0.2, abs=0.05)
+        assert np.mean(weight.spread) == pytest.approx(0.5, rel=0.1)
+        assert np.mean(weight.tail) == pytest.approx(0.3, abs=0.07)
+        assert np.mean(weight.shared) == pytest.approx(0.2, abs=0.03)
+        assert np.mean(bias.spread) == pytest.approx(0.3, rel=0.15)
+        assert np.mean(bias.shared) == pytest.approx(0.1, abs=0.03)
+        assert np.median(bias.rms) / np.median(weight.rms) == pytest.approx(4, rel=0.05)
+        assert np.mean(found.worker_spread) == pytest.approx(0.3, rel=0.25)
+        assert found.memory == pytest.approx(0.5, abs=0.1)
+        assert found.fixed == pytest.approx(0.4, abs=0.2)
+        assert found.period == pytest.approx(2.0, rel=0.4)
+
+
+DENSITIES = (0.001, 0.01, 0.1)
+
+
+@pytest.fixture(scope="module")
+def real(digits):
+    return [digits.recorded(point) for point in range(len(digits.info.points))]
+
+
+@pytest.fixture(scope="module")
+def made(digits):
+    """Synthetic gradients at the steps of the trace, of three seeds."""
+    sources = [synthetic(digits.shapes, 8, like="digits", seed=seed) for seed in range(3)]
+    return [[source.gradients(point.step) for source in sources] for point in digits.info.points]
+
+
+def ratios(figure, real, made):
+    """Return synthetic over recorded at each point."""
+    return np.array(
+        [np.mean([figure(one) for one in many]) / figure(single) for single, many in zip(real, made, strict=True)]
+    )
+
+
+class TestLikeness:
+    @pytest.mark.parametrize("density", [0.001, 0.003, 0.01, 0.03, 0.1])
+    def test_compression_gain(self, real, made, density):
+        found = ratios(lambda g: compression_gain(g, density), real, made)
+        assert found.mean() == pytest.approx(1, abs=0.05)
+        assert np.abs(found - 1).max() < 0.15
+
+    @pytest.mark.parametrize(("density", "each"), [(0.001, 0.35), (0.01, 0.1), (0.03, 0.1), (0.1, 0.1)])
+    def test_build_up_at_eight_workers(self, real, made, density, each):
+        found = ratios(lambda g: build_up(g, density), real, made)
+        assert found.mean() == pytest.approx(1, abs=0.07)
+        assert np.abs(found - 1).max() < each
+
+    @pytest.mark.parametrize("workers", [2, 4])
+    def test_build_up_at_fewer(self, real, made, workers):
+        found = ratios(lambda g: build_up(g[:workers], 0.01), real, made)
+        assert found.mean() == pytest.approx(1, abs=0.05)
+
+    @pytest.mark.parametrize(("density", "close"), [(0.003, 0.25), (0.01, 0.1), (0.1, 0.1)])
+    def test_overlap_between_workers(self, real, made, density, close):
+        of_real = np.mean([overlap_between_workers(g, density) for g in real])
+        of_made = np.mean([overlap_between_workers(g, density) for many in made for g in many])
+        assert of_made == pytest.approx(of_real, rel=close)
+
+    @pytest.mark.parametrize("share", [0.01, 0.1])
+    def test_tail_index(self, real, made, share):
+        found = ratios(lambda g: tail_index(g, share), real, made)
+        assert found.mean() == pytest.approx(1, abs=0.05)
+        assert np.abs(found - 1).max() < 0.15
+
+    @pytest.mark.parametrize("density", [0.01, 0.1])
+    def test_overlap_over_time_falls_as_it_does_in_the_trace(self, digits, real, made, density):
+        steps = [point.step for point in digits.info.points]
+        near = [(a, a + 1) for a in range(len(steps) - 1) if steps[a + 1] == steps[a] + 1]
+        far = [(steps.index(0), steps.index(step)) for step in (200, 300, 399)]
+
+        def mean(gradients, pairs):
+            return np.mean([overlap(gradients[a], gradients[b], density) for a, b in pairs])
+
+        synthetic_points = [many[0] for many in made]
+        for pairs in (near, far):
+            assert mean(synthetic_points, pairs) == pytest.approx(mean(real, pairs), rel=0.15)
+        assert mean(synthetic_points, far) < 0.8 * mean(synthetic_points, near)
+
+    def test_norms_of_layers_follow_training(self, digits, real, made):
+        ends = np.cumsum([size for _, size in digits.layers])[:-1]
+
+        def norms(gradients):
+            return np.array([np.square(part).mean(dtype=np.float64) for part in np.split(gradients, ends, axis=1)])
+
+        large = [index for index, (_, size) in enumerate(digits.layers) if size > 1000]
+        for single, many in zip(real, made, strict=True):
+            typical = np.median([norms(one)[large] / norms(one).sum() for one in many], axis=0)
+            np.testing.assert_allclose(typical, norms(single)[large] / norms(single).sum(), rtol=0.35)
+
+    def test_what_workers_share_adds_up(self):
+        """Correlation between workers is `shared`, so the mean gradient of many does not vanish."""
+        source = synthetic([("w", (300, 300))], 16, iterations=400)
+        gradients = source.gradients(60).astype(np.float64)
+        correlation = np.corrcoef(gradients)[np.triu_indices(16, 1)].mean()
+        parameters = next(layer for layer in source.like.layers if layer.name == "conv3.weight")
+        shared = np.interp(60 / 399, source.like.knots, parameters.shared)
+        assert correlation == pytest.approx(shared, abs=0.02)
+
+
+@pytest.fixture(scope="module")
+def at_scale(digits):
+    """Means over training of what schemes depend on, at three scales, of a model of 372 thousand parameters."""
+    shapes = [(name, (20, *shape) if len(shape) > 1 else (20 * shape[0],)) for name, shape in digits.shapes]
+    found = {}
+    for scale in (1, 10, 100):
+        source = synthetic(shapes, 8, scale=scale)
+        figures = [
+            [
+                compression_gain(one, 0.01),
+                compression_gain(one, 0.1),
+                build_up(one, 0.01),
+                build_up(one, 0.1),
+                source.scale * (np.abs(one) > 0.08).sum(),
+                source.scale * (np.abs(one) > 0.15).sum(),
+            ]
+            for one in map(source.gradients, (0, 60, 200, 399))
+        ]
+        found[scale] = np.mean(figures, axis=0)
+    return found
+
+
+@pytest.mark.parametrize(("scale", "error"), [(10, 0.04), (100, 0.1)])
+def test_the_sampling_error_of_scale_is_small(at_scale, scale, error):
+    """Gain, build-up and what hard thresholds select: within 4 % with 37 thousand entries, 10 % with 4 thousand."""
+    np.testing.assert_allclose(at_scale[scale], at_scale[1], rtol=error)
+
+
+class TestStatistics:
+    @given(st.integers(1, 6), st.integers(2, 60), st.floats(0.001, 1), st.integers(0, 99))
+    def test_against_sets(self, P, n, density, seed):
+        gradients = np.random.default_rng(seed).standard_normal((P, n)).astype(np.float32)
+        k = max(1, round(density * n))
+        chosen = [set(np.argsort(-np.abs(row), kind="stable")[:k].tolist()) for row in gradients]
+        assert [set(np.flatnonzero(row).tolist()) for row in support(gradients, density)] == chosen
+        assert build_up(gradients, density) == pytest.approx(len(set().union(*chosen)) / k)
+        gains = [
+            np.square(row[sorted(one)], dtype=float).sum() / np.square(row, dtype=float).sum()
+            for row, one in zip(gradients, chosen, strict=True)
+        ]
+        assert compression_gain(gradients, density) == pytest.approx(np.mean(gains))
+        assert overlap(gradients, gradients[::-1], density) == pytest.approx(
+            np.mean([len(one & other) / k for one, other in zip(chosen, chosen[::-1], strict=True)])
+        )
+        if P > 1:
+            pairs = [len(chosen[a] & chosen[b]) / k for a in range(P) for b in range(a)]
+            assert overlap_between_workers(gradients, density) == pytest.approx(np.mean(pairs))
+
+    def test_a_gradient_of_zeros_loses_nothing(self):
+        assert compression_gain(np.zeros((2, 10), dtype=np.float32), 0.1) == 1
+
+    @pytest.mark.parametrize("density", [0, -0.1, 1.1, np.nan])
+    def test_densities_out_of_range(self, density):
+        with pytest.raises(ValueError, match="density must be > 0 and <= 1"):
+            support(np.ones((1, 4), dtype=np.float32), density)
+
+    def test_tail_index_of_students_t(self):
+        draws = np.random.default_rng(0).standard_t(3, (4, 200_000)).astype(np.float32)
+        assert tail_index(draws, 0.001) == pytest.approx(3, rel=0.1)
