@@ -80,12 +80,17 @@ def max_min_shares(
     return rates
 
 
-class _Flow:
-    __slots__ = ("limit", "rate", "remaining", "route", "since", "version")
+# What rounding leaves of a flow, relative to all its bytes, does not wait for a link to come back up.
+_RESIDUE = 1e-14
 
-    def __init__(self, route: Sequence[int], remaining: float, limit: float, now: float) -> None:
+
+class _Flow:
+    __slots__ = ("limit", "rate", "remaining", "residue", "route", "since", "version")
+
+    def __init__(self, route: Sequence[int], nbytes: float, limit: float, now: float) -> None:
         self.route = route
-        self.remaining = remaining
+        self.remaining = nbytes
+        self.residue = _RESIDUE * nbytes if nbytes < math.inf else 0.0
         self.limit = limit
         self.rate = 0.0
         self.since = now
@@ -204,11 +209,9 @@ class Fluid:
             heappop(changes)
         return min(self.next_finish(), changes[0][0] if changes else math.inf)
 
-    def blocked(self) -> Iterable[tuple[int, list[int]]]:
-        """Yield each flow that makes no progress, with the links on its route that have no capacity."""
-        for flow, state in self._flows.items():
-            if state.rate <= 0:
-                yield flow, [link for link in state.route if self._capacity[link] <= 0]
+    def blocked(self) -> Iterable[tuple[int, Sequence[int]]]:
+        """Yield each flow that makes no progress, with its route."""
+        return ((flow, state.route) for flow, state in self._flows.items() if state.rate <= 0)
 
     def _look_up(self, link: int, now: float) -> None:
         self._capacity[link], until = self._capacity_at(link, now)
@@ -246,8 +249,10 @@ class Fluid:
         if rate == state.rate:
             return
         if state.rate > 0:
-            state.remaining = max(0.0, state.remaining - state.rate * (now - state.since))
+            state.remaining -= state.rate * (now - state.since)
         state.rate, state.since = rate, now
         state.version += 1
-        if rate > 0 and state.remaining < math.inf:
+        if state.remaining <= state.residue:
+            heappush(self._finishes, (now, flow, state.version))
+        elif rate > 0 and state.remaining < math.inf:
             heappush(self._finishes, (now + state.remaining / rate, flow, state.version))

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Jitter: TypeAlias = Callable[[np.random.Generator, int], Floats]
 """Draws n extra latencies [s], >= 0, from a generator."""
 
-# A link that changes this often without a byte getting through will not let one through later either.
+# Changes of links that are looked through for one that lets a waiting transfer go on, before it counts as stopped.
 _PATIENCE = 200_000
 
 
@@ -182,6 +182,8 @@ class Network:
         self._latency: list[Signal | float] = self.routes.latency.tolist()
         for link, one in (weather or {}).items():
             index = self._index(link, "weather")
+            if not isinstance(one, Weather):
+                raise ValueError(f"weather of the link {link!r} must be a Weather, got {one!r}")
             if one.bandwidth is not None:
                 self._bandwidth[index] = one.bandwidth
             if one.latency is not None:
@@ -189,6 +191,8 @@ class Network:
         self._load: dict[int, float] = {}
         self._on_off: list[OnOffFlow] = []
         for traffic in background:
+            if not isinstance(traffic, ConstantLoad | OnOffFlow):
+                raise ValueError(f"background traffic must be ConstantLoad or OnOffFlow, got {traffic!r}")
             if isinstance(traffic, ConstantLoad):
                 if not 0 <= traffic.rate < math.inf:
                     raise ValueError(f"background load must be >= 0 and finite, got {traffic.rate}")
@@ -222,6 +226,20 @@ class Network:
             return max(0.0, value - load), math.inf
         return max(0.0, value.at(t) - load), value.next_change(t)
 
+    def _opens(self, route: Sequence[int], t: float) -> float:
+        """Return the first time from `t` on at which every link of a route has capacity; infinity if there is none."""
+        for _ in range(_PATIENCE):
+            for link in route:
+                capacity, until = self.capacity(link, t)
+                if capacity <= 0:
+                    t = until
+                    break
+            else:
+                return t
+            if t == math.inf:
+                break
+        return math.inf
+
     def path(self, src: int, dst: int, t: float = 0.0) -> tuple[float, float]:
         """Return latency [s] and bottleneck bandwidth [byte/s] of the route from `src` to `dst` as it is at `t`.
 
@@ -243,7 +261,7 @@ class Network:
         """
         if not 0 <= nbytes < math.inf:
             raise ValueError(f"nbytes must be >= 0 and finite, got {nbytes}")
-        delay = float(self.jitter(self._transfers, 1)[0]) if self.jitter is not None else 0.0
+        delay = float(self._delays(self._transfers, 1)[0]) if self.jitter is not None else 0.0
         single = _Transfer(self.env.event(), src, dst)
         clock = self._own_clock()
         clock.send(single, (0, 0), self.routes.route(src, dst), float(nbytes), delay, clock.now())
@@ -315,14 +333,21 @@ class Network:
         if not parts:
             raise ValueError("there is no schedule to time")
         n_ranks = parts[0][0].n_ranks
-        begin = np.broadcast_to(np.asarray(start, dtype=np.float64), n_ranks)
-        if not (np.isfinite(begin).all() and begin.min() >= 0):
-            raise ValueError("start must be finite and >= 0")
+        begin = _moments(start, n_ranks, "start")
         env = simpy.Environment(initial_time=float(begin.min()))
         done = self._begin(_Clock(self, env), parts, begin, placement, messages, stream, accounted_from)
         timing = env.run(until=done)
         assert isinstance(timing, Timing)
         return timing
+
+    def _delays(self, draws: np.random.Generator, count: int) -> Floats:
+        """Return the extra latency [s] of each of `count` messages; nothing at all without jitter."""
+        if self.jitter is None:
+            return np.zeros(0)
+        delays = np.asarray(self.jitter(draws, count), dtype=np.float64)
+        if delays.shape != (count,) or not (np.isfinite(delays) & (delays >= 0)).all():
+            raise ValueError(f"jitter must draw {count} finite latencies >= 0, got {delays!r}")
+        return delays
 
     def _own_clock(self) -> _Clock:
         if self._clock is None:
@@ -340,21 +365,32 @@ class Network:
         accounted_from: float | ArrayLike | None = None,
     ) -> simpy.Event:
         n_ranks = parts[0][0].n_ranks
-        hosts = np.arange(n_ranks) if placement is None else np.asarray(placement, dtype=np.int64)
-        if hosts.shape != (n_ranks,):
-            raise ValueError(f"placement must name one host for each of the {n_ranks} ranks")
+        hosts = np.arange(n_ranks) if placement is None else np.asarray(placement)
+        if hosts.shape != (n_ranks,) or not np.issubdtype(hosts.dtype, np.integer):
+            raise ValueError(f"placement must name one host, a whole number, for each of the {n_ranks} ranks")
         if hosts.min() < 0 or hosts.max() >= self.routes.n_hosts:
             raise ValueError(
                 f"{n_ranks} ranks need hosts within 0..{self.routes.n_hosts - 1}, the placement has "
                 f"{hosts.min()}..{hosts.max()}"
             )
         n_messages = sum(schedule.n_messages for schedule, _ in parts)
-        delays = np.zeros(0) if self.jitter is None else self.jitter(stream(self.seed, "jitter", *name), n_messages)
-        accounted = start if accounted_from is None else np.broadcast_to(np.asarray(accounted_from), n_ranks)
-        run = _Run(clock, parts, hosts.tolist(), start, np.maximum(start, accounted), delays, messages)
+        delays = self._delays(stream(self.seed, "jitter", *name), n_messages)
+        accounted = start if accounted_from is None else _moments(accounted_from, n_ranks, "accounted_from")
+        gated = [(schedule, _moments(ready, n_ranks, "ready")) for schedule, ready in parts]
+        run = _Run(clock, gated, hosts.tolist(), start, np.maximum(start, accounted), delays, messages)
         run.begin()
         clock.arm()
         return run.done
+
+
+def _moments(times: float | ArrayLike, n_ranks: int, name: str) -> Floats:
+    """Return times [s] of all ranks, given one for all or one each."""
+    given = np.asarray(times, dtype=np.float64)
+    if given.shape not in ((), (n_ranks,)):
+        raise ValueError(f"{name} must be one time or {n_ranks}, one for each rank; got shape {given.shape}")
+    if not (np.isfinite(given).all() and given.min() >= 0):
+        raise ValueError(f"{name} must be finite and >= 0, got {times!r}")
+    return np.broadcast_to(given, n_ranks)
 
 
 class _Owner(Protocol):
@@ -411,7 +447,7 @@ class _Run:
     def __init__(
         self,
         clock: _Clock,
-        parts: Sequence[tuple[Schedule, ArrayLike]],
+        parts: Sequence[tuple[Schedule, Floats]],
         hosts: list[int],
         start: Floats,
         accounted_from: Floats,
@@ -428,8 +464,7 @@ class _Run:
                 raise ValueError(f"the schedules have {n_ranks} and {schedule.n_ranks} ranks")
             # An empty schedule shares its gate with the next, or holds up the end.
             index = len(self._rounds)
-            ready_at = np.broadcast_to(np.asarray(ready, dtype=np.float64), n_ranks)
-            self._gates[index] = np.maximum(ready_at, self._gates.get(index, 0.0)).tolist()
+            self._gates[index] = np.maximum(ready, self._gates.get(index, 0.0)).tolist()
             self._rounds.extend(schedule.rounds)
         plans = {key: _Plan(one, n_ranks) for key, one in {id(one): one for one in self._rounds}.items()}
         self._plans = [plans[id(one)] for one in self._rounds]
@@ -613,7 +648,8 @@ class _Clock:
         self._fluid = Fluid(network.capacity)
         self._flows: dict[int, tuple[_Owner, tuple[int, int]]] = {}
         self._background: dict[int, float] = {}
-        self._fruitless = 0
+        self._toggles = 0
+        self._hope = -math.inf
 
     def now(self) -> float:
         return max(self._time, float(self.env.now))
@@ -655,8 +691,8 @@ class _Clock:
         self._armed = math.inf
         self._time = time
         self._process(time)
-        if not self._stalled(time):
-            self.arm()
+        self._give_up(time)
+        self.arm()
 
     def _process(self, now: float) -> None:
         """Work off everything due by `now`, as one batch, before flows are given new rates."""
@@ -688,7 +724,6 @@ class _Clock:
         self._fluid.add(self._count, route, nbytes, now)
 
     def _deliver(self, message: tuple[_Owner, tuple[int, int]], now: float) -> None:
-        self._fruitless = 0
         owner, key = message
         owner.delivered(key, now)
 
@@ -699,6 +734,7 @@ class _Clock:
         if not self._background:
             for number in range(len(self.network._on_off)):
                 self._background[number] = now
+                self._toggles += 1
                 self._toggle((number, now), now)
 
     def _stop_background(self) -> None:
@@ -709,6 +745,7 @@ class _Clock:
 
     def _toggle(self, argument: tuple[int, float], now: float) -> None:
         number, due = argument
+        self._toggles -= 1
         if self._background.get(number) != due:
             return
         traffic = self.network._on_off[number]
@@ -721,26 +758,32 @@ class _Clock:
         change = traffic.on.next_change(now)
         self._background[number] = change
         if change < math.inf:
+            self._toggles += 1
             self.at(change, self._toggle, (number, change))
 
-    def _stalled(self, now: float) -> bool:
-        """Tell those whose messages can never arrive; return whether there were any."""
-        if not self._flows or self._fluid.next_finish() < math.inf:
-            self._fruitless = 0
-            return False
-        self._fruitless += 1
-        nothing_comes = not self._agenda and self._fluid.next_event() == math.inf
-        if not nothing_comes and self._fruitless < _PATIENCE:
-            return False
-        blocked = dict(self._fluid.blocked())
-        names = self.network.routes.links
+    def _give_up(self, now: float) -> None:
+        """Tell those whose messages can never arrive, once nothing else can happen."""
+        if not self._flows or now < self._hope or self._fluid.next_finish() < math.inf:
+            return
+        if len(self._agenda) > self._toggles:
+            return
+        blocked = {flow: route for flow, route in self._fluid.blocked() if flow in self._flows}
+        self._hope = min((self.network._opens(route, now) for route in blocked.values()), default=math.inf)
+        if self._hope < math.inf:
+            return
+        self._hope = -math.inf
         owners: dict[int, _Owner] = {}
         held: dict[int, dict[tuple[int, int], str]] = {}
         for flow, (owner, key) in self._flows.items():
-            down = ", ".join(f"{names[link][0]}->{names[link][1]}" for link in blocked[flow])
+            self._fluid.remove(flow)
             owners[id(owner)] = owner
-            held.setdefault(id(owner), {})[key] = f"no capacity on {down}"
+            held.setdefault(id(owner), {})[key] = self._what_is_down(blocked.get(flow, ()), now)
         self._flows.clear()
+        self._fluid.settle(now)
         for number, owner in owners.items():
             owner.stalled(held[number], now)
-        return True
+
+    def _what_is_down(self, route: Sequence[int], now: float) -> str:
+        names = self.network.routes.links
+        down = [f"{names[link][0]}->{names[link][1]}" for link in route if self.network.capacity(link, now)[0] <= 0]
+        return f"no capacity on {', '.join(down)}" if down else "next to no capacity"

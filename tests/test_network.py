@@ -12,7 +12,7 @@ import topologies
 from simnet.errors import StalledError
 from simnet.network import ConstantLoad, Network, OnOffFlow
 from simnet.schedule import Round, Schedule
-from simnet.weather import Weather, constant, steps
+from simnet.weather import Weather, constant, ornstein_uhlenbeck, outages, steps
 
 ALPHA, RATE = 1e-3, 1e6
 
@@ -395,6 +395,67 @@ def test_a_link_that_flickers_without_ever_coming_up_is_a_stall():
         network.time(Schedule(3, [Round([0], [1], 5)]))
 
 
+def test_a_long_outage_under_fine_weather_elsewhere_is_no_stall():
+    up = Weather(bandwidth=ornstein_uhlenbeck(0.1, 10, 0.01, mean=1e6, seed=1))
+    down = Weather(bandwidth=outages(at=[(1, 3600)]) * 1e6)
+    network = Network(
+        topologies.star(3, 0, 1e6),
+        {(0, "switch"): up, ("switch", 1): down},
+        background=[OnOffFlow(2, 1, steps([0, 0.5], [0, 1], period=1.0))],
+    )
+    finish = network.time(Schedule(3, [Round([0], [1], 2e6)])).finish
+    assert 3601 < finish < 3604
+
+
+def test_a_stall_is_noticed_at_once_beside_endless_background_traffic():
+    on = steps([0, 0.5], [0, 1], period=1.0)
+    dead = {("switch", 1): Weather(bandwidth=steps([0, 1], [1.0, 0.0]))}
+    network = Network(topologies.star(3, 0.0, 1.0), dead, background=[OnOffFlow(0, 2, on)])
+    with pytest.raises(StalledError, match=r"for ever at 1(\.\d+)? s"):
+        network.time(Schedule(3, [Round([0], [1], 5)]))
+
+
+def test_others_go_on_after_a_transfer_has_been_given_up():
+    env = simpy.Environment()
+    dead = {("switch", 1): Weather(bandwidth=constant(0))}
+    network = Network(topologies.star(3, 0.0, 1.0), dead, env=env)
+    seen = []
+
+    def hopeless():
+        try:
+            yield network.transfer(0, 1, 5)
+        except StalledError:
+            seen.append(("gave up", env.now))
+
+    def later():
+        yield env.timeout(100)
+        seen.append(("arrived", (yield network.transfer(0, 2, 7))))
+
+    env.process(hopeless())
+    env.process(later())
+    env.run()
+    assert seen == [("gave up", 0.0), ("arrived", 107.0)]
+
+
+def test_a_transfer_that_ends_as_a_link_goes_down_does_not_wait_for_it():
+    for nbytes in np.linspace(0.1, 3.3, 40):
+        first = nbytes / 7
+        end = first + (nbytes - 3.0 * first) / 1.1  # in exact arithmetic; the engine's own sums round differently
+        signal = steps([0, first, end, 1000], [3.0, 1.1, 0.0, 1.0])
+        network = Network(topologies.star(2, 0.0, 5.0), {(0, "switch"): Weather(bandwidth=signal)})
+        assert network.time(Schedule(2, [Round([0], [1], nbytes)])).finish == pytest.approx(end)
+
+
+@given(graphs, st.sampled_from([0.25, 3.0, 1000.0]), st.data())
+def test_times_scale_with_bytes_and_latencies(name, factor, data):
+    """Twice the bytes over links of twice the latency take twice the time: there is no hidden scale."""
+    graph = GRAPHS[name]
+    schedule = Schedule(5, [Round(one.src, one.dst, one.nbytes) for one in data.draw(schedules(5)).rounds])
+    longer = {(u, v): Weather(latency=constant(factor * link["latency"])) for u, v, link in graph.edges(data=True)}
+    once, more = Network(graph).time(schedule), Network(graph, longer).time(schedule.scaled(factor))
+    assert more.rank_finish == pytest.approx(factor * once.rank_finish, rel=1e-9)
+
+
 # Refusals
 
 
@@ -406,6 +467,8 @@ def test_a_link_that_flickers_without_ever_coming_up_is_a_stall():
         ({"background": [ConstantLoad((0, "switch"), -1.0)]}, "must be >= 0"),
         ({"background": [OnOffFlow(0, 0, constant(1))]}, "needs two hosts"),
         ({"background": [OnOffFlow(0, 1, constant(1), limit=0)]}, "must be > 0"),
+        ({"weather": {(0, "switch"): constant(1)}}, "must be a Weather"),
+        ({"background": ["x"]}, "must be ConstantLoad or OnOffFlow"),
         ({"send_overhead": -1.0}, "overheads must be >= 0"),
         ({"receive_overhead": math.nan}, "overheads must be >= 0"),
     ],
@@ -419,7 +482,33 @@ def test_a_placement_outside_the_graph_is_refused():
     network = Network(topologies.star(3, 0.0, 1.0))
     with pytest.raises(ValueError, match=r"hosts within 0..2"):
         network.time(Schedule(4, [Round([0], [3], 1)]))
-    with pytest.raises(ValueError, match="one host for each"):
+    with pytest.raises(ValueError, match="one host, a whole number, for each"):
         network.time(Schedule(2, [Round([0], [1], 1)]), placement=[0, 1, 2])
     with pytest.raises(ValueError, match="nbytes"):
         network.transfer(0, 1, -1)
+
+
+@pytest.mark.parametrize("draw", [lambda n: -np.ones(n), lambda n: np.full(n, np.nan), lambda n: np.ones(n + 1)])
+def test_jitter_that_draws_nonsense_is_refused(draw):
+    network = Network(topologies.star(3, 0.0, 1.0), jitter=lambda rng, n: draw(n))
+    with pytest.raises(ValueError, match=r"jitter must draw \d finite latencies >= 0"):
+        network.time(Schedule(3, [Round([0], [1], 1)]))
+    with pytest.raises(ValueError, match="jitter must draw 1"):
+        network.transfer(0, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"start": [0, 1]}, "start must be one time or 3"),
+        ({"start": -1}, "start must be finite"),
+        ({"accounted_from": math.nan}, "accounted_from must be finite"),
+        ({"placement": [0.5, 1, 2]}, "a whole number"),
+        ({"schedule": [(Schedule(3), math.inf)]}, "ready must be finite"),
+        ({"schedule": []}, "no schedule"),
+        ({"schedule": [(Schedule(3), 0), (Schedule(2), 0)]}, "3 and 2 ranks"),
+    ],
+)
+def test_wrong_arguments_of_time_are_refused(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        Network(topologies.star(3, 0.0, 1.0)).time(**({"schedule": Schedule(3)} | arguments))

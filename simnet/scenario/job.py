@@ -62,7 +62,7 @@ def build_job(config: schema.Config, stages: Stages | None, folder: Path, found:
     overlap = given.overlap
     return Job(
         source=source,
-        iterations=given.iterations,
+        iterations=int(given.iterations),
         stages=stages.networks,
         density=_ramps(given.density),
         compute=Compute(
@@ -114,7 +114,7 @@ def _ramps(given: float | Sequence[schema.Ramp] | None) -> list[Ramp]:
         start, end = (ramp.at, ramp.at) if ramp.at is not None else (ramp.start, ramp.end)
         assert start is not None
         assert end is not None
-        ramps.append(Ramp(ramp.iterations or 1, start, end))
+        ramps.append(Ramp(int(ramp.iterations or 1), start, end))
     return ramps
 
 
@@ -155,7 +155,7 @@ def _source(config: schema.Config, folder: Path) -> GradientSource:
         return traces.recorded(
             trace.trace if trace.trace in traces.names() else folder / trace.trace,
             workers=config.workers,
-            iterations=trace.training or given.iterations,
+            iterations=trace.training or int(given.iterations),
             scale=given.scale,
             seed=config.seed,
         )
@@ -165,7 +165,7 @@ def _source(config: schema.Config, folder: Path) -> GradientSource:
         given.model if given.model is not None else given.parameters or 0,
         config.workers,
         like=folder / like if is_file(like) else like,
-        iterations=given.gradients.synthetic.training or given.iterations,
+        iterations=given.gradients.synthetic.training or int(given.iterations),
         scale=given.scale,
         seed=config.seed,
     )

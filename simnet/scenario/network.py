@@ -230,6 +230,7 @@ def _given_pair(pair: Weather, loc: Loc) -> Iterator[_Course]:
 
 def _profile(given: schema.Profile, loc: Loc) -> Iterator[_Course]:
     """Yield bandwidth and latency of a published schedule on a star, each link of which has half the latency."""
+    assert given.epoch is not None
     epoch = given.epoch.iterations
     if epoch is None:
         assert given.epoch.time is not None

@@ -12,7 +12,7 @@ from simnet import models
 from simnet.errors import nearest
 from simnet.policies import Candidate, closed_form
 from simnet.scenario import schema
-from simnet.scenario.loader import Findings
+from simnet.scenario.loader import Findings, Loc
 
 FROM_JOB = ("layers", "scale", "seed")
 """Options of a sparsifier that the job decides."""
@@ -31,7 +31,14 @@ def resolve(config: schema.Config, stem: str, found: Findings) -> schema.Config:
         Takes names that stand for nothing, and options that a scheme does not have.
     """
     exchanges = {label: _exchange(label, one, found) for label, one in config.exchanges.items()}
-    network = config.network.model_copy(update={"topology": _topology(config.network.topology, config.workers)})
+    network = config.network.model_copy(
+        update={
+            "topology": _topology(config.network.topology, config.workers),
+            "weather": [
+                _weather(index, one, config.job.epoch, found) for index, one in enumerate(config.network.weather)
+            ],
+        }
+    )
     return config.model_copy(
         update={
             "name": config.name or _file_name(stem),
@@ -71,6 +78,17 @@ def _topology(given: schema.Topology, workers: int) -> schema.Topology:
     return given.model_copy(update={kind: part.model_copy(update={"hosts": workers})})
 
 
+def _weather(index: int, given: schema.Weather, epoch: int | None, found: Findings) -> schema.Weather:
+    if given.profile is None or given.profile.epoch is not None:
+        return given
+    if epoch is None:
+        found.add(("network", "weather", index, "profile", "epoch"), "is missing, and there is no job.epoch")
+        return given
+    return given.model_copy(
+        update={"profile": given.profile.model_copy(update={"epoch": schema.Epoch(iterations=epoch)})}
+    )
+
+
 def _exchange(label: str, given: schema.Exchange, found: Findings) -> schema.Exchange:
     allowed: Sequence[str] | None = None
     with found.at("exchanges", label, "scheme"):
@@ -104,10 +122,13 @@ def _job(given: schema.Job, workers: int, found: Findings) -> schema.Job:
     for worker in given.compute.slow:
         if not (worker.isascii() and worker.isdigit() and int(worker) < workers):
             found.add(("job", "compute", "slow", worker), f"there is no worker {worker!r}; allowed: 0 to {workers - 1}")
-    ramps = given.density if isinstance(given.density, list) else []
-    for position, ramp in enumerate(ramps[:-1]):
-        if ramp.iterations is None:
-            found.add(("job", "density", position, "iterations"), "is missing; only the last stretch never ends")
+    name = "compression_ratio" if given.density is None else "density"
+    density = getattr(given, name)
+    if isinstance(density, list):
+        density = [
+            _ramp(ramp, ("job", name, position), position == len(density) - 1, given.epoch, found)
+            for position, ramp in enumerate(density)
+        ]
     compute, overlap = given.compute, given.overlap
     if compute.mean is None and profile is not None:
         compute = compute.model_copy(update={"mean": profile.compute})
@@ -119,10 +140,31 @@ def _job(given: schema.Job, workers: int, found: Findings) -> schema.Job:
             "model": given.model if profile is None else profile.name,
             "compute": compute,
             "overlap": overlap,
-            "density": given.compression_ratio if given.density is None else given.density,
+            "iterations": _iterations(given.iterations, ("job", "iterations"), given.epoch, found),
+            "density": density,
             "compression_ratio": None,
         }
     )
+
+
+def _ramp(given: schema.Ramp, loc: Loc, last: bool, epoch: int | None, found: Findings) -> schema.Ramp:
+    if given.iterations is None:
+        if not last:
+            found.add((*loc, "iterations"), "is missing; only the last stretch never ends")
+        return given
+    return given.model_copy(update={"iterations": _iterations(given.iterations, (*loc, "iterations"), epoch, found)})
+
+
+def _iterations(given: int | str, loc: Loc, epoch: int | None, found: Findings) -> int:
+    if isinstance(given, int):
+        return given
+    if epoch is None:
+        found.add(loc, f"is {given!r}, but there is no job.epoch that says how many iterations an epoch has")
+        return 1
+    count = round(float(given.split()[0]) * epoch)
+    if not 1 <= count <= schema.MAX_ITERATIONS:
+        found.add(loc, f"must come to 1 to {schema.MAX_ITERATIONS:,} iterations, got {count:,}")
+    return count
 
 
 def _policies(
@@ -150,9 +192,7 @@ def _policies(
     return resolved
 
 
-def _check_label(
-    label: str, loc: tuple[str | int, ...], exchanges: dict[str, schema.Exchange], found: Findings
-) -> bool:
+def _check_label(label: str, loc: Loc, exchanges: dict[str, schema.Exchange], found: Findings) -> bool:
     if label not in exchanges:
         found.add(loc, f"there is no exchange {label!r}; {nearest(label, exchanges)}")
     return label in exchanges

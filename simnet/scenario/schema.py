@@ -26,6 +26,9 @@ from pydantic import (
 from simnet import units
 from simnet.policies import Aggregate
 
+MAX_ITERATIONS = 10_000_000
+"""The longest job."""
+
 _TIMES = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("min", 60.0), ("h", 3600.0), ("d", 86400.0))
 _SIZES = (("B", 1.0), ("KiB", 2.0**10), ("MiB", 2.0**20), ("GiB", 2.0**30), ("kB", 1e3), ("MB", 1e6), ("GB", 1e9))
 _RATES = (("B/s", 1.0), ("Gbit/s", 1.25e8), ("Mbit/s", 1.25e5), ("kbit/s", 125.0), ("Tbit/s", 1.25e11))
@@ -80,6 +83,16 @@ def _file_name(value: str) -> str:
     return value
 
 
+def _iterations(value: object) -> object:
+    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})? epochs?", value.strip()):
+        return value.strip()
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_ITERATIONS:
+        return value
+    raise ValueError(
+        f"must be a whole number from 1 to {MAX_ITERATIONS:,}, or epochs such as '2 epochs', got {value!r:.60}"
+    )
+
+
 Seconds: TypeAlias = Annotated[
     float,
     BeforeValidator(units.seconds),
@@ -109,6 +122,12 @@ Density: TypeAlias = Annotated[
     _schema("fraction of the entries kept", "1 %", exclusiveMinimum=0, maximum=1),
 ]
 Count: TypeAlias = Annotated[int, Field(ge=1)]
+Iterations: TypeAlias = Annotated[
+    int | str,
+    BeforeValidator(_iterations),
+    WithJsonSchema({"type": ["integer", "string"], "minimum": 1, "examples": [300, "2 epochs"]}),
+]
+"""A number, or a text such as ``2 epochs``, which a resolved scenario does not have any more."""
 Host: TypeAlias = Annotated[int, Field(ge=0)]
 Label: TypeAlias = Annotated[str, AfterValidator(_label)]
 FileName: TypeAlias = Annotated[str, AfterValidator(_file_name)]
@@ -414,12 +433,15 @@ class Profile(Part):
     """A published schedule of latency and bandwidth from host to host, by training epoch."""
 
     name: str = Field(description="C1, C2, C1-resnet50 or C2-resnet50")
-    epoch: Annotated[
-        Epoch,
-        BeforeValidator(_read_epoch),
-        PlainSerializer(_written_epoch),
-        _schema("length of an epoch: a time, or iterations", "60 s", "20 iterations"),
-    ]
+    epoch: (
+        Annotated[
+            Epoch,
+            BeforeValidator(_read_epoch),
+            PlainSerializer(_written_epoch),
+            _schema("length of an epoch: a time, or iterations; default: job.epoch", "60 s", "20 iterations"),
+        ]
+        | None
+    ) = None
 
 
 class Weather(Part):
@@ -531,7 +553,7 @@ class Network(Part):
 class Ramp(Part):
     """A stretch of iterations at one density, or over which it goes from one to another."""
 
-    iterations: Count | None = Field(default=None, description="may be left out in the last stretch, which never ends")
+    iterations: Iterations | None = Field(default=None, description="the last stretch may do without and never ends")
     at: Density | None = None
     start: Density | None = Field(default=None, alias="from")
     end: Density | None = Field(default=None, alias="to")
@@ -617,7 +639,8 @@ class Job(Part):
     scale: Annotated[float, Field(ge=1)] = Field(
         1.0, description="run the logic on a sample, one entry in this many; bytes and times count as for all"
     )
-    iterations: Count
+    iterations: Iterations
+    epoch: Count | None = Field(default=None, description="iterations of an epoch, to count in epochs")
     density: Densities | None = None
     compression_ratio: Densities | None = Field(default=None, description="another name for density: the fraction kept")
     compute: Compute = Compute()
