@@ -13,9 +13,16 @@ from typing import Any, Literal, Protocol, TypeAlias, get_args
 
 import numpy as np
 
+import sparsifier_models
 from simnet import costs
 from simnet.network import Network
 from simnet.rng import stream
+from sparsifier_models.artopk import ARTopkOptions
+from sparsifier_models.dense import DenseOptions
+from sparsifier_models.gathered import GatheredOptions
+from sparsifier_models.options import option_values
+from sparsifier_models.randomk import RandomkOptions
+from sparsifier_models.topk import LayerwiseTopkOptions
 
 Cost: TypeAlias = Callable[[float, float, float, float, int], float]
 """Closed form: alpha [s], beta [s/byte], dense message M [byte], density c, workers N -> seconds."""
@@ -45,10 +52,12 @@ class Candidate:
 def closed_form(candidate: Candidate) -> Cost:
     """Return the closed form of an exchange, as Eqns 4 and 5 of the AR-Topk paper use them.
 
+    The widths of values and indices are taken into account; with 4 bytes each the formulas are those of the paper.
+
     Raises
     ------
     ValueError
-        If none is known for the scheme with these options.
+        If there is no such scheme or option, or no closed form is known for the scheme with these options.
 
     Examples
     --------
@@ -56,47 +65,39 @@ def closed_form(candidate: Candidate) -> Cost:
     >>> f"{cost(1e-3, 8 / 10e9, 46_758_048, 0.1, 8):.6f}"  # Table VI, ResNet-18, 10 Gbit/s
     '0.055369'
     """
-    scheme, options = candidate.scheme, candidate.options
-    option, default = _ALGORITHM.get(scheme, ("", ""))
-    algorithm = options.get(option, default)
-    formula = _CLOSED_FORMS.get((scheme, algorithm))
-    if formula is None:
-        known = ", ".join(sorted(f"{name} ({how})" for name, how in _CLOSED_FORMS))
-        raise ValueError(
-            f"no closed form is known for {candidate.label!r} ({scheme}{f', {option}={algorithm}' if option else ''}), "
-            f"so a flexible policy cannot weigh it; it can weigh {known}"
-        )
-    if options.get("selection") == "var":
-        return lambda alpha, beta, M, c, N: formula(alpha, beta, M, c, N) + float(costs.var_overhead(alpha, beta, N))
-    return formula
+    options = option_values(sparsifier_models.scheme(candidate.scheme).option_type, candidate.options)
+    # In M, the dense message of the formulas, a value has 4 bytes, and an index as many.
+    value, index = (options.value_bytes or 4) / 4, (options.index_bytes or 4) / 4
+    if options.wire == "paper":
+        if isinstance(options, DenseOptions) and options.algorithm in _ALLREDUCE:
+            dense = _ALLREDUCE[options.algorithm]
+            return lambda alpha, beta, M, c, N: float(dense(alpha, beta, value * M, N))
+        if isinstance(options, ARTopkOptions) and not options.monitored:
+            reduce, vote = _ALLREDUCE[options.collective], float(options.selection == "var")
+            return lambda alpha, beta, M, c, N: float(
+                vote * costs.var_overhead(alpha, beta, N)
+                + costs.broadcast(alpha, beta, index * M * c, N)
+                + reduce(alpha, beta, value * M * c, N)
+            )
+        if isinstance(options, RandomkOptions) and options.shared:
+            shared = _ALLREDUCE[options.collective]
+            return lambda alpha, beta, M, c, N: float(shared(alpha, beta, value * M * c, N))
+        fused = not isinstance(options, LayerwiseTopkOptions) or options.fused
+        if isinstance(options, GatheredOptions) and fused and options.allgather == "recursive_doubling":
+            pair = (value + index) / 2
+            return lambda alpha, beta, M, c, N: float(costs.topk_allgather(alpha, beta, pair * M, c, N))
+    given = ", ".join(f"{name}={value}" for name, value in candidate.options.items())
+    raise ValueError(
+        f"no closed form is known for {candidate.label!r} ({candidate.scheme}{', ' if given else ''}{given}), so a "
+        "flexible policy cannot weigh it; it can weigh dense over ring, tree or parameter_server, schemes that gather "
+        "over recursive_doubling, and artopk, each on the wire 'paper'"
+    )
 
 
-def _sparse(formula: Callable[..., Any]) -> Cost:
-    return lambda alpha, beta, M, c, N: float(formula(alpha, beta, M, c, N))
-
-
-def _dense(formula: Callable[..., Any]) -> Cost:
-    return lambda alpha, beta, M, c, N: float(formula(alpha, beta, M, N))
-
-
-# The option that names the collective of a scheme, and its default.
-_ALGORITHM = {
-    "dense": ("algorithm", "ring"),
-    "artopk": ("collective", "ring"),
-    "topk": ("allgather", "recursive_doubling"),
-    "lwtopk": ("allgather", "recursive_doubling"),
-    "mstopk": ("allgather", "recursive_doubling"),
-}
-
-_CLOSED_FORMS: dict[tuple[str, str], Cost] = {
-    ("dense", "ring"): _dense(costs.ring_allreduce),
-    ("dense", "tree"): _dense(costs.tree_allreduce),
-    ("dense", "parameter_server"): _dense(costs.parameter_server),
-    ("artopk", "ring"): _sparse(costs.artopk_ring),
-    ("artopk", "tree"): _sparse(costs.artopk_tree),
-    ("topk", "recursive_doubling"): _sparse(costs.topk_allgather),
-    ("lwtopk", "recursive_doubling"): _sparse(costs.topk_allgather),
-    ("mstopk", "recursive_doubling"): _sparse(costs.topk_allgather),
+_ALLREDUCE: dict[str, Callable[[float, float, float, int], Any]] = {
+    "ring": costs.ring_allreduce,
+    "tree": costs.tree_allreduce,
+    "parameter_server": costs.parameter_server,
 }
 
 
@@ -142,6 +143,16 @@ class Policy(Protocol):
         """Return the exchanges to consider now, at least one; of several the job takes the fastest."""
 
 
+def _distinct(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
+    labels = [candidate.label for candidate in candidates]
+    if not labels:
+        raise ValueError("a policy needs at least one candidate")
+    for label in labels:
+        if labels.count(label) > 1:
+            raise ValueError(f"two candidates are called {label!r}; labels tell them apart")
+    return tuple(candidates)
+
+
 class Fixed:
     """Always the same exchange."""
 
@@ -163,9 +174,7 @@ class Clairvoyant:
     """
 
     def __init__(self, candidates: Sequence[Candidate]) -> None:
-        if not candidates:
-            raise ValueError("a clairvoyant policy needs at least one candidate")
-        self.candidates = tuple(candidates)
+        self.candidates = _distinct(candidates)
 
     def start(self) -> None:
         """Forget nothing: there is nothing to remember."""
@@ -179,7 +188,8 @@ class Clairvoyant:
 class Monitor:
     """How a flexible policy watches the links.
 
-    Probes run beside the job, as ping and iperf would, between each worker and the next; they cost nothing.
+    Probes run beside the job, as ping and iperf would, between each worker and the next; they cost nothing. Where the
+    network changes by iteration (`simnet.training.Job.stages`), they see the one in force.
 
     Parameters
     ----------
@@ -188,7 +198,7 @@ class Monitor:
     noise : float
         Standard deviation of the logarithm of a probe's error, for latency and bandwidth alike.
     change : float
-        Relative change of latency or bandwidth, against what the last decision was based on, from which the decision
+        Relative change of latency or bandwidth, against what the last decision was based on, beyond which the decision
         is taken anew (10 % in the paper's talk).
     aggregate : {"worst", "mean", "median"}
         What of all pairs the closed forms see as alpha and 1/beta: the highest latency and lowest bandwidth, or the
@@ -269,9 +279,7 @@ class Flexible:
     """
 
     def __init__(self, candidates: Sequence[Candidate], monitor: Monitor | None = None) -> None:
-        if not candidates:
-            raise ValueError("a flexible policy needs at least one candidate")
-        self.candidates = tuple(candidates)
+        self.candidates = _distinct(candidates)
         self.monitor = monitor or Monitor()
         self._costs = [closed_form(candidate) for candidate in self.candidates]
         self.start()

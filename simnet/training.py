@@ -7,6 +7,7 @@ exchange is timed on the network as its weather is at that moment.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -117,13 +118,24 @@ class Overlap:
     Parameters
     ----------
     bucket : float
-        Bytes of dense gradient from which a bucket closes (25 MiB in PyTorch).
+        Bytes of dense gradient from which a bucket closes, > 0 (25 MiB in PyTorch).
     backward : float
-        Share of the compute time that is back-propagation.
+        Share of the compute time that is back-propagation, within 0..1.
+
+    Raises
+    ------
+    ValueError
+        If one of them is not.
     """
 
     bucket: float = 25 * 2**20
     backward: float = 2 / 3
+
+    def __post_init__(self) -> None:
+        if not 0 < self.bucket < math.inf:
+            raise ValueError(f"bucket must be a number of bytes > 0, got {self.bucket}")
+        if not 0 <= self.backward <= 1:
+            raise ValueError(f"backward is a share within 0..1, got {self.backward}")
 
 
 @dataclass(frozen=True)
@@ -153,6 +165,12 @@ class Job:
         Seconds to apply the update, for every worker.
     seed : int
         Seed of everything stochastic in the job.
+
+    Raises
+    ------
+    ValueError
+        If there are no iterations, stages or densities, the stages do not start at 0 and ascend, a host or worker that
+        is named does not exist, or `update` is negative.
     """
 
     source: GradientSource
@@ -165,6 +183,28 @@ class Job:
     overlap: Overlap | None = None
     update: float = 0.0
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        workers = self.source.workers
+        if self.iterations < 1:
+            raise ValueError(f"a job needs at least 1 iteration, got {self.iterations}")
+        firsts = [first for first, _ in self.stages]
+        if not firsts or firsts[0] != 0 or any(a >= b for a, b in itertools.pairwise(firsts)):
+            raise ValueError(f"stages must start with iteration 0 and ascend, got {firsts}")
+        if not self.density or not all(
+            ramp.iterations >= 1 and 0 < ramp.start <= 1 and 0 < ramp.end <= 1 for ramp in self.density
+        ):
+            raise ValueError("density needs ramps of at least 1 iteration between fractions > 0 and <= 1")
+        if not 0 <= self.update < math.inf:
+            raise ValueError(f"update must be >= 0 and finite, got {self.update}")
+        if not all(0 <= worker < workers for worker in self.compute.slow):
+            raise ValueError(f"slow workers must be within 0..{workers - 1}, got {sorted(self.compute.slow)}")
+        hosts = list(range(workers)) if self.placement is None else list(self.placement)
+        for _, network in self.stages:
+            if len(hosts) != workers or not all(0 <= host < network.routes.n_hosts for host in hosts):
+                raise ValueError(
+                    f"{workers} workers need as many hosts within 0..{network.routes.n_hosts - 1}, got {hosts}"
+                )
 
     def network(self, iteration: int) -> Network:
         """Return the network in force in an iteration."""
@@ -285,6 +325,15 @@ class _Models:
             candidate.label: [self._create(candidate, one) for one in self._buckets] for candidate in candidates
         }
         self._in_force: list[Sparsifier] | None = None
+
+        feedback = {label: models[0].options.error_feedback for label, models in self._models.items()}
+        if len(set(feedback.values())) > 1:
+            with_it = ", ".join(label for label, has in feedback.items() if has)
+            without = ", ".join(label for label, has in feedback.items() if not has)
+            raise ValueError(
+                f"a policy cannot switch between exchanges with error feedback ({with_it}) and without ({without}): "
+                "the residual of the former would be lost"
+            )
 
     def _create(self, candidate: Candidate, bucket: Bucket) -> Sparsifier:
         return sparsifier_models.create(

@@ -43,6 +43,49 @@ def test_closed_forms_are_those_of_the_exchanges():
     assert closed_form(dense)(*arguments) == costs.ring_allreduce(alpha, beta, RESNET18, N)
 
 
+def test_closed_forms_know_the_width_of_entries():
+    """An all-gather of 12-byte entries is one of 8-byte entries with half as much again."""
+    alpha, beta, N = 0.0, 1e-9, 8
+    wide = Candidate("AG", "topk", {"index_bytes": 8})
+    assert closed_form(wide)(alpha, beta, RESNET18, 0.01, N) == pytest.approx(
+        1.5 * closed_form(AG)(alpha, beta, RESNET18, 0.01, N)
+    )
+    halves = Candidate("fp16", "dense", {"value_bytes": 2})
+    assert closed_form(halves)(alpha, beta, RESNET18, 1.0, N) == pytest.approx(
+        0.5 * costs.ring_allreduce(alpha, beta, RESNET18, N)
+    )
+    wide_indices = Candidate("ART", "artopk", {"index_bytes": 8})
+    extra = closed_form(wide_indices)(alpha, beta, RESNET18, 0.01, N) - closed_form(RING)(
+        alpha, beta, RESNET18, 0.01, N
+    )
+    assert extra == pytest.approx(costs.broadcast(alpha, beta, RESNET18 * 0.01, N))
+
+
+@pytest.mark.parametrize(
+    "candidate",
+    [
+        Candidate("a", "topk", {"wire": "released"}),
+        Candidate("b", "lwtopk", {"fused": False}),
+        Candidate("c", "artopk", {"monitored": True}),
+        Candidate("d", "topk", {"allgather": "ring"}),
+    ],
+)
+def test_what_the_closed_forms_do_not_know_is_refused_not_ignored(candidate):
+    with pytest.raises(ValueError, match="no closed form is known"):
+        closed_form(candidate)
+
+
+def test_a_misspelt_option_is_found():
+    with pytest.raises(ValueError, match="did you mean 'allgather'"):
+        closed_form(Candidate("AG", "topk", {"allgathr": "ring"}))
+
+
+def test_labels_tell_candidates_apart():
+    for policy in (Clairvoyant, Flexible):
+        with pytest.raises(ValueError, match="two candidates are called 'AG'"):
+            policy([AG, Candidate("AG", "dense")])
+
+
 def test_a_candidate_without_closed_form_is_refused_by_name():
     with pytest.raises(ValueError, match=r"no closed form is known for 'mine' \(dense, algorithm=rabenseifner\)"):
         Flexible([AG, Candidate("mine", "dense", {"algorithm": "rabenseifner"})])

@@ -247,6 +247,37 @@ def test_wrong_compute_is_refused(arguments, message):
         Compute(**arguments)
 
 
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"stages": []}, "stages must start"),
+        ({"stages": [(1, None)]}, "stages must start"),
+        ({"density": []}, "density needs ramps"),
+        ({"density": [Ramp(1, 0.0, 0.1)]}, "density needs ramps"),
+        ({"iterations": 0}, "at least 1 iteration"),
+        ({"update": -0.2}, "update must be"),
+        ({"compute": Compute(1.0, slow={9: 2.0})}, r"slow workers must be within 0..3, got \[9\]"),
+        ({"placement": [0, 1, 2]}, "4 workers need as many hosts"),
+        ({"placement": [0, 1, 2, 9]}, "within 0..3"),
+    ],
+)
+def test_wrong_jobs_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        job(4, **changes)
+
+
+@pytest.mark.parametrize("arguments", [{"bucket": 0.0}, {"bucket": math.nan}, {"backward": 2.0}])
+def test_wrong_overlap_is_refused(arguments):
+    with pytest.raises(ValueError, match=r"must be|is a share"):
+        Overlap(**arguments)
+
+
+def test_a_policy_does_not_mix_exchanges_with_and_without_error_feedback():
+    forgetful = Candidate("forgetful", "topk", {"error_feedback": False})
+    with pytest.raises(ValueError, match=r"with error feedback \(ART-ring\) and without \(forgetful\)"):
+        run_policy(job(4), "p", Clairvoyant([RING, forgetful]))
+
+
 @given(st.lists(st.tuples(st.integers(1, 5), st.floats(0.01, 1), st.floats(0.01, 1)), min_size=1, max_size=4))
 @settings(max_examples=30)
 def test_density_stays_within_its_ramps_and_holds_the_last(ramps):
