@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sparsifier_models.selection import scan, squared_norm, top_k
+from sparsifier_models.selection import squared_norm, top_k
 
 DENSITY = 0.1
 SHORTEST = 10
@@ -50,14 +50,14 @@ def kernels(n: int, rng: np.random.Generator) -> dict[str, tuple[int, Callable[[
     k = round(DENSITY * n)
     chosen = top_k(values, k)
     sent, total = values[chosen], np.zeros(n, dtype=np.float32)
-    threshold = float(np.abs(sent).min())
+    threshold = np.abs(sent).min()
 
     def scatter() -> None:
         total[chosen] += sent
 
     return {
         "topk": (n, lambda: top_k(values, k)),
-        "scan": (n, lambda: scan(values, threshold)),
+        "scan": (n, lambda: np.flatnonzero(np.abs(values) >= threshold)),
         "norm": (n, lambda: squared_norm(values)),
         "gather": (k, lambda: values[chosen]),
         "scatter": (k, scatter),

@@ -62,7 +62,10 @@ def main() -> None:
 
 
 def _explained(command: Callable[P, R]) -> Callable[P, R]:
-    """Let a command say what the user can mend in one message, and end with 2; other errors keep their traceback."""
+    """Let a command end with 2 and one message where the user can mend it, and with 130 on Ctrl-C.
+
+    Other errors keep their traceback.
+    """
 
     @functools.wraps(command)
     def explained(*arguments: P.args, **options: P.kwargs) -> R:
@@ -71,6 +74,9 @@ def _explained(command: Callable[P, R]) -> Callable[P, R]:
         except SimnetError as error:
             typer.echo(f"error: {error}", err=True)
             raise typer.Exit(2) from None
+        except KeyboardInterrupt:
+            typer.echo("interrupted", err=True)
+            raise typer.Exit(130) from None
 
     return explained
 
@@ -153,15 +159,17 @@ def list_(kind: Annotated[Kind | None, typer.Argument(help="What to list; defaul
     from simnet import listing
 
     console = Console()
+    if not console.is_terminal:
+        # A pipe has no width: one line each, as long as it needs to be.
+        console = Console(width=10_000)
     for one in Kind if kind is None else (kind,):
         columns, rows = listing.LISTS[one.value]()
         table = Table(title=one.value, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
         for name in columns:
-            table.add_column(name, no_wrap=True, overflow="ellipsis")
+            table.add_column(name, no_wrap=name == columns[0])
         for row in rows:
             table.add_row(*map(Text, row))
-        # A pipe has no width; one line each all the same.
-        console.print(table, width=None if console.is_terminal else 1000, crop=False, soft_wrap=not console.is_terminal)
+        console.print(table)
 
 
 @app.command(epilog="Example: simnet schema > scenario.schema.json")

@@ -13,6 +13,7 @@ from simnet.errors import InputError
 from simnet.scenario import schema
 from simnet.scenario.loader import read
 from simnet.scenario.resolve import own_options
+from simnet.scenario.words import Part, field_names
 from simnet.units import format_bytes, format_seconds
 from simnet.weather import PROFILES
 
@@ -35,7 +36,7 @@ def sparsifiers() -> Listing:
 
 def topologies_() -> Listing:
     """List families of topologies."""
-    described: dict[str, type[schema.Part]] = {
+    described: dict[str, type[Part]] = {
         "star": schema.Star,
         "ring": schema.Ring,
         "tree": schema.Tree,
@@ -43,7 +44,7 @@ def topologies_() -> Listing:
         "wan": schema.Wan,
         "multi_gpu_nodes": schema.MultiGpuNodes,
     }
-    rows = [(name, _summary(part), ", ".join(schema.field_names(part))) for name, part in described.items()]
+    rows = [(name, _summary(part), ", ".join(field_names(part))) for name, part in described.items()]
     others = (name for name in topologies.names() if name not in described)
     rows += [(name, f"From another package: write registered: {{name: {name}, ...}}.", "") for name in others]
     return ("topology", "what it is", "parameters"), rows
@@ -83,7 +84,7 @@ def policies() -> Listing:
     rows = [
         ("fixed", "Always the same exchange.", "its name"),
         *(
-            (kind, _summary(part), ", ".join(schema.field_names(part)))
+            (kind, _summary(part), ", ".join(field_names(part)))
             for kind, part in (("flexible", schema.Flexible), ("clairvoyant", schema.Clairvoyant))
         ),
     ]
@@ -96,7 +97,7 @@ def weather() -> Listing:
         ("constant", "One value in place of the link's own.", "a quantity"),
         ("factor", "A factor on the link's own value.", "a number"),
         *(
-            (kind, _summary(part), ", ".join(schema.field_names(part)))
+            (kind, _summary(part), ", ".join(field_names(part)))
             for kind, part in (
                 ("steps", schema.Steps),
                 ("markov", schema.Markov),

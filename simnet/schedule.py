@@ -10,12 +10,15 @@ round passes through it at once.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeAlias, TypedDict, TypeVar
+from typing import Any, TypeAlias, TypedDict, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from simnet.checks import whole
 
 Ranks: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
@@ -70,16 +73,13 @@ class Round:
         work = np.asarray(compute, dtype=np.float64)
         self.compute: float | Floats = float(work) if work.ndim == 0 else _floats(work, "compute")
         self.phase = phase
-        if self.src.size:
-            if not np.isfinite(self.nbytes).all() or self.nbytes.min() < 0:
-                raise ValueError("nbytes must be finite and >= 0")
-            if min(self.src.min(), self.dst.min()) < 0:
-                raise ValueError("ranks must be >= 0")
-            if (self.src == self.dst).any():
-                rank = int(self.src[np.argmax(self.src == self.dst)])
-                raise ValueError(f"rank {rank} sends to itself")
-        if not np.isfinite(work).all() or (work.size and work.min() < 0):
-            raise ValueError("compute must be finite and >= 0")
+        _refuse(self.src < 0, self.src, "src must be >= 0")
+        _refuse(self.dst < 0, self.dst, "dst must be >= 0")
+        _refuse(~(np.isfinite(self.nbytes) & (self.nbytes >= 0)), self.nbytes, "nbytes must be finite and >= 0")
+        _refuse(~(np.isfinite(work) & (work >= 0)), work, "compute must be finite and >= 0")
+        if (self.src == self.dst).any():
+            message = int(np.argmax(self.src == self.dst))
+            raise ValueError(f"rank {self.src[message]} sends to itself in message {message}")
 
     def __len__(self) -> int:
         return int(self.src.size)
@@ -136,9 +136,7 @@ class Schedule:
     __slots__ = ("n_ranks", "rounds")
 
     def __init__(self, n_ranks: int, rounds: Iterable[Round] = ()) -> None:
-        if not isinstance(n_ranks, int | np.integer) or n_ranks < 1:
-            raise ValueError(f"n_ranks must be a whole number >= 1, got {n_ranks!r}")
-        self.n_ranks = int(n_ranks)
+        self.n_ranks = whole(n_ranks, "n_ranks", 1)
         self.rounds: tuple[Round, ...] = tuple(rounds)
         for one in _distinct(self.rounds):
             if len(one) and max(one.src.max(), one.dst.max()) >= n_ranks:
@@ -182,17 +180,24 @@ class Schedule:
             total += times * np.bincount(rank_of(one), weights=one.nbytes, minlength=self.n_ranks)
         return total
 
-    def concat(self, other: Schedule) -> Schedule:
-        """Return this schedule followed by `other`.
+    def concat(self, *others: Schedule) -> Schedule:
+        """Return this schedule followed by the `others`, one after the other.
 
         Raises
         ------
         ValueError
             If the numbers of ranks differ.
+
+        Examples
+        --------
+        >>> there, back = Schedule(2, [Round([0], [1], 8)]), Schedule(2, [Round([1], [0], 4)])
+        >>> there.concat(back, there)
+        Schedule(2 ranks, 3 rounds, 3 messages)
         """
-        if other.n_ranks != self.n_ranks:
-            raise ValueError(f"cannot join schedules of {self.n_ranks} and {other.n_ranks} ranks")
-        return Schedule(self.n_ranks, (*self.rounds, *other.rounds))
+        for other in others:
+            if other.n_ranks != self.n_ranks:
+                raise ValueError(f"cannot join schedules of {self.n_ranks} and {other.n_ranks} ranks")
+        return Schedule(self.n_ranks, [one for schedule in (self, *others) for one in schedule.rounds])
 
     def scaled(self, factor: float) -> Schedule:
         """Return the schedule with every message `factor` times as long; compute times stay.
@@ -226,9 +231,8 @@ class Schedule:
         """
         places = _integers(ranks, "ranks")
         if places.shape != (self.n_ranks,) or np.unique(places).size != self.n_ranks:
-            raise ValueError(f"ranks must be {self.n_ranks} distinct ranks")
-        if places.min() < 0 or places.max() >= n_ranks:
-            raise ValueError(f"ranks must lie in 0..{n_ranks - 1}")
+            raise ValueError(f"ranks must be {self.n_ranks} distinct ranks, got {places.tolist()!r:.200}")
+        _refuse((places < 0) | (places >= n_ranks), places, f"ranks must lie in 0..{n_ranks - 1}")
 
         def moved(one: Round) -> Round:
             work = one.compute
@@ -254,8 +258,8 @@ class Schedule:
         """Write the schedule as GOAL text, as LogGOPSim's ``txt2bin`` reads it.
 
         Each rank's round is a ``calc`` (its compute, in nanoseconds) that requires the sends and receives of its
-        round before, followed by the sends and receives of this round. Bytes are rounded to whole bytes, the tag of
-        a message is its round.
+        round before, followed by the sends and receives of this round. Bytes are rounded to whole bytes. The tag of a
+        message is its number in the schedule, from 0, so that a receive matches no other message of its pair.
 
         References
         ----------
@@ -263,6 +267,7 @@ class Schedule:
         """
         lines: list[list[str]] = [[] for _ in range(self.n_ranks)]
         pending: list[list[str]] = [[] for _ in range(self.n_ranks)]
+        tags = itertools.count()
         for index, one in enumerate(self.rounds):
             compute = np.broadcast_to(np.asarray(one.compute), self.n_ranks)
             active = np.unique(np.concatenate([one.src, one.dst, np.flatnonzero(compute)]))
@@ -271,11 +276,11 @@ class Schedule:
                 lines[rank] += [f"c{index} requires {label}" for label in pending[rank]]
                 pending[rank] = [f"c{index}"]
             columns = zip(one.src.tolist(), one.dst.tolist(), one.nbytes.tolist(), strict=True)
-            for message, (src, dst, nbytes) in enumerate(columns):
-                label, whole = f"m{index}x{message}", round(nbytes)
-                for rank, text in ((src, f"send {whole}b to {dst}"), (dst, f"recv {whole}b from {src}")):
-                    lines[rank] += [f"{label}: {text} tag {index}", f"{label} requires c{index}"]
-                    pending[rank].append(label)
+            for (src, dst, nbytes), tag in zip(columns, tags, strict=False):
+                size = round(nbytes)
+                for rank, text in ((src, f"send {size}b to {dst}"), (dst, f"recv {size}b from {src}")):
+                    lines[rank] += [f"m{tag}: {text} tag {tag}", f"m{tag} requires c{index}"]
+                    pending[rank].append(f"m{tag}")
         text = f"num_ranks {self.n_ranks}\n"
         for rank, own in enumerate(lines):
             text += f"rank {rank} {{\n" + "".join(f"{line}\n" for line in own) + "}\n"
@@ -306,8 +311,7 @@ def _integers(values: ArrayLike, name: str) -> Ranks:
     given = _one_dimensional(np.asarray(values), name)
     with np.errstate(invalid="ignore"):
         column = given.astype(np.int64)
-    if not np.array_equal(column, given):
-        raise ValueError(f"{name} must hold whole numbers")
+    _refuse(column != given, given, f"{name} must hold whole numbers")
     column.flags.writeable = False
     return column
 
@@ -316,6 +320,14 @@ def _floats(values: ArrayLike, name: str) -> Floats:
     column = _one_dimensional(np.array(values, dtype=np.float64), name)
     column.flags.writeable = False
     return column
+
+
+def _refuse(wrong: NDArray[np.bool_], given: NDArray[Any], requirement: str) -> None:
+    """Raise ValueError with the first of the values `given` that is `wrong`, if one is."""
+    if wrong.any():
+        index = int(np.argmax(wrong))
+        number = f"number {index} " if given.ndim else ""
+        raise ValueError(f"{requirement}, but {number}is {given.item(index)!r}")
 
 
 def _one_dimensional(given: NDArray[T], name: str) -> NDArray[T]:

@@ -65,15 +65,14 @@ _TIME = _Kind("a time", "[time]", ("ns", "us", "ms", "s", "min", "h", "d"), "10 
 _SIZE = _Kind(
     "a size",
     "[information]",
-    tuple(f"{prefix}B" for prefix in ("", *_LARGE.values())) + tuple(f"{prefix}bit" for prefix in ("", "k", "M", "G")),
+    tuple(f"{prefix}{unit}" for unit in ("B", "bit") for prefix in ("", *_LARGE.values())),
     "64 MiB",
 )
 _RATE = _Kind(
     "a bandwidth",
     "[information] / [time]",
-    tuple(f"{prefix}bit/s" for prefix in ("", "k", "M", "G", "T"))
-    + tuple(f"{prefix}bps" for prefix in ("k", "M", "G", "T"))
-    + tuple(f"{prefix}B/s" for prefix in ("", *_LARGE.values())),
+    tuple(f"{prefix}{unit}/s" for unit in ("B", "bit") for prefix in ("", *_LARGE.values()))
+    + tuple(f"{prefix}bps" for prefix in ("k", "M", "G", "T")),
     "25 Gbit/s",
 )
 

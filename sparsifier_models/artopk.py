@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from simnet import collectives
 from simnet.devices import Kernel
 from simnet.schedule import Schedule
-from sparsifier_models.base import Exchange, Sparsifier, State, in_turn
+from sparsifier_models.base import Exchange, Sparsifier, State
 from sparsifier_models.dense import ALLREDUCE
 from sparsifier_models.options import Options
 from sparsifier_models.selection import Indices, Values, squared_norm, squared_norms, take_mean, top_k
@@ -167,7 +167,7 @@ class ARTopk(Sparsifier):
         if self.options.monitored:
             parts += [broadcast(wire.scalar_bytes)] * 2
         parts.append(ALLREDUCE[self.options.collective](self.workers, k * wire.value_bytes))
-        return in_turn(self.workers, *parts)
+        return Schedule(self.workers).concat(*parts)
 
     def _own_state(self) -> State:
         return {"window": self._window}
@@ -176,4 +176,6 @@ class ARTopk(Sparsifier):
         window = np.array(state["window"], dtype=np.float64)
         if window.ndim != 2 or window.shape[1] != self.workers or len(window) > WINDOW:
             raise ValueError(f"window must be of shape (0..{WINDOW}, {self.workers}), got {window.shape}")
+        if not (np.isfinite(window) & (window >= 0)).all():
+            raise ValueError("window must hold norms, finite and >= 0")
         self._window = window

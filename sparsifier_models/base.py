@@ -17,9 +17,10 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from simnet.checks import is_number, whole
 from simnet.devices import Kernel
 from simnet.schedule import Schedule
-from sparsifier_models.options import Options, is_number, named_layers, option_values, whole
+from sparsifier_models.options import Options, named_layers, option_values
 from sparsifier_models.selection import Values, entries_kept, squared_norms
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -27,16 +28,10 @@ Stats: TypeAlias = dict[str, float | Floats]
 State: TypeAlias = dict[str, NDArray[Any]]
 
 
-def in_turn(n_ranks: int, *schedules: Schedule) -> Schedule:
-    """Return the schedules one after the other.
-
-    Examples
-    --------
-    >>> from simnet.collectives import allreduce_ring, broadcast_binomial
-    >>> in_turn(4, broadcast_binomial(4, 40), allreduce_ring(4, 40))
-    Schedule(4 ranks, 8 rounds, 27 messages)
-    """
-    return Schedule(n_ranks, [one for schedule in schedules for one in schedule.rounds])
+def _checked_density(value: float) -> float:
+    if not is_number(value) or not 0 < value <= 1:
+        raise ValueError(f"density must be > 0 and <= 1, got {value!r}")
+    return float(value)
 
 
 def _frozen(array: Values) -> Values:
@@ -99,13 +94,14 @@ class Exchange:
         ==================  =================================================================================
         ``density``         actual density, entries of U over n
         ``update_density``  entries of the update other than zero, over n
-        ``build_up``        entries of U over k: 1 if all workers send the same entries, P if no two do
+        ``build_up``        entries of U over k: 1 if all workers send the same entries (or none), P if no two do
         ``gain``            compression gain: mean of ||g_c||^2 over mean of ||g_e||^2; 1 if all is zero
         ``worker_gain``     (P,) the same ratio for each worker
         ``sent_norm``       (P,) ||g_c||
         ``residual_norm``   (P,) norm of what the worker kept
         ``global_error``    mean of ``residual_norm``
-        ``threshold``       (P,) smallest magnitude a worker selected, or one number if only one selected
+        ``threshold``       (P,) smallest magnitude a worker selected, inf if none; schemes with a
+                            broadcaster: one number, that of the entries it selected
         ``broadcaster``     the worker whose indices all others take; schemes that have one
         ``criterion``       (P,) what the broadcaster was chosen by; AR-Topk with VAR
         ==================  =================================================================================
@@ -189,9 +185,7 @@ class Sparsifier(ABC):
 
     @density.setter
     def density(self, value: float) -> None:
-        if not is_number(value) or not 0 < value <= 1:
-            raise ValueError(f"density must be > 0 and <= 1, got {value!r}")
-        self._density = float(value)
+        self._density = _checked_density(value)
 
     @property
     def iteration(self) -> int:
@@ -225,6 +219,10 @@ class Sparsifier(ABC):
 
     @residual.setter
     def residual(self, value: Values) -> None:
+        self._residual = self._checked_residual(value)
+
+    def _checked_residual(self, value: Values) -> Values | None:
+        """Return what is to be kept of a residual given; None without error feedback."""
         given = self._checked(value, "residual")
         for worker, norm in enumerate(squared_norms(given)):
             if not math.isfinite(norm):
@@ -232,10 +230,10 @@ class Sparsifier(ABC):
             if norm and not self.options.error_feedback:
                 raise ValueError(f"{self.name} without error feedback keeps no residual, but was given one")
         if not self.options.error_feedback:
-            return
+            return None
         # What another scheme has frozen cannot change any more and need not be copied.
         shared = given.base is None and not given.flags.writeable
-        self._residual = given if shared else _frozen(np.array(given, order="C"))
+        return given if shared else _frozen(np.array(given, order="C"))
 
     def exchange(self, gradients: Values) -> Exchange:
         """Exchange one gradient per worker.
@@ -253,7 +251,7 @@ class Sparsifier(ABC):
         ------
         ValueError
             If `gradients` has another shape or dtype, or an entry that is NaN or infinite, or that becomes so when the
-            residual is added or the workers are summed. The residual is then what it was.
+            residual is added or the workers are summed. The state is then what it was.
         """
         fresh = self._checked(gradients, "gradients")
         corrected = np.empty((self.workers, self.parameters), dtype=np.float32)
@@ -262,10 +260,15 @@ class Sparsifier(ABC):
             given = squared_norms(corrected)
             for worker in np.flatnonzero(~np.isfinite(given)).tolist():
                 raise ValueError(f"gradient of {self._place(fresh, worker, corrected)}")
-            exchange = self._communicate(corrected, fresh)
-        if not np.isfinite(exchange.update).all():
-            index = int(np.argmin(np.isfinite(exchange.update)))
-            raise ValueError(f"the sum over the workers overflows float32 at index {index}")
+            own = self._own_state()
+            try:
+                exchange = self._communicate(corrected, fresh)
+                if not np.isfinite(exchange.update).all():
+                    index = int(np.argmin(np.isfinite(exchange.update)))
+                    raise ValueError(f"the sum over the workers overflows float32 at index {index}")
+            except BaseException:
+                self._restore_own(own)
+                raise
 
         exchange.kernels = tuple(one.scaled(self.options.scale) for one in exchange.kernels)
         keeps = self.keeps_residual and self.options.error_feedback
@@ -298,7 +301,7 @@ class Sparsifier(ABC):
         return {
             "density": exchange.union / self.parameters,
             "update_density": float(np.count_nonzero(exchange.update)) / self.parameters,
-            "build_up": exchange.union / self.k,
+            "build_up": exchange.union / self.k if self.k else 1.0,
             "gain": float(exchange.sent.sum() / given.sum()) if given.any() else 1.0,
             "worker_gain": np.divide(exchange.sent, given, out=np.ones(self.workers), where=given > 0),
             "sent_norm": np.sqrt(exchange.sent),
@@ -334,8 +337,11 @@ class Sparsifier(ABC):
         Raises
         ------
         ValueError
-            If the state is of another scheme or of other sizes, or lacks something or has something else.
+            If the state is of another scheme or of other sizes, or lacks something or has something else, or a value
+            is not allowed. The state in force is then what it was.
         """
+        if "scheme" in state and str(state["scheme"]) != self.name:
+            raise ValueError(f"this is a state of {state['scheme']}, not of {self.name}")
         needed = {"scheme", "shape", "density", "iteration", *self._own_state()}
         missing, foreign = needed - set(state), set(state) - needed - {"residual"}
         if missing or foreign:
@@ -343,26 +349,23 @@ class Sparsifier(ABC):
                 [f"no {one}" for one in sorted(missing)] + [f"an unknown {one}" for one in sorted(foreign)]
             )
             raise ValueError(f"this is no state of {self.name}: there is {wrong}")
-        if str(state["scheme"]) != self.name:
-            raise ValueError(f"this is a state of {state['scheme']}, not of {self.name}")
         if np.asarray(state["shape"]).tolist() != [self.workers, self.parameters]:
             raise ValueError(
                 f"the state is of shape {tuple(np.asarray(state['shape']).tolist())}, "
                 f"but there are {self.workers} workers and {self.parameters} parameters"
             )
+        density = _checked_density(np.asarray(state["density"]).item())
+        iteration = whole(np.asarray(state["iteration"]).item(), "iteration", 0)
+        residual = self._checked_residual(state["residual"]) if "residual" in state else None
         self._restore_own({name: np.asarray(state[name]) for name in self._own_state()})
-        self.density = np.asarray(state["density"]).item()
-        self.iteration = np.asarray(state["iteration"]).item()
-        self._residual = None
-        if "residual" in state:
-            self.residual = state["residual"]
+        self._density, self._iteration, self._residual = density, iteration, residual
 
     def _own_state(self) -> State:
-        """State of the scheme besides density, iteration and residual."""
+        """State of the scheme besides density, iteration and residual; arrays that it replaces and does not change."""
         return {}
 
     def _restore_own(self, state: State) -> None:
-        """Take back what `_own_state` returned; ValueError if it does not fit."""
+        """Take back what `_own_state` returned; ValueError, with nothing taken, if it does not fit."""
         assert not state, "a scheme with a state of its own takes it back"
 
     def _checked(self, value: Values, name: str) -> Values:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from simnet import collectives
 from simnet.devices import Kernel
 from simnet.schedule import Schedule
-from sparsifier_models.base import Exchange, Sparsifier, in_turn
+from sparsifier_models.base import Exchange, Sparsifier
 from sparsifier_models.options import Options
 from sparsifier_models.selection import Indices, Values, squared_norm
 
@@ -93,9 +93,7 @@ class Gathered(Sparsifier):
         gather, counts = ALLGATHERV[self.options.allgather], entries.astype(np.float64)
         if not self.wire.released:
             return gather(counts * self.wire.entry_bytes)
-        return in_turn(
-            self.workers,
-            gather(counts * self.wire.value_bytes),
+        return gather(counts * self.wire.value_bytes).concat(
             gather(counts * self.wire.index_bytes),
             collectives.allreduce_recursive_doubling(self.workers, self.wire.scalar_bytes),
         )

@@ -27,7 +27,7 @@ def bracket(magnitude: Values, k: int) -> tuple[float, float]:
     ----------
     magnitude : ndarray of float32, shape (n,)
     k : int
-        In 1 .. n-1.
+        In 0 .. n-1.
 
     Examples
     --------
@@ -53,7 +53,7 @@ class MSTopk(Gathered):
 
     All entries above the upper threshold are sent; the rest up to k is a contiguous run, at a random offset, of those
     in the band between both thresholds. With ``compat="released"`` the offset may be one too large, as in the released
-    code, and then k - 1 entries are sent.
+    code, and then k - 1 entries are sent; and k = floor(c n) may be 0, when nothing is sent.
 
     References
     ----------
@@ -69,6 +69,11 @@ class MSTopk(Gathered):
 
     name = "mstopk"
     paper = "Shi et al., MLSys 2021, arXiv 2010.10458"
+
+    def _entries(self, size: int) -> int:
+        if self.options.compat == "released":
+            return math.floor(self.density * size)
+        return super()._entries(size)
 
     def _select(self, values: Values, worker: int) -> Indices:
         k = self.k

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
-import numpy as np
-
+from simnet.checks import positive, whole
 from simnet.errors import nearest
 
 T = TypeVar("T", bound="Options")
@@ -68,10 +66,9 @@ class Options:
                 raise ValueError(f"{name} must be true or false, got {value!r}")
         for name in ("value_bytes", "index_bytes"):
             width = getattr(self, name)
-            if width is not None and not (is_number(width) and 0 < width < math.inf):
-                raise ValueError(f"{name} must be a number > 0, got {width!r}")
-        if not (is_number(self.scale) and 0 < self.scale < math.inf):
-            raise ValueError(f"scale must be a number > 0, got {self.scale!r}")
+            if width is not None:
+                positive(width, name)
+        positive(self.scale, "scale")
         whole(self.seed, "seed", 0)
 
 
@@ -114,21 +111,10 @@ def named_layers(layers: Layers, parameters: int) -> tuple[tuple[str, int], ...]
         raise ValueError(f"layers must be a list of sizes, got {layers!r}")
     named = []
     for index, one in enumerate(layers):
-        name, size = one if isinstance(one, tuple | list) and len(one) == 2 else (f"layer {index}", one)
-        named.append((str(name), whole(size, f"size of {name}", 1)))
+        named_pair = isinstance(one, tuple | list) and len(one) == 2 and isinstance(one[0], str)
+        name, size = one if named_pair else (f"layer {index}", one)
+        named.append((name, whole(size, f"size of {name}", 1)))
     total = sum(size for _, size in named)
     if named and total != parameters:
         raise ValueError(f"layers add up to {total} parameters, but there are {parameters}")
     return tuple(named)
-
-
-def whole(value: object, name: str, low: int) -> int:
-    """Return `value` as int; refuse what is no whole number >= `low`."""
-    if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer) or value < low:
-        raise ValueError(f"{name} must be a whole number >= {low}, got {value!r}")
-    return int(value)
-
-
-def is_number(value: object) -> bool:
-    """Whether `value` is a real number, and not a truth value."""
-    return isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)

@@ -1,4 +1,4 @@
-"""The kernels that schemes share: exact top-k, threshold scan, norms, and averages over sparse selections.
+"""The kernels that schemes share: exact top-k, norms, and averages over sparse selections.
 
 All of them are deterministic to the bit. No result depends on the number of threads or the processor, which the sums of
 a BLAS do, or on the order in which a partition happens to leave its elements.
@@ -66,26 +66,6 @@ def top_k(values: Values, k: int) -> Indices:
         tied = np.flatnonzero(magnitude[found] == smallest)
         found = np.delete(found, tied[k - found.size :])
     return found
-
-
-def scan(values: Values, threshold: float, *, strict: bool = False) -> Indices:
-    """Return where magnitudes reach the threshold, in ascending order.
-
-    Parameters
-    ----------
-    values : ndarray of float32, shape (n,)
-    threshold : float
-        Compared as float32.
-    strict : bool
-        Whether magnitudes must exceed it.
-
-    Examples
-    --------
-    >>> scan(np.array([3, -5, 1], dtype=np.float32), 3), scan(np.array([3, -5, 1], dtype=np.float32), 3, strict=True)
-    (array([0, 1]), array([1]))
-    """
-    limit = np.float32(threshold)
-    return np.flatnonzero(np.abs(values) > limit if strict else np.abs(values) >= limit)
 
 
 def squared_norm(values: Values) -> float:

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from simnet.devices import Kernel
 from simnet.schedule import Schedule
-from sparsifier_models.base import in_turn
 from sparsifier_models.gathered import Gathered, GatheredOptions
 from sparsifier_models.selection import Indices, Values, top_k
 
@@ -108,4 +107,4 @@ class LayerwiseTopk(Gathered):
         if self.options.fused:
             return super()._allgather(entries)
         by_layer = [np.full(self.workers, self._entries(size)) for _, size in self.layers]
-        return in_turn(self.workers, *map(super()._allgather, by_layer))
+        return Schedule(self.workers).concat(*map(super()._allgather, by_layer))

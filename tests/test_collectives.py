@@ -450,8 +450,8 @@ class TestRefusals:
     @pytest.mark.parametrize(
         ("n_ranks", "nbytes", "message"),
         [
-            (0, 1, "n_ranks must be >= 1, got 0"),
-            (-3, 1, "n_ranks must be >= 1"),
+            (0, 1, "n_ranks must be a whole number >= 1, got 0"),
+            (-3, 1, "n_ranks must be a whole number >= 1"),
             (2.0, 1, "n_ranks must be a whole number"),
             (True, 1, "n_ranks must be a whole number"),
             (4, -1, "finite and >= 0"),

@@ -46,18 +46,20 @@ class TestRefusals:
         [
             (([0, 1], [1], [1, 1]), "src and dst differ in length: 2 and 1"),
             (([0, 1], [1, 0], [1, 1, 1]), "src and nbytes differ in length: 2 and 3"),
-            (([0], [1], [-1]), "nbytes must be finite and >= 0"),
-            (([0], [1], [np.nan]), "nbytes must be finite and >= 0"),
-            (([0], [1], [np.inf]), "nbytes must be finite and >= 0"),
-            (([0, 2], [1, 2], [1, 1]), "rank 2 sends to itself"),
-            (([-1], [1], [1]), "ranks must be >= 0"),
-            (([0], [-2], [1]), "ranks must be >= 0"),
-            (([0.5], [1], [1]), "src must hold whole numbers"),
-            (([0], [1.5], [1]), "dst must hold whole numbers"),
+            (([0, 1], [1, 0], [1, -2]), "nbytes must be finite and >= 0, but number 1 is -2"),
+            (([0], [1], [np.nan]), "nbytes must be finite and >= 0, but number 0 is nan"),
+            (([0], [1], [np.inf]), "nbytes must be finite and >= 0, but number 0 is inf"),
+            (([0], [1], -3), "nbytes must be finite and >= 0, but number 0 is -3"),
+            (([0, 2], [1, 2], [1, 1]), "rank 2 sends to itself in message 1"),
+            (([0, -1], [1, 1], [1, 1]), "src must be >= 0, but number 1 is -1"),
+            (([0], [-2], [1]), "dst must be >= 0, but number 0 is -2"),
+            (([0.5], [1], [1]), "src must hold whole numbers, but number 0 is 0.5"),
+            (([0, 0], [1, 1.5], [1, 1]), "dst must hold whole numbers, but number 1 is 1.5"),
+            (([np.nan], [1], [1]), "src must hold whole numbers, but number 0 is nan"),
             (([[0]], [[1]], 1), "one-dimensional"),
-            (([0], [1], [1], -1.0), "compute must be finite and >= 0"),
-            (([0], [1], [1], np.nan), "compute must be finite and >= 0"),
-            (([0], [1], [1], [0.0, np.inf]), "compute must be finite and >= 0"),
+            (([0], [1], [1], -1.0), "compute must be finite and >= 0, but is -1"),
+            (([0], [1], [1], np.nan), "compute must be finite and >= 0, but is nan"),
+            (([0], [1], [1], [0.0, np.inf]), "compute must be finite and >= 0, but number 1 is inf"),
             (([0], [1], [1], [[0.0, 1.0]]), "compute must be one-dimensional"),
         ],
     )
@@ -65,9 +67,9 @@ class TestRefusals:
         with pytest.raises(ValueError, match=re.escape(message)):
             Round(*arguments)
 
-    @pytest.mark.parametrize("n_ranks", [0, -1, 2.5])
+    @pytest.mark.parametrize("n_ranks", [0, -1, 2.5, True, "2"])
     def test_no_ranks(self, n_ranks):
-        with pytest.raises(ValueError, match="n_ranks must be a whole number >= 1"):
+        with pytest.raises(ValueError, match=f"n_ranks must be a whole number >= 1, got {n_ranks!r}"):
             Schedule(n_ranks)
 
     def test_rank_outside(self):
@@ -81,7 +83,7 @@ class TestRefusals:
 
     def test_concat_of_other_size(self):
         with pytest.raises(ValueError, match="2 and 3 ranks"):
-            Schedule(2).concat(Schedule(3))
+            Schedule(2).concat(Schedule(2), Schedule(3))
 
     @pytest.mark.parametrize("factor", [-1.0, np.nan])
     def test_scaled_by(self, factor):
@@ -90,7 +92,12 @@ class TestRefusals:
 
     @pytest.mark.parametrize(
         ("ranks", "n_ranks", "message"),
-        [([0], 3, "2 distinct"), ([1, 1], 3, "distinct"), ([0, 3], 3, "0..2"), ([-1, 0], 3, "0..2")],
+        [
+            ([0], 3, r"2 distinct ranks, got \[0\]"),
+            ([1, 1], 3, r"distinct ranks, got \[1, 1\]"),
+            ([0, 3], 3, r"0\.\.2, but number 1 is 3"),
+            ([-1, 0], 3, r"0\.\.2, but number 0 is -1"),
+        ],
     )
     def test_embed(self, ranks, n_ranks, message):
         with pytest.raises(ValueError, match=message):
@@ -136,6 +143,8 @@ def test_concat_is_one_after_the_other(first, data):
     assert both.rounds == first.rounds + second.rounds
     np.testing.assert_array_equal(both.bytes_sent(), first.bytes_sent() + second.bytes_sent())
     assert both.concat(Schedule(first.n_ranks)) == both
+    assert both.concat() == both
+    assert first.concat(second, first, second) == both.concat(both)
 
 
 @given(schedules(), st.data())
@@ -242,14 +251,22 @@ def test_goal_reparsed(tmp_path_factory, schedule):
     )
     columns = schedule.columns()
     expected = sorted(
-        zip(*(columns[name].astype(int).tolist() for name in ("src", "dst", "round", "nbytes")), strict=True)
+        zip(
+            columns["src"].tolist(),
+            columns["dst"].tolist(),
+            range(schedule.n_messages),
+            columns["nbytes"].tolist(),
+            strict=True,
+        )
     )
+    # The tag of a message is its number: no receive can match another message.
     assert sends == receives == expected
 
     for rank in range(goal.n_ranks):
         in_round = defaultdict(set)
         for label, operation in goal.operations[rank].items():
-            index = int(re.match(r"[cm](\d+)", label)[1])
+            number = int(label[1:])
+            index = number if label[0] == "c" else int(columns["round"][number])
             if operation.startswith("calc"):
                 work = np.broadcast_to(schedule.rounds[index].compute, schedule.n_ranks)[rank]
                 assert operation == f"calc {round(float(work) * 1e9)}"
@@ -266,6 +283,6 @@ def test_goal_rounds_bytes_and_seconds(tmp_path):
     Schedule(2, [Round([0], [1], [2.6], compute=[1.5e-6, 0.0])]).to_goal(tmp_path / "a.goal")
     assert (tmp_path / "a.goal").read_text() == (
         "num_ranks 2\n"
-        "rank 0 {\nc0: calc 1500\nm0x0: send 3b to 1 tag 0\nm0x0 requires c0\n}\n"
-        "rank 1 {\nc0: calc 0\nm0x0: recv 3b from 0 tag 0\nm0x0 requires c0\n}\n"
+        "rank 0 {\nc0: calc 1500\nm0: send 3b to 1 tag 0\nm0 requires c0\n}\n"
+        "rank 1 {\nc0: calc 0\nm0: recv 3b from 0 tag 0\nm0 requires c0\n}\n"
     )

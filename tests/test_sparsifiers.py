@@ -18,7 +18,7 @@ from simnet.devices import device_names, load_device
 from sparsifier_models import SCHEMES, Sparsifier, create, names, scheme
 from sparsifier_models.artopk import WINDOW, windowed_mean
 from sparsifier_models.mstopk import bracket
-from sparsifier_models.selection import entries_kept, scan, squared_norm, take_mean, top_k
+from sparsifier_models.selection import entries_kept, squared_norm, take_mean, top_k
 
 EPS = float(np.finfo(np.float32).eps)
 
@@ -113,12 +113,6 @@ def test_top_k_treats_signed_zeros_alike():
     np.testing.assert_array_equal(top_k(f32([-0.0, 0.0, -0.0, 1.0]), 2), [0, 3])
 
 
-def test_scan_compares_as_float32():
-    values = f32([0.1, -0.1, 0.2])
-    np.testing.assert_array_equal(scan(values, 0.1), [0, 1, 2])
-    np.testing.assert_array_equal(scan(values, 0.1, strict=True), [2])
-
-
 @pytest.mark.parametrize("n", [0, 1, 8191, 8192, 8193, 20000])
 def test_squared_norm_is_the_sum_in_double_precision(n):
     values = np.random.default_rng(n).standard_normal(n).astype(np.float32)
@@ -141,6 +135,23 @@ def test_k_of_the_released_code_rounds_down_to_one_at_least():
     assert create("topk", 2, 100, 0.019).k == 2
     assert create("topk", 2, 100, 0.0001, compat="released").k == 1
     assert create("topk", 2, 100, 0.0001).k == 1
+
+
+def test_k_of_the_released_mstopk_rounds_down_to_none():
+    assert create("mstopk", 2, 100, 0.019, compat="released").k == 1
+    assert create("mstopk", 2, 100, 0.009).k == 1
+    for kind in KINDS:
+        for parameters in (1, 2, 100):
+            model = create("mstopk", 3, parameters, 0.009, compat="released")
+            gradients = gradients_of(kind, 3, parameters, 0)
+            exchange = model.exchange(gradients)
+            assert model.k == exchange.union == exchange.schedule.nbytes == 0
+            assert not exchange.update.any()
+            np.testing.assert_array_equal(model.residual, gradients)
+            assert exchange.stats["build_up"] == 1
+            assert exchange.stats["density"] == 0
+            assert exchange.stats["threshold"].tolist() == [np.inf] * 3
+            assert np.isfinite(load_device("v100").seconds(exchange.kernels, 3)).all()
 
 
 # Vectors worked by hand
@@ -270,7 +281,10 @@ def test_statistics_are_finite_and_follow_from_before_and_after(variant, job):
     gradients = gradients_of(kind, workers, parameters, seed)
     exchange = model.exchange(gradients)
     stats = exchange.stats
-    assert all(np.isfinite(one).all() for one in stats.values())
+    assert all(np.isfinite(one).all() for name, one in stats.items() if name != "threshold")
+    # The smallest magnitude of no entry is infinite; of several schemes' workers only the broadcaster counts.
+    some = exchange.selected > 0 if "broadcaster" not in stats else True
+    assert np.array_equal(np.isfinite(stats.get("threshold", some)), some)
     total = (gradients.astype(np.float64) ** 2).sum(1)
     kept = (model.residual.astype(np.float64) ** 2).sum(1)
     # What is sent and what is kept share no entry, so that their squares add up.
@@ -788,6 +802,20 @@ def test_overflow_is_refused():
         create("dense", 2, 2).exchange(f32([[3e38, 0], [3e38, 0]]))
 
 
+def same_state(one, other):
+    return one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_a_refused_exchange_leaves_the_state_as_it_was(variant):
+    model = made(variant, 2, 4, 1.0)
+    model.exchange(f32([[1, 2, 3, 4], [4, 3, 2, 1]]))
+    before = model.save()
+    with pytest.raises(ValueError, match="sum over the workers overflows"):
+        model.exchange(f32([[3e38] * 4] * 2))
+    assert same_state(model.save(), before)
+
+
 @pytest.mark.parametrize(
     ("gradients", "message"),
     [
@@ -847,6 +875,9 @@ def test_numbers_of_workers_and_parameters_are_whole_and_positive(value):
         ("lwtopk", {"layers": (5, 6)}, "layers add up to 11 parameters, but there are 10"),
         ("lwtopk", {"layers": (10, 0)}, "size of layer 1 must be a whole number >= 1, got 0"),
         ("lwtopk", {"layers": [("a", 2.5), ("b", 7)]}, "size of a must be a whole number"),
+        ("lwtopk", {"layers": [[2, 3], 5]}, r"size of layer 0 must be a whole number >= 1, got \[2, 3\]"),
+        ("lwtopk", {"layers": [(2, 3), (5, 2)]}, r"size of layer 0 must be a whole number >= 1, got \(2, 3\)"),
+        ("lwtopk", {"layers": [("a", "b", 10)]}, "size of layer 0 must be a whole number"),
         ("lwtopk", {"layers": "10"}, "layers must be a list of sizes, got '10'"),
         ("lwtopk", {"layers": (10,), "fused": "no"}, "fused must be true or false"),
         ("randomk", {"shared": "yes"}, "shared must be true or false, got 'yes'"),
@@ -854,11 +885,11 @@ def test_numbers_of_workers_and_parameters_are_whole_and_positive(value):
         ("topk", {"wire": "code"}, "there is no wire 'code': Allowed: paper, released"),
         ("topk", {"wire": ["paper"]}, "there is no wire"),
         ("topk", {"compat": "relaesed"}, "did you mean 'released'"),
-        ("topk", {"value_bytes": 0}, "value_bytes must be a number > 0, got 0"),
-        ("topk", {"value_bytes": True}, "value_bytes must be a number > 0, got True"),
-        ("topk", {"index_bytes": -4}, "index_bytes must be a number > 0, got -4"),
+        ("topk", {"value_bytes": 0}, "value_bytes must be a number > 0 and finite, got 0"),
+        ("topk", {"value_bytes": True}, "value_bytes must be a number > 0 and finite, got True"),
+        ("topk", {"index_bytes": -4}, "index_bytes must be a number > 0 and finite, got -4"),
         ("topk", {"index_bytes": np.inf}, "index_bytes must be a number > 0"),
-        ("topk", {"index_bytes": "4"}, "index_bytes must be a number > 0, got '4'"),
+        ("topk", {"index_bytes": "4"}, "index_bytes must be a number > 0 and finite, got '4'"),
         ("randomk", {"seed": -1}, "seed must be a whole number >= 0, got -1"),
         ("randomk", {"seed": 1.5}, "seed must be a whole number >= 0, got 1.5"),
     ],
@@ -876,8 +907,12 @@ def test_iterations_are_whole():
 def test_a_foreign_state_is_refused():
     model = create("artopk", 2, 10, 0.5)
     state = model.save()
-    with pytest.raises(ValueError, match="no state of topk: there is an unknown window"):
+    with pytest.raises(ValueError, match="this is a state of artopk, not of topk"):
         create("topk", 2, 10).restore(state)
+    with pytest.raises(ValueError, match="this is a state of topk, not of artopk"):
+        model.restore(create("topk", 2, 10).save())
+    with pytest.raises(ValueError, match="no state of artopk: there is an unknown windows"):
+        model.restore({**state, "windows": state["window"]})
     with pytest.raises(ValueError, match="this is a state of topk, not of mstopk"):
         create("mstopk", 2, 10).restore(create("topk", 2, 10).save())
     with pytest.raises(ValueError, match=r"shape \(2, 10\), but there are 2 workers and 11 parameters"):
@@ -890,6 +925,36 @@ def test_a_foreign_state_is_refused():
         model.restore({**state, "density": np.array(2.0)})
     with pytest.raises(ValueError, match="residual must have shape"):
         model.restore({**state, "residual": np.zeros((1, 10), dtype=np.float32)})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"density": np.array(2.0)},
+        {"density": np.array([0.5, 0.5])},
+        {"iteration": np.array(-1)},
+        {"iteration": np.array(1.5)},
+        {"window": np.zeros((26, 2))},
+        {"window": np.array([[1, np.nan]])},
+        {"residual": np.zeros((1, 10), dtype=np.float32)},
+        {"residual": np.full((2, 10), np.inf, dtype=np.float32)},
+    ],
+)
+def test_a_refused_state_changes_nothing(wrong):
+    def var():
+        return create("artopk", 2, 10, 0.5, selection="var", compat="released")
+
+    model, other = var(), var()
+    model.exchange(gradients_of("normal", 2, 10, 0))
+    other.exchange(gradients_of("normal", 2, 10, 1))
+    other.exchange(gradients_of("normal", 2, 10, 2))
+    other.density = 0.25
+    before = model.save()
+    with pytest.raises(ValueError, match=r"must|array of size 1|residual of worker 0"):
+        model.restore({**other.save(), **wrong})
+    assert same_state(model.save(), before)
+    model.restore(other.save())
+    assert same_state(model.save(), other.save())
 
 
 # The registry

@@ -528,8 +528,12 @@ def test_build_is_the_builder():
             {"host": 3},
             r"star has no parameter 'host': did you mean 'hosts'\? Allowed: bandwidth, hosts, latency",
         ),
-        ("star", {"hosts": 3}, "star needs latency, bandwidth; it has hosts, latency, bandwidth"),
-        ("multi_gpu_nodes", {"nodes": 1, "gpus_per_node": 1}, "needs intra_latency, intra_bandwidth, nic_latency"),
+        ("star", {"hosts": 3}, "star needs latency and bandwidth; its parameters are hosts, latency, bandwidth"),
+        (
+            "multi_gpu_nodes",
+            {"nodes": 1, "gpus_per_node": 1},
+            "needs intra_latency, intra_bandwidth, nic_latency and nic_bandwidth; its parameters are nodes, ",
+        ),
         ("star", {"hosts": 3, "latency": 1, "bandwidth": -1}, "bandwidth must be finite and > 0"),
     ],
 )

@@ -81,6 +81,8 @@ def test_size(text, expected):
         (bandwidth, "10 mb/s", ["unknown unit 'mb/s'"]),
         (size, "64 KB", ["did you mean 'kB'"]),
         (size, "64 mB", ["did you mean 'MB'"]),
+        (size, "64 GiBit", ["did you mean 'Gibit'", "Case matters"]),
+        (bandwidth, "1 GiBit/s", ["did you mean 'Gibit/s'", "Case matters"]),
         (seconds, "10 Ms", ["did you mean 'ms'"]),
         (seconds, "10 ds", ["unknown unit 'ds'"]),
         (seconds, "10 kmin", ["unknown unit 'kmin'"]),

@@ -302,6 +302,49 @@ def test_the_bound_on_quiet_points_does_not_depend_on_the_chunks(monkeypatch):
             assert signal.at(100) == (2 if seen else 1)
 
 
+@pytest.mark.parametrize("asked_before", [0.0, 30.0])
+def test_changes_of_the_others_while_a_factor_is_down_are_not_quiet_points(monkeypatch, asked_before):
+    monkeypatch.setattr("simnet.weather.signal.MAX_QUIET", 100)
+    noise = ornstein_uhlenbeck(0.1, 10, 1e-3, mean=1e6, seed=1)
+    flicker = steps([0, 0.001], [0, 1], period=0.002)
+    for other in (noise, flicker, noise * flicker):
+        other.at(asked_before)
+        down = product(other, outages(at=[(1, 20)]))
+        assert down.at(20.5) == 0
+        assert down.at(21.0015) == other.at(21.0015) > 0
+        assert down.next_change(2) == pytest.approx(21 if other is noise else 21.001, abs=1e-9)
+
+
+def test_a_factor_that_is_down_for_long_spares_the_others():
+    drawn = []
+
+    def chunks():
+        for second in range(1, 10**6):
+            drawn.append(second)
+            yield [float(second)], [float(second % 7)]
+
+    signal = product(Signal([0.0], [5.0], chunks()), outages(at=[(10, 1e5)]))
+    assert signal.at(9) == 2
+    assert signal.at(99_999) == 0
+    assert len(drawn) <= 12
+    assert signal.at(100_010) == 100_010 % 7
+
+
+def test_when_a_product_counts_as_constant_does_not_depend_on_the_chunks(monkeypatch):
+    monkeypatch.setattr("simnet.weather.signal.MAX_QUIET", 3)
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        factors = []
+        for up in range(rng.integers(2, 4)):
+            waits = rng.integers(1, rng.choice([3, 20]), rng.integers(1, 30))
+            factors.append((np.cumsum([0, *waits]), (np.arange(waits.size + 1) + up) % 2))
+        made = [[in_chunks(*factor, size=rng.integers(1, 9)) for factor in factors] for _ in range(3)]
+        # The last product's factors are known to their end before it asks for anything.
+        assert all(one.at(1e4) == values[-1] for one, (_, values) in zip(made[-1], factors, strict=True))
+        first, *others = ([part.tolist() for part in product(*one).window(0, 1e4)] for one in made)
+        assert others == [first, first]
+
+
 def test_points_that_are_given_and_not_generated_are_never_too_quiet(monkeypatch):
     monkeypatch.setattr("simnet.weather.signal.MAX_QUIET", 10)
     times, values = np.arange(60.0), [1.0] * 50 + [2.0] * 10
@@ -538,33 +581,40 @@ def test_markov_with_nothing_to_jump_to():
     [
         (lambda: markov([], 1.0, seed=0), "at least one level"),
         (lambda: markov([1, 2], [1.0], seed=0), "one per level"),
-        (lambda: markov([1, 2], [1.0, 0.0], seed=0), "mean_dwell must be > 0"),
-        (lambda: markov([1, 2], math.nan, seed=0), "mean_dwell must be > 0"),
-        (lambda: markov([1, -2], 1.0, seed=0, start=1), "values must be"),
-        (lambda: markov([1, 2], 1.0, seed=0, start=2), "start must be a state"),
+        (lambda: markov([1, 2], [1.0, 0.0], seed=0), "mean_dwell must be a number > 0 and finite"),
+        (lambda: markov([1, 2], math.nan, seed=0), "mean_dwell must be a number > 0 and finite"),
+        (lambda: markov([1, -2], 1.0, seed=0, start=1), "levels must be finite and >= 0, but number 1 is -2"),
+        (lambda: markov([1, -2], 1.0, seed=0, start=0), "but number 1 is -2"),
+        (lambda: markov([math.nan, 2], 1.0, seed=0, start=1), "but number 0 is nan"),
+        (lambda: markov([-1], 1.0, seed=0), "but number 0 is -1"),
+        (lambda: markov([1, 2], 1.0, seed=0, start=2), r"start must be a whole number in 0\.\.1, got 2"),
         (lambda: markov([1, 2], 1.0, seed=0, transition=[[0, 1]]), "shape"),
         (lambda: markov([1, 2], 1.0, seed=0, transition=[[0, 1], [0.5, 0.5]]), "diagonal"),
         (lambda: markov([1, 2], 1.0, seed=0, transition=[[0, 1], [0.9, 0]]), "add up to 1"),
         (lambda: markov([1, 2], 1.0, seed=0, transition=[[0, 1], [math.nan, 0]]), "probabilities"),
         (lambda: markov([1, 2], 1.0, seed=-1), "seed"),
         (lambda: ornstein_uhlenbeck(-0.1, 1, 1, seed=0), "sigma"),
-        (lambda: ornstein_uhlenbeck(0.1, 0, 1, seed=0), "tau must be > 0"),
-        (lambda: ornstein_uhlenbeck(0.1, 1, math.inf, seed=0), "every must be > 0"),
+        (lambda: ornstein_uhlenbeck(0.1, 0, 1, seed=0), "tau must be a number > 0 and finite"),
+        (lambda: ornstein_uhlenbeck(0.1, 1, math.inf, seed=0), "every must be a number > 0 and finite"),
         (lambda: ornstein_uhlenbeck(0.1, 1, 1, mean=-1, seed=0), "mean"),
         (lambda: diurnal(1.1), "amplitude"),
         (lambda: diurnal(math.nan), "amplitude"),
-        (lambda: diurnal(0.5, period=0), "period must be > 0"),
-        (lambda: diurnal(0.5, every=-1), "every must be > 0"),
+        (lambda: diurnal(0.5, period=0), "period must be a number > 0 and finite"),
+        (lambda: diurnal(0.5, every=-1), "every must be a number > 0 and finite"),
         (lambda: diurnal(0.5, every=1e-9), "pieces"),
         (lambda: diurnal(0.5, phase=math.inf), "phase"),
         (lambda: outages(), "either"),
         (lambda: outages(1.0), "either"),
         (lambda: outages(1.0, 1.0), "a seed"),
         (lambda: outages(1.0, 1.0, at=[], seed=0), "either"),
-        (lambda: outages(0.0, 1.0, seed=0), "mean_up must be > 0"),
+        (lambda: outages(0.0, 1.0, seed=0), "mean_up must be a number > 0 and finite"),
         (lambda: outages(at=[(-1, 1)]), "start >= 0"),
         (lambda: outages(at=[(1, -1)]), "duration >= 0"),
         (lambda: outages(at=[(1, math.nan)]), "duration >= 0"),
+        (lambda: outages(at=[(1, "5")]), "duration >= 0"),
+        (lambda: outages(at=[(1,)]), r"an outage is a pair \(start, duration\) in seconds, got \(1,\)"),
+        (lambda: outages(at=[(1, 2, 3)]), r"an outage is a pair .* got \(1, 2, 3\)"),
+        (lambda: outages(at=[7]), "an outage is a pair .* got 7"),
     ],
 )
 def test_bad_parameters_are_refused(call, words):
@@ -632,6 +682,13 @@ def test_csv_bandwidth_units(tmp_path, column, factor):
     assert weather.latency is None
 
 
+def test_csv_columns_that_are_not_mistaken_for_a_missing_one(tmp_path):
+    text = "timestamp_s,time_s,times_s,latency_ms,band,rtt_ms,note\n9,0,1,2,3,4,x\n"
+    assert trace_csv(written(tmp_path, text)).latency.at(0) == 0.002
+    text = "late_s,time_s,bandwidth_Bps\n9,0,1\n"
+    assert trace_csv(written(tmp_path, text)).latency is None
+
+
 def test_csv_columns_named_otherwise(tmp_path):
     path = written(tmp_path, "t_s,mbps\n0,8\n1,16\n")
     weather = trace_csv(path, columns={"time": ("t_s", "s"), "bandwidth": ("mbps", "Mbit/s")})
@@ -676,10 +733,22 @@ def test_csv_at_its_end_holds_or_repeats(tmp_path):
         ("time_s,bandwidth_Bps\n0,1,2\n", r":2: expected 2 columns, got 3"),
         ("time_s,bandwidth_Bps\n0\n", r":2: expected 2 columns, got 1"),
         ("time_s,bandwidth_Bps\n", "no rows"),
-        ("", "no column for time"),
+        ("time_s,bandwidth_Bps\n0,1_000\n", r":2: bandwidth: .*'1_000'"),
+        ("time_s,bandwidth_Bps\n1_0,1\n", r":2: time: .*'1_0'"),
+        ("time_s,bandwidth_Bps\n0,\u0661\n", r":2: bandwidth"),
+        ("", r"trace\.csv: is empty$"),
+        ("\ufeff", r"trace\.csv: is empty$"),
+        ("\n \n", r"trace\.csv: is empty$"),
+        ("# nothing\n", "no row that names its columns; expected e.g. time_s,"),
+        ("time_s,bandwith_Mbit_s\n0,1\n", r":1: has a column 'bandwith_Mbit_s'; did you mean 'bandwidth_Mbit_s'\?"),
+        ("time_s,bandwith_Mbit_s,latency_s\n0,1,1\n", "did you mean 'bandwidth_Mbit_s'"),
+        ("tme_ms,latency_s\n0,1\n", "has a column 'tme_ms'; did you mean 'time_ms'"),
+        ("time_s,Latency_s\n0,1\n", "has a column 'Latency_s'; did you mean 'latency_s'"),
+        ("time_s,latenzy\n0,1\n", "has a column 'latenzy'; did you mean 'latency_ms'"),
         ("time_s,speed_Bps\n0,1\n", r":1: has no column for bandwidth or latency; columns: time_s, speed_Bps"),
         ("bandwidth_Bps\n1\n", r":1: has no column for time"),
-        ("time,bandwidth_Bps\n0,1\n", r":1: column 'time' needs a unit"),
+        ("time,bandwidth_Bps\n0,1\n", r":1: column 'time' needs a unit in its name, e\.g\. 'time_s'"),
+        ("time_s,bandwidth\n0,1\n", r":1: column 'bandwidth' needs a unit in its name, e\.g\. 'bandwidth_Mbit_s'"),
         ("time_s,bandwidth_ms\n0,1\n", r":1: column 'bandwidth_ms' .*not a bandwidth"),
         ("time_s,bandwidth_mbps\n0,1\n", r":1: .*did you mean 'Mbps'"),
         ("time_s,latency_s,latency_ms\n0,1,1\n", r":1: has two columns for latency"),
@@ -751,6 +820,10 @@ def test_mahimahi_writer_never_promises_too_early(tmp_path):
         write_mahimahi(constant(1.0), tmp_path / "out", duration=1.0)
     with pytest.raises(ValueError, match="packets"):
         write_mahimahi(constant(1e15), tmp_path / "out", duration=1.0)
+    with pytest.raises(ValueError, match="packet_bytes must be a number > 0"):
+        write_mahimahi(constant(1e6), tmp_path / "out", duration=1.0, packet_bytes=0)
+    with pytest.raises(InputError, match=r"absent.out: cannot be written: No such file"):
+        write_mahimahi(constant(1e6), tmp_path / "absent" / "out", duration=1.0)
 
 
 @pytest.mark.parametrize(
@@ -763,7 +836,7 @@ def test_mahimahi_writer_never_promises_too_early(tmp_path):
         ("1\nnan\n", r":2: .*'nan'"),
         ("5\n4\n", r":2: must not be smaller than the line before \(5\), got 4"),
         ("0\n0\n", r":2: must end later"),
-        ("", r":1: .*''"),
+        ("", r"link\.down: is empty$"),
         ("1\n" + "9" * 5000 + "\n", r":2: "),
         ("1\n999999999999\n", r":2: lasts 999999999999 ms"),
         ("\u0661\n", r":1: "),
@@ -833,8 +906,8 @@ def test_profile_as_weather_follows_the_epochs(name, epoch_seconds):
 def test_profile_refusals():
     with pytest.raises(ValueError, match="did you mean 'C1-resnet50'"):
         profile("C1-resnet5", 1.0)
-    for epoch in (-1, 51):
-        with pytest.raises(ValueError, match="0 to 50"):
+    for epoch in (-1, 51, 1.5, True):
+        with pytest.raises(ValueError, match=rf"epoch of C2 must be a whole number in 0\.\.50, got {epoch}"):
             profile_state("C2", epoch)
     for epoch_seconds in (0, -1, math.nan, math.inf):
         with pytest.raises(ValueError, match="epoch_seconds"):

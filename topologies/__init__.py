@@ -113,4 +113,6 @@ def _check_names(name: str, builder: Callable[..., Any], parameters: dict[str, A
     ]
     missing = [one for one in required if one not in parameters]
     if missing:
-        raise ValueError(f"{name} needs {', '.join(missing)}; it has {', '.join(known)}")
+        *first, last = missing
+        needed = f"{', '.join(first)} and {last}" if first else last
+        raise ValueError(f"{name} needs {needed}; its parameters are {', '.join(known)}")

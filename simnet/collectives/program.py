@@ -13,25 +13,10 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from simnet.checks import whole
 from simnet.schedule import Floats, Ranks, Round, Schedule
 
 Array: TypeAlias = NDArray[Any]
-
-
-def whole(value: int, name: str, low: int, high: int | None = None) -> int:
-    """Return `value` as an int.
-
-    Raises
-    ------
-    ValueError
-        If it is no whole number in low .. high.
-    """
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise ValueError(f"{name} must be a whole number, got {value!r}")
-    if value < low or (high is not None and value > high):
-        allowed = f">= {low}" if high is None else f"in {low}..{high}"
-        raise ValueError(f"{name} must be {allowed}, got {value}")
-    return int(value)
 
 
 class Step:

@@ -136,7 +136,8 @@ class Scenario:
     def lock(self) -> str:
         """Return the scenario as YAML in which every default and override is written out.
 
-        Loaded again it gives the same job. The files that it names stand under the names of `inputs`.
+        Loaded again it gives the same job. The files that it names stand under the names of `inputs`; a folder of
+        recorded gradients, which may be large, stands under its full path.
         """
         names = {path: name for name, path in self.inputs().items()}
         written = self.config.model_dump(mode="json", by_alias=True, exclude_none=True)
@@ -148,11 +149,13 @@ class Scenario:
                 return [renamed(one) for one in value]
             if field in _FILE_FIELDS and isinstance(value, str):
                 return names.get(self.folder / value, value)
+            if field == "trace" and isinstance(value, str) and is_file(value):
+                return str((self.folder / value).resolve())
             return value
 
         yaml: Any = YAML(typ="safe", pure=True)
         yaml.default_flow_style = None
-        yaml.width = 110
+        yaml.width = 1000
         yaml.sort_base_mapping_type_on_output = False
         stream = io.StringIO()
         yaml.dump(renamed(written), stream)
@@ -163,8 +166,11 @@ class Scenario:
         found = {}
         for name in _files(self.config):
             path = self.folder / name
-            with path.open("rb") as opened:
-                digest = hashlib.file_digest(opened, "sha256").hexdigest()[:12]
+            try:
+                with path.open("rb") as opened:
+                    digest = hashlib.file_digest(opened, "sha256").hexdigest()[:12]
+            except OSError as error:
+                raise InputError(f"cannot be read: {error.strerror}", file=str(path)) from None
             found[f"inputs/{digest}-{path.name.removeprefix(digest + '-')}"] = path
         return found
 
@@ -268,7 +274,7 @@ def json_schema() -> dict[str, Any]:
             }
         )
     found["$defs"]["Exchange"] = {"description": schema.Exchange.__doc__, "anyOf": schemes}
-    return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "simnet scenario", **found}
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found, "title": "simnet scenario"}
 
 
 def _files(config: schema.Config) -> list[str]:

@@ -48,10 +48,9 @@ def build_job(config: schema.Config, stages: Stages | None, folder: Path, found:
     device: DeviceProfile | None = None
     with found.at("job", "device"):
         device = load_device(folder / given.device if is_file(given.device) else given.device)
-    _try_exchanges(config, device, found)
     source: GradientSource | None = None
-    with found.at("job", "scale"):
-        _check_memory(config)
+    if stages is not None and _fits(config, found):
+        _try_exchanges(config, device, found)
         with found.at("job", "gradients"):
             source = _source(config, folder)
     if given.compute.mean is None:
@@ -138,14 +137,19 @@ def _entries(job: schema.Job) -> int:
     return 0 if job.parameters is None else sum(shrunk([job.parameters], job.scale))
 
 
-def _check_memory(config: schema.Config) -> None:
-    needed, limit = memory(config), memory_limit(config)
-    if needed > limit:
-        enough = math.ceil(1.01 * config.job.scale * (needed - _PROCESS) / max(limit - _PROCESS, 1.0))
-        raise ValueError(
+def _fits(config: schema.Config, found: Findings) -> bool:
+    """Say whether a run fits the memory, before anything is allocated."""
+    needed, limit, least = memory(config), memory_limit(config), 1.1 * _PROCESS
+    if limit < least:
+        found.add(("memory",), f"must be at least {format_bytes(least)}, got {format_bytes(limit)}")
+    elif needed > limit:
+        enough = math.ceil(1.01 * config.job.scale * (needed - _PROCESS) / (limit - _PROCESS))
+        found.add(
+            ("job", "scale"),
             f"{config.workers} workers with {_entries(config.job):,} entries each need about {format_bytes(needed)}, "
-            f"more than {format_bytes(limit)}; scale: {enough} would fit, or raise memory"
+            f"more than {format_bytes(limit)}; scale: {enough} would fit, or raise memory",
         )
+    return needed <= limit
 
 
 def _source(config: schema.Config, folder: Path) -> GradientSource:
@@ -153,7 +157,7 @@ def _source(config: schema.Config, folder: Path) -> GradientSource:
     if given.gradients.recorded is not None:
         trace = given.gradients.recorded
         return traces.recorded(
-            trace.trace if trace.trace in traces.names() else folder / trace.trace,
+            folder / trace.trace if is_file(trace.trace) else trace.trace,
             workers=config.workers,
             iterations=trace.training or int(given.iterations),
             scale=given.scale,

@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails
 
 from simnet.errors import InputError, nearest
 from simnet.scenario.loader import Document, shown
-from simnet.scenario.schema import field_names
+from simnet.scenario.words import field_names
 
 _WANTED = {
     "int_type": "a whole number",

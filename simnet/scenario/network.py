@@ -291,9 +291,9 @@ def _on(given: schema.OnOff | None, seed: int, name: _Name) -> Signal:
     if given is None:
         return weather.constant(1.0)
     if given.spans is None:
-        assert given.on is not None
-        assert given.off is not None
-        return weather.markov([1.0, 0.0], [given.on, given.off], seed=seed, name=name)
+        assert given.busy is not None
+        assert given.idle is not None
+        return weather.markov([1.0, 0.0], [given.busy, given.idle], seed=seed, name=name)
     times, off = weather.outages(at=[(span.at, span.lasts) for span in given.spans]).window(
         0.0, math.nextafter(math.inf, 0)
     )

@@ -13,6 +13,7 @@ from simnet.errors import nearest
 from simnet.policies import Candidate, closed_form
 from simnet.scenario import schema
 from simnet.scenario.loader import Findings, Loc
+from simnet.scenario.words import MAX_ITERATIONS
 
 FROM_JOB = ("layers", "scale", "seed")
 """Options of a sparsifier that the job decides."""
@@ -30,7 +31,12 @@ def resolve(config: schema.Config, stem: str, found: Findings) -> schema.Config:
     found : Findings
         Takes names that stand for nothing, and options that a scheme does not have.
     """
-    exchanges = {label: _exchange(label, one, found) for label, one in config.exchanges.items()}
+    exchanges, sound = {}, set()
+    for label, exchange in config.exchanges.items():
+        before = len(found)
+        exchanges[label] = _exchange(label, exchange, found)
+        if len(found) == before:
+            sound.add(label)
     network = config.network.model_copy(
         update={
             "topology": _topology(config.network.topology, config.workers),
@@ -45,7 +51,7 @@ def resolve(config: schema.Config, stem: str, found: Findings) -> schema.Config:
             "network": network,
             "job": _job(config.job, config.workers, found),
             "exchanges": exchanges,
-            "policies": _policies(config, exchanges, found),
+            "policies": _policies(config, exchanges, sound, found),
         }
     )
 
@@ -162,13 +168,13 @@ def _iterations(given: int | str, loc: Loc, epoch: int | None, found: Findings) 
         found.add(loc, f"is {given!r}, but there is no job.epoch that says how many iterations an epoch has")
         return 1
     count = round(float(given.split()[0]) * epoch)
-    if not 1 <= count <= schema.MAX_ITERATIONS:
-        found.add(loc, f"must come to 1 to {schema.MAX_ITERATIONS:,} iterations, got {count:,}")
+    if not 1 <= count <= MAX_ITERATIONS:
+        found.add(loc, f"must come to 1 to {MAX_ITERATIONS:,} iterations, got {count:,}")
     return count
 
 
 def _policies(
-    config: schema.Config, exchanges: dict[str, schema.Exchange], found: Findings
+    config: schema.Config, exchanges: dict[str, schema.Exchange], sound: set[str], found: Findings
 ) -> dict[str, schema.Policy]:
     if not config.policies:
         every = {label: schema.Policy(fixed=label) for label in exchanges}
@@ -185,7 +191,7 @@ def _policies(
         among = list(exchanges) if part.among is None else part.among
         for position, label in enumerate(among):
             loc = ("policies", name, kind, "among", position)
-            if _check_label(label, loc, exchanges, found) and kind == "flexible":
+            if _check_label(label, loc, exchanges, found) and kind == "flexible" and label in sound:
                 with found.at(*loc):
                     closed_form(candidate(label, exchanges[label]))
         resolved[name] = policy.model_copy(update={kind: part.model_copy(update={"among": among})})

@@ -1,195 +1,45 @@
 """What a scenario may say: one class per part, in the order in which people read it.
 
-Times, sizes and rates are texts with a unit and arrive here in seconds, bytes and bytes per second. Where there is a
-choice of kinds, the kind is the key: ``topology: {star: {...}}``. Written out again, every default is spelled out.
+Where there is a choice of kinds, the kind is the key: ``topology: {star: {...}}``. Written out again, every default is
+spelled out.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Generic, Literal, Self, TypeAlias, TypeVar
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Discriminator,
-    Field,
-    PlainSerializer,
-    Tag,
-    WithJsonSchema,
-    model_validator,
-)
+from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, Tag, model_validator
 
 from simnet import units
 from simnet.policies import Aggregate
-
-MAX_ITERATIONS = 10_000_000
-"""The longest job."""
-
-_TIMES = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("min", 60.0), ("h", 3600.0), ("d", 86400.0))
-_SIZES = (("B", 1.0), ("KiB", 2.0**10), ("MiB", 2.0**20), ("GiB", 2.0**30), ("kB", 1e3), ("MB", 1e6), ("GB", 1e9))
-_RATES = (("B/s", 1.0), ("Gbit/s", 1.25e8), ("Mbit/s", 1.25e5), ("kbit/s", 125.0), ("Tbit/s", 1.25e11))
-
-
-def _written(value: float, read: Callable[[units.Quantity], float], scales: Sequence[tuple[str, float]]) -> str:
-    """Return a quantity as text that reads back as exactly the same number."""
-    if value == 0:
-        return f"0 {scales[0][0]}"
-    for unit, scale in scales:
-        text = f"{value / scale:.12g} {unit}"
-        if 1 <= value / scale < 1000 and read(text) == value:
-            return text
-    return f"{value!r} {scales[0][0]}"
-
-
-def _schema(description: str, *examples: str, **more: float | str) -> WithJsonSchema:
-    """Describe a quantity; with bounds (``minimum``, ...) also plain numbers are allowed."""
-    kind: str | list[str] = ["string", "number"] if more else "string"
-    return WithJsonSchema({"type": kind, "description": description, "examples": list(examples), **more})
-
-
-def _fraction(value: object) -> object:
-    """Read ``10 %`` as 0.1; leave numbers alone."""
-    if not isinstance(value, str):
-        return value
-    number, percent, rest = value.partition("%")
-    try:
-        if percent and not rest.strip():
-            # Division, unlike multiplication by 0.01, gives the float nearest to the decimal number meant.
-            return float(number) / 100
-    except ValueError:
-        pass
-    raise ValueError(f"must be a number or a percentage such as '10 %', got {value!r}")
-
-
-def _file(value: str) -> str:
-    if not value.strip() or "\0" in value:
-        raise ValueError("must be the name of a file")
-    return value
-
-
-def _label(value: str) -> str:
-    if not 0 < len(value) <= 40 or not value.isprintable() or value != value.strip():
-        raise ValueError(f"must be a name of 1 to 40 characters, got {value[:45]!r}")
-    return value
-
-
-def _file_name(value: str) -> str:
-    if not re.fullmatch(r"[A-Za-z0-9_+-][A-Za-z0-9 ._+-]{0,39}", value) or value != value.strip():
-        raise ValueError(f"must be 1 to 40 letters, digits, blanks or ._+-, got {value[:45]!r}")
-    return value
-
-
-def _iterations(value: object) -> object:
-    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})? epochs?", value.strip()):
-        return value.strip()
-    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_ITERATIONS:
-        return value
-    raise ValueError(
-        f"must be a whole number from 1 to {MAX_ITERATIONS:,}, or epochs such as '2 epochs', got {value!r:.60}"
-    )
-
-
-Seconds: TypeAlias = Annotated[
-    float,
-    BeforeValidator(units.seconds),
-    PlainSerializer(lambda value: _written(value, units.seconds, _TIMES)),
-    _schema("time with unit", "10 ms", "50 us", "1.5 h"),
-]
-Size: TypeAlias = Annotated[
-    float,
-    BeforeValidator(units.size),
-    PlainSerializer(lambda value: _written(value, units.size, _SIZES)),
-    _schema("amount of data with unit", "64 MiB", "1500 B"),
-]
-Rate: TypeAlias = Annotated[
-    float,
-    BeforeValidator(units.bandwidth),
-    PlainSerializer(lambda value: _written(value, units.bandwidth, _RATES)),
-    _schema("bandwidth with unit", "25 Gbit/s", "100 MB/s"),
-]
-Factor: TypeAlias = Annotated[float, BeforeValidator(_fraction), Field(ge=0), _schema("factor", "50 %", minimum=0)]
-Share: TypeAlias = Annotated[
-    float, BeforeValidator(_fraction), Field(ge=0, le=1), _schema("probability or share", "2 %", minimum=0, maximum=1)
-]
-Density: TypeAlias = Annotated[
-    float,
-    BeforeValidator(_fraction),
-    Field(gt=0, le=1),
-    _schema("fraction of the entries kept", "1 %", exclusiveMinimum=0, maximum=1),
-]
-Count: TypeAlias = Annotated[int, Field(ge=1)]
-Iterations: TypeAlias = Annotated[
-    int | str,
-    BeforeValidator(_iterations),
-    WithJsonSchema({"type": ["integer", "string"], "minimum": 1, "examples": [300, "2 epochs"]}),
-]
-"""A number, or a text such as ``2 epochs``, which a resolved scenario does not have any more."""
-Host: TypeAlias = Annotated[int, Field(ge=0)]
-Label: TypeAlias = Annotated[str, AfterValidator(_label)]
-FileName: TypeAlias = Annotated[str, AfterValidator(_file_name)]
-File: TypeAlias = Annotated[str, AfterValidator(_file)]
-
-POSITIVE = Field(gt=0)
+from simnet.scenario.words import (
+    POSITIVE,
+    TIMES,
+    Count,
+    Density,
+    Factor,
+    File,
+    FileName,
+    Host,
+    Iterations,
+    Label,
+    OneOf,
+    Part,
+    Rate,
+    Seconds,
+    Share,
+    Size,
+    Slowdown,
+    Spread,
+    described,
+    either,
+    exactly_one,
+    field_names,
+    written,
+)
 
 Q = TypeVar("Q", bound=float)
-
-
-class Part(BaseModel):
-    """A mapping with fixed fields."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False, populate_by_name=True)
-
-
-class OneOf(Part):
-    """A mapping with exactly one of its fields: the key says of what kind the part is."""
-
-    model_config = ConfigDict(json_schema_extra={"minProperties": 1, "maxProperties": 1})
-
-    @model_validator(mode="before")
-    @classmethod
-    def _bare(cls, value: object) -> object:
-        """Let a kind without parameters stand alone, as in ``gradients: {synthetic: }``."""
-        return {key: {} if one is None else one for key, one in value.items()} if isinstance(value, dict) else value
-
-    @model_validator(mode="after")
-    def _only_one(self) -> Self:
-        _exactly_one(self, field_names(type(self)))
-        return self
-
-    @property
-    def choice(self) -> tuple[str, Any]:
-        """The kind and its parameters."""
-        return next((kind, part) for kind, part in self if part is not None)
-
-
-def field_names(part: type[BaseModel]) -> list[str]:
-    """Return the fields of a part as people write them."""
-    return [field.alias or name for name, field in part.model_fields.items()]
-
-
-def _either(**kinds: str) -> Discriminator:
-    """Choose between kinds of values by the type of what is given: `scalar`, `list` or `mapping` to a tag.
-
-    Tags are written in angle brackets, so that no error takes them for fields.
-    """
-
-    def tag(value: object) -> str:
-        kind = "list" if isinstance(value, list) else "mapping" if isinstance(value, dict | BaseModel) else "scalar"
-        return kinds.get(kind) or next(iter(kinds.values()))
-
-    return Discriminator(tag)
-
-
-def _exactly_one(part: BaseModel, names: Sequence[str]) -> None:
-    found = [name for name in names if getattr(part, name) is not None]
-    if not found:
-        raise ValueError(f"needs one of {', '.join(names)}")
-    if len(found) > 1:
-        raise ValueError(f"takes only one of {', '.join(names)}, got {' and '.join(found)}")
 
 
 class Star(Part):
@@ -208,7 +58,7 @@ class Tree(Star):
     """Hosts as the leaves of a tree of switches; `latency` is of each link, `bandwidth` of a host's."""
 
     arity: Annotated[int, Field(ge=2)] = Field(description="children of a switch")
-    taper: Annotated[float, POSITIVE] = Field(default=1.0, description="bandwidth of a link over that one level below")
+    taper: Slowdown = Field(default=1.0, description="bandwidth of a link over that one level below")
 
 
 class FatTree(Part):
@@ -217,19 +67,25 @@ class FatTree(Part):
     k: Annotated[int, Field(ge=2, multiple_of=2)] = Field(description="ports of a switch, even")
     latency: Seconds
     bandwidth: Annotated[Rate, POSITIVE]
-    oversubscription: Annotated[float, Field(ge=1)] = 1.0
+    oversubscription: Annotated[float, Field(ge=1, le=1e6)] = 1.0
 
 
 class Wan(Part):
-    """Workers at several sites; rows of `latency` and `bandwidth` are from, columns to. The diagonal is ignored."""
+    """Workers at several sites; `latency` and `bandwidth` are one value, or a matrix with a row per site of origin."""
 
     sites: Annotated[list[str], Field(min_length=1)]
     workers_per_site: Annotated[
         Annotated[int, Tag("<number>")] | Annotated[list[int], Tag("<list>")],
-        _either(scalar="<number>", list="<list>"),
+        either(scalar="<number>", list="<list>"),
     ]
-    latency: list[list[Seconds]]
-    bandwidth: list[list[Rate]] = Field(description="0 for no link")
+    latency: Annotated[
+        Annotated[Seconds, Tag("<number>")] | Annotated[list[list[Seconds]], Tag("<list>")],
+        either(scalar="<number>", list="<list>"),
+    ]
+    bandwidth: Annotated[
+        Annotated[Rate, Tag("<number>")] | Annotated[list[list[Rate]], Tag("<list>")],
+        either(scalar="<number>", list="<list>"),
+    ] = Field(description="0 for no link")
     local_latency: Seconds = Field(default=100e-6, description="from host to host inside a site")
     local_bandwidth: Annotated[Rate, POSITIVE] = Field(default=1.25e9, description="of each host's link")
 
@@ -287,7 +143,7 @@ class Levels(Part, Generic[Q]):
 
     @model_validator(mode="after")
     def _values_or_factors(self) -> Self:
-        _exactly_one(self, ("values", "factors"))
+        exactly_one(self, ("values", "factors"))
         return self
 
 
@@ -325,7 +181,7 @@ class Markov(Levels[Q], Generic[Q]):
 class Noise(Part):
     """Noise with memory (Ornstein-Uhlenbeck in the logarithm): a factor around 1."""
 
-    sigma: Factor = Field(description="standard deviation of the logarithm; 0.1 is about 10 %")
+    sigma: Spread
     tau: Annotated[Seconds, POSITIVE] = Field(description="correlation time")
     every: Annotated[Seconds, POSITIVE] = Field(default=1.0, description="for which a value holds")
 
@@ -426,7 +282,7 @@ def _read_epoch(value: object) -> object:
 
 
 def _written_epoch(epoch: Epoch) -> str:
-    return f"{epoch.iterations} iterations" if epoch.time is None else _written(epoch.time, units.seconds, _TIMES)
+    return f"{epoch.iterations} iterations" if epoch.time is None else written(epoch.time, units.seconds, TIMES)
 
 
 class Profile(Part):
@@ -438,7 +294,7 @@ class Profile(Part):
             Epoch,
             BeforeValidator(_read_epoch),
             PlainSerializer(_written_epoch),
-            _schema("length of an epoch: a time, or iterations; default: job.epoch", "60 s", "20 iterations"),
+            described("length of an epoch: a time, or iterations; default: job.epoch", "60 s", "20 iterations"),
         ]
         | None
     ) = None
@@ -469,17 +325,17 @@ class Load(Part):
 
 
 class OnOff(Part):
-    """When a flow is on: at random (`on` and `off`: mean times) or as listed."""
+    """When a flow is on: at random (`busy` and `idle`: mean times) or as listed."""
 
-    on: Annotated[Seconds, POSITIVE] | None = None
-    off: Annotated[Seconds, POSITIVE] | None = None
+    busy: Annotated[Seconds, POSITIVE] | None = None
+    idle: Annotated[Seconds, POSITIVE] | None = None
     spans: list[Span] | None = None
 
     @model_validator(mode="after")
     def _random_or_listed(self) -> Self:
         given = [name for name in field_names(type(self)) if getattr(self, name) is not None]
-        if given not in (["on", "off"], ["spans"]):
-            raise ValueError("takes either on and off, or spans")
+        if given not in (["busy", "idle"], ["spans"]):
+            raise ValueError("takes either busy and idle, or spans")
         return self
 
 
@@ -523,7 +379,7 @@ class Lognormal(Part):
     """Log-normal: heavy-tailed, as on the open Internet."""
 
     median: Seconds
-    sigma: Factor
+    sigma: Spread
 
 
 class Jitter(OneOf):
@@ -540,12 +396,12 @@ class Network(Part):
     topology: Topology
     placement: Annotated[
         Annotated[Literal["packed", "spread", "random"], Tag("<name>")] | Annotated[list[Host], Tag("<list>")],
-        _either(scalar="<name>", list="<list>"),
+        either(scalar="<name>", list="<list>"),
     ] = Field(
         default="packed", description="worker r on host r; in turn over sites or switches; at random; a list of hosts"
     )
-    weather: list[Weather] = []
-    background: list[Background] = []
+    weather: list[Weather] = Field(default=[])
+    background: list[Background] = Field(default=[])
     overhead: Overhead = Overhead()
     jitter: Jitter | None = None
 
@@ -570,7 +426,7 @@ class Ramp(Part):
 
 Densities: TypeAlias = Annotated[
     Annotated[Density, Tag("<number>")] | Annotated[list[Ramp], Field(min_length=1), Tag("<list>")],
-    _either(scalar="<number>", list="<list>"),
+    either(scalar="<number>", list="<list>"),
 ]
 
 
@@ -578,19 +434,15 @@ class Straggle(Part):
     """A worker is slow for an iteration now and then."""
 
     probability: Share
-    slowdown: Annotated[float, POSITIVE] = Field(description="factor by which its iteration takes longer")
+    slowdown: Slowdown = Field(description="factor by which its iteration takes longer")
 
 
 class Compute(Part):
     """How long the forward and backward pass take on each worker."""
 
     mean: Seconds | None = Field(default=None, description="of an iteration; default: that of the model's profile")
-    spread: Factor = Field(
-        default=0.0, description="standard deviation of the logarithm, new for each worker and iteration"
-    )
-    slow: dict[str, Annotated[float, POSITIVE]] = Field(
-        default={}, description="workers always slower, and by which factor"
-    )
+    spread: Spread = Field(default=0.0, description="drawn anew for each worker and iteration")
+    slow: dict[str, Slowdown] = Field(default={}, description="workers always slower, and by which factor")
     straggle: Straggle | None = None
 
 
@@ -636,15 +488,15 @@ class Job(Part):
     model: str | None = Field(default=None, description="a model profile: layers, and time of an iteration")
     parameters: Count | None = Field(default=None, description="of a model that has no profile")
     gradients: Gradients = Gradients(synthetic=Synthetic(like="digits"))
-    scale: Annotated[float, Field(ge=1)] = Field(
-        1.0, description="run the logic on a sample, one entry in this many; bytes and times count as for all"
+    scale: Annotated[float, Field(ge=1, le=1e9)] = Field(
+        default=1.0, description="run the logic on a sample, one entry in this many; bytes and times count as for all"
     )
     iterations: Iterations
     epoch: Count | None = Field(default=None, description="iterations of an epoch, to count in epochs")
     density: Densities | None = None
     compression_ratio: Densities | None = Field(default=None, description="another name for density: the fraction kept")
     compute: Compute = Compute()
-    device: str = Field(default="v100", description="a device profile, or the file of one: what selecting costs")
+    device: File = Field(default="v100", description="a device profile, or the file of one: what selecting costs")
     overlap: Overlap | None = Field(
         default=None, description="default: the whole gradient is exchanged when it is complete"
     )
@@ -688,7 +540,7 @@ class Flexible(Part):
         default=None, description="default: every exchange of the scenario"
     )
     probe_every: Seconds = Field(default=10.0, description="0 s: before each iteration")
-    noise: Factor = Field(default=0.0, description="standard deviation of the logarithm of a probe's error")
+    noise: Spread = Field(default=0.0, description="error of a probe")
     change: Factor = Field(default=0.1, description="relative change of a probe from which the choice is made anew")
     aggregate: Aggregate = Field(default="worst", description="of the probed pairs")
 
@@ -712,7 +564,9 @@ class Policy(OneOf):
 class Output(Part):
     """What the run folder holds."""
 
-    timeline: Annotated[int, Field(ge=0)] = Field(default=3, description="first iterations drawn message by message")
+    timeline: Annotated[int, Field(ge=0, le=1000)] = Field(
+        default=3, description="first iterations drawn message by message"
+    )
     report: bool = Field(default=True, description="whether to draw the figures and write report.html")
 
 
@@ -722,7 +576,7 @@ class Config(Part):
     name: FileName | None = Field(default=None, description="default: the name of the file")
     description: str = ""
     seed: Annotated[int, Field(ge=0)] = 0
-    workers: Count
+    workers: Annotated[int, Field(ge=1, le=1_000_000)]
     network: Network
     job: Job
     exchanges: Annotated[dict[Label, Exchange], Field(min_length=1)]

@@ -7,6 +7,7 @@ a refusal names the file, the line and the value.
 from __future__ import annotations
 
 import csv
+import difflib
 import io
 import math
 from collections.abc import Mapping
@@ -16,6 +17,7 @@ from typing import Literal
 import numpy as np
 
 from simnet import units
+from simnet.checks import positive
 from simnet.errors import InputError, nearest
 from simnet.weather.signal import Signal, Weather, steps
 
@@ -27,7 +29,10 @@ MAX_ROWS = 1_000_000
 
 _READERS = {"time": units.seconds, "bandwidth": units.bandwidth, "latency": units.seconds}
 _ALMOST = 1e-6
-_EXAMPLE = "time_s,bandwidth_Mbit_s,latency_ms"
+_EXAMPLES = {"time": "time_s", "bandwidth": "bandwidth_Mbit_s", "latency": "latency_ms"}
+_EXAMPLE = ",".join(_EXAMPLES.values())
+# In difflib's measure "bandwith" and "latencies" are meant for a quantity, "timestamp" and "late" are names of their own.
+_ALIKE = 0.75
 
 
 def trace_csv(
@@ -40,8 +45,9 @@ def trace_csv(
     r"""Read a link's bandwidth and latency over time from a CSV file.
 
     The first row names the columns as quantity and unit, e.g. ``time_s,bandwidth_Mbit_s,latency_ms`` or
-    ``time_s,bandwidth_Bps``. One of bandwidth and latency may be missing, other columns are ignored, and so are empty
-    rows and those that begin with ``#``. Each row holds until the time of the next; time counts from the first row.
+    ``time_s,bandwidth_Bps``. One of bandwidth and latency may be missing. Other columns are ignored, unless the name
+    is nearly that of a missing one; and so are empty rows and those that begin with ``#``. Each row holds until the
+    time of the next; time counts from the first row.
 
     Parameters
     ----------
@@ -59,8 +65,8 @@ def trace_csv(
     Raises
     ------
     InputError
-        If the file is missing, too large or no such table; if a value is not a number, not finite or negative; if the
-        times do not ascend. With file and line.
+        If the file is missing, too large, empty or no such table; if a value is not a number, not finite or negative;
+        if the times do not ascend. With file and line.
     ValueError
         If `at_end` is neither, or `period` is given without ``at_end="repeat"``.
 
@@ -131,8 +137,7 @@ def mahimahi(path: str | Path, *, packet_bytes: float = 1500.0, every: float = 0
     width = round(every * 1000) if 0 < every < 1e9 else 0
     if width < 1 or not math.isclose(every, width / 1000, rel_tol=1e-9):
         raise ValueError(f"every must be a whole number of milliseconds >= 0.001 s, got {every!r} s")
-    if not 0 < packet_bytes < math.inf:
-        raise ValueError(f"packet_bytes must be > 0 and finite, got {packet_bytes!r}")
+    positive(packet_bytes, "packet_bytes")
     opportunities = _opportunities(path)
     duration = int(opportunities[-1])
     bins = -(-duration // width)
@@ -156,8 +161,11 @@ def write_mahimahi(signal: Signal, path: str | Path, duration: float, *, packet_
 
     Raises
     ------
+    InputError
+        If the file cannot be written.
     ValueError
-        If no packet, or more than fit a file of `MAX_BYTES`, can be delivered in `duration` seconds.
+        If no packet, or more than fit a file of `MAX_BYTES`, can be delivered in `duration` seconds, or
+        `packet_bytes` is not positive.
 
     Examples
     --------
@@ -168,6 +176,7 @@ def write_mahimahi(signal: Signal, path: str | Path, duration: float, *, packet_
     ...     file.read_text().split()
     ['5', '10', '20']
     """
+    positive(packet_bytes, "packet_bytes")
     packets = math.floor(signal.integral(0.0, duration) / packet_bytes + _ALMOST)
     if not 1 <= packets <= MAX_BYTES // len(f"{duration * 1000:.0f}\n"):
         raise ValueError(
@@ -176,7 +185,10 @@ def write_mahimahi(signal: Signal, path: str | Path, duration: float, *, packet_
     # Rounding must not push a packet that just fits to after an outage, or to the next millisecond.
     finish = (signal.inverse(0.0, (packet - _ALMOST) * packet_bytes) for packet in range(1, packets + 1))
     lines = (f"{math.ceil(1000 * time - _ALMOST)}\n" for time in finish)
-    Path(path).write_text("".join(lines), encoding="ascii")
+    try:
+        Path(path).write_text("".join(lines), encoding="ascii")
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror}", file=str(path)) from None
 
 
 class _Table:
@@ -190,6 +202,8 @@ class _Table:
         try:
             rows = ((reader.line_num, row) for row in reader if row and not row[0].lstrip().startswith("#"))
             line, header = next(rows, (1, []))
+            if not header:
+                raise InputError(f"has no row that names its columns; expected e.g. {_EXAMPLE}", file=self.file)
             places = self._places([name.strip() for name in header], line, columns)
             self.values = {name: [] for name in places if name != "time"}
             for line, row in rows:
@@ -239,7 +253,18 @@ class _Table:
                 raise InputError(
                     f"has two columns for {name}: {named[name][0]} and {column}", file=self.file, line=line
                 )
+            if not unit:
+                raise InputError(
+                    f"column {column!r} needs a unit in its name, e.g. {_EXAMPLES[name]!r}", file=self.file, line=line
+                )
             named[name] = (column, unit.replace("_per_", "/").replace("_", "/"))
+        lacking = [name for name in _READERS if name not in named]
+        for column in header:
+            name, _, unit = column.partition("_")
+            meant = difflib.get_close_matches(name.casefold(), lacking, n=1, cutoff=_ALIKE)
+            if meant:
+                right = f"{meant[0]}_{unit}" if unit else _EXAMPLES[meant[0]]
+                raise InputError(f"has a column {column!r}; did you mean {right!r}?", file=self.file, line=line)
         return named
 
     def _take(self, row: list[str], line: int, width: int, places: dict[str, tuple[int, float]]) -> None:
@@ -264,7 +289,8 @@ class _Table:
 
     def _number(self, text: str, line: int, name: str) -> float:
         try:
-            value = float(text)
+            # Python's own digit separator, and digits of other scripts, are no numbers of a table.
+            value = float(text) if text.isascii() and "_" not in text else math.nan
         except ValueError:
             value = math.nan
         if not math.isfinite(value) or value < 0:
@@ -302,10 +328,13 @@ def _read(path: str | Path) -> str:
         if size > MAX_BYTES:
             raise InputError(f"has {size:,} bytes; at most {MAX_BYTES:,} are read", file=shown)
         with file.open("rb") as opened:
-            return opened.read(size).decode("utf-8-sig")
+            text = opened.read(size).decode("utf-8-sig")
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", file=shown) from None
     except UnicodeDecodeError as error:
         raise InputError(
             f"is not UTF-8 text: byte {error.start} is 0x{error.object[error.start]:02x}", file=shown
         ) from None
+    if not text.strip():
+        raise InputError("is empty", file=shown)
+    return text

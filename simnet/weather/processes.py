@@ -14,6 +14,7 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import ArrayLike
 
+from simnet.checks import is_number, positive, whole
 from simnet.rng import stream
 from simnet.weather.signal import CHUNK, MAX_CHANGES, Chunks, Floats, Signal, constant, steps
 
@@ -45,7 +46,8 @@ def markov(
     Raises
     ------
     ValueError
-        If there is no level, a length differs, a dwell time is not positive, or `transition` is no such matrix.
+        If there is no level or one is negative or not finite, a length differs, a dwell time is not positive, or
+        `transition` is no such matrix.
 
     References
     ----------
@@ -61,19 +63,24 @@ def markov(
     n = len(levels)
     if n == 0:
         raise ValueError("markov needs at least one level")
+    values = np.array(levels, np.float64)
+    for index, level in enumerate(values.tolist()):
+        if not 0 <= level < math.inf:
+            raise ValueError(f"levels must be finite and >= 0, but number {index} is {level:g}")
     means = np.asarray(mean_dwell, np.float64)
     dwell: list[float] = means.tolist() if means.ndim else [float(means)] * n
     if len(dwell) != n:
         raise ValueError(f"mean_dwell must be one number or one per level ({n}), got {len(dwell)}")
     for mean in dwell:
-        _check_positive(mean_dwell=mean)
+        positive(mean, "mean_dwell")
     if n == 1:
-        return constant(levels[0])
+        return constant(values[0])
     jumps = _jump_chain(transition, n)
-    if start is not None and not 0 <= start < n:
-        raise ValueError(f"start must be a state from 0 to {n - 1}, got {start}")
     rng = stream(seed, "markov", *name)
-    first = int(rng.choice(n, p=_stationary(jumps, np.array(dwell)))) if start is None else start
+    if start is None:
+        first = int(rng.choice(n, p=_stationary(jumps, np.array(dwell))))
+    else:
+        first = whole(start, "start", 0, n - 1)
 
     def chunks() -> Chunks:
         cumulative, state, time = np.cumsum(jumps, axis=1).tolist(), first, 0.0
@@ -88,8 +95,7 @@ def markov(
                 states.append(state)
             yield times, values[states]
 
-    values = np.array(levels, np.float64)
-    return Signal([0.0], [levels[first]], chunks())
+    return Signal([0.0], [values[first]], chunks())
 
 
 def ornstein_uhlenbeck(
@@ -130,7 +136,8 @@ def ornstein_uhlenbeck(
     >>> signal.next_change(0)
     1.0
     """
-    _check_positive(tau=tau, every=every)
+    positive(tau, "tau")
+    positive(every, "every")
     if not (0 <= sigma < math.inf and 0 <= mean < math.inf):
         raise ValueError(f"sigma and mean must be >= 0 and finite, got {sigma!r} and {mean!r}")
     if sigma == 0 or mean == 0:
@@ -184,7 +191,8 @@ def diurnal(amplitude: float, *, period: float = 86400.0, phase: float = 0.0, ev
     [1.318, 1.318, 0.682, 0.682, 1.318]
     """
     interval = period / 96 if every is None else every
-    _check_positive(period=period, every=interval)
+    positive(period, "period")
+    positive(interval, "every")
     if not 0 <= amplitude <= 1:
         raise ValueError(f"amplitude must lie between 0 and 1, got {amplitude!r}")
     if not math.isfinite(phase):
@@ -234,13 +242,18 @@ def outages(
     1.0
     """
     if at is None and mean_up is not None and mean_down is not None and seed is not None:
-        _check_positive(mean_up=mean_up, mean_down=mean_down)
+        positive(mean_up, "mean_up")
+        positive(mean_down, "mean_down")
         return markov([1.0, 0.0], [mean_up, mean_down], seed=seed, name=("outages", *name), start=0)
     if at is None or mean_up is not None or mean_down is not None:
         raise ValueError("outages needs either mean_up, mean_down and a seed, or at")
     changes: list[tuple[float, int]] = []
-    for start, duration in at:
-        if not (0 <= start < math.inf and duration >= 0):
+    for one in at:
+        try:
+            start, duration = one
+        except (TypeError, ValueError):
+            raise ValueError(f"an outage is a pair (start, duration) in seconds, got {one!r}") from None
+        if not (is_number(start) and is_number(duration) and 0 <= start < math.inf and duration >= 0):
             raise ValueError(f"an outage needs a start >= 0 and a duration >= 0, got ({start!r}, {duration!r})")
         changes += [(start, 1), (start + duration, -1)]
     times, down = [0.0], [0]
@@ -275,9 +288,3 @@ def _stationary(jumps: Floats, means: Floats) -> Floats:
     time = np.maximum(visits, 0) * means
     shares: Floats = time / time.sum()
     return shares
-
-
-def _check_positive(**parameters: float) -> None:
-    for name, value in parameters.items():
-        if not 0 < value < math.inf:
-            raise ValueError(f"{name} must be > 0 and finite, got {value!r}")

@@ -8,11 +8,11 @@ S. Tyagi, M. Swany, "Flexible Communication for Optimal Distributed Learning ove
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
+from simnet.checks import positive, whole
 from simnet.errors import nearest
 from simnet.weather.signal import Weather, steps
 
@@ -62,8 +62,7 @@ def profile_state(name: str, epoch: int) -> EpochState:
     EpochState(first_epoch=25, latency=0.05, bandwidth=125000000.0)
     """
     schedule = _find(name)
-    if not 0 <= epoch < schedule.epochs:
-        raise ValueError(f"{name} has the epochs 0 to {schedule.epochs - 1}, got {epoch}")
+    whole(epoch, f"epoch of {name}", 0, schedule.epochs - 1)
     return next(state for state in reversed(schedule.states) if state.first_epoch <= epoch)
 
 
@@ -96,8 +95,7 @@ def profile(name: str, epoch_seconds: float) -> Weather:
     >>> weather.latency.next_change(0)
     1500.0
     """
-    if not 0 < epoch_seconds < math.inf:
-        raise ValueError(f"epoch_seconds must be > 0 and finite, got {epoch_seconds!r}")
+    positive(epoch_seconds, "epoch_seconds")
     states = _find(name).states
     times = [state.first_epoch * epoch_seconds for state in states]
     return Weather(

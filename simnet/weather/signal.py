@@ -20,7 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 from simnet.errors import SimnetError
 
 Floats: TypeAlias = NDArray[np.float64]
-Chunks: TypeAlias = Iterator[tuple[ArrayLike, ArrayLike]]
+Chunks: TypeAlias = Iterator[tuple[ArrayLike, ArrayLike] | tuple[ArrayLike, ArrayLike, float]]
 
 MAX_CHANGES = 10_000_000
 """Changes of value that one signal may hold (about 320 MB)."""
@@ -32,6 +32,7 @@ CHUNK = 512
 """Points that a generated signal is extended by at a time."""
 
 _FOREVER = sys.float_info.max
+_NOTHING: Floats = np.zeros(0)
 
 
 def constant(value: float) -> Signal:
@@ -96,7 +97,8 @@ def steps(times: ArrayLike, values: ArrayLike, period: float | None = None) -> S
 def product(*signals: Signal) -> Signal:
     """Return the product of signals, e.g. a bandwidth, its daily course and its outages.
 
-    The product is exact: it changes where a factor changes. It is generated only as far as it is asked for.
+    The product is exact: it changes where a factor changes. It is generated only as far as it is asked for; while one
+    factor is zero, the others need not be. Nor do their changes count for `MAX_QUIET` then, however long that lasts.
 
     Examples
     --------
@@ -105,24 +107,43 @@ def product(*signals: Signal) -> Signal:
     """
 
     def points_between(after: float, until: float) -> tuple[Floats, Floats]:
+        """Return the points in (`after`, `until`] and the values there."""
         pieces = [one._piece(after, until) for one in signals]
         points = np.unique(np.concatenate([times[times > after] for times, _ in pieces]))
         values = np.ones(points.size)
+        staying, ending = np.full((2, points.size), math.inf)
         with np.errstate(over="ignore"):
             for times, levels in pieces:
-                values *= levels[np.searchsorted(times, points, side="right") - 1]
-        return points, values
+                now = np.searchsorted(times, points, side="right") - 1
+                values *= levels[now]
+                changes = times[now] == points
+                before = now - changes
+                zero_since = np.where(levels[before] == 0, times[before], math.inf)
+                np.minimum(staying, zero_since, out=staying, where=~changes)
+                np.minimum(ending, zero_since, out=ending, where=changes)
+        # Inside a zero piece of the factor that has been zero for longest, changes of the others are none of the
+        # product: they must not count as quiet points, however many there are.
+        counting = (ending < staying) | np.isinf(staying)
+        return points[counting], values[counting]
 
     def chunks() -> Chunks:
         reached = 0.0
-        while not any(one._is_zero_from(reached) for one in signals) and reached < _FOREVER:
+        while reached < _FOREVER:
+            zeros = [one._zero_piece(reached) for one in signals]
+            if any(end == _FOREVER for _, end in zeros):
+                return
+            # As far as the factor that has been zero for longest is known to stay so, no other is looked at.
+            _, zero_until = min(zeros, key=lambda piece: (piece[0], -piece[1]))
+            until = min(one._known for one in signals)
+            if until <= reached < zero_until:
+                yield _NOTHING, _NOTHING, zero_until
+                reached = zero_until
+                continue
             for one in signals:
-                if one._known <= reached:
+                while one._known <= reached:
                     one._extend()
             until = min(one._known for one in signals)
-            points, values = points_between(reached, until)
-            if points.size:
-                yield points, values
+            yield *points_between(reached, until), until
             reached = until
 
     return Signal([0.0], [math.prod(one.at(0.0) for one in signals)], chunks() if signals else None)
@@ -137,7 +158,7 @@ def _checked(times: ArrayLike, values: ArrayLike, known: float) -> tuple[Floats,
         )
     if known < 0 and points[0] != 0:
         raise ValueError(f"the first time must be 0, got {points[0]:g}")
-    wrong = np.flatnonzero(~(np.diff(points, prepend=known) > 0) | ~np.isfinite(points))
+    wrong = np.flatnonzero(~(points > np.append(known, points[:-1])) | ~np.isfinite(points))
     if wrong.size:
         raise ValueError(f"times must be finite and ascend strictly, but number {wrong[0]} is {points[wrong[0]]:g}")
     wrong = np.flatnonzero(~(np.isfinite(levels) & (levels >= 0)))
@@ -186,7 +207,8 @@ class Signal:
         ``values[i]`` holds from ``times[i]`` to ``times[i + 1]``. Finite and >= 0.
     chunks : iterator of (times, values), optional
         Continues the signal, chunk by chunk, when later times are asked for. At least one point per chunk; the times
-        ascend from chunk to chunk. Without it, or when it ends, the last value holds for ever.
+        ascend from chunk to chunk. Without it, or when it ends, the last value holds for ever. A third entry says
+        until when the chunk is complete, if that is later than its last point; it may then have no points.
 
     Raises
     ------
@@ -343,8 +365,13 @@ class Signal:
         pieces = slice(bisect_right(self._times, after) - 1, bisect_right(self._times, until))
         return np.array(self._times[pieces]), np.array(self._values[pieces])
 
-    def _is_zero_from(self, t: float) -> bool:
-        return self._source is None and self._values[-1] == 0 and self._times[-1] <= t
+    def _zero_piece(self, t: float) -> tuple[float, float]:
+        """Return when the piece in force at `t` began and until when it is known to last; (inf, t) if it is not 0."""
+        index = bisect_right(self._times, t)
+        if self._values[index - 1]:
+            return math.inf, t
+        last = math.nextafter(self._times[index], 0) if index < len(self._times) else self._known
+        return self._times[index - 1], last
 
     def _reach(self, t: float) -> None:
         if not 0.0 <= t < math.inf:
@@ -358,8 +385,13 @@ class Signal:
             chunk = next(self._source, None)
             if chunk is None:
                 self._finish()
-            else:
+            elif len(chunk) == 2:
                 self._append(*chunk, MAX_QUIET)
+            else:
+                times, values, until = chunk
+                if np.size(times):
+                    self._append(times, values, MAX_QUIET)
+                self._known = max(self._known, until)
         except BaseException as error:
             # A generator that has raised is at its end; asked again, the signal must not pass for constant from here.
             lasting = (

@@ -17,7 +17,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from simnet.collectives.program import Program, Step, whole
+from simnet.checks import whole
+from simnet.collectives.program import Program, Step
 from simnet.schedule import Ranks
 
 

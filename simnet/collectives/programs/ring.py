@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from simnet.collectives.program import Program, Step, whole
+from simnet.checks import whole
+from simnet.collectives.program import Program, Step
 
 
 def allgather_ring(n_ranks: int) -> Program:

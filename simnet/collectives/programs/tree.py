@@ -16,7 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.collectives.program import Program, Step, whole
+from simnet.checks import whole
+from simnet.collectives.program import Program, Step
 from simnet.schedule import Ranks
 
 

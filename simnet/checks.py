@@ -1,0 +1,57 @@
+"""Refusals that many parameters share: what is a number, a whole number, a positive number."""
+
+from __future__ import annotations
+
+import math
+from numbers import Integral, Real
+
+
+def whole(value: object, name: str, low: int, high: int | None = None) -> int:
+    """Return `value` as an int.
+
+    Raises
+    ------
+    ValueError
+        If it is no whole number in low .. high.
+
+    Examples
+    --------
+    >>> whole(2.5, "n_ranks", 1)
+    Traceback (most recent call last):
+    ValueError: n_ranks must be a whole number >= 1, got 2.5
+    """
+    number = None if isinstance(value, bool) or not isinstance(value, Integral) else int(value)
+    if number is None or number < low or (high is not None and number > high):
+        allowed = f">= {low}" if high is None else f"in {low}..{high}"
+        raise ValueError(f"{name} must be a whole number {allowed}, got {value!r}")
+    return number
+
+
+def is_number(value: object) -> bool:
+    """Whether `value` is a real number, and not a truth value.
+
+    Examples
+    --------
+    >>> is_number(2), is_number(2.5), is_number(True), is_number("2")
+    (True, True, False, False)
+    """
+    return isinstance(value, Real) and not isinstance(value, bool)
+
+
+def positive(value: float, name: str) -> float:
+    """Return `value` as a float.
+
+    Raises
+    ------
+    ValueError
+        If it is no number, not finite, or not above 0.
+
+    Examples
+    --------
+    >>> positive(0, "period")
+    Traceback (most recent call last):
+    ValueError: period must be a number > 0 and finite, got 0
+    """
+    if not is_number(value) or not 0 < value < math.inf:
+        raise ValueError(f"{name} must be a number > 0 and finite, got {value!r}")
+    return float(value)

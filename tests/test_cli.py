@@ -1,0 +1,423 @@
+"""The command line: what a newcomer types, what goes wrong, and what never depends on how it is run."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+import simnet.training
+from simnet import cli
+from simnet.errors import SimnetError
+from simnet.scenario import runner, shipped
+from simnet.training import PolicyResult
+
+SMALL = """\
+name: small
+workers: 4
+network:
+  topology:
+    star: {latency: 1 ms, bandwidth: 1 Gbit/s}
+  weather:
+    - {links: all, bandwidth: {steps: {at: [0 s, 200 ms], factors: [1, 0.1]}}, latency: {noise: {sigma: 0.1, tau: 1 s}}}
+  jitter: {exponential: {mean: 100 us}}
+job:
+  parameters: 4000
+  iterations: 12
+  density: 0.01
+  compute: {mean: 10 ms, spread: 0.1}
+exchanges:
+  AG: {scheme: topk}
+  ART-ring: {scheme: artopk, collective: ring}
+policies:
+  AG: {fixed: AG}
+  ART-ring: {fixed: ART-ring}
+  flexible: {flexible: {probe_every: 50 ms, noise: 0.05}}
+  clairvoyant: {clairvoyant: }
+output: {report: false}
+"""
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    path = tmp_path / "small.yaml"
+    path.write_text(SMALL)
+    return path
+
+
+def invoke(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
+
+
+def refused(result: Result) -> str:
+    """Return the one message of a command that was refused."""
+    assert result.exit_code == 2, result.output
+    assert "Traceback" not in result.output
+    assert result.stdout == ""
+    assert result.stderr.startswith("error: ")
+    assert result.stderr.count("error: ") == 1
+    return result.stderr
+
+
+def simnet_process(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "simnet.cli", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=os.environ | environment,
+    )
+
+
+# Running
+
+
+def test_a_run_leaves_its_folder_and_says_who_won(small: Path, tmp_path: Path) -> None:
+    result = invoke("run", small, "--out", tmp_path / "out", "--set", "output.report=true")
+    assert result.exit_code == 0, result.output
+    assert "flexible" in result.stdout
+    assert "for 12 iterations" in result.stdout
+    assert f"Results: {tmp_path / 'out' / 'report.html'}" in result.stdout.replace("\n", "")
+    assert result.stderr == ""
+    names = {
+        "summary.json",
+        "iterations.csv",
+        "iterations.parquet",
+        "report.html",
+        "timeline.json",
+        "scenario.lock.yaml",
+    }
+    assert names <= {path.name for path in (tmp_path / "out").iterdir()}
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert list(summary["policies"]) == sorted(summary["policies"])
+    assert summary["bound"] == "clairvoyant"
+    assert all(one["iterations"] == 12 for one in summary["policies"].values())
+    assert not (tmp_path / "out" / cli.INCOMPLETE).exists()
+
+
+def test_the_default_folder_is_named_after_the_scenario(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert invoke("run", small, "-q").exit_code == 0
+    assert (tmp_path / "runs" / "small" / "summary.json").exists()
+
+
+def test_quiet_says_nothing(small: Path, tmp_path: Path) -> None:
+    result = invoke("run", small, "--out", tmp_path / "out", "--quiet")
+    assert (result.exit_code, result.output) == (0, "")
+
+
+def test_policies_may_be_chosen(small: Path, tmp_path: Path) -> None:
+    assert invoke("run", small, "--out", tmp_path, "-q", "--policies", "flexible, AG").exit_code == 0
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert set(summary["policies"]) == {"AG", "flexible"}
+    assert summary["bound"] is None
+    assert "there is no policy 'AGG'; did you mean 'AG'?" in refused(invoke("run", small, "--policies", "AGG"))
+
+
+def test_the_lock_of_a_run_gives_the_same_run(small: Path, tmp_path: Path) -> None:
+    (tmp_path / "link.csv").write_text("time_s,bandwidth_Mbit_s\n0,800\n1,80\n")
+    trace = "network.weather=[{links: 'host:1', trace: {file: link.csv}}]"
+    assert invoke("run", small, "--out", tmp_path / "one", "-q", "--set", trace, "--seed", "5").exit_code == 0
+    (tmp_path / "link.csv").unlink()
+    assert invoke("run", tmp_path / "one" / "scenario.lock.yaml", "--out", tmp_path / "two", "-q").exit_code == 0
+    assert_same_results(tmp_path / "one", tmp_path / "two")
+
+
+def test_results_do_not_depend_on_processes_or_hash_seeds(small: Path, tmp_path: Path) -> None:
+    assert invoke("run", small, "--out", tmp_path / "here", "-q", "--jobs", "1").exit_code == 0
+    assert invoke("run", small, "--out", tmp_path / "apart", "-q", "--jobs", "2").exit_code == 0
+    for seed in "01":
+        done = simnet_process("run", small, "--out", tmp_path / f"hash{seed}", "-q", "--jobs", "1", PYTHONHASHSEED=seed)
+        assert done.returncode == 0, done.stderr
+    for other in ("apart", "hash0", "hash1"):
+        assert_same_results(tmp_path / "here", tmp_path / other)
+    assert invoke("run", small, "--out", tmp_path / "other", "-q", "--seed", "1").exit_code == 0
+    assert (tmp_path / "other" / "iterations.csv").read_bytes() != (tmp_path / "here" / "iterations.csv").read_bytes()
+
+
+def assert_same_results(one: Path, other: Path) -> None:
+    for name in ("summary.json", "iterations.csv", "timeline.json", "scenario.lock.yaml"):
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
+
+
+# Being refused
+
+
+@pytest.mark.parametrize(
+    ("found", "written", "messages"),
+    [
+        ("1 Gbit/s", "1 Gbit", ["small.yaml:5: network.topology.star.bandwidth", "is not a bandwidth"]),
+        ("1 Gbit/s", "-1 Gbit/s", ["small.yaml:5: network.topology.star.bandwidth", "negative"]),
+        ("scheme: topk", "scheme: tokp", ["small.yaml:15: exchanges.AG.scheme", "did you mean 'topk'?"]),
+        ("workers: 4", "workers: 0", ["small.yaml:2: workers: must be >= 1, got 0"]),
+        ("density: 0.01", "density: 0", ["small.yaml:12: job.density: must be > 0, got 0"]),
+        ("density: 0.01", "density: 1.01", ["small.yaml:12: job.density: must be <= 1, got 1.01"]),
+        ("links: all", "links: wan", ["small.yaml:7: network.weather[0].links", "names no links"]),
+        ("links: all", "links: all, trace: {file: link.csv}", ["link.csv:3: bandwidth", "small.yaml:7"]),
+        ("links: all", "links: all, trace: {file: none.csv}", ["none.csv: there is no such file", "small.yaml:7"]),
+        ("fixed: AG", "fixed: GA", ["small.yaml:18: policies.AG.fixed", "Allowed: AG, ART-ring"]),
+        ("star: {", "star: {hosts: 2, ", ["small.yaml:2: workers: must be at most 2"]),
+        ("name: small", "name: [", ["small.yaml", "is not YAML"]),
+    ],
+)
+def test_bad_input_is_one_message_and_exit_code_2(
+    small: Path, tmp_path: Path, found: str, written: str, messages: list[str]
+) -> None:
+    (tmp_path / "link.csv").write_text("time_s,bandwidth_Mbit_s\n0,80\n60,nan\n")
+    small.write_text(SMALL.replace(found, written, 1))
+    told = refused(invoke("run", small, "--out", tmp_path / "out"))
+    for message in messages:
+        assert message in told
+    assert not (tmp_path / "out" / "summary.json").exists()
+
+
+def test_a_disconnected_topology_is_refused(small: Path) -> None:
+    wan = "{wan: {sites: [a, b], workers_per_site: 2, latency: [[0, 0], [0, 0]], bandwidth: [[0, 1 bps], [0, 0]]}}"
+    told = refused(invoke("run", small, "--set", f"network.topology={wan}"))
+    assert "there is no route from host 2 (site b) to host 0 (site a)" in told
+    assert "network.topology" in told
+
+
+@pytest.mark.parametrize("arguments", [["nowhere.yaml"], ["quikstart"], ["small.yaml", "--set", "workers"]])
+def test_what_is_not_there_is_refused_in_a_process_of_its_own(arguments: list[str], small: Path) -> None:
+    done = simnet_process("run", *(small if argument == "small.yaml" else argument for argument in arguments))
+    assert done.returncode == 2
+    assert done.stderr.startswith("error: ")
+    assert "Traceback" not in done.stderr
+    if arguments == ["quikstart"]:
+        assert "did you mean 'quickstart'?" in done.stderr
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_anything_is_simulated(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(runner, "run_here", lambda *_: pytest.fail("it was simulated"))
+    for folder in (tmp_path / "file", tmp_path / "file" / "below", "/proc/nowhere"):
+        assert "cannot be written" in refused(invoke("run", small, "--out", folder))
+    locked = tmp_path / "locked"
+    locked.mkdir(mode=0o555)
+    if not os.access(locked, os.W_OK):
+        assert "cannot be written" in refused(invoke("run", small, "--out", locked))
+
+
+def test_a_job_that_waits_for_ever_is_told(small: Path, tmp_path: Path) -> None:
+    down = "network.weather=[{links: 'host:1', bandwidth: {outages: {spans: [{at: 0 s, lasts: 100000 d}]}}}]"
+    forever = "network.weather=[{links: 'host:1', bandwidth: {constant: 0 bps}}]"
+    for jobs in ("1", "2"):
+        told = refused(invoke("run", small, "--out", tmp_path / "out", "--jobs", jobs, "--set", forever))
+        assert "stopped for ever" in told
+        assert "rank" in told
+    assert invoke("run", small, "--out", tmp_path / "out", "-q", "--set", down).exit_code == 0
+
+
+def test_other_errors_keep_their_traceback(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> Iterator[tuple[str, PolicyResult]]:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(runner, "run_here", broken)
+    result = invoke("run", small, "--out", tmp_path / "out", "--jobs", "1")
+    assert isinstance(result.exception, ZeroDivisionError)
+
+
+# Being interrupted
+
+
+def test_ctrl_c_keeps_the_policies_that_are_done(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = simnet.training.run_policy
+
+    def run_policy(job: simnet.training.Job, name: str, *arguments: object, **options: object) -> PolicyResult:
+        if name == "flexible":
+            raise KeyboardInterrupt
+        return real(job, name, *arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(runner, "run_policy", run_policy)
+    result = invoke("run", small, "--out", tmp_path / "out", "--jobs", "1")
+    assert result.exit_code == 130
+    assert "interrupted: flexible, clairvoyant not done" in result.stderr
+    assert set(json.loads((tmp_path / "out" / "summary.json").read_text())["policies"]) == {"AG", "ART-ring"}
+    assert (tmp_path / "out" / cli.INCOMPLETE).read_text() == "done: AG, ART-ring\nmissing: flexible, clairvoyant\n"
+    monkeypatch.undo()
+    assert invoke("run", small, "--out", tmp_path / "out", "-q").exit_code == 0
+    assert not (tmp_path / "out" / cli.INCOMPLETE).exists()
+
+
+def test_ctrl_c_before_anything_is_done_writes_nothing(
+    small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_here(*_: object) -> Iterator[tuple[str, PolicyResult]]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(runner, "run_here", run_here)
+    result = invoke("run", small, "--out", tmp_path / "out", "--jobs", "1")
+    assert result.exit_code == 130
+    assert "nothing was written" in result.stderr
+    assert not (tmp_path / "out" / "summary.json").exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no POSIX signals")
+def test_ctrl_c_ends_the_processes_too(small: Path, tmp_path: Path) -> None:
+    arguments = ["run", str(small), "--out", str(tmp_path / "out"), "--jobs", "2", "--set", "job.iterations=200000"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "simnet.cli", *arguments],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    while not (tmp_path / "out" / "figures").exists():
+        time.sleep(0.05)
+    time.sleep(3)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
+    assert process.returncode == 130
+    assert errors.startswith("interrupted")
+    assert "Traceback" not in errors
+    deadline = time.monotonic() + 10
+    while _alive(process.pid):
+        assert time.monotonic() < deadline, "processes were left behind"
+        time.sleep(0.1)
+
+
+def _alive(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+# Processes
+
+
+def test_the_end_of_a_process_is_noticed(small: Path) -> None:
+    source = runner.Source(small, ["job.iterations=200000"])
+
+    def kill() -> None:
+        while not (children := multiprocessing.active_children()):
+            time.sleep(0.05)
+        time.sleep(1.0)
+        assert children[0].pid is not None
+        os.kill(children[0].pid, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    with pytest.raises(SimnetError, match=r"the process of policy '(AG|flexible)' was ended by SIGKILL"):
+        list(runner.run_apart(source, ["AG", "flexible"], 2, lambda name, done: None))
+    killer.join()
+    assert not multiprocessing.active_children()
+
+
+def test_what_a_process_meets_comes_back(small: Path) -> None:
+    with pytest.raises(SimnetError, match="no scenario of that name"):
+        list(runner.run_apart(runner.Source("quikstart"), ["AG"], 1, lambda name, done: None))
+    with pytest.raises(RuntimeError, match=r"(?s)policy 'nobody' failed in its process:.*KeyError: 'nobody'"):
+        list(runner.run_apart(runner.Source(small), ["nobody"], 1, lambda name, done: None))
+
+
+def test_progress_comes_back_and_no_more_processes_run_than_allowed(small: Path) -> None:
+    seen: list[tuple[str, int]] = []
+    most = 0
+
+    def progress(name: str, done: int) -> None:
+        nonlocal most
+        seen.append((name, done))
+        most = max(most, len(multiprocessing.active_children()))
+
+    names = ["AG", "ART-ring", "flexible"]
+    results = dict(runner.run_apart(runner.Source(small), names, 2, progress))
+    assert sorted(results) == sorted(names)
+    assert {name for name, _ in seen} == set(names)
+    assert most <= 2
+
+
+# The rest
+
+
+def test_version() -> None:
+    result = invoke("--version")
+    assert (result.exit_code, result.stdout) == (0, f"simnet {simnet.__version__}\n")
+
+
+@pytest.mark.parametrize("kind", ["", *cli.Kind])
+def test_lists(kind: str) -> None:
+    result = invoke("list", *([kind] if kind else []))
+    assert result.exit_code == 0
+    expected = {
+        "sparsifiers": ["artopk", "topk", "dense"],
+        "topologies": ["star", "wan", "fat_tree"],
+        "scenarios": list(shipped()),
+        "models": ["resnet50", "25,557,032"],
+        "devices": ["v100"],
+        "policies": ["fixed", "flexible", "clairvoyant"],
+        "weather": ["noise", "outages", "profile C1"],
+        "traces": ["digits"],
+    }
+    for name in expected.get(kind, [name for names in expected.values() for name in names]):
+        assert name in result.stdout
+    if kind:
+        assert invoke("list", f"{kind}x").exit_code == 2
+
+
+def test_schema_is_json() -> None:
+    result = invoke("schema")
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["title"] == "simnet scenario"
+
+
+@pytest.mark.parametrize("arguments", [[], ["run"], ["list"], ["schema"]])
+def test_help_shows_an_example(arguments: list[str]) -> None:
+    result = invoke(*arguments, "--help")
+    assert result.exit_code == 0
+    assert "Example: simnet" in result.stdout
+
+
+def test_help_is_quick_and_loads_nothing_heavy() -> None:
+    code = (
+        "import sys, simnet.cli\n"
+        "try: simnet.cli.app(['--help'])\n"
+        "except SystemExit: pass\n"
+        "print([name for name in sys.modules if '.' not in name])\n"
+    )
+    started = time.perf_counter()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    elapsed = time.perf_counter() - started
+    loaded = set(re.findall(r"'(\w+)'", done.stdout.splitlines()[-1]))
+    assert not loaded & {"numpy", "pandas", "pydantic", "networkx", "matplotlib", "scipy", "pint", "ruamel", "simpy"}
+    assert elapsed < 3.0  # 0.15 s where nothing else runs
+
+
+def test_the_quickstart_is_quick(tmp_path: Path) -> None:
+    started = time.perf_counter()
+    done = simnet_process("run", "quickstart", "--out", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "flexible won" in done.stdout
+    assert time.perf_counter() - started < 20  # 4 s where nothing else runs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(shipped()))
+def test_shipped_scenarios_run(name: str, tmp_path: Path) -> None:
+    assert invoke("run", name, "--out", tmp_path, "-q").exit_code == 0
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    seconds = {policy: one["simulated_s"] for policy, one in summary["policies"].items()}
+    fixed = set(seconds) - {"flexible", "clairvoyant"}
+    assert seconds["flexible"] < min(seconds[policy] for policy in fixed)
+    assert summary["policies"]["flexible"]["switch_count"] >= 1
+    if name == "fluctuating_wan":
+        assert seconds["flexible"] < 0.95 * min(seconds[policy] for policy in fixed)
+        assert len(summary["policies"]["clairvoyant"]["choices"]) >= 3
+        assert len(summary["policies"]["flexible"]["choices"]) >= 3
+        assert summary["policies"]["flexible"]["iterations"] >= 200

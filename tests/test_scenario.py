@@ -1,0 +1,893 @@
+"""The scenario file: what it may say, what it comes to, and what is said about a wrong one."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ruamel.yaml import YAML
+
+import topologies
+from simnet import costs, scenario, units
+from simnet.errors import InputError, SimnetError
+from simnet.scenario import Scenario, load, loader, schema
+from simnet.training import density_at, run_policy
+from simnet.weather import profile_state
+
+BASE = """\
+name: small
+seed: 3
+workers: 4
+network:
+  topology:
+    star: {latency: 1 ms, bandwidth: 1 Gbit/s}
+job:
+  parameters: 2000
+  iterations: 4
+  density: 0.01
+  compute: {mean: 10 ms}
+exchanges:
+  AG: {scheme: topk}
+  ART-ring: {scheme: artopk, collective: ring}
+policies:
+  AG: {fixed: AG}
+  flexible: {flexible: {}}
+  clairvoyant: {clairvoyant: }
+output: {report: false}
+"""
+
+SITES = "sites: [a, b], workers_per_site: 2"
+
+
+def from_text(folder: Path, text: str, *overrides: str) -> Scenario:
+    path = folder / "a.yaml"
+    path.write_text(text, encoding="utf-8")
+    return load(path, overrides)
+
+
+def refusal(folder: Path, text: str, *overrides: str) -> str:
+    with pytest.raises(InputError) as refused:
+        from_text(folder, text, *overrides).build()
+    return str(refused.value).replace(str(folder / "a.yaml"), "a.yaml")
+
+
+def weather(*entries: str) -> str:
+    return "network.weather=[" + ", ".join(entries) + "]"
+
+
+def value(run: scenario.Run, src: int, dst: int, t: float, iteration: int = 0) -> tuple[float, float]:
+    latency, bandwidth = run.job.network(iteration).path(src, dst, t)
+    return latency, bandwidth
+
+
+# Reading
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "message"),
+    [
+        ("a: 1\nb: 2\na: 3", 3, "a: is given twice, first on line 1"),
+        ("a:\n  b: {c: 1, c: 2}", 2, "a.b.c: is given twice"),
+        ("a: !!python/object/apply:os.system [true]", 1, "has the tag"),
+        ("a: 1\nb: !secret 2", 2, "has the tag '!secret'"),
+        ("a: &x 1\n<<: {b: 2}", 2, "'<<' is not supported"),
+        ("a: [1, 2", 1, "is not YAML"),
+        ("a: 1\n\tb: 2", 2, "is not YAML"),
+        ("a: 1\n---\nb: 1", 2, "single document"),
+        ("- 1", 1, "must be a mapping"),
+        ("", 1, "must be a mapping"),
+        ("? [1, 2]\n: 3", 1, "as a key"),
+        ("a: &a [*a]", 1, "nested more than"),
+        ("[" * 3000, None, "nested more than"),
+        ("a: " + "[" * 60 + "]" * 60, 1, "nested more than"),
+        ("a: *nobody", 1, "is not YAML"),
+        ("a: !!int twelve", 1, "is not a number"),
+        ("a: " + "9" * 5000, 1, "is not a number"),
+        ("a: \x00", None, "is not YAML"),
+    ],
+)
+def test_what_is_no_plain_yaml_is_refused_with_its_line(text: str, line: int | None, message: str) -> None:
+    with pytest.raises(InputError) as refused:
+        loader.Document(text, "a.yaml")
+    assert message in str(refused.value)
+    assert refused.value.file == "a.yaml"
+    assert refused.value.line == line
+
+
+def test_an_alias_bomb_is_refused_and_a_plain_alias_is_not() -> None:
+    layers = "".join(f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 10)}]\n" for level in range(1, 10))
+    with pytest.raises(InputError, match=r"more than 50,000 values"):
+        loader.Document(f"a0: &a0 [x]\n{layers}", "a.yaml")
+    assert loader.Document("a: &x [1, 2]\nb: *x", "a.yaml").data == {"a": [1, 2], "b": [1, 2]}
+
+
+def test_a_large_file_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text("#" * (loader.MAX_BYTES + 1))
+    with pytest.raises(InputError, match="larger than"):
+        load(path)
+
+
+def test_what_is_no_file_or_no_text_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "latin.yaml").write_bytes(b"name: caf\xe9\n")
+    for path, message in (
+        (tmp_path, "is not a file"),
+        (tmp_path / "no.yaml", "no such file"),
+        (tmp_path / "latin.yaml", "UTF-8"),
+    ):
+        with pytest.raises(InputError, match=message):
+            load(path)
+
+
+@given(st.text(max_size=200))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    with contextlib.suppress(InputError):
+        loader.Document(text, "a.yaml")
+
+
+# What is wrong, where, and how to mend it
+
+
+@pytest.mark.parametrize(
+    ("found", "written", "messages"),
+    [
+        (
+            "bandwidth: 1 Gbit/s",
+            "bandwidth: 1 ms",
+            ["a.yaml:6: network.topology.star.bandwidth", "is not a bandwidth", "25 Gbit/s"],
+        ),
+        ("bandwidth: 1 Gbit/s", "bandwidth: 10", ["no unit", "10 Gbit/s"]),
+        ("bandwidth: 1 Gbit/s", "bandwidth: -1 Gbit/s", ["a.yaml:6", "negative"]),
+        ("bandwidth: 1 Gbit/s", "bandwidth: 0 bit/s", ["a.yaml:6", "must be > 0, got '0 bit/s'"]),
+        ("latency: 1 ms", "latency: 1 mss", ["a.yaml:6", "did you mean 'ms'"]),
+        ("star:", "stra:", ["a.yaml:6: network.topology.stra", "did you mean 'star'"]),
+        ("{latency: 1 ms,", "{", ["a.yaml:6: network.topology.star.latency: is missing"]),
+        (
+            "    star: {latency: 1 ms, bandwidth: 1 Gbit/s}",
+            "    {}",
+            ["a.yaml:5: network.topology: needs one of star, ring"],
+        ),
+        ("workers: 4", "workers: 0", ["a.yaml:3: workers: must be >= 1, got 0"]),
+        ("workers: 4", "workers: four", ["a.yaml:3: workers: must be a whole number, got 'four'"]),
+        ("workers: 4", "workers: true", ["a.yaml:3: workers: must be a whole number, got True"]),
+        ("workers: 4\n", "", ["a.yaml:1: workers: is missing"]),
+        (
+            "workers: 4",
+            "wokers: 4",
+            ["a.yaml:3: wokers: there is no such field; did you mean 'workers'?", "workers: is missing"],
+        ),
+        ("density: 0.01", "density: 0", ["a.yaml:10: job.density: must be > 0, got 0"]),
+        ("density: 0.01", "density: 1.5", ["a.yaml:10: job.density: must be <= 1, got 1.5"]),
+        ("density: 0.01", "density: 150 %", ["a.yaml:10: job.density: must be <= 1, got '150 %'"]),
+        ("density: 0.01", "density: .nan", ["a.yaml:10: job.density"]),
+        ("density: 0.01", "density: much", ["a.yaml:10: job.density", "'10 %'"]),
+        ("density: 0.01", "density: [{iterations: 3, from: 1, to: 0}]", ["a.yaml:10: job.density[0].to: must be > 0"]),
+        ("density: 0.01", "density: [{at: 0.1}, {at: 0.2}]", ["a.yaml:10: job.density[0].iterations: is missing"]),
+        ("density: 0.01", "density: 0.01\n  compression_ratio: 0.01", ["a.yaml:7: job", "got both"]),
+        ("  density: 0.01\n", "", ["a.yaml:7: job", "got neither"]),
+        ("iterations: 4", "iterations: 0", ["a.yaml:9: job.iterations", "got 0"]),
+        ("iterations: 4", "iterations: 2 epochs", ["a.yaml:9: job.iterations", "no job.epoch"]),
+        ("iterations: 4", "iterations: 2 weeks", ["a.yaml:9: job.iterations", "2 epochs"]),
+        ("parameters: 2000", "model: resnet51", ["a.yaml:8: job.model", "did you mean 'resnet50'"]),
+        ("parameters: 2000", "parameters: 2000\n  model: resnet50", ["a.yaml:7: job", "either model or parameters"]),
+        ("parameters: 2000\n", "gradients: {recorded: digts}\n", ["a.yaml:8: job.gradients", "did you mean 'digits'"]),
+        ("parameters: 2000\n", "gradients: {recorded: ./nowhere}\n", ["nowhere", "needed by a.yaml:8: job.gradients"]),
+        ("parameters: 2000", "parameters: 2000\n  device: v10", ["a.yaml:9: job.device", "did you mean 'v100'"]),
+        (
+            "parameters: 2000",
+            "parameters: 2000\n  device: ./v100.yaml",
+            ["v100.yaml: cannot be read", "needed by a.yaml:9: job.device"],
+        ),
+        ("compute: {mean: 10 ms}", "compute: {}", ["a.yaml:11: job.compute.mean: is missing"]),
+        ("compute: {mean: 10 ms}", "compute: {mean: 10 ms, slow: {4: 2}}", ["job.compute.slow.4", "0 to 3"]),
+        ("scheme: topk", "scheme: topq", ["a.yaml:13: exchanges.AG.scheme", "did you mean 'topk'"]),
+        (
+            "scheme: topk",
+            "scheme: topk, algather: ring",
+            ["a.yaml:13: exchanges.AG.algather", "did you mean 'allgather'"],
+        ),
+        ("scheme: topk", "scheme: topk, allgather: rang", ["a.yaml:13: exchanges.AG.allgather", "did you mean 'ring'"]),
+        ("scheme: topk", "scheme: topk, seed: 1", ["a.yaml:13: exchanges.AG.seed"]),
+        ("{scheme: topk}", "topk", ["a.yaml:13: exchanges.AG: must be a mapping with scheme, got 'topk'"]),
+        ("fixed: AG", "fixed: ART-rign", ["a.yaml:16: policies.AG.fixed", "did you mean 'ART-ring'"]),
+        (
+            "flexible: {flexible: {}}",
+            "flexible: {flexible: {among: [AG, ART]}}",
+            ["a.yaml:17: policies.flexible.flexible.among[1]"],
+        ),
+        (
+            "flexible: {flexible: {}}",
+            "flexible: {flxible: {}}",
+            ["a.yaml:17: policies.flexible.flxible", "did you mean 'flexible'"],
+        ),
+        (
+            "flexible: {flexible: {}}",
+            "both: {flexible: {}, fixed: AG}",
+            ["a.yaml:17: policies.both: takes only one", "fixed and flexible"],
+        ),
+        (
+            "flexible: {flexible: {}}",
+            "f: {flexible: {aggregate: wurst}}",
+            ["a.yaml:17", "did you mean 'worst'", "mean, median"],
+        ),
+        (
+            "{scheme: topk}",
+            "{scheme: topk, allgather: ring}",
+            ["a.yaml:17: policies.flexible", "no closed form is known"],
+        ),
+        ("name: small", "name: ../../etc", ["a.yaml:1: name"]),
+        ("seed: 3", "seed: -1", ["a.yaml:2: seed: must be >= 0, got -1"]),
+        ("output: {report: false}", "output: {report: 3}", ["a.yaml:19: output.report: must be true or false, got 3"]),
+        ("output: {report: false}", "memory: 1 MB", ["a.yaml:19: memory: must be at least"]),
+    ],
+)
+def test_a_wrong_scenario_is_refused(tmp_path: Path, found: str, written: str, messages: list[str]) -> None:
+    assert BASE.count(found) == 1
+    refused = refusal(tmp_path, BASE.replace(found, written))
+    for message in messages:
+        assert message in refused, refused
+
+
+@pytest.mark.parametrize(
+    ("entry", "messages"),
+    [
+        ("{links: al, bandwidth: {factor: 1}}", ["network.weather[0].links", "did you mean 'all'"]),
+        ("{links: all}", ["network.weather[0]: needs at least one of bandwidth, latency"]),
+        ("{links: all, bandwidth: {}}", ["network.weather[0].bandwidth: needs at least one of constant"]),
+        ("{links: all, bandwidth: {stepz: {}}}", ["network.weather[0].bandwidth.stepz", "did you mean 'steps'"]),
+        ("{links: all, latency: {mahimahi: {file: a}}}", ["network.weather[0].latency.mahimahi", "no such field"]),
+        ("{links: all, bandwidth: {constant: 3}}", ["network.weather[0].bandwidth.constant", "no unit"]),
+        ("{links: all, bandwidth: {constant: 3 ms}}", ["is not a bandwidth"]),
+        ("{links: all, bandwidth: {factor: -1}}", ["network.weather[0].bandwidth.factor: must be >= 0, got -1"]),
+        ("{links: all, bandwidth: {steps: {at: [0 s], factors: [1, 2]}}}", ["as many values as times, got 2 for 1"]),
+        ("{links: all, bandwidth: {steps: {at: [0 s, 0 s], factors: [1, 2]}}}", ["bandwidth.steps", "ascend"]),
+        ("{links: all, bandwidth: {steps: {at: [1 s], factors: [1]}}}", ["bandwidth.steps", "first time must be 0"]),
+        (
+            "{links: all, bandwidth: {steps: {at: [0 s], factors: [1], values: [1 bps]}}}",
+            ["takes only one of values, factors"],
+        ),
+        ("{links: all, bandwidth: {steps: {at: [0 s]}}}", ["needs one of values, factors"]),
+        ("{links: all, bandwidth: {outages: {up: 3 s}}}", ["takes either up and down, or spans"]),
+        ("{links: all, bandwidth: {diurnal: {amplitude: 2}}}", ["must be <= 1, got 2"]),
+        (
+            "{links: all, trace: {file: no.csv}}",
+            ["no.csv", "there is no such file", "needed by", "network.weather[0].trace"],
+        ),
+        ("{links: all, profile: {name: C3, epoch: 3 s}}", ["network.weather[0].profile", "Allowed: C1,"]),
+        ("{links: all, profile: {name: C3, epoch: 3 iterations}}", ["network.weather[0].profile", "Allowed: C1,"]),
+        ("{links: all, profile: {name: C1, epoch: 3}}", ["network.weather[0].profile.epoch", "no unit"]),
+        ("{links: all, profile: {name: C1}}", ["network.weather[0].profile.epoch: is missing"]),
+        (
+            "{links: all, bandwidth: {constant: 1 bps}}, {links: 'host:1', bandwidth: {constant: 2 bps}}",
+            ["network.weather[1].bandwidth.constant", "network.weather[0].bandwidth.constant does"],
+        ),
+    ],
+)
+def test_wrong_weather_is_refused(tmp_path: Path, entry: str, messages: list[str]) -> None:
+    refused = refusal(tmp_path, BASE, weather(entry))
+    assert "--set network.weather" in refused
+    for message in messages:
+        assert message in refused, refused
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("network.background=[{load: {links: nowhere, rate: 1 Mbit/s}}]", "names no links"),
+        ("network.background=[{flow: {from: 0, to: 9}}]", "there is no host 9; allowed: 0 to 3"),
+        ("network.background=[{flow: {from: 1, to: 1}}]", "another host"),
+        ("network.placement=[0, 1, 2]", "a host for each of the 4 workers, got 3"),
+        ("network.placement=[0, 1, 2, 4]", "network.placement[3]: there is no host 4; allowed: 0 to 3"),
+        ("network.placement=pakced", "did you mean 'packed'"),
+        ("network.jitter={uniform: {low: 2 ms, high: 1 ms}}", "network.jitter.uniform.high"),
+        (
+            "network.topology={star: {hosts: 3, latency: 1 ms, bandwidth: 1 Mbit/s}}",
+            "workers: must be at most 3, the hosts of the topology, got 4",
+        ),
+        ("network.topology={fat_tree: {k: 3, latency: 1 ms, bandwidth: 1 Mbit/s}}", "must be a multiple of 2, got 3"),
+        (
+            f"network.topology={{wan: {{{SITES}, latency: [[0, 0], [0, 0]], bandwidth: [[0, 1 bps], [0, 0]]}}}}",
+            "there is no route from host 2 (site b) to host 0 (site a)",
+        ),
+        (
+            f"network.topology={{wan: {{{SITES}, latency: [[0, 0]], bandwidth: [[0, 1 bps], [0, 0]]}}}}",
+            "matrix of 2 by 2",
+        ),
+        ("network.topology={registered: {name: moebius, latency: 1 ms}}", "there is no topology 'moebius'"),
+    ],
+)
+def test_a_network_that_does_not_fit_is_refused(tmp_path: Path, override: str, message: str) -> None:
+    assert message in refusal(tmp_path, BASE, override)
+
+
+def test_a_schedule_from_host_to_host_needs_a_star(tmp_path: Path) -> None:
+    ring = "network.topology={ring: {latency: 1 ms, bandwidth: 1 Gbit/s}}"
+    refused = refusal(tmp_path, BASE, ring, weather("{links: all, profile: {name: C1, epoch: 1 s}}"))
+    assert "which only a star can have" in refused
+
+
+def test_a_trace_with_nan_is_refused_with_its_own_line(tmp_path: Path) -> None:
+    (tmp_path / "link.csv").write_text("time_s,bandwidth_Mbit_s\n0,80\n60,nan\n")
+    refused = refusal(tmp_path, BASE, weather("{links: all, trace: {file: link.csv}}"))
+    assert "link.csv:3: bandwidth: must be a finite number >= 0, got 'nan'" in refused
+    assert "network.weather[0].trace" in refused
+
+
+def test_a_recorded_trace_has_a_bounded_number_of_workers(tmp_path: Path) -> None:
+    text = BASE.replace("parameters: 2000\n", "gradients: {recorded: digits}\n").replace("workers: 4", "workers: 9")
+    assert "a.yaml:8: job.gradients: trace 'digits' has 8 workers, 9 are asked for" in refusal(tmp_path, text)
+
+
+def test_all_that_is_wrong_is_said_at_once(tmp_path: Path) -> None:
+    text = (
+        BASE.replace("latency: 1 ms", "latency: 1 m")
+        .replace("density: 0.01", "density: 2")
+        .replace("seed: 3", "sed: 3")
+    )
+    lines = refusal(tmp_path, text).splitlines()
+    assert lines[0] == "3 problems"
+    assert [line.split(": ")[0].strip() for line in lines[1:]] == ["a.yaml:2", "a.yaml:6", "a.yaml:10"]
+    text = BASE.replace(": topk", ": topq").replace("fixed: AG", "fixed: AQ").replace("parameters: 2000", "model: x")
+    assert refusal(tmp_path, text).startswith("3 problems")
+
+
+def test_memory_is_refused_with_a_scale_that_fits(tmp_path: Path) -> None:
+    text = BASE.replace("parameters: 2000", "parameters: 100000000000")
+    refused = refusal(tmp_path, text)
+    assert "a.yaml:7: job.scale: 4 workers with 100,000,000,000 entries each need about" in refused
+    enough = int(refused.split("scale: ")[1].split(" ")[0])
+    from_text(tmp_path, text, f"job.scale={enough}", "memory=1 GiB", "job.parameters=100000").build()
+    assert "job.scale" in refusal(tmp_path, text, f"job.scale={enough // 2}")
+
+
+# Overrides
+
+
+def test_overrides_are_yaml_and_are_checked_like_the_file(tmp_path: Path) -> None:
+    found = from_text(
+        tmp_path, BASE, "job.iterations=7", "network.topology.star.latency=3 ms", "job.compute.spread=5 %"
+    )
+    assert found.config.job.iterations == 7
+    assert found.config.job.compute.spread == 0.05
+    assert value(found.build(), 0, 1, 0.0)[0] == pytest.approx(3e-3)
+
+
+def test_overrides_reach_into_lists_and_names_with_dots(tmp_path: Path) -> None:
+    text = BASE.replace("density: 0.01", "density: [{iterations: 2, at: 0.5}, {at: 0.1}]").replace(
+        "AG: {fixed", "A.G 1: {fixed"
+    )
+    found = from_text(tmp_path, text, "job.density.1.at=0.2", "policies.A.G 1.fixed=ART-ring")
+    assert [density_at(found.build().job.density, iteration) for iteration in (0, 2)] == [0.5, 0.2]
+    assert found.config.policies["A.G 1"].fixed == "ART-ring"
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("job.iteratons=5", "--set job.iteratons=5: job.iteratons: there is no such field; did you mean 'iterations'"),
+        ("jb.iterations=5", "jb: there is no such field; did you mean 'job'"),
+        ("job.compute.meen=5 ms", "did you mean 'mean'"),
+        ("job.iterations.x=5", "job.iterations is 4, which has no field 'x'"),
+        ("job.iterations", "field=value"),
+        ("=5", "field=value"),
+        ("job..x=5", "field=value"),
+        ("job.iterations=[5", "is not YAML"),
+        ("job.compute.mean=5", "--set job.compute.mean=5: job.compute.mean: 5 has no unit"),
+        ("job.iterations=!!python/name:os.system x", "has the tag"),
+        (
+            "exchanges.AG.scheme=tpk",
+            "--set exchanges.AG.scheme=tpk: exchanges.AG.scheme",
+        ),
+    ],
+)
+def test_a_wrong_override_is_refused(tmp_path: Path, override: str, message: str) -> None:
+    assert message in refusal(tmp_path, BASE, override)
+
+
+def test_a_position_beyond_a_list_is_refused(tmp_path: Path) -> None:
+    text = BASE.replace("density: 0.01", "density: [{at: 0.5}]")
+    for position in ("1", "x", "-1"):
+        assert "job.density is a list; allowed: a position from 0 to 0" in refusal(
+            tmp_path, text, f"job.density.{position}.at=1"
+        )
+
+
+def test_the_seed_decides_everything_random(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text(BASE)
+    assert load(path).config.seed == 3
+    jobs = [load(path, (), seed).build().job for seed in (3, 4)]
+    assert [job.seed for job in jobs] == [3, 4]
+    assert not np.array_equal(jobs[0].source.gradients(0), jobs[1].source.gradients(0))
+    with pytest.raises(InputError, match="--seed -1: seed"):
+        load(path, (), -1)
+
+
+# What a scenario comes to
+
+
+def test_density_and_compression_ratio_are_the_same(tmp_path: Path) -> None:
+    found = [
+        from_text(tmp_path, BASE.replace("density: 0.01", written)).lock()
+        for written in ("density: 0.01", "compression_ratio: 0.01", "density: 1 %", "compression_ratio: 1%")
+    ]
+    assert len(set(found)) == 1
+    assert "density: 0.01" in found[0]
+
+
+def test_density_may_ramp(tmp_path: Path) -> None:
+    ramps = "density: [{iterations: 3, from: 100 %, to: 0.5}, {iterations: 2, at: 0.2}, {at: 0.1}]"
+    job = from_text(tmp_path, BASE.replace("density: 0.01", ramps)).build().job
+    assert [density_at(job.density, iteration) for iteration in range(7)] == [1.0, 0.75, 0.5, 0.2, 0.2, 0.1, 0.1]
+
+
+def test_epochs_are_counted_in_iterations(tmp_path: Path) -> None:
+    text = BASE.replace("iterations: 4", "iterations: 6 epochs\n  epoch: 5").replace(
+        "density: 0.01", "density: [{iterations: 2 epochs, at: 0.5}, {at: 0.1}]"
+    )
+    job = from_text(tmp_path, text).build().job
+    assert job.iterations == 30
+    assert [density_at(job.density, iteration) for iteration in (9, 10)] == [0.5, 0.1]
+    assert from_text(tmp_path, text, "job.epoch=7").build().job.iterations == 42
+
+
+def test_defaults_come_from_the_model(tmp_path: Path) -> None:
+    text = BASE.replace("parameters: 2000", "model: resnet18\n  scale: 5000\n  overlap: {}").replace(
+        "{mean: 10 ms}", "{}"
+    )
+    job = from_text(tmp_path, text).build().job
+    assert job.compute.mean == 0.015
+    assert job.overlap is not None
+    assert job.overlap.backward == pytest.approx(2 / 3)
+    assert job.source.true_parameters == 11_689_512
+
+
+def test_without_policies_there_is_each_exchange_and_the_bound(tmp_path: Path) -> None:
+    text = BASE[: BASE.index("policies:")]
+    run = from_text(tmp_path, text).build()
+    assert list(run.policies) == ["AG", "ART-ring", "clairvoyant"]
+    assert run.bound == "clairvoyant"
+
+
+def test_a_clairvoyant_among_some_is_no_bound(tmp_path: Path) -> None:
+    assert from_text(tmp_path, BASE).build().bound == "clairvoyant"
+    assert from_text(tmp_path, BASE, "policies.clairvoyant={clairvoyant: {among: [AG]}}").build().bound is None
+
+
+def test_factors_multiply_and_absolute_values_replace(tmp_path: Path) -> None:
+    steps = "steps: {at: [0 s, 10 s], factors: [1, 50 %]}"
+    run = from_text(
+        tmp_path,
+        BASE,
+        weather(
+            f"{{links: all, bandwidth: {{{steps}, factor: 0.5}}, latency: {{factor: 3}}}}",
+            "{links: 'host:0', bandwidth: {constant: 80 Mbit/s}}",
+            "{links: 'host:1', bandwidth: {outages: {spans: [{at: 20 s, lasts: 5 s}]}}}",
+        ),
+    ).build()
+    nominal = 1.25e8
+    assert value(run, 2, 3, 0.0) == pytest.approx((3e-3, nominal * 0.5))
+    assert value(run, 2, 3, 10.0) == pytest.approx((3e-3, nominal * 0.25))
+    assert value(run, 0, 2, 0.0)[1] == pytest.approx(1e7 * 0.5)
+    assert value(run, 1, 2, 19.9)[1] == pytest.approx(nominal * 0.25)
+    assert value(run, 1, 2, 20.0)[1] == 0.0
+    assert value(run, 1, 2, 25.0)[1] == pytest.approx(nominal * 0.25)
+
+
+def test_noise_is_independent_on_each_link_unless_shared(tmp_path: Path) -> None:
+    noise = "bandwidth: {noise: {sigma: 20 %, tau: 10 s}}"
+    for shared, different in (("false", True), ("true", False)):
+        network = (
+            from_text(tmp_path, BASE, weather(f"{{links: all, shared: {shared}, {noise}}}")).build().job.network(0)
+        )
+        found = {network.capacity(link, 5.0)[0] for link in range(len(network.routes.links))}
+        assert (len(found) == 8) is different
+        assert all(0.2 < one / 1.25e8 < 5 for one in found)
+
+
+def test_every_kind_of_signal_and_traffic_builds_and_runs(tmp_path: Path) -> None:
+    (tmp_path / "link.csv").write_text("time_s,bandwidth_Mbit_s,latency_ms\n0,800,1\n60,80,2\n")
+    (tmp_path / "link.down").write_text("".join(f"{1 + tick // 8}\n" for tick in range(800)))
+    text = BASE.replace(
+        "job:",
+        """\
+  placement: random
+  overhead: {send: 5 us, receive: 5 us}
+  jitter: {lognormal: {median: 10 us, sigma: 1}}
+  weather:
+    - {links: "host:0", trace: {file: link.csv, at_end: repeat, period: 2 min}}
+    - {links: "host:1", bandwidth: {mahimahi: {file: link.down}}}
+    - links: all
+      bandwidth:
+        factor: 90 %
+        steps: {at: [0 s, 5 ms], factors: [1, 0.5], period: 10 ms}
+        markov: {factors: [1, 0.5], dwell: [1 s, 1 s]}
+        noise: {sigma: 0.1, tau: 1 s, every: 10 ms}
+        diurnal: {amplitude: 10 %}
+        outages: {up: 1 h, down: 1 ms}
+      latency: {markov: {factors: [1, 2], dwell: [1 s, 1 s], transition: [[0, 1], [1, 0]], start: 0}}
+  background:
+    - load: {links: all, rate: 1 Mbit/s}
+    - flow: {from: 0, to: 1, limit: 10 Mbit/s, when: {busy: 10 ms, idle: 10 ms}}
+    - flow: {from: 2, to: 3, when: {spans: [{at: 0 s, lasts: 1 s}, {at: 2 s, lasts: 1 s}]}}
+    - flow: {from: 1, to: 3}
+job:""",
+    )
+    run = from_text(tmp_path, text).build()
+    result = run_policy(run.job, "AG", run.policies["AG"])
+    assert len(result.iterations) == 4
+    assert (result.iterations["communicate_s"] > 0).all()
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 5, 8, 17])
+def test_any_number_of_workers_runs(tmp_path: Path, workers: int) -> None:
+    run = from_text(tmp_path, BASE, f"workers={workers}").build()
+    for name, policy in run.policies.items():
+        result = run_policy(run.job, name, policy)
+        assert len(result.workers) == 4 * workers
+
+
+def test_a_number_stands_for_a_matrix_of_it(tmp_path: Path) -> None:
+    locks = []
+    for latency in ("40 ms", "[[0, 40 ms], [40 ms, 0]]"):
+        wan = f"network.topology={{wan: {{{SITES}, latency: {latency}, bandwidth: 1 Gbit/s}}}}"
+        locks.append(value(from_text(tmp_path, BASE, wan).build(), 0, 2, 0.0))
+    assert locks[0] == locks[1] == pytest.approx((40.1e-3, 1.25e8))
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "workers=1000000000",
+        "network.topology={star: {hosts: 1000000000, latency: 1 ms, bandwidth: 1 bps}}",
+        "network.topology={fat_tree: {k: 100000, latency: 1 ms, bandwidth: 1 bps}}",
+        "job.parameters=1000000000000",
+        "job.iterations=100000000",
+        "network.weather=[{links: all, bandwidth: {noise: {sigma: 1000, tau: 1 s}}}]",
+        "network.weather=[{links: all, bandwidth: {factor: 1e300}}]",
+        "job.compute.slow={0: 1e300}",
+        "output.timeline=100000",
+    ],
+)
+def test_what_is_too_much_is_refused_at_once(tmp_path: Path, override: str) -> None:
+    assert "--set" in refusal(tmp_path, BASE, override) or "job.scale" in refusal(tmp_path, BASE, override)
+
+
+@pytest.mark.parametrize(
+    "jitter", ["{exponential: {mean: 1 ms}}", "{uniform: {high: 2 ms}}", "{lognormal: {median: 1 ms, sigma: 0.1}}"]
+)
+def test_jitter_has_the_mean_it_was_given(tmp_path: Path, jitter: str) -> None:
+    network = from_text(tmp_path, BASE, f"network.jitter={jitter}").build().job.network(0)
+    assert network.jitter is not None
+    draws = network.jitter(np.random.default_rng(0), 10_000)
+    assert draws.min() >= 0
+    assert draws.mean() == pytest.approx(1e-3, rel=0.05)
+
+
+def test_a_profile_by_time_gives_a_star_the_printed_state_from_host_to_host(tmp_path: Path) -> None:
+    run = from_text(tmp_path, BASE, weather("{links: all, profile: {name: C2, epoch: 2 s}}")).build()
+    for epoch in range(51):
+        state = profile_state("C2", epoch)
+        assert value(run, 0, 1, 2.0 * epoch + 1) == pytest.approx((state.latency, state.bandwidth))
+
+
+def test_a_profile_by_iteration_changes_with_the_epochs_of_the_job(tmp_path: Path) -> None:
+    for override in ("{name: C1, epoch: 3 iterations}", "{name: C1}"):
+        profile = weather(f"{{links: all, profile: {override}}}", "{links: all, bandwidth: {factor: 0.5}}")
+        run = from_text(tmp_path, BASE, profile, "job.epoch=3").build()
+        for iteration in range(153):
+            state = profile_state("C1", iteration // 3)
+            for time in (0.0, 1e4):
+                assert value(run, 0, 1, time, iteration) == pytest.approx((state.latency, state.bandwidth / 2))
+
+
+def test_placements(tmp_path: Path) -> None:
+    tree = "network.topology={tree: {hosts: 9, arity: 3, latency: 1 ms, bandwidth: 1 Gbit/s}}"
+    placed = {
+        how: from_text(tmp_path, BASE, tree, f"network.placement={how}").build().job.placement
+        for how in ("packed", "spread", "random", "[8, 1, 1, 0]")
+    }
+    assert placed["packed"] == [0, 1, 2, 3]
+    assert placed["spread"] == [0, 3, 6, 1]
+    assert placed["[8, 1, 1, 0]"] == [8, 1, 1, 0]
+    random = placed["random"]
+    assert random is not None
+    assert len(set(random)) == 4
+    assert set(random) <= set(range(9))
+
+
+def test_links_between_workers_follow_the_placement(tmp_path: Path) -> None:
+    run = from_text(tmp_path, BASE, "network.placement=[3, 2, 1, 0]").build()
+    assert run.links(0, 1) == ("host:3->switch", "switch->host:2")
+    assert run.links(1, 1) == ()
+
+
+def test_a_topology_of_another_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    built: dict[str, Any] = {}
+
+    def build(name: str, **parameters: Any) -> Any:
+        built.update(parameters, name=name)
+        return topologies.star(4, 1e-3, 1e9)
+
+    monkeypatch.setattr("simnet.scenario.network.topologies.build", build)
+    from_text(
+        tmp_path,
+        BASE,
+        "network.topology={registered: {name: moebius, twists: 3, edge_latency: 2 ms, bandwidth: 8 Mbit/s}}",
+    ).build()
+    assert built == {"name": "moebius", "twists": 3, "edge_latency": 2e-3, "bandwidth": 1e6}
+
+
+# Writing out
+
+
+@pytest.mark.parametrize("name", sorted(scenario.shipped()))
+def test_shipped_scenarios_build_and_their_locks_give_the_same_job(tmp_path: Path, name: str) -> None:
+    found = load(name)
+    assert found.name == name
+    assert found.config.description
+    again = from_text(tmp_path, found.lock())
+    assert again.lock() == found.lock()
+    runs = [one.build() for one in (found, again)]
+    first, second = (run.job for run in runs)
+    assert (first.iterations, first.density, first.compute, first.device) == (
+        second.iterations,
+        second.density,
+        second.compute,
+        second.device,
+    )
+    assert first.placement == second.placement
+    assert list(runs[0].policies) == list(runs[1].policies)
+    assert runs[0].bound == runs[1].bound
+    np.testing.assert_array_equal(first.source.gradients(1), second.source.gradients(1))
+    for (start, network), (again_start, again_network) in zip(first.stages, second.stages, strict=True):
+        assert start == again_start
+        for link in range(len(network.routes.links)):
+            for t in (0.0, 33.3, 1234.5):
+                assert network.capacity(link, t) == again_network.capacity(link, t)
+                assert network.latency(link, t) == again_network.latency(link, t)
+
+
+def test_the_lock_spells_out_defaults_and_overrides(tmp_path: Path) -> None:
+    lock = from_text(tmp_path, BASE, "job.iterations=9").lock()
+    written = YAML(typ="safe", pure=True).load(lock)
+    assert written["job"]["iterations"] == 9
+    assert written["job"]["device"] == "v100"
+    assert written["network"]["topology"]["star"]["hosts"] == 4
+    assert written["exchanges"]["AG"]["allgather"] == "recursive_doubling"
+    assert written["policies"]["flexible"]["flexible"]["among"] == ["AG", "ART-ring"]
+    assert list(written) == [
+        "name",
+        "description",
+        "seed",
+        "workers",
+        "network",
+        "job",
+        "exchanges",
+        "policies",
+        "output",
+        "memory",
+    ]
+
+
+def test_the_lock_names_files_by_their_content(tmp_path: Path) -> None:
+    text = BASE.replace("job:", "  weather: [{links: all, trace: {file: data/link.csv}}]\njob:")
+    locks = []
+    for folder, content in (("one", "0,80"), ("two", "0,80"), ("three", "0,81")):
+        (tmp_path / folder / "data").mkdir(parents=True)
+        (tmp_path / folder / "data" / "link.csv").write_text(f"time_s,bandwidth_Mbit_s\n{content}\n")
+        found = from_text(tmp_path / folder, text)
+        ((name, path),) = found.inputs().items()
+        assert path == tmp_path / folder / "data" / "link.csv"
+        assert name in found.lock()
+        assert str(tmp_path) not in found.lock()
+        locks.append(found.lock())
+    assert locks[0] == locks[1] != locks[2]
+    run_folder = tmp_path / "run"
+    (run_folder / "inputs").mkdir(parents=True)
+    (run_folder / name).write_bytes(path.read_bytes())
+    again = from_text(run_folder, locks[2])
+    assert again.lock() == locks[2]
+    again.build()
+
+
+@given(st.floats(0, 1e12, allow_nan=False), st.sampled_from(["seconds", "size", "rate"]))
+def test_quantities_are_written_so_that_they_read_back_exactly(number: float, kind: str) -> None:
+    annotation, read = {
+        "seconds": (schema.Overhead, units.seconds),
+        "size": (schema.Config, units.size),
+        "rate": (schema.Load, units.bandwidth),
+    }[kind]
+    if kind == "seconds":
+        written = annotation(send=f"{number!r} s").model_dump()["send"]
+    elif kind == "rate":
+        written = annotation(links="all", rate=f"{number!r} B/s").model_dump()["rate"]
+    else:
+        written = schema.Overlap(bucket=f"{number + 1!r} B").model_dump()["bucket"]
+        number += 1
+    assert read(written) == number
+
+
+def test_the_json_schema_describes_the_shipped_scenarios() -> None:
+    found = scenario.json_schema()
+    assert found == json.loads(json.dumps(found))
+    for path in scenario.shipped().values():
+        _check(loader.read(path).data, found, found)
+
+
+def _check(value: Any, part: dict[str, Any], root: dict[str, Any]) -> None:
+    """Check the keywords of JSON Schema that the schema uses."""
+    if "$ref" in part:
+        _check(value, root["$defs"][part["$ref"].rsplit("/", 1)[1]], root)
+        return
+    for choices in (part.get(key) for key in ("anyOf", "oneOf")):
+        if choices:
+            assert any(_fits(value, choice, root) for choice in choices), (value, choices)
+    kinds = part.get("type", [])
+    names = {
+        "object": dict,
+        "array": list,
+        "string": str,
+        "integer": int,
+        "number": (int, float),
+        "boolean": bool,
+        "null": type(None),
+    }
+    if kinds:
+        assert any(isinstance(value, names[kind]) for kind in ([kinds] if isinstance(kinds, str) else kinds)), (
+            value,
+            part,
+        )
+    if "const" in part:
+        assert value == part["const"]
+    if "enum" in part:
+        assert value in part["enum"]
+    if isinstance(value, int | float):
+        assert part.get("minimum", -math.inf) <= value <= part.get("maximum", math.inf)
+    if isinstance(value, dict):
+        assert set(part.get("required", ())) <= set(value)
+        assert part.get("minProperties", 0) <= len(value) <= part.get("maxProperties", math.inf)
+        for key, one in value.items():
+            further = part.get("additionalProperties", True)
+            inside = part.get("properties", {}).get(key, further)
+            assert inside is not False, key
+            if isinstance(inside, dict) and one is not None:
+                _check(one, inside, root)
+    if isinstance(value, list) and "items" in part:
+        for one in value:
+            _check(one, part["items"], root)
+
+
+def _fits(value: Any, part: dict[str, Any], root: dict[str, Any]) -> bool:
+    try:
+        _check(value, part, root)
+    except AssertionError:
+        return False
+    return True
+
+
+def test_a_mistake_in_an_option_does_not_fit_the_json_schema() -> None:
+    found = scenario.json_schema()
+    data = loader.read(scenario.shipped()["quickstart"]).data
+    data["exchanges"]["AG"]["allgather"] = "rang"
+    assert not _fits(data, found, found)
+
+
+# Whatever is in the file
+
+
+_JUNK = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(10**20), 10**20),
+    st.floats(),
+    st.text(max_size=8),
+    st.sampled_from(
+        [
+            "1 ms",
+            "-1 ms",
+            "10 Gbit/s",
+            "1e300 s",
+            "10 %",
+            "-5 %",
+            "all",
+            "C1",
+            "AG",
+            "topk",
+            "dense",
+            "../x",
+            "1e9 epochs",
+        ]
+    ),
+    st.lists(st.integers(), max_size=3),
+    st.dictionaries(st.text(max_size=5), st.integers(), max_size=2),
+)
+
+
+def _paths(value: Any, way: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [way, *(path for key, one in inside for path in _paths(one, (*way, key)))]
+
+
+def _mutated(data: Any, draw: st.DataObject) -> Any:
+    data = copy.deepcopy(data)
+    for _ in range(draw.draw(st.integers(1, 3))):
+        way = draw.draw(st.sampled_from(_paths(data)[1:] or [()]))
+        if not way:
+            return data
+        node = data
+        for key in way[:-1]:
+            node = node[key]
+        how = draw.draw(st.sampled_from(["drop", "junk", "rename"]))
+        if how == "drop" or (how == "rename" and isinstance(node, list)):
+            del node[way[-1]]
+        elif how == "rename":
+            node[draw.draw(st.text(max_size=6))] = node.pop(way[-1])
+        else:
+            node[way[-1]] = draw.draw(_JUNK)
+    return data
+
+
+@pytest.fixture(scope="module")
+def rich(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
+    """A folder, and a scenario with something of everything that is quick to build."""
+    folder = tmp_path_factory.mktemp("mutated")
+    (folder / "link.csv").write_text("time_s,bandwidth_Mbit_s\n0,80\n60,8\n")
+    data = loader.Document(BASE, "a.yaml").data
+    data["network"] |= {
+        "placement": [0, 1, 2, 3],
+        "overhead": {"send": "1 us"},
+        "jitter": {"exponential": {"mean": "1 us"}},
+        "weather": [
+            {"links": "all", "bandwidth": {"steps": {"at": ["0 s", "1 s"], "factors": [1, 0.5], "period": "2 s"}}},
+            {"links": "host:0", "trace": {"file": "link.csv"}},
+            {"links": "host:1", "profile": {"name": "C1", "epoch": "3 iterations"}},
+            {"links": "host:2", "latency": {"noise": {"sigma": 0.1, "tau": "1 s"}}},
+        ],
+        "background": [{"load": {"links": "all", "rate": "1 Mbit/s"}}, {"flow": {"from": 0, "to": 1}}],
+    }
+    data["job"]["density"] = [{"iterations": 2, "from": 1, "to": 0.1}, {"at": 0.1}]
+    data["job"]["overlap"] = {"bucket": "1 MiB"}
+    return folder, data
+
+
+@settings(max_examples=150)
+@given(st.data())
+def test_a_mutated_scenario_is_built_or_refused(rich: tuple[Path, Any], draw: st.DataObject) -> None:
+    folder, data = rich
+    path = folder / "a.yaml"
+    text = json.dumps(_mutated(data, draw), allow_nan=True).replace("NaN", ".nan").replace("Infinity", ".inf")
+    path.write_text(text, encoding="utf-8")
+    message = str(path)
+    try:
+        found = load(path)
+        found.build()
+        found.lock()
+    except SimnetError as error:
+        message = str(error)
+    assert str(path) in message or "link.csv" in message
+
+
+def test_the_policy_of_the_papers_schedules_has_its_shares() -> None:
+    """Fig. 8 of the paper, as the fact sheet inverts it: epochs per collective, at 10 iterations an epoch."""
+    expected = {
+        "flexcomm_c1": {"AG": 26.0, "ART-ring": 13.939, "ART-tree": 11.061},
+        "flexcomm_c2": {"AG": 47.0, "ART-ring": 1.939, "ART-tree": 2.061},
+    }
+    for name, shares in expected.items():
+        job = load(name).build().job
+        chosen = dict.fromkeys(shares, 0)
+        for iteration in range(job.iterations):
+            alpha, bandwidth = job.network(iteration).path(0, 1)
+            density = density_at(job.density, iteration)
+            best = costs.best_collective(alpha, 1 / bandwidth, 4 * job.source.true_parameters, density, 8)
+            chosen[str(best.label)] += 1
+        assert {label: count / 10 for label, count in chosen.items()} == pytest.approx(shares, abs=0.1)
