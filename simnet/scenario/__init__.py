@@ -242,7 +242,7 @@ def find(path: str | Path) -> Path:
         If there is neither.
     """
     file, known = Path(path), shipped()
-    if file.exists() or str(path) not in known:
+    if file.is_file() or str(path) not in known:
         if not file.exists() and len(file.parts) == 1 and not file.suffix:
             raise InputError(
                 f"there is no such file, and no scenario of that name comes with simnet; {nearest(str(path), known)}",

@@ -31,7 +31,7 @@ _READERS = {"time": units.seconds, "bandwidth": units.bandwidth, "latency": unit
 _ALMOST = 1e-6
 _EXAMPLES = {"time": "time_s", "bandwidth": "bandwidth_Mbit_s", "latency": "latency_ms"}
 _EXAMPLE = ",".join(_EXAMPLES.values())
-# In difflib's measure "bandwith" and "latencies" are meant for a quantity, "timestamp" and "late" are names of their own.
+# In difflib's measure "bandwith" and "latencies" are alike enough, "timestamp" and "late" are names of their own.
 _ALIKE = 0.75
 
 
