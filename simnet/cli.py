@@ -188,9 +188,9 @@ def _finished(
     from simnet.scenario.runner import run_apart, run_here
 
     at_once = loaded.at_once(min(jobs or os.cpu_count() or 1, len(built.policies)))
-    if at_once == 1 or (jobs is None and built.effort() < _WORTH_PROCESSES):
+    if at_once == 1 or (jobs is None and sum(map(built.effort, built.policies)) < _WORTH_PROCESSES):
         return run_here(built, progress)
-    longest_first = sorted(built.policies, key=lambda name: -len(built.policies[name].candidates))
+    longest_first = sorted(built.policies, key=built.effort, reverse=True)
     return run_apart(source, longest_first, at_once, progress)
 
 

@@ -214,7 +214,7 @@ def test_no_link_carries_more_than_it_can(name, data):
         for link in network.routes.route(int(src), int(dst)):
             carried[link] += nbytes
     for link, nbytes in carried.items():
-        signal = network._bandwidth[link]
+        signal = network.links._bandwidth[link]
         room = signal * timing.finish if isinstance(signal, float) else signal.integral(0, timing.finish)
         assert nbytes <= room * (1 + 1e-9) + 1e-6
 

@@ -488,7 +488,7 @@ def test_noise_is_independent_on_each_link_unless_shared(tmp_path: Path) -> None
         network = (
             from_text(tmp_path, BASE, weather(f"{{links: all, shared: {shared}, {noise}}}")).build().job.network(0)
         )
-        found = {network.capacity(link, 5.0)[0] for link in range(len(network.routes.links))}
+        found = {network.links.capacity(link, 5.0)[0] for link in range(len(network.routes.links))}
         assert (len(found) == 8) is different
         assert all(0.2 < one / 1.25e8 < 5 for one in found)
 
@@ -652,8 +652,8 @@ def test_shipped_scenarios_build_and_their_locks_give_the_same_job(tmp_path: Pat
         assert start == again_start
         for link in range(len(network.routes.links)):
             for t in (0.0, 33.3, 1234.5):
-                assert network.capacity(link, t) == again_network.capacity(link, t)
-                assert network.latency(link, t) == again_network.latency(link, t)
+                assert network.links.capacity(link, t) == again_network.links.capacity(link, t)
+                assert network.links.latency(link, t) == again_network.links.latency(link, t)
 
 
 def test_the_lock_spells_out_defaults_and_overrides(tmp_path: Path) -> None:

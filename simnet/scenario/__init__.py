@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
@@ -20,9 +19,9 @@ from ruamel.yaml import YAML
 
 import sparsifier_models
 from simnet.errors import InputError, nearest
-from simnet.policies import Policy
+from simnet.policies import Clairvoyant, Policy
 from simnet.scenario import schema
-from simnet.scenario.job import build_job, build_policies, is_file, memory, memory_limit
+from simnet.scenario.job import build_job, build_policies, is_file, memory, memory_limit, try_exchanges
 from simnet.scenario.loader import Document, Findings, read
 from simnet.scenario.messages import problems
 from simnet.scenario.network import build_network
@@ -47,19 +46,23 @@ class Run:
         The clairvoyant policy that takes all exchanges into account, if there is one: regret is measured against it.
     timeline : int
         First iterations whose every message is kept.
+    messages : mapping of str to int
+        Messages of one exchange, by its label.
     """
 
     job: Job
     policies: Mapping[str, Policy]
     bound: str | None
     timeline: int
+    messages: Mapping[str, int]
 
-    def effort(self) -> float:
-        """Return about how many seconds all policies take to simulate, one after the other."""
-        workers, entries = self.job.source.workers, self.job.source.parameters
-        exchanges = sum(len(policy.candidates) for policy in self.policies.values())
-        once = 3e-8 * workers * entries + 1e-4 * math.sqrt(workers) * workers
-        return self.job.iterations * exchanges * once
+    def effort(self, policy: str) -> float:
+        """Return about how many seconds a policy takes to simulate."""
+        entries = 3e-8 * self.job.source.workers * self.job.source.parameters
+        candidates = self.policies[policy].candidates
+        once = [entries + 2e-5 * self.messages[candidate.label] for candidate in candidates]
+        tried = len(candidates) if isinstance(self.policies[policy], Clairvoyant) else 1
+        return self.job.iterations * tried * sum(once) / len(once)
 
     def links(self, src: int, dst: int) -> tuple[str, ...]:
         """Return the names of the links between two workers."""
@@ -118,6 +121,7 @@ class Scenario:
         """
         found = Findings(self.document)
         stages = build_network(self.config, self.folder, found)
+        messages = try_exchanges(self.config, self.folder, found) if stages is not None else {}
         job = build_job(self.config, stages, self.folder, found)
         found.refuse()
         assert job is not None
@@ -127,7 +131,7 @@ class Scenario:
             for name, policy in self.config.policies.items()
             if policy.clairvoyant is not None and set(policy.clairvoyant.among or ()) == everything
         ]
-        return Run(job, build_policies(self.config), next(iter(bounds), None), self.config.output.timeline)
+        return Run(job, build_policies(self.config), next(iter(bounds), None), self.config.output.timeline, messages)
 
     def at_once(self, wanted: int) -> int:
         """Return how many policies may run side by side, at most `wanted`, within the memory allowed."""

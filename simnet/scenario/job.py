@@ -45,12 +45,9 @@ def build_job(config: schema.Config, stages: Stages | None, folder: Path, found:
         Takes what is wrong with it.
     """
     given = config.job
-    device: DeviceProfile | None = None
-    with found.at("job", "device"):
-        device = load_device(folder / given.device if is_file(given.device) else given.device)
+    device = _device(given, folder, found)
     source: GradientSource | None = None
     if stages is not None and _fits(config, found):
-        _try_exchanges(config, device, found)
         with found.at("job", "gradients"):
             source = _source(config, folder)
     if given.compute.mean is None:
@@ -84,6 +81,29 @@ def build_policies(config: schema.Config) -> dict[str, Policy]:
     return {name: _policy(config, one) for name, one in config.policies.items()}
 
 
+def try_exchanges(config: schema.Config, folder: Path, found: Findings) -> dict[str, int]:
+    """Exchange zeros once with each scheme, so that what it refuses is said before the run.
+
+    Returns
+    -------
+    dict of str to int
+        Messages of an exchange, by its label.
+    """
+    device = _device(config.job, folder, found)
+    messages = {}
+    for label, exchange in config.exchanges.items():
+        with found.at("exchanges", label):
+            model = sparsifier_models.create(
+                exchange.scheme, config.workers, _TRIAL_ENTRIES, layers=(_TRIAL_ENTRIES,), **exchange.options
+            )
+            trial = model.exchange(np.zeros((config.workers, _TRIAL_ENTRIES), dtype=np.float32))
+            messages[label] = trial.schedule.n_messages
+            if device is not None:
+                with found.at("job", "device"):
+                    device.seconds(trial.kernels, config.workers)
+    return messages
+
+
 def memory(config: schema.Config) -> float:
     """Return the bytes that the policy with the most candidates takes at most, in a process of its own."""
     candidates = max(len(_labels(policy)) for policy in config.policies.values())
@@ -104,6 +124,12 @@ def is_file(name: str) -> bool:
     return "/" in name or Path(name).suffix in (".yaml", ".yml", ".json")
 
 
+def _device(given: schema.Job, folder: Path, found: Findings) -> DeviceProfile | None:
+    with found.at("job", "device"):
+        return load_device(folder / given.device if is_file(given.device) else given.device)
+    return None
+
+
 def _ramps(given: float | Sequence[schema.Ramp] | None) -> list[Ramp]:
     if given is None or isinstance(given, float | int):
         density = 1.0 if given is None else float(given)
@@ -115,19 +141,6 @@ def _ramps(given: float | Sequence[schema.Ramp] | None) -> list[Ramp]:
         assert end is not None
         ramps.append(Ramp(int(ramp.iterations or 1), start, end))
     return ramps
-
-
-def _try_exchanges(config: schema.Config, device: DeviceProfile | None, found: Findings) -> None:
-    """Exchange zeros once with each scheme, so that what it refuses is said before the run."""
-    for label, exchange in config.exchanges.items():
-        with found.at("exchanges", label):
-            model = sparsifier_models.create(
-                exchange.scheme, config.workers, _TRIAL_ENTRIES, layers=(_TRIAL_ENTRIES,), **exchange.options
-            )
-            kernels = model.exchange(np.zeros((config.workers, _TRIAL_ENTRIES), dtype=np.float32)).kernels
-            if device is not None:
-                with found.at("job", "device"):
-                    device.seconds(kernels, config.workers)
 
 
 def _entries(job: schema.Job) -> int:
