@@ -277,7 +277,7 @@ def test_ctrl_c_ends_the_processes_too(small: Path, tmp_path: Path) -> None:
         text=True,
         start_new_session=True,
     )
-    while not (tmp_path / "out" / "figures").exists():
+    while not (tmp_path / "out" / "figures").exists() and process.poll() is None:
         time.sleep(0.05)
     time.sleep(3)
     os.killpg(process.pid, signal.SIGINT)
@@ -306,9 +306,11 @@ def test_the_end_of_a_process_is_noticed(small: Path) -> None:
     source = runner.Source(small, ["job.iterations=200000"])
 
     def kill() -> None:
-        while not (children := multiprocessing.active_children()):
+        deadline = time.monotonic() + 30
+        while not (children := multiprocessing.active_children()) and time.monotonic() < deadline:
             time.sleep(0.05)
         time.sleep(1.0)
+        assert children
         assert children[0].pid is not None
         os.kill(children[0].pid, signal.SIGKILL)
 
