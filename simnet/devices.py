@@ -45,6 +45,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.errors import InputError, nearest
+from simnet.reading import read_text
 
 _LARGEST_FILE = 1_000_000
 _ANY = "*"
@@ -216,26 +217,12 @@ def load_device(name_or_path: str | Path) -> DeviceProfile:
     """
     path = Path(name_or_path)
     if isinstance(name_or_path, Path) or path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
-        return _profile(_read(path), str(path))
+        return _profile(read_text(path, _LARGEST_FILE), str(path))
     shipped = files("simnet") / "data" / "devices" / f"{path}.yaml"
     if str(path) not in device_names():
         known = nearest(str(path), device_names())
         raise ValueError(f"there is no device profile {str(path)!r} (nor a .yaml file): {known}")
     return _profile(shipped.read_text(encoding="utf-8"), f"{path}.yaml")
-
-
-def _read(path: Path) -> str:
-    try:
-        with path.open("rb") as file:
-            content = file.read(_LARGEST_FILE + 1)
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", file=str(path)) from None
-    if len(content) > _LARGEST_FILE:
-        raise InputError(f"is no device profile: larger than {_LARGEST_FILE} bytes", file=str(path))
-    try:
-        return content.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(f"is not UTF-8 text: {error.reason} at byte {error.start}", file=str(path)) from None
 
 
 def _profile(text: str, file: str) -> DeviceProfile:

@@ -184,7 +184,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         (
             "parameters: 2000",
             "parameters: 2000\n  device: ./v100.yaml",
-            ["v100.yaml: cannot be read", "needed by a.yaml:9: job.device"],
+            ["v100.yaml: there is no such file", "needed by a.yaml:9: job.device"],
         ),
         ("compute: {mean: 10 ms}", "compute: {}", ["a.yaml:11: job.compute.mean: is missing"]),
         ("compute: {mean: 10 ms}", "compute: {mean: 10 ms, slow: {4: 2}}", ["job.compute.slow.4", "0 to 3"]),

@@ -267,11 +267,11 @@ class TestBadTraces:
 
     def test_descriptions_that_are_no_text(self, folder):
         (folder / "trace.json").write_bytes(b"\xff\xfe\x00")
-        assert "Invalid JSON" in refusal(recorded, folder)
+        assert "is not UTF-8 text" in refusal(recorded, folder)
 
     def test_missing_files(self, folder, tmp_path):
         assert "nowhere" in refusal(recorded, tmp_path / "nowhere")
-        assert "cannot be read" in refusal(recorded, str(tmp_path / "nowhere"))
+        assert "there is no such file" in refusal(recorded, str(tmp_path / "nowhere"))
         (folder / "000003.safetensors").unlink()
         assert "000003.safetensors: cannot be read: No such file" in refusal(recorded, folder)
         (folder / "000003.safetensors").mkdir()

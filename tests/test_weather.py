@@ -776,7 +776,7 @@ def test_files_that_cannot_be_read(tmp_path, monkeypatch):
     with pytest.raises(InputError, match=r":4: has more than 2 rows"):
         trace_csv(path)
     monkeypatch.setattr("simnet.weather.files.MAX_BYTES", 10)
-    with pytest.raises(InputError, match="at most 10 are read"):
+    with pytest.raises(InputError, match="larger than 10 bytes"):
         trace_csv(path)
 
 

@@ -17,6 +17,7 @@ from ruamel.yaml.error import MarkedYAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from simnet.errors import InputError
+from simnet.reading import read_text
 
 MAX_BYTES = 256 * 2**10
 """The largest scenario file that is read."""
@@ -189,21 +190,7 @@ def read(path: str | Path) -> Document:
     InputError
         If it cannot be read, is too large, or is not one YAML mapping of plain values.
     """
-    file, name = Path(path), str(path)
-    if not file.is_file():
-        raise InputError("is not a file" if file.exists() else "there is no such file", file=name)
-    try:
-        with file.open("rb") as opened:
-            content = opened.read(MAX_BYTES + 1)
-        if len(content) > MAX_BYTES:
-            raise InputError(f"is larger than {MAX_BYTES:,} bytes, the most that a scenario may have", file=name)
-        return Document(content.decode("utf-8-sig"), name)
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", file=name) from None
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"is not UTF-8 text: byte {error.start} is 0x{error.object[error.start]:02x}", file=name
-        ) from None
+    return Document(read_text(Path(path), MAX_BYTES), str(path))
 
 
 def dotted(loc: Sequence[str | int]) -> str:

@@ -9,6 +9,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from simnet.errors import InputError, nearest
+from simnet.reading import read_text
 
 SHIPPED = Path(__file__).parents[1] / "data" / "traces"
 """Where the traces that come with simnet lie, each in a folder of its name."""
@@ -33,13 +34,7 @@ def read_description(kind: type[D], path: Path) -> D:
     InputError
         If the file cannot be read or is too large, or a field is missing, unknown or wrong.
     """
-    try:
-        with path.open("rb") as file:
-            content = file.read(_LARGEST_FILE + 1)
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", file=str(path)) from None
-    if len(content) > _LARGEST_FILE:
-        raise InputError(f"is no description: larger than {_LARGEST_FILE} bytes", file=str(path))
+    content = read_text(path, _LARGEST_FILE)
     try:
         return kind.model_validate_json(content)
     except ValidationError as error:

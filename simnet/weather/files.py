@@ -19,6 +19,7 @@ import numpy as np
 from simnet import units
 from simnet.checks import positive
 from simnet.errors import InputError, nearest
+from simnet.reading import read_text
 from simnet.weather.signal import Signal, Weather, steps
 
 MAX_BYTES = 64 * 2**20
@@ -319,22 +320,8 @@ def _opportunities(path: str | Path) -> np.ndarray[tuple[int], np.dtype[np.int64
 
 
 def _read(path: str | Path) -> str:
-    """Return the text of a trace file, after looking at its size."""
-    file, shown = Path(path), str(path)
-    if not file.is_file():
-        raise InputError("is not a file" if file.exists() else "there is no such file", file=shown)
-    try:
-        size = file.stat().st_size
-        if size > MAX_BYTES:
-            raise InputError(f"has {size:,} bytes; at most {MAX_BYTES:,} are read", file=shown)
-        with file.open("rb") as opened:
-            text = opened.read(size).decode("utf-8-sig")
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", file=shown) from None
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"is not UTF-8 text: byte {error.start} is 0x{error.object[error.start]:02x}", file=shown
-        ) from None
+    """Return the text of a trace file, which must not be empty."""
+    text = read_text(Path(path), MAX_BYTES)
     if not text.strip():
-        raise InputError("is empty", file=shown)
+        raise InputError("is empty", file=str(path))
     return text
