@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
@@ -72,7 +73,9 @@ def _explained(command: Callable[P, R]) -> Callable[P, R]:
         try:
             return command(*arguments, **options)
         except SimnetError as error:
-            typer.echo(f"error: {error}", err=True)
+            # What a file says must not steer the terminal.
+            shown = "".join(one if one.isprintable() or one == "\n" else repr(one)[1:-1] for one in str(error))
+            typer.echo(f"error: {shown}", err=True)
             raise typer.Exit(2) from None
         except KeyboardInterrupt:
             typer.echo("interrupted", err=True)
@@ -141,7 +144,9 @@ def run(
     if not results:
         typer.echo("interrupted before any policy was done; nothing was written", err=True)
         raise typer.Exit(130)
-    _write(folder, loaded, built, {name: results[name] for name in built.policies if name in results}, missing, quiet)
+    with _sheltered():
+        done_in_order = {name: results[name] for name in built.policies if name in results}
+        _write(folder, loaded, built, done_in_order, missing, quiet)
     if interrupted:
         typer.echo(f"interrupted: {', '.join(missing)} not done, as the file {INCOMPLETE} says", err=True)
         raise typer.Exit(130)
@@ -192,6 +197,16 @@ def _finished(
         return run_here(built, progress)
     longest_first = sorted(built.policies, key=built.effort, reverse=True)
     return run_apart(source, longest_first, at_once, progress)
+
+
+@contextmanager
+def _sheltered() -> Iterator[None]:
+    """Do not let Ctrl-C lose results that are being written, which takes a second or two."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
@@ -252,6 +267,7 @@ def _write(
         bound=built.bound,
         links=built.links,
         report=loaded.config.output.report,
+        missing=missing,
     )
     if not missing:
         mark.unlink(missing_ok=True)

@@ -22,7 +22,7 @@ import importlib.metadata
 import json
 import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
@@ -53,13 +53,14 @@ def write_run(
     links: LinkNames | None = None,
     timeline_events: int = 50_000,
     report: bool = True,
+    missing: Sequence[str] = (),
 ) -> Summary:
     """Write everything that a run leaves behind into its folder.
 
     Parameters
     ----------
     folder : path
-        The run folder; made when it is not there. Files of the same names are replaced, others stay.
+        The run folder; made when it is not there. What an earlier run wrote is replaced, other files stay.
     results : mapping of policy name to PolicyResult
         In the order in which the policies stand in the scenario.
     scenario : str
@@ -77,7 +78,9 @@ def write_run(
     timeline_events : int
         The timeline has no more events than this.
     report : bool
-        Whether to draw the figures and write the report.
+        Whether to draw the figures and write the report; else those of an earlier run go.
+    missing : sequence of str
+        Policies of the scenario that were interrupted before they were done; the summary and the report name them.
 
     Returns
     -------
@@ -100,12 +103,17 @@ def write_run(
         seed=seed,
         versions=versions(),
         bound=bound,
+        missing=missing,
     )
     iterations = _joined(results, lambda result: result.iterations)
     files = {"scenario.lock.yaml": lock}
     if report:
         # Drawn before anything is written: a failure leaves an older run as it was.
         files |= _report(summary, iterations, scenario_lock, command)
+    else:
+        for old in (folder / "report.html", *(folder / "figures").glob("*")):
+            if old.suffix in (".html", ".png", ".svg"):
+                old.unlink(missing_ok=True)
     for name, content in files.items():
         with atomic_write(folder / name) as stream:
             stream.write(content)

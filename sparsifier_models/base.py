@@ -164,14 +164,6 @@ class Sparsifier(ABC):
         self.density = density
         self.options = option_values(self.option_type, options)
         self.layers = named_layers(self.options.layers, self.parameters)
-        released = self.options.wire == "released"
-        index_bytes = float(self.options.index_bytes or (8 if released else 4))
-        self.wire = Wire(
-            value_bytes=self.options.scale * float(self.options.value_bytes or 4),
-            index_bytes=self.options.scale * index_bytes,
-            count_bytes=index_bytes,
-            released=released,
-        )
         self.iteration = 0
         self._residual: Values | None = None
 
@@ -199,7 +191,29 @@ class Sparsifier(ABC):
     @property
     def k(self) -> int:
         """Entries a worker is to select."""
-        return self._entries(self.parameters)
+        return self._k_at(1.0)
+
+    def _k_at(self, scale: float) -> int:
+        """Entries to select of a gradient that is `scale` times as long."""
+        return self._entries(max(1, round(self.parameters * scale)))
+
+    @property
+    def wire(self) -> Wire:
+        """What an entry takes on the wire, at the density and the scale in force.
+
+        A selected entry stands for as many as the whole model has for each: k there over k here, so that rounding k on
+        a sample does not change the bytes.
+        """
+        options, weight = self.options, 1.0
+        if options.scale != 1.0:
+            weight = self._k_at(options.scale) / self.k if self.k else options.scale
+        index_bytes = float(options.index_bytes or (8 if options.wire == "released" else 4))
+        return Wire(
+            value_bytes=weight * float(options.value_bytes or 4),
+            index_bytes=weight * index_bytes,
+            count_bytes=index_bytes,
+            released=options.wire == "released",
+        )
 
     def _entries(self, size: int) -> int:
         """Entries to select out of `size`: ceil(c n), or max(1, floor(c n)) as the released code has it."""

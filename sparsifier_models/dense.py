@@ -56,10 +56,8 @@ class Dense(Sparsifier):
     options: DenseOptions
     keeps_residual = False
 
-    @property
-    def k(self) -> int:
-        """Entries a worker is to send: all."""
-        return self.parameters
+    def _k_at(self, scale: float) -> int:
+        return max(1, round(self.parameters * scale))
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
         return Exchange(

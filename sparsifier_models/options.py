@@ -38,8 +38,8 @@ class Options:
         for others they make an error name the layer.
     scale : float
         Entries of the model that each entry stands for, > 0: the logic runs on a sample of the gradient, while the
-        bytes of values and indices, and the entries that kernels go through, count so many times. Messages of fixed
-        size, such as a norm or a count, do not.
+        bytes of values and indices, and the entries that kernels go through, count for all of it. Messages of fixed
+        size, such as a norm or a count, do not grow.
 
     Examples
     --------

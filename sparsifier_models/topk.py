@@ -88,10 +88,8 @@ class LayerwiseTopk(Gathered):
             raise ValueError("layers must be given: their sizes, in the order of the gradient")
         self._starts = np.cumsum([0, *(size for _, size in self.layers)]).tolist()
 
-    @property
-    def k(self) -> int:
-        """Entries a worker is to select, over all layers."""
-        return sum(self._entries(size) for _, size in self.layers)
+    def _k_at(self, scale: float) -> int:
+        return sum(self._entries(max(1, round(size * scale))) for _, size in self.layers)
 
     def _select(self, values: Values, worker: int) -> Indices:
         chosen = [

@@ -396,7 +396,10 @@ def _elapsed(frame: pd.DataFrame) -> Floats:
 
 
 def _line(axes: Axes, x: Floats, y: Floats, *, band: bool = True, **look: Any) -> None:
-    """Draw a line; a long one thinned to the means of equal stretches, with a band from least to greatest."""
+    """Draw a line; a long one thinned to equal stretches, with a band from least to greatest.
+
+    A stretch shows its mean; of steps its first value, since their mean may be a value that never was.
+    """
     step: Literal["post"] | None = "post" if look.get("drawstyle") == "steps-post" else None
     if len(x) > 2 * _BINS:
         starts = np.unique(np.searchsorted(x, np.linspace(x[0], x[-1], _BINS, endpoint=False)))
@@ -405,7 +408,7 @@ def _line(axes: Axes, x: Floats, y: Floats, *, band: bool = True, **look: Any) -
             axes.fill_between(x[starts], low, high, step=step, color=look["color"], alpha=0.14, linewidth=0)
         lengths = np.diff(np.append(starts, len(x)))
         x = x[starts] if step else np.add.reduceat(x, starts) / lengths
-        y = np.add.reduceat(y, starts) / lengths
+        y = y[starts] if step else np.add.reduceat(y, starts) / lengths
     alone = len(x) == 1
     axes.plot(x, y, marker="o" if alone else None, clip_on=not alone, **look)
 

@@ -8,7 +8,7 @@ significant digits, so that the last bits, which differ between machines, do not
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TypedDict
 
 import numpy as np
@@ -23,7 +23,7 @@ PHASES = ("compute", "select", "communicate", "wait")
 MAX_SWITCHES = 50
 """Changes of choice that the summary lists per policy; all of them are counted."""
 
-_DIGITS = 9
+_DIGITS = 12
 # 10**22 is the largest power of ten that a float holds exactly.
 _EXACT_POWER = 22
 # A change smaller than this is not offered as what a switch coincided with.
@@ -92,11 +92,12 @@ class Summary(TypedDict):
     versions: dict[str, str]
     bound: str | None
     winner: Winner | None
+    missing: list[str]
     policies: dict[str, PolicySummary]
 
 
 def significant(values: ArrayLike) -> NDArray[np.float64]:
-    """Round to nine significant digits, and not below 1e-22.
+    """Round to twelve significant digits, and not below 1e-22.
 
     Parameters
     ----------
@@ -106,12 +107,12 @@ def significant(values: ArrayLike) -> NDArray[np.float64]:
     Returns
     -------
     ndarray of float64
-        The floats nearest to the rounded decimals, so that they print with at most nine digits.
+        The floats nearest to the rounded decimals, so that they print with at most twelve digits.
 
     Examples
     --------
-    >>> significant([0.1 + 0.2, 123456789.87, 0.0]).tolist()
-    [0.3, 123456790.0, 0.0]
+    >>> significant([0.1 + 0.2, 123456789012.87, 0.0]).tolist()
+    [0.3, 123456789013.0, 0.0]
     """
     given = np.asarray(values, dtype=np.float64)
     finite = np.isfinite(given) & (given != 0)
@@ -131,6 +132,7 @@ def summarize(
     seed: int,
     versions: Mapping[str, str],
     bound: str | None = "clairvoyant",
+    missing: Sequence[str] = (),
 ) -> Summary:
     """Condense the iterations of several policies, run on the same network, into a summary.
 
@@ -147,6 +149,8 @@ def summarize(
         Packages whose versions the result may depend on.
     bound : str, optional
         The policy that bounds the others and takes no part in the contest; none where it did not run.
+    missing : sequence of str
+        Policies of the scenario that were interrupted before they were done.
 
     Raises
     ------
@@ -182,6 +186,7 @@ def summarize(
         "seed": seed,
         "versions": dict(versions),
         "bound": bound,
+        "missing": list(missing),
         "winner": _winner({name: one["simulated_s"] for name, one in policies.items() if name != bound}),
         "policies": policies,
     }
@@ -189,6 +194,12 @@ def summarize(
 
 def sentence(summary: Summary) -> str:
     """Say who won, by how much over the runner-up, and when the winner changed its choice."""
+    if summary["missing"]:
+        return f"Incomplete, without {', '.join(summary['missing'])}: {_outcome(summary)}"
+    return _outcome(summary)
+
+
+def _outcome(summary: Summary) -> str:
     winner, policies = summary["winner"], summary["policies"]
     if winner is None:
         name, one = next(iter(policies.items()))
@@ -262,7 +273,7 @@ def _policy(frame: pd.DataFrame) -> PolicySummary:
     return {
         "iterations": len(frame),
         "simulated_s": _rounded(start[-1] + duration[-1] - start[0]),
-        "bytes_sent_B": round(math.fsum(frame["bytes_sent_B"])),
+        "bytes_sent_B": int(frame["bytes_sent_B"].round().sum()),
         "breakdown_s": {phase: _rounded(math.fsum(frame[f"{phase}_s"])) for phase in PHASES},
         "regret": None,
         "choices": {str(labels[index]): int(counts[index]) for index in order},

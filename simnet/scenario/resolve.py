@@ -191,6 +191,8 @@ def _policies(
         among = list(exchanges) if part.among is None else part.among
         for position, label in enumerate(among):
             loc = ("policies", name, kind, "among", position)
+            if label in among[:position]:
+                found.add(loc, f"{label!r} stands here twice")
             if _check_label(label, loc, exchanges, found) and kind == "flexible" and label in sound:
                 with found.at(*loc):
                     closed_form(candidate(label, exchanges[label]))

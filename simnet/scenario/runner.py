@@ -7,6 +7,7 @@ come back over a pipe; the end of a process without a result is noticed at once.
 from __future__ import annotations
 
 import multiprocessing
+import multiprocessing.resource_tracker as resource_tracker
 import signal
 import time
 import traceback
@@ -126,6 +127,8 @@ def _start(context: BaseContext, source: Source, policy: str) -> tuple[Connectio
     process: BaseProcess = context.Process(  # type: ignore[attr-defined]
         target=_work, args=(sender, source, policy), name=f"simnet {policy}", daemon=True
     )
+    # The tracker that goes with the first process would let interrupts through again: start it before.
+    resource_tracker.ensure_running()
     with _interrupts_held_back():
         process.start()
     # With the only other copy of the sender in the process, its end closes the pipe.
