@@ -103,7 +103,9 @@ def density_at(ramps: Sequence[Ramp], iteration: int) -> float:
     for ramp in ramps:
         if iteration < ramp.iterations:
             share = iteration / (ramp.iterations - 1) if ramp.iterations > 1 else 1.0
-            return ramp.start + share * (ramp.end - ramp.start)
+            low, high = sorted((ramp.start, ramp.end))
+            # Rounding must not carry it past an end, least of all past 1.
+            return min(max(ramp.start + share * (ramp.end - ramp.start), low), high)
         iteration -= ramp.iterations
     return ramps[-1].end
 
