@@ -143,7 +143,6 @@ class Execution:
         self._delays: list[float] | None = delays.tolist() if delays.size else None
         self._left: dict[int, list[int]] = {}
         self._inside = [n_ranks] * len(self._rounds)
-        self._routes: dict[tuple[int, int], tuple[int, ...]] = {}
         self._running = n_ranks
         self._at = [-1] * n_ranks
         self._state = [_State.OUTSIDE] * n_ranks
@@ -243,7 +242,7 @@ class Execution:
         """Start a rank's messages of its round; return whether it is done with the round already."""
         self._state[rank] = _State.IN_ROUND
         index = self._at[rank]
-        plan = self._plans[index]
+        plan, routes = self._plans[index], self._clock.links.routes
         for position in plan.sends.get(rank, ()):
             dst = plan.dst[position]
             self._account(dst, now)
@@ -253,7 +252,8 @@ class Execution:
             if self._times is not None:
                 self._times[0, message] = now
             delay = self._delays[message] if self._delays is not None else 0.0
-            self._clock.send(self, (index, position), self._route(rank, dst), plan.nbytes[position], delay, now)
+            route = routes.route(self._hosts[rank], self._hosts[dst])
+            self._clock.send(self, (index, position), route, plan.nbytes[position], delay, now)
         return not self._undelivered(index)[rank]
 
     def _leave_schedule(self, rank: int, now: float) -> None:
@@ -284,13 +284,6 @@ class Execution:
         if left is None:
             left = self._left[index] = list(self._plans[index].degree)
         return left
-
-    def _route(self, src: int, dst: int) -> tuple[int, ...]:
-        route = self._routes.get((src, dst))
-        if route is None:
-            route = self._clock.links.routes.route(self._hosts[src], self._hosts[dst])
-            self._routes[src, dst] = route
-        return route
 
     def _timing(self) -> Timing:
         messages = None

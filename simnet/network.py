@@ -117,7 +117,7 @@ class Network:
         """
         if not 0 <= nbytes < math.inf:
             raise ValueError(f"nbytes must be >= 0 and finite, got {nbytes}")
-        delay = float(self._delays(self._transfers, 1)[0]) if self.jitter is not None else 0.0
+        delay = 0.0 if self.jitter is None else float(_drawn(self.jitter, self._transfers, 1)[0])
         single = _Transfer(self.env.event(), src, dst)
         clock = self._own_clock()
         clock.send(single, (0, 0), self.routes.route(src, dst), float(nbytes), delay, clock.now())
@@ -196,15 +196,6 @@ class Network:
         assert isinstance(timing, Timing)
         return timing
 
-    def _delays(self, draws: np.random.Generator, count: int) -> Floats:
-        """Return the extra latency [s] of each of `count` messages; nothing at all without jitter."""
-        if self.jitter is None:
-            return np.zeros(0)
-        delays = np.asarray(self.jitter(draws, count), dtype=np.float64)
-        if delays.shape != (count,) or not (np.isfinite(delays) & (delays >= 0)).all():
-            raise ValueError(f"jitter must draw {count} finite latencies >= 0, got {delays!r}")
-        return delays
-
     def _clock_of(self, env: simpy.Environment) -> Clock:
         return Clock(self.links, env, self.send_overhead, self.receive_overhead)
 
@@ -232,14 +223,24 @@ class Network:
                 f"{n_ranks} ranks need hosts within 0..{self.routes.n_hosts - 1}, the placement has "
                 f"{hosts.min()}..{hosts.max()}"
             )
-        n_messages = sum(schedule.n_messages for schedule, _ in parts)
-        delays = self._delays(stream(self.seed, "jitter", *name), n_messages)
+        delays = np.zeros(0)
+        if self.jitter is not None:
+            n_messages = sum(schedule.n_messages for schedule, _ in parts)
+            delays = _drawn(self.jitter, stream(self.seed, "jitter", *name), n_messages)
         accounted = start if accounted_from is None else _moments(accounted_from, n_ranks, "accounted_from")
         gated = [(schedule, _moments(ready, n_ranks, "ready")) for schedule, ready in parts]
         run = Execution(clock, gated, hosts.tolist(), start, np.maximum(start, accounted), delays, messages)
         run.begin()
         clock.arm()
         return run.done
+
+
+def _drawn(jitter: Jitter, draws: np.random.Generator, count: int) -> Floats:
+    """Return the extra latency [s] of each of `count` messages."""
+    delays = np.asarray(jitter(draws, count), dtype=np.float64)
+    if delays.shape != (count,) or not (np.isfinite(delays) & (delays >= 0)).all():
+        raise ValueError(f"jitter must draw {count} finite latencies >= 0, got {delays!r}")
+    return delays
 
 
 def _moments(times: float | ArrayLike, n_ranks: int, name: str) -> Floats:

@@ -360,14 +360,16 @@ class _Models:
     ) -> _Step:
         """Exchange the gradients of an iteration with each of the shortlist, and keep what the fastest did."""
         gradients = self._job.source.gradients(iteration)
-        before = None if self._in_force is None else [model.residual for model in self._in_force]
+        in_force = self._in_force
+        switches = in_force is not None and any(self._models[one.label] is not in_force for one in shortlist)
+        before = [model.residual for model in in_force] if in_force is not None and switches else None
         best: _Step | None = None
         for candidate in shortlist:
             models = self._models[candidate.label]
             exchanges = []
             for index, (bucket, model) in enumerate(zip(self._buckets, models, strict=True)):
                 model.density, model.iteration = density, iteration
-                if before is not None:
+                if before is not None and models is not in_force:
                     model.residual = before[index]
                 exchanges.append(model.exchange(gradients[:, bucket.entries]))
             step = self._time(candidate, exchanges, iteration, now, compute, placement, messages)
