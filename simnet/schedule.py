@@ -214,6 +214,18 @@ class Schedule:
             _map(self.rounds, lambda one: Round(one.src, one.dst, one.nbytes * factor, one.compute, one.phase)),
         )
 
+    def in_phase(self, phase: str) -> Schedule:
+        """Return the schedule with all of its rounds in one `phase`, such as the call that they are the messages of.
+
+        Examples
+        --------
+        >>> Schedule(2, [Round([0], [1], 8)]).in_phase("indices").rounds
+        (Round(1 messages, 8 bytes, phase='indices'),)
+        """
+        return Schedule(
+            self.n_ranks, _map(self.rounds, lambda one: Round(one.src, one.dst, one.nbytes, one.compute, phase))
+        )
+
     def embed(self, ranks: Sequence[int] | Ranks, n_ranks: int) -> Schedule:
         """Return the schedule as part of a larger one: rank r becomes ``ranks[r]`` of `n_ranks`.
 

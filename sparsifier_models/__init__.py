@@ -36,6 +36,9 @@ SCHEMES: dict[str, type[Sparsifier]] = {one.name: one for one in (Dense, Randomk
 """The schemes of this package, by name."""
 
 
+_IGNORED = str.maketrans("", "", "-_ ")
+
+
 def names() -> list[str]:
     """Return the names that `create` knows: the schemes of this package and those registered by others, sorted.
 
@@ -50,6 +53,8 @@ def names() -> list[str]:
 def scheme(name: str) -> type[Sparsifier]:
     """Return the class of the scheme `name`; one of this package stays with it whatever others register.
 
+    Case, hyphens, underscores and blanks do not matter for those of this package.
+
     Raises
     ------
     ValueError
@@ -59,9 +64,12 @@ def scheme(name: str) -> type[Sparsifier]:
     --------
     >>> scheme("artopk").option_type(selection="var").collective
     'ring'
+    >>> scheme("AR-Topk") is scheme("artopk")
+    True
     """
-    if name in SCHEMES:
-        return SCHEMES[name]
+    plain = name.lower().translate(_IGNORED)
+    if plain in SCHEMES:
+        return SCHEMES[plain]
     found = _registered().select(name=name)
     if not found:
         raise ValueError(f"there is no sparsifier {name!r}: {nearest(name, names())}")

@@ -21,7 +21,7 @@ from simnet.checks import is_number, whole
 from simnet.devices import Kernel
 from simnet.schedule import Schedule
 from sparsifier_models.options import Options, named_layers, option_values
-from sparsifier_models.selection import Values, entries_kept, squared_norms
+from sparsifier_models.selection import Values, entries_kept, kth_magnitude, squared_norms
 
 Floats: TypeAlias = NDArray[np.float64]
 Stats: TypeAlias = dict[str, float | Floats]
@@ -32,6 +32,14 @@ def _checked_density(value: float) -> float:
     if not is_number(value) or not 0 < value <= 1:
         raise ValueError(f"density must be > 0 and <= 1, got {value!r}")
     return float(value)
+
+
+def _threshold_error(threshold: float | Floats, exact: Floats) -> Stats:
+    """Compare the thresholds in force with the exact ones."""
+    ratio = np.full(exact.shape, np.inf)
+    np.divide(threshold, exact, out=ratio, where=exact > 0)
+    ratio[(exact == 0) & (np.broadcast_to(threshold, exact.shape) == 0)] = 1.0
+    return {"threshold_exact": exact, "threshold_error": ratio - 1}
 
 
 def _frozen(array: Values) -> Values:
@@ -92,16 +100,27 @@ class Exchange:
         Statistics; a scheme may add to them.
 
         ==================  =================================================================================
-        ``density``         actual density, entries of U over n
+        ``density``         actual density d', entries of U over n
+        ``density_error``   |d' - d|, d being the density asked for (a definition of ours)
         ``update_density``  entries of the update other than zero, over n
+        ``worker_density``  (P,) entries that each worker selected, over n
         ``build_up``        entries of U over k: 1 if all workers send the same entries (or none), P if no two do
+        ``duplicates``      entries selected by all workers together, less those of U
+        ``imbalance``       P times the most entries a worker selected, over those of all workers: what padding to
+                            the longest costs; 1 if nothing was selected
         ``gain``            compression gain: mean of ||g_c||^2 over mean of ||g_e||^2; 1 if all is zero
         ``worker_gain``     (P,) the same ratio for each worker
         ``sent_norm``       (P,) ||g_c||
         ``residual_norm``   (P,) norm of what the worker kept
         ``global_error``    mean of ``residual_norm``
-        ``threshold``       (P,) smallest magnitude a worker selected, inf if none; schemes with a
-                            broadcaster: one number, that of the entries it selected
+        ``bytes_sent``      (P,) bytes each worker sends; ``bytes_received`` likewise
+        ``entries``         (P,) entries that each worker's kernels went through, launch by launch
+        ``threshold``       (P,) smallest magnitude a worker selected, inf if none, or, in schemes that search for
+                            a threshold, the one they found; schemes with a broadcaster: one number, that of the
+                            entries it selected
+        ``threshold_exact``  (P,) the k-th largest magnitude of g_e; schemes that search for a threshold
+        ``threshold_error``  (P,) ``threshold`` over ``threshold_exact``, less 1; inf where only the latter is 0
+        ``lost``            norm of what of the sum of all g_e is neither applied nor kept; schemes that lose mass
         ``broadcaster``     the worker whose indices all others take; schemes that have one
         ``criterion``       (P,) what the broadcaster was chosen by; AR-Topk with VAR
         ==================  =================================================================================
@@ -138,6 +157,10 @@ class Sparsifier(ABC):
         Its options, with defaults.
     keeps_residual : bool
         Whether anything can stay behind in an exchange.
+    searches_threshold : bool
+        Whether entries are selected by a threshold that need not be the k-th magnitude.
+    rounds_down : bool
+        Whether k is floor(c n), one at least, in every mode.
     options : Options
         The options in force.
     wire : Wire
@@ -157,6 +180,8 @@ class Sparsifier(ABC):
     paper: ClassVar[str]
     option_type: ClassVar[type[Options]] = Options
     keeps_residual: ClassVar[bool] = True
+    searches_threshold: ClassVar[bool] = False
+    rounds_down: ClassVar[bool] = False
 
     def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
         self.workers = whole(workers, "workers", 1)
@@ -216,10 +241,15 @@ class Sparsifier(ABC):
         )
 
     def _entries(self, size: int) -> int:
-        """Entries to select out of `size`: ceil(c n), or max(1, floor(c n)) as the released code has it."""
-        if self.options.compat == "released":
+        """Entries to select out of `size`: ceil(c n), or max(1, floor(c n)) as released codes have it."""
+        if self.rounds_down or self.options.compat == "released":
             return max(1, math.floor(self.density * size))
         return entries_kept(self.density, size)
+
+    @property
+    def conserves(self) -> bool:
+        """Whether error feedback keeps all that is not applied; else ``lost`` says how much is neither."""
+        return True
 
     @property
     def residual(self) -> Values:
@@ -275,6 +305,10 @@ class Sparsifier(ABC):
             for worker in np.flatnonzero(~np.isfinite(given)).tolist():
                 raise ValueError(f"gradient of {self._place(fresh, worker, corrected)}")
             own = self._own_state()
+            total = None if self.conserves else corrected.sum(axis=0, dtype=np.float64)
+            exact = np.zeros(0)
+            if self.searches_threshold:
+                exact = np.array([kth_magnitude(row, self.k) if self.k else np.inf for row in corrected])
             try:
                 exchange = self._communicate(corrected, fresh)
                 if not np.isfinite(exchange.update).all():
@@ -287,6 +321,13 @@ class Sparsifier(ABC):
         exchange.kernels = tuple(one.scaled(self.options.scale) for one in exchange.kernels)
         keeps = self.keeps_residual and self.options.error_feedback
         kept = squared_norms(corrected) if keeps else np.zeros(self.workers)
+        if exact.size:
+            exchange.stats |= _threshold_error(exchange.stats["threshold"], exact)
+        if total is not None and self.options.error_feedback:
+            total -= exchange.update.astype(np.float64) * self.workers
+            for row in corrected:
+                total -= row
+            exchange.stats["lost"] = float(np.sqrt(np.dot(total, total)))
         exchange.stats |= self._statistics(exchange, given, kept)
         self._residual = _frozen(corrected) if keeps else None
         self.iteration += 1
@@ -312,15 +353,26 @@ class Sparsifier(ABC):
     def _statistics(self, exchange: Exchange, given: Floats, kept: Floats) -> Stats:
         """Statistics that all schemes have, from the sums of squares before and after."""
         residual_norm = np.sqrt(kept)
+        density, selected = exchange.union / self.parameters, int(exchange.selected.sum())
+        entries = np.zeros(self.workers)
+        for kernel in exchange.kernels:
+            entries += kernel.launches * np.asarray(kernel.entries, dtype=np.float64)
         return {
-            "density": exchange.union / self.parameters,
+            "density": density,
+            "density_error": abs(density - self.density),
             "update_density": float(np.count_nonzero(exchange.update)) / self.parameters,
+            "worker_density": exchange.selected / self.parameters,
             "build_up": exchange.union / self.k if self.k else 1.0,
+            "duplicates": float(selected - exchange.union),
+            "imbalance": self.workers * int(exchange.selected.max()) / selected if selected else 1.0,
             "gain": float(exchange.sent.sum() / given.sum()) if given.any() else 1.0,
             "worker_gain": np.divide(exchange.sent, given, out=np.ones(self.workers), where=given > 0),
             "sent_norm": np.sqrt(exchange.sent),
             "residual_norm": residual_norm,
             "global_error": float(residual_norm.mean()),
+            "bytes_sent": exchange.schedule.bytes_sent(),
+            "bytes_received": exchange.schedule.bytes_received(),
+            "entries": entries,
         }
 
     def save(self) -> State:

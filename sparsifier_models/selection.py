@@ -68,6 +68,56 @@ def top_k(values: Values, k: int) -> Indices:
     return found
 
 
+def kth_magnitude(values: Values, k: int) -> float:
+    """Return the `k`-th largest magnitude.
+
+    Parameters
+    ----------
+    values : ndarray of float32, shape (n,)
+    k : int
+        In 1 .. n.
+
+    Raises
+    ------
+    ValueError
+        If `k` lies elsewhere.
+
+    Examples
+    --------
+    >>> kth_magnitude(np.array([3, -5, 1, 3, 4], dtype=np.float32), 2)
+    4.0
+    """
+    n = values.size
+    if not 1 <= k <= n:
+        raise ValueError(f"k must be in 1..{n}, got {k}")
+    return float(np.partition(np.abs(values), n - k)[n - k])
+
+
+def above(values: Values, threshold: float, *, strict: bool = True) -> Indices:
+    """Return where magnitudes exceed the threshold, in ascending order.
+
+    Parameters
+    ----------
+    values : ndarray of float32, shape (n,)
+    threshold : float
+        Compared in float32, as codes on a device do.
+    strict : bool
+        Whether an entry as large as the threshold stays out.
+
+    Returns
+    -------
+    ndarray of int64
+
+    Examples
+    --------
+    >>> values = np.array([3, -5, 1, 3, 4], dtype=np.float32)
+    >>> above(values, 3), above(values, 3, strict=False)
+    (array([1, 4]), array([0, 1, 3, 4]))
+    """
+    compare = np.greater if strict else np.greater_equal
+    return np.flatnonzero(compare(np.abs(values), np.float32(threshold)))
+
+
 def squared_norm(values: Values) -> float:
     """Return the sum of squares, added up in double precision; NaN or Inf if an entry is.
 
