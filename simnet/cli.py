@@ -1,4 +1,4 @@
-"""The command line: ``simnet run``, ``simnet list``, ``simnet schema``.
+"""The command line: ``simnet run``, ``simnet compare``, ``simnet list``, ``simnet schema``.
 
 Everything heavy is imported by the command that needs it, so that ``simnet --help`` answers at once.
 """
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Annotated, ParamSpec, TypeVar
 import typer
 
 import simnet
-from simnet.errors import SimnetError
+from simnet.errors import InputError, SimnetError
 
 if TYPE_CHECKING:
     from simnet.scenario import Run, Scenario
@@ -134,7 +134,7 @@ def run(
     results: dict[str, PolicyResult] = {}
     interrupted = False
     try:
-        with _progress(built, quiet) as progress:
+        with _progress(list(built.policies), built.job.iterations, quiet) as progress:
             # One by one: what is done when Ctrl-C comes is kept.
             for done in _finished(Source(scenario, set_ or (), seed), loaded, built, jobs, progress):
                 results.update([done])
@@ -148,6 +148,89 @@ def run(
         done_in_order = {name: results[name] for name in built.policies if name in results}
         _write(folder, loaded, built, done_in_order, missing, quiet)
     if interrupted:
+        typer.echo(f"interrupted: {', '.join(missing)} not done, as the file {INCOMPLETE} says", err=True)
+        raise typer.Exit(130)
+
+
+@app.command(epilog="Example: simnet compare --schemes topk,oktopk,spardl --workers 2,4,8 --density 0.01")
+@_explained
+def compare(
+    scenario: Annotated[
+        str, typer.Argument(help="A YAML file, or the name of a scenario that comes with simnet.")
+    ] = "compare",
+    schemes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B|all", help="Schemes with their default options, in place of the exchanges of the scenario."
+        ),
+    ] = None,
+    workers: Annotated[
+        str | None, typer.Option(metavar="2,4,8", help="Numbers of workers; default: that of the scenario.")
+    ] = None,
+    density: Annotated[
+        str | None, typer.Option(metavar="0.01|1%", help="Density in place of that of the scenario.")
+    ] = None,
+    skip: Annotated[
+        int | None, typer.Option(min=0, help="First iterations that do not count; default: half of them.")
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="FIELD=VALUE", help="Set a field, as job.iterations=50; may be repeated."),
+    ] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed in place of that of the scenario.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the results; default: runs/compare-NAME. Files of an earlier run are replaced."),
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Exchanges at a time; default: one per processor. Never alters results.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar and no table.")] = False,
+) -> None:
+    """Compare schemes on one trace and network: time to select and to communicate, volume, density, build-up."""
+    from simnet import comparison
+    from simnet.results import prepare_folder
+    from simnet.scenario import load
+
+    counts = _counts(workers, "--workers")
+    names = [] if schemes is None else [name.strip() for name in schemes.split(",")]
+    found = comparison.sources(scenario, counts, names, density, set_ or (), seed)
+    runs = {count: (source, load(source.path, source.overrides, source.seed)) for count, source in found.items()}
+    built = {count: loaded.build() for count, (_, loaded) in runs.items()}
+    largest = runs[max(runs)][1]
+    iterations = next(iter(built.values())).job.iterations
+    skipped = iterations // 2 if skip is None else skip
+    if skipped >= iterations:
+        raise InputError(f"must be less than the {iterations} iterations, got {skipped}", file="--skip")
+    folder = Path("runs") / f"compare-{largest.name}" if out is None else out
+    prepare_folder(folder)
+    rows: dict[tuple[int, str], dict[str, str | float]] = {}
+    wanted = [(count, name) for count, run in built.items() for name in run.policies]
+    try:
+        with _progress([f"{name} {count}" for count, name in wanted], iterations, quiet) as progress:
+            for count, (source, loaded) in runs.items():
+
+                def of_count(name: str, done: int, count: int = count) -> None:
+                    progress(f"{name} {count}", done)
+
+                for name, result in _finished(source, loaded, built[count], jobs, of_count):
+                    rows[count, name] = comparison.row(count, name, result, skipped)
+    except KeyboardInterrupt:
+        if not rows:
+            raise
+    missing = [f"{name} with {count} workers" for count, name in wanted if (count, name) not in rows]
+    with _sheltered():
+        _mark(folder, [f"{name} with {count} workers" for count, name in rows], missing)
+        table = comparison.write(folder, [rows[one] for one in wanted if one in rows], largest)
+    if not quiet:
+        from rich.console import Console
+
+        from simnet.report.comparison import comparison_table
+        from simnet.report.console import print_wide
+
+        print_wide(comparison_table(table, largest.name), Console())
+        typer.echo(f"Results: {folder / 'compare.csv'}, {folder / 'figures' / 'compare.png'}")
+    if missing:
         typer.echo(f"interrupted: {', '.join(missing)} not done, as the file {INCOMPLETE} says", err=True)
         raise typer.Exit(130)
 
@@ -209,29 +292,50 @@ def _sheltered() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
+def _counts(text: str | None, option: str) -> list[int]:
+    """Read whole numbers >= 1, separated by commas."""
+    counts = []
+    for word in text.split(",") if text is not None else ():
+        if not (word.strip().isascii() and word.strip().isdigit() and 1 <= int(word) <= 10**6):
+            raise InputError(f"must be whole numbers >= 1 such as 2,4,8, got {text!r}", file=option)
+        counts.append(int(word))
+    return list(dict.fromkeys(counts))
+
+
 @contextmanager
-def _progress(built: Run, quiet: bool) -> Iterator[Progress]:
-    """Show how many iterations of all policies are done, and how long the rest will take."""
+def _progress(names: Sequence[str], iterations: int, quiet: bool) -> Iterator[Progress]:
+    """Show how many iterations of all runs are done, and how long the rest will take."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-    done = dict.fromkeys(built.policies, 0)
+    done = dict.fromkeys(names, 0)
     console = Console(stderr=True)
     columns = (
-        TextColumn(f"{len(done)} policies"),
+        TextColumn(f"{len(done)} runs"),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("iterations, left:"),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
-        task = bar.add_task("", total=built.job.iterations * len(done))
+        task = bar.add_task("", total=iterations * len(done))
 
         def progress(name: str, iterations: int) -> None:
             done[name] = iterations
             bar.update(task, completed=sum(done.values()))
 
         yield progress
+
+
+def _mark(folder: Path, done: Sequence[str], missing: Sequence[str]) -> None:
+    """Leave a file that says what is missing, or take it away if nothing is."""
+    from simnet.results import atomic_write
+
+    if not missing:
+        (folder / INCOMPLETE).unlink(missing_ok=True)
+        return
+    with atomic_write(folder / INCOMPLETE) as stream:
+        stream.write(f"done: {', '.join(done)}\nmissing: {', '.join(missing)}\n".encode())
 
 
 def _write(
@@ -248,10 +352,8 @@ def _write(
     from simnet.report.console import show
     from simnet.results import atomic_write, write_run
 
-    mark = folder / INCOMPLETE
     if missing:
-        with atomic_write(mark) as stream:
-            stream.write(f"done: {', '.join(results)}\nmissing: {', '.join(missing)}\n".encode())
+        _mark(folder, list(results), missing)
     for name, path in loaded.inputs().items():
         copy = folder / name
         if not copy.exists():
@@ -269,8 +371,7 @@ def _write(
         report=loaded.config.output.report,
         missing=missing,
     )
-    if not missing:
-        mark.unlink(missing_ok=True)
+    _mark(folder, list(results), missing)
     if not quiet:
         show(summary, Console())
         page = "report.html" if loaded.config.output.report else "summary.json"

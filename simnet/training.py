@@ -455,6 +455,7 @@ class _Record:
                 "choice": step.candidate.label,
                 "density": at.density,
                 "selected": float(np.mean(sum(exchange.selected for exchange in step.exchanges))),
+                **_statistics(step.exchanges),
                 "latency_s": at.latency,
                 "bandwidth_Bps": at.bandwidth,
             }
@@ -505,6 +506,26 @@ class _Record:
             messages=pd.concat(messages, ignore_index=True) if messages else pd.DataFrame(columns=list(_MESSAGES)),
             spans=spans,
         )
+
+
+def _statistics(exchanges: Sequence[Exchange]) -> dict[str, float]:
+    """Return the statistics of an iteration over all its buckets; see `sparsifier_models.Exchange`."""
+
+    def squares(name: str) -> Floats:
+        return np.asarray(sum(np.square(exchange.stats[name]) for exchange in exchanges))
+
+    union = sum(exchange.union for exchange in exchanges)
+    entries = sum(exchange.update.size for exchange in exchanges)
+    selected = np.asarray(sum(exchange.selected for exchange in exchanges))
+    target = sum(exchange.union / exchange.stats["build_up"] for exchange in exchanges if exchange.union)
+    given = float(squares("given_norm").sum())
+    return {
+        "actual_density": union / entries,
+        "build_up": float(union / target) if union else 1.0,
+        "imbalance": float(selected.size * selected.max() / selected.sum()) if selected.any() else 1.0,
+        "gain": float(squares("sent_norm").sum()) / given if given else 1.0,
+        "global_error": float(np.sqrt(squares("residual_norm")).mean()),
+    }
 
 
 _SPLIT = ("compute_s", "select_s", "communicate_s", "wait_s", "bytes_sent_B", "bytes_received_B")

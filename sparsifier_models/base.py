@@ -110,6 +110,7 @@ class Exchange:
                             the longest costs; 1 if nothing was selected
         ``gain``            compression gain: mean of ||g_c||^2 over mean of ||g_e||^2; 1 if all is zero
         ``worker_gain``     (P,) the same ratio for each worker
+        ``given_norm``      (P,) ||g_e||
         ``sent_norm``       (P,) ||g_c||
         ``residual_norm``   (P,) norm of what the worker kept
         ``global_error``    mean of ``residual_norm``
@@ -367,6 +368,7 @@ class Sparsifier(ABC):
             "imbalance": self.workers * int(exchange.selected.max()) / selected if selected else 1.0,
             "gain": float(exchange.sent.sum() / given.sum()) if given.any() else 1.0,
             "worker_gain": np.divide(exchange.sent, given, out=np.ones(self.workers), where=given > 0),
+            "given_norm": np.sqrt(given),
             "sent_norm": np.sqrt(exchange.sent),
             "residual_norm": residual_norm,
             "global_error": float(residual_norm.mean()),

@@ -27,9 +27,15 @@ def show(summary: Summary, console: Console) -> None:
         width = console.measure(table, options=console.options.update(width=10_000)).maximum
         if width <= console.width or not console.is_terminal:
             break
+    print_wide(table, console)
+    console.print(Text(sentence(summary), style="bold"), soft_wrap=not console.is_terminal)
+
+
+def print_wide(table: Table, console: Console) -> None:
+    """Print a table as wide as it needs to be; a narrow terminal wraps its lines."""
+    width = console.measure(table, options=console.options.update(width=10_000)).maximum
     lines = console.render(table, console.options.update(width=max(width, console.width)))
     console.print(Segments(lines), crop=False, soft_wrap=True)
-    console.print(Text(sentence(summary), style="bold"), soft_wrap=not console.is_terminal)
 
 
 def summary_table(summary: Summary, leave_out: tuple[str, ...] = ()) -> Table:

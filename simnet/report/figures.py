@@ -7,14 +7,9 @@ before they are drawn: a line is the mean over a stretch of iterations, its band
 
 from __future__ import annotations
 
-import io
-import math
-import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any, Literal, NamedTuple, TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal, TypeAlias
 
-import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.artist import Artist
@@ -22,59 +17,21 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
+from simnet.report.drawing import BITS, COLOURS, HOURS, PHASE_COLOURS, SECONDS, Plot, plot, scale, style, unit
 from simnet.report.summary import PHASES
 from simnet.units import format_seconds
 
 Floats: TypeAlias = NDArray[np.float64]
 
-# Okabe and Ito's colours, which the colour-blind can tell apart, without black and yellow.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7A5230", "#8C8C8C")
 _BOUND_COLOUR = "#111111"
-_PHASE_COLOURS = {"compute": "#4D5A66", "select": "#E69F00", "communicate": "#56A3D9", "wait": "#D8DCE0"}
 _WEATHER_COLOUR = "#5B6B7A"
-_STYLE: dict[Any, Any] = {
-    "axes.axisbelow": True,
-    "axes.edgecolor": "#8A8F94",
-    "axes.grid": True,
-    "axes.labelcolor": "#333333",
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "axes.titlelocation": "left",
-    "figure.dpi": 130,
-    "figure.facecolor": "white",
-    "font.size": 9.5,
-    "grid.color": "#E6E8EA",
-    "grid.linewidth": 0.8,
-    "legend.frameon": False,
-    "lines.linewidth": 1.6,
-    "lines.solid_capstyle": "round",
-    "svg.hashsalt": "simnet",
-    "text.parse_math": False,
-    "xtick.color": "#555555",
-    "ytick.color": "#555555",
-}
-_SECONDS = (("s", 1.0), ("ms", 1e-3), ("\u00b5s", 1e-6))
-_HOURS = (("h", 3600.0), ("min", 60.0), *_SECONDS)
-_BITS = (("Tbit/s", 1.25e11), ("Gbit/s", 1.25e8), ("Mbit/s", 1.25e5), ("kbit/s", 125.0), ("bit/s", 0.125))
 _BINS = 250
-# Iteration times further apart than this are drawn on a logarithmic axis.
-_WIDE = 12.0
 # Policies this many times slower than the fastest may leave the picture, so that they do not flatten the others.
 _FAR = 2.0
 _LONGEST_NAME = 28
-
-
-class Plot(NamedTuple):
-    """A figure as it goes into the run folder and the report."""
-
-    name: str
-    title: str
-    explanation: str
-    png: bytes
-    svg: bytes
 
 
 def render(iterations: pd.DataFrame, bound: str | None = None) -> list[Plot]:
@@ -95,8 +52,7 @@ def render(iterations: pd.DataFrame, bound: str | None = None) -> list[Plot]:
     plots = []
     for draw, title, explanation in _FIGURES:
         figure = draw(iterations, bound)
-        _settle(figure)
-        plots.append(Plot(draw.__name__, title, explanation, _saved(figure, "png"), _saved(figure, "svg")))
+        plots.append(plot(draw.__name__, title, explanation, figure))
     return plots
 
 
@@ -106,22 +62,22 @@ def iteration_time(iterations: pd.DataFrame, bound: str | None = None) -> Figure
     The axis is simulated time; or the iteration, where the network is the same for every policy at an iteration and so
     moves with the iterations.
     """
-    with _style():
+    with style():
         figure = Figure(figsize=(9.2, 6.0), layout="constrained")
         top, middle, bottom = figure.subplots(3, 1, sharex=True, height_ratios=(3.4, 1, 1))
         looks, frames = _looks(iterations, bound), _by_policy(iterations)
         position, label = _axis(iterations)
         last = _horizon(frames, position)
         shown = iterations[position(iterations) <= last]
-        name, factor = _unit(shown["iteration_s"].max(), _SECONDS)
+        name, factor = unit(shown["iteration_s"].max(), SECONDS)
         for policy, frame in _by_policy(shown).items():
             x, y = position(frame), frame["iteration_s"].to_numpy() / factor
             _line(top, x, y, band=policy != bound, **looks[policy])
         top.set_ylabel(f"iteration time [{name}]")
-        _scale(top, shown["iteration_s"].to_numpy() / factor)
+        scale(top.yaxis, shown["iteration_s"].to_numpy() / factor)
         _note(top, [policy for policy, frame in frames.items() if _end(frame, position) > last], frames)
-        _weather(middle, shown, position, last, "bandwidth_Bps", "bandwidth", _BITS)
-        _weather(bottom, shown, position, last, "latency_s", "latency", _SECONDS)
+        _weather(middle, shown, position, last, "bandwidth_Bps", "bandwidth", BITS)
+        _weather(bottom, shown, position, last, "latency_s", "latency", SECONDS)
         bottom.set_xlabel(label)
         bottom.xaxis.set_major_locator(MaxNLocator(9, integer=label == "iteration"))
         bottom.set_xlim(float(position(shown).min()), last)
@@ -136,20 +92,20 @@ def cumulative_time(iterations: pd.DataFrame, bound: str | None = None) -> Figur
 
     The reference is the bound or, where it did not run, the fastest policy.
     """
-    with _style():
+    with style():
         figure = Figure(figsize=(9.2, 3.6), layout="constrained")
         left, right = figure.subplots(1, 2)
         looks, frames = _looks(iterations, bound), _by_policy(iterations)
         ends = {policy: _elapsed(frame) for policy, frame in frames.items()}
         ranking = sorted(ends, key=lambda policy: (float(ends[policy][-1]), policy != bound))
         reference = bound if bound in ends else ranking[0]
-        name, factor = _unit(max(float(end[-1]) for end in ends.values()), _HOURS)
+        name, factor = unit(max(float(end[-1]) for end in ends.values()), HOURS)
         behind = {policy: end - ends[reference] for policy, end in ends.items()}
         near = [lag for policy, lag in behind.items() if ends[policy][-1] <= _FAR * ends[ranking[0]][-1]]
         least, most = min(float(lag.min()) for lag in near), max(float(lag.max()) for lag in near)
         if most <= 0:
             most = max(float(lag.max()) for lag in behind.values())
-        lag_name, lag_factor = _unit(max(most, -least), _HOURS)
+        lag_name, lag_factor = unit(max(most, -least), HOURS)
         drawn = np.unique(np.linspace(0, len(ends[reference]) - 1, 2 * _BINS).astype(np.intp))
         for policy, end in ends.items():
             left.plot(drawn + 1, end[drawn] / factor, **looks[policy])
@@ -176,16 +132,16 @@ def breakdown(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
     totals = iterations.groupby("policy", sort=False)[[f"{phase}_s" for phase in PHASES]].sum()
     ends = totals.sum(axis=1)
     order = sorted(ends.index, key=lambda policy: (float(ends[policy]), policy != bound))
-    with _style():
+    with style():
         figure = Figure(figsize=(9.2, 1.2 + 0.42 * len(order)), layout="constrained")
         axes = figure.subplots()
-        name, factor = _unit(float(ends.max()), _HOURS)
+        name, factor = unit(float(ends.max()), HOURS)
         rows = np.arange(len(order))
         start = np.zeros(len(order))
         for phase in PHASES:
             width = totals.loc[order, f"{phase}_s"].to_numpy(dtype=np.float64) / factor
             axes.barh(
-                rows, width, left=start, height=0.62, color=_PHASE_COLOURS[phase], edgecolor="white", linewidth=0.6
+                rows, width, left=start, height=0.62, color=PHASE_COLOURS[phase], edgecolor="white", linewidth=0.6
             )
             start = start + width
         for row, policy in enumerate(order):
@@ -200,7 +156,7 @@ def breakdown(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
         axes.set_xlabel(f"simulated time [{name}], mean over workers")
         axes.margins(x=0.12)
         axes.set_xlim(left=0)
-        handles = [Patch(color=_PHASE_COLOURS[phase], label=phase) for phase in PHASES]
+        handles = [Patch(color=PHASE_COLOURS[phase], label=phase) for phase in PHASES]
         _legend_above(figure, handles)
     return figure
 
@@ -214,7 +170,7 @@ def choices(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
     changing = {policy: frame for policy, frame in frames.items() if frame["choice"].nunique() > 1} or frames
     labels = list(dict.fromkeys(iterations["choice"]))
     colours = _choice_colours(frames, labels, _looks(iterations, bound))
-    with _style():
+    with style():
         figure = Figure(figsize=(9.2, 3.0 + 0.5 * len(changing)), layout="constrained")
         strips, middle, bottom = figure.subplots(3, 1, sharex=True, height_ratios=(0.5 * len(changing), 0.8, 0.8))
         position, label = _axis(iterations)
@@ -228,8 +184,8 @@ def choices(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
         strips.grid(visible=False, axis="y")
         strips.tick_params(axis="y", length=0)
         strips.spines["left"].set_visible(False)
-        _weather(middle, shown, position, last, "bandwidth_Bps", "bandwidth", _BITS)
-        _weather(bottom, shown, position, last, "latency_s", "latency", _SECONDS)
+        _weather(middle, shown, position, last, "bandwidth_Bps", "bandwidth", BITS)
+        _weather(bottom, shown, position, last, "latency_s", "latency", SECONDS)
         bottom.set_xlabel(label)
         bottom.xaxis.set_major_locator(MaxNLocator(9, integer=label == "iteration"))
         bottom.set_xlim(float(position(shown).min()), last)
@@ -268,37 +224,6 @@ _FIGURES: tuple[tuple[Callable[[pd.DataFrame, str | None], Figure], str, str], .
 )
 
 
-@contextmanager
-def _style() -> Iterator[None]:
-    """Draw in the house style, whatever the user's own; names are text, not mathematics."""
-    with mpl.rc_context(), warnings.catch_warnings():
-        mpl.rcdefaults()
-        mpl.rcParams.update(_STYLE)
-        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
-        yield
-
-
-def _settle(figure: Figure) -> None:
-    """Lay the figure out for good, on round coordinates.
-
-    The solver under matplotlib's layout goes by addresses in memory; its last bits differ from run to run.
-    """
-    with _style():
-        figure.draw_without_rendering()
-        figure.set_layout_engine("none")
-        for axes in figure.axes:
-            left, bottom, width, height = (round(value, 5) for value in axes.get_position().bounds)
-            axes.set_position((left, bottom, width, height))
-
-
-def _saved(figure: Figure, kind: str) -> bytes:
-    buffer = io.BytesIO()
-    metadata = {"Software": None} if kind == "png" else {"Date": None, "Creator": None}
-    with _style():
-        figure.savefig(buffer, format=kind, metadata=metadata)
-    return buffer.getvalue()
-
-
 def _by_policy(iterations: pd.DataFrame) -> dict[str, pd.DataFrame]:
     return {str(policy): frame for policy, frame in iterations.groupby("policy", sort=False)}
 
@@ -311,8 +236,8 @@ def _looks(iterations: pd.DataFrame, bound: str | None) -> dict[str, dict[str, A
             looks[policy] = {"color": _BOUND_COLOUR, "linestyle": (0, (3, 2)), "linewidth": 1.1, "zorder": 4}
             continue
         number = len(looks) - (bound in looks)
-        style = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)))[number // len(_COLOURS) % 3]
-        looks[policy] = {"color": _COLOURS[number % len(_COLOURS)], "linestyle": style, "zorder": 3}
+        style = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)))[number // len(COLOURS) % 3]
+        looks[policy] = {"color": COLOURS[number % len(COLOURS)], "linestyle": style, "zorder": 3}
     return looks
 
 
@@ -325,7 +250,7 @@ def _choice_colours(
         kept = set(frame["choice"])
         if len(kept) == 1 and looks[policy]["color"] != _BOUND_COLOUR:
             colours.setdefault(kept.pop(), looks[policy]["color"])
-    free = [colour for colour in _COLOURS if colour not in colours.values()] or list(_COLOURS)
+    free = [colour for colour in COLOURS if colour not in colours.values()] or list(COLOURS)
     for label in labels:
         if label not in colours:
             colours[label] = free[0]
@@ -338,7 +263,7 @@ def _axis(iterations: pd.DataFrame) -> tuple[Callable[[pd.DataFrame], Floats], s
     network = [frame[["latency_s", "bandwidth_Bps"]].to_numpy() for frame in _by_policy(iterations).values()]
     if all(np.array_equal(one, network[0], equal_nan=True) for one in network):
         return lambda frame: frame["iteration"].to_numpy(dtype=np.float64), "iteration"
-    name, factor = _unit(min(float(_elapsed(frame)[-1]) for frame in _by_policy(iterations).values()), _HOURS)
+    name, factor = unit(min(float(_elapsed(frame)[-1]) for frame in _by_policy(iterations).values()), HOURS)
     return lambda frame: frame["start_s"].to_numpy() / factor, f"simulated time [{name}]"
 
 
@@ -428,24 +353,12 @@ def _weather(
     order = order[np.isfinite(y[order])]
     x, first = np.unique(x[order], return_index=True)
     y = y[order][first]
-    name, factor = _unit(float(y.max()) if len(y) else 1.0, units)
+    name, factor = unit(float(y.max()) if len(y) else 1.0, units)
     if len(y):
         x, y = np.append(x, last), np.append(y, y[-1])
         _line(axes, x, y / factor, color=_WEATHER_COLOUR, linewidth=1.2, drawstyle="steps-post")
         axes.set_ylim(0, 1.12 * float(y.max()) / factor or 1.0)
     axes.set_ylabel(f"{what}\n[{name}]")
-
-
-def _scale(axes: Axes, values: Floats) -> None:
-    """Start the axis at zero, or make it logarithmic where the values are far apart."""
-    values = values[values > 0]
-    if len(values) and values.max() > _WIDE * values.min():
-        axes.set_yscale("log")
-        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axes.yaxis.set_minor_locator(NullLocator())
-    else:
-        axes.set_ylim(bottom=0)
 
 
 def _handles(looks: Mapping[str, Mapping[str, Any]], labels: Mapping[str, str]) -> list[Line2D]:
@@ -458,12 +371,6 @@ def _handles(looks: Mapping[str, Mapping[str, Any]], labels: Mapping[str, str]) 
 def _legend_above(figure: Figure, handles: Sequence[Artist]) -> None:
     longest = max(len(str(handle.get_label())) for handle in handles)
     figure.legend(handles=handles, loc="outside upper left", ncols=min(len(handles), max(1, 120 // (longest + 8))))
-
-
-def _unit(largest: float, units: Sequence[tuple[str, float]]) -> tuple[str, float]:
-    """Return the largest unit in which `largest` is at least 2, or the smallest unit."""
-    fitting = (unit for unit in units if math.isfinite(largest) and largest >= 2 * unit[1])
-    return next(fitting, units[-1])
 
 
 def _short(name: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import jinja2
 
-from simnet.report.figures import Plot
+from simnet.report.drawing import Plot
 from simnet.report.summary import PHASES, Summary, headings, percent, ranking, rows, sentence, switching
 from simnet.units import format_bandwidth, format_seconds
 

@@ -1,0 +1,116 @@
+"""A comparison of schemes as a table for the console and as one figure."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from simnet.report.drawing import COLOURS, PHASE_COLOURS, SECONDS, Plot, plot, scale, style, unit
+from simnet.units import format_bytes, format_seconds
+
+COLUMNS = {
+    "exchange": "what is compared",
+    "workers": "number of workers P",
+    "iteration_s": "duration of an iteration [s]",
+    "select_s": "selecting, packing and unpacking, mean over the workers [s]",
+    "communicate_s": "communicating and waiting for others to do so, mean over the workers [s]",
+    "bytes_sent_B": "sent by a worker, mean over the workers [byte]",
+    "selected": "entries that a worker selected itself, mean over the workers",
+    "target_density": "density asked for",
+    "actual_density": "entries that the workers sent, all different ones together, over n",
+    "build_up": "the same over k",
+    "imbalance": "P times the most entries that a worker selected, over those of all",
+    "gain": "compression gain: share of the squared norm that was sent",
+    "global_error": "norm of a worker's residual, mean over the workers",
+}
+"""Columns of a comparison, means over iterations."""
+
+_BYTES = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("byte", 1.0))
+
+
+def comparison_table(rows: pd.DataFrame, title: str) -> Table:
+    """Return the comparison as a table, by number of workers and then by time."""
+    table = Table(title=Text(title), title_justify="left", box=SIMPLE_HEAD)
+    headings = (
+        "workers", "exchange", "iteration", "select", "commu-\nnicate", "sent by\na worker", "actual\ndensity",
+        "build-\nup", "imba-\nlance", "gain",
+    )  # fmt: skip
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading == "exchange" else "right", no_wrap=True)
+    for workers, group in rows.groupby("workers"):
+        if table.row_count:
+            table.add_section()
+        ordered = group.sort_values(["iteration_s", "exchange"], kind="stable")
+        numbers = ordered.drop(columns="exchange").to_dict(orient="records")
+        for name, one in zip(ordered["exchange"], numbers, strict=True):
+            cells = (
+                str(workers),
+                str(name),
+                *(format_seconds(one[column]) for column in ("iteration_s", "select_s", "communicate_s")),
+                format_bytes(one["bytes_sent_B"]),
+                f"{100 * one['actual_density']:.3g} %",
+                f"{one['build_up']:.2f}",
+                f"{one['imbalance']:.2f}",
+                f"{one['gain']:.3f}",
+            )
+            # Text, not str: a name such as "[red]" is a name, no markup.
+            table.add_row(*(Text(cell) for cell in cells))
+    return table
+
+
+def draw(rows: pd.DataFrame, title: str) -> Plot:
+    """Draw time split into select and communicate, volume, actual density and build-up, a row per exchange.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        With the columns of `COLUMNS`.
+    title : str
+        Heading.
+    """
+    counts = sorted(rows["workers"].unique())
+    order = rows[rows["workers"] == counts[-1]].sort_values("iteration_s", ascending=False, kind="stable")
+    labels = list(dict.fromkeys([*order["exchange"], *rows["exchange"]]))
+    place = {label: float(position) for position, label in enumerate(labels)}
+    thickness = 0.8 / len(counts)
+    with style():
+        figure = Figure(figsize=(11.5, 1.6 + (0.16 + 0.13 * len(counts)) * len(labels)), layout="constrained")
+        times, volume, density, build_up = figure.subplots(1, 4, sharey=True, width_ratios=(2.2, 1, 1, 1))
+        name, factor = unit(float((rows["select_s"] + rows["communicate_s"]).max()), SECONDS)
+        bytes_name, bytes_factor = unit(float(rows["bytes_sent_B"].max()), _BYTES)
+        for number, count in enumerate(counts):
+            group = rows[rows["workers"] == count]
+            y = np.array([place[one] for one in group["exchange"]]) + ((len(counts) - 1) / 2 - number) * thickness
+            select, communicate = (group[one].to_numpy() / factor for one in ("select_s", "communicate_s"))
+            bar = {"height": 0.9 * thickness, "linewidth": 0}
+            times.barh(y, select, color=PHASE_COLOURS["select"], **bar)
+            times.barh(y, communicate, left=select, color=PHASE_COLOURS["communicate"], **bar)
+            for at, end in zip(y, select + communicate, strict=True):
+                times.annotate(
+                    f"P = {count}", (end, at), (2, 0), textcoords="offset points", fontsize=6, va="center",
+                    color="#555555", annotation_clip=False,
+                )  # fmt: skip
+            look = {"color": COLOURS[number % len(COLOURS)], "linestyle": "", "marker": "o", "markersize": 4}
+            volume.plot(group["bytes_sent_B"] / bytes_factor, y, label=f"P = {count}", **look)
+            density.plot(100 * group["actual_density"], y, **look)
+            build_up.plot(group["build_up"], y, **look)
+        for target in rows["target_density"].unique():
+            density.axvline(100 * target, color="#333333", linewidth=0.8, linestyle=(0, (3, 2)))
+        build_up.axvline(1, color="#333333", linewidth=0.8, linestyle=(0, (3, 2)))
+        times.set_yticks(list(place.values()), labels)
+        times.set_title(f"time of an exchange [{name}]")
+        volume.set_title(f"sent by a worker [{bytes_name}]")
+        density.set_title("actual density [%]")
+        build_up.set_title("build-up (union / k)")
+        for axes, column in ((volume, rows["bytes_sent_B"] / bytes_factor), (density, 100 * rows["actual_density"])):
+            scale(axes.xaxis, column.to_numpy())
+        scale(build_up.xaxis, rows["build_up"].to_numpy())
+        handles = [Patch(color=PHASE_COLOURS[phase], label=phase) for phase in ("select", "communicate")]
+        figure.legend(handles=[*handles, *volume.get_legend_handles_labels()[0]], loc="outside lower left", ncols=8)
+        figure.suptitle(title, x=0.01, ha="left")
+    return plot("compare", title, "", figure)

@@ -1,0 +1,116 @@
+"""How figures look and how they are saved: one style, one set of colours and units, equal bytes for equal content."""
+
+from __future__ import annotations
+
+import io
+import math
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axis import Axis, XAxis
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from numpy.typing import NDArray
+
+# Okabe and Ito's colours, which the colour-blind can tell apart, without black and yellow.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7A5230", "#8C8C8C")
+PHASE_COLOURS = {"compute": "#4D5A66", "select": "#E69F00", "communicate": "#56A3D9", "wait": "#D8DCE0"}
+_STYLE: dict[Any, Any] = {
+    "axes.axisbelow": True,
+    "axes.edgecolor": "#8A8F94",
+    "axes.grid": True,
+    "axes.labelcolor": "#333333",
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlelocation": "left",
+    "figure.dpi": 130,
+    "figure.facecolor": "white",
+    "font.size": 9.5,
+    "grid.color": "#E6E8EA",
+    "grid.linewidth": 0.8,
+    "legend.frameon": False,
+    "lines.linewidth": 1.6,
+    "lines.solid_capstyle": "round",
+    "svg.hashsalt": "simnet",
+    "text.parse_math": False,
+    "xtick.color": "#555555",
+    "ytick.color": "#555555",
+}
+SECONDS = (("s", 1.0), ("ms", 1e-3), ("\u00b5s", 1e-6))
+HOURS = (("h", 3600.0), ("min", 60.0), *SECONDS)
+BITS = (("Tbit/s", 1.25e11), ("Gbit/s", 1.25e8), ("Mbit/s", 1.25e5), ("kbit/s", 125.0), ("bit/s", 0.125))
+
+
+# Values further apart than this are drawn on a logarithmic axis.
+_WIDE = 12.0
+
+
+class Plot(NamedTuple):
+    """A figure as it goes into the run folder and the report."""
+
+    name: str
+    title: str
+    explanation: str
+    png: bytes
+    svg: bytes
+
+
+def plot(name: str, title: str, explanation: str, figure: Figure) -> Plot:
+    """Return a figure, laid out for good, as PNG and SVG."""
+    _settle(figure)
+    return Plot(name, title, explanation, _saved(figure, "png"), _saved(figure, "svg"))
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """Draw in the house style, whatever the user's own; names are text, not mathematics."""
+    with mpl.rc_context(), warnings.catch_warnings():
+        mpl.rcdefaults()
+        mpl.rcParams.update(_STYLE)
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
+        yield
+
+
+def unit(largest: float, units: Sequence[tuple[str, float]]) -> tuple[str, float]:
+    """Return the largest unit in which `largest` is at least 2, or the smallest unit."""
+    fitting = (unit for unit in units if math.isfinite(largest) and largest >= 2 * unit[1])
+    return next(fitting, units[-1])
+
+
+def scale(axis: Axis, values: NDArray[np.float64]) -> None:
+    """Start the axis at zero, or make it logarithmic where the values are far apart."""
+    axes, which = axis.axes, "x" if isinstance(axis, XAxis) else "y"
+    values = values[values > 0]
+    if len(values) and values.max() > _WIDE * values.min():
+        axes.set(**{f"{which}scale": "log"})
+        decades = math.log10(values.max() / values.min())
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if decades < 3 else (1.0,)))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_minor_locator(NullLocator())
+    else:
+        axes.set(**{f"{which}lim": (0, None)})
+
+
+def _settle(figure: Figure) -> None:
+    """Lay the figure out for good, on round coordinates.
+
+    The solver under matplotlib's layout goes by addresses in memory; its last bits differ from run to run.
+    """
+    with style():
+        figure.draw_without_rendering()
+        figure.set_layout_engine("none")
+        for axes in figure.axes:
+            left, bottom, width, height = (round(value, 5) for value in axes.get_position().bounds)
+            axes.set_position((left, bottom, width, height))
+
+
+def _saved(figure: Figure, kind: str) -> bytes:
+    buffer = io.BytesIO()
+    metadata = {"Software": None} if kind == "png" else {"Date": None, "Creator": None}
+    with style():
+        figure.savefig(buffer, format=kind, metadata=metadata)
+    return buffer.getvalue()
