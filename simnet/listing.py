@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+from collections.abc import Callable, Collection, Mapping, Sequence
 from inspect import getdoc
 from typing import TypeAlias
 
@@ -12,7 +13,7 @@ from simnet import devices, models, scenario, traces
 from simnet.errors import InputError
 from simnet.scenario import schema
 from simnet.scenario.loader import read
-from simnet.scenario.resolve import own_options
+from simnet.scenario.resolve import FROM_JOB, own_options
 from simnet.scenario.words import Part, field_names
 from simnet.units import format_bytes, format_seconds
 from simnet.weather import PROFILES
@@ -29,9 +30,14 @@ def sparsifiers() -> Listing:
     >>> "topk" in [row[0] for row in sparsifiers()[1]]
     True
     """
-    found = [(name, sparsifier_models.scheme(name)) for name in sparsifier_models.names()]
-    rows = [(name, _summary(one), one.paper, ", ".join(own_options(name))) for name, one in found]
-    return ("scheme", "what it is", "after", "options"), rows
+    common = {field.name for field in dataclasses.fields(sparsifier_models.Options)}
+    rows = [("any", "Options that every scheme has.", "", _options(sparsifier_models.Options, common), "")]
+    for name in sparsifier_models.names():
+        scheme = sparsifier_models.scheme(name)
+        own = set(own_options(name)) - common
+        costs = "; ".join(_formula(cost) for cost in scheme.costs)
+        rows.append((name, _summary(scheme), scheme.paper, _options(scheme.option_type, own), costs))
+    return ("scheme", "what it is", "after", "options", "closed-form cost"), rows
 
 
 def topologies_() -> Listing:
@@ -137,6 +143,17 @@ LISTS: Mapping[str, Callable[[], Listing]] = {
     "traces": traces_,
 }
 """Every listing by its name."""
+
+
+def _options(option_type: type[sparsifier_models.Options], names: Collection[str]) -> str:
+    """Return options and their defaults, those without one by their names alone."""
+    fields = [one for one in dataclasses.fields(option_type) if one.name in names and one.name not in FROM_JOB]
+    return ", ".join(one.name if one.default is None else f"{one.name}={str(one.default).lower()}" for one in fields)
+
+
+def _formula(cost: Callable[..., object]) -> str:
+    """Return the formula of a function of `simnet.costs`: its first line tells it between colon and semicolon."""
+    return _summary(cost).partition(";")[0].rpartition(": ")[2]
 
 
 def _summary(documented: object) -> str:

@@ -4,14 +4,34 @@
 apply, the messages that carried it, and what selecting took. A scheme from elsewhere registers its class under the
 entry-point group ``simnet.sparsifiers``; `names` and `create` then find it like the ones below.
 
-==============  ================================================================================================
-``dense``       the whole gradient, by an all-reduce
-``randomk``     k random entries, the same at every worker
-``topk``        the k largest entries of each worker, over all-gather
-``lwtopk``      the same layer by layer (LWTopk)
-``mstopk``      the k largest, about, by a search for the threshold (MSTopk)
-``artopk``      one worker's top-k indices, values by all-reduce (AR-Topk, STAR and VAR)
-==============  ================================================================================================
+=================  =============================================================================================
+``dense``          the whole gradient, by an all-reduce
+``randomk``        k random entries, the same at every worker
+``topk``           the k largest entries of each worker, over all-gather
+``lwtopk``         the same layer by layer (LWTopk)
+``mstopk``         the k largest, about, by a search for the threshold (MSTopk)
+``artopk``         one worker's top-k indices, values by all-reduce (AR-Topk, STAR and VAR)
+``exdyna``         entries above a scaled threshold in partitions that are balanced online (ExDyna)
+``micro``          the same in equal partitions that stay (MiCRO)
+``deft``           the k largest, about, from layers packed into one bin for each worker (DEFT)
+``cltk``           the top-k indices of one worker after the other, values by all-reduce (CLT-k)
+``uniontopk``      the k largest entries of each worker, values by all-reduce at their union
+``hardthreshold``  all entries above a threshold that stays
+``sage``           all entries above a threshold that each worker scales by a sample (SAGE)
+``oktopk``         the k largest, about, of the sum of those of each worker, whose volume does not grow (Ok-Topk)
+``topkdsa``        the k largest entries of each worker, over a sparse all-reduce that may turn dense (TopkDSA)
+``spardl``         the k largest of the sum, about, block by block, cut down at every step of the way (SparDL)
+``topka``          top-k over all-gather as the comparisons of sparse all-reduces have it (TopkA)
+``gtopk``          the k largest sums of the workers' top-k, merged along a tree (gTopk)
+``gaussiank``      entries above the quantile of a normal distribution, over all-gather (Gaussian-k)
+``sidco``          entries above the quantile of a distribution fitted in stages, over all-gather (SIDCo)
+``dgc``            entries above the threshold of a sample, over all-gather (deep gradient compression, DGC)
+``redsync``        entries above a threshold found by bisection, over all-gather; trimmed top-k (RedSync)
+``fp16``           the whole gradient in half precision, by an all-reduce
+``qsgd``           the whole gradient, rounded at random to a few levels, over all-gather (QSGD)
+``signsgd``        the signs of all entries, by majority vote or with error feedback (signSGD, EF-signSGD)
+``powersgd``       layers as matrices of low rank, their factors by all-reduces (PowerSGD)
+=================  =============================================================================================
 """
 
 from __future__ import annotations
@@ -21,18 +41,46 @@ from typing import TYPE_CHECKING, Any
 from simnet.errors import nearest
 from sparsifier_models.artopk import ARTopk
 from sparsifier_models.base import Exchange, Sparsifier, Wire
+from sparsifier_models.cltk import CLTk
+from sparsifier_models.deft import DEFT
 from sparsifier_models.dense import Dense
+from sparsifier_models.dgc import DGC
+from sparsifier_models.exdyna import ExDyna
+from sparsifier_models.fp16 import FP16
+from sparsifier_models.gaussiank import GaussianK
+from sparsifier_models.gtopk import GTopk
+from sparsifier_models.hardthreshold import HardThreshold
+from sparsifier_models.micro import MiCRO
 from sparsifier_models.mstopk import MSTopk
+from sparsifier_models.oktopk import Oktopk
 from sparsifier_models.options import Options
+from sparsifier_models.powersgd import PowerSGD
+from sparsifier_models.qsgd import QSGD
 from sparsifier_models.randomk import Randomk
+from sparsifier_models.redsync import RedSync
+from sparsifier_models.sage import SAGE
+from sparsifier_models.sidco import SIDCo
+from sparsifier_models.signsgd import SignSGD
+from sparsifier_models.spardl import SparDL
 from sparsifier_models.topk import LayerwiseTopk, Topk
+from sparsifier_models.topka import TopkA
+from sparsifier_models.topkdsa import TopkDSA
+from sparsifier_models.uniontopk import UnionTopk
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoints
 
 __all__ = ["SCHEMES", "Exchange", "Options", "Sparsifier", "Wire", "create", "names", "scheme"]
 
-SCHEMES: dict[str, type[Sparsifier]] = {one.name: one for one in (Dense, Randomk, Topk, LayerwiseTopk, MSTopk, ARTopk)}
+_CLASSES: tuple[type[Sparsifier], ...] = (
+    *(Dense, Randomk, Topk, LayerwiseTopk, MSTopk, ARTopk),
+    *(ExDyna, MiCRO, DEFT, CLTk, UnionTopk, HardThreshold, SAGE),
+    *(Oktopk, TopkDSA, SparDL),
+    *(TopkA, GTopk, GaussianK, SIDCo, DGC, RedSync),
+    *(FP16, QSGD, SignSGD, PowerSGD),
+)
+
+SCHEMES: dict[str, type[Sparsifier]] = {one.name: one for one in _CLASSES}
 """The schemes of this package, by name."""
 
 

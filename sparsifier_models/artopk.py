@@ -6,6 +6,9 @@ worker's.
 
 from __future__ import annotations
 
+import itertools
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,10 +20,15 @@ from simnet.devices import Kernel
 from simnet.schedule import Schedule
 from sparsifier_models.base import Exchange, Sparsifier, State
 from sparsifier_models.dense import ALLREDUCE
+from sparsifier_models.gains import corrected_rows, counts_at, gain, nested_top_k
 from sparsifier_models.options import Options
 from sparsifier_models.selection import Indices, Values, squared_norm, squared_norms, take_mean, top_k
 
 WINDOW, DECAY = 25, 0.001
+"""Of the norms that VAR of the released code compares."""
+
+GAIN_WINDOW, GAIN_DECAY = 5, 0.01
+"""Of the compression gain and its change."""
 
 
 def windowed_mean(window: NDArray[np.float64], size: int, decay: float) -> NDArray[np.float64]:
@@ -77,10 +85,23 @@ class ARTopk(Sparsifier):
     With ``compat="released"`` worker 0 is the first to broadcast in STAR, where only the broadcasting worker selects;
     VAR compares norms of the raw gradients, smoothed over 25 steps, until when worker 0 broadcasts.
 
+    For policies that choose the density there are these statistics besides those of `Exchange`, and `gains`. The gain
+    g_t is ``gain``; with ``compat="released"`` the root of the broadcasting worker's own, as released code measures it.
+    Smoothed are the last 5 values, newest first with weights 0.99, 0.99^2, ...; fewer make 0. A change of density
+    starts them anew.
+
+    ========================  =======================================================================================
+    ``staleness``             (P,) exchanges since each worker last broadcast, this one included: 0 for the one that
+                              does; all exchanges if it never has. Below P in STAR, unbounded in VAR
+    ``gain_change``           |g_t - g_{t-1}| / g_{t-1}; 0 in the first exchange, 1 if only g_{t-1} is 0
+    ``smoothed_gain``         g_t smoothed
+    ``smoothed_gain_change``  the change smoothed: from 0.1 on the paper measures its candidate densities again
+    ========================  =======================================================================================
+
     References
     ----------
     S. Tyagi, M. Swany, "Flexible Communication for Optimal Distributed Learning over Unpredictable Networks", IEEE
-    BigData 2023, section 3-A and 3-B, Algorithm 1, Eqn 4.
+    BigData 2023, section 3-A and 3-B, Algorithm 1, Eqn 4; section 2-C3 for the gain, 3-E1 for its change.
 
     Examples
     --------
@@ -106,6 +127,83 @@ class ARTopk(Sparsifier):
         super().__init__(workers, parameters, density, **options)
         self._released = self.options.compat == "released"
         self._window = np.zeros((0, workers))
+        self._staleness = np.zeros(workers, dtype=np.int64)
+        # Rows of density and gain, of the last exchanges at one density.
+        self._gains = np.zeros((0, 2))
+
+    def exchange(self, gradients: Values) -> Exchange:
+        """Exchange one gradient per worker, as `Sparsifier.exchange`."""
+        exchange = super().exchange(gradients)
+        broadcaster = int(float(exchange.stats["broadcaster"]))
+        staleness = self._staleness + 1
+        staleness[broadcaster] = 0
+        self._staleness = staleness
+        measured = exchange.stats["gain"]
+        if self._released:
+            measured = math.sqrt(np.asarray(exchange.stats["worker_gain"])[broadcaster])
+        before = self._gains[self._gains[:, 0] == self.density]
+        self._gains = np.vstack([before, [self.density, measured]])[-GAIN_WINDOW - 1 :]
+        gains = self._gains[:, 1]
+        changes = [_change(*pair) for pair in itertools.pairwise(gains.tolist())]
+        exchange.stats |= {
+            "staleness": staleness.astype(np.float64),
+            "gain_change": changes[-1] if changes else 0.0,
+            "smoothed_gain": float(windowed_mean(gains, GAIN_WINDOW, GAIN_DECAY)),
+            "smoothed_gain_change": float(windowed_mean(np.array(changes), GAIN_WINDOW, GAIN_DECAY)),
+        }
+        return exchange
+
+    def gains(self, gradients: Values, densities: Sequence[float]) -> NDArray[np.float64]:
+        """Return the compression gain g_t that an exchange of `gradients` would have at each density.
+
+        The state stays as it is, and a worker goes through its whole gradient once to select for all densities.
+
+        Parameters
+        ----------
+        gradients : ndarray of float32, shape (P, n)
+        densities : sequence of float
+            Candidates, each in (0, 1]; 0.1, 0.033, 0.011, 0.004 and 0.001 in the paper.
+
+        Returns
+        -------
+        ndarray of float64, shape (len(densities),)
+
+        Raises
+        ------
+        ValueError
+            If the gradients are not what `exchange` takes, or a density is out of range.
+
+        Examples
+        --------
+        >>> model = ARTopk(workers=2, parameters=4, density=0.25)
+        >>> model.gains(np.array([[4, 3, 1, 2], [0, 3, 1, 4]], dtype=np.float32), [0.25, 0.5])
+        array([0.35714286, 0.67857143])
+        """
+        fresh, counts = self._checked(gradients, "gradients"), counts_at(self, densities)
+        selections: dict[int, list[Indices]] = {}
+        norms = np.zeros((self.workers, len(counts)))
+        for worker, row in enumerate(corrected_rows(fresh, self._residual)):
+            if self.options.selection == "var" or worker == self._turn:
+                selections[worker] = nested_top_k(row, counts)
+                norms[worker] = [squared_norm(row[indices]) for indices in selections[worker]]
+        sources = [self._turn] * len(counts)
+        if self.options.selection == "var":
+            compared = norms.T
+            if self._released:
+                compared = np.tile(windowed_mean(self._norms_with(fresh), WINDOW, DECAY), (len(counts), 1))
+            sources = [_first_largest(one) for one in compared]
+        sent, given = np.zeros((self.workers, len(counts))), np.zeros(self.workers)
+        for worker, row in enumerate(corrected_rows(fresh, self._residual)):
+            given[worker] = squared_norm(row)
+            sent[worker] = [squared_norm(row[selections[source][c]]) for c, source in enumerate(sources)]
+        if not self._released:
+            return gain(sent.sum(axis=0), float(given.sum()))
+        return np.sqrt([gain(sent[source, c], given[source]) for c, source in enumerate(sources)])
+
+    @property
+    def _turn(self) -> int:
+        """The worker that broadcasts in STAR; in the paper's first step, i = 1, it is worker 1."""
+        return (self.iteration + (0 if self._released else 1)) % self.workers
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
         broadcaster, indices, stats = self._choose(corrected, gradients)
@@ -128,11 +226,10 @@ class ARTopk(Sparsifier):
         """Return the broadcasting worker, its indices, and what is to be said about the choice."""
         criterion: dict[str, Any] = {}
         if self.options.selection == "star":
-            broadcaster = (self.iteration + (0 if self._released else 1)) % self.workers
+            broadcaster = self._turn
         else:
             compared = self._smoothed_norms(gradients) if self._released else self._variances(corrected)
-            # They travel as float32, and of those that are equal there the first wins.
-            broadcaster = int(np.argmax(compared.astype(np.float32)))
+            broadcaster = _first_largest(compared)
             criterion = {"criterion": compared}
         indices = top_k(corrected[broadcaster], self.k)
         threshold = float(np.abs(corrected[broadcaster, indices]).min())
@@ -142,9 +239,11 @@ class ARTopk(Sparsifier):
         return np.array([squared_norm(row[top_k(row, self.k)]) for row in corrected])
 
     def _smoothed_norms(self, gradients: Values) -> NDArray[np.float64]:
-        norms = np.sqrt(squared_norms(gradients))
-        self._window = np.vstack([self._window, norms])[-WINDOW:]
+        self._window = self._norms_with(gradients)
         return windowed_mean(self._window, WINDOW, DECAY)
+
+    def _norms_with(self, gradients: Values) -> NDArray[np.float64]:
+        return np.vstack([self._window, np.sqrt(squared_norms(gradients))])[-WINDOW:]
 
     def _kernels(self, selected: NDArray[np.int64]) -> tuple[Kernel, ...]:
         k = float(selected.max())
@@ -170,12 +269,32 @@ class ARTopk(Sparsifier):
         return Schedule(self.workers).concat(*parts)
 
     def _own_state(self) -> State:
-        return {"window": self._window}
+        return {"window": self._window, "staleness": self._staleness, "gains": self._gains}
 
     def _restore_own(self, state: State) -> None:
-        window = np.array(state["window"], dtype=np.float64)
+        window, gains = (np.array(state[name], dtype=np.float64) for name in ("window", "gains"))
+        staleness = state["staleness"]
         if window.ndim != 2 or window.shape[1] != self.workers or len(window) > WINDOW:
             raise ValueError(f"window must be of shape (0..{WINDOW}, {self.workers}), got {window.shape}")
         if not (np.isfinite(window) & (window >= 0)).all():
             raise ValueError("window must hold norms, finite and >= 0")
-        self._window = window
+        if staleness.shape != (self.workers,) or staleness.dtype.kind != "i" or (staleness < 0).any():
+            raise ValueError(f"staleness must be {self.workers} whole numbers >= 0, got {staleness.tolist()!r:.100}")
+        if gains.ndim != 2 or gains.shape[1] != 2 or len(gains) > GAIN_WINDOW + 1:
+            raise ValueError(f"gains must be of shape (0..{GAIN_WINDOW + 1}, 2), got {gains.shape}")
+        if not (np.isfinite(gains) & (gains >= 0)).all():
+            raise ValueError("gains must hold densities and gains, finite and >= 0")
+        self._window, self._staleness, self._gains = window, staleness.astype(np.int64), gains
+
+
+def _first_largest(compared: NDArray[np.float64]) -> int:
+    """Return where the largest value stands; values travel as float32, and of those equal there the first wins."""
+    with np.errstate(over="ignore"):
+        return int(np.argmax(compared.astype(np.float32)))
+
+
+def _change(before: float, after: float) -> float:
+    """Return the relative change of the gain."""
+    if before == 0:
+        return float(after > 0)
+    return abs(after - before) / before

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias
 
@@ -162,6 +162,10 @@ class Sparsifier(ABC):
         Whether entries are selected by a threshold that need not be the k-th magnitude.
     rounds_down : bool
         Whether k is floor(c n), one at least, in every mode.
+    costs : tuple of function
+        Its closed-form costs, functions of `simnet.costs`.
+    released_widths : (int, int)
+        Bytes of a value and of an index on the wire ``released``.
     options : Options
         The options in force.
     wire : Wire
@@ -183,6 +187,8 @@ class Sparsifier(ABC):
     keeps_residual: ClassVar[bool] = True
     searches_threshold: ClassVar[bool] = False
     rounds_down: ClassVar[bool] = False
+    costs: ClassVar[tuple[Callable[..., Floats], ...]] = ()
+    released_widths: ClassVar[tuple[int, int]] = (4, 8)
 
     def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
         self.workers = whole(workers, "workers", 1)
@@ -219,6 +225,11 @@ class Sparsifier(ABC):
         """Entries a worker is to select."""
         return self._k_at(1.0)
 
+    @property
+    def most(self) -> int:
+        """Entries that a worker may select: k, or all where a threshold decides."""
+        return self.parameters if self.searches_threshold else self.k
+
     def _k_at(self, scale: float) -> int:
         """Entries to select of a gradient that is `scale` times as long."""
         return self._entries(max(1, round(self.parameters * scale)))
@@ -233,9 +244,10 @@ class Sparsifier(ABC):
         options, weight = self.options, 1.0
         if options.scale != 1.0:
             weight = self._k_at(options.scale) / self.k if self.k else options.scale
-        index_bytes = float(options.index_bytes or (8 if options.wire == "released" else 4))
+        value, index = self.released_widths if options.wire == "released" else (4, 4)
+        index_bytes = float(options.index_bytes or index)
         return Wire(
-            value_bytes=weight * float(options.value_bytes or 4),
+            value_bytes=weight * float(options.value_bytes or value),
             index_bytes=weight * index_bytes,
             count_bytes=index_bytes,
             released=options.wire == "released",

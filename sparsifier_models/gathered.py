@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,10 +42,17 @@ class GatheredOptions(Options):
 
 
 class Gathered(Sparsifier):
-    """Common part: a scheme of this kind says which entries a worker selects, and which kernels that takes."""
+    """Common part: a scheme of this kind says which entries a worker selects, and which kernels that takes.
+
+    Attributes
+    ----------
+    sends_gain : bool
+        Whether an all-reduce of one scalar, the compression gain, follows on the wire ``released``.
+    """
 
     option_type = GatheredOptions
     options: GatheredOptions
+    sends_gain: ClassVar[bool] = True
 
     @abstractmethod
     def _select(self, values: Values, worker: int) -> Indices:
@@ -87,13 +94,13 @@ class Gathered(Sparsifier):
     def _allgather(self, entries: NDArray[np.int64]) -> Schedule:
         """Return the messages by which all workers get the `entries`, shape (P,), of each.
 
-        On the wire of the released code values and indices are gathered one after the other, followed by an all-reduce
-        of one scalar, the compression gain.
+        On the wire of the released code values and indices are gathered one after the other.
         """
-        gather, counts = ALLGATHERV[self.options.allgather], entries.astype(np.float64)
-        if not self.wire.released:
-            return gather(counts * self.wire.entry_bytes)
-        return gather(counts * self.wire.value_bytes).concat(
-            gather(counts * self.wire.index_bytes),
-            collectives.allreduce_recursive_doubling(self.workers, self.wire.scalar_bytes),
-        )
+        gather, counts, wire = ALLGATHERV[self.options.allgather], entries.astype(np.float64), self.wire
+        if not wire.released:
+            return gather(counts * wire.entry_bytes).in_phase("entries")
+        values = gather(counts * wire.value_bytes).in_phase("values")
+        both = values.concat(gather(counts * wire.index_bytes).in_phase("indices"))
+        if not self.sends_gain:
+            return both
+        return both.concat(collectives.allreduce_recursive_doubling(self.workers, wire.scalar_bytes).in_phase("gain"))

@@ -12,7 +12,7 @@ import numpy as np
 from simnet.devices import Kernel
 from simnet.rng import stream
 from sparsifier_models.gathered import Gathered
-from sparsifier_models.selection import Indices, Values
+from sparsifier_models.selection import Indices, Values, count_above, entries_above
 
 ROUNDS = 25
 
@@ -41,7 +41,7 @@ def bracket(magnitude: Values, k: int) -> tuple[float, float]:
     for _ in range(ROUNDS):
         ratio = (left + right) / 2
         threshold = float(np.float32(mean + ratio * (maximum - mean)))
-        if np.count_nonzero(magnitude >= np.float32(threshold)) <= k:
+        if count_above(magnitude, threshold, strict=False) <= k:
             right, high = ratio, threshold
         else:
             left, low = ratio, threshold
@@ -79,10 +79,10 @@ class MSTopk(Gathered):
         k = self.k
         if k >= self.parameters:
             return np.arange(self.parameters)
-        magnitude = np.abs(values)
-        low, high = (np.float32(one) for one in bracket(magnitude, k))
-        sure = np.flatnonzero(magnitude >= high)
-        band = np.flatnonzero((magnitude >= low) & (magnitude < high))
+        low, high = bracket(np.abs(values), k)
+        found, entries = entries_above(values, low, strict=False)
+        enough = np.abs(entries) >= np.float32(high)
+        sure, band = found[enough], found[~enough]
         missing = k - sure.size
         trap = self.options.compat == "released"
         generator = stream(self.options.seed, "mstopk", self.iteration, worker)

@@ -28,7 +28,8 @@ class Options:
         Which messages travel. ``paper``: float32 values and int32 indices, nothing else. ``released``: as the released
         code sends them, with int64 indices, values and indices apart, and messages about messages.
     value_bytes, index_bytes : float
-        Width of a value and of an index, > 0. If not given, 4 each, and 8 for an index on the wire ``released``.
+        Width of a value and of an index, > 0. If not given, 4 each, and on the wire ``released`` those of the
+        released code, in most an index of 8.
     compat : {"paper", "released"}
         Which numbers result: those of the paper, or those of the released code where that differs, bugs included.
     seed : int

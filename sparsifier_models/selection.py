@@ -1,22 +1,32 @@
 """The kernels that schemes share: exact top-k, norms, and averages over sparse selections.
 
 All of them are deterministic to the bit. No result depends on the number of threads or the processor, which the sums of
-a BLAS do, or on the order in which a partition happens to leave its elements.
+a BLAS do, or on the order in which a partition happens to leave its elements. Long arrays go through the compiled loops
+of `sparsifier_models.kernels`; short ones, and all where numba is missing, through numpy, with the same results.
 """
 
 from __future__ import annotations
 
 import math
 from fractions import Fraction
+from functools import cache
+from types import ModuleType
 
 import numpy as np
 from numpy.typing import NDArray
 
 Values = NDArray[np.float32]
 Indices = NDArray[np.int64]
+Bits = NDArray[np.uint32]
 
 # Blocks this short stay in the cache while they are converted, squared and summed.
 _BLOCK = 8192
+# With shorter arrays it takes thousands of calls to gain the third of a second that loading the compiled loops takes.
+_LONG = 1 << 17
+# One entry in so many is looked at to tell how many there will be, or where the k-th magnitude lies.
+_SAMPLED = 512
+# Magnitudes as integers, see `sparsifier_models.kernels`.
+_INFINITY, _LARGEST = 0x7F800000, 0x7FFFFFFF
 
 
 def entries_kept(density: float, parameters: int) -> int:
@@ -59,11 +69,17 @@ def top_k(values: Values, k: int) -> Indices:
         return np.arange(n)
     if k <= 0:
         return np.zeros(0, dtype=np.int64)
+    if loops := _loops_for(values):
+        bits = _bits(values)
+        smallest, larger = _kth(loops, bits, k)
+        indices = np.empty(k + loops.SLACK, dtype=np.int64)
+        loops.select(bits, smallest, _LARGEST, k - larger, indices, None)
+        return indices[:k]
     magnitude = np.abs(values)
-    smallest = np.partition(magnitude, n - k)[n - k]
-    found = np.flatnonzero(magnitude >= smallest)
+    least = np.partition(magnitude, n - k)[n - k]
+    found = np.flatnonzero(magnitude >= least)
     if found.size > k:
-        tied = np.flatnonzero(magnitude[found] == smallest)
+        tied = np.flatnonzero(magnitude[found] == least)
         found = np.delete(found, tied[k - found.size :])
     return found
 
@@ -90,6 +106,8 @@ def kth_magnitude(values: Values, k: int) -> float:
     n = values.size
     if not 1 <= k <= n:
         raise ValueError(f"k must be in 1..{n}, got {k}")
+    if loops := _loops_for(values):
+        return float(np.uint32(_kth(loops, _bits(values), k)[0]).view(np.float32))
     return float(np.partition(np.abs(values), n - k)[n - k])
 
 
@@ -114,8 +132,39 @@ def above(values: Values, threshold: float, *, strict: bool = True) -> Indices:
     >>> above(values, 3), above(values, 3, strict=False)
     (array([1, 4]), array([0, 1, 3, 4]))
     """
-    compare = np.greater if strict else np.greater_equal
-    return np.flatnonzero(compare(np.abs(values), np.float32(threshold)))
+    if loops := _loops_for(values):
+        return _select(loops, _bits(values), _least(threshold, strict), False)[0]
+    return np.flatnonzero(_exceed(values, threshold, strict))
+
+
+def entries_above(values: Values, threshold: float, *, strict: bool = True) -> tuple[Indices, Values]:
+    """Return where magnitudes exceed the threshold, as `above` does, and the entries there.
+
+    Examples
+    --------
+    >>> entries_above(np.array([3, -5, 1, 3, 4], dtype=np.float32), 3)
+    (array([1, 4]), array([-5.,  4.], dtype=float32))
+    """
+    if loops := _loops_for(values):
+        indices, taken = _select(loops, _bits(values), _least(threshold, strict), True)
+        return indices, taken.view(np.float32)
+    indices = np.flatnonzero(_exceed(values, threshold, strict))
+    return indices, values[indices]
+
+
+def count_above(values: Values, threshold: float, *, strict: bool = True) -> int:
+    """Return how many magnitudes exceed the threshold, compared as by `above`.
+
+    Examples
+    --------
+    >>> values = np.array([3, -5, 1, 3, 4], dtype=np.float32)
+    >>> count_above(values, 3), count_above(values, 3, strict=False)
+    (2, 4)
+    """
+    if loops := _loops_for(values):
+        least = _least(threshold, strict)
+        return int(loops.count(_bits(values), least, _INFINITY)) if least <= _INFINITY else 0
+    return int(np.count_nonzero(_exceed(values, threshold, strict)))
 
 
 def squared_norm(values: Values) -> float:
@@ -126,9 +175,12 @@ def squared_norm(values: Values) -> float:
     >>> squared_norm(np.full(4, 1e30, dtype=np.float32)) > 3.9e60
     True
     """
-    total = 0.0
-    for start in range(0, values.size, _BLOCK):
-        block = values[start : start + _BLOCK].astype(np.float64)
+    total, start = 0.0, 0
+    if loops := _loops_for(values):
+        total = loops.sum_of_squares(np.require(values, requirements=["C", "A"]))
+        start = values.size - values.size % _BLOCK
+    for first in range(start, values.size, _BLOCK):
+        block = values[first : first + _BLOCK].astype(np.float64)
         total += float(np.multiply(block, block, out=block).sum())
     return total
 
@@ -172,3 +224,97 @@ def take_mean(rows: Values, indices: Indices) -> tuple[Values, NDArray[np.float6
     mean = np.zeros(rows.shape[1], dtype=np.float32)
     mean[indices] = total / np.float32(len(rows))
     return mean, sent
+
+
+def _exceed(values: Values, threshold: float, strict: bool) -> NDArray[np.bool_]:
+    compare = np.greater if strict else np.greater_equal
+    return compare(np.abs(values), np.float32(threshold))
+
+
+@cache
+def _loops() -> ModuleType | None:
+    """Return the compiled loops; None where numba is missing or switched off."""
+    try:
+        from sparsifier_models import kernels
+    except (ImportError, OSError):
+        return None
+    return kernels
+
+
+def _loops_for(values: Values) -> ModuleType | None:
+    return _loops() if values.size >= _LONG and values.dtype == np.float32 else None
+
+
+def _bits(values: Values) -> Bits:
+    return np.require(values, requirements=["C", "A"]).view(np.uint32)
+
+
+def _least(threshold: float, strict: bool) -> int:
+    """Return the least magnitude that a threshold lets through, as an integer; one above infinity if there is none."""
+    limit = np.float32(threshold)
+    if np.isnan(limit):
+        return _INFINITY + 1
+    return (int(limit.view(np.uint32)) & _LARGEST) + strict if limit >= 0 else 0
+
+
+def _sample(loops: ModuleType, bits: Bits) -> Bits:
+    taken = np.empty(max(1, bits.size // _SAMPLED), dtype=np.uint32)
+    loops.sample(bits, bits.size // taken.size, taken)
+    return taken
+
+
+def _select(loops: ModuleType, bits: Bits, least: int, with_values: bool) -> tuple[Indices, Bits]:
+    """Return where magnitudes are `least` or more, and the entries there if wanted."""
+    n = bits.size
+    sample = _sample(loops, bits)
+    reached = int(np.count_nonzero(sample >= least))
+    room = min(n, math.ceil((reached + _spread(reached)) * n / sample.size))
+    while True:
+        indices = np.empty(room + loops.SLACK, dtype=np.int64)
+        values = np.empty(indices.size if with_values else 0, dtype=np.uint32)
+        found = 0
+        if least <= _INFINITY:
+            found = loops.select(bits, least, _INFINITY, n, indices, values if with_values else None)
+        if found >= 0:
+            break
+        room = n
+    indices, values = indices[:found], values[:found]
+    # What is returned is not to hold much more memory than it needs.
+    return (indices, values) if 2 * found > room else (indices.copy(), values.copy())
+
+
+def _spread(expected: float) -> float:
+    """Return by how many entries a sample may miss what is expected of it."""
+    return 4 * math.sqrt(expected) + 8
+
+
+def _kth(loops: ModuleType, bits: Bits, k: int) -> tuple[int, int]:
+    """Return the k-th largest magnitude, and how many are larger.
+
+    Between which two magnitudes it lies is taken from a sample. One pass collects those in between, among which it is
+    looked up; if the sample was misleading, a second pass collects all on the side where it is.
+    """
+    n = bits.size
+    sample = _sample(loops, bits)
+    m = sample.size
+    expected = m * (k / n)
+    spread = _spread(expected * (1 - k / n))
+    first, last = math.floor(expected - spread), math.ceil(expected + spread)
+    sample.partition(np.array([m - rank for rank in (first, last) if 0 < rank <= m], dtype=np.int64))
+    low = int(sample[m - last]) if last <= m else 0
+    high = int(sample[m - first]) if first > 0 else _LARGEST
+    inside = np.empty(min(n, 2 * (last - first) * n // m) + loops.SLACK, dtype=np.uint32)
+    while True:
+        found, above = loops.band(bits, low, high, inside)
+        if found < 0:
+            inside = np.empty(n + loops.SLACK, dtype=np.uint32)
+        elif above >= k:
+            low, high = high + 1, _LARGEST
+        elif above + found < k:
+            low, high = 0, low - 1
+        else:
+            break
+    place = found - (k - above)
+    inside = inside[:found]
+    inside.partition(place)
+    return int(inside[place]), above + int(np.count_nonzero(inside[place:] > inside[place]))

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from simnet.devices import Kernel
 from simnet.schedule import Schedule
+from sparsifier_models.gains import candidate_gains, corrected_rows, counts_at
 from sparsifier_models.gathered import Gathered, GatheredOptions
 from sparsifier_models.selection import Indices, Values, top_k
 
@@ -39,6 +41,35 @@ class Topk(Gathered):
 
     name = "topk"
     paper = "Tyagi and Swany, IEEE BigData 2023, arXiv 2312.02493"
+
+    def gains(self, gradients: Values, densities: Sequence[float]) -> NDArray[np.float64]:
+        """Return the compression gain that an exchange of `gradients` would have at each density.
+
+        The state stays as it is, and the whole gradient is gone through once for all densities.
+
+        Parameters
+        ----------
+        gradients : ndarray of float32, shape (P, n)
+        densities : sequence of float
+            Candidates, each in (0, 1].
+
+        Returns
+        -------
+        ndarray of float64, shape (len(densities),)
+
+        Raises
+        ------
+        ValueError
+            If the gradients are not what `exchange` takes, or a density is out of range.
+
+        Examples
+        --------
+        >>> model = Topk(workers=1, parameters=4, density=0.25)
+        >>> model.gains(np.array([[4, 2, 2, 1]], dtype=np.float32), [0.25, 0.5, 1.0])
+        array([0.64, 0.8 , 1.  ])
+        """
+        counts = counts_at(self, densities)
+        return candidate_gains(corrected_rows(self._checked(gradients, "gradients"), self._residual), counts)
 
     def _select(self, values: Values, worker: int) -> Indices:
         return top_k(values, self.k)

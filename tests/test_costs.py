@@ -1,5 +1,7 @@
-"""Closed forms: the composition the paper names, special values, monotony, arg-min, refusals, broadcasting, speed."""
+"""Closed forms: printed formulas, the messages they stand for, special values, monotony, arg-min, refusals, speed."""
 
+import csv
+import inspect
 import math
 import re
 import time
@@ -10,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simnet import collectives, costs
+from simnet.schedule import Round, Schedule
 
 DENSE = (
     costs.parameter_server,
@@ -240,3 +243,528 @@ class TestRefusals:
         for threshold in (costs.ring_over_tree, costs.ring_over_allgather, costs.tree_over_allgather):
             with pytest.raises(ValueError, match="N must be finite and >= 2, got 1"):
                 threshold(1.0, 0.5, 1)
+
+
+# Sparsifiers: functions of (alpha, beta, M, c, N), all else at its default.
+BY_DENSITY = {
+    "cltk": costs.cltk,
+    "deft": lambda *arguments: costs.deft(*arguments, layers=12),
+    "exdyna": costs.exdyna,
+    "gaussiank": costs.gaussiank,
+    "gtopk": costs.gtopk,
+    "gtopk_reduce": costs.gtopk_reduce,
+    "hardthreshold": costs.hardthreshold,
+    "oktopk": costs.oktopk,
+    "oktopk_balance_and_allgatherv": costs.oktopk_balance_and_allgatherv,
+    "oktopk_split_and_reduce": costs.oktopk_split_and_reduce,
+    "sparcml_bounds lower": lambda *arguments: costs.sparcml_bounds(*arguments).lower,
+    "sparcml_bounds upper": lambda *arguments: costs.sparcml_bounds(*arguments).upper,
+    "spardl": costs.spardl,
+    "spardl_bsag": lambda *arguments: costs.spardl_bsag(*arguments, d=1),
+    "spardl_rsag": lambda *arguments: costs.spardl_rsag(*arguments, d=1),
+    "sparse_allreduce_bound": lambda alpha, *arguments: costs.sparse_allreduce_bound(*arguments),
+    "threshold_allgather": costs.threshold_allgather,
+    "topka": costs.topka,
+    "topkdsa": costs.topkdsa,
+    "topkdsa_bounds lower": lambda *arguments: costs.topkdsa_bounds(*arguments).lower,
+    "topkdsa_bounds upper": lambda *arguments: costs.topkdsa_bounds(*arguments).upper,
+    "uniontopk": costs.uniontopk,
+}
+BY_LENGTH = {
+    one.__name__: one for one in (costs.fp16, costs.powersgd, costs.qsgd, costs.signsgd, costs.signsgd_allgather)
+}
+
+
+def log2(P):
+    return int(P).bit_length() - 1
+
+
+def ceil_log2(P):
+    return (int(P) - 1).bit_length()
+
+
+TOPKDSA_WORDS = (
+    "2*k*(P-1)/P + A, A = 2*k*(P-1)/P if supports coincide ... n*(P-1)/P if dense; i.e. [4k(P-1)/P ; (2k+n)(P-1)/P]"
+)
+# A printed formula: method, latency and words as printed, what they come to for P, n, k, and the function. Words are
+# of 4 bytes.
+OKTOPK = [
+    (
+        "Dense, Rabenseifner (2^x)", "2*log2(P)", "2*n*(P-1)/P",
+        lambda P, n, k: (2 * log2(P), 2 * n * (P - 1) / P),
+        lambda a, b, M, c, P: costs.rabenseifner_allreduce(a, b, M, P),
+    ),
+    (
+        "Dense, ring", "2*(P-1)", "2*n*(P-1)/P",
+        lambda P, n, k: (2 * (P - 1), 2 * n * (P - 1) / P),
+        lambda a, b, M, c, P: costs.ring_allreduce(a, b, M, P),
+    ),
+    ("TopkA (allgather)", "log2(P)", "2*k*(P-1)", lambda P, n, k: (log2(P), 2 * k * (P - 1)), costs.topka),
+    (
+        "TopkDSA (split + allgatherv, SparCML SSAR/DSAR_Split_allgather)",
+        "(P-1)+log2(P) [+log2(P) for the size allgather]",
+        TOPKDSA_WORDS,
+        lambda P, n, k: (P - 1 + log2(P), 4 * k * (P - 1) / P),
+        lambda *arguments: costs.topkdsa_bounds(*arguments).lower,
+    ),
+    (
+        "TopkDSA (split + allgatherv, SparCML SSAR/DSAR_Split_allgather)",
+        "(P-1)+log2(P) [+log2(P) for the size allgather]",
+        TOPKDSA_WORDS,
+        lambda P, n, k: (P - 1 + log2(P), (2 * k + n) * (P - 1) / P),
+        lambda *arguments: costs.topkdsa_bounds(*arguments).upper,
+    ),
+    (
+        "TopkDSA (SparCML SSAR_Recursive_double)", "log2(P)",
+        "2*k*log2(P) (coinciding supports) ... 2*k*(P-1) (disjoint supports, until switch to dense n per step)",
+        lambda P, n, k: (log2(P), 2 * k * log2(P)),
+        lambda *arguments: costs.sparcml_bounds(*arguments).lower,
+    ),
+    (
+        "TopkDSA (SparCML SSAR_Recursive_double)", "log2(P)",
+        "2*k*log2(P) (coinciding supports) ... 2*k*(P-1) (disjoint supports, until switch to dense n per step)",
+        lambda P, n, k: (log2(P), sum(min(2 * k * 2**step, n) for step in range(log2(P)))),
+        lambda *arguments: costs.sparcml_bounds(*arguments).upper,
+    ),
+    (
+        "gTopk, paper of gTopk", "log2(P)", "2*k*log2(P)",
+        lambda P, n, k: (log2(P), 2 * k * log2(P)), costs.gtopk_reduce,
+    ),
+    (
+        "gTopk, reduce tree + broadcast tree (as coded)", "2*log2(P)",
+        "4*k*log2(P) (8*k*log2(P) 4-byte words as coded: float64 pairs)",
+        lambda P, n, k: (2 * log2(P), 4 * k * log2(P)), costs.gtopk,
+    ),
+    (
+        "gTopk, reduce tree + broadcast tree (as coded)", "2*log2(P)",
+        "4*k*log2(P) (8*k*log2(P) 4-byte words as coded: float64 pairs)",
+        lambda P, n, k: (2 * log2(P), 8 * k * log2(P)),
+        lambda *arguments: costs.gtopk(*arguments, entry_bytes=16),
+    ),
+    (
+        "Gaussiank", "2*log2(P) (size allgather + data allgatherv) [3*log2(P) as coded: idx and val separate]",
+        "2*k_est*(P-1)",
+        lambda P, n, k: (2 * log2(P), 2 * 1.7 * k * (P - 1)),
+        lambda a, b, M, c, P: costs.gaussiank(a, b, M, c, P, selected=1.7 * c * M / 4),
+    ),
+    (
+        "Gaussiank", "2*log2(P) (size allgather + data allgatherv) [3*log2(P) as coded: idx and val separate]",
+        "2*k_est*(P-1)",
+        lambda P, n, k: (3 * log2(P), 2 * k * (P - 1)),
+        lambda *arguments: costs.threshold_allgather(*arguments, gathers=3),
+    ),
+    (
+        "Ok-Topk split-and-reduce (Eq.1)", "P-1", "2*k*(P-1)/P",
+        lambda P, n, k: (P - 1, 2 * k * (P - 1) / P), costs.oktopk_split_and_reduce,
+    ),
+    (
+        "Ok-Topk balance-and-allgatherv (Eq.2)", "<= P+2*log2(P)", "<= 4*k*(P-1)/P",
+        lambda P, n, k: (P + 2 * log2(P), 4 * k * (P - 1) / P), costs.oktopk_balance_and_allgatherv,
+    ),
+    (
+        "Ok-Topk total (Eq.3)", "<= 2*P+2*log2(P)", "<= 6*k*(P-1)/P",
+        lambda P, n, k: (2 * P + 2 * log2(P), 6 * k * (P - 1) / P), costs.oktopk,
+    ),
+    (
+        "Lower bound (Theorem 3.1)", "", ">= 2*k*(P-1)/P",
+        lambda P, n, k: (0, 2 * k * (P - 1) / P),
+        lambda alpha, *arguments: costs.sparse_allreduce_bound(*arguments),
+    ),
+]  # fmt: skip
+SPARDL = [
+    (
+        "SparDL d=1", "2*ceil(log2 P)", "4k(P-1)/P",
+        lambda P, n, k: (2 * ceil_log2(P), 4 * k * (P - 1) / P), costs.spardl,
+    ),
+    (
+        "SparDL + B-SAG, d teams, T=P/d", "2*ceil(log2 T)+ceil(log2 d)",
+        "2k(P-d)/P [SRS] + 2h(d-1) [SAG] + <=2k(P-d)/P [AG]; h>=k/P (no coded upper cap; k*d/P is the natural one)",
+        lambda P, n, k: (2 * ceil_log2(P // 2) + 1, 2 * k * (P - 2) / P + 2 * (1.3 * k / P) + 2 * k * (P - 2) / P),
+        lambda a, b, M, c, P: costs.spardl_bsag(a, b, M, c, P, d=2, h=1.3 * c * M / 4 / P),
+    ),
+    (
+        "SparDL + R-SAG, d=2^x teams", "2*ceil(log2(P/d))+log2 d", "4k(P-d)/P + 2*(k*d/P)*log2 d",
+        lambda P, n, k: (2 * ceil_log2(P // 2) + 1, 4 * k * (P - 2) / P + 2 * (k * 2 / P)),
+        lambda *arguments: costs.spardl_rsag(*arguments, d=2),
+    ),
+    (
+        "TopkA", "ceil(log2 P)", "2k(P-1)",
+        lambda P, n, k: (ceil_log2(P), 2 * k * (P - 1)),
+        lambda a, b, M, c, P: costs.bruck_allgather(a, b, 2 * c * M, P),
+    ),
+    (
+        "TopkDSA", "not established", "between 4k(P-1)/P and (2k+n)(P-1)/P",
+        lambda P, n, k: (P - 1 + math.log2(P), (2 * k + n) * (P - 1) / P),
+        lambda *arguments: costs.topkdsa_bounds(*arguments).upper,
+    ),
+    (
+        "gTopk", "2*log2 P", "4k*log2 P",
+        lambda P, n, k: (2 * math.log2(P), 4 * k * math.log2(P)), costs.gtopk,
+    ),
+    (
+        "Ok-Topk split&reduce", "(P-1)", "<=2k(P-1)/P",
+        lambda P, n, k: (P - 1, 2 * k * (P - 1) / P), costs.oktopk_split_and_reduce,
+    ),
+    (
+        "Ok-Topk balance&allgatherv", "P+2log2 P", "<=4k(P-1)/P",
+        lambda P, n, k: (P + 2 * math.log2(P), 4 * k * (P - 1) / P), costs.oktopk_balance_and_allgatherv,
+    ),
+    (
+        "Ok-Topk total", "2P+2log2 P", "<=6k(P-1)/P",
+        lambda P, n, k: (2 * P + 2 * math.log2(P), 6 * k * (P - 1) / P), costs.oktopk,
+    ),
+]  # fmt: skip
+
+
+class TestPrintedFormulas:
+    @pytest.mark.parametrize("P", [2, 4, 8, 32, 256])
+    @pytest.mark.parametrize("row", OKTOPK, ids=[row[0] for row in OKTOPK])
+    def test_of_oktopk_and_its_rivals(self, row, P):
+        *_, printed, cost = row
+        for n, c in ((10**6, 0.01), (14_728_266, 0.02), (4096, 0.25)):
+            messages, words = printed(P, n, c * n)
+            for alpha, beta in ((1e-3, 0.0), (0.0, 1e-9), (2e-3, 8e-9)):
+                assert cost(alpha, beta, 4 * n, c, P) == pytest.approx(messages * alpha + 4 * words * beta, rel=1e-12)
+
+    @pytest.mark.parametrize("P", [2, 4, 6, 14, 64])
+    @pytest.mark.parametrize("row", SPARDL, ids=[row[0] for row in SPARDL])
+    def test_of_spardl_and_its_rivals(self, row, P):
+        *_, printed, cost = row
+        for n, c in ((10**6, 0.01), (4096, 0.25)):
+            messages, words = printed(P, n, c * n)
+            for alpha, beta in ((1e-3, 0.0), (0.0, 1e-9), (2e-3, 8e-9)):
+                assert cost(alpha, beta, 4 * n, c, P) == pytest.approx(messages * alpha + 4 * words * beta, rel=1e-12)
+
+    @pytest.mark.parametrize(("name", "table"), [("oktopk", OKTOPK), ("spardl", SPARDL)])
+    def test_the_tables_are_complete_and_as_printed(self, shared, name, table):
+        with (shared / "papers" / "data" / f"{name}_cost_formulas.csv").open(encoding="utf-8", newline="") as file:
+            printed = [tuple(row)[:3] for row in csv.reader(file)][1:]
+        ours = dict.fromkeys(row[:3] for row in table)
+        assert list(ours) == printed
+
+    @given(alphas, betas, sizes, densities, workers, st.floats(0, 1e6), st.floats(0, 1e6))
+    def test_of_exdyna_on_rings(self, alpha, beta, M, c, n, kmax, U):
+        expected = (
+            ((n - 1) * alpha + 8 * (n - 1) * beta)
+            + ((n - 1) * alpha + 8 * (n - 1) * kmax * beta)
+            + (2 * (n - 1) * alpha + 2 * (n - 1) / n * 4 * U * beta)
+        )
+        for cost in (costs.exdyna, costs.hardthreshold):
+            assert cost(alpha, beta, M, c, n, longest=kmax, union=U) == pytest.approx(expected, rel=1e-12)
+        bins = 2 * math.log2(n) * alpha + 4 * (n + 15) * math.log2(n) * beta
+        deft = costs.deft(alpha, beta, M, c, n, layers=15, longest=kmax, union=U)
+        assert deft == pytest.approx(expected + bins, rel=1e-12)
+
+    @pytest.mark.parametrize(
+        ("n", "c", "P", "dense", "topka", "oktopk"),
+        [
+            (14_728_266, 0.02, 16, 110.5, 35.3, 6.6),
+            (27_569_568, 0.02, 32, 213.7, 136.7, 12.8),
+            (133_547_324, 0.01, 256, 1064, 2724, 31.9),
+        ],
+    )
+    def test_megabytes_of_the_models_of_oktopk(self, n, c, P, dense, topka, oktopk):
+        def digits(value):
+            return 0 if isinstance(value, int) else 1
+
+        megabytes = {
+            dense: costs.ring_allreduce(0, 1e-6, 4 * n, P),
+            topka: costs.topka(0, 1e-6, 4 * n, c, P),
+            oktopk: costs.oktopk(0, 1e-6, 4 * n, c, P),
+        }
+        for printed, found in megabytes.items():
+            assert round(float(found), digits(printed)) == printed
+
+    @pytest.mark.parametrize(("P", "block", "nbytes"), [(6, 24_547, 981_880), (14, 10_520, 1_094_080)])
+    def test_bytes_of_spardl_with_vgg16(self, P, block, nbytes):
+        # Each of the two phases moves P - 1 blocks of floor(ceil(n / P) / 100) entries.
+        n = 14_728_266
+        assert math.floor(math.ceil(n / P) * 0.01) == block
+        assert costs.spardl(0, 1, 4 * n, P * block / n, P) == pytest.approx(2 * nbytes)
+
+
+class TestMessages:
+    """In lock-step the messages of a scheme take what its formula says."""
+
+    ALPHA, BETA, M, C = 1e-3, 8e-9, 4e6, 0.01
+    K = 10_000
+
+    def seconds(self, *schedules):
+        return sum(lockstep(one, self.ALPHA, self.BETA) for one in schedules)
+
+    def arguments(self, P):
+        return self.ALPHA, self.BETA, self.M, self.C, P
+
+    @pytest.mark.parametrize("P", [1, 2, 4, 8, 32])
+    def test_topkdsa(self, P):
+        split = collectives.alltoall_pairwise(P, 8 * self.K / P)
+        for union, piece in ((None, 8 * self.K / P), (3 * self.K, 24 * self.K / P), (10**6, self.M / P)):
+            gather = collectives.allgather_recursive_doubling(P, piece)
+            assert costs.topkdsa(*self.arguments(P), union=union) == pytest.approx(self.seconds(split, gather))
+
+    @pytest.mark.parametrize("P", [1, 2, 4, 8, 32])
+    def test_gtopk(self, P):
+        down = collectives.reduce_binomial(P, 8 * self.K)
+        up = collectives.broadcast_binomial(P, 8 * self.K)
+        assert costs.gtopk_reduce(*self.arguments(P)) == pytest.approx(self.seconds(down))
+        assert costs.gtopk(*self.arguments(P)) == pytest.approx(self.seconds(down, up))
+
+    @pytest.mark.parametrize("P", [1, 2, 3, 8, 13])
+    def test_values_at_a_union(self, P):
+        counts, indices = (collectives.allgather_ring(P, nbytes) for nbytes in (8, 8 * 3000))
+        values = collectives.allreduce_ring(P, 4 * 25_000)
+        exdyna = costs.exdyna(*self.arguments(P), longest=3000, union=25_000)
+        assert exdyna == pytest.approx(self.seconds(counts, indices, values))
+        short = collectives.allgather_ring(P, 4), collectives.allgather_ring(P, 4 * 3000)
+        exdyna = costs.exdyna(*self.arguments(P), longest=3000, union=25_000, index_bytes=4)
+        assert exdyna == pytest.approx(self.seconds(*short, values))
+        own = collectives.allgather_ring(P, 8 * self.K)
+        assert costs.uniontopk(*self.arguments(P), union=25_000) == pytest.approx(self.seconds(own, values))
+
+    @pytest.mark.parametrize("P", [1, 2, 4, 16])
+    def test_broadcast_indices(self, P):
+        indices, values = collectives.broadcast_binomial(P, 8 * self.K), collectives.allreduce_ring(P, 4 * self.K)
+        assert costs.cltk(*self.arguments(P)) == pytest.approx(self.seconds(indices, values))
+        artopk = costs.artopk_ring(*self.arguments(P))
+        assert costs.cltk(*self.arguments(P), index_bytes=4) == pytest.approx(artopk)
+        bins = [collectives.broadcast_binomial(P, nbytes) for nbytes in (4 * P, 4 * 62)]
+        rest = costs.exdyna(*self.arguments(P))
+        assert costs.deft(*self.arguments(P), layers=62) == pytest.approx(self.seconds(*bins) + rest)
+
+    @pytest.mark.parametrize("P", [1, 2, 4, 16])
+    def test_all_gathers_of_what_a_threshold_finds(self, P):
+        sizes, entries = (collectives.allgather_recursive_doubling(P, nbytes) for nbytes in (0, 8 * 12_345))
+        assert costs.threshold_allgather(*self.arguments(P), selected=12_345) == pytest.approx(self.seconds(entries))
+        assert costs.gaussiank(*self.arguments(P), selected=12_345) == pytest.approx(self.seconds(sizes, entries))
+
+    @pytest.mark.parametrize("T", [1, 2, 3, 5, 6, 7, 8, 12, 14, 32])
+    @pytest.mark.parametrize("d", [1, 2, 3, 4])
+    def test_spardl(self, T, d):
+        P = T * d
+        block = 8 * self.K / T
+        ranks = np.arange(P)
+        rounds, left = [], T
+        for step in range(ceil_log2(T)):
+            distance = 2 ** (ceil_log2(T) - 1 - step)
+            to = ranks // T * T + (ranks + distance) % T
+            rounds.append(Round(ranks, to, block * (left - distance)))
+            left = distance
+        scatter = Schedule(P, rounds)
+        teams = collectives.allgather_bruck(d, 8 * 1234)
+        gather = collectives.allgather_bruck(T, block)
+        seconds = self.seconds(scatter, teams, gather)
+        assert costs.spardl_bsag(*self.arguments(P), d=d, h=1234) == pytest.approx(seconds)
+        if d == 1:
+            assert costs.spardl(*self.arguments(P)) == pytest.approx(seconds)
+        if d in (1, 2, 4):
+            exchanges = collectives.allreduce_recursive_doubling(d, block)
+            recursive = self.seconds(scatter, exchanges, gather)
+            assert costs.spardl_rsag(*self.arguments(P), d=d) == pytest.approx(recursive)
+
+    @pytest.mark.parametrize("P", [1, 2, 4, 8])
+    def test_oktopk_split_and_reduce(self, P):
+        split = collectives.alltoall_pairwise(P, 8 * self.K / P)
+        assert costs.oktopk_split_and_reduce(*self.arguments(P)) == pytest.approx(self.seconds(split))
+
+
+class TestOrder:
+    """Volumes and latencies of the schemes as they stand to each other."""
+
+    @given(st.floats(1, 1e10), densities, workers)
+    def test_nothing_moves_less_than_the_bound_and_oktopk_no_more_than_three_times_that(self, M, c, N):
+        bound = costs.sparse_allreduce_bound(1, M, c, N)
+        oktopk = costs.oktopk(0, 1, M, c, N)
+        assert oktopk == pytest.approx(3 * bound)
+        assert oktopk <= 6 * (c * M / 4) * 4
+        for name in ("topka", "topkdsa", "gtopk", "spardl", "gaussiank"):
+            if c <= 0.5:
+                assert BY_DENSITY[name](0, 1, M, c, N) >= bound * (1 - 1e-12)
+
+    @given(alphas, betas, sizes, densities, workers, st.floats(0, 1))
+    def test_bounds_are_in_order_and_hold_what_lies_between(self, alpha, beta, M, c, N, share):
+        for bounds in (costs.topkdsa_bounds, costs.sparcml_bounds):
+            lower, upper = bounds(alpha, beta, M, c, N)
+            assert lower <= upper * (1 + 1e-12)
+        k, n = c * M / 4, M / 4
+        lower, upper = costs.topkdsa_bounds(alpha, beta, M, c, N)
+        between = costs.topkdsa(alpha, beta, M, c, N, union=k + share * (min(N * k, n) - k))
+        assert lower * (1 - 1e-12) <= between <= upper * (1 + 1e-12)
+        volume = costs.sparcml_bounds(0, 1, M, c, N).upper
+        assert volume <= min(2 * k * (N - 1), n * math.log2(N)) * 4 * (1 + 1e-9) + 1e-6
+
+    @pytest.mark.parametrize("c", [0.001, 0.01, 0.3])
+    def test_growth_with_the_number_of_workers(self, c):
+        M, N = 4e6, 2.0 ** np.arange(1, 11)
+        volume = {name: cost(0.0, 1.0, M, c, N) for name, cost in BY_DENSITY.items()}
+        for flat, most in (("oktopk", 6), ("spardl", 4), ("topkdsa", 4), ("sparse_allreduce_bound", 2)):
+            assert (volume[flat] < most * c * M).all()
+            assert volume[flat][-1] < 2 * volume[flat][0]
+        np.testing.assert_allclose(volume["gtopk"] / np.log2(N), 4 * c * M)
+        np.testing.assert_allclose(volume["topka"] / (N - 1), 2 * c * M)
+        messages = {name: cost(1.0, 0.0, M, c, N) for name, cost in BY_DENSITY.items()}
+        np.testing.assert_allclose(messages["spardl"], messages["gtopk"])
+        assert (messages["oktopk"] >= messages["spardl"]).all()
+
+    @given(alphas, betas, st.floats(1, 1e10), densities, st.integers(1, 9), st.integers(0, 5))
+    def test_teams_trade_latency_for_volume(self, alpha, beta, M, c, T, x):
+        d, k = 2**x, c * M / 4
+        P = T * d
+        volume = costs.spardl_bsag(0, 1, M, c, P, d) / 4
+        assert volume == pytest.approx(2 * k * (2 * P + d**2 - 3 * d) / P)
+        least = costs.spardl_bsag(0, 1, M, c, P, d, h=k / P) / 4
+        assert least == pytest.approx(2 * k * (2 * P - d - 1) / P)
+        recursive = costs.spardl_rsag(0, 1, M, c, P, d) / 4
+        assert recursive == pytest.approx(2 * k * (2 * P - 2 * d + d * x) / P)
+        if d == 2 and T & (T - 1) == 0:
+            one, two = (costs.spardl_rsag(alpha, beta, M, c, P, teams) for teams in (1, 2))
+            assert one - two == pytest.approx(alpha, abs=1e-12 * one)
+
+    def test_quantisers_move_a_fraction_of_the_dense_gradient(self):
+        M, N = 4 * 10**6, 8
+        dense = costs.ring_allreduce(0, 1, M, N)
+        assert costs.fp16(0, 1, M, N) == dense / 2
+        assert costs.signsgd_allgather(0, 1, M, N, scale_bytes=0) == (N - 1) * M / 32
+        assert costs.qsgd(0, 1, M, N, levels=1, bucket=10**7) == (N - 1) * (M / 16 + 4)
+        assert costs.qsgd(0, 1, M, N, bits=2.5, bucket=10**7) == (N - 1) * (2.5 * M / 32 + 4)
+        assert costs.powersgd(0, 1, M, N, rank=4) == pytest.approx(2 * 2 * 7 / 8 * 4 * 4 * 1000)
+        assert costs.powersgd(1, 0, M, N) == 28
+        assert costs.powersgd(1, 0, M, N, vectors=1) == 42
+
+
+class TestFillIn:
+    def test_as_quoted_of_the_densities_of_oktopk(self):
+        share = [100 * float(costs.fill_in(1.0, c, P)) for c, P in ((0.02, 16), (0.02, 32), (0.01, 32), (0.01, 256))]
+        assert [round(one, 1) for one in share] == [27.6, 47.6, 27.5, 92.4]
+
+    @given(st.floats(1, 1e9), st.floats(0, 1), st.integers(1, 5000))
+    def test_between_one_selection_and_all(self, n, c, P):
+        union, k = float(costs.fill_in(n, c * n, P)), c * n
+        assert k * (1 - 1e-9) <= union <= min(P * k, n) * (1 + 1e-9)
+        assert union <= costs.fill_in(n, k, P + 1) * (1 + 1e-9)
+        assert costs.fill_in(n, k, 1) == pytest.approx(k)
+
+    def test_ends(self):
+        assert costs.fill_in(10, 10, 3) == 10
+        assert costs.fill_in(10, 0, 3) == 0
+        assert costs.fill_in(0, 0, 3) == 0
+        # A billionth of the gradient: the difference of two numbers close to one must not cancel.
+        assert costs.fill_in(1e12, 1, 1000) == pytest.approx(1000, rel=1e-8)
+
+    def test_is_the_mean_of_drawn_unions(self):
+        rng = np.random.default_rng(0)
+        drawn = [np.unique([rng.choice(50, 10, replace=False) for _ in range(6)]).size for _ in range(4000)]
+        assert np.mean(drawn) == pytest.approx(float(costs.fill_in(50, 10, 6)), abs=4 * np.std(drawn) / 4000**0.5)
+
+    @pytest.mark.parametrize(("n", "k", "P"), [(10, 11, 2), (10, -1, 2), (10, 1, 0), (np.nan, 1, 2), ([5, 9], 6, 2)])
+    def test_what_cannot_be_is_refused(self, n, k, P):
+        with pytest.raises(ValueError, match=r"k must not exceed n|must be finite and >= [01]"):
+            costs.fill_in(n, k, P)
+
+
+class TestEvery:
+    def test_every_function_is_listed_here(self):
+        listed = {name.split()[0] for name in (*BY_DENSITY, *BY_LENGTH)}
+        listed |= {one.__name__ for one in (*DENSE, *SPARSE)}
+        others = {"best_collective", "compression_pays", "fill_in", "step_time", "var_overhead"}
+        others |= {"ring_over_allgather", "ring_over_tree", "tree_over_allgather"}
+        public = {name for name in costs.__all__ if inspect.isfunction(getattr(costs, name))}
+        assert public == listed | others
+        for name in public:
+            assert inspect.getdoc(getattr(costs, name))
+
+    @pytest.mark.parametrize("name", BY_DENSITY)
+    def test_one_worker_costs_nothing_and_more_of_anything_costs_more(self, name):
+        cost = BY_DENSITY[name]
+        assert cost(1.0, 1.0, 4000.0, 0.1, 1) == 0
+        rng = np.random.default_rng(0)
+        alpha, beta, M, c = rng.random((4, 50)) * 0.9 + 0.05
+        N = 2 ** rng.integers(0, 10, 50)
+        base = cost(alpha, beta, 1e6 * M, c, N)
+        for more in ((2, 1, 1, 1, 1), (1, 2, 1, 1, 1), (1, 1, 2, 1, 1), (1, 1, 1, 1.05, 1), (1, 1, 1, 1, 2)):
+            arguments = (one * factor for one, factor in zip((alpha, beta, 1e6 * M, c, N), more, strict=True))
+            assert (cost(*arguments) >= base * (1 - 1e-12)).all()
+
+    @pytest.mark.parametrize("name", BY_LENGTH)
+    def test_one_worker_costs_nothing_and_more_of_anything_costs_more_dense(self, name):
+        cost = BY_LENGTH[name]
+        assert cost(1.0, 1.0, 4000.0, 1) == 0
+        base = cost(1.0, 1.0, 4000.0, 8)
+        for arguments in ((2.0, 1.0, 4000.0, 8), (1.0, 2.0, 4000.0, 8), (1.0, 1.0, 9000.0, 8), (1.0, 1.0, 4000.0, 16)):
+            assert cost(*arguments) > base
+
+    @pytest.mark.parametrize("name", BY_DENSITY)
+    def test_arguments_broadcast_and_scalars_give_numpy_floats(self, name):
+        cost = BY_DENSITY[name]
+        assert isinstance(cost(1, 1, 4000, 0.5, 2), np.float64)
+        rng = np.random.default_rng(1)
+        alpha, beta = rng.random((2, 1, 1, 1, 1)), rng.random((3, 1, 1, 1))
+        M, c, N = 1e4 * rng.random((2, 1, 1)), rng.random((2, 1)) * 0.9 + 0.05, np.array([1, 2, 8])
+        grid = cost(alpha, beta, M, c, N)
+        assert grid.shape == ((2, 3, 2, 2, 3) if name != "sparse_allreduce_bound" else (3, 2, 2, 3))
+        for index in np.ndindex(grid.shape):
+            a, b, m, d, n = index if len(index) == 5 else (0, *index)
+            scalars = (alpha[a, 0, 0, 0, 0], beta[b, 0, 0, 0], M[m, 0, 0], c[d, 0], N[n])
+            assert grid[index] == pytest.approx(cost(*scalars), rel=1e-12)
+
+    @pytest.mark.parametrize("name", BY_LENGTH)
+    def test_arguments_broadcast_and_scalars_give_numpy_floats_dense(self, name):
+        cost = BY_LENGTH[name]
+        assert isinstance(cost(1, 1, 4000, 2), np.float64)
+        assert cost([[1.0], [2.0]], 1.0, [100.0, 200.0, 300.0], 4).shape == (2, 3)
+
+    @pytest.mark.parametrize("name", BY_DENSITY)
+    @pytest.mark.parametrize("value", [-1.0, np.nan, np.inf])
+    def test_values_outside_are_refused(self, name, value):
+        for at, symbol in enumerate(("alpha", "beta", "M", "c", "N")):
+            if name == "sparse_allreduce_bound" and symbol == "alpha":
+                continue
+            arguments = [1.0, 1.0, 100.0, 0.5, 4.0]
+            arguments[at] = value
+            with pytest.raises(ValueError, match=f"{symbol} must be"):
+                BY_DENSITY[name](*arguments)
+
+    @pytest.mark.parametrize(
+        ("cost", "more", "message"),
+        [
+            (costs.threshold_allgather, {"selected": -1}, "selected must be finite and >= 0, got -1"),
+            (costs.threshold_allgather, {"gathers": np.nan}, "gathers must be"),
+            (costs.gaussiank, {"selected": np.nan}, "selected must be"),
+            (costs.topkdsa, {"union": np.inf}, "union must be"),
+            (costs.gtopk, {"entry_bytes": -8}, "entry_bytes must be"),
+            (costs.oktopk, {"selected": -1}, "selected must be"),
+            (costs.oktopk, {"kept": [1, -1]}, "kept must be finite and >= 0, got -1"),
+            (costs.exdyna, {"longest": -1}, "longest must be"),
+            (costs.hardthreshold, {"longest": -1}, "longest must be"),
+            (costs.uniontopk, {"union": np.nan}, "union must be"),
+            (costs.cltk, {"index_bytes": -4}, "index_bytes must be"),
+            (costs.deft, {"layers": -1}, "layers must be"),
+            (costs.spardl_bsag, {"d": 3}, "d must divide the number of workers, got 3 teams of 8"),
+            (costs.spardl_bsag, {"d": 16}, "d must divide the number of workers, got 16 teams of 8"),
+            (costs.spardl_bsag, {"d": 0}, "d must be finite and >= 1, got 0"),
+            (costs.spardl_bsag, {"d": 2, "h": -1}, "h must be"),
+            (costs.spardl_rsag, {"d": 5}, "d must divide"),
+        ],
+    )
+    def test_what_was_selected_is_checked_too(self, cost, more, message):
+        with pytest.raises(ValueError, match=re.escape(message)):
+            cost(1.0, 1.0, 4000.0, 0.1, 8, **more)
+
+    def test_teams_of_recursive_exchange_are_powers_of_two(self):
+        with pytest.raises(ValueError, match="d must be a power of two, got 3"):
+            costs.spardl_rsag(1.0, 1.0, 4000.0, 0.1, 6, [1, 3])
+
+    @pytest.mark.parametrize(
+        ("cost", "more", "message"),
+        [
+            (costs.qsgd, {"levels": 0}, "levels must be finite and >= 1"),
+            (costs.qsgd, {"bucket": 0.5}, "bucket must be finite and >= 1"),
+            (costs.qsgd, {"bits": -1}, "bits must be"),
+            (costs.signsgd, {"scale_bytes": -4}, "scale_bytes must be"),
+            (costs.powersgd, {"rank": -1}, "rank must be"),
+            (costs.powersgd, {"left": -1}, "left must be"),
+            (costs.powersgd, {"vectors": np.nan}, "vectors must be"),
+        ],
+    )
+    def test_options_of_quantisers_are_checked(self, cost, more, message):
+        with pytest.raises(ValueError, match=re.escape(message)):
+            cost(1.0, 1.0, 4000.0, 8, **more)

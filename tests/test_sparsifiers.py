@@ -7,6 +7,7 @@ import subprocess
 import sys
 import tracemalloc
 from importlib.metadata import EntryPoint, EntryPoints
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -647,6 +648,116 @@ def test_released_star_selects_at_the_broadcasting_worker_only():
     np.testing.assert_array_equal(same.update, exchange.update)
 
 
+# What policies look at: gains of candidate densities, staleness, change of the gain
+
+GAIN_VARIANTS = [
+    ("topk", {}),
+    ("topk", {"compat": "released"}),
+    *(
+        ("artopk", {"selection": selection, "compat": compat})
+        for selection in ("star", "var")
+        for compat in ("paper", "released")
+    ),
+]
+CANDIDATES = [0.1, 0.033, 0.011, 0.004, 0.001]
+
+
+@given(st.sampled_from(GAIN_VARIANTS), jobs(), st.sampled_from([0, 1, 3, 25]))
+def test_gains_are_those_that_the_exchange_has_at_each_density(variant, job, steps):
+    workers, parameters, density, kind, seed = job
+    model = made(variant, workers, parameters, density, layers=(parameters,))
+    for step in range(steps):
+        model.exchange(gradients_of(kind, workers, parameters, seed + step))
+    gradients, before = gradients_of(kind, workers, parameters, seed + steps), model.save()
+    densities = [*CANDIDATES, density, 0.5, 1.0]
+    gains = model.gains(gradients, densities)
+    assert same_state(model.save(), before)
+    for found, candidate in zip(gains, densities, strict=True):
+        twin = made(variant, workers, parameters, density, layers=(parameters,))
+        twin.restore(before)
+        twin.density = candidate
+        stats = twin.exchange(gradients).stats
+        expected = stats["gain"]
+        if variant[0] == "artopk" and variant[1]["compat"] == "released":
+            expected = np.sqrt(stats["worker_gain"][int(stats["broadcaster"])])
+        assert found == pytest.approx(expected, rel=1e-12)
+    assert (np.diff(model.gains(gradients, sorted(CANDIDATES))) >= -1e-12).all() or variant[1].get("selection") == "var"
+
+
+def test_gains_by_hand():
+    # Of 4, 3, 2, 1 and 0, 0, 5, 1 squares are 16, 9, 4, 1 and 25, 1: 56 in all.
+    rows = f32([[4, 3, 2, 1], [0, 0, 5, 1]])
+    np.testing.assert_allclose(create("topk", 2, 4).gains(rows, [0.25, 0.5, 1]), [41 / 56, 51 / 56, 1])
+    # STAR begins with worker 1, whose top-2 is at 2 and 3; in VAR it has 25 > 16, then 26 > 25.
+    for selection in ("star", "var"):
+        gains = create("artopk", 2, 4, selection=selection).gains(rows, [0.25, 0.5, 1])
+        np.testing.assert_allclose(gains, [29 / 56, 31 / 56, 1])
+    # In the released code worker 0 begins, and the gain is the ratio of its own norms.
+    released = create("artopk", 2, 4, compat="released").gains(rows, [0.25, 0.5, 1])
+    np.testing.assert_allclose(released, np.sqrt([16 / 30, 25 / 30, 1]))
+
+
+def test_gains_are_refused_as_an_exchange_would_be():
+    for name in ("topk", "artopk"):
+        model = create(name, 2, 4, 0.5)
+        rows = np.ones((2, 4), dtype=np.float32)
+        with pytest.raises(ValueError, match="must have shape"):
+            model.gains(rows[:1], [0.5])
+        with pytest.raises(ValueError, match="float32, got float64"):
+            model.gains(rows.astype(np.float64), [0.5])
+        with pytest.raises(ValueError, match="worker 1, with its residual, must be finite"):
+            model.gains(f32([[0, 0, 0, 0], [np.nan, 0, 0, 0]]), [0.5])
+        with pytest.raises(ValueError, match="density must be > 0 and <= 1, got 0"):
+            model.gains(rows, [0.5, 0])
+        with pytest.raises(ValueError, match="densities must hold one at least"):
+            model.gains(rows, [])
+        assert model.density == 0.5
+
+
+@pytest.mark.parametrize("compat", ["paper", "released"])
+@pytest.mark.parametrize("selection", ["star", "var"])
+def test_staleness_counts_exchanges_since_a_worker_broadcast(selection, compat):
+    model = create("artopk", 5, 60, 0.1, selection=selection, compat=compat)
+    last = np.full(5, -1)
+    for step in range(40):
+        stats = model.exchange(gradients_of("heavy", 5, 60, step)).stats
+        last[int(stats["broadcaster"])] = step
+        np.testing.assert_array_equal(stats["staleness"], step - last)
+        if selection == "star":
+            assert sorted(stats["staleness"].tolist()) == sorted(min(one, step + 1) for one in range(5))
+
+
+@pytest.mark.parametrize("compat", ["paper", "released"])
+def test_the_gain_and_its_change_are_smoothed(compat):
+    model = create("artopk", 3, 50, 0.1, compat=compat)
+
+    def smoothed(values):
+        weights = np.array([0.99**age for age in range(5, 0, -1)])
+        return weights @ np.array(values[-5:]) / weights.sum() if len(values) >= 5 else 0
+
+    gains = []
+    for step in range(20):
+        if step == 12:
+            model.density, gains = 0.4, []
+        stats = model.exchange(gradients_of("normal", 3, 50, step)).stats
+        gains.append(stats["gain"] if compat == "paper" else stats["worker_gain"][int(stats["broadcaster"])] ** 0.5)
+        changes = [abs(after - before) / before for before, after in pairwise(gains)]
+        assert stats["gain_change"] == pytest.approx(changes[-1] if changes else 0)
+        assert stats["smoothed_gain"] == pytest.approx(smoothed(gains))
+        assert stats["smoothed_gain_change"] == pytest.approx(smoothed(changes))
+    assert stats["smoothed_gain_change"] > 0
+
+
+def test_a_gain_from_nothing_is_a_change_by_one():
+    # The broadcasting worker has nothing in one step: nothing is sent, and next time something is.
+    model = create("artopk", 2, 4, 0.25)
+    first = model.exchange(f32([[0, 0, 0, 1], [0, 0, 0, 0]]))
+    second = model.exchange(f32([[0, 0, 0, 1], [0, 0, 0, 0]]))
+    third = model.exchange(f32([[0, 0, 0, 0], [0, 0, 0, 0]]))
+    assert [one.stats["gain"] for one in (first, second, third)] == [0, 1, 1]
+    assert [one.stats["gain_change"] for one in (first, second, third)] == [0, 1, 0]
+
+
 # Messages (fact sheet 2.4)
 
 P, N_ENTRIES, C, K = 8, 1000, 0.05, 50
@@ -936,6 +1047,12 @@ def test_a_foreign_state_is_refused():
         {"iteration": np.array(1.5)},
         {"window": np.zeros((26, 2))},
         {"window": np.array([[1, np.nan]])},
+        {"staleness": np.zeros(3, dtype=np.int64)},
+        {"staleness": np.array([0, -1])},
+        {"staleness": np.array([0.0, 1.0])},
+        {"gains": np.zeros((7, 2))},
+        {"gains": np.zeros((2, 3))},
+        {"gains": np.array([[0.5, np.inf]])},
         {"residual": np.zeros((1, 10), dtype=np.float32)},
         {"residual": np.full((2, 10), np.inf, dtype=np.float32)},
     ],

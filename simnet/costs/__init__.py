@@ -1,0 +1,158 @@
+"""Closed-form alpha-beta costs of collectives and sparsifiers, in seconds, one function for each formula.
+
+The arguments carry the papers' symbols and broadcast against each other as numpy arrays do:
+
+======  ================================================================
+alpha   latency of a message [s], >= 0
+beta    seconds per byte [s/byte], >= 0; 1 / beta is the bandwidth
+M       bytes of the message, >= 0: the dense gradient, unless said otherwise
+c       density, the fraction of entries kept, in (0, 1]; c M is the bytes of the kept values
+N       number of workers, >= 1; one worker communicates nothing, which costs 0
+======  ================================================================
+
+In the formulas n = M / 4 is the length of the gradient and k = c n the entries kept; an entry is a float32 value with
+an int32 index, 8 bytes, unless said otherwise. What a scheme selects may differ from k: it is an argument, in
+entries, and k what it defaults to. Each function says whether its formula is *published* or *derived* from the messages
+of the algorithm.
+
+log is the real-valued log2, as in the published tables; textbook schedules equal the formulas where N is a power of
+two (ring, parameter server and Bruck: for every N). Values outside the ranges, and NaN, raise ValueError. Scalars in
+give a numpy float, arrays a float64 array.
+
+References
+----------
+[1] S. Tyagi, M. Swany, "Flexible Communication for Optimal Distributed Learning over Unpredictable Networks",
+    IEEE BigData 2023, arXiv 2312.02493: Table I and Eqns 1b, 3, 4a, 4b, 5a-c.
+[2] R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of collective communication operations in MPICH", IJHPCA 19,
+    2005.
+[3] S. Li, T. Hoefler, "Near-Optimal Sparse Allreduce for Distributed Deep Learning", PPoPP 2022, arXiv 2201.07598:
+    Eqns 1-3, Theorem 3.1, as later papers quote them.
+[4] C. Renggli et al., "SparCML: High-Performance Sparse Communication for Machine Learning", SC 2019.
+[5] S. Shi et al., "A Distributed Synchronous SGD Algorithm with Global Top-k Sparsification for Low Bandwidth
+    Networks", ICDCS 2019.
+[6] M. Zhao et al., "SparDL: Distributed Deep Learning Training with Efficient Sparse Communication", ICDE 2024, arXiv
+    2304.00737.
+[7] D. Yoon, S. Oh, "Preserving Near-Optimal Gradient Sparsification Cost for Scalable Distributed Deep Learning"
+    (ExDyna), CCGrid 2024, arXiv 2402.13781; MiCRO, arXiv 2310.00967; DEFT, arXiv 2307.03500; and their released code.
+[8] C.-Y. Chen et al., "ScaleCom: Scalable Sparsified Gradient Compression for Communication-Efficient Distributed
+    Training" (CLT-k), NeurIPS 2020.
+[9] D. Alistarh et al., "QSGD: Communication-Efficient SGD via Gradient Quantization and Encoding", NeurIPS 2017.
+[10] J. Bernstein et al., "signSGD: Compressed Optimisation for Non-Convex Problems", ICML 2018.
+[11] T. Vogels, S. P. Karimireddy, M. Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed
+     Optimization", NeurIPS 2019.
+
+Examples
+--------
+Dense ring all-reduce of ResNet-18 by 8 workers at 1 ms and 10, 5 and 1 Gbit/s:
+
+>>> import numpy as np
+>>> bandwidth = np.array([10e9, 5e9, 1e9]) / 8
+>>> ring_allreduce(1e-3, 1 / bandwidth, 46_758_048, 8).round(4)
+array([0.0795, 0.1449, 0.6686])
+"""
+
+from simnet.costs.choice import (
+    SPARSE_COLLECTIVES,
+    Best,
+    best_collective,
+    compression_pays,
+    ring_over_allgather,
+    ring_over_tree,
+    step_time,
+    tree_over_allgather,
+)
+from simnet.costs.collectives import (
+    allgather,
+    broadcast,
+    bruck_allgather,
+    pairwise_alltoall,
+    parameter_server,
+    rabenseifner_allreduce,
+    recursive_doubling_allreduce,
+    ring_allgather,
+    ring_allreduce,
+    ring_reduce_scatter,
+    tree_allreduce,
+)
+from simnet.costs.quantisers import fp16, powersgd, qsgd, signsgd, signsgd_allgather
+from simnet.costs.sparsifiers import (
+    Bounds,
+    artopk_ring,
+    artopk_tree,
+    cltk,
+    deft,
+    exdyna,
+    fill_in,
+    gaussiank,
+    gtopk,
+    gtopk_reduce,
+    hardthreshold,
+    oktopk,
+    oktopk_balance_and_allgatherv,
+    oktopk_split_and_reduce,
+    sparcml_bounds,
+    spardl,
+    spardl_bsag,
+    spardl_rsag,
+    sparse_allreduce_bound,
+    threshold_allgather,
+    topk_allgather,
+    topka,
+    topkdsa,
+    topkdsa_bounds,
+    uniontopk,
+    var_overhead,
+)
+
+__all__ = [
+    "SPARSE_COLLECTIVES",
+    "Best",
+    "Bounds",
+    "allgather",
+    "artopk_ring",
+    "artopk_tree",
+    "best_collective",
+    "broadcast",
+    "bruck_allgather",
+    "cltk",
+    "compression_pays",
+    "deft",
+    "exdyna",
+    "fill_in",
+    "fp16",
+    "gaussiank",
+    "gtopk",
+    "gtopk_reduce",
+    "hardthreshold",
+    "oktopk",
+    "oktopk_balance_and_allgatherv",
+    "oktopk_split_and_reduce",
+    "pairwise_alltoall",
+    "parameter_server",
+    "powersgd",
+    "qsgd",
+    "rabenseifner_allreduce",
+    "recursive_doubling_allreduce",
+    "ring_allgather",
+    "ring_allreduce",
+    "ring_over_allgather",
+    "ring_over_tree",
+    "ring_reduce_scatter",
+    "signsgd",
+    "signsgd_allgather",
+    "sparcml_bounds",
+    "spardl",
+    "spardl_bsag",
+    "spardl_rsag",
+    "sparse_allreduce_bound",
+    "step_time",
+    "threshold_allgather",
+    "topk_allgather",
+    "topka",
+    "topkdsa",
+    "topkdsa_bounds",
+    "tree_allreduce",
+    "tree_over_allgather",
+    "uniontopk",
+    "var_overhead",
+]

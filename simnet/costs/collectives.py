@@ -1,0 +1,139 @@
+"""Costs of dense collectives, textbook algorithms without pipelining. Symbols and references: `simnet.costs`."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from simnet.costs.arguments import checked
+from simnet.schedule import Floats
+
+
+def parameter_server(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike) -> Floats:
+    """Parameter server among the N workers: 2 alpha + 2 (N - 1) M beta; [1] Table I.
+
+    Examples
+    --------
+    >>> float(parameter_server(1.0, 0.5, 10.0, 3))
+    22.0
+    """
+    alpha, beta, M, N = checked(alpha=alpha, beta=beta, M=M, N=N)
+    return np.where(N > 1, 2 * alpha, 0.0) + 2 * (N - 1) * M * beta
+
+
+def ring_allreduce(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike) -> Floats:
+    """Ring all-reduce: 2 (N - 1) alpha + 2 (N - 1) / N M beta; [1] Table I.
+
+    Examples
+    --------
+    >>> float(ring_allreduce(1.0, 0.5, 10.0, 5))
+    16.0
+    """
+    alpha, beta, M, N = checked(alpha=alpha, beta=beta, M=M, N=N)
+    return 2 * (N - 1) * alpha + 2 * (N - 1) / N * M * beta
+
+
+def tree_allreduce(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike) -> Floats:
+    """Tree all-reduce, binomial and unpipelined: 2 alpha log N + 2 log(N) M beta; [1] Table I.
+
+    Examples
+    --------
+    >>> float(tree_allreduce(1.0, 0.5, 10.0, 4))
+    24.0
+    """
+    alpha, beta, M, N = checked(alpha=alpha, beta=beta, M=M, N=N)
+    return 2 * np.log2(N) * (alpha + M * beta)
+
+
+def recursive_doubling_allreduce(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike) -> Floats:
+    """All-reduce by recursive doubling: log N (alpha + M beta); [2] section 4.5.
+
+    Examples
+    --------
+    >>> float(recursive_doubling_allreduce(1.0, 0.5, 10.0, 4))
+    12.0
+    """
+    alpha, beta, M, N = checked(alpha=alpha, beta=beta, M=M, N=N)
+    return np.log2(N) * (alpha + M * beta)
+
+
+def rabenseifner_allreduce(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike) -> Floats:
+    """All-reduce by recursive halving and doubling: 2 alpha log N + 2 (N - 1) / N M beta; [2] section 4.5.
+
+    Examples
+    --------
+    >>> float(rabenseifner_allreduce(1.0, 0.5, 10.0, 4))
+    11.5
+    """
+    alpha, beta, M, N = checked(alpha=alpha, beta=beta, M=M, N=N)
+    return 2 * np.log2(N) * alpha + 2 * (N - 1) / N * M * beta
+
+
+def broadcast(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike) -> Floats:
+    """Binomial broadcast, and binomial reduction: alpha log N + log(N) M beta; [1] Table I.
+
+    Examples
+    --------
+    >>> float(broadcast(1.0, 0.5, 10.0, 4))
+    12.0
+    """
+    alpha, beta, M, N = checked(alpha=alpha, beta=beta, M=M, N=N)
+    return np.log2(N) * (alpha + M * beta)
+
+
+def ring_reduce_scatter(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike) -> Floats:
+    """Ring reduce-scatter of a vector of M bytes: (N - 1) alpha + (N - 1) / N M beta; half of the ring all-reduce.
+
+    Examples
+    --------
+    >>> float(ring_reduce_scatter(1.0, 0.5, 10.0, 5))
+    8.0
+    """
+    return ring_allreduce(alpha, beta, M, N) / 2
+
+
+def allgather(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike) -> Floats:
+    """All-gather by recursive doubling of M bytes from each worker: alpha log N + (N - 1) M beta; [1] Table I.
+
+    Examples
+    --------
+    >>> float(allgather(1.0, 0.5, 10.0, 4))
+    17.0
+    """
+    alpha, beta, M, N = checked(alpha=alpha, beta=beta, M=M, N=N)
+    return np.log2(N) * alpha + (N - 1) * M * beta
+
+
+def ring_allgather(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike) -> Floats:
+    """Ring all-gather of M bytes from each worker: (N - 1) (alpha + M beta); [2] section 4.1.
+
+    Examples
+    --------
+    >>> float(ring_allgather(1.0, 0.5, 10.0, 4))
+    18.0
+    """
+    alpha, beta, M, N = checked(alpha=alpha, beta=beta, M=M, N=N)
+    return (N - 1) * (alpha + M * beta)
+
+
+def bruck_allgather(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike) -> Floats:
+    """Bruck's all-gather of M bytes from each worker: ceil(log N) alpha + (N - 1) M beta; [2] section 4.1.
+
+    Examples
+    --------
+    >>> float(bruck_allgather(1.0, 0.5, 10.0, 5))
+    23.0
+    """
+    alpha, beta, M, N = checked(alpha=alpha, beta=beta, M=M, N=N)
+    return np.ceil(np.log2(N)) * alpha + (N - 1) * M * beta
+
+
+def pairwise_alltoall(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike) -> Floats:
+    """Pairwise all-to-all of M bytes from each worker to each other: (N - 1) (alpha + M beta); [2] section 4.3.
+
+    Examples
+    --------
+    >>> float(pairwise_alltoall(1.0, 0.5, 10.0, 4))
+    18.0
+    """
+    return ring_allgather(alpha, beta, M, N)

@@ -1,0 +1,129 @@
+"""Costs of quantised and low-rank exchanges. Symbols and references: `simnet.costs`."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from simnet.costs.arguments import checked, selected_entries
+from simnet.costs.collectives import allgather, parameter_server, ring_allreduce
+from simnet.schedule import Floats
+
+
+def fp16(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike) -> Floats:
+    """Half precision on a ring: 2 (N - 1) alpha + (N - 1) / N M beta; derived.
+
+    Examples
+    --------
+    >>> float(fp16(1.0, 0.5, 10.0, 5))
+    12.0
+    """
+    (M,) = checked(M=M)
+    return ring_allreduce(alpha, beta, M / 2, N)
+
+
+def qsgd(
+    alpha: ArrayLike,
+    beta: ArrayLike,
+    M: ArrayLike,
+    N: ArrayLike,
+    levels: ArrayLike = 127,
+    bucket: ArrayLike = 512,
+    bits: ArrayLike | None = None,
+) -> Floats:
+    """QSGD: log N alpha + (N - 1) [n b / 8 + 4 ceil(n / d)] beta; derived from [9].
+
+    An all-gather of b = ceil(log(2 s + 1)) bits an entry, and of one float32 norm for every bucket.
+
+    Parameters
+    ----------
+    alpha, beta, M, N
+        As everywhere.
+    levels : array_like of float
+        s, the levels above zero.
+    bucket : array_like of float
+        d, the entries that share a norm.
+    bits : array_like of float, optional
+        b, mean bits of an entry without the norms, as measured of a variable-length code.
+
+    Examples
+    --------
+    Eight-bit QSGD of 1024 entries, two buckets:
+
+    >>> float(qsgd(1.0, 0.5, 4096, 4))
+    1550.0
+    """
+    M, levels, bucket = checked(M=M, levels=levels, bucket=bucket)
+    n = M / 4
+    width = selected_entries("bits", bits, np.ceil(np.log2(2 * levels + 1)))
+    return allgather(alpha, beta, np.ceil(n * width / 8) + 4 * np.ceil(n / bucket), N)
+
+
+def signsgd(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike, scale_bytes: ArrayLike = 4.0) -> Floats:
+    """Majority vote (signSGD) by a server: 2 alpha + 2 (N - 1) (n / 8 + scale) beta; derived from [10] Algorithm 3.
+
+    One bit an entry to the server and back, with a scale of `scale_bytes`, 0 for signs alone.
+
+    Examples
+    --------
+    >>> float(signsgd(1.0, 0.5, 320.0, 4, scale_bytes=0))
+    32.0
+    """
+    return parameter_server(alpha, beta, _signs(M, scale_bytes), N)
+
+
+def signsgd_allgather(
+    alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike, scale_bytes: ArrayLike = 4.0
+) -> Floats:
+    """Signs (signSGD) by all-gather: log N alpha + (N - 1) (n / 8 + scale) beta; derived.
+
+    `scale_bytes` as of `signsgd`.
+
+    Examples
+    --------
+    >>> float(signsgd_allgather(1.0, 0.5, 320.0, 4))
+    23.0
+    """
+    return allgather(alpha, beta, _signs(M, scale_bytes), N)
+
+
+def _signs(M: ArrayLike, scale_bytes: ArrayLike) -> Floats:
+    M, scale_bytes = checked(M=M, scale_bytes=scale_bytes)
+    return np.ceil(M / 32) + scale_bytes
+
+
+def powersgd(
+    alpha: ArrayLike,
+    beta: ArrayLike,
+    M: ArrayLike,
+    N: ArrayLike,
+    rank: ArrayLike = 2,
+    left: ArrayLike | None = None,
+    right: ArrayLike | None = None,
+    vectors: ArrayLike = 0.0,
+) -> Floats:
+    """PowerSGD on rings: all-reduces of r rows, of vectors if any, and of r columns, 4 bytes each; derived from [11].
+
+    Parameters
+    ----------
+    alpha, beta, M, N
+        As everywhere.
+    rank : array_like of float
+        r.
+    left, right : array_like of float, optional
+        Entries of the factors P and Q of all layers; r sqrt(M / 4), those of one square matrix, if not given.
+    vectors : array_like of float
+        Entries that are sent as they are.
+
+    Examples
+    --------
+    A matrix of 100 x 100, rank 2: two all-reduces of 800 bytes.
+
+    >>> float(powersgd(1.0, 0.5, 40_000, 4, rank=2))
+    1212.0
+    """
+    M, rank, vectors = checked(M=M, rank=rank, vectors=vectors)
+    square = rank * np.sqrt(M / 4)
+    factors = (selected_entries("left", left, square), selected_entries("right", right, square))
+    matrices = sum(ring_allreduce(alpha, beta, 4 * entries, N) for entries in factors)
+    return matrices + np.where(vectors > 0, ring_allreduce(alpha, beta, 4 * vectors, N), 0.0)

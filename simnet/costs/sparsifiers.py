@@ -1,0 +1,522 @@
+"""Costs of sparse exchanges. Symbols and references: `simnet.costs`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from simnet.costs.arguments import checked, selected_entries
+from simnet.costs.collectives import allgather, broadcast, ring_allgather, ring_allreduce
+from simnet.schedule import Floats
+
+VALUE = 4.0
+ENTRY = 8.0
+
+
+class Bounds(NamedTuple):
+    """Between which a cost lies, whatever is selected."""
+
+    lower: Floats
+    upper: Floats
+
+
+def fill_in(n: ArrayLike, k: ArrayLike, P: ArrayLike) -> Floats:
+    """Entries of the union of P independent uniform selections of k out of n: n (1 - (1 - k / n)^P); derived.
+
+    Gradients of workers resemble each other, so that their union is smaller.
+
+    Examples
+    --------
+    At a density of 2 %, 27.6 % of the gradient by 16 workers:
+
+    >>> round(float(fill_in(1000, 20, 16)), 1)
+    276.2
+    """
+    n, k, P = checked(n=n, k=k, P=P)
+    if (k > n).any():
+        raise ValueError("k must not exceed n")
+    with np.errstate(divide="ignore", invalid="ignore"):
+        share = np.where(n > 0, k / n, 0.0)
+        union: Floats = -n * np.expm1(P * np.log1p(-share))
+    return np.where(n > 0, union, 0.0) + 0.0
+
+
+def topk_allgather(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike) -> Floats:
+    """AG, all-gather of values and indices, 2 M c bytes a worker: alpha log N + 2 M c beta (N - 1); [1] section 3-D.
+
+    Published also as TopkA, log N alpha and 2 k (N - 1) words; [3], [5].
+
+    Examples
+    --------
+    ResNet-18 in Table VI, CR 0.1 at 1 ms and 10 Gbit/s (printed: 54 ms):
+
+    >>> round(1e3 * float(topk_allgather(1e-3, 0.8e-9, 46_758_048, 0.1, 8)), 3)
+    55.369
+    """
+    alpha, beta, M, c, N = checked(alpha=alpha, beta=beta, M=M, c=c, N=N)
+    return np.log2(N) * alpha + 2 * M * c * beta * (N - 1)
+
+
+# The name under which [3] and [5] publish the same formula.
+topka = topk_allgather
+
+
+def artopk_ring(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike) -> Floats:
+    """AR-Topk by broadcast and ring: alpha [2 (N - 1) + log N] + M c beta [2 (N - 1) / N + log N]; [1] Eqn 4a.
+
+    Examples
+    --------
+    >>> round(1e3 * float(artopk_ring(1e-3, 0.8e-9, 46_758_048, 0.1, 8)), 3)
+    34.768
+    """
+    alpha, beta, M, c, N = checked(alpha=alpha, beta=beta, M=M, c=c, N=N)
+    return alpha * (2 * (N - 1) + np.log2(N)) + M * c * beta * (2 * (N - 1) / N + np.log2(N))
+
+
+def artopk_tree(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike) -> Floats:
+    """AR-Topk by broadcast and tree: 3 alpha log N + 3 M c beta log N; [1] Eqn 4b.
+
+    Examples
+    --------
+    >>> round(1e3 * float(artopk_tree(1e-3, 0.8e-9, 46_758_048, 0.1, 8)), 3)
+    42.666
+    """
+    alpha, beta, M, c, N = checked(alpha=alpha, beta=beta, M=M, c=c, N=N)
+    return 3 * np.log2(N) * (alpha + M * c * beta)
+
+
+def var_overhead(alpha: ArrayLike, beta: ArrayLike, N: ArrayLike) -> Floats:
+    """Extra cost of VAR selection, an all-gather of 4 bytes a worker: alpha log N + 4 (N - 1) beta; from [1] s3-B.
+
+    Examples
+    --------
+    >>> float(var_overhead(1.0, 0.5, 4))
+    8.0
+    """
+    return allgather(alpha, beta, 4.0, N)
+
+
+def threshold_allgather(
+    alpha: ArrayLike,
+    beta: ArrayLike,
+    M: ArrayLike,
+    c: ArrayLike,
+    N: ArrayLike,
+    selected: ArrayLike | None = None,
+    gathers: ArrayLike = 1,
+) -> Floats:
+    """All-gather of k' entries found by a threshold: gathers log N alpha + 8 k' (N - 1) beta; derived.
+
+    SIDCo, DGC and RedSync. The bytes of messages that carry sizes are left out, as in the published tables.
+
+    Parameters
+    ----------
+    alpha, beta, M, c, N
+        As everywhere.
+    selected : array_like of float, optional
+        k', the mean over the workers of the entries selected; c M / 4 if not given.
+    gathers : array_like of float
+        All-gathers: 1 for the entries alone, 2 if sizes go before, 3 if indices and values also go apart.
+
+    Examples
+    --------
+    >>> float(threshold_allgather(1.0, 0.5, 4000, 0.01, 4, selected=15))
+    182.0
+    """
+    alpha, beta, M, c, N, gathers = checked(alpha=alpha, beta=beta, M=M, c=c, N=N, gathers=gathers)
+    found = selected_entries("selected", selected, c * M / VALUE)
+    return gathers * np.log2(N) * alpha + ENTRY * found * (N - 1) * beta
+
+
+def gaussiank(
+    alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike, selected: ArrayLike | None = None
+) -> Floats:
+    """Gaussian-k, all-gather of sizes and of k' entries: 2 log N alpha + 8 k' (N - 1) beta; derived, code of [3].
+
+    `selected` is k', as of `threshold_allgather`, which see for the three all-gathers of the code.
+
+    Examples
+    --------
+    >>> float(gaussiank(1.0, 0.5, 4000, 0.01, 4))
+    124.0
+    """
+    return threshold_allgather(alpha, beta, M, c, N, selected, gathers=2)
+
+
+def topkdsa(
+    alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike, union: ArrayLike | None = None
+) -> Floats:
+    """TopkDSA: (N - 1 + log N) alpha + [8 k + min(8 |U|, M)] (N - 1) / N beta; derived from the messages, [3] and [4].
+
+    Every worker sends the owners of the regions what it selected there (k entries in balanced regions); then the
+    reduced regions are all-gathered, as entries or dense, whichever is shorter. Sizes, all-gathered before,
+    cost `allgather` of 4 bytes more.
+
+    Parameters
+    ----------
+    alpha, beta, M, c, N
+        As everywhere.
+    union : array_like of float, optional
+        |U|, entries of the union of what the workers selected; c M / 4, equal supports, if not given.
+
+    Examples
+    --------
+    >>> float(topkdsa(1.0, 0.5, 4000, 0.01, 4)), float(topkdsa(1.0, 0.5, 4000, 0.01, 4, union=1000))
+    (65.0, 1535.0)
+    """
+    alpha, beta, M, c, N = checked(alpha=alpha, beta=beta, M=M, c=c, N=N)
+    reduced = selected_entries("union", union, c * M / VALUE)
+    moved = ENTRY * c * M / VALUE + np.minimum(ENTRY * reduced, M)
+    return (N - 1 + np.log2(N)) * alpha + moved * (N - 1) / N * beta
+
+
+def topkdsa_bounds(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike) -> Bounds:
+    """TopkDSA moves 4 k (N - 1) / N (equal supports) to (2 k + n) (N - 1) / N words (dense in the end); derived.
+
+    Examples
+    --------
+    >>> [float(one) for one in topkdsa_bounds(1.0, 0.5, 4000, 0.01, 4)]
+    [65.0, 1535.0]
+    """
+    dense = np.asarray(M, dtype=np.float64) / VALUE
+    return Bounds(topkdsa(alpha, beta, M, c, N), topkdsa(alpha, beta, M, c, N, union=dense))
+
+
+def sparcml_bounds(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike) -> Bounds:
+    """SparCML by recursive doubling: log N alpha and 2 k log N to 2 k (N - 1) words; derived from [4].
+
+    The lower bound is of equal supports, the upper one of disjoint ones, in which the message doubles in every step
+    until it is as long as the dense gradient.
+
+    Examples
+    --------
+    Disjoint at a density of 12.5 %: a quarter of the dense gradient, a half, all, all.
+
+    >>> [float(one) for one in sparcml_bounds(0.0, 1.0, 4000, 0.125, 16)]
+    [4000.0, 11000.0]
+    """
+    alpha, beta, M, c, N = checked(alpha=alpha, beta=beta, M=M, c=c, N=N)
+    steps = np.log2(N)
+    sparse = np.clip(np.ceil(-np.log2(2 * c)), 0, steps)
+    equal = steps * np.minimum(2 * c, 1.0)
+    disjoint = 2 * c * (2**sparse - 1) + steps - sparse
+    return Bounds(steps * alpha + equal * M * beta, steps * alpha + disjoint * M * beta)
+
+
+def gtopk_reduce(
+    alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike, entry_bytes: ArrayLike = ENTRY
+) -> Floats:
+    """gTopk, reduction only: log N alpha + 2 k log N words; published, [5], which leaves the broadcast out.
+
+    `entry_bytes` are the bytes of an entry, 16 in the released code.
+
+    Examples
+    --------
+    >>> float(gtopk_reduce(1.0, 0.5, 4000, 0.01, 4))
+    82.0
+    """
+    alpha, beta, M, c, N, entry_bytes = checked(alpha=alpha, beta=beta, M=M, c=c, N=N, entry_bytes=entry_bytes)
+    return broadcast(alpha, beta, entry_bytes * c * M / VALUE, N)
+
+
+def gtopk(
+    alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike, entry_bytes: ArrayLike = ENTRY
+) -> Floats:
+    """gTopk, binomial reduction and broadcast: 2 log N alpha + 4 k log N words; derived from the algorithm of [5].
+
+    `entry_bytes` as of `gtopk_reduce`.
+
+    Examples
+    --------
+    >>> float(gtopk(1.0, 0.5, 4000, 0.01, 4))
+    164.0
+    """
+    return 2 * gtopk_reduce(alpha, beta, M, c, N, entry_bytes)
+
+
+def oktopk_split_and_reduce(
+    alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike, selected: ArrayLike | None = None
+) -> Floats:
+    """Ok-Topk, split and reduce: (N - 1) alpha + 2 k (N - 1) / N words; published, [3] Eqn 1.
+
+    Regions are balanced. `selected` are the entries a worker selected, c M / 4 if not given: between recomputations of
+    the thresholds there can be more.
+
+    Examples
+    --------
+    >>> float(oktopk_split_and_reduce(1.0, 0.5, 4000, 0.01, 4))
+    33.0
+    """
+    alpha, beta, M, c, N = checked(alpha=alpha, beta=beta, M=M, c=c, N=N)
+    own = selected_entries("selected", selected, c * M / VALUE)
+    return (N - 1) * alpha + ENTRY * own * (N - 1) / N * beta
+
+
+def oktopk_balance_and_allgatherv(
+    alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike, kept: ArrayLike | None = None
+) -> Floats:
+    """Ok-Topk, balance and allgatherv: at most (N + 2 log N) alpha + 4 k (N - 1) / N words; published, [3] Eqn 2.
+
+    Half of the words balance, if one worker holds all. `kept` are the entries above the global threshold, c M / 4 if
+    not given.
+
+    Examples
+    --------
+    >>> float(oktopk_balance_and_allgatherv(1.0, 0.5, 4000, 0.01, 4))
+    68.0
+    """
+    alpha, beta, M, c, N = checked(alpha=alpha, beta=beta, M=M, c=c, N=N)
+    total = selected_entries("kept", kept, c * M / VALUE)
+    messages: Floats = np.where(N > 1, N, 0.0) + 2 * np.log2(N)
+    return messages * alpha + 2 * ENTRY * total * (N - 1) / N * beta
+
+
+def oktopk(
+    alpha: ArrayLike,
+    beta: ArrayLike,
+    M: ArrayLike,
+    c: ArrayLike,
+    N: ArrayLike,
+    selected: ArrayLike | None = None,
+    kept: ArrayLike | None = None,
+) -> Floats:
+    """Ok-Topk: at most (2 N + 2 log N) alpha + 6 k (N - 1) / N words; published, [3] Eqn 3.
+
+    The printed sum of Eqns 1 and 2 is one alpha larger than its parts. The bound holds for no more than k entries, or
+    for those given: `selected` as of `oktopk_split_and_reduce`, `kept` as of `oktopk_balance_and_allgatherv`.
+
+    Examples
+    --------
+    >>> float(oktopk(1.0, 0.5, 4000, 0.01, 4))
+    102.0
+    """
+    split = oktopk_split_and_reduce(alpha, beta, M, c, N, selected)
+    gather = oktopk_balance_and_allgatherv(alpha, beta, M, c, N, kept)
+    return split + gather + np.where(np.asarray(N) > 1, alpha, 0.0)
+
+
+def sparse_allreduce_bound(beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike) -> Floats:
+    """Least that a sparse all-reduce of k entries moves: 2 k (N - 1) / N words; published, [3] Theorem 3.1.
+
+    It bounds the bytes and says nothing of latency.
+
+    Examples
+    --------
+    >>> float(sparse_allreduce_bound(0.5, 4000, 0.01, 4))
+    30.0
+    """
+    beta, M, c, N = checked(beta=beta, M=M, c=c, N=N)
+    return ENTRY * c * M / VALUE * (N - 1) / N * beta
+
+
+def spardl(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike) -> Floats:
+    """SparDL in one team: 2 ceil(log N) alpha + 4 k (N - 1) / N words; derived from [6].
+
+    Half of the words are the Spar-Reduce-Scatter, half the all-gather.
+
+    Examples
+    --------
+    >>> float(spardl(1.0, 0.5, 4000, 0.01, 6))
+    72.66666666666667
+    """
+    return spardl_rsag(alpha, beta, M, c, N, 1.0)
+
+
+def spardl_bsag(
+    alpha: ArrayLike,
+    beta: ArrayLike,
+    M: ArrayLike,
+    c: ArrayLike,
+    N: ArrayLike,
+    d: ArrayLike,
+    h: ArrayLike | None = None,
+) -> Floats:
+    """SparDL, d teams, B-SAG: (2 ceil(log(N / d)) + ceil(log d)) alpha + 4 k (N - d) / N + 2 h (d - 1) words at most.
+
+    Derived from the algorithm of [6]. The all-gather in the teams carries no more than k d / N entries of a block.
+
+    Parameters
+    ----------
+    alpha, beta, M, c, N
+        As everywhere.
+    d : array_like of float
+        Number of teams, a divisor of N.
+    h : array_like of float, optional
+        Entries of a worker that enter the exchange between teams. SparDL adapts it, from k / N up; k d / N, all
+        that a worker has, if not given.
+
+    Examples
+    --------
+    >>> float(spardl_bsag(1.0, 0.5, 4000, 0.01, 8, 2)), float(spardl_bsag(1.0, 0.5, 4000, 0.01, 8, 2, h=1.25))
+    (75.0, 70.0)
+    """
+    alpha, beta, M, c, N = checked(alpha=alpha, beta=beta, M=M, c=c, N=N)
+    d, k = _teams(N, d), c * M / VALUE
+    crossing = selected_entries("h", h, k * d / N)
+    rounds = 2 * np.ceil(np.log2(N / d)) + np.ceil(np.log2(d))
+    return rounds * alpha + ENTRY * (2 * k * (N - d) / N + crossing * (d - 1)) * beta
+
+
+def spardl_rsag(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike, d: ArrayLike) -> Floats:
+    """SparDL, d = 2^x teams with R-SAG: (2 ceil(log(N / d)) + log d) alpha + 2 k (2 N - 2 d + d log d) / N words.
+
+    Derived from the algorithm of [6]. Two teams move as much as one, in a round less where N is a power of two.
+
+    Examples
+    --------
+    >>> float(spardl_rsag(1.0, 0.5, 4000, 0.01, 8, 2)), float(spardl(1.0, 0.5, 4000, 0.01, 8))
+    (75.0, 76.0)
+    """
+    alpha, beta, M, c, N = checked(alpha=alpha, beta=beta, M=M, c=c, N=N)
+    d, k = _teams(N, d), c * M / VALUE
+    doublings = np.log2(d)
+    if (doublings % 1 != 0).any():
+        raise ValueError(f"d must be a power of two, got {np.asarray(d)[np.asarray(doublings) % 1 != 0].flat[0]:g}")
+    rounds = 2 * np.ceil(np.log2(N / d)) + doublings
+    return rounds * alpha + ENTRY * k * (2 * (N - d) + d * doublings) / N * beta
+
+
+def exdyna(
+    alpha: ArrayLike,
+    beta: ArrayLike,
+    M: ArrayLike,
+    c: ArrayLike,
+    N: ArrayLike,
+    longest: ArrayLike | None = None,
+    union: ArrayLike | None = None,
+    index_bytes: ArrayLike = 8.0,
+) -> Floats:
+    """ExDyna, MiCRO on rings: (N - 1) (4 alpha + [8 + 8 kmax + 8 |U| / N] beta); derived from the code of [7].
+
+    All-gathers of the counts and of the indices, padded to the longest, then an all-reduce of the values there.
+
+    Parameters
+    ----------
+    alpha, beta, M, c, N
+        As everywhere.
+    longest : array_like of float, optional
+        kmax, the most entries that a worker selected; k / N, balanced partitions, if not given.
+    union : array_like of float, optional
+        |U|, entries selected by all workers together; c M / 4 if not given.
+    index_bytes : array_like of float
+        Bytes of an index, and of a count.
+
+    Examples
+    --------
+    >>> float(exdyna(1.0, 0.5, 4000, 0.01, 4))
+    84.0
+    """
+    alpha, beta, M, c, N, width = checked(alpha=alpha, beta=beta, M=M, c=c, N=N, index_bytes=index_bytes)
+    padded = selected_entries("longest", longest, c * M / VALUE / N)
+    everywhere = selected_entries("union", union, c * M / VALUE)
+    counts, indices = (ring_allgather(alpha, beta, nbytes, N) for nbytes in (width, width * padded))
+    return counts + indices + ring_allreduce(alpha, beta, VALUE * everywhere, N)
+
+
+def hardthreshold(
+    alpha: ArrayLike,
+    beta: ArrayLike,
+    M: ArrayLike,
+    c: ArrayLike,
+    N: ArrayLike,
+    longest: ArrayLike | None = None,
+    union: ArrayLike | None = None,
+    index_bytes: ArrayLike = 8.0,
+) -> Floats:
+    """Hard threshold, SAGE, on rings: the messages of `exdyna`, without partitions; derived from the code of [7].
+
+    Every worker selects from the whole gradient: `longest` is c M / 4 if not given, and `union` the `fill_in` of
+    independent selections.
+
+    Examples
+    --------
+    >>> float(hardthreshold(1.0, 0.5, 4000, 1.0, 4)) == float(exdyna(1.0, 0.5, 4000, 1.0, 4, longest=1000))
+    True
+    """
+    M, c, N = checked(M=M, c=c, N=N)
+    k = c * M / VALUE
+    padded = selected_entries("longest", longest, k)
+    return exdyna(alpha, beta, M, c, N, padded, _union_of_own(M, k, N, union), index_bytes)
+
+
+def uniontopk(
+    alpha: ArrayLike,
+    beta: ArrayLike,
+    M: ArrayLike,
+    c: ArrayLike,
+    N: ArrayLike,
+    union: ArrayLike | None = None,
+    index_bytes: ArrayLike = 8.0,
+) -> Floats:
+    """Top-k, values at the union, on rings: (N - 1) (3 alpha + [8 k + 8 |U| / N] beta); derived from the code of [7].
+
+    An all-gather of each worker's k indices, without counts, then an all-reduce of all values at their union. `union`
+    is |U|, k to N k; the `fill_in` of independent selections if not given. `index_bytes` as of `exdyna`.
+
+    Examples
+    --------
+    >>> float(uniontopk(1.0, 0.5, 4000, 0.01, 4, union=10))
+    159.0
+    """
+    alpha, beta, M, c, N, width = checked(alpha=alpha, beta=beta, M=M, c=c, N=N, index_bytes=index_bytes)
+    k = c * M / VALUE
+    values = ring_allreduce(alpha, beta, VALUE * _union_of_own(M, k, N, union), N)
+    return ring_allgather(alpha, beta, width * k, N) + values
+
+
+def cltk(
+    alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike, index_bytes: ArrayLike = 8.0
+) -> Floats:
+    """CLT-k: log N (alpha + 8 k beta) + 2 (N - 1) (alpha + 4 k / N beta); derived from [8] and the code of [7].
+
+    A broadcast of one worker's indices, then a ring all-reduce of the values at them: AR-Topk with `index_bytes` of 4.
+
+    Examples
+    --------
+    >>> float(cltk(1.0, 0.5, 4000, 0.01, 4)), float(cltk(1.0, 0.5, 4000, 0.01, 4, index_bytes=4))
+    (118.0, 78.0)
+    """
+    alpha, beta, M, c, N, width = checked(alpha=alpha, beta=beta, M=M, c=c, N=N, index_bytes=index_bytes)
+    k = c * M / VALUE
+    return broadcast(alpha, beta, width * k, N) + ring_allreduce(alpha, beta, VALUE * k, N)
+
+
+def deft(
+    alpha: ArrayLike,
+    beta: ArrayLike,
+    M: ArrayLike,
+    c: ArrayLike,
+    N: ArrayLike,
+    layers: ArrayLike,
+    longest: ArrayLike | None = None,
+    union: ArrayLike | None = None,
+    index_bytes: ArrayLike = 8.0,
+) -> Floats:
+    """DEFT: log N (2 alpha + 4 (N + L) beta) for the bins of L layers, then as `exdyna`; derived from the code of [7].
+
+    `layers` is L, after long layers are cut; the others as of `exdyna`.
+
+    Examples
+    --------
+    >>> float(deft(1.0, 0.5, 4000, 0.01, 4, layers=12)) - float(exdyna(1.0, 0.5, 4000, 0.01, 4))
+    68.0
+    """
+    (layers,) = checked(layers=layers)
+    (N,) = checked(N=N)
+    bins = broadcast(alpha, beta, 4 * N, N) + broadcast(alpha, beta, 4 * layers, N)
+    return bins + exdyna(alpha, beta, M, c, N, longest, union, index_bytes)
+
+
+def _union_of_own(M: Floats, k: Floats, N: Floats, union: ArrayLike | None) -> Floats:
+    return fill_in(M / VALUE, k, N) if union is None else selected_entries("union", union, k)
+
+
+def _teams(N: Floats, d: ArrayLike) -> Floats:
+    (teams,) = checked(d=d)
+    wrong = (N % teams != 0) | (teams > N)
+    if wrong.any():
+        workers, found = (np.broadcast_to(one, np.shape(wrong))[wrong].flat[0] for one in (N, teams))
+        raise ValueError(f"d must divide the number of workers, got {found:g} teams of {workers:g}")
+    return teams

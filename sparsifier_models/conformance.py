@@ -1,0 +1,178 @@
+"""What every scheme promises, checked by running it: for the tests of schemes, here and elsewhere.
+
+`check` exchanges gradients with a scheme and looks at what comes back. It knows nothing of how a scheme works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from sparsifier_models.base import Exchange, Floats, Sparsifier, State
+from sparsifier_models.selection import Values
+
+_EPS = float(np.finfo(np.float32).eps)
+_TINY = float(np.finfo(np.float32).smallest_subnormal)
+
+
+def check(make: Callable[[], Sparsifier], batches: Sequence[Values], rounding: float = 4.0) -> list[Exchange]:
+    """Exchange the batches one after the other, and check what every scheme promises.
+
+    What goes in comes out or stays, at every index, if the scheme conserves it; otherwise the loss is measured. All
+    statistics are finite and follow from what was exchanged. What is given is not changed. A second scheme made alike
+    does the same, and so does a third that takes over the saved state of the first after each exchange. As many bytes
+    arrive as leave, and one worker on its own sends none.
+
+    Parameters
+    ----------
+    make : callable
+        Returns a scheme; each call one of its own, all alike.
+    batches : sequence of ndarray of float32, shape (P, n)
+        Gradients, one array for each exchange.
+    rounding : float
+        Roundings of float32, relative to the magnitudes summed, that each of P workers may add at an index.
+
+    Returns
+    -------
+    list of Exchange
+        What came of each exchange.
+
+    Raises
+    ------
+    AssertionError
+        If the scheme breaks a promise; the message says which, and at which exchange.
+
+    Examples
+    --------
+    >>> from sparsifier_models import create
+    >>> rows = np.array([[4, 3, 1, 0], [0, 5, 1, -8]], dtype=np.float32)
+    >>> len(check(lambda: create("topk", 2, 4, 0.5), [rows, rows]))
+    2
+    """
+    model, twin, heir = make(), make(), make()
+    exchanges = []
+    for step, gradients in enumerate(batches):
+        given, before = gradients.copy(), model.residual
+        held = before.copy()
+        exchange = model.exchange(gradients)
+        problems = [
+            *_unchanged(gradients, given, before, held),
+            *_shapes(model, exchange),
+            *_mass(model, given, held, exchange, rounding),
+            *_statistics(model, exchange),
+            *_messages(model, exchange),
+            *_same("a second scheme made alike", model, exchange, twin, twin.exchange(gradients)),
+            *_same("a scheme that took over the saved state", model, exchange, heir, heir.exchange(gradients)),
+        ]
+        assert not problems, f"{model!r}, exchange {step}: " + "; ".join(problems)
+        heir = make()
+        heir.restore(_stored(model.save()))
+        exchanges.append(exchange)
+    return exchanges
+
+
+def _unchanged(gradients: Values, given: Values, before: Values, held: Values) -> Iterator[str]:
+    if not np.array_equal(gradients, given):
+        yield "the gradients given were changed"
+    if not np.array_equal(before, held):
+        yield "the residual handed out before was changed"
+
+
+def _shapes(model: Sparsifier, exchange: Exchange) -> Iterator[str]:
+    P, n = model.workers, model.parameters
+    if exchange.update.shape != (n,) or exchange.update.dtype != np.float32:
+        yield f"the update is {exchange.update.dtype} of shape {exchange.update.shape}"
+    if exchange.selected.shape != (P,) or exchange.selected.dtype != np.int64:
+        yield f"selected is {exchange.selected.dtype} of shape {exchange.selected.shape}"
+    elif exchange.selected.min() < 0 or exchange.selected.max() > n:
+        yield f"selected lies outside 0..{n}"
+    elif exchange.selected.max() > model.most:
+        yield f"a worker selected {exchange.selected.max()} entries, more than {model.most}"
+    if not np.count_nonzero(exchange.update) <= exchange.union <= n:
+        yield f"the union of {exchange.union} is not between the entries of the update and n"
+    if model.residual.shape != (P, n) or model.residual.dtype != np.float32:
+        yield f"the residual is {model.residual.dtype} of shape {model.residual.shape}"
+
+
+def _mass(model: Sparsifier, gradients: Values, before: Values, exchange: Exchange, rounding: float) -> Iterator[str]:
+    if not model.options.error_feedback:
+        if model.residual.any():
+            yield "something stays without error feedback"
+        return
+    P = model.workers
+    corrected = gradients.astype(np.float64) + before
+    missing = corrected.sum(axis=0) - P * exchange.update.astype(np.float64)
+    missing -= model.residual.sum(axis=0, dtype=np.float64)
+    magnitudes = np.abs(corrected).sum(axis=0) + np.abs(model.residual).sum(axis=0, dtype=np.float64)
+    allowed = rounding * (P + 4) * _EPS * magnitudes + 4 * P * _TINY
+    if model.conserves:
+        if (np.abs(missing) > allowed).any():
+            index = int(np.argmax(np.abs(missing) - allowed))
+            yield f"{missing[index]:g} of {corrected[:, index].sum():g} is neither applied nor kept at index {index}"
+    elif not abs(exchange.stats["lost"] - _norm(missing)) <= _norm(allowed):
+        yield f"the loss of {_norm(missing):g} is given as {exchange.stats['lost']:g}"
+
+
+def _statistics(model: Sparsifier, exchange: Exchange) -> Iterator[str]:
+    stats, P, n = exchange.stats, model.workers, model.parameters
+    for name, value in stats.items():
+        unbounded = name in ("threshold", "threshold_error", "threshold_exact")
+        if np.isnan(value).any() or (not unbounded and np.isinf(value).any()):
+            yield f"statistic {name} is not finite"
+        if np.shape(value) not in ((), (P,)) and name in _COMMON:
+            yield f"statistic {name} has shape {np.shape(value)}"
+    if missing := _COMMON - set(stats):
+        yield f"statistics {sorted(missing)} are missing"
+        return
+    if stats["density"] != exchange.union / n:
+        yield f"the density {stats['density']} is not {exchange.union} of {n}"
+    if not 1 <= float(np.max(stats["imbalance"])) <= P:
+        yield f"the imbalance {stats['imbalance']} is not between 1 and P"
+    if not np.allclose(stats["residual_norm"], np.sqrt(np.square(model.residual, dtype=np.float64).sum(axis=1))):
+        yield "residual_norm is not the norm of the residual"
+    if model.searches_threshold and not {"threshold", "threshold_exact", "threshold_error"} <= set(stats):
+        yield "the threshold is not among the statistics"
+    for kernel in exchange.kernels:
+        entries = np.asarray(kernel.entries, dtype=np.float64)
+        if entries.shape not in ((), (P,)) or not np.isfinite(entries).all() or entries.min() < 0:
+            yield f"kernel {kernel.method} goes through {kernel.entries} entries"
+
+
+def _messages(model: Sparsifier, exchange: Exchange) -> Iterator[str]:
+    schedule = exchange.schedule
+    if schedule.n_ranks != model.workers:
+        yield f"the schedule is of {schedule.n_ranks} ranks"
+        return
+    sent, received = schedule.bytes_sent().sum(), schedule.bytes_received().sum()
+    if not abs(sent - received) <= 1e-9 * sent:
+        yield f"{sent:g} bytes leave and {received:g} arrive"
+    if model.workers == 1 and schedule.n_messages:
+        yield "one worker on its own sends messages"
+
+
+def _same(what: str, model: Sparsifier, exchange: Exchange, other: Sparsifier, theirs: Exchange) -> Iterator[str]:
+    if not np.array_equal(exchange.update, theirs.update):
+        yield f"{what} applies another update"
+    if not np.array_equal(model.residual, other.residual):
+        yield f"{what} keeps another residual"
+    if exchange.schedule != theirs.schedule:
+        yield f"{what} sends other messages"
+    if (model.density, model.iteration) != (other.density, other.iteration):
+        yield f"{what} is at another density or iteration"
+
+
+def _stored(state: State) -> State:
+    """Return a state as it comes back from a file: copies, whole arrays."""
+    return {name: np.array(value) for name, value in state.items()}
+
+
+def _norm(values: Floats) -> float:
+    return float(np.sqrt(np.square(values).sum()))
+
+
+_COMMON = {
+    "density", "density_error", "update_density", "worker_density", "build_up", "duplicates", "imbalance", "gain",
+    "worker_gain", "given_norm", "sent_norm", "residual_norm", "global_error", "bytes_sent", "bytes_received",
+    "entries",
+}  # fmt: skip

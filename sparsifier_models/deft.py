@@ -1,0 +1,196 @@
+"""DEFT: every worker selects from layers of its own, more entries from layers of larger norm."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from simnet import collectives
+from simnet.devices import Kernel
+from sparsifier_models.base import Exchange
+from sparsifier_models.selection import Indices, Values, squared_norm, top_k
+from sparsifier_models.union_reduced import UnionReduced
+
+_INT32 = 4.0
+
+
+def cut_layers(sizes: Sequence[int], workers: int) -> list[int]:
+    """Cut layers that exceed the P-th part of the gradient into P near-equal pieces, the first ones being longer.
+
+    Parameters
+    ----------
+    sizes : sequence of int
+        Entries of each layer.
+    workers : int
+        Number of workers P.
+
+    Returns
+    -------
+    list of int
+        Entries of each of the L pieces, >= 1.
+
+    Examples
+    --------
+    >>> cut_layers([2, 8, 2], 3)
+    [2, 3, 3, 2, 2]
+    >>> cut_layers([2], 3)
+    [1, 1]
+    """
+    longest, pieces = sum(sizes) / workers, []
+    for size in sizes:
+        if size > longest:
+            quotient, remainder = divmod(size, workers)
+            # A layer shorter than P has fewer pieces.
+            pieces += [one for i in range(workers) if (one := quotient + (i < remainder))]
+        else:
+            pieces.append(size)
+    return pieces
+
+
+def assign_k(norms: Sequence[float], sizes: Sequence[int], k: int) -> list[int]:
+    """Assign the k entries to the layers in proportion to their norms, in descending order of these.
+
+    Parameters
+    ----------
+    norms : sequence of float
+        Norm of each layer; of equal ones, the last comes first.
+    sizes : sequence of int
+        Entries of each layer.
+    k : int
+        Entries to assign.
+
+    Returns
+    -------
+    list of int
+        From 1 to the size of each layer; they add up to about k.
+
+    Examples
+    --------
+    The second layer is to have all of 10 * 6 / 10 entries but has only 4; the third gets 6 * 3 / 4 of the rest.
+
+    >>> assign_k([1.0, 6.0, 3.0], [9, 4, 9], 10)
+    [2, 4, 4]
+    """
+    k_l, k_rem = [0] * len(norms), k
+    norm_rem = float(np.cumsum(norms)[-1])
+    for layer in np.argsort(norms, kind="stable")[::-1].tolist():
+        share = int(k_rem * (norms[layer] / norm_rem)) if norm_rem > 0 else 0
+        k_l[layer] = min(max(share, 1), sizes[layer])
+        k_rem -= k_l[layer]
+        norm_rem -= norms[layer]
+    return k_l
+
+
+def pack(sizes: Sequence[int], k_l: Sequence[int], bins: int) -> tuple[list[list[int]], list[int]]:
+    """Pack the layers into bins, the costliest first, each into the bin of least cost.
+
+    Parameters
+    ----------
+    sizes, k_l : sequence of int
+        Entries of each layer, and how many of them are to be selected. A top-k costs size log2 k_l.
+    bins : int
+        Number of bins, one for each worker.
+
+    Returns
+    -------
+    packed : list of list of int
+        Layers in each bin.
+    common : list of int
+        Layers to be sent whole, which need no selection.
+
+    Examples
+    --------
+    >>> pack([4, 4, 6, 3], [2, 4, 1, 1], 2)
+    ([[2], [0, 3]], [1])
+    """
+    cost = [size * math.log2(k) if k > 1 else float(size) for size, k in zip(sizes, k_l, strict=True)]
+    packed: list[list[int]] = [[] for _ in range(bins)]
+    load, common = [0.0] * bins, []
+    for layer in sorted(range(len(sizes)), key=lambda one: -cost[one]):
+        if k_l[layer] == sizes[layer]:
+            common.append(layer)
+            continue
+        lightest = load.index(min(load))
+        packed[lightest].append(layer)
+        load[lightest] += cost[layer]
+    return packed, common
+
+
+class DEFT(UnionReduced):
+    """DEFT: layers are packed into bins, one for each worker, which selects the k_l largest of each layer in its bin.
+
+    Worker t mod P packs the bins by the k_l of its own gradient and broadcasts them; the workers take them in turn and
+    select by the k_l of theirs. Without ``layers`` the whole gradient is one, and is cut into P. The entries of common
+    layers, which all workers send whole, are in the union but not in ``selected``.
+
+    References
+    ----------
+    D. Yoon, S. Oh, "DEFT: Exploiting Gradient Norm Difference between Model Layers for Scalable Gradient
+    Sparsification", ICPP 2023, arXiv 2307.03500, and the released code.
+
+    Examples
+    --------
+    Of 3 entries, layer 0 gets 2 at worker 0, which takes bin 0, and layer 1 gets 2 at worker 1.
+
+    >>> model = DEFT(workers=2, parameters=8, density=0.375, layers=(4, 4))
+    >>> gradients = np.array([[4, 6, 5, 1, 2, 3, 0, 0], [0, 0, 1, 1, 5, 6, 8, 0]], dtype=np.float32)
+    >>> exchange = model.exchange(gradients)
+    >>> exchange.update, exchange.selected
+    (array([0. , 3. , 3. , 0. , 0. , 4.5, 4. , 0. ], dtype=float32), array([2, 2]))
+    """
+
+    name = "deft"
+    paper = "Yoon and Oh, ICPP 2023, arXiv 2307.03500"
+    disjoint = True
+
+    def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: object) -> None:
+        super().__init__(workers, parameters, density, **options)
+        self._sizes = cut_layers([size for _, size in self.layers] or [self.parameters], self.workers)
+        self._starts = np.cumsum([0, *self._sizes]).tolist()
+
+    @property
+    def most(self) -> int:
+        """Entries that a worker may select: k, and one for each piece that would else get none."""
+        return self.k + len(self._sizes)
+
+    def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
+        root, L = self.iteration % self.workers, len(self._sizes)
+        self._k_l = [assign_k(self._norms(row), self._sizes, self.k) for row in corrected]
+        self._bins, common = pack(self._sizes, self._k_l[root], self.workers)
+        counts, smallest, union = self._gather(corrected)
+        for layer in common:
+            union[self._starts[layer] : self._starts[layer + 1]] = True
+        exchange = self._reduce(corrected, counts, smallest, union)
+        bins = collectives.broadcast_binomial(self.workers, _INT32 * self.workers, root).in_phase("bins")
+        layers = collectives.broadcast_binomial(self.workers, _INT32 * L, root).in_phase("layers")
+        exchange.schedule = bins.concat(layers, exchange.schedule)
+        return exchange
+
+    def _norms(self, values: Values) -> list[float]:
+        pieces = zip(self._starts, self._sizes, strict=False)
+        squares = np.array([squared_norm(values[start : start + size]) for start, size in pieces])
+        # With the 24 bits of a float32 they add up and subtract exactly, and the last layer gets all that is left.
+        mantissa, exponent = np.frexp(np.sqrt(squares))
+        norms: list[float] = np.ldexp(np.rint(mantissa * 2**24), exponent - 24).tolist()
+        return norms
+
+    def _select(self, values: Values, worker: int) -> Indices:
+        chosen = [np.zeros(0, dtype=np.int64)]
+        for layer in self._bins[(self.iteration + worker) % self.workers]:
+            start, end = self._starts[layer : layer + 2]
+            chosen.append(start + top_k(values[start:end], self._k_l[worker][layer]))
+        return np.concatenate(chosen)
+
+    def _selection_kernels(self) -> tuple[Kernel, ...]:
+        L = len(self._sizes)
+        turn = [self._bins[(self.iteration + worker) % self.workers] for worker in range(self.workers)]
+        # One kernel for the first layers of all bins, one for the second ones, and so on.
+        entries = np.zeros((max(map(len, turn), default=0), self.workers))
+        for worker, layers in enumerate(turn):
+            entries[: len(layers), worker] = [self._sizes[layer] for layer in layers]
+        return (
+            Kernel("norm", self.parameters / L, launches=L),
+            *(Kernel("topk_layer", sizes) for sizes in entries),
+        )

@@ -1,0 +1,224 @@
+"""Deep gradient compression: the threshold of a sample, adapted by counting, over all-gather.
+
+The top-k of one entry in a hundred estimates the threshold of all; counting what is above tells how far it is off.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from simnet.checks import is_number, whole
+from simnet.devices import Kernel
+from simnet.rng import stream
+from sparsifier_models.base import Exchange, State
+from sparsifier_models.gathered import GatheredOptions
+from sparsifier_models.selection import Indices, Values, above, entries_kept, kth_magnitude, top_k
+from sparsifier_models.thresholded import Found, Thresholded
+
+SAMPLED = 0.01
+"""Fraction of the entries in a sample."""
+
+
+class Variant(NamedTuple):
+    """How a threshold is sampled and adapted.
+
+    With more than `upper` k entries above it, it is multiplied by `upper`, or the k largest of them are taken
+    (`exact`); with less than `lower` k it is multiplied by `lower`; at most `adaptations` times.
+    """
+
+    strided: bool
+    lower: float
+    upper: float
+    adaptations: int
+    exact: bool
+    truncated: bool = False
+
+
+VARIANTS = {
+    "original": Variant(strided=True, lower=0.8, upper=1.3, adaptations=10, exact=True, truncated=True),
+    "grace": Variant(strided=False, lower=0.7, upper=1.3, adaptations=10, exact=False),
+    "adtopk": Variant(strided=False, lower=0.7, upper=1.3, adaptations=2, exact=False),
+    "sidco": Variant(strided=False, lower=0.0, upper=4 / 3, adaptations=1, exact=True),
+}
+
+
+def sample_stride(parameters: int, density: float) -> int:
+    """Return the distance between samples: 1 more than a multiple of 8, such that there are enough.
+
+    Enough are one in a hundred, and two for each entry in 1 / density.
+
+    Examples
+    --------
+    >>> sample_stride(100_000, 0.01), sample_stride(1000, 0.01), sample_stride(100, 0.01)
+    (97, 1, 1)
+    """
+    fewest = math.ceil(2 / density)
+    if parameters <= fewest:
+        return 1
+    enough = max(math.ceil(parameters * SAMPLED), fewest)
+    stride = math.ceil(parameters / enough / 32) * 32 + 1
+    while parameters // stride < enough:
+        stride -= 8
+    return stride
+
+
+@dataclass(frozen=True, kw_only=True)
+class DGCOptions(GatheredOptions):
+    """Options of `DGC`.
+
+    Parameters
+    ----------
+    variant : {"original", "grace", "adtopk", "sidco"}
+        Whose released code is followed. ``original``: a strided sample, at most 10 adaptations by 0.8, exact top-k
+        above 1.3 k, and no more than the first k entries. ``grace``: a uniform sample, with replacement, and at most 10
+        adaptations by 0.7 or 1.3; ``adtopk``: at most 2 of these. ``sidco``: a uniform sample, and exact top-k above
+        4/3 k.
+    momentum : float
+        Factor m of the momentum correction, in [0, 1); 0 for none.
+    masking : bool
+        Whether the velocity of what is sent starts from zero again (momentum-factor masking).
+    warm_up : sequence of float
+        Densities of the first exchanges, such as 0.25, 0.063, 0.015, 0.004, before that of the model.
+    warm_up_exchanges : int
+        Exchanges at each of these, >= 1; an epoch in the paper.
+    """
+
+    variant: Literal["original", "grace", "adtopk", "sidco"] = "original"
+    momentum: float = 0.0
+    masking: bool = True
+    warm_up: Sequence[float] = ()
+    warm_up_exchanges: int = 1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not is_number(self.momentum) or not 0 <= self.momentum < 1:
+            raise ValueError(f"momentum must be >= 0 and < 1, got {self.momentum!r}")
+        if not isinstance(self.warm_up, list | tuple) or not all(is_number(c) and 0 < c <= 1 for c in self.warm_up):
+            raise ValueError(f"warm_up must be a list of densities > 0 and <= 1, got {self.warm_up!r}")
+        whole(self.warm_up_exchanges, "warm_up_exchanges", 1)
+
+
+class DGC(Thresholded):
+    """Deep gradient compression (DGC), on the whole gradient.
+
+    With momentum correction a worker accumulates velocities u = m u + g in place of gradients g, and selects from
+    v = v + u; the residual is v. Statistics then are those of velocities, which are conserved, except for ``lost``: that
+    is what momentum has added to the gradients, whose mass is not.
+
+    On the wire ``released`` float32 values and int64 indices are gathered one after the other. A sample of nothing but
+    zeros gives a threshold of 0, which everything reaches: the exact top-k then puts it right, and variants without it
+    send the whole gradient. After an exact top-k ``threshold`` is the smallest magnitude it took.
+
+    References
+    ----------
+    Y. Lin et al., "Deep Gradient Compression: Reducing the Communication Bandwidth for Distributed Training", ICLR
+    2018, section 3.
+
+    Examples
+    --------
+    >>> gradients = np.random.default_rng(0).standard_t(3, (2, 100_000)).astype(np.float32)
+    >>> DGC(workers=2, parameters=100_000, density=0.01).exchange(gradients).selected
+    array([1000, 1000])
+
+    Entry 0 is sent, and its velocity masked; that of entry 1 builds up.
+
+    >>> model = DGC(workers=1, parameters=2, density=0.5, momentum=0.5)
+    >>> for _ in range(2):
+    ...     print(model.exchange(np.array([[4, 1]], dtype=np.float32)).update, model.residual)
+    [4. 0.] [[0. 1.]]
+    [4. 0.] [[0.  2.5]]
+    """
+
+    name = "dgc"
+    paper = "Lin et al., ICLR 2018, arXiv 1712.01887"
+    option_type = DGCOptions
+    options: DGCOptions
+
+    def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
+        super().__init__(workers, parameters, density, **options)
+        self._velocity = np.zeros((workers, parameters if self.options.momentum else 0), dtype=np.float32)
+
+    @property
+    def conserves(self) -> bool:
+        """Whether gradients are all that comes out: not with momentum."""
+        return not self.options.momentum
+
+    def exchange(self, gradients: Values) -> Exchange:
+        """Exchange one gradient per worker, as `Sparsifier.exchange`: at the density of the warm-up, if it lasts."""
+        target, step = self.density, self.iteration // self.options.warm_up_exchanges
+        if step < len(self.options.warm_up):
+            self.density = self.options.warm_up[step]
+        try:
+            if not self.options.momentum:
+                return super().exchange(gradients)
+            velocity = np.multiply(self._velocity, np.float32(self.options.momentum))
+            added = velocity.sum(axis=0, dtype=np.float64)
+            # What overflows here is refused there.
+            with np.errstate(over="ignore", invalid="ignore"):
+                velocity += self._checked(gradients, "gradients")
+            exchange = super().exchange(velocity)
+        finally:
+            self.density = target
+        if self.options.error_feedback:
+            exchange.stats["lost"] = float(np.sqrt(np.square(added).sum()))
+        return exchange
+
+    def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
+        if self.options.momentum:
+            # The velocities that `exchange` has made, no array of the caller's.
+            self._velocity = gradients
+        return super()._communicate(corrected, gradients)
+
+    def _select(self, values: Values, worker: int) -> Indices:
+        indices = super()._select(values, worker)
+        if self.options.momentum and self.options.masking:
+            self._velocity[worker, indices] = 0
+        return indices
+
+    def _find(self, values: Values, worker: int) -> Found:
+        k, variant = self.k, VARIANTS[self.options.variant]
+        samples, top = self._sample(values, worker)
+        threshold = np.float32(kth_magnitude(samples, top))
+        indices, tries = above(values, float(threshold), strict=False), 1
+        kernels = [Kernel("gather", samples.size), Kernel("topk", samples.size)]
+        while tries <= variant.adaptations and samples.size < values.size:
+            if indices.size > variant.upper * k:
+                if variant.exact:
+                    kernels.append(Kernel("topk", indices.size))
+                    indices = indices[top_k(values[indices], k)]
+                    threshold = np.abs(values[indices]).min()
+                    break
+                threshold *= np.float32(variant.upper)
+            elif indices.size < variant.lower * k:
+                threshold *= np.float32(variant.lower)
+            else:
+                break
+            indices = above(values, float(threshold), strict=False)
+            tries += 1
+        kernels.append(Kernel("scan", values.size, launches=tries))
+        return Found(indices[:k] if variant.truncated else indices, float(threshold), tries, kernels)
+
+    def _sample(self, values: Values, worker: int) -> tuple[Values, int]:
+        """Return a sample, and how many of it the threshold is to keep."""
+        n, generator = values.size, stream(self.options.seed, "dgc", self.iteration, worker)
+        if VARIANTS[self.options.variant].strided:
+            stride = sample_stride(n, self.density)
+            return values[generator.integers(stride) :: stride], entries_kept(self.density, n // stride)
+        drawn = generator.integers(n, size=max(1, int(n * SAMPLED)))
+        return values[drawn], max(1, int(n * self.density * SAMPLED))
+
+    def _own_state(self) -> State:
+        return {"velocity": self._velocity} if self.options.momentum else {}
+
+    def _restore_own(self, state: State) -> None:
+        if not self.options.momentum:
+            return
+        velocity = self._checked(state["velocity"], "velocity")
+        if not np.isfinite(velocity).all():
+            raise ValueError("velocity must be finite")
+        self._velocity = velocity.copy()

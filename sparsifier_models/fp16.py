@@ -1,0 +1,135 @@
+"""Half precision: the whole gradient by an all-reduce, in two bytes an entry.
+
+What is rounded off, and what is too large for the format, is kept back with everything else that is not sent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from simnet.devices import Kernel
+from sparsifier_models.base import Exchange, Wire
+from sparsifier_models.dense import ALLREDUCE, Dense, DenseOptions
+from sparsifier_models.selection import Values, squared_norm
+
+# Entries rounded at a time: they stay in the cache.
+_BLOCK = 65536
+
+LARGEST = {"fp16": 65504.0, "bf16": (2 - 2**-7) * 2.0**127}
+"""Largest finite number of each format."""
+
+
+def rounded(values: Values, form: str) -> Values:
+    """Return the nearest numbers of a format, of two equally near the even one; what is too large becomes the largest.
+
+    Parameters
+    ----------
+    values : ndarray of float32, shape (n,)
+        Finite.
+    form : {"fp16", "bf16"}
+        IEEE binary16, or the upper half of a float32.
+
+    Returns
+    -------
+    ndarray of float32, shape (n,)
+
+    Examples
+    --------
+    >>> rounded(np.array([2049, 2051, 1e6, -1e-9], dtype=np.float32), "fp16")
+    array([ 2048.,  2052., 65504.,    -0.], dtype=float32)
+    >>> rounded(np.array([2049, 1e6], dtype=np.float32), "bf16")
+    array([  2048., 999424.], dtype=float32)
+    """
+    fitting: Values = np.clip(values, -LARGEST[form], LARGEST[form])
+    if form == "fp16":
+        halves = fitting.astype(np.float16)
+        return halves.astype(np.float32)
+    bits = fitting.view(np.uint32)
+    # Half a unit of the last place kept, less one where that place is even, and the rest is cut off.
+    bits += ((bits >> 16) & 1) + np.uint32(0x7FFF)
+    bits &= np.uint32(0xFFFF0000)
+    return fitting
+
+
+@dataclass(frozen=True, kw_only=True)
+class FP16Options(DenseOptions):
+    """Options of `FP16`.
+
+    Parameters
+    ----------
+    format : {"fp16", "bf16"}
+        Half precision, with 11 significant bits up to 65504, or bfloat16, with 8 and the range of float32.
+    accumulation : {"single", "half"}
+        Precision of the sums: single, or that of the format, rounded after each addition. In half precision every
+        worker divides by P before it sends, so that no sum overflows.
+    """
+
+    format: Literal["fp16", "bf16"] = "fp16"
+    accumulation: Literal["single", "half"] = "single"
+
+
+class FP16(Dense):
+    """Dense all-reduce in half precision. The density does not matter.
+
+    With error feedback, which is on by default, nothing gets lost but what sums in half precision round off. Frameworks
+    go without: ``error_feedback=False``, ``accumulation="half"`` is PyTorch's compression hook.
+
+    References
+    ----------
+    P. Micikevicius et al., "Mixed Precision Training", ICLR 2018.
+
+    Examples
+    --------
+    >>> model = FP16(workers=1, parameters=3)
+    >>> model.exchange(np.array([[0.5, 65536, -2049]], dtype=np.float32)).update
+    array([ 5.0000e-01,  6.5504e+04, -2.0480e+03], dtype=float32)
+    >>> model.residual
+    array([[ 0., 32., -1.]], dtype=float32)
+    """
+
+    name = "fp16"
+    paper = "Micikevicius et al., ICLR 2018, arXiv 1710.03740"
+    option_type = FP16Options
+    options: FP16Options
+    keeps_residual = True
+
+    @property
+    def conserves(self) -> bool:
+        """Whether sums are not rounded."""
+        return self.options.accumulation == "single"
+
+    @property
+    def wire(self) -> Wire:
+        """What an entry takes on the wire: a value of two bytes, if no other width is given."""
+        wire = super().wire
+        return wire if self.options.value_bytes else replace(wire, value_bytes=wire.value_bytes / 2)
+
+    def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
+        form, n = self.options.format, self.parameters
+        P = np.float32(self.workers)
+        update, sent = np.zeros(n, dtype=np.float32), np.zeros(self.workers)
+        for start in range(0, n, _BLOCK):
+            total, rows = update[start : start + _BLOCK], corrected[:, start : start + _BLOCK]
+            for worker, row in enumerate(rows):
+                if self.conserves:
+                    own = rounded(row, form)
+                    total += own
+                else:
+                    share = rounded(np.clip(row, -LARGEST[form], LARGEST[form]) / P, form)
+                    total[:] = rounded(total + share, form)
+                    own = share * P
+                sent[worker] += squared_norm(own)
+                row -= own
+        if self.conserves:
+            update /= P
+        return Exchange(
+            update=update,
+            schedule=ALLREDUCE[self.options.algorithm](self.workers, n * self.wire.value_bytes).in_phase("values"),
+            selected=np.full(self.workers, n),
+            kernels=(Kernel("scan", n, launches=2),),
+            union=n,
+            sent=sent,
+        )

@@ -1,0 +1,105 @@
+"""Compression gain at densities other than the one in force: what a policy weighs before it changes the density.
+
+The gain is E||g_c||^2 / E||g_e||^2, what is sent over what there is to send, error feedback included. The k largest
+entries of a gradient contain the fewer largest, so that one selection over the whole gradient serves all densities.
+
+References
+----------
+S. Tyagi, M. Swany, "Flexible Communication for Optimal Distributed Learning over Unpredictable Networks", IEEE BigData
+2023, section 2-C3 (gain), section 3-E1 (candidates, gain trigger).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
+
+import numpy as np
+from numpy.typing import NDArray
+
+from sparsifier_models.base import Sparsifier
+from sparsifier_models.selection import Indices, Values, squared_norm, top_k
+
+
+def counts_at(model: Sparsifier, densities: Sequence[float]) -> list[int]:
+    """Return k of the model at each density, without changing it.
+
+    Raises
+    ------
+    ValueError
+        If there is no density, or one is not in (0, 1].
+
+    Examples
+    --------
+    >>> from sparsifier_models import create
+    >>> counts_at(create("topk", workers=2, parameters=1000), [0.1, 0.033, 0.0001])
+    [100, 33, 1]
+    """
+    if not len(densities):
+        raise ValueError("densities must hold one at least")
+    twin, counts = copy(model), []
+    for density in densities:
+        twin.density = density
+        counts.append(twin.k)
+    return counts
+
+
+def corrected_rows(gradients: Values, residual: Values | None) -> Iterator[Values]:
+    """Yield the gradient with its residual of each worker.
+
+    Raises
+    ------
+    ValueError
+        If an entry is not finite.
+    """
+    for worker, fresh in enumerate(gradients):
+        with np.errstate(over="ignore", invalid="ignore"):
+            row = fresh + (0 if residual is None else residual[worker])
+            if not np.isfinite(squared_norm(row)):
+                raise ValueError(f"gradient of worker {worker}, with its residual, must be finite")
+        yield row
+
+
+def nested_top_k(values: Values, counts: Sequence[int]) -> list[Indices]:
+    """Return the `sparsifier_models.selection.top_k` of each count, going through all `values` once.
+
+    Examples
+    --------
+    >>> nested_top_k(np.array([3, -5, 1, 3, 4], dtype=np.float32), [1, 3])
+    [array([1]), array([0, 1, 4])]
+    """
+    most = top_k(values, max(counts))
+    kept = values[most]
+    return [most[top_k(kept, k)] for k in counts]
+
+
+def candidate_gains(corrected: Iterable[Values], counts: Sequence[int]) -> NDArray[np.float64]:
+    """Return the gain of schemes in which each worker sends its own k largest entries, for each k.
+
+    Parameters
+    ----------
+    corrected : iterable of ndarray of float32, shape (n,)
+        Gradient with residual of each worker.
+    counts : sequence of int
+        Candidate numbers k of entries.
+
+    Returns
+    -------
+    ndarray of float64, shape (len(counts),)
+        1 if all is zero.
+
+    Examples
+    --------
+    >>> candidate_gains(np.array([[3, 4, 0], [0, 0, 5]], dtype=np.float32), [1, 2])
+    array([0.82, 1.  ])
+    """
+    sent, given = np.zeros(len(counts)), 0.0
+    for row in corrected:
+        given += squared_norm(row)
+        sent += [squared_norm(row[indices]) for indices in nested_top_k(row, counts)]
+    return gain(sent, given)
+
+
+def gain(sent: NDArray[np.float64], given: float) -> NDArray[np.float64]:
+    """Return what was sent over what was given, sums of squares; 1 if all is zero."""
+    return sent / given if given else np.ones_like(sent)

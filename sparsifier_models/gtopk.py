@@ -1,0 +1,175 @@
+"""gTopk: the k largest sums of the workers' top-k, merged up a binomial tree and broadcast down it.
+
+Every message is k entries, whatever the number of workers: nothing builds up. What a merge cuts is only a part of a
+sum, though, and its index may still reach the result through another branch of the tree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simnet import collectives
+from simnet.devices import Kernel
+from simnet.schedule import Schedule
+from sparsifier_models.base import Exchange, Sparsifier
+from sparsifier_models.options import Options
+from sparsifier_models.selection import Values, squared_norm, top_k
+
+Sums = NDArray[np.floating[Any]]
+Places = NDArray[np.integer[Any]]
+
+
+class Sparse(NamedTuple):
+    """Entries of a sparse vector: ascending indices and their values."""
+
+    indices: Places
+    values: Sums
+
+    def at(self, where: NDArray[np.bool_]) -> Sparse:
+        """Return the entries of the list that a mask picks."""
+        return Sparse(self.indices[where], self.values[where])
+
+
+def merge(one: Sparse, other: Sparse, k: int) -> tuple[Sparse, Sparse]:
+    """Add two sparse vectors and return the `k` largest sums, and the rest, which is cut.
+
+    Examples
+    --------
+    >>> one = Sparse(np.array([0, 3]), np.array([5, 2], dtype=np.float32))
+    >>> kept, cut = merge(one, Sparse(np.array([3, 7]), np.array([-1, 4], dtype=np.float32)), 2)
+    >>> kept.indices, cut.indices, cut.values
+    (array([0, 7]), array([3]), array([1.], dtype=float32))
+    """
+    indices, places = np.unique(np.concatenate([one.indices, other.indices]), return_inverse=True)
+    values = np.zeros(indices.size, dtype=np.result_type(one.values, other.values))
+    values[places[: one.indices.size]] = one.values
+    values[places[one.indices.size :]] += other.values
+    total = Sparse(indices, values)
+    largest = np.zeros(indices.size, dtype=np.bool_)
+    # Of equal sums the first wins, as in `top_k`, which takes float32 alone.
+    largest[np.argsort(-np.abs(values), kind="stable")[:k]] = True
+    return total.at(largest), total.at(~largest)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GTopkOptions(Options):
+    """Options of `GTopk`.
+
+    Parameters
+    ----------
+    conserving : bool
+        Whether a worker that cuts a sum in a merge keeps it, in its residual, if the index is in the result.
+    """
+
+    conserving: bool = True
+
+
+class GTopk(Sparsifier):
+    """gTopk: global top-k by merging along a binomial tree, for any number of workers.
+
+    In round d = 1, 2, 4, ... worker r with r mod 2d = d sends its k entries to worker r - d, which adds them to its own
+    and keeps the k largest. That is the published tree for P = 2^x; for other P a worker without a partner waits for
+    its turn to send. The result is broadcast by worker 0. A worker's own entries that are not in the result return to
+    its residual.
+
+    As published, a part of a sum that a merge cuts is lost when the index reaches the result through another branch:
+    its originator takes it for sent. With ``conserving`` the worker that made the cut adds that part to its own
+    residual, for which no message is needed; ``conserving=False`` is the published rule, with the loss in ``lost``.
+
+    With ``compat="released"`` numbers are those of the released code of Ok-Topk: the published rule, with sums in
+    double precision except in a worker's first merge. On the wire ``released`` entries travel as pairs of float64.
+
+    Besides those of `Exchange` there is the statistic ``global_threshold``, the smallest magnitude of a sum in the
+    result.
+
+    References
+    ----------
+    S. Shi et al., "A Distributed Synchronous SGD Algorithm with Global Top-k Sparsification for Low Bandwidth
+    Networks", ICDCS 2019, Algorithms 2 and 4.
+
+    Examples
+    --------
+    Workers 0 and 1 merge to {0: 5}, and worker 0 cuts the 2 of worker 1; 2 and 3 merge to {1: 9}, which wins.
+
+    >>> gradients = np.array([[5, 0], [0, 2], [0, 9], [1, 0]], dtype=np.float32)
+    >>> model = GTopk(workers=4, parameters=2, density=0.5)
+    >>> model.exchange(gradients).update, model.residual[:2]
+    (array([0.  , 2.25], dtype=float32), array([[5., 2.],
+           [0., 0.]], dtype=float32))
+    >>> GTopk(workers=4, parameters=2, density=0.5, conserving=False).exchange(gradients).stats["lost"]
+    2.0
+    """
+
+    name = "gtopk"
+    paper = "Shi et al., ICDCS 2019, arXiv 1901.04359"
+    option_type = GTopkOptions
+    options: GTopkOptions
+    rounds_down = True
+    released_widths = (8, 8)
+
+    @property
+    def conserves(self) -> bool:
+        """Whether what merges cut is kept."""
+        return self.options.conserving and self.options.compat == "paper"
+
+    def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
+        P, k, released = self.workers, self.k, self.options.compat == "released"
+        # In 32 bits, as they travel: all workers' lists are held at a time.
+        own = [top_k(row, k).astype(np.uint32) for row in corrected]
+        threshold = np.array([np.abs(row[indices]).min() for row, indices in zip(corrected, own, strict=True)])
+        held = {r: Sparse(indices, corrected[r, indices]) for r, indices in enumerate(own)}
+        cuts: list[tuple[int, int, Sparse]] = []
+        d = 1
+        while d < P:
+            for r in range(0, P - d, 2 * d):
+                held[r], cut = merge(held[r], held.pop(r + d), k)
+                cuts.append((r, min(r + 2 * d, P), cut))
+                if released:
+                    held[r] = held[r]._replace(values=held[r].values.astype(np.float64))
+            d *= 2
+        result = held[0]._replace(values=held[0].values.astype(np.float32))
+
+        update, included = np.zeros(self.parameters, dtype=np.float32), np.zeros(self.parameters, dtype=np.bool_)
+        update[result.indices] = result.values / np.float32(P)
+        included[result.indices] = True
+        applied = [included[indices] for indices in own]
+        lost = np.zeros(self.parameters, dtype=np.bool_)
+        for r, end, cut in cuts:
+            lost[cut.indices] = included[cut.indices]
+            for w in range(r, end):
+                applied[w] &= ~lost[own[w]]
+            lost[cut.indices] = False
+        sent = np.zeros(P)
+        for w, indices in enumerate(own):
+            sent[w] = squared_norm(corrected[w, indices[applied[w]]])
+            corrected[w, indices[included[indices]]] = 0
+        if self.conserves:
+            for r, _, cut in cuts:
+                kept = cut.at(included[cut.indices])
+                corrected[r, kept.indices] += kept.values
+        return Exchange(
+            update=update,
+            schedule=self._schedule(k),
+            selected=np.full(P, k),
+            kernels=self._kernels(k),
+            union=k,
+            sent=sent,
+            stats={"threshold": threshold, "global_threshold": float(np.abs(result.values).min())},
+        )
+
+    def _kernels(self, k: int) -> tuple[Kernel, ...]:
+        workers, merges, d = np.arange(self.workers), [], 1
+        while d < self.workers:
+            receives = (workers % (2 * d) == 0) & (workers + d < self.workers)
+            merges += [Kernel("scatter", np.where(receives, k, 0)), Kernel("topk", np.where(receives, 2 * k, 0))]
+            d *= 2
+        return (Kernel("topk", self.parameters), Kernel("gather", k), *merges, Kernel("scatter", k, launches=2))
+
+    def _schedule(self, k: int) -> Schedule:
+        nbytes = k * self.wire.entry_bytes
+        up = collectives.reduce_binomial(self.workers, nbytes).in_phase("tree")
+        return up.concat(collectives.broadcast_binomial(self.workers, nbytes).in_phase("broadcast"))

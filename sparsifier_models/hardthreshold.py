@@ -1,0 +1,119 @@
+"""Hard threshold: all entries as large as a threshold that never changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simnet.checks import positive
+from simnet.devices import Kernel
+from simnet.schedule import Schedule
+from sparsifier_models.base import Exchange, Wire
+from sparsifier_models.gathered import ALLGATHERV, Gathered
+from sparsifier_models.selection import Indices, Values, above
+from sparsifier_models.union_reduced import UnionReduced, UnionReducedOptions
+
+
+@dataclass(frozen=True, kw_only=True)
+class HardThresholdOptions(UnionReducedOptions):
+    """Options of `HardThreshold`.
+
+    Parameters
+    ----------
+    form : {"fused", "original"}
+        How the entries travel: indices gathered and values reduced at their union, as in the codes released with
+        ExDyna, MiCRO and DEFT; or values and positions gathered, as in the code of the paper, where a worker keeps what
+        others selected and ``allreduce`` is not used.
+    threshold : float
+        The threshold, > 0. If not given, 1 / (2 sqrt(k)).
+    """
+
+    form: Literal["fused", "original"] = "fused"
+    threshold: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.threshold is not None:
+            positive(self.threshold, "threshold")
+
+
+class HardThreshold(UnionReduced):
+    """Hard threshold: each worker sends its entries of magnitude >= the threshold, if any.
+
+    In the form ``original`` and on the wire ``released``, the workers gather the number of their entries and where
+    those of each layer start and end, 8 bytes each, then float32 values and int32 positions, both padded to the most.
+    On the wire ``paper`` each sends its values and positions.
+
+    References
+    ----------
+    A. Sahu et al., "Rethinking gradient sparsification as total error minimization", NeurIPS 2021, arXiv 2108.00951,
+    and its released code; fused as released with ExDyna (Yoon and Oh, CCGrid 2024).
+
+    Examples
+    --------
+    >>> gradients = np.array([[4, 3, 1, 0], [0, 2, 1, -8]], dtype=np.float32)
+    >>> for form in ("fused", "original"):
+    ...     model = HardThreshold(workers=2, parameters=4, density=0.5, threshold=3, form=form)
+    ...     print(model.exchange(gradients).update, model.residual[1])
+    [ 2.   2.5  0.  -4. ] [0. 0. 1. 0.]
+    [ 2.   1.5  0.  -4. ] [0. 2. 1. 0.]
+    """
+
+    name = "hardthreshold"
+    paper = "Sahu et al., NeurIPS 2021, arXiv 2108.00951"
+    option_type = HardThresholdOptions
+    options: HardThresholdOptions
+    searches_threshold = True
+
+    @property
+    def wire(self) -> Wire:
+        """What an entry takes on the wire; the original form as released has int32 positions beside int64 counts."""
+        wire = super().wire
+        if self.options.form == "fused" or self.options.index_bytes is not None or not wire.released:
+            return wire
+        return replace(wire, index_bytes=wire.index_bytes / 2)
+
+    @property
+    def threshold(self) -> float:
+        """The threshold at the density in force."""
+        return self.options.threshold or self._formula_threshold
+
+    def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
+        if self.options.form == "fused":
+            exchange = super()._communicate(corrected, gradients)
+        else:
+            exchange = Gathered._communicate(self, corrected, gradients)
+            k_max = float(exchange.selected.max())
+            exchange.stats["k_max"] = k_max
+            exchange.stats["bits"] = 8 * k_max * self.wire.entry_bytes if self.workers > 1 else 0.0
+        exchange.stats["threshold"] = np.full(self.workers, self.threshold)
+        return exchange
+
+    def _select(self, values: Values, worker: int) -> Indices:
+        return above(values, self.threshold, strict=False)
+
+    def _selection_kernels(self) -> tuple[Kernel, ...]:
+        if self.options.form == "fused" or not self.layers:
+            return (Kernel("scan", self.parameters),)
+        return (Kernel("scan", self.parameters / len(self.layers), launches=len(self.layers)),)
+
+    def _allgather(self, entries: NDArray[np.int64]) -> Schedule:
+        if self.options.form == "fused":
+            return super()._allgather(entries)
+        wire, gather = self.wire, ALLGATHERV[self.options.allgather]
+
+        def equal(each: float, phase: str) -> Schedule:
+            return gather(np.full(self.workers, each)).in_phase(phase)
+
+        if not wire.released:
+            return gather(entries.astype(np.float64) * wire.entry_bytes).in_phase("entries")
+        L, k_max = max(1, len(self.layers)), int(entries.max())
+        return equal(wire.count_bytes, "counts").concat(
+            equal(L * wire.count_bytes, "starts"),
+            equal(L * wire.count_bytes, "ends"),
+            equal(k_max * wire.value_bytes, "values"),
+            equal(k_max * wire.index_bytes, "indices"),
+        )

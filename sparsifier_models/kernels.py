@@ -1,0 +1,221 @@
+"""Compiled loops over the bits of a gradient, each one pass over it, about as fast as memory delivers.
+
+The bits of a float32 without its sign, read as an integer, are ordered as magnitudes are: zeros of either sign first,
+then the numbers, infinity, and NaN last. So magnitudes are compared as integers here. The comparisons of `WORD` entries
+become the bits of one mask, which a compiler turns into vector instructions, and then only the set bits are visited.
+No loop branches on a single entry: on random data that costs more than to compare a whole word.
+
+`sparsifier_models.selection` calls these for long arrays. Importing this module compiles what numba does not have in
+its cache. All is integer arithmetic but for `sum_of_squares`, whose additions are in a fixed order, so that no result
+depends on the processor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+from numba import config, float32, float64, int64, njit, types, uint32, uint64
+from numba.extending import intrinsic
+
+if config.DISABLE_JIT:
+    raise ImportError("numba is set not to compile (NUMBA_DISABLE_JIT)")
+
+WORD = 64
+FIRST, NEXT = 4, 8
+"""Set bits of a mask that are visited before asking whether there are more, and in each step after that."""
+SLACK = FIRST + NEXT
+"""By how much a buffer must be longer than what it is to hold, as visits to no bit leave something there."""
+BLOCK, LEAF = 8192, 128
+"""Entries whose squares are added up pairwise, and those of them that eight running sums add up, as in numpy."""
+MAGNITUDE = uint32(0x7FFFFFFF)
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def _array(of: Any, *, readonly: bool = False) -> Any:
+    return types.Array(of, 1, "C", readonly=readonly)
+
+
+_BITS, _VALUES = _array(uint32, readonly=True), _array(float32, readonly=True)
+
+
+def _compiled(*signatures: Any) -> Callable[[Function], Function]:
+    """Compile a function for these types of arguments, or take it from the cache if it is there."""
+
+    def compile_now(function: Function) -> Function:
+        try:
+            compiled: Function = njit(list(signatures), cache=True)(function)
+        except (RuntimeError, OSError):  # There is no folder for the cache, or it cannot be written to.
+            compiled = njit(list(signatures))(function)
+        return compiled
+
+    return compile_now
+
+
+def _ones_type(context: Any, mask: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.ctpop(arguments[0])
+
+    return uint64(uint64), generate
+
+
+def _lowest_type(context: Any, mask: Any) -> Any:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        zeros = builder.cttz(arguments[0], context.get_constant(types.boolean, False))
+        return builder.and_(zeros, context.get_constant(types.uint64, WORD - 1))
+
+    return uint64(uint64), generate
+
+
+_ones: Any = intrinsic(_ones_type)
+"""Number of set bits."""
+_lowest: Any = intrinsic(_lowest_type)
+"""Place of the lowest set bit; 0 if there is none."""
+
+
+@_compiled(types.void(_BITS, int64, _array(uint32)))
+def sample(bits: Any, step: int, taken: Any) -> None:
+    """Take one magnitude out of every `step`, at places that follow no period."""
+    for i in range(taken.size):
+        # Multiples of the golden ratio, modulo 1, are spread evenly.
+        fraction = uint64(uint32(uint32(i) * uint32(2654435769)))
+        taken[i] = bits[i * step + int64(fraction * uint64(step) >> uint64(32))] & MAGNITUDE
+
+
+@_compiled(int64(_BITS, uint32, uint32))
+def count(bits: Any, low: int, high: int) -> int:
+    """Count the magnitudes from `low` to `high`, both included."""
+    width = uint32(high - low)
+    found = 0
+    for i in range(bits.size):
+        found += uint32((bits[i] & MAGNITUDE) - low) <= width
+    return found
+
+
+@_compiled(types.UniTuple(int64, 2)(_BITS, uint32, uint32, _array(uint32)))
+def band(bits: Any, low: int, high: int, inside: Any) -> tuple[int, int]:
+    """Collect the magnitudes from `low` to `high`, both included.
+
+    Returns how many there are, or -1 if they may not fit, and how many larger ones there are.
+    """
+    width = uint32(high - low)
+    found = above = 0
+    rest = bits.size - bits.size % WORD
+    for start in range(0, rest, WORD):
+        mask, larger = uint64(0), uint32(0)
+        for i in range(WORD):
+            magnitude = bits[start + i] & MAGNITUDE
+            mask |= uint64(uint32(magnitude - low) <= width) << uint64(i)
+            larger += uint32(magnitude > high)
+        above += int64(larger)
+        end = found + int64(_ones(mask))
+        if end + SLACK > inside.size:
+            return -1, 0
+        if end + SLACK > inside.size:
+            return -1, 0
+        for _ in range(FIRST):
+            inside[found] = bits[start + int64(_lowest(mask))] & MAGNITUDE
+            mask &= mask - uint64(1)
+            found += 1
+        while found < end:
+            for _ in range(NEXT):
+                inside[found] = bits[start + int64(_lowest(mask))] & MAGNITUDE
+                mask &= mask - uint64(1)
+                found += 1
+        found = end
+    for i in range(rest, bits.size):
+        magnitude = bits[i] & MAGNITUDE
+        above += int64(magnitude > high)
+        if uint32(magnitude - low) <= width:
+            if found == inside.size:
+                return -1, 0
+            inside[found] = magnitude
+            found += 1
+    return found, above
+
+
+@_compiled(
+    int64(_BITS, uint32, uint32, int64, _array(int64), types.none),
+    int64(_BITS, uint32, uint32, int64, _array(int64), _array(uint32)),
+)
+def select(bits: Any, low: int, high: int, ties: int, indices: Any, values: Any) -> int:
+    """Collect where magnitudes lie above `low` up to `high`, the first `ties` that equal `low`, and their bits.
+
+    Returns how many there are, or -1 if they may not fit.
+    """
+    width = uint32(high - low)
+    found = 0
+    rest = bits.size - bits.size % WORD
+    for start in range(0, rest, WORD):
+        mask, equal = uint64(0), uint64(0)
+        for i in range(WORD):
+            excess = uint32((bits[start + i] & MAGNITUDE) - low)
+            mask |= uint64(excess <= width) << uint64(i)
+            equal |= uint64(excess == 0) << uint64(i)
+        if equal:
+            taken = min(ties, int64(_ones(equal)))
+            ties -= taken
+            for _ in range(taken):
+                equal &= equal - uint64(1)
+            mask &= ~equal
+        end = found + int64(_ones(mask))
+        if end + SLACK > indices.size:
+            return -1
+        for _ in range(FIRST):
+            place = start + int64(_lowest(mask))
+            indices[found] = place
+            if values is not None:
+                values[found] = bits[place]
+            mask &= mask - uint64(1)
+            found += 1
+        while found < end:
+            for _ in range(NEXT):
+                place = start + int64(_lowest(mask))
+                indices[found] = place
+                if values is not None:
+                    values[found] = bits[place]
+                mask &= mask - uint64(1)
+                found += 1
+        found = end
+    for i in range(rest, bits.size):
+        excess = uint32((bits[i] & MAGNITUDE) - low)
+        if excess <= width and (excess > 0 or ties > 0):
+            if found == indices.size:
+                return -1
+            ties -= excess == 0
+            indices[found] = i
+            if values is not None:
+                values[found] = bits[i]
+            found += 1
+    return found
+
+
+@_compiled(float64(_VALUES))
+def sum_of_squares(values: Any) -> float:
+    """Add up the squares of the full blocks, block by block."""
+    # A square of a float32 is exact in double precision: only the additions round.
+    total = 0.0
+    sums = np.empty(BLOCK // LEAF)
+    for block in range(0, values.size - BLOCK + 1, BLOCK):
+        for leaf in range(sums.size):
+            start = block + leaf * LEAF
+            a = b = c = d = e = f = g = h = 0.0
+            for i in range(start, start + LEAF, 8):
+                a += float64(values[i]) * float64(values[i])
+                b += float64(values[i + 1]) * float64(values[i + 1])
+                c += float64(values[i + 2]) * float64(values[i + 2])
+                d += float64(values[i + 3]) * float64(values[i + 3])
+                e += float64(values[i + 4]) * float64(values[i + 4])
+                f += float64(values[i + 5]) * float64(values[i + 5])
+                g += float64(values[i + 6]) * float64(values[i + 6])
+                h += float64(values[i + 7]) * float64(values[i + 7])
+            sums[leaf] = ((a + b) + (c + d)) + ((e + f) + (g + h))
+        left = sums.size
+        while left > 1:
+            left //= 2
+            for i in range(left):
+                sums[i] = sums[2 * i] + sums[2 * i + 1]
+        total += sums[0]
+    return total

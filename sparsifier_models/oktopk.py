@@ -1,0 +1,484 @@
+"""Ok-Topk: sparse all-reduce whose volume does not grow with the number of workers.
+
+Entries are picked by thresholds, local and global, that are computed exactly once in tau' iterations and re-used
+between. Workers split and reduce over regions of about equally many entries; the owner of a region passes on what
+exceeds the global threshold, balanced and all-gathered. A worker keeps all that is not in its own selection and in the
+global one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from simnet import collectives
+from simnet.checks import positive, whole
+from simnet.devices import Kernel
+from simnet.schedule import Schedule
+from sparsifier_models.base import Exchange, Floats, State
+from sparsifier_models.selection import Indices, Values, above, kth_magnitude, squared_norm, squared_norms, top_k
+from sparsifier_models.split_reduce import (
+    Places,
+    SplitOptions,
+    SplitReduce,
+    by_region,
+    compact,
+    entry_messages,
+    equal_cuts,
+    split_and_reduce,
+    split_kernels,
+    split_schedule,
+)
+
+RAISES, RAISE = 5, 1.03
+
+
+@dataclass(frozen=True)
+class Rules:
+    """Constants of a variant of the released code; the fields are options of `Oktopk`, where they are described."""
+
+    tau_prime: int
+    tau: int
+    local_low: float
+    local_high: float
+    local_step: float
+    global_low: float
+    global_high: float
+    global_up: float
+    global_down: float
+    raise_above: float
+
+
+RULES = {
+    "vgg": Rules(32, 64, 2 / 3, 5 / 4, 1.012, 2 / 3, 4 / 3, 1.008, 1.008, 4 / 3),
+    "lstm": Rules(32, 64, 3 / 4, 5 / 4, 1.012, 3 / 4, 5 / 4, 1.008, 1.01, 3 / 2),
+    "bert": Rules(128, 64, 4 / 5, 5 / 4, 1.025, 4 / 5, 5 / 4, 1.025, 1.036, np.inf),
+}
+WARM_UP = {"vgg": 512, "lstm": 128, "bert": 0}
+"""Dense iterations before the first sparse one in the released code, and the counter of the latter."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OktopkOptions(SplitOptions):
+    """Options of `Oktopk`. A constant that is not given is that of the `rules`.
+
+    Parameters
+    ----------
+    warm_up : int
+        Dense iterations before the first sparse one, >= 0. In the released code 512 (vgg), 128 (lstm) and 0 (bert).
+    balance : {"default", "always", "never", "trigger"}
+        When pieces are balanced before the all-gather; never in iterations that recompute thresholds. ``default``: as
+        the paper has it, always; on the wire ``released`` with the rules of bert only. ``trigger``, which is ours: if
+        the largest piece exceeds `imbalance` times the mean.
+    trigger : float
+        Largest piece over the mean that triggers balancing, > 0.
+    tau_prime, tau : int
+        Iterations after which thresholds, and region cuts, are computed anew, >= 1.
+    local_low, local_high : float
+        A worker that selects less or more than this times k lowers or raises its threshold for the next iteration.
+    local_step : float
+        Factor by which it does.
+    global_low, global_high, global_up, global_down : float
+        Likewise of the global threshold, with factors up and down of its own.
+    raise_above : float
+        While a re-used threshold selects more than floor of this times k, it is raised by 3 %, five times at most.
+    """
+
+    warm_up: int = 0
+    balance: Literal["default", "always", "never", "trigger"] = "default"
+    trigger: float = 2.0
+    tau_prime: int | None = None
+    tau: int | None = None
+    local_low: float | None = None
+    local_high: float | None = None
+    local_step: float | None = None
+    global_low: float | None = None
+    global_high: float | None = None
+    global_up: float | None = None
+    global_down: float | None = None
+    raise_above: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole(self.warm_up, "warm_up", 0)
+        positive(self.trigger, "trigger")
+        for one in fields(Rules):
+            value = getattr(self, one.name)
+            if value is not None and one.name in ("tau_prime", "tau"):
+                whole(value, one.name, 1)
+            elif value is not None:
+                positive(value, one.name)
+
+    def in_force(self) -> Rules:
+        """Return the constants of the rules, with those that are given as options in their place."""
+        given = {one.name: getattr(self, one.name) for one in fields(Rules)}
+        return replace(RULES[self.rules], **{name: value for name, value in given.items() if value is not None})
+
+
+def raised(values: Values, threshold: float, most: float) -> tuple[float, Indices, int]:
+    """Raise a re-used threshold while it selects more than `most` entries.
+
+    Returns
+    -------
+    threshold : float
+    indices : ndarray of int64
+        Where magnitudes exceed it, ascending.
+    passes : int
+        Times that the entries above a threshold were counted.
+
+    Examples
+    --------
+    >>> raised(np.arange(100, dtype=np.float32), 90.0, 7)
+    (92.7, array([93, 94, 95, 96, 97, 98, 99]), 2)
+    """
+    indices, passes = above(values, threshold), 1
+    while indices.size > most and passes <= RAISES:
+        threshold *= RAISE
+        indices = indices[np.abs(values[indices]) > np.float32(threshold)]
+        passes += 1
+    return threshold, indices, passes
+
+
+def drifted(threshold: float, count: int, low: float, high: float, up: float, down: float) -> float:
+    """Return the threshold for the next iteration, after one that selected `count` entries.
+
+    Examples
+    --------
+    >>> [drifted(1.0, count, 66.7, 125.0, up=1.25, down=2.0) for count in (50, 100, 150)]
+    [0.5, 1.0, 1.25]
+    """
+    if count < low:
+        return threshold / down
+    return threshold * up if count > high else threshold
+
+
+def region_cuts(chosen: Sequence[Places], parameters: int, *, spread: bool = True) -> Indices:
+    """Return where the regions start, and n: means of what each worker proposes to have as many entries in each.
+
+    Parameters
+    ----------
+    chosen : sequence of ndarray of int, length P
+        Ascending indices that each worker selected.
+    parameters : int
+        Length n of the gradient.
+    spread : bool
+        Whether a worker with fewer than P entries spreads them over the regions; in the released code all its cuts
+        are its first entry. A worker with none proposes equal regions.
+
+    Returns
+    -------
+    ndarray of int64, shape (P + 1,)
+        Region r is ``cuts[r] .. cuts[r + 1] - 1``, and may be empty.
+
+    Examples
+    --------
+    >>> region_cuts([np.array([0, 1, 2, 5, 9]), np.array([3, 4, 5, 6])], 10)
+    array([ 0,  3, 10])
+    """
+    P = len(chosen)
+    i = np.arange(1, P)
+    total = np.zeros(P - 1, dtype=np.int64)
+    for indices in chosen:
+        size = indices.size
+        if not size:
+            total += i * parameters // P
+        elif size < P and spread:
+            total += indices[i * size // P]
+        else:
+            total += indices[i * (size // P)]
+    return np.concatenate([[0], total // P, [parameters]])
+
+
+def balancing(pieces: Indices) -> Indices:
+    """Return how many entries each worker sends to each when pieces are re-cut to differ by one entry at most.
+
+    Parameters
+    ----------
+    pieces : ndarray of int64, shape (P,)
+        Entries of each worker. Put one after the other, they are cut into blocks of T // P entries, the first T mod P
+        of them one longer.
+
+    Returns
+    -------
+    ndarray of int64, shape (P, P)
+        ``[q, b]``: entries of piece q that lie in block b. The diagonal stays where it is.
+
+    Examples
+    --------
+    >>> balancing(np.array([5, 0, 2]))
+    array([[3, 2, 0],
+           [0, 0, 0],
+           [0, 0, 2]])
+    """
+    P, total = len(pieces), int(pieces.sum())
+    piece = np.append(0, np.cumsum(pieces))
+    block = np.append(0, np.cumsum(total // P + (np.arange(P) < total % P)))
+    overlap: Indices = np.minimum.outer(piece[1:], block[1:]) - np.maximum.outer(piece[:-1], block[:-1])
+    return overlap.clip(min=0)
+
+
+def unevenness(sizes: Indices) -> float:
+    """Return the largest size over the mean; 1 if all are 0.
+
+    Examples
+    --------
+    >>> unevenness(np.array([6, 0, 3])), unevenness(np.array([0, 0]))
+    (2.0, 1.0)
+    """
+    return len(sizes) * int(sizes.max()) / int(sizes.sum()) if sizes.any() else 1.0
+
+
+class Oktopk(SplitReduce):
+    """Ok-Topk, Algorithms 1 and 2.
+
+    Selections are strict, so that an exact threshold, the k-th magnitude, selects k - 1 entries. Between recomputations
+    thresholds move by a few per cent a step: the number of entries is a variable, and may be several k. A change of
+    density recomputes the thresholds, and a worker whose threshold is 0 recomputes its own.
+
+    With ``compat="released"`` and the rules of lstm or bert, a worker looks for its entries in the global selection by
+    a binary search that takes for sorted what is not in iterations that recompute: most are applied and kept as well.
+
+    Calls are phases of the schedule: ``cuts`` (all-reduce of the region cuts), ``split sizes`` (all-to-all, on the wire
+    ``released`` only), ``split``, ``sizes`` (all-gather), ``balance``, and ``entries`` (all-gather), which on the wire
+    ``released`` is two calls with the rules of bert, ``values`` and ``indices``. Iterations of the warm-up: ``dense``.
+
+    Further statistics, besides those of `Exchange`; in the warm-up only the first two. ``threshold`` is the local one
+    that selected:
+
+    ==========================  =====================================================================================
+    ``counter``                 counter c of the iteration: 512 (vgg), 128 (lstm), 0 (bert) in the first sparse one
+    ``recomputed``              1 if thresholds were computed exactly, else 0
+    ``local_nnz``               (P,) entries each worker selected
+    ``global_threshold``        the one in force, of the sum over the workers; 0 if it was computed from no entry
+    ``global_nnz``              entries of the update
+    ``local_threshold_after``   (P,) thresholds for the next iteration; ``global_threshold_after`` likewise
+    ``region_offsets``          (P,) first entry of each region; ``region_sizes`` (P,) its length
+    ``gathered``                entries all-gathered, by all workers together
+    ``balance_before``          largest piece to gather over the mean; ``balance_after`` after balancing
+    ``words``                   (P,) words of four bytes: what a worker sends to split and to balance, and receives in
+                                the all-gather
+    ``words_bound``             6 k' (P - 1) / P words of Eq. 3, k' being the larger of the most local and global nnz
+    ==========================  =====================================================================================
+
+    References
+    ----------
+    S. Li, T. Hoefler, "Near-Optimal Sparse Allreduce for Distributed Deep Learning", PPoPP 2022, section 3; constants
+    of re-used thresholds from the released code.
+
+    Examples
+    --------
+    Both workers select two entries, 9 and 5, and -8 and 5. Their sums are 9, 10 and -8, of which three are kept.
+
+    >>> model = Oktopk(workers=2, parameters=6, density=0.5)
+    >>> exchange = model.exchange(np.array([[9, 5, 1, 0, 2, 1], [0, 5, 1, -8, 2, 2]], dtype=np.float32))
+    >>> exchange.update
+    array([ 4.5,  5. ,  0. , -4. ,  0. ,  0. ], dtype=float32)
+    >>> model.residual
+    array([[0., 0., 1., 0., 2., 1.],
+           [0., 0., 1., 0., 2., 2.]], dtype=float32)
+    >>> exchange.stats["region_offsets"], exchange.stats["local_nnz"], exchange.stats["global_threshold"]
+    (array([0., 2.]), array([2., 2.]), 8.0)
+    """
+
+    name = "oktopk"
+    paper = "Li and Hoefler, PPoPP 2022, arXiv 2201.07598"
+    option_type = OktopkOptions
+    options: OktopkOptions
+    searches_threshold = True
+
+    def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
+        super().__init__(workers, parameters, density, **options)
+        self._rules = self.options.in_force()
+        self._bug = self.options.compat == "released" and self.options.rules != "vgg"
+        self._local = np.zeros(workers)
+        self._global = 0.0
+        self._known_for = 0  # k that the thresholds were computed for; 0 before the first time
+        self._cuts = equal_cuts(parameters, workers)
+
+    @property
+    def conserves(self) -> bool:
+        """Whether nothing that is applied is kept as well."""
+        return not self._bug
+
+    def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
+        t = self.iteration - self.options.warm_up
+        counter = float(WARM_UP[self.options.rules] + t)
+        if t < 0:
+            return self._dense(corrected, counter)
+        exact = t % self._rules.tau_prime == 0 or self._known_for != self.k
+        recut = t % self._rules.tau == 0
+
+        local, chosen, passes = self._select(corrected, exact)
+        if recut:
+            self._cuts = region_cuts(chosen, self.parameters, spread=self.options.compat == "paper")
+        reduced, entries = split_and_reduce(corrected, chosen, self._cuts)
+        del chosen
+        kept, gathered, threshold = self._select_global(reduced, exact)
+        pieces = by_region(gathered, self._cuts)
+        moved = balancing(pieces) if not exact and self._is_to_balance(pieces) else np.diag(pieces)
+        sums = reduced[kept]
+        unsorted = kept[np.argsort(-np.abs(sums), kind="stable")] if self._bug and exact else None
+        sent = self._take(corrected, local, kept, unsorted)
+        update = reduced
+        update.fill(0)
+        update[kept] = sums / np.float32(self.workers)
+
+        nnz, balanced, P = entries.sum(axis=1), moved.sum(axis=0), self.workers
+        self._drift(local, nnz, threshold, kept.size, exact)
+        away = entries.sum(axis=1) - np.diag(entries) + pieces - np.diag(moved)
+        return Exchange(
+            update=update,
+            schedule=self._schedule(recut, entries, moved),
+            selected=nnz,
+            kernels=self._kernels(passes, entries, int(pieces.sum()), kept.size, exact),
+            union=kept.size,
+            sent=sent,
+            stats={
+                "counter": counter,
+                "recomputed": float(exact),
+                "threshold": local,
+                "local_nnz": nnz.astype(np.float64),
+                "global_threshold": threshold,
+                "global_nnz": float(kept.size),
+                "local_threshold_after": self._local,
+                "global_threshold_after": self._global,
+                "region_offsets": self._cuts[:-1].astype(np.float64),
+                "region_sizes": np.diff(self._cuts).astype(np.float64),
+                "gathered": float(pieces.sum()),
+                "balance_before": unevenness(pieces),
+                "balance_after": unevenness(balanced),
+                "words": 2.0 * (away + pieces.sum() - balanced),
+                "words_bound": 6 * max(int(nnz.max()), kept.size) * (P - 1) / P,
+            },
+        )
+
+    def _dense(self, corrected: Values, counter: float) -> Exchange:
+        """Carry out an iteration of the warm-up: an all-reduce, after which no residual is left."""
+        P, n = self.workers, self.parameters
+        sent = squared_norms(corrected)
+        update = np.add.reduce(corrected, axis=0) / np.float32(P)
+        corrected[:] = 0
+        return Exchange(
+            update=update,
+            schedule=collectives.allreduce_ring(P, n * self.dense_bytes).in_phase("dense"),
+            selected=np.full(P, n),
+            kernels=(),
+            union=n,
+            sent=sent,
+            stats={"counter": counter, "recomputed": 0.0, "threshold": np.zeros(P)},
+        )
+
+    def _select(self, corrected: Values, exact: bool) -> tuple[Floats, list[Places], Indices]:
+        """Return the local thresholds, the entries above, and how often a worker counted them: not if exact."""
+        k, local = self.k, self._local.copy()
+        chosen: list[Places] = []
+        passes = np.zeros(self.workers, dtype=np.int64)
+        for worker, row in enumerate(corrected):
+            if exact or local[worker] == 0:
+                local[worker] = kth_magnitude(row, k)
+                indices = above(row, local[worker])
+            else:
+                most = self._rules.raise_above * k
+                local[worker], indices, passes[worker] = raised(row, float(local[worker]), most)
+            chosen.append(compact(indices))
+        return local, chosen, passes
+
+    def _select_global(self, reduced: Values, exact: bool) -> tuple[Indices, Indices, float]:
+        """Return the global selection, all entries that are gathered for it, and the global threshold."""
+        if not exact:
+            kept = above(reduced, self._global)
+            return kept, kept, self._global
+        gathered = np.flatnonzero(reduced)
+        kept = gathered[top_k(reduced[gathered], self.k)]
+        return kept, gathered, float(np.abs(reduced[kept]).min()) if kept.size else 0.0
+
+    def _take(self, corrected: Values, local: Floats, kept: Indices, unsorted: Indices | None) -> Floats:
+        """Clear what is in a worker's own and in the global selection; return the sum of squares of each one's.
+
+        With the bug of the released code, what a binary search of all its own finds in the `unsorted` selection.
+        """
+        sent = np.zeros(self.workers)
+        for worker, row in enumerate(corrected):
+            values = row[kept]
+            own = np.abs(values) > np.float32(local[worker])
+            sent[worker] = squared_norm(values[own])
+            if unsorted is None:
+                row[kept[own]] = 0
+            elif unsorted.size:
+                selected = above(row, local[worker])
+                place = np.searchsorted(unsorted, selected)
+                place[place == unsorted.size] = 0
+                row[selected[unsorted[place] == selected]] = 0
+        return sent
+
+    def _drift(self, local: Floats, nnz: Indices, threshold: float, count: int, exact: bool) -> None:
+        """Set the thresholds that the next iteration starts from."""
+        rules, k = self._rules, self.k
+        low, high, step = rules.local_low * k, rules.local_high * k, rules.local_step
+        pairs = zip(local.tolist(), nnz.tolist(), strict=True)
+        self._local = np.array([drifted(one, found, low, high, step, step) for one, found in pairs])
+        low, high = rules.global_low * k, rules.global_high * k
+        self._global = threshold
+        if not exact:
+            self._global = drifted(threshold, count, low, high, rules.global_up, rules.global_down)
+        self._known_for = k
+
+    def _is_to_balance(self, pieces: Indices) -> bool:
+        match self.options.balance:
+            case "default":
+                return not self.wire.released or self.options.rules == "bert"
+            case "trigger":
+                return unevenness(pieces) > self.options.trigger
+            case mode:
+                return mode == "always"
+
+    def _schedule(self, recut: bool, entries: Indices, moved: Indices) -> Schedule:
+        wire, parts, P = self.wire, [], self.workers
+        if recut:
+            width = 8.0 if wire.released and self.options.rules == "bert" else wire.count_bytes
+            parts.append(collectives.allreduce_recursive_doubling(P, (P - 1) * width).in_phase("cuts"))
+        if wire.released:
+            parts.append(collectives.alltoall_pairwise(P, wire.count_bytes).in_phase("split sizes"))
+        parts += [split_schedule(entries, self.options.bucket, wire), self._sizes()]
+        src, dst = np.nonzero(moved - np.diag(np.diag(moved)))
+        if src.size:
+            parts.append(Schedule(P, [entry_messages(src, dst, moved[src, dst], wire, "balance")]))
+        return Schedule(P).concat(*parts, self._pieces(moved.sum(axis=0)))
+
+    def _kernels(self, passes: Indices, entries: Indices, gathered: int, kept: int, exact: bool) -> tuple[Kernel, ...]:
+        n = float(self.parameters)
+        counting = [Kernel("scan", np.where(passes >= one, n, 0.0)) for one in range(1, int(passes.max()) + 1)]
+        return (
+            Kernel("topk", np.where(passes == 0, n, 0.0)),
+            *counting,
+            *split_kernels(self.parameters, entries),
+            Kernel("scan", np.diff(self._cuts).astype(np.float64)),
+            Kernel("topk", float(gathered if exact else 0)),
+            Kernel("scatter", float(kept), launches=2),
+        )
+
+    def _own_state(self) -> State:
+        return {
+            "local_threshold": self._local,
+            "global_threshold": np.array(self._global),
+            "known_for": np.array(self._known_for),
+            "cuts": self._cuts,
+        }
+
+    def _restore_own(self, state: State) -> None:
+        P, n = self.workers, self.parameters
+        local, cuts = np.array(state["local_threshold"], dtype=np.float64), np.array(state["cuts"])
+        threshold = float(state["global_threshold"].item())
+        known_for = whole(state["known_for"].item(), "known_for", 0, n)
+        both = np.append(local, threshold)
+        if local.shape != (P,) or not (np.isfinite(both) & (both >= 0)).all():
+            raise ValueError(
+                f"thresholds must be {P} local ones and a global one, finite and >= 0, got {both.tolist()}"
+            )
+        rising = cuts.shape == (P + 1,) and cuts.dtype == np.int64 and bool((np.diff(cuts) >= 0).all())
+        if not rising or cuts[0] != 0 or cuts[-1] != n:
+            raise ValueError(f"cuts must be {P + 1} whole numbers that rise from 0 to {n}, got {cuts.tolist()}")
+        self._local, self._global, self._known_for, self._cuts = local, threshold, known_for, cuts

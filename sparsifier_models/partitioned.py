@@ -1,0 +1,155 @@
+"""Threshold schemes in which every worker searches a partition of its own: ExDyna, MiCRO.
+
+The partitions tile the gradient, so that no two workers select the same entry: nothing builds up, and a worker's scan
+is P times shorter. In every iteration the workers move on to the next partition, and one threshold, scaled after the
+number of entries selected in the iteration before, keeps the density near its target.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import numpy as np
+
+from simnet.checks import positive
+from simnet.devices import Kernel
+from sparsifier_models.base import Exchange, Floats, State
+from sparsifier_models.selection import Indices, Values, above
+from sparsifier_models.union_reduced import (
+    UnionReduced,
+    UnionReducedOptions,
+    bounded,
+    checked_thresholds,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionedOptions(UnionReducedOptions):
+    """Options of schemes that search partitions with a threshold that is scaled online.
+
+    Parameters
+    ----------
+    initial_threshold : float
+        Threshold of the first iteration, > 0. If not given, 1 / (2 sqrt(k)).
+    raise_above, lower_below : float
+        Ratios of the entries selected in the iteration before to k: above the first the threshold is raised, at or
+        below the second it is lowered; between them lies the band. ``raise_above`` >= ``lower_below`` > 0.
+    raise_factor, band_factor, lower_factor : float
+        What the threshold is multiplied with above, in, and below the band; > 0. The one for the band exceeds 1 in the
+        released code, so that the density settles near the lower end of the band.
+    """
+
+    initial_threshold: float | None = None
+    raise_above: float = 1.1
+    lower_below: float = 0.909
+    raise_factor: float = 1.005
+    band_factor: float = 1.00125
+    lower_factor: float = 0.995
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.initial_threshold is not None:
+            positive(self.initial_threshold, "initial_threshold")
+        for name in ("raise_above", "lower_below", "raise_factor", "band_factor", "lower_factor"):
+            positive(getattr(self, name), name)
+        if self.raise_above < self.lower_below:
+            raise ValueError(f"raise_above must be >= lower_below {self.lower_below}, got {self.raise_above}")
+
+    def threshold_factor(self, selected: int, k: int) -> float:
+        """Return what the threshold is to be multiplied with if `selected` entries were selected instead of `k`.
+
+        Examples
+        --------
+        >>> [PartitionedOptions().threshold_factor(selected, 100) for selected in (111, 110, 91, 90)]
+        [1.005, 1.00125, 1.00125, 0.995]
+        """
+        x = selected / k
+        if x > self.raise_above:
+            return self.raise_factor
+        return self.band_factor if x > self.lower_below else self.lower_factor
+
+
+class Partitioned(UnionReduced):
+    """Common part: a scheme of this kind says how the gradient is partitioned.
+
+    Scheme-specific statistics beside those of `UnionReduced`:
+
+    =====================  ============================================================================
+    ``partition_start``    (P,) where each partition starts
+    ``partition_end``      (P,) where it ends; that entry is not in it
+    ``rank_to_partition``  (P,) the partition that each worker searched
+    ``acc_inefficiency``   sum of ``imbalance`` - 1 over all iterations so far
+    =====================  ============================================================================
+    """
+
+    option_type = PartitionedOptions
+    options: PartitionedOptions
+    searches_threshold = True
+    disjoint = True
+
+    def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: object) -> None:
+        super().__init__(workers, parameters, density, **options)
+        # Of the iteration before; without entries before the first one.
+        self._threshold = np.zeros(0)
+        self._counts = np.zeros(0, dtype=np.int64)
+        self._inefficiency = 0.0
+
+    @abstractmethod
+    def _partitions(self) -> Indices:
+        """Return where the partitions of this exchange start, and n after them; shape (P + 1,)."""
+
+    def _initial_threshold(self, corrected: Values) -> Floats:
+        """Return the thresholds of the workers in the first exchange, shape (P,)."""
+        return np.full(self.workers, self.options.initial_threshold or self._formula_threshold)
+
+    def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
+        self._edges = self._partitions()
+        if self._counts.size:
+            K_prev = int(self._counts.sum())
+            self._threshold = bounded(self._threshold * self.options.threshold_factor(K_prev, self.k))
+        else:
+            self._threshold = bounded(self._initial_threshold(corrected))
+        exchange = super()._communicate(corrected, gradients)
+
+        # Cyclic rotation: p = (t + r) mod P.
+        p = (self.iteration + np.arange(self.workers)) % self.workers
+        self._counts = np.zeros(self.workers, dtype=np.int64)
+        self._counts[p] = exchange.selected
+        self._inefficiency += self.workers * float(exchange.stats["k_max"]) / exchange.union - 1.0
+        exchange.stats |= {
+            "threshold": self._threshold.copy(),
+            "partition_start": self._edges[:-1].astype(np.float64),
+            "partition_end": self._edges[1:].astype(np.float64),
+            "rank_to_partition": p.astype(np.float64),
+            "acc_inefficiency": self._inefficiency,
+        }
+        return exchange
+
+    def _select(self, values: Values, worker: int) -> Indices:
+        """Return the entries of the worker's partition that are as large as the threshold; one if there are none."""
+        p = (self.iteration + worker) % self.workers
+        start, end = int(self._edges[p]), int(self._edges[p + 1])
+        found = above(values[start:end], float(self._threshold[worker]), strict=False)
+        if not found.size and start < end:
+            found = np.array([self.iteration % (end - start)])
+        return start + found
+
+    def _selection_kernels(self) -> tuple[Kernel, ...]:
+        p = (self.iteration + np.arange(self.workers)) % self.workers
+        return (Kernel("scan", np.diff(self._edges)[p]),)
+
+    def _own_state(self) -> State:
+        return {"threshold": self._threshold, "counts": self._counts, "inefficiency": np.array(self._inefficiency)}
+
+    def _restore_own(self, state: State) -> None:
+        threshold = checked_thresholds(state["threshold"], self.workers)
+        counts, inefficiency = state["counts"], state["inefficiency"]
+        if counts.shape != threshold.shape or counts.dtype.kind not in "iu":
+            raise ValueError(f"counts must be whole numbers of shape {threshold.shape}, got {counts!r:.200}")
+        if counts.size and not (counts.min() >= 0 and 0 < counts.sum() <= self.parameters):
+            raise ValueError(f"counts must be >= 0 and add up to 1..{self.parameters}, got {counts.tolist()!r:.200}")
+        if inefficiency.shape != () or not 0 <= float(inefficiency) < np.inf:
+            raise ValueError(f"inefficiency must be a finite number >= 0, got {inefficiency!r:.200}")
+        self._threshold, self._counts = threshold, counts.astype(np.int64)
+        self._inefficiency = float(inefficiency)

@@ -1,0 +1,323 @@
+"""PowerSGD: every layer as a matrix of low rank, whose two factors are all-reduced one after the other.
+
+One step of power iteration for each exchange, from where the last one stopped, finds about the best factors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from simnet.checks import whole
+from simnet.devices import Kernel
+from simnet.rng import stream
+from simnet.schedule import Schedule
+from sparsifier_models.base import Exchange, Floats, State
+from sparsifier_models.dense import ALLREDUCE, Dense, DenseOptions
+from sparsifier_models.selection import Values, squared_norm
+
+# Entries of a matrix that are in double precision at a time; they stay in the cache.
+_BLOCK = 16384
+# A column of which less is left than this, relative, holds but what float32 rounds off.
+_DEPENDENT = 1e-6
+
+
+class Matrix(NamedTuple):
+    """A layer as a matrix M of a rows and b columns, row by row; what the last row lacks is zero.
+
+    Parameters
+    ----------
+    place : slice
+        Its entries in the gradient.
+    rows, columns, rank : int
+        a, b and r; r = 0 if the layer is sent as it is.
+    """
+
+    place: slice
+    rows: int
+    columns: int
+    rank: int
+
+    def blocks(self, values: Values) -> Iterator[tuple[slice, Floats]]:
+        """Yield rows of the matrix, which ones and their entries in double precision."""
+        step = max(1, _BLOCK // self.columns)
+        for first in range(0, self.rows, step):
+            rows = slice(first, min(first + step, self.rows))
+            piece = values[first * self.columns : rows.stop * self.columns]
+            block = np.zeros((rows.stop - first) * self.columns)
+            block[: piece.size] = piece
+            yield rows, block.reshape(-1, self.columns)
+
+    def times(self, values: Values, Q: Floats) -> Floats:
+        """Return the r columns of M Q, given those of Q; shapes (r, a) and (r, b)."""
+        P = np.empty((len(Q), self.rows))
+        for rows, block in self.blocks(values):
+            for j, q in enumerate(Q):
+                P[j, rows] = (block * q).sum(axis=1)
+        return P
+
+    def transposed_times(self, values: Values, P: Floats) -> Floats:
+        """Return the r columns of M^T P, given those of P; shapes (r, b) and (r, a)."""
+        Q = np.zeros((len(P), self.columns))
+        for rows, block in self.blocks(values):
+            for j, p in enumerate(P):
+                Q[j] += (block * p[rows, np.newaxis]).sum(axis=0)
+        return Q
+
+    def product(self, P: Floats, Q: Values, size: int) -> Values:
+        """Return the first `size` entries of P Q^T, given the columns of both."""
+        entries = np.empty(self.rows * self.columns, dtype=np.float32)
+        step = max(1, _BLOCK // self.columns)
+        for first in range(0, self.rows, step):
+            rows = slice(first, first + step)
+            block = P[0, rows, np.newaxis] * Q[0]
+            for p, q in zip(P[1:], Q[1:], strict=True):
+                block += p[rows, np.newaxis] * q
+            entries[first * self.columns : first * self.columns + block.size] = block.ravel()
+        return entries[:size]
+
+
+def near_square(size: int) -> tuple[int, int]:
+    """Return rows and columns of the matrix a layer is taken for: b = ceil(sqrt(size)) and a = ceil(size / b).
+
+    Examples
+    --------
+    >>> near_square(12), near_square(9), near_square(1)
+    ((3, 4), (3, 3), (1, 1))
+    """
+    columns = math.isqrt(size - 1) + 1
+    return -(-size // columns), columns
+
+
+def orthonormal(columns: Floats) -> Floats:
+    """Return the columns made orthonormal, one after the other; those that depend on earlier ones are zero.
+
+    Parameters
+    ----------
+    columns : ndarray of float64, shape (r, a)
+        Vectors of length a.
+
+    Returns
+    -------
+    ndarray of float64, shape (r, a)
+
+    Examples
+    --------
+    >>> orthonormal(np.array([[3.0, 0.0], [1.0, 2.0], [5.0, 5.0]]))
+    array([[1., 0.],
+           [0., 1.],
+           [0., 0.]])
+    """
+    basis = np.zeros_like(columns)
+    for i, column in enumerate(columns):
+        rest, before = column, _norm(column)
+        # Twice, as rounding leaves a part of the earlier columns the first time.
+        for _ in range(2):
+            for earlier in basis[:i]:
+                rest = rest - (earlier * rest).sum() * earlier
+        left = _norm(rest)
+        if left > _DEPENDENT * before:
+            basis[i] = rest / left
+    return basis
+
+
+def _finite(factor: Values) -> Values:
+    if not np.isfinite(factor).all():
+        raise ValueError("the sum of a factor over the workers overflows float32")
+    return factor
+
+
+def _norm(vector: Floats) -> float:
+    return math.sqrt(float((vector * vector).sum()))
+
+
+@dataclass(frozen=True, kw_only=True)
+class PowerSGDOptions(DenseOptions):
+    """Options of `PowerSGD`.
+
+    Parameters
+    ----------
+    rank : int
+        Rank r of what is sent of a layer, >= 1.
+    warm_start : bool
+        Whether the power iteration goes on from the Q of the exchange before; else it is drawn anew each time.
+    shapes : sequence of sequence of int
+        Shapes of the layers, in the order of the gradient: the first axis counts the rows. If not given, each of the
+        ``layers``, or all of the gradient, is about square.
+    """
+
+    rank: int = 2
+    warm_start: bool = True
+    shapes: Sequence[Sequence[int]] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole(self.rank, "rank", 1)
+        if not isinstance(self.shapes, list | tuple):
+            raise ValueError(f"shapes must be a list of shapes, got {self.shapes!r}")
+        for index, shape in enumerate(self.shapes):
+            if not isinstance(shape, list | tuple) or not shape:
+                raise ValueError(f"shape {index} must be a list of lengths, got {shape!r}")
+            for length in shape:
+                whole(length, f"a length of shape {index}", 1)
+
+
+class PowerSGD(Dense):
+    """PowerSGD of rank r, by all-reduces of P, of what is not compressed, and of Q. The density does not matter.
+
+    Vectors, and layers whose factors would be no shorter than they are, are sent as they are. A worker keeps what
+    decompressing its own contribution leaves of its entries, Algorithm 2; with ``compat="released"`` what the update
+    leaves of them, as in the released code. Both conserve the sum.
+
+    Products are sums of float64 in a fixed order, the same to the bit on every machine. P is orthonormalised column by
+    column, by Gram-Schmidt. Q is too, before it is used, which changes neither the range of M Q nor the update, but
+    keeps numbers in range; a direction that got lost, as when a gradient is zero, is drawn anew.
+
+    At a ``scale`` s, factors are sqrt(s) times as long, and what is not compressed s times.
+
+    References
+    ----------
+    T. Vogels, S. P. Karimireddy, M. Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for Distributed
+    Optimization", NeurIPS 2019, Algorithms 1 and 2.
+
+    Examples
+    --------
+    A gradient of rank one passes unharmed, at the price of its edges: 4 values by all-reduce, twice.
+
+    >>> model = PowerSGD(workers=2, parameters=16, rank=1, shapes=[(4, 4)])
+    >>> rows = np.outer([1, 2], np.outer([1, 2, 3, 4], [1, 0, -1, 0])).astype(np.float32)
+    >>> exchange = model.exchange(rows)
+    >>> exchange.update.reshape(4, 4).round(4) + 0.0
+    array([[ 1.5,  0. , -1.5,  0. ],
+           [ 3. ,  0. , -3. ,  0. ],
+           [ 4.5,  0. , -4.5,  0. ],
+           [ 6. ,  0. , -6. ,  0. ]], dtype=float32)
+    >>> exchange.schedule.bytes_sent()
+    array([32., 32.])
+    """
+
+    name = "powersgd"
+    paper = "Vogels et al., NeurIPS 2019, arXiv 1905.13727"
+    option_type = PowerSGDOptions
+    options: PowerSGDOptions
+    keeps_residual = True
+
+    def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
+        super().__init__(workers, parameters, density, **options)
+        shapes = [tuple(shape) for shape in self.options.shapes]
+        sizes = [math.prod(shape) for shape in shapes] or [size for _, size in self.layers] or [parameters]
+        if sum(sizes) != parameters:
+            raise ValueError(f"shapes add up to {sum(sizes)} parameters, but there are {parameters}")
+        if self.layers and sizes != [size for _, size in self.layers]:
+            raise ValueError("shapes and layers differ in size")
+        matrices, start = [], 0
+        for index, size in enumerate(sizes):
+            rows, columns = (shapes[index][0], size // shapes[index][0]) if shapes else near_square(size)
+            rank = min(self.options.rank, rows, columns)
+            place = slice(start, start + size)
+            matrices.append(Matrix(place, rows, columns, rank if rank * (rows + columns) < size else 0))
+            start += size
+        self._matrices = [one for one in matrices if one.rank]
+        self._vectors = [one.place for one in matrices if not one.rank]
+        self._queries = np.zeros(sum(one.rank * one.columns for one in self._matrices), dtype=np.float32)
+
+    @property
+    def lengths(self) -> tuple[float, float, float]:
+        """Entries of all P, of all Q, and of what is sent as it is, at the scale in force."""
+        factor = math.sqrt(self.options.scale)
+        rows = sum(one.rank * one.rows for one in self._matrices)
+        plain = sum(place.stop - place.start for place in self._vectors)
+        return factor * rows, factor * self._queries.size, self.options.scale * plain
+
+    def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
+        P = np.float32(self.workers)
+        update, sent = np.zeros(self.parameters, dtype=np.float32), np.zeros(self.workers)
+        for place in self._vectors:
+            for worker, row in enumerate(corrected):
+                update[place] += row[place]
+                sent[worker] += squared_norm(row[place])
+                row[place] = 0
+        queries, at = np.zeros_like(self._queries), 0
+        for index, one in enumerate(self._matrices):
+            length = one.rank * one.columns
+            query = queries[at : at + length].reshape(one.rank, -1)
+            basis = self._basis(self._queries[at : at + length].reshape(one.rank, -1), index)
+            sent += self._power_step(one, corrected, basis, query, update)
+            at += length
+        update /= P
+        if self.options.compat == "released":
+            for one in self._matrices:
+                corrected[:, one.place] -= update[one.place]
+        self._queries = queries if self.options.warm_start else self._queries
+        return Exchange(
+            update=update,
+            schedule=self._schedule(),
+            selected=np.full(self.workers, self.parameters),
+            kernels=self._kernels(),
+            union=self.parameters,
+            sent=sent,
+        )
+
+    def _basis(self, query: Values, index: int) -> Floats:
+        """Return the columns of Q to start from, orthonormal; those that are missing are drawn."""
+        basis = orthonormal(query.astype(np.float64))
+        missing = np.array([not column.any() for column in basis])
+        if missing.any():
+            draws = stream(self.options.seed, "powersgd", self.iteration, index).standard_normal(basis.shape)
+            basis = orthonormal(np.where(missing[:, np.newaxis], draws, basis))
+        return basis
+
+    def _power_step(self, one: Matrix, corrected: Values, basis: Floats, query: Values, update: Values) -> Floats:
+        """Carry out Algorithm 1 for a layer; return the squared norms of the contributions.
+
+        The new Q is put into `query`. What the contributions sum up to is added to the `update`; they are taken away
+        from the rows of `corrected`.
+        """
+        size, sent = one.place.stop - one.place.start, np.zeros(self.workers)
+        total = np.zeros((one.rank, one.rows), dtype=np.float32)
+        for row in corrected:
+            total += one.times(row[one.place], basis).astype(np.float32)
+        P = orthonormal(_finite(total).astype(np.float64))
+        for worker, row in enumerate(corrected):
+            Q = one.transposed_times(row[one.place], P).astype(np.float32)
+            query += Q
+            # The columns of P are orthonormal, so that P Q^T is as long as Q.
+            sent[worker] = squared_norm(Q.ravel())
+            if self.options.compat == "paper":
+                own = one.product(P, Q, size)
+                update[one.place] += own
+                row[one.place] -= own
+        if self.options.compat == "released":
+            update[one.place] = one.product(P, query, size)
+        np.divide(_finite(query), np.float32(self.workers), out=query)
+        return sent
+
+    def _kernels(self) -> tuple[Kernel, ...]:
+        entries = self.parameters - sum(place.stop - place.start for place in self._vectors)
+        columns = sum(one.rank * one.rows for one in self._matrices)
+        return (Kernel("scan", entries, launches=3), Kernel("norm", columns, launches=self.options.rank))
+
+    def _schedule(self) -> Schedule:
+        width = float(self.options.value_bytes or 4)
+        left, right, plain = self.lengths
+        phases = {"P": left, "uncompressed": plain, "Q": right}
+        reduce = ALLREDUCE[self.options.algorithm]
+        parts = [reduce(self.workers, width * one).in_phase(phase) for phase, one in phases.items() if one]
+        return Schedule(self.workers).concat(*parts)
+
+    def _own_state(self) -> State:
+        return {"queries": self._queries}
+
+    def _restore_own(self, state: State) -> None:
+        queries = np.array(state["queries"])
+        if queries.shape != self._queries.shape or queries.dtype != np.float32:
+            raise ValueError(
+                f"queries must be float32 of shape {self._queries.shape}, got {queries.dtype} of shape {queries.shape}"
+            )
+        if not np.isfinite(queries).all():
+            raise ValueError("queries must be finite")
+        self._queries = queries

@@ -1,0 +1,261 @@
+"""QSGD: every entry is rounded at random to one of a few levels, without bias, over all-gather.
+
+Entries come in buckets. A bucket is sent as its norm and, for each entry, a sign and a level from 0 to s: the fraction
+of the norm in units of 1 / s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simnet.checks import whole
+from simnet.devices import Kernel
+from simnet.rng import stream
+from sparsifier_models.base import Exchange, Floats, Sparsifier
+from sparsifier_models.gathered import ALLGATHERV, GatheredOptions
+from sparsifier_models.selection import Values, squared_norm
+
+# Entries quantised at a time: what that needs stays in the cache.
+_BLOCK = 32768
+
+
+def elias_length(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return the bits of Elias's recursive (omega) code of positive integers.
+
+    A zero ends the code; before it stands the number in binary, before that the length of the number less one, and so
+    on until that is one.
+
+    Parameters
+    ----------
+    numbers : ndarray of int64
+        In 1 .. 2^53.
+
+    References
+    ----------
+    P. Elias, "Universal codeword sets and representations of the integers", IEEE Trans. Inf. Theory 21, 1975.
+
+    Examples
+    --------
+    >>> elias_length(np.array([1, 2, 3, 4, 7, 8, 15, 16, 100, 1000]))
+    array([ 1,  3,  3,  6,  6,  7,  7, 11, 13, 17])
+    """
+    length, rest = np.ones_like(numbers), numbers
+    while (rest > 1).any():
+        digits = np.where(rest > 1, np.frexp(rest)[1], 0).astype(np.int64)
+        length = length + digits
+        rest = digits - 1
+    return length
+
+
+def norms_of(buckets: Values, norm: str) -> Values:
+    """Return the norm of each bucket as it travels: the float32 next above, so that no entry exceeds it.
+
+    Parameters
+    ----------
+    buckets : ndarray of float32, shape (m, d)
+    norm : {"l2", "max"}
+
+    Returns
+    -------
+    ndarray of float32, shape (m,)
+
+    Examples
+    --------
+    >>> norms_of(np.array([[3, -4], [0, 0]], dtype=np.float32), "l2")
+    array([5., 0.], dtype=float32)
+    """
+    if norm == "max":
+        largest: Values = np.abs(buckets).max(axis=1)
+        return largest
+    wide = buckets.astype(np.float64)
+    exact = np.sqrt(np.multiply(wide, wide, out=wide).sum(axis=1))
+    # Where the norm is too large for a float32, the largest one is still no smaller than any entry.
+    np.minimum(exact, np.finfo(np.float32).max, out=exact)
+    nearest: Values = exact.astype(np.float32)
+    np.nextafter(nearest, np.float32(np.inf), out=nearest, where=nearest < exact)
+    return nearest
+
+
+def levels_of(buckets: Values, norms: Values, s: int, uniform: Floats) -> Floats:
+    """Round each entry to the level below or above, so that the level is right on average; section 3.1.
+
+    Parameters
+    ----------
+    buckets : ndarray of float32, shape (m, d)
+    norms : ndarray of float32, shape (m,)
+        Not exceeded by any entry of the bucket.
+    s : int
+        Levels above zero.
+    uniform : ndarray of float64, shape (m, d)
+        Uniform draws from [0, 1).
+
+    Returns
+    -------
+    ndarray of float64, shape (m, d)
+        Whole numbers in -s .. s, with the sign of the entry.
+
+    Examples
+    --------
+    Half way between levels 1 and 2, the draw decides:
+
+    >>> levels_of(np.full((1, 2), -0.375, np.float32), np.ones(1, np.float32), 4, np.array([[0.49, 0.5]]))
+    array([[-1., -2.]])
+    """
+    unit = np.divide(s, norms, out=np.zeros(norms.shape), where=norms > 0, dtype=np.float64)
+    level: Floats = np.abs(buckets) * unit[:, np.newaxis]
+    level += uniform
+    np.minimum(np.floor(level, out=level), s, out=level)
+    np.copysign(level, buckets, out=level)
+    return level
+
+
+def code_counts(levels: Floats, s: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Count what the code of the buckets spells out: levels, and distances between entries other than zero.
+
+    Parameters
+    ----------
+    levels : ndarray of float64, shape (m, d)
+        From `levels_of`.
+    s : int
+        Levels above zero.
+
+    Returns
+    -------
+    levels : ndarray of int64, shape (s + 1,)
+        Entries at each level; zeros are not coded.
+    distances : ndarray of int64, shape (d + 1,)
+        Of the first entry of a bucket that is not zero: its position, from 1.
+
+    Examples
+    --------
+    >>> code_counts(np.array([[0.0, 2.0, -1.0], [0.0, 0.0, 0.0]]), 2)
+    (array([0, 1, 1]), array([0, 1, 1, 0]))
+    """
+    d = levels.shape[1]
+    at = np.flatnonzero(levels)
+    distances = np.diff(at, prepend=-1)
+    in_bucket = np.count_nonzero(levels, axis=1)
+    coded = np.flatnonzero(in_bucket)
+    first = (np.cumsum(in_bucket) - in_bucket)[coded]
+    distances[first] = at[first] - d * coded + 1
+    magnitudes = np.abs(levels.ravel()[at]).astype(np.int64)
+    return np.bincount(magnitudes, minlength=s + 1), np.bincount(distances, minlength=d + 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class QSGDOptions(GatheredOptions):
+    """Options of `QSGD`. The widths of values and indices do not matter.
+
+    Parameters
+    ----------
+    levels : int
+        Levels s above zero, in 1 .. 32767: 127 fit into 8 bits, 7 into 4, 1 into 2.
+    bucket : int
+        Entries that share a norm, >= 1; the last bucket may be shorter.
+    norm : {"l2", "max"}
+        What levels are fractions of: the Euclidean norm, as analysed in the paper, or the largest magnitude, as in its
+        experiments.
+    coding : {"fixed", "elias"}
+        ceil(log2(2 s + 1)) bits for each entry, or the code of the paper: for each entry that is not zero its distance
+        from the last one, its sign and its level, the numbers in Elias's recursive code.
+    """
+
+    levels: int = 127
+    bucket: int = 512
+    norm: Literal["l2", "max"] = "l2"
+    coding: Literal["fixed", "elias"] = "fixed"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole(self.levels, "levels", 1, 32767)
+        whole(self.bucket, "bucket", 1)
+
+
+class QSGD(Sparsifier):
+    """QSGD with buckets, over all-gather. The density does not matter.
+
+    What a worker sends is right on average; its variance is at most min(d / s^2, sqrt(d) / s) times the squared norm of
+    the bucket of d entries (Lemma 3.1). The paper has no error feedback: that is ``error_feedback=False``. With it, the
+    default, what is kept stays bounded only if that factor is below one, as with the default levels and bucket; with s
+    below about sqrt(d) / 2 it may grow without limit.
+
+    Statistics of its own: ``bits_per_entry``, shape (P,), of what each worker contributes, norms included.
+
+    References
+    ----------
+    D. Alistarh, D. Grubic, J. Li, R. Tomioka, M. Vojnovic, "QSGD: Communication-Efficient SGD via Gradient Quantization
+    and Encoding", NeurIPS 2017, section 3 (levels, code), section 4 (buckets).
+
+    Examples
+    --------
+    >>> model = QSGD(workers=2, parameters=4, levels=1, bucket=4, norm="max")
+    >>> exchange = model.exchange(np.array([[1, 0, -1, 1], [2, 2, -2, 0]], dtype=np.float32))
+    >>> exchange.update, exchange.schedule.bytes_sent()
+    (array([ 1.5,  1. , -1.5,  0.5], dtype=float32), array([5., 5.]))
+    """
+
+    name = "qsgd"
+    paper = "Alistarh et al., NeurIPS 2017, arXiv 1610.02132"
+    option_type = QSGDOptions
+    options: QSGDOptions
+
+    def _k_at(self, scale: float) -> int:
+        return max(1, round(self.parameters * scale))
+
+    def _blocks(self) -> Iterator[tuple[slice, int]]:
+        """Yield which entries to quantise together, whole buckets, and the length of their buckets."""
+        n, d = self.parameters, min(self.options.bucket, self.parameters)
+        whole_buckets, step = n - n % d, d * max(1, _BLOCK // d)
+        for start in range(0, whole_buckets, step):
+            yield slice(start, min(start + step, whole_buckets)), d
+        if n % d:
+            yield slice(whole_buckets, n), n % d
+
+    def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
+        n, s, elias = self.parameters, self.options.levels, self.options.coding == "elias"
+        total, sent, bits = np.zeros(n, dtype=np.float32), np.zeros(self.workers), np.zeros(self.workers)
+        for worker, row in enumerate(corrected):
+            generator = stream(self.options.seed, "qsgd", self.iteration, worker)
+            for place, d in self._blocks():
+                buckets = row[place].reshape(-1, d)
+                norms = norms_of(buckets, self.options.norm)
+                levels = levels_of(buckets, norms, s, generator.random(buckets.shape))
+                if elias:
+                    bits[worker] += _elias_bits(levels, s)
+                levels *= (norms / np.float64(s))[:, np.newaxis]
+                own = levels.astype(np.float32)
+                total[place] += own.ravel()
+                sent[worker] += squared_norm(own.ravel())
+                buckets -= own
+        nbytes = self._bytes(bits)
+        return Exchange(
+            update=total / np.float32(self.workers),
+            schedule=ALLGATHERV[self.options.allgather](nbytes).in_phase("levels"),
+            selected=np.full(self.workers, n),
+            kernels=(Kernel("norm", n), Kernel("scan", n), Kernel("scan", n, launches=self.workers)),
+            union=n,
+            sent=sent,
+            stats={"bits_per_entry": 8 * nbytes / self._k_at(self.options.scale)},
+        )
+
+    def _bytes(self, coded: Floats) -> Floats:
+        """Return the bytes that each worker contributes, given the bits of its variable-length code."""
+        entries = self._k_at(self.options.scale)
+        bits = np.ceil(coded * (entries / self.parameters))
+        if self.options.coding == "fixed":
+            bits = np.full(self.workers, float(entries * (2 * self.options.levels).bit_length()))
+        return np.ceil(bits / 8) + self.wire.scalar_bytes * -(-entries // self.options.bucket)
+
+
+def _elias_bits(levels: Floats, s: int) -> float:
+    """Return the bits of the code of the buckets; section 3.1, code_s, without the norms."""
+    bits = 0.0
+    for counts, sign in zip(code_counts(levels, s), (1, 0), strict=True):
+        numbers = np.flatnonzero(counts)
+        bits += float((counts[numbers] * (elias_length(numbers) + sign)).sum())
+    return bits

@@ -1,0 +1,145 @@
+"""SAGE: each worker scales its own threshold after a small random sample of its gradient."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from simnet.checks import positive
+from simnet.devices import Kernel
+from simnet.rng import stream
+from sparsifier_models.base import Exchange, State
+from sparsifier_models.selection import Indices, Values, above
+from sparsifier_models.union_reduced import UnionReduced, UnionReducedOptions, bounded, checked_thresholds
+
+MARGIN = 0.05
+
+
+def sample_size(parameters: int) -> int:
+    """Return how many entries are sampled: n / (1 + n e^2), Slovin's formula, with the margin of error e = 0.05.
+
+    Examples
+    --------
+    >>> sample_size(11_173_962), sample_size(400), sample_size(1)
+    (399, 200, 1)
+    """
+    return max(1, int(parameters / (1 + parameters * MARGIN * MARGIN)))
+
+
+def scaling(alpha: float, examined: float, density: float) -> float:
+    """Return what a threshold is multiplied with: alpha beta gamma.
+
+    Parameters
+    ----------
+    alpha : float
+        Sampled mean magnitude over that of the iteration before.
+    examined : float
+        Fraction of the entries that are as large as the old threshold times alpha.
+    density : float
+        Target d.
+
+    Examples
+    --------
+    >>> scaling(2.0, 0.01, 0.01), scaling(1.0, 0.0, 0.01) < 0.96 < 1.04 < scaling(1.0, 0.11, 0.01)
+    (2.0, True)
+    """
+    beta = 2.0 / (1.0 + math.exp(density - examined))
+    gamma = 0.95 if examined < 0.1 * density else 1.05 if examined > 10 * density else 1.0
+    return alpha * beta * gamma
+
+
+@dataclass(frozen=True, kw_only=True)
+class SAGEOptions(UnionReducedOptions):
+    """Options of `SAGE`.
+
+    Parameters
+    ----------
+    initial_threshold : float
+        Threshold of the first iteration, > 0. If not given, 1 / (2 sqrt(k)).
+    """
+
+    initial_threshold: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.initial_threshold is not None:
+            positive(self.initial_threshold, "initial_threshold")
+
+
+class SAGE(UnionReduced):
+    """SAGE: thresholds that follow the mean magnitude of about 400 random entries, one threshold for each worker.
+
+    A sample that is all zero says nothing: the mean of the iteration before then stays, and alpha is 1.
+
+    References
+    ----------
+    D. Yoon, M. Jeong, S. Oh, "SAGE: toward on-the-fly gradient compression ratio scaling", Journal of Supercomputing,
+    2023, doi 10.1007/s11227-023-05120-7, and the released code, fused as released with ExDyna.
+
+    Examples
+    --------
+    The gradients double, and so does the threshold, but for beta.
+
+    >>> model = SAGE(workers=1, parameters=1000, density=0.01, initial_threshold=3)
+    >>> gradients = np.ones((1, 1000), dtype=np.float32)
+    >>> gradients[0, :10] = 4
+    >>> _ = model.exchange(gradients)
+    >>> model.residual = np.zeros((1, 1000), dtype=np.float32)
+    >>> 5.5 < float(model.exchange(2 * gradients).stats["threshold"][0]) < 6.5
+    True
+    """
+
+    name = "sage"
+    paper = "Yoon et al., Journal of Supercomputing 2023, doi 10.1007/s11227-023-05120-7"
+    option_type = SAGEOptions
+    options: SAGEOptions
+    searches_threshold = True
+
+    def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: object) -> None:
+        super().__init__(workers, parameters, density, **options)
+        # Of the iteration before; without entries before the first one.
+        self._threshold, self._mean = np.zeros(0), np.zeros(0)
+
+    def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
+        self._first = not self._threshold.size
+        mean = np.array([self._sampled_mean(row, worker) for worker, row in enumerate(corrected)])
+        if self._first:
+            initial = self.options.initial_threshold or self._formula_threshold
+            self._threshold = bounded(np.full(self.workers, initial))
+        else:
+            alpha = np.divide(mean, self._mean, out=np.ones(self.workers), where=(mean > 0) & (self._mean > 0))
+            mean = np.where(mean > 0, mean, self._mean)
+            factor = np.ones(self.workers)
+            for worker, row in enumerate(corrected):
+                examined = above(row, float(self._threshold[worker] * alpha[worker]), strict=False).size
+                factor[worker] = scaling(float(alpha[worker]), examined / self.parameters, self.density)
+            self._threshold = bounded(self._threshold * factor)
+        self._mean = mean
+        exchange = super()._communicate(corrected, gradients)
+        exchange.stats["threshold"] = self._threshold.copy()
+        return exchange
+
+    def _sampled_mean(self, values: Values, worker: int) -> float:
+        generator = stream(self.options.seed, "sage", self.iteration, worker)
+        drawn = values[generator.integers(self.parameters, size=sample_size(self.parameters))]
+        return float(np.abs(drawn).mean(dtype=np.float64))
+
+    def _select(self, values: Values, worker: int) -> Indices:
+        return above(values, float(self._threshold[worker]), strict=False)
+
+    def _selection_kernels(self) -> tuple[Kernel, ...]:
+        # One scan counts what the old threshold would select, the other selects.
+        scans = 1 if self._first else 2
+        return (Kernel("gather", sample_size(self.parameters)), Kernel("scan", self.parameters, launches=scans))
+
+    def _own_state(self) -> State:
+        return {"threshold": self._threshold, "mean": self._mean}
+
+    def _restore_own(self, state: State) -> None:
+        threshold = checked_thresholds(state["threshold"], self.workers)
+        mean = np.array(state["mean"], dtype=np.float64)
+        if mean.shape != threshold.shape or not (np.isfinite(mean) & (mean >= 0)).all():
+            raise ValueError(f"mean must be finite and >= 0, of shape {threshold.shape}, got {mean.tolist()!r:.200}")
+        self._threshold, self._mean = threshold, mean

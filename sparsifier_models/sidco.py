@@ -1,0 +1,265 @@
+"""SIDCo: a threshold from a sparsity-inducing distribution fitted to the magnitudes, in stages, over all-gather.
+
+Each stage fits the tail that the one before has left: exponential, generalised Pareto, or gamma and then Pareto.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from simnet.checks import positive, whole
+from simnet.devices import Kernel
+from sparsifier_models.base import Exchange, State
+from sparsifier_models.gathered import GatheredOptions
+from sparsifier_models.selection import Values, above, squared_norm
+from sparsifier_models.thresholded import Found, Thresholded, in_double, moments
+
+FIRST = 0.25
+"""Density that the first of several stages aims at."""
+
+CALLS, TOO_MANY, TOO_FEW = 5, 1.2, 0.8
+"""Every so many exchanges the stages adapt, if a worker sent more or less than these multiples of what it should."""
+
+
+def exponential(mean: float, variance: float, delta: float) -> float:
+    """Return the magnitude that a fraction delta of an exponential distribution exceeds: -mean ln delta.
+
+    Examples
+    --------
+    >>> round(exponential(2.0, 4.0, 0.01), 6)
+    9.21034
+    """
+    return -mean * math.log(delta)
+
+
+def generalised_pareto(mean: float, variance: float, delta: float) -> float:
+    """Return the magnitude that a fraction delta of a generalised Pareto distribution exceeds, by its two moments.
+
+    With r = mean^2 / variance: alpha = mean (r + 1) / 2, kappa = (r - 1) / 2, alpha (1 - delta^kappa) / kappa. It is
+    exponential for kappa = 0, and one point for variance 0.
+
+    Examples
+    --------
+    >>> generalised_pareto(2.0, 4.0, 0.01) == exponential(2.0, 4.0, 0.01)
+    True
+    >>> round(generalised_pareto(1.0, 1 / 3, 0.01), 6)  # uniform on 0 .. 2
+    1.98
+    """
+    if mean * mean >= 1e30 * variance:
+        return mean if delta < 1 else 0.0
+    ratio = mean * mean / variance
+    alpha, kappa, log = 0.5 * mean * (ratio + 1), 0.5 * (ratio - 1), math.log(delta)
+    return alpha * (-math.expm1(kappa * log) / kappa if kappa else -log)
+
+
+def gamma(magnitude: Values, mean: float, delta: float, *, exact: bool) -> float:
+    """Return the magnitude that a fraction delta of a gamma distribution exceeds, by the mean and that of the logs.
+
+    With s = ln mean - mean ln: shape = (3 - s + sqrt((s - 3)^2 + 24 s)) / (12 s), scale = mean / shape. Logs are those
+    of the magnitudes over their norm, plus the spacing of double precision at 1, which zeros need.
+
+    Parameters
+    ----------
+    magnitude : ndarray of float32, shape (n,)
+        Not all zero.
+    mean : float
+    delta : float
+        In (0, 1].
+    exact : bool
+        Whether to invert the incomplete gamma function, else -scale (ln delta + ln Gamma(shape)).
+
+    Examples
+    --------
+    >>> values = np.random.default_rng(0).gamma(0.5, size=100_000).astype(np.float32)
+    >>> float(np.mean(values > gamma(values, float(values.mean()), 0.01, exact=True)).round(4))
+    0.0097
+    """
+    norm = math.sqrt(squared_norm(magnitude))
+    eps = float(np.finfo(np.float64).eps)
+    logs = math.fsum(float(np.log(block / norm + eps).sum()) for block in in_double(magnitude)) / magnitude.size
+    s = math.log(mean / norm) - logs
+    if s < 1e-9:  # All magnitudes alike: the shape grows beyond all bounds, and the distribution shrinks to its mean.
+        return mean if delta < 1 else 0.0
+    shape = (3 - s + math.sqrt((s - 3) ** 2 + 24 * s)) / (12 * s)
+    scale = mean / shape
+    if not exact:
+        return -scale * (math.log(delta) + math.lgamma(shape))
+    # Importing SciPy takes longer than most exchanges.
+    from scipy.special import gammainccinv
+
+    return scale * float(gammainccinv(shape, delta))
+
+
+def stage_targets(density: float, stages: int, ratio: float = FIRST) -> list[float]:
+    """Return the fraction that each stage is to leave of what the one before left; their product is the density.
+
+    Parameters
+    ----------
+    density : float
+    stages : int
+        Number M of stages, >= 1, which share what is left after the first; 0: as many as it takes to divide by `ratio`.
+    ratio : float
+        In (0, 1).
+
+    Examples
+    --------
+    >>> stage_targets(0.01, 1), stage_targets(0.01, 3), stage_targets(0.01, 0)
+    ([0.01], [0.25, 0.2, 0.2], [0.25, 0.25, 0.25, 0.64])
+    >>> stage_targets(0.3, 3)
+    [0.3]
+    """
+    if stages == 1 or density >= FIRST:
+        return [density]
+    left = density / FIRST
+    if stages > 1:
+        return [FIRST, *[left ** (1 / (stages - 1))] * (stages - 1)]
+    loops = math.ceil(math.log(left) / math.log(ratio))
+    return [FIRST, *[ratio] * (loops - 1), left / ratio ** (loops - 1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SIDCoOptions(GatheredOptions):
+    """Options of `SIDCo`.
+
+    Parameters
+    ----------
+    distribution : {"exponential", "pareto", "gammapareto"}
+        What is fitted: exponential, generalised Pareto, or gamma in the first stage and generalised Pareto thereafter.
+    stages : int
+        Number of stages M, >= 1; 0 for as many as dividing by `stage_ratio` takes; -1 to adapt M, from 1, to what was
+        sent, each worker for itself.
+    stage_ratio : float
+        What a stage leaves with ``stages=0``, in (0, 1).
+    groups : {"whole", "layers"}
+        Whether one threshold is fitted to the whole gradient, or one to each of its layers.
+    """
+
+    distribution: Literal["exponential", "pareto", "gammapareto"] = "exponential"
+    stages: int = -1
+    stage_ratio: float = 0.25
+    groups: Literal["whole", "layers"] = "whole"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole(self.stages, "stages", -1)
+        if positive(self.stage_ratio, "stage_ratio") >= 1:
+            raise ValueError(f"stage_ratio must be < 1, got {self.stage_ratio!r}")
+
+
+class SIDCo(Thresholded):
+    """SIDCo: thresholds by a fit of the magnitudes in stages, over all-gather.
+
+    A first of several stages aims at a density of 0.25, the others share the rest evenly. Stages end early when less
+    than two entries are left. With ``stages=-1`` a worker counts over 5 exchanges what it sent over what it should
+    have: on average above 1.2 it takes a stage less, below 0.8 one more, within 1 .. ceil(ln c / ln 0.5). In the
+    released code all workers' tensors share one counter; here each group of each worker has its own.
+
+    Without error feedback the gamma quantile is the approximation that the released code has for that case. On the wire
+    ``released`` float32 values and int32 indices are gathered one after the other. With groups, ``threshold`` is the
+    lowest. Besides the statistics of `Thresholded` there is ``stages``, shape (P,): M, averaged over the groups.
+
+    References
+    ----------
+    A. M. Abdelmoniem et al., "An Efficient Statistical-based Gradient Compression Technique for Distributed Training
+    Systems", MLSys 2021, Algorithm 1.
+
+    Examples
+    --------
+    >>> gradients = np.random.default_rng(0).laplace(size=(2, 100_000)).astype(np.float32)
+    >>> SIDCo(workers=2, parameters=100_000, density=0.01).exchange(gradients).selected
+    array([1009, 1041])
+    """
+
+    name = "sidco"
+    paper = "Abdelmoniem et al., MLSys 2021, arXiv 2101.10761"
+    option_type = SIDCoOptions
+    options: SIDCoOptions
+    rounds_down = True
+    released_widths = (4, 4)
+
+    def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
+        super().__init__(workers, parameters, density, **options)
+        sizes = [parameters]
+        if self.options.groups == "layers":
+            if not self.layers:
+                raise ValueError("layers must be given: their sizes, in the order of the gradient")
+            sizes = [size for _, size in self.layers]
+        self._ends = np.cumsum(sizes).tolist()
+        # M of each worker and group, what they sent over what they should have, summed, and the exchanges in the sum.
+        self._stages = np.full((workers, len(sizes)), max(self.options.stages, 1 if self._adapts else 0))
+        self._ratios = np.zeros(self._stages.shape)
+        self._calls = 0
+
+    @property
+    def _adapts(self) -> bool:
+        return self.options.stages == -1
+
+    def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
+        used, self._ratios = self._stages, self._ratios.copy()
+        exchange = super()._communicate(corrected, gradients)
+        exchange.stats["stages"] = used.mean(axis=1)
+        self._calls += 1
+        if self._calls == CALLS:
+            if self._adapts:
+                sent, most = self._ratios / CALLS, math.ceil(math.log(self.density) / math.log(0.5))
+                changed = used - (sent > TOO_MANY) + (sent < TOO_FEW)
+                self._stages = np.maximum(np.minimum(changed, most), 1)
+            self._ratios, self._calls = np.zeros(used.shape), 0
+        return exchange
+
+    def _find(self, values: Values, worker: int) -> Found:
+        parts = []
+        for group, (start, end) in enumerate(zip([0, *self._ends], self._ends, strict=False)):
+            part = self._fit(values[start:end], int(self._stages[worker, group]))
+            self._ratios[worker, group] += part.indices.size / (self.density * (end - start))
+            parts.append(part._replace(indices=part.indices + start))
+        return Found(
+            np.concatenate([one.indices for one in parts]),
+            min(one.threshold for one in parts),
+            max(one.tries for one in parts),
+            [kernel for one in parts for kernel in one.kernels],
+        )
+
+    def _fit(self, values: Values, stages: int) -> Found:
+        tail = np.abs(values)
+        mean, variance = moments(tail)
+        if not mean:
+            return Found(np.zeros(0, dtype=np.int64), 0.0, 1, [Kernel("norm", values.size)])
+        first, *later = stage_targets(self.density, stages, self.options.stage_ratio)
+        fit, passes = exponential if self.options.distribution == "exponential" else generalised_pareto, 1
+        if self.options.distribution == "gammapareto":
+            threshold, passes = gamma(tail, mean, first, exact=self.options.error_feedback), 2
+        else:
+            threshold = fit(mean, variance, first)
+        kernels, tries = [Kernel("norm", values.size), Kernel("scan", values.size, launches=passes)], 1
+        for delta in later:
+            kernels.append(Kernel("scan", tail.size))
+            tail = tail[tail > np.float32(threshold)]
+            if tail.size < 2:
+                break
+            mean, variance = moments(tail)
+            low = float(tail.min())
+            threshold = low + fit(mean - low, variance, delta)
+            kernels.append(Kernel("scan", tail.size))
+            tries += 1
+        return Found(above(values, threshold), threshold, tries, [*kernels, Kernel("scan", values.size)])
+
+    def _own_state(self) -> State:
+        if not self._adapts:
+            return {}
+        return {"stages": self._stages, "ratios": self._ratios, "calls": np.array(self._calls)}
+
+    def _restore_own(self, state: State) -> None:
+        if not self._adapts:
+            return
+        stages, ratios, calls = state["stages"], np.array(state["ratios"], dtype=np.float64), state["calls"]
+        if stages.shape != self._stages.shape or ratios.shape != self._stages.shape or calls.shape:
+            raise ValueError(f"stages and ratios must be of shape {self._stages.shape}, and calls one number")
+        if stages.dtype.kind != "i" or (stages < 1).any() or not (np.isfinite(ratios) & (ratios >= 0)).all():
+            raise ValueError("stages must be whole numbers >= 1, and ratios finite and >= 0")
+        count = whole(calls.item(), "calls", 0, CALLS - 1)
+        self._stages, self._ratios, self._calls = stages.astype(np.int64), ratios, count

@@ -1,0 +1,167 @@
+"""SignSGD: one bit an entry, its sign, and with it one number, the mean magnitude.
+
+Either the workers vote, and the sign of the majority is applied, or the mean of all signs with their scales.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simnet import collectives
+from simnet.devices import Kernel
+from simnet.rng import stream
+from simnet.schedule import Round, Schedule
+from sparsifier_models.base import Exchange, Sparsifier
+from sparsifier_models.options import Options
+from sparsifier_models.selection import Values
+
+
+def scale_of(values: Values) -> np.float32:
+    """Return the mean magnitude, as the float32 that travels.
+
+    Examples
+    --------
+    >>> scale_of(np.array([3, -5, 1, 0], dtype=np.float32))
+    np.float32(2.25)
+    """
+    return np.float32(np.abs(values).sum(dtype=np.float64) / values.size)
+
+
+def vote(positive: NDArray[np.integer[Any]], voters: int, draws: np.random.Generator) -> Values:
+    """Return the sign of the majority; ties are drawn.
+
+    Parameters
+    ----------
+    positive : ndarray of int, shape (n,)
+        Votes for plus, in 0 .. `voters`.
+    voters : int
+        Number of workers P.
+    draws : numpy.random.Generator
+        What decides where as many are for plus as for minus.
+
+    Returns
+    -------
+    ndarray of float32, shape (n,)
+        Plus or minus one.
+
+    Examples
+    --------
+    >>> vote(np.array([0, 1, 2, 3]), 3, np.random.default_rng(0))
+    array([-1., -1.,  1.,  1.], dtype=float32)
+    """
+    plus = 2 * positive > voters
+    tied = np.flatnonzero(2 * positive == voters)
+    plus[tied] = draws.integers(0, 2, tied.size, dtype=np.bool_)
+    return np.where(plus, np.float32(1), np.float32(-1))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SignSGDOptions(Options):
+    """Options of `SignSGD`. The widths of values and indices do not matter.
+
+    Parameters
+    ----------
+    vote : {"majority", "mean"}
+        What is applied: the sign of the majority, as in signSGD, or the mean of the signs of all, as in EF-signSGD.
+    scaled : bool
+        Whether each worker sends the mean magnitude of its entries along, and signs count that much, those of a
+        majority the mean over the workers. Else a sign is plus or minus one, as published for signSGD, for a learning
+        rate of its own.
+    collective : {"auto", "parameter_server", "allgather"}
+        A server, worker 0, that returns one bit an entry for a majority and float32 values for a mean; or an all-gather
+        by recursive doubling. ``auto``: a server for a majority, as published, an all-gather for a mean.
+    """
+
+    vote: Literal["majority", "mean"] = "majority"
+    scaled: bool = True
+    collective: Literal["auto", "parameter_server", "allgather"] = "auto"
+
+
+class SignSGD(Sparsifier):
+    """SignSGD with majority vote, or EF-signSGD. The density does not matter.
+
+    One bit knows no zero: an entry of zero is sent as plus. A vote that is tied is drawn by the server.
+
+    A majority is not the mean of what the workers sent. As published nothing is kept then, with or without error
+    feedback, and ``lost`` says how much of the gradients is not applied. With ``vote="mean"`` every worker keeps what
+    its scaled signs leave of its entries (EF-signSGD).
+
+    References
+    ----------
+    J. Bernstein, Y.-X. Wang, K. Azizzadenesheli, A. Anandkumar, "signSGD: Compressed Optimisation for Non-Convex
+    Problems", ICML 2018, Algorithm 3; S. P. Karimireddy, Q. Rebjock, S. Stich, M. Jaggi, "Error Feedback Fixes SignSGD
+    and other Gradient Compression Schemes", ICML 2019, Algorithm 1.
+
+    Examples
+    --------
+    >>> rows = np.array([[3, -1, 2], [1, 1, -4], [-2, -1, -3]], dtype=np.float32)
+    >>> exchange = SignSGD(workers=3, parameters=3).exchange(rows)
+    >>> exchange.update, exchange.schedule.bytes_sent()
+    (array([ 2., -2., -2.], dtype=float32), array([10.,  5.,  5.]))
+    >>> model = SignSGD(workers=3, parameters=3, vote="mean")
+    >>> model.exchange(rows).update.round(3), model.residual
+    (array([ 0.667, -0.667, -0.667], dtype=float32), array([[ 1.,  1.,  0.],
+           [-1., -1., -2.],
+           [ 0.,  1., -1.]], dtype=float32))
+    """
+
+    name = "signsgd"
+    paper = "Bernstein et al., ICML 2018, arXiv 1802.04434; Karimireddy et al., ICML 2019, arXiv 1901.09847"
+    option_type = SignSGDOptions
+    options: SignSGDOptions
+
+    @property
+    def conserves(self) -> bool:
+        """Whether the mean is applied."""
+        return self.options.vote == "mean"
+
+    def _k_at(self, scale: float) -> int:
+        return max(1, round(self.parameters * scale))
+
+    def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
+        scales = np.ones(self.workers, dtype=np.float32)
+        if self.options.scaled:
+            scales = np.array([scale_of(row) for row in corrected])
+        apply = self._mean if self.options.vote == "mean" else self._majority
+        n = self.parameters
+        return Exchange(
+            update=apply(corrected, scales),
+            schedule=self._schedule(),
+            selected=np.full(self.workers, n),
+            # The mean magnitude, the signs, and what they all make together.
+            kernels=(Kernel("scan", n, launches=2 + self.options.scaled),),
+            union=n,
+            sent=np.square(scales, dtype=np.float64) * n,
+        )
+
+    def _majority(self, corrected: Values, scales: Values) -> Values:
+        positive = np.zeros(self.parameters, dtype=np.int32)
+        for row in corrected:
+            positive += row >= 0
+        corrected[:] = 0
+        draws = stream(self.options.seed, "signsgd", self.iteration)
+        return vote(positive, self.workers, draws) * np.float32(scales.mean(dtype=np.float64))
+
+    def _mean(self, corrected: Values, scales: Values) -> Values:
+        total = np.zeros(self.parameters, dtype=np.float32)
+        for row, scale in zip(corrected, scales, strict=True):
+            own = np.where(row >= 0, scale, -scale)
+            total += own
+            row -= own
+        return total / np.float32(self.workers)
+
+    def _schedule(self) -> Schedule:
+        P, options, entries = self.workers, self.options, self._k_at(self.options.scale)
+        mean = options.vote == "mean"
+        signs = -(-entries // 8) + (self.wire.scalar_bytes if options.scaled else 0.0)
+        if options.collective == "allgather" or (mean and options.collective == "auto"):
+            return collectives.allgather_recursive_doubling(P, signs).in_phase("signs")
+        if P == 1:
+            return Schedule(P)
+        workers, server = np.arange(1, P), np.zeros(P - 1, dtype=np.int64)
+        down = 4.0 * entries if mean else signs
+        return Schedule(P, [Round(workers, server, signs, phase="signs"), Round(server, workers, down, phase="update")])

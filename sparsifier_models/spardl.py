@@ -1,0 +1,318 @@
+"""SparDL: a sparse reduce-scatter and all-gather whose messages never grow, and residuals that lose nothing.
+
+Blocks are reduced inside teams of workers (Spar-Reduce-Scatter), summed up between teams (Spar-All-Gather), and spread
+inside the teams again by Bruck's all-gather. Every time a block is passed on it is cut to k_b entries; what is dropped
+on the way, wherever it happens, is found again by the global residual collection.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from simnet.checks import whole
+from simnet.collectives.programs import allgather_bruck
+from simnet.devices import Kernel
+from simnet.schedule import Round, Schedule
+from sparsifier_models.base import Exchange, Floats, Sparsifier, State
+from sparsifier_models.options import Options
+from sparsifier_models.selection import Indices, Values, squared_norm
+from sparsifier_models.spar_all_gather import (
+    Adaptive,
+    Outcome,
+    adapted,
+    bruck_all_gather,
+    recursive_all_gather,
+    started,
+)
+from sparsifier_models.spar_reduce_scatter import Reduced, add, spar_reduce_scatter, srs_rounds
+
+
+@dataclass(frozen=True, kw_only=True)
+class SparDLOptions(Options):
+    """Options of `SparDL`.
+
+    Parameters
+    ----------
+    teams : int
+        Number of teams d, >= 1, a divisor of the number of workers; a team is T = P/d consecutive workers.
+    residual : {"global", "local"}
+        What a worker keeps. ``global``: global residual collection (GRC), which loses nothing. ``local``: its own
+        values, except those that it passed on; what is dropped on the way is lost.
+    sag : {"bruck", "recursive", "auto"}
+        How teams exchange: B-SAG; R-SAG, for a power of two of teams; or R-SAG where possible and else B-SAG. B-SAG is
+        what the released code has; R-SAG is known from comments in it.
+    adapt : {"released", "fixed"}
+        How B-SAG's h moves. In the released code it never does where c rho - h < 100 at the start, c being the length
+        of a block and rho the density; ``fixed``: the first step is 1 at least. Elsewhere both are the same.
+    exchanges : {"log", "sequential"}
+        Rounds of Spar-Reduce-Scatter: ceil(log2 T), a bag of blocks each; or T - 1, a block each, as released.
+    """
+
+    teams: int = 1
+    residual: Literal["global", "local"] = "global"
+    sag: Literal["bruck", "recursive", "auto"] = "bruck"
+    adapt: Literal["released", "fixed"] = "released"
+    exchanges: Literal["log", "sequential"] = "log"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole(self.teams, "teams", 1)
+
+
+class SparDL(Sparsifier):
+    """SparDL: Spar-Reduce-Scatter, Spar-All-Gather, global residual collection.
+
+    The gradient is cut into T = P/d blocks of c = ceil(n / T) entries, the last ones padded with zeros. Of each block
+    k_b = floor(c rho) entries are kept, one at least: k = T k_b. ``selected`` is what a worker keeps of the block that
+    it owns in its team, before teams meet, and the union are the entries finally selected, both without padding.
+    ``sent`` is what a worker has of its own at those entries, as far as it passed them on.
+
+    With ``compat="released"`` h moves as with ``adapt="released"``, and a density at which k_b or h would be 0,
+    where the released code fails, is an error. If the density changes so that k_b does, h starts anew.
+
+    Statistics of its own:
+
+    ==================  ============================================================================================
+    ``k_block``         k_b
+    ``h``               (P,) entries that the owner of a block sent to the other teams, or kept if there are none
+    ``block_union``     (P,) u, the entries of the worker's block over all teams, padding included, before the last cut
+    ``rounds``          rounds of messages
+    ``in_procedure``    (P,) norm of what the worker keeps at entries finally selected: its own values and sums it
+                        received, which it dropped and others did not
+    ==================  ============================================================================================
+
+    References
+    ----------
+    M. Zhao, Y. Yin, Y. Mao, Q. Liu, L. Chen, Y. Gao, "SparDL: Distributed Deep Learning Training with Efficient Sparse
+    Communication", ICDE 2024, arXiv 2304.00737, and its released code.
+
+    Examples
+    --------
+    Worker 1 passes 5 on, to which worker 0 adds its 4; of the second block worker 0 passes 2 on and -8 is kept.
+
+    >>> model = SparDL(workers=2, parameters=4, density=0.5)
+    >>> exchange = model.exchange(np.array([[4, 3, 2, 0], [5, 1, 1, -8]], dtype=np.float32))
+    >>> exchange.update
+    array([ 4.5,  0. ,  0. , -4. ], dtype=float32)
+    >>> model.residual
+    array([[0., 3., 2., 0.],
+           [0., 1., 1., 0.]], dtype=float32)
+    >>> exchange.schedule.bytes_sent()
+    array([16., 16.])
+    """
+
+    name = "spardl"
+    paper = "Zhao et al., ICDE 2024, arXiv 2304.00737"
+    option_type = SparDLOptions
+    rounds_down = True
+    released_widths = (4, 4)
+    options: SparDLOptions
+
+    def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
+        super().__init__(workers, parameters, density, **options)
+        P, d, sag = self.workers, self.options.teams, self.options.sag
+        if P % d:
+            allowed = ", ".join(str(one) for one in range(1, P + 1) if P % one == 0)
+            raise ValueError(f"teams must divide the {P} workers, got {d}. Allowed: {allowed}")
+        if sag == "recursive" and d & (d - 1):
+            raise ValueError(f"sag 'recursive' needs a power of two of teams, got {d}. Allowed: auto, bruck")
+        self._d, self._T = d, P // d
+        self._recursive = sag != "bruck" and d & (d - 1) == 0
+        self._adapts = d > 1 and not self._recursive
+        self._k_b, self._adaptive = self._k_block(), self._start()
+
+    @property
+    def conserves(self) -> bool:
+        """Whether residuals are collected globally."""
+        return self.options.residual == "global"
+
+    @property
+    def most(self) -> int:
+        """Entries that a worker may select: k, or more with B-SAG, whose h knows no upper bound."""
+        return self.parameters if self._adapts else self.k
+
+    def _block_length(self, scale: float = 1.0) -> int:
+        """Return c of a gradient that is `scale` times as long."""
+        return -(-max(1, round(self.parameters * scale)) // self._T)
+
+    def _k_block(self, scale: float = 1.0) -> int:
+        c = self._block_length(scale)
+        k_b = int(c * self.density)
+        least = self._d if self._adapts else 1
+        if self.options.compat == "released" and k_b < least:
+            raise ValueError(
+                f"density {self.density:g} keeps {k_b} entries of a block of {c}, but the released code needs {least}: "
+                f"density must be >= {least / c:.4g}"
+            )
+        return max(1, k_b)
+
+    def _k_at(self, scale: float) -> int:
+        return min(max(1, round(self.parameters * scale)), self._T * self._k_block(scale))
+
+    def _start(self) -> Adaptive:
+        frozen = "released" in (self.options.adapt, self.options.compat)
+        return started(self._T, self._block_length() * self.density, self._d, least_step=0 if frozen else 1)
+
+    def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
+        P, d, T, c, k_b = self.workers, self._d, self._T, self._block_length(), self._k_block()
+        if self._adapts and k_b != self._k_b:
+            self._k_b, self._adaptive = k_b, self._start()
+        h = np.minimum(self._adaptive.h, c) if self._adapts else np.full(T, k_b)
+        update = np.zeros(self.parameters, dtype=np.float32)
+        u, kept = np.zeros(T, dtype=np.int64), np.zeros(P, dtype=np.int64)
+        union, sent, in_procedure = 0, np.zeros(P), np.zeros(P)
+        for b in range(T):
+            block = slice(b * c, (b + 1) * c)
+            rows = corrected[:, block]
+            length = rows.shape[1]
+            teams = [spar_reduce_scatter(rows[t * T : (t + 1) * T], b, k_b, int(h[b])) for t in range(d)]
+            kept[b::T] = [team.sent[b].indices.size for team in teams]
+            all_gather = recursive_all_gather if self._recursive else bruck_all_gather
+            gathered = all_gather([team.sent[b] for team in teams], k_b, length)
+            # All teams pad alike where they would select more entries than the block has.
+            u[b] = gathered.union + max(0, int(h[b]) - length)
+            union += gathered.final.indices.size
+            update[block][gathered.final.indices] = gathered.final.values / np.float32(P)
+            gave, keeps = self._collect(rows, b, teams, gathered)
+            sent, in_procedure = sent + gave, in_procedure + keeps
+        if self._adapts:
+            self._adaptive = adapted(self._adaptive, u, k_b, d)
+        schedule = self._schedule(k_b, h, np.minimum(u, k_b))
+        return Exchange(
+            update=update,
+            schedule=schedule,
+            selected=kept,
+            kernels=self._kernels(k_b, np.tile(h, d), np.tile(u, d), union),
+            union=union,
+            sent=sent,
+            stats={
+                "k_block": float(k_b),
+                "h": np.tile(h, d).astype(np.float64),
+                "block_union": np.tile(u, d).astype(np.float64),
+                "rounds": float(len(schedule.rounds)),
+                "in_procedure": np.sqrt(in_procedure),
+            },
+        )
+
+    def _collect(self, rows: Values, b: int, teams: list[Reduced], gathered: Outcome) -> tuple[Floats, Floats]:
+        """Turn block `b` at every worker, `rows` of shape (P, c), into what the worker keeps of it.
+
+        Global residual collection: at entries that were not selected in the end every worker takes its own value back,
+        whatever became of it; at those that were it keeps what it dropped, of its own and of what it received.
+
+        Returns
+        -------
+        gave, keeps : ndarray of float64, shape (P,)
+            Sum of squares of each worker's own at entries finally selected that it passed on, and of what it keeps at
+            entries finally selected.
+        """
+        gave, keeps = np.zeros(self.workers), np.zeros(self.workers)
+        final = np.zeros(rows.shape[1], dtype=np.bool_)
+        final[gathered.final.indices] = True
+        for rank, row in enumerate(rows):
+            t, w = divmod(rank, self._T)
+            sent = teams[t].sent[w]
+            gone = sent.within(final)
+            gave[rank] = squared_norm(row[gone.indices])
+            if self.options.residual == "local":
+                row[sent.indices] = 0
+            else:
+                for message in teams[t].received[w]:
+                    add(row, message.within(final))
+                row[gone.indices] = 0
+                for holders, share in gathered.dropped if w == b else ():
+                    if t in holders:
+                        add(row, share.within(final))
+            keeps[rank] = squared_norm(row[gathered.final.indices])
+        return gave, keeps
+
+    def _kernels(self, k_b: int, h: Indices, u: Indices, union: int) -> tuple[Kernel, ...]:
+        """Return what a worker runs: every block is cut once, and once more where teams meet."""
+        T, d = self._T, self._d
+        kernels = [
+            Kernel("topk", self._block_length(), launches=T),
+            Kernel("gather", k_b, launches=T - 1),
+            Kernel("gather", h),
+            Kernel("scatter", k_b, launches=T - 1),
+        ]
+        if self._recursive:
+            steps = d.bit_length() - 1
+            kernels += [Kernel("scatter", k_b, launches=2 * steps), Kernel("topk", 2 * k_b, launches=steps)]
+        elif d > 1:
+            kernels += [Kernel("scatter", h, launches=d), Kernel("topk", np.where(u > k_b, u, 0))]
+        # The update, and the residual at the entries of the update.
+        return (*kernels, Kernel("scatter", union, launches=2))
+
+    def _schedule(self, k_b: int, h: Indices, gathered: Indices) -> Schedule:
+        """Return the messages.
+
+        Parameters
+        ----------
+        k_b : int
+            Entries of a block that is passed on.
+        h : ndarray of int64, shape (T,)
+            Entries that go between teams, by block.
+        gathered : ndarray of int64, shape (T,)
+            Entries of a block in the end.
+        """
+        P, d, T = self.workers, self._d, self._T
+        ranks = np.arange(P).reshape(d, T)
+        rounds = []
+        for g, m in srs_rounds(T):
+            to = np.roll(ranks, -g, axis=1)
+            bags = [m] if self.options.exchanges == "log" else [1] * m
+            rounds += [self._round(ranks, to, np.full((P, bag), k_b), "spar-reduce-scatter") for bag in bags]
+        if self._recursive:
+            for distance in (1 << i for i in reversed(range(d.bit_length() - 1))):
+                to = ranks[np.arange(d) ^ distance]
+                rounds.append(self._round(ranks, to, np.full((P, 1), k_b), "spar-all-gather"))
+        else:
+            rounds += self._bruck(ranks.T, np.tile(h[:, None], d), "spar-all-gather")
+        rounds += self._bruck(ranks, np.tile(gathered, (d, 1)), "all-gather")
+        return Schedule(P, rounds)
+
+    def _bruck(self, groups: Indices, entries: Indices, phase: str) -> list[Round]:
+        """Return Bruck's all-gather in every row of ranks at the same time; ``entries[g, r]`` are those of one rank."""
+        size, rounds = groups.shape[1], []
+        for step in allgather_bruck(size).steps:
+            blocks = (step.first[:, None] + np.arange(step.count[0])) % size
+            carried = entries[:, blocks].reshape(self.workers, -1)
+            rounds.append(self._round(groups[:, step.src], groups[:, step.dst], carried, phase))
+        return rounds
+
+    def _round(self, src: Indices, dst: Indices, entries: Indices, phase: str) -> Round:
+        """Return the round in which everyone sends blocks of so many `entries`, shape (P, blocks).
+
+        On the wire of the released code every block is two messages, indices and values, and a third with their number
+        except between teams.
+        """
+        wire = self.wire
+        if not wire.released:
+            return Round(src.ravel(), dst.ravel(), entries.sum(axis=1) * wire.entry_bytes, phase=phase)
+        parts = [entries * wire.index_bytes, entries * wire.value_bytes]
+        if phase != "spar-all-gather":
+            parts.append(np.full(entries.shape, wire.count_bytes))
+        nbytes = np.stack(parts, axis=2).reshape(self.workers, -1)
+        messages = nbytes.shape[1]
+        return Round(np.repeat(src, messages), np.repeat(dst, messages), nbytes.ravel(), phase=phase)
+
+    def _own_state(self) -> State:
+        return {**self._adaptive._asdict(), "k_block": np.array(self._k_b)} if self._adapts else {}
+
+    def _restore_own(self, state: State) -> None:
+        if not self._adapts:
+            return super()._restore_own(state)
+        h, step, flag, k_b = (np.array(state[name]) for name in ("h", "step", "flag", "k_block"))
+        for name, value, kind in (("h", h, "i"), ("step", step, "i"), ("flag", flag, "b")):
+            if value.shape != (self._T,) or value.dtype.kind != kind:
+                what = "true or false" if kind == "b" else "a whole number"
+                raise ValueError(f"{name} must be {what} for each of {self._T} blocks, got {value!r:.200}")
+        if h.min() < 1:
+            raise ValueError(f"h must be >= 1, got {h.min()}")
+        if k_b.shape != () or k_b.dtype.kind != "i" or k_b < 1:
+            raise ValueError(f"k_block must be a whole number >= 1, got {k_b!r:.200}")
+        self._adaptive, self._k_b = Adaptive(h, step, flag), int(k_b)
+        return None

@@ -1,0 +1,228 @@
+"""Split and reduce: every worker owns a region of the gradient and sums what all selected in it.
+
+The reduce-scatter of the sparse all-reduces. In step j worker r sends what it selected of region (r + j) mod P to the
+worker that owns it (destination rotation), so that no two workers send to the same one at a time; a few steps are
+posted together (bucketing).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simnet.checks import whole
+from simnet.devices import Kernel
+from simnet.schedule import Round, Schedule
+from sparsifier_models.base import Sparsifier, Wire
+from sparsifier_models.gathered import ALLGATHERV, GatheredOptions
+from sparsifier_models.selection import Indices, Values
+
+Places: TypeAlias = NDArray[np.int32] | NDArray[np.int64]
+
+
+def rotation(n_workers: int, step: int) -> Indices:
+    """Return the region, and by that the worker, that each worker sends to in a step.
+
+    Parameters
+    ----------
+    n_workers : int
+        Number of workers P.
+    step : int
+        Number j of the step, in 0 .. P-1. In step 0 everyone deals with its own.
+
+    Returns
+    -------
+    ndarray of int64, shape (P,)
+        (r + j) mod P at r: a permutation.
+
+    Examples
+    --------
+    >>> rotation(4, 1)
+    array([1, 2, 3, 0])
+    """
+    return (np.arange(n_workers) + step) % n_workers
+
+
+def equal_cuts(parameters: int, n_workers: int) -> Indices:
+    """Return where regions of n // P entries start, the last one with the rest, and n; shape (P + 1,).
+
+    Examples
+    --------
+    >>> equal_cuts(11, 4)
+    array([ 0,  2,  4,  6, 11])
+    """
+    return np.append(np.arange(n_workers) * (parameters // n_workers), parameters)
+
+
+def compact(indices: Indices) -> Places:
+    """Return ascending indices in four bytes each, if they fit: those of all workers are held at a time.
+
+    Examples
+    --------
+    >>> compact(np.array([3, 5])).dtype, compact(np.array([2**31])).dtype
+    (dtype('int32'), dtype('int64'))
+    """
+    fits = not indices.size or indices[-1] <= np.iinfo(np.int32).max
+    return indices.astype(np.int32) if fits else indices
+
+
+def by_region(indices: Indices, cuts: Indices) -> Indices:
+    """Return how many of the ascending `indices` lie in each region; shape (P,).
+
+    Examples
+    --------
+    >>> by_region(np.array([0, 1, 7]), equal_cuts(11, 4))
+    array([2, 0, 0, 1])
+    """
+    return np.diff(np.searchsorted(indices, cuts))
+
+
+def split_and_reduce(rows: Values, chosen: Sequence[Places], cuts: Indices) -> tuple[Values, Indices]:
+    """Sum what the workers selected, region by region, in the order in which it arrives at the owner.
+
+    Region r is summed in float32 in the order own, r - 1, r - 2, ...: that of the steps j = 0, 1, 2, ...
+
+    Parameters
+    ----------
+    rows : ndarray of float32, shape (P, n)
+        What each worker has. Not modified.
+    chosen : sequence of ndarray of int, length P
+        Ascending indices that each worker selected.
+    cuts : ndarray of int64, shape (P + 1,)
+        Region r is ``cuts[r] .. cuts[r + 1] - 1``.
+
+    Returns
+    -------
+    reduced : ndarray of float32, shape (n,)
+        The sums; zero where nobody selected.
+    entries : ndarray of int64, shape (P, P)
+        ``entries[r, q]``: entries that worker r sends to worker q.
+
+    Examples
+    --------
+    >>> rows = np.array([[1, 2, 3, 4], [5, 6, 7, 8]], dtype=np.float32)
+    >>> split_and_reduce(rows, [np.array([1, 3]), np.array([0, 1])], equal_cuts(4, 2))
+    (array([5., 8., 0., 4.], dtype=float32), array([[1, 1],
+           [2, 0]]))
+    """
+    P, n = rows.shape
+    ends = np.array([np.searchsorted(indices, cuts) for indices in chosen])
+    entries = np.diff(ends, axis=1)
+    reduced = np.zeros(n, dtype=np.float32)
+    for step in range(P):
+        regions = rotation(P, step)
+        for worker in np.flatnonzero(entries[np.arange(P), regions]).tolist():
+            region = regions[worker]
+            part = chosen[worker][ends[worker, region] : ends[worker, region + 1]]
+            reduced[part] += rows[worker, part]
+    return reduced, entries
+
+
+def entry_messages(src: Indices, dst: Indices, entries: Indices, wire: Wire, phase: str) -> Round:
+    """Return messages of so many entries from `src` to `dst`, that may start together.
+
+    Parameters
+    ----------
+    src, dst, entries : ndarray of int64, shape (m,)
+    wire : Wire
+        On that of the released code indices and values are two messages, one right after the other.
+    phase : str
+        Phase of the round.
+
+    Examples
+    --------
+    >>> entry_messages(np.array([0]), np.array([1]), np.array([10]), Wire(4, 4, 4, released=True), "split").nbytes
+    array([40., 40.])
+    """
+    widths = [wire.index_bytes, wire.value_bytes] if wire.released else [wire.entry_bytes]
+    times = len(widths)
+    return Round(np.repeat(src, times), np.repeat(dst, times), np.outer(entries, widths).ravel(), phase=phase)
+
+
+def split_schedule(entries: Indices, bucket: int, wire: Wire) -> Schedule:
+    """Return the messages of split and reduce: to each other worker, also when empty; `bucket` steps to a round.
+
+    Parameters
+    ----------
+    entries : ndarray of int64, shape (P, P)
+        ``entries[r, q]``: entries that worker r sends to worker q.
+    bucket : int
+        Steps posted together, >= 1; the first bucket holds step 0, in which nothing travels.
+    wire : Wire
+        As of `entry_messages`.
+
+    Examples
+    --------
+    >>> split_schedule(np.full((6, 6), 10), 4, Wire(4, 4, 4, released=False)).rounds
+    (Round(18 messages, 1440 bytes, phase='split'), Round(12 messages, 960 bytes, phase='split'))
+    """
+    P = len(entries)
+    rounds = []
+    for first in range(0, P, bucket):
+        steps = range(max(first, 1), min(first + bucket, P))
+        if steps:
+            src = np.tile(np.arange(P), len(steps))
+            dst = np.concatenate([rotation(P, step) for step in steps])
+            rounds.append(entry_messages(src, dst, entries[src, dst], wire, "split"))
+    return Schedule(P, rounds)
+
+
+def split_kernels(parameters: int, entries: Indices) -> tuple[Kernel, ...]:
+    """Return what a worker runs to take its selection apart, region by region, and to add up what it receives."""
+    P = len(entries)
+    return (
+        Kernel("scan", parameters / P, launches=P),
+        Kernel("gather", entries.sum(axis=1).astype(np.float64)),
+        Kernel("scatter", entries.sum(axis=0) / P, launches=P),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitOptions(GatheredOptions):
+    """Options of schemes that split and reduce.
+
+    Parameters
+    ----------
+    rules : {"vgg", "lstm", "bert"}
+        Variant of the released code whose constants hold, named after the model it trains.
+    bucket : int
+        Steps of split and reduce that are posted together, >= 1.
+    """
+
+    rules: Literal["vgg", "lstm", "bert"] = "vgg"
+    bucket: int = 4
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole(self.bucket, "bucket", 1)
+
+
+class SplitReduce(Sparsifier):
+    """Common part of the schemes of the released code of Ok-Topk."""
+
+    option_type = SplitOptions
+    options: SplitOptions
+    rounds_down = True
+    released_widths = (4, 4)
+
+    @property
+    def dense_bytes(self) -> float:
+        """Bytes of an entry of a dense vector: of those entries of the model that it stands for."""
+        return self.options.scale * float(self.options.value_bytes or 4)
+
+    def _pieces(self, entries: NDArray[np.int64]) -> Schedule:
+        """Return the all-gather of `entries`, shape (P,), of each worker: of values and indices, or packed."""
+        counts, wire, gather = entries.astype(np.float64), self.wire, ALLGATHERV[self.options.allgather]
+        if wire.released and self.options.rules == "bert":
+            values, indices = gather(counts * wire.value_bytes), gather(counts * wire.index_bytes)
+            return values.in_phase("values").concat(indices.in_phase("indices"))
+        return gather(counts * wire.entry_bytes).in_phase("entries")
+
+    def _sizes(self) -> Schedule:
+        """Return the all-gather of one count of each worker."""
+        sizes = np.full(self.workers, self.wire.count_bytes)
+        return ALLGATHERV[self.options.allgather](sizes).in_phase("sizes")

@@ -1,0 +1,167 @@
+"""TopkDSA: top-k over a sparse all-reduce that sums as it goes, and turns dense where fill-in makes that shorter.
+
+Every worker selects its k entries of largest magnitude. They are summed region by region or stream by stream, nothing
+of the sum is left out, and everybody gets all of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from simnet.collectives import alltoall_pairwise
+from simnet.devices import Kernel
+from simnet.schedule import Schedule
+from sparsifier_models import sparcml
+from sparsifier_models.base import Exchange
+from sparsifier_models.gathered import ALLGATHERV
+from sparsifier_models.selection import Indices, Values, squared_norm, top_k
+from sparsifier_models.split_reduce import (
+    Places,
+    SplitOptions,
+    SplitReduce,
+    by_region,
+    compact,
+    equal_cuts,
+    split_and_reduce,
+    split_kernels,
+    split_schedule,
+)
+
+NEGLIGIBLE = 1e-8
+"""Sums up to this size are left out of a piece by the released SSAR_Split_allgather."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopkDSAOptions(SplitOptions):
+    """Options of `TopkDSA`.
+
+    Parameters
+    ----------
+    algorithm : {"split", "recursive_doubling", "split_allgather", "dense_allgather"}
+        The sparse all-reduce. ``split``: over equal regions, as released with Ok-Topk. Others as in SparCML:
+        SSAR_Recursive_double, SSAR_Split_allgather and DSAR_Split_allgather.
+    """
+
+    algorithm: Literal["split", "recursive_doubling", "split_allgather", "dense_allgather"] = "split"
+
+
+class TopkDSA(SplitReduce):
+    """TopkDSA, elsewhere TopkSA: top-k over a dynamic sparse all-reduce.
+
+    The algorithm ``split`` gathers sparse pieces as long as the sum has fewer than n / 3 entries other than zero, and
+    dense regions from there on. Those of SparCML turn a stream dense where that is no longer; in ``split_allgather``
+    regions are sparse to the end, in ``dense_allgather`` dense. A SparCML stream is preceded by a count of four bytes
+    on the wire ``released``. Splits are summed in the order of the rotation, whatever their order of arrival.
+
+    With ``compat="released"``, the k-th entry of each worker is neither sent nor kept, except of the algorithms of
+    SparCML, among which ``split_allgather`` drops sums of up to 1e-8.
+
+    Calls are phases of the schedule, as of `Oktopk`; of the dense regions, ``dense``; of the algorithms of SparCML,
+    ``fold``, ``doubling``, ``unfold`` and ``split``.
+
+    Further statistics, besides those of `Exchange`: ``global_nnz``, entries of the sum other than zero, and ``dense``,
+    1 if the sum arrived as a dense vector, else 0.
+
+    References
+    ----------
+    C. Renggli et al., "SparCML: High-Performance Sparse Communication for Machine Learning", SC 2019; S. Li,
+    T. Hoefler, "Near-Optimal Sparse Allreduce for Distributed Deep Learning", PPoPP 2022, whose released code has
+    ``split``.
+
+    Examples
+    --------
+    >>> gradients = np.zeros((2, 12), dtype=np.float32)
+    >>> gradients[:, [3, 8, 9]] = [[5, 2, 1], [4, 3, 1]]
+    >>> exchange = TopkDSA(workers=2, parameters=12, density=0.17).exchange(gradients)
+    >>> exchange.update[[3, 8, 9]], exchange.stats["dense"]
+    (array([4.5, 2.5, 0. ], dtype=float32), 0.0)
+    >>> [(one.phase, one.nbytes.tolist()) for one in exchange.schedule.rounds]
+    [('split', [8.0, 8.0]), ('entries', [8.0, 8.0])]
+    """
+
+    name = "topkdsa"
+    paper = "Renggli et al., SC 2019, arXiv 1802.08021; Li and Hoefler, PPoPP 2022"
+    option_type = TopkDSAOptions
+    options: TopkDSAOptions
+
+    @property
+    def conserves(self) -> bool:
+        """Whether all entries selected are sent, and no sum is dropped."""
+        return self.options.compat == "paper" or self.options.algorithm not in ("split", "split_allgather")
+
+    def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
+        P, n, algorithm = self.workers, self.parameters, self.options.algorithm
+        loses_one = self.options.compat == "released" and algorithm == "split"
+        threshold, sent = np.zeros(P), np.zeros(P)
+        touched = np.zeros(n, dtype=np.bool_)
+        chosen: list[Places] = []
+        for worker, row in enumerate(corrected):
+            largest = top_k(row, self.k)
+            magnitude = np.abs(row[largest])
+            threshold[worker] = magnitude.min()
+            own = largest
+            if loses_one:
+                own = largest[magnitude > magnitude.min()]
+                row[largest[magnitude == magnitude.min()]] = 0
+            sent[worker] = squared_norm(row[own])
+            touched[own] = True
+            chosen.append(compact(own))
+
+        if algorithm == "recursive_doubling":
+            stream, schedule, received = sparcml.recursive_doubling(corrected, chosen, self._form)
+            total, dense = stream.dense(n), stream.indices is None
+            adding: tuple[Kernel, ...] = (Kernel("scatter", received),)
+        else:
+            total, schedule, entries, dense = self._split_and_gather(corrected, chosen)
+            adding = split_kernels(n, entries)
+        for row, indices in zip(corrected, chosen, strict=True):
+            row[indices] = 0
+
+        nnz = int(np.count_nonzero(total))
+        total /= np.float32(P)
+        selected = np.array([own.size for own in chosen], dtype=np.int64)
+        return Exchange(
+            update=total,
+            schedule=schedule,
+            selected=selected,
+            kernels=(Kernel("topk", n), *adding, Kernel("scatter", float(n if dense else nnz))),
+            union=int(np.count_nonzero(touched)),
+            sent=sent,
+            stats={"threshold": threshold, "global_nnz": float(nnz), "dense": float(dense)},
+        )
+
+    def _split_and_gather(self, rows: Values, chosen: list[Places]) -> tuple[Values, Schedule, Indices, bool]:
+        """Return the sum, the messages, the entries sent from each to each, and whether the sum arrives dense."""
+        P, n, wire, form = self.workers, self.parameters, self.wire, self._form
+        cuts = equal_cuts(n, P)
+        lengths = np.diff(cuts)
+        total, entries = split_and_reduce(rows, chosen, cuts)
+        if self.options.algorithm == "split_allgather" and self.options.compat == "released":
+            total[np.abs(total) <= NEGLIGIBLE] = 0
+        pieces = by_region(np.flatnonzero(total), cuts)
+        gathered = ALLGATHERV[self.options.allgather](lengths * self.dense_bytes).in_phase("dense")
+        match self.options.algorithm:
+            case "split_allgather":
+                split, dense = sparcml.direct_split(entries, lengths, form), False
+                gathered = sparcml.concatenated(pieces, form)
+            case "dense_allgather":
+                split, dense = sparcml.direct_split(entries, lengths, form), True
+            case _:
+                split, dense = split_schedule(entries, self.options.bucket, wire), self._turns_dense(int(pieces.sum()))
+                if wire.released:
+                    before = alltoall_pairwise(P, wire.count_bytes).in_phase("split sizes")
+                    split = before.concat(split, self._sizes())
+                gathered = gathered if dense else self._pieces(pieces)
+        return total, split.concat(gathered), entries, dense
+
+    def _turns_dense(self, nnz: int) -> bool:
+        """Whether the regions of a sum with that many entries other than zero are gathered dense."""
+        n = self.parameters
+        return nnz >= n // 3 if self.options.rules == "bert" else 2 * nnz >= 2 * n // 3
+
+    @property
+    def _form(self) -> sparcml.Format:
+        return sparcml.Format(self.wire.entry_bytes, self.dense_bytes, 4.0 if self.wire.released else 0.0)

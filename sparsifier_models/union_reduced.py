@@ -1,0 +1,182 @@
+"""Schemes in which the indices that the workers select are gathered, and values at their union are reduced.
+
+Every worker gets to know U, the union of all selections, and contributes its own value at every entry of U, whoever
+selected it. Values add up in the network, so that they are sent once however many workers there are, and every worker
+starts anew from zero at all of U. What builds up with the number of workers is the size of U, unless the selections
+are disjoint.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simnet.devices import Kernel
+from simnet.schedule import Schedule
+from sparsifier_models.base import Exchange, Floats
+from sparsifier_models.dense import ALLREDUCE
+from sparsifier_models.gathered import ALLGATHERV, Gathered, GatheredOptions
+from sparsifier_models.selection import Values, take_mean
+
+
+def formula_threshold(k: int) -> float:
+    """Return 1 / (2 sqrt(k)), the threshold that is to keep `k` entries of a gradient, whatever the gradient.
+
+    Parameters
+    ----------
+    k : int
+        Entries to keep, >= 1.
+
+    References
+    ----------
+    A. Sahu et al., "Rethinking gradient sparsification as total error minimization", NeurIPS 2021, arXiv 2108.00951.
+
+    Examples
+    --------
+    >>> formula_threshold(400)
+    0.025
+    """
+    return 1.0 / (2.0 * math.sqrt(k))
+
+
+def bounded(threshold: Floats) -> Floats:
+    """Return thresholds within the range of float32, so that those that are scaled step by step can come back.
+
+    Examples
+    --------
+    >>> bounded(np.array([0, 0.5, np.inf]))
+    array([1.40129846e-45, 5.00000000e-01, 3.40282347e+38])
+    """
+    limits = np.finfo(np.float32)
+    return np.clip(threshold, float(limits.smallest_subnormal), float(limits.max))
+
+
+def checked_thresholds(value: NDArray[np.generic], workers: int) -> Floats:
+    """Return the thresholds of a saved state: one for each worker, or none before the first exchange.
+
+    Raises
+    ------
+    ValueError
+        If there are neither none nor `workers`, or one is not finite or not above 0.
+
+    Examples
+    --------
+    >>> checked_thresholds(np.array([1, 0]), 2)
+    Traceback (most recent call last):
+    ValueError: threshold must be finite and > 0, got [1.0, 0.0]
+    """
+    threshold = np.array(value, dtype=np.float64)
+    if threshold.shape not in ((0,), (workers,)):
+        raise ValueError(f"threshold must be of shape (0,) or ({workers},), got {threshold.shape}")
+    if not (np.isfinite(threshold) & (threshold > 0)).all():
+        raise ValueError(f"threshold must be finite and > 0, got {threshold.tolist()!r:.200}")
+    return threshold
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnionReducedOptions(GatheredOptions):
+    """Options of schemes that gather indices and reduce values at their union.
+
+    Parameters
+    ----------
+    allreduce : {"ring", "tree", "recursive_doubling", "rabenseifner", "parameter_server"}
+        How the values are reduced.
+    """
+
+    allreduce: Literal["ring", "tree", "recursive_doubling", "rabenseifner", "parameter_server"] = "ring"
+
+
+class UnionReduced(Gathered):
+    """Common part: a scheme of this kind says which entries a worker selects, and which kernels that takes.
+
+    The indices travel padded to k_max, the most that a worker selected. Scheme-specific statistics:
+
+    =========  ==========================================================================================
+    ``k_max``  the most entries that a worker selected
+    ``bits``   bits that a worker contributes to the all-gather of indices, padded, and to the all-reduce
+               of values, as the released code reports them: 64 k_max + 32 |U| at its widths
+    =========  ==========================================================================================
+
+    Attributes
+    ----------
+    disjoint : bool
+        Whether no two workers can select the same entry.
+    announces : bool
+        Whether the workers gather their numbers of entries before the indices.
+    """
+
+    option_type = UnionReducedOptions
+    options: UnionReducedOptions
+    rounds_down = True
+    disjoint: ClassVar[bool] = False
+    announces: ClassVar[bool] = True
+
+    @property
+    def _formula_threshold(self) -> float:
+        """Threshold that is to keep k entries of the whole model, of which the gradient may be a sample."""
+        return formula_threshold(self._k_at(self.options.scale))
+
+    def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
+        return self._reduce(corrected, *self._gather(corrected))
+
+    def _gather(self, corrected: Values) -> tuple[NDArray[np.int64], Floats, NDArray[np.bool_]]:
+        """Let every worker select.
+
+        Returns
+        -------
+        counts : ndarray of int64, shape (P,)
+            Entries each worker selected.
+        smallest : ndarray of float64, shape (P,)
+            Smallest magnitude of them, inf if none.
+        union : ndarray of bool, shape (n,)
+            Which entries somebody selected.
+        """
+        counts, smallest = np.zeros(self.workers, dtype=np.int64), np.zeros(self.workers)
+        union = np.zeros(self.parameters, dtype=np.bool_)
+        for worker, row in enumerate(corrected):
+            indices = self._select(row, worker)
+            counts[worker] = indices.size
+            smallest[worker] = np.abs(row[indices]).min(initial=np.inf)
+            union[indices] = True
+        return counts, smallest, union
+
+    def _reduce(
+        self, corrected: Values, counts: NDArray[np.int64], smallest: Floats, union: NDArray[np.bool_]
+    ) -> Exchange:
+        """Reduce the values at the `union`, which no worker keeps."""
+        U = np.flatnonzero(union)
+        update, sent = take_mean(corrected, U)
+        wire, k_max = self.wire, int(counts.max())
+        values = ALLREDUCE[self.options.allreduce](self.workers, U.size * wire.value_bytes).in_phase("values")
+        # The released code makes the gathered indices unique by sorting them.
+        unique = () if self.disjoint else (Kernel("topk_layer", float(counts.sum())),)
+        return Exchange(
+            update=update,
+            schedule=self._allgather(counts).concat(values),
+            selected=counts,
+            kernels=(
+                *self._selection_kernels(),
+                *unique,
+                Kernel("gather", U.size),
+                Kernel("scatter", U.size, launches=2),
+            ),
+            union=U.size,
+            sent=sent,
+            stats={
+                "threshold": smallest,
+                "k_max": float(k_max),
+                "bits": 8 * (k_max * wire.index_bytes + U.size * wire.value_bytes) if self.workers > 1 else 0.0,
+            },
+        )
+
+    def _allgather(self, entries: NDArray[np.int64]) -> Schedule:
+        """Return the messages by which all workers get the indices of each, padded to the most."""
+        gather, wire = ALLGATHERV[self.options.allgather], self.wire
+        indices = gather(np.full(self.workers, entries.max() * wire.index_bytes)).in_phase("indices")
+        if not self.announces:
+            return indices
+        return gather(np.full(self.workers, wire.count_bytes)).in_phase("counts").concat(indices)

@@ -1,0 +1,154 @@
+"""`simnet compare`: what its table says against runs of the job, and what it refuses."""
+
+import json
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from simnet import cli, comparison
+from simnet.errors import InputError
+from simnet.report.comparison import COLUMNS
+from simnet.scenario import load
+from simnet.training import run_policy
+
+FEW = ("--set", "job.iterations=6")
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(cli.app, ["compare", *map(str, arguments)])
+
+
+def refused(*arguments):
+    result = invoke(*arguments)
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert result.stderr.startswith("error: ")
+    return result.stderr
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("compared")
+    result = invoke("--schemes", "dense,topk,artopk", "--workers", "1,2,5", "--skip", 2, *FEW, "--out", folder)
+    assert result.exit_code == 0, result.output
+    return folder, result.stdout
+
+
+def test_there_is_a_row_for_each_exchange_and_number_of_workers(compared):
+    folder, shown = compared
+    table = pd.read_csv(folder / "compare.csv")
+    assert list(table.columns) == list(COLUMNS)
+    wanted = [(name, count) for count in (1, 2, 5) for name in ("dense", "topk", "artopk")]
+    assert list(zip(table["exchange"], table["workers"], strict=True)) == wanted
+    content = json.loads((folder / "compare.json").read_text())
+    assert content["rows"] == table.to_dict(orient="records")
+    assert content["seed"] == 2026
+    for name in ("figures/compare.png", "figures/compare.svg", "scenario.lock.yaml"):
+        assert (folder / name).stat().st_size > 500
+    assert not (folder / cli.INCOMPLETE).exists()
+    assert all(name in shown for name in ("dense", "topk", "artopk", "build-", "compare.csv"))
+
+
+def test_the_figures_are_those_of_the_job(compared):
+    table = pd.read_csv(compared[0] / "compare.csv").set_index(["exchange", "workers"])
+    source = comparison.sources("compare", [5], ["topk"], overrides=["job.iterations=6"])[5]
+    run = source.build()
+    frame = run_policy(run.job, "topk", run.policies["topk"]).iterations.iloc[2:]
+    row = table.loc["topk", 5]
+    assert row["iteration_s"] == pytest.approx(frame["iteration_s"].mean())
+    assert row["select_s"] == pytest.approx(frame["select_s"].mean())
+    assert row["communicate_s"] == pytest.approx((frame["communicate_s"] + frame["wait_s"]).mean())
+    assert row["bytes_sent_B"] == pytest.approx(frame["bytes_sent_B"].mean() / 5)
+    # All that a worker of top-k receives is 4 times what one selected, at 8 bytes per entry of the whole model.
+    k = math.ceil(0.01 * run.job.source.true_parameters)
+    assert row["bytes_sent_B"] == pytest.approx(4 * 8 * k, rel=1e-3)
+
+
+def test_densities_and_build_up_are_what_the_schemes_imply(compared):
+    table = pd.read_csv(compared[0] / "compare.csv").set_index(["exchange", "workers"])
+    assert (table.loc["dense", "actual_density"] == 1).all()
+    for count in (1, 2, 5):
+        assert table.loc[("artopk", count), "build_up"] == 1
+        assert 1 <= table.loc[("topk", count), "build_up"] <= count
+    assert table.loc[("topk", 5), "build_up"] > table.loc[("topk", 2), "build_up"] > 1
+    sparse = table.drop("dense", level="exchange")
+    np.testing.assert_allclose(sparse["actual_density"], sparse["build_up"] * 0.01, rtol=0.01)
+    assert (table.xs(1, level="workers")["communicate_s"] == 0).all()
+    assert (table["target_density"] == 0.01).all()
+
+
+def test_equal_comparisons_leave_equal_bytes_in_any_number_of_processes(tmp_path):
+    for name, jobs in (("one", 1), ("two", 2)):
+        result = invoke("--schemes", "topk,mstopk", "--workers", "2,3", *FEW, "--jobs", jobs, "--out", tmp_path / name)
+        assert result.exit_code == 0, result.output
+    files = sorted(path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("*.*"))
+    assert len(files) == 5
+    for file in files:
+        assert (tmp_path / "one" / file).read_bytes() == (tmp_path / "two" / file).read_bytes()
+
+
+def test_the_exchanges_of_any_scenario_can_be_compared(tmp_path):
+    result = invoke("quickstart", "--set", "job.iterations=4", "--density", "1 %", "--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    table = pd.read_csv(tmp_path / "compare.csv")
+    assert list(table["exchange"]) == ["AG", "ART-ring"]
+    assert set(table["workers"]) == {4}
+    assert set(table["target_density"]) == {0.01}
+
+
+def test_the_lock_gives_the_same_comparison(compared, tmp_path):
+    lock = compared[0] / "scenario.lock.yaml"
+    result = invoke(lock, "--workers", "1,2,5", "--skip", 2, "--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "compare.csv").read_text() == (compared[0] / "compare.csv").read_text()
+
+
+def test_every_shipped_exchange_builds():
+    source = comparison.sources("compare", [2, 8])
+    for one in source.values():
+        assert list(one.build().policies) == list(load("compare").config.exchanges)
+
+
+def test_an_interrupted_comparison_keeps_what_is_done(tmp_path, monkeypatch):
+    real, calls = comparison.row, []
+
+    def row(*arguments):
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        calls.append(arguments)
+        return real(*arguments)
+
+    monkeypatch.setattr(comparison, "row", row)
+    result = invoke("--schemes", "dense,topk", "--workers", "2,3", *FEW, "--jobs", 1, "--out", tmp_path)
+    assert result.exit_code == 130
+    assert list(pd.read_csv(tmp_path / "compare.csv")["exchange"]) == ["dense", "topk"]
+    assert "topk with 3 workers" in (tmp_path / cli.INCOMPLETE).read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--schemes", "topk,spardel"), "--schemes: there is no sparsifier 'spardel': did you mean 'spardl'?"),
+        (("--workers", "2,x"), "--workers: must be whole numbers >= 1 such as 2,4,8, got '2,x'"),
+        (("--workers", "0"), "--workers: must be whole numbers >= 1"),
+        (("--skip", "6"), "--skip: must be less than the 6 iterations, got 6"),
+        (("--density", "2"), "job.density"),
+        (("nosuch",), "there is no such file"),
+        (("--schemes", ""), "--schemes: there is no sparsifier ''"),
+    ],
+)
+def test_what_cannot_be_compared_is_refused(arguments, said, tmp_path):
+    assert said in refused(*arguments, *FEW, "--out", tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_rows_refuse_to_leave_out_everything():
+    run = comparison.sources("compare", [2], ["dense"], overrides=["job.iterations=2"])[2].build()
+    result = run_policy(run.job, "dense", run.policies["dense"])
+    with pytest.raises(ValueError, match="skip must be less than the 2 iterations"):
+        comparison.row(2, "dense", result, 2)
+    with pytest.raises(InputError):
+        comparison.sources("compare", [2], ["nothing"])

@@ -1,0 +1,1048 @@
+"""ExDyna and its kin: golden runs of the released code, independent references, and what the rules promise."""
+
+import io
+import itertools
+import json
+import math
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from simnet.rng import stream
+from sparsifier_models import create
+from sparsifier_models.deft import assign_k, cut_layers, pack
+from sparsifier_models.exdyna import allocate, block_layout
+from sparsifier_models.partitioned import PartitionedOptions
+from sparsifier_models.sage import sample_size, scaling
+
+GOLDEN = Path(__file__).parent / "golden" / "exdyna"
+EPS = float(np.finfo(np.float32).eps)
+
+# Scheme and the stem of its golden files.
+STEMS = {
+    "exdyna": "exdyna",
+    "micro": "micro",
+    "deft": "deft",
+    "hardthreshold": "hard_threshold",
+    "uniontopk": "topk",
+    "cltk": "cltk",
+}
+LAYERS = (140, 281, 563, 1126, 2253, 4507, 9014, 18028, 2253, 1126, 563, 146)
+
+CASES = [
+    ("exdyna", {}),
+    ("exdyna", {"blocks": 8, "wire": "released", "allgather": "ring", "allreduce": "tree"}),
+    ("micro", {}),
+    ("micro", {"initial": "exact", "allgather": "bruck", "allreduce": "rabenseifner"}),
+    ("deft", {}),
+    ("deft", {"layers": "three", "wire": "released"}),
+    ("cltk", {}),
+    ("cltk", {"wire": "released", "allreduce": "recursive_doubling"}),
+    ("uniontopk", {"allreduce": "parameter_server"}),
+    ("hardthreshold", {}),
+    ("hardthreshold", {"form": "original"}),
+    ("hardthreshold", {"form": "original", "layers": "three", "wire": "released"}),
+    ("sage", {}),
+]
+cases = st.sampled_from(CASES)
+EXCLUSIVE = ("exdyna", "micro")
+THRESHOLDS = ("exdyna", "micro", "hardthreshold", "sage")
+KINDS = ["normal", "heavy", "sparse", "ties", "zero", "constant", "alike"]
+
+
+def made(case, workers, parameters, density, **more):
+    name, options = case
+    options = {**options, **more}
+    if options.get("layers") == "three":
+        cut = parameters // 3
+        options["layers"] = (cut, cut, parameters - 2 * cut) if cut else (parameters,)
+    return create(name, workers, parameters, density, **options)
+
+
+def gradients_of(kind, workers, parameters, seed):
+    rng = np.random.default_rng(seed)
+    rows = rng.standard_normal((workers, parameters))
+    match kind:
+        case "heavy":
+            rows = rng.standard_cauchy((workers, parameters))
+        case "sparse":
+            rows *= rng.random((workers, parameters)) < 0.1
+        case "ties":
+            rows = rng.integers(-2, 3, (workers, parameters))
+        case "zero":
+            rows *= 0
+        case "constant":
+            rows[:] = -0.1
+        case "alike":
+            rows[:] = rows[0]
+    return rows.astype(np.float32)
+
+
+@st.composite
+def jobs(draw, longest=300):
+    """Workers, parameters, density, kind of gradients and seed."""
+    return (
+        draw(st.integers(1, 17)),
+        draw(st.one_of(st.integers(1, 20), st.integers(1, longest))),
+        draw(st.one_of(st.sampled_from([1e-9, 0.01, 0.5, 1.0]), st.floats(1e-3, 1))),
+        draw(st.sampled_from(KINDS)),
+        draw(st.integers(0, 2**31 - 1)),
+    )
+
+
+def rows_of(name):
+    return [json.loads(line) for line in (GOLDEN / f"{STEMS[name]}.jsonl").read_text().splitlines()]
+
+
+def contributed(exchange):
+    """Bytes that each rank contributes to each call, in order, given ring algorithms and binomial broadcasts."""
+    P, calls = exchange.schedule.n_ranks, {}
+    for one in exchange.schedule.rounds:
+        calls.setdefault(one.phase, np.zeros(P))
+        np.add.at(calls[one.phase], one.src, one.nbytes)
+    for phase, sent in calls.items():
+        if phase == "values":
+            calls[phase] = sent * P / (2 * (P - 1))
+        elif phase in ("bins", "layers") or "broadcaster" in exchange.stats:
+            calls[phase] = sent.sum() / (P - 1)
+        else:
+            calls[phase] = sent / (P - 1)
+    return calls
+
+
+def compare(name, model, gradients, row, indices, values):
+    """Hold an exchange against one row of a golden run, by the tolerances that its fields allow."""
+    exchange = model.exchange(gradients)
+    stats = exchange.stats
+    np.testing.assert_array_equal(np.flatnonzero(exchange.update), indices)
+    np.testing.assert_allclose(exchange.update[indices], values, rtol=0, atol=1e-6)
+    assert exchange.union == row["params_transmitted"]
+    assert stats["density"] == row["actual_density"]
+    assert stats["bits"] == row["bits"]
+    calls = contributed(exchange)
+    for sent, call in zip(calls.values(), row["trace"], strict=True):
+        np.testing.assert_allclose(sent, call["bytes"], rtol=1e-12)
+    np.testing.assert_allclose(stats["residual_norm"], row["err_norm"], rtol=2e-6)
+    assert stats["global_error"] == pytest.approx(row["global_error"], rel=2e-6)
+    if "k_per_rank" in row:
+        assert exchange.selected.tolist() == row["k_per_rank"]
+        assert stats["k_max"] == row["k_max"]
+        assert stats["imbalance"] == pytest.approx(row["f_padding"], rel=1e-15)
+        assert stats["duplicates"] == row["buildup_dups"]
+    if name in EXCLUSIVE:
+        assert stats["threshold"].tolist() == [row["threshold"]] * row["n"]
+        bounds = np.stack([stats["partition_start"], stats["partition_end"]], axis=1)
+        assert bounds.tolist() == row["partition_bounds"]
+        assert stats["rank_to_partition"].tolist() == row["rank_to_partition"]
+        assert stats["acc_inefficiency"] == pytest.approx(row["acc_inefficiency"], rel=1e-15)
+    if name == "exdyna":
+        assert stats["blk_part"].tolist() == row["blk_part"]
+        assert stats["blk_pos"].tolist() == row["blk_pos"]
+        assert (model.sz_blk, model.min_blk) == (row["sz_blk"], row["min_blk"])
+        assert model.parameters - model.num_blk * model.sz_blk == row["num_rem"]
+
+
+def golden_model(name):
+    options = {} if name == "cltk" else {"allgather": "ring"}
+    return create(name, 4, 40_000, 0.01, wire="released", layers=LAYERS, **options)
+
+
+# Golden runs
+
+
+@pytest.mark.parametrize("name", STEMS)
+def test_the_first_iteration_is_that_of_the_released_code(name):
+    gradients = np.load(GOLDEN / "gradients_t00.npz")["gradients"]
+    updates = np.load(GOLDEN / "updates_t00.npz")
+    indices, values = (updates[f"{STEMS[name]}_{part}"] for part in ("idx", "val"))
+    compare(name, golden_model(name), gradients, rows_of(name)[0], indices, values)
+
+
+@pytest.mark.parametrize("name", STEMS)
+def test_twelve_iterations_are_those_of_the_released_code(name, shared):
+    folder = shared / "papers" / "data" / "exdyna_golden"
+    updates = np.load(folder / f"{STEMS[name]}_reference_updates.npz")
+    model = golden_model(name)
+    for row in rows_of(name):
+        t = row["t"]
+        gradients = np.load(folder / f"gradients_t{t - t % 2:02d}_t{t - t % 2 + 1:02d}.npz")["gradients"][t % 2]
+        compare(name, model, gradients, row, updates[f"u{t}_idx"], updates[f"u{t}_val"])
+    assert model.iteration == 12
+
+
+@pytest.mark.parametrize("name", EXCLUSIVE)
+def test_thresholds_follow_from_the_counts_of_the_golden_runs(name):
+    rows, options = rows_of(name), PartitionedOptions()
+    assert rows[0]["threshold"] == 1 / (2 * math.sqrt(400))
+    for before, after in itertools.pairwise(rows):
+        factor = options.threshold_factor(before["params_transmitted"], before["k_user"])
+        assert before["threshold"] * factor == after["threshold"]
+
+
+def test_partitions_follow_from_the_counts_of_the_golden_run():
+    rows = rows_of("exdyna")
+    blocks, size = block_layout(40_000, 4)
+    assert (size, 40_000 - blocks * size) == (rows[0]["sz_blk"], rows[0]["num_rem"])
+    for before, after in itertools.pairwise(rows):
+        counts = np.zeros(4, dtype=np.int64)
+        counts[before["rank_to_partition"]] = before["k_per_rank"]
+        moved = int(size * (before["params_transmitted"] / 40_000))
+        part = allocate(np.array(before["blk_part"]), counts, moved=moved, minimum=rows[0]["min_blk"])
+        assert part.tolist() == after["blk_part"]
+
+
+@pytest.mark.parametrize("name", ["exdyna", "micro"])
+def test_bytes_of_the_golden_runs_follow_from_their_counts_alone(name):
+    for row in rows_of(name):
+        model = golden_model(name)
+        model.iteration = row["t"]
+        gradients = np.zeros((4, 40_000), dtype=np.float32)
+        # The partitions are those of the first iteration; the counts fit into them all the same.
+        edges = model._partitions()
+        for rank, (partition, count) in enumerate(zip(row["rank_to_partition"], row["k_per_rank"], strict=True)):
+            gradients[rank, edges[partition] : edges[partition] + count] = 1
+        exchange = model.exchange(gradients)
+        assert exchange.selected.tolist() == row["k_per_rank"]
+        assert exchange.stats["bits"] == row["bits"]
+        for sent, call in zip(contributed(exchange).values(), row["trace"], strict=True):
+            np.testing.assert_allclose(sent, call["bytes"], rtol=1e-12)
+
+
+# Independent references: each algorithm written out as plain loops
+
+
+class Reference:
+    """ExDyna and MiCRO over lists, positions moved along with the blocks."""
+
+    def __init__(self, name, n, n_g, d, blocks=1024):
+        self.name, self.n, self.n_g, self.k = name, n, n_g, max(1, int(d * n_g))
+        self.t = 0
+        self.residual = np.zeros((n, n_g), dtype=np.float32)
+        if name == "micro":
+            self.part, self.unit, self.rem = [n_g // n + (i < n_g % n) for i in range(n)], 1, 0
+        else:
+            self.blocks, self.unit = block_layout(n_g, n, blocks)
+            self.rem = n_g - self.blocks * self.unit
+            self.part = [self.blocks // n + (i < self.blocks % n) for i in range(n)]
+        self.pos = [sum(self.part[:i]) for i in range(n)]
+
+    def rebalance(self):
+        n, part, pos, min_blk = self.n, self.part, self.pos, self.blocks / (4 * self.n)
+        kp = [0] * n
+        for i in range(n):
+            kp[(self.t - 1 + i) % n] = self.counts[i]
+        kavg = int(self.K_prev / n)
+        mv = int(self.unit * (self.K_prev / self.n_g))
+        for i in range(n - 1 if kavg else 0):
+            a, b = kp[i] / kavg, kp[i + 1] / kavg
+            if a > 1.05 and b < 0.95238 and not part[i] - 1 < min_blk:
+                part[i] -= 1
+                part[i + 1] += 1
+                pos[i + 1] -= 1
+                kp[i] -= mv
+                kp[i + 1] += mv
+            elif a < 0.95238 and b > 1.05 and not part[i + 1] - 1 < min_blk:
+                part[i] += 1
+                part[i + 1] -= 1
+                pos[i + 1] += 1
+                kp[i] += mv
+                kp[i + 1] -= mv
+
+    def step(self, gradients):
+        n = self.n
+        acc = gradients + self.residual
+        if self.t == 0:
+            self.threshold = 1 / (2 * math.sqrt(self.k))
+        else:
+            if self.name == "exdyna":
+                self.rebalance()
+            x = self.K_prev / self.k
+            self.threshold *= 1.005 if x > 1.1 else 1.00125 if x > 0.909 else 0.995
+        picks = []
+        for r in range(n):
+            p = (self.t + r) % n
+            start, end = self.pos[p] * self.unit, (self.pos[p] + self.part[p]) * self.unit
+            end += self.rem if p == n - 1 else 0
+            own = [j for j in range(start, end) if abs(acc[r, j]) >= np.float32(self.threshold)]
+            if not own and end > start:
+                own = [start + self.t % (end - start)]
+            picks.append(own)
+        U = list(itertools.chain(*picks))
+        update = np.zeros(self.n_g, dtype=np.float32)
+        for j in U:
+            total = np.float32(0)
+            for r in range(n):
+                total += acc[r, j]
+            update[j] = total / np.float32(n)
+        acc[:, U] = 0
+        self.residual, self.counts, self.K_prev, self.t = acc, [len(one) for one in picks], len(U), self.t + 1
+        return update
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(EXCLUSIVE), jobs(), st.integers(2, 5))
+@example("exdyna", (17, 5, 0.3, "normal", 0), 4)
+@example("exdyna", (3, 300, 0.05, "heavy", 0), 5)
+@example("micro", (4, 100, 1e-9, "sparse", 3), 5)
+def test_exdyna_and_micro_are_their_plain_loops(name, job, steps):
+    workers, parameters, density, kind, seed = job
+    model, reference = create(name, workers, parameters, density), Reference(name, workers, parameters, density)
+    for step in range(steps):
+        gradients = gradients_of(kind, workers, parameters, seed + step)
+        # The load lies at the beginning, so that blocks move.
+        gradients *= np.linspace(1, 0.01, parameters, dtype=np.float32)
+        exchange, update = model.exchange(gradients), reference.step(gradients)
+        np.testing.assert_array_equal(exchange.update, update)
+        np.testing.assert_array_equal(model.residual, reference.residual)
+        assert exchange.selected.tolist() == reference.counts
+        assert exchange.stats["threshold"].tolist() == [reference.threshold] * workers
+        if name == "exdyna":
+            assert exchange.stats["blk_part"].tolist() == reference.part
+            assert exchange.stats["blk_pos"].tolist() == reference.pos
+
+
+def test_exdyna_balances_as_its_plain_loops_over_many_iterations():
+    rng = np.random.default_rng(0)
+    model, reference = create("exdyna", 5, 2000, 0.05, blocks=100), Reference("exdyna", 5, 2000, 0.05, blocks=100)
+    profile = np.array([3, 0.5, 2, 0.2, 1], dtype=np.float32).repeat(400)
+    for _ in range(40):
+        gradients = (rng.laplace(size=(5, 2000)) * profile).astype(np.float32)
+        np.testing.assert_array_equal(model.exchange(gradients).update, reference.step(gradients))
+    assert model._blk_part.tolist() == reference.part != [20] * 5
+
+
+def sorted_top(values, k):
+    return np.argsort(-np.abs(values), kind="stable")[:k].tolist()
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from(["uniontopk", "cltk", "hardthreshold", "original"]), jobs(), st.integers(1, 3))
+def test_the_baselines_are_their_plain_loops(name, job, steps):
+    workers, parameters, density, kind, seed = job
+    original = name == "original"
+    model = (
+        create(name, workers, parameters, density)
+        if not original
+        else create("hardthreshold", workers, parameters, density, form="original")
+    )
+    residual, k = np.zeros((workers, parameters), dtype=np.float32), max(1, int(density * parameters))
+    threshold = np.float32(1 / (2 * math.sqrt(k)))
+    for t in range(steps):
+        gradients = gradients_of(kind, workers, parameters, seed + t)
+        acc = gradients + residual
+        if name == "uniontopk":
+            picks = [sorted_top(row, k) for row in acc]
+        elif name == "cltk":
+            picks = [sorted_top(acc[t % workers], k)] * workers
+        else:
+            picks = [np.flatnonzero(np.abs(row) >= threshold).tolist() for row in acc]
+        U = sorted(set().union(*picks))
+        expected, sent, residual = np.zeros(parameters), acc.astype(np.float64), acc.copy()
+        for r, own in enumerate(picks):
+            taken = own if original else U
+            expected[taken] += sent[r, taken] / workers
+            residual[r, taken] = 0
+        exchange = model.exchange(gradients)
+        allowed = (workers + 1) * EPS * np.abs(sent).mean(0) + 1e-44
+        assert (np.abs(exchange.update - expected) <= allowed).all()
+        np.testing.assert_array_equal(model.residual, residual)
+        assert exchange.selected.tolist() == [len(own) for own in picks]
+        assert exchange.union == len(U)
+        if name == "cltk":
+            assert exchange.union == k
+            assert exchange.stats["broadcaster"] == t % workers
+
+
+# What holds for every scheme and every input
+
+
+@settings(max_examples=200, deadline=None)
+@given(cases, jobs())
+@example(("exdyna", {}), (17, 16, 1e-9, "zero", 0))
+@example(("hardthreshold", {}), (4, 50, 0.01, "zero", 0))
+@example(("deft", {}), (17, 1, 0.5, "normal", 0))
+def test_what_goes_in_comes_out_or_stays_at_every_index(case, job):
+    workers, parameters, density, kind, seed = job
+    model = made(case, workers, parameters, density)
+    for step in range(4):
+        gradients = gradients_of(kind, workers, parameters, seed + step) * (step != 2)
+        acc = gradients + model.residual
+        exchange = model.exchange(gradients)
+        out = workers * exchange.update.astype(np.float64) + model.residual.sum(0, dtype=np.float64)
+        given_mass = acc.astype(np.float64)
+        allowed = (workers + 3) * EPS * np.abs(given_mass).sum(0) + 1e-44 * workers
+        assert (np.abs(given_mass.sum(0) - out) <= allowed).all()
+        if case[1].get("form") != "original":
+            # An entry is sent by all workers or by none.
+            gone = (model.residual != acc).any(0)
+            assert not model.residual[:, gone].any()
+            assert np.count_nonzero(gone) <= exchange.union
+        assert exchange.union <= parameters
+        assert all(np.isfinite(value).all() for name, value in exchange.stats.items() if "threshold" not in name)
+        assert not np.isnan(exchange.stats["threshold"]).any()
+        sent, received = exchange.schedule.bytes_sent().sum(), exchange.schedule.bytes_received().sum()
+        assert sent == pytest.approx(received)
+        if workers == 1:
+            assert exchange.schedule.n_messages == exchange.stats["bits"] == 0
+        else:
+            assert exchange.schedule.n_messages
+
+
+@settings(max_examples=60, deadline=None)
+@given(cases, jobs(), st.integers(0, 3), st.integers(1, 3))
+def test_a_saved_state_continues_identically(case, job, steps, more):
+    workers, parameters, density, kind, seed = job
+    model, twin = made(case, workers, parameters, density, seed=seed), made(case, workers, parameters, 1.0, seed=seed)
+    batches = [gradients_of(kind, workers, parameters, seed + step) for step in range(steps + more)]
+    for gradients in batches[:steps]:
+        model.exchange(gradients)
+    file = io.BytesIO()
+    np.savez(file, **model.save())
+    file.seek(0)
+    twin.restore(np.load(file, allow_pickle=False))
+    for gradients in batches[steps:]:
+        ours, theirs = model.exchange(gradients), twin.exchange(gradients)
+        np.testing.assert_array_equal(ours.update, theirs.update)
+        np.testing.assert_array_equal(model.residual, twin.residual)
+        assert ours.schedule == theirs.schedule
+        assert ours.stats.keys() == theirs.stats.keys()
+        for name, value in ours.stats.items():
+            np.testing.assert_array_equal(value, theirs.stats[name])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from([("exdyna", {}), ("exdyna", {"blocks": 3}), ("micro", {})]), jobs())
+def test_partitions_tile_the_gradient_and_everybody_visits_each_once(case, job):
+    workers, parameters, density, kind, seed = job
+    model, visited = made(case, workers, parameters, density), [[] for _ in range(workers)]
+    model.iteration = seed % 5
+    for step in range(workers):
+        exchange = model.exchange(gradients_of(kind, workers, parameters, seed + step))
+        start, end = exchange.stats["partition_start"], exchange.stats["partition_end"]
+        assert start[0] == 0
+        assert end[-1] == parameters
+        np.testing.assert_array_equal(start[1:], end[:-1])
+        assert ((end > start) if parameters >= workers else (end >= start)).all()
+        # No two workers select the same entry, and nobody who has a partition comes away with nothing.
+        assert exchange.selected.sum() == exchange.union
+        p = exchange.stats["rank_to_partition"].astype(int)
+        assert (exchange.selected >= (end > start)[p]).all()
+        assert (exchange.selected <= (end - start)[p]).all()
+        for rank, own in enumerate(p.tolist()):
+            visited[rank].append(own)
+    assert all(sorted(one) == list(range(workers)) for one in visited)
+
+
+# Behaviour over many iterations
+
+
+def laplace(rng, workers, parameters):
+    return rng.laplace(size=(workers, parameters)).astype(np.float32)
+
+
+@pytest.mark.parametrize("name", EXCLUSIVE)
+def test_the_density_settles_near_the_target_in_a_saw_tooth(name):
+    rng = np.random.default_rng(1)
+    n_g, d = 40_000, 0.01
+    exact = math.log(1 / d)
+    model = create(name, 4, n_g, d, initial_threshold=exact, error_feedback=False)
+    runs = [model.exchange(laplace(rng, 4, n_g)) for _ in range(150)]
+    ratio = np.array([one.union / model.k for one in runs[50:]])
+    assert abs(ratio.mean() - 1) < 0.1
+    assert ratio.mean() < 1
+    # Small steps up, large ones down.
+    steps = np.diff([one.stats["threshold"][0] for one in runs[50:]]) > 0
+    assert 0.5 < steps.mean() < 0.95
+
+
+@pytest.mark.parametrize("name", EXCLUSIVE)
+@pytest.mark.parametrize("start", [0.5, 2.0])
+def test_a_threshold_off_by_a_factor_of_two_is_right_after_139_iterations(name, start):
+    # Every worker has the same 20 000 magnitudes in every iteration, 200 of them above 2.
+    n_g, rng = 20_000, np.random.default_rng(0)
+    magnitudes = 2 * np.power(np.linspace(1 / n_g, 1, n_g) / 0.01, -0.05)
+    model = create(name, 4, n_g, 0.01, initial_threshold=2 * start, error_feedback=False)
+    reached = None
+    for t in range(160):
+        gradients = np.tile(rng.permutation(magnitudes).astype(np.float32), (4, 1))
+        exchange = model.exchange(gradients)
+        if reached is None and abs(exchange.union / model.k - 1) <= 0.1:
+            reached = t
+    # log 2 / log 1.005 = 139 steps of half a per cent; the band is entered up to 2 per cent of the threshold earlier.
+    assert 130 <= reached <= 140
+    assert abs(exchange.union / model.k - 1) <= 0.15
+
+
+@pytest.mark.parametrize("profile", [[1.0, 0.7], [0.7, 1.0], [1.0, 0.8, 1.0, 0.8], [0.7, 1.0, 0.9]])
+def test_skewed_gradients_are_balanced_block_by_block(profile):
+    # One height of the gradient for each partition of the start; all workers have the same gradients.
+    P, n_g, rng = len(profile), 65_536, np.random.default_rng(0)
+    height = np.repeat(np.array(profile, dtype=np.float32), np.diff(np.linspace(0, n_g, P + 1).astype(int)))
+    options = {"initial_threshold": 3.4, "error_feedback": False}
+    model, still = create("exdyna", P, n_g, 0.02, blocks=256, **options), create("micro", P, n_g, 0.02, **options)
+    f, unbalanced, blocks = [], [], []
+    for _ in range(160):
+        gradients = np.tile(laplace(rng, 1, n_g) * height, (P, 1))
+        exchange = model.exchange(gradients)
+        f.append(exchange.stats["imbalance"])
+        blocks.append(exchange.stats["blk_part"])
+        unbalanced.append(still.exchange(gradients).stats["imbalance"])
+    assert np.mean(f[:5]) > 1.3
+    assert np.mean(f[-40:]) < 1.1
+    assert np.mean(unbalanced[-40:]) > 1.3
+    assert exchange.stats["acc_inefficiency"] == pytest.approx(sum(f) - len(f))
+    # The partition with the largest entries has shrunk, by a block at a time, and all have settled.
+    blocks = np.array(blocks)
+    assert blocks[-1][np.argmax(profile)] < 0.75 * 256 / P
+    assert np.abs(np.diff(np.cumsum(blocks, axis=1), axis=0)).max() == 1
+    assert np.ptp(blocks[-40:], axis=0).max() < 8
+    assert (blocks.sum(axis=1) == 256).all()
+    assert blocks.min() >= model.min_blk
+
+
+def test_a_partition_moves_nothing_past_a_neighbour_that_is_neither_short_nor_full():
+    # As published: counts of 150 %, 100 %, 100 %, 50 % of the average stay as they are.
+    gradients = np.zeros((4, 32_768), dtype=np.float32)
+    for partition, count in enumerate((150, 100, 100, 50)):
+        gradients[:, 8192 * partition : 8192 * partition + count] = 1
+    model = create("exdyna", 4, 32_768, 400 / 32_768, error_feedback=False)
+    for _ in range(20):
+        exchange = model.exchange(gradients)
+    assert exchange.stats["imbalance"] == 1.5
+    assert exchange.stats["blk_part"].tolist() == [256] * 4
+
+
+def test_a_partition_keeps_a_quarter_of_the_average_number_of_blocks():
+    # All large entries lie in the first 48 of 1024 blocks: the first partition gives blocks until it has 64 left.
+    gradients = np.zeros((4, 32_768), dtype=np.float32)
+    gradients[:, : 48 * 32] = 100
+    model = create("exdyna", 4, 32_768, 48 * 32 / 32_768, error_feedback=False)
+    sizes = [model.exchange(gradients).stats["blk_part"][0] for _ in range(210)]
+    assert sizes[:193] == list(range(256, 63, -1))
+    assert set(sizes[193:]) == {64}
+
+
+def test_top_k_and_hard_threshold_build_up_and_exclusive_selection_does_not():
+    rng = np.random.default_rng(0)
+    gradients, n_g = laplace(rng, 16, 20_000), 20_000
+
+    def densities(name, **options):
+        return [
+            create(name, P, n_g, 0.01, **options).exchange(gradients[:P]).stats["density"] for P in (1, 2, 4, 8, 16)
+        ]
+
+    for grown in (densities("uniontopk"), densities("hardthreshold", threshold=math.log(100))):
+        assert all(after > 1.8 * before for before, after in itertools.pairwise(grown))
+    assert densities("cltk") == [0.01] * 5
+    for name in EXCLUSIVE:
+        flat = densities(name, initial_threshold=math.log(100))
+        assert max(flat) < 1.3 * min(flat)
+    deft = densities("deft")
+    assert max(abs(one / 0.01 - 1) for one in deft) < 0.1
+
+
+def test_the_density_may_change_between_exchanges():
+    rng = np.random.default_rng(0)
+    for name in THRESHOLDS:
+        options = {} if name == "hardthreshold" else {"initial_threshold": math.log(100)}
+        model = create(name, 4, 20_000, 0.01, error_feedback=False, **options)
+        model.exchange(laplace(rng, 4, 20_000))
+        before = model.exchange(laplace(rng, 4, 20_000)).stats["threshold"]
+        model.density = 0.05
+        after = model.exchange(laplace(rng, 4, 20_000)).stats["threshold"]
+        if name in EXCLUSIVE:
+            np.testing.assert_array_equal(after, before * 0.995)
+            for _ in range(90):
+                exchange = model.exchange(laplace(rng, 4, 20_000))
+            assert abs(exchange.stats["density"] / 0.05 - 1) < 0.15
+        if name == "hardthreshold":
+            np.testing.assert_allclose(after, before / math.sqrt(5))
+
+
+# Partitions and thresholds
+
+
+@given(st.integers(1, 100_000), st.integers(1, 300), st.integers(1, 2000))
+@example(32_768, 4, 1024)
+@example(32_767, 4, 1024)
+@example(11_173_962, 8, 1024)
+def test_blocks_fit_the_gradient_and_give_each_worker_one(parameters, workers, blocks):
+    number, size = block_layout(parameters, workers, blocks)
+    rest = parameters - number * size
+    assert size >= 1
+    assert number >= min(workers, parameters)
+    assert 0 <= rest < parameters
+    if parameters >= 32 * max(blocks, workers):
+        assert number == max(blocks, workers)
+        assert size % 32 == 0
+        assert rest < 32 * number + number
+    else:
+        assert size < 32
+        assert rest < size
+
+
+def test_block_sizes_of_the_released_code():
+    # 11 173 962 // 1024 = 10 912 = 341 * 32, the rest is 74; rest of up to 32 767 entries.
+    assert block_layout(11_173_962, 8) == (1024, 10_912)
+    assert block_layout(64 * 1024 - 1, 8) == (1024, 32)
+
+
+def test_blocks_move_by_hand():
+    def moved(part, counts, **options):
+        settings = {"moved": 1, "minimum": 64, **options}
+        return allocate(np.array(part), np.array(counts), **settings).tolist()
+
+    part = [256] * 4
+    # Average 100: only neighbours of which one is above 105 and the other below 95.238 move a block.
+    assert moved(part, [106, 95, 100, 99]) == [255, 257, 256, 256]
+    assert moved(part, [105, 95, 100, 100]) == part
+    assert moved(part, [106, 96, 100, 98]) == part
+    assert moved(part, [95, 106, 100, 99]) == [257, 255, 256, 256]
+    assert moved(part, [120, 100, 100, 80]) == part
+    # Counts are updated before the next pair is looked at: 94 becomes 97 or 95, which is short all the same.
+    assert moved(part, [106, 94, 106, 94], moved=3) == [255, 257, 255, 257]
+    assert moved(part, [106, 94, 106, 94], moved=1) == [255, 258, 255, 256]
+    # The least that a partition keeps.
+    assert moved([64, 448, 256, 256], [200, 0, 100, 100]) == [64, 448, 256, 256]
+    assert moved([65, 447, 256, 256], [200, 0, 100, 100]) == [64, 448, 256, 256]
+    assert moved([64, 448, 256, 256], [200, 0, 100, 100], minimum=63.5) == [64, 448, 256, 256]
+    # Fewer entries than workers.
+    assert moved(part, [1, 1, 1, 0]) == part
+
+
+def test_the_threshold_factors_are_those_of_the_band():
+    factor = PartitionedOptions().threshold_factor
+    assert [factor(selected, 1000) for selected in (0, 909, 910, 1100, 1101)] == [0.995, 0.995, 1.00125, 1.00125, 1.005]
+
+
+def test_an_empty_partition_sends_the_entry_that_the_iteration_points_at():
+    for name in EXCLUSIVE:
+        model = create(name, 2, 10, 0.2, initial_threshold=1e9)
+        for t in range(7):
+            exchange = model.exchange(np.ones((2, 10), dtype=np.float32))
+            assert np.flatnonzero(exchange.update).tolist() == [t % 5, 5 + t % 5]
+            assert exchange.selected.tolist() == [1, 1]
+
+
+def test_the_comparison_is_in_float32_and_includes_equality():
+    # 0.1 in float32 exceeds 0.1; the threshold is rounded as the gradient is.
+    gradients = np.full((1, 4), 0.1, dtype=np.float32)
+    for name, option in (
+        ("exdyna", "initial_threshold"),
+        ("sage", "initial_threshold"),
+        ("hardthreshold", "threshold"),
+    ):
+        for value in (0.1, float(np.float32(0.1))):
+            assert create(name, 1, 4, 0.25, **{option: value}).exchange(gradients).union == 4
+
+
+def test_fewer_entries_than_workers_leave_partitions_empty():
+    for name in EXCLUSIVE:
+        model = create(name, 5, 3, 0.4, initial_threshold=0.5)
+        for t in range(6):
+            exchange = model.exchange(np.ones((5, 3), dtype=np.float32))
+            assert exchange.union == exchange.selected.sum() == 3
+            expected = [int((t + r) % 5 < 3) for r in range(5)]
+            assert exchange.selected.tolist() == expected
+            np.testing.assert_array_equal(exchange.update, [1, 1, 1])
+
+
+def test_the_exact_start_of_micro_is_each_workers_own_kth_magnitude():
+    gradients = gradients_of("normal", 3, 200, 0)
+    gradients[2] = 0
+    model = create("micro", 3, 200, 0.05, initial="exact")
+    expected = [np.sort(np.abs(row))[-10] for row in gradients[:2]]
+    threshold = model.exchange(gradients).stats["threshold"]
+    assert threshold[:2].tolist() == [float(one) for one in expected]
+    # A gradient without entries has no k-th magnitude to go by.
+    assert threshold[2] == 1 / (2 * math.sqrt(10))
+    second = model.exchange(gradients)
+    assert len(set((second.stats["threshold"] / threshold).round(12))) == 1
+    # What the first exchange needs is an exact top-k, what all others need a scan.
+    assert [one.method for one in second.kernels] == ["scan", "gather", "scatter"]
+    twin = create("micro", 3, 200, 0.05, initial="exact").exchange(gradients)
+    assert [one.method for one in twin.kernels] == ["topk", "scan", "gather", "scatter"]
+
+
+def test_thresholds_recover_from_a_long_time_without_gradients():
+    model = create("exdyna", 2, 100, 0.5)
+    zero, busy = np.zeros((2, 100), dtype=np.float32), gradients_of("normal", 2, 100, 0)
+    model.restore({**_after(model, zero), "threshold": np.full(2, 1e-320)})
+    for _ in range(5):
+        exchange = model.exchange(zero)
+        assert exchange.stats["threshold"].min() > 0
+    assert model.exchange(busy).union == 100
+    model.restore({**_after(model, zero), "threshold": np.full(2, 1.7e308), "counts": np.array([90, 10])})
+    for _ in range(5):
+        exchange = model.exchange(busy)
+        assert np.isfinite(exchange.stats["threshold"]).all()
+    assert exchange.union == 2
+
+
+def _after(model, gradients):
+    model.exchange(gradients)
+    return model.save()
+
+
+# DEFT
+
+
+@given(st.lists(st.integers(1, 500), min_size=1, max_size=20), st.integers(1, 17))
+def test_layers_are_cut_into_near_equal_pieces(sizes, workers):
+    pieces = iter(cut_layers(sizes, workers))
+    for size in sizes:
+        if size * workers <= sum(sizes):
+            assert next(pieces) == size
+            continue
+        own = [next(pieces) for _ in range(min(workers, size))]
+        assert sum(own) == size
+        assert max(own) - min(own) <= 1
+        assert own == sorted(own, reverse=True)
+        assert min(own) >= 1
+    assert not list(pieces)
+
+
+def test_the_layers_of_the_golden_run_are_15():
+    pieces = cut_layers(LAYERS, 4)
+    assert len(pieces) == 15
+    assert pieces[7:11] == [4507] * 4
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 300), st.floats(0, 1e3, width=32)), min_size=1, max_size=30), st.integers(1, 500)
+)
+def test_every_layer_gets_an_entry_and_no_more_than_it_has(layers, k):
+    sizes, norms = [size for size, _ in layers], [norm for _, norm in layers]
+    k_l = assign_k(norms, sizes, k)
+    assert all(1 <= one <= size for one, size in zip(k_l, sizes, strict=True))
+    # The first in order takes its share of all, rounded down.
+    first = len(norms) - 1 - norms[::-1].index(max(norms))
+    if max(norms) > 0:
+        share = k * (max(norms) / math.fsum(norms))
+        assert k_l[first] in {min(sizes[first], max(1, int(share + slack))) for slack in (-1e-9, 1e-9)}
+    # No more than k but for the one that each layer gets at least.
+    assert sum(k_l) <= k + len(k_l)
+
+
+def test_norms_share_the_entries_by_hand():
+    # 100 entries, norms 5, 3, 2: 50; 50 * 3/5 = 30; all that is left.
+    assert assign_k([3.0, 2.0, 5.0], [100, 100, 100], 100) == [30, 20, 50]
+    # A short layer passes on what it has no use for: (100 - 10) * 3/5 = 54, then 36.
+    assert assign_k([3.0, 2.0, 5.0], [100, 100, 10], 100) == [54, 36, 10]
+    assert assign_k([0.0, 0.0], [4, 4], 6) == [1, 1]
+    assert assign_k([1.0] * 5, [9] * 5, 2) == [1] * 5
+
+
+@given(st.lists(st.tuples(st.integers(1, 300), st.floats(0, 1)), min_size=1, max_size=40), st.integers(1, 17))
+def test_packing_covers_each_layer_once_and_keeps_the_bins_even(layers, bins):
+    sizes = [size for size, _ in layers]
+    k_l = [max(1, int(size * share)) for size, share in layers]
+    packed, common = pack(sizes, k_l, bins)
+    assert sorted([*itertools.chain(*packed), *common]) == list(range(len(sizes)))
+    assert all((k_l[one] == sizes[one]) == (one in common) for one in range(len(sizes)))
+    cost = [size * max(1.0, math.log2(k)) if k > 1 else size for size, k in zip(sizes, k_l, strict=True)]
+    load = [sum(cost[one] for one in own) for own in packed]
+    # The greedy rule: the heaviest bin was the lightest before it got its last layer.
+    assert max(load) - min(load) <= max(cost) + 1e-9
+    assert all([cost[one] for one in own] == sorted((cost[one] for one in own), reverse=True) for own in packed)
+
+
+def test_common_layers_are_sent_whole_by_all_and_announced_by_none():
+    # Layer 0 has two entries and nearly all of the norm: k_l = 2 is all it has.
+    gradients = gradients_of("normal", 3, 32, 0)
+    gradients[:, :2] = [[90, 80], [70, 60], [-50, 40]]
+    model = create("deft", 3, 32, 0.25, layers=(2, 10, 10, 10), wire="released", allgather="ring")
+    exchange = model.exchange(gradients)
+    np.testing.assert_allclose(exchange.update[:2], [110 / 3, 60], rtol=1e-6)
+    assert not model.residual[:, :2].any()
+    assert exchange.stats["duplicates"] == -2
+    assert exchange.selected.tolist() == [2, 2, 2]
+    assert exchange.union == 8
+    # BC 4 n, BC 4 L, AG 8, AG 8 k_max, AR 4 |U|.
+    calls = contributed(exchange)
+    assert {name: float(np.max(sent)) for name, sent in calls.items()} == pytest.approx(
+        {"bins": 12, "layers": 16, "counts": 8, "indices": 16, "values": 32}
+    )
+    assert sum(np.max(one.entries) for one in exchange.kernels if one.method == "topk_layer") == 10
+
+
+def test_the_packing_worker_and_the_bins_take_turns():
+    gradients = np.tile(gradients_of("normal", 1, 400, 0), (4, 1))
+    model = create("deft", 4, 400, 0.1, error_feedback=False)
+    seen = []
+    for t in range(4):
+        exchange = model.exchange(gradients)
+        roots = {int(one.src[0]) for one in exchange.schedule.rounds if one.phase == "bins" and len(one) == 1}
+        assert roots == {t}
+        seen.append(exchange.selected)
+    # With equal gradients the bins are the same; worker r takes bin (t + r) mod P.
+    for t in range(1, 4):
+        np.testing.assert_array_equal(np.roll(seen[0], -t), seen[t])
+
+
+# SAGE and the hard threshold
+
+
+def test_sage_scales_each_threshold_by_its_own_sample():
+    workers, n, d = 3, 5000, 0.01
+    model = create("sage", workers, n, d, seed=5, error_feedback=False)
+    threshold, before = np.full(workers, 1 / (2 * math.sqrt(50))), None
+    for t in range(6):
+        gradients = gradients_of("heavy", workers, n, t) * np.float32(1 + t)
+        exchange = model.exchange(gradients)
+        mean = np.zeros(workers)
+        for r, row in enumerate(gradients):
+            places = stream(5, "sage", t, r).integers(n, size=int(n / (1 + n * 0.05**2)))
+            mean[r] = np.abs(row[places]).mean(dtype=np.float64)
+            if before is not None:
+                alpha = mean[r] / before[r]
+                exam = np.count_nonzero(np.abs(row) >= np.float32(threshold[r] * alpha)) / n
+                beta = 2 / (1 + math.exp(d - exam))
+                gamma = 0.95 if exam < 0.1 * d else 1.05 if exam > 10 * d else 1
+                threshold[r] *= alpha * beta * gamma
+        before = mean
+        np.testing.assert_allclose(exchange.stats["threshold"], threshold, rtol=1e-12)
+        for r, row in enumerate(gradients):
+            at = np.count_nonzero(np.abs(row) >= np.float32(exchange.stats["threshold"][r]))
+            assert exchange.selected[r] == at
+    assert len(set(threshold)) == workers
+
+
+def test_sage_comes_within_a_factor_of_ten_and_stays():
+    rng = np.random.default_rng(0)
+    for start in (0.05, 200.0):
+        model = create("sage", 2, 20_000, 0.01, initial_threshold=start, error_feedback=False)
+        density = [model.exchange(laplace(rng, 2, 20_000)).stats["worker_density"] for _ in range(150)]
+        assert not (0.001 / 2 < density[0].mean() < 0.1)
+        assert ((np.mean(density[-30:], axis=0) > 0.0005) & (np.mean(density[-30:], axis=0) < 0.15)).all()
+
+
+def test_sage_survives_samples_of_nothing():
+    model = create("sage", 2, 50, 0.1, initial_threshold=0.5)
+    zero, busy = np.zeros((2, 50), dtype=np.float32), gradients_of("constant", 2, 50, 0)
+    first = model.exchange(busy).stats["threshold"]
+    quiet = model.exchange(zero).stats["threshold"]
+    # All that is there is the residual of before, as large as the gradient was.
+    np.testing.assert_allclose(quiet, first * scaling(1.0, 0.0, 0.1))
+    model = create("sage", 2, 50, 0.1, initial_threshold=0.5)
+    model.exchange(zero)
+    assert model.exchange(zero).stats["threshold"] == pytest.approx(first * scaling(1.0, 0.0, 0.1))
+    assert np.isfinite(model.exchange(busy).stats["threshold"]).all()
+
+
+def test_sample_sizes_follow_slovins_formula():
+    assert [sample_size(n) for n in (1, 2, 400, 40_000, 10**9)] == [1, 1, 200, 396, 399]
+
+
+def test_the_formula_gives_the_published_thresholds():
+    # lambda of the released scripts for k = 0.1 % of the model.
+    models = {11_173_962: 0.00473, 11_389_726: 0.00468, 6_166_250: 0.00637, 11_220_132: 0.00472}
+    for parameters, published in models.items():
+        model = create("hardthreshold", 1, 1000, 0.001, scale=parameters / 1000)
+        assert model.threshold == pytest.approx(published, abs=1e-5)
+
+
+def test_nothing_selected_is_an_update_of_zero():
+    for options in ({}, {"form": "original"}, {"form": "original", "wire": "released"}, {"wire": "released"}):
+        model = create("hardthreshold", 4, 100, 0.1, threshold=1e6, **options)
+        gradients = gradients_of("normal", 4, 100, 0)
+        exchange = model.exchange(gradients)
+        assert exchange.union == exchange.selected.sum() == 0
+        assert not exchange.update.any()
+        assert exchange.stats["build_up"] == 0
+        assert exchange.stats["imbalance"] == 1
+        np.testing.assert_array_equal(model.residual, gradients)
+
+
+def test_the_original_hard_threshold_gathers_what_its_code_does():
+    gradients = np.zeros((4, 90), dtype=np.float32)
+    counts = [3, 0, 7, 2]
+    for rank, count in enumerate(counts):
+        gradients[rank, :count] = 1
+    common = {"threshold": 0.5, "layers": (30, 30, 30), "allgather": "ring", "form": "original"}
+    exchange = create("hardthreshold", 4, 90, 0.1, wire="released", **common).exchange(gradients)
+    calls = {name: sent.tolist() for name, sent in contributed_by_gather(exchange).items()}
+    expected = {"counts": 8, "starts": 24, "ends": 24, "values": 28, "indices": 28}
+    assert calls == {name: [each] * 4 for name, each in expected.items()}
+    assert exchange.stats["bits"] == 64 * 7
+    plain = create("hardthreshold", 4, 90, 0.1, **common).exchange(gradients)
+    np.testing.assert_array_equal(plain.schedule.bytes_received(), 8 * (12 - np.array(counts)))
+    wide = create("hardthreshold", 4, 90, 0.1, wire="released", index_bytes=8, **common).exchange(gradients)
+    assert wide.stats["bits"] == 96 * 7
+
+
+def contributed_by_gather(exchange):
+    calls = {}
+    for one in exchange.schedule.rounds:
+        np.add.at(calls.setdefault(one.phase, np.zeros(4)), one.src, one.nbytes / 3)
+    return calls
+
+
+# Messages
+
+
+@pytest.mark.parametrize(("wire", "index"), [("paper", 4), ("released", 8)])
+def test_bytes_follow_from_the_counts(wire, index):
+    # Worker r has r + 1 large entries, of which one is common to all; in its own quarter for those with partitions.
+    P, n = 4, 400
+    gradients = np.zeros((P, n), dtype=np.float32)
+    for rank in range(P):
+        gradients[rank, 100 * rank : 100 * rank + rank + 1] = 5
+        gradients[rank, 0] = 5
+    for name, k_max, union in (("exdyna", 4, 10), ("micro", 4, 10), ("hardthreshold", 5, 10), ("sage", 5, 10)):
+        option = "threshold" if name == "hardthreshold" else "initial_threshold"
+        exchange = create(name, P, n, 0.01, wire=wire, allgather="ring", **{option: 1.0}).exchange(gradients)
+        assert exchange.union == union
+        calls = contributed(exchange)
+        assert list(calls) == ["counts", "indices", "values"]
+        np.testing.assert_allclose(calls["counts"], index)
+        np.testing.assert_allclose(calls["indices"], index * k_max)
+        np.testing.assert_allclose(calls["values"], 4 * union)
+        assert exchange.stats["bits"] == 8 * index * k_max + 32 * union
+    exchange = create("uniontopk", P, n, 0.01, wire=wire, allgather="ring").exchange(gradients)
+    calls = contributed(exchange)
+    assert list(calls) == ["indices", "values"]
+    np.testing.assert_allclose(calls["indices"], index * 4)
+    np.testing.assert_allclose(calls["values"], 4 * exchange.union)
+    exchange = create("cltk", P, n, 0.01, wire=wire).exchange(gradients)
+    calls = contributed(exchange)
+    assert calls["indices"] == 4 * index
+    np.testing.assert_allclose(calls["values"], 4 * 4)
+    assert exchange.stats["bits"] == 8 * 4 * (index + 4)
+
+
+def test_a_scale_multiplies_indices_and_values_but_not_counts():
+    gradients = gradients_of("normal", 4, 1000, 0)
+    plain, scaled = (
+        create("exdyna", 4, 1000, 0.05, scale=scale, initial_threshold=2.0, allgather="ring").exchange(gradients)
+        for scale in (1.0, 100.0)
+    )
+    np.testing.assert_array_equal(plain.update, scaled.update)
+    before, after = contributed(plain), contributed(scaled)
+    np.testing.assert_allclose(after["counts"], before["counts"])
+    np.testing.assert_allclose(after["indices"], 100 * before["indices"])
+    np.testing.assert_allclose(after["values"], 100 * before["values"])
+
+
+def test_collectives_can_be_chosen():
+    gradients = gradients_of("normal", 8, 1000, 0)
+    rounds = {
+        (one, other): len(
+            create("exdyna", 8, 1000, 0.05, allgather=one, allreduce=other).exchange(gradients).schedule.rounds
+        )
+        for one in ("ring", "recursive_doubling", "bruck")
+        for other in ("ring", "tree", "recursive_doubling", "rabenseifner", "parameter_server")
+    }
+    gathers = {"ring": 14, "recursive_doubling": 6, "bruck": 6}
+    reduces = {"ring": 14, "tree": 6, "recursive_doubling": 3, "rabenseifner": 6, "parameter_server": 2}
+    assert rounds == {(one, other): gathers[one] + reduces[other] for one in gathers for other in reduces}
+
+
+def test_kernels_go_through_what_each_worker_searches():
+    gradients = gradients_of("normal", 4, 4000, 0)
+
+    def entries(name, **options):
+        model = create(name, 4, 4000, 0.01, **options)
+        model.exchange(gradients)
+        found = {}
+        for one in model.exchange(gradients).kernels:
+            found[one.method] = found.get(one.method, 0) + one.launches * np.asarray(one.entries, dtype=np.float64)
+        return found
+
+    exdyna, micro = entries("exdyna")["scan"], entries("micro")["scan"]
+    assert exdyna.sum() == micro.sum() == 4000
+    assert entries("hardthreshold")["scan"] == 4000
+    assert entries("sage")["scan"] == 8000
+    assert entries("uniontopk")["topk"] == entries("cltk")["topk"] == 4000
+    deft = entries("deft", layers=(1000, 500, 500, 1500, 500))
+    assert deft["norm"] == 4000
+    assert deft["topk_layer"].sum() == 4000
+
+
+# Memory, options, states
+
+
+def test_memory_is_that_of_a_few_vectors_even_if_everything_is_selected():
+    workers, parameters = 8, 200_000
+    gradients = gradients_of("normal", workers, parameters, 0)
+    for case in CASES:
+        more = {"threshold": 1e-9} if case[0] == "hardthreshold" else {}
+        model = made(case, workers, parameters, 0.5, **more)
+        model.exchange(gradients)
+        tracemalloc.start()
+        model.exchange(gradients)
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert peak < (1 + 8 / workers) * gradients.nbytes, case
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("exdyna", {"blocks": 0}, "blocks must be a whole number >= 1, got 0"),
+        ("exdyna", {"give_above": 0.9}, r"give_above must be >= take_below 0.95238, got 0.9"),
+        ("exdyna", {"take_below": 0}, "take_below must be a number > 0"),
+        ("exdyna", {"initial_threshold": 0}, "initial_threshold must be a number > 0 and finite, got 0"),
+        ("micro", {"raise_factor": -1}, "raise_factor must be a number > 0"),
+        ("micro", {"raise_above": 0.5}, "raise_above must be >= lower_below 0.909, got 0.5"),
+        ("micro", {"initial": "best"}, "there is no initial 'best'.*Allowed: exact, formula"),
+        ("micro", {"blocks": 8}, "there is no option 'blocks'"),
+        ("sage", {"initial_threshold": np.inf}, "initial_threshold must be a number > 0 and finite"),
+        ("hardthreshold", {"threshold": -0.1}, "threshold must be a number > 0 and finite, got -0.1"),
+        ("hardthreshold", {"form": "fuzed"}, "there is no form 'fuzed': did you mean 'fused'"),
+        ("deft", {"layers": (5, 6)}, "layers add up to 11 parameters, but there are 10"),
+        ("cltk", {"allgather": "ring"}, "there is no option 'allgather'"),
+        ("uniontopk", {"allreduce": "rign"}, "there is no allreduce 'rign': did you mean 'ring'"),
+    ],
+)
+def test_options_are_refused_with_what_is_allowed(name, options, message):
+    with pytest.raises(ValueError, match=f"{name}: .*{message}"):
+        create(name, 2, 10, 0.5, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "message"),
+    [
+        ("exdyna", {"threshold": np.array([1.0, np.nan])}, "threshold must be finite and > 0"),
+        ("exdyna", {"threshold": np.ones(3)}, r"threshold must be of shape \(0,\) or \(2,\), got \(3,\)"),
+        ("exdyna", {"counts": np.zeros(0, dtype=np.int64)}, r"counts must be whole numbers of shape \(2,\)"),
+        ("exdyna", {"counts": np.array([1.5, 2.0])}, "counts must be whole numbers"),
+        ("exdyna", {"counts": np.array([-1, 5])}, r"counts must be >= 0 and add up to 1..40, got \[-1, 5\]"),
+        ("exdyna", {"counts": np.array([21, 20])}, "counts must be >= 0 and add up to 1..40"),
+        ("exdyna", {"inefficiency": np.array(-1.0)}, "inefficiency must be a finite number >= 0"),
+        ("exdyna", {"blk_part": np.array([20, 21])}, "blk_part must add up to 40 blocks, got 41"),
+        ("exdyna", {"blk_part": np.array([-1, 41])}, "blk_part must be 2 whole numbers >= 0"),
+        ("exdyna", {"blk_part": np.array([20.0, 20.0])}, "blk_part must be 2 whole numbers"),
+        ("micro", {"threshold": np.array([0.0, 1.0])}, "threshold must be finite and > 0"),
+        ("sage", {"mean": np.array([1.0, np.inf])}, "mean must be finite and >= 0"),
+        ("sage", {"mean": np.ones(3)}, r"mean must be finite and >= 0, of shape \(2,\)"),
+    ],
+)
+def test_a_refused_state_changes_nothing(name, wrong, message):
+    model, other = create(name, 2, 40, 0.2), create(name, 2, 40, 0.2)
+    model.exchange(gradients_of("normal", 2, 40, 0))
+    for step in range(3):
+        other.exchange(gradients_of("heavy", 2, 40, step))
+    before = model.save()
+    with pytest.raises(ValueError, match=message):
+        model.restore({**other.save(), **wrong})
+    after = model.save()
+    assert all(np.array_equal(before[one], after[one]) for one in before)
+    model.restore(other.save())
+    assert all(np.array_equal(one, model.save()[field]) for field, one in other.save().items())
+
+
+@pytest.mark.parametrize("name", ["exdyna", "micro", "sage", "deft"])
+def test_a_refused_exchange_leaves_the_state_as_it_was(name):
+    model = create(name, 2, 4, 1.0)
+    model.exchange(gradients_of("normal", 2, 4, 0))
+    before = model.save()
+    with pytest.raises(ValueError, match="sum over the workers overflows"):
+        model.exchange(np.full((2, 4), 3e38, dtype=np.float32))
+    after = model.save()
+    assert before.keys() == after.keys()
+    assert all(np.array_equal(before[one], after[one]) for one in before)

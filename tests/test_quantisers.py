@@ -1,0 +1,729 @@
+"""Quantisers and PowerSGD: what rounding does on average and at worst, the bytes, what is kept, against brute force."""
+
+import io
+import math
+import struct
+import tracemalloc
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from simnet import costs
+from simnet.rng import stream
+from sparsifier_models import create
+from sparsifier_models.conformance import check
+from sparsifier_models.fp16 import rounded
+from sparsifier_models.powersgd import near_square, orthonormal
+from sparsifier_models.qsgd import code_counts, elias_length, levels_of, norms_of
+
+EPS = float(np.finfo(np.float32).eps)
+LARGEST = float(np.finfo(np.float32).max)
+NAMES = ("fp16", "qsgd", "signsgd", "powersgd")
+VARIANTS = [
+    ("fp16", {}),
+    ("fp16", {"format": "bf16", "algorithm": "tree"}),
+    ("fp16", {"accumulation": "half"}),
+    ("fp16", {"accumulation": "half", "format": "bf16"}),
+    ("qsgd", {}),
+    ("qsgd", {"bucket": 7, "levels": 20, "norm": "max", "coding": "elias", "allgather": "ring"}),
+    ("signsgd", {}),
+    ("signsgd", {"scaled": False, "collective": "allgather"}),
+    ("signsgd", {"vote": "mean"}),
+    ("signsgd", {"vote": "mean", "collective": "parameter_server"}),
+    ("powersgd", {}),
+    ("powersgd", {"rank": 3, "compat": "released", "algorithm": "recursive_doubling"}),
+    ("powersgd", {"rank": 1, "warm_start": False}),
+]
+KINDS = ["normal", "heavy", "sparse", "ties", "zero", "constant", "alike", "tiny", "large"]
+identify = pytest.mark.parametrize(
+    ("name", "options"), VARIANTS, ids=[" ".join([name, *map(str, options.values())]) for name, options in VARIANTS]
+)
+
+
+def f32(rows):
+    return np.array(rows, dtype=np.float32)
+
+
+def gradients_of(kind, workers, parameters, seed):
+    rng = np.random.default_rng(seed)
+    rows = rng.standard_normal((workers, parameters))
+    match kind:
+        case "heavy":
+            rows = rng.standard_cauchy((workers, parameters))
+        case "sparse":
+            rows *= rng.random((workers, parameters)) < 0.1
+        case "ties":
+            rows = rng.integers(-2, 3, (workers, parameters))
+        case "zero":
+            rows *= 0
+        case "constant":
+            rows[:] = -0.1
+        case "alike":
+            rows[:] = rows[0]
+        case "tiny":
+            rows *= 1e-38
+        case "large":
+            rows *= 1e30
+    return rows.astype(np.float32)
+
+
+@st.composite
+def jobs(draw, longest=3000):
+    """Workers, parameters, kind of gradients and seed."""
+    return (
+        draw(st.integers(1, 17)),
+        draw(st.one_of(st.integers(1, 40), st.integers(1, longest))),
+        draw(st.sampled_from(KINDS)),
+        draw(st.integers(0, 2**31 - 1)),
+    )
+
+
+def lockstep(schedule, alpha, beta):
+    """Time of a schedule if every rank waits for all others after each round and a round shares the busiest link."""
+    total = 0.0
+    for one in schedule.rounds:
+        busiest = max(np.bincount(ranks, weights=one.nbytes).max() for ranks in (one.src, one.dst))
+        total += alpha + float(busiest) * beta
+    return total
+
+
+# What holds for all of them
+
+
+@identify
+@settings(max_examples=25, deadline=None)
+@given(job=jobs())
+@example(job=(1, 1, "normal", 0))
+@example(job=(17, 1, "constant", 0))
+@example(job=(4, 2, "zero", 0))
+@example(job=(16, 600, "large", 0))
+def test_promises_are_kept(name, options, job):
+    workers, parameters, kind, seed = job
+    batches = [gradients_of(kind, workers, parameters, seed + step) for step in range(3)]
+    batches.insert(2, np.zeros_like(batches[0]))
+    check(lambda: create(name, workers, parameters, 0.01, seed=seed, **options), batches)
+
+
+@identify
+def test_every_entry_is_sent_whatever_the_density(name, options):
+    gradients = gradients_of("normal", 3, 400, 0)
+    thin, whole = (create(name, 3, 400, density, **options) for density in (0.01, 1.0))
+    assert thin.k == whole.k == 400
+    ours, theirs = thin.exchange(gradients), whole.exchange(gradients)
+    np.testing.assert_array_equal(ours.update, theirs.update)
+    assert ours.schedule == theirs.schedule
+    assert ours.union == 400
+    assert ours.selected.tolist() == [400] * 3
+    assert ours.stats["density"] == 1
+
+
+# Signs without a scale do not scale, and float16 has fewer digits for small numbers.
+SCALING = [one for one in VARIANTS if one[1].get("scaled", True) and (one[0] != "fp16" or "format" in one[1])]
+
+
+@pytest.mark.parametrize(("name", "options"), SCALING)
+def test_scaling_by_a_power_of_two_scales_the_result(name, options):
+    gradients = gradients_of("normal", 5, 700, 1)
+    model, twin = (create(name, 5, 700, **options) for _ in range(2))
+    for _ in range(2):
+        np.testing.assert_array_equal(model.exchange(gradients).update * 4, twin.exchange(gradients * 4).update)
+        np.testing.assert_array_equal(model.residual * 4, twin.residual)
+
+
+@identify
+def test_memory_is_a_few_vectors_beside_the_gradients(name, options):
+    workers, parameters = 8, 200_000
+    model, gradients = create(name, workers, parameters, **options), gradients_of("normal", workers, parameters, 0)
+    model.exchange(gradients)
+    tracemalloc.start()
+    model.exchange(gradients)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < (1 + 8 / workers) * gradients.nbytes
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("fp16", {"format": "fp8"}, "there is no format 'fp8': Allowed|did you mean"),
+        ("fp16", {"accumulation": "double"}, "there is no accumulation 'double'"),
+        ("fp16", {"algorithm": "rign"}, "did you mean 'ring'"),
+        ("qsgd", {"levels": 0}, r"levels must be a whole number in 1\.\.32767, got 0"),
+        ("qsgd", {"levels": 2.5}, "levels must be a whole number"),
+        ("qsgd", {"bucket": 0}, "bucket must be a whole number >= 1, got 0"),
+        ("qsgd", {"norm": "l1"}, "there is no norm 'l1'"),
+        ("qsgd", {"coding": "huffman"}, "there is no coding 'huffman'"),
+        ("signsgd", {"vote": "median"}, "there is no vote 'median'"),
+        ("signsgd", {"scaled": 1}, "scaled must be true or false, got 1"),
+        ("signsgd", {"collective": "ring"}, "there is no collective 'ring'"),
+        ("powersgd", {"rank": 0}, "rank must be a whole number >= 1, got 0"),
+        ("powersgd", {"warm_start": 1}, "warm_start must be true or false"),
+        ("powersgd", {"shapes": [(2, 4)]}, "shapes add up to 8 parameters, but there are 10"),
+        ("powersgd", {"shapes": [10]}, r"shape 0 must be a list of lengths, got 10"),
+        ("powersgd", {"shapes": [()]}, r"shape 0 must be a list of lengths, got \(\)"),
+        ("powersgd", {"shapes": "10"}, "shapes must be a list of shapes, got '10'"),
+        ("powersgd", {"shapes": [(10, 1), (0, 3)]}, "a length of shape 1 must be a whole number >= 1, got 0"),
+        ("powersgd", {"shapes": [(2, 3), (4,)], "layers": (5, 5)}, "shapes and layers differ in size"),
+    ],
+)
+def test_options_are_refused_with_what_is_allowed(name, options, message):
+    with pytest.raises(ValueError, match=message):
+        create(name, 2, 10, 0.5, **options)
+
+
+# Half precision
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=30))
+@example([65504.0, 65519.0, 65520.0, 1e30, -1e30, 5.9604645e-08, 2.9802322e-08, 1e-45, -0.0])
+def test_rounding_to_half_is_that_of_numpy_up_to_the_largest(values):
+    values = f32(values)
+    with np.errstate(over="ignore"):
+        expected = values.astype(np.float16)
+    expected = np.where(np.isinf(expected), np.copysign(65504, values), expected)
+    np.testing.assert_array_equal(rounded(values, "fp16"), expected)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.floats(width=32, allow_nan=False, allow_infinity=False))
+@example(LARGEST)
+@example(-LARGEST)
+@example(1.00390625)  # Half way: to the even neighbour below.
+@example(1.01171875)  # Half way: to the even neighbour above.
+@example(1e-45)
+def test_rounding_to_bfloat16_is_to_the_nearest_of_two_neighbours(value):
+    bits = struct.unpack("<I", struct.pack("<f", abs(value)))[0]
+    below = bits & 0xFFFF0000
+    numbers = [struct.unpack("<f", struct.pack("<I", one))[0] for one in (below, below + 0x10000)]
+    if math.isinf(numbers[1]):
+        expected = numbers[0]
+    else:
+        distances = [abs(abs(value) - one) for one in numbers]
+        even = (below >> 16) & 1
+        expected = numbers[even] if distances[0] == distances[1] else numbers[int(distances[1] < distances[0])]
+    assert rounded(f32([value]), "bf16")[0] == math.copysign(expected, value)
+
+
+@settings(max_examples=50, deadline=None)
+@given(jobs(300))
+def test_fp16_is_the_mean_of_the_halves_and_keeps_what_rounding_cut(job):
+    workers, parameters, _, seed = job
+    gradients = gradients_of("normal", workers, parameters, seed)
+    model = create("fp16", workers, parameters)
+    exchange = model.exchange(gradients)
+    halves = gradients.astype(np.float16).astype(np.float64)
+    np.testing.assert_allclose(exchange.update, halves.mean(0), rtol=0, atol=workers * EPS * np.abs(halves).max())
+    np.testing.assert_array_equal(model.residual, gradients - halves)
+    mean = gradients.mean(0, dtype=np.float64)
+    assert (np.abs(exchange.update - mean) <= (2**-11 + workers * EPS) * np.abs(gradients).mean(0) + 2**-25).all()
+
+
+def test_what_is_too_large_for_half_precision_follows_in_later_exchanges():
+    model = create("fp16", 2, 2)
+    total = 2 * model.exchange(f32([[200_000, 1], [-1e6, 1]])).update.astype(np.float64)
+    np.testing.assert_array_equal(total, [0, 2])
+    np.testing.assert_array_equal(model.residual, f32([[200_000 - 65504, 0], [65504 - 1e6, 0]]))
+    for _ in range(20):
+        total += 2 * model.exchange(np.zeros((2, 2), dtype=np.float32)).update.astype(np.float64)
+    np.testing.assert_array_equal(total, [-800_000, 2])
+    assert not model.residual.any()
+    without = create("fp16", 1, 1, error_feedback=False)
+    assert without.exchange(f32([[1e30]])).update == 65504
+    assert without.exchange(f32([[0]])).update == 0
+
+
+def test_sums_in_half_precision_are_those_of_float16_and_never_overflow():
+    gradients = gradients_of("normal", 6, 1000, 3)
+    model = create("fp16", 6, 1000, accumulation="half")
+    exchange = model.exchange(gradients)
+    total = np.zeros(1000, dtype=np.float16)
+    for row in gradients:
+        total = total + (row / np.float32(6)).astype(np.float16)
+    np.testing.assert_array_equal(exchange.update, total)
+    assert exchange.stats["lost"] > 0
+    assert "lost" not in create("fp16", 6, 1000).exchange(gradients).stats
+    full = create("fp16", 7, 1, accumulation="half").exchange(np.full((7, 1), 3e38, dtype=np.float32)).update
+    assert 65000 <= full[0] <= 65504
+    bf16 = create("fp16", 7, 1, accumulation="half", format="bf16").exchange(np.full((7, 1), LARGEST, np.float32))
+    assert 0.97 * LARGEST < bf16.update[0] <= LARGEST
+
+
+# QSGD
+
+
+@pytest.mark.parametrize("s", [1, 3, 7, 127])
+def test_levels_are_right_on_average_exactly(s):
+    # Ratios are multiples of 1 / m and draws mid-points of m intervals, so that the mean over draws is the integral.
+    m, values = 64, np.random.default_rng(s).integers(-64, 65, 50) / 64
+    uniform = np.tile((np.arange(m) + 0.5) / m, (50, 1))
+    buckets = np.repeat(f32(values)[:, np.newaxis], m, axis=1)
+    levels = levels_of(buckets, np.ones(50, dtype=np.float32), s, uniform)
+    np.testing.assert_allclose(levels.mean(axis=1), s * values, rtol=0, atol=1e-12)
+    below = np.floor(s * np.abs(values))[:, np.newaxis]
+    assert ((np.abs(levels) == below) | (np.abs(levels) == below + 1)).all()
+    assert np.abs(levels).max() <= s
+
+
+@pytest.mark.parametrize("norm", ["l2", "max"])
+@pytest.mark.parametrize(("s", "bucket"), [(1, 40), (7, 16), (127, 100)])
+def test_qsgd_is_unbiased_with_the_variance_of_its_rounding(norm, s, bucket):
+    workers, n, repeats = 3, 100, 400
+    gradients = gradients_of("heavy", workers, n, 5)
+    model = create("qsgd", workers, n, levels=s, bucket=bucket, norm=norm, error_feedback=False)
+    updates = np.array([model.exchange(gradients).update for _ in range(repeats)], dtype=np.float64)
+    variance = np.zeros(n)
+    for row in gradients.astype(np.float64):
+        for start in range(0, n, bucket):
+            part = row[start : start + bucket]
+            size = np.linalg.norm(part) if norm == "l2" else np.abs(part).max()
+            p = s * np.abs(part) / size % 1
+            variance[start : start + bucket] += (size / s) ** 2 * p * (1 - p) / workers**2
+    error = updates.mean(0) - gradients.mean(0, dtype=np.float64)
+    scale = np.abs(gradients).max()
+    assert (np.abs(error) <= 5.5 * np.sqrt(variance / repeats) + 1e-5 * scale).all()
+    measured = np.square(updates - gradients.mean(0, dtype=np.float64)).sum(1)
+    assert measured.mean() == pytest.approx(variance.sum(), rel=6 * measured.std() / variance.sum() / repeats**0.5)
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.integers(1, 300), st.integers(1, 130), st.sampled_from(["normal", "heavy", "sparse", "ties", "constant"]),
+    st.integers(0, 999),
+)  # fmt: skip
+def test_the_variance_stays_below_the_bound_of_lemma_3_1(d, s, kind, seed):
+    vector = gradients_of(kind, 1, d, seed)
+    norm = float(norms_of(vector, "l2")[0])
+    p = s * np.abs(vector.astype(np.float64)) / norm % 1 if norm else np.zeros(1)
+    expected = float((norm / s) ** 2 * (p * (1 - p)).sum())
+    bound = min(d / s**2, math.sqrt(d) / s) * norm**2
+    assert expected <= bound * (1 + 1e-6)
+    # Whatever is drawn, no entry is off by more than a level.
+    model = create("qsgd", 1, d, levels=s, bucket=d, seed=seed)
+    error = np.abs(model.exchange(vector).update - vector)
+    assert error.max() <= norm / s * (1 + 4 * EPS)
+
+
+@given(st.integers(1, 40), st.sampled_from([*KINDS, "huge"]), st.integers(0, 99))
+def test_no_entry_exceeds_the_norm_that_travels(d, kind, seed):
+    buckets = gradients_of(kind, 5, d, seed) if kind != "huge" else np.full((5, d), LARGEST, dtype=np.float32)
+    for norm in ("l2", "max"):
+        norms = norms_of(buckets, norm)
+        assert norms.dtype == np.float32
+        assert np.isfinite(norms).all()
+        assert (np.abs(buckets) <= norms[:, np.newaxis]).all()
+    exact = np.sqrt(np.square(buckets, dtype=np.float64).sum(1))
+    np.testing.assert_allclose(norms_of(buckets, "l2"), np.minimum(exact, LARGEST), rtol=2 * EPS, atol=2e-45)
+
+
+def test_the_largest_numbers_are_quantised_without_overflow():
+    update = create("qsgd", 1, 600, levels=3).exchange(np.full((1, 600), -LARGEST, dtype=np.float32)).update
+    assert (update == -LARGEST).all()
+
+
+def elias_omega(number):
+    """Elias's recursive code, as a string."""
+    code = "0"
+    while number > 1:
+        binary = f"{number:b}"
+        code = binary + code
+        number = len(binary) - 1
+    return code
+
+
+def read_omega(bits, at):
+    number = 1
+    while bits[at] == "1":
+        number, at = int(bits[at : at + number + 1], 2), at + number + 1
+    return number, at + 1
+
+
+def encoded(levels):
+    """Code of a bucket: distance to the next entry other than zero, sign, level."""
+    code, last = "", -1
+    for at, level in enumerate(levels):
+        if level:
+            code += elias_omega(at - last) + ("1" if level < 0 else "0") + elias_omega(abs(level))
+            last = at
+    return code
+
+
+@given(st.lists(st.integers(1, 2**40), min_size=1, max_size=20))
+def test_elias_lengths_are_those_of_the_code(numbers):
+    assert elias_length(np.array(numbers)).tolist() == [len(elias_omega(one)) for one in numbers]
+    bits, at, read = "".join(map(elias_omega, numbers)), 0, []
+    while at < len(bits):
+        number, at = read_omega(bits, at)
+        read.append(number)
+    assert read == numbers
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 200), st.integers(1, 60), st.sampled_from([1, 3, 127]), st.sampled_from(KINDS), st.integers(0, 99)
+)
+def test_bytes_of_elias_coding_are_those_of_the_code_spelt_out(n, bucket, s, kind, seed):
+    gradients = gradients_of(kind, 2, n, seed)
+    options = {"levels": s, "bucket": bucket, "norm": "max", "seed": seed}
+    exchange = create("qsgd", 2, n, coding="elias", **options).exchange(gradients)
+    expected = []
+    for worker, row in enumerate(gradients):
+        draws = stream(seed, "qsgd", 0, worker).random(n)
+        bits = ""
+        for start in range(0, n, bucket):
+            part = row[start : start + bucket].astype(np.float64)
+            unit = np.abs(part).max() / s
+            levels = np.floor(np.abs(part) / unit + draws[start : start + bucket]) if unit else np.zeros(part.size)
+            bits += encoded((np.minimum(levels, s) * np.sign(part)).astype(int).tolist())
+        expected.append(math.ceil(len(bits) / 8) + 4 * math.ceil(n / bucket))
+    # A level within rounding of the next one could go either way; that is rarer than these examples.
+    assert exchange.schedule.bytes_sent().tolist() == expected
+    fixed = create("qsgd", 2, n, **options).exchange(gradients)
+    np.testing.assert_array_equal(fixed.update, exchange.update)
+
+
+def test_code_counts_start_anew_in_every_bucket():
+    levels = np.array([[0, 3, 0, -1], [0, 0, 0, 0], [0, 0, 2, 0], [1, 0, 0, 0]], dtype=np.float64)
+    magnitudes, distances = code_counts(levels, 3)
+    assert magnitudes.tolist() == [0, 2, 1, 1]
+    assert distances.tolist() == [0, 1, 2, 1, 0]
+
+
+@pytest.mark.parametrize(("s", "bits"), [(1, 2), (2, 3), (3, 3), (4, 4), (7, 4), (8, 5), (127, 8), (128, 9)])
+def test_bytes_of_fixed_coding(s, bits):
+    for n, bucket in ((1, 512), (1000, 512), (1024, 512), (1000, 10**6)):
+        exchange = create("qsgd", 4, n, levels=s, bucket=bucket).exchange(gradients_of("normal", 4, n, 0))
+        nbytes = math.ceil(n * bits / 8) + 4 * math.ceil(n / bucket)
+        np.testing.assert_array_equal(exchange.schedule.bytes_sent(), 3 * nbytes)
+        np.testing.assert_allclose(exchange.stats["bits_per_entry"], 8 * nbytes / n)
+
+
+def test_few_levels_spare_bits_and_elias_spares_more_where_they_are_mostly_zero():
+    gradients = gradients_of("normal", 2, 20_000, 0)
+
+    def bits(**options):
+        return create("qsgd", 2, 20_000, **options).exchange(gradients).stats["bits_per_entry"].mean()
+
+    assert bits(levels=1) < bits(levels=7) < bits(levels=127) < 8.1
+    # One level and the Euclidean norm: about sqrt(d) of d entries are not zero (Lemma 3.1, s = 1).
+    assert bits(levels=1, coding="elias") < 0.6 < bits(levels=1)
+
+
+def test_workers_iterations_and_seeds_draw_apart():
+    rows = np.tile(gradients_of("normal", 1, 2000, 0), (2, 1))
+    model = create("qsgd", 2, 2000, levels=1)
+    model.exchange(rows)
+    assert (model.residual[0] != model.residual[1]).any()
+    plain = {"levels": 1, "error_feedback": False}
+    one, same, other = (create("qsgd", 2, 2000, seed=seed, **plain) for seed in (1, 1, 2))
+    first = one.exchange(rows).update
+    np.testing.assert_array_equal(first, same.exchange(rows).update)
+    assert (first != other.exchange(rows).update).any()
+    assert (first != one.exchange(rows).update).any()
+
+
+def test_with_error_feedback_the_residual_stays_small_only_if_there_are_enough_levels():
+    def last_norm(**options):
+        model = create("qsgd", 1, 512, **options)
+        for step in range(60):
+            exchange = model.exchange(gradients_of("normal", 1, 512, step))
+        return exchange.stats["residual_norm"][0] / math.sqrt(512)
+
+    # A fraction of the gradient's norm against a multiple that goes on growing.
+    assert last_norm() < 0.3
+    assert last_norm(levels=1) > 1e4
+
+
+# SignSGD
+
+
+@settings(max_examples=60, deadline=None)
+@given(jobs(300))
+def test_the_majority_decides_and_ties_are_drawn(job):
+    workers, parameters, kind, seed = job
+    gradients = gradients_of(kind, workers, parameters, seed)
+    model = create("signsgd", workers, parameters, scaled=False, seed=seed)
+    exchange = model.exchange(gradients)
+    for index in range(parameters):
+        votes = sum(1 if gradients[worker, index] >= 0 else -1 for worker in range(workers))
+        assert exchange.update[index] in ((-1, 1) if votes == 0 else (1 if votes > 0 else -1,))
+    assert not model.residual.any()
+    lost = gradients.sum(0, dtype=np.float64) - workers * exchange.update.astype(np.float64)
+    assert exchange.stats["lost"] == pytest.approx(np.linalg.norm(lost), rel=1e-6)
+    scaled = create("signsgd", workers, parameters, seed=seed).exchange(gradients).update
+    scale = np.abs(gradients.astype(np.float64)).mean(1).astype(np.float32).mean(dtype=np.float64)
+    np.testing.assert_allclose(scaled, exchange.update * scale, rtol=2 * EPS)
+
+
+def test_ties_fall_either_way_alike():
+    rows = np.ones((4, 10_000), dtype=np.float32)
+    rows[:2] = -1
+    first, again = (create("signsgd", 4, 10_000, seed=3, scaled=False) for _ in range(2))
+    update = first.exchange(rows).update
+    assert abs(update.sum()) < 5 * math.sqrt(10_000)
+    np.testing.assert_array_equal(update, again.exchange(rows).update)
+    assert (update != first.exchange(rows).update).any()
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.integers(1, 9), st.integers(1, 200), st.sampled_from(["normal", "heavy", "sparse", "ties"]), st.integers(0, 99)
+)
+def test_the_mean_of_scaled_signs_is_ef_signsgd(workers, n, kind, seed):
+    model = create("signsgd", workers, n, vote="mean")
+    e = np.zeros((workers, n))
+    for step in range(4):
+        gradients = gradients_of(kind, workers, n, seed + step)
+        p = gradients + e
+        delta = np.abs(p).sum(1, keepdims=True) / n * np.where(p >= 0, 1, -1)
+        e = p - delta
+        exchange = model.exchange(gradients)
+        if (np.abs(p) < 1e-3 * np.abs(p).max()).any():
+            # A sum this close to zero may have another sign in single precision.
+            e = model.residual.astype(np.float64)
+            continue
+        tolerance = 1e-5 * np.abs(p).max()
+        np.testing.assert_allclose(exchange.update, delta.mean(0), rtol=0, atol=tolerance)
+        np.testing.assert_allclose(model.residual, e, rtol=0, atol=tolerance)
+
+
+@given(st.integers(1, 200), st.sampled_from(["normal", "heavy", "sparse", "constant"]), st.integers(0, 99))
+def test_scaled_signs_contract_by_the_share_of_lemma_8(n, kind, seed):
+    # Karimireddy et al., Lemma 8: the error is (1 - ||v||_1^2 / (n ||v||_2^2)) of the squared norm.
+    model, vector = create("signsgd", 1, n, vote="mean"), gradients_of(kind, 1, n, seed)
+    model.exchange(vector)
+    l1, l2 = np.abs(vector.astype(np.float64)).sum(), np.square(vector, dtype=np.float64).sum()
+    assert np.square(model.residual, dtype=np.float64).sum() == pytest.approx(l2 - l1**2 / n, rel=1e-5, abs=1e-5 * l2)
+
+
+def test_messages_of_signs():
+    gradients, bits = gradients_of("normal", 4, 1001, 0), 126
+
+    def sizes(**options):
+        schedule = create("signsgd", 4, 1001, **options).exchange(gradients).schedule
+        return [(sorted(set(zip(one.src.tolist(), one.dst.tolist(), strict=True))), set(one.nbytes.tolist()), one.phase)
+                for one in schedule.rounds]  # fmt: skip
+
+    up, down = [(1, 0), (2, 0), (3, 0)], [(0, 1), (0, 2), (0, 3)]
+    assert sizes() == [(up, {bits + 4}, "signs"), (down, {bits + 4}, "update")]
+    assert sizes(scaled=False) == [(up, {bits}, "signs"), (down, {bits}, "update")]
+    assert sizes(vote="mean", collective="parameter_server")[1] == (down, {4 * 1001}, "update")
+    gathered = sizes(vote="mean")
+    assert gathered == sizes(collective="allgather")
+    assert [one[1] for one in gathered] == [{bits + 4}, {2 * (bits + 4)}]
+
+
+# PowerSGD
+
+
+def projected(matrix, Q):
+    """One step of power iteration from Q, by LAPACK: the projection of the matrix on the range of M Q."""
+    basis, _ = np.linalg.qr(matrix @ Q)
+    return basis @ (basis.T @ matrix)
+
+
+@given(st.integers(1, 10**6))
+def test_layers_are_about_square_and_stay_so(size):
+    rows, columns = near_square(size)
+    assert 0 <= rows * columns - size < columns
+    assert columns - 2 <= rows <= columns
+    assert near_square(rows * columns) == (rows, columns)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 9), st.integers(3, 40), st.integers(3, 40), st.integers(1, 4), st.integers(0, 999))
+def test_the_update_is_the_mean_projected_on_the_range_of_its_image(workers, rows, columns, rank, seed):
+    if rank * (rows + columns) >= rows * columns:
+        return
+    gradients = np.random.default_rng(seed).standard_normal((workers, rows * columns)).astype(np.float32)
+    options = {"rank": rank, "shapes": [(rows, columns)], "seed": seed}
+    exchange = create("powersgd", workers, rows * columns, **options).exchange(gradients)
+    mean = gradients.mean(0, dtype=np.float64).reshape(rows, columns)
+    Q = stream(seed, "powersgd", 0, 0).standard_normal((min(rank, rows, columns), columns)).T
+    np.testing.assert_allclose(exchange.update.reshape(rows, columns), projected(mean, Q), atol=3e-4)
+    released = create("powersgd", workers, rows * columns, compat="released", **options).exchange(gradients)
+    np.testing.assert_allclose(released.update, exchange.update, atol=1e-5)
+    # What each worker sent is its own part in that range, and the mean of the parts is the update.
+    assert exchange.sent.mean() >= np.square(exchange.update, dtype=np.float64).sum() * (1 - 1e-5)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 9), st.integers(8, 40), st.integers(8, 40), st.integers(1, 3), st.integers(0, 2), st.integers(0, 999)
+)
+def test_matrices_of_low_rank_pass_unharmed(workers, rows, columns, true_rank, surplus, seed):
+    rng = np.random.default_rng(seed)
+    model = create("powersgd", workers, rows * columns, rank=true_rank + surplus, shapes=[(rows, columns)])
+    left = rng.standard_normal((rows, true_rank))
+    for _ in range(3):
+        # The same column space at every worker; exactly dependent columns, in whole numbers, in between.
+        right = rng.integers(-3, 4, (workers, true_rank, columns))
+        gradients = (left @ right).reshape(workers, -1).astype(np.float32)
+        update = model.exchange(gradients).update
+        # Single precision, times the condition of M Q: columns that are nearly dependent span a range less exactly.
+        tolerance = 2e-3 * (1 + np.abs(gradients).max())
+        np.testing.assert_allclose(update, gradients.mean(0), atol=tolerance)
+        assert np.abs(model.residual).max() <= tolerance
+
+
+def test_a_warm_start_finds_the_best_approximation_and_a_cold_one_does_not():
+    rng = np.random.default_rng(0)
+    left, right = (np.linalg.qr(rng.standard_normal((30, 30)))[0] for _ in range(2))
+    singular = 0.8 ** np.arange(30)
+    matrix = left @ np.diag(singular) @ right
+    best = math.sqrt(np.square(singular[2:]).sum())
+
+    def error(**options):
+        model = create("powersgd", 2, 900, shapes=[(30, 30)], error_feedback=False, **options)
+        for _ in range(30):
+            update = model.exchange(np.tile(matrix.ravel(), (2, 1)).astype(np.float32)).update
+        return np.linalg.norm(update - matrix.ravel())
+
+    assert best * (1 - 1e-6) <= error() <= 1.001 * best
+    assert error(warm_start=False) > 1.02 * best
+
+
+def test_sending_an_update_again_changes_nothing():
+    model = create("powersgd", 1, 900, rank=2)
+    update = model.exchange(gradients_of("normal", 1, 900, 0)).update
+    again = create("powersgd", 1, 900, rank=2).exchange(update[np.newaxis])
+    np.testing.assert_allclose(again.update, update, atol=1e-5)
+
+
+def test_a_gradient_of_zero_does_not_end_the_power_iteration():
+    model, gradients = create("powersgd", 3, 400), gradients_of("normal", 3, 400, 0)
+    for _ in range(2):
+        assert not model.exchange(np.zeros_like(gradients)).update.any()
+    assert np.linalg.norm(model.exchange(gradients).update) > 0.1
+
+
+def test_overflow_of_a_factor_is_refused():
+    # Ten workers whose entries add up to less than the largest number, but whose rows do not.
+    gradients = np.full((10, 10_000), 2e37, dtype=np.float32)
+    model = create("powersgd", 10, 10_000, rank=1)
+    with pytest.raises(ValueError, match="overflows float32"):
+        model.exchange(gradients)
+    assert model.iteration == 0
+    model.exchange(gradients * np.float32(1e-3))
+
+
+def test_what_a_worker_keeps_is_its_own_part_or_the_update_as_in_the_released_code():
+    gradients = gradients_of("normal", 4, 900, 2)
+    model = create("powersgd", 4, 900, compat="released")
+    update = model.exchange(gradients).update
+    np.testing.assert_array_equal(model.residual, gradients - update)
+    paper = create("powersgd", 4, 900)
+    exchange = paper.exchange(gradients)
+    # An orthogonal projection: what is sent and what is kept add up like the legs of a right-angled triangle.
+    np.testing.assert_allclose(
+        exchange.sent + np.square(paper.residual, dtype=np.float64).sum(1),
+        np.square(gradients, dtype=np.float64).sum(1), rtol=1e-5,
+    )  # fmt: skip
+
+
+@given(st.integers(1, 6), st.integers(1, 30), st.integers(0, 99))
+def test_gram_schmidt(r, a, seed):
+    rng = np.random.default_rng(seed)
+    columns = rng.standard_normal((r, a)) * 10.0 ** rng.integers(-30, 30, (r, 1))
+    columns[rng.random(r) < 0.2] = 0
+    basis = orthonormal(columns)
+    found = basis.any(axis=1)
+    np.testing.assert_allclose(basis @ basis.T, np.diag(found.astype(float)), atol=1e-9)
+    np.testing.assert_allclose((columns @ basis.T) @ basis, columns, atol=1e-5 * np.linalg.norm(columns, axis=1).max())
+
+
+def resnet18_of_cifar():
+    shapes, planes = [(64, 3, 3, 3), (64,), (64,)], 64
+    for width in (64, 128, 256, 512):
+        for block in range(2):
+            shapes += [(width, planes, 3, 3), (width,), (width,), (width, width, 3, 3), (width,), (width,)]
+            if planes != width and block == 0:
+                shapes += [(width, planes, 1, 1), (width,), (width,)]
+            planes = width
+    return [*shapes, (10, 512), (10,)]
+
+
+@pytest.mark.parametrize(("rank", "published"), [(1, 243), (2, 136), (4, 72)])
+def test_bytes_of_resnet18_are_those_of_the_paper(rank, published):
+    # Vogels et al., compression of ResNet-18 on CIFAR-10, biases not compressed.
+    n = 11_173_962
+    model = create("powersgd", 2, n, rank=rank, shapes=resnet18_of_cifar())
+    assert round(n / sum(model.lengths)) == published
+
+
+def test_messages_of_powersgd():
+    shapes = [(20, 5, 3), (7,), (2, 3), (40, 10)]
+    model = create("powersgd", 4, 713, shapes=shapes)
+    exchange = model.exchange(gradients_of("normal", 4, 713, 0))
+    # Factors of (20, 15) and (40, 10), rank 2; of (2, 3) they would be longer than the matrix.
+    assert model.lengths == (2 * (20 + 40), 2 * (15 + 10), 7 + 6)
+    phases = {}
+    for one in exchange.schedule.rounds:
+        phases[one.phase] = phases.get(one.phase, 0) + one.nbytes[0]
+    assert phases == {"P": 4 * 120 * 1.5, "uncompressed": 4 * 13 * 1.5, "Q": 4 * 50 * 1.5}
+    assert list(phases) == ["P", "uncompressed", "Q"]
+    half = create("powersgd", 4, 713, shapes=shapes, value_bytes=2).exchange(gradients_of("normal", 4, 713, 0))
+    assert half.schedule.nbytes == exchange.schedule.nbytes / 2
+    vectors = create("powersgd", 2, 5, shapes=[(5,)]).exchange(gradients_of("normal", 2, 5, 0))
+    assert {one.phase for one in vectors.schedule.rounds} == {"uncompressed"}
+
+
+def test_layers_are_compressed_apart():
+    gradients = gradients_of("normal", 2, 500, 0)
+    together = create("powersgd", 2, 500, layers=(400, 100)).exchange(gradients).update
+    alone = create("powersgd", 2, 400).exchange(np.ascontiguousarray(gradients[:, :400])).update
+    np.testing.assert_array_equal(together[:400], alone)
+
+
+def test_states_that_do_not_fit_are_refused():
+    model = create("powersgd", 2, 400)
+    model.exchange(gradients_of("normal", 2, 400, 0))
+    state = model.save()
+    file = io.BytesIO()
+    np.savez(file, **state)
+    file.seek(0)
+    create("powersgd", 2, 400).restore(np.load(file, allow_pickle=False))
+    for wrong, message in (
+        (state["queries"][:-1], r"queries must be float32 of shape \(40,\), got float32 of shape \(39,\)"),
+        (state["queries"].astype(np.float64), "got float64"),
+        (np.full_like(state["queries"], np.nan), "queries must be finite"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            model.restore({**state, "queries": wrong})
+    np.testing.assert_array_equal(model.save()["queries"], state["queries"])
+
+
+# Closed forms
+
+
+@pytest.mark.parametrize("P", [1, 2, 4, 16])
+def test_closed_forms_are_the_times_of_the_messages(P):
+    alpha, beta, n = 1e-3, 1e-8, 10_000
+    gradients = gradients_of("normal", P, n, 0)
+
+    def seconds(name, **options):
+        return lockstep(create(name, P, n, **options).exchange(gradients).schedule, alpha, beta)
+
+    M = 4 * n
+    assert seconds("fp16") == pytest.approx(costs.fp16(alpha, beta, M, P))
+    assert seconds("qsgd") == pytest.approx(costs.qsgd(alpha, beta, M, P))
+    assert seconds("qsgd", levels=1, bucket=64) == pytest.approx(costs.qsgd(alpha, beta, M, P, levels=1, bucket=64))
+    assert seconds("signsgd") == pytest.approx(costs.signsgd(alpha, beta, M, P))
+    assert seconds("signsgd", scaled=False) == pytest.approx(costs.signsgd(alpha, beta, M, P, scale_bytes=0))
+    assert seconds("signsgd", vote="mean") == pytest.approx(costs.signsgd_allgather(alpha, beta, M, P))
+    assert seconds("powersgd") == pytest.approx(costs.powersgd(alpha, beta, M, P))
+    shapes = [(50, 100), (40, 100), (1000,)]
+    left, right, vectors = create("powersgd", P, n, rank=3, shapes=shapes).lengths
+    expected = costs.powersgd(alpha, beta, M, P, left=left, right=right, vectors=vectors)
+    assert seconds("powersgd", rank=3, shapes=shapes) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_scale_stands_for_a_longer_gradient(name):
+    gradients = gradients_of("normal", 4, 2500, 0)
+    scaled = create(name, 4, 2500, scale=16.0).exchange(gradients)
+    long = create(name, 4, 40_000).exchange(np.tile(gradients, (1, 16)))
+    np.testing.assert_allclose(scaled.schedule.bytes_sent(), long.schedule.bytes_sent(), rtol=1e-9)
+    np.testing.assert_array_equal(scaled.update, create(name, 4, 2500).exchange(gradients).update)

@@ -1,0 +1,901 @@
+"""SparDL: published vectors, an independent round-by-round reference, messages, adaptive h, conservation, refusals."""
+
+import csv
+import io
+import math
+import tracemalloc
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simnet.devices import load_device
+from sparsifier_models.spar_all_gather import Adaptive, adapted, merged, started
+from sparsifier_models.spar_reduce_scatter import Entries, add, spar_reduce_scatter, srs_rounds, srs_route
+from sparsifier_models.spardl import SparDL, SparDLOptions
+
+GOLDEN = Path(__file__).parent / "golden" / "spardl"
+EPS = float(np.finfo(np.float32).eps)
+SRS, SAG, AG = "spar-reduce-scatter", "spar-all-gather", "all-gather"
+
+
+def table(name):
+    with (GOLDEN / name).open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def log2_up(n):
+    return math.ceil(math.log2(n))
+
+
+def divisors(P):
+    return [d for d in range(1, P + 1) if P % d == 0]
+
+
+def bytes_of(schedule, phase):
+    """Bytes that each rank sends in a phase."""
+    sent = np.zeros(schedule.n_ranks)
+    for one in schedule.rounds:
+        if one.phase == phase:
+            np.add.at(sent, one.src, one.nbytes)
+    return sent
+
+
+def rounds_of(schedule):
+    return dict(Counter(one.phase for one in schedule.rounds))
+
+
+def gradients_of(kind, workers, parameters, seed):
+    rng = np.random.default_rng(seed)
+    rows = rng.standard_normal((workers, parameters))
+    match kind:
+        case "heavy":
+            rows = rng.standard_t(2, (workers, parameters))
+        case "sparse":
+            rows *= rng.random((workers, parameters)) < 0.1
+        case "ties":
+            rows = rng.integers(-2, 3, (workers, parameters))
+        case "zero":
+            rows *= 0
+        case "constant":
+            rows[:] = -0.1
+        case "alike":
+            rows[:] = rows[0]
+    return rows.astype(np.float32)
+
+
+@st.composite
+def jobs(draw, longest=300, teams=divisors):
+    """Workers, teams, parameters, density, kind of gradients and seed."""
+    workers = draw(st.integers(1, 17))
+    return (
+        workers,
+        draw(st.sampled_from(teams(workers))),
+        draw(st.one_of(st.integers(1, 30), st.integers(1, longest))),
+        draw(st.one_of(st.sampled_from([1e-9, 0.02, 0.1, 0.5, 1.0]), st.floats(1e-3, 1))),
+        draw(st.sampled_from(["normal", "heavy", "sparse", "ties", "zero", "constant", "alike"])),
+        draw(st.integers(0, 2**32 - 1)),
+    )
+
+
+# The schedule of Spar-Reduce-Scatter
+
+
+@pytest.mark.parametrize("T", range(2, 33))
+def test_distances_and_bags_are_those_of_the_released_code(T):
+    expected = [
+        (int(row["distance_g"]), int(row["blocks_in_sending_bag_m"]))
+        for row in table("spardl_srs_schedule.csv")
+        if int(row["P_or_T"]) == T
+    ]
+    assert expected
+    assert srs_rounds(T) == expected
+
+
+@pytest.mark.parametrize("T", range(1, 65))
+def test_every_block_reaches_its_owner_with_each_contribution_exactly_once(T):
+    # held[w][b]: whose contributions to block b worker w has, and how often.
+    held = [[Counter([w]) for _ in range(T)] for w in range(T)]
+    routes = {b: [] for b in range(T)}
+    for g, m in srs_rounds(T):
+        mail = []
+        for w in range(T):
+            sent = {(w + g + x) % T for x in range(m)}
+            received = {(w + x) % T for x in range(m)}
+            assert not sent & received
+            for b in sent:
+                mail.append(((w + g) % T, b, held[w][b]))
+                routes[b].append((w, (w + g) % T))
+                held[w][b] = None
+        for w, b, contributions in mail:
+            held[w][b] = held[w][b] + contributions
+    assert len(srs_rounds(T)) == (log2_up(T) if T > 1 else 0)
+    assert sum(m for _, m in srs_rounds(T)) == T - 1
+    for w in range(T):
+        assert held[w][w] == Counter(range(T))
+        assert [b for b in range(T) if held[w][b] is not None] == [w]
+        assert sorted(routes[w]) == sorted(srs_route(T, w))
+
+
+# The worked example: 6 workers, 12 entries
+
+
+def tiny():
+    columns = [[float(row[f"input_w{w}"]) for row in table("spardl_golden_tiny_p6.csv")] for w in range(6)]
+    return np.array(columns, dtype=np.float32)
+
+
+def test_all_messages_of_the_worked_example():
+    gradients, found = tiny(), set()
+    rounds = {g: i for i, (g, _) in enumerate(srs_rounds(6))}
+
+    def line(*numbers):
+        return tuple(f"{number:.2f}" for number in numbers)
+
+    for b in range(6):
+        rows = gradients[:, 2 * b : 2 * b + 2]
+        reduced = spar_reduce_scatter(rows, b, 1, 1)
+        for src, dst in [*srs_route(6, b), (b, None)]:
+            held = rows[src].copy()
+            for message in reduced.received[src]:
+                add(held, message)
+            (index,), (value,) = reduced.sent[src]
+            if dst is None:
+                found.add(("own cut", "", "", src, b, *line(*held, value), 2 * b + index))
+            else:
+                g = (dst - src) % 6
+                found.add(("SRS", rounds[g], (b - dst) % 6, src, b, *line(*held, value), 2 * b + index))
+    expected = set()
+    for row in table("spardl_golden_tiny_p6_messages.csv"):
+        numbers = line(*(float(row[name]) for name in ("held_0", "held_1", "sent_value")))
+        number, substep = (int(row[name]) if row[name] else "" for name in ("round", "substep"))
+        src, block, index = (int(row[name]) for name in ("src", "block", "sent_index_global"))
+        expected.add((row["phase"], number, substep, src, block, *numbers, index))
+    assert len(expected) == 36
+    assert found == expected
+
+
+def test_result_and_residuals_of_the_worked_example():
+    golden = np.load(GOLDEN / "spardl_golden_tiny_p6.npz")
+    model = SparDL(6, 12, 0.5)
+    exchange = model.exchange(tiny())
+    assert exchange.update.tobytes() == golden["result"][0, 0].tobytes()
+    np.testing.assert_array_equal(model.residual, golden["residual"][0].reshape(6, 12))
+    np.testing.assert_array_equal(exchange.stats["h"], golden["h"][0])
+    # Worker 3 dropped 0.32 at 8, which was selected; it sent 1.45 at 9, which was not, and has it back.
+    assert model.residual[3, 8] == pytest.approx(0.32)
+    assert model.residual[3, 9] == np.float32(1.45)
+    assert np.flatnonzero(exchange.update).tolist() == [0, 2, 5, 6, 8, 11]
+    assert exchange.selected.tolist() == [1] * 6
+
+
+# Golden runs of the released code
+
+
+RUNS = {row["run"]: row for row in table("MANIFEST.csv")}
+SMALL = ["p6_n600_d1", "p6_n600_d2", "p8_n1003_d1", "r_p4_d1"]
+LARGE = sorted(set(RUNS) - set(SMALL))
+
+
+def replay(run, folder):
+    """The exchanges of a golden run, each compared bit for bit."""
+    row, golden = RUNS[run], np.load(folder / f"{run}.npz")
+    P, d, n = int(row["P"]), int(row["d"]), int(row["n"])
+    model = SparDL(P, n, float(row["density"]), teams=d, compat="released")
+    counts, exchanges = [], []
+    for t, gradients in enumerate(np.load(folder / f"{run}.in.npy")):
+        exchange = model.exchange(gradients)
+        np.testing.assert_array_equal(exchange.update.view(np.uint32), golden["result"][t, 0, :n].view(np.uint32))
+        np.testing.assert_array_equal(model.residual, golden["residual"][t].reshape(P, -1)[:, :n])
+        np.testing.assert_array_equal(exchange.stats["h"], golden["h"][t])
+        counts.append(np.count_nonzero(exchange.update))
+        assert exchange.union == counts[-1]
+        exchanges.append(exchange)
+    assert " ".join(map(str, counts)) == row["nnz_result_per_iter"]
+    assert model.k == (P // d) * int(row["k_block"])
+    return exchanges
+
+
+def check_bytes(run, exchanges):
+    rows = [row for row in table("spardl_reference_bytes.csv") if row["run"] == run]
+    assert len(rows) == len(exchanges)
+    for row, exchange in zip(rows, exchanges, strict=True):
+        compare_bytes(row, exchange.schedule)
+
+
+def compare_bytes(row, schedule):
+    for phase, name in ((SRS, "SRS"), (SAG, "SAG"), (AG, "AG")):
+        sent = bytes_of(schedule, phase)
+        assert sent.sum() == int(row[f"{name}_payload_bytes_all_ranks"])
+        assert sent.max() == int(row[f"{name}_payload_bytes_max_rank"])
+
+
+@pytest.mark.parametrize("run", SMALL)
+def test_small_golden_runs_and_their_bytes(run):
+    check_bytes(run, replay(run, GOLDEN))
+
+
+@pytest.mark.parametrize("run", LARGE)
+def test_large_golden_runs_and_their_bytes(run, shared):
+    check_bytes(run, replay(run, shared / "papers" / "data" / "spardl_golden"))
+
+
+def reference_rows():
+    """Rows of the reference with the entries of the final all-gather, by block, where they are known."""
+    trace = {
+        (row["run"], row["iter"], row["rank"]): int(row["nnz_after_cut"]) for row in table("spardl_bsag_h_trace.csv")
+    }
+    for row in table("spardl_reference_bytes.csv"):
+        T = int(row["P"]) // int(row["d_teams"])
+        gathered = [trace.get((row["run"], row["iter"], str(w))) for w in range(T)]
+        if row["d_teams"] == "1":
+            gathered = [int(row["k_block"])] * T
+        yield row, None if None in gathered else np.array(gathered)
+
+
+def test_bytes_of_every_reference_row_follow_from_k_h_and_what_is_left_after_the_cut():
+    complete = 0
+    for row, gathered in reference_rows():
+        P, d, n = int(row["P"]), int(row["d_teams"]), int(row["n"])
+        model = SparDL(P, n, float(row["density"]), teams=d, compat="released")
+        k_b, T = int(row["k_block"]), P // d
+        assert model.k == T * k_b
+        assert -(-n // T) == int(row["block_len_c"])
+        h = np.array([int(one) for one in row["h_per_rank"].split()])
+        assert (h == np.tile(h[:T], d)).all()
+        if d == 1:
+            assert (h == k_b).all()
+        schedule = model._schedule(k_b, h[:T], np.zeros(T, np.int64) if gathered is None else gathered)
+        if gathered is not None:
+            complete += 1
+            compare_bytes(row, schedule)
+            continue
+        # Without its gradients only the last phase of such a run is not known.
+        assert bytes_of(schedule, SRS).sum() == int(row["SRS_payload_bytes_all_ranks"])
+        assert bytes_of(schedule, SAG).sum() == int(row["SAG_payload_bytes_all_ranks"])
+        assert bytes_of(schedule, SAG).max() == int(row["SAG_payload_bytes_max_rank"])
+        assert int(row["AG_payload_bytes_max_rank"]) <= 8 * (T - 1) * k_b
+    assert complete > 130
+
+
+def test_vgg16_at_6_and_14_workers():
+    for P, nbytes in ((6, 981_880), (14, 1_094_080)):
+        model = SparDL(P, 14_728_266, 0.01)
+        k_b = model.k // P
+        schedule = model._schedule(k_b, np.full(P, k_b), np.full(P, k_b))
+        assert bytes_of(schedule, SRS).tolist() == bytes_of(schedule, AG).tolist() == [nbytes] * P
+    assert model.k == 147_280
+
+
+# An independent model, round by round over all blocks, with real padding
+
+
+class Reference:
+    """All workers' blocks dense, all messages of a round at once, as the paper describes it."""
+
+    def __init__(self, P, d, n, rho, *, recursive, adapt="released"):
+        self.P, self.d, self.n, self.T = P, d, n, P // d
+        self.c = -(-n // self.T)
+        self.k_b = max(1, int(self.c * rho))
+        self.recursive = recursive
+        self.bruck = d > 1 and not recursive
+        self.residual = np.zeros((P, self.T, self.c), dtype=np.float32)
+        h = max(1, int(self.c * rho / d)) if self.bruck else self.k_b
+        step = int((self.c * rho - h) / 100)
+        if adapt == "fixed":
+            step = max(1, step)
+        self.state = [[h, step, False] for _ in range(self.T)]
+
+    def top(self, block, k):
+        return np.sort(np.argsort(-np.abs(block), kind="stable")[:k])
+
+    def exchange(self, gradients):
+        P, T, c, k_b = self.P, self.T, self.c, self.k_b
+        a = np.zeros((P, T * c), dtype=np.float32)
+        a[:, : self.n] = gradients
+        a = a.reshape(P, T, c) + self.residual
+        dense, left = a.copy(), a.copy()
+        L = log2_up(T) if T > 1 else 0
+        for i in range(L):
+            g = 2 ** (L - 1 - i)
+            m = T - 2 ** (L - 1) if i == 0 else g
+            mail = []
+            for p in range(P):
+                t, w = divmod(p, T)
+                for b in ((w + g + x) % T for x in range(m)):
+                    j = self.top(dense[p, b], k_b)
+                    mail.append((t * T + (w + g) % T, b, j, dense[p, b, j]))
+                    left[p, b] = dense[p, b]
+                    left[p, b, j] = 0
+            for p, b, j, values in mail:
+                dense[p, b, j] += values
+        self.h = np.array([self.state[p % T][0] for p in range(P)])
+        own = []
+        for p in range(P):
+            w = p % T
+            j = self.top(dense[p, w], int(self.h[p]))
+            own.append(dict(zip(j.tolist(), dense[p, w, j], strict=True)))
+            left[p, w] = dense[p, w]
+            left[p, w, j] = 0
+        self.u = np.zeros(P, dtype=np.int64)
+        result = np.zeros((T, c), dtype=np.float32)
+        residual = a.copy()
+        for w in range(T):
+            holders = range(w, P, T)
+            final = self.recurse(own, w, left) if self.recursive else self.gather([own[p] for p in holders], w)
+            for j, value in final.items():
+                result[w, j] = value / np.float32(P)
+                residual[:, w, j] = left[:, w, j]
+            if self.bruck:
+                self.move(w)
+        self.residual = residual
+        return result.reshape(-1)[: self.n]
+
+    def cut(self, entries):
+        kept = sorted(entries, key=lambda j: (-abs(entries[j]), j))[: self.k_b]
+        return {j: entries[j] for j in kept}
+
+    def sum(self, *blocks):
+        total = {}
+        for block in blocks:
+            for j, value in block.items():
+                total[j] = np.float32(total.get(j, np.float32(0)) + value)
+        return total
+
+    def gather(self, blocks, w):
+        total = self.sum(*blocks)
+        self.u[w :: self.T] = len(total)
+        return self.cut(total)
+
+    def recurse(self, own, w, left):
+        held = {t: own[t * self.T + w] for t in range(self.d)}
+        origins = {t: {t} for t in held}
+        distance = self.d // 2
+        self.u[w :: self.T] = self.k_b
+        while distance:
+            sums = {t: self.sum(held[t], held[t ^ distance]) for t in held}
+            held = {t: self.cut(sums[t]) for t in held}
+            origins = {t: origins[t] | origins[t ^ distance] for t in held}
+            for t in held:
+                # All that summed up the same teams have dropped the same.
+                sharing = sum(origins[other] == origins[t] for other in held)
+                for j in sums[t].keys() - held[t].keys():
+                    left[t * self.T + w, w, j] += sums[t][j] / np.float32(sharing)
+                self.u[t * self.T + w] = len(sums[t])
+            distance //= 2
+        for t in held:
+            assert held[t] == held[0]
+        return held[0]
+
+    def move(self, w):
+        h, step, flag = self.state[w]
+        u = int(self.u[w])
+        if (u > self.k_b) != (step > 0):
+            lowest = h == 1 and step < 0
+            step, flag = (step if lowest else 2 * step, False) if flag else (step, True)
+        else:
+            step, flag = math.trunc(-step / 2) if abs(step) > 1 else -step, False
+        self.state[w] = [max(h + step, self.k_b // self.d, 1), step, flag]
+
+
+def compare_with_reference(job, sag):
+    workers, teams, parameters, density, kind, seed = job
+    adapt = ("released", "fixed")[seed % 2]
+    model = SparDL(workers, parameters, density, teams=teams, sag=sag, adapt=adapt)
+    reference = Reference(workers, teams, parameters, density, recursive=sag == "recursive", adapt=adapt)
+    for step in range(4):
+        gradients = gradients_of(kind, workers, parameters, seed + step)
+        exchange = model.exchange(gradients)
+        np.testing.assert_array_equal(exchange.update, reference.exchange(gradients))
+        np.testing.assert_array_equal(model.residual, reference.residual.reshape(workers, -1)[:, :parameters])
+        np.testing.assert_array_equal(exchange.stats["h"], np.minimum(reference.h, reference.c))
+        np.testing.assert_array_equal(exchange.stats["block_union"], reference.u)
+
+
+@settings(max_examples=80)
+@given(jobs(longest=200))
+def test_one_team_or_several_with_bsag_do_what_the_reference_does(job):
+    compare_with_reference(job, "bruck")
+
+
+@settings(max_examples=60)
+@given(jobs(longest=200, teams=lambda P: [d for d in divisors(P) if d & (d - 1) == 0]))
+def test_teams_with_rsag_do_what_the_reference_does(job):
+    compare_with_reference(job, "recursive")
+
+
+# Conservation, and what else holds for every P and d
+
+
+@settings(max_examples=100)
+@given(jobs(longest=2000), st.sampled_from(["bruck", "auto"]))
+def test_what_goes_in_comes_out_or_stays_at_every_index(job, sag):
+    workers, teams, parameters, density, kind, seed = job
+    model = SparDL(workers, parameters, density, teams=teams, sag=sag)
+    assert model.conserves
+    for step in range(3):
+        gradients = gradients_of(kind, workers, parameters, seed + step)
+        corrected = gradients.astype(np.float64) + model.residual
+        exchange = model.exchange(gradients)
+        after = model.residual.astype(np.float64)
+        out = workers * exchange.update.astype(np.float64) + after.sum(0)
+        allowed = (workers + 4) * EPS * (np.abs(corrected).sum(0) + np.abs(after).sum(0))
+        assert (np.abs(corrected.sum(0) - out) <= allowed).all()
+        # What is not selected stays where it was.
+        off = exchange.update == 0
+        if kind in ("normal", "heavy"):
+            np.testing.assert_array_equal(
+                after[:, off], (gradients + (corrected - gradients).astype(np.float32))[:, off]
+            )
+
+        T = workers // teams
+        k_b = int(exchange.stats["k_block"])
+        assert model.k == min(parameters, T * k_b)
+        assert np.count_nonzero(exchange.update) <= exchange.union <= model.k
+        assert exchange.selected.sum() >= exchange.union
+        assert exchange.selected.dtype == np.int64
+        if teams == 1:
+            assert exchange.selected.sum() == exchange.union
+            if parameters % T == 0:
+                assert exchange.union == T * k_b
+        assert 0 <= exchange.stats["gain"] <= 1 + 1e-12
+        assert all(np.isfinite(one).all() for one in exchange.stats.values())
+        assert load_device("cpu").seconds(exchange.kernels, workers).shape == (workers,)
+
+
+def test_the_conservation_error_is_that_of_the_released_code():
+    rng = np.random.default_rng(7)
+    for draw, bound in ((rng.standard_normal, 2e-6), (lambda shape: rng.standard_t(3, shape), 1e-4)):
+        model = SparDL(12, 6000, 0.05, teams=3)
+        for _ in range(4):
+            gradients = draw((12, 6000)).astype(np.float32)
+            total = (gradients.astype(np.float64) + model.residual).sum(0)
+            exchange = model.exchange(gradients)
+            missing = total - 12 * exchange.update.astype(np.float64) - model.residual.sum(0, dtype=np.float64)
+            assert np.abs(missing).max() <= bound
+
+
+@settings(max_examples=30)
+@given(jobs(), st.sampled_from(["bruck", "auto"]))
+def test_at_density_one_a_single_team_and_rsag_apply_the_mean(job, sag):
+    workers, teams, parameters, _, kind, seed = job
+    if sag == "bruck" or teams & (teams - 1):
+        teams = 1
+    gradients = gradients_of(kind, workers, parameters, seed)
+    model = SparDL(workers, parameters, 1.0, teams=teams, sag=sag)
+    update = model.exchange(gradients).update
+    spread = np.abs(gradients.astype(np.float64)).mean(0)
+    assert (np.abs(update - gradients.mean(0, dtype=np.float64)) <= (workers + 2) * EPS * spread).all()
+    assert not model.residual.any()
+
+
+def test_one_worker_keeps_its_top_k_and_sends_nothing():
+    model = SparDL(1, 10, 0.2)
+    exchange = model.exchange(np.array([[0, 5, 1, -9, 2, 0, 0, 4, 0, 0]], dtype=np.float32))
+    assert np.flatnonzero(exchange.update).tolist() == [1, 3]
+    assert model.residual.tolist() == [[0, 0, 1, 0, 2, 0, 0, 4, 0, 0]]
+    assert exchange.schedule.rounds == ()
+
+
+@pytest.mark.parametrize(("teams", "sag"), [(1, "bruck"), (2, "bruck"), (8, "bruck"), (8, "auto")])
+def test_memory_beside_the_residual_is_a_few_vectors(teams, sag):
+    gradients = gradients_of("normal", 8, 200_000, 0)
+    model = SparDL(8, 200_000, 0.05, teams=teams, sag=sag)
+    model.exchange(gradients)
+    tracemalloc.start()
+    model.exchange(gradients)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 2 * gradients.nbytes
+
+
+def test_what_is_sent_is_what_a_worker_gave_away_of_its_own():
+    gradients = gradients_of("normal", 6, 300, 1)
+    model = SparDL(6, 300, 0.1)
+    exchange = model.exchange(gradients)
+    final = np.flatnonzero(exchange.update)
+    # A worker that sent an entry finally selected has nothing left of it.
+    gave = [squares(row[final][kept[final] == 0]) for row, kept in zip(gradients, model.residual, strict=True)]
+    np.testing.assert_allclose(exchange.sent, gave)
+    keeps = [squares(row[final]) for row in model.residual]
+    np.testing.assert_allclose(exchange.stats["in_procedure"], np.sqrt(keeps))
+    assert min(keeps) > 0
+
+
+def squares(values):
+    return float((values.astype(np.float64) ** 2).sum())
+
+
+def test_local_residuals_lose_what_global_collection_finds_again():
+    lost = {}
+    for residual in ("global", "local"):
+        model = SparDL(8, 4000, 0.05, residual=residual)
+        update = np.zeros(4000)
+        for step in range(5):
+            gradients = gradients_of("heavy", 8, 4000, step)
+            before = (gradients + model.residual).sum(0, dtype=np.float64)
+            exchange = model.exchange(gradients)
+            missing = before - 8 * exchange.update.astype(np.float64) - model.residual.sum(0, dtype=np.float64)
+            update += 8 * exchange.update.astype(np.float64)
+            if residual == "local":
+                assert exchange.stats["lost"] == pytest.approx(np.sqrt((missing**2).sum()), rel=1e-9)
+        assert model.conserves == (residual == "global")
+        given_in_all = sum(gradients_of("heavy", 8, 4000, step).astype(np.float64) for step in range(5)).sum(0)
+        gone = given_in_all - update - model.residual.sum(0, dtype=np.float64)
+        lost[residual] = np.sqrt((gone**2).sum() / (given_in_all**2).sum())
+    assert lost["global"] < 1e-6
+    assert lost["local"] > 0.1
+
+
+def test_local_residuals_are_the_own_values_that_were_not_passed_on():
+    # Worker 1 passes 5 of block 0 on, where 9 is selected instead: with local residuals 5 is lost.
+    gradients = np.array([[1, 9, 2, 0], [5, 1, 1, -8]], dtype=np.float32)
+    local, collected = SparDL(2, 4, 0.5, residual="local"), SparDL(2, 4, 0.5)
+    exchange = local.exchange(gradients)
+    np.testing.assert_array_equal(exchange.update, collected.exchange(gradients).update)
+    np.testing.assert_array_equal(exchange.update, np.array([0, 4.5, 0, -4], dtype=np.float32))
+    np.testing.assert_array_equal(local.residual, [[1, 0, 0, 0], [0, 1, 1, 0]])
+    np.testing.assert_array_equal(collected.residual, [[1, 0, 2, 0], [5, 1, 1, 0]])
+    assert exchange.stats["lost"] == pytest.approx(np.sqrt(5**2 + 2**2))
+
+
+def test_rsag_halves_what_it_drops_between_two_teams_and_quarters_it_between_four():
+    # Eight teams of one worker, one entry each: in the first step 0 and 4 drop 1 at index 0, which is selected in the
+    # end because 1 and 5 kept theirs; in the second {0, 2, 4, 6} drop their sum.
+    for strongest, holders, share in ((1, (0, 4), 0.5), (1, (0, 2, 4, 6), 0.25)):
+        gradients = np.zeros((8, 3), dtype=np.float32)
+        gradients[0, 0] = 1
+        gradients[holders[1], 1] = 2
+        gradients[strongest, 0] = 20
+        model = SparDL(8, 3, 0.34, teams=8, sag="recursive")
+        exchange = model.exchange(gradients)
+        np.testing.assert_array_equal(exchange.update, np.array([20 / 8, 0, 0], dtype=np.float32))
+        expected = np.zeros((8, 3), dtype=np.float32)
+        expected[list(holders), 0] = share
+        expected[holders[1], 1] = 2
+        np.testing.assert_array_equal(model.residual, expected)
+
+
+# The adaptive h of B-SAG
+
+
+def test_h_follows_from_u_as_in_the_released_code():
+    rows = table("spardl_bsag_h_trace.csv")
+    runs = {(row["run"], row["rank"]): [] for row in rows}
+    for row in rows:
+        runs[row["run"], row["rank"]].append(
+            {name: int(value) for name, value in row.items() if name not in ("run", "density")}
+        )
+    assert len({run for run, _ in runs}) == 4
+    reversals = 0
+    for (run, _), trace in runs.items():
+        density = next(float(row["density"]) for row in rows if row["run"] == run)
+        d, k_b = trace[0]["d"], trace[0]["k_block"]
+        state = started(1, trace[0]["block_len_c"] * density, d, least_step=0)
+        for row in trace:
+            assert state.h.tolist() == [row["h_used"]]
+            assert state.step.tolist() == [row["step_before"]]
+            assert state.flag.tolist() == [bool(row["inertia_before"])]
+            assert row["nnz_after_cut"] == min(row["union_size_u"], k_b)
+            state = adapted(state, np.array([row["union_size_u"]]), k_b, d)
+            assert state.h.tolist() == [row["h_next"]]
+            reversals += int(state.step[0]) * row["step_before"] < 0
+    assert reversals > 50
+
+
+def test_the_released_h_is_frozen_for_small_blocks_and_the_fixed_one_fills_them():
+    # 2 teams of 4: c = 500, k_b = 50, h = 25 at the start, and (50 - 25) / 100 is 0.
+    # The workers have much in common, so that the union of 2 h entries stays far below 50.
+    models = [SparDL(8, 2000, 0.1, teams=2, **one) for one in ({}, {"compat": "released"}, {"adapt": "fixed"})]
+    unions = []
+    for step in range(25):
+        rng = np.random.default_rng(step)
+        rows = rng.standard_t(3, 2000) + 0.5 * rng.standard_normal((8, 2000))
+        frozen, released, fixed = (model.exchange(rows.astype(np.float32)) for model in models)
+        assert frozen.stats["h"].tolist() == released.stats["h"].tolist() == [25] * 8
+        np.testing.assert_array_equal(frozen.update, released.update)
+        unions.append((frozen.union, fixed.union))
+    assert unions[0] == (110, 110)
+    last = np.array(unions[-10:])
+    assert last[:, 0].max() < 0.85 * 200
+    assert last[:, 1].mean() > 0.95 * 200
+    assert max(union for _, union in unions) == models[2].k == 200
+    assert ((fixed.stats["h"] > 25) & (fixed.stats["h"] < 50)).all()
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 99), st.sampled_from([(4, 2, 20_000), (6, 3, 30_000)]))
+def test_the_fixed_h_is_the_released_one_where_that_moves(seed, job):
+    P, d, n = job
+    one, other = SparDL(P, n, 0.05, teams=d, adapt="fixed"), SparDL(P, n, 0.05, teams=d)
+    for step in range(3):
+        gradients = gradients_of("normal", P, n, seed + step)
+        ours, theirs = one.exchange(gradients), other.exchange(gradients)
+        assert ours.stats["h"].tolist() == theirs.stats["h"].tolist()
+        np.testing.assert_array_equal(ours.update, theirs.update)
+    assert ours.stats["h"][0] > int(n * d / P * 0.05 / d)
+
+
+@settings(max_examples=100)
+@given(st.integers(1, 300), st.integers(2, 17), st.floats(0, 1), st.integers(60, 200))
+def test_h_settles_where_the_union_is_about_k_b(k_b, d, overlap, iterations):
+    # A union of d h entries less what coincides; it grows with h.
+    state = started(1, float(k_b), d, least_step=1)
+    for _ in range(iterations):
+        u = np.maximum(state.h, (state.h * (1 + (d - 1) * (1 - overlap))).astype(np.int64))
+        state = adapted(state, u, k_b, d)
+        assert state.h.min() >= max(1, k_b // d)
+        assert abs(int(state.step[0])) <= 2 * k_b + 2
+    target = max(1, k_b // d, k_b / (1 + (d - 1) * (1 - overlap)))
+    assert state.h[0] <= 2 * target + 8
+
+
+def test_at_its_least_h_stays_and_its_step_does_not_run_away():
+    # 8 teams, one entry per block: even h = 1 is too much if all entries differ.
+    state = started(1, 1.0, 8, least_step=1)
+    for _ in range(300):
+        state = adapted(state, np.array([8]), 1, 8)
+    assert state == Adaptive(np.array([1]), np.array([-1]), state.flag)
+    assert adapted(state, np.array([1]), 1, 8).h.tolist() == [2]
+
+
+def test_h_does_not_fall_below_its_share_of_k_b():
+    state = Adaptive(np.array([12]), np.array([-8]), np.array([False]))
+    assert adapted(state, np.array([21]), 20, 2) == Adaptive(np.array([10]), np.array([-8]), np.array([True]))
+
+
+def test_a_new_density_starts_h_anew():
+    model, fresh = (SparDL(4, 4000, density, teams=2, adapt="fixed") for density in (0.1, 0.02))
+    for step in range(6):
+        model.exchange(gradients_of("normal", 4, 4000, step))
+    model.density = 0.02
+    for step in range(6):
+        gradients = gradients_of("normal", 4, 4000, step)
+        model.residual = fresh.residual
+        ours, theirs = model.exchange(gradients), fresh.exchange(gradients)
+        assert ours.stats["h"].tolist() == theirs.stats["h"].tolist()
+        np.testing.assert_array_equal(ours.update, theirs.update)
+    # Without the restart h would have come from 100 on.
+    assert ours.stats["h"].max() < 40
+
+
+# Messages
+
+
+@pytest.mark.parametrize("P", range(1, 33))
+def test_rounds_and_elements_are_those_of_the_cost_formulas(P):
+    n, rho = 96 * P, 0.25
+    k = 24 * P
+    for d in divisors(P):
+        T = P // d
+        logs = 2 * (log2_up(T) if T > 1 else 0)
+        k_b = k // T
+        h = np.full(T, k // P)
+        for sag in ("bruck", "recursive"):
+            if sag == "recursive" and d & (d - 1):
+                continue
+            model = SparDL(P, n, rho, teams=d, sag=sag)
+            assert model.k == k
+            schedule = model._schedule(k_b, h, np.full(T, k_b))
+            between = log2_up(d) if d > 1 else 0
+            assert len(schedule.rounds) == logs + between
+            assert {len(one) for one in schedule.rounds} <= {P}
+            elements = schedule.bytes_sent() / 4
+            if d == 1:
+                assert elements.tolist() == [4 * k * (P - 1) / P] * P
+            elif sag == "bruck":
+                assert elements.tolist() == [2 * k * (2 * P - d - 1) / P] * P
+                full = model._schedule(k_b, np.full(T, k_b), np.full(T, k_b)).bytes_sent() / 4
+                assert full.tolist() == [2 * k * (2 * P + d * d - 3 * d) / P] * P
+            else:
+                assert elements.tolist() == [2 * k * (2 * P - 2 * d + d * between) / P] * P
+            np.testing.assert_array_equal(schedule.bytes_received(), schedule.bytes_sent())
+
+            released = SparDL(P, n, rho, teams=d, sag=sag, exchanges="sequential", wire="released")
+            schedule = released._schedule(k_b, h, np.full(T, k_b))
+            assert len(schedule.rounds) == T - 1 + between + logs // 2
+            # Sizes of 4 bytes with every block inside a team, on the way to its owner and back.
+            np.testing.assert_array_equal(schedule.bytes_sent(), 4 * elements + 2 * 4 * (T - 1))
+
+
+def test_the_volume_of_one_team_does_not_grow_with_the_workers():
+    volumes = []
+    for P in (2, 4, 8, 16, 64, 256):
+        schedule = SparDL(P, 256_000, 0.1).exchange(gradients_of("normal", P, 256_000, 0)).schedule if P <= 8 else None
+        schedule = schedule or SparDL(P, 256_000, 0.1)._schedule(25_600 // P, *[np.full(P, 25_600 // P)] * 2)
+        volumes.append(schedule.bytes_sent().max())
+    assert volumes == [4 * 4 * 25_600 * (P - 1) / P for P in (2, 4, 8, 16, 64, 256)]
+    assert volumes[-1] < 2 * volumes[0]
+
+
+def test_two_teams_with_rsag_move_as_much_as_one_in_a_round_less():
+    gradients = gradients_of("normal", 16, 1600, 0)
+    one = SparDL(16, 1600, 0.1).exchange(gradients)
+    two = SparDL(16, 1600, 0.1, teams=2, sag="auto").exchange(gradients)
+    np.testing.assert_array_equal(one.schedule.bytes_sent(), two.schedule.bytes_sent())
+    assert (one.stats["rounds"], two.stats["rounds"]) == (8, 7)
+
+
+def test_bags_travel_to_growing_neighbourhoods():
+    # 6 workers, k_b = 10: bags of 2, 2, 1 blocks to w + 4, w + 2, w + 1; then 1, 2, 2 blocks to w - 1, w - 2, w - 4.
+    schedule = SparDL(6, 600, 0.1).exchange(gradients_of("normal", 6, 600, 0)).schedule
+    rank = np.arange(6)
+    for one, distance, blocks in zip(schedule.rounds, (4, 2, 1, -1, -2, -4), (2, 2, 1, 1, 2, 2), strict=True):
+        np.testing.assert_array_equal(one.dst[np.argsort(one.src)], (rank + distance) % 6)
+        assert set(one.nbytes) == {8 * 10 * blocks}
+    assert rounds_of(schedule) == {SRS: 3, AG: 3}
+
+
+def test_teams_are_consecutive_ranks_and_meet_by_position():
+    schedule = SparDL(6, 600, 0.1, teams=3).exchange(gradients_of("normal", 6, 600, 0)).schedule
+    for one in schedule.rounds:
+        inside = one.src // 2 == one.dst // 2
+        assert inside.all() if one.phase != SAG else ((one.src - one.dst) % 2 == 0).all() and not inside.any()
+    first = next(one for one in schedule.rounds if one.phase == SAG)
+    # Bruck sends to the team before.
+    np.testing.assert_array_equal(one.dst[np.argsort(one.src)] % 2, [1, 0] * 3)
+    np.testing.assert_array_equal(first.dst[np.argsort(first.src)], (np.arange(6) - 2) % 6)
+
+
+def test_rsag_partners_are_half_the_teams_apart_then_a_quarter_and_so_on():
+    schedule = SparDL(16, 1600, 0.1, teams=8, sag="recursive").exchange(gradients_of("normal", 16, 1600, 0)).schedule
+    between = [one for one in schedule.rounds if one.phase == SAG]
+    for one, distance in zip(between, (4, 2, 1), strict=True):
+        np.testing.assert_array_equal(one.dst // 2, one.src // 2 ^ distance)
+        np.testing.assert_array_equal(one.dst % 2, one.src % 2)
+        assert set(one.nbytes) == {8 * 80}
+
+
+def test_messages_of_the_released_code():
+    gradients = gradients_of("normal", 8, 800, 0)
+    exchange = SparDL(8, 800, 0.1, teams=2, wire="released", exchanges="sequential", compat="released").exchange(
+        gradients
+    )
+    first, *_ = exchange.schedule.rounds
+    # c = 200, k_b = 20, h = 10: indices, values and size of one block; two messages between teams; k_b at most at last.
+    assert [len(one) for one in exchange.schedule.rounds] == [24, 24, 24, 16, 24, 48]
+    assert first.nbytes.reshape(8, 3).tolist() == [[80, 80, 4]] * 8
+    assert exchange.schedule.rounds[3].nbytes.tolist() == [40] * 16
+    counts = exchange.stats["block_union"][:4].clip(max=20)
+    own = exchange.schedule.rounds[4]
+    for src, nbytes in zip(own.src[::3], own.nbytes.reshape(8, 3).tolist(), strict=True):
+        assert nbytes == [4 * counts[src % 4], 4 * counts[src % 4], 4]
+    paper = SparDL(8, 800, 0.1, teams=2, compat="released").exchange(gradients)
+    np.testing.assert_array_equal(exchange.update, paper.update)
+    np.testing.assert_array_equal(exchange.schedule.bytes_sent(), paper.schedule.bytes_sent() + 2 * 4 * 3)
+
+
+def test_a_sample_sends_the_bytes_of_the_whole_model():
+    whole = SparDL(6, 60_000, 0.013)
+    sample = SparDL(6, 600, 0.013, scale=100.0, wire="released")
+    k_b = int(10_000 * 0.013)
+    exchange = sample.exchange(gradients_of("normal", 6, 600, 0))
+    expected = whole._schedule(k_b, *[np.full(6, k_b)] * 2).bytes_sent() + 2 * 4 * 5
+    np.testing.assert_allclose(exchange.schedule.bytes_sent(), expected, rtol=1e-12)
+
+
+def test_kernels_cut_every_block_once():
+    exchange = SparDL(8, 800, 0.1, teams=2).exchange(gradients_of("normal", 8, 800, 0))
+    first = exchange.kernels[0]
+    assert (first.method, first.entries, first.launches) == ("topk", 200, 4)
+    assert exchange.stats["entries"].min() >= 800
+
+
+# State
+
+
+def stored(state):
+    file = io.BytesIO()
+    np.savez(file, **state)
+    file.seek(0)
+    return np.load(file, allow_pickle=False)
+
+
+@settings(max_examples=50)
+@given(jobs(), st.sampled_from(["bruck", "auto"]), st.integers(0, 6))
+def test_a_saved_state_continues_identically(job, sag, steps):
+    workers, teams, parameters, density, kind, seed = job
+    model = SparDL(workers, parameters, density, teams=teams, sag=sag)
+    for step in range(steps):
+        model.exchange(gradients_of(kind, workers, parameters, seed + step))
+    twin = SparDL(workers, parameters, 1.0, teams=teams, sag=sag)
+    twin.restore(stored(model.save()))
+    for step in range(2):
+        gradients = gradients_of(kind, workers, parameters, seed + 100 + step)
+        ours, theirs = model.exchange(gradients), twin.exchange(gradients)
+        np.testing.assert_array_equal(ours.update, theirs.update)
+        np.testing.assert_array_equal(model.residual, twin.residual)
+        np.testing.assert_array_equal(ours.stats["h"], theirs.stats["h"])
+        assert ours.schedule == theirs.schedule
+
+
+def test_h_is_part_of_the_state():
+    model = SparDL(4, 4000, 0.1, teams=2)
+    for step in range(5):
+        model.exchange(gradients_of("normal", 4, 4000, step))
+    state = model.save()
+    assert state["h"].min() > 100
+    assert {"h", "step", "flag", "k_block"} <= set(state)
+    assert not {"h", "step"} & set(SparDL(4, 4000, 0.1).save())
+    with pytest.raises(ValueError, match="there is an unknown flag, an unknown h"):
+        SparDL(4, 4000, 0.1).restore(state)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        ({"h": np.array([1, 2, 3])}, "h must be a whole number for each of 2 blocks"),
+        ({"h": np.array([1.5, 2])}, "h must be a whole number"),
+        ({"h": np.array([0, 5])}, "h must be >= 1, got 0"),
+        ({"step": np.array([1.0, np.nan])}, "step must be a whole number"),
+        ({"flag": np.array([1, 0])}, "flag must be true or false"),
+        ({"k_block": np.array(0)}, "k_block must be a whole number >= 1"),
+        ({"k_block": np.array([1, 2])}, "k_block must be a whole number >= 1"),
+    ],
+)
+def test_a_wrong_state_is_refused_and_changes_nothing(wrong, message):
+    model, other = SparDL(4, 400, 0.1, teams=2), SparDL(4, 400, 0.1, teams=2)
+    other.exchange(gradients_of("normal", 4, 400, 0))
+    before = model.save()
+    with pytest.raises(ValueError, match=message):
+        model.restore({**other.save(), **wrong})
+    assert all(np.array_equal(value, before[name]) for name, value in model.save().items())
+
+
+def test_a_sum_that_overflows_is_refused_and_the_state_is_as_before():
+    for teams, sag in ((1, "bruck"), (2, "bruck"), (2, "auto"), (4, "bruck"), (4, "auto")):
+        model = SparDL(4, 8, 1.0, teams=teams, sag=sag)
+        model.exchange(gradients_of("normal", 4, 8, 0))
+        before = {name: value.copy() for name, value in model.save().items()}
+        with pytest.raises(ValueError, match="sum over the workers overflows float32"):
+            model.exchange(np.full((4, 8), 3e38, dtype=np.float32))
+        assert all(np.array_equal(value, before[name]) for name, value in model.save().items())
+
+
+@pytest.mark.parametrize("teams", [1, 4])
+def test_sums_that_overflow_on_the_way_are_refused_though_they_cancel_in_the_end(teams):
+    # Workers 0 and 2 meet first, and so do 1 and 3.
+    model = SparDL(4, 16, 0.25 / teams, teams=teams, sag="auto")
+    gradients = np.zeros((4, 16), dtype=np.float32)
+    gradients[:, 0] = [-3e38, 3e38, -3e38, 3e38]
+    with pytest.raises(ValueError, match="sum over the workers overflows float32"):
+        model.exchange(gradients)
+    assert not model.residual.any()
+    entries = Entries(np.array([1]), np.array([3e38], dtype=np.float32))
+    with np.errstate(over="ignore"), pytest.raises(ValueError, match="sum over the workers overflows float32"):
+        merged([entries, entries], 2)
+
+
+# Refusals
+
+
+def test_the_number_of_teams_divides_the_workers():
+    with pytest.raises(ValueError, match=r"teams must divide the 12 workers, got 5\. Allowed: 1, 2, 3, 4, 6, 12"):
+        SparDL(12, 100, 0.1, teams=5)
+    with pytest.raises(ValueError, match="teams must be a whole number >= 1, got 0"):
+        SparDLOptions(teams=0)
+
+
+def test_rsag_needs_a_power_of_two():
+    with pytest.raises(ValueError, match=r"needs a power of two of teams, got 3\. Allowed: auto, bruck"):
+        SparDL(12, 100, 0.1, teams=3, sag="recursive")
+    gradients = gradients_of("normal", 12, 600, 0)
+    for teams, like in ((3, "bruck"), (4, "recursive")):
+        auto, other = (SparDL(12, 600, 0.1, teams=teams, sag=sag).exchange(gradients) for sag in ("auto", like))
+        assert auto.schedule == other.schedule
+
+
+def test_too_small_a_density_is_one_entry_a_block_or_an_error_as_released():
+    assert SparDL(4, 100, 1e-9).k == 4
+    with pytest.raises(ValueError, match=r"keeps 0 entries of a block of 25, .* needs 1: density must be >= 0.04"):
+        SparDL(4, 100, 0.039, compat="released")
+    assert SparDL(4, 100, 0.04, compat="released").k == 4
+    with pytest.raises(ValueError, match=r"keeps 3 entries of a block of 50, .* needs 2|needs 4"):
+        SparDL(8, 100, 0.06, teams=4, compat="released")
+    model = SparDL(4, 100, 0.1, compat="released")
+    model.density = 0.01
+    with pytest.raises(ValueError, match=r"density must be >= 0\.04"):
+        model.exchange(gradients_of("normal", 4, 100, 0))

@@ -1,0 +1,411 @@
+"""TopkDSA: brute-force references of all algorithms, bytes, fill-in, when it turns dense, lost entries.
+
+The golden runs of the released code stand with those of Ok-Topk.
+"""
+
+import math
+from collections import Counter
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from simnet.devices import device_names, load_device
+from sparsifier_models import create
+from sparsifier_models.conformance import check
+from sparsifier_models.selection import top_k
+
+ALGORITHMS = ["split", "recursive_doubling", "split_allgather", "dense_allgather"]
+VARIANTS = [
+    *({"algorithm": one} for one in ALGORITHMS),
+    *({"algorithm": one, "wire": "released", "compat": "released", "rules": "bert"} for one in ALGORITHMS),
+    {"allgather": "ring", "bucket": 1, "wire": "released"},
+]
+KINDS = ["normal", "heavy", "sparse", "ties", "zero", "constant", "alike", "one worker"]
+EPS = float(np.finfo(np.float32).eps)
+
+
+def f32(rows):
+    return np.array(rows, dtype=np.float32)
+
+
+def gradients_of(kind, workers, parameters, seed):
+    rng = np.random.default_rng(seed)
+    rows = rng.standard_normal((workers, parameters))
+    match kind:
+        case "heavy":
+            rows = rng.standard_cauchy((workers, parameters))
+        case "sparse":
+            rows *= rng.random((workers, parameters)) < 0.1
+        case "ties":
+            rows = rng.integers(-2, 3, (workers, parameters))
+        case "zero":
+            rows *= 0
+        case "constant":
+            rows[:] = -0.1
+        case "alike":
+            rows[:] = rows[0]
+        case "one worker":
+            rows[1:] = 0
+    return f32(rows)
+
+
+def supported(supports, parameters):
+    """One row per worker, with numbers of a size at its support and next to nothing elsewhere."""
+    rows = np.random.default_rng(0).uniform(1e-6, 1e-5, (len(supports), parameters))
+    for row, support in zip(rows, supports, strict=True):
+        row[support] = 1 + row[support] * 1e4
+    return f32(rows)
+
+
+def bytes_of(schedule, phase=None):
+    """Bytes of the messages by source and destination."""
+    sizes = Counter()
+    for one in schedule.rounds:
+        if phase in (None, one.phase):
+            for src, dst, nbytes in zip(one.src.tolist(), one.dst.tolist(), one.nbytes.tolist(), strict=True):
+                sizes[src, dst] += nbytes
+    return sizes
+
+
+# What comes out
+
+
+@settings(max_examples=100, deadline=None)
+@given(
+    st.sampled_from(VARIANTS), st.integers(1, 17), st.one_of(st.integers(1, 30), st.integers(1, 1500)),
+    st.sampled_from([1e-9, 0.01, 0.1, 0.5, 1.0]), st.sampled_from(KINDS), st.integers(0, 2**32),
+)  # fmt: skip
+@example({"algorithm": "recursive_doubling"}, 17, 1, 1e-9, "normal", 0)
+@example({"algorithm": "split"}, 16, 5, 0.5, "zero", 0)
+def test_topkdsa_keeps_the_promises_of_a_scheme(options, workers, parameters, density, kind, seed):
+    batches = [gradients_of(kind, workers, parameters, seed + t) for t in range(3)]
+    for exchange in check(lambda: create("topkdsa", workers, parameters, density, **options), batches):
+        for device in device_names():
+            assert np.isfinite(load_device(device).seconds(exchange.kernels, workers)).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(ALGORITHMS), st.integers(1, 17), st.integers(1, 1000), st.sampled_from([1e-9, 0.02, 0.3, 1.0]),
+    st.sampled_from(KINDS), st.integers(0, 999),
+)  # fmt: skip
+def test_the_update_is_the_mean_of_all_selections(algorithm, workers, parameters, density, kind, seed):
+    gradients = gradients_of(kind, workers, parameters, seed)
+    model = create("topkdsa", workers, parameters, density, algorithm=algorithm)
+    exchange = model.exchange(gradients)
+    expected, residual, union = np.zeros(parameters), gradients.copy(), set()
+    for row, kept in zip(gradients, residual, strict=True):
+        chosen = np.argsort(-np.abs(row), kind="stable")[: max(1, int(density * parameters))]
+        expected[chosen] += row[chosen].astype(np.float64) / workers
+        kept[chosen] = 0
+        union |= set(chosen.tolist())
+    allowed = (workers + 1) * EPS * np.abs(gradients.astype(np.float64)).mean(0) + 1e-44
+    assert (np.abs(exchange.update - expected) <= allowed).all()
+    np.testing.assert_array_equal(model.residual, residual)
+    assert exchange.union == len(union)
+    assert exchange.stats["global_nnz"] == np.count_nonzero(exchange.update)
+
+
+@given(st.integers(1, 17), st.integers(1, 200), st.sampled_from(ALGORITHMS[:1] + ALGORITHMS[2:]), st.integers(0, 99))
+def test_splits_are_summed_from_the_owner_backwards(workers, parameters, algorithm, seed):
+    gradients = gradients_of("heavy", workers, parameters, seed)
+    update = create("topkdsa", workers, parameters, 0.4, algorithm=algorithm).exchange(gradients).update
+    size, expected = parameters // workers, np.zeros(parameters, dtype=np.float32)
+    picked = np.zeros_like(gradients)
+    for row, into in zip(gradients, picked, strict=True):
+        chosen = top_k(row, max(1, int(0.4 * parameters)))
+        into[chosen] = row[chosen]
+    for index in range(parameters):
+        owner = min(index // size, workers - 1) if size else workers - 1
+        for step in range(workers):
+            expected[index] += picked[(owner - step) % workers, index]
+    np.testing.assert_array_equal(update, expected / np.float32(workers))
+
+
+# Recursive doubling of streams
+
+
+def simulated(gradients, k, header):
+    """SSAR_Recursive_double, rank by rank: each rank's sum, and the bytes of each message by round."""
+    P, n = gradients.shape
+    streams = []
+    for row in gradients:
+        chosen = top_k(row, k)
+        streams.append(({int(i): row[i] for i in chosen}, k == n))
+
+    def nbytes(stream):
+        return header + (4 * n if stream[1] else 8 * len(stream[0]))
+
+    def added(one, other):
+        dense = one[1] or other[1] or (len(one[0]) + len(other[0])) * 8 >= 4 * n
+        total = dict(one[0])
+        for index, value in other[0].items():
+            total[index] = total.get(index, np.float32(0)) + value
+        return total, dense
+
+    Q = 1
+    while 2 * Q <= P:
+        Q *= 2
+    extra, rounds = P - Q, []
+    if extra:
+        rounds.append({(2 * pair, 2 * pair + 1): nbytes(streams[2 * pair]) for pair in range(extra)})
+        for pair in range(extra):
+            streams[2 * pair + 1] = added(streams[2 * pair], streams[2 * pair + 1])
+    ranks = [rank for rank in range(P) if rank >= 2 * extra or rank % 2]
+    mask = 1
+    while mask < Q:
+        partner = {rank: ranks[ranks.index(rank) ^ mask] for rank in ranks}
+        rounds.append({(rank, partner[rank]): nbytes(streams[rank]) for rank in ranks})
+        exchanged = {rank: added(streams[rank], streams[partner[rank]]) for rank in ranks}
+        for rank, stream in exchanged.items():
+            streams[rank] = stream
+        mask *= 2
+    if extra:
+        rounds.append({(2 * pair + 1, 2 * pair): nbytes(streams[2 * pair + 1]) for pair in range(extra)})
+        for pair in range(extra):
+            streams[2 * pair] = streams[2 * pair + 1]
+    return streams, rounds
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.integers(1, 17), st.integers(1, 250), st.sampled_from([1e-9, 0.03, 0.1, 0.3, 1.0]), st.sampled_from(KINDS),
+    st.sampled_from(["paper", "released"]), st.integers(0, 999),
+)  # fmt: skip
+@example(8, 250, 0.03, "normal", "released", 0)
+@example(13, 250, 0.1, "normal", "paper", 0)
+def test_recursive_doubling_is_what_each_rank_does(workers, parameters, density, kind, wire, seed):
+    gradients = gradients_of(kind, workers, parameters, seed)
+    model = create("topkdsa", workers, parameters, density, algorithm="recursive_doubling", wire=wire)
+    exchange = model.exchange(gradients)
+    streams, rounds = simulated(gradients, model.k, 4 if wire == "released" else 0)
+    for total, dense in streams:
+        # Every rank ends with the same update.
+        vector = np.zeros(parameters, dtype=np.float32)
+        vector[[*total]] = [*total.values()]
+        np.testing.assert_array_equal(exchange.update, vector / np.float32(workers))
+        assert exchange.stats["dense"] == dense
+    assert len(exchange.schedule.rounds) == len(rounds)
+    for one, expected in zip(exchange.schedule.rounds, rounds, strict=True):
+        sizes = dict(zip(zip(one.src.tolist(), one.dst.tolist(), strict=True), one.nbytes.tolist(), strict=True))
+        assert sizes == expected
+    phases = [one.phase for one in exchange.schedule.rounds]
+    levels = workers.bit_length() - 1
+    folds = workers != 1 << levels
+    assert phases == ["fold"] * folds + ["doubling"] * levels + ["unfold"] * folds
+
+
+@pytest.mark.parametrize("workers", [2, 4, 8, 16])
+def test_recursive_doubling_costs_2k_log_p_words_of_equal_supports_and_2k_p_of_disjoint_ones(workers):
+    k, n = 10, 40 * workers
+    same = [np.arange(k)] * workers
+    apart = [np.arange(rank * k, rank * k + k) for rank in range(workers)]
+    for supports, words in ((same, 2 * k * math.log2(workers)), (apart, 2 * k * (workers - 1))):
+        model = create("topkdsa", workers, n, k / n, algorithm="recursive_doubling")
+        exchange = model.exchange(supported(supports, n))
+        assert exchange.stats["dense"] == 0
+        np.testing.assert_allclose(exchange.schedule.bytes_sent() / 4, words)
+
+
+def test_a_sum_of_streams_turns_dense_by_the_upper_bound_of_its_entries():
+    # Two streams of 25 entries of the same indices: their sum has 25 entries, but 50 are at most n / 2.
+    same = [np.arange(25)] * 4
+    for n, dense in ((101, False), (100, True)):
+        exchange = create("topkdsa", 4, n, 25.5 / n, algorithm="recursive_doubling").exchange(supported(same, n))
+        assert exchange.selected.tolist() == [25] * 4
+        assert exchange.stats["dense"] == dense
+        assert [one.nbytes.tolist() for one in exchange.schedule.rounds] == [[200] * 4, [4 * n if dense else 200] * 4]
+
+
+def test_a_dense_stream_stays_dense():
+    # n = 130: 31 + 31 entries of the fold are fewer than 65, those of rank 2 and of the sum more.
+    supports = [np.arange(31), np.arange(31, 62), np.arange(31)]
+    model = create("topkdsa", 3, 130, 0.24, algorithm="recursive_doubling", wire="released")
+    exchange = model.exchange(supported(supports, 130))
+    sizes = [dict(zip(one.src.tolist(), one.nbytes.tolist(), strict=True)) for one in exchange.schedule.rounds]
+    assert sizes == [{0: 4 + 8 * 31}, {1: 4 + 8 * 62, 2: 4 + 8 * 31}, {1: 4 + 4 * 130}]
+    assert exchange.stats["dense"] == 1
+    # n = 100: the sums of both pairs are dense, although that of ranks 2 and 3 has 26 entries only.
+    supports = [np.arange(26), np.arange(26, 52), np.arange(26), np.arange(26)]
+    exchange = create("topkdsa", 4, 100, 0.26, algorithm="recursive_doubling").exchange(supported(supports, 100))
+    assert [set(one.nbytes.tolist()) for one in exchange.schedule.rounds] == [{8 * 26}, {400}]
+
+
+# Splits
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 5, 8, 17])
+@pytest.mark.parametrize("wire", ["paper", "released"])
+@pytest.mark.parametrize("density", [0.05, 0.6])
+@pytest.mark.parametrize("algorithm", ["split_allgather", "dense_allgather"])
+def test_sparcml_splits(algorithm, workers, wire, density):
+    P, n = workers, 403
+    gradients = gradients_of("normal", P, n, 0)
+    model = create("topkdsa", P, n, density, algorithm=algorithm, wire=wire, allgather="ring")
+    exchange = model.exchange(gradients)
+    header = 4 if wire == "released" else 0
+    ends = [*(np.arange(P) * (n // P)), n]
+    lengths = np.diff(ends)
+    expected = Counter()
+    for rank, row in enumerate(gradients):
+        chosen = top_k(row, model.k)
+        for owner in range(P):
+            if owner != rank:
+                entries = np.count_nonzero((chosen >= ends[owner]) & (chosen < ends[owner + 1]))
+                dense = entries * 8 >= 4 * lengths[owner]
+                expected[rank, owner] = header + (4 * lengths[owner] if dense else 8 * entries)
+    assert bytes_of(exchange.schedule, "split") == expected
+    # All are posted at once.
+    assert [one.phase for one in exchange.schedule.rounds].count("split") == (P > 1)
+    pieces = np.array([np.count_nonzero(exchange.update[a:b]) for a, b in pairwise(ends)])
+    received = sum((np.bincount(one.dst, one.nbytes, P) for one in exchange.schedule.rounds if one.phase != "split"), 0)
+    if algorithm == "dense_allgather":
+        assert exchange.stats["dense"] == 1
+        np.testing.assert_allclose(received, 4 * (n - lengths) if P > 1 else 0)
+    else:
+        assert exchange.stats["dense"] == 0
+        messages = sum(len(one) for one in exchange.schedule.rounds if one.phase == "doubling")
+        if P & (P - 1) == 0:
+            np.testing.assert_allclose(received, 8 * (pieces.sum() - pieces) + header * math.log2(P))
+        assert np.sum(received) >= 8 * (P - 1) * pieces.sum() + header * messages - 1e-6
+
+
+def test_split_allgather_of_the_released_code_drops_what_is_next_to_nothing():
+    rows = f32([[1, 0.5, 0, 1e-9], [-1, 0.5, 0, 1e-9]])
+    for compat, update, lost in (("paper", [0, 0.5, 0, 1e-9], None), ("released", [0, 0.5, 0, 0], 2e-9)):
+        model = create("topkdsa", 2, 4, 1.0, algorithm="split_allgather", compat=compat)
+        exchange = model.exchange(rows)
+        np.testing.assert_array_equal(exchange.update, f32(update))
+        assert model.conserves == (lost is None)
+        assert exchange.stats.get("lost") == (None if lost is None else pytest.approx(lost))
+
+
+# Ok-Topk's TopkDSA: when it turns dense, what it costs, what it loses
+
+
+@pytest.mark.parametrize(
+    ("rules", "parameters", "first_dense"),
+    [
+        ("vgg", 300, 100), ("lstm", 300, 100), ("bert", 300, 100),
+        ("vgg", 301, 100), ("bert", 301, 100),
+        # 2 nnz against floor(2 n / 3) = 201, nnz against floor(n / 3) = 100.
+        ("vgg", 302, 101), ("lstm", 302, 101), ("bert", 302, 100),
+    ],
+)  # fmt: skip
+def test_regions_are_gathered_dense_from_a_third_of_the_entries_on(rules, parameters, first_dense):
+    for nnz in (first_dense - 1, first_dense):
+        # One worker of three sends nothing that the first does not.
+        supports = [np.arange(60), np.arange(nnz - 60, nnz), np.arange(60)]
+        model = create("topkdsa", 3, parameters, 60.5 / parameters, rules=rules, wire="released", allgather="ring")
+        exchange = model.exchange(supported(supports, parameters))
+        assert exchange.stats["global_nnz"] == nnz
+        assert exchange.stats["dense"] == (nnz == first_dense)
+        phases = {one.phase for one in exchange.schedule.rounds}
+        if nnz == first_dense:
+            assert phases == {"split sizes", "split", "sizes", "dense"}
+            own = np.array([parameters // 3, parameters // 3, parameters - 2 * (parameters // 3)])
+            first = next(one for one in exchange.schedule.rounds if one.phase == "dense")
+            assert first.nbytes[np.argsort(first.src)].tolist() == (4.0 * own).tolist()
+        else:
+            gathered = {"values", "indices"} if rules == "bert" else {"entries"}
+            assert phases == {"split sizes", "split", "sizes", *gathered}
+
+
+@pytest.mark.parametrize("workers", [2, 4, 8])
+def test_volume_lies_between_equal_supports_and_dense(workers):
+    P, k = workers, 6 * workers
+    n = 10 * k
+
+    def spread(shift):
+        # k / P entries of each region.
+        return np.concatenate([np.arange(6) + region * (n // P) + 6 * shift for region in range(P)])
+
+    # Disjoint supports fill P k = n P / 10 entries, a third from P = 4 on.
+    apart = 2 * k * (P - 1) if P < 4 else n * (P - 1) / P
+    for supports, rest in (([spread(0)] * P, 2 * k * (P - 1) / P), ([spread(rank) for rank in range(P)], apart)):
+        exchange = create("topkdsa", P, n, k / n, allgather="ring").exchange(supported(supports, n))
+        assert exchange.stats["dense"] == (rest == n * (P - 1) / P)
+        words = exchange.schedule.bytes_received() / 4
+        np.testing.assert_allclose(words, 2 * k * (P - 1) / P + rest)
+        assert (words >= 4 * k * (P - 1) / P - 1e-9).all()
+        assert (words <= (2 * k + n) * (P - 1) / P + 1e-9).all()
+
+
+@pytest.mark.parametrize(("workers", "density", "share"), [(16, 0.02, 0.276), (32, 0.02, 0.476), (32, 0.01, 0.275)])
+def test_fill_in_of_independent_supports(workers, density, share):
+    n = 20_000
+    exchange = create("topkdsa", workers, n, density).exchange(gradients_of("normal", workers, n, 0))
+    assert exchange.stats["global_nnz"] / n == pytest.approx(share, abs=0.012)
+    assert exchange.stats["global_nnz"] / n == pytest.approx(1 - (1 - density) ** workers, abs=0.012)
+    assert exchange.stats["dense"] == (share > 1 / 3)
+
+
+def test_messages_of_both_wires():
+    gradients = gradients_of("normal", 4, 1000, 0)
+    paper = create("topkdsa", 4, 1000, 0.02).exchange(gradients)
+    assert [one.phase for one in paper.schedule.rounds] == ["split", "entries", "entries"]
+    assert len(paper.schedule.rounds[0]) == 12
+    released = create("topkdsa", 4, 1000, 0.02, wire="released").exchange(gradients)
+    assert Counter(one.phase for one in released.schedule.rounds) == {
+        "split sizes": 3, "split": 1, "sizes": 2, "entries": 2
+    }  # fmt: skip
+    assert len(next(one for one in released.schedule.rounds if one.phase == "split")) == 24
+    assert bytes_of(paper.schedule, "split") == bytes_of(released.schedule, "split")
+    assert bytes_of(paper.schedule, "entries") == bytes_of(released.schedule, "entries")
+
+
+def test_the_released_code_loses_the_kth_entry_of_each_worker():
+    gradients = gradients_of("normal", 5, 400, 0)
+    model = create("topkdsa", 5, 400, 0.05, compat="released")
+    exchange = model.exchange(gradients)
+    assert not model.conserves
+    assert exchange.selected.tolist() == [19] * 5
+    kth = [np.argsort(-np.abs(row))[19] for row in gradients]
+    lost = np.zeros(400)
+    for row, residual, index in zip(gradients, model.residual, kth, strict=True):
+        assert residual[index] == 0
+        lost[index] += row[index]
+    assert exchange.stats["lost"] == pytest.approx(np.linalg.norm(lost), rel=1e-6)
+    for algorithm in ALGORITHMS:
+        right = create("topkdsa", 5, 400, 0.05, algorithm=algorithm)
+        assert right.conserves
+        assert right.exchange(gradients).selected.tolist() == [20] * 5
+    assert create("topkdsa", 5, 400, 0.05, algorithm="recursive_doubling", compat="released").conserves
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_scale_multiplies_entries_and_elements_alike(algorithm):
+    for density in (0.02, 0.4):
+        gradients = gradients_of("normal", 4, 500, 0)
+        plain, scaled = (
+            create("topkdsa", 4, 500, density, algorithm=algorithm, scale=scale).exchange(gradients)
+            for scale in (1.0, 10.0)
+        )
+        np.testing.assert_allclose(scaled.schedule.bytes_sent(), 10 * plain.schedule.bytes_sent())
+        np.testing.assert_allclose(scaled.stats["entries"], 10 * plain.stats["entries"])
+
+
+def test_density_one_is_dense_and_the_mean():
+    gradients = gradients_of("normal", 4, 120, 0)
+    for algorithm in ALGORITHMS:
+        model = create("topkdsa", 4, 120, 1.0, algorithm=algorithm)
+        exchange = model.exchange(gradients)
+        np.testing.assert_allclose(exchange.update, gradients.mean(0, dtype=np.float64), rtol=1e-5, atol=1e-6)
+        assert not model.residual.any()
+        assert exchange.stats["dense"] == (algorithm != "split_allgather")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"algorithm": "ring"}, "there is no algorithm 'ring'"),
+        ({"rules": "resnet"}, "there is no rules 'resnet'"),
+        ({"bucket": 0}, "bucket must be a whole number >= 1"),
+    ],
+)
+def test_options_are_refused_with_what_is_allowed(options, message):
+    with pytest.raises(ValueError, match=message):
+        create("topkdsa", 2, 10, 0.5, **options)
