@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet import collectives
+from simnet.costs import artopk_ring, artopk_tree, var_overhead
 from simnet.devices import Kernel
 from simnet.schedule import Schedule
 from sparsifier_models.base import Exchange, Sparsifier, State
@@ -120,6 +121,11 @@ class ARTopk(Sparsifier):
 
     name = "artopk"
     paper = "Tyagi and Swany, IEEE BigData 2023, arXiv 2312.02493"
+    costs = (
+        artopk_ring,
+        artopk_tree,
+        var_overhead,
+    )
     option_type = ARTopkOptions
     options: ARTopkOptions
 

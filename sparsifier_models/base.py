@@ -21,11 +21,12 @@ from simnet.checks import is_number, whole
 from simnet.devices import Kernel
 from simnet.schedule import Schedule
 from sparsifier_models.options import Options, named_layers, option_values
-from sparsifier_models.selection import Values, entries_kept, kth_magnitude, squared_norms
+from sparsifier_models.selection import Values, entries_kept, kth_magnitude, squared_norm, squared_norms
 
 Floats: TypeAlias = NDArray[np.float64]
 Stats: TypeAlias = dict[str, float | Floats]
 State: TypeAlias = dict[str, NDArray[Any]]
+Cost: TypeAlias = Callable[..., Any]
 
 
 def _checked_density(value: float) -> float:
@@ -187,7 +188,7 @@ class Sparsifier(ABC):
     keeps_residual: ClassVar[bool] = True
     searches_threshold: ClassVar[bool] = False
     rounds_down: ClassVar[bool] = False
-    costs: ClassVar[tuple[Callable[..., Floats], ...]] = ()
+    costs: ClassVar[tuple[Cost, ...]] = ()
     released_widths: ClassVar[tuple[int, int]] = (4, 8)
 
     def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
@@ -318,7 +319,8 @@ class Sparsifier(ABC):
             for worker in np.flatnonzero(~np.isfinite(given)).tolist():
                 raise ValueError(f"gradient of {self._place(fresh, worker, corrected)}")
             own = self._own_state()
-            total = None if self.conserves else corrected.sum(axis=0, dtype=np.float64)
+            measures_loss = self.options.error_feedback and not self.conserves
+            total = corrected.sum(axis=0, dtype=np.float64) if measures_loss else None
             exact = np.zeros(0)
             if self.searches_threshold:
                 exact = np.array([kth_magnitude(row, self.k) if self.k else np.inf for row in corrected])
@@ -336,11 +338,11 @@ class Sparsifier(ABC):
         kept = squared_norms(corrected) if keeps else np.zeros(self.workers)
         if exact.size:
             exchange.stats |= _threshold_error(exchange.stats["threshold"], exact)
-        if total is not None and self.options.error_feedback:
-            total -= exchange.update.astype(np.float64) * self.workers
+        if total is not None:
+            total -= np.multiply(exchange.update, self.workers, dtype=np.float64)
             for row in corrected:
                 total -= row
-            exchange.stats["lost"] = float(np.sqrt(np.dot(total, total)))
+            exchange.stats["lost"] = math.sqrt(squared_norm(total))
         exchange.stats |= self._statistics(exchange, given, kept)
         self._residual = _frozen(corrected) if keeps else None
         self.iteration += 1

@@ -8,6 +8,7 @@ from typing import Literal
 import numpy as np
 
 from simnet import collectives
+from simnet.costs import cltk
 from simnet.devices import Kernel
 from sparsifier_models.base import Exchange, Sparsifier
 from sparsifier_models.dense import ALLREDUCE
@@ -54,6 +55,7 @@ class CLTk(Sparsifier):
 
     name = "cltk"
     paper = "Chen et al., NeurIPS 2020, arXiv 2104.11125"
+    costs = (cltk,)
     option_type = CLTkOptions
     options: CLTkOptions
     rounds_down = True

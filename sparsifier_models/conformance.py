@@ -110,7 +110,7 @@ def _mass(model: Sparsifier, gradients: Values, before: Values, exchange: Exchan
         if (np.abs(missing) > allowed).any():
             index = int(np.argmax(np.abs(missing) - allowed))
             yield f"{missing[index]:g} of {corrected[:, index].sum():g} is neither applied nor kept at index {index}"
-    elif not abs(exchange.stats["lost"] - _norm(missing)) <= _norm(allowed):
+    elif not np.abs(exchange.stats["lost"] - _norm(missing)) <= _norm(allowed):
         yield f"the loss of {_norm(missing):g} is given as {exchange.stats['lost']:g}"
 
 
@@ -127,7 +127,7 @@ def _statistics(model: Sparsifier, exchange: Exchange) -> Iterator[str]:
         return
     if stats["density"] != exchange.union / n:
         yield f"the density {stats['density']} is not {exchange.union} of {n}"
-    if not 1 <= float(np.max(stats["imbalance"])) <= P:
+    if not 1 <= np.max(np.asarray(stats["imbalance"])) <= P:
         yield f"the imbalance {stats['imbalance']} is not between 1 and P"
     if not np.allclose(stats["residual_norm"], np.sqrt(np.square(model.residual, dtype=np.float64).sum(axis=1))):
         yield "residual_norm is not the norm of the residual"

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from simnet import collectives
+from simnet.costs import deft
 from simnet.devices import Kernel
 from sparsifier_models.base import Exchange
 from sparsifier_models.selection import Indices, Values, squared_norm, top_k
@@ -143,6 +144,7 @@ class DEFT(UnionReduced):
 
     name = "deft"
     paper = "Yoon and Oh, ICPP 2023, arXiv 2307.03500"
+    costs = (deft,)
     disjoint = True
 
     def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: object) -> None:

@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 
 from simnet import collectives
+from simnet.costs import (
+    parameter_server,
+    rabenseifner_allreduce,
+    recursive_doubling_allreduce,
+    ring_allreduce,
+    tree_allreduce,
+)
 from simnet.schedule import Schedule
-from sparsifier_models.base import Exchange, Sparsifier
+from sparsifier_models.base import Cost, Exchange, Sparsifier
 from sparsifier_models.options import Options
 from sparsifier_models.selection import Values, squared_norms
 
@@ -52,6 +59,13 @@ class Dense(Sparsifier):
 
     name = "dense"
     paper = "textbook all-reduce"
+    costs: ClassVar[tuple[Cost, ...]] = (
+        ring_allreduce,
+        tree_allreduce,
+        recursive_doubling_allreduce,
+        rabenseifner_allreduce,
+        parameter_server,
+    )
     option_type = DenseOptions
     options: DenseOptions
     keeps_residual = False

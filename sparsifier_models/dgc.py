@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from simnet.checks import is_number, whole
+from simnet.costs import threshold_allgather
 from simnet.devices import Kernel
 from simnet.rng import stream
 from sparsifier_models.base import Exchange, State
@@ -107,8 +108,8 @@ class DGC(Thresholded):
     """Deep gradient compression (DGC), on the whole gradient.
 
     With momentum correction a worker accumulates velocities u = m u + g in place of gradients g, and selects from
-    v = v + u; the residual is v. Statistics then are those of velocities, which are conserved, except for ``lost``: that
-    is what momentum has added to the gradients, whose mass is not.
+    v = v + u; the residual is v. Statistics then are those of velocities, which are conserved. Gradients are not:
+    ``lost`` is what momentum has added to them.
 
     On the wire ``released`` float32 values and int64 indices are gathered one after the other. A sample of nothing but
     zeros gives a threshold of 0, which everything reaches: the exact top-k then puts it right, and variants without it
@@ -136,6 +137,7 @@ class DGC(Thresholded):
 
     name = "dgc"
     paper = "Lin et al., ICLR 2018, arXiv 1712.01887"
+    costs = (threshold_allgather,)
     option_type = DGCOptions
     options: DGCOptions
 
@@ -156,8 +158,8 @@ class DGC(Thresholded):
         try:
             if not self.options.momentum:
                 return super().exchange(gradients)
+            total = self.residual.sum(axis=0, dtype=np.float64)
             velocity = np.multiply(self._velocity, np.float32(self.options.momentum))
-            added = velocity.sum(axis=0, dtype=np.float64)
             # What overflows here is refused there.
             with np.errstate(over="ignore", invalid="ignore"):
                 velocity += self._checked(gradients, "gradients")
@@ -165,7 +167,11 @@ class DGC(Thresholded):
         finally:
             self.density = target
         if self.options.error_feedback:
-            exchange.stats["lost"] = float(np.sqrt(np.square(added).sum()))
+            for fresh, kept in zip(gradients, self.residual, strict=True):
+                total += fresh
+                total -= kept
+            total -= self.workers * exchange.update.astype(np.float64)
+            exchange.stats["lost"] = float(np.sqrt(np.square(total).sum()))
         return exchange
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:

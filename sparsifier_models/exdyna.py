@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.checks import positive, whole
+from simnet.costs import exdyna
 from sparsifier_models.base import Exchange, State
 from sparsifier_models.partitioned import Partitioned, PartitionedOptions
 from sparsifier_models.selection import Indices, Values
@@ -167,6 +168,7 @@ class ExDyna(Partitioned):
 
     name = "exdyna"
     paper = "Yoon and Oh, CCGrid 2024, arXiv 2402.13781"
+    costs = (exdyna,)
     option_type = ExDynaOptions
     options: ExDynaOptions
 

@@ -10,6 +10,7 @@ from typing import Literal
 
 import numpy as np
 
+from simnet.costs import fp16
 from simnet.devices import Kernel
 from sparsifier_models.base import Exchange, Wire
 from sparsifier_models.dense import ALLREDUCE, Dense, DenseOptions
@@ -92,6 +93,7 @@ class FP16(Dense):
 
     name = "fp16"
     paper = "Micikevicius et al., ICLR 2018, arXiv 1710.03740"
+    costs = (fp16,)
     option_type = FP16Options
     options: FP16Options
     keeps_residual = True

@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from simnet.costs import gaussiank
 from simnet.devices import Kernel
 from simnet.schedule import Schedule
 from sparsifier_models.gathered import ALLGATHERV, GatheredOptions
@@ -89,6 +90,7 @@ class GaussianK(Thresholded):
 
     name = "gaussiank"
     paper = "Shi et al., 2019, arXiv 1911.08772"
+    costs = (gaussiank,)
     option_type = GaussianKOptions
     options: GaussianKOptions
     rounds_down = True

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet import collectives
+from simnet.costs import gtopk, gtopk_reduce
 from simnet.devices import Kernel
 from simnet.schedule import Schedule
 from sparsifier_models.base import Exchange, Sparsifier
@@ -106,6 +107,10 @@ class GTopk(Sparsifier):
 
     name = "gtopk"
     paper = "Shi et al., ICDCS 2019, arXiv 1901.04359"
+    costs = (
+        gtopk,
+        gtopk_reduce,
+    )
     option_type = GTopkOptions
     options: GTopkOptions
     rounds_down = True

@@ -1,9 +1,9 @@
 """Compiled loops over the bits of a gradient, each one pass over it, about as fast as memory delivers.
 
 The bits of a float32 without its sign, read as an integer, are ordered as magnitudes are: zeros of either sign first,
-then the numbers, infinity, and NaN last. So magnitudes are compared as integers here. The comparisons of `WORD` entries
-become the bits of one mask, which a compiler turns into vector instructions, and then only the set bits are visited.
-No loop branches on a single entry: on random data that costs more than to compare a whole word.
+then the numbers, infinity, and NaN last. So magnitudes are compared as integers here, `WORD` of them at once into the
+bits of a mask, and then only the set bits are visited. No loop branches on a single entry: on random data that costs
+more than to compare a whole word.
 
 `sparsifier_models.selection` calls these for long arrays. Importing this module compiles what numba does not have in
 its cache. All is integer arithmetic but for `sum_of_squares`, whose additions are in a fixed order, so that no result
@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
+from llvmlite import ir
 from numba import config, float32, float64, int64, njit, types, uint32, uint64
 from numba.extending import intrinsic
 
@@ -23,10 +24,9 @@ if config.DISABLE_JIT:
     raise ImportError("numba is set not to compile (NUMBA_DISABLE_JIT)")
 
 WORD = 64
-FIRST, NEXT = 4, 8
-"""Set bits of a mask that are visited before asking whether there are more, and in each step after that."""
-SLACK = FIRST + NEXT
-"""By how much a buffer must be longer than what it is to hold, as visits to no bit leave something there."""
+SLACK = 8
+"""Set bits of a mask that are visited at once, without asking whether there are as many. A visit to no bit also leaves
+something behind, so that buffers must be longer by this than what they are to hold."""
 BLOCK, LEAF = 8192, 128
 """Entries whose squares are added up pairwise, and those of them that eight running sums add up, as in numpy."""
 MAGNITUDE = uint32(0x7FFFFFFF)
@@ -54,6 +54,12 @@ def _compiled(*signatures: Any) -> Callable[[Function], Function]:
     return compile_now
 
 
+def _inlined(function: Function) -> Function:
+    """Compile a function into those that call it."""
+    inlined: Function = njit(forceinline=True)(function)
+    return inlined
+
+
 def _ones_type(context: Any, mask: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.ctpop(arguments[0])
@@ -63,16 +69,48 @@ def _ones_type(context: Any, mask: Any) -> Any:
 
 def _lowest_type(context: Any, mask: Any) -> Any:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        zeros = builder.cttz(arguments[0], context.get_constant(types.boolean, False))
-        return builder.and_(zeros, context.get_constant(types.uint64, WORD - 1))
+        zeros = builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
+        return builder.and_(zeros, ir.Constant(ir.IntType(64), WORD - 1))
 
     return uint64(uint64), generate
+
+
+def _compared_type(context: Any, bits: Any, start: Any, low: Any, width: Any) -> Any:
+    vector = ir.VectorType(ir.IntType(32), WORD)
+
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        def everywhere(scalar: Any) -> Any:
+            first = builder.insert_element(ir.Constant(vector, ir.Undefined), scalar, ir.Constant(ir.IntType(32), 0))
+            return builder.shuffle_vector(first, first, ir.Constant(vector, [0] * WORD))
+
+        bits, start, low, width = arguments
+        place = builder.gep(context.make_array(signature.args[0])(context, builder, bits).data, [start])
+        entries = builder.load(builder.bitcast(place, vector.as_pointer()), align=4)
+        magnitudes = builder.and_(entries, ir.Constant(vector, [int(MAGNITUDE)] * WORD))
+        # Unsigned, what is below `low` is far above any width.
+        reached = builder.icmp_unsigned("<=", builder.sub(magnitudes, everywhere(low)), everywhere(width))
+        return builder.bitcast(reached, ir.IntType(64))
+
+    return uint64(_BITS, int64, uint32, uint32), generate
 
 
 _ones: Any = intrinsic(_ones_type)
 """Number of set bits."""
 _lowest: Any = intrinsic(_lowest_type)
 """Place of the lowest set bit; 0 if there is none."""
+_compared: Any = intrinsic(_compared_type)
+"""Mask of which magnitudes of the word that starts somewhere are from `low` to `low` + `width`."""
+
+
+@_inlined
+def _word(bits: Any, start: int, low: int, width: int) -> Any:
+    """As `_compared`, also of a word that the end of the array cuts short."""
+    if start + WORD <= bits.size:
+        return _compared(bits, start, low, width)
+    mask = uint64(0)
+    for i in range(bits.size - start):
+        mask |= uint64(uint32((bits[start + i] & MAGNITUDE) - low) <= width) << uint64(i)
+    return mask
 
 
 @_compiled(types.void(_BITS, int64, _array(uint32)))
@@ -100,40 +138,22 @@ def band(bits: Any, low: int, high: int, inside: Any) -> tuple[int, int]:
 
     Returns how many there are, or -1 if they may not fit, and how many larger ones there are.
     """
-    width = uint32(high - low)
-    found = above = 0
-    rest = bits.size - bits.size % WORD
-    for start in range(0, rest, WORD):
-        mask, larger = uint64(0), uint32(0)
-        for i in range(WORD):
-            magnitude = bits[start + i] & MAGNITUDE
-            mask |= uint64(uint32(magnitude - low) <= width) << uint64(i)
-            larger += uint32(magnitude > high)
-        above += int64(larger)
+    found = reached = 0
+    for start in range(0, bits.size, WORD):
+        mask = _word(bits, start, low, uint32(high - low))
+        reached += int64(_ones(_word(bits, start, low, uint32(MAGNITUDE - low))))
         end = found + int64(_ones(mask))
         if end + SLACK > inside.size:
             return -1, 0
-        if end + SLACK > inside.size:
-            return -1, 0
-        for _ in range(FIRST):
-            inside[found] = bits[start + int64(_lowest(mask))] & MAGNITUDE
-            mask &= mask - uint64(1)
-            found += 1
-        while found < end:
-            for _ in range(NEXT):
+        while True:
+            for _ in range(SLACK):
                 inside[found] = bits[start + int64(_lowest(mask))] & MAGNITUDE
                 mask &= mask - uint64(1)
                 found += 1
+            if found >= end:
+                break
         found = end
-    for i in range(rest, bits.size):
-        magnitude = bits[i] & MAGNITUDE
-        above += int64(magnitude > high)
-        if uint32(magnitude - low) <= width:
-            if found == inside.size:
-                return -1, 0
-            inside[found] = magnitude
-            found += 1
-    return found, above
+    return found, reached - found
 
 
 @_compiled(
@@ -145,15 +165,10 @@ def select(bits: Any, low: int, high: int, ties: int, indices: Any, values: Any)
 
     Returns how many there are, or -1 if they may not fit.
     """
-    width = uint32(high - low)
     found = 0
-    rest = bits.size - bits.size % WORD
-    for start in range(0, rest, WORD):
-        mask, equal = uint64(0), uint64(0)
-        for i in range(WORD):
-            excess = uint32((bits[start + i] & MAGNITUDE) - low)
-            mask |= uint64(excess <= width) << uint64(i)
-            equal |= uint64(excess == 0) << uint64(i)
+    for start in range(0, bits.size, WORD):
+        mask = _word(bits, start, low, uint32(high - low))
+        equal = _word(bits, start, low, uint32(0))
         if equal:
             taken = min(ties, int64(_ones(equal)))
             ties -= taken
@@ -163,32 +178,17 @@ def select(bits: Any, low: int, high: int, ties: int, indices: Any, values: Any)
         end = found + int64(_ones(mask))
         if end + SLACK > indices.size:
             return -1
-        for _ in range(FIRST):
-            place = start + int64(_lowest(mask))
-            indices[found] = place
-            if values is not None:
-                values[found] = bits[place]
-            mask &= mask - uint64(1)
-            found += 1
-        while found < end:
-            for _ in range(NEXT):
+        while True:
+            for _ in range(SLACK):
                 place = start + int64(_lowest(mask))
                 indices[found] = place
                 if values is not None:
                     values[found] = bits[place]
                 mask &= mask - uint64(1)
                 found += 1
+            if found >= end:
+                break
         found = end
-    for i in range(rest, bits.size):
-        excess = uint32((bits[i] & MAGNITUDE) - low)
-        if excess <= width and (excess > 0 or ties > 0):
-            if found == indices.size:
-                return -1
-            ties -= excess == 0
-            indices[found] = i
-            if values is not None:
-                values[found] = bits[i]
-            found += 1
     return found
 
 

@@ -7,6 +7,7 @@ from typing import Literal
 
 import numpy as np
 
+from simnet.costs import exdyna
 from simnet.devices import Kernel
 from sparsifier_models.base import Floats
 from sparsifier_models.partitioned import Partitioned, PartitionedOptions
@@ -47,6 +48,7 @@ class MiCRO(Partitioned):
 
     name = "micro"
     paper = "Yoon and Oh, HiPC 2023, arXiv 2310.00967"
+    costs = (exdyna,)
     option_type = MiCROOptions
     options: MiCROOptions
 

@@ -9,6 +9,7 @@ import math
 
 import numpy as np
 
+from simnet.costs import topk_allgather
 from simnet.devices import Kernel
 from simnet.rng import stream
 from sparsifier_models.gathered import Gathered
@@ -69,6 +70,7 @@ class MSTopk(Gathered):
 
     name = "mstopk"
     paper = "Shi et al., MLSys 2021, arXiv 2010.10458"
+    costs = (topk_allgather,)
 
     def _entries(self, size: int) -> int:
         if self.options.compat == "released":

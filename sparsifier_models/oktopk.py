@@ -16,6 +16,7 @@ import numpy as np
 
 from simnet import collectives
 from simnet.checks import positive, whole
+from simnet.costs import oktopk, oktopk_balance_and_allgatherv, oktopk_split_and_reduce
 from simnet.devices import Kernel
 from simnet.schedule import Schedule
 from sparsifier_models.base import Exchange, Floats, State
@@ -72,7 +73,7 @@ class OktopkOptions(SplitOptions):
     balance : {"default", "always", "never", "trigger"}
         When pieces are balanced before the all-gather; never in iterations that recompute thresholds. ``default``: as
         the paper has it, always; on the wire ``released`` with the rules of bert only. ``trigger``, which is ours: if
-        the largest piece exceeds `imbalance` times the mean.
+        the largest piece exceeds `trigger` times the mean.
     trigger : float
         Largest piece over the mean that triggers balancing, > 0.
     tau_prime, tau : int
@@ -285,6 +286,11 @@ class Oktopk(SplitReduce):
 
     name = "oktopk"
     paper = "Li and Hoefler, PPoPP 2022, arXiv 2201.07598"
+    costs = (
+        oktopk,
+        oktopk_split_and_reduce,
+        oktopk_balance_and_allgatherv,
+    )
     option_type = OktopkOptions
     options: OktopkOptions
     searches_threshold = True

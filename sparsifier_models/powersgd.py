@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from simnet.checks import whole
+from simnet.costs import powersgd
 from simnet.devices import Kernel
 from simnet.rng import stream
 from simnet.schedule import Schedule
@@ -114,13 +115,11 @@ def orthonormal(columns: Floats) -> Floats:
     """
     basis = np.zeros_like(columns)
     for i, column in enumerate(columns):
-        rest, before = column, _norm(column)
-        # Twice, as rounding leaves a part of the earlier columns the first time.
-        for _ in range(2):
-            for earlier in basis[:i]:
-                rest = rest - (earlier * rest).sum() * earlier
+        rest = column
+        for earlier in basis[:i]:
+            rest = rest - (earlier * rest).sum() * earlier
         left = _norm(rest)
-        if left > _DEPENDENT * before:
+        if left > _DEPENDENT * _norm(column):
             basis[i] = rest / left
     return basis
 
@@ -202,6 +201,7 @@ class PowerSGD(Dense):
 
     name = "powersgd"
     paper = "Vogels et al., NeurIPS 2019, arXiv 1905.13727"
+    costs = (powersgd,)
     option_type = PowerSGDOptions
     options: PowerSGDOptions
     keeps_residual = True

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.checks import whole
+from simnet.costs import qsgd
 from simnet.devices import Kernel
 from simnet.rng import stream
 from sparsifier_models.base import Exchange, Floats, Sparsifier
@@ -53,7 +54,7 @@ def elias_length(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def norms_of(buckets: Values, norm: str) -> Values:
-    """Return the norm of each bucket as it travels: the float32 next above, so that no entry exceeds it.
+    """Return the norm of each bucket, as the float32 that travels; no entry exceeds it.
 
     Parameters
     ----------
@@ -76,9 +77,8 @@ def norms_of(buckets: Values, norm: str) -> Values:
     exact = np.sqrt(np.multiply(wide, wide, out=wide).sum(axis=1))
     # Where the norm is too large for a float32, the largest one is still no smaller than any entry.
     np.minimum(exact, np.finfo(np.float32).max, out=exact)
-    nearest: Values = exact.astype(np.float32)
-    np.nextafter(nearest, np.float32(np.inf), out=nearest, where=nearest < exact)
-    return nearest
+    norms: Values = exact.astype(np.float32)
+    return norms
 
 
 def levels_of(buckets: Values, norms: Values, s: int, uniform: Floats) -> Floats:
@@ -201,6 +201,7 @@ class QSGD(Sparsifier):
 
     name = "qsgd"
     paper = "Alistarh et al., NeurIPS 2017, arXiv 1610.02132"
+    costs = (qsgd,)
     option_type = QSGDOptions
     options: QSGDOptions
 

@@ -10,6 +10,7 @@ from typing import Literal
 
 import numpy as np
 
+from simnet.costs import ring_allreduce, topk_allgather, tree_allreduce
 from simnet.devices import Kernel
 from simnet.rng import stream
 from sparsifier_models.base import Exchange
@@ -52,6 +53,11 @@ class Randomk(Gathered):
 
     name = "randomk"
     paper = "Stich et al., NeurIPS 2018, arXiv 1809.07599"
+    costs = (
+        ring_allreduce,
+        tree_allreduce,
+        topk_allgather,
+    )
     option_type = RandomkOptions
     options: RandomkOptions
 

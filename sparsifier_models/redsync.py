@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simnet.checks import positive
+from simnet.costs import threshold_allgather
 from simnet.devices import Kernel
 from sparsifier_models.gathered import GatheredOptions
 from sparsifier_models.selection import Values, above, top_k
@@ -66,6 +67,7 @@ class RedSync(Thresholded):
 
     name = "redsync"
     paper = "Fang et al., JPDC 2019, arXiv 1808.04357"
+    costs = (threshold_allgather,)
     option_type = RedSyncOptions
     options: RedSyncOptions
     rounds_down = True

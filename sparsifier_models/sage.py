@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simnet.checks import positive
+from simnet.costs import hardthreshold
 from simnet.devices import Kernel
 from simnet.rng import stream
 from sparsifier_models.base import Exchange, State
@@ -93,6 +94,7 @@ class SAGE(UnionReduced):
 
     name = "sage"
     paper = "Yoon et al., Journal of Supercomputing 2023, doi 10.1007/s11227-023-05120-7"
+    costs = (hardthreshold,)
     option_type = SAGEOptions
     options: SAGEOptions
     searches_threshold = True

@@ -167,7 +167,7 @@ def count_above(values: Values, threshold: float, *, strict: bool = True) -> int
     return int(np.count_nonzero(_exceed(values, threshold, strict)))
 
 
-def squared_norm(values: Values) -> float:
+def squared_norm(values: Values | NDArray[np.float64]) -> float:
     """Return the sum of squares, added up in double precision; NaN or Inf if an entry is.
 
     Examples
@@ -241,7 +241,7 @@ def _loops() -> ModuleType | None:
     return kernels
 
 
-def _loops_for(values: Values) -> ModuleType | None:
+def _loops_for(values: NDArray[np.floating]) -> ModuleType | None:
     return _loops() if values.size >= _LONG and values.dtype == np.float32 else None
 
 

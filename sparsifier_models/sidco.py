@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from simnet.checks import positive, whole
+from simnet.costs import threshold_allgather
 from simnet.devices import Kernel
 from sparsifier_models.base import Exchange, State
 from sparsifier_models.gathered import GatheredOptions
@@ -176,6 +177,7 @@ class SIDCo(Thresholded):
 
     name = "sidco"
     paper = "Abdelmoniem et al., MLSys 2021, arXiv 2101.10761"
+    costs = (threshold_allgather,)
     option_type = SIDCoOptions
     options: SIDCoOptions
     rounds_down = True

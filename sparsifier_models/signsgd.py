@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet import collectives
+from simnet.costs import signsgd, signsgd_allgather
 from simnet.devices import Kernel
 from simnet.rng import stream
 from simnet.schedule import Round, Schedule
@@ -111,6 +112,10 @@ class SignSGD(Sparsifier):
 
     name = "signsgd"
     paper = "Bernstein et al., ICML 2018, arXiv 1802.04434; Karimireddy et al., ICML 2019, arXiv 1901.09847"
+    costs = (
+        signsgd,
+        signsgd_allgather,
+    )
     option_type = SignSGDOptions
     options: SignSGDOptions
 

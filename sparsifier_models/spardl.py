@@ -14,6 +14,7 @@ import numpy as np
 
 from simnet.checks import whole
 from simnet.collectives.programs import allgather_bruck
+from simnet.costs import spardl, spardl_bsag, spardl_rsag
 from simnet.devices import Kernel
 from simnet.schedule import Round, Schedule
 from sparsifier_models.base import Exchange, Floats, Sparsifier, State
@@ -106,6 +107,11 @@ class SparDL(Sparsifier):
 
     name = "spardl"
     paper = "Zhao et al., ICDE 2024, arXiv 2304.00737"
+    costs = (
+        spardl,
+        spardl_bsag,
+        spardl_rsag,
+    )
     option_type = SparDLOptions
     rounds_down = True
     released_widths = (4, 4)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from simnet.costs import topk_allgather
 from simnet.devices import Kernel
 from simnet.schedule import Schedule
 from sparsifier_models.gains import candidate_gains, corrected_rows, counts_at
@@ -41,6 +42,7 @@ class Topk(Gathered):
 
     name = "topk"
     paper = "Tyagi and Swany, IEEE BigData 2023, arXiv 2312.02493"
+    costs = (topk_allgather,)
 
     def gains(self, gradients: Values, densities: Sequence[float]) -> NDArray[np.float64]:
         """Return the compression gain that an exchange of `gradients` would have at each density.
@@ -110,6 +112,7 @@ class LayerwiseTopk(Gathered):
 
     name = "lwtopk"
     paper = "Tyagi and Swany, IEEE BigData 2023, arXiv 2312.02493"
+    costs = (topk_allgather,)
     option_type = LayerwiseTopkOptions
     options: LayerwiseTopkOptions
 

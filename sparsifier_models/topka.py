@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from simnet.costs import topka
 from sparsifier_models.topk import Topk
 
 
@@ -29,6 +30,7 @@ class TopkA(Topk):
 
     name = "topka"
     paper = "Li and Hoefler, PPoPP 2022, arXiv 2201.07598"
+    costs = (topka,)
     rounds_down = True
     released_widths = (4, 4)
     sends_gain = False

@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 
 from simnet.collectives import alltoall_pairwise
+from simnet.costs import sparcml_bounds, topkdsa, topkdsa_bounds
 from simnet.devices import Kernel
 from simnet.schedule import Schedule
 from sparsifier_models import sparcml
@@ -51,16 +52,18 @@ class TopkDSAOptions(SplitOptions):
 class TopkDSA(SplitReduce):
     """TopkDSA, elsewhere TopkSA: top-k over a dynamic sparse all-reduce.
 
-    The algorithm ``split`` gathers sparse pieces as long as the sum has fewer than n / 3 entries other than zero, and
-    dense regions from there on. Those of SparCML turn a stream dense where that is no longer; in ``split_allgather``
-    regions are sparse to the end, in ``dense_allgather`` dense. A SparCML stream is preceded by a count of four bytes
-    on the wire ``released``. Splits are summed in the order of the rotation, whatever their order of arrival.
+    The algorithm ``split`` gathers sparse regions as long as the sum has fewer than n / 3 entries other than zero, and
+    dense ones from there on: by the rules of bert nnz >= n // 3, by the others 2 nnz >= 2 n // 3. Those of SparCML send
+    a stream dense where that takes no more bytes; the sum arrives sparse in ``split_allgather``, dense in
+    ``dense_allgather``, and in ``recursive_doubling`` as it turns out. On the wire ``released`` a count of four bytes
+    opens a stream. Splits are summed in the order of the rotation, whatever their order of arrival.
 
-    With ``compat="released"``, the k-th entry of each worker is neither sent nor kept, except of the algorithms of
-    SparCML, among which ``split_allgather`` drops sums of up to 1e-8.
+    With ``compat="released"`` the algorithm ``split`` neither sends nor keeps the k-th entry of each worker, and
+    ``split_allgather`` drops sums of up to 1e-8.
 
-    Calls are phases of the schedule, as of `Oktopk`; of the dense regions, ``dense``; of the algorithms of SparCML,
-    ``fold``, ``doubling``, ``unfold`` and ``split``.
+    Calls are phases of the schedule: ``split sizes`` (all-to-all) and ``sizes`` (all-gather), on the wire ``released``
+    only, ``split``, and one of ``entries``, ``values`` and ``indices`` (released, rules of bert), or ``dense``; those
+    of SparCML are ``split``, ``fold``, ``doubling``, ``unfold`` and ``dense``.
 
     Further statistics, besides those of `Exchange`: ``global_nnz``, entries of the sum other than zero, and ``dense``,
     1 if the sum arrived as a dense vector, else 0.
@@ -84,6 +87,11 @@ class TopkDSA(SplitReduce):
 
     name = "topkdsa"
     paper = "Renggli et al., SC 2019, arXiv 1802.08021; Li and Hoefler, PPoPP 2022"
+    costs = (
+        topkdsa,
+        topkdsa_bounds,
+        sparcml_bounds,
+    )
     option_type = TopkDSAOptions
     options: TopkDSAOptions
 

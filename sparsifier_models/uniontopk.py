@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from simnet.costs import uniontopk
 from simnet.devices import Kernel
 from sparsifier_models.selection import Indices, Values, top_k
 from sparsifier_models.union_reduced import UnionReduced
@@ -34,6 +35,7 @@ class UnionTopk(UnionReduced):
 
     name = "uniontopk"
     paper = "Yoon and Oh, CCGrid 2024, arXiv 2402.13781 (its baseline Top-k)"
+    costs = (uniontopk,)
     announces = False
 
     def _select(self, values: Values, worker: int) -> Indices:

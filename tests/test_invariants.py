@@ -34,6 +34,21 @@ VARIANTS = {
         {"teams": "half", "adapt": "fixed"},
         {"teams": "all", "sag": "recursive"},
     ],
+    "fp16": [{"format": "bf16"}, {"accumulation": "half"}],
+    "qsgd": [{"coding": "elias", "norm": "max"}],
+    "signsgd": [{"vote": "mean"}, {"scaled": False}],
+    "powersgd": [{"compat": "released"}, {"warm_start": False}],
+    "oktopk": [
+        {"rules": "bert", "wire": "released", "compat": "released"},
+        {"rules": "lstm", "balance": "trigger"},
+        {"warm_up": 2, "tau": 1, "tau_prime": 2, "balance": "never"},
+    ],
+    "topkdsa": [
+        {"algorithm": "recursive_doubling"},
+        {"algorithm": "split_allgather"},
+        {"algorithm": "dense_allgather"},
+        {"compat": "released", "wire": "released"},
+    ],
 }
 # At a scale, 1 / (2 sqrt k) goes by the k of the whole model.
 FIXED = {

@@ -245,6 +245,10 @@ def test_sums_in_half_precision_are_those_of_float16_and_never_overflow():
     np.testing.assert_array_equal(exchange.update, total)
     assert exchange.stats["lost"] > 0
     assert "lost" not in create("fp16", 6, 1000).exchange(gradients).stats
+    too_large = create("fp16", 4, 1, accumulation="half")
+    exchange = too_large.exchange(np.full((4, 1), 1e6, dtype=np.float32))
+    assert (exchange.update[0], exchange.stats["lost"]) == (65504, 0)
+    assert (too_large.residual == 1e6 - 65504).all()
     full = create("fp16", 7, 1, accumulation="half").exchange(np.full((7, 1), 3e38, dtype=np.float32)).update
     assert 65000 <= full[0] <= 65504
     bf16 = create("fp16", 7, 1, accumulation="half", format="bf16").exchange(np.full((7, 1), LARGEST, np.float32))
@@ -600,13 +604,15 @@ def test_a_gradient_of_zero_does_not_end_the_power_iteration():
 
 
 def test_overflow_of_a_factor_is_refused():
-    # Ten workers whose entries add up to less than the largest number, but whose rows do not.
-    gradients = np.full((10, 10_000), 2e37, dtype=np.float32)
-    model = create("powersgd", 10, 10_000, rank=1)
-    with pytest.raises(ValueError, match="overflows float32"):
-        model.exchange(gradients)
-    assert model.iteration == 0
-    model.exchange(gradients * np.float32(1e-3))
+    # Ten workers whose entries add up to less than the largest number, but whose columns, or rows along Q, do not.
+    Q = stream(0, "powersgd", 0, 0).standard_normal(100)
+    for signs in (np.ones(100), np.sign(Q)):
+        gradients = np.tile(signs * 2e37, (10, 100)).astype(np.float32)
+        model = create("powersgd", 10, 10_000, rank=1)
+        with pytest.raises(ValueError, match="the sum of a factor over the workers overflows float32"):
+            model.exchange(gradients)
+        assert model.iteration == 0
+        model.exchange(gradients * np.float32(1e-3))
 
 
 def test_what_a_worker_keeps_is_its_own_part_or_the_update_as_in_the_released_code():
@@ -632,6 +638,12 @@ def test_gram_schmidt(r, a, seed):
     found = basis.any(axis=1)
     np.testing.assert_allclose(basis @ basis.T, np.diag(found.astype(float)), atol=1e-9)
     np.testing.assert_allclose((columns @ basis.T) @ basis, columns, atol=1e-5 * np.linalg.norm(columns, axis=1).max())
+
+
+def test_gram_schmidt_of_nearly_equal_columns():
+    columns = np.hstack([np.ones((3, 1)), 1e-5 * np.eye(3)])
+    basis = orthonormal(columns)
+    np.testing.assert_allclose(basis @ basis.T, np.eye(3), atol=1e-9)
 
 
 def resnet18_of_cifar():

@@ -192,6 +192,11 @@ def test_recursive_doubling_is_what_each_rank_does(workers, parameters, density,
     for one, expected in zip(exchange.schedule.rounds, rounds, strict=True):
         sizes = dict(zip(zip(one.src.tolist(), one.dst.tolist(), strict=True), one.nbytes.tolist(), strict=True))
         assert sizes == expected
+    if not exchange.stats["dense"]:
+        received = np.zeros(workers)
+        for (_, rank), nbytes in ((pair, size) for expected in rounds for pair, size in expected.items()):
+            received[rank] += (nbytes - (4 if wire == "released" else 0)) / 8
+        np.testing.assert_array_equal(exchange.kernels[1].entries, received)
     phases = [one.phase for one in exchange.schedule.rounds]
     levels = workers.bit_length() - 1
     folds = workers != 1 << levels

@@ -515,7 +515,7 @@ def _union_of_own(M: Floats, k: Floats, N: Floats, union: ArrayLike | None) -> F
 
 def _teams(N: Floats, d: ArrayLike) -> Floats:
     (teams,) = checked(d=d)
-    wrong = (N % teams != 0) | (teams > N)
+    wrong = N % teams != 0
     if wrong.any():
         workers, found = (np.broadcast_to(one, np.shape(wrong))[wrong].flat[0] for one in (N, teams))
         raise ValueError(f"d must divide the number of workers, got {found:g} teams of {workers:g}")
