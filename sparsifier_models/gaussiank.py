@@ -71,9 +71,9 @@ class GaussianKOptions(GatheredOptions):
 class GaussianK(Thresholded):
     """Gaussian-k: threshold mean + z sigma on the magnitudes, z = -Phi^-1(c / 2), corrected towards k; over all-gather.
 
-    A count from each worker is gathered first; on the wire ``released`` int32 indices and float32 values follow one
-    after the other. No threshold can be reached by factors where the estimate is not positive: a gradient of nothing
-    but one negative value is sent whole, one of zeros not at all.
+    Mean and deviation are in double precision. A count from each worker is gathered first; on the wire ``released``
+    int32 indices and float32 values follow one after the other. No threshold can be reached by factors where the
+    estimate is not positive: a gradient of nothing but one negative value is sent whole, one of zeros not at all.
 
     References
     ----------

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from simnet.checks import positive
 from simnet.devices import Kernel
 from sparsifier_models.base import Exchange, Floats, State
-from sparsifier_models.selection import Indices, Values, above
+from sparsifier_models.selection import Indices, Values, above, kth_magnitude
 from sparsifier_models.union_reduced import (
     UnionReduced,
     UnionReducedOptions,
@@ -30,8 +31,12 @@ class PartitionedOptions(UnionReducedOptions):
 
     Parameters
     ----------
+    initial : {"formula", "exact"}
+        Threshold of the first iteration, unless ``initial_threshold`` gives it: 1 / (2 sqrt(k)), or, as in earlier
+        versions of the released code of MiCRO, each worker's own k-th largest magnitude (by the formula where that is
+        0). Where gradients are a factor f off the formula, it takes 200 ln f iterations until the density settles.
     initial_threshold : float
-        Threshold of the first iteration, > 0. If not given, 1 / (2 sqrt(k)).
+        Threshold of the first iteration, > 0.
     raise_above, lower_below : float
         Ratios of the entries selected in the iteration before to k: above the first the threshold is raised, at or
         below the second it is lowered; between them lies the band. ``raise_above`` >= ``lower_below`` > 0.
@@ -40,6 +45,7 @@ class PartitionedOptions(UnionReducedOptions):
         released code, so that the density settles near the lower end of the band.
     """
 
+    initial: Literal["formula", "exact"] = "formula"
     initial_threshold: float | None = None
     raise_above: float = 1.1
     lower_below: float = 0.909
@@ -101,7 +107,15 @@ class Partitioned(UnionReduced):
 
     def _initial_threshold(self, corrected: Values) -> Floats:
         """Return the thresholds of the workers in the first exchange, shape (P,)."""
-        return np.full(self.workers, self.options.initial_threshold or self._formula_threshold)
+        threshold = np.full(self.workers, self.options.initial_threshold or self._formula_threshold)
+        if not self._starts_exact:
+            return threshold
+        exact = np.array([kth_magnitude(row, self.k) for row in corrected])
+        return np.where(exact > 0, exact, threshold)
+
+    @property
+    def _starts_exact(self) -> bool:
+        return self.options.initial == "exact" and self.options.initial_threshold is None
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
         self._edges = self._partitions()
@@ -137,7 +151,9 @@ class Partitioned(UnionReduced):
 
     def _selection_kernels(self) -> tuple[Kernel, ...]:
         p = (self.iteration + np.arange(self.workers)) % self.workers
-        return (Kernel("scan", np.diff(self._edges)[p]),)
+        first = not self._counts.size
+        exact = (Kernel("topk", self.parameters),) if first and self._starts_exact else ()
+        return (*exact, Kernel("scan", np.diff(self._edges)[p]))
 
     def _own_state(self) -> State:
         return {"threshold": self._threshold, "counts": self._counts, "inefficiency": np.array(self._inefficiency)}

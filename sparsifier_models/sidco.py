@@ -161,7 +161,8 @@ class SIDCo(Thresholded):
 
     Without error feedback the gamma quantile is the approximation that the released code has for that case. On the wire
     ``released`` float32 values and int32 indices are gathered one after the other. With groups, ``threshold`` is the
-    lowest. Besides the statistics of `Thresholded` there is ``stages``, shape (P,): M, averaged over the groups.
+    lowest. Besides the statistics of `Thresholded` there is ``stages``, shape (P,): M, averaged over the groups; 0 if
+    it is as many as it takes.
 
     References
     ----------

@@ -621,11 +621,13 @@ def test_gaussiank_corrects_as_far_as_its_rules_go(rules):
         "outlier": np.append(rng.standard_normal(n - 1), 1000),
         "clusters": rng.choice([0.1, 1, 2.0, 2.9, 3.1, 6.3], n, p=[0.9, 0.05, 0.03, 0.013, 0.006, 0.001]),
         "shifted": rng.standard_normal(n) + 5,
+        # At density 0.1 the threshold rises past the fifth of the entries that are not zero, and none is left.
+        "two": rng.choice([-1.0, 0.0, 1.0], n, p=[0.1, 0.8, 0.1]),
     }
     tries = set()
     for values in kinds.values():
         values = values.astype(np.float32)
-        for density in (0.3, 0.05, 0.02, 0.01, 0.002, 0.0005):
+        for density in (0.3, 0.1, 0.05, 0.02, 0.01, 0.002, 0.0005):
             exchange = create("gaussiank", 1, n, density, rules=rules).exchange(values[None])
             indices, tried = gaussian_by_hand(values, density, rules)
             assert exchange.stats["tries"][0] == len(tried)
@@ -774,6 +776,13 @@ def test_the_stages_stay_within_their_bounds():
     seen = [int(model.exchange(np.ones((1, 100), dtype=np.float32)).stats["stages"][0]) for _ in range(60)]
     assert seen == [min(1 + step // 5, 10) for step in range(60)]
     assert model.residual.min() == 60
+    # The limits, from 4 stages: nothing is sent of zeros, so that only what was counted before matters.
+    state = model.save()
+    for mean, stages in ((1.19, 4), (1.21, 3), (0.81, 4), (0.79, 5)):
+        counted = {"stages": np.array([[4]]), "ratios": np.array([[5 * mean]]), "calls": np.array(4)}
+        model.restore({**state, **counted, "residual": np.zeros((1, 100), dtype=np.float32)})
+        used = [model.exchange(np.zeros((1, 100), dtype=np.float32)).stats["stages"][0] for _ in range(2)]
+        assert used == [4, stages]
     # Of two values half an entry is asked for and one is sent: never below one stage.
     few = create("sidco", 1, 2, 0.25)
     assert {few.exchange(f32([[9, 1]])).stats["stages"][0] for _ in range(12)} == {1}
