@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import platform
 import subprocess
@@ -202,7 +203,11 @@ def main() -> None:
     failed = [row.name for row in rows if row.verdict == "FAIL"]
     print(f"\n{len(failed)} limits missed{': ' if failed else ''}{', '.join(failed)}")
     if arguments.json:
-        results = [{**asdict(row), "verdict": row.verdict} for row in rows]
+        # JSON has no NaN.
+        results = [
+            {**asdict(row), "value": row.value if math.isfinite(row.value) else None, "verdict": row.verdict}
+            for row in rows
+        ]
         arguments.json.write_text(json.dumps({"numpy": np.__version__, "results": results}, indent=2) + "\n")
 
 

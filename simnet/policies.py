@@ -6,9 +6,11 @@ With several, the job simulates each on the true weather and keeps the fastest, 
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from inspect import Parameter, signature
 from typing import Any, Literal, Protocol, TypeAlias, get_args
 
 import numpy as np
@@ -17,12 +19,13 @@ import sparsifier_models
 from simnet import costs
 from simnet.network import Network
 from simnet.rng import stream
-from sparsifier_models.artopk import ARTopkOptions
-from sparsifier_models.dense import DenseOptions
-from sparsifier_models.gathered import GatheredOptions
-from sparsifier_models.options import option_values
-from sparsifier_models.randomk import RandomkOptions
-from sparsifier_models.topk import LayerwiseTopkOptions
+from sparsifier_models.artopk import ARTopk
+from sparsifier_models.dense import Dense
+from sparsifier_models.mstopk import MSTopk
+from sparsifier_models.options import Options, option_values
+from sparsifier_models.randomk import Randomk
+from sparsifier_models.topk import LayerwiseTopk, Topk
+from sparsifier_models.topka import TopkA
 
 Cost: TypeAlias = Callable[[float, float, float, float, int], float]
 """Closed form: alpha [s], beta [s/byte], dense message M [byte], density c, workers N -> seconds."""
@@ -65,35 +68,69 @@ def closed_form(candidate: Candidate) -> Cost:
     >>> f"{cost(1e-3, 8 / 10e9, 46_758_048, 0.1, 8):.6f}"  # Table VI, ResNet-18, 10 Gbit/s
     '0.055369'
     """
-    options = option_values(sparsifier_models.scheme(candidate.scheme).option_type, candidate.options)
+    scheme = sparsifier_models.scheme(candidate.scheme)
+    options: Any = option_values(scheme.option_type, candidate.options)
     # In M, the dense message of the formulas, a value has 4 bytes, and an index as many.
     value, index = (options.value_bytes or 4) / 4, (options.index_bytes or 4) / 4
     if options.wire == "paper":
-        if isinstance(options, DenseOptions) and options.algorithm in _ALLREDUCE:
+        if scheme is Dense and options.algorithm in _ALLREDUCE:
             dense = _ALLREDUCE[options.algorithm]
             return lambda alpha, beta, M, c, N: float(dense(alpha, beta, value * M, N))
-        if isinstance(options, ARTopkOptions) and not options.monitored:
+        if scheme is ARTopk and not options.monitored:
             reduce, vote = _ALLREDUCE[options.collective], float(options.selection == "var")
             return lambda alpha, beta, M, c, N: float(
                 vote * costs.var_overhead(alpha, beta, N)
                 + costs.broadcast(alpha, beta, index * M * c, N)
                 + reduce(alpha, beta, value * M * c, N)
             )
-        if isinstance(options, RandomkOptions) and options.shared:
+        if scheme is Randomk and options.shared:
             shared = _ALLREDUCE[options.collective]
             return lambda alpha, beta, M, c, N: float(shared(alpha, beta, value * M * c, N))
-        fused = not isinstance(options, LayerwiseTopkOptions) or options.fused
-        if isinstance(options, GatheredOptions) and fused and options.allgather == "recursive_doubling":
+        fused = scheme is not LayerwiseTopk or options.fused
+        if scheme in _GATHERED and fused and options.allgather == "recursive_doubling":
             pair = (value + index) / 2
             return lambda alpha, beta, M, c, N: float(costs.topk_allgather(alpha, beta, pair * M, c, N))
+        if scheme not in (Dense, ARTopk, *_GATHERED) and _sends_as_by_default(options):
+            own = _first_cost(scheme)
+            if own is not None:
+                return own
     given = ", ".join(f"{name}={value}" for name, value in candidate.options.items())
     raise ValueError(
         f"no closed form is known for {candidate.label!r} ({candidate.scheme}{', ' if given else ''}{given}), so a "
-        "flexible policy cannot weigh it; it can weigh dense over ring, tree or parameter_server, schemes that gather "
-        "over recursive_doubling, and artopk, each on the wire 'paper'"
+        "flexible policy cannot weigh it; it can weigh dense over ring, tree or parameter_server, top-k schemes that "
+        "gather over recursive_doubling, and artopk, each on the wire 'paper', and other schemes that have a closed "
+        "form with their default options"
     )
 
 
+def _sends_as_by_default(options: Options) -> bool:
+    """Whether all options that messages depend on have their defaults."""
+    silent = ("error_feedback", "compat", "seed", "layers", "scale")
+    fields = (one for one in dataclasses.fields(options) if one.name not in silent)
+    return all(getattr(options, one.name) == one.default for one in fields)
+
+
+def _first_cost(scheme: type[sparsifier_models.Sparsifier]) -> Cost | None:
+    """Return the first of a scheme's closed forms, with k entries selected; of a bound, the bound.
+
+    None if there is none, or it asks for more than all schemes know.
+    """
+    if not scheme.costs:
+        return None
+    cost = scheme.costs[0]
+    names = signature(cost).parameters
+    if {name for name, one in names.items() if one.default is Parameter.empty} - {"alpha", "beta", "M", "c", "N"}:
+        return None
+    widths = {"index_bytes": 4.0} if "index_bytes" in names else {}
+
+    def closed(alpha: float, beta: float, M: float, c: float, N: int) -> float:
+        density = {"c": c} if "c" in names else {}
+        return float(cost(alpha=alpha, beta=beta, M=M, N=N, **density, **widths))
+
+    return closed
+
+
+_GATHERED = (Topk, TopkA, LayerwiseTopk, MSTopk, Randomk)
 _ALLREDUCE: dict[str, Callable[[float, float, float, int], Any]] = {
     "ring": costs.ring_allreduce,
     "tree": costs.tree_allreduce,

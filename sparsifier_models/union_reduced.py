@@ -83,10 +83,13 @@ class UnionReducedOptions(GatheredOptions):
 
     Parameters
     ----------
+    allgather : {"ring", "recursive_doubling", "bruck"}
+        Algorithm of the all-gathers; rings here and below, as in NCCL, over which the released code runs.
     allreduce : {"ring", "tree", "recursive_doubling", "rabenseifner", "parameter_server"}
         How the values are reduced.
     """
 
+    allgather: Literal["recursive_doubling", "ring", "bruck"] = "ring"
     allreduce: Literal["ring", "tree", "recursive_doubling", "rabenseifner", "parameter_server"] = "ring"
 
 

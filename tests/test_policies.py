@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import sparsifier_models
 import topologies
 from simnet import costs
 from simnet.network import Network
@@ -68,11 +69,31 @@ def test_closed_forms_know_the_width_of_entries():
         Candidate("b", "lwtopk", {"fused": False}),
         Candidate("c", "artopk", {"monitored": True}),
         Candidate("d", "topk", {"allgather": "ring"}),
+        Candidate("e", "spardl", {"teams": 2}),
+        Candidate("f", "fp16", {"algorithm": "tree"}),
+        Candidate("g", "deft"),
     ],
 )
 def test_what_the_closed_forms_do_not_know_is_refused_not_ignored(candidate):
     with pytest.raises(ValueError, match="no closed form is known"):
         closed_form(candidate)
+
+
+@pytest.mark.parametrize(
+    "name", ["topka", "gtopk", "gaussiank", "spardl", "cltk", "exdyna", "fp16", "oktopk", "topkdsa"]
+)
+def test_every_scheme_whose_closed_form_is_known_can_be_weighed(name):
+    # On a star of a power of two of workers, with what really was selected near k: exact, or a bound from above.
+    P, n, c, alpha, beta = 8, 80_000, 0.01, 1e-3, 1e-8
+    gradients = np.random.default_rng(0).standard_normal((P, n)).astype(np.float32)
+    more = {"initial": "exact"} if name == "exdyna" else {}
+    exchange = sparsifier_models.create(name, P, n, c, **more).exchange(gradients)
+    seconds = Network(topologies.star(P, alpha, 1 / beta)).time(exchange.schedule).duration
+    weighed = closed_form(Candidate(name, name))(alpha, beta, 4.0 * n, c, P)
+    if name in ("oktopk", "topkdsa"):
+        assert seconds <= weighed <= 5 * seconds
+    else:
+        assert weighed == pytest.approx(seconds, rel=0.05)
 
 
 def test_a_misspelt_option_is_found():

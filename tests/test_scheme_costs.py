@@ -1,0 +1,424 @@
+"""What every scheme sends, against the closed forms that it names: bytes for any P, times for powers of two."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simnet import costs
+from simnet.network import Network
+from simnet.schedule import Schedule
+from sparsifier_models import SCHEMES, create
+from sparsifier_models.deft import cut_layers
+from topologies import star
+
+ALPHA, BETA = 1e-3, 8e-9
+REGION = 60
+# Entries other than zero that each worker has in each region of an even gradient.
+FILLED = 3
+
+
+class Claim(NamedTuple):
+    """That messages cost what formulas add up to: each a function of `simnet.costs`, and what was really selected.
+
+    The bytes that workers receive are those of the formula on average (``mean``), or no worker gets more (``most``).
+    In lock-step the messages take as long as the formula says, or not longer (``limit``). With workers that select
+    unlike numbers, what all would take if they selected the most is the `longest`.
+    """
+
+    parts: list
+    bytes: str = "mean"
+    time: str = "equal"
+    longest: list | None = None
+    phases: tuple = ()
+
+    def cost(self, alpha, beta, P, parts=None):
+        return sum(float(function(alpha, beta, N=P, **known)) for function, known in parts or self.parts)
+
+
+@dataclass
+class Case:
+    """A scheme with options, and what is claimed of an exchange."""
+
+    name: str
+    functions: tuple
+    claims: object
+    options: dict
+    fits: object = staticmethod(lambda P: True)
+    even: bool = False
+
+    def __str__(self):
+        return " ".join([self.name, *(f"{key}={value}" for key, value in self.options.items())])
+
+
+CASES = []
+
+
+def case(name, *functions, fits=lambda P: True, even=False, **options):
+    """Register a function of model and exchange that returns claims."""
+
+    def register(claims):
+        CASES.append(Case(name, functions, claims, options, fits, even))
+        return claims
+
+    return register
+
+
+def is_power(P):
+    return P & (P - 1) == 0
+
+
+def dense_bytes(model):
+    return {"M": 4 * model.parameters}
+
+
+def share(model, entries):
+    """Arguments M and c, such that c M / 4 are the entries."""
+    return {"M": 4 * model.parameters, "c": entries / model.parameters}
+
+
+for algorithm, function, kind in (
+    ("ring", costs.ring_allreduce, "mean"),
+    ("tree", costs.tree_allreduce, "most"),
+    ("recursive_doubling", costs.recursive_doubling_allreduce, "most"),
+    ("parameter_server", costs.parameter_server, "most"),
+):
+
+    @case("dense", function, algorithm=algorithm)
+    def _(model, exchange, function=function, kind=kind):
+        return [Claim([(function, dense_bytes(model))], kind)]
+
+
+@case("dense", costs.rabenseifner_allreduce, fits=is_power, algorithm="rabenseifner")
+def _(model, exchange):
+    return [Claim([(costs.rabenseifner_allreduce, dense_bytes(model))])]
+
+
+@case("fp16", costs.fp16)
+def _(model, exchange):
+    return [Claim([(costs.fp16, dense_bytes(model))])]
+
+
+for collective, function, kind in (
+    ("ring", costs.ring_allreduce, "mean"),
+    ("tree", costs.tree_allreduce, "most"),
+):
+
+    @case("randomk", function, collective=collective)
+    def _(model, exchange, function=function, kind=kind):
+        return [Claim([(function, {"M": 4 * model.k})], kind)]
+
+
+def gathered_top_k(model, exchange):
+    assert (exchange.selected == model.k).all()
+    return [Claim([(model.costs[-1], share(model, model.k))])]
+
+
+case("randomk", costs.topk_allgather, shared=False)(gathered_top_k)
+case("topk", costs.topk_allgather)(gathered_top_k)
+case("mstopk", costs.topk_allgather)(gathered_top_k)
+case("lwtopk", costs.topk_allgather, layers="thirds")(gathered_top_k)
+case("topka", costs.topka)(gathered_top_k)
+
+
+@case("artopk", costs.artopk_ring)
+@case("artopk", costs.artopk_tree, collective="tree")
+@case("artopk", costs.artopk_ring, costs.var_overhead, selection="var")
+def _(model, exchange):
+    function = costs.artopk_ring if model.options.collective == "ring" else costs.artopk_tree
+    var = [(costs.var_overhead, {})] if model.options.selection == "var" else []
+    return [Claim([(function, share(model, model.k)), *var], "most")]
+
+
+@case("cltk", costs.cltk)
+@case("cltk", costs.cltk, wire="released")
+def _(model, exchange):
+    width = {"index_bytes": model.wire.index_bytes}
+    return [Claim([(costs.cltk, {**share(model, model.k), **width})], "most")]
+
+
+def gathered_by_threshold(function, **more):
+    def claims(model, exchange):
+        known, selected = share(model, model.k), exchange.selected
+        mean, longest = (
+            [(function, {**known, **more, "selected": entries})] for entries in (selected.mean(), selected.max())
+        )
+        # Sizes, which the formula leaves out.
+        gathers = () if function is costs.threshold_allgather else ("entries",)
+        return [Claim(mean, longest=longest, phases=gathers)]
+
+    return claims
+
+
+for name in ("sidco", "dgc", "redsync"):
+    case(name, costs.threshold_allgather)(gathered_by_threshold(costs.threshold_allgather))
+case("hardthreshold", costs.threshold_allgather, form="original")(gathered_by_threshold(costs.threshold_allgather))
+
+
+@case("gaussiank", costs.gaussiank)
+def _(model, exchange):
+    known, selected = share(model, model.k), exchange.selected
+    sizes = (costs.threshold_allgather, {"M": 0, "c": 1, "selected": 4 / 8, "gathers": 0})
+    mean, longest = (
+        [(costs.gaussiank, {**known, "selected": entries}), sizes] for entries in (selected.mean(), selected.max())
+    )
+    return [Claim(mean, longest=longest)]
+
+
+def at_union(function, **more):
+    def claims(model, exchange):
+        known = {**share(model, model.k), **more, "index_bytes": model.wire.index_bytes, "union": exchange.union}
+        if "k_max" in exchange.stats and function is not costs.uniontopk:
+            known["longest"] = exchange.stats["k_max"]
+        if function is costs.deft:
+            known["layers"] = len(cut_layers([size for _, size in model.layers] or [model.parameters], model.workers))
+        return [
+            Claim(
+                [(function, known)],
+                "most" if function is costs.deft else "mean",
+                "equal" if model.options.allgather == "ring" else "limit",
+            )
+        ]
+
+    return claims
+
+
+for name, function in (
+    ("exdyna", costs.exdyna),
+    ("micro", costs.exdyna),
+    ("deft", costs.deft),
+    ("uniontopk", costs.uniontopk),
+    ("hardthreshold", costs.hardthreshold),
+    ("sage", costs.hardthreshold),
+):
+    for options in ({}, {"allgather": "ring"}, {"allgather": "ring", "index_bytes": 8}):
+        case(name, function, **options)(at_union(function))
+case("deft", costs.deft, allgather="ring", layers="thirds")(at_union(costs.deft))
+
+
+@case("gtopk", costs.gtopk, costs.gtopk_reduce)
+@case("gtopk", costs.gtopk, costs.gtopk_reduce, wire="released")
+def _(model, exchange):
+    known = {**share(model, model.k), "entry_bytes": model.wire.entry_bytes}
+    return [
+        Claim([(costs.gtopk, known)], "most"),
+        Claim([(costs.gtopk_reduce, known)], "most", phases=("tree",)),
+    ]
+
+
+@case("spardl", costs.spardl)
+@case("spardl", costs.spardl_rsag, teams=2, sag="recursive", fits=lambda P: P % 2 == 0)
+@case("spardl", costs.spardl_rsag, teams=4, sag="recursive", fits=lambda P: P % 4 == 0)
+@case("spardl", costs.spardl_bsag, teams=2, fits=lambda P: P % 2 == 0)
+@case("spardl", costs.spardl_bsag, teams=3, fits=lambda P: P % 3 == 0)
+@case("spardl", costs.spardl_bsag, teams=4, adapt="fixed", fits=lambda P: P % 4 == 0)
+def _(model, exchange):
+    d, k_b, u = model.options.teams, exchange.stats["k_block"], exchange.stats["block_union"]
+    known = share(model, k_b * model.workers // d)
+    if d == 1:
+        return [Claim([(costs.spardl, known)])]
+    if model.options.sag == "recursive":
+        return [Claim([(costs.spardl_rsag, {**known, "d": d})])]
+    h = exchange.stats["h"]
+    parts = [(costs.spardl_bsag, {**known, "d": d, "h": float(h.mean())})]
+    if (u >= k_b).all() and (h == h[0]).all():
+        return [Claim(parts)]
+    longest = [(costs.spardl_bsag, {**known, "d": d, "h": float(h.max())})]
+    return [Claim(longest, "most", "limit")]
+
+
+@case("oktopk", costs.oktopk, costs.oktopk_split_and_reduce, costs.oktopk_balance_and_allgatherv, bucket=1, even=True)
+@case("oktopk", costs.oktopk, costs.oktopk_split_and_reduce, costs.oktopk_balance_and_allgatherv, even=True)
+def _(model, exchange):
+    most, kept = float(exchange.selected.max()), exchange.stats["gathered"]
+    known = share(model, model.k)
+    split = Claim(
+        [(costs.oktopk_split_and_reduce, {**known, "selected": most})],
+        time="equal" if model.options.bucket == 1 else "limit",
+        phases=("split",),
+    )
+    gather = Claim(
+        [(costs.oktopk_balance_and_allgatherv, {**known, "kept": kept})], "most", "limit", phases=("balance", "entries")
+    )
+    total = Claim(
+        [(costs.oktopk, {**known, "selected": most, "kept": kept})],
+        "most",
+        "limit",
+        phases=("split", "balance", "entries"),
+    )
+    return [split, gather, total]
+
+
+def topkdsa_claims(model, exchange):
+    assert (exchange.selected == model.k).all()
+    known = share(model, model.k)
+    union = float(model.parameters if exchange.stats["dense"] else exchange.stats["global_nnz"])
+    exact = Claim([(costs.topkdsa, {**known, "union": union})])
+    upper = Claim([(lambda *alpha_beta, **known: costs.topkdsa_bounds(*alpha_beta, **known).upper, known)], "most", "limit")
+    return [exact, upper]
+
+
+case("topkdsa", costs.topkdsa, costs.topkdsa_bounds, bucket=1, even=True)(topkdsa_claims)
+
+
+@case("topkdsa", costs.sparcml_bounds, algorithm="recursive_doubling")
+@case("topkdsa", costs.sparcml_bounds, algorithm="recursive_doubling", even=True)
+def _(model, exchange):
+    known = share(model, model.k)
+    return [Claim([(lambda *alpha_beta, **known: costs.sparcml_bounds(*alpha_beta, **known).upper, known)], "most", "limit")]
+
+
+@case("qsgd", costs.qsgd)
+@case("qsgd", costs.qsgd, levels=1, bucket=64)
+@case("qsgd", costs.qsgd, coding="elias")
+def _(model, exchange):
+    n, options = model.parameters, model.options
+    known = {"M": 4 * n, "levels": options.levels, "bucket": options.bucket}
+    if options.coding == "fixed":
+        return [Claim([(costs.qsgd, known)])]
+    norms = 32 * -(-n // options.bucket)
+    bits = exchange.stats["bits_per_entry"] * n - norms
+    mean, longest = ([(costs.qsgd, {**known, "bits": one / n})] for one in (bits.mean(), bits.max()))
+    return [Claim(mean, longest=longest)]
+
+
+@case("signsgd", costs.signsgd)
+@case("signsgd", costs.signsgd, scaled=False)
+def _(model, exchange):
+    known = {"M": 4 * model.parameters, "scale_bytes": 4 * model.options.scaled}
+    return [Claim([(costs.signsgd, known)], "most")]
+
+
+@case("signsgd", costs.signsgd_allgather, vote="mean")
+@case("signsgd", costs.signsgd_allgather, collective="allgather")
+def _(model, exchange):
+    return [Claim([(costs.signsgd_allgather, {"M": 4 * model.parameters})])]
+
+
+@case("powersgd", costs.powersgd)
+@case("powersgd", costs.powersgd, rank=1, layers="thirds")
+@case("powersgd", costs.powersgd, layers="short")
+def _(model, exchange):
+    left, right, vectors = model.lengths
+    known = {"M": 4 * model.parameters, "left": left, "right": right, "vectors": vectors}
+    return [Claim([(costs.powersgd, known)])]
+
+
+EVERY = pytest.mark.parametrize("one", CASES, ids=map(str, CASES))
+
+
+def gradients_of(kind, P, n, seed):
+    rng = np.random.default_rng(seed)
+    rows = rng.standard_normal((P, n))
+    match kind:
+        case "heavy":
+            rows = rng.standard_cauchy((P, n))
+        case "alike":
+            rows[:] = rows[0]
+        case "zero":
+            rows[:] = 0
+    return rows.astype(np.float32)
+
+
+def even_gradients(P, shift):
+    """Gradients with as many entries in each region at every worker, each worker's `shift` further than the last's."""
+    rows = np.zeros((P, P, REGION), dtype=np.float32)
+    places = np.arange(FILLED) + shift * np.arange(P)[:, np.newaxis]
+    for worker in range(P):
+        rows[worker, :, places[worker]] = 1 + worker
+    return rows.reshape(P, -1)
+
+
+def made(one, P, n, density):
+    options = dict(one.options)
+    if "layers" in options:
+        options["layers"] = {"thirds": (n // 3, n // 3, n - 2 * (n // 3)), "short": (n - 3, 2, 1)}[options["layers"]]
+    return create(one.name, P, n, density, **options)
+
+
+def exchanges_of(one, P, kinds=("normal", "heavy", "zero", "alike", "normal"), seed=0):
+    """Yield a scheme and what came of an exchange, for gradients of each kind or for even ones."""
+    if one.even:
+        for shift in (0, 1, FILLED):
+            # Strictly above the k-th magnitude, which is zero, lie all others.
+            strict = one.name == "oktopk"
+            if strict and shift:
+                continue
+            n = P * REGION
+            model = made(one, P, n, (P * FILLED + strict) / n)
+            yield model, model.exchange(even_gradients(P, shift))
+        return
+    n = 720
+    model = made(one, P, n, 0.05)
+    for step, kind in enumerate(kinds):
+        yield model, model.exchange(gradients_of(kind, P, n, seed + step))
+
+
+def part(schedule, phases):
+    if not phases:
+        return schedule
+    return Schedule(schedule.n_ranks, [one for one in schedule.rounds if one.phase in phases])
+
+
+def seconds(schedule):
+    """Time of a schedule on a star whose ranks wait for each other after every round."""
+    network, known = Network(star(schedule.n_ranks, ALPHA, 1 / BETA)), {}
+    for one in schedule.rounds:
+        key = one.src.tobytes(), one.dst.tobytes(), one.nbytes.tobytes()
+        if key not in known:
+            known[key] = network.time(Schedule(schedule.n_ranks, [one])).finish
+        yield known[key]
+
+
+def check_bytes(one, P, **inputs):
+    for model, exchange in exchanges_of(one, P, **inputs):
+        for claim in one.claims(model, exchange):
+            received = part(exchange.schedule, claim.phases).bytes_received()
+            if claim.bytes == "mean":
+                assert received.mean() == pytest.approx(claim.cost(0, 1, P))
+            else:
+                # Where log N is no whole number there are as many rounds as for the next power of two.
+                powers = 1 << (P - 1).bit_length()
+                limit = claim.cost(0, 1, P) if one.name in ("spardl", "oktopk") else claim.cost(0, 1, powers)
+                assert received.max() <= limit * (1 + 1e-9)
+
+
+@EVERY
+@pytest.mark.parametrize("P", range(1, 18))
+def test_bytes(one, P):
+    if not one.fits(P):
+        return
+    check_bytes(one, P)
+
+
+@EVERY
+@settings(max_examples=10)
+@given(data=st.data(), seed=st.integers(0, 2**32 - 10))
+def test_bytes_whatever_the_gradients(one, data, seed):
+    P = data.draw(st.sampled_from([P for P in range(1, 18) if one.fits(P)]))
+    kinds = data.draw(st.lists(st.sampled_from(["normal", "heavy", "alike", "zero"]), min_size=1, max_size=3))
+    check_bytes(one, P, kinds=kinds, seed=seed)
+
+
+@EVERY
+@pytest.mark.parametrize("P", [1, 2, 4, 8])
+def test_time_in_lock_step(one, P):
+    if not one.fits(P):
+        return
+    for model, exchange in exchanges_of(one, P, kinds=("normal", "heavy", "alike")):
+        for claim in one.claims(model, exchange):
+            took, cost = sum(seconds(part(exchange.schedule, claim.phases))), claim.cost(ALPHA, BETA, P)
+            if claim.longest:
+                assert cost * (1 - 1e-9) <= took <= claim.cost(ALPHA, BETA, P, claim.longest) * (1 + 1e-9)
+            elif claim.time == "equal":
+                assert took == pytest.approx(cost)
+            else:
+                assert took <= cost * (1 + 1e-9)
+
+
+def test_every_closed_form_of_every_scheme_is_held_against_its_messages():
+    for name, scheme in SCHEMES.items():
+        assert {function for one in CASES if one.name == name for function in one.functions} == set(scheme.costs), name
