@@ -22,6 +22,7 @@ lint: .venv/.dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
+	$(BIN)/mypy examples/blocktopk/blocktopk.py
 	$(BIN)/lint-imports
 
 slow: .venv/.dev

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Annotated, ParamSpec, TypeAlias, TypeVar
 
 import typer
 
@@ -42,6 +42,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+# Options that commands share.
+Fields: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="FIELD=VALUE", help="Set a field, as job.iterations=50; may be repeated."),
+]
+Seed: TypeAlias = Annotated[int | None, typer.Option(min=0, help="Seed in place of that of the scenario.")]
+Quiet: TypeAlias = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar and no table.")]
 
 
 class Kind(StrEnum):
@@ -103,11 +112,8 @@ def _options(
 @_explained
 def run(
     scenario: Annotated[str, typer.Argument(help="A YAML file, or the name of a scenario that comes with simnet.")],
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="FIELD=VALUE", help="Set a field, as job.iterations=50; may be repeated."),
-    ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed in place of that of the scenario.")] = None,
+    set_: Fields = None,
+    seed: Seed = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder for the results; default: runs/NAME. Files of an earlier run in it are replaced."),
@@ -118,7 +124,7 @@ def run(
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Policies at a time; default: one per processor. Never alters results.")
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar and no table.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Run the policies of a scenario side by side, and write figures, tables and a report."""
     from simnet.results import prepare_folder
@@ -173,11 +179,8 @@ def compare(
     skip: Annotated[
         int | None, typer.Option(min=0, help="First iterations that do not count; default: half of them.")
     ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="FIELD=VALUE", help="Set a field, as job.iterations=50; may be repeated."),
-    ] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Seed in place of that of the scenario.")] = None,
+    set_: Fields = None,
+    seed: Seed = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder for the results; default: runs/compare-NAME. Files of an earlier run are replaced."),
@@ -185,7 +188,7 @@ def compare(
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Exchanges at a time; default: one per processor. Never alters results.")
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar and no table.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Compare schemes on one trace and network: time to select and to communicate, volume, density, build-up."""
     from simnet import comparison

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.checks import positive
-from simnet.costs import hardthreshold
+from simnet.costs import hardthreshold, threshold_allgather
 from simnet.devices import Kernel
 from simnet.schedule import Schedule
 from sparsifier_models.base import Exchange, Wire
@@ -65,7 +65,10 @@ class HardThreshold(UnionReduced):
 
     name = "hardthreshold"
     paper = "Sahu et al., NeurIPS 2021, arXiv 2108.00951"
-    costs = (hardthreshold,)
+    costs = (
+        hardthreshold,
+        threshold_allgather,
+    )
     option_type = HardThresholdOptions
     options: HardThresholdOptions
     searches_threshold = True

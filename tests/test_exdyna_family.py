@@ -12,6 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from gradients import gradients_of
 from simnet.rng import stream
 from sparsifier_models import create
 from sparsifier_models.deft import assign_k, cut_layers, pack
@@ -61,25 +62,6 @@ def made(case, workers, parameters, density, **more):
         cut = parameters // 3
         options["layers"] = (cut, cut, parameters - 2 * cut) if cut else (parameters,)
     return create(name, workers, parameters, density, **options)
-
-
-def gradients_of(kind, workers, parameters, seed):
-    rng = np.random.default_rng(seed)
-    rows = rng.standard_normal((workers, parameters))
-    match kind:
-        case "heavy":
-            rows = rng.standard_cauchy((workers, parameters))
-        case "sparse":
-            rows *= rng.random((workers, parameters)) < 0.1
-        case "ties":
-            rows = rng.integers(-2, 3, (workers, parameters))
-        case "zero":
-            rows *= 0
-        case "constant":
-            rows[:] = -0.1
-        case "alike":
-            rows[:] = rows[0]
-    return rows.astype(np.float32)
 
 
 @st.composite
@@ -147,8 +129,7 @@ def compare(name, model, gradients, row, indices, values):
 
 
 def golden_model(name):
-    options = {} if name == "cltk" else {"allgather": "ring"}
-    return create(name, 4, 40_000, 0.01, wire="released", layers=LAYERS, **options)
+    return create(name, 4, 40_000, 0.01, wire="released", layers=LAYERS)
 
 
 # Golden runs

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from gradients import gradients_of
 from simnet.devices import load_device
 from sparsifier_models import SCHEMES, create
 from sparsifier_models.conformance import check
@@ -63,31 +64,6 @@ KINDS = ["normal", "heavy", "sparse", "ties", "zero", "constant", "alike", "tiny
 identify = pytest.mark.parametrize(
     ("name", "options"), EVERY, ids=[" ".join([name, *map(str, options.values())]) for name, options in EVERY]
 )
-
-
-def gradients_of(kind, workers, parameters, seed):
-    rng = np.random.default_rng(seed)
-    rows = rng.standard_normal((workers, parameters))
-    match kind:
-        case "heavy":
-            rows = rng.standard_cauchy((workers, parameters))
-        case "sparse":
-            rows *= rng.random((workers, parameters)) < 0.1
-        case "ties":
-            rows = rng.integers(-2, 3, (workers, parameters))
-        case "zero":
-            rows *= 0
-        case "constant":
-            rows[:] = -0.1
-        case "alike":
-            rows[:] = rows[0]
-        case "tiny":
-            rows *= 1e-38
-        case "one worker":
-            rows[1:] = 0
-        case "one entry":
-            rows[:, 1:] = 0
-    return rows.astype(np.float32)
 
 
 def made(name, options, workers, parameters, density, **more):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from simnet import costs
+from gradients import f32, gradients_of
 from simnet.rng import stream
 from sparsifier_models import create
 from sparsifier_models.conformance import check
@@ -42,33 +42,6 @@ identify = pytest.mark.parametrize(
 )
 
 
-def f32(rows):
-    return np.array(rows, dtype=np.float32)
-
-
-def gradients_of(kind, workers, parameters, seed):
-    rng = np.random.default_rng(seed)
-    rows = rng.standard_normal((workers, parameters))
-    match kind:
-        case "heavy":
-            rows = rng.standard_cauchy((workers, parameters))
-        case "sparse":
-            rows *= rng.random((workers, parameters)) < 0.1
-        case "ties":
-            rows = rng.integers(-2, 3, (workers, parameters))
-        case "zero":
-            rows *= 0
-        case "constant":
-            rows[:] = -0.1
-        case "alike":
-            rows[:] = rows[0]
-        case "tiny":
-            rows *= 1e-38
-        case "large":
-            rows *= 1e30
-    return rows.astype(np.float32)
-
-
 @st.composite
 def jobs(draw, longest=3000):
     """Workers, parameters, kind of gradients and seed."""
@@ -78,15 +51,6 @@ def jobs(draw, longest=3000):
         draw(st.sampled_from(KINDS)),
         draw(st.integers(0, 2**31 - 1)),
     )
-
-
-def lockstep(schedule, alpha, beta):
-    """Time of a schedule if every rank waits for all others after each round and a round shares the busiest link."""
-    total = 0.0
-    for one in schedule.rounds:
-        busiest = max(np.bincount(ranks, weights=one.nbytes).max() for ranks in (one.src, one.dst))
-        total += alpha + float(busiest) * beta
-    return total
 
 
 # What holds for all of them
@@ -705,31 +669,6 @@ def test_states_that_do_not_fit_are_refused():
         with pytest.raises(ValueError, match=message):
             model.restore({**state, "queries": wrong})
     np.testing.assert_array_equal(model.save()["queries"], state["queries"])
-
-
-# Closed forms
-
-
-@pytest.mark.parametrize("P", [1, 2, 4, 16])
-def test_closed_forms_are_the_times_of_the_messages(P):
-    alpha, beta, n = 1e-3, 1e-8, 10_000
-    gradients = gradients_of("normal", P, n, 0)
-
-    def seconds(name, **options):
-        return lockstep(create(name, P, n, **options).exchange(gradients).schedule, alpha, beta)
-
-    M = 4 * n
-    assert seconds("fp16") == pytest.approx(costs.fp16(alpha, beta, M, P))
-    assert seconds("qsgd") == pytest.approx(costs.qsgd(alpha, beta, M, P))
-    assert seconds("qsgd", levels=1, bucket=64) == pytest.approx(costs.qsgd(alpha, beta, M, P, levels=1, bucket=64))
-    assert seconds("signsgd") == pytest.approx(costs.signsgd(alpha, beta, M, P))
-    assert seconds("signsgd", scaled=False) == pytest.approx(costs.signsgd(alpha, beta, M, P, scale_bytes=0))
-    assert seconds("signsgd", vote="mean") == pytest.approx(costs.signsgd_allgather(alpha, beta, M, P))
-    assert seconds("powersgd") == pytest.approx(costs.powersgd(alpha, beta, M, P))
-    shapes = [(50, 100), (40, 100), (1000,)]
-    left, right, vectors = create("powersgd", P, n, rank=3, shapes=shapes).lengths
-    expected = costs.powersgd(alpha, beta, M, P, left=left, right=right, vectors=vectors)
-    assert seconds("powersgd", rank=3, shapes=shapes) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gradients import gradients_of
 from simnet.devices import load_device
 from sparsifier_models.spar_all_gather import Adaptive, adapted, merged, started
 from sparsifier_models.spar_reduce_scatter import Entries, add, spar_reduce_scatter, srs_rounds, srs_route
@@ -46,25 +47,6 @@ def bytes_of(schedule, phase):
 
 def rounds_of(schedule):
     return dict(Counter(one.phase for one in schedule.rounds))
-
-
-def gradients_of(kind, workers, parameters, seed):
-    rng = np.random.default_rng(seed)
-    rows = rng.standard_normal((workers, parameters))
-    match kind:
-        case "heavy":
-            rows = rng.standard_t(2, (workers, parameters))
-        case "sparse":
-            rows *= rng.random((workers, parameters)) < 0.1
-        case "ties":
-            rows = rng.integers(-2, 3, (workers, parameters))
-        case "zero":
-            rows *= 0
-        case "constant":
-            rows[:] = -0.1
-        case "alike":
-            rows[:] = rows[0]
-    return rows.astype(np.float32)
 
 
 @st.composite
@@ -515,7 +497,7 @@ def test_local_residuals_lose_what_global_collection_finds_again():
         model = SparDL(8, 4000, 0.05, residual=residual)
         update = np.zeros(4000)
         for step in range(5):
-            gradients = gradients_of("heavy", 8, 4000, step)
+            gradients = gradients_of("normal", 8, 4000, step)
             before = (gradients + model.residual).sum(0, dtype=np.float64)
             exchange = model.exchange(gradients)
             missing = before - 8 * exchange.update.astype(np.float64) - model.residual.sum(0, dtype=np.float64)
@@ -523,7 +505,7 @@ def test_local_residuals_lose_what_global_collection_finds_again():
             if residual == "local":
                 assert exchange.stats["lost"] == pytest.approx(np.sqrt((missing**2).sum()), rel=1e-9)
         assert model.conserves == (residual == "global")
-        given_in_all = sum(gradients_of("heavy", 8, 4000, step).astype(np.float64) for step in range(5)).sum(0)
+        given_in_all = sum(gradients_of("normal", 8, 4000, step).astype(np.float64) for step in range(5)).sum(0)
         gone = given_in_all - update - model.residual.sum(0, dtype=np.float64)
         lost[residual] = np.sqrt((gone**2).sum() / (given_in_all**2).sum())
     assert lost["global"] < 1e-6

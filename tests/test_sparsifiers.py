@@ -15,6 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import sparsifier_models
+from gradients import f32, gradients_of
 from simnet.devices import device_names, load_device
 from sparsifier_models import SCHEMES, Sparsifier, create, names, scheme
 from sparsifier_models.artopk import WINDOW, windowed_mean
@@ -42,10 +43,6 @@ VARIANTS = [
 variants = st.sampled_from(VARIANTS)
 
 
-def f32(rows):
-    return np.array(rows, dtype=np.float32)
-
-
 def made(variant, workers, parameters, density, **more):
     """The scheme of a variant; those that need layers get three, or one."""
     name, options = variant
@@ -56,29 +53,6 @@ def made(variant, workers, parameters, density, **more):
 
 
 KINDS = ["normal", "heavy", "sparse", "ties", "zero", "constant", "alike", "tiny", "huge"]
-
-
-def gradients_of(kind, workers, parameters, seed):
-    rng = np.random.default_rng(seed)
-    rows = rng.standard_normal((workers, parameters))
-    match kind:
-        case "heavy":
-            rows = rng.standard_cauchy((workers, parameters))
-        case "sparse":
-            rows *= rng.random((workers, parameters)) < 0.1
-        case "ties":
-            rows = rng.integers(-2, 3, (workers, parameters))
-        case "zero":
-            rows *= 0
-        case "constant":
-            rows[:] = -0.1
-        case "alike":
-            rows[:] = rows[0]
-        case "tiny":
-            rows *= 1e-38
-        case "huge":
-            rows *= 1e36
-    return rows.astype(np.float32)
 
 
 @st.composite

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from gradients import f32, gradients_of
 from simnet.devices import device_names, load_device
 from sparsifier_models import create
 from sparsifier_models.conformance import check
@@ -25,31 +26,6 @@ VARIANTS = [
 ]
 KINDS = ["normal", "heavy", "sparse", "ties", "zero", "constant", "alike", "one worker"]
 EPS = float(np.finfo(np.float32).eps)
-
-
-def f32(rows):
-    return np.array(rows, dtype=np.float32)
-
-
-def gradients_of(kind, workers, parameters, seed):
-    rng = np.random.default_rng(seed)
-    rows = rng.standard_normal((workers, parameters))
-    match kind:
-        case "heavy":
-            rows = rng.standard_cauchy((workers, parameters))
-        case "sparse":
-            rows *= rng.random((workers, parameters)) < 0.1
-        case "ties":
-            rows = rng.integers(-2, 3, (workers, parameters))
-        case "zero":
-            rows *= 0
-        case "constant":
-            rows[:] = -0.1
-        case "alike":
-            rows[:] = rows[0]
-        case "one worker":
-            rows[1:] = 0
-    return f32(rows)
 
 
 def supported(supports, parameters):

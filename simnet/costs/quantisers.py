@@ -102,7 +102,9 @@ def powersgd(
     right: ArrayLike | None = None,
     vectors: ArrayLike = 0.0,
 ) -> Floats:
-    """PowerSGD on rings: all-reduces of r rows, of vectors if any, and of r columns, 4 bytes each; derived from [11].
+    """PowerSGD on rings: 4 (N - 1) (alpha + 2 (|P| + |Q|) / N beta) + 2 (N - 1) (alpha + 4 v / N beta); derived.
+
+    All-reduces of two factors of |P| and |Q| entries, [11], and, if there are any, of v entries sent as they are.
 
     Parameters
     ----------

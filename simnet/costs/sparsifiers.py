@@ -173,7 +173,9 @@ def topkdsa(
 
 
 def topkdsa_bounds(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike) -> Bounds:
-    """TopkDSA moves 4 k (N - 1) / N (equal supports) to (2 k + n) (N - 1) / N words (dense in the end); derived.
+    """TopkDSA: 4 k (N - 1) / N (equal supports) to (2 k + n) (N - 1) / N words (dense in the end); derived.
+
+    Latency is that of `topkdsa`.
 
     Examples
     --------
@@ -333,9 +335,9 @@ def spardl_bsag(
     d: ArrayLike,
     h: ArrayLike | None = None,
 ) -> Floats:
-    """SparDL, d teams, B-SAG: (2 ceil(log(N / d)) + ceil(log d)) alpha + 4 k (N - d) / N + 2 h (d - 1) words at most.
+    """SparDL, B-SAG: (2 ceil(log(N / d)) + ceil(log d)) alpha + 4 k (N - d) / N + 2 h (d - 1) words at most; derived.
 
-    Derived from the algorithm of [6]. The all-gather in the teams carries no more than k d / N entries of a block.
+    From the algorithm of [6], with d teams. The all-gather in a team carries no more than k d / N entries of a block.
 
     Parameters
     ----------
@@ -360,9 +362,9 @@ def spardl_bsag(
 
 
 def spardl_rsag(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike, d: ArrayLike) -> Floats:
-    """SparDL, d = 2^x teams with R-SAG: (2 ceil(log(N / d)) + log d) alpha + 2 k (2 N - 2 d + d log d) / N words.
+    """SparDL, R-SAG: (2 ceil(log(N / d)) + log d) alpha + 2 k (2 N - 2 d + d log d) / N words; derived.
 
-    Derived from the algorithm of [6]. Two teams move as much as one, in a round less where N is a power of two.
+    From the algorithm of [6], with d = 2^x teams. Two move as much as one, in a round less if N is a power of two.
 
     Examples
     --------
@@ -425,10 +427,10 @@ def hardthreshold(
     union: ArrayLike | None = None,
     index_bytes: ArrayLike = 8.0,
 ) -> Floats:
-    """Hard threshold, SAGE, on rings: the messages of `exdyna`, without partitions; derived from the code of [7].
+    """Hard threshold, SAGE, on rings: (N - 1) (4 alpha + [8 + 8 kmax + 8 |U| / N] beta); derived from the code of [7].
 
-    Every worker selects from the whole gradient: `longest` is c M / 4 if not given, and `union` the `fill_in` of
-    independent selections.
+    The messages of `exdyna`, but every worker selects from the whole gradient: `longest` is c M / 4 if not given, and
+    `union` the `fill_in` of independent selections.
 
     Examples
     --------
@@ -494,9 +496,10 @@ def deft(
     union: ArrayLike | None = None,
     index_bytes: ArrayLike = 8.0,
 ) -> Floats:
-    """DEFT: log N (2 alpha + 4 (N + L) beta) for the bins of L layers, then as `exdyna`; derived from the code of [7].
+    """DEFT: log N (2 alpha + 4 (N + L) beta) + (N - 1) (4 alpha + [8 + 8 kmax + 8 |U| / N] beta); derived, code of [7].
 
-    `layers` is L, after long layers are cut; the others as of `exdyna`.
+    Two broadcasts tell the bins of the L layers; then as `exdyna`, whose are the other arguments. `layers` is L, after
+    long layers are cut.
 
     Examples
     --------

@@ -1,0 +1,41 @@
+"""Gradients of kinds that schemes stumble over, for the tests of all of them."""
+
+import numpy as np
+
+
+def f32(rows):
+    return np.array(rows, dtype=np.float32)
+
+
+def gradients_of(kind, workers, parameters, seed):
+    """Return gradients of one kind, float32 of shape (P, n); a normal distribution unless the kind says otherwise."""
+    rng = np.random.default_rng(seed)
+    rows = rng.standard_normal((workers, parameters))
+    match kind:
+        case "normal":
+            pass
+        case "heavy":
+            rows = rng.standard_cauchy((workers, parameters))
+        case "sparse":
+            rows *= rng.random((workers, parameters)) < 0.1
+        case "ties":
+            rows = rng.integers(-2, 3, (workers, parameters))
+        case "zero":
+            rows *= 0
+        case "constant":
+            rows[:] = -0.1
+        case "alike":
+            rows[:] = rows[0]
+        case "tiny":
+            rows *= 1e-38
+        case "large":
+            rows *= 1e30
+        case "huge":
+            rows *= 1e36
+        case "one worker":
+            rows[1:] = 0
+        case "one entry":
+            rows[:, 1:] = 0
+        case _:
+            raise ValueError(f"there is no kind {kind!r} of gradients")
+    return f32(rows)
