@@ -18,8 +18,8 @@ from simnet.costs import gaussiank
 from simnet.devices import Kernel
 from simnet.schedule import Schedule
 from sparsifier_models.gathered import ALLGATHERV, GatheredOptions
-from sparsifier_models.selection import Values, above
-from sparsifier_models.thresholded import Found, Thresholded, count_above, moments
+from sparsifier_models.selection import Values, above, count_above
+from sparsifier_models.thresholded import Found, Thresholded, moments
 
 
 class Rule(NamedTuple):

@@ -10,8 +10,8 @@ from simnet.checks import positive
 from simnet.costs import threshold_allgather
 from simnet.devices import Kernel
 from sparsifier_models.gathered import GatheredOptions
-from sparsifier_models.selection import Values, above, top_k
-from sparsifier_models.thresholded import Found, Thresholded, count_above, moments
+from sparsifier_models.selection import Values, above, count_above, top_k
+from sparsifier_models.thresholded import Found, Thresholded, moments
 
 TRIM = 0.2
 
@@ -42,9 +42,9 @@ class RedSync(Thresholded):
 
     The threshold is mean + q (max - mean) of the magnitudes. Bisection of q in [0, 1] ends when k < nnz < 2k, or with
     the last threshold tried when the interval is no longer than ``interval``. Only below k/2 is the threshold lowered:
-    a search that comes between k/2 and k moves away from k again, and settles at k/2. Trimmed top-k lowers q from 0.8
-    in steps of 0.2 until at least k entries are above, and takes the k largest of these; if even the mean leaves fewer,
-    of all.
+    a search that comes between k/2 and k moves away from k again. With the ``interval`` of the released code, 0.2,
+    three thresholds are tried, and the last may keep any number of entries. Trimmed top-k lowers q from 0.8 in steps of
+    0.2 until at least k entries are above, and takes the k largest of these; if even the mean leaves fewer, of all.
 
     On the wire ``released`` float32 values and int32 indices are gathered one after the other, as in the released code
     of SIDCo, which contains this scheme.

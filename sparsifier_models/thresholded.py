@@ -76,17 +76,6 @@ def moments(values: Values) -> tuple[float, float]:
     return mean, spread / (n - 1) if n > 1 else 0.0
 
 
-def count_above(magnitude: Values, threshold: float) -> int:
-    """Return how many of the magnitudes exceed the threshold, compared in float32.
-
-    Examples
-    --------
-    >>> count_above(np.array([1, 2, 3], dtype=np.float32), 2.0)
-    1
-    """
-    return int(np.count_nonzero(magnitude > np.float32(threshold)))
-
-
 def side_by_side(runs: Sequence[Sequence[Kernel]]) -> tuple[Kernel, ...]:
     """Return the kernels that workers run each on its own, entries one number each, as kernels of all of them.
 

@@ -13,6 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import stats as distributions
 
+from gradients import f32, gradients_of
 from simnet import costs
 from simnet.devices import device_names, load_device
 from simnet.network import Network
@@ -47,36 +48,7 @@ VARIANTS = [
     ("redsync", {"trimmed": True, "wire": "released"}),
 ]
 variants = st.sampled_from(VARIANTS)
-KINDS = ["normal", "heavy", "sparse", "ties", "zero", "constant", "alike", "one", "tiny", "huge"]
-
-
-def f32(rows):
-    return np.array(rows, dtype=np.float32)
-
-
-def gradients_of(kind, workers, parameters, seed):
-    rng = np.random.default_rng(seed)
-    rows = rng.standard_normal((workers, parameters))
-    match kind:
-        case "heavy":
-            rows = rng.standard_cauchy((workers, parameters))
-        case "sparse":
-            rows *= rng.random((workers, parameters)) < 0.02
-        case "ties":
-            rows = rng.integers(-2, 3, (workers, parameters))
-        case "zero":
-            rows *= 0
-        case "constant":
-            rows[:] = rng.choice([-0.1, 0.1])
-        case "alike":
-            rows[:] = rows[0]
-        case "one":
-            rows[1:] = 0
-        case "tiny":
-            rows *= 1e-38
-        case "huge":
-            rows *= 1e36
-    return rows.astype(np.float32)
+KINDS = ["normal", "heavy", "sparse", "ties", "zero", "constant", "alike", "one worker", "tiny", "huge"]
 
 
 @st.composite
