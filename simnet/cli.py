@@ -242,25 +242,14 @@ def compare(
 @_explained
 def list_(kind: Annotated[Kind | None, typer.Argument(help="What to list; default: everything.")] = None) -> None:
     """List what comes with simnet: sparsifiers, topologies, scenarios, models, ..."""
-    from rich import box
     from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
 
     from simnet import listing
+    from simnet.report.console import show_listing
 
     console = Console()
-    if not console.is_terminal:
-        # A pipe has no width: one line each, as long as it needs to be.
-        console = Console(width=10_000)
     for one in Kind if kind is None else (kind,):
-        columns, rows = listing.LISTS[one.value]()
-        table = Table(title=one.value, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-        for name in columns:
-            table.add_column(name, no_wrap=name == columns[0])
-        for row in rows:
-            table.add_row(*map(Text, row))
-        console.print(table)
+        show_listing(one.value, *listing.LISTS[one.value](), console)
 
 
 @app.command(epilog="Example: simnet schema > scenario.schema.json")

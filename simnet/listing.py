@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from inspect import getdoc
-from typing import TypeAlias
+from typing import Literal, TypeAlias, get_args, get_origin, get_type_hints
 
 import sparsifier_models
 import topologies
@@ -31,7 +31,11 @@ def sparsifiers() -> Listing:
     True
     """
     common = {field.name for field in dataclasses.fields(sparsifier_models.Options)}
-    rows = [("any", "Options that every scheme has.", "", _options(sparsifier_models.Options, common), "")]
+    symbols = (
+        "alpha: latency [s], beta: seconds per byte, N: workers, M: bytes of the gradient, c: density, k = c M / 4, "
+        "k' and |U|: entries selected and their union; a word is 4 bytes"
+    )
+    rows = [("any", "Options that every scheme has.", "", _options(sparsifier_models.Options, common), symbols)]
     for name in sparsifier_models.names():
         scheme = sparsifier_models.scheme(name)
         own = set(own_options(name)) - common
@@ -146,9 +150,18 @@ LISTS: Mapping[str, Callable[[], Listing]] = {
 
 
 def _options(option_type: type[sparsifier_models.Options], names: Collection[str]) -> str:
-    """Return options and their defaults, those without one by their names alone."""
-    fields = [one for one in dataclasses.fields(option_type) if one.name in names and one.name not in FROM_JOB]
-    return ", ".join(one.name if one.default is None else f"{one.name}={str(one.default).lower()}" for one in fields)
+    """Return options and their defaults, or their names alone if there is none; of several words, the default first."""
+    hints = get_type_hints(option_type)
+    shown = []
+    for one in dataclasses.fields(option_type):
+        if one.name not in names or one.name in FROM_JOB:
+            continue
+        default = str(one.default).lower()
+        words = [word for word in map(str, get_args(hints[one.name])) if word != default]
+        choice = get_origin(hints[one.name]) is Literal
+        value = "|".join([default, *words]) if choice else "" if one.default in (None, ()) else default
+        shown.append(f"{one.name}={value}" if value else one.name)
+    return ", ".join(shown)
 
 
 def _formula(cost: Callable[..., object]) -> str:

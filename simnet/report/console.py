@@ -1,9 +1,12 @@
-"""The end of a run on the console: one table and one sentence."""
+"""Tables on the console: the end of a run, and what comes with simnet."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.padding import Padding
 from rich.segment import Segments
 from rich.table import Table
 from rich.text import Text
@@ -53,3 +56,26 @@ def summary_table(summary: Summary, leave_out: tuple[str, ...] = ()) -> Table:
         shown = [Text(cell) for cell, name in zip(cells, names, strict=True) if name not in leave_out]
         table.add_row(*shown, style=style)
     return table
+
+
+def show_listing(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], console: Console) -> None:
+    """Print rows of text: as a table if it fits the terminal, else a block of lines for each.
+
+    A file or pipe, which has no width, gets one line for each row, as long as it needs to be.
+    """
+    table = Table(title=Text(title), title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    for name in columns:
+        table.add_column(name, no_wrap=True)
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    width = console.measure(table, options=console.options.update(width=10_000)).maximum
+    if width <= console.width or not console.is_terminal:
+        print_wide(table, console)
+        return
+    console.print(Text(title, style="bold"))
+    for name, what, *others in rows:
+        console.print(Padding(Text.assemble((name, "bold cyan"), f"  {what}"), (1, 0, 0, 0)))
+        for column, text in zip(columns[2:], others, strict=True):
+            if text:
+                console.print(Padding(Text.assemble((f"{column}: ", "dim"), text), (0, 0, 0, 4)))
+    console.print()
