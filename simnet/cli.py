@@ -138,24 +138,20 @@ def run(
     prepare_folder(folder)
     built = loaded.build()
     results: dict[str, PolicyResult] = {}
-    interrupted = False
+    failure: BaseException | None = None
     try:
         with _progress(list(built.policies), built.job.iterations, quiet) as progress:
-            # One by one: what is done when Ctrl-C comes is kept.
+            # One by one: what is done when Ctrl-C comes, or when a policy fails, is kept.
             for done in _finished(Source(scenario, set_ or (), seed), loaded, built, jobs, progress):
                 results.update([done])
-    except KeyboardInterrupt:
-        interrupted = True
+    except (KeyboardInterrupt, Exception) as error:
+        failure = error
     missing = [name for name in built.policies if name not in results]
-    if not results:
-        typer.echo("interrupted before any policy was done; nothing was written", err=True)
-        raise typer.Exit(130)
-    with _sheltered():
-        done_in_order = {name: results[name] for name in built.policies if name in results}
-        _write(folder, loaded, built, done_in_order, missing, quiet)
-    if interrupted:
-        typer.echo(f"interrupted: {', '.join(missing)} not done, as the file {INCOMPLETE} says", err=True)
-        raise typer.Exit(130)
+    if results:
+        with _sheltered():
+            done_in_order = {name: results[name] for name in built.policies if name in results}
+            _write(folder, loaded, built, done_in_order, missing, quiet)
+    _end(failure, missing if results else None)
 
 
 @app.command(epilog="Example: simnet compare --schemes topk,oktopk,spardl --workers 2,4,8 --density 0.01")
@@ -208,6 +204,7 @@ def compare(
     folder = Path("runs") / f"compare-{largest.name}" if out is None else out
     prepare_folder(folder)
     rows: dict[tuple[int, str], dict[str, str | float]] = {}
+    failure: BaseException | None = None
     wanted = [(count, name) for count, run in built.items() for name in run.policies]
     try:
         with _progress([f"{name} {count}" for count, name in wanted], iterations, quiet) as progress:
@@ -218,10 +215,11 @@ def compare(
 
                 for name, result in _finished(source, loaded, built[count], jobs, of_count):
                     rows[count, name] = comparison.row(count, name, result, skipped)
-    except KeyboardInterrupt:
-        if not rows:
-            raise
+    except (KeyboardInterrupt, Exception) as error:
+        failure = error
     missing = [f"{name} with {count} workers" for count, name in wanted if (count, name) not in rows]
+    if not rows:
+        _end(failure, None)
     with _sheltered():
         _mark(folder, [f"{name} with {count} workers" for count, name in rows], missing)
         table = comparison.write(folder, [rows[one] for one in wanted if one in rows], largest)
@@ -233,9 +231,7 @@ def compare(
 
         print_wide(comparison_table(table, largest.name), Console())
         typer.echo(f"Results: {folder / 'compare.csv'}, {folder / 'figures' / 'compare.png'}")
-    if missing:
-        typer.echo(f"interrupted: {', '.join(missing)} not done, as the file {INCOMPLETE} says", err=True)
-        raise typer.Exit(130)
+    _end(failure, missing)
 
 
 @app.command("list", epilog="Example: simnet list sparsifiers")
@@ -289,7 +285,7 @@ def _counts(text: str | None, option: str) -> list[int]:
     counts = []
     for word in text.split(",") if text is not None else ():
         if not (word.strip().isascii() and word.strip().isdigit() and 1 <= int(word) <= 10**6):
-            raise InputError(f"must be whole numbers >= 1 such as 2,4,8, got {text!r}", file=option)
+            raise InputError(f"must be whole numbers from 1 to 1,000,000 such as 2,4,8, got {text!r}", file=option)
         counts.append(int(word))
     return list(dict.fromkeys(counts))
 
@@ -317,6 +313,21 @@ def _progress(names: Sequence[str], iterations: int, quiet: bool) -> Iterator[Pr
             bar.update(task, completed=sum(done.values()))
 
         yield progress
+
+
+def _end(failure: BaseException | None, missing: Sequence[str] | None) -> None:
+    """End a command after what went wrong, if something did; `missing` is None if nothing was done before it."""
+    if failure is None:
+        return
+    interrupted = isinstance(failure, KeyboardInterrupt)
+    said = "interrupted" if interrupted else "stopped by an error"
+    if missing is not None:
+        typer.echo(f"{said}: {', '.join(missing)} not done, as the file {INCOMPLETE} says", err=True)
+    elif interrupted:
+        typer.echo("interrupted before anything was done; nothing was written", err=True)
+    if interrupted:
+        raise typer.Exit(130)
+    raise failure
 
 
 def _mark(folder: Path, done: Sequence[str], missing: Sequence[str]) -> None:

@@ -70,22 +70,21 @@ def sources(
     >>> list(found), list(found[3].build().policies)
     ([2, 3], ['topk', 'spardl'])
     """
-    fields = [*overrides, "output={timeline: 0, report: false}"]
-    if density is not None:
-        fields += [f"job.density={density}", "job.compression_ratio=null"]
+    fields = [] if density is None else [f"job.density={density}", "job.compression_ratio=null"]
     if schemes:
-        labels = sparsifier_models.names() if list(schemes) == [ALL] else list(dict.fromkeys(schemes))
+        labels = sparsifier_models.names() if ALL in schemes else list(dict.fromkeys(schemes))
         for name in labels:
             try:
                 sparsifier_models.scheme(name)
             except ValueError as error:
                 raise InputError(str(error), file="--schemes") from None
         fields.append("exchanges=" + json.dumps({name: {"scheme": name} for name in labels}))
-        # Until here the policies of the scenario stand, which may name exchanges that are gone.
-        fields.append("policies={}")
-    else:
+    # What the user sets may be about these exchanges.
+    fields += overrides
+    if not schemes:
         labels = list(load(scenario, [*fields, "policies={}"], seed).config.exchanges)
     fields.append("policies=" + json.dumps({name: {"fixed": name} for name in labels}))
+    fields.append("output={timeline: 0, report: false}")
     counts = workers or [load(scenario, fields, seed).config.workers]
     return {count: Source(scenario, (*fields, f"workers={count}"), seed) for count in counts}
 

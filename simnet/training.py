@@ -317,6 +317,25 @@ class _Step(NamedTuple):
     timing: Timing
 
 
+def create_sparsifier(candidate: Candidate, bucket: Bucket, job: Job) -> Sparsifier:
+    """Return the sparsifier of an exchange for a bucket.
+
+    Raises
+    ------
+    ValueError
+        If its options do not fit the job.
+    """
+    return sparsifier_models.create(
+        candidate.scheme,
+        workers=job.source.workers,
+        parameters=bucket.entries.stop - bucket.entries.start,
+        layers=bucket.layers,
+        scale=job.source.scale,
+        seed=job.seed,
+        **candidate.options,
+    )
+
+
 class _Models:
     """The sparsifiers of a job, one per candidate and bucket, and the residual that they hand to each other."""
 
@@ -324,7 +343,8 @@ class _Models:
         self._job = job
         self._buckets = buckets(job.source, job.overlap)
         self._models = {
-            candidate.label: [self._create(candidate, one) for one in self._buckets] for candidate in candidates
+            candidate.label: [create_sparsifier(candidate, one, job) for one in self._buckets]
+            for candidate in candidates
         }
         self._in_force: list[Sparsifier] | None = None
 
@@ -336,17 +356,6 @@ class _Models:
                 f"a policy cannot switch between exchanges with error feedback ({with_it}) and without ({without}): "
                 "the residual of the former would be lost"
             )
-
-    def _create(self, candidate: Candidate, bucket: Bucket) -> Sparsifier:
-        return sparsifier_models.create(
-            candidate.scheme,
-            workers=self._job.source.workers,
-            parameters=bucket.entries.stop - bucket.entries.start,
-            layers=bucket.layers,
-            scale=self._job.source.scale,
-            seed=self._job.seed,
-            **candidate.options,
-        )
 
     def step(
         self,

@@ -115,6 +115,8 @@ def scheme(name: str) -> type[Sparsifier]:
     >>> scheme("AR-Topk") is scheme("artopk")
     True
     """
+    if not isinstance(name, str):
+        raise ValueError(f"a sparsifier has a name, got {name!r}")
     plain = name.lower().translate(_IGNORED)
     if plain in SCHEMES:
         return SCHEMES[plain]

@@ -43,6 +43,15 @@ def _threshold_error(threshold: float | Floats, exact: Floats) -> Stats:
     return {"threshold_exact": exact, "threshold_error": ratio - 1}
 
 
+def _plain(state: Mapping[str, Any], name: str, shape: tuple[int, ...] | None = None) -> NDArray[Any]:
+    """Return an array of a state, which must hold truth values or real numbers and have the shape, if one is given."""
+    array = np.asarray(state[name])
+    if array.dtype.kind not in "biuf" or (shape is not None and array.shape != shape):
+        wanted = "" if shape is None else f" of shape {shape}"
+        raise ValueError(f"{name} must hold numbers{wanted}, got {array.dtype} of shape {array.shape}")
+    return array
+
+
 def _frozen(array: Values) -> Values:
     array.flags.writeable = False
     return array
@@ -296,6 +305,9 @@ class Sparsifier(ABC):
     def exchange(self, gradients: Values) -> Exchange:
         """Exchange one gradient per worker.
 
+        Beside the gradients, memory holds three arrays of their size at most: the residual of before, that of after,
+        and, for P >= 8, as much again to select, gather and add up in.
+
         Parameters
         ----------
         gradients : ndarray of float32, shape (P, n)
@@ -328,7 +340,10 @@ class Sparsifier(ABC):
                 exchange = self._communicate(corrected, fresh)
                 if not np.isfinite(exchange.update).all():
                     index = int(np.argmin(np.isfinite(exchange.update)))
-                    raise ValueError(f"the sum over the workers overflows float32 at index {index}")
+                    raise ValueError(
+                        f"the sum over the workers overflows float32 at index {index}, where the update is "
+                        f"{exchange.update[index]:g}"
+                    )
             except BaseException:
                 self._restore_own(own)
                 raise
@@ -409,6 +424,7 @@ class Sparsifier(ABC):
             "shape": np.array([self.workers, self.parameters]),
             "density": np.array(self.density),
             "iteration": np.array(self.iteration),
+            "has_residual": np.array(self._residual is not None),
             **self._own_state(),
         }
         return state if self._residual is None else {**state, "residual": self._residual}
@@ -422,24 +438,29 @@ class Sparsifier(ABC):
             If the state is of another scheme or of other sizes, or lacks something or has something else, or a value
             is not allowed. The state in force is then what it was.
         """
+        if not isinstance(state, Mapping):
+            raise ValueError(f"a state must be a mapping of names to arrays, got {type(state).__name__}")
         if "scheme" in state and str(state["scheme"]) != self.name:
-            raise ValueError(f"this is a state of {state['scheme']}, not of {self.name}")
-        needed = {"scheme", "shape", "density", "iteration", *self._own_state()}
-        missing, foreign = needed - set(state), set(state) - needed - {"residual"}
+            raise ValueError(f"this is a state of {state['scheme']!s:.100}, not of {self.name}")
+        needed = {"scheme", "shape", "density", "iteration", "has_residual", *self._own_state()}
+        if "has_residual" in state and _plain(state, "has_residual").any():
+            needed.add("residual")
+        missing, foreign = needed - set(state), set(state) - needed
         if missing or foreign:
             wrong = ", ".join(
                 [f"no {one}" for one in sorted(missing)] + [f"an unknown {one}" for one in sorted(foreign)]
             )
             raise ValueError(f"this is no state of {self.name}: there is {wrong}")
-        if np.asarray(state["shape"]).tolist() != [self.workers, self.parameters]:
+        shape = _plain(state, "shape").tolist()
+        if shape != [self.workers, self.parameters]:
             raise ValueError(
-                f"the state is of shape {tuple(np.asarray(state['shape']).tolist())}, "
+                f"the state is of shape {tuple(shape) if isinstance(shape, list) else shape!r}, "
                 f"but there are {self.workers} workers and {self.parameters} parameters"
             )
-        density = _checked_density(np.asarray(state["density"]).item())
-        iteration = whole(np.asarray(state["iteration"]).item(), "iteration", 0)
-        residual = self._checked_residual(state["residual"]) if "residual" in state else None
-        self._restore_own({name: np.asarray(state[name]) for name in self._own_state()})
+        density = _checked_density(_plain(state, "density", ()).item())
+        iteration = whole(_plain(state, "iteration", ()).item(), "iteration", 0)
+        residual = self._checked_residual(state["residual"]) if "residual" in needed else None
+        self._restore_own({name: _plain(state, name) for name in self._own_state()})
         self._density, self._iteration, self._residual = density, iteration, residual
 
     def _own_state(self) -> State:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from simnet.schedule import Schedule
 from sparsifier_models.base import Exchange, Floats, Sparsifier, State
 from sparsifier_models.selection import Values
 
@@ -55,16 +56,22 @@ def check(make: Callable[[], Sparsifier], batches: Sequence[Values], rounding: f
     for step, gradients in enumerate(batches):
         given, before = gradients.copy(), model.residual
         held = before.copy()
-        exchange = model.exchange(gradients)
+        try:
+            exchange = model.exchange(gradients)
+        except Exception as error:
+            raise AssertionError(f"{model!r}, exchange {step} ends with {type(error).__name__}: {error}") from error
+        wrong = [*_types(exchange)] or [*_shapes(model, exchange)]
+        assert not wrong, f"{model!r}, exchange {step}: " + "; ".join(wrong)
         problems = [
             *_unchanged(gradients, given, before, held),
-            *_shapes(model, exchange),
             *_mass(model, given, held, exchange, rounding),
             *_statistics(model, exchange),
             *_messages(model, exchange),
             *_same("a second scheme made alike", model, exchange, twin, twin.exchange(gradients)),
             *_same("a scheme that took over the saved state", model, exchange, heir, heir.exchange(gradients)),
         ]
+        if model.iteration != step + 1:
+            problems.append(f"the iteration is {model.iteration} after it")
         assert not problems, f"{model!r}, exchange {step}: " + "; ".join(problems)
         heir = make()
         heir.restore(_stored(model.save()))
@@ -79,6 +86,18 @@ def _unchanged(gradients: Values, given: Values, before: Values, held: Values) -
         yield "the residual handed out before was changed"
 
 
+def _types(exchange: Exchange) -> Iterator[str]:
+    """Yield what is not of the type it must have to be looked at any further."""
+    wanted = {
+        "update": np.ndarray, "schedule": Schedule, "selected": np.ndarray, "kernels": tuple, "union": int,
+        "sent": np.ndarray, "stats": dict,
+    }  # fmt: skip
+    for name, kind in wanted.items():
+        found = getattr(exchange, name)
+        if not isinstance(found, kind) and not (kind is int and isinstance(found, np.integer)):
+            yield f"{name} is of type {type(found).__name__}, not {kind.__name__}"
+
+
 def _shapes(model: Sparsifier, exchange: Exchange) -> Iterator[str]:
     P, n = model.workers, model.parameters
     if exchange.update.shape != (n,) or exchange.update.dtype != np.float32:
@@ -91,6 +110,8 @@ def _shapes(model: Sparsifier, exchange: Exchange) -> Iterator[str]:
         yield f"a worker selected {exchange.selected.max()} entries, more than {model.most}"
     if not np.count_nonzero(exchange.update) <= exchange.union <= n:
         yield f"the union of {exchange.union} is not between the entries of the update and n"
+    if exchange.sent.shape != (P,) or exchange.sent.dtype != np.float64:
+        yield f"sent is {exchange.sent.dtype} of shape {exchange.sent.shape}"
     if model.residual.shape != (P, n) or model.residual.dtype != np.float32:
         yield f"the residual is {model.residual.dtype} of shape {model.residual.shape}"
 

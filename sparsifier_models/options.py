@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import UnionType
 from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
-from simnet.checks import positive, whole
+from simnet.checks import is_number, positive, whole
 from simnet.errors import nearest
 
 T = TypeVar("T", bound="Options")
+_LARGEST = 3.4028234663852886e38
+_WIDEST = 1000.0
 Layers: TypeAlias = Sequence[int] | Sequence[tuple[str, int]]
 
 
@@ -18,7 +22,8 @@ Layers: TypeAlias = Sequence[int] | Sequence[tuple[str, int]]
 class Options:
     """The options that every scheme has; a scheme adds its own by deriving from this class.
 
-    A field annotated with a `Literal` takes the values listed there, one annotated with bool takes true and false.
+    A field annotated with a `Literal` takes the values listed there, one annotated with bool takes true and false, one
+    annotated with float takes what float32 can hold, as a float.
 
     Parameters
     ----------
@@ -28,8 +33,8 @@ class Options:
         Which messages travel. ``paper``: float32 values and int32 indices, nothing else. ``released``: as the released
         code sends them, with int64 indices, values and indices apart, and messages about messages.
     value_bytes, index_bytes : float
-        Width of a value and of an index, > 0. If not given, 4 each, and on the wire ``released`` those of the
-        released code, in most an index of 8.
+        Width of a value and of an index, > 0 and at most 1000. If not given, 4 each, and on the wire ``released`` those
+        of the released code, in most an index of 8.
     compat : {"paper", "released"}
         Which numbers result: those of the paper, or those of the released code where that differs, bugs included.
     seed : int
@@ -59,17 +64,21 @@ class Options:
     scale: float = 1.0
 
     def __post_init__(self) -> None:
+        for name in ("value_bytes", "index_bytes"):
+            width = getattr(self, name)
+            if width is not None and positive(width, name) > _WIDEST:
+                raise ValueError(f"{name} must be at most {_WIDEST:g}, got {width:g}")
+        positive(self.scale, "scale")
         for name, hint in get_type_hints(type(self)).items():
             value = getattr(self, name)
             if get_origin(hint) is Literal and value not in get_args(hint):
                 raise ValueError(f"there is no {name} {value!r}: {nearest(str(value), get_args(hint))}")
             if hint is bool and not isinstance(value, bool):
                 raise ValueError(f"{name} must be true or false, got {value!r}")
-        for name in ("value_bytes", "index_bytes"):
-            width = getattr(self, name)
-            if width is not None:
-                positive(width, name)
-        positive(self.scale, "scale")
+            if float in (hint, *get_args(hint)) and get_origin(hint) in (None, UnionType) and is_number(value):
+                if _LARGEST < abs(value) < math.inf:
+                    raise ValueError(f"{name} must be within +-{_LARGEST:.3g}, got {value!r:.100}")
+                object.__setattr__(self, name, float(value))
         whole(self.seed, "seed", 0)
 
 

@@ -19,6 +19,7 @@ from sparsifier_models.gathered import GatheredOptions
 from sparsifier_models.selection import Values, above, squared_norm
 from sparsifier_models.thresholded import Found, Thresholded, in_double, moments
 
+MOST_STAGES = 100
 FIRST = 0.25
 """Density that the first of several stages aims at."""
 
@@ -131,10 +132,10 @@ class SIDCoOptions(GatheredOptions):
     distribution : {"exponential", "pareto", "gammapareto"}
         What is fitted: exponential, generalised Pareto, or gamma in the first stage and generalised Pareto thereafter.
     stages : int
-        Number of stages M, >= 1; 0 for as many as dividing by `stage_ratio` takes; -1 to adapt M, from 1, to what was
-        sent, each worker for itself.
+        Number of stages M, 1 to 100; 0 for as many as dividing by `stage_ratio` takes; -1 to adapt M, from 1, to what
+        was sent, each worker for itself.
     stage_ratio : float
-        What a stage leaves with ``stages=0``, in (0, 1).
+        What a stage leaves with ``stages=0``, in (0, 0.95].
     groups : {"whole", "layers"}
         Whether one threshold is fitted to the whole gradient, or one to each of its layers.
     """
@@ -146,9 +147,9 @@ class SIDCoOptions(GatheredOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        whole(self.stages, "stages", -1)
-        if positive(self.stage_ratio, "stage_ratio") >= 1:
-            raise ValueError(f"stage_ratio must be < 1, got {self.stage_ratio!r}")
+        whole(self.stages, "stages", -1, MOST_STAGES)
+        if positive(self.stage_ratio, "stage_ratio") > 0.95:
+            raise ValueError(f"stage_ratio must be <= 0.95, got {self.stage_ratio!r}")
 
 
 class SIDCo(Thresholded):
@@ -262,7 +263,11 @@ class SIDCo(Thresholded):
         stages, ratios, calls = state["stages"], np.array(state["ratios"], dtype=np.float64), state["calls"]
         if stages.shape != self._stages.shape or ratios.shape != self._stages.shape or calls.shape:
             raise ValueError(f"stages and ratios must be of shape {self._stages.shape}, and calls one number")
-        if stages.dtype.kind != "i" or (stages < 1).any() or not (np.isfinite(ratios) & (ratios >= 0)).all():
-            raise ValueError("stages must be whole numbers >= 1, and ratios finite and >= 0")
+        if (
+            stages.dtype.kind != "i"
+            or not ((stages >= 1) & (stages <= MOST_STAGES)).all()
+            or not (np.isfinite(ratios) & (ratios >= 0)).all()
+        ):
+            raise ValueError(f"stages must be whole numbers in 1..{MOST_STAGES}, and ratios finite and >= 0")
         count = whole(calls.item(), "calls", 0, CALLS - 1)
         self._stages, self._ratios, self._calls = stages.astype(np.int64), ratios, count

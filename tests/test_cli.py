@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from typer.testing import CliRunner, Result
 
@@ -423,3 +424,65 @@ def test_shipped_scenarios_run(name: str, tmp_path: Path) -> None:
         assert len(summary["policies"]["clairvoyant"]["choices"]) >= 3
         assert len(summary["policies"]["flexible"]["choices"]) >= 3
         assert summary["policies"]["flexible"]["iterations"] >= 200
+
+
+def test_options_that_are_lists_take_effect_and_stand_in_the_lock(small: Path, tmp_path: Path) -> None:
+    given = "exchanges.AG={scheme: dgc, warm_up: [0.5, 0.2], warm_up_exchanges: 2}"
+    alone = "policies={AG: {fixed: AG}}"
+    result = invoke("run", small, "--set", given, "--set", alone, "--out", tmp_path / "lists")
+    assert result.exit_code == 0, result.output
+    selected = pd.read_csv(tmp_path / "lists" / "iterations.csv")["selected"]
+    # DGC estimates its threshold from a sample.
+    assert selected[:2].tolist() == pytest.approx([2000, 2000], rel=0.1)
+    assert selected[2:4].tolist() == pytest.approx([800, 800], rel=0.1)
+    assert (selected[4:] < 80).all()
+    lock = tmp_path / "lists" / "scenario.lock.yaml"
+    assert "warm_up: [0.5, 0.2]" in lock.read_text()
+    again = invoke("run", lock, "--out", tmp_path / "again")
+    assert again.exit_code == 0, again.output
+    assert (tmp_path / "again" / "iterations.csv").read_bytes() == (tmp_path / "lists" / "iterations.csv").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (
+            ["exchanges.ART-ring.error_feedback=false"],
+            "policies.flexible.flexible: cannot switch between exchanges with error feedback (AG) and without (ART-",
+        ),
+        # The lowest density of a ramp, and the shortest bucket, leave SparDL's blocks empty.
+        (
+            [
+                "exchanges.AG={scheme: spardl, compat: released}",
+                "policies={AG: {fixed: AG}}",
+                "job.density=[{iterations: 1, at: 0.5}, {at: 0.0001}]",
+            ],
+            "exchanges.AG: density 0.0001 keeps 0 entries of a block of 1000",
+        ),
+        (["exchanges.AG={scheme: powersgd, shapes: [[7, 7]]}"], "there is no such option of powersgd"),
+        (["exchanges.AG={scheme: sidco, stages: 99999999999999999999}"], "stages must be a whole number in -1..100"),
+        (["exchanges.AG={scheme: topk, value_bytes: 1.0e+200}"], "value_bytes must be at most 1000"),
+        (["exchanges.AG={scheme: exdyna, initial_threshold: 1.0e+300}"], "initial_threshold must be within"),
+    ],
+)
+def test_exchanges_that_cannot_work_are_refused_before_the_run(small: Path, settings: list[str], said: str) -> None:
+    arguments = [part for setting in settings for part in ("--set", setting)]
+    message = refused(invoke("run", small, *arguments))
+    assert said in message
+    assert "exchanges.A" in message or "policies.flexible" in message
+
+
+def test_what_is_done_is_kept_when_a_policy_fails(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = runner.run_policy
+
+    def run_policy(job, name, *arguments, **options):  # type: ignore[no-untyped-def]
+        if name == "ART-ring":
+            raise SimnetError("a link fell off the table")
+        return real(job, name, *arguments, **options)
+
+    monkeypatch.setattr(runner, "run_policy", run_policy)
+    result = invoke("run", small, "--jobs", "1", "--out", tmp_path / "kept")
+    assert result.exit_code == 2
+    assert "error: a link fell off the table" in result.stderr
+    assert set(pd.read_csv(tmp_path / "kept" / "iterations.csv")["policy"]) == {"AG"}
+    assert "missing: ART-ring, flexible, clairvoyant" in (tmp_path / "kept" / cli.INCOMPLETE).read_text()

@@ -132,8 +132,8 @@ def test_an_interrupted_comparison_keeps_what_is_done(tmp_path, monkeypatch):
     ("arguments", "said"),
     [
         (("--schemes", "topk,spardel"), "--schemes: there is no sparsifier 'spardel': did you mean 'spardl'?"),
-        (("--workers", "2,x"), "--workers: must be whole numbers >= 1 such as 2,4,8, got '2,x'"),
-        (("--workers", "0"), "--workers: must be whole numbers >= 1"),
+        (("--workers", "2,x"), "--workers: must be whole numbers from 1 to 1,000,000 such as 2,4,8, got '2,x'"),
+        (("--workers", "0"), "--workers: must be whole numbers from 1"),
         (("--skip", "6"), "--skip: must be less than the 6 iterations, got 6"),
         (("--density", "2"), "job.density"),
         (("nosuch",), "there is no such file"),
@@ -152,3 +152,10 @@ def test_rows_refuse_to_leave_out_everything():
         comparison.row(2, "dense", result, 2)
     with pytest.raises(InputError):
         comparison.sources("compare", [2], ["nothing"])
+
+
+def test_what_is_set_on_a_scheme_that_is_compared_takes_effect(tmp_path):
+    setting = ("--set", "exchanges.spardl.teams=2")
+    result = invoke("--schemes", "spardl", "--workers", "4", *FEW, *setting, "--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    assert "teams: 2" in (tmp_path / "scenario.lock.yaml").read_text()

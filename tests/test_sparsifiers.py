@@ -1009,7 +1009,7 @@ def test_a_foreign_state_is_refused():
     with pytest.raises(ValueError, match="density must be > 0 and <= 1"):
         model.restore({**state, "density": np.array(2.0)})
     with pytest.raises(ValueError, match="residual must have shape"):
-        model.restore({**state, "residual": np.zeros((1, 10), dtype=np.float32)})
+        model.restore({**state, "has_residual": np.array(True), "residual": np.zeros((1, 10), dtype=np.float32)})
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,7 @@ def draw(rows: pd.DataFrame, title: str) -> Plot:
             density.axvline(100 * target, color="#333333", linewidth=0.8, linestyle=(0, (3, 2)))
         build_up.axvline(1, color="#333333", linewidth=0.8, linestyle=(0, (3, 2)))
         times.set_yticks(list(place.values()), labels)
+        times.set_ylim(-0.6, len(labels) - 0.4)
         times.set_title(f"time of an exchange [{name}]")
         volume.set_title(f"sent by a worker [{bytes_name}]")
         density.set_title("actual density [%]")

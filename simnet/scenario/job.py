@@ -12,14 +12,14 @@ import numpy as np
 import sparsifier_models
 from simnet import models, traces
 from simnet.devices import DeviceProfile, load_device
-from simnet.policies import Clairvoyant, Fixed, Flexible, Monitor, Policy
+from simnet.policies import Candidate, Clairvoyant, Fixed, Flexible, Monitor, Policy
 from simnet.scenario import schema
 from simnet.scenario.loader import Findings
 from simnet.scenario.network import Stages
 from simnet.scenario.resolve import candidate
 from simnet.traces import GradientSource
 from simnet.traces.source import shrunk
-from simnet.training import Compute, Job, Overlap, Ramp
+from simnet.training import Compute, Job, Overlap, Ramp, buckets, create_sparsifier
 from simnet.units import format_bytes
 
 # Arrays of P x n float32 that are alive at once beside the residual of each candidate: gradients, the residual handed
@@ -56,7 +56,7 @@ def build_job(config: schema.Config, stages: Stages | None, folder: Path, found:
         return None
     straggle = given.compute.straggle
     overlap = given.overlap
-    return Job(
+    job = Job(
         source=source,
         iterations=int(given.iterations),
         stages=stages.networks,
@@ -74,6 +74,20 @@ def build_job(config: schema.Config, stages: Stages | None, folder: Path, found:
         update=given.update,
         seed=config.seed,
     )
+    for label, exchange in config.exchanges.items():
+        with found.at("exchanges", label):
+            _try_sizes(candidate(label, exchange), job)
+    return job
+
+
+def _try_sizes(exchange: Candidate, job: Job) -> None:
+    """Raise ValueError if a scheme refuses the length of a bucket, or a density of the job there."""
+    densities = [density for ramp in job.density for density in (ramp.start, ramp.end)]
+    for bucket in buckets(job.source, job.overlap):
+        model = create_sparsifier(exchange, bucket, job)
+        for density in (min(densities), max(densities)):
+            model.density = density
+            assert model.k >= 0
 
 
 def build_policies(config: schema.Config) -> dict[str, Policy]:

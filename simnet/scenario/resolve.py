@@ -15,8 +15,8 @@ from simnet.scenario import schema
 from simnet.scenario.loader import Findings, Loc
 from simnet.scenario.words import MAX_ITERATIONS
 
-FROM_JOB = ("layers", "scale", "seed")
-"""Options of a sparsifier that the job decides."""
+FROM_JOB = ("layers", "scale", "seed", "shapes")
+"""Options of a sparsifier that the job decides, or that go by the shape of its layers."""
 
 
 def resolve(config: schema.Config, stem: str, found: Findings) -> schema.Config:
@@ -115,7 +115,11 @@ def _exchange(label: str, given: schema.Exchange, found: Findings) -> schema.Exc
             good[name] = value
     with found.at("exchanges", label):
         plain = {name: getattr(make(**good), name) for name in allowed}
-        spelled_out: dict[str, Any] = {name: one for name, one in plain.items() if isinstance(one, str | int | float)}
+        spelled_out: dict[str, Any] = {
+            name: list(one) if isinstance(one, tuple) else one
+            for name, one in plain.items()
+            if one is not None and one != ()
+        }
         return schema.Exchange(scheme=given.scheme, **spelled_out)
     return given
 
@@ -196,8 +200,22 @@ def _policies(
             if _check_label(label, loc, exchanges, found) and kind == "flexible" and label in sound:
                 with found.at(*loc):
                     closed_form(candidate(label, exchanges[label]))
+        with found.at("policies", name, kind):
+            _same_feedback(among, {label: exchanges[label] for label in sound})
         resolved[name] = policy.model_copy(update={kind: part.model_copy(update={"among": among})})
     return resolved
+
+
+def _same_feedback(among: Sequence[str], exchanges: dict[str, schema.Exchange]) -> None:
+    """Raise ValueError if a policy would have to drop a residual when it switches."""
+    keeps = {label: bool(exchanges[label].options["error_feedback"]) for label in among if label in exchanges}
+    if len(set(keeps.values())) > 1:
+        with_it = ", ".join(label for label, keeps_it in keeps.items() if keeps_it)
+        without = ", ".join(label for label, keeps_it in keeps.items() if not keeps_it)
+        raise ValueError(
+            f"cannot switch between exchanges with error feedback ({with_it}) and without ({without}): the residual of "
+            "the former would be lost"
+        )
 
 
 def _check_label(label: str, loc: Loc, exchanges: dict[str, schema.Exchange], found: Findings) -> bool:
