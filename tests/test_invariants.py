@@ -80,7 +80,7 @@ def made(name, options, workers, parameters, density, **more):
 
 
 @st.composite
-def jobs(draw, longest=400):
+def jobs(draw, longest=3000):
     """Workers, parameters, density, kind of gradients and seed."""
     return (
         draw(st.integers(1, 17)),
