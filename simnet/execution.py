@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import simpy
@@ -28,6 +30,14 @@ class Messages:
     phase: NDArray[np.str_]
 
 
+class Split(NamedTuple):
+    """Seconds of each rank, shape (P,): with a message of its own in flight, computing, and neither."""
+
+    communicate: Floats
+    compute: Floats
+    wait: Floats
+
+
 @dataclass(frozen=True)
 class Timing:
     """When a schedule was done, and what each rank did meanwhile.
@@ -38,9 +48,8 @@ class Timing:
         When the first rank entered and the last one was done [s].
     rank_start, rank_finish : ndarray, shape (P,)
         The same for each rank.
-    rank_communicate, rank_compute, rank_wait : ndarray, shape (P,)
-        Seconds of each rank between its start and its finish: with a message of its own in flight, computing (the
-        `compute` of its rounds), and neither. They add up to the time between both.
+    account : callable
+        Returns the `split` when it is first asked for.
     messages : Messages or None
         Start and finish of every message, when asked for.
     """
@@ -49,10 +58,28 @@ class Timing:
     finish: float
     rank_start: Floats
     rank_finish: Floats
-    rank_communicate: Floats
-    rank_compute: Floats
-    rank_wait: Floats
+    account: Callable[[], Split]
     messages: Messages | None = None
+
+    @cached_property
+    def split(self) -> Split:
+        """What each rank did between its start and its finish; the three add up to the time between both."""
+        return self.account()
+
+    @property
+    def rank_communicate(self) -> Floats:
+        """Seconds of each rank with a message of its own in flight; shape (P,)."""
+        return self.split.communicate
+
+    @property
+    def rank_compute(self) -> Floats:
+        """Seconds that each rank computes, the `compute` of its rounds; shape (P,)."""
+        return self.split.compute
+
+    @property
+    def rank_wait(self) -> Floats:
+        """Seconds that each rank does neither; shape (P,)."""
+        return self.split.wait
 
     @property
     def duration(self) -> float:
@@ -290,13 +317,12 @@ class Execution:
         if self._times is not None:
             columns = Schedule(len(self._at), self._rounds).columns()
             messages = Messages(**columns, start=self._times[0], finish=self._times[1])
+        split = Split(np.array(self._communicate), np.array(self._compute), np.array(self._wait))
         return Timing(
             start=float(self._start.min()),
             finish=float(self._finish.max()),
             rank_start=self._start,
             rank_finish=self._finish,
-            rank_communicate=np.array(self._communicate),
-            rank_compute=np.array(self._compute),
-            rank_wait=np.array(self._wait),
+            account=lambda split=split: split,  # type: ignore[misc]
             messages=messages,
         )

@@ -5,7 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
 
 from simnet.weather import Signal, Weather
 from topologies import Routes
@@ -13,6 +17,8 @@ from topologies.graphs import Link
 
 if TYPE_CHECKING:
     import networkx as nx
+
+_Pieces: TypeAlias = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 # Changes of links that are looked through for a moment at which a whole route has capacity.
 _PATIENCE = 200_000
@@ -116,6 +122,23 @@ class Links:
         except KeyError:
             raise ValueError(f"{what} names the link {link!r}, which the graph has not") from None
 
+    @property
+    def constant(self) -> bool:
+        """Whether nothing about the links ever changes: neither weather nor background flows."""
+        return not self.flows and all(
+            isinstance(value, float) for values in (self._bandwidth, self._latency) for value in values
+        )
+
+    @cached_property
+    def constant_latency(self) -> NDArray[np.float64]:
+        """Seconds of latency of each link, if they are `constant`."""
+        return np.array(self._latency, dtype=np.float64)
+
+    @cached_property
+    def constant_capacity(self) -> NDArray[np.float64]:
+        """Bytes per second that each link leaves to flows, if they are `constant`."""
+        return np.array([self.capacity(link, 0.0)[0] for link in range(len(self._bandwidth))])
+
     def latency(self, link: int, t: float) -> float:
         """Seconds of latency of a link, by its index in `routes.links`, at time `t`."""
         value = self._latency[link]
@@ -128,6 +151,15 @@ class Links:
         if isinstance(value, float):
             return max(0.0, value - load), math.inf
         return max(0.0, value.at(t) - load), value.next_change(t)
+
+    def pieces(self, link: int, start: float, end: float) -> tuple[_Pieces, _Pieces]:
+        """Return from when on a link leaves which bandwidth [byte/s], and has which latency [s], in [start, end)."""
+        load = self._load.get(link, 0.0)
+        bandwidth, latency = (
+            (np.array([start]), np.array([value])) if isinstance(value, float) else value.window(start, end)
+            for value in (self._bandwidth[link], self._latency[link])
+        )
+        return (bandwidth[0], np.maximum(bandwidth[1] - load, 0.0)), latency
 
     def opens(self, route: Sequence[int], t: float) -> float:
         """Return the first time from `t` on at which every link of a route has capacity; infinity if there is none.

@@ -51,6 +51,8 @@ def topologies_() -> Listing:
         "ring": schema.Ring,
         "tree": schema.Tree,
         "fat_tree": schema.FatTree,
+        "torus": schema.Torus,
+        "dragonfly": schema.Dragonfly,
         "wan": schema.Wan,
         "multi_gpu_nodes": schema.MultiGpuNodes,
     }

@@ -10,18 +10,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 import simpy
 from numpy.typing import ArrayLike
 
 from simnet.clock import Clock
-from simnet.errors import StalledError
-from simnet.execution import Execution, Messages, Timing
+from simnet.errors import SimnetError, StalledError, nearest
+from simnet.execution import Execution, Messages, Split, Timing
 from simnet.links import ConstantLoad, Links, OnOffFlow
 from simnet.rng import stream
-from simnet.schedule import Floats, Schedule
+from simnet.schedule import Floats, Ranks, Round, Schedule
+from simnet.vectorised import Passage, pass_through, pass_through_weather, split_of
 from simnet.weather import Weather
 from topologies.graphs import Link
 
@@ -29,6 +30,11 @@ if TYPE_CHECKING:
     import networkx as nx
 
 __all__ = ["ConstantLoad", "Jitter", "Messages", "Network", "OnOffFlow", "Timing"]
+
+# Below so many messages, looking the weather of all links up takes longer than it saves.
+_MANY_CHANGING = 20_000
+
+Engine: TypeAlias = Literal["auto", "vectorised", "fluid"]
 
 Jitter: TypeAlias = Callable[[np.random.Generator, int], Floats]
 """Draws n extra latencies [s], >= 0, from a generator."""
@@ -54,6 +60,9 @@ class Network:
         Traffic of others.
     seed : int
         Seed of the jitter and of the choice between equal routes.
+    engine : {"auto", "vectorised", "fluid"}
+        How `time` works: by the vectorised clock where no messages meet, else by solving how they share; or by one of
+        them alone. Where both can, they agree to rounding.
 
     Raises
     ------
@@ -84,7 +93,10 @@ class Network:
         jitter: Jitter | None = None,
         background: Sequence[ConstantLoad | OnOffFlow] = (),
         seed: int = 0,
+        engine: Engine = "auto",
     ) -> None:
+        if engine not in get_args(Engine):
+            raise ValueError(f"there is no engine {engine!r}: {nearest(str(engine), get_args(Engine))}")
         if not (0 <= send_overhead < math.inf and 0 <= receive_overhead < math.inf):
             raise ValueError(f"overheads must be >= 0 and finite, got {send_overhead} and {receive_overhead}")
         self.graph = graph
@@ -95,6 +107,7 @@ class Network:
         self.receive_overhead = float(receive_overhead)
         self.jitter = jitter
         self.seed = seed
+        self.engine = engine
         self._clock: Clock | None = None
         self._transfers = stream(seed, "jitter", "transfer")
 
@@ -138,7 +151,7 @@ class Network:
         """
         clock = self._own_clock()
         start = np.full(schedule.n_ranks, clock.now())
-        return self._begin(clock, [(schedule, start)], start, placement, messages, stream)
+        return self._begin(clock, self._prepared([(schedule, start)], start, placement, stream), messages)
 
     def time(
         self,
@@ -172,6 +185,8 @@ class Network:
 
         Raises
         ------
+        SimnetError
+            If the engine is ``vectorised``, and cannot time the schedule.
         StalledError
             If the schedule can never end; names the waiting ranks and what each waits for.
         ValueError
@@ -188,13 +203,63 @@ class Network:
         parts = [(schedule, start)] if isinstance(schedule, Schedule) else list(schedule)
         if not parts:
             raise ValueError("there is no schedule to time")
-        n_ranks = parts[0][0].n_ranks
-        begin = _moments(start, n_ranks, "start")
-        env = simpy.Environment(initial_time=float(begin.min()))
-        done = self._begin(self._clock_of(env), parts, begin, placement, messages, stream, accounted_from)
-        timing = env.run(until=done)
+        begin = _moments(start, parts[0][0].n_ranks, "start")
+        run = self._prepared(parts, begin, placement, stream, accounted_from)
+        timing = None if self.engine == "fluid" else self._through(run, messages)
+        if timing is not None:
+            return timing
+        if self.engine == "vectorised":
+            raise SimnetError("the vectorised clock cannot time this: messages meet, or meet the flows of others")
+        return self._by_fluid(run, messages)
+
+    def _by_fluid(self, run: _Prepared, messages: bool) -> Timing:
+        env = simpy.Environment(initial_time=float(run.start.min()))
+        timing = env.run(until=self._begin(self._clock_of(env), run, messages))
         assert isinstance(timing, Timing)
         return timing
+
+    def _through(self, run: _Prepared, messages: bool) -> Timing | None:
+        """Time schedules by the vectorised clock; None if messages meet, or if it would take longer than the other."""
+        links = self.links
+        changing = not links.constant
+        if links.flows or (changing and self.engine == "auto" and self._messages(run) < _MANY_CHANGING):
+            return None
+        hosts, n_ranks = run.hosts, run.hosts.size
+        overheads = (self.send_overhead, self.receive_overhead)
+
+        def passage(keep: bool) -> Passage | None:
+            if changing:
+                return pass_through_weather(run.parts, hosts, run.start, links, overheads, run.delays, keep)
+            return pass_through(run.parts, hosts, run.start, links, overheads, run.delays, alone, keep)
+
+        def alone(one: Round) -> tuple[Floats, Floats, Floats]:
+            zero = np.zeros(n_ranks)
+            single = _Prepared([(Schedule(n_ranks, [one]), zero)], hosts, zero, zero, np.zeros(0))
+            timing = self._by_fluid(single, messages=True)
+            assert timing.messages is not None
+            return timing.rank_finish, timing.messages.start, timing.messages.finish
+
+        went = passage(messages)
+        if went is None:
+            return None
+        schedule = Schedule(n_ranks, [one for part, _ in run.parts for one in part.rounds])
+
+        def account() -> Split:
+            kept = went if messages else passage(True)
+            assert kept is not None
+            return split_of(schedule, kept, run.accounted)
+
+        return Timing(
+            start=float(run.start.min()),
+            finish=float(went.finish.max()),
+            rank_start=run.start,
+            rank_finish=went.finish,
+            account=account,
+            messages=Messages(**schedule.columns(), start=went.start, finish=went.arrive) if messages else None,
+        )
+
+    def _messages(self, run: _Prepared) -> int:
+        return sum(schedule.n_messages for schedule, _ in run.parts)
 
     def _clock_of(self, env: simpy.Environment) -> Clock:
         return Clock(self.links, env, self.send_overhead, self.receive_overhead)
@@ -204,17 +269,18 @@ class Network:
             self._clock = self._clock_of(self.env)
         return self._clock
 
-    def _begin(
+    def _prepared(
         self,
-        clock: Clock,
         parts: Sequence[tuple[Schedule, ArrayLike]],
         start: Floats,
         placement: ArrayLike | None,
-        messages: bool,
         name: tuple[str | int, ...],
         accounted_from: float | ArrayLike | None = None,
-    ) -> simpy.Event:
+    ) -> _Prepared:
         n_ranks = parts[0][0].n_ranks
+        for schedule, _ in parts:
+            if schedule.n_ranks != n_ranks:
+                raise ValueError(f"the schedules have {n_ranks} and {schedule.n_ranks} ranks")
         hosts = np.arange(n_ranks) if placement is None else np.asarray(placement)
         if hosts.shape != (n_ranks,) or not np.issubdtype(hosts.dtype, np.integer):
             raise ValueError(f"placement must name one host, a whole number, for each of the {n_ranks} ranks")
@@ -229,10 +295,23 @@ class Network:
             delays = _drawn(self.jitter, stream(self.seed, "jitter", *name), n_messages)
         accounted = start if accounted_from is None else _moments(accounted_from, n_ranks, "accounted_from")
         gated = [(schedule, _moments(ready, n_ranks, "ready")) for schedule, ready in parts]
-        run = Execution(clock, gated, hosts.tolist(), start, np.maximum(start, accounted), delays, messages)
-        run.begin()
+        return _Prepared(gated, hosts.astype(np.int64), start, np.maximum(start, accounted), delays)
+
+    def _begin(self, clock: Clock, run: _Prepared, messages: bool) -> simpy.Event:
+        under_way = Execution(clock, run.parts, run.hosts.tolist(), run.start, run.accounted, run.delays, messages)
+        under_way.begin()
         clock.arm()
-        return run.done
+        return under_way.done
+
+
+class _Prepared(NamedTuple):
+    """Schedules about to run: with when each rank may enter each, the hosts, when ranks enter, and draws of jitter."""
+
+    parts: list[tuple[Schedule, Floats]]
+    hosts: Ranks
+    start: Floats
+    accounted: Floats
+    delays: Floats
 
 
 def _drawn(jitter: Jitter, draws: np.random.Generator, count: int) -> Floats:

@@ -12,16 +12,14 @@ depends on the processor.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from llvmlite import ir
-from numba import config, float32, float64, int64, njit, types, uint32, uint64
+from numba import float32, float64, int64, njit, types, uint32, uint64
 from numba.extending import intrinsic
 
-if config.DISABLE_JIT:
-    raise ImportError("numba is set not to compile (NUMBA_DISABLE_JIT)")
+from simnet.compiling import Function, compiled
 
 WORD = 64
 SLACK = 8
@@ -31,27 +29,12 @@ BLOCK, LEAF = 8192, 128
 """Entries whose squares are added up pairwise, and those of them that eight running sums add up, as in numpy."""
 MAGNITUDE = uint32(0x7FFFFFFF)
 
-Function = TypeVar("Function", bound=Callable[..., Any])
-
 
 def _array(of: Any, *, readonly: bool = False) -> Any:
     return types.Array(of, 1, "C", readonly=readonly)
 
 
 _BITS, _VALUES = _array(uint32, readonly=True), _array(float32, readonly=True)
-
-
-def _compiled(*signatures: Any) -> Callable[[Function], Function]:
-    """Compile a function for these types of arguments, or take it from the cache if it is there."""
-
-    def compile_now(function: Function) -> Function:
-        try:
-            compiled: Function = njit(list(signatures), cache=True)(function)
-        except (RuntimeError, OSError):  # There is no folder for the cache, or it cannot be written to.
-            compiled = njit(list(signatures))(function)
-        return compiled
-
-    return compile_now
 
 
 def _inlined(function: Function) -> Function:
@@ -113,7 +96,7 @@ def _word(bits: Any, start: int, low: int, width: int) -> Any:
     return mask
 
 
-@_compiled(types.void(_BITS, int64, _array(uint32)))
+@compiled(types.void(_BITS, int64, _array(uint32)))
 def sample(bits: Any, step: int, taken: Any) -> None:
     """Take one magnitude out of every `step`, at places that follow no period."""
     for i in range(taken.size):
@@ -122,7 +105,7 @@ def sample(bits: Any, step: int, taken: Any) -> None:
         taken[i] = bits[i * step + int64(fraction * uint64(step) >> uint64(32))] & MAGNITUDE
 
 
-@_compiled(int64(_BITS, uint32, uint32))
+@compiled(int64(_BITS, uint32, uint32))
 def count(bits: Any, low: int, high: int) -> int:
     """Count the magnitudes from `low` to `high`, both included."""
     width = uint32(high - low)
@@ -132,7 +115,7 @@ def count(bits: Any, low: int, high: int) -> int:
     return found
 
 
-@_compiled(types.UniTuple(int64, 2)(_BITS, uint32, uint32, _array(uint32)))
+@compiled(types.UniTuple(int64, 2)(_BITS, uint32, uint32, _array(uint32)))
 def band(bits: Any, low: int, high: int, inside: Any) -> tuple[int, int]:
     """Collect the magnitudes from `low` to `high`, both included.
 
@@ -156,7 +139,7 @@ def band(bits: Any, low: int, high: int, inside: Any) -> tuple[int, int]:
     return found, reached - found
 
 
-@_compiled(
+@compiled(
     int64(_BITS, uint32, uint32, int64, _array(int64), types.none),
     int64(_BITS, uint32, uint32, int64, _array(int64), _array(uint32)),
 )
@@ -192,7 +175,7 @@ def select(bits: Any, low: int, high: int, ties: int, indices: Any, values: Any)
     return found
 
 
-@_compiled(float64(_VALUES))
+@compiled(float64(_VALUES))
 def sum_of_squares(values: Any) -> float:
     """Add up the squares of the full blocks, block by block."""
     # A square of a float32 is exact in double precision: only the additions round.

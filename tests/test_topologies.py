@@ -15,7 +15,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import topologies
-from topologies import Routes, build, check_connected, fat_tree, multi_gpu_nodes, ring, select_links, star, tree, wan
+from topologies import (
+    Routes,
+    build,
+    check_connected,
+    dragonfly,
+    fat_tree,
+    multi_gpu_nodes,
+    ring,
+    select_links,
+    star,
+    torus,
+    tree,
+    wan,
+)
 from topologies.routes import mix
 
 LATENCY, BANDWIDTH = 1e-3, 1e9
@@ -29,7 +42,7 @@ def built(draw):
         "latency": draw(st.floats(0, 1)),
         "bandwidth": draw(st.floats(1, 1e12)),
     }
-    family = draw(st.sampled_from(["star", "ring", "tree", "fat_tree", "wan", "multi_gpu_nodes"]))
+    family = draw(st.sampled_from(["star", "ring", "tree", "fat_tree", "torus", "dragonfly", "wan", "multi_gpu_nodes"]))
     match family:
         case "star" | "ring":
             return build(family, hosts=draw(st.integers(1, 17)), **link)
@@ -37,10 +50,14 @@ def built(draw):
             return tree(draw(st.integers(1, 17)), draw(st.integers(2, 5)), **link, taper=draw(st.floats(0.1, 4)))
         case "fat_tree":
             return fat_tree(draw(st.sampled_from([2, 4])), **link, oversubscription=draw(st.floats(1, 8)))
+        case "torus":
+            return torus(draw(st.sampled_from([(1,), (4,), (2, 3), (3, 3), (2, 1, 4), (2, 2, 2, 2)])), **link)
+        case "dragonfly":
+            return dragonfly(draw(st.sampled_from([2, 4])), **link, groups=draw(st.integers(1, 3)))
         case "wan":
             return draw(wide_area())
         case _:
-            return multi_gpu_nodes(draw(st.integers(1, 4)), draw(st.integers(1, 4)), **GPUS)
+            return multi_gpu_nodes(draw(st.integers(1, 4)), draw(st.integers(1, 4)), **GPUS, rails=draw(st.booleans()))
 
 
 @st.composite
@@ -113,7 +130,10 @@ def test_every_builder_keeps_the_contract(graph):
         assert link["latency"] >= 0
         assert 0 < link["bandwidth"] < math.inf
         assert type(link["latency"]) is type(link["bandwidth"]) is float
-        assert (link["kind"] in ("host", "intra")) == (isinstance(u, int) or isinstance(v, int))
+        at_host = (
+            ("host", "intra", "dim") if not any(isinstance(v, str) and v[:4] == "rail" for v in (u, v)) else ("nic",)
+        )
+        assert link["kind"].startswith(at_host) == (isinstance(u, int) or isinstance(v, int))
         assert link["kind"] == "wan" or graph[v][u] == link
     check_connected(graph)
 
@@ -127,8 +147,9 @@ def test_routes_of_every_builder_are_shortest_simple_and_avoid_hosts(graph, seed
     for src, dst in itertools.product(range(routes.n_hosts), repeat=2):
         path = nodes_of(routes, src, dst)
         assert len(set(path)) == len(path)
-        if graph.graph["name"] != "ring":
+        if not graph.graph.get("hosts_forward"):
             assert not any(isinstance(node, int) for node in path[1:-1])
+        # The shortest route of a large dragonfly may lead through a third group; its own never does.
         assert cost(graph, path) == pytest.approx(cheapest(graph, src, dst), rel=1e-12)
         links = [graph[u][v] for u, v in itertools.pairwise(path)]
         assert routes.path_latency(src, dst) == pytest.approx(sum(link["latency"] for link in links), rel=1e-12)
@@ -574,6 +595,17 @@ GOOD = {
     ring: {"hosts": 4, "latency": LATENCY, "bandwidth": BANDWIDTH},
     tree: {"hosts": 4, "arity": 2, "latency": LATENCY, "bandwidth": BANDWIDTH, "taper": 1.0},
     fat_tree: {"k": 4, "latency": LATENCY, "bandwidth": BANDWIDTH, "oversubscription": 1.0},
+    torus: {"dims": (2, 3), "latency": LATENCY, "bandwidth": BANDWIDTH},
+    dragonfly: {
+        "routers": 4,
+        "latency": LATENCY,
+        "bandwidth": BANDWIDTH,
+        "groups": 3,
+        "hosts_per_router": 1,
+        "global_links": 1,
+        "global_latency": LATENCY,
+        "global_bandwidth": BANDWIDTH,
+    },
     multi_gpu_nodes: {"nodes": 2, "gpus_per_node": 2, **GPUS},
     wan: {
         "sites": ["A", "B"],
@@ -591,9 +623,11 @@ WRONG = {
     "ratio": [0, -1, math.inf, math.nan, "2", None],
 }
 SORT_OF = {
-    **dict.fromkeys(["hosts", "arity", "k", "nodes", "gpus_per_node", "workers_per_site"], "count"),
-    **dict.fromkeys(["latency", "intra_latency", "nic_latency", "local_latency"], "latency"),
-    **dict.fromkeys(["bandwidth", "intra_bandwidth", "nic_bandwidth", "local_bandwidth"], "bandwidth"),
+    **dict.fromkeys(["hosts", "arity", "k", "nodes", "gpus_per_node", "workers_per_site", "routers"], "count"),
+    **dict.fromkeys(["latency", "intra_latency", "nic_latency", "local_latency", "global_latency"], "latency"),
+    **dict.fromkeys(
+        ["bandwidth", "intra_bandwidth", "nic_bandwidth", "local_bandwidth", "global_bandwidth"], "bandwidth"
+    ),
     **dict.fromkeys(["taper", "oversubscription"], "ratio"),
 }
 
@@ -606,8 +640,9 @@ SORT_OF = {
         for parameter in good
         if parameter in SORT_OF
         for value in WRONG[SORT_OF[parameter]]
-        # For wan, a bandwidth of 0 means no link.
+        # For wan, a bandwidth of 0 means no link; a latency or bandwidth of global links may be left open.
         if not (builder is wan and parameter == "bandwidth" and value == 0)
+        and not (parameter.startswith("global_") and value is None)
     ],
 )
 def test_builders_refuse_by_name(builder, parameter, value):

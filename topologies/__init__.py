@@ -11,12 +11,14 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from topologies.checks import nearest
+from topologies.dragonfly import dragonfly
 from topologies.fat_tree import fat_tree
 from topologies.links import select_links
 from topologies.multi_gpu_nodes import multi_gpu_nodes
 from topologies.ring import ring
 from topologies.routes import Routes, check_connected
 from topologies.star import star
+from topologies.torus import torus
 from topologies.tree import tree
 from topologies.wan import wan
 
@@ -29,21 +31,25 @@ __all__ = [
     "Routes",
     "build",
     "check_connected",
+    "dragonfly",
     "fat_tree",
     "multi_gpu_nodes",
     "names",
     "ring",
     "select_links",
     "star",
+    "torus",
     "tree",
     "wan",
 ]
 
 _BUILDERS: dict[str, Callable[..., nx.DiGraph[Any]]] = {
+    "dragonfly": dragonfly,
     "fat_tree": fat_tree,
     "multi_gpu_nodes": multi_gpu_nodes,
     "ring": ring,
     "star": star,
+    "torus": torus,
     "tree": tree,
     "wan": wan,
 }
@@ -54,7 +60,7 @@ def names() -> list[str]:
 
     Examples
     --------
-    >>> set(names()) >= {"fat_tree", "multi_gpu_nodes", "ring", "star", "tree", "wan"}
+    >>> set(names()) >= {"dragonfly", "fat_tree", "multi_gpu_nodes", "ring", "star", "torus", "tree", "wan"}
     True
     """
     return sorted({*_BUILDERS, *_registered().names})

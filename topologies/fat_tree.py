@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
 
 from topologies.checks import affordable, factor, rate, seconds, whole
 from topologies.graphs import Node, cable, empty
+from topologies.shapes import Cable, Choose, ChooseAll, Places
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -62,18 +67,58 @@ def fat_tree(k: int, latency: float, bandwidth: float, oversubscription: float =
     latency, bandwidth = seconds(latency, "latency"), rate(bandwidth, "bandwidth")
     inner = rate(bandwidth / factor(oversubscription, "oversubscription", 1.0), "bandwidth over oversubscription")
     affordable(3 * k**3 // 2, f"a fat-tree of k = {k:,}")
-    half = range(k // 2)
-    graph = empty("fat_tree", k**3 // 4)
-    host = 0
-    for pod in range(k):
-        for i in half:
-            edge = f"edge:{pod}.{i}"
-            for _ in half:
-                cable(graph, host, edge, latency, bandwidth, "host")
-                host += 1
-            for j in half:
-                cable(graph, edge, f"agg:{pod}.{j}", latency, inner, "fabric")
-        for j in half:
-            for i in half:
-                cable(graph, f"agg:{pod}.{j}", f"core:{j}.{i}", latency, inner, "fabric")
+    graph = empty("fat_tree", k**3 // 4, shape={"k": k})
+    for a, b, kind in FatTreeShape(k).cables():
+        cable(graph, a, b, latency, bandwidth if kind == "host" else inner, kind)
     return graph
+
+
+@dataclass(frozen=True)
+class FatTreeShape:
+    """The shape of `fat_tree`."""
+
+    k: int
+    hosts_forward: ClassVar[bool] = False
+
+    def cables(self) -> Iterator[Cable]:
+        """Return the cables pod by pod."""
+        half = range(self.k // 2)
+        host = 0
+        for pod in range(self.k):
+            for i in half:
+                edge = f"edge:{pod}.{i}"
+                for _ in half:
+                    yield host, edge, "host"
+                    host += 1
+                for j in half:
+                    yield edge, f"agg:{pod}.{j}", "fabric"
+            for j in half:
+                for i in half:
+                    yield f"agg:{pod}.{j}", f"core:{j}.{i}", "fabric"
+
+    def path(self, src: int, dst: int, choose: Choose) -> list[Node]:
+        """Return the nodes after `src`: up by any of the equal ways, then down by the only one."""
+        half = self.k // 2
+        (pod, i), (to_pod, to_i) = divmod(src // half, half), divmod(dst // half, half)
+        edge = f"edge:{pod}.{i}"
+        if (pod, i) == (to_pod, to_i):
+            return [edge, dst]
+        j = choose(edge, half)
+        agg = f"agg:{pod}.{j}"
+        if pod == to_pod:
+            return [edge, agg, f"edge:{to_pod}.{to_i}", dst]
+        core = f"core:{j}.{choose(agg, half)}"
+        return [edge, agg, core, f"agg:{to_pod}.{j}", f"edge:{to_pod}.{to_i}", dst]
+
+    def paths(self, src: Places, dst: Places, choose: ChooseAll, place: Mapping[Node, int]) -> list[Places]:
+        """Return the places of the nodes after many `src`, -1 for those that a path leaves out."""
+        k, half = self.k, self.k // 2
+        edges = np.array([[place[f"edge:{pod}.{i}"] for i in range(half)] for pod in range(k)])
+        aggs = np.array([[place[f"agg:{pod}.{j}"] for j in range(half)] for pod in range(k)])
+        cores = np.array([[place[f"core:{j}.{i}"] for i in range(half)] for j in range(half)])
+        (pod, i), (to_pod, to_i) = divmod(src // half, half), divmod(dst // half, half)
+        edge, to_edge = edges[pod, i], edges[to_pod, to_i]
+        j = choose(edge, half)
+        core = np.where(pod == to_pod, -1, cores[j, choose(aggs[pod, j], half)])
+        up, down = np.where(edge == to_edge, -1, aggs[pod, j]), np.where(pod == to_pod, -1, aggs[to_pod, j])
+        return [edge, up, core, down, np.where(edge == to_edge, -1, to_edge), dst]

@@ -18,7 +18,7 @@ def select_links(graph: nx.DiGraph[Any], selector: str) -> list[Link]:
     selector       links
     ============== =============================================================================================
     ``all``        every one
-    ``wan``        those of this ``kind``; ``host``, ``fabric``, ... likewise
+    ``wan``        those of this ``kind``; ``host``, ``fabric``, ``global``, ``dim0``, ... likewise
     ``A->B``       the one from A to B, where A and B are nodes, or sites by their bare names
     ``A<->B``      those from A to B and from B to A
     ``host:3``     those from or to this node: a host, or a switch by its name, such as ``site:Tokyo`` or ``core:0.1``

@@ -1,11 +1,14 @@
-"""Nodes of several GPUs: a fast switch inside each node, one shared network card out of it."""
+"""Nodes of several GPUs: a fast switch inside each node, and out of it one shared network card or one for each GPU."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from topologies.checks import affordable, rate, seconds, whole
 from topologies.graphs import Node, cable, empty
+from topologies.shapes import Cable, Choose
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -19,13 +22,19 @@ def multi_gpu_nodes(
     intra_bandwidth: float,
     nic_latency: float,
     nic_bandwidth: float,
+    rails: bool = False,
 ) -> nx.DiGraph[Node]:
-    """Return `nodes` nodes of `gpus_per_node` GPUs on one ideal fabric switch.
+    """Return `nodes` nodes of `gpus_per_node` GPUs on one ideal fabric switch, or on one switch for each rail.
 
     The GPUs are the hosts, numbered node by node: GPU g of node n is host n * `gpus_per_node` + g. Between two GPUs of
     one node a message pays `intra_latency` and can have `intra_bandwidth`. Between nodes it pays `intra_latency` +
     `nic_latency` and can have the less of `intra_bandwidth` and `nic_bandwidth`; the GPUs of a node share its card,
     which stands for all cards of a node that has several.
+
+    With `rails` each GPU has a card of its own, and the cards of the g-th GPUs of all nodes meet in the switch of rail
+    g: the rail-only network of Wang et al. On its rail a message pays `nic_latency` alone. To another rail it first
+    crosses its node's switch to the GPU there whose rail is the destination's, which passes it on (as NCCL's PXN does),
+    and pays `intra_latency` + `nic_latency`.
 
     Parameters
     ----------
@@ -38,18 +47,26 @@ def multi_gpu_nodes(
     nic_latency : float
         From card to card through the fabric [s], >= 0; half of it on each card's link.
     nic_bandwidth : float
-        Of each node's card in each direction [byte/s], > 0.
+        Of each card in each direction [byte/s], > 0.
+    rails : bool
+        Whether each GPU has its own card, on a rail.
 
     Returns
     -------
     networkx.DiGraph
         Links of kind ``"intra"`` between a GPU and its node's switch ``"node:n"``, and ``"nic"`` between that and
-        ``"fabric"``.
+        ``"fabric"``; with `rails` between a GPU and the switch ``"rail:g"``, and ``graph.graph["hosts_forward"]`` is
+        True.
 
     Raises
     ------
     ValueError
         If a parameter is out of range.
+
+    References
+    ----------
+    W. Wang, M. Ghobadi, K. Shakeri, Y. Zhang, N. Hasani, "Rail-only: A Low-Cost High-Performance Network for Training
+    LLMs with Trillion Parameters", HOTI 2024.
 
     Examples
     --------
@@ -64,10 +81,51 @@ def multi_gpu_nodes(
     nodes, gpus_per_node = whole(nodes, "nodes", 1), whole(gpus_per_node, "gpus_per_node", 1)
     intra_half, intra_bandwidth = seconds(intra_latency, "intra_latency") / 2, rate(intra_bandwidth, "intra_bandwidth")
     nic_half, nic_bandwidth = seconds(nic_latency, "nic_latency") / 2, rate(nic_bandwidth, "nic_bandwidth")
-    affordable(2 * nodes * (gpus_per_node + 1), f"a cluster of {nodes:,} nodes of {gpus_per_node:,} GPUs")
-    graph = empty("multi_gpu_nodes", nodes * gpus_per_node)
-    for n in range(nodes):
-        for g in range(gpus_per_node):
-            cable(graph, n * gpus_per_node + g, f"node:{n}", intra_half, intra_bandwidth, "intra")
-        cable(graph, f"node:{n}", "fabric", nic_half, nic_bandwidth, "nic")
+    if not isinstance(rails, bool):
+        raise ValueError(f"rails must be true or false, got {rails!r}")
+    cards = gpus_per_node if rails else 1
+    affordable(2 * nodes * (gpus_per_node + cards), f"a cluster of {nodes:,} nodes of {gpus_per_node:,} GPUs")
+    shape = {"nodes": nodes, "gpus_per_node": gpus_per_node, "rails": rails}
+    graph = empty("multi_gpu_nodes", nodes * gpus_per_node, shape=shape, **({"hosts_forward": True} if rails else {}))
+    for a, b, kind in MultiGpuShape(nodes, gpus_per_node, rails).cables():
+        if kind == "intra":
+            cable(graph, a, b, intra_half, intra_bandwidth, kind)
+        else:
+            cable(graph, a, b, nic_half, nic_bandwidth, kind)
     return graph
+
+
+@dataclass(frozen=True)
+class MultiGpuShape:
+    """The shape of `multi_gpu_nodes`."""
+
+    nodes: int
+    gpus_per_node: int
+    rails: bool
+
+    @property
+    def hosts_forward(self) -> bool:
+        """Whether GPUs pass on what goes to another rail."""
+        return self.rails
+
+    def cables(self) -> Iterator[Cable]:
+        """Return the cables node by node."""
+        for n in range(self.nodes):
+            for g in range(self.gpus_per_node):
+                yield n * self.gpus_per_node + g, f"node:{n}", "intra"
+            if not self.rails:
+                yield f"node:{n}", "fabric", "nic"
+                continue
+            for g in range(self.gpus_per_node):
+                yield n * self.gpus_per_node + g, f"rail:{g}", "nic"
+
+    def path(self, src: int, dst: int, choose: Choose) -> list[Node]:
+        """Return the nodes after `src`."""
+        (n, g), (to_n, to_g) = divmod(src, self.gpus_per_node), divmod(dst, self.gpus_per_node)
+        if n == to_n:
+            return [f"node:{n}", dst]
+        if not self.rails:
+            return [f"node:{n}", "fabric", f"node:{to_n}", dst]
+        if g == to_g:
+            return [f"rail:{g}", dst]
+        return [f"node:{n}", n * self.gpus_per_node + to_g, f"rail:{to_g}", dst]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 from topologies.checks import affordable, rate, seconds, whole
 from topologies.graphs import Node, cable, empty
+from topologies.shapes import Cable, Choose
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -46,7 +49,32 @@ def ring(hosts: int, latency: float, bandwidth: float) -> nx.DiGraph[Node]:
     P = whole(hosts, "hosts", 1)
     latency, bandwidth = seconds(latency, "latency"), rate(bandwidth, "bandwidth")
     affordable(2 * P, f"a ring of {P:,} hosts")
-    graph = empty("ring", P, hosts_forward=True)
-    for host in range(P if P > 2 else P - 1):
-        cable(graph, host, (host + 1) % P, latency, bandwidth, "host")
+    shape = RingShape(P)
+    graph = empty("ring", P, hosts_forward=True, shape={"hosts": P})
+    for a, b, kind in shape.cables():
+        cable(graph, a, b, latency, bandwidth, kind)
     return graph
+
+
+@dataclass(frozen=True)
+class RingShape:
+    """The shape of `ring`."""
+
+    hosts: int
+    hosts_forward: ClassVar[bool] = True
+
+    def cables(self) -> Iterator[Cable]:
+        """Return the cable from each host to the next."""
+        P = self.hosts
+        return ((host, (host + 1) % P, "host") for host in range(P if P > 2 else P - 1))
+
+    def path(self, src: int, dst: int, choose: Choose) -> list[Node]:
+        """Return the nodes after `src`, the shorter way round."""
+        P = self.hosts
+        ahead = (dst - src) % P
+        up = 2 * ahead <= P
+        if 2 * ahead == P > 2:
+            # Equal ways are in the order of the links: to the host before, then to the one after; at host 0 reversed.
+            up = choose(src, 2) == (1 if src else 0)
+        step = 1 if up else -1
+        return [(src + step * i) % P for i in range(1, (ahead if up else P - ahead) + 1)]

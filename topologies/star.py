@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
 
 from topologies.checks import affordable, rate, seconds, whole
 from topologies.graphs import Node, cable, empty
+from topologies.shapes import Cable, Choose, ChooseAll, Places
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -46,7 +51,28 @@ def star(hosts: int, latency: float, bandwidth: float) -> nx.DiGraph[Node]:
     P = whole(hosts, "hosts", 1)
     half, bandwidth = seconds(latency, "latency") / 2, rate(bandwidth, "bandwidth")
     affordable(2 * P, f"a star of {P:,} hosts")
-    graph = empty("star", P)
-    for host in range(P):
-        cable(graph, host, "switch", half, bandwidth, "host")
+    shape = StarShape(P)
+    graph = empty("star", P, shape={"hosts": P})
+    for a, b, kind in shape.cables():
+        cable(graph, a, b, half, bandwidth, kind)
     return graph
+
+
+@dataclass(frozen=True)
+class StarShape:
+    """The shape of `star`."""
+
+    hosts: int
+    hosts_forward: ClassVar[bool] = False
+
+    def cables(self) -> Iterator[Cable]:
+        """Return the cable of each host."""
+        return ((host, "switch", "host") for host in range(self.hosts))
+
+    def path(self, src: int, dst: int, choose: Choose) -> list[Node]:
+        """Return the nodes after `src`."""
+        return ["switch", dst]
+
+    def paths(self, src: Places, dst: Places, choose: ChooseAll, place: Mapping[Node, int]) -> list[Places]:
+        """Return the places of the nodes after many `src`."""
+        return [np.full_like(src, place["switch"]), dst]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
 
 from topologies.checks import affordable, factor, rate, seconds, whole
 from topologies.graphs import Node, cable, empty
+from topologies.shapes import Cable, Choose
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -52,14 +55,46 @@ def tree(hosts: int, arity: int, latency: float, bandwidth: float, taper: float 
     P, arity = whole(hosts, "hosts", 1), whole(arity, "arity", 2)
     latency, bandwidth, taper = seconds(latency, "latency"), rate(bandwidth, "bandwidth"), factor(taper, "taper")
     affordable(4 * P, f"a tree of {P:,} hosts")
-    graph = empty("tree", P)
-    children: list[Node] = list(range(P))
-    level, kind = 1, "host"
-    while level == 1 or len(children) > 1:
-        above: list[Node] = [f"switch:{level}.{j}" for j in range(-(-len(children) // arity))]
-        for i, child in enumerate(children):
-            cable(graph, child, above[i // arity], latency, bandwidth, kind)
-        children, level, kind = above, level + 1, "fabric"
-        if len(children) > 1:
+    graph = empty("tree", P, shape={"hosts": P, "arity": arity})
+    for level, cables in enumerate(TreeShape(P, arity).levels(), 1):
+        if level > 1:
             bandwidth = rate(bandwidth * taper, f"bandwidth times taper at level {level}")
+        for a, b, kind in cables:
+            cable(graph, a, b, latency, bandwidth, kind)
     return graph
+
+
+@dataclass(frozen=True)
+class TreeShape:
+    """The shape of `tree`."""
+
+    hosts: int
+    arity: int
+    hosts_forward: ClassVar[bool] = False
+
+    def levels(self) -> Iterator[Iterator[Cable]]:
+        """Return the cables under the switches of each level, from the hosts up."""
+        level, children = 1, self.hosts
+        while level == 1 or children > 1:
+            yield self._below(level, children)
+            level, children = level + 1, -(-children // self.arity)
+
+    def _below(self, level: int, children: int) -> Iterator[Cable]:
+        for i in range(children):
+            above = f"switch:{level}.{i // self.arity}"
+            yield (i, above, "host") if level == 1 else (f"switch:{level - 1}.{i}", above, "fabric")
+
+    def cables(self) -> Iterator[Cable]:
+        """Return the cable from each node but the root to the switch above it."""
+        return (cable for level in self.levels() for cable in level)
+
+    def path(self, src: int, dst: int, choose: Choose) -> list[Node]:
+        """Return the nodes after `src`: up to the lowest switch above both, then down."""
+        up: list[Node] = []
+        down: list[Node] = [dst]
+        level, left, right = 1, src // self.arity, dst // self.arity
+        while left != right:
+            up.append(f"switch:{level}.{left}")
+            down.append(f"switch:{level}.{right}")
+            level, left, right = level + 1, left // self.arity, right // self.arity
+        return [*up, f"switch:{level}.{left}", *reversed(down)]

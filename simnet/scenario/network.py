@@ -96,6 +96,7 @@ def build_network(config: schema.Config, folder: Path, found: Findings) -> Stage
                 jitter=jitter,
                 background=background,
                 seed=config.seed,
+                engine=given.engine,
             ),
         )
         for start in sorted(starts | {0})

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Generic, Literal, Self, TypeAlias, TypeVar
 from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, Tag, model_validator
 
 from simnet import units
+from simnet.network import Engine
 from simnet.policies import Aggregate
 from simnet.scenario.words import (
     POSITIVE,
@@ -70,6 +71,29 @@ class FatTree(Part):
     oversubscription: Annotated[float, Field(ge=1, le=1e6)] = 1.0
 
 
+class Torus(Part):
+    """A grid of hosts whose rows close to rings; `latency` and `bandwidth` are of each link."""
+
+    dims: Annotated[list[Count], Field(min_length=1)] = Field(description="hosts along each dimension, such as [4, 4]")
+    latency: Seconds
+    bandwidth: Annotated[Rate, POSITIVE]
+
+
+class Dragonfly(Part):
+    """Groups of fully meshed routers, every two groups joined by global links; `latency` is of each link."""
+
+    routers: Count = Field(description="routers of a group, a")
+    latency: Seconds
+    bandwidth: Annotated[Rate, POSITIVE]
+    groups: Count | None = Field(default=None, description="default: a h + 1")
+    hosts_per_router: Count | None = Field(default=None, description="p; default: a / 2")
+    global_links: Count | None = Field(default=None, description="of each router, h; default: a / 2")
+    global_latency: Seconds | None = Field(default=None, description="of each global link; default: as the others")
+    global_bandwidth: Annotated[Rate, POSITIVE] | None = Field(
+        default=None, description="of each global link; default: as the others"
+    )
+
+
 class Wan(Part):
     """Workers at several sites; `latency` and `bandwidth` are one value, or a matrix with a row per site of origin."""
 
@@ -91,7 +115,7 @@ class Wan(Part):
 
 
 class MultiGpuNodes(Part):
-    """Nodes of several GPUs, fast inside, one network card out of each."""
+    """Nodes of several GPUs, fast inside, one network card out of each node or, on rails, of each GPU."""
 
     nodes: Count
     gpus_per_node: Count
@@ -99,6 +123,7 @@ class MultiGpuNodes(Part):
     intra_bandwidth: Annotated[Rate, POSITIVE]
     nic_latency: Seconds
     nic_bandwidth: Annotated[Rate, POSITIVE]
+    rails: bool = Field(default=False, description="a card for each GPU, on the rail of its number")
 
 
 class Registered(Part):
@@ -125,6 +150,8 @@ class Topology(OneOf):
     ring: Ring | None = None
     tree: Tree | None = None
     fat_tree: FatTree | None = None
+    torus: Torus | None = None
+    dragonfly: Dragonfly | None = None
     wan: Wan | None = None
     multi_gpu_nodes: MultiGpuNodes | None = None
     registered: Registered | None = None
@@ -404,6 +431,7 @@ class Network(Part):
     background: list[Background] = Field(default=[])
     overhead: Overhead = Overhead()
     jitter: Jitter | None = None
+    engine: Engine = Field(default="auto", description="how messages are timed; auto picks the cheapest exact way")
 
 
 class Ramp(Part):

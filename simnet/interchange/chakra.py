@@ -1,0 +1,346 @@
+"""Chakra execution traces, the workloads of ASTRA-sim: one file per rank, of nodes that send, receive and compute.
+
+Chakra's collective nodes have no variable sizes, so a schedule is written as pairs of sends and receives. A file is a
+sequence of protocol buffers, each behind its length: first ``GlobalMetadata``, then a ``Node`` for each operation. The
+few fields in use are encoded and decoded here.
+
+References
+----------
+S. Sridharan et al., "Chakra: Advancing Performance Benchmarking and Co-design using Standardized Execution Traces",
+arXiv 2305.14516; ``schema/protobuf/et_def.proto`` of mlcommons/chakra; protobuf.dev, "Encoding".
+"""
+
+from __future__ import annotations
+
+import gzip
+import itertools
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from simnet.errors import InputError
+from simnet.interchange.operations import Operation, Placed, Program, check, matched, place, rounds_of_levels, schedule
+from simnet.schedule import Schedule
+
+MAX_BYTES = 256 * 2**20
+"""The largest trace of one rank that is read, unpacked."""
+
+MAX_RANKS = 65_536
+"""The most ranks that are read."""
+
+MAX_ROUNDS = 10_000_000
+"""The last round that a trace may name."""
+
+_VERSION = "1.0.0"
+_COMP, _SEND, _RECV, _COLLECTIVE = 4, 5, 6, 7
+_INT32, _INT64, _BOOL = 7, 9, 27
+# Fields of AttributeProto that hold whole numbers as they are: int32, int64, uint32, uint64, bool.
+_WHOLE = (_INT32, _INT64, 11, 13, _BOOL)
+_LARGEST = 2**63
+_ROUND = "simnet_round"
+
+
+def write_chakra(schedule: Schedule, prefix: str | Path) -> list[Path]:
+    """Write a schedule as Chakra execution traces ``PREFIX.0.et``, ``PREFIX.1.et``, ...; return the paths.
+
+    Every message is a ``COMM_SEND_NODE`` of its sender and a ``COMM_RECV_NODE`` of its receiver, with its number in the
+    schedule as tag; the compute of a round is a ``COMP_NODE`` in whole microseconds. A node depends on all nodes of its
+    rank's round before. Bytes are rounded to whole bytes. The attribute ``simnet_round`` tells the round.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        What is sent.
+    prefix : str or Path
+        Path of the files, without ``.RANK.et``.
+
+    Raises
+    ------
+    InputError
+        If a file cannot be written.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> from simnet.collectives import allreduce_ring
+    >>> ring = allreduce_ring(4, 1 << 20).in_phase("")
+    >>> with TemporaryDirectory() as folder:
+    ...     paths = write_chakra(ring, Path(folder, "ring"))
+    ...     read_chakra(Path(folder, "ring")) == ring
+    True
+    """
+    metadata = _packet(_text(1, _VERSION))
+    ranks = [bytearray(metadata) for _ in range(schedule.n_ranks)]
+    nodes = [0] * schedule.n_ranks
+    pending: list[list[int]] = [[] for _ in range(schedule.n_ranks)]
+    tag = 0
+    for index, one in enumerate(schedule.rounds):
+        compute = np.broadcast_to(np.asarray(one.compute), schedule.n_ranks)
+        for rank in np.flatnonzero(compute).tolist():
+            micros = round(float(compute[rank]) * 1e6)
+            fields = _varint_field(7, micros) + _attribute("is_cpu_op", _BOOL, 0) + _attribute(_ROUND, _INT64, index)
+            ranks[rank] += _node(nodes[rank], f"compute {index}", _COMP, pending[rank], fields)
+            pending[rank] = [nodes[rank]]
+            nodes[rank] += 1
+        after: dict[int, list[int]] = {}
+        for src, dst, nbytes in zip(one.src.tolist(), one.dst.tolist(), one.nbytes.tolist(), strict=True):
+            fields = b"".join(
+                [
+                    _attribute("is_cpu_op", _BOOL, 0),
+                    _attribute("comm_src", _INT32, src),
+                    _attribute("comm_dst", _INT32, dst),
+                    _attribute("comm_tag", _INT32, tag),
+                    _attribute("comm_size", _INT64, round(nbytes)),
+                    _attribute(_ROUND, _INT64, index),
+                ]
+            )
+            for rank, kind, name in ((src, _SEND, "send"), (dst, _RECV, "recv")):
+                ranks[rank] += _node(nodes[rank], f"{one.phase} {name} {tag}".strip(), kind, pending[rank], fields)
+                after.setdefault(rank, []).append(nodes[rank])
+                nodes[rank] += 1
+            tag += 1
+        for rank, own in after.items():
+            pending[rank] = own
+    paths = [Path(f"{prefix}.{rank}.et") for rank in range(schedule.n_ranks)]
+    for path, content in zip(paths, ranks, strict=True):
+        try:
+            path.write_bytes(content)
+        except OSError as error:
+            raise InputError(f"cannot be written: {error.strerror}", file=str(path)) from None
+    return paths
+
+
+def read_chakra(prefix: str | Path, *, strict: bool = True) -> Schedule:
+    """Read Chakra execution traces ``PREFIX.0.et``, ``PREFIX.1.et``, ... of sends, receives and computation.
+
+    Traces of `write_chakra` come back as they were, but for phases and rounds without messages and computation at the
+    end. In others, messages are of the least rounds that let all waiting be expressed, as in `simnet.interchange.goal`.
+    Nodes of other kinds count with their duration. Files may be packed with gzip.
+
+    Parameters
+    ----------
+    prefix : str or Path
+        Path of the files, without ``.RANK.et``.
+    strict : bool
+        Refuse what rounds cannot express; if False, ranks may wait for more than the traces ask for.
+
+    Raises
+    ------
+    InputError
+        If a file cannot be read or is no such trace, a node is a collective, a dependency or the partner of a message
+        is missing, nodes wait for each other in a circle, or, with `strict`, if rounds cannot express the trace.
+    """
+    program = Program(str(prefix), 0, {})
+    while Path(f"{prefix}.{program.n_ranks}.et").exists() or not program.n_ranks:
+        if program.n_ranks == MAX_RANKS:
+            raise InputError(f"are more than {MAX_RANKS:,} traces", file=f"{prefix}.*.et")
+        rank = program.n_ranks
+        program.ranks[rank] = _operations(Path(f"{prefix}.{rank}.et"), rank)
+        program.n_ranks += 1
+    for rank, ops in program.ranks.items():
+        for op in ops:
+            if op.is_message and (op.peer == rank or not 0 <= op.peer < program.n_ranks):
+                program.refuse_at(op, f"there is no other rank {op.peer}; traces are of ranks 0..{program.n_ranks - 1}")
+    messages = matched(program)
+    for ops in program.ranks.values():
+        place(program, ops)
+    placed = _rounds_of_hints(program, messages)
+    if placed is None:
+        if strict:
+            for ops in program.ranks.values():
+                check(program, ops)
+        placed = rounds_of_levels(program, messages)
+    return schedule(program, messages, placed, 1e6)
+
+
+def _rounds_of_hints(program: Program, messages: list[tuple[Operation, Operation]]) -> Placed | None:
+    """Return the rounds that the traces tell, if their dependencies say the same; None otherwise."""
+    placed: Placed = {}
+    for ops in program.ranks.values():
+        before: set[Operation] = set()
+        for index, own in itertools.groupby(sorted(ops, key=lambda op: op.hint), key=lambda op: op.hint):
+            if not 0 <= index <= MAX_ROUNDS:
+                return None
+            group = list(own)
+            for works in (True, False):
+                part = {op for op in group if op.is_message != works}
+                if any(set(op.requires) != before for op in part) or (works and len(part) > 1):
+                    return None
+                before = part or before
+            placed.update(dict.fromkeys(group, index))
+    if any(placed[send] != placed[recv] for send, recv in messages):
+        return None
+    messages.sort(key=lambda pair: (placed[pair[0]], pair[0].tag))
+    return placed
+
+
+def _operations(path: Path, rank: int) -> list[Operation]:
+    content = _content(path)
+    packets = _packets(content, path)
+    if next(packets, None) is None:
+        raise InputError("is empty; a trace begins with its metadata", file=str(path))
+    found: dict[int, tuple[Operation, list[int]]] = {}
+    for packet in packets:
+        op, needs = _operation(packet, path, rank)
+        if op.line in found:
+            raise InputError("stands twice", file=str(path), field=f"node {op.line}")
+        found[op.line] = op, needs
+    for op, needs in found.values():
+        for need in needs:
+            if need not in found:
+                raise InputError(f"depends on node {need}, which is not there", file=str(path), field=f"node {op.line}")
+            op.requires.append(found[need][0])
+    return [op for op, _ in found.values()]
+
+
+def _operation(packet: memoryview, path: Path, rank: int) -> tuple[Operation, list[int]]:
+    number = kind = micros = 0
+    name = ""
+    needs: list[int] = []
+    facts: dict[str, int] = {}
+    for field, value in _fields(packet, path):
+        if field in (1, 3, 7) and isinstance(value, int):
+            number, kind, micros = (
+                value if field == key else old for key, old in ((1, number), (3, kind), (7, micros))
+            )
+        elif field == 2 and isinstance(value, memoryview):
+            name = bytes(value).decode("utf-8", "replace")[:60]
+        elif field in (4, 5):
+            needs += [value] if isinstance(value, int) else _varints(value, path)
+        elif field == 10 and isinstance(value, memoryview):
+            parts = dict(_fields(value, path))
+            key = parts.get(1)
+            whole = next((parts[one] for one in _WHOLE if one in parts), None)
+            if isinstance(key, memoryview) and isinstance(whole, int):
+                facts[bytes(key).decode("utf-8", "replace")] = whole if whole < _LARGEST else whole - 2**64
+
+    if kind == _COLLECTIVE:
+        message = f"is a collective ({name}); only sends, receives and computation are read"
+        raise InputError(message, file=str(path), field=f"node {number}")
+    hint = facts.get(_ROUND, -1)
+    if kind not in (_SEND, _RECV):
+        return Operation(rank, number, "calc", name, micros, place="node", hint=hint), needs
+    other = "comm_dst" if kind == _SEND else "comm_src"
+    for attribute in ("comm_size", other):
+        if facts.get(attribute, -1) < 0:
+            raise InputError(f"needs a {attribute} >= 0", file=str(path), field=f"node {number}")
+    op = Operation(
+        rank,
+        number,
+        "send" if kind == _SEND else "recv",
+        name,
+        facts["comm_size"],
+        facts[other],
+        facts.get("comm_tag", 0),
+        place="node",
+        hint=hint,
+    )
+    return op, needs
+
+
+def _content(path: Path) -> memoryview:
+    """Return the bytes of a file, unpacked."""
+    if not path.is_file():
+        raise InputError("is not a file" if path.exists() else "there is no such file", file=str(path))
+    try:
+        with path.open("rb") as file:
+            packed = file.read(2) == b"\x1f\x8b"
+            file.seek(0)
+            content = gzip.GzipFile(fileobj=file).read(MAX_BYTES + 1) if packed else file.read(MAX_BYTES + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"cannot be read: {error}", file=str(path)) from None
+    if len(content) > MAX_BYTES:
+        raise InputError(f"is larger than {MAX_BYTES:,} bytes, the most that are read", file=str(path))
+    return memoryview(content)
+
+
+def _packets(content: memoryview, path: Path) -> Iterator[memoryview]:
+    """Yield the messages of a file, each behind its length."""
+    at = 0
+    while at < len(content):
+        length, at = _varint_at(content, at, path)
+        if length > len(content) - at:
+            raise InputError(f"ends inside of a message, at byte {len(content)}", file=str(path))
+        yield content[at : at + length]
+        at += length
+
+
+def _fields(packet: memoryview, path: Path) -> Iterator[tuple[int, int | memoryview]]:
+    """Yield the fields of a message: their number, and a whole number or bytes."""
+    at = 0
+    while at < len(packet):
+        key, at = _varint_at(packet, at, path)
+        field, kind = key >> 3, key & 7
+        if kind == 0:
+            value, at = _varint_at(packet, at, path)
+            yield field, value
+            continue
+        if kind == 2:
+            length, at = _varint_at(packet, at, path)
+        elif kind in (1, 5):
+            length = 8 if kind == 1 else 4
+        else:
+            raise InputError(f"is no Chakra trace: a field has the wire type {kind}", file=str(path))
+        if length > len(packet) - at:
+            raise InputError("is no Chakra trace: a field is longer than its message", file=str(path))
+        yield field, packet[at : at + length]
+        at += length
+
+
+def _varint_at(data: memoryview, at: int, path: Path) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 70, 7):
+        if at == len(data):
+            raise InputError("is no Chakra trace: it ends inside of a number", file=str(path))
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value & (2**64 - 1), at
+    raise InputError("is no Chakra trace: a number is longer than 64 bits", file=str(path))
+
+
+def _varints(data: memoryview, path: Path) -> list[int]:
+    values, at = [], 0
+    while at < len(data):
+        value, at = _varint_at(data, at, path)
+        values.append(value)
+    return values
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)
+
+
+def _packet(content: bytes) -> bytes:
+    return _varint(len(content)) + content
+
+
+def _varint_field(field: int, value: int) -> bytes:
+    return _varint(field << 3) + _varint(value)
+
+
+def _bytes_field(field: int, value: bytes) -> bytes:
+    return _varint(field << 3 | 2) + _packet(value)
+
+
+def _text(field: int, value: str) -> bytes:
+    return _bytes_field(field, value.encode())
+
+
+def _attribute(name: str, kind: int, value: int) -> bytes:
+    """Return field 10 of a node: an attribute whose value is of field `kind` of AttributeProto."""
+    return _bytes_field(10, _text(1, name) + _varint_field(kind, value))
+
+
+def _node(number: int, name: str, kind: int, needs: list[int], fields: bytes) -> bytes:
+    packed = b"".join(map(_varint, needs))
+    deps = _bytes_field(5, packed) if packed else b""
+    return _packet(_varint_field(1, number) + _text(2, name) + _varint_field(3, kind) + deps + fields)

@@ -1,0 +1,214 @@
+"""Algorithms of MSCCL, the XML that its runtime interprets, read as rounds.
+
+A GPU runs several thread blocks at once. Each takes its steps one after the other: it sends chunks to one peer and
+receives from one, on one channel, and may wait for a step of another thread block. What is sent waits in a buffer until
+the peer takes it. A message is of the first round in which all is done that its sender waits for. Ranks then go from
+round to round, whereas thread blocks of the runtime run ahead of each other: the schedule is the algorithm in lockstep,
+with its messages, bytes and longest chain.
+
+References
+----------
+M. Cowan et al., "MSCCLang: Microsoft Collective Communication Language", ASPLOS 2023; ``msccl/language/ir.py`` of
+msccl-tools.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import NamedTuple
+
+from simnet.checks import is_number
+from simnet.errors import nearest
+from simnet.interchange.xmlfile import Element, read_xml
+from simnet.schedule import Round, Schedule
+
+MAX_GPUS = 65_536
+"""The most GPUs of an algorithm that is read."""
+
+# What a step does with messages: (receives, sends).
+_STEPS = {
+    "nop": (False, False),
+    "cpy": (False, False),
+    "re": (False, False),
+    "s": (False, True),
+    "r": (True, False),
+    "rrc": (True, False),
+    "rcs": (True, True),
+    "rrs": (True, True),
+    "rrcs": (True, True),
+}
+_MOST = 1_000_000
+
+
+def read_msccl(path: str | Path, nbytes: float) -> Schedule:
+    """Read an MSCCL algorithm as the schedule of a collective of a given size.
+
+    Parameters
+    ----------
+    path : str or Path
+        The XML file.
+    nbytes : float
+        Bytes of the larger of the input and the output buffer of one GPU, which the algorithm cuts into
+        ``nchunksperloop`` chunks: the vector of an all-reduce, what all have at the end of an all-gather.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read or is no such algorithm, a step is unknown or waits for one that is not there, a send
+        has no receive of as many chunks, or steps wait for each other in a circle. With file and line.
+    ValueError
+        If `nbytes` is negative or not finite.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     file = Path(folder, "pair.xml")
+    ...     _ = file.write_text('''<algo name="pair" nchunksperloop="4" ngpus="2" coll="allgather">
+    ...       <gpu id="0"><tb id="0" send="1" recv="-1" chan="0"><step s="0" type="s" cnt="2"/></tb></gpu>
+    ...       <gpu id="1"><tb id="0" send="-1" recv="0" chan="0"><step s="0" type="r" cnt="2"/></tb></gpu>
+    ...     </algo>''')
+    ...     read_msccl(file, nbytes=1000).rounds
+    (Round(1 messages, 500 bytes, phase='allgather'),)
+    """
+    if not (is_number(nbytes) and 0 <= nbytes < float("inf")):
+        raise ValueError(f"nbytes must be a number >= 0 and finite, got {nbytes!r}")
+    top = read_xml(path, ["algo"])
+    n_ranks = top.whole("ngpus", 1, MAX_GPUS)
+    chunk = nbytes / top.whole("nchunksperloop", 1, _MOST)
+    steps = _steps(top, n_ranks)
+    messages = _messages(steps)
+    level = _levels(steps, messages)
+    rounds: dict[int, list[tuple[int, int, float]]] = defaultdict(list)
+    for one in messages:
+        rounds[level[one]].append((one.send.gpu, one.recv.gpu, one.send.count * chunk))
+    phase = top.attributes.get("coll", "")
+    columns = (zip(*rounds[index], strict=True) for index in sorted(rounds))
+    return Schedule(n_ranks, [Round(src, dst, sizes, phase=phase) for src, dst, sizes in columns])
+
+
+@dataclass(eq=False)
+class _Step:
+    """A step of a thread block, after `before`, the one in front of it, and `other`, of another thread block."""
+
+    at: Element
+    gpu: int
+    to: int
+    source: int
+    channel: int
+    count: int
+    receives: bool
+    sends: bool
+    before: _Step | None
+    other: _Step | None = None
+
+
+class _Message(NamedTuple):
+    """What the step `send` sends and the step `recv` receives."""
+
+    send: _Step
+    recv: _Step
+
+
+def _steps(top: Element, n_ranks: int) -> list[_Step]:
+    gpus: set[int] = set()
+    steps: list[_Step] = []
+    for gpu in top.each("gpu"):
+        rank = gpu.whole("id", 0, n_ranks - 1)
+        if rank in gpus:
+            gpu.refuse(f"GPU {rank} stands twice", "id")
+        gpus.add(rank)
+        blocks: dict[int, list[_Step]] = {}
+        for block in gpu.each("tb"):
+            number = block.whole("id", 0, _MOST)
+            if number in blocks:
+                block.refuse(f"thread block {number} of GPU {rank} stands twice", "id")
+            blocks[number] = _block(block, rank, n_ranks)
+            steps += blocks[number]
+        for step in (step for block in blocks.values() for step in block):
+            other = step.at.whole("depid", -1, _MOST, default=-1)
+            if other >= 0:
+                place = step.at.whole("deps", 0, _MOST)
+                if place >= len(blocks.get(other, ())):
+                    step.at.refuse(f"waits for step {place} of thread block {other}, which GPU {rank} has not", "deps")
+                step.other = blocks[other][place]
+    if len(gpus) != n_ranks:
+        top.refuse(f"has {len(gpus)} GPUs, but ngpus is {n_ranks}")
+    return steps
+
+
+def _block(block: Element, rank: int, n_ranks: int) -> list[_Step]:
+    to, source = (block.whole(name, -1, n_ranks - 1) for name in ("send", "recv"))
+    if rank in (to, source):
+        block.refuse(f"GPU {rank} is its own peer")
+    channel = block.whole("chan", -1, _MOST)
+    steps: list[_Step] = []
+    for one in block.children:
+        if one.tag not in ("step", "op"):
+            one.refuse(f"is not read inside of a thread block; {nearest(one.tag, ('step', 'op'))}")
+        if one.whole("s" if one.tag == "step" else "step", 0, _MOST) != len(steps):
+            one.refuse(f"steps must be numbered 0, 1, ...; expected {len(steps)}")
+        kind = one.get("type")
+        if kind not in _STEPS:
+            one.refuse(f"{kind[:40]!r} is no step; {nearest(kind, _STEPS)}", "type")
+        receives, sends = _STEPS[kind]
+        if (sends and to < 0) or (receives and source < 0):
+            one.refuse(f"a step {kind!r} needs a peer, but its thread block has send={to} and recv={source}")
+        count = one.whole("cnt", 1 if sends or receives else 0, _MOST, default=1)
+        before = steps[-1] if steps else None
+        steps.append(_Step(one, rank, to, source, channel, count, receives, sends, before))
+    return steps
+
+
+def _messages(steps: list[_Step]) -> list[_Message]:
+    """Return the messages: sends and receives of a connection, in their order."""
+    waiting: dict[tuple[int, int, int], deque[_Step]] = defaultdict(deque)
+    for step in steps:
+        if step.receives:
+            waiting[step.source, step.gpu, step.channel].append(step)
+    messages = []
+    for step in steps:
+        if step.sends:
+            partners = waiting[step.gpu, step.to, step.channel]
+            if not partners:
+                step.at.refuse(
+                    f"GPU {step.to} has no receive for this send of GPU {step.gpu} on channel {step.channel}"
+                )
+            partner = partners.popleft()
+            if partner.count != step.count:
+                partner.at.refuse(f"receives {partner.count} chunks, but line {step.at.line} sends {step.count}", "cnt")
+            messages.append(_Message(step, partner))
+    for partners in waiting.values():
+        for step in partners:
+            step.at.refuse(f"GPU {step.source} has no send for this receive of GPU {step.gpu}")
+    return messages
+
+
+def _levels(steps: list[_Step], messages: list[_Message]) -> dict[_Step | _Message, int]:
+    """Return how many messages one after the other come before each message, and before the end of each step."""
+    arrives = {one.recv: one for one in messages}
+    leaves = {one.send: one for one in messages}
+    waits: dict[_Step | _Message, list[_Step | _Message]] = {}
+    for step in steps:
+        ready: list[_Step | _Message] = [one for one in (step.before, step.other) if one is not None]
+        if step in arrives:
+            ready.append(arrives[step])
+        waits[step] = [*ready]
+        if step in leaves:
+            waits[leaves[step]] = ready
+            waits[step].append(leaves[step])
+    level: dict[_Step | _Message, int] = {}
+    try:
+        for node in TopologicalSorter(waits).static_order():
+            done = (level[one] + isinstance(one, _Message) for one in waits[node])
+            level[node] = max(done, default=0)
+    except CycleError as error:
+        circle = [one for one in error.args[1] if isinstance(one, _Step)]
+        circle = circle or [error.args[1][0].send]
+        circle[0].at.refuse(
+            f"steps wait for each other in a circle, lines {sorted({one.at.line for one in circle})[:10]}"
+        )
+    return level

@@ -1,0 +1,260 @@
+"""NCCL's view of a node: GPUs, NVLinks, PCI switches, processors and network cards, as a topology of one or more nodes.
+
+NCCL writes it where ``NCCL_TOPO_DUMP_FILE`` says. The bandwidths are those that NCCL reckons with. A dump has no
+latencies of the links inside a node, so they are given.
+
+References
+----------
+NCCL 2.27, ``src/graph/topo.cc`` (kvDictPciGen, ncclTopoAddNvLinks, ncclTopoGetInterCpuBw) and ``topo.h`` (bandwidths).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from simnet.checks import whole
+from simnet.interchange.xmlfile import Element, read_xml
+from topologies.checks import affordable, seconds
+from topologies.graphs import Node, empty
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+MAX_GPUS = 1024
+"""The most GPUs of one node that are read."""
+
+# PCI by GT/s: units of 100 Mbit/s per lane.
+_PCI = {"2.5": 15, "5": 30, "8": 60, "16": 120, "32": 240, "64": 480}
+_PCI_DEFAULT = 60
+_LANES = 16
+# GB/s per NVLink and direction, from this compute capability on; 8.6 has links of its own.
+_NVLINK = ((100, 40.1), (90, 20.6), (80, 20.0), (70, 20.0), (60, 18.0))
+_NVLINK_DEFAULT = 20.0
+_NVLINK_86 = 12.0
+# GB/s between Intel processors, from this model of family 6 on.
+_INTEL = ((0xCF, 40.0), (0x8F, 22.0), (0x55, 10.0))
+_SWITCH, _GPU, _CPU = "0x068000", "0x03", "0x068001"
+# A card right at its processor costs nothing to reach.
+_LOCAL = 5000.0
+# NCCL prefers NVLink to PCI, PCI to the way between processors, and all of them to the network.
+_WEIGHTS = {"nvlink": 1.0, "pci": 8.0, "sys": 64.0, "nic": 512.0}
+
+
+def read_nccl_topology(
+    path: str | Path, nodes: int = 1, *, latency: float, network_latency: float = 0.0
+) -> nx.DiGraph[Node]:
+    """Read an NCCL topology dump as a cluster of `nodes` equal nodes.
+
+    The GPUs are the hosts, node by node, in the order of their device numbers: GPU g of node n is host n * G + g. With
+    several nodes, every network card is linked to one ideal fabric switch; a GPU uses the card that is nearest to it.
+    NVLinks through switches meet in one switch per node, as NCCL takes it.
+
+    Parameters
+    ----------
+    path : str or Path
+        The XML file.
+    nodes : int
+        Copies of the node, >= 1.
+    latency : float
+        Of each link inside a node [s], >= 0.
+    network_latency : float
+        From card to card through the fabric [s], >= 0; half of it on each card's link. Where a card names a latency of
+        its own (microseconds), that counts for its link instead.
+
+    Returns
+    -------
+    networkx.DiGraph
+        Links of kind ``"nvlink"``, ``"pci"``, ``"sys"`` between processors, and ``"nic"`` between cards and fabric.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read or is of another kind or version, has no GPUs, an NVLink leads to a GPU that is not
+        there, or there are several nodes but no network card. With file and line.
+    ValueError
+        If a parameter is out of range.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     file = Path(folder, "topo.xml")
+    ...     _ = file.write_text('''<system version="1"><cpu numaid="0" arch="x86_64" vendor="AuthenticAMD">
+    ...       <pci busid="0000:01:00.0" class="0x030200" link_speed="16.0 GT/s PCIe" link_width="16">
+    ...         <gpu dev="0" sm="80" rank="0"><nvlink target="0000:02:00.0" count="4" tclass="0x030200"/></gpu></pci>
+    ...       <pci busid="0000:02:00.0" class="0x030200" link_speed="16.0 GT/s PCIe" link_width="16">
+    ...         <gpu dev="1" sm="80" rank="1"><nvlink target="0000:01:00.0" count="4" tclass="0x030200"/></gpu></pci>
+    ...     </cpu></system>''')
+    ...     graph = read_nccl_topology(file, latency=1e-6)
+    >>> graph.edges[0, 1]["bandwidth"], graph.edges[0, "node:0/cpu:0"]["bandwidth"]
+    (80000000000.0, 24000000000.0)
+    """
+    whole(nodes, "nodes", 1)
+    seconds(latency, "latency")
+    seconds(network_latency, "network_latency")
+    top = read_xml(path, ["system"])
+    if top.get("version") != "1":
+        top.refuse(f"must be 1, got {top.get('version')[:20]!r}", "version")
+    node = _Machine()
+    for cpu in top.each("cpu"):
+        node.cpu(cpu)
+    node.finish(top)
+    if nodes > 1 and not node.cards:
+        top.refuse("has no network card, so several nodes cannot be joined")
+    affordable(nodes * 2 * (len(node.links) + len(node.cards)), f"a cluster of {nodes:,} such nodes")
+
+    gpus = len(node.gpus)
+    order = {busid: place for place, (_, busid) in enumerate(sorted((dev, bus) for bus, dev in node.gpus.items()))}
+    graph = empty("nccl", nodes * gpus)
+    for n in range(nodes):
+
+        def name(place: str, n: int = n) -> Node:
+            return n * gpus + order[place] if place in order else f"node:{n}/{place}"
+
+        for (u, v), (gigabytes, kind) in node.links.items():
+            for a, b in ((u, v), (v, u)):
+                graph.add_edge(
+                    name(a), name(b), latency=latency, bandwidth=gigabytes * 1e9, kind=kind, weight=_WEIGHTS[kind]
+                )
+        for card, (gigabytes, own) in node.cards.items() if nodes > 1 else ():
+            half = own if own else network_latency / 2
+            ends: tuple[Node, Node] = name(card), "fabric"
+            for x, y in (ends, ends[::-1]):
+                graph.add_edge(x, y, latency=half, bandwidth=gigabytes * 1e9, kind="nic", weight=_WEIGHTS["nic"])
+    return graph
+
+
+@dataclass
+class _Machine:
+    """A node: device number by bus of its GPUs; links with GB/s and kind; cards with GB/s and latency [s]."""
+
+    gpus: dict[str, int] = field(default_factory=dict)
+    links: dict[tuple[str, str], tuple[float, str]] = field(default_factory=dict)
+    cards: dict[str, tuple[float, float]] = field(default_factory=dict)
+    cpus: list[tuple[str, float]] = field(default_factory=list)
+    nvlinks: list[tuple[str, str, float, Element]] = field(default_factory=list)
+    places: set[str] = field(default_factory=set)
+    parent: dict[str, str] = field(default_factory=dict)
+
+    def cpu(self, one: Element) -> None:
+        """Take a processor and all below it."""
+        place = f"cpu:{one.get('numaid')}"
+        if any(place == name for name, _ in self.cpus):
+            one.refuse(f"{place!r} stands twice", "numaid")
+        if len(self.cpus) == MAX_GPUS:
+            one.refuse(f"has more than {MAX_GPUS:,} processors")
+        self.cpus.append((place, _between_processors(one)))
+        for child in one.children:
+            if child.tag == "pci":
+                self.pci(child, place)
+            elif child.tag == "nic":
+                self.nic(child, place, _LOCAL)
+
+    def pci(self, one: Element, parent: str) -> None:
+        """Take a PCI device or switch, under `parent`."""
+        place = f"pci:{one.get('busid').lower()}"
+        if place in self.places:
+            one.refuse(f"{place!r} stands twice", "busid")
+        self.places.add(place)
+        width = one.whole("link_width", 0, 64, default=0) if one.attributes.get("link_width") else 0
+        speed = (one.attributes.get("link_speed", "").split() or [""])[0].removesuffix(".0")
+        gigabytes = (width or _LANES) * _PCI.get(speed, _PCI_DEFAULT) / 80
+        before = len(self.gpus) + len(self.cards)
+        for child in one.children:
+            if child.tag == "gpu":
+                self.gpu(child, place)
+            elif child.tag == "nic":
+                self.nic(child, place, _LOCAL)
+            elif child.tag == "pci":
+                self.pci(child, place)
+        if len(self.gpus) + len(self.cards) > before:
+            self.links[place, parent] = gigabytes, "pci"
+            self.parent[place] = parent
+
+    def gpu(self, one: Element, place: str) -> None:
+        """Take a GPU and its NVLinks."""
+        if place in self.gpus or len(self.gpus) == MAX_GPUS:
+            one.refuse(f"is a second GPU at {place!r}, or more than {MAX_GPUS:,}")
+        self.gpus[place] = one.whole("dev", 0, 1_000_000)
+        each = _nvlink(one.whole("sm", 0, 10_000))
+        for link in one.each("nvlink"):
+            kind = link.attributes.get("tclass", _GPU)
+            target = "nvswitch" if kind == _SWITCH else f"pci:{link.get('target').lower()}"
+            if kind == _CPU:
+                target = "cpu"
+            elif kind != _SWITCH and not kind.startswith(_GPU):
+                link.refuse(f"leads to a device of class {kind[:20]!r}, neither GPU nor switch nor processor", "tclass")
+            self.nvlinks.append((place, target, link.whole("count", 1, 1000) * each, link))
+
+    def nic(self, one: Element, parent: str, gigabytes: float) -> None:
+        """Take a network card, all of its ports that NCCL uses."""
+        for net in one.each("net"):
+            place = f"net:{net.get('name')}:{net.attributes.get('port', '0')}"
+            if "dev" not in net.attributes or net.whole("dev", -1, 1_000_000) < 0:
+                continue
+            if place in self.cards:
+                net.refuse(f"{place!r} stands twice", "name")
+            speed = net.whole("speed", 0, 100_000_000, default=10_000) or 10_000
+            self.cards[place] = speed / 8000, _micros(net)
+            self.links[place, parent] = gigabytes, "pci"
+
+    def finish(self, top: Element) -> None:
+        """Join processors, and GPUs by their NVLinks."""
+        if not self.gpus:
+            top.refuse("has no GPUs")
+        for number, (a, gigabytes) in enumerate(self.cpus):
+            for b, other in self.cpus[number + 1 :]:
+                self.links[a, b] = min(gigabytes, other), "sys"
+        total: dict[tuple[str, str], float] = {}
+        for place, target, gigabytes, link in self.nvlinks:
+            if target == "cpu":
+                target = self._processor_of(place)
+            elif target != "nvswitch" and target not in self.gpus:
+                link.refuse(f"there is no GPU at {target.removeprefix('pci:')[:40]!r}", "target")
+            if target == place:
+                link.refuse("leads from a GPU to itself", "target")
+            total[place, target] = total.get((place, target), 0.0) + gigabytes
+        for (place, target), gigabytes in total.items():
+            # A link between two GPUs stands at both of them.
+            if (target, place) not in self.links:
+                self.links[place, target] = max(gigabytes, total.get((target, place), 0.0)), "nvlink"
+
+    def _processor_of(self, place: str) -> str:
+        while place in self.parent:
+            place = self.parent[place]
+        return place
+
+
+def _nvlink(capability: int) -> float:
+    if capability == 86:
+        return _NVLINK_86
+    return next((gigabytes for least, gigabytes in _NVLINK if capability >= least), _NVLINK_DEFAULT)
+
+
+def _between_processors(one: Element) -> float:
+    """Return GB/s from one processor to another, by what they are."""
+    arch, vendor = one.attributes.get("arch", "x86_64"), one.attributes.get("vendor", "")
+    if arch == "ppc64":
+        return 32.0
+    if arch == "x86_64" and vendor == "AuthenticAMD":
+        return 16.0
+    if arch == "x86_64" and vendor == "GenuineIntel":
+        model = one.whole("modelid", 0, 1000, default=0)
+        known = one.whole("familyid", 0, 1000, default=6) == 6
+        return next((gigabytes for least, gigabytes in _INTEL if known and model >= least), 6.0)
+    return 6.0
+
+
+def _micros(net: Element) -> float:
+    """Return the latency of a card, written in microseconds, in seconds; 0 where it names none."""
+    text = net.attributes.get("latency", "0")
+    try:
+        value = float(text) if text.isascii() and "_" not in text and len(text) <= 40 else math.nan
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        net.refuse(f"must be a finite number >= 0, got {text[:40]!r}", "latency")
+    return value / 1e6

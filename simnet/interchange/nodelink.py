@@ -1,0 +1,142 @@
+"""Topologies as node-link JSON, the form in which networkx and graph drawing tools exchange graphs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from simnet.errors import InputError, nearest
+from simnet.reading import read_text
+from topologies.graphs import Node, check, label
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+MAX_BYTES = 256 * 2**20
+"""The largest file that is read."""
+
+
+def read_nodelink(path: str | Path) -> nx.DiGraph[Node]:
+    """Read a topology from node-link JSON, as ``networkx.node_link_data`` gives it.
+
+    Nodes are hosts (whole numbers 0 .. P-1) and switches (strings), links carry ``latency`` [s] and ``bandwidth``
+    [byte/s]; other attributes are kept. Links stand under ``"edges"`` or, as older versions of networkx write it,
+    ``"links"``. Each link of an undirected graph becomes one in each direction.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file, at most `MAX_BYTES` bytes.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, is not JSON of this form, or no topology as `topologies` describes it.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> from topologies import ring
+    >>> with TemporaryDirectory() as folder:
+    ...     write_nodelink(ring(4, 1e-3, 1e9), Path(folder, "ring.json"))
+    ...     graph = read_nodelink(Path(folder, "ring.json"))
+    >>> graph.edges[0, 1]["bandwidth"], graph.graph["name"]
+    (1000000000.0, 'ring')
+    """
+    import networkx as nx
+
+    file = str(path)
+
+    def refuse(message: str, field: str | None = None) -> NoReturn:
+        raise InputError(message, file=file, field=field)
+
+    def entries(value: object, name: str) -> Mapping[str, Any]:
+        if not isinstance(value, dict):
+            refuse(f"must be an object, got {_shown(value)}", name)
+        return {key: tuple(one) if isinstance(one, list) and key == "sites" else one for key, one in value.items()}
+
+    def node(value: object, name: str) -> Node:
+        if isinstance(value, bool) or not isinstance(value, int | str):
+            refuse(f"must be a host (a whole number) or a switch (a string), got {_shown(value)}", name)
+        return value
+
+    data = entries(_json(read_text(Path(path), MAX_BYTES), file), "")
+    if data.get("multigraph"):
+        refuse("must be false; join parallel links by adding their bandwidths", "multigraph")
+    links = "links" if "links" in data and "edges" not in data else "edges"
+    for name in ("nodes", links):
+        if not isinstance(data.get(name), list):
+            refuse(f"must be a list; {nearest(name, data)}".replace("Allowed:", "Given:"), name)
+    graph: nx.DiGraph[Node] = nx.DiGraph(**entries(data.get("graph", {}), "graph"))
+    for number, one in enumerate(data["nodes"]):
+        facts = dict(entries(one, f"nodes[{number}]"))
+        new = node(facts.pop("id", None), f"nodes[{number}].id")
+        if new in graph:
+            refuse(f"{label(new)} stands twice", f"nodes[{number}].id")
+        graph.add_nodes_from([(new, facts)])
+    directed = data.get("directed", False)
+    for number, one in enumerate(data[links]):
+        facts = dict(entries(one, f"{links}[{number}]"))
+        u, v = (node(facts.pop(end, None), f"{links}[{number}].{end}") for end in ("source", "target"))
+        for end, place in (("source", u), ("target", v)):
+            if place not in graph:
+                refuse(f"there is no node {_shown(place)}", f"{links}[{number}].{end}")
+        for way in [(u, v)] if directed else [(u, v), (v, u)]:
+            if graph.has_edge(*way):
+                refuse(f"the link {label(way[0])} -> {label(way[1])} stands twice", f"{links}[{number}]")
+            graph.add_edges_from([(*way, facts)])
+    try:
+        hosts = check(graph)
+    except ValueError as error:
+        raise InputError(str(error), file=file) from None
+    graph.graph.setdefault("hosts", hosts)
+    return graph
+
+
+def write_nodelink(graph: nx.DiGraph[Any], path: str | Path) -> None:
+    """Write a topology as node-link JSON, which ``networkx.node_link_graph(data, edges="edges")`` reads.
+
+    Raises
+    ------
+    ValueError
+        If the graph is no topology, or carries what JSON has no form for.
+    InputError
+        If the file cannot be written.
+    """
+    check(graph)
+    data = {
+        "directed": True,
+        "multigraph": False,
+        "graph": graph.graph,
+        "nodes": [{**facts, "id": node} for node, facts in graph.nodes(data=True)],
+        "edges": [{**facts, "source": u, "target": v} for u, v, facts in graph.edges(data=True)],
+    }
+    try:
+        text = json.dumps(data, allow_nan=False, ensure_ascii=False, indent=1)
+    except TypeError as error:
+        raise ValueError(f"the graph carries what JSON has no form for: {error}") from None
+    try:
+        Path(path).write_text(text + "\n", encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror}", file=str(path)) from None
+
+
+def _json(text: str, file: str) -> object:
+    def constant(name: str) -> NoReturn:
+        raise InputError(f"holds {name}, which is not JSON", file=file)
+
+    try:
+        return json.loads(text, parse_constant=constant)
+    except json.JSONDecodeError as error:
+        raise InputError(f"is not JSON: {error.msg}", file=file, line=error.lineno) from None
+    except RecursionError:
+        raise InputError("is nested too deep", file=file) from None
+    except ValueError:  # a whole number of thousands of digits
+        raise InputError("holds a number that is too long", file=file) from None
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 40 else f"{text[:40]}..."

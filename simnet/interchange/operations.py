@@ -1,0 +1,257 @@
+"""Graphs of sends, receives and work, as other tools write them, as rounds.
+
+Each rank has operations that wait for the completion or the start of others. The level of an operation is how many
+messages of its rank must be done, one after the other, before it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from graphlib import CycleError, TopologicalSorter
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from simnet.errors import InputError
+from simnet.schedule import Floats, Round, Schedule
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+MAX_COMPUTE = 50_000_000
+"""The most compute times, one per rank and round in which ranks differ (400 MB)."""
+
+
+@dataclass(eq=False)
+class Operation:
+    """An operation of a rank.
+
+    Parameters
+    ----------
+    rank : int
+        Who runs it.
+    line : int
+        Where it stands in its file; `place` says what the number is.
+    kind : {"send", "recv", "calc"}
+        What it does.
+    label : str
+        Its name, for messages; may be empty.
+    size : int
+        Bytes of a message, or the time of work in the unit of the file.
+    peer, tag : int
+        The other rank of a message, and what it is matched by.
+    cpu : int
+        What works; work on one cpu is done one after the other.
+    requires, starts_after : list of Operation
+        What must be completed, and what must have started, before it starts.
+    level : int
+        Messages one after the other before it; set by `place`.
+    hint : int
+        The round that the file says it is of; -1 if it does not.
+    """
+
+    rank: int
+    line: int
+    kind: str
+    label: str
+    size: int
+    peer: int = -1
+    tag: int = 0
+    cpu: int = 0
+    requires: list[Operation] = field(default_factory=list)
+    starts_after: list[Operation] = field(default_factory=list)
+    level: int = 0
+    place: str = "line"
+    hint: int = -1
+
+    @property
+    def is_message(self) -> bool:
+        """Whether it sends or receives."""
+        return self.kind != "calc"
+
+    def __str__(self) -> str:
+        return f"{self.label or self.kind} ({self.place} {self.line})"
+
+
+@dataclass
+class Program:
+    """The operations of a file by rank, in an order in which they can run once `place` has seen them."""
+
+    name: str
+    n_ranks: int
+    ranks: dict[int, list[Operation]]
+
+    def refuse(self, line: int, message: str) -> NoReturn:
+        """Raise InputError with a line."""
+        raise InputError(message, file=self.name, line=line)
+
+    def refuse_at(self, op: Operation, message: str) -> NoReturn:
+        """Raise InputError with the place of an operation."""
+        if op.place == "line":
+            self.refuse(op.line, message)
+        raise InputError(message, file=f"{self.name}.{op.rank}.et", field=f"{op.place} {op.line}")
+
+
+# The round of each operation.
+Placed = dict[Operation, int]
+
+
+def matched(file: Program) -> list[tuple[Operation, Operation]]:
+    """Return the pairs of a send and its receive, in the order of the sends."""
+    waiting: dict[tuple[int, int, int], deque[Operation]] = defaultdict(deque)
+    ops = [op for one in file.ranks.values() for op in one]
+    for op in ops:
+        if op.kind == "recv":
+            waiting[op.peer, op.rank, op.tag].append(op)
+    pairs = []
+    for op in ops:
+        if op.kind == "send":
+            partners = waiting[op.rank, op.peer, op.tag]
+            if not partners:
+                file.refuse_at(op, f"rank {op.peer} has no recv for this send of rank {op.rank} with tag {op.tag}")
+            partner = partners.popleft()
+            if partner.size != op.size:
+                file.refuse_at(partner, f"receives {partner.size} bytes, but {op.place} {op.line} sends {op.size}")
+            pairs.append((op, partner))
+    for partners in waiting.values():
+        for op in partners:
+            file.refuse_at(op, f"rank {op.peer} has no send for this recv of rank {op.rank} with tag {op.tag}")
+    return pairs
+
+
+def place(file: Program, ops: list[Operation]) -> None:
+    """Set the level of each operation of a rank, and bring them into an order in which they can run."""
+    try:
+        order = list(TopologicalSorter({op: op.requires + op.starts_after for op in ops}).static_order())
+    except CycleError as error:
+        cycle: list[Operation] = error.args[1]
+        file.refuse_at(cycle[0], f"operations wait for each other in a circle: {', '.join(map(str, cycle[:6]))}")
+    for op in order:
+        done = [before.level + before.is_message for before in op.requires]
+        op.level = max(done + [before.level for before in op.starts_after], default=0)
+    ops[:] = order
+
+
+def check(file: Program, ops: list[Operation]) -> None:
+    """Refuse a rank whose waiting differs from that of rounds."""
+    sent: dict[int, set[Operation]] = defaultdict(set)
+    worked: dict[int, set[Operation]] = defaultdict(set)
+    for op in ops:
+        if op.is_message:
+            sent[op.level].add(op)
+        elif op.size:
+            worked[op.level].add(op)
+    # What each operation waits for, of the messages of the level before and the work of its own.
+    behind: dict[Operation, set[Operation]] = {}
+    for op in ops:
+        own = behind[op] = set()
+        for before in op.requires + op.starts_after:
+            if before.level == op.level:
+                own |= behind[before]
+        own.update(before for before in op.requires if before.size or before.is_message)
+        wanted = sent[op.level - 1]
+        if op.is_message:
+            wanted = wanted | worked[op.level]
+        elif not op.size:
+            continue
+        own &= sent[op.level - 1] | worked[op.level]
+        for other in wanted - own:
+            file.refuse_at(
+                op,
+                f"does not wait for {other}, which rounds would make it wait for; strict=False accepts that, as an "
+                "upper bound",
+            )
+    for level, works in worked.items():
+        if len({op.cpu for op in works}) > 1:
+            ranked = sorted(works, key=lambda op: len(behind[op] & works))
+            for number, op in enumerate(ranked):
+                if len(behind[op] & works) != number:
+                    file.refuse_at(op, f"works on another cpu beside {ranked[0]}; rounds have one (level {level})")
+
+
+def rounds_of_levels(file: Program, messages: list[tuple[Operation, Operation]]) -> Placed:
+    """Return the least rounds in which every rank meets the messages of its levels in their order.
+
+    What a rank sends at one level starts together, so it is of one round. What it receives may come later, as nobody
+    waits for that before the next level. So the unknowns are the rounds of all (sender, level), and between them stand
+    differences of at least 0 or 1.
+    """
+    import networkx as nx
+
+    graph: nx.DiGraph[tuple[int, int, str]] = nx.DiGraph()
+    of_rank: dict[int, dict[int, list[Operation]]] = defaultdict(lambda: defaultdict(list))
+    group: dict[Operation, tuple[int, int, str]] = {}
+    for send, recv in messages:
+        group[send] = group[recv] = (send.rank, send.level, "sends")
+        graph.add_node(group[send])
+        for op in (send, recv):
+            of_rank[op.rank][op.level].append(op)
+    for rank, levels in of_rank.items():
+        for level, ops in levels.items():
+            for node in {group[op] for op in ops}:
+                graph.add_edge(node, (rank, level, "done"), apart=0)
+                if level:
+                    graph.add_edge((rank, level - 1, "done"), node, apart=1)
+                if (rank, level, "sends") in graph and node != (rank, level, "sends"):
+                    graph.add_edge((rank, level, "sends"), node, apart=0)
+    together: nx.DiGraph[Any] = nx.condensation(graph)
+    part: dict[tuple[int, int, str], int] = together.graph["mapping"]
+    for u, v, apart in _edges(graph):
+        if apart and part[u] == part[v]:
+            op = next(op for op in of_rank[v[0]][v[1]] if group[op] == v)
+            file.refuse_at(op, "ranks wait for each other in a circle, or would if they waited for whole rounds")
+    rounds: dict[int, int] = {}
+    apart_of: dict[tuple[int, int], int] = {}
+    for u, v, apart in _edges(graph):
+        pair = part[u], part[v]
+        apart_of[pair] = max(apart_of.get(pair, 0), apart)
+    for node in nx.topological_sort(together):
+        rounds[node] = max(
+            (rounds[before] + apart_of[before, node] for before in together.predecessors(node)), default=0
+        )
+
+    placed = {op: rounds[part[node]] for op, node in group.items()}
+    for rank, ops in file.ranks.items():
+        levels = of_rank.get(rank, {})
+        first = {level: min(placed[op] for op in own) for level, own in levels.items()}
+        after = {level + 1: max(placed[op] for op in own) + 1 for level, own in levels.items()}
+        for op in ops:
+            if not op.is_message:
+                placed[op] = first.get(op.level, after.get(op.level, 0))
+    return placed
+
+
+def _edges(graph: nx.DiGraph[Any]) -> Iterator[tuple[tuple[int, int, str], tuple[int, int, str], int]]:
+    return ((u, v, data["apart"]) for u, v, data in graph.edges(data=True))
+
+
+def schedule(file: Program, messages: list[tuple[Operation, Operation]], placed: Placed, per_second: float) -> Schedule:
+    """Return the schedule of operations of known rounds; `per_second` units of work are a second."""
+    n_rounds = max(placed.values(), default=-1) + 1
+    columns: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
+    for send, _ in messages:
+        columns[placed[send]].append((send.rank, send.peer, send.size))
+    work: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
+    for op, index in placed.items():
+        if op.kind == "calc" and op.size:
+            work[index][op.rank] += op.size
+    if sum(len(one) < file.n_ranks for one in work.values()) * file.n_ranks > MAX_COMPUTE:
+        raise InputError(f"has more than {MAX_COMPUTE:,} compute times of ranks and rounds", file=file.name)
+    idle = Round([], [], [])
+    rounds = []
+    for index in range(n_rounds):
+        compute: float | Floats = 0.0
+        if times := work.get(index):
+            compute = np.zeros(file.n_ranks)
+            for rank, size in times.items():
+                compute[rank] = size / per_second
+            if (compute == compute[0]).all():
+                compute = float(compute[0])
+        if index in columns or np.any(compute):
+            src, dst, nbytes = zip(*columns[index], strict=True) if index in columns else ([], [], [])
+            rounds.append(Round(src, dst, nbytes, compute))
+        else:
+            rounds.append(idle)
+    return Schedule(file.n_ranks, rounds)

@@ -1,0 +1,667 @@
+"""Platforms of SimGrid: links with bandwidth and latency, routes, and profiles of links that change over time.
+
+SimGrid says of every pair which links its messages take; here routes follow from a graph. A platform is read into a
+graph in which a link that is a route by itself becomes an edge between the two ends, and any other link a pair of nodes
+with the link between them, which the routes that use it enter and leave over edges that cost nothing. Where routes of
+the graph would then differ from those written, the platform is refused.
+
+References
+----------
+SimGrid 4.1, "XML reference" and "Profiles"; H. Casanova et al., "Versatile, Scalable, and Accurate Simulation of
+Distributed Applications and Platforms", J. Parallel Distrib. Comput. 74(10), 2014.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from decimal import Decimal
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from simnet.checks import positive
+from simnet.errors import InputError, nearest
+from simnet.interchange.xmlfile import Element, read_xml
+from simnet.reading import read_text
+from simnet.weather import Signal, Weather
+from topologies import Routes
+from topologies.graphs import Link, Node, check, empty, label
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+MAX_HOSTS = 100_000
+"""The most hosts of a platform that is read."""
+
+MAX_PROFILE_BYTES = 64 * 2**20
+"""The largest profile that is read."""
+
+MAX_ROUTE_LINKS = 500_000
+"""The most entries of routes that are written with ``routing="Full"`` (some 25 MB of text)."""
+
+_NUMBER = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?)\s*([A-Za-z]*)")
+_TIMES = {"": "1", "w": "604800", "d": "86400", "h": "3600", "m": "60", "s": "1"} | {
+    "ms": "1e-3",
+    "us": "1e-6",
+    "ns": "1e-9",
+    "ps": "1e-12",
+}
+_PREFIXES = {"": Decimal(1)} | {
+    name: Decimal(base) ** power
+    for base, names in ((1000, ("k", "M", "G", "T", "P", "E", "Z", "Y")), (1024, ("Ki", "Mi", "Gi", "Ti", "Pi", "Ei")))
+    for power, name in enumerate(names, start=1)
+}
+_SECONDS = {unit: Decimal(factor) for unit, factor in _TIMES.items()}
+_RATES = {"": Decimal(1)} | {
+    f"{prefix}{unit}": factor * scale
+    for prefix, factor in _PREFIXES.items()
+    for unit, scale in (("Bps", Decimal(1)), ("bps", Decimal("0.125")))
+}
+_POLICIES = ("SHARED", "SPLITDUPLEX", "FATPIPE")
+_ROUTINGS = ("Full", "Floyd", "Dijkstra", "DijkstraCache", "None")
+_IGNORED = ("prop", "config", "disk", "storage", "storage_type", "mount", "actor", "process", "trace")
+# Entering or leaving a link costs next to nothing beside the link, so routes are those of the fewest links.
+_CONNECTOR_WEIGHT = 1e-6
+
+
+class Platform(NamedTuple):
+    """A platform as a topology.
+
+    Parameters
+    ----------
+    graph : networkx.DiGraph
+        As `topologies` describes it; hosts carry their ``name``, and links their ``link``, as the platform calls them.
+    weather : dict from (u, v) to Weather
+        The links that have profiles.
+    hosts : tuple of str
+        Names of the hosts 0 .. P-1, in the order of the file.
+    """
+
+    graph: nx.DiGraph[Node]
+    weather: dict[Link, Weather]
+    hosts: tuple[str, ...]
+
+
+def read_platform(path: str | Path) -> Platform:
+    """Read a SimGrid platform of version 4 or 4.1.
+
+    Zones of routing Full, Floyd and Dijkstra are flattened, flat clusters with or without backbone become stars. Speeds
+    of hosts, disks, properties and configuration are ignored. Profiles are read from files beside or below the
+    platform; before its first date a profile leaves a link as it is.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file.
+
+    Raises
+    ------
+    InputError
+        If the file or a profile cannot be read, is no such platform, names what is not there, or holds what a graph
+        with fair sharing cannot express: a FATPIPE link on a route (nobody shares it), state profiles (they end
+        transfers), stochastic profiles, Vivaldi coordinates, wireless links, or routes that are not the shortest.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     file = Path(folder, "two.xml")
+    ...     _ = file.write_text('''<platform version="4.1"><zone id="z" routing="Full">
+    ...         <host id="Jupiter" speed="1Gf"/><host id="Fafard" speed="1Gf"/>
+    ...         <link id="1" bandwidth="1MBps" latency="10ms"/>
+    ...         <route src="Jupiter" dst="Fafard"><link_ctn id="1"/></route>
+    ...     </zone></platform>''')
+    ...     platform = read_platform(file)
+    >>> platform.hosts, platform.graph.edges[0, 1]["bandwidth"], platform.graph.edges[1, 0]["latency"]
+    (('Jupiter', 'Fafard'), 1000000.0, 0.01)
+    """
+    top = read_xml(path, ["platform"])
+    if top.get("version") not in ("4", "4.1"):
+        top.refuse(f"must be 4 or 4.1, got {top.get('version')[:20]!r}; simgrid_update_xml converts others", "version")
+    reader = _Reader(Path(path).parent)
+    reader.zone(top, "None")
+    return reader.finish(top)
+
+
+def write_platform(
+    graph: nx.DiGraph[Any],
+    path: str | Path,
+    weather: Mapping[Link, Weather] | None = None,
+    *,
+    duration: float | None = None,
+    routing: Literal["Full", "Dijkstra"] = "Full",
+    seed: int = 0,
+) -> None:
+    """Write a topology as a SimGrid platform, and its weather as profiles in a folder ``NAME_profiles`` beside it.
+
+    Every directed link becomes a link of its own (``SHARED``, used in one direction). Hosts are named ``host:0``,
+    ``host:1``, ...
+
+    Parameters
+    ----------
+    graph : networkx.DiGraph
+        Hosts, switches and links, as `topologies` describes them.
+    path : str or Path
+        The platform file, e.g. ``platform.xml``.
+    weather : mapping from (u, v) to Weather, optional
+        Signals of links.
+    duration : float, optional
+        Seconds of the weather that are written; its value then holds for ever. Needed for weather.
+    routing : {"Full", "Dijkstra"}
+        ``"Full"`` writes the route of every pair of hosts, as `topologies.Routes` chooses it: exactly the same paths in
+        SimGrid, at most `MAX_ROUTE_LINKS` entries. ``"Dijkstra"`` writes the graph, with a route for each link, and
+        lets SimGrid find the paths: of the fewest links, and which of several of these is open.
+    seed : int
+        Seed of `topologies.Routes`.
+
+    Raises
+    ------
+    ValueError
+        If the graph is no topology, weather is of links that it has not or comes without `duration`, or the routes are
+        too many.
+    InputError
+        If a file cannot be written.
+
+    Notes
+    -----
+    SimGrid's default network model corrects latencies and bandwidths for TCP by constant factors; with
+    ``--cfg=network/model:CM02 --cfg=network/TCP-gamma:0 --cfg=network/crosstraffic:0`` it takes them as written.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> from topologies import star
+    >>> with TemporaryDirectory() as folder:
+    ...     write_platform(star(3, 1e-3, 1e9), Path(folder, "star.xml"), routing="Dijkstra")
+    ...     list(read_platform(Path(folder, "star.xml")).graph.edges)[:3]
+    [(0, 'switch'), (1, 'switch'), (2, 'switch')]
+    """
+    hosts = check(graph)
+    weather = dict(weather or {})
+    for link in weather:
+        if not graph.has_edge(*link):
+            raise ValueError(f"there is weather for {link!r}, but no such link")
+    if weather and duration is None:
+        raise ValueError("weather needs a duration: how many seconds of it to write")
+    names = _names(graph)
+    file = Path(path)
+    try:
+        profiles = _write_profiles(file, list(graph.edges), weather, duration)
+        with file.open("w", encoding="utf-8", newline="\n") as out:
+            out.write("<?xml version='1.0'?>\n<!DOCTYPE platform SYSTEM \"https://simgrid.org/simgrid.dtd\">\n")
+            out.write(f'<platform version="4.1">\n  <zone id="simnet" routing="{routing}">\n')
+            out.writelines(f'    <host id={names[host]} speed="1Gf"/>\n' for host in range(hosts))
+            switches = [node for node in graph if isinstance(node, str)] if routing == "Dijkstra" else []
+            out.writelines(f"    <router id={names[node]}/>\n" for node in switches)
+            for u, v, data in graph.edges(data=True):
+                out.write(
+                    f'    <link id={_link_name(names, u, v)} bandwidth="{float(data["bandwidth"])!r}Bps" '
+                    f'latency="{float(data["latency"])!r}s" sharing_policy="SHARED"{profiles.get((u, v), "")}/>\n'
+                )
+            for src, dst, links in _routes_written(graph, hosts, routing, seed):
+                out.write(f'    <route src={names[src]} dst={names[dst]} symmetrical="NO">')
+                out.write("".join(f"<link_ctn id={_link_name(names, u, v)}/>" for u, v in links) + "</route>\n")
+            out.write("  </zone>\n</platform>\n")
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror}", file=error.filename or str(path)) from None
+
+
+def read_profile(path: str | Path, nominal: float) -> Signal:
+    r"""Read a profile of a link: lines of a date [s] and a value, a bandwidth [byte/s] or a latency [s].
+
+    ``PERIODICITY p`` starts the pattern again every p seconds, ``LOOPAFTER d`` d seconds after its last date. Dates
+    count from the start of the pattern.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file, at most `MAX_PROFILE_BYTES` bytes.
+    nominal : float
+        The value before the first date.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, is no such profile, or is stochastic. With file and line.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     file = Path(folder, "link.profile")
+    ...     _ = file.write_text("4 1000\n8 2000\nLOOPAFTER 12\n")
+    ...     signal = read_profile(file, nominal=500)
+    >>> [signal.at(t) for t in (0, 4, 8, 23, 24, 28)]
+    [500.0, 1000.0, 2000.0, 2000.0, 1000.0, 2000.0]
+    """
+    dates: list[float] = []
+    values: list[float] = []
+    loop: tuple[str, float, int] | None = None
+    for line, raw in enumerate(read_text(Path(path), MAX_PROFILE_BYTES).split("\n"), start=1):
+        words = raw.split()
+        if not words or words[0][0] in "#%":
+            continue
+
+        def refuse(message: str, line: int = line) -> InputError:
+            return InputError(message, file=str(path), line=line)
+
+        if words[0] == "STOCHASTIC" or any(word.isalpha() for word in words[1:]):
+            raise refuse("is stochastic; only profiles with fixed dates and values are read")
+        if len(words) != 2:
+            raise refuse(f"must be a date and a value, PERIODICITY p or LOOPAFTER d, got {raw.strip()[:40]!r}")
+        repeats = words[0] in ("PERIODICITY", "LOOPAFTER")
+        numbers = [_number(word) for word in words[repeats:]]
+        for word, number in zip(words[repeats:], numbers, strict=True):
+            if not 0 <= number < math.inf:
+                raise refuse(f"must be a finite number >= 0, got {word[:40]!r}")
+        if repeats:
+            if loop is not None:
+                raise refuse(f"repeats twice; {loop[0]} stands in line {loop[2]}")
+            loop = words[0], numbers[0], line
+        elif dates and numbers[0] < dates[-1]:
+            raise refuse(f"must not be earlier than the date before ({dates[-1]:g}), got {words[0][:40]}")
+        elif dates and numbers[0] == dates[-1]:
+            values[-1] = numbers[1]
+        else:
+            dates.append(numbers[0])
+            values.append(numbers[1])
+    if not dates:
+        raise InputError("has no dates", file=str(path))
+    times, levels = np.array(dates), np.array(values)
+    before = ([], []) if dates[0] == 0 else ([0.0], [nominal])
+    start = np.append(before[0], times), np.append(before[1], levels)
+    if loop is None:
+        return Signal(*start)
+    word, seconds, line = loop
+    period = seconds if word == "PERIODICITY" else dates[-1] + seconds
+    if period < dates[-1] or period == 0:
+        raise InputError(f"repeats after {period:g} s, before its last date {dates[-1]:g}", file=str(path), line=line)
+    if dates[0] + period == dates[-1]:
+        # The pattern begins again in the very moment of its last date, which therefore never lasts.
+        times, levels, start = times[:-1], levels[:-1], (start[0][:-1], start[1][:-1])
+
+    def chunks() -> Iterator[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
+        at_once = max(1, 512 // times.size)
+        first = 1
+        while True:
+            starts = np.arange(first, first + at_once) * period
+            points = (starts[:, np.newaxis] + times).ravel()
+            lasting = np.append(points[:-1] < points[1:], True)
+            yield points[lasting], np.tile(levels, at_once)[lasting]
+            first += at_once
+
+    return Signal(*start, chunks())
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text) if text.isascii() and "_" not in text else math.nan
+    except ValueError:
+        return math.nan
+
+
+# A link in one direction: its name and "UP" or "DOWN", or "" where both directions share it.
+_Lane = tuple[str, str]
+
+
+@dataclass
+class _Connection:
+    """A route between two points of the platform; `fixed` where it must be taken as it is."""
+
+    src: Node
+    dst: Node
+    lanes: tuple[_Lane, ...]
+    at: Element
+    fixed: bool
+
+
+@dataclass
+class _SimLink:
+    """A link of the platform."""
+
+    at: Element
+    bandwidth: float
+    latency: float
+    policy: str
+    weather: Weather | None = None
+
+
+@dataclass
+class _Reader:
+    """What a platform says, element by element."""
+
+    folder: Path
+    hosts: list[str] = field(default_factory=list)
+    points: dict[str, Node] = field(default_factory=dict)
+    links: dict[str, _SimLink] = field(default_factory=dict)
+    connections: list[_Connection] = field(default_factory=list)
+    zones: set[str] = field(default_factory=set)
+    edges: list[tuple[Node, Node, str, float, float]] = field(default_factory=list)
+    free: list[tuple[Node, Node]] = field(default_factory=list)
+    forward: bool = False
+    profiles: dict[tuple[str, float], Signal] = field(default_factory=dict)
+
+    def zone(self, top: Element, routing: str) -> None:
+        """Take the elements of a zone, or of the platform itself."""
+        known = {
+            "host": self.host,
+            "router": self.router,
+            "link": self.link,
+            "cluster": self.cluster,
+        }
+        routes = ("route", "zoneRoute", "ASroute")
+        self.forward |= routing in ("Floyd", "Dijkstra", "DijkstraCache")
+        for one in top.children:
+            if one.tag in ("zone", "AS"):
+                inner = one.get("routing")
+                if inner not in _ROUTINGS:
+                    one.refuse(f"{inner[:40]!r} is not read; {nearest(inner, _ROUTINGS)}", "routing")
+                self._new(one, one.get("id"), self.zones)
+                self.zone(one, inner)
+            elif one.tag in known:
+                known[one.tag](one)
+            elif one.tag not in routes + _IGNORED:
+                one.refuse(f"<{one.tag}> is not read; {nearest(one.tag, ['zone', *known, *routes])}")
+        for one in top.children:
+            if one.tag in routes:
+                self.route(one, fixed=routing == "Full" and one.tag == "route")
+
+    def _new(self, one: Element, name: str, names: set[str] | Mapping[str, Any]) -> None:
+        if name in names:
+            one.refuse(f"{name[:60]!r} stands twice", "id")
+        if isinstance(names, set):
+            names.add(name)
+
+    def _known(self, one: Element, attribute: str, names: Mapping[str, Any] | set[str]) -> str:
+        name = one.get(attribute)
+        if name not in names:
+            close = nearest(name, names).partition("Allowed:")[0]
+            one.refuse(f"there is no {name[:60]!r}; {close}".rstrip("; "), attribute)
+        return name
+
+    def _add_host(self, one: Element, name: str) -> int:
+        self._new(one, name, self.points)
+        if len(self.hosts) == MAX_HOSTS:
+            one.refuse(f"has more than {MAX_HOSTS:,} hosts")
+        self.points[name] = len(self.hosts)
+        self.hosts.append(name)
+        return len(self.hosts) - 1
+
+    def host(self, one: Element) -> None:
+        self._add_host(one, one.get("id"))
+
+    def router(self, one: Element) -> None:
+        self._new(one, one.get("id"), self.points)
+        self.points[one.get("id")] = one.get("id")
+
+    def link(self, one: Element) -> None:
+        name = one.get("id")
+        self._new(one, name, self.links)
+        policy = one.attributes.get("sharing_policy", "SPLITDUPLEX")
+        if policy not in _POLICIES:
+            one.refuse(f"{policy[:40]!r} is not read; {nearest(policy, _POLICIES)}", "sharing_policy")
+        if "state_file" in one.attributes or one.attributes.get("state", "ON") != "ON":
+            one.refuse("links that fail end their transfers in SimGrid, which weather cannot express")
+        read = _SimLink(
+            one, _rate(one, "bandwidth"), _seconds(one, "latency") if "latency" in one.attributes else 0.0, policy
+        )
+        bandwidth = self.profile(one, "bandwidth_file", read.bandwidth)
+        latency = self.profile(one, "latency_file", read.latency)
+        if bandwidth is not None or latency is not None:
+            read.weather = Weather(bandwidth, latency)
+        self.links[name] = read
+
+    def profile(self, one: Element, attribute: str, nominal: float) -> Signal | None:
+        name = one.attributes.get(attribute)
+        if not name:
+            return None
+        if Path(name).is_absolute() or ".." in Path(name).parts:
+            one.refuse(f"must lie beside the platform or below, got {name[:60]!r}", attribute)
+        if (name, nominal) not in self.profiles:
+            self.profiles[name, nominal] = read_profile(self.folder / name, nominal)
+        return self.profiles[name, nominal]
+
+    def cluster(self, one: Element) -> None:
+        """Take a flat cluster: a star around its router, with a backbone in between if it has one."""
+        topology = one.attributes.get("topology", "FLAT")
+        policy = one.attributes.get("sharing_policy", "SPLITDUPLEX")
+        if topology != "FLAT" or "limiter_link" in one.attributes or policy != "SPLITDUPLEX":
+            one.refuse("only flat clusters of SPLITDUPLEX links without limiter are read")
+        name, prefix, suffix = one.get("id"), one.get("prefix"), one.get("suffix")
+        self._new(one, name, self.zones)
+        bandwidth, latency = _rate(one, "bw"), _seconds(one, "lat")
+        router = one.attributes.get("router_id") or f"{prefix}{name}_router{suffix}"
+        self._new(one, router, self.points)
+        self.points[router] = router
+        numbers = list(_radical(one))
+        enter: Node = router
+        leave: Node = router
+        if "bb_bw" in one.attributes or "bb_lat" in one.attributes:
+            backbone, rate = f"{name}_backbone", _rate(one, "bb_bw")
+            shared = one.attributes.get("bb_sharing_policy", "SHARED")
+            if shared == "FATPIPE" and rate >= bandwidth:
+                # Wider than any host's link for every flow by itself, it only adds latency.
+                rate *= len(numbers)
+            elif shared != "SHARED":
+                one.refuse(f"{shared[:40]!r} is not read; Allowed: SHARED", "bb_sharing_policy")
+            enter, leave = f"{backbone}:in", f"{backbone}:out"
+            self.edges.append((enter, leave, backbone, rate, _seconds(one, "bb_lat")))
+            self.free += [(leave, router), (router, enter)]
+        for number in numbers:
+            host = self._add_host(one, f"{prefix}{number}{suffix}")
+            link = f"{name}_link_{number}"
+            self.edges.append((host, enter, f"{link}_UP", bandwidth, latency))
+            self.edges.append((leave, host, f"{link}_DOWN", bandwidth, latency))
+
+    def route(self, one: Element, fixed: bool) -> None:
+        ends = ("src", "dst")
+        if one.tag != "route":
+            for end in ends:
+                self._known(one, end, self.zones)
+            ends = ("gw_src", "gw_dst")
+        src, dst = (self.points[self._known(one, end, self.points)] for end in ends)
+        lanes = []
+        for step in one.children:
+            if step.tag != "link_ctn":
+                step.refuse("is not read inside of a route; Allowed: link_ctn")
+            name = self._known(step, "id", self.links)
+            direction = step.attributes.get("direction", "UP").replace("NONE", "UP")
+            if direction not in ("UP", "DOWN"):
+                step.refuse(f"must be UP or DOWN, got {direction[:20]!r}", "direction")
+            lanes.append((name, direction if self.links[name].policy == "SPLITDUPLEX" else ""))
+        if src == dst:
+            return
+        if not lanes:
+            one.refuse("has no links")
+        for name, _ in lanes:
+            if self.links[name].policy == "FATPIPE":
+                one.refuse(
+                    f"goes over {name!r}, a FATPIPE link, which its flows do not share; here all links are shared"
+                )
+        if one.tag != "route" and not (isinstance(src, str) and isinstance(dst, str)):
+            self.forward = True
+        self.connections.append(_Connection(src, dst, tuple(lanes), one, fixed))
+        symmetrical = one.attributes.get("symmetrical", "YES")
+        if symmetrical.upper() not in ("YES", "NO"):
+            one.refuse(f"must be YES or NO, got {symmetrical[:20]!r}", "symmetrical")
+        if symmetrical.upper() == "YES":
+            swapped = {"UP": "DOWN", "DOWN": "UP", "": ""}
+            back = tuple((name, swapped[direction]) for name, direction in reversed(lanes))
+            self.connections.append(_Connection(dst, src, back, one, fixed))
+
+    def finish(self, top: Element) -> Platform:
+        """Return the graph of all that was taken."""
+        if not self.hosts:
+            top.refuse("has no hosts")
+        uses = Counter(lane for one in self.connections for lane in one.lanes)
+        ends = Counter((one.src, one.dst) for one in self.connections)
+        rates = [link.bandwidth for link in self.links.values()] + [rate for *_, rate, _ in self.edges]
+        # Far more than the links beside it carry, also in fair weather.
+        ample = 1e6 * max(rates, default=1.0)
+        graph = empty("simgrid", len(self.hosts), **({"hosts_forward": True} if self.forward else {}))
+        for host, name in enumerate(self.hosts):
+            graph.nodes[host]["name"] = name
+        graph.add_nodes_from(point for point in self.points.values() if isinstance(point, str))
+        weather: dict[Link, Weather] = {}
+        lane_of: dict[Link, _Lane] = {}
+
+        def connect(u: Node, v: Node) -> None:
+            graph.add_edge(u, v, latency=0.0, bandwidth=ample, kind="free", weight=_CONNECTOR_WEIGHT)
+
+        def place(u: Node, v: Node, lane: _Lane) -> None:
+            link = self.links[lane[0]]
+            kind = "host" if isinstance(u, int) or isinstance(v, int) else "fabric"
+            graph.add_edge(u, v, latency=link.latency, bandwidth=link.bandwidth, kind=kind, link=_lane_name(lane))
+            lane_of[u, v] = lane
+            if link.weather is not None:
+                weather[u, v] = link.weather
+
+        for u, v, name, rate, latency in self.edges:
+            kind = "host" if isinstance(u, int) or isinstance(v, int) else "fabric"
+            graph.add_edge(u, v, latency=latency, bandwidth=rate, kind=kind, link=name)
+        for u, v in self.free:
+            connect(u, v)
+        for one in self.connections:
+            if ends[one.src, one.dst] > 1:
+                one.at.refuse(f"there are two routes from {label(one.src)} to {label(one.dst)}")
+            if len(one.lanes) == 1 and uses[one.lanes[0]] == 1:
+                place(one.src, one.dst, one.lanes[0])
+                continue
+            here = one.src
+            for lane in one.lanes:
+                enter, leave = (f"link:{_lane_name(lane)}:{end}" for end in ("in", "out"))
+                for node in (enter, leave):
+                    if node in self.points:
+                        one.at.refuse(f"{node!r} is the name of a router and of the end of a link")
+                place(enter, leave, lane)
+                connect(here, enter)
+                here = leave
+            connect(here, one.dst)
+        self._check_routes(graph, lane_of)
+        return Platform(graph, weather, tuple(self.hosts))
+
+    def _check_routes(self, graph: nx.DiGraph[Node], lane_of: Mapping[Link, _Lane]) -> None:
+        """Refuse a platform whose routes are not those of the graph."""
+        routes = Routes(graph)
+        for one in self.connections:
+            if one.fixed and isinstance(one.src, int) and isinstance(one.dst, int):
+                taken = [routes.links[link] for link in routes.route(one.src, one.dst)]
+                lanes = tuple(lane_of[link] for link in taken if link in lane_of)
+                if lanes != one.lanes:
+                    one.at.refuse(
+                        f"goes from {self.hosts[one.src]} to {self.hosts[one.dst]} over "
+                        f"{', '.join(map(_lane_name, one.lanes))}, but links of other routes are as short a way: "
+                        f"{', '.join(map(_lane_name, lanes)) or 'none'}; only shortest routes are read"
+                    )
+
+
+def _lane_name(lane: _Lane) -> str:
+    return f"{lane[0]}_{lane[1]}" if lane[1] else lane[0]
+
+
+def _radical(one: Element) -> Iterator[int]:
+    """Yield the numbers of a cluster's hosts: ``0-99``, or several such separated by commas."""
+    count = 0
+    for part in re.split("[,;]", one.get("radical")):
+        match = re.fullmatch(r"\s*([0-9]{1,9})(?:-([0-9]{1,9}))?\s*", part)
+        if match is None:
+            one.refuse(f"must be numbers and ranges such as 0-99, got {part[:40]!r}", "radical")
+        first, last = int(match[1]), int(match[2] or match[1])
+        count += last - first + 1
+        if last < first or count > MAX_HOSTS:
+            one.refuse(f"must name at least 1 and at most {MAX_HOSTS:,} hosts, got {part[:40]!r}", "radical")
+        yield from range(first, last + 1)
+
+
+def _seconds(one: Element, attribute: str) -> float:
+    return _quantity(one, attribute, _SECONDS)
+
+
+def _rate(one: Element, attribute: str) -> float:
+    value = _quantity(one, attribute, _RATES)
+    if not value:
+        one.refuse("must be > 0", attribute)
+    return value
+
+
+def _quantity(one: Element, attribute: str, units: Mapping[str, Decimal]) -> float:
+    """Return a quantity in SI units, the float nearest to what is written; a bare number is of the base unit."""
+    text = one.get(attribute).strip()
+    match = _NUMBER.fullmatch(text) if len(text) <= 64 else None
+    if match is None or match[2] not in units:
+        unit = match[2] if match else ""
+        one.refuse(f"{text[:40]!r} is not read; {nearest(unit, [known for known in units if known])}", attribute)
+    value = float(Decimal(match[1]) * units[match[2]])
+    if not 0 <= value < math.inf:
+        one.refuse(f"must be finite and >= 0, got {text[:40]!r}", attribute)
+    return value
+
+
+def _names(graph: nx.DiGraph[Any]) -> dict[Node, str]:
+    """Return the quoted name of each node."""
+    names: dict[Node, str] = {}
+    for node in graph:
+        name = label(node)
+        if not name.isprintable():
+            raise ValueError(f"the name {name!r} of a switch cannot stand in XML")
+        names[node] = f'"{escape(name)}"'
+    twice = [name for name, count in Counter(names.values()).items() if count > 1]
+    if twice:
+        raise ValueError(f"two nodes are named {twice[0]}")
+    return names
+
+
+def _link_name(names: Mapping[Node, str], u: Node, v: Node) -> str:
+    return f"{names[u][:-1]}-&gt;{names[v][1:]}"
+
+
+def _routes_written(
+    graph: nx.DiGraph[Any], hosts: int, routing: str, seed: int
+) -> Iterator[tuple[Node, Node, list[Link]]]:
+    if routing == "Dijkstra":
+        yield from ((u, v, [(u, v)]) for u, v in graph.edges)
+        return
+    if routing != "Full":
+        raise ValueError(f"routing: {nearest(str(routing), ('Full', 'Dijkstra'))}")
+    routes = Routes(graph, seed=seed)
+    written = 0
+    for src in range(hosts):
+        for dst in range(hosts):
+            if src != dst:
+                links = [routes.links[link] for link in routes.route(src, dst)]
+                written += len(links)
+                if written > MAX_ROUTE_LINKS:
+                    raise ValueError(
+                        f"the routes of {hosts:,} hosts have more than {MAX_ROUTE_LINKS:,} entries; use "
+                        "routing='Dijkstra'"
+                    )
+                yield src, dst, links
+
+
+def _write_profiles(
+    file: Path, links: list[Link], weather: Mapping[Link, Weather], duration: float | None
+) -> dict[Link, str]:
+    """Write the signals of each link; return the attributes that name them."""
+    attributes: dict[Link, str] = {}
+    if not weather or duration is None:
+        return attributes
+    positive(duration, "duration")
+    folder = file.parent / f"{file.stem}_profiles"
+    folder.mkdir(exist_ok=True)
+    for number, link in enumerate(links):
+        for what in ("bandwidth", "latency"):
+            signal = getattr(weather.get(link), what, None)
+            if signal is not None:
+                name = f"link{number}_{what}.profile"
+                times, values = signal.window(0.0, duration)
+                lines = (f"{time!r} {value!r}\n" for time, value in zip(times.tolist(), values.tolist(), strict=True))
+                (folder / name).write_text("".join(lines), encoding="ascii")
+                path = escape(f"{folder.name}/{name}")
+                attributes[link] = attributes.get(link, "") + f' {what}_file="{path}"'
+    return attributes

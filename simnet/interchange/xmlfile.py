@@ -1,0 +1,131 @@
+"""XML files from elsewhere as a plain tree: nothing is fetched, no entity is declared or expanded, lines are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+from xml.parsers import expat
+
+from simnet.errors import InputError, nearest
+from simnet.reading import read_text
+
+MAX_BYTES = 64 * 2**20
+"""The largest XML file that is read."""
+
+MAX_ELEMENTS = 1_500_000
+"""The most elements of an XML file that are read (some 1 GB)."""
+
+MAX_DEPTH = 64
+"""Elements inside each other, at most."""
+
+
+@dataclass
+class Element:
+    """An element of an XML file.
+
+    Parameters
+    ----------
+    tag : str
+        Its name.
+    attributes : dict of str
+        Its attributes as written.
+    file, line
+        Where it begins.
+    """
+
+    tag: str
+    attributes: dict[str, str]
+    file: str
+    line: int
+    children: list[Element] = field(default_factory=list)
+
+    def refuse(self, message: str, attribute: str | None = None) -> NoReturn:
+        """Raise InputError with the place of the element."""
+        name = self.tag if attribute is None else f"{self.tag}.{attribute}"
+        raise InputError(message, file=self.file, line=self.line, field=name)
+
+    def get(self, attribute: str) -> str:
+        """Return an attribute that must be there.
+
+        Raises
+        ------
+        InputError
+            If it is missing, with the nearest of those that are there.
+        """
+        if attribute not in self.attributes:
+            given = nearest(attribute, self.attributes) if self.attributes else "there are none"
+            self.refuse(f"has no attribute {attribute!r}; {given}".replace("Allowed:", "Given:"))
+        return self.attributes[attribute]
+
+    def whole(self, attribute: str, low: int, high: int, default: int | None = None) -> int:
+        """Return an attribute that must be a whole number in low .. high; `default` where it is missing.
+
+        Raises
+        ------
+        InputError
+            If it is not, or is missing without a default.
+        """
+        if default is not None and attribute not in self.attributes:
+            return default
+        text = self.get(attribute).strip()
+        digits = text.removeprefix("-")
+        if not (digits.isascii() and digits.isdigit() and len(digits) <= 18 and low <= int(text) <= high):
+            self.refuse(f"must be a whole number in {low}..{high}, got {text[:40]!r}", attribute)
+        return int(text)
+
+    def each(self, tag: str) -> Iterator[Element]:
+        """Yield the children with a name."""
+        return (child for child in self.children if child.tag == tag)
+
+
+def read_xml(path: str | Path, root: Iterable[str]) -> Element:
+    """Read an XML file of at most `MAX_BYTES` bytes whose outermost element is one of `root`.
+
+    A document type declaration may name an external definition, which is not fetched; it may declare nothing itself.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read or is too large, is not well-formed XML, declares or uses entities, has too many
+        elements or nests them too deep, or is of another kind. With file and line.
+    """
+    text, name = read_text(Path(path), MAX_BYTES), str(path)
+    parser = expat.ParserCreate()
+    top: list[Element] = []
+    open_elements: list[Element] = []
+    left = MAX_ELEMENTS
+
+    def refuse(message: str) -> NoReturn:
+        raise InputError(message, file=name, line=parser.CurrentLineNumber)
+
+    def doctype(_name: str, _system: str | None, _public: str | None, has_internal_subset: bool) -> None:
+        if has_internal_subset:
+            refuse("declares its own document type; only a reference to an external one is accepted")
+
+    def start(tag: str, attributes: dict[str, str]) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            refuse(f"has more than {MAX_ELEMENTS:,} elements, the most that are read")
+        one = Element(tag, attributes, name, parser.CurrentLineNumber)
+        if len(open_elements) == MAX_DEPTH:
+            refuse(f"is nested more than {MAX_DEPTH} deep")
+        (open_elements[-1].children if open_elements else top).append(one)
+        open_elements.append(one)
+
+    parser.StartDoctypeDeclHandler = doctype
+    parser.EntityDeclHandler = lambda *_: refuse("declares an entity, which is not accepted")
+    parser.SkippedEntityHandler = lambda *_: refuse("uses an entity that it does not declare")
+    parser.StartElementHandler = start
+    parser.EndElementHandler = lambda _: open_elements.pop()
+    try:
+        parser.Parse(text, True)
+    except expat.ExpatError as error:
+        message = f"is not XML: {expat.ErrorString(error.code)}"
+        raise InputError(message, file=name, line=error.lineno) from None
+    allowed = sorted(root)
+    if top[0].tag not in allowed:
+        top[0].refuse(f"is not the outermost element expected; {nearest(top[0].tag, allowed)}")
+    return top[0]

@@ -1,0 +1,391 @@
+"""The vectorised clock: rounds of messages that meet on no link, all ranks at once.
+
+Where no two messages are on a link at the same time, each has its route to itself, and when a rank is done with a round
+is a maximum over sums (max-plus algebra): when the rank entered it, and when its messages, sent and received, arrived.
+
+Whether messages meet is found out on the way. Every link remembers until when it has been in use; a message that finds
+one in use ends the attempt. Up to there the times are exact, because nothing that happens later can change them: so a
+schedule that gets through has been timed exactly, and for one that does not, sharing has to be solved (`simnet.clock`).
+If all ranks enter a round at once, with nothing under way, only that round has to be: the attempt can go on behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simnet.execution import Split
+from simnet.links import Links
+from simnet.schedule import Floats, Ranks, Round, Schedule
+from simnet.weathered import CROSSED, MET, cross_weather
+
+# Compiled loops take a quarter of a second to load; numpy needs about as long for so many messages.
+_MANY = 100_000
+# Changes of links, and seconds, after which looking at more of their weather would take longer than the other clock.
+_CHANGES, _LONGEST = 500_000, 1e7
+
+
+class Paths(NamedTuple):
+    """The ways of messages from one set of ranks to another.
+
+    Parameters
+    ----------
+    latency, bandwidth : ndarray of float64, shape (m,)
+        Latency of each route, and bandwidth at its narrowest; 0 and infinite inside a host.
+    links : ndarray of int64, shape (m, L)
+        Links of each route, -1 after the last.
+    exclusive : bool
+        Whether no link is on two of them.
+    """
+
+    latency: Floats
+    bandwidth: Floats
+    links: NDArray[np.int64]
+    exclusive: bool
+
+
+def paths(src: Ranks, dst: Ranks, links: Links) -> Paths:
+    """Return the ways from hosts `src` to hosts `dst`, shape (m,), over constant links."""
+    used = np.ascontiguousarray(links.routes.table(src, dst))
+    latency, bandwidth = np.zeros(src.size), np.full(src.size, np.inf)
+    # Added up link by link, in the order of the route, as the other clock does.
+    for column in used.T:
+        rows = column >= 0
+        latency[rows] += links.constant_latency[column[rows]]
+        bandwidth[rows] = np.minimum(bandwidth[rows], links.constant_capacity[column[rows]])
+    taken = used[used >= 0]
+    return Paths(latency, bandwidth, used, np.unique(taken).size == taken.size)
+
+
+class Crossing(NamedTuple):
+    """The messages of a round on their way through an idle network.
+
+    Parameters
+    ----------
+    src, dst : ndarray of int64, shape (m,)
+        Ranks.
+    latency, seconds : ndarray of float64, shape (m,)
+        Latency of the route, and how long the bytes take on all of it.
+    links : ndarray of int64, shape (m, L)
+        Links in use, -1 for none: of a message without bytes, or inside a host, for all.
+    exclusive : bool
+        Whether surely no link is in use by two of them.
+    """
+
+    src: Ranks
+    dst: Ranks
+    latency: Floats
+    seconds: Floats
+    links: NDArray[np.int64]
+    exclusive: bool
+
+
+def crossing(one: Round, ways: Paths) -> Crossing | None:
+    """Return the messages of a round on their ways; None if a link on one has no bandwidth."""
+    some = one.nbytes > 0
+    used = ways.links
+    if not some.all():
+        used = used.copy()
+        used[~some] = -1
+    if (ways.bandwidth[some] <= 0).any():
+        return None
+    seconds = np.zeros(len(one))
+    np.divide(one.nbytes, ways.bandwidth, out=seconds, where=some)
+    return Crossing(one.src, one.dst, ways.latency, seconds, used, ways.exclusive)
+
+
+class Passage(NamedTuple):
+    """How a schedule went.
+
+    Parameters
+    ----------
+    finish : ndarray, shape (P,)
+        When each rank was done [s].
+    start, arrive : ndarray, shape (number of messages,)
+        When each message was sent and when it had arrived [s]; empty unless they were to be kept.
+    computing : list of (ndarray, ndarray)
+        From when to when each rank computed, shape (P,) both; empty likewise.
+    """
+
+    finish: Floats
+    start: Floats
+    arrive: Floats
+    computing: list[tuple[Floats, Floats]]
+
+
+def pass_through(
+    parts: Sequence[tuple[Schedule, Floats]],
+    hosts: Ranks,
+    start: Floats,
+    links: Links,
+    overheads: tuple[float, float],
+    delays: Floats,
+    alone: Callable[[Round], tuple[Floats, Floats, Floats]],
+    keep: bool = False,
+) -> Passage | None:
+    """Time schedules on constant links without background flows; None if messages meet that this cannot solve.
+
+    Parameters
+    ----------
+    parts : sequence of (Schedule, ndarray of shape (P,))
+        Schedules in order, and when each rank may enter each [s].
+    hosts, start : ndarray, shape (P,)
+        Host of each rank, and when it enters [s].
+    links : Links
+        With constant bandwidths and latencies.
+    overheads : (float, float)
+        Seconds per message before it leaves and after its last byte arrived.
+    delays : ndarray, shape (number of messages,)
+        Extra latency of each message [s]; empty for none.
+    alone : callable
+        Times a round that all ranks enter at time 0, sharing included: when each rank is done, and when each message
+        was sent and had arrived.
+    keep : bool
+        Whether to keep start and arrival of every message.
+    """
+    t = np.array(start, dtype=np.float64)
+    busy = np.full(len(links.routes.links), -np.inf)
+    n_messages = sum(schedule.n_messages for schedule, _ in parts)
+    step = _step(n_messages)
+    times = np.zeros((2, n_messages if keep else 0))
+    computing: list[tuple[Floats, Floats]] = []
+    known: dict[int, Crossing | None] = {}
+    ways: dict[tuple[bytes, bytes], Paths] = {}
+    solved: dict[int, tuple[Floats, Floats, Floats]] = {}
+    offset = 0
+    none = np.zeros(0)
+    for schedule, ready in parts:
+        np.maximum(t, ready, out=t)
+        rounds, index = schedule.rounds, 0
+        while index < len(rounds):
+            one = rounds[index]
+            index += 1
+            if id(one) not in known:
+                # Rounds that differ in bytes or compute alone go the same ways.
+                pattern = one.src.tobytes(), one.dst.tobytes()
+                if pattern not in ways:
+                    ways[pattern] = paths(hosts[one.src], hosts[one.dst], links)
+                known[id(one)] = crossing(one, ways[pattern])
+            messages = known[id(one)]
+            if messages is None:
+                return None
+            in_step = bool((t == t[0]).all())
+            before = float(t[0])
+            entered = t
+            if np.any(one.compute):
+                entered = t + one.compute
+                if keep:
+                    computing.append((t, entered))
+            m, own = len(one), slice(offset, offset + len(one))
+            sent, arrived = (times[0, own], times[1, own]) if keep else (none, none)
+            done = np.empty_like(t)
+            if step(messages, entered, busy, delays[own] if delays.size else none, overheads, done, sent, arrived):
+                t = done
+            elif in_step and not delays.size:
+                if id(one) not in solved:
+                    solved[id(one)] = alone(one)
+                finish, first, last = solved[id(one)]
+                # Otherwise messages of the next round would meet those of this one.
+                if (finish != finish[0]).any():
+                    return None
+                t = before + finish
+                busy.fill(-np.inf)
+                if keep:
+                    np.add(first, before, out=sent)
+                    np.add(last, before, out=arrived)
+            else:
+                return None
+            offset += m
+            # What repeats with all ranks in step, and nothing under way between, takes as long every time.
+            if in_step and not keep and not delays.size and bool((t == t[0]).all()):
+                again = 0
+                while index < len(rounds) and rounds[index] is one:
+                    again, index = again + 1, index + 1
+                t += again * (float(t[0]) - before)
+                offset += again * m
+    return Passage(t, times[0], times[1], computing)
+
+
+def pass_through_weather(
+    parts: Sequence[tuple[Schedule, Floats]],
+    hosts: Ranks,
+    start: Floats,
+    links: Links,
+    overheads: tuple[float, float],
+    delays: Floats,
+    keep: bool = False,
+) -> Passage | None:
+    """Time schedules on links whose weather changes; None if messages meet, or wait for longer than is looked at.
+
+    Parameters as of `pass_through`. The weather is looked up for a second at first, and for four times as long whenever
+    that was not enough.
+    """
+    loops = _loops()
+    cross = cross_weather if loops is None else loops.cross_weather
+    n_messages = sum(schedule.n_messages for schedule, _ in parts)
+    tables: dict[tuple[bytes, bytes], NDArray[np.int64]] = {}
+    first, span = float(start.min()), 1.0
+    while True:
+        known = _courses(links, first, first + span)
+        cursors = np.stack([known.bandwidth_at[:-1], known.latency_at[:-1]])
+        t, busy = np.array(start, dtype=np.float64), np.full(len(links.routes.links), -np.inf)
+        times, none = np.zeros((2, n_messages if keep else 0)), np.zeros(0)
+        computing: list[tuple[Floats, Floats]] = []
+        offset, ended = 0, CROSSED
+        for schedule, ready in parts:
+            np.maximum(t, ready, out=t)
+            for one in schedule.rounds:
+                pattern = one.src.tobytes(), one.dst.tobytes()
+                if pattern not in tables:
+                    tables[pattern] = np.ascontiguousarray(links.routes.table(hosts[one.src], hosts[one.dst]))
+                entered = t + one.compute if np.any(one.compute) else t
+                if keep and entered is not t:
+                    computing.append((t, entered))
+                own = slice(offset, offset + len(one))
+                sent, arrived = (times[0, own], times[1, own]) if keep else (none, none)
+                t = np.empty_like(t)
+                ended = cross(
+                    one.src, one.dst, one.nbytes, tables[pattern], *known, cursors, first + span, entered, busy,
+                    delays[own] if delays.size else none, *overheads, t, sent, arrived,
+                )  # fmt: skip
+                if ended != CROSSED:
+                    break
+                offset += len(one)
+            if ended != CROSSED:
+                break
+        if ended == CROSSED:
+            return Passage(t, times[0], times[1], computing)
+        if ended == MET or known.bandwidths.size + known.latencies.size > _CHANGES or span > _LONGEST:
+            return None
+        span *= 4
+
+
+class _Courses(NamedTuple):
+    """Pieces of the bandwidth and latency of all links; see `simnet.weathered.cross_weather`."""
+
+    bandwidth_at: NDArray[np.int64]
+    bandwidth_times: Floats
+    bandwidths: Floats
+    latency_at: NDArray[np.int64]
+    latency_times: Floats
+    latencies: Floats
+
+
+def _courses(links: Links, start: float, end: float) -> _Courses:
+    pieces = [links.pieces(link, start, end) for link in range(len(links.routes.links))]
+    columns: list[NDArray[Any]] = []
+    for which in (0, 1):
+        courses = [pair[which] for pair in pieces]
+        columns.append(np.cumsum([0, *(times.size for times, _ in courses)], dtype=np.int64))
+        columns += [np.concatenate([course[row] for course in courses]) for row in (0, 1)]
+    return _Courses(*columns)
+
+
+def _step(n_messages: int) -> Callable[..., bool]:
+    loops = _loops() if n_messages >= _MANY else None
+    if loops is None:
+        return _numpy_step
+
+    def step(
+        messages: Crossing,
+        entered: Floats,
+        busy: Floats,
+        delays: Floats,
+        overheads: tuple[float, float],
+        done: Floats,
+        sent: Floats,
+        arrived: Floats,
+    ) -> bool:
+        return bool(
+            loops.cross(
+                messages.src, messages.dst, messages.latency, messages.seconds, messages.links, entered, busy, delays,
+                overheads[0], overheads[1], done, sent, arrived,
+            )
+        )  # fmt: skip
+
+    return step
+
+
+def _numpy_step(
+    messages: Crossing,
+    entered: Floats,
+    busy: Floats,
+    delays: Floats,
+    overheads: tuple[float, float],
+    done: Floats,
+    sent: Floats,
+    arrived: Floats,
+) -> bool:
+    """Carry the messages of a round; return whether each found all its links free. If not, nothing else is told."""
+    np.copyto(done, entered)
+    if not messages.src.size:
+        return True
+    if not messages.exclusive:
+        return False
+    leaves = entered[messages.src]
+    joins = (leaves + overheads[0]) + (messages.latency + delays if delays.size else messages.latency)
+    ends = joins + messages.seconds
+    row, column = np.nonzero(messages.links >= 0)
+    used = messages.links[row, column]
+    if (joins[row] < busy[used]).any():
+        return False
+    busy[used] = ends[row]
+    if overheads[1]:
+        ends = ends + overheads[1]
+    np.maximum.at(done, messages.src, ends)
+    np.maximum.at(done, messages.dst, ends)
+    if sent.size:
+        np.copyto(sent, leaves)
+        np.copyto(arrived, ends)
+    return True
+
+
+@cache
+def _loops() -> ModuleType | None:
+    """Return the compiled loops; None where numba is missing or switched off."""
+    try:
+        from simnet import loops
+    except (ImportError, OSError):
+        return None
+    return loops
+
+
+def split_of(schedule: Schedule, went: Passage, accounted: Floats) -> Split:
+    """Return what each rank did from `accounted`, shape (P,), to its finish; of a passage whose times were kept."""
+    P = schedule.n_ranks
+    ranks = np.arange(P)
+    columns = schedule.columns()
+    begins, ends = [begin for begin, _ in went.computing], [end for _, end in went.computing]
+    who = [ranks] * len(begins)
+    computing = _covered(who, begins, ends, accounted, P) if who else np.zeros(P)
+    own = [columns["src"], columns["dst"], *who]
+    communicating = (
+        _covered(own, [went.start, went.start, *begins], [went.arrive, went.arrive, *ends], accounted, P) - computing
+    )
+    wait = np.maximum(went.finish - accounted, 0.0) - communicating - computing
+    return Split(communicating, computing, wait)
+
+
+def _covered(
+    who: Sequence[Ranks], first: Sequence[Floats], last: Sequence[Floats], accounted: Floats, n_ranks: int
+) -> Floats:
+    """Return for how long at least one of a rank's intervals lasts, from its time `accounted` on; shape (P,)."""
+    rank = np.concatenate(who)
+    begin = np.maximum(np.concatenate(first), accounted[rank])
+    end = np.maximum(np.concatenate(last), begin)
+    order = np.lexsort((begin, rank))
+    rank, begin, end = rank[order], begin[order], end[order]
+    bounds = np.searchsorted(rank, np.arange(n_ranks + 1))
+    covered = np.zeros(n_ranks)
+    for one in range(n_ranks):
+        own = slice(bounds[one], bounds[one + 1])
+        reached = np.maximum.accumulate(end[own])
+        # What an interval adds begins where those before it have ended.
+        fresh = np.maximum(begin[own][1:], reached[:-1])
+        covered[one] = (end[own][:1] - begin[own][:1]).sum() + np.maximum(reached[1:] - fresh, 0.0).sum()
+    return covered

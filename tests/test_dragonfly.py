@@ -1,0 +1,193 @@
+"""Dragonfly: shape against the closed forms of Kim et al., minimal routes against a search with one global link."""
+
+import itertools
+from collections import Counter
+
+import networkx as nx
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from topologies import Routes, check_connected, dragonfly, select_links
+
+LINK = {"latency": 1e-6, "bandwidth": 8.0}
+
+
+@st.composite
+def sizes(draw, most=60):
+    a, p, h = draw(st.integers(1, 6)), draw(st.integers(1, 3)), draw(st.integers(1, 3))
+    largest = min(a * h + 1, max(1, most // (a * p)))
+    return {"routers": a, "hosts_per_router": p, "global_links": h, "groups": draw(st.integers(1, largest))}
+
+
+def nodes_of(routes, src, dst):
+    links = [routes.links[link] for link in routes.route(src, dst)]
+    assert all(before[1] == after[0] for before, after in itertools.pairwise(links))
+    path = [src, *(v for _, v in links)]
+    assert path[-1] == dst
+    return path
+
+
+def kinds(graph, path):
+    return [graph[u][v]["kind"] for u, v in itertools.pairwise(path)]
+
+
+def with_one_global_link(graph):
+    """Two copies of the graph without its global links, which lead from the one to the other: a walk takes one."""
+    layered = nx.DiGraph()
+    for u, v, link in graph.edges(data=True):
+        if link["kind"] == "global":
+            layered.add_edge((u, 0), (v, 1))
+        else:
+            layered.add_edges_from([((u, 0), (v, 0)), ((u, 1), (v, 1))])
+    return layered
+
+
+@settings(max_examples=80, deadline=None)
+@given(sizes())
+def test_counts_are_those_of_the_paper(given_sizes):
+    a, p, h, g = (given_sizes[name] for name in ("routers", "hosts_per_router", "global_links", "groups"))
+    graph = dragonfly(**given_sizes, **LINK)
+    assert graph.graph["hosts"] == a * p * g
+    assert sum(isinstance(node, str) for node in graph) == a * g
+    by_kind = Counter(link["kind"] for _, _, link in graph.edges(data=True))
+    assert by_kind["host"] == 2 * a * p * g
+    assert by_kind["local"] == g * a * (a - 1)
+    # Any two groups are joined by floor(a h / (g - 1)) links; those in parallel are one link of their bandwidth.
+    between = Counter()
+    for u, v, link in graph.edges(data=True):
+        if link["kind"] == "global":
+            between[u.split(".")[0], v.split(".")[0]] += link["bandwidth"] / LINK["bandwidth"]
+            assert graph[v][u] == link
+    groups = [f"router:{G}" for G in range(g)]
+    assert between == dict.fromkeys(itertools.permutations(groups, 2), a * h // (g - 1) if g > 1 else 0)
+    ports = Counter()
+    for u, _, link in graph.edges(data=True):
+        if link["kind"] == "global":
+            ports[u] += link["bandwidth"] / LINK["bandwidth"]
+    assert all(count <= h for count in ports.values())
+    if g == a * h + 1:
+        assert len(ports) == a * g or g == 1
+        assert set(ports.values()) <= {h}
+    check_connected(graph)
+
+
+@settings(max_examples=60, deadline=None)
+@given(sizes(most=40), st.integers(0, 3), st.sampled_from(["hash", "single"]))
+def test_routes_are_minimal_among_those_with_at_most_one_global_link(given_sizes, seed, routing):
+    graph = dragonfly(**given_sizes, **LINK)
+    routes = Routes(graph, seed, routing)
+    per_group = given_sizes["routers"] * given_sizes["hosts_per_router"]
+    distance = dict(nx.all_pairs_shortest_path_length(with_one_global_link(graph)))
+    for src, dst in itertools.permutations(range(routes.n_hosts), 2):
+        path = nodes_of(routes, src, dst)
+        inside = src // per_group == dst // per_group
+        assert len(path) - 1 == distance[src, 0][dst, 0 if inside else 1]
+        taken = kinds(graph, path)
+        assert (taken[0], taken[-1]) == ("host", "host")
+        assert taken.count("global") == (0 if inside else 1)
+        assert set(taken[1:-1]) <= {"local", "global"}
+        assert len(path) <= 6
+
+
+@pytest.mark.parametrize("routers", [2, 4, 6])
+def test_balanced_by_default(routers):
+    half, groups = routers // 2, routers * routers // 2 + 1
+    graph = dragonfly(routers, **LINK)
+    spelled = dragonfly(routers, **LINK, groups=groups, hosts_per_router=half, global_links=half)
+    assert nx.utils.graphs_equal(graph, spelled)
+    assert len(select_links(graph, "global")) == groups * (groups - 1)
+    # The router radix of the paper, k' = p + h + a - 1.
+    assert {graph.out_degree(node) for node in graph if isinstance(node, str)} == {2 * routers - 1}
+
+
+def test_example_of_the_paper():
+    # Figure 5: p = h = 2 and a = 4 make 9 groups and N = 72 terminals of routers with 7 ports.
+    graph = dragonfly(4, **LINK)
+    assert (graph.graph["hosts"], graph.out_degree("router:0.0")) == (72, 7)
+    # Palm tree: the links of group 0 lead to groups 1, 2, ... in the order of its routers.
+    leading = select_links(graph, "global")
+    reached = [{v.split(".")[0] for u, v in leading if u == f"router:0.{R}"} for R in range(4)]
+    assert reached == [{f"router:{2 * R + 1}", f"router:{2 * R + 2}"} for R in range(4)]
+
+
+def test_a_path_through_a_third_group_is_not_taken_even_if_it_is_shorter():
+    graph = dragonfly(4, **LINK)
+    routes = Routes(graph)
+    open_graph = nx.restricted_view(graph, [], [])
+    longer = 0
+    for src, dst in itertools.permutations(range(0, 72, 2), 2):
+        path = nodes_of(routes, src, dst)
+        longer += len(path) - 1 > nx.shortest_path_length(open_graph, src, dst)
+        assert kinds(graph, path).count("global") <= 1
+    assert longer > 0
+
+
+def test_way_back_is_the_way_there_where_two_groups_share_one_link():
+    routes = Routes(dragonfly(4, **LINK))
+    for src, dst in itertools.combinations(range(72), 2):
+        assert nodes_of(routes, src, dst) == nodes_of(routes, dst, src)[::-1]
+
+
+def test_pairs_spread_over_the_equal_links_between_two_groups():
+    graph = dragonfly(8, **LINK, groups=3, hosts_per_router=8, global_links=2)
+    routes = Routes(graph)
+    taken = Counter(
+        link
+        for src, dst in itertools.product(range(64), range(64, 128))
+        for link in itertools.pairwise(nodes_of(routes, src, dst))
+        if graph.edges[link]["kind"] == "global"
+    )
+    joined = [link for link in select_links(graph, "global") if link[0].startswith("router:0.") and ":1." in link[1]]
+    assert set(taken) == set(joined)
+    assert max(taken.values()) < 2 * min(taken.values())
+    # From the hosts of one router to one host, `single` takes one way after the host's own link.
+    single = Routes(graph, routing="single")
+    assert len({single.route(src, 70)[1:] for src in range(8)}) == 1
+    assert len({routes.route(src, 120)[1:] for src in range(16, 24)}) > 1
+
+
+def flow(graph, senders, receivers):
+    extended = nx.DiGraph()
+    extended.add_edges_from((u, v, {"capacity": link["bandwidth"]}) for u, v, link in graph.edges(data=True))
+    extended.add_edges_from(("source", host) for host in senders)
+    extended.add_edges_from((host, "sink") for host in receivers)
+    return nx.maximum_flow_value(extended, "source", "sink")
+
+
+def test_bisection_bandwidth():
+    graph = dragonfly(4, **LINK)
+    # A group's a h global links carry all that its a p hosts send; between 4 and 5 groups there are 20 links.
+    assert flow(graph, range(8), range(8, 72)) == 8 * 8.0
+    assert flow(graph, range(32), range(32, 72)) == 20 * 8.0
+
+
+def test_global_links_have_their_own_latency_and_bandwidth():
+    graph = dragonfly(4, **LINK, global_latency=1e-5, global_bandwidth=2.0)
+    values = {(link["kind"], link["latency"], link["bandwidth"]) for _, _, link in graph.edges(data=True)}
+    assert values == {("host", 1e-6, 8.0), ("local", 1e-6, 8.0), ("global", 1e-5, 2.0)}
+    two = dragonfly(4, **LINK, groups=2, global_bandwidth=2.0)
+    assert {two.edges[link]["bandwidth"] for link in select_links(two, "global")} == {4.0}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"routers": 0}, "routers must be >= 1, got 0"),
+        ({"routers": 3}, "hosts_per_router and global_links must be given where routers is odd, got 3"),
+        ({"routers": 3, "global_links": 1}, "hosts_per_router and global_links must be given"),
+        ({"groups": 10}, r"groups must be at most 9, routers \* global_links \+ 1, got 10"),
+        ({"groups": 0}, "groups must be >= 1, got 0"),
+        ({"hosts_per_router": 0}, "hosts_per_router must be >= 1"),
+        ({"global_links": 1.5}, "global_links must be a whole number"),
+        ({"global_latency": -1}, "global_latency must be finite and >= 0"),
+        ({"global_bandwidth": 0}, "global_bandwidth must be finite and > 0"),
+        ({"groups": 2, "global_bandwidth": 1.5e308}, "global_bandwidth of parallel links must be finite"),
+        ({"routers": 10**6}, "at most 1,000,000"),
+        ({"latency": "1 us"}, "latency must be a number"),
+        ({"bandwidth": None}, "bandwidth must be a number"),
+    ],
+)
+def test_dragonfly_says_what_is_allowed(change, message):
+    with pytest.raises(ValueError, match=message):
+        dragonfly(**{"routers": 4, **LINK, **change})

@@ -1,0 +1,255 @@
+"""GOAL text: round trips of our own schedules, hand-written files of others, and what is refused and where."""
+
+import contextlib
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simnet.collectives import allgather_bruck, allreduce_rabenseifner, allreduce_tree, alltoallv_pairwise
+from simnet.errors import InputError
+from simnet.interchange import read_goal
+from simnet.network import Network
+from simnet.schedule import Round, Schedule
+from topologies import star
+
+
+def read(tmp_path, text, **options):
+    path = tmp_path / "a.goal"
+    path.write_text(text)
+    return read_goal(path, **options)
+
+
+def canonical(schedule):
+    """What GOAL can carry: no phases, scalar compute where ranks agree, no idle rounds at the end."""
+    rounds = []
+    for one in schedule.rounds:
+        work = np.broadcast_to(np.asarray(one.compute, float), schedule.n_ranks)
+        compute = float(work[0]) if (work == work[0]).all() else work
+        rounds.append(Round(one.src, one.dst, one.nbytes, compute))
+    while rounds and not len(rounds[-1]) and not np.any(rounds[-1].compute):
+        rounds.pop()
+    return Schedule(schedule.n_ranks, rounds)
+
+
+@st.composite
+def schedules(draw):
+    P = draw(st.integers(2, 6))
+    nanoseconds = st.integers(0, 10**9).map(lambda n: n / 1e9)
+    rounds = []
+    for _ in range(draw(st.integers(0, 5))):
+        pairs = draw(
+            st.lists(st.tuples(st.integers(0, P - 1), st.integers(1, P - 1), st.integers(0, 10**12)), max_size=6)
+        )
+        compute = draw(st.one_of(st.just(0.0), nanoseconds, st.lists(nanoseconds, min_size=P, max_size=P)))
+        rounds.append(
+            Round([s for s, _, _ in pairs], [(s + d) % P for s, d, _ in pairs], [b for *_, b in pairs], compute)
+        )
+    return Schedule(P, rounds)
+
+
+@given(schedule=schedules())
+def test_own_files_come_back_as_they_were(tmp_path_factory, schedule):
+    path = tmp_path_factory.mktemp("goal") / "a.goal"
+    schedule.to_goal(path)
+    assert read_goal(path) == canonical(schedule)
+
+
+@given(schedule=schedules())
+def test_the_same_file_with_other_labels_takes_the_same_time(tmp_path_factory, schedule):
+    path = tmp_path_factory.mktemp("goal") / "a.goal"
+    schedule.to_goal(path)
+    path.write_text(re.sub(r"\b([cm])(\d+)\b", r"op_\1\2", path.read_text()))
+    again = read_goal(path)
+    assert np.array_equal(again.bytes_sent(), schedule.bytes_sent())
+    assert again.n_messages == schedule.n_messages
+    graph = star(schedule.n_ranks, 1e-3, 1e9)
+    expected = Network(graph).time(schedule).rank_finish
+    assert Network(graph).time(again).rank_finish == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        allreduce_rabenseifner(6, 1000),
+        allgather_bruck(5, 64),
+        allreduce_tree(7, 4096),
+        alltoallv_pairwise(np.arange(16).reshape(4, 4)),
+    ],
+    ids=["rabenseifner", "bruck", "tree", "alltoallv"],
+)
+def test_collectives(tmp_path, schedule):
+    schedule.to_goal(tmp_path / "a.goal")
+    assert read_goal(tmp_path / "a.goal") == canonical(Schedule(schedule.n_ranks, schedule.scaled(1).rounds))
+
+
+LOGGOPSIM = """\
+// a ping-pong with work, in the style of LogGOPSim's examples
+num_ranks 2
+
+rank 0 {
+l1: calc 100 cpu 0
+l2: send 10b to 1 tag 4 cpu 0 nic 0
+l3: recv 20b from 1 tag 4 cpu 1
+l2 requires l1
+l3 requires l2   /* a comment
+over lines */
+}
+rank 1 { l1: recv 10b from 0 tag 4
+l2: calc 300
+l3: calc 200
+l4: send 20b to 0 tag 4
+l2 requires l1
+l3 requires l2
+l4 requires l3
+}
+"""
+
+
+def test_foreign_ping_pong(tmp_path):
+    assert read(tmp_path, LOGGOPSIM) == Schedule(
+        2, [Round([0], [1], [10], [1e-7, 0.0]), Round([1], [0], [20], [0.0, 5e-7])]
+    )
+    assert read(tmp_path, LOGGOPSIM, nanoseconds_per_calc=1000).rounds[1].compute[1] == 5e-4
+
+
+def test_receives_posted_together_of_messages_sent_in_turn(tmp_path):
+    text = """num_ranks 2
+rank 0 {
+a: send 1b to 1 tag 1
+b: send 2b to 1 tag 2
+b requires a
+}
+rank 1 {
+recv 2b from 0 tag 2
+recv 1b from 0 tag 1
+}
+"""
+    assert read(tmp_path, text) == Schedule(2, [Round([0], [1], [1]), Round([0], [1], [2])])
+
+
+def test_messages_that_start_together_are_one_round(tmp_path):
+    text = """num_ranks 3
+rank 0 {
+a: send 1b to 1
+b: send 2b to 2
+b irequires a
+c: calc 5
+c requires a
+c requires b
+}
+rank 1 {
+recv 1b from 0
+}
+rank 2 {
+recv 2b from 0
+}
+"""
+    assert read(tmp_path, text) == Schedule(3, [Round([0, 0], [1, 2], [1, 2]), Round([], [], [], [5e-9, 0.0, 0.0])])
+
+
+def test_equal_tags_match_in_order(tmp_path):
+    text = """num_ranks 2
+rank 0 {
+a: send 1b to 1
+b: send 2b to 1
+b requires a
+}
+rank 1 {
+a: recv 1b from 0
+b: recv 2b from 0
+b requires a
+}
+"""
+    assert [one.nbytes.tolist() for one in read(tmp_path, text).rounds] == [[1.0], [2.0]]
+
+
+OVERLAP = """num_ranks 2
+rank 0 {
+a: send 8b to 1
+w: calc 50
+b: send 4b to 1
+b requires w
+}
+rank 1 {
+recv 8b from 0
+recv 4b from 0
+}
+"""
+
+
+def test_overlap_is_refused_and_approximated_on_request(tmp_path):
+    with pytest.raises(InputError, match=r"a\.goal:3: does not wait for w \(line 4\).*strict=False"):
+        read(tmp_path, OVERLAP)
+    loose = read(tmp_path, OVERLAP, strict=False)
+    assert loose.bytes_sent().tolist() == [12.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "a.goal:1: has no num_ranks"),
+        ("num_ranks 0\n", "a.goal:1: num_ranks must be in 1..1,000,000, got 0"),
+        ("num_ranks 99999999999\n", "a.goal:1: num_ranks must be in"),
+        ("num_ranks 2\nnum_ranks 2\n", "a.goal:2: num_ranks stands twice"),
+        ("rank 0 {\n}\n", "a.goal:1: num_ranks must stand before"),
+        ("num_ranks 2\nrank 2 {\n}\n", "a.goal:2: there is no rank 2; ranks are 0..1"),
+        ("num_ranks 2\nrank 0 {\n}\nrank 0 {\n}\n", "a.goal:4: rank 0 stands twice"),
+        ("num_ranks 2\nrank 0 {\n", "a.goal:2: rank 0 is not closed"),
+        ("num_ranks 2\nrank 0 {\nrank 1 {\n}\n", "a.goal:3: rank 0 of line 2 is not closed"),
+        ("num_ranks 2\ncalc 1\n", "a.goal:2: stands outside of a rank"),
+        ("num_ranks 2\nrank 0 {\nsent 1b to 1\n}\n", "a.goal:3: cannot be read: 'sent 1b to 1'; expected"),
+        ("num_ranks 2\nrank 0 {\nsend 1 to 1\n}\n", "a.goal:3: cannot be read"),
+        ("num_ranks 2\nrank 0 {\nsend -1b to 1\n}\n", "a.goal:3: cannot be read"),
+        ("num_ranks 2\nrank 0 {\ncalc 1.5\n}\n", "a.goal:3: cannot be read"),
+        ("num_ranks 2\nrank 0 {\nsend 1b to 2\n}\n", "a.goal:3: there is no rank 2"),
+        ("num_ranks 2\nrank 0 {\nsend 1b to 0\n}\n", "a.goal:3: rank 0 cannot send to or from itself"),
+        ("num_ranks 2\nrank 0 {\nrecv 1b from -1\n}\n", "a.goal:3: a recv must name its source"),
+        ("num_ranks 2\nrank 0 {\nrecv 1b from 1 tag -1\n}\n", "a.goal:3: a recv must name its tag"),
+        ("num_ranks 2\nrank 0 {\nsend 1b to 1\n}\n", "a.goal:3: rank 1 has no recv for this send of rank 0 with tag 0"),
+        ("num_ranks 2\nrank 0 {\nrecv 1b from 1\n}\n", "a.goal:3: rank 1 has no send for this recv"),
+        (
+            "num_ranks 2\nrank 0 {\nsend 1b to 1 tag 3\n}\nrank 1 {\nrecv 1b from 0 tag 4\n}\n",
+            "a.goal:3: rank 1 has no recv",
+        ),
+        (
+            "num_ranks 2\nrank 0 {\nsend 1b to 1\n}\nrank 1 {\nrecv 2b from 0\n}\n",
+            "a.goal:6: receives 2 bytes, but line 3",
+        ),
+        (
+            "num_ranks 1\nrank 0 {\nwork: calc 1\nwork: calc 2\n}\n",
+            "a.goal:4: label 'work' stands twice, first in line 3",
+        ),
+        (
+            "num_ranks 1\nrank 0 {\nwork: calc 1\nb: calc 2\nb requires wrok\n}\n",
+            "a.goal:5: there is no label 'wrok' in this rank; did you mean 'work'?",
+        ),
+        (
+            "num_ranks 1\nrank 0 {\na: calc 1\nb: calc 2\na requires b\nb requires a\n}\n",
+            "operations wait for each other in a circle",
+        ),
+        (
+            "num_ranks 2\nrank 0 {\na: recv 1b from 1\nb: send 1b to 1\nb requires a\n}\n"
+            "rank 1 {\na: recv 1b from 0\nb: send 1b to 0\nb requires a\n}\n",
+            "ranks wait for each other in a circle",
+        ),
+        (
+            "num_ranks 1\nrank 0 {\na: calc 1 cpu 0\nb: calc 2 cpu 1\n}\n",
+            "works on another cpu",
+        ),
+    ],
+)
+def test_refusals_name_the_line(tmp_path, text, message):
+    with pytest.raises(InputError) as refused:
+        read(tmp_path, text)
+    assert message in str(refused.value)
+
+
+@given(text=st.text(alphabet="num_ranks 01{}\nrecvsndtolabcq:b-/*", max_size=60))
+def test_any_text_is_read_or_refused(tmp_path_factory, text):
+    path = tmp_path_factory.mktemp("goal") / "a.goal"
+    path.write_text("num_ranks 2\nrank 0 {\n" + text)
+    with contextlib.suppress(InputError):
+        read_goal(path)

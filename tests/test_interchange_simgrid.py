@@ -1,0 +1,409 @@
+"""SimGrid platforms: samples in the style of SimGrid's own, round trips of topologies and weather, hostile files."""
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simnet.collectives import alltoallv_pairwise
+from simnet.errors import InputError
+from simnet.interchange import simgrid, xmlfile
+from simnet.interchange.simgrid import read_platform, read_profile, write_platform
+from simnet.network import Network
+from simnet.weather import Weather, steps
+from topologies import Routes, fat_tree, multi_gpu_nodes, ring, star, tree, wan
+
+HEAD = """<?xml version='1.0'?>
+<!DOCTYPE platform SYSTEM "https://simgrid.org/simgrid.dtd">
+<platform version="4.1">
+"""
+
+
+def read(tmp_path, body, head=HEAD):
+    path = tmp_path / "p.xml"
+    path.write_text(f"{head}{body}</platform>\n")
+    return read_platform(path)
+
+
+def lanes(platform, src, dst):
+    """The links of the platform on the way from one host to another, by name."""
+    routes = Routes(platform.graph)
+    names = [platform.graph.edges[routes.links[i]].get("link") for i in routes.route(src, dst)]
+    return [name for name in names if name]
+
+
+HOSTS = '<host id="A" speed="1Gf"/><host id="B" speed="1Gf" core="2"/><host id="C" speed="1Gf"/>'
+
+DOGBONE = """
+<zone id="AS0" routing="Full">
+  <host id="S1" speed="1Gf"/> <host id="C1" speed="1Gf"/> <host id="S2" speed="1Gf"/> <host id="C2" speed="1Gf"/>
+  <link id="1" bandwidth="100MBps" latency="10ms"/>
+  <link id="2" bandwidth="80Mbps" latency="20us" sharing_policy="SHARED"/>
+  <link id="3" bandwidth="1GiBps" latency="10ms"/>
+  <link id="4" bandwidth="100MBps" latency="10ms"/>
+  <link id="5" bandwidth="100MBps" latency="10ms"/>
+  <link id="loop" bandwidth="1GBps" latency="0" sharing_policy="FATPIPE"/>
+  <route src="S1" dst="S1"><link_ctn id="loop"/></route>
+  <route src="S1" dst="C1"><link_ctn id="1"/><link_ctn id="2"/><link_ctn id="3"/></route>
+  <route src="S2" dst="C2"><link_ctn id="4"/><link_ctn id="2"/><link_ctn id="5"/></route>
+  <route src="S1" dst="C2"><link_ctn id="1"/><link_ctn id="2"/><link_ctn id="5"/></route>
+  <route src="S2" dst="C1"><link_ctn id="4"/><link_ctn id="2"/><link_ctn id="3"/></route>
+</zone>
+"""
+
+
+def test_full_routes_over_shared_links(tmp_path):
+    platform = read(tmp_path, DOGBONE)
+    assert platform.hosts == ("S1", "C1", "S2", "C2")
+    assert lanes(platform, 0, 1) == ["1_UP", "2", "3_UP"]
+    assert lanes(platform, 3, 2) == ["5_DOWN", "2", "4_DOWN"]
+    routes = Routes(platform.graph)
+    assert routes.path_latency(0, 1) == pytest.approx(0.02002, rel=1e-15)
+    assert routes.bottleneck(0, 1) == 1e7
+    # A SHARED link is one for both directions, a SPLITDUPLEX link is two.
+    network = Network(platform.graph)
+    both = [network.transfer(0, 1, 1e6), network.transfer(3, 2, 1e6)]
+    network.env.run(until=network.env.all_of(both))
+    assert network.env.now == pytest.approx(0.02002 + 2e6 / 1e7)
+
+
+def test_nested_zones_meet_at_their_gateways(tmp_path):
+    platform = read(
+        tmp_path,
+        """<zone id="world" routing="Floyd">
+          <zone id="x" routing="Floyd"><host id="A" speed="1Gf"/><router id="gx"/><link id="a" bandwidth="1GBps"
+            latency="1ms"/><route src="A" dst="gx"><link_ctn id="a"/></route></zone>
+          <AS id="y" routing="Dijkstra"><host id="B" speed="1Gf"/><router id="gy"/><link id="b" bandwidth="2GBps"
+            latency="2ms"/><route src="gy" dst="B"><link_ctn id="b" direction="DOWN"/></route></AS>
+          <link id="long" bandwidth="5Gbps" latency="30ms"/>
+          <zoneRoute src="x" dst="y" gw_src="gx" gw_dst="gy"><link_ctn id="long"/></zoneRoute>
+        </zone>""",
+    )
+    assert lanes(platform, 0, 1) == ["a_UP", "long_UP", "b_DOWN"]
+    assert lanes(platform, 1, 0) == ["b_UP", "long_DOWN", "a_DOWN"]
+    assert platform.graph.edges["gx", "gy"]["bandwidth"] == 6.25e8
+    assert platform.graph.nodes[1]["name"] == "B"
+
+
+def test_clusters(tmp_path):
+    one = read(
+        tmp_path, '<cluster id="c" prefix="n-" suffix=".me" radical="0-2,7" speed="1Gf" bw="125MBps" lat="50us"/>'
+    )
+    assert one.hosts == ("n-0.me", "n-1.me", "n-2.me", "n-7.me")
+    assert lanes(one, 0, 3) == ["c_link_0_UP", "c_link_7_DOWN"]
+    two = read(
+        tmp_path,
+        '<cluster id="c" prefix="" suffix="" radical="0-99" speed="1e9" bw="125e6" lat="5E-5" '
+        'bb_bw="2.25e9" bb_lat="5E-4"/>',
+    )
+    assert lanes(two, 0, 99) == ["c_link_0_UP", "c_backbone", "c_link_99_DOWN"]
+    assert Routes(two.graph).path_latency(3, 4) == pytest.approx(6e-4, rel=1e-15)
+    assert Routes(two.graph).bottleneck(3, 4) == 125e6
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("1MBps", 1e6),
+        ("1", 1.0),
+        ("12.5e6", 12.5e6),
+        ("1Mbps", 125e3),
+        ("10Gbps", 1.25e9),
+        ("1KiBps", 1024.0),
+        ("3 kBps", 3000.0),
+        ("0.1GBps", 1e8),
+    ],
+)
+def test_units_of_bandwidth(tmp_path, written, expected):
+    body = (
+        f'<zone id="z" routing="Full">{HOSTS}<link id="l" bandwidth="{written}" latency="1us"/>'
+        '<route src="A" dst="B"><link_ctn id="l"/></route></zone>'
+    )
+    assert read(tmp_path, body).graph.edges[0, 1]["bandwidth"] == expected
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("10ms", 0.01),
+        ("0", 0.0),
+        ("5E-5", 5e-5),
+        ("3us", 3e-6),
+        ("7ns", 7e-9),
+        ("9ps", 9e-12),
+        ("2m", 120.0),
+        ("1h", 3600.0),
+    ],
+)
+def test_units_of_latency(tmp_path, written, expected):
+    body = (
+        f'<zone id="z" routing="Full">{HOSTS}<link id="l" bandwidth="1GBps" latency="{written}"/>'
+        '<route src="A" dst="B"><link_ctn id="l"/></route></zone>'
+    )
+    assert read(tmp_path, body).graph.edges[0, 1]["latency"] == expected
+
+
+def same_links(a, b):
+    def of(graph):
+        return {(u, v): (link["latency"], link["bandwidth"]) for u, v, link in graph.edges(data=True)}
+
+    return of(a) == of(b)
+
+
+GRAPHS = {
+    "star": star(5, 1e-3, 1.1e9),
+    "tree": tree(9, 3, 1e-6, 1e9 / 3),
+    "fat_tree": fat_tree(4, 1e-6, 1.25e9),
+    "multi_gpu": multi_gpu_nodes(
+        2, 3, intra_latency=2e-6, intra_bandwidth=3e11, nic_latency=6e-6, nic_bandwidth=2.5e10
+    ),
+    "wan": wan(['Zürich <&">', "B"], [[0, 0.1], [0.2, 0]], [[0, 1e6], [2e6, 0]], 2),
+}
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_a_graph_comes_back_link_by_link(tmp_path, name):
+    write_platform(GRAPHS[name], tmp_path / "p.xml", routing="Dijkstra")
+    again = read_platform(tmp_path / "p.xml")
+    assert same_links(again.graph, GRAPHS[name])
+    assert again.hosts == tuple(f"host:{i}" for i in range(len(again.hosts)))
+
+
+def test_equally_short_routes_are_not_guessed(tmp_path):
+    # Of several equally short ways SimGrid takes the one that is written; a graph might take another.
+    write_platform(GRAPHS["fat_tree"], tmp_path / "p.xml")
+    with pytest.raises(InputError, match="only shortest routes are read"):
+        read_platform(tmp_path / "p.xml")
+
+
+@pytest.mark.parametrize("name", [*(name for name in GRAPHS if name != "fat_tree"), "ring"])
+def test_full_routes_keep_every_path_and_the_timing(tmp_path, name):
+    graph = GRAPHS.get(name)
+    graph = ring(5, 1e-3, 1e9) if graph is None else graph
+    write_platform(graph, tmp_path / "p.xml", seed=3)
+    body = (tmp_path / "p.xml").read_text()
+    P = graph.graph["hosts"]
+    assert body.count("<route ") == P * (P - 1)
+    routes = Routes(graph, seed=3)
+    again = read_platform(tmp_path / "p.xml")
+    theirs = Routes(again.graph)
+    for src in range(P):
+        for dst in range(P):
+            assert theirs.path_latency(src, dst) == pytest.approx(routes.path_latency(src, dst), rel=1e-12)
+            assert theirs.bottleneck(src, dst) == routes.bottleneck(src, dst)
+    schedule = alltoallv_pairwise(np.full((P, P), 1e5))
+    expected = Network(graph, seed=3).time(schedule).finish
+    assert Network(again.graph).time(schedule).finish == pytest.approx(expected, rel=1e-9)
+
+
+def test_weather_is_written_as_profiles_and_read_back(tmp_path):
+    graph = star(3, 1e-3, 1e9)
+    weather = {
+        (0, "switch"): Weather(bandwidth=steps([0, 1.5, 3], [1e9, 1e8 / 3, 2e9])),
+        ("switch", 2): Weather(bandwidth=steps([0, 2], [5e8, 1e9]), latency=steps([0, 0.25], [1e-3, 0.1])),
+    }
+    write_platform(graph, tmp_path / "p.xml", weather, duration=10, routing="Dijkstra")
+    again = read_platform(tmp_path / "p.xml")
+    assert again.weather.keys() == weather.keys()
+    for link, one in weather.items():
+        for what in ("bandwidth", "latency"):
+            mine, theirs = getattr(one, what), getattr(again.weather[link], what)
+            assert (mine is None) == (theirs is None)
+            if mine is not None:
+                assert [w.tolist() for w in mine.window(0, 10)] == [w.tolist() for w in theirs.window(0, 10)]
+
+
+@pytest.mark.parametrize(
+    ("text", "at"),
+    [
+        (
+            "# comment\n% too\n\n1.0 0.001\n3.0 0.1\nLOOPAFTER 5.0\n",
+            {0.5: 7, 1: 0.001, 3: 0.1, 8.5: 0.1, 9: 0.001, 11: 0.1},
+        ),
+        ("0 1\n5 2\n", {0: 1, 4.9: 1, 5: 2, 1e6: 2}),
+        ("0 1\n5 2\nPERIODICITY 10\n", {0: 1, 5: 2, 10: 1, 15: 2, 10015: 2}),
+        ("0 1\n5 2\nLOOPAFTER 0\n", {0: 1, 4.9: 1, 5: 1, 1000: 1}),
+        ("2 1\n2 3\n", {0: 7, 2: 3}),
+    ],
+)
+def test_profiles(tmp_path, text, at):
+    (tmp_path / "x.profile").write_text(text)
+    signal = read_profile(tmp_path / "x.profile", nominal=7)
+    assert {t: signal.at(t) for t in at} == at
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "x.profile: has no dates"),
+        ("1\n", "x.profile:1: must be a date and a value"),
+        ("1 2\n0 1\n", "x.profile:2: must not be earlier than the date before (1), got 0"),
+        ("1 -2\n", "x.profile:1: must be a finite number >= 0, got '-2'"),
+        ("1 nan\n", "x.profile:1: is stochastic"),
+        ("STOCHASTIC\nDET 1 UNIF 2 3\n", "x.profile:1: is stochastic"),
+        ("0 1\n5 2\nPERIODICITY 3\n", "x.profile:3: repeats after 3 s, before its last date 5"),
+        ("0 1\nLOOPAFTER 0\n", "x.profile:2: repeats after 0 s"),
+        ("0 1\nLOOPAFTER 1\nPERIODICITY 5\n", "x.profile:3: repeats twice; LOOPAFTER stands in line 2"),
+    ],
+)
+def test_profiles_refused(tmp_path, text, message):
+    (tmp_path / "x.profile").write_text(text)
+    with pytest.raises(InputError) as refused:
+        read_profile(tmp_path / "x.profile", 1.0)
+    assert message in str(refused.value)
+
+
+LINK = '<link id="l" bandwidth="1GBps" latency="1us"/>'
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("", "p.xml:3: platform: has no hosts"),
+        ('<zone id="z" routing="Vivaldi"/>', "zone.routing: 'Vivaldi' is not read"),
+        ('<zone id="z" routing="full"/>', "did you mean 'Full'?"),
+        ('<zone id="z"/>', "zone: has no attribute 'routing'"),
+        ('<zone id="z" routing="Full"><hots id="A"/></zone>', "<hots> is not read; did you mean 'host'?"),
+        ('<zone id="z" routing="Full"><host id="A"/><host id="A"/></zone>', "host.id: 'A' stands twice"),
+        (f'<zone id="z" routing="Full">{LINK}{LINK}</zone>', "link.id: 'l' stands twice"),
+        ('<zone id="z" routing="Full"><link id="l" bandwidth="1 Mo"/></zone>', "link.bandwidth: '1 Mo' is not read"),
+        ('<zone id="z" routing="Full"><link id="l" bandwidth="0"/></zone>', "link.bandwidth: must be > 0"),
+        ('<zone id="z" routing="Full"><link id="l" bandwidth="-1Bps"/></zone>', "must be finite and >= 0"),
+        ('<zone id="z" routing="Full"><link id="l" bandwidth="1e999Bps"/></zone>', "must be finite and >= 0"),
+        (
+            '<zone id="z" routing="Full"><link id="l" bandwidth="1Bps" latency="1Bps"/></zone>',
+            "link.latency: '1Bps' is not read",
+        ),
+        (
+            '<zone id="z" routing="Full"><link id="l" bandwidth="1Bps" state_file="x"/></zone>',
+            "links that fail end their transfers",
+        ),
+        (
+            '<zone id="z" routing="Full"><link id="l" bandwidth="1Bps" bandwidth_file="/etc/passwd"/></zone>',
+            "link.bandwidth_file: must lie beside the platform or below",
+        ),
+        (
+            '<zone id="z" routing="Full"><link id="l" bandwidth="1Bps" bandwidth_file="a/../../x"/></zone>',
+            "link.bandwidth_file: must lie beside the platform or below",
+        ),
+        (
+            '<zone id="z" routing="Full"><link id="l" bandwidth="1Bps" bandwidth_file="none.profile"/></zone>',
+            "none.profile: there is no such file",
+        ),
+        (
+            f'<zone id="z" routing="Full">{HOSTS}{LINK}<route src="A" dst="b"><link_ctn id="l"/></route></zone>',
+            "route.dst: there is no 'b'; did you mean 'B'?",
+        ),
+        (
+            f'<zone id="z" routing="Full">{HOSTS}{LINK}<route src="A" dst="B"><link_ctn id="m"/></route></zone>',
+            "link_ctn.id: there is no 'm'",
+        ),
+        (f'<zone id="z" routing="Full">{HOSTS}<route src="A" dst="B"/></zone>', "route: has no links"),
+        (
+            f'<zone id="z" routing="Full">{HOSTS}{LINK}<route src="A" dst="B"><link_ctn id="l"/></route>'
+            '<route src="B" dst="A"><link_ctn id="l"/></route></zone>',
+            "there are two routes from host:",
+        ),
+        (
+            f'<zone id="z" routing="Full">{HOSTS}<link id="f" bandwidth="1GBps" sharing_policy="FATPIPE"/>'
+            '<route src="A" dst="B"><link_ctn id="f"/></route></zone>',
+            "goes over 'f', a FATPIPE link",
+        ),
+        (
+            f'<zone id="z" routing="Full">{HOSTS}{LINK}<link id="m" bandwidth="1GBps"/><link id="n" bandwidth="1GBps"/>'
+            '<route src="A" dst="B"><link_ctn id="l"/><link_ctn id="m"/></route>'
+            '<route src="A" dst="C"><link_ctn id="l"/><link_ctn id="n"/></route>'
+            '<route src="B" dst="C" symmetrical="no"><link_ctn id="l"/><link_ctn id="m"/><link_ctn id="n"/></route>'
+            "</zone>",
+            "only shortest routes are read",
+        ),
+        (
+            '<cluster id="c" prefix="" suffix="" radical="0-3" bw="1GBps" lat="0" topology="TORUS"/>',
+            "only flat clusters",
+        ),
+        ('<cluster id="c" prefix="" suffix="" radical="0-999999999" bw="1" lat="0"/>', "at most 100,000 hosts"),
+        (
+            '<cluster id="c" prefix="" suffix="" radical="a-b" bw="1" lat="0"/>',
+            "must be numbers and ranges such as 0-99",
+        ),
+    ],
+)
+def test_platforms_refused(tmp_path, body, message):
+    with pytest.raises(InputError) as refused:
+        read(tmp_path, body)
+    assert message in str(refused.value)
+    assert ".xml:" in str(refused.value) or "profile" in str(refused.value)
+
+
+def test_version(tmp_path):
+    with pytest.raises(InputError, match=r"platform\.version: must be 4 or 4\.1, got '3'"):
+        read(tmp_path, "", head='<platform version="3">')
+
+
+BOMB = """<?xml version="1.0"?>
+<!DOCTYPE platform [<!ENTITY a "aaaaaaaaaa"><!ENTITY b "&a;&a;&a;&a;&a;&a;&a;&a;"><!ENTITY c "&b;&b;&b;&b;&b;">]>
+<platform version="4.1">&c;"""
+EXTERNAL = """<!DOCTYPE platform [<!ENTITY x SYSTEM "file:///etc/passwd">]><platform version="4.1">&x;"""
+
+
+@pytest.mark.parametrize(
+    ("head", "message"),
+    [
+        (BOMB, "declares its own document type"),
+        (EXTERNAL, "declares its own document type"),
+        ('<!DOCTYPE platform SYSTEM "http://localhost:1/x.dtd"><platform version="4.1">&x;', "uses an entity"),
+        ('<platform version="4.1">&x;', "is not XML: undefined entity"),
+        ('<platform version="4.1">' + "<zone>" * 100, "is nested more than 64 deep"),
+        ('<platform version="4.1"><zone>', "is not XML: mismatched tag"),
+        ("<platforms>", "is not XML"),
+    ],
+)
+def test_hostile_xml(tmp_path, head, message):
+    with pytest.raises(InputError) as refused:
+        read(tmp_path, "", head=head)
+    assert message in str(refused.value)
+
+
+def test_too_many_elements(tmp_path, monkeypatch):
+    monkeypatch.setattr(xmlfile, "MAX_ELEMENTS", 10)
+    with pytest.raises(InputError, match=r"p\.xml:\d+: has more than 10 elements"):
+        read(tmp_path, "<prop/>\n" * 20)
+
+
+def test_too_many_routes(tmp_path, monkeypatch):
+    monkeypatch.setattr(simgrid, "MAX_ROUTE_LINKS", 10)
+    with pytest.raises(ValueError, match="use routing='Dijkstra'"):
+        write_platform(star(4, 1e-3, 1e9), tmp_path / "p.xml")
+
+
+def test_another_root(tmp_path):
+    (tmp_path / "p.xml").write_text("<system/>")
+    with pytest.raises(InputError, match=r"p\.xml:1: system: is not the outermost element expected; Allowed: platform"):
+        read_platform(tmp_path / "p.xml")
+
+
+def test_write_refusals(tmp_path):
+    graph = star(2, 1e-3, 1e9)
+    some = {(0, "switch"): Weather(bandwidth=steps([0], [1e9]))}
+    with pytest.raises(ValueError, match="weather needs a duration"):
+        write_platform(graph, tmp_path / "p.xml", some)
+    with pytest.raises(ValueError, match="there is weather for"):
+        write_platform(graph, tmp_path / "p.xml", {(0, 1): Weather()}, duration=1)
+    with pytest.raises(InputError, match="cannot be written"):
+        write_platform(graph, tmp_path / "none" / "p.xml")
+    odd = nx.DiGraph([(0, "a\n")], hosts=1)
+    odd.edges[0, "a\n"].update(latency=0.0, bandwidth=1.0)
+    with pytest.raises(ValueError, match="cannot stand in XML"):
+        write_platform(odd, tmp_path / "p.xml")
+
+
+@given(
+    latency=st.floats(0, 10),
+    bandwidth=st.floats(1e-3, 1e15),
+)
+def test_numbers_come_back_to_the_bit(tmp_path_factory, latency, bandwidth):
+    path = tmp_path_factory.mktemp("simgrid") / "p.xml"
+    graph = ring(3, latency, bandwidth)
+    write_platform(graph, path, routing="Dijkstra")
+    assert same_links(read_platform(path).graph, graph)

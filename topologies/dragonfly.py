@@ -1,0 +1,169 @@
+"""Dragonfly: groups of fully meshed routers, the groups fully meshed in their turn by long global links."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar
+
+from topologies.checks import affordable, rate, seconds, whole
+from topologies.graphs import Node, cable, empty
+from topologies.shapes import Cable, Choose
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+
+def dragonfly(
+    routers: int,
+    latency: float,
+    bandwidth: float,
+    *,
+    groups: int | None = None,
+    hosts_per_router: int | None = None,
+    global_links: int | None = None,
+    global_latency: float | None = None,
+    global_bandwidth: float | None = None,
+) -> nx.DiGraph[Node]:
+    """Return a dragonfly of `groups` groups of `routers` routers, with hosts at each router.
+
+    In the symbols of Kim et al.: each of g groups has a routers; each router has p hosts, a link to each other
+    router of its group, and h global links to routers of other groups. Hosts are numbered router by router, group by
+    group. Routes are the minimal ones of the paper: within the source's group to a router with a global link to the
+    destination's group, over that link, and within that group to the destination's router; never through a third
+    group. Among several global links between two groups a message takes one that leads to the fewest links; among
+    equally good ones the choice is made per pair (see `Routes`).
+
+    Global links are numbered 0 .. a h - 1 through a group's routers, h to each, and link q leads to the group that is
+    q + 1 groups further on (the palm-tree arrangement). With fewer than a h + 1 groups the count starts again after
+    g - 1 links, so that any two groups are joined by floor(a h / (g - 1)) links; those left over are not used.
+
+    Parameters
+    ----------
+    routers : int
+        Routers of a group, a >= 1.
+    latency : float
+        Of each link [s], >= 0.
+    bandwidth : float
+        Of each link in each direction [byte/s], > 0.
+    groups : int, optional
+        g, from 1 to a h + 1, which is the default and joins any two groups by one link.
+    hosts_per_router : int, optional
+        p >= 1; by default a / 2 for the balanced a = 2 p = 2 h.
+    global_links : int, optional
+        Of each router, h >= 1; by default a / 2.
+    global_latency, global_bandwidth : float, optional
+        Of each global link, where not the same as of the others.
+
+    Returns
+    -------
+    networkx.DiGraph
+        Links of kind ``"host"``, ``"local"`` and ``"global"``; router R of group G is ``"router:G.R"``. Global links
+        that would run in parallel between two routers are one link of their summed bandwidth.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of range, or a is odd and p or h is not given.
+
+    References
+    ----------
+    J. Kim, W. J. Dally, S. Scott, D. Abts, "Technology-Driven, Highly-Scalable Dragonfly Topology", ISCA 2008,
+    sections 3 and 4.1. C. Camarero, E. Vallejo, R. Beivide, "Topological Characterization of Hamming and Dragonfly
+    Networks and Its Implications on Routing", ACM TACO 11(4), 2014 (the palm-tree arrangement).
+
+    Examples
+    --------
+    >>> from topologies import Routes
+    >>> graph = dragonfly(4, latency=1e-6, bandwidth=1e9, global_latency=1e-5)
+    >>> graph.graph["hosts"], graph.number_of_nodes() - graph.graph["hosts"], graph.number_of_edges()
+    (72, 36, 324)
+    >>> routes = Routes(graph)
+    >>> [routes.links[link] for link in routes.route(0, 71)][1:-1]
+    [('router:0.0', 'router:0.3'), ('router:0.3', 'router:8.0'), ('router:8.0', 'router:8.3')]
+    """
+    a = whole(routers, "routers", 1)
+    if a % 2 and (hosts_per_router is None or global_links is None):
+        raise ValueError(f"hosts_per_router and global_links must be given where routers is odd, got {a} routers")
+    p = a // 2 if hosts_per_router is None else whole(hosts_per_router, "hosts_per_router", 1)
+    h = a // 2 if global_links is None else whole(global_links, "global_links", 1)
+    g = a * h + 1 if groups is None else whole(groups, "groups", 1)
+    if g > a * h + 1:
+        raise ValueError(f"groups must be at most {a * h + 1}, routers * global_links + 1, got {g}")
+    latency, bandwidth = seconds(latency, "latency"), rate(bandwidth, "bandwidth")
+    far = latency if global_latency is None else seconds(global_latency, "global_latency")
+    wide = bandwidth if global_bandwidth is None else rate(global_bandwidth, "global_bandwidth")
+    affordable(g * a * (2 * p + a - 1 + h), f"a dragonfly of {g:,} groups of {a:,} routers")
+    shape = DragonflyShape(g, a, p, h)
+    facts = {"groups": g, "routers": a, "hosts_per_router": p, "global_links": h}
+    graph = empty("dragonfly", g * a * p, shape=facts)
+    for u, v, kind in shape.local_cables():
+        cable(graph, u, v, latency, bandwidth, kind)
+    for u, v, parallel in shape.global_cables():
+        cable(graph, u, v, far, rate(wide * parallel, "global_bandwidth of parallel links"), "global")
+    return graph
+
+
+@dataclass(frozen=True)
+class DragonflyShape:
+    """The shape of `dragonfly`."""
+
+    groups: int
+    routers: int
+    hosts_per_router: int
+    global_links: int
+    hosts_forward: ClassVar[bool] = False
+
+    def local_cables(self) -> Iterator[Cable]:
+        """Return the cables inside each group."""
+        for G in range(self.groups):
+            for R in range(self.routers):
+                first = (G * self.routers + R) * self.hosts_per_router
+                for host in range(first, first + self.hosts_per_router):
+                    yield host, f"router:{G}.{R}", "host"
+                for other in range(R):
+                    yield f"router:{G}.{other}", f"router:{G}.{R}", "local"
+
+    def global_cables(self) -> Iterator[tuple[Node, Node, int]]:
+        """Return the pairs of routers that are joined between groups, and by how many links."""
+        for G in range(self.groups):
+            for H in range(G + 1, self.groups):
+                for (R, S), parallel in self._joined[H - G].items():
+                    yield f"router:{G}.{R}", f"router:{H}.{S}", parallel
+
+    def cables(self) -> Iterator[Cable]:
+        """Return all cables."""
+        yield from self.local_cables()
+        yield from ((u, v, "global") for u, v, _ in self.global_cables())
+
+    def path(self, src: int, dst: int, choose: Choose) -> list[Node]:
+        """Return the nodes after `src`, by at most one local, one global and one local link."""
+        G, R = divmod(src // self.hosts_per_router, self.routers)
+        H, S = divmod(dst // self.hosts_per_router, self.routers)
+        nodes: list[Node] = [f"router:{G}.{R}"]
+        if G != H:
+            joined = self._joined[(H - G) % self.groups]
+            steps = {(out, into): (out != R) + (into != S) for out, into in joined}
+            fewest = min(steps.values())
+            best = [ends for ends, count in steps.items() if count == fewest]
+            out, into = best[choose(nodes[0], len(best))]
+            if out != R:
+                nodes.append(f"router:{G}.{out}")
+            nodes.append(f"router:{H}.{into}")
+            R = into
+        if R != S:
+            nodes.append(f"router:{H}.{S}")
+        return [*nodes, dst]
+
+    @cached_property
+    def _joined(self) -> dict[int, Counter[tuple[int, int]]]:
+        """Of every distance d > 0: the routers (R of a group, S of the group d further on) that are joined."""
+        g, h = self.groups, self.global_links
+        joined: dict[int, Counter[tuple[int, int]]] = {d: Counter() for d in range(1, g)}
+        for d, ends in joined.items():
+            for first in range(0, self.routers * h // (g - 1) * (g - 1), g - 1):
+                # Number d - 1 of its turn at one end, the link is number g - d - 1 at the other: back is g - d further.
+                ends[(first + d - 1) // h, (first + g - d - 1) // h] += 1
+        return joined

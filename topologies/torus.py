@@ -1,0 +1,107 @@
+"""Torus: hosts on a grid of any number of dimensions whose rows close to rings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+from topologies.checks import affordable, rate, seconds, whole
+from topologies.graphs import Node, cable, empty
+from topologies.shapes import Cable, Choose
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+
+def torus(dims: Sequence[int], latency: float, bandwidth: float) -> nx.DiGraph[Node]:
+    """Return the torus of ``dims[0]`` * ``dims[1]`` * ... hosts, with a link in both directions between neighbours.
+
+    Hosts are numbered like the entries of an array of this shape, the last coordinate first; each has two neighbours in
+    every dimension. A message corrects its coordinates in the order of the dimensions, in each the shorter way round
+    and to the host right opposite upwards, and passes through the hosts between.
+
+    Parameters
+    ----------
+    dims : sequence of int
+        Hosts along each dimension, >= 1 each, such as ``(8, 8, 16)``. Along a dimension of two hosts these have one
+        link in each direction, not two; along a dimension of one there are none.
+    latency : float
+        Of each link [s], >= 0.
+    bandwidth : float
+        Of each link [byte/s], > 0.
+
+    Returns
+    -------
+    networkx.DiGraph
+        2 P links for each dimension of more than two hosts, P for one of two, of the kinds ``"dim0"``, ``"dim1"``, ...
+        Hosts carry their coordinates, ``at``, and ``graph.graph["hosts_forward"]`` is True.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of range.
+
+    References
+    ----------
+    W. J. Dally, B. Towles, "Principles and Practices of Interconnection Networks", 2004, sections 5.1 and 8.4.1.
+
+    Examples
+    --------
+    >>> from topologies import Routes
+    >>> graph = torus((2, 5), latency=1e-6, bandwidth=1e9)
+    >>> graph.graph["hosts"], graph.number_of_edges(), graph.nodes[7]["at"]
+    (10, 30, (1, 2))
+    >>> routes = Routes(graph)
+    >>> [routes.links[link] for link in routes.route(0, 8)]
+    [(0, 5), (5, 9), (9, 8)]
+    """
+    if not isinstance(dims, list | tuple | np.ndarray) or not len(dims):
+        raise ValueError(f"dims must list the hosts along each dimension, such as (4, 4, 4), got {dims!r}")
+    sizes = tuple(whole(size, f"dims[{d}]", 1) for d, size in enumerate(dims))
+    latency, bandwidth = seconds(latency, "latency"), rate(bandwidth, "bandwidth")
+    P = math.prod(sizes)
+    # A dimension of one host has no links but costs a coordinate.
+    affordable(2 * P * len(sizes), f"a torus of {' x '.join(f'{size:,}' for size in sizes)} hosts")
+    graph = empty("torus", P, hosts_forward=True, shape={"dims": list(sizes)})
+    for host, at in enumerate(np.ndindex(sizes)):
+        graph.nodes[host]["at"] = at
+    for a, b, kind in TorusShape(sizes).cables():
+        cable(graph, a, b, latency, bandwidth, kind)
+    return graph
+
+
+@dataclass(frozen=True)
+class TorusShape:
+    """The shape of `torus`."""
+
+    dims: Sequence[int]
+    hosts_forward: ClassVar[bool] = True
+
+    def _strides(self) -> list[tuple[int, int]]:
+        """Return of each dimension its size and the distance between the numbers of neighbours along it."""
+        return [(size, math.prod(self.dims[d + 1 :])) for d, size in enumerate(self.dims)]
+
+    def cables(self) -> Iterator[Cable]:
+        """Return the cable from each host to the next along each dimension."""
+        for host in range(math.prod(self.dims)):
+            for d, (size, stride) in enumerate(self._strides()):
+                at = host // stride % size
+                if size > 2 or at + 1 < size:
+                    yield host, host + ((at + 1) % size - at) * stride, f"dim{d}"
+
+    def path(self, src: int, dst: int, choose: Choose) -> list[Node]:
+        """Return the nodes after `src`, dimension by dimension."""
+        nodes: list[Node] = []
+        here = src
+        for size, stride in self._strides():
+            at, ahead = src // stride % size, (dst // stride - src // stride) % size
+            step, count = (1, ahead) if 2 * ahead <= size else (-1, size - ahead)
+            for _ in range(count):
+                after = (at + step) % size
+                here, at = here + (after - at) * stride, after
+                nodes.append(here)
+        return nodes
