@@ -122,7 +122,7 @@ class Links:
         except KeyError:
             raise ValueError(f"{what} names the link {link!r}, which the graph has not") from None
 
-    @property
+    @cached_property
     def constant(self) -> bool:
         """Whether nothing about the links ever changes: neither weather nor background flows."""
         return not self.flows and all(

@@ -222,7 +222,7 @@ class Network:
         """Time schedules by the vectorised clock; None if messages meet, or if it would take longer than the other."""
         links = self.links
         changing = not links.constant
-        if links.flows or (changing and self.engine == "auto" and self._messages(run) < _MANY_CHANGING):
+        if links.flows or (changing and self.engine == "auto" and run.n_messages < _MANY_CHANGING):
             return None
         hosts, n_ranks = run.hosts, run.hosts.size
         overheads = (self.send_overhead, self.receive_overhead)
@@ -242,12 +242,14 @@ class Network:
         went = passage(messages)
         if went is None:
             return None
-        schedule = Schedule(n_ranks, [one for part, _ in run.parts for one in part.rounds])
+
+        def joined() -> Schedule:
+            return Schedule(n_ranks).concat(*(part for part, _ in run.parts))
 
         def account() -> Split:
             kept = went if messages else passage(True)
             assert kept is not None
-            return split_of(schedule, kept, run.accounted)
+            return split_of(joined(), kept, run.accounted)
 
         return Timing(
             start=float(run.start.min()),
@@ -255,11 +257,8 @@ class Network:
             rank_start=run.start,
             rank_finish=went.finish,
             account=account,
-            messages=Messages(**schedule.columns(), start=went.start, finish=went.arrive) if messages else None,
+            messages=Messages(**joined().columns(), start=went.start, finish=went.arrive) if messages else None,
         )
-
-    def _messages(self, run: _Prepared) -> int:
-        return sum(schedule.n_messages for schedule, _ in run.parts)
 
     def _clock_of(self, env: simpy.Environment) -> Clock:
         return Clock(self.links, env, self.send_overhead, self.receive_overhead)
@@ -312,6 +311,10 @@ class _Prepared(NamedTuple):
     start: Floats
     accounted: Floats
     delays: Floats
+
+    @property
+    def n_messages(self) -> int:
+        return sum(schedule.n_messages for schedule, _ in self.parts)
 
 
 def _drawn(jitter: Jitter, draws: np.random.Generator, count: int) -> Floats:

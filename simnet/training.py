@@ -336,6 +336,23 @@ def create_sparsifier(candidate: Candidate, bucket: Bucket, job: Job) -> Sparsif
     )
 
 
+def check_feedback(feedback: Mapping[str, bool]) -> None:
+    """Refuse to switch between exchanges of which some, by their labels, have error feedback and some have not.
+
+    Raises
+    ------
+    ValueError
+        If so: the residual would be lost.
+    """
+    if len(set(feedback.values())) > 1:
+        with_it = ", ".join(label for label, has in feedback.items() if has)
+        without = ", ".join(label for label, has in feedback.items() if not has)
+        raise ValueError(
+            f"cannot switch between exchanges with error feedback ({with_it}) and without ({without}): the residual of "
+            "the former would be lost"
+        )
+
+
 class _Models:
     """The sparsifiers of a job, one per candidate and bucket, and the residual that they hand to each other."""
 
@@ -348,14 +365,7 @@ class _Models:
         }
         self._in_force: list[Sparsifier] | None = None
 
-        feedback = {label: models[0].options.error_feedback for label, models in self._models.items()}
-        if len(set(feedback.values())) > 1:
-            with_it = ", ".join(label for label, has in feedback.items() if has)
-            without = ", ".join(label for label, has in feedback.items() if not has)
-            raise ValueError(
-                f"a policy cannot switch between exchanges with error feedback ({with_it}) and without ({without}): "
-                "the residual of the former would be lost"
-            )
+        check_feedback({label: models[0].options.error_feedback for label, models in self._models.items()})
 
     def step(
         self,
@@ -445,8 +455,10 @@ class _Record:
         timing = step.timing
         rank_compute = compute + timing.rank_compute + update
         rank_wait = timing.rank_wait + (timing.finish - timing.rank_finish)
-        sent = sum(exchange.schedule.bytes_sent() for exchange in step.exchanges)
-        received = sum(exchange.schedule.bytes_received() for exchange in step.exchanges)
+        sent, received = (
+            sum(np.asarray(exchange.stats[name]) for exchange in step.exchanges)
+            for name in ("bytes_sent", "bytes_received")
+        )
         split = np.column_stack([rank_compute, step.select, timing.rank_communicate, rank_wait, sent, received])
         self._split.append(split)
         means = split.mean(axis=0)

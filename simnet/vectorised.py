@@ -292,21 +292,10 @@ def _step(n_messages: int) -> Callable[..., bool]:
         return _numpy_step
 
     def step(
-        messages: Crossing,
-        entered: Floats,
-        busy: Floats,
-        delays: Floats,
-        overheads: tuple[float, float],
-        done: Floats,
-        sent: Floats,
-        arrived: Floats,
+        messages: Crossing, entered: Floats, busy: Floats, delays: Floats, overheads: Any, *filled: Floats
     ) -> bool:
-        return bool(
-            loops.cross(
-                messages.src, messages.dst, messages.latency, messages.seconds, messages.links, entered, busy, delays,
-                overheads[0], overheads[1], done, sent, arrived,
-            )
-        )  # fmt: skip
+        *columns, _ = messages
+        return bool(loops.cross(*columns, entered, busy, delays, *overheads, *filled))
 
     return step
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
@@ -11,7 +10,7 @@ from simnet import collectives
 from simnet.costs import cltk
 from simnet.devices import Kernel
 from sparsifier_models.base import Exchange, Sparsifier
-from sparsifier_models.dense import ALLREDUCE
+from sparsifier_models.dense import ALLREDUCE, Allreduce
 from sparsifier_models.options import Options
 from sparsifier_models.selection import Values, take_mean, top_k
 
@@ -26,7 +25,7 @@ class CLTkOptions(Options):
         How the values are reduced.
     """
 
-    allreduce: Literal["ring", "tree", "recursive_doubling", "rabenseifner", "parameter_server"] = "ring"
+    allreduce: Allreduce = "ring"
 
 
 class CLTk(Sparsifier):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
 
@@ -20,6 +20,8 @@ from simnet.schedule import Schedule
 from sparsifier_models.base import Cost, Exchange, Sparsifier
 from sparsifier_models.options import Options
 from sparsifier_models.selection import Values, squared_norms
+
+Allreduce: TypeAlias = Literal["ring", "tree", "recursive_doubling", "rabenseifner", "parameter_server"]
 
 ALLREDUCE: dict[str, Callable[[int, float], Schedule]] = {
     "ring": collectives.allreduce_ring,
@@ -40,7 +42,7 @@ class DenseOptions(Options):
         How the gradients are reduced.
     """
 
-    algorithm: Literal["ring", "tree", "recursive_doubling", "rabenseifner", "parameter_server"] = "ring"
+    algorithm: Allreduce = "ring"
 
 
 class Dense(Sparsifier):

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,8 @@ from simnet.schedule import Schedule
 from sparsifier_models.base import Exchange, Sparsifier
 from sparsifier_models.options import Options
 from sparsifier_models.selection import Indices, Values, squared_norm
+
+Allgather: TypeAlias = Literal["recursive_doubling", "ring", "bruck"]
 
 ALLGATHERV: dict[str, Callable[[NDArray[np.float64]], Schedule]] = {
     "recursive_doubling": collectives.allgatherv_recursive_doubling,
@@ -38,7 +40,7 @@ class GatheredOptions(Options):
         Algorithm of the all-gather.
     """
 
-    allgather: Literal["recursive_doubling", "ring", "bruck"] = "recursive_doubling"
+    allgather: Allgather = "recursive_doubling"
 
 
 class Gathered(Sparsifier):

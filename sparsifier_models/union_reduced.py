@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from simnet.devices import Kernel
 from simnet.schedule import Schedule
 from sparsifier_models.base import Exchange, Floats
-from sparsifier_models.dense import ALLREDUCE
-from sparsifier_models.gathered import ALLGATHERV, Gathered, GatheredOptions
+from sparsifier_models.dense import ALLREDUCE, Allreduce
+from sparsifier_models.gathered import ALLGATHERV, Allgather, Gathered, GatheredOptions
 from sparsifier_models.selection import Values, take_mean
 
 
@@ -89,8 +89,8 @@ class UnionReducedOptions(GatheredOptions):
         How the values are reduced.
     """
 
-    allgather: Literal["recursive_doubling", "ring", "bruck"] = "ring"
-    allreduce: Literal["ring", "tree", "recursive_doubling", "rabenseifner", "parameter_server"] = "ring"
+    allgather: Allgather = "ring"
+    allreduce: Allreduce = "ring"
 
 
 class UnionReduced(Gathered):

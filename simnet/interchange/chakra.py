@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from simnet.errors import InputError
-from simnet.interchange.operations import Operation, Placed, Program, check, matched, place, rounds_of_levels, schedule
+from simnet.interchange.operations import Messages, Operation, Placed, Program, read_rounds
 from simnet.schedule import Schedule
 
 MAX_BYTES = 256 * 2**20
@@ -143,19 +143,10 @@ def read_chakra(prefix: str | Path, *, strict: bool = True) -> Schedule:
         for op in ops:
             if op.is_message and (op.peer == rank or not 0 <= op.peer < program.n_ranks):
                 program.refuse_at(op, f"there is no other rank {op.peer}; traces are of ranks 0..{program.n_ranks - 1}")
-    messages = matched(program)
-    for ops in program.ranks.values():
-        place(program, ops)
-    placed = _rounds_of_hints(program, messages)
-    if placed is None:
-        if strict:
-            for ops in program.ranks.values():
-                check(program, ops)
-        placed = rounds_of_levels(program, messages)
-    return schedule(program, messages, placed, 1e6)
+    return read_rounds(program, _rounds_of_hints, strict, 1e6)
 
 
-def _rounds_of_hints(program: Program, messages: list[tuple[Operation, Operation]]) -> Placed | None:
+def _rounds_of_hints(program: Program, messages: Messages) -> Placed | None:
     """Return the rounds that the traces tell, if their dependencies say the same; None otherwise."""
     placed: Placed = {}
     for ops in program.ranks.values():

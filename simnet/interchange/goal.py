@@ -19,7 +19,7 @@ from pathlib import Path
 
 from simnet.checks import positive
 from simnet.errors import nearest
-from simnet.interchange.operations import Operation, Placed, Program, check, matched, place, rounds_of_levels, schedule
+from simnet.interchange.operations import Messages, Operation, Placed, Program, read_rounds
 from simnet.reading import read_text
 from simnet.schedule import Schedule
 
@@ -83,16 +83,7 @@ def read_goal(path: str | Path, *, strict: bool = True, nanoseconds_per_calc: fl
     """
     per_second = 1e9 / positive(nanoseconds_per_calc, "nanoseconds_per_calc")
     file = _parse(read_text(Path(path), MAX_BYTES), str(path))
-    messages = matched(file)
-    for ops in file.ranks.values():
-        place(file, ops)
-    placed = _rounds_of_labels(file, messages)
-    if placed is None:
-        if strict:
-            for ops in file.ranks.values():
-                check(file, ops)
-        placed = rounds_of_levels(file, messages)
-    return schedule(file, messages, placed, per_second)
+    return read_rounds(file, _rounds_of_labels, strict, per_second)
 
 
 def _parse(text: str, name: str) -> Program:
@@ -183,7 +174,7 @@ def _connect(file: Program, labels: dict[str, Operation], needs: Iterable[tuple[
         (op.starts_after if kind else op.requires).append(labels[before])
 
 
-def _rounds_of_labels(file: Program, messages: list[tuple[Operation, Operation]]) -> Placed | None:
+def _rounds_of_labels(file: Program, messages: Messages) -> Placed | None:
     """Return the rounds of a file written by `Schedule.to_goal`, whose labels tell them; None for another file."""
     placed: Placed = {}
     for ops in file.ranks.values():

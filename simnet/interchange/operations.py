@@ -7,7 +7,7 @@ messages of its rank must be done, one after the other, before it.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from graphlib import CycleError, TopologicalSorter
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -96,9 +96,43 @@ class Program:
 
 # The round of each operation.
 Placed = dict[Operation, int]
+Messages = list[tuple[Operation, Operation]]
 
 
-def matched(file: Program) -> list[tuple[Operation, Operation]]:
+def read_rounds(
+    file: Program, told: Callable[[Program, Messages], Placed | None], strict: bool, per_second: float
+) -> Schedule:
+    """Return the schedule of a program: in the rounds that it tells itself, if it does, else by levels.
+
+    Parameters
+    ----------
+    file : Program
+        What was read.
+    told : callable
+        Returns the rounds that the file tells, or None.
+    strict : bool
+        Whether to refuse waiting that rounds by levels cannot express.
+    per_second : float
+        Units of work in a second.
+
+    Raises
+    ------
+    InputError
+        If messages do not match, operations wait in a circle, or, with `strict`, levels do not do.
+    """
+    messages = matched(file)
+    for ops in file.ranks.values():
+        place(file, ops)
+    placed = told(file, messages)
+    if placed is None:
+        if strict:
+            for ops in file.ranks.values():
+                check(file, ops)
+        placed = rounds_of_levels(file, messages)
+    return schedule(file, messages, placed, per_second)
+
+
+def matched(file: Program) -> Messages:
     """Return the pairs of a send and its receive, in the order of the sends."""
     waiting: dict[tuple[int, int, int], deque[Operation]] = defaultdict(deque)
     ops = [op for one in file.ranks.values() for op in one]
@@ -171,7 +205,7 @@ def check(file: Program, ops: list[Operation]) -> None:
                     file.refuse_at(op, f"works on another cpu beside {ranked[0]}; rounds have one (level {level})")
 
 
-def rounds_of_levels(file: Program, messages: list[tuple[Operation, Operation]]) -> Placed:
+def rounds_of_levels(file: Program, messages: Messages) -> Placed:
     """Return the least rounds in which every rank meets the messages of its levels in their order.
 
     What a rank sends at one level starts together, so it is of one round. What it receives may come later, as nobody
@@ -227,7 +261,7 @@ def _edges(graph: nx.DiGraph[Any]) -> Iterator[tuple[tuple[int, int, str], tuple
     return ((u, v, data["apart"]) for u, v, data in graph.edges(data=True))
 
 
-def schedule(file: Program, messages: list[tuple[Operation, Operation]], placed: Placed, per_second: float) -> Schedule:
+def schedule(file: Program, messages: Messages, placed: Placed, per_second: float) -> Schedule:
     """Return the schedule of operations of known rounds; `per_second` units of work are a second."""
     n_rounds = max(placed.values(), default=-1) + 1
     columns: dict[int, list[tuple[int, int, int]]] = defaultdict(list)

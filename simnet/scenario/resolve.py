@@ -14,6 +14,7 @@ from simnet.policies import Candidate, closed_form
 from simnet.scenario import schema
 from simnet.scenario.loader import Findings, Loc
 from simnet.scenario.words import MAX_ITERATIONS
+from simnet.training import check_feedback
 
 FROM_JOB = ("layers", "scale", "seed", "shapes")
 """Options of a sparsifier that the job decides, or that go by the shape of its layers."""
@@ -201,21 +202,9 @@ def _policies(
                 with found.at(*loc):
                     closed_form(candidate(label, exchanges[label]))
         with found.at("policies", name, kind):
-            _same_feedback(among, {label: exchanges[label] for label in sound})
+            check_feedback({label: exchanges[label].options["error_feedback"] for label in among if label in sound})
         resolved[name] = policy.model_copy(update={kind: part.model_copy(update={"among": among})})
     return resolved
-
-
-def _same_feedback(among: Sequence[str], exchanges: dict[str, schema.Exchange]) -> None:
-    """Raise ValueError if a policy would have to drop a residual when it switches."""
-    keeps = {label: bool(exchanges[label].options["error_feedback"]) for label in among if label in exchanges}
-    if len(set(keeps.values())) > 1:
-        with_it = ", ".join(label for label, keeps_it in keeps.items() if keeps_it)
-        without = ", ".join(label for label, keeps_it in keeps.items() if not keeps_it)
-        raise ValueError(
-            f"cannot switch between exchanges with error feedback ({with_it}) and without ({without}): the residual of "
-            "the former would be lost"
-        )
 
 
 def _check_label(label: str, loc: Loc, exchanges: dict[str, schema.Exchange], found: Findings) -> bool:
