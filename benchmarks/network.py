@@ -1,127 +1,100 @@
-"""Measure how fast the network times schedules: CPU seconds, messages per second, growth with the number of ranks.
+"""Measure how fast the network times schedules: CPU seconds, messages per second, memory, growth with the ranks.
 
-Run ``python benchmarks/network.py [--quick]``. Each figure is the best of three, in one process on one core; imports
-and compilation are left out, the schedule and the network are made before. ``in step``: nothing varies; ``starts``:
-ranks enter at random times; ``messages``: every message has a random extra latency, so that each is an event of its
-own. Cases of more than `MOST` messages are left out where the vectorised clock cannot time them.
+    python benchmarks/network.py [--quick] [--only WORDS] [--seconds S] [--json FILE] [--markdown FILE]
+
+Three parts: *limits*, the figures that must hold, with PASS or FAIL; *peers*, the same exchange in other simulators, as
+whole programs; *cases*, every schedule on every topology. Each is measured in a process of its own, which has imported
+and compiled everything before; what takes longer than its seconds is left out, and says so. Run it on a machine that
+has nothing else to do. `docs/performance.md` is the page that ``--markdown`` writes.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
+import json
 import math
-import time
-import tracemalloc
-from collections.abc import Callable
+import sys
+from pathlib import Path
+from typing import Any
 
-import networkx as nx
-import numpy as np
-
-import topologies
-from simnet import collectives, costs
-from simnet.errors import SimnetError
-from simnet.network import Network
-from simnet.schedule import Schedule
-from sparsifier_models import create
-
-LATENCY, BANDWIDTH, NBYTES = 10e-6, 1.25e9, 100 * 2**20
-RANKS = (64, 256, 1024, 4096)
-MOST = 5_000
-TARGETS = {("ring", "crossbar", "in step", 1024): 0.07, ("ring", "crossbar", "starts", 1024): 0.15}
-"""CPU seconds that a case may take."""
+from scaling.cases import RANKS, Bench, cases
+from scaling.limits import Verdict, limits, verdict
+from scaling.measuring import Cost
+from scaling.page import count, figure, machine, page
+from scaling.peers import Peer, peers, run, simgrid_version
 
 
-def oktopk(ranks: int, _: float) -> Schedule:
-    """Return the messages of an exchange of Ok-Topk after its thresholds are known."""
-    n = max(20_000, 20 * ranks)
-    model, draws = create("oktopk", ranks, n, 0.01), np.random.default_rng(0)
-    for _step in range(2):
-        exchange = model.exchange(draws.standard_normal((ranks, n)).astype(np.float32))
-    return exchange.schedule
+def chosen(what: object, words: str) -> bool:
+    """Return whether the name of something has all the words."""
+    return all(word in str(what) for word in words.split())
 
 
-SCHEDULES: dict[str, Callable[[int, float], Schedule]] = {
-    "ring": collectives.allreduce_ring,
-    "tree": collectives.allreduce_tree,
-    "all-gather": collectives.allgather_recursive_doubling,
-    "Ok-Topk": oktopk,
-}
-TOPOLOGIES: dict[str, Callable[[int], nx.DiGraph]] = {
-    "crossbar": lambda ranks: topologies.star(ranks, LATENCY, BANDWIDTH),
-    "ring": lambda ranks: topologies.ring(ranks, LATENCY, BANDWIDTH),
-    "fat-tree": lambda ranks: topologies.fat_tree(2 * math.ceil((4 * ranks) ** (1 / 3) / 2), LATENCY, BANDWIDTH),
-}
+def plain(value: Any) -> Any:
+    """Return a value for JSON, which has no nan."""
+    if isinstance(value, dict):
+        return {key: plain(one) for key, one in value.items()}
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
-def best_seconds(call: Callable[[], object]) -> float:
-    """Return the least CPU time of three calls."""
-    best = math.inf
-    for _ in range(3):
-        start = time.process_time()
-        call()
-        best = min(best, time.process_time() - start)
-    return best
+def as_json(bench: Bench, found: list[Verdict], beside: dict[Peer, Cost], simgrid: str | None) -> str:
+    """Return everything that was measured."""
+    rows = {
+        "machine": machine(simgrid),
+        "limits": [plain(dataclasses.asdict(one)) | {"passes": one.passes} for one in found],
+        "peers": [plain(dataclasses.asdict(peer) | dataclasses.asdict(cost)) for peer, cost in beside.items()],
+        "cases": [plain(dataclasses.asdict(case) | dataclasses.asdict(cost)) for case, cost in bench.costs.items()],
+    }
+    return json.dumps(rows, indent=1) + "\n"
 
 
-def peak_memory(call: Callable[[], object]) -> int:
-    """Return the most bytes that a call allocates at a time."""
-    tracemalloc.start()
-    call()
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    return peak
-
-
-def can_be_timed(network: Network, schedule: Schedule) -> bool:
-    """Whether a case is small, or the vectorised clock can time it."""
-    if schedule.n_messages <= MOST:
-        return True
-    alone = Network(network.graph, engine="vectorised", jitter=network.jitter)
-    if max(map(len, schedule.rounds)) > MOST:
-        return False
-    try:
-        alone.time(schedule)
-    except SimnetError:
-        return False
-    return True
+def show(name: object, cost: Cost) -> None:
+    """Print a line about a case or a peer."""
+    if cost.why:
+        print(f"{name!s:48} left out ({cost.why})", flush=True)
+        return
+    rate = count(cost.value["messages"] / cost.seconds)
+    print(f"{name!s:48}{cost.seconds:10.4f} s{rate:>9}/s{cost.memory / 1e6:9.1f} MB", flush=True)
 
 
 def main() -> None:
-    """Print a line for each case."""
+    """Print a line for each figure, and write the files that were asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="fewer ranks")
-    counts = RANKS[:2] if parser.parse_args().quick else RANKS
-    warm = Network(topologies.star(2, LATENCY, BANDWIDTH))
-    warm.time(collectives.allreduce_ring(2, 1.0))
-    print(f"{'schedule':11}{'topology':10}{'varies':10}{'ranks':>6}{'messages':>11}{'CPU s':>9}{'msg/s':>11}{'MB':>8}")
-    for kind, make in SCHEDULES.items():
-        for shape, build in TOPOLOGIES.items():
-            for varies in ("in step", "starts", "messages"):
-                seconds: dict[int, float] = {}
-                for ranks in counts:
-                    if kind == "Ok-Topk" and ranks > 256:
-                        continue
-                    schedule = make(ranks, NBYTES)
-                    jitter = (lambda draws, n: draws.exponential(1e-6, n)) if varies == "messages" else None
-                    network = Network(build(ranks), jitter=jitter)
-                    start = np.random.default_rng(0).random(ranks) * (1e-3 if varies == "starts" else 0.0)
-                    if not can_be_timed(network, schedule):
-                        continue
-                    seconds[ranks] = best_seconds(lambda n=network, s=schedule, t=start: n.time(s, start=t))
-                    used = peak_memory(lambda n=network, s=schedule, t=start: n.time(s, start=t))
-                    count = schedule.n_messages
-                    limit = TARGETS.get((kind, shape, varies, ranks))
-                    verdict = "" if limit is None else f"  <= {limit} {'PASS' if seconds[ranks] <= limit else 'FAIL'}"
-                    print(
-                        f"{kind:11}{shape:10}{varies:10}{ranks:6}{count:11}{seconds[ranks]:9.4f}"
-                        f"{count / seconds[ranks]:11.3g}{used / 1e6:8.1f}{verdict}"
-                    )
-                    if (kind, shape, varies) == ("ring", "crossbar", "in step"):
-                        exact = float(costs.ring_allreduce(LATENCY, 1 / BANDWIDTH, NBYTES, ranks))
-                        assert math.isclose(network.time(schedule).finish, exact, rel_tol=1e-9)
-                if len(seconds) > 1:
-                    (few, least), (many, most) = min(seconds.items()), max(seconds.items())
-                    print(f"{'':31}growth: ranks to the power of {math.log(most / least) / math.log(many / few):.2f}")
+    parser.add_argument("--quick", action="store_true", help="fewer ranks, without the scenario")
+    parser.add_argument(
+        "--only", default="", metavar="WORDS", help='what has these words in its line: "limit", "ring fat"'
+    )
+    parser.add_argument("--seconds", type=float, default=10.0, metavar="S", help="limit of a case [10]")
+    parser.add_argument("--simgrid-python", default=sys.executable, metavar="FILE", help="interpreter with simgrid")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures")
+    parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the page")
+    given = parser.parse_args()
+    ranks = RANKS[:2] if given.quick else RANKS
+    bench = Bench(given.seconds)
+    found: list[Verdict] = []
+    beside: dict[Peer, Cost] = {}
+    for limit in limits(bench, given.quick):
+        if chosen(limit, given.only):
+            one = verdict(limit)
+            found.append(one)
+            said = one.why or f"{figure(one.found)} {one.unit}".strip()
+            print(f"{'PASS' if one.passes else 'FAIL'} {one.what}: {said} (limit {figure(one.most)})", flush=True)
+    for peer in peers(*((256, 64) if given.quick else (1024, 256))):
+        if chosen(peer, given.only):
+            beside[peer] = run(peer, 12 * given.seconds, given.simgrid_python, beside)
+            show(peer, beside[peer])
+    for case in cases(ranks):
+        if chosen(f"case {case}", given.only):
+            show(f"case {case}", bench(case))
+            if case.ranks == ranks[-1]:
+                exponent = bench.growth(case.schedule, case.topology, case.varies)
+                if not math.isnan(exponent):
+                    print(f"{'':48}CPU time grows with ranks to the power of {exponent:.2f}", flush=True)
+    simgrid = simgrid_version(given.simgrid_python)
+    if given.json:
+        given.json.write_text(as_json(bench, found, beside, simgrid))
+    if given.markdown:
+        given.markdown.write_text(page(bench, found, beside, simgrid))
 
 
 if __name__ == "__main__":

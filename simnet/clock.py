@@ -1,88 +1,83 @@
-"""The clock of a network: messages in their latency, flows in progress, ranks at work, and what is due next.
+"""The clock of a network: it drives the engine from one event of SimPy to the next.
 
-One SimPy event stands for the next thing due. When it fires, everything due at that instant is worked off as one batch;
-then the flows that were touched get new rates.
+SimPy is the master of time. One of its events stands for the next thing due in the network. When it fires, the engine
+works off what is due, and goes on by itself up to the next event of anybody else, or until somebody has to be told
+something: that a schedule is done, or that a message has arrived.
 """
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
-from heapq import heappop, heappush
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import simpy
 
-from simnet.flows import Fluid
-from simnet.links import Links
-
-
-class Owner(Protocol):
-    """Whoever sent a message and is told of its delivery, or that it will never come."""
-
-    def delivered(self, key: tuple[int, int], now: float) -> None:
-        """Take note that the message that was sent as `key` has arrived."""
-
-    def stalled(self, blocked: Mapping[tuple[int, int], str], now: float) -> None:
-        """Take note that these messages will never arrive, and why."""
+from simnet import kernel as k
+from simnet.engine import Engines
+from simnet.errors import StalledError
+from simnet.execution import Run
+from simnet.schedule import Ranks
 
 
 class Clock:
-    """What is due in a network, and the flows in progress.
+    """What is under way in a network.
 
     Parameters
     ----------
-    links : Links
-        What the flows share.
     env : simpy.Environment
         Whose time it keeps.
-    send_overhead, receive_overhead : float
-        Seconds per message before it leaves the sender and after its last byte arrived.
+    engines : Engines
+        The network in motion. Nobody else may use it at the same time.
     """
 
-    def __init__(
-        self, links: Links, env: simpy.Environment, send_overhead: float = 0.0, receive_overhead: float = 0.0
-    ) -> None:
-        self.links = links
+    def __init__(self, env: simpy.Environment, engines: Engines) -> None:
         self.env = env
-        self._send_overhead = send_overhead
-        self._receive_overhead = receive_overhead
-        self._time = float(env.now)
+        self._engines = engines
+        self._engine = engines.take(0)
+        self._engine.begin(float(env.now))
+        self._links = engines.links
         self._armed = math.inf
-        self._agenda: list[tuple[float, int, Callable[[Any, float], None], Any]] = []
+        self._runs: dict[int, Run] = {}
+        self._transfers: dict[int, _Transfer] = {}
         self._count = 0
-        self._fluid = Fluid(links.capacity)
-        self._flows: dict[int, tuple[Owner, tuple[int, int]]] = {}
-        self._background: dict[int, float] = {}
-        self._toggles = 0
-        self._hope = -math.inf
 
     def now(self) -> float:
         """Return the time [s]: that of the environment, or of the last batch if rounding put that behind."""
-        return max(self._time, float(self.env.now))
+        return max(float(self._engine.memory.x[k.NOW]), float(self.env.now))
 
-    def at(self, time: float, call: Callable[[Any, float], None], argument: Any) -> None:
-        """Call ``call(argument, time)`` at `time`; at the same time, in the order of asking."""
+    def transfer(self, src: int, dst: int, nbytes: float, delay: float, pick: int) -> simpy.Event:
+        """Send a message from host to host now, and return the event of its arrival."""
+        self._expect(1)
         self._count += 1
-        heappush(self._agenda, (time, self._count, call, argument))
+        one = self._transfers[self._count] = _Transfer(self.env.event(), src, dst)
+        self._engine.transfer(src, dst, nbytes, delay, pick, self._count)
+        self._arm()
+        return one.done
 
-    def send(
-        self, owner: Owner, key: tuple[int, int], route: tuple[int, ...], nbytes: float, delay: float, now: float
-    ) -> None:
-        """Let a message leave: overhead, latency and jitter first, then its bytes as a flow."""
-        depart = now + self._send_overhead
-        latency = 0.0
-        for link in route:
-            latency += self.links.latency(link, depart)
-        arrive = depart + (latency + delay)
-        if nbytes > 0 and route:
-            self.at(arrive, self._join, (owner, key, route, nbytes))
-        else:
-            self.at(arrive + self._receive_overhead, self._deliver, (owner, key))
+    def run(self, run: Run, hosts: Ranks) -> simpy.Event:
+        """Let the ranks of a schedule enter, each on its host, and return the event of its end."""
+        self._expect(run.n_messages)
+        self._runs[run.enter(self._engine, hosts)] = run
+        self._arm()
+        return run.done
 
-    def arm(self) -> None:
-        """Make sure that SimPy wakes this clock in time for its next event."""
-        time = min(self._agenda[0][0] if self._agenda else math.inf, self._fluid.next_event())
+    def _expect(self, n_messages: int) -> None:
+        """Have the engine ready for so many messages more."""
+        now = self.now()
+        engine = self._engines.take(n_messages)
+        if not self._runs and not self._transfers and engine is not self._engine:
+            self._engine = engine
+            engine.begin(now)
+        self._engine.memory.x[k.NOW] = now
+
+    def _arm(self) -> None:
+        """Make sure that SimPy wakes this clock in time for what is due next."""
+        if not self._runs and not self._transfers:
+            return
+        s = self._engine.memory
+        time = float(s.x[k.NOW] if s.n[k.N_NOTICES] else self._engine.kernel.next_due(s))
         if time < self._armed:
             self._armed = time
             # SimPy adds delays to its own now, which may miss `time` by a rounding; the value carries it exactly.
@@ -95,101 +90,79 @@ class Clock:
         if time != self._armed:
             return
         self._armed = math.inf
-        self._time = time
-        self._process(time)
-        self._give_up(time)
-        self.arm()
-
-    def _process(self, now: float) -> None:
-        """Work off everything due by `now`, as one batch, before flows are given new rates."""
-        agenda, fluid = self._agenda, self._fluid
-        while True:
-            while agenda and agenda[0][0] <= now:
-                _, _, call, argument = heappop(agenda)
-                call(argument, now)
-            for flow in fluid.advance(now):
-                message = self._flows.pop(flow)
-                if self._receive_overhead:
-                    self.at(now + self._receive_overhead, self._deliver, message)
-                else:
-                    self._deliver(message, now)
-            if agenda and agenda[0][0] <= now:
+        engine = self._engine
+        while self._runs or self._transfers:
+            if engine.memory.n[k.N_NOTICES]:
+                if engine.memory.x[k.NOW] > time:
+                    break
+                self._tell()
                 continue
-            if self._background and not self._flows:
-                self._stop_background()
-            fluid.settle(now)
-            if fluid.next_event() > now:
-                return
+            came_to = engine.kernel.advance(engine.memory, time, float(self.env.peek()))
+            if came_to == k.WAITING:
+                break
+            if came_to == k.STUCK:
+                self._give_up()
+            elif came_to == k.GROW:
+                engine.grow()
+            elif came_to == k.EXTEND:
+                engine.look_ahead(float(engine.kernel.next_due(engine.memory)))
+            elif came_to == k.OUTAGE:
+                engine.reroute()
+        self._arm()
 
-    def _join(self, argument: tuple[Owner, tuple[int, int], tuple[int, ...], float], now: float) -> None:
-        owner, key, route, nbytes = argument
-        if not self._flows:
-            self._start_background(now)
-        self._count += 1
-        self._flows[self._count] = owner, key
-        self._fluid.add(self._count, route, nbytes, now)
+    def _tell(self) -> None:
+        """Tell whoever waits for what has happened."""
+        engine = self._engine
+        now = float(engine.memory.x[k.NOW])
+        for kind, item in engine.notices():
+            if kind == k.ARRIVED:
+                engine.arrived()
+                self._transfers.pop(item).done.succeed(now)
+            elif kind == k.DONE:
+                self._runs.pop(item).succeed(engine)
+            else:
+                run = self._runs.pop(item)
+                run.fail(engine, run.stalled(engine, {}, now))
 
-    def _deliver(self, message: tuple[Owner, tuple[int, int]], now: float) -> None:
-        owner, key = message
-        owner.delivered(key, now)
-
-    # Background flows take part only while there is somebody to share with. Whether one is on is a function of time
-    # alone, so nothing is lost by leaving it out in between. Their numbers are negative, apart from messages.
-
-    def _start_background(self, now: float) -> None:
-        if not self._background:
-            for number in range(len(self.links.flows)):
-                self._background[number] = now
-                self._toggles += 1
-                self._toggle((number, now), now)
-
-    def _stop_background(self) -> None:
-        for number in self._background:
-            if self._fluid.has(-1 - number):
-                self._fluid.remove(-1 - number)
-        self._background.clear()
-
-    def _toggle(self, argument: tuple[int, float], now: float) -> None:
-        number, due = argument
-        self._toggles -= 1
-        if self._background.get(number) != due:
-            return
-        traffic = self.links.flows[number]
-        on, present = traffic.on.at(now) > 0, self._fluid.has(-1 - number)
-        if on and not present:
-            route = self.links.routes.route(traffic.src, traffic.dst)
-            self._fluid.add(-1 - number, route, math.inf, now, traffic.limit)
-        elif present and not on:
-            self._fluid.remove(-1 - number)
-        change = traffic.on.next_change(now)
-        self._background[number] = change
-        if change < math.inf:
-            self._toggles += 1
-            self.at(change, self._toggle, (number, change))
-
-    def _give_up(self, now: float) -> None:
+    def _give_up(self) -> None:
         """Tell those whose messages can never arrive, once nothing else can happen."""
-        if not self._flows or now < self._hope or self._fluid.next_finish() < math.inf:
+        engine = self._engine
+        now = float(engine.memory.x[k.NOW])
+        messages = engine.under_way()
+        blocked = {f: engine.route(f) for f in messages if engine.is_blocked(f)}
+        hope = min((self._links.opens(route, now) for route in blocked.values()), default=math.inf)
+        if hope < math.inf:
+            engine.memory.x[k.HOPE] = hope
             return
-        if len(self._agenda) > self._toggles:
-            return
-        blocked = {flow: route for flow, route in self._fluid.blocked() if flow in self._flows}
-        self._hope = min((self.links.opens(route, now) for route in blocked.values()), default=math.inf)
-        if self._hope < math.inf:
-            return
-        self._hope = -math.inf
-        owners: dict[int, Owner] = {}
         held: dict[int, dict[tuple[int, int], str]] = {}
-        for flow, (owner, key) in self._flows.items():
-            self._fluid.remove(flow)
-            owners[id(owner)] = owner
-            held.setdefault(id(owner), {})[key] = self._what_is_down(blocked.get(flow, ()), now)
-        self._flows.clear()
-        self._fluid.settle(now)
-        for number, owner in owners.items():
-            owner.stalled(held[number], now)
+        failures: list[Callable[[], object]] = []
+        for f in messages:
+            why = self._what_is_down(blocked.get(f, ()), now)
+            owner, token = engine.owner(f)
+            if owner == k.TRANSFER:
+                one = self._transfers.pop(token)
+                engine.arrived()
+                waits = f"host {one.dst} waits for a message from host {one.src}: {why}"
+                error = StalledError(f"a transfer stopped for ever at {now:g} s:", [waits], now)
+                failures.append(functools.partial(one.done.fail, error))
+            elif f in blocked:
+                held.setdefault(owner, {})[engine.place(f)] = why
+        for e, run in self._runs.items():
+            failures.append(functools.partial(run.fail, engine, run.stalled(engine, held.get(e, {}), now)))
+        self._runs.clear()
+        engine.clear()
+        for fail in failures:
+            fail()
 
     def _what_is_down(self, route: Sequence[int], now: float) -> str:
-        names = self.links.routes.links
-        down = [f"{names[link][0]}->{names[link][1]}" for link in route if self.links.capacity(link, now)[0] <= 0]
+        names = self._links.routes.links
+        down = [f"{names[link][0]}->{names[link][1]}" for link in route if self._links.capacity(link, now)[0] <= 0]
         return f"no capacity on {', '.join(down)}" if down else "next to no capacity"
+
+
+class _Transfer(NamedTuple):
+    """A single message of somebody's own process."""
+
+    done: simpy.Event
+    src: int
+    dst: int

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
+from types import FunctionType, ModuleType
 from typing import Any, TypeVar
 
 from numba import config, njit
@@ -16,14 +18,33 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def compiled(*signatures: Any) -> Callable[[Function], Function]:
     """Compile a function for these types of arguments, or take it from the cache if it is there.
 
+    Without types that is done when it is first called.
+
     Importing this module raises ImportError where numba is missing or told not to compile.
     """
 
     def compile_now(function: Function) -> Function:
         try:
-            made: Function = njit(list(signatures), cache=True)(function)
+            made: Function = njit(list(signatures) or None, cache=True)(function)
         except (RuntimeError, OSError):  # There is no folder for the cache, or it cannot be written to.
-            made = njit(list(signatures))(function)
+            made = njit(list(signatures) or None)(function)
         return made
 
     return compile_now
+
+
+@cache
+def compiled_module(module: ModuleType) -> ModuleType:
+    """Return a module whose functions are those of another, compiled when they are first called.
+
+    They call each other compiled; the other module stays as it is.
+    """
+    made = ModuleType(module.__name__)
+    # Functions find each other in the names of their module, so copies with other names find the compiled ones.
+    made.__dict__.update(vars(module))
+    for name, function in vars(module).items():
+        if isinstance(function, FunctionType) and function.__module__ == module.__name__:
+            copy = FunctionType(function.__code__, made.__dict__, name, function.__defaults__)
+            copy.__module__, copy.__qualname__ = function.__module__, function.__qualname__
+            made.__dict__[name] = compiled()(copy)
+    return made

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 
 class SimnetError(Exception):
@@ -38,6 +39,15 @@ class InputError(SimnetError):
         super().__init__(": ".join(part for part in (where, field or "", message) if part))
 
 
+class Waits(NamedTuple):
+    """A rank that waits for ever: in which round, of which phase, and for which ranks."""
+
+    rank: int
+    round: int
+    phase: str
+    peers: tuple[int, ...]
+
+
 class StalledError(SimnetError):
     """A simulation in which something waits for ever.
 
@@ -47,12 +57,28 @@ class StalledError(SimnetError):
         What stopped, and when.
     waiting : sequence of str
         One line per waiting rank or transfer: who waits, and for what.
+    at : float, optional
+        When everything had stopped [s].
+    died : mapping of int to float, optional
+        Ranks that died before they were done, and when [s].
+    stuck : sequence of Waits
+        Where they died, the ranks that wait in consequence.
     """
 
-    def __init__(self, message: str, waiting: Sequence[str]) -> None:
-        # Both stay in args: SimPy and multiprocessing make copies of exceptions from these.
-        super().__init__(message, waiting)
+    def __init__(
+        self,
+        message: str,
+        waiting: Sequence[str],
+        at: float | None = None,
+        died: Mapping[int, float] | None = None,
+        stuck: Sequence[Waits] = (),
+    ) -> None:
+        # All stay in args: SimPy and multiprocessing make copies of exceptions from these.
+        super().__init__(message, waiting, at, died, stuck)
         self.waiting = list(waiting)
+        self.at = at
+        self.died = dict(died or {})
+        self.stuck = list(stuck)
 
     def __str__(self) -> str:
         more = [f"... and {len(self.waiting) - 20} more"] if len(self.waiting) > 20 else []

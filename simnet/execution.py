@@ -1,10 +1,9 @@
-"""A schedule under way: each rank in the round it has reached, and what it does with its time."""
+"""A schedule under way: who waits for it, and how it went."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import Enum
 from functools import cached_property
 from typing import NamedTuple
 
@@ -12,9 +11,13 @@ import numpy as np
 import simpy
 from numpy.typing import NDArray
 
-from simnet.clock import Clock
-from simnet.errors import StalledError
-from simnet.schedule import Floats, Ranks, Round, Schedule
+from simnet import kernel as k
+from simnet.engine import Engine, Program, Seat
+from simnet.errors import StalledError, Waits
+from simnet.schedule import Floats, Ranks, Schedule
+
+# Ranks that a line of a message names.
+_NAMED = 8
 
 
 @dataclass(frozen=True)
@@ -87,242 +90,135 @@ class Timing:
         return self.finish - self.start
 
 
-class _Plan:
-    """A `Round` in the form that ranks walk through: who sends which messages, and in how many each takes part."""
-
-    def __init__(self, one: Round, n_ranks: int) -> None:
-        self.phase = one.phase
-        self.src: list[int] = one.src.tolist()
-        self.dst: list[int] = one.dst.tolist()
-        self.nbytes: list[float] = one.nbytes.tolist()
-        self.degree: list[int] = (
-            np.bincount(one.src, minlength=n_ranks) + np.bincount(one.dst, minlength=n_ranks)
-        ).tolist()
-        self.compute: list[float] = np.broadcast_to(np.asarray(one.compute, dtype=np.float64), n_ranks).tolist()
-        self.sends: dict[int, list[int]] = {}
-        for position, src in enumerate(self.src):
-            self.sends.setdefault(src, []).append(position)
-
-
-class _State(Enum):
-    """What a rank does: nothing yet or any more, waits for its gate, computes, or has entered its round."""
-
-    OUTSIDE = 0
-    GATED = 1
-    COMPUTING = 2
-    IN_ROUND = 3
-
-
-class Execution:
-    """A schedule under way: each rank in the round it has reached, and the messages of each round still to come.
+class Run:
+    """A schedule under way, as those see it who wait for it.
 
     Parameters
     ----------
-    clock : Clock
-        Calls ranks and carries messages.
-    parts : sequence of (Schedule, ndarray of shape (P,))
-        Schedules in order, and when each rank may enter each [s].
-    hosts : list of int
-        Host of each rank.
-    start, accounted_from : ndarray, shape (P,)
-        When each rank enters, and from when on its time is accounted [s].
-    delays : ndarray, shape (number of messages,)
-        Extra latency of each message [s]; empty for none.
-    keep : bool
-        Whether to keep start and finish of every message.
-
-    Attributes
-    ----------
+    program : Program
+        The schedule.
     done : simpy.Event
         Succeeds with a `Timing`, or fails with `StalledError`.
-
-    Raises
-    ------
-    ValueError
-        If the schedules differ in their number of ranks.
+    messages : bool
+        Whether the timing has start and finish of every message.
+    deaths : mapping of int to float
+        Ranks that stop for good, and when [s]. Messages from and to a dead rank vanish; who needs it waits for ever.
     """
 
-    def __init__(
-        self,
-        clock: Clock,
-        parts: Sequence[tuple[Schedule, Floats]],
-        hosts: list[int],
-        start: Floats,
-        accounted_from: Floats,
-        delays: Floats,
-        keep: bool,
-    ) -> None:
-        n_ranks = len(hosts)
-        self._clock = clock
-        self._hosts = hosts
-        self._rounds: list[Round] = []
-        self._gates: dict[int, list[float]] = {}
-        for schedule, ready in parts:
-            if schedule.n_ranks != n_ranks:
-                raise ValueError(f"the schedules have {n_ranks} and {schedule.n_ranks} ranks")
-            # An empty schedule shares its gate with the next, or holds up the end.
-            index = len(self._rounds)
-            self._gates[index] = np.maximum(ready, self._gates.get(index, 0.0)).tolist()
-            self._rounds.extend(schedule.rounds)
-        plans = {key: _Plan(one, n_ranks) for key, one in {id(one): one for one in self._rounds}.items()}
-        self._plans = [plans[id(one)] for one in self._rounds]
-        self._offsets: list[int] = np.cumsum([0, *(len(one) for one in self._rounds)]).tolist()
-        self._delays: list[float] | None = delays.tolist() if delays.size else None
-        self._left: dict[int, list[int]] = {}
-        self._inside = [n_ranks] * len(self._rounds)
-        self._running = n_ranks
-        self._at = [-1] * n_ranks
-        self._state = [_State.OUTSIDE] * n_ranks
-        self._in_flight = [0] * n_ranks
-        self._start = start
-        self._finish = start.copy()
-        self._since: list[float] = accounted_from.tolist()
-        self._communicate, self._compute, self._wait = ([0.0] * n_ranks for _ in range(3))
-        self._times = np.zeros((2, self._offsets[-1])) if keep else None
-        self.done: simpy.Event = clock.env.event()
+    def __init__(self, program: Program, done: simpy.Event, messages: bool, deaths: Mapping[int, float]) -> None:
+        self.done = done
+        self._program, self._messages, self._deaths = program, messages, deaths
 
-    def begin(self) -> None:
-        """Let every rank enter at its start."""
-        for rank, time in enumerate(self._start.tolist()):
-            self._clock.at(time, self._next_round, rank)
+    @property
+    def n_messages(self) -> int:
+        """Number of messages."""
+        return sum(map(len, self._program.rounds))
 
-    def delivered(self, key: tuple[int, int], now: float) -> None:
-        """Book the arrival of message (round, position); its ranks may be done with their round."""
-        index, position = key
-        plan = self._plans[index]
-        if self._times is not None:
-            self._times[1, self._offsets[index] + position] = now
-        left = self._undelivered(index)
-        ends = plan.src[position], plan.dst[position]
-        for rank in ends:
-            self._account(rank, now)
-            self._in_flight[rank] -= 1
-            left[rank] -= 1
-        for rank in ends:
-            if not left[rank] and self._at[rank] == index and self._state[rank] is _State.IN_ROUND:
-                self._next_round(rank, now)
+    def enter(self, engine: Engine, hosts: Ranks) -> int:
+        """Let the ranks enter, each on its host; return the number of the run in the engine."""
+        self._seat: Seat = engine.run(self._program, hosts, self._deaths, self._messages)
+        return self._seat.run
 
-    def stalled(self, blocked: Mapping[tuple[int, int], str], now: float) -> None:
-        """Fail, naming each rank that is not done and what it waits for."""
-        missing: dict[tuple[int, int], list[str]] = {}
-        for (index, position), why in blocked.items():
-            plan = self._plans[index]
-            src, dst = plan.src[position], plan.dst[position]
-            missing.setdefault((index, dst), []).append(f"from rank {src} ({why})")
-            missing.setdefault((index, src), []).append(f"to rank {dst} ({why})")
-        waiting = []
-        for rank, index in enumerate(self._at):
-            if index == len(self._plans):
-                continue
-            phase = f" ({self._plans[index].phase})" if self._plans[index].phase else ""
-            count = self._undelivered(index)[rank]
-            known = missing.get((index, rank))
-            what = "; ".join(known) if known else "from ranks that wait themselves"
-            waiting.append(f"rank {rank} waits in round {index}{phase} for {count} message(s): {what}")
-        self.done.fail(StalledError(f"the exchange stopped for ever at {now:g} s:", waiting))
+    def succeed(self, engine: Engine) -> None:
+        """Tell that it is done, and leave the engine."""
+        self.done.succeed(self._timing(engine))
+        engine.over(self._seat, for_good=not self._deaths)
 
-    def _next_round(self, rank: int, now: float) -> None:
-        """Take a rank out of its round and into the next one in which it has something to do."""
-        self._account(rank, now)
-        index = self._at[rank]
-        while True:
-            if index >= 0:
-                self._inside[index] -= 1
-                if not self._inside[index]:
-                    self._left.pop(index, None)
-            index += 1
-            gate = self._gates[index][rank] if index in self._gates else now
-            if index == len(self._plans):
-                self._at[rank] = index
-                self._state[rank] = _State.GATED
-                if gate > now:
-                    self._clock.at(gate, self._leave_schedule, rank)
-                else:
-                    self._leave_schedule(rank, now)
-                return
-            plan = self._plans[index]
-            if gate <= now and not plan.degree[rank] and not plan.compute[rank]:
-                continue
-            self._at[rank] = index
-            if gate > now:
-                self._state[rank] = _State.GATED
-                self._clock.at(gate, self._work, rank)
-                return
-            if plan.compute[rank]:
-                self._work(rank, now)
-                return
-            if not self._enter(rank, now):
-                return
+    def fail(self, engine: Engine, error: StalledError) -> None:
+        """Tell that it will never be done, and leave the engine."""
+        self.done.fail(error)
+        engine.over(self._seat, for_good=not self._deaths)
 
-    def _work(self, rank: int, now: float) -> None:
-        """Let a rank compute before it enters its round."""
-        self._account(rank, now)
-        self._state[rank] = _State.COMPUTING
-        self._clock.at(now + self._plans[self._at[rank]].compute[rank], self._worked, rank)
-
-    def _worked(self, rank: int, now: float) -> None:
-        self._account(rank, now)
-        if self._enter(rank, now):
-            self._next_round(rank, now)
-
-    def _enter(self, rank: int, now: float) -> bool:
-        """Start a rank's messages of its round; return whether it is done with the round already."""
-        self._state[rank] = _State.IN_ROUND
-        index = self._at[rank]
-        plan, routes = self._plans[index], self._clock.links.routes
-        for position in plan.sends.get(rank, ()):
-            dst = plan.dst[position]
-            self._account(dst, now)
-            self._in_flight[rank] += 1
-            self._in_flight[dst] += 1
-            message = self._offsets[index] + position
-            if self._times is not None:
-                self._times[0, message] = now
-            delay = self._delays[message] if self._delays is not None else 0.0
-            route = routes.route(self._hosts[rank], self._hosts[dst])
-            self._clock.send(self, (index, position), route, plan.nbytes[position], delay, now)
-        return not self._undelivered(index)[rank]
-
-    def _leave_schedule(self, rank: int, now: float) -> None:
-        self._account(rank, now)
-        self._state[rank] = _State.OUTSIDE
-        self._finish[rank] = now
-        self._running -= 1
-        if not self._running:
-            self.done.succeed(self._timing())
-
-    def _account(self, rank: int, now: float) -> None:
-        """Book the time since a rank's last event under what it has been doing."""
-        elapsed = now - self._since[rank]
-        state = self._state[rank]
-        if elapsed <= 0 or state is _State.OUTSIDE:
-            return
-        self._since[rank] = now
-        if state is _State.COMPUTING:
-            self._compute[rank] += elapsed
-        elif self._in_flight[rank]:
-            self._communicate[rank] += elapsed
-        else:
-            self._wait[rank] += elapsed
-
-    def _undelivered(self, index: int) -> list[int]:
-        """Return how many messages of a round each rank still waits for, its own sends included."""
-        left = self._left.get(index)
-        if left is None:
-            left = self._left[index] = list(self._plans[index].degree)
-        return left
-
-    def _timing(self) -> Timing:
+    def _timing(self, engine: Engine) -> Timing:
+        finish, communicate, compute, wait = (
+            engine.of_ranks(self._seat, "x", field)
+            for field in (k.RANK_FINISH, k.RANK_COMMUNICATE, k.RANK_COMPUTE, k.RANK_WAIT)
+        )
         messages = None
-        if self._times is not None:
-            columns = Schedule(len(self._at), self._rounds).columns()
-            messages = Messages(**columns, start=self._times[0], finish=self._times[1])
-        split = Split(np.array(self._communicate), np.array(self._compute), np.array(self._wait))
+        if self._messages:
+            columns = Schedule(finish.size, self._program.rounds).columns()
+            sent, arrived = (engine.of_messages(self._seat, field) for field in (k.RUN_SENT, k.RUN_ARRIVED))
+            messages = Messages(**columns, start=sent, finish=arrived)
         return Timing(
-            start=float(self._start.min()),
-            finish=float(self._finish.max()),
-            rank_start=self._start,
-            rank_finish=self._finish,
-            account=lambda split=split: split,  # type: ignore[misc]
+            start=float(self._program.start.min()),
+            finish=float(finish.max()),
+            rank_start=self._program.start,
+            rank_finish=finish,
+            account=lambda: Split(communicate, compute, wait),
             messages=messages,
         )
+
+    def stalled(self, engine: Engine, blocked: Mapping[tuple[int, int], str], now: float) -> StalledError:
+        """Return the error that names each rank that is not done, and what it waits for.
+
+        Parameters
+        ----------
+        engine : Engine
+            In which it runs.
+        blocked : mapping of (int, int) to str
+            Messages that make no progress, by round and position in it, and why.
+        now : float
+            The time [s].
+        """
+        rounds = self._program.rounds
+        at, state, left = (
+            engine.of_ranks(self._seat, "n", field).tolist() for field in (k.RANK_AT, k.RANK_STATE, k.RANK_LEFT)
+        )
+        died = [rank for rank, what in enumerate(state) if what == k.DEAD]
+        dead = {rank: self._deaths[rank] for rank in sorted(died, key=self._deaths.__getitem__)}
+        missing = self._missing(engine, blocked, at, state, dead)
+        waiting, stuck = [], []
+        for rank, index in enumerate(at):
+            if index == len(rounds) or rank in dead:
+                continue
+            phase, known = rounds[index].phase, missing.get(rank, [])
+            more = f"; and {len(known) - _NAMED} more" if len(known) > _NAMED else ""
+            what = "; ".join(text for _, text in known[:_NAMED]) or "from ranks that wait themselves"
+            waiting.append(
+                f"rank {rank} waits in round {index}{f' ({phase})' if phase else ''} for {left[rank]} message(s): "
+                f"{what}{more}"
+            )
+            stuck.append(Waits(rank, index, phase, tuple(dict.fromkeys(peer for peer, _ in known))))
+        deaths = " and ".join(f"rank {rank} died at {time:g} s" for rank, time in dead.items())
+        after = f", after {deaths}" if deaths else ""
+        message = f"the exchange stopped for ever at {now:g} s{after}{':' if waiting else ''}"
+        return StalledError(message, waiting, now, dead, stuck)
+
+    def _missing(
+        self,
+        engine: Engine,
+        blocked: Mapping[tuple[int, int], str],
+        at: list[int],
+        state: list[int],
+        dead: Mapping[int, float],
+    ) -> dict[int, list[tuple[int, str]]]:
+        """Return what each waiting rank waits for, the dead first: from or to whom, and in words.
+
+        Where nobody died, it is only what is `blocked`: that explains everything else.
+        """
+        found: dict[int, list[tuple[int, str]]] = {}
+
+        def note(rank: int, way: str, peer: int, why: str) -> None:
+            known = f", which died at {dead[peer]:g} s" if peer in dead else why
+            found.setdefault(rank, []).append((peer, f"{way} rank {peer}{known}"))
+
+        rounds = self._program.rounds
+        arrived = ~np.isnan(engine.of_messages(self._seat, k.RUN_ARRIVED)) if dead else None
+        first = np.cumsum([0, *map(len, rounds)])
+        for index in sorted({one for one in at if 0 <= one < len(rounds)}):
+            for position, (src, dst) in enumerate(zip(rounds[index].src, rounds[index].dst, strict=True)):
+                sent = at[src] > index or (at[src] == index and state[src] in (k.IN_ROUND, k.DEAD))
+                why = blocked.get((index, position))
+                if why is not None:
+                    why = f" ({why})"
+                elif arrived is not None and not arrived[first[index] + position]:
+                    why = ""
+                else:
+                    continue
+                if at[dst] == index:
+                    note(int(dst), "from", int(src), why)
+                if at[src] == index and sent:
+                    note(int(src), "to", int(dst), why)
+        for known in found.values():
+            known.sort(key=lambda one: one[0] not in dead)
+        return found

@@ -55,6 +55,8 @@ def topologies_() -> Listing:
         "dragonfly": schema.Dragonfly,
         "wan": schema.Wan,
         "multi_gpu_nodes": schema.MultiGpuNodes,
+        "wan_of_clusters": schema.WanOfClusters,
+        "file": schema.TopologyFile,
     }
     rows = [(name, _summary(part), ", ".join(field_names(part))) for name, part in described.items()]
     others = (name for name in topologies.names() if name not in described)

@@ -18,27 +18,10 @@ _LINKS = types.Array(int64, 2, "C")
 _PLACES = types.Array(int64, 1, "C")
 
 cross_weather = compiled(
-    int64(
-        _RANKS,
-        _RANKS,
-        _GIVEN,
-        _LINKS,
-        _PLACES,
-        _TIMES,
-        _TIMES,
-        _PLACES,
-        _TIMES,
-        _TIMES,
-        _LINKS,
-        float64,
-        _TIMES,
-        _TIMES,
-        _TIMES,
-        float64,
-        float64,
-        _TIMES,
-        _TIMES,
-        _TIMES,
+    types.Tuple((int64, float64))(
+        *(_RANKS, _RANKS, _GIVEN, _LINKS, _TIMES, int64),
+        *(_TIMES, _TIMES, _TIMES, _TIMES, _LINKS, types.Array(float64, 2, "C"), _PLACES),
+        *(_TIMES, _TIMES, _TIMES, _TIMES, float64, float64, _TIMES, _TIMES),
     )
 )(weathered.cross_weather)
 

@@ -8,6 +8,7 @@ changes or a flow that it shares links with comes or goes; a link that is down m
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
@@ -17,11 +18,13 @@ import simpy
 from numpy.typing import ArrayLike
 
 from simnet.clock import Clock
-from simnet.errors import SimnetError, StalledError, nearest
-from simnet.execution import Execution, Messages, Split, Timing
+from simnet.engine import Engines, Program
+from simnet.errors import SimnetError, nearest
+from simnet.execution import Messages, Run, Split, Timing
 from simnet.links import ConstantLoad, Links, OnOffFlow
 from simnet.rng import stream
 from simnet.schedule import Floats, Ranks, Round, Schedule
+from simnet.transport import Incast, Loss, MeasuredIncast
 from simnet.vectorised import Passage, pass_through, pass_through_weather, split_of
 from simnet.weather import Weather
 from topologies.graphs import Link
@@ -31,10 +34,14 @@ if TYPE_CHECKING:
 
 __all__ = ["ConstantLoad", "Jitter", "Messages", "Network", "OnOffFlow", "Timing"]
 
-# Below so many messages, looking the weather of all links up takes longer than it saves.
-_MANY_CHANGING = 20_000
+EngineName: TypeAlias = Literal["auto", "vectorised", "fluid"]
 
-Engine: TypeAlias = Literal["auto", "vectorised", "fluid"]
+Routing: TypeAlias = Literal["hash", "single", "flow", "adaptive"]
+
+OnOutage: TypeAlias = Literal["wait", "reroute"]
+
+# A message of routing by flow draws one of so many numbers.
+_PICKS = 1 << 40
 
 Jitter: TypeAlias = Callable[[np.random.Generator, int], Floats]
 """Draws n extra latencies [s], >= 0, from a generator."""
@@ -63,11 +70,24 @@ class Network:
     engine : {"auto", "vectorised", "fluid"}
         How `time` works: by the vectorised clock where no messages meet, else by solving how they share; or by one of
         them alone. Where both can, they agree to rounding.
+    loss : Loss, optional
+        Packet loss by link, and how a transport answers it; none when omitted.
+    incast : Incast or MeasuredIncast, optional
+        Goodput collapse where many send to one host; none when omitted.
+    routing : {"hash", "single", "flow", "adaptive"}
+        How messages choose between routes of equal cost: by a hash of the pair of hosts, as ECMP does (all messages of
+        a pair go one way); always the first; at random for each message; or, when it leaves, the route whose most
+        loaded link has the fewest messages under way for its bandwidth.
+    on_outage : {"wait", "reroute"}
+        What messages do on a link that is down: wait until it is up; or go around it, those under way included, from
+        the moment it is down until it is up again. Where there is no other route, or only one of more than 256 links,
+        they wait.
 
     Raises
     ------
     ValueError
-        If weather or background traffic names a link or host that the graph has not, or an overhead is negative.
+        If weather, background traffic or loss names a link or host that the graph has not, an overhead is negative, or
+        there is no such engine, routing or answer to an outage.
 
     Examples
     --------
@@ -93,23 +113,53 @@ class Network:
         jitter: Jitter | None = None,
         background: Sequence[ConstantLoad | OnOffFlow] = (),
         seed: int = 0,
-        engine: Engine = "auto",
+        engine: EngineName = "auto",
+        loss: Loss | None = None,
+        incast: Incast | MeasuredIncast | None = None,
+        routing: Routing = "hash",
+        on_outage: OnOutage = "wait",
     ) -> None:
-        if engine not in get_args(Engine):
-            raise ValueError(f"there is no engine {engine!r}: {nearest(str(engine), get_args(Engine))}")
+        for name, value, allowed in (
+            ("engine", engine, get_args(EngineName)),
+            ("routing", routing, get_args(Routing)),
+            ("on_outage", on_outage, get_args(OnOutage)),
+        ):
+            if value not in allowed:
+                raise ValueError(f"there is no {name} {value!r}: {nearest(str(value), allowed)}")
         if not (0 <= send_overhead < math.inf and 0 <= receive_overhead < math.inf):
             raise ValueError(f"overheads must be >= 0 and finite, got {send_overhead} and {receive_overhead}")
         self.graph = graph
         self.env = simpy.Environment() if env is None else env
-        self.links = Links(graph, weather or {}, background, seed)
+        choice: Literal["hash", "single"] = "single" if routing == "single" else "hash"
+        self.links = Links(graph, weather or {}, background, seed, routing=choice, loss=loss, incast=incast)
         self.routes = self.links.routes
         self.send_overhead = float(send_overhead)
         self.receive_overhead = float(receive_overhead)
         self.jitter = jitter
         self.seed = seed
-        self.engine = engine
+        self.engine, self.routing, self.on_outage = engine, routing, on_outage
+        self._timing = self._engines()
         self._clock: Clock | None = None
         self._transfers = stream(seed, "jitter", "transfer")
+        self._picks = stream(seed, "routes", "transfer")
+
+    def _engines(self) -> Engines:
+        return Engines(
+            self.links,
+            (self.send_overhead, self.receive_overhead),
+            fans=self.routing in ("flow", "adaptive"),
+            adaptive=self.routing == "adaptive",
+            watching=self.on_outage == "reroute" and not self.links.constant,
+        )
+
+    def on(self, env: simpy.Environment) -> Network:
+        """Return the same network on another clock, with nothing under way: links and routes are shared."""
+        other = copy.copy(self)
+        other.env = env
+        other._clock = None
+        other._transfers = stream(self.seed, "jitter", "transfer")
+        other._picks = stream(self.seed, "routes", "transfer")
+        return other
 
     def path(self, src: int, dst: int, t: float = 0.0) -> tuple[float, float]:
         """Return latency [s] and bottleneck bandwidth [byte/s] of the route from `src` to `dst` as it is at `t`.
@@ -131,27 +181,35 @@ class Network:
         if not 0 <= nbytes < math.inf:
             raise ValueError(f"nbytes must be >= 0 and finite, got {nbytes}")
         delay = 0.0 if self.jitter is None else float(_drawn(self.jitter, self._transfers, 1)[0])
-        single = _Transfer(self.env.event(), src, dst)
-        clock = self._own_clock()
-        clock.send(single, (0, 0), self.routes.route(src, dst), float(nbytes), delay, clock.now())
-        clock.arm()
-        return single.done
+        pick = int(self._picks.integers(_PICKS)) if self.routing == "flow" else 0
+        self.routes.route(src, dst)
+        return self._own_clock().transfer(src, dst, float(nbytes), delay, pick)
 
     def run(
         self,
-        schedule: Schedule,
+        schedule: Schedule | Sequence[tuple[Schedule, ArrayLike]],
+        start: float | ArrayLike | None = None,
         *,
         placement: ArrayLike | None = None,
         messages: bool = False,
         stream: tuple[str | int, ...] = (),
+        accounted_from: float | ArrayLike | None = None,
+        deaths: Mapping[int, float] | None = None,
     ) -> simpy.Event:
-        """Start a schedule now, in the company of whatever else is under way, and return the event of its end.
+        """Start a schedule in the company of whatever else is under way, and return the event of its end.
 
-        The event's value is a `Timing`. See `time` for the parameters.
+        The event's value is a `Timing`; where the schedule can never end, the event fails with `StalledError`. See
+        `time` for the parameters. A start not given is now; one given must not lie in the past.
         """
         clock = self._own_clock()
-        start = np.full(schedule.n_ranks, clock.now())
-        return self._begin(clock, self._prepared([(schedule, start)], start, placement, stream), messages)
+        parts = _parts(schedule)
+        begin = _moments(clock.now() if start is None else start, parts[0][0].n_ranks, "start")
+        # SimPy's sums of delays may be off by a rounding.
+        if begin.min() < (1 - 1e-9) * clock.now():
+            raise ValueError(f"start must not be before now, {clock.now():g} s, got {begin.min():g} s")
+        begin = np.maximum(begin, clock.now())
+        run = self._prepared(parts, begin, placement, stream, accounted_from, deaths)
+        return clock.run(run.on(clock.env, messages), run.hosts)
 
     def time(
         self,
@@ -162,6 +220,7 @@ class Network:
         messages: bool = False,
         stream: tuple[str | int, ...] = (),
         accounted_from: float | ArrayLike | None = None,
+        deaths: Mapping[int, float] | None = None,
     ) -> Timing:
         """Time a schedule on this network, alone but for the background traffic, on a clock of its own.
 
@@ -182,15 +241,22 @@ class Network:
             Name of the random stream of the jitter; equal names give equal draws, message by message.
         accounted_from : float or array_like, shape (P,), optional
             What a rank does before this time is not accounted (it is busy with something else); default `start`.
+        deaths : mapping of int to float, optional
+            Ranks that stop for good, and when [s], on the network's clock. A dead rank sends nothing more; its messages
+            under way, sent by it or to it, vanish at once and leave their links to others; so do messages to it that
+            would start later, whose senders never get done with their round. At one instant, a death comes before
+            all else. The death of a rank that is done is no matter; if any other rank dies, the schedule fails as soon
+            as no message of it is in flight and none of its ranks computes. The vectorised clock knows no deaths.
 
         Raises
         ------
         SimnetError
             If the engine is ``vectorised``, and cannot time the schedule.
         StalledError
-            If the schedule can never end; names the waiting ranks and what each waits for.
+            If the schedule can never end; names the waiting ranks and what each waits for, and who died.
         ValueError
-            If the placement names a host that the graph has not, or has not one entry per rank.
+            If the placement names a host that the graph has not, or has not one entry per rank; or a death is that of
+            no rank, or its time negative or not finite.
 
         Examples
         --------
@@ -200,12 +266,12 @@ class Network:
         >>> network.time(Schedule(2, [Round([0], [1], [500])])).finish
         0.0015
         """
-        parts = [(schedule, start)] if isinstance(schedule, Schedule) else list(schedule)
-        if not parts:
-            raise ValueError("there is no schedule to time")
+        parts = _parts(schedule)
         begin = _moments(start, parts[0][0].n_ranks, "start")
-        run = self._prepared(parts, begin, placement, stream, accounted_from)
-        timing = None if self.engine == "fluid" else self._through(run, messages)
+        run = self._prepared(parts, begin, placement, stream, accounted_from, deaths)
+        if run.deaths and self.engine == "vectorised":
+            raise SimnetError("the vectorised clock cannot time ranks that die; engine auto or fluid can")
+        timing = None if self.engine == "fluid" or run.deaths else self._through(run, messages)
         if timing is not None:
             return timing
         if self.engine == "vectorised":
@@ -214,15 +280,17 @@ class Network:
 
     def _by_fluid(self, run: _Prepared, messages: bool) -> Timing:
         env = simpy.Environment(initial_time=float(run.start.min()))
-        timing = env.run(until=self._begin(self._clock_of(env), run, messages))
+        timing = env.run(until=Clock(env, self._timing).run(run.on(env, messages), run.hosts))
         assert isinstance(timing, Timing)
         return timing
 
     def _through(self, run: _Prepared, messages: bool) -> Timing | None:
-        """Time schedules by the vectorised clock; None if messages meet, or if it would take longer than the other."""
+        """Time schedules by the vectorised clock; None if messages meet, or it does not know what they do."""
         links = self.links
         changing = not links.constant
-        if links.flows or (changing and self.engine == "auto" and run.n_messages < _MANY_CHANGING):
+        if links.flows or self.routing in ("flow", "adaptive"):
+            return None
+        if changing and (self.on_outage == "reroute" or not links.lossless):
             return None
         hosts, n_ranks = run.hosts, run.hosts.size
         overheads = (self.send_overhead, self.receive_overhead)
@@ -234,7 +302,7 @@ class Network:
 
         def alone(one: Round) -> tuple[Floats, Floats, Floats]:
             zero = np.zeros(n_ranks)
-            single = _Prepared([(Schedule(n_ranks, [one]), zero)], hosts, zero, zero, np.zeros(0))
+            single = _Prepared([(Schedule(n_ranks, [one]), zero)], hosts, zero, zero, np.zeros(0), run.picks, {})
             timing = self._by_fluid(single, messages=True)
             assert timing.messages is not None
             return timing.rank_finish, timing.messages.start, timing.messages.finish
@@ -260,12 +328,9 @@ class Network:
             messages=Messages(**joined().columns(), start=went.start, finish=went.arrive) if messages else None,
         )
 
-    def _clock_of(self, env: simpy.Environment) -> Clock:
-        return Clock(self.links, env, self.send_overhead, self.receive_overhead)
-
     def _own_clock(self) -> Clock:
         if self._clock is None:
-            self._clock = self._clock_of(self.env)
+            self._clock = Clock(self.env, self._engines())
         return self._clock
 
     def _prepared(
@@ -275,6 +340,7 @@ class Network:
         placement: ArrayLike | None,
         name: tuple[str | int, ...],
         accounted_from: float | ArrayLike | None = None,
+        deaths: Mapping[int, float] | None = None,
     ) -> _Prepared:
         n_ranks = parts[0][0].n_ranks
         for schedule, _ in parts:
@@ -288,33 +354,55 @@ class Network:
                 f"{n_ranks} ranks need hosts within 0..{self.routes.n_hosts - 1}, the placement has "
                 f"{hosts.min()}..{hosts.max()}"
             )
-        delays = np.zeros(0)
+        n_messages = sum(schedule.n_messages for schedule, _ in parts)
+        delays, picks = np.zeros(0), np.zeros(0, dtype=np.int64)
         if self.jitter is not None:
-            n_messages = sum(schedule.n_messages for schedule, _ in parts)
             delays = _drawn(self.jitter, stream(self.seed, "jitter", *name), n_messages)
+        if self.routing == "flow":
+            picks = stream(self.seed, "routes", *name).integers(_PICKS, size=n_messages)
         accounted = start if accounted_from is None else _moments(accounted_from, n_ranks, "accounted_from")
         gated = [(schedule, _moments(ready, n_ranks, "ready")) for schedule, ready in parts]
-        return _Prepared(gated, hosts.astype(np.int64), start, np.maximum(start, accounted), delays)
-
-    def _begin(self, clock: Clock, run: _Prepared, messages: bool) -> simpy.Event:
-        under_way = Execution(clock, run.parts, run.hosts.tolist(), run.start, run.accounted, run.delays, messages)
-        under_way.begin()
-        clock.arm()
-        return under_way.done
+        dying = _checked_deaths(deaths or {}, n_ranks)
+        return _Prepared(gated, hosts.astype(np.int64), start, np.maximum(start, accounted), delays, picks, dying)
 
 
 class _Prepared(NamedTuple):
-    """Schedules about to run: with when each rank may enter each, the hosts, when ranks enter, and draws of jitter."""
+    """Schedules about to run: with when ranks may enter each, hosts, when ranks enter, what is drawn, and deaths."""
 
     parts: list[tuple[Schedule, Floats]]
     hosts: Ranks
     start: Floats
     accounted: Floats
     delays: Floats
+    picks: Ranks
+    deaths: Mapping[int, float]
 
-    @property
-    def n_messages(self) -> int:
-        return sum(schedule.n_messages for schedule, _ in self.parts)
+    def on(self, env: simpy.Environment, messages: bool) -> Run:
+        """Return them as a run of an environment, whose timing has all messages if these are asked for."""
+        return Run(
+            Program.of(self.parts, self.start, self.accounted, self.delays, self.picks), env.event(), messages,
+            self.deaths,
+        )
+
+
+def _parts(
+    schedule: Schedule | Sequence[tuple[Schedule, ArrayLike]],
+) -> Sequence[tuple[Schedule, ArrayLike]]:
+    """Return schedules with when ranks may enter each; a single one may be entered at any time."""
+    parts = [(schedule, 0.0)] if isinstance(schedule, Schedule) else list(schedule)
+    if not parts:
+        raise ValueError("there is no schedule to time")
+    return parts
+
+
+def _checked_deaths(deaths: Mapping[int, float], n_ranks: int) -> dict[int, float]:
+    """Return when which ranks die [s]."""
+    for rank, time in deaths.items():
+        if not (isinstance(rank, int | np.integer) and 0 <= rank < n_ranks):
+            raise ValueError(f"deaths must be those of ranks 0..{n_ranks - 1}, got {rank!r}")
+        if not 0 <= time < math.inf:
+            raise ValueError(f"a rank must die at a finite time >= 0, got {time!r} for rank {rank}")
+    return {int(rank): float(time) for rank, time in deaths.items()}
 
 
 def _drawn(jitter: Jitter, draws: np.random.Generator, count: int) -> Floats:
@@ -333,17 +421,3 @@ def _moments(times: float | ArrayLike, n_ranks: int, name: str) -> Floats:
     if not (np.isfinite(given).all() and given.min() >= 0):
         raise ValueError(f"{name} must be finite and >= 0, got {times!r}")
     return np.broadcast_to(given, n_ranks)
-
-
-class _Transfer:
-    """A single message of somebody's own process."""
-
-    def __init__(self, done: simpy.Event, src: int, dst: int) -> None:
-        self.done, self._src, self._dst = done, src, dst
-
-    def delivered(self, key: tuple[int, int], now: float) -> None:
-        self.done.succeed(now)
-
-    def stalled(self, blocked: Mapping[tuple[int, int], str], now: float) -> None:
-        waiting = [f"host {self._dst} waits for a message from host {self._src}: {why}" for why in blocked.values()]
-        self.done.fail(StalledError(f"a transfer stopped for ever at {now:g} s:", waiting))

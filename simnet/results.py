@@ -12,6 +12,8 @@ scenario.lock.yaml     the scenario with every default and override written out
 figures/               the figures as PNG and SVG
 report.html            all of it on one page
 timeline.json          the first iterations for Perfetto (ui.perfetto.dev) or chrome://tracing
+deaths.*               where workers died: a row for each of them, and for each that waited in vain (CSV, Parquet)
+company.*              where jobs shared the network: a row per policy and job (CSV, Parquet)
 =====================  ==================================================================================
 """
 
@@ -34,6 +36,7 @@ import pyarrow.parquet as pq
 
 import simnet
 from simnet.errors import InputError
+from simnet.report import company, deaths
 from simnet.report.summary import Summary, significant, summarize
 from simnet.report.timeline import LinkNames, write_timeline
 
@@ -92,7 +95,7 @@ def write_run(
     InputError
         If something cannot be written.
     ValueError
-        If the policies did not all run the same number of iterations, at least one.
+        If the policies did not all run the same number of iterations, at least one, but for those that ended early.
     """
     folder = prepare_folder(folder)
     lock = scenario_lock.encode()
@@ -104,6 +107,8 @@ def write_run(
         versions=versions(),
         bound=bound,
         missing=missing,
+        stops={name: result.stops for name, result in results.items()},
+        shares={name: result.shares for name, result in results.items()},
     )
     iterations = _joined(results, lambda result: result.iterations)
     files = {"scenario.lock.yaml": lock}
@@ -117,14 +122,20 @@ def write_run(
     for name, content in files.items():
         with atomic_write(folder / name) as stream:
             stream.write(content)
-    rounded = _whole_bytes(iterations).apply(_significant)
-    with atomic_write(folder / "iterations.csv") as stream:
-        rounded.to_csv(stream, index=False, lineterminator="\n", mode="wb")
-    for name, table in (("iterations", rounded), ("workers", _joined(results, lambda result: result.workers))):
-        with atomic_write(folder / f"{name}.parquet") as stream:
-            # Without the metadata of pandas, which names the versions of everything.
-            plain = pa.Table.from_pandas(table, preserve_index=False).replace_schema_metadata(None)
-            pq.write_table(plain, stream, compression="zstd")
+    _write_table(folder, "iterations", _whole_bytes(iterations).apply(_significant))
+    _write_table(folder, "workers", _joined(results, lambda result: result.workers), csv=False)
+    died = [row for name, result in results.items() for row in deaths.table(name, result.stops)]
+    shared = [row for name, result in results.items() for row in company.table(name, result.shares)]
+    for name, rows, columns in (("deaths", died, deaths.COLUMNS), ("company", shared, company.COLUMNS)):
+        if rows:
+            table = pd.DataFrame(rows, columns=list(columns)).apply(_significant)
+            if "round" in table:
+                # The dead have none, which would make numbers with fractions of the others.
+                table["round"] = pd.array([row["round"] for row in rows], dtype="Int64")
+            _write_table(folder, name, table)
+        else:
+            for kind in ("csv", "parquet"):
+                (folder / f"{name}.{kind}").unlink(missing_ok=True)
     with atomic_write(folder / "timeline.json") as stream:
         spans, messages = (_joined(results, lambda one: one.spans), _joined(results, lambda one: one.messages))
         write_timeline(stream, spans, messages, links=links, max_events=timeline_events)
@@ -199,6 +210,16 @@ def _explained(path: Path) -> Iterator[None]:
         raise InputError(f"cannot be written: {reason}; choose another folder with --out", file=str(path)) from error
 
 
+def _write_table(folder: Path, name: str, table: pd.DataFrame, *, csv: bool = True) -> None:
+    if csv:
+        with atomic_write(folder / f"{name}.csv") as stream:
+            table.to_csv(stream, index=False, lineterminator="\n", mode="wb")
+    with atomic_write(folder / f"{name}.parquet") as stream:
+        # Without the metadata of pandas, which names the versions of everything.
+        plain = pa.Table.from_pandas(table, preserve_index=False).replace_schema_metadata(None)
+        pq.write_table(plain, stream, compression="zstd")
+
+
 def _joined(results: Mapping[str, PolicyResult], frame: Callable[[PolicyResult], pd.DataFrame]) -> pd.DataFrame:
     """Put the frames of all policies one below the other."""
     frames = [frame(result).assign(policy=name) for name, result in results.items()]
@@ -219,7 +240,7 @@ def _report(summary: Summary, iterations: pd.DataFrame, scenario_lock: str, comm
     """Draw the figures and write the page; imported here because drawing is half a second to load."""
     from simnet.report import figures, html
 
-    plots = figures.render(iterations, summary["bound"])
+    plots = figures.render(iterations, summary["bound"]) if len(iterations) else []
     page = html.report(summary, plots, scenario=scenario_lock, command=command)
     files = {"report.html": page.encode()}
     for plot in plots:

@@ -11,7 +11,7 @@ If all ranks enter a round at once, with nothing under way, only that round has 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -20,14 +20,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.execution import Split
-from simnet.links import Links
+from simnet.links import Courses, Links
 from simnet.schedule import Floats, Ranks, Round, Schedule
-from simnet.weathered import CROSSED, MET, cross_weather
+from simnet.weathered import BEYOND, CROSSED, cross_weather
 
 # Compiled loops take a quarter of a second to load; numpy needs about as long for so many messages.
 _MANY = 100_000
-# Changes of links, and seconds, after which looking at more of their weather would take longer than the other clock.
-_CHANGES, _LONGEST = 500_000, 1e7
+# Pieces of all links to look at together, and seconds, beyond which a message that waits is left to the other clock.
+_CHANGES, _LONGEST = 1 << 25, 1e7
 
 
 class Paths(NamedTuple):
@@ -58,6 +58,9 @@ def paths(src: Ranks, dst: Ranks, links: Links) -> Paths:
         rows = column >= 0
         latency[rows] += links.constant_latency[column[rows]]
         bandwidth[rows] = np.minimum(bandwidth[rows], links.constant_capacity[column[rows]])
+    if not links.lossless:
+        limits = links.limits_of(used)
+        bandwidth = np.minimum(bandwidth, limits.rate(2 * latency, links.segment)) * limits.share
     taken = used[used >= 0]
     return Paths(latency, bandwidth, used, np.unique(taken).size == taken.size)
 
@@ -222,68 +225,90 @@ def pass_through_weather(
 ) -> Passage | None:
     """Time schedules on links whose weather changes; None if messages meet, or wait for longer than is looked at.
 
-    Parameters as of `pass_through`. The weather is looked up for a second at first, and for four times as long whenever
-    that was not enough.
+    Parameters as of `pass_through`. What is known of the weather is kept with `links`, from call to call.
     """
     loops = _loops()
     cross = cross_weather if loops is None else loops.cross_weather
     n_messages = sum(schedule.n_messages for schedule, _ in parts)
-    tables: dict[tuple[bytes, bytes], NDArray[np.int64]] = {}
-    first, span = float(start.min()), 1.0
-    while True:
-        known = _courses(links, first, first + span)
-        cursors = np.stack([known.bandwidth_at[:-1], known.latency_at[:-1]])
-        t, busy = np.array(start, dtype=np.float64), np.full(len(links.routes.links), -np.inf)
-        times, none = np.zeros((2, n_messages if keep else 0)), np.zeros(0)
-        computing: list[tuple[Floats, Floats]] = []
-        offset, ended = 0, CROSSED
-        for schedule, ready in parts:
-            np.maximum(t, ready, out=t)
-            for one in schedule.rounds:
+    t, busy = np.array(start, dtype=np.float64), np.full(len(links.routes.links), -np.inf)
+    entered, none = np.empty_like(t), np.zeros(0)
+    times = np.zeros((2, n_messages if keep else 0))
+    computing: list[tuple[Floats, Floats]] = []
+    ways: dict[int, tuple[NDArray[np.int64], Floats]] = {}
+    patterns: dict[tuple[bytes, bytes], tuple[NDArray[np.int64], Floats]] = {}
+    begun = float(t.min())
+    known = _Known.of(links, begun, float(t.max()))
+    offset = 0
+    for schedule, ready in parts:
+        np.maximum(t, ready, out=t)
+        for one, repeats in _in_a_row(schedule.rounds, keep):
+            if id(one) not in ways:
                 pattern = one.src.tobytes(), one.dst.tobytes()
-                if pattern not in tables:
-                    tables[pattern] = np.ascontiguousarray(links.routes.table(hosts[one.src], hosts[one.dst]))
-                entered = t + one.compute if np.any(one.compute) else t
-                if keep and entered is not t:
-                    computing.append((t, entered))
-                own = slice(offset, offset + len(one))
-                sent, arrived = (times[0, own], times[1, own]) if keep else (none, none)
-                t = np.empty_like(t)
-                ended = cross(
-                    one.src, one.dst, one.nbytes, tables[pattern], *known, cursors, first + span, entered, busy,
-                    delays[own] if delays.size else none, *overheads, t, sent, arrived,
+                if pattern not in patterns:
+                    table = np.ascontiguousarray(links.routes.table(hosts[one.src], hosts[one.dst]))
+                    patterns[pattern] = table, np.tile([np.inf, np.inf, 0.0, np.inf, np.inf, 1.0], (len(one), 1))
+                ways[id(one)] = patterns[pattern]
+            table, lasting = ways[id(one)]
+            compute = np.zeros(t.size) + one.compute if np.any(one.compute) else none
+            if keep and compute.size:
+                computing.append((t.copy(), t + compute))
+            own = slice(offset, offset + len(one) * repeats)
+            offset = own.stop
+            extra = delays[own] if delays.size else none
+            sent, arrived = (times[0, own], times[1, own]) if keep else (none, none)
+            place = np.array([0, -1])
+            while True:
+                ended, when = cross(
+                    one.src, one.dst, one.nbytes, table, compute, repeats, *known.arrays(), lasting, place, entered, t,
+                    busy, extra, *overheads, sent, arrived,
                 )  # fmt: skip
-                if ended != CROSSED:
+                if ended == CROSSED:
                     break
-                offset += len(one)
-            if ended != CROSSED:
-                break
-        if ended == CROSSED:
-            return Passage(t, times[0], times[1], computing)
-        if ended == MET or known.bandwidths.size + known.latencies.size > _CHANGES or span > _LONGEST:
+                if ended != BEYOND:
+                    return None
+                through = own.start + int(place[0]) * len(one) + int(place[1])
+                likely = begun + 1.25 * (when - begun) * n_messages / max(1, through)
+                more = known.on(links, float(entered.min()), when, likely)
+                if more is None:
+                    return None
+                known = more
+    return Passage(t, times[0], times[1], computing)
+
+
+class _Known(NamedTuple):
+    """The courses of bandwidth and latency that are looked at, and the piece of each link last looked at, of both."""
+
+    bandwidth: Courses
+    latency: Courses
+    cursors: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, links: Links, start: float, until: float, likely: float = 0.0) -> _Known:
+        """Return what is known of all links from `start` until later than `until`, and `likely` is needed."""
+        bandwidth, latency = (one.courses(start, until, likely) for one in (links.bandwidths, links.latencies))
+        return cls(bandwidth, latency, np.stack([bandwidth.at(start), latency.at(start)]))
+
+    def arrays(self) -> tuple[Floats, Floats, Floats, Floats, NDArray[np.int64]]:
+        """Return times and values of both, and the pieces last looked at."""
+        return self.bandwidth.times, self.bandwidth.values, self.latency.times, self.latency.values, self.cursors
+
+    def on(self, links: Links, start: float, until: float, likely: float) -> _Known | None:
+        """Return what is known from `start` on when `until` is not; None if that is too much, or cannot be had."""
+        if until - start > _LONGEST or self.bandwidth.times.size + self.latency.times.size > _CHANGES:
             return None
-        span *= 4
+        more = self.of(links, start, until, likely)
+        return more if until < more.bandwidth.until and until < more.latency.until else None
 
 
-class _Courses(NamedTuple):
-    """Pieces of the bandwidth and latency of all links; see `simnet.weathered.cross_weather`."""
-
-    bandwidth_at: NDArray[np.int64]
-    bandwidth_times: Floats
-    bandwidths: Floats
-    latency_at: NDArray[np.int64]
-    latency_times: Floats
-    latencies: Floats
-
-
-def _courses(links: Links, start: float, end: float) -> _Courses:
-    pieces = [links.pieces(link, start, end) for link in range(len(links.routes.links))]
-    columns: list[NDArray[Any]] = []
-    for which in (0, 1):
-        courses = [pair[which] for pair in pieces]
-        columns.append(np.cumsum([0, *(times.size for times, _ in courses)], dtype=np.int64))
-        columns += [np.concatenate([course[row] for course in courses]) for row in (0, 1)]
-    return _Courses(*columns)
+def _in_a_row(rounds: Sequence[Round], keep: bool) -> Iterator[tuple[Round, int]]:
+    """Yield each round, and how often it comes in a row; what is computed before it is kept one by one."""
+    index = 0
+    while index < len(rounds):
+        one, end = rounds[index], index + 1
+        while end < len(rounds) and rounds[end] is one and not (keep and np.any(one.compute)):
+            end += 1
+        yield one, end - index
+        index = end
 
 
 def _step(n_messages: int) -> Callable[..., bool]:
@@ -356,7 +381,7 @@ def split_of(schedule: Schedule, went: Passage, accounted: Floats) -> Split:
     communicating = (
         _covered(own, [went.start, went.start, *begins], [went.arrive, went.arrive, *ends], accounted, P) - computing
     )
-    wait = np.maximum(went.finish - accounted, 0.0) - communicating - computing
+    wait = np.maximum(np.maximum(went.finish - accounted, 0.0) - communicating - computing, 0.0)
     return Split(communicating, computing, wait)
 
 

@@ -380,7 +380,7 @@ def test_schema_is_json() -> None:
     assert json.loads(result.stdout)["title"] == "simnet scenario"
 
 
-@pytest.mark.parametrize("arguments", [[], ["run"], ["list"], ["schema"]])
+@pytest.mark.parametrize("arguments", [[], ["run"], ["list"], ["export"], ["time"], ["schema"]])
 def test_help_shows_an_example(arguments: list[str]) -> None:
     result = invoke(*arguments, "--help")
     assert result.exit_code == 0

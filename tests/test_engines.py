@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import topologies
-from simnet import collectives, network, vectorised
+from simnet import collectives, engine, links, vectorised
 from simnet.errors import SimnetError, StalledError
 from simnet.network import ConstantLoad, Network, OnOffFlow
 from simnet.schedule import Round, Schedule
-from simnet.weather import Weather, constant, steps
+from simnet.weather import Signal, Weather, constant, markov, ornstein_uhlenbeck, product, steps
 
 COLLECTIVES = {
     "ring": collectives.allreduce_ring,
@@ -128,7 +128,8 @@ def test_auto_and_fluid_agree(many, job):
     with pytest.MonkeyPatch.context() as patch:
         # With and without the compiled loops.
         patch.setattr(vectorised, "_MANY", many)
-        patch.setattr(network, "_MANY_CHANGING", 0)
+        patch.setattr(engine, "_MANY", many)
+        patch.setattr(engine, "kernel_is_loaded", lambda: False)
         try:
             fluid = Network(graph, engine="fluid", **options).time(parts, **more)
         except StalledError as stalled:
@@ -211,8 +212,137 @@ def test_weather_is_vectorised_and_agrees(jitter, monkeypatch):
     np.testing.assert_array_equal(plain.rank_finish, both[0].rank_finish)
 
 
-def test_a_link_that_stays_down_is_told_not_waited_for(monkeypatch):
-    monkeypatch.setattr(network, "_MANY_CHANGING", 0)
+@st.composite
+def signals(draw, mean):
+    """Courses of every kind around a mean: known steps, periodic, random, products; zero for a while or not."""
+    seed = draw(st.integers(0, 2**32 - 1))
+    rng = np.random.default_rng(seed)
+    times = np.concatenate([[0.0], np.cumsum(rng.exponential(draw(st.sampled_from([1e-3, 0.1, 3.0])), 6) + 1e-6)])
+    known = steps(times, np.append(np.where(rng.random(6) < 0.3, 0.0, rng.random(6)), 1.0) * mean)
+    match draw(st.sampled_from(["constant", "known", "periodic", "markov", "noise", "product"])):
+        case "constant":
+            return constant(mean)
+        case "known":
+            return known
+        case "periodic":
+            return steps(times, rng.uniform(0.0, 2 * mean, 7) * np.append(rng.random(6) < 0.7, 1), period=times[-1] + 1)
+        case "markov":
+            return markov([0.0, mean, 2 * mean], [0.01, 0.1, 0.05], seed=seed)
+        case "noise":
+            return ornstein_uhlenbeck(0.3, 0.1, 0.02, mean=mean, seed=seed)
+        case _:
+            return product(known, ornstein_uhlenbeck(0.3, 1.0, 0.2, seed=seed))
+
+
+@st.composite
+def skies(draw, graph):
+    """Weather of some links, several of them under one signal."""
+    of_bandwidth = [draw(signals(1e6)) for _ in range(3)] + [None]
+    of_latency = [draw(signals(1e-3)) for _ in range(2)] + [None, None]
+    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    return {
+        link: Weather(of_bandwidth[rng.integers(4)], of_latency[rng.integers(4)])
+        for link in graph.edges
+        if rng.random() < 0.7
+    }
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_weather_asked_for_at_any_time_in_any_order_agrees(data):
+    graph = graph_of(data.draw(st.sampled_from(["star", "ring"])))
+    weather = data.draw(skies(graph))
+    background = [ConstantLoad(next(iter(graph.edges)), 3e5)]
+    options = {"send_overhead": 1e-5, "receive_overhead": data.draw(st.sampled_from([0.0, 1e-5]))}
+    # On the ring all hosts take part, or messages would meet; on the star some links are nobody's.
+    n_ranks = 17 if len(graph) == 17 else 7
+    schedule = collectives.allreduce_ring(n_ranks, 2e4)
+    late = np.random.default_rng(0).random(n_ranks) * data.draw(st.sampled_from([0.0, 0.3]))
+
+    def asked(moments, engine):
+        net = Network(graph, weather, background=background, engine=engine, **options)
+        timings = []
+        for moment in moments:
+            try:
+                timings.append(net.time(schedule, late + moment, messages=True))
+            except StalledError:
+                timings.append(None)
+            except SimnetError:  # A latency that falls can let messages meet.
+                timings.append(engine)
+        return timings
+
+    moments = data.draw(st.lists(st.sampled_from([0.0, 1e-3, 0.5, 3.0, 17.3, 40.0]), min_size=1, max_size=3))
+    fluid, went = asked(moments, "fluid"), asked(moments, "vectorised")
+    for ours, theirs in zip(went, fluid, strict=True):
+        if ours != "vectorised" and theirs is not None:
+            agree(ours, theirs)
+    with pytest.MonkeyPatch.context() as patch:
+        # Windows that grow from the smallest, and move on, change nothing.
+        patch.setattr(links, "_FIRST", 1)
+        patch.setattr(links, "_HELD", data.draw(st.sampled_from([1, 400])))
+        small = asked(moments[::-1], "vectorised")[::-1]
+        patch.setattr(vectorised, "_loops", lambda: None)
+        plain = asked(moments, "vectorised")
+    for ours, *others in zip(went, small, plain, strict=True):
+        for other in others:
+            if ours in (None, "vectorised"):
+                assert other == ours
+            else:
+                np.testing.assert_array_equal(other.messages.finish, ours.messages.finish)
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_courses_say_what_links_are_like(data):
+    graph = graph_of("ring")
+    crowded = next(iter(graph.edges))
+    net = Network(graph, data.draw(skies(graph)), background=[ConstantLoad(crowded, 1.2e6)]).links
+    for _ in range(3):
+        start = data.draw(st.floats(0, 20))
+        until = start + data.draw(st.floats(0, 20))
+        bandwidth, latency = net.bandwidths.courses(start, until), net.latencies.courses(start, until)
+        assert bandwidth.since <= start
+        assert bandwidth.until > until
+        assert not np.isfinite(bandwidth.times[bandwidth.last]).any()
+        for t in (start, (start + until) / 2, until):
+            at, then = bandwidth.at(t), latency.at(t)
+            for link in range(len(net.routes.links)):
+                assert bandwidth.first[link] <= at[link] < bandwidth.last[link]
+                assert bandwidth.times[at[link]] <= t < bandwidth.times[at[link] + 1]
+                assert bandwidth.values[at[link]] == net.capacity(link, t)[0]
+                assert latency.values[then[link]] == net.latency(link, t)
+
+
+def test_courses_are_kept_and_links_under_one_signal_share_one():
+    rising = steps(np.arange(10_000) * 1e-3, np.arange(10_000) + 1e6)
+    net = Network(graph_of("star"), {link: Weather(rising) for link in graph_of("star").edges}).links
+    some = net.bandwidths.courses(0.0, 0.01)
+    assert np.unique(some.first).size == 1
+    assert net.bandwidths.courses(0.005, 0.02) is some
+    more = net.bandwidths.courses(0.05, 0.5)
+    assert more.since == 0.0
+    assert more.until > 0.5
+    assert net.bandwidths.courses(0.0, 0.01) is more
+    # Far behind the end nothing before it is looked through.
+    assert net.bandwidths.courses(9.0, 9.1).since == 9.0
+
+
+def test_what_a_signal_cannot_tell_of_the_future_does_not_matter_before():
+    def failing():
+        yield [0.5, 1.0], [2e6, 1e6]
+        raise SimnetError("nobody knows")
+
+    def net(engine):
+        return Network(graph_of("star"), {(0, "switch"): Weather(Signal([0.0], [1e6], failing()))}, engine=engine)
+
+    schedule = collectives.allreduce_ring(17, 1e5)
+    agree(net("vectorised").time(schedule, 0.1), net("fluid").time(schedule, 0.1))
+    for start, name in ((0.95, "auto"), (1.5, "vectorised")):
+        with pytest.raises(SimnetError, match="nobody knows"):
+            net(name).time(schedule, start)
+
+
+def test_a_link_that_stays_down_is_told_not_waited_for():
     weather = {(0, "switch"): Weather(bandwidth=steps([0, 0.1], [1e6, 0.0]))}
     with pytest.raises(StalledError):
         Network(graph_of("star"), weather).time(collectives.allreduce_ring(17, 1e6))

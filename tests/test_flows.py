@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
-from simnet.flows import Fluid, max_min_shares
+from sharing import Sharing
+from simnet.flows import max_min_shares
 
 
 @st.composite
@@ -131,16 +132,16 @@ def test_flows_end_as_in_a_naive_simulation(data):
     def capacity(link, time):
         return at(link, time), min((change for change in changes if change > time), default=math.inf)
 
-    fluid = Fluid(capacity)
+    fluid = Sharing(capacity, links)
     finish = [math.inf] * len(flows)
     waiting = list(range(len(flows)))
     now = 0.0
     while waiting or fluid.next_event() < math.inf:
         now = min(fluid.next_event(), flows[waiting[0]][0] if waiting else math.inf)
-        for flow in fluid.advance(now):
+        for flow in fluid.settle(now):
             finish[flow] = now
         while waiting and flows[waiting[0]][0] <= now:
             flow = waiting.pop(0)
-            fluid.add(flow, flows[flow][1], flows[flow][2], now)
+            fluid.join(flow, flows[flow][1], flows[flow][2], math.inf, now)
         fluid.settle(now)
     assert finish == pytest.approx(naive_finishes(flows, at, changes[1:]), rel=1e-9)

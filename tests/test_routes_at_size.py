@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import math
+from collections import Counter
 
 import networkx as nx
 import numpy as np
@@ -9,7 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topologies import Routes, check_connected, dragonfly, fat_tree, multi_gpu_nodes, ring, star, torus, tree
+from topologies import (
+    Routes,
+    check_connected,
+    dragonfly,
+    fat_tree,
+    multi_gpu_nodes,
+    ring,
+    star,
+    torus,
+    tree,
+    wan_of_clusters,
+)
 
 LINK = {"latency": 1e-6, "bandwidth": 8.0}
 GPUS = {"intra_latency": 2e-6, "intra_bandwidth": 3e11, "nic_latency": 6e-6, "nic_bandwidth": 2.5e10}
@@ -37,7 +50,7 @@ def every(routes):
 @st.composite
 def regular(draw):
     """Any small graph of a family whose formula gives what a search gives."""
-    match draw(st.sampled_from(["star", "ring", "tree", "fat_tree", "multi_gpu_nodes"])):
+    match draw(st.sampled_from(["star", "ring", "tree", "fat_tree", "spines", "multi_gpu_nodes"])):
         case "star":
             return star(draw(st.integers(1, 20)), **LINK)
         case "ring":
@@ -46,6 +59,9 @@ def regular(draw):
             return tree(draw(st.integers(1, 40)), draw(st.integers(2, 6)), **LINK)
         case "fat_tree":
             return fat_tree(draw(st.sampled_from([2, 4, 6])), **LINK)
+        case "spines":
+            numbers = (draw(st.integers(1, n)) for n in (5, 4, 4))
+            return multi_gpu_nodes(next(numbers), next(numbers), **GPUS, rails=True, spines=next(numbers))
         case _:
             return multi_gpu_nodes(draw(st.integers(1, 5)), draw(st.integers(1, 5)), **GPUS)
 
@@ -85,6 +101,13 @@ ALL = {
     "dragonfly": lambda: dragonfly(2, **LINK),
     "cluster": lambda: multi_gpu_nodes(3, 2, **GPUS),
     "rails": lambda: multi_gpu_nodes(3, 2, **GPUS, rails=True),
+    "spines": lambda: multi_gpu_nodes(3, 2, **GPUS, rails=True, spines=3),
+    "clusters": lambda: wan_of_clusters(
+        {"A": fat_tree(4, **LINK), "B": ring(3, **LINK), "C": multi_gpu_nodes(2, 2, **GPUS, rails=True)},
+        latency=0.05,
+        bandwidth=1e6,
+        border_bandwidth=1e9,
+    ),
 }
 
 
@@ -95,12 +118,12 @@ def test_no_regular_graph_is_searched(build, no_search):
     check_connected(graph)
     # Whatever else a link says, and however often it was written out and read.
     read = nx.node_link_graph(json.loads(json.dumps(nx.node_link_data(graph, edges="links"))), edges="links")
-    for link in read.edges:
-        read.edges[link].update(bandwidth=3.0, latency=0.5, weight=1)
+    for link in read.edges.values():
+        link.update(bandwidth=3.0, latency=0.5, weight=link.get("weight", 1))
     assert every(Routes(read, seed=5)) == every(Routes(graph, seed=5))
 
 
-@pytest.mark.parametrize("build", ALL.values(), ids=ALL)
+@pytest.mark.parametrize("build", [ALL[name] for name in ALL if name != "clusters"])
 def test_a_graph_that_was_changed_is_searched(build):
     shorter, longer, dearer, closed, none = (build() for _ in range(5))
     shorter.add_edge(0, 3, **LINK)
@@ -189,6 +212,42 @@ def test_rails_do_not_share_a_card():
         assert sum(map(len, flows)) - len(set.union(*flows)) == 3 * shared
 
 
+def test_spines_join_the_rails():
+    graph = multi_gpu_nodes(3, 4, **GPUS, rails=True, spines=2)
+    assert graph.number_of_edges() == 2 * (12 + 12 + 4 * 2)
+    assert not graph.graph.get("hosts_forward", False)
+    # Half a card's latency on each link, and together what the three cards of a rail can send.
+    assert graph["rail:1"]["spine:0"] == {"latency": 3e-6, "bandwidth": 3 * 2.5e10 / 2, "kind": "fabric"}
+    given = multi_gpu_nodes(3, 4, **GPUS, rails=True, spines=2, spine_latency=1e-6, spine_bandwidth=1e10)
+    assert given["spine:1"]["rail:3"] == {"latency": 1e-6, "bandwidth": 1e10, "kind": "fabric"}
+    routes, taken = Routes(given), Counter()
+    for src, dst in itertools.permutations(range(12), 2):
+        same_node, same_rail = src // 4 == dst // 4, src % 4 == dst % 4
+        path = [routes.links[link][1] for link in routes.route(src, dst)]
+        expected = 2e-6 if same_node else 6e-6 if same_rail else 8e-6
+        assert routes.path_latency(src, dst) == pytest.approx(expected, rel=1e-12)
+        if not same_node and not same_rail:
+            assert (path[0], path[2]) == (f"rail:{src % 4}", f"rail:{dst % 4}")
+            taken[path[1]] += 1
+    # 72 pairs over two spines: within five standard deviations of half.
+    assert abs(taken["spine:0"] - 36) < 5 * math.sqrt(72 / 4)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"spines": -1}, "spines must be >= 0, got -1"),
+        ({"spines": 2, "rails": False}, "spines join rails: rails must be true where there are spines, got 2 spines"),
+        ({"spine_latency": 1e-6}, "spine_latency and spine_bandwidth need spines, of which there are 0"),
+        ({"spines": 2, "spine_bandwidth": 0}, "spine_bandwidth must be"),
+        ({"spines": 10**9}, "at most 1,000,000"),
+    ],
+)
+def test_wrong_spines_are_refused(change, message):
+    with pytest.raises(ValueError, match=message):
+        multi_gpu_nodes(2, 2, **{**GPUS, "rails": True, **change})
+
+
 def test_rails_is_true_or_false():
     with pytest.raises(ValueError, match="rails must be true or false, got 1"):
         multi_gpu_nodes(2, 2, **GPUS, rails=1)
@@ -210,6 +269,19 @@ def test_table_holds_the_routes_of_its_pairs(graph, seed, data):
     assert routes.table(src, dst).tolist() == [list(row) for row in padded(routes, pairs)]
 
 
+@settings(max_examples=60, deadline=None)
+@given(st.one_of(regular(), st.sampled_from([build() for build in ALL.values()])), st.integers(0, 2**70), st.data())
+def test_table_of_flows_holds_the_routes_of_flows(graph, seed, data):
+    routes = Routes(graph, seed, data.draw(st.sampled_from(["hash", "single"])))
+    hosts, numbers = st.integers(0, routes.n_hosts - 1), st.integers(0, 2**63 - 1)
+    flows = data.draw(st.lists(st.tuples(hosts, hosts, numbers), max_size=40))
+    found = [routes.route_of_flow(*flow) for flow in flows]
+    longest = max([1, *map(len, found)])
+    src, dst, number = (np.array([flow[i] for flow in flows], dtype=np.int64) for i in range(3))
+    expected = [list(route) + [-1] * (longest - len(route)) for route in found]
+    assert routes.table(src, dst, flows=number).tolist() == expected
+
+
 def test_table_of_more_pairs_than_a_block():
     graph = fat_tree(8, **LINK)
     routes = Routes(graph, seed=9)
@@ -223,6 +295,28 @@ def test_table_of_more_pairs_than_a_block():
 @pytest.mark.parametrize("build", [ALL["fat_tree"], ALL["torus"]])
 def test_table_of_no_pairs_is_empty(build):
     assert Routes(build()).table([], []).shape == (0, 1)
+    assert Routes(build()).table([], [], flows=[]).shape == (0, 1)
+
+
+@pytest.mark.parametrize("build", [ALL["fat_tree"], ALL["torus"]])
+@pytest.mark.parametrize(
+    ("flows", "message"),
+    [
+        ([1], "flows must be a whole number for each pair of hosts"),
+        ([1.0, 2.0], "flows must be a whole number"),
+        ([0, -1], "flows must be >= 0 and less than"),
+        (np.array([0, 2**63], dtype=np.uint64), "flows must be >= 0 and less than"),
+    ],
+)
+def test_flows_are_numbered(build, flows, message):
+    with pytest.raises(ValueError, match=message):
+        Routes(build()).table([0, 1], [1, 0], flows=flows)
+
+
+@pytest.mark.parametrize("number", [-1, 2**63, 1.5, "1"])
+def test_a_flow_has_a_number(number):
+    with pytest.raises(ValueError, match="number must be"):
+        Routes(ALL["fat_tree"]()).route_of_flow(0, 1, number)
 
 
 @pytest.mark.parametrize("build", [ALL["fat_tree"], ALL["torus"]])
@@ -273,3 +367,209 @@ def test_as_many_links_as_the_shape_are_not_enough():
     assert routes.route(0, 1) == (routes.index[0, 1],)
     with pytest.raises(ValueError, match="no route from host 2 to host 1"):
         routes.route(2, 1)
+
+
+# --- equal routes, and routes around links ----------------------------------------------------------------------------
+
+
+@st.composite
+def meshes(draw):
+    """Any small graph of hosts at switches, with whole weights, so that sums of them are exact."""
+    hosts, switches = draw(st.integers(2, 4)), draw(st.integers(1, 6))
+    nodes = [*range(hosts), *(f"s{i}" for i in range(switches))]
+    graph = nx.DiGraph(hosts_forward=draw(st.booleans()))
+    graph.add_nodes_from(nodes)
+    for u, v in draw(st.lists(st.sampled_from(list(itertools.permutations(nodes, 2))), unique=True)):
+        graph.add_edge(u, v, **LINK)
+        if draw(st.booleans()):
+            graph[u][v]["weight"] = draw(st.integers(1, 3))
+    return graph
+
+
+def shortest(graph, src, dst, without=()):
+    """All paths of least weight over the links that are left, which pass through no host that does not forward."""
+    hosts = range(len([node for node in graph if isinstance(node, int)]))
+    closed = [] if graph.graph.get("hosts_forward") else [node for node in hosts if node not in (src, dst)]
+    left = nx.restricted_view(graph, closed, list(without))
+
+    def weight(u, v, link):
+        return link.get("weight", 1)
+
+    if not nx.has_path(left, src, dst):
+        return set()
+    return {tuple(itertools.pairwise(path)) for path in nx.all_shortest_paths(left, src, dst, weight=weight)}
+
+
+def named(routes, route):
+    return tuple(routes.links[link] for link in route)
+
+
+def hosts_of(data, routes):
+    hosts = st.integers(0, routes.n_hosts - 1)
+    return data.draw(hosts), data.draw(hosts)
+
+
+@settings(max_examples=300, deadline=None)
+@given(meshes(), st.integers(0, 3), st.data())
+def test_candidates_of_any_graph_are_all_paths_of_least_weight(graph, seed, data):
+    routes = Routes(graph, seed)
+    src, dst = hosts_of(data, routes)
+    expected = shortest(graph, src, dst)
+    if not expected:
+        with pytest.raises(ValueError, match="no route"):
+            routes.candidates(src, dst)
+        return
+    found = routes.candidates(src, dst)
+    assert {named(routes, one) for one in found} == expected
+    assert len(found) == len(expected)
+    assert routes.route(src, dst) in found
+    assert routes.route_of_flow(src, dst, data.draw(st.integers(0, 100))) in found
+    # In the order of the links at each node where they part.
+    positions = {node: list(graph[node]) for node in graph}
+    order = [[positions[u].index(v) for u, v in named(routes, one)] for one in found]
+    assert order == sorted(order)
+
+
+@settings(max_examples=300, deadline=None)
+@given(meshes(), st.integers(0, 3), st.data())
+def test_around_is_a_path_of_least_weight_over_the_links_that_are_left(graph, seed, data):
+    routes = Routes(graph, seed)
+    src, dst = hosts_of(data, routes)
+    down = data.draw(st.frozensets(st.sampled_from(range(len(routes.links))))) if routes.links else frozenset()
+    if not shortest(graph, src, dst):
+        with pytest.raises(ValueError, match="no route"):
+            routes.around(src, dst, down)
+        return
+    found = routes.around(src, dst, down)
+    expected = shortest(graph, src, dst, without=[routes.links[link] for link in down])
+    assert (found is None) == (not expected)
+    assert found is None or named(routes, found) in expected
+    if down.isdisjoint(routes.route(src, dst)):
+        assert found == routes.route(src, dst)
+
+
+@settings(max_examples=60, deadline=None)
+@given(regular(), st.integers(0, 2**70), st.sampled_from(["hash", "single"]), st.data())
+def test_formula_gives_the_candidates_and_the_ways_around_of_the_search(graph, seed, routing, data):
+    formula, search = (Routes(one, seed, routing) for one in (graph, searched(graph)))
+    for _ in range(10):
+        src, dst = hosts_of(data, formula)
+        found = formula.candidates(src, dst)
+        assert found == search.candidates(src, dst)
+        assert {named(formula, one) for one in found} == shortest(graph, src, dst)
+        number = data.draw(st.integers(0, 1000))
+        assert formula.route_of_flow(src, dst, number) == search.route_of_flow(src, dst, number)
+        assert formula.route_of_flow(src, dst, number) in found
+        if formula.links:
+            down = data.draw(st.frozensets(st.sampled_from(range(len(formula.links))), max_size=6))
+            assert formula.around(src, dst, down) == search.around(src, dst, down)
+
+
+@pytest.mark.parametrize("build", ALL.values(), ids=ALL)
+def test_candidates_of_every_shape_need_no_search_and_hold_the_routes(build, no_search):
+    graph = build()
+    routes = Routes(graph, seed=3)
+    for src, dst in itertools.product(range(routes.n_hosts), repeat=2):
+        found = routes.candidates(src, dst)
+        assert len(set(found)) == len(found)
+        assert {routes.route(src, dst), *(routes.route_of_flow(src, dst, n) for n in range(3))} <= set(found)
+        for one in found:
+            path = named(routes, one)
+            assert all(before[1] == after[0] for before, after in itertools.pairwise(path))
+            assert not path or (path[0][0], path[-1][1]) == (src, dst)
+            assert len(path) == len(routes.route(src, dst))
+    assert routes.candidates(0, 0) == ((),)
+
+
+def test_a_dragonfly_has_the_minimal_routes_for_candidates():
+    # Two global links between any two groups: of those that lead to equally few links either may be taken.
+    graph = dragonfly(4, **LINK, groups=3, hosts_per_router=1, global_links=1)
+    routes = Routes(graph)
+    numbers = Counter(len(routes.candidates(src, dst)) for src in range(4) for dst in range(4, 8))
+    assert set(numbers) == {1, 2}
+
+
+def test_more_routes_than_are_listed_are_drawn():
+    graph = wan_of_clusters(
+        {name: fat_tree(10, **LINK) for name in "AB"}, latency=0.05, bandwidth=1e6, border_bandwidth=1e9
+    )
+    # 25 ways up times 25 ways down.
+    for routing in ("hash", "single"):
+        routes = Routes(graph, seed=1, routing=routing)
+        found = routes.candidates(3, 400)
+        assert len(found) == len(set(found)) == 256
+        assert routes.route(3, 400) in found
+        assert found == Routes(graph, seed=1, routing=routing).candidates(3, 400)
+        # They spread: each of the 25 switches on the way up is among them some ten times.
+        up = Counter(named(routes, one)[2][1] for one in found)
+        assert len(up) == 25
+        assert max(up.values()) < 25
+    down = frozenset(routes.index[link] for link in routes.links if link[1] == "site:A" and link[0] != "A/core:2.3")
+    assert ("A/core:2.3", "site:A") in named(routes, routes.around(3, 400, down))
+
+
+def test_around_finds_what_is_left_of_a_fat_tree():
+    graph = fat_tree(4, **LINK)
+    routes = Routes(graph)
+    cut = frozenset(routes.index[link] for link in (("edge:0.0", "agg:0.0"), ("agg:0.0", "edge:0.0")))
+    for src, dst in itertools.permutations(range(16), 2):
+        route = routes.around(src, dst, cut)
+        assert cut.isdisjoint(route)
+        assert named(routes, route) in shortest(graph, src, dst, without=[routes.links[link] for link in cut])
+    alone = frozenset(routes.index[link] for link in ((5, "edge:1.0"), ("edge:1.0", 5)))
+    for other in (4, 15):
+        assert routes.around(5, other, alone) is None
+        assert routes.around(other, 5, alone) is None
+    assert routes.around(5, 5, alone) == ()
+
+
+def test_around_takes_a_longer_way_where_there_is_no_other():
+    routes = Routes(ring(6, **LINK))
+    cut = frozenset([routes.index[0, 1]])
+    assert [link[1] for link in named(routes, routes.around(0, 2, cut))] == [5, 4, 3, 2]
+    assert routes.around(2, 0, cut) == routes.route(2, 0)
+    # On other links that are down afterwards, and on the same ones in another set.
+    assert routes.around(0, 2, frozenset(routes.index.values())) is None
+    assert routes.around(0, 2, frozenset(cut)) == routes.around(0, 2, cut)
+
+
+def test_ways_around_spread_over_what_is_left():
+    routes = Routes(fat_tree(8, **LINK))
+    half = frozenset(
+        routes.index[f"agg:{pod}.{j}", f"core:{j}.{i}"] for pod in range(8) for j in (0, 1) for i in range(4)
+    )
+    pairs = [(src, dst) for src in range(16) for dst in range(16, 128)]
+    taken = Counter(
+        named(routes, routes.around(*pair, half))[2][1] for pair in pairs if not half.isdisjoint(routes.route(*pair))
+    )
+    # Chi-squared with 7 degrees of freedom is below 24.4 in 999 of 1,000 fair draws.
+    expected = sum(taken.values()) / 8
+    assert len(taken) == 8
+    assert sum((count - expected) ** 2 / expected for count in taken.values()) < 24.4
+
+
+def test_flows_of_a_pair_spread_over_all_equal_routes():
+    routes = Routes(fat_tree(8, **LINK), seed=5)
+    flows = np.arange(16_000)
+    table = routes.table(np.zeros_like(flows), np.full_like(flows, 127), flows=flows)
+    taken = Counter(map(tuple, table.tolist()))
+    assert set(taken) == set(routes.candidates(0, 127))
+    # Sixteen routes; chi-squared with 15 degrees of freedom is below 38 in 999 of 1,000 fair draws.
+    assert sum((count - 1000) ** 2 / 1000 for count in taken.values()) < 38
+    # Successive flows choose independently: one in sixteen takes the route of the one before.
+    same = int((table[1:] == table[:-1]).all(axis=1).sum())
+    assert abs(same - 1000) < 5 * math.sqrt(16_000 * 15 / 256)
+    again = Routes(fat_tree(8, **LINK), seed=5).table(np.zeros_like(flows), np.full_like(flows, 127), flows=flows)
+    assert (again == table).all()
+    other = Routes(fat_tree(8, **LINK), seed=6).table(np.zeros_like(flows), np.full_like(flows, 127), flows=flows)
+    assert abs(int((other == table).all(axis=1).sum()) - 1000) < 5 * math.sqrt(16_000 * 15 / 256)
+
+
+def test_candidates_that_are_kept_are_few(monkeypatch):
+    routes = Routes(fat_tree(4, **LINK))
+    pairs = list(itertools.product(range(16), repeat=2))
+    first = [routes.candidates(*pair) for pair in pairs]
+    monkeypatch.setattr("topologies.routes._KEPT", 50)
+    fresh = Routes(fat_tree(4, **LINK))
+    assert [fresh.candidates(*pair) for pair in pairs] == first
+    assert sum(map(len, fresh._candidates.values())) <= 50

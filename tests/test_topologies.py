@@ -28,6 +28,7 @@ from topologies import (
     torus,
     tree,
     wan,
+    wan_of_clusters,
 )
 from topologies.routes import mix
 
@@ -42,7 +43,8 @@ def built(draw):
         "latency": draw(st.floats(0, 1)),
         "bandwidth": draw(st.floats(1, 1e12)),
     }
-    family = draw(st.sampled_from(["star", "ring", "tree", "fat_tree", "torus", "dragonfly", "wan", "multi_gpu_nodes"]))
+    families = ["star", "ring", "tree", "fat_tree", "torus", "dragonfly", "wan", "wan_of_clusters", "multi_gpu_nodes"]
+    family = draw(st.sampled_from([*families, "spines"]))
     match family:
         case "star" | "ring":
             return build(family, hosts=draw(st.integers(1, 17)), **link)
@@ -56,6 +58,15 @@ def built(draw):
             return dragonfly(draw(st.sampled_from([2, 4])), **link, groups=draw(st.integers(1, 3)))
         case "wan":
             return draw(wide_area())
+        case "wan_of_clusters":
+            kinds = st.sampled_from(
+                [star(3, **link), tree(5, 2, **link), fat_tree(4, **link), multi_gpu_nodes(2, 2, **GPUS)]
+            )
+            clusters = draw(st.lists(kinds, min_size=1, max_size=3))
+            return wan_of_clusters({f"S{i}": one for i, one in enumerate(clusters)}, **link, border_bandwidth=1e9)
+        case "spines":
+            spines = draw(st.integers(1, 3))
+            return multi_gpu_nodes(draw(st.integers(1, 4)), draw(st.integers(1, 4)), **GPUS, rails=True, spines=spines)
         case _:
             return multi_gpu_nodes(draw(st.integers(1, 4)), draw(st.integers(1, 4)), **GPUS, rails=draw(st.booleans()))
 

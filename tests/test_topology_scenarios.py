@@ -5,9 +5,10 @@ from pathlib import Path
 import networkx as nx
 import pytest
 
+from simnet.errors import InputError
 from simnet.listing import topologies_
 from simnet.scenario import load, schema
-from topologies import dragonfly, multi_gpu_nodes, torus
+from topologies import dragonfly, fat_tree, multi_gpu_nodes, star, torus, wan_of_clusters
 
 SCENARIO = """\
 name: small
@@ -52,6 +53,23 @@ GPUS = {"intra_latency": 2e-6, "intra_bandwidth": 3e11, "nic_latency": 6e-6, "ni
             "nic_latency: 6 us, nic_bandwidth: 200 Gbit/s, rails: true}",
             multi_gpu_nodes(3, 2, **GPUS, rails=True),
         ),
+        (
+            "multi_gpu_nodes: {nodes: 3, gpus_per_node: 2, intra_latency: 2 us, intra_bandwidth: 300 GB/s, "
+            "nic_latency: 6 us, nic_bandwidth: 200 Gbit/s, rails: true, spines: 2, spine_bandwidth: 400 Gbit/s}",
+            multi_gpu_nodes(3, 2, **GPUS, rails=True, spines=2, spine_bandwidth=5e10),
+        ),
+        (
+            "wan_of_clusters: {sites: {Oregon: {fat_tree: {k: 4, latency: 1 us, bandwidth: 8 Gbit/s}}, "
+            "Tokyo: {star: {hosts: 2, latency: 1 us, bandwidth: 8 Gbit/s}}}, latency: [[0, 50 ms], [60 ms, 0]], "
+            "bandwidth: 1 Gbit/s, border_bandwidth: 80 Gbit/s, border_latency: 10 us}",
+            wan_of_clusters(
+                {"Oregon": fat_tree(4, 1e-6, 1e9), "Tokyo": star(2, 1e-6, 1e9)},
+                latency=[[0, 50e-3], [60e-3, 0]],
+                bandwidth=1.25e8,
+                border_bandwidth=1e10,
+                border_latency=1e-5,
+            ),
+        ),
     ],
 )
 @pytest.mark.parametrize("placement", ["packed", "spread"])
@@ -68,3 +86,45 @@ def test_every_choice_of_the_schema_is_listed():
     for name, field in schema.Topology.model_fields.items():
         assert name == "registered" or listed[name]
         assert field.default is None
+
+
+CLUSTERS = (
+    "wan_of_clusters: {sites: {Oregon: {ONE}, Tokyo: {star: {hosts: 3, latency: 1 us, bandwidth: 8 Gbit/s}}}, "
+    "latency: 50 ms, bandwidth: 1 Gbit/s, border_bandwidth: 80 Gbit/s}"
+)
+
+
+def write(tmp_path: Path, topology: str) -> Path:
+    path = tmp_path / "a.yaml"
+    path.write_text(SCENARIO.replace("TOPOLOGY", topology))
+    return path
+
+
+def test_workers_are_spread_over_the_sites_and_weather_finds_them(tmp_path: Path):
+    path = write(tmp_path, CLUSTERS.replace("ONE", "fat_tree: {k: 4, latency: 1 us, bandwidth: 8 Gbit/s}"))
+    weather = "{links: Oregon<->Tokyo, bandwidth: {factor: 0.5}}, {links: 'site:Tokyo', latency: {factor: 2}}"
+    run = load(path, ["network.placement=spread", f"network.weather=[{weather}]"]).build()
+    assert run.job.placement == [0, 16, 1, 17, 2, 18]
+    latency, bandwidth = run.job.network(0).path(0, 16)
+    assert bandwidth == pytest.approx(1.25e8 / 2)
+    assert latency == pytest.approx(0.1 + 3.5e-6)
+    locked = tmp_path / "lock.yaml"
+    locked.write_text(load(path).lock())
+    assert nx.utils.graphs_equal(load(locked).build().job.network(0).graph, load(path).build().job.network(0).graph)
+
+
+@pytest.mark.parametrize(
+    ("site", "message"),
+    [
+        ("star: {latency: 1 us, bandwidth: 8 Gbit/s}", r"a.yaml:4: .*sites.Oregon: needs star.hosts"),
+        ("fat_tree: {k: 2, latency: 1 us, bandwidth: 0}", r"sites.Oregon.fat_tree.bandwidth: must be"),
+        ("fattree: {k: 2}", r"sites.Oregon.fattree.*did you mean 'fat_tree'"),
+        (
+            "dragonfly: {routers: 3, latency: 0, bandwidth: 1 bps}",
+            r"a.yaml:4: network.topology: site Oregon: hosts_per_router",
+        ),
+    ],
+)
+def test_what_is_wrong_with_a_site_is_said_of_it(tmp_path: Path, site, message):
+    with pytest.raises(InputError, match=message):
+        load(write(tmp_path, CLUSTERS.replace("ONE", site))).build()

@@ -14,6 +14,7 @@ from simnet.network import Network
 from simnet.policies import Candidate, Clairvoyant, Fixed, Flexible, Monitor
 from simnet.rng import stream
 from simnet.training import Compute, Job, Overlap, Ramp, buckets, density_at, run_policy
+from simnet.training.exchanging import Models
 from simnet.weather import Weather, ornstein_uhlenbeck, steps
 
 AG = Candidate("AG", "topk")
@@ -158,7 +159,7 @@ def test_a_clairvoyant_with_one_candidate_does_what_the_fixed_policy_does():
     assert fixed.iterations.equals(clairvoyant.iterations)
 
 
-def test_the_residual_goes_along_when_the_exchange_changes():
+def test_the_residual_goes_along_when_the_exchange_changes(monkeypatch):
     """Whatever is chosen when, no gradient is lost: what entered equals what was applied plus what is kept."""
     slow_then_fast = steps([0, 0.1], [1e5, 1e8])
     weather = {link: Weather(bandwidth=slow_then_fast) for link in topologies.star(4, 1e-3, 1e6).edges}
@@ -168,21 +169,16 @@ def test_the_residual_goes_along_when_the_exchange_changes():
     applied = np.zeros(source.parameters)
     kept = []
 
-    import simnet.training as training
-
-    original = training._Models.step
+    original = Models.step
 
     def spying(self, *arguments):
-        step = original(self, *arguments)
+        step = yield from original(self, *arguments)
         applied[:] += 4 * step.exchanges[0].update
         kept[:] = [model.residual for model in self._in_force]
         return step
 
-    training._Models.step = spying
-    try:
-        result = run_policy(one, "p", policy)
-    finally:
-        training._Models.step = original
+    monkeypatch.setattr(Models, "step", spying)
+    result = run_policy(one, "p", policy)
     assert result.iterations["choice"].nunique() == 2
     entered = sum(source.gradients(iteration).sum(axis=0, dtype=np.float64) for iteration in range(12))
     assert applied + kept[0].sum(axis=0) == pytest.approx(entered, abs=1e-3)

@@ -4,6 +4,7 @@ import csv
 import math
 import subprocess
 import sys
+from array import array
 from bisect import bisect_right
 from fractions import Fraction
 from itertools import pairwise
@@ -192,6 +193,22 @@ def test_next_change_is_the_next_other_value(given_pieces, t):
     times, values = given_pieces
     changes = [b for (a, x), (b, y) in pairwise(zip(times, values, strict=True)) if x != y]
     assert steps(times, values).next_change(t) == next((time for time in changes if time > t), math.inf)
+
+
+@given(pieces(), st.booleans(), st.floats(0, 300), st.floats(0, 300), st.integers(1, 5))
+def test_ahead_tells_all_pieces_before_its_end(given_pieces, repeating, start, duration, known):
+    times, values = given_pieces
+    signal = steps(times, values, period=times[-1] + 1 if repeating else None)
+    first, last, end = signal.ahead(start, start + duration, known)
+    when, what = array("d"), array("d")
+    signal.write(first, last, when, what)
+    assert end > start
+    assert end >= start + duration
+    assert when[0] <= start
+    past = np.arange(len(when)) > 0
+    window = signal.window(start, min(end, max(when[-1], start) + 1))
+    np.testing.assert_array_equal(np.where(past, when, start), window[0])
+    np.testing.assert_array_equal(what, window[1])
 
 
 @given(pieces(), st.floats(0, 300), st.floats(0, 300))

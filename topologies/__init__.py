@@ -21,6 +21,7 @@ from topologies.star import star
 from topologies.torus import torus
 from topologies.tree import tree
 from topologies.wan import wan
+from topologies.wan_of_clusters import wan_of_clusters
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoints
@@ -41,6 +42,7 @@ __all__ = [
     "torus",
     "tree",
     "wan",
+    "wan_of_clusters",
 ]
 
 _BUILDERS: dict[str, Callable[..., nx.DiGraph[Any]]] = {
@@ -52,6 +54,7 @@ _BUILDERS: dict[str, Callable[..., nx.DiGraph[Any]]] = {
     "torus": torus,
     "tree": tree,
     "wan": wan,
+    "wan_of_clusters": wan_of_clusters,
 }
 
 

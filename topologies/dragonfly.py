@@ -157,6 +157,24 @@ class DragonflyShape:
             nodes.append(f"router:{H}.{S}")
         return [*nodes, dst]
 
+    @property
+    def n_hosts(self) -> int:
+        """Number of hosts."""
+        return self.groups * self.routers * self.hosts_per_router
+
+    def borders(self) -> list[Node]:
+        """Return all routers."""
+        return [f"router:{G}.{R}" for G in range(self.groups) for R in range(self.routers)]
+
+    def outward(self, src: int, choose: Choose) -> list[Node]:
+        """Return the router of `src`."""
+        G, R = divmod(src // self.hosts_per_router, self.routers)
+        return [f"router:{G}.{R}"]
+
+    def inward(self, dst: int, choose: Choose) -> list[Node]:
+        """Return the router of `dst`, and `dst`."""
+        return [*self.outward(dst, choose), dst]
+
     @cached_property
     def _joined(self) -> dict[int, Counter[tuple[int, int]]]:
         """Of every distance d > 0: the routers (R of a group, S of the group d further on) that are joined."""

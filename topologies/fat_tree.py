@@ -10,7 +10,7 @@ import numpy as np
 
 from topologies.checks import affordable, factor, rate, seconds, whole
 from topologies.graphs import Node, cable, empty
-from topologies.shapes import Cable, Choose, ChooseAll, Places
+from topologies.shapes import OUTSIDE, Cable, Choose, ChooseAll, Places
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -122,3 +122,29 @@ class FatTreeShape:
         core = np.where(pod == to_pod, -1, cores[j, choose(aggs[pod, j], half)])
         up, down = np.where(edge == to_edge, -1, aggs[pod, j]), np.where(pod == to_pod, -1, aggs[to_pod, j])
         return [edge, up, core, down, np.where(edge == to_edge, -1, to_edge), dst]
+
+    @property
+    def n_hosts(self) -> int:
+        """Number of hosts."""
+        return self.k * (self.k // 2) ** 2
+
+    def borders(self) -> list[Node]:
+        """Return the core switches."""
+        half = self.k // 2
+        return [f"core:{j}.{i}" for j in range(half) for i in range(half)]
+
+    def outward(self, src: int, choose: Choose) -> list[Node]:
+        """Return the nodes after `src`: up to a core switch by any of the equal ways."""
+        half = self.k // 2
+        pod, i = divmod(src // half, half)
+        edge = f"edge:{pod}.{i}"
+        j = choose(edge, half)
+        agg = f"agg:{pod}.{j}"
+        return [edge, agg, f"core:{j}.{choose(agg, half)}"]
+
+    def inward(self, dst: int, choose: Choose) -> list[Node]:
+        """Return a core switch, and the nodes on the only way down from it."""
+        half = self.k // 2
+        pod, to_i = divmod(dst // half, half)
+        j, i = divmod(choose(OUTSIDE, half * half), half)
+        return [f"core:{j}.{i}", f"agg:{pod}.{j}", f"edge:{pod}.{to_i}", dst]

@@ -9,8 +9,9 @@ and whose edges, the links, carry
 
 * ``latency`` [s], >= 0, and ``bandwidth`` [byte/s], > 0;
 * ``kind``, by which `select_links` finds them: ``"host"`` at a host, ``"fabric"`` between switches, ``"wan"`` between
-  sites, ``"local"`` and ``"global"`` inside and between the groups of a dragonfly, ``"dim0"``, ``"dim1"``, ... along
-  the dimensions of a torus, and in a cluster of multi-GPU nodes ``"intra"`` at a GPU and ``"nic"`` at a network card;
+  sites, ``"border"`` to the border router of a site that is a cluster, ``"local"`` and ``"global"`` inside and between
+  the groups of a dragonfly, ``"dim0"``, ``"dim1"``, ... along the dimensions of a torus, and in a cluster of multi-GPU
+  nodes ``"intra"`` at a GPU and ``"nic"`` at a network card;
 * ``weight``, the cost by which `Routes` chooses paths, where it is not 1.
 
 ``graph.graph`` holds ``name`` (the family), ``hosts`` (P) and, where hosts pass on the traffic of others as in a ring,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from topologies.checks import affordable, rate, seconds, whole
 from topologies.graphs import Node, cable, empty
-from topologies.shapes import Cable, Choose
+from topologies.shapes import OUTSIDE, Cable, Choose
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -23,6 +23,9 @@ def multi_gpu_nodes(
     nic_latency: float,
     nic_bandwidth: float,
     rails: bool = False,
+    spines: int = 0,
+    spine_latency: float | None = None,
+    spine_bandwidth: float | None = None,
 ) -> nx.DiGraph[Node]:
     """Return `nodes` nodes of `gpus_per_node` GPUs on one ideal fabric switch, or on one switch for each rail.
 
@@ -35,6 +38,10 @@ def multi_gpu_nodes(
     g: the rail-only network of Wang et al. On its rail a message pays `nic_latency` alone. To another rail it first
     crosses its node's switch to the GPU there whose rail is the destination's, which passes it on (as NCCL's PXN does),
     and pays `intra_latency` + `nic_latency`.
+
+    With `spines` besides, every rail's switch has a link to each of as many spine switches: the rail-optimised network,
+    in which any card reaches any other. GPUs then pass nothing on: to another rail of another node a message goes
+    over a spine, one of them per pair (see `Routes`), and pays `nic_latency` + 2 `spine_latency`.
 
     Parameters
     ----------
@@ -50,13 +57,21 @@ def multi_gpu_nodes(
         Of each card in each direction [byte/s], > 0.
     rails : bool
         Whether each GPU has its own card, on a rail.
+    spines : int
+        Spine switches that join the rails, >= 0; needs `rails` where there are any.
+    spine_latency : float, optional
+        Of each link between a rail's switch and a spine [s], >= 0; by default half of `nic_latency`, as of a card's.
+    spine_bandwidth : float, optional
+        Of each such link in each direction [byte/s], > 0; by default `nodes` * `nic_bandwidth` / `spines`, with which
+        the spines carry what all cards can send.
 
     Returns
     -------
     networkx.DiGraph
         Links of kind ``"intra"`` between a GPU and its node's switch ``"node:n"``, and ``"nic"`` between that and
-        ``"fabric"``; with `rails` between a GPU and the switch ``"rail:g"``, and ``graph.graph["hosts_forward"]`` is
-        True.
+        ``"fabric"``; with `rails` between a GPU and the switch ``"rail:g"``, and without `spines`
+        ``graph.graph["hosts_forward"]`` is then True. Links between a rail and a spine, ``"spine:s"``, are of kind
+        ``"fabric"``.
 
     Raises
     ------
@@ -66,7 +81,7 @@ def multi_gpu_nodes(
     References
     ----------
     W. Wang, M. Ghobadi, K. Shakeri, Y. Zhang, N. Hasani, "Rail-only: A Low-Cost High-Performance Network for Training
-    LLMs with Trillion Parameters", HOTI 2024.
+    LLMs with Trillion Parameters", HOTI 2024, which starts from the rail-optimised network and takes the spines away.
 
     Examples
     --------
@@ -83,15 +98,27 @@ def multi_gpu_nodes(
     nic_half, nic_bandwidth = seconds(nic_latency, "nic_latency") / 2, rate(nic_bandwidth, "nic_bandwidth")
     if not isinstance(rails, bool):
         raise ValueError(f"rails must be true or false, got {rails!r}")
+    spines = whole(spines, "spines", 0)
+    if spines and not rails:
+        raise ValueError(f"spines join rails: rails must be true where there are spines, got {spines} spines")
+    if not spines and (spine_latency is not None or spine_bandwidth is not None):
+        raise ValueError("spine_latency and spine_bandwidth need spines, of which there are 0")
     cards = gpus_per_node if rails else 1
-    affordable(2 * nodes * (gpus_per_node + cards), f"a cluster of {nodes:,} nodes of {gpus_per_node:,} GPUs")
-    shape = {"nodes": nodes, "gpus_per_node": gpus_per_node, "rails": rails}
-    graph = empty("multi_gpu_nodes", nodes * gpus_per_node, shape=shape, **({"hosts_forward": True} if rails else {}))
-    for a, b, kind in MultiGpuShape(nodes, gpus_per_node, rails).cables():
-        if kind == "intra":
-            cable(graph, a, b, intra_half, intra_bandwidth, kind)
-        else:
-            cable(graph, a, b, nic_half, nic_bandwidth, kind)
+    links = 2 * nodes * (gpus_per_node + cards) + 2 * gpus_per_node * spines
+    affordable(links, f"a cluster of {nodes:,} nodes of {gpus_per_node:,} GPUs")
+    of_kind = {"intra": (intra_half, intra_bandwidth), "nic": (nic_half, nic_bandwidth)}
+    numbers: dict[str, Any] = {"nodes": nodes, "gpus_per_node": gpus_per_node, "rails": rails}
+    if spines:
+        numbers["spines"] = spines
+        of_kind["fabric"] = (
+            nic_half if spine_latency is None else seconds(spine_latency, "spine_latency"),
+            rate(nodes * nic_bandwidth / spines if spine_bandwidth is None else spine_bandwidth, "spine_bandwidth"),
+        )
+    shape = MultiGpuShape(**numbers)
+    forwarding = {"hosts_forward": True} if shape.hosts_forward else {}
+    graph = empty("multi_gpu_nodes", nodes * gpus_per_node, shape=numbers, **forwarding)
+    for a, b, kind in shape.cables():
+        cable(graph, a, b, *of_kind[kind], kind)
     return graph
 
 
@@ -102,11 +129,12 @@ class MultiGpuShape:
     nodes: int
     gpus_per_node: int
     rails: bool
+    spines: int = 0
 
     @property
     def hosts_forward(self) -> bool:
         """Whether GPUs pass on what goes to another rail."""
-        return self.rails
+        return self.rails and not self.spines
 
     def cables(self) -> Iterator[Cable]:
         """Return the cables node by node."""
@@ -118,6 +146,10 @@ class MultiGpuShape:
                 continue
             for g in range(self.gpus_per_node):
                 yield n * self.gpus_per_node + g, f"rail:{g}", "nic"
+        if self.rails:
+            for g in range(self.gpus_per_node):
+                for s in range(self.spines):
+                    yield f"rail:{g}", f"spine:{s}", "fabric"
 
     def path(self, src: int, dst: int, choose: Choose) -> list[Node]:
         """Return the nodes after `src`."""
@@ -128,4 +160,33 @@ class MultiGpuShape:
             return [f"node:{n}", "fabric", f"node:{to_n}", dst]
         if g == to_g:
             return [f"rail:{g}", dst]
+        if self.spines:
+            return [f"rail:{g}", f"spine:{choose(f'rail:{g}', self.spines)}", f"rail:{to_g}", dst]
         return [f"node:{n}", n * self.gpus_per_node + to_g, f"rail:{to_g}", dst]
+
+    @property
+    def n_hosts(self) -> int:
+        """Number of hosts."""
+        return self.nodes * self.gpus_per_node
+
+    def borders(self) -> list[Node]:
+        """Return the spines, where there are none the switches of the rails, and without rails the fabric."""
+        if not self.rails:
+            return ["fabric"]
+        if self.spines:
+            return [f"spine:{s}" for s in range(self.spines)]
+        return [f"rail:{g}" for g in range(self.gpus_per_node)]
+
+    def outward(self, src: int, choose: Choose) -> list[Node]:
+        """Return the nodes after `src`."""
+        n, g = divmod(src, self.gpus_per_node)
+        if not self.rails:
+            return [f"node:{n}", "fabric"]
+        return [f"rail:{g}", *([f"spine:{choose(f'rail:{g}', self.spines)}"] if self.spines else [])]
+
+    def inward(self, dst: int, choose: Choose) -> list[Node]:
+        """Return the nodes of the way in, by the rail of `dst` where there are rails."""
+        n, g = divmod(dst, self.gpus_per_node)
+        if not self.rails:
+            return ["fabric", f"node:{n}", dst]
+        return [*([f"spine:{choose(OUTSIDE, self.spines)}"] if self.spines else []), f"rail:{g}", dst]

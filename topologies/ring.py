@@ -78,3 +78,20 @@ class RingShape:
             up = choose(src, 2) == (1 if src else 0)
         step = 1 if up else -1
         return [(src + step * i) % P for i in range(1, (ahead if up else P - ahead) + 1)]
+
+    @property
+    def n_hosts(self) -> int:
+        """Number of hosts."""
+        return self.hosts
+
+    def borders(self) -> list[Node]:
+        """Return all hosts."""
+        return list(range(self.hosts))
+
+    def outward(self, src: int, choose: Choose) -> list[Node]:
+        """Return nothing: each host has a link of its own."""
+        return []
+
+    def inward(self, dst: int, choose: Choose) -> list[Node]:
+        """Return `dst`, which has a link of its own."""
+        return [dst]

@@ -4,25 +4,22 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Callable, Mapping
-from functools import cached_property
+from collections.abc import Callable
+from functools import cached_property, partial
 from heapq import heappop, heappush
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal
+from itertools import islice, pairwise
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from topologies.checks import LARGEST, whole
-from topologies.dragonfly import DragonflyShape
+from topologies.checks import whole
 from topologies.fat_tree import FatTreeShape
 from topologies.graphs import Link, Node, check
-from topologies.multi_gpu_nodes import MultiGpuShape
-from topologies.ring import RingShape
-from topologies.shapes import Places, Shape
+from topologies.recognition import recognised
+from topologies.shapes import Places, every
 from topologies.star import StarShape
-from topologies.torus import TorusShape
-from topologies.tree import TreeShape
+from topologies.wan_of_clusters import recognised_sites
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -32,15 +29,19 @@ _MASK = 2**64 - 1
 _BLOCK = 2**16
 """Pairs of hosts whose routes are worked out together: more would not be faster, but need more memory."""
 
-_SHAPES: dict[str, Callable[..., Shape]] = {
-    "dragonfly": DragonflyShape,
-    "fat_tree": FatTreeShape,
-    "multi_gpu_nodes": MultiGpuShape,
-    "ring": RingShape,
-    "star": StarShape,
-    "torus": TorusShape,
-    "tree": TreeShape,
-}
+_MOST = 256
+"""Candidates of a pair of hosts: as many as there are paths between the pods of a fat-tree of k = 32."""
+
+_KEPT = 2**20
+"""Candidates that are kept for when they are asked for again: some 0.1 GB."""
+
+_KEPT_AROUND = 256
+"""Tables of distances around links that are down that are kept."""
+
+_Route: TypeAlias = tuple[int, ...]
+
+_Choose: TypeAlias = Callable[[int, int], int]
+"""Given a node by its position and a number n of equally good ways on, says which of them: 0 .. n-1."""
 
 
 def mix(value: int) -> int:
@@ -99,11 +100,16 @@ class Routes:
     successive switches are independent. Routes do not pass through hosts unless ``graph.graph["hosts_forward"]`` is
     True.
 
-    On a graph that is a star, ring, tree, fat-tree, torus, dragonfly or cluster of multi-GPU nodes as its builder made
-    it, the route follows from the numbers of the two hosts, without a search, however large the graph. On the first
-    four and on a cluster without rails it is the one that the search finds. A torus, a dragonfly and a cluster with
-    rails have routes of their own, which their builders describe. With a link added, taken away or given a ``weight``
-    the graph is searched like any other; latencies and bandwidths do not matter.
+    On a graph that is a star, ring, tree, fat-tree, torus, dragonfly, cluster of multi-GPU nodes or WAN of such sites
+    as its builder made it, the route follows from the numbers of the two hosts, without a search, however large the
+    graph. On the first four and on a cluster without rails or with spines it is the one that the search finds. A torus,
+    a dragonfly and a cluster with rails alone have routes of their own, which their builders describe. With a link
+    added, taken away or given another ``weight`` the graph is searched like any other; latencies and bandwidths do not
+    matter.
+
+    Beside the route of a pair there are its `candidates`, all the ways between which the hash has the choice;
+    `route_of_flow`, the choice made anew for each message, as ECMP switches do for flows from different ports; and
+    `around`, the way that is left when links are down.
 
     The routes are settled by the graph as it is now and by the seed, in every process alike. Each is worked out when
     it is first asked for and then kept.
@@ -164,7 +170,8 @@ class Routes:
         for i, (u, v) in enumerate(self.links):
             self._out[self._position[u]].append((i, self._position[v]))
             self._into[self._position[v]].append((i, self._position[u]))
-        self._shape = None if any(weight != 1.0 for weight in self._weight) else _shape(graph.graph, self.index)
+        weights = dict(zip(self.links, self._weight, strict=True))
+        self._shape = recognised(graph.graph, weights) or recognised_sites(graph.graph, weights)
 
         self._hashed = routing == "hash"
         self._salt = 0
@@ -172,7 +179,11 @@ class Routes:
         while seed:
             self._salt, seed = mix(self._salt ^ (seed & _MASK)), seed >> 64
         self._distances: dict[int, array[float]] = {}
-        self._routes: dict[tuple[int, int], tuple[int, ...]] = {}
+        self._routes: dict[tuple[int, int], _Route] = {}
+        self._forked: set[tuple[int, int]] = set()  # pairs with a route that kept which had a choice on the way
+        self._candidates: dict[tuple[int, int], tuple[_Route, ...]] = {}
+        self._n_kept = 0
+        self._around: tuple[frozenset[int], dict[int, array[float]]] = (frozenset(), {})
 
     def __repr__(self) -> str:
         return f"Routes({self.n_hosts} hosts, {len(self.links)} links)"
@@ -188,16 +199,144 @@ class Routes:
         try:
             return self._routes[src, dst]
         except KeyError:
-            route = self._routes[src, dst] = self._find(src, dst)
+            hashed, forks = self._by_hash(self._hash(src, dst)), []
+
+            def choose(at: int, ways: int) -> int:
+                if ways > 1:
+                    forks.append(at)
+                return hashed(at, ways)
+
+            route = self._routes[src, dst] = self._find(src, dst, choose)
+            if forks:
+                self._forked.add((src, dst))
             return route
 
-    def table(self, src: ArrayLike, dst: ArrayLike) -> NDArray[np.int64]:
+    def route_of_flow(self, src: int, dst: int, number: int) -> tuple[int, ...]:
+        """Return the links on which flow `number` from host `src` to host `dst` goes: one of the equal ways.
+
+        The hash takes in the number as well, as that of an ECMP switch takes in the ports: flows of one pair spread
+        over all ways between which `route` chooses. With ``routing="single"`` it is `route`.
+
+        Parameters
+        ----------
+        src, dst : int
+            Hosts.
+        number : int
+            Of the flow, 0 .. 2**63 - 1.
+
+        Raises
+        ------
+        ValueError
+            As `route` does, or if there is no such number.
+
+        Examples
+        --------
+        >>> from topologies import fat_tree
+        >>> routes = Routes(fat_tree(4, latency=1e-6, bandwidth=1e9))
+        >>> len({routes.route_of_flow(0, 15, number) for number in range(100)})
+        4
+        """
+        if not 0 <= whole(number, "number", 0) < 2**63:
+            raise ValueError(f"number must be less than 2**63, got {number}")
+        route = self.route(src, dst)
+        if (src, dst) not in self._forked or not self._hashed:
+            return route
+        return self._find(src, dst, self._by_hash(mix(self._hash(src, dst) ^ int(number))))
+
+    def candidates(self, src: int, dst: int) -> tuple[tuple[int, ...], ...]:
+        """Return the routes from host `src` to host `dst` among which `route` and `route_of_flow` choose.
+
+        Returns
+        -------
+        tuple of tuple of int
+            Each as `route` returns it; ``((),)`` from a host to itself. Up to 256 routes are all there, in the order of
+            the links at each node where they part. Of more, at most 256 are drawn by the hash, `route` first.
+
+        Raises
+        ------
+        ValueError
+            As `route` does.
+
+        Examples
+        --------
+        >>> from topologies import fat_tree
+        >>> routes = Routes(fat_tree(4, latency=1e-6, bandwidth=1e9))
+        >>> [routes.links[one[1]] for one in routes.candidates(0, 2)]
+        [('edge:0.0', 'agg:0.0'), ('edge:0.0', 'agg:0.1')]
+        """
+        try:
+            return self._candidates[src, dst]
+        except KeyError:
+            found = self._all_candidates(src, dst)
+            if self._n_kept + len(found) > _KEPT:
+                self._candidates.clear()
+                self._n_kept = 0
+            self._candidates[src, dst] = found
+            self._n_kept += len(found)
+            return found
+
+    def _all_candidates(self, src: int, dst: int) -> tuple[_Route, ...]:
+        route = self.route(src, dst)
+        if (src, dst) not in self._forked:
+            return (route,)
+        found = tuple(islice(every(partial(self._find, src, dst)), _MOST + 1))
+        if len(found) <= _MOST:
+            return found
+        # The first ones in order would all leave by the first way; drawn, they spread over all of it.
+        drawn = {route: None}
+        for number in range(2 * _MOST):
+            drawn[self._find(src, dst, self._by_hash(mix(self._hash(src, dst) ^ number), hashed=True))] = None
+            if len(drawn) == _MOST:
+                break
+        return tuple(drawn)
+
+    def around(self, src: int, dst: int, down: frozenset[int]) -> tuple[int, ...] | None:
+        """Return a route from host `src` to host `dst` that avoids links; None if there is none.
+
+        It is `route` where that avoids them already; else one of the `candidates` that do, by the hash; and where none
+        does, a path of least total weight over the links that are left, over equal ones by the hash.
+
+        Parameters
+        ----------
+        src, dst : int
+            Hosts.
+        down : frozenset of int
+            The links to avoid, as indices into `links`.
+
+        Raises
+        ------
+        ValueError
+            If `src` or `dst` is not a host, or there is no route even with all links.
+
+        Examples
+        --------
+        >>> from topologies import ring
+        >>> routes = Routes(ring(4, latency=1e-3, bandwidth=1e9))
+        >>> down = frozenset([routes.index[0, 1]])
+        >>> [routes.links[link] for link in routes.around(0, 1, down)]
+        [(0, 3), (3, 2), (2, 1)]
+        """
+        route = self.route(src, dst)
+        if down.isdisjoint(route):
+            return route
+        pair = self._hash(src, dst)
+        left = [one for one in self.candidates(src, dst) if down.isdisjoint(one)]
+        if left:
+            # No node has this position, so this choice has nothing to do with those of `route`.
+            return left[self._by_hash(pair)(len(self._nodes), len(left))]
+        if all(link in down for link, _ in self._out[src]) or all(link in down for link, _ in self._into[dst]):
+            return None
+        return self._search(int(src), int(dst), self._by_hash(pair), down)
+
+    def table(self, src: ArrayLike, dst: ArrayLike, flows: ArrayLike | None = None) -> NDArray[np.int64]:
         """Return the routes of many pairs of hosts at once, on a star and on a fat-tree some ten times faster.
 
         Parameters
         ----------
         src, dst : array_like of int, shape (m,)
             Hosts.
+        flows : array_like of int, shape (m,), optional
+            Numbers of flows, for the routes of `route_of_flow`.
 
         Returns
         -------
@@ -208,7 +347,7 @@ class Routes:
         Raises
         ------
         ValueError
-            As `route` does, or if `src` and `dst` are not such arrays.
+            As `route` and `route_of_flow` do, or if `src`, `dst` and `flows` are not such arrays.
 
         Examples
         --------
@@ -224,22 +363,33 @@ class Routes:
             if hosts.size:
                 self._host(int(hosts.min()), name)
                 self._host(int(hosts.max()), name)
+        numbers = None if flows is None else _flow_numbers(flows, ends[0].size)
         if isinstance(self._shape, StarShape | FatTreeShape):
-            blocks = [
-                self._block(self._shape, *(one[first : first + _BLOCK].astype(np.int64) for one in ends))
-                for first in range(0, ends[0].size, _BLOCK)
-            ]
+            blocks = []
+            for first in range(0, ends[0].size, _BLOCK):
+                here = slice(first, first + _BLOCK)
+                sources, destinations = (one[here].astype(np.int64) for one in ends)
+                of_flows = None if numbers is None else numbers[here]
+                blocks.append(self._block(self._shape, sources, destinations, of_flows))
             rows = np.concatenate(blocks) if blocks else np.zeros((0, 1), dtype=np.int64)
             longest = max(1, int((rows >= 0).sum(axis=1).max(initial=0)))
             return rows[:, :longest]
-        routes = [self.route(*pair) for pair in zip(*(one.tolist() for one in ends), strict=True)]
+        pairs = zip(ends[0].tolist(), ends[1].tolist(), strict=True)
+        if numbers is None:
+            routes = [self.route(*pair) for pair in pairs]
+        else:
+            routes = [self.route_of_flow(*one, number) for one, number in zip(pairs, numbers.tolist(), strict=True)]
         table = np.full((len(routes), max(1, max(map(len, routes), default=0))), -1, dtype=np.int64)
         for row, route in zip(table, routes, strict=True):
             row[: len(route)] = route
         return table
 
-    def _block(self, shape: StarShape | FatTreeShape, src: Places, dst: Places) -> NDArray[np.int64]:
+    def _block(
+        self, shape: StarShape | FatTreeShape, src: Places, dst: Places, flows: NDArray[np.uint64] | None
+    ) -> NDArray[np.int64]:
         pair = _mix_all(_mix_all(np.uint64(self._salt) ^ src.astype(np.uint64)) ^ dst.astype(np.uint64))
+        if flows is not None:
+            pair = _mix_all(pair ^ flows)
 
         def choose(at: Places, ways: int) -> Places:
             if ways == 1 or not self._hashed:
@@ -283,18 +433,23 @@ class Routes:
         """Return the nominal bandwidth [byte/s] from `src` to host `dst`: the least on the route; inf to itself."""
         return min((float(self.bandwidth[link]) for link in self.route(src, dst)), default=math.inf)
 
-    def _find(self, src: int, dst: int) -> tuple[int, ...]:
+    def _find(self, src: int, dst: int, choose: _Choose) -> _Route:
         node, dst = self._host(src, "src"), self._host(dst, "dst")
         if node == dst:
             return ()
-        pair = mix(mix(self._salt ^ node) ^ dst)
         if self._shape is not None:
-            nodes = self._shape.path(node, dst, lambda at, ways: self._choose(pair, self._position[at], ways))
+            nodes = self._shape.path(node, dst, lambda at, ways: choose(self._position[at], ways))
             return tuple([self.index[link] for link in pairwise((node, *nodes))])
-        gate, last = self._gate(dst)
-        distance = self._distance_to(gate)
-        if distance[node] == math.inf:
+        route = self._search(node, dst, choose)
+        if route is None:
             raise ValueError(f"there is no route from host {src} to host {dst}")
+        return route
+
+    def _search(self, node: int, dst: int, choose: _Choose, down: frozenset[int] = frozenset()) -> _Route | None:
+        gate, last = self._gate(dst)
+        distance = self._distance_around(gate, down) if down else self._distance_to(gate)
+        if distance[node] == math.inf or not down.isdisjoint(last):
+            return None
         route = []
         while node != gate:
             equal = [
@@ -302,14 +457,20 @@ class Routes:
                 for link, after in self._out[node]
                 if self._weight[link] + distance[after] == distance[node]
                 and (after == gate or after >= self._first_forwarding)
+                and link not in down
             ]
-            link, node = equal[self._choose(pair, node, len(equal))]
+            link, node = equal[choose(node, len(equal))]
             route.append(link)
         return (*route, *last)
 
-    def _choose(self, pair: int, node: int, ways: int) -> int:
-        """Return which of several equal ways on a pair takes at a node."""
-        return mix(pair ^ node) % ways if ways > 1 and self._hashed else 0
+    def _hash(self, src: int, dst: int) -> int:
+        return mix(mix(self._salt ^ self._host(src, "src")) ^ self._host(dst, "dst"))
+
+    def _by_hash(self, pair: int, hashed: bool | None = None) -> _Choose:
+        """Return what chooses between equal ways as this `routing` does, given the hash of a pair or a flow."""
+        if self._hashed if hashed is None else hashed:
+            return lambda node, ways: mix(pair ^ node) % ways if ways > 1 else 0
+        return lambda node, ways: 0
 
     def _gate(self, dst: int) -> tuple[int, tuple[int, ...]]:
         """Return the node through which everything to host `dst` passes, and the links from there on.
@@ -324,8 +485,21 @@ class Routes:
 
     def _distance_to(self, target: int) -> array[float]:
         """Return the least total weight from every node to `target` (Dijkstra, against the links)."""
-        if target in self._distances:
-            return self._distances[target]
+        if target not in self._distances:
+            self._distances[target] = self._distances_without(target, frozenset())
+        return self._distances[target]
+
+    def _distance_around(self, target: int, down: frozenset[int]) -> array[float]:
+        """Return the same over the links that are left; what is known of other links that are down is forgotten."""
+        last, known = self._around
+        if last != down or len(known) >= _KEPT_AROUND:
+            known = {}
+            self._around = (down, known)
+        if target not in known:
+            known[target] = self._distances_without(target, down)
+        return known[target]
+
+    def _distances_without(self, target: int, down: frozenset[int]) -> array[float]:
         distance = array("d", [math.inf]) * len(self._nodes)
         distance[target] = 0.0
         queue = [(0.0, target)]
@@ -335,11 +509,10 @@ class Routes:
                 continue
             for link, before in self._into[node]:
                 through = self._weight[link] + reached
-                if through < distance[before]:
+                if through < distance[before] and link not in down:
                     distance[before] = through
                     if before >= self._first_forwarding:
                         heappush(queue, (through, before))
-        self._distances[target] = distance
         return distance
 
     def _host(self, node: object, name: str) -> int:
@@ -348,32 +521,19 @@ class Routes:
         return host
 
 
-def _shape(facts: Mapping[str, Any], index: Mapping[Link, int]) -> Shape | None:
-    """Return the shape that a graph says it has, if it has exactly the links of that shape."""
-    given = facts.get("shape")
-    if not isinstance(given, dict):
-        return None
-    for number in (one for value in given.values() for one in (value if isinstance(value, list) else [value])):
-        if not isinstance(number, int) or not (isinstance(number, bool) or 1 <= number <= LARGEST):
-            return None
-    try:
-        shape = _SHAPES[facts["name"]](**given)
-        if shape.hosts_forward != bool(facts.get("hosts_forward", False)):
-            return None
-        links = 0
-        for a, b, _ in shape.cables():
-            if (a, b) not in index or (b, a) not in index:
-                return None
-            links += 2
-    except (KeyError, TypeError):  # it is the shape of something else
-        return None
-    return shape if links == len(index) else None
-
-
 def _column(graph: nx.DiGraph[Any], attribute: str) -> NDArray[np.float64]:
     column = np.array([float(link[attribute]) for _, _, link in graph.edges(data=True)], dtype=np.float64)
     column.flags.writeable = False
     return column
+
+
+def _flow_numbers(flows: ArrayLike, m: int) -> NDArray[np.uint64]:
+    numbers = np.asarray(flows)
+    if numbers.shape != (m,) or not (numbers.dtype.kind in "iu" or not numbers.size):
+        raise ValueError(f"flows must be a whole number for each pair of hosts, got {flows!r}")
+    if numbers.size and not 0 <= int(numbers.min()) <= int(numbers.max()) < 2**63:
+        raise ValueError(f"flows must be >= 0 and less than 2**63, got {numbers.min()} to {numbers.max()}")
+    return numbers.astype(np.uint64)
 
 
 def _place(graph: nx.DiGraph[Any], host: int) -> str:

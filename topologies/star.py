@@ -76,3 +76,20 @@ class StarShape:
     def paths(self, src: Places, dst: Places, choose: ChooseAll, place: Mapping[Node, int]) -> list[Places]:
         """Return the places of the nodes after many `src`."""
         return [np.full_like(src, place["switch"]), dst]
+
+    @property
+    def n_hosts(self) -> int:
+        """Number of hosts."""
+        return self.hosts
+
+    def borders(self) -> list[Node]:
+        """Return the switch."""
+        return ["switch"]
+
+    def outward(self, src: int, choose: Choose) -> list[Node]:
+        """Return the switch."""
+        return ["switch"]
+
+    def inward(self, dst: int, choose: Choose) -> list[Node]:
+        """Return the switch and `dst`."""
+        return ["switch", dst]

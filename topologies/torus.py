@@ -105,3 +105,20 @@ class TorusShape:
                 here, at = here + (after - at) * stride, after
                 nodes.append(here)
         return nodes
+
+    @property
+    def n_hosts(self) -> int:
+        """Number of hosts."""
+        return math.prod(self.dims)
+
+    def borders(self) -> list[Node]:
+        """Return all hosts."""
+        return list(range(math.prod(self.dims)))
+
+    def outward(self, src: int, choose: Choose) -> list[Node]:
+        """Return nothing: each host has a link of its own."""
+        return []
+
+    def inward(self, dst: int, choose: Choose) -> list[Node]:
+        """Return `dst`, which has a link of its own."""
+        return [dst]

@@ -98,3 +98,25 @@ class TreeShape:
             down.append(f"switch:{level}.{right}")
             level, left, right = level + 1, left // self.arity, right // self.arity
         return [*up, f"switch:{level}.{left}", *reversed(down)]
+
+    @property
+    def n_hosts(self) -> int:
+        """Number of hosts."""
+        return self.hosts
+
+    def borders(self) -> list[Node]:
+        """Return the root."""
+        return self.outward(0, lambda at, ways: 0)[-1:]
+
+    def outward(self, src: int, choose: Choose) -> list[Node]:
+        """Return the switches above `src`, the root last."""
+        nodes: list[Node] = []
+        level, at, width = 1, src // self.arity, -(-self.hosts // self.arity)
+        while width > 1:
+            nodes.append(f"switch:{level}.{at}")
+            level, at, width = level + 1, at // self.arity, -(-width // self.arity)
+        return [*nodes, f"switch:{level}.{at}"]
+
+    def inward(self, dst: int, choose: Choose) -> list[Node]:
+        """Return the switches above `dst`, from the root down, and `dst`."""
+        return [*reversed(self.outward(dst, choose)), dst]

@@ -74,22 +74,13 @@ def wan(
     >>> routes.path_latency(2, 0)
     0.0551
     """
-    names = _names(sites)
+    names = site_names(sites)
     S = len(names)
     workers = _workers(workers_per_site, S)
     affordable(2 * sum(workers) + S * (S - 1), f"a network of {S:,} sites and {sum(workers):,} workers")
-    seconds_between = _matrix(latency, names, "latency")
-    rates = _matrix(bandwidth, names, "bandwidth")
+    seconds_between, rates = between_sites(names, latency, bandwidth)
     linked = rates != 0
-    np.fill_diagonal(linked, False)
     local_half, local_bandwidth = seconds(local_latency, "local_latency") / 2, rate(local_bandwidth, "local_bandwidth")
-    for a, b in np.argwhere(linked).tolist():
-        pair = f"from {names[a]} to {names[b]}"
-        seconds(seconds_between[a, b], f"latency {pair}")
-        if not 0 < rates[a, b] < np.inf:
-            raise ValueError(
-                f"bandwidth {pair} must be finite and > 0 bytes per second, or 0 for no link, got {rates[a, b]}"
-            )
     # Summed over any path the latencies weigh at most half a link, so they decide only between equally many links.
     weights = 1 + seconds_between / (2 * seconds_between[linked].sum() or 1.0)
 
@@ -115,7 +106,14 @@ def wan(
     return graph
 
 
-def _names(sites: object) -> tuple[str, ...]:
+def site_names(sites: object) -> tuple[str, ...]:
+    """Return the names of sites, given as such or by their number.
+
+    Raises
+    ------
+    ValueError
+        If there are none, one is no name, or one is given twice.
+    """
     if isinstance(sites, str) or not isinstance(sites, Sequence):
         S = whole(sites, "sites, where not a list of names,", 1)
         affordable(S * (S - 1), f"a network of {S:,} sites")
@@ -139,6 +137,29 @@ def _workers(workers_per_site: object, S: int) -> list[int]:
     if not any(workers):
         raise ValueError("workers_per_site must give at least one site a worker, got only zeros")
     return workers
+
+
+def between_sites(
+    names: tuple[str, ...], latency: ArrayLike, bandwidth: ArrayLike
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return latency [s] and bandwidth [byte/s] from site to site, shape (S, S) each; a bandwidth of 0 for no link.
+
+    Raises
+    ------
+    ValueError
+        If one of them is no such matrix, or out of range on a link, which it names.
+    """
+    seconds_between = _matrix(latency, names, "latency")
+    rates = _matrix(bandwidth, names, "bandwidth").copy()
+    np.fill_diagonal(rates, 0)
+    for a, b in np.argwhere(rates != 0).tolist():
+        pair = f"from {names[a]} to {names[b]}"
+        seconds(seconds_between[a, b], f"latency {pair}")
+        if not 0 < rates[a, b] < np.inf:
+            raise ValueError(
+                f"bandwidth {pair} must be finite and > 0 bytes per second, or 0 for no link, got {rates[a, b]}"
+            )
+    return seconds_between, rates
 
 
 def _matrix(values: ArrayLike, names: tuple[str, ...], what: str) -> NDArray[np.float64]:

@@ -1,27 +1,36 @@
 """Files of other tools: schedules and topologies written for them, and read from them.
 
 One module per format: `goal` (GOAL text of LogGOPSim), `chakra` (execution traces of ASTRA-sim), `msccl` (algorithms
-of MSCCL), `simgrid` (platforms and profiles), `nccl` (topology dumps), `nodelink` (node-link JSON of networkx). What is
-read is data from strangers: sizes are checked before parsing, and a refusal names the file, the place and the reason.
+of MSCCL), `messages_csv` (a table of messages), `simgrid` (platforms and profiles), `nccl` (topology dumps), `nodelink`
+(node-link JSON of networkx). `kinds` tells by the content of which kind a file is. What is read is data from strangers:
+sizes are checked before parsing, and a refusal names the file, the place and the reason.
 """
 
 from simnet.interchange.chakra import read_chakra, write_chakra
 from simnet.interchange.goal import read_goal
+from simnet.interchange.kinds import NetworkRead, kind_of, read_network, read_schedule
+from simnet.interchange.messages_csv import read_messages, write_messages
 from simnet.interchange.msccl import read_msccl
 from simnet.interchange.nccl import read_nccl_topology
 from simnet.interchange.nodelink import read_nodelink, write_nodelink
 from simnet.interchange.simgrid import Platform, read_platform, read_profile, write_platform
 
 __all__ = [
+    "NetworkRead",
     "Platform",
+    "kind_of",
     "read_chakra",
     "read_goal",
+    "read_messages",
     "read_msccl",
     "read_nccl_topology",
+    "read_network",
     "read_nodelink",
     "read_platform",
     "read_profile",
+    "read_schedule",
     "write_chakra",
+    "write_messages",
     "write_nodelink",
     "write_platform",
 ]

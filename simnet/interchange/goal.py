@@ -29,7 +29,8 @@ MAX_BYTES = 256 * 2**20
 MAX_RANKS = 1_000_000
 """The most ranks that are read."""
 
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+# A comment that is not closed goes on to the end; looking for its end again at each further one would take for ever.
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|(\Z))", re.DOTALL)
 _LABEL = r"[a-zA-Z][a-zA-Z0-9_]*"
 _NUMBER = r"[0-9]{1,18}"
 _HEAD = re.compile(rf"num_ranks\s+({_NUMBER})$")
@@ -88,6 +89,8 @@ def read_goal(path: str | Path, *, strict: bool = True, nanoseconds_per_calc: fl
 
 def _parse(text: str, name: str) -> Program:
     def blank(comment: re.Match[str]) -> str:
+        if comment[1] is not None:
+            file.refuse(text.count("\n", 0, comment.start()) + 1, "the comment that begins here is not closed by '*/'")
         return "\n" * comment.group().count("\n") or " "
 
     file = Program(name, 0, {})

@@ -41,6 +41,7 @@ _STEPS = {
     "rrcs": (True, True),
 }
 _MOST = 1_000_000
+_LONGEST_NAME = 60
 
 
 def read_msccl(path: str | Path, nbytes: float) -> Schedule:
@@ -85,7 +86,7 @@ def read_msccl(path: str | Path, nbytes: float) -> Schedule:
     rounds: dict[int, list[tuple[int, int, float]]] = defaultdict(list)
     for one in messages:
         rounds[level[one]].append((one.send.gpu, one.recv.gpu, one.send.count * chunk))
-    phase = top.attributes.get("coll", "")
+    phase = top.attributes.get("coll", "")[:_LONGEST_NAME]
     columns = (zip(*rounds[index], strict=True) for index in sorted(rounds))
     return Schedule(n_ranks, [Round(src, dst, sizes, phase=phase) for src, dst, sizes in columns])
 

@@ -137,6 +137,7 @@ def write_platform(
     duration: float | None = None,
     routing: Literal["Full", "Dijkstra"] = "Full",
     seed: int = 0,
+    routes: Routes | None = None,
 ) -> None:
     """Write a topology as a SimGrid platform, and its weather as profiles in a folder ``NAME_profiles`` beside it.
 
@@ -159,6 +160,8 @@ def write_platform(
         lets SimGrid find the paths: of the fewest links, and which of several of these is open.
     seed : int
         Seed of `topologies.Routes`.
+    routes : Routes, optional
+        The routes to write, if not those that `topologies.Routes` chooses by the seed.
 
     Raises
     ------
@@ -204,12 +207,36 @@ def write_platform(
                     f'    <link id={_link_name(names, u, v)} bandwidth="{float(data["bandwidth"])!r}Bps" '
                     f'latency="{float(data["latency"])!r}s" sharing_policy="SHARED"{profiles.get((u, v), "")}/>\n'
                 )
-            for src, dst, links in _routes_written(graph, hosts, routing, seed):
+            for src, dst, links in _routes_written(graph, hosts, routing, routes or Routes(graph, seed=seed)):
                 out.write(f'    <route src={names[src]} dst={names[dst]} symmetrical="NO">')
                 out.write("".join(f"<link_ctn id={_link_name(names, u, v)}/>" for u, v in links) + "</route>\n")
             out.write("  </zone>\n</platform>\n")
     except OSError as error:
         raise InputError(f"cannot be written: {error.strerror}", file=error.filename or str(path)) from None
+
+
+def profile_names(path: str | Path) -> list[str]:
+    """Return the names of the profiles of a platform's links, relative to its folder, without reading them.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, is no platform, or a profile lies elsewhere than beside the platform or below.
+    """
+
+    def links(top: Element) -> Iterator[Element]:
+        for one in top.children:
+            if one.tag == "link":
+                yield one
+            elif one.tag in ("zone", "AS"):
+                yield from links(one)
+
+    names = (
+        _beside(link, attribute)
+        for link in links(read_xml(path, ["platform"]))
+        for attribute in ("bandwidth_file", "latency_file")
+    )
+    return list(dict.fromkeys(name for name in names if name))
 
 
 def read_profile(path: str | Path, nominal: float) -> Signal:
@@ -418,11 +445,9 @@ class _Reader:
         self.links[name] = read
 
     def profile(self, one: Element, attribute: str, nominal: float) -> Signal | None:
-        name = one.attributes.get(attribute)
+        name = _beside(one, attribute)
         if not name:
             return None
-        if Path(name).is_absolute() or ".." in Path(name).parts:
-            one.refuse(f"must lie beside the platform or below, got {name[:60]!r}", attribute)
         if (name, nominal) not in self.profiles:
             self.profiles[name, nominal] = read_profile(self.folder / name, nominal)
         return self.profiles[name, nominal]
@@ -561,6 +586,14 @@ class _Reader:
                     )
 
 
+def _beside(one: Element, attribute: str) -> str:
+    """Return the name of a file beside the platform or below; "" if there is none."""
+    name = one.attributes.get(attribute, "")
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        one.refuse(f"must lie beside the platform or below, got {name[:60]!r}", attribute)
+    return name
+
+
 def _lane_name(lane: _Lane) -> str:
     return f"{lane[0]}_{lane[1]}" if lane[1] else lane[0]
 
@@ -622,14 +655,13 @@ def _link_name(names: Mapping[Node, str], u: Node, v: Node) -> str:
 
 
 def _routes_written(
-    graph: nx.DiGraph[Any], hosts: int, routing: str, seed: int
+    graph: nx.DiGraph[Any], hosts: int, routing: str, routes: Routes
 ) -> Iterator[tuple[Node, Node, list[Link]]]:
     if routing == "Dijkstra":
         yield from ((u, v, [(u, v)]) for u, v in graph.edges)
         return
     if routing != "Full":
         raise ValueError(f"routing: {nearest(str(routing), ('Full', 'Dijkstra'))}")
-    routes = Routes(graph, seed=seed)
     written = 0
     for src in range(hosts):
         for dst in range(hosts):

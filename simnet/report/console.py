@@ -11,7 +11,8 @@ from rich.segment import Segments
 from rich.table import Table
 from rich.text import Text
 
-from simnet.report.summary import PHASES, Summary, headings, rows, sentence
+from simnet.report import company
+from simnet.report.summary import PHASES, Summary, company_rows, headings, rows, sentence, what_happened
 
 _LEFT = ("policy", "most used choice")
 # What a narrow terminal does without, first to last; the report has all of it.
@@ -32,6 +33,11 @@ def show(summary: Summary, console: Console) -> None:
             break
     print_wide(table, console)
     console.print(Text(sentence(summary), style="bold"), soft_wrap=not console.is_terminal)
+    for told in what_happened(summary):
+        console.print(Text(told), soft_wrap=not console.is_terminal)
+    shared = company_rows(summary)
+    if shared:
+        show_listing("jobs that shared the network", company.headings(), shared, console)
 
 
 def print_wide(table: Table, console: Console) -> None:

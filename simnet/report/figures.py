@@ -97,19 +97,25 @@ def cumulative_time(iterations: pd.DataFrame, bound: str | None = None) -> Figur
         left, right = figure.subplots(1, 2)
         looks, frames = _looks(iterations, bound), _by_policy(iterations)
         ends = {policy: _elapsed(frame) for policy, frame in frames.items()}
-        ranking = sorted(ends, key=lambda policy: (float(ends[policy][-1]), policy != bound))
+        # One that ended early is not the fastest.
+        ranking = sorted(ends, key=lambda policy: (-len(ends[policy]), float(ends[policy][-1]), policy != bound))
         reference = bound if bound in ends else ranking[0]
         name, factor = unit(max(float(end[-1]) for end in ends.values()), HOURS)
-        behind = {policy: end - ends[reference] for policy, end in ends.items()}
+        behind = {
+            policy: np.subtract(*(one[: min(len(end), len(ends[reference]))] for one in (end, ends[reference])))
+            for policy, end in ends.items()
+        }
         near = [lag for policy, lag in behind.items() if ends[policy][-1] <= _FAR * ends[ranking[0]][-1]]
         least, most = min(float(lag.min()) for lag in near), max(float(lag.max()) for lag in near)
         if most <= 0:
             most = max(float(lag.max()) for lag in behind.values())
         lag_name, lag_factor = unit(max(most, -least), HOURS)
-        drawn = np.unique(np.linspace(0, len(ends[reference]) - 1, 2 * _BINS).astype(np.intp))
         for policy, end in ends.items():
+            drawn, also = (
+                np.unique(np.linspace(0, len(one) - 1, 2 * _BINS).astype(np.intp)) for one in (end, behind[policy])
+            )
             left.plot(drawn + 1, end[drawn] / factor, **looks[policy])
-            right.plot(drawn + 1, behind[policy][drawn] / lag_factor, **looks[policy])
+            right.plot(also + 1, behind[policy][also] / lag_factor, **looks[policy])
         left.set_ylabel(f"simulated time [{name}]")
         right.set_ylabel(f"behind {_short(reference)} [{lag_name}]")
         left.set_ylim(bottom=0)

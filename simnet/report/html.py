@@ -7,8 +7,20 @@ from collections.abc import Sequence
 
 import jinja2
 
+from simnet.report import company
 from simnet.report.drawing import Plot
-from simnet.report.summary import PHASES, Summary, headings, percent, ranking, rows, sentence, switching
+from simnet.report.summary import (
+    PHASES,
+    Summary,
+    company_rows,
+    headings,
+    percent,
+    ranking,
+    rows,
+    sentence,
+    switching,
+    what_happened,
+)
 from simnet.units import format_bandwidth, format_seconds
 
 _SHOWN_SWITCHES = 12
@@ -43,6 +55,9 @@ def report(summary: Summary, plots: Sequence[Plot], *, scenario: str, command: s
         sentence=sentence(summary),
         headings=headings(),
         rows=rows(summary),
+        happened=what_happened(summary),
+        company_headings=company.headings(),
+        company_rows=company_rows(summary),
         ranking=ranking(summary),
         phases=PHASES,
         # As an image a figure can neither run scripts nor clash with the names inside another one.

@@ -15,6 +15,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from simnet.report import company, deaths
+from simnet.training import MAIN, Share, Stop
 from simnet.units import format_bandwidth, format_bytes, format_seconds
 
 PHASES = ("compute", "select", "communicate", "wait")
@@ -55,7 +57,7 @@ class Regret(TypedDict):
 
 
 class PolicySummary(TypedDict):
-    """One policy's run."""
+    """One policy's run; `ended` if workers died and it did not get to its last iteration."""
 
     iterations: int
     simulated_s: float
@@ -65,6 +67,9 @@ class PolicySummary(TypedDict):
     choices: dict[str, int]
     switch_count: int
     switches: list[Switch]
+    ended: bool
+    stops: list[deaths.StopSummary]
+    shares: list[company.ShareSummary]
 
 
 class Winner(TypedDict):
@@ -133,6 +138,8 @@ def summarize(
     versions: Mapping[str, str],
     bound: str | None = "clairvoyant",
     missing: Sequence[str] = (),
+    stops: Mapping[str, Sequence[Stop]] | None = None,
+    shares: Mapping[str, Sequence[Share]] | None = None,
 ) -> Summary:
     """Condense the iterations of several policies, run on the same network, into a summary.
 
@@ -151,11 +158,16 @@ def summarize(
         The policy that bounds the others and takes no part in the contest; none where it did not run.
     missing : sequence of str
         Policies of the scenario that were interrupted before they were done.
+    stops : mapping of policy name to sequence of Stop, optional
+        Where workers died. A policy that ended there takes no part in the contest.
+    shares : mapping of policy name to sequence of Share, optional
+        How the job and those beside it fared.
 
     Raises
     ------
     ValueError
-        If there is no policy, or one ran no iteration, or another number of iterations than the others.
+        If there is no policy, or one that did not end early ran no iteration, or another number of iterations than the
+        others.
 
     Examples
     --------
@@ -170,39 +182,66 @@ def summarize(
     """
     if not iterations:
         raise ValueError("a run needs at least one policy, got none")
-    counts = {name: len(frame) for name, frame in iterations.items()}
-    if min(counts.values()) < 1 or len(set(counts.values())) > 1:
+    stops = stops or {}
+    ended = {name for name in iterations if any(one.job == MAIN and one.resumed is None for one in stops.get(name, ()))}
+    counts = {name: len(frame) for name, frame in iterations.items() if name not in ended}
+    if counts and (min(counts.values()) < 1 or len(set(counts.values())) > 1):
         listed = ", ".join(f"{name}: {count}" for name, count in counts.items())
         raise ValueError(f"all policies must run the same number of iterations, at least 1, got {listed}")
     bound = bound if bound in iterations else None
     policies = {name: _policy(frame) for name, frame in iterations.items()}
-    if bound is not None:
+    for name, one in policies.items():
+        one["ended"] = name in ended
+        one["stops"] = [deaths.condensed(stop, _rounded) for stop in stops.get(name, ())]
+        one["shares"] = [company.condensed(share, _rounded) for share in (shares or {}).get(name, ())]
+    if bound is not None and bound not in ended:
         reference = policies[bound]["simulated_s"]
-        for one in policies.values():
-            lost = one["simulated_s"] - reference
-            one["regret"] = {"seconds": _rounded(lost), "fraction": _rounded(lost / reference) if reference else 0.0}
+        for name in policies.keys() - ended:
+            lost = policies[name]["simulated_s"] - reference
+            fraction = _rounded(lost / reference) if reference else 0.0
+            policies[name]["regret"] = {"seconds": _rounded(lost), "fraction": fraction}
     return {
         "scenario": {"name": scenario, "sha256": scenario_sha256},
         "seed": seed,
         "versions": dict(versions),
         "bound": bound,
         "missing": list(missing),
-        "winner": _winner({name: one["simulated_s"] for name, one in policies.items() if name != bound}),
+        "winner": _winner(
+            {name: one["simulated_s"] for name, one in policies.items() if name != bound and not one["ended"]}
+        ),
         "policies": policies,
     }
 
 
 def sentence(summary: Summary) -> str:
     """Say who won, by how much over the runner-up, and when the winner changed its choice."""
+    said = _outcome(summary)
     if summary["missing"]:
-        return f"Incomplete, without {', '.join(summary['missing'])}: {_outcome(summary)}"
-    return _outcome(summary)
+        said = f"Incomplete, without {', '.join(summary['missing'])}: {said}"
+    early = [name for name, one in summary["policies"].items() if one["ended"]]
+    if early:
+        ends = (f"{name} after {summary['policies'][name]['iterations']} complete iterations" for name in early)
+        said += f" Workers died, and these ended early: {', '.join(ends)}."
+    return said
+
+
+def what_happened(summary: Summary) -> list[str]:
+    """Say of every stop which worker died when, who waited for it, and how the job went on or ended."""
+    return [deaths.told(name, stop, MAIN) for name, one in summary["policies"].items() for stop in one["stops"]]
+
+
+def company_rows(summary: Summary) -> list[tuple[str, ...]]:
+    """Return the cells of the table of the jobs that shared the network; empty for a job alone."""
+    return company.rows({name: one["shares"] for name, one in summary["policies"].items()})
 
 
 def _outcome(summary: Summary) -> str:
     winner, policies = summary["winner"], summary["policies"]
     if winner is None:
-        name, one = next(iter(policies.items()))
+        bound = summary["bound"]
+        name, one = next(iter(policies.items())) if bound is None else (bound, policies[bound])
+        if one["ended"]:
+            return "No policy got to the end."
         return f"{name} took {_duration(one)}; it is the bound, and no policy that can be run was compared with it."
     name = winner["policy"]
     if winner["tied_with"]:
@@ -246,9 +285,11 @@ def rows(summary: Summary) -> list[tuple[str, ...]]:
 
 
 def ranking(summary: Summary) -> list[str]:
-    """Return the policies, the fastest first; among equals the bound, then by name."""
+    """Return the policies, the fastest first, those that ended early last; among equals the bound, then by name."""
     policies, bound = summary["policies"], summary["bound"]
-    return sorted(policies, key=lambda name: (policies[name]["simulated_s"], name != bound, name))
+    return sorted(
+        policies, key=lambda name: (policies[name]["ended"], policies[name]["simulated_s"], name != bound, name)
+    )
 
 
 def percent(fraction: float, sign: str = "") -> str:
@@ -272,13 +313,16 @@ def _policy(frame: pd.DataFrame) -> PolicySummary:
     switched = _switched(frame)
     return {
         "iterations": len(frame),
-        "simulated_s": _rounded(start[-1] + duration[-1] - start[0]),
-        "bytes_sent_B": int(frame["bytes_sent_B"].round().sum()),
+        "simulated_s": _rounded(start[-1] + duration[-1] - start[0]) if len(frame) else 0.0,
+        "bytes_sent_B": int(frame["bytes_sent_B"].astype(np.float64).round().sum()),
         "breakdown_s": {phase: _rounded(math.fsum(frame[f"{phase}_s"])) for phase in PHASES},
         "regret": None,
         "choices": {str(labels[index]): int(counts[index]) for index in order},
         "switch_count": len(switched),
         "switches": _switches(frame, switched),
+        "ended": False,
+        "stops": [],
+        "shares": [],
     }
 
 
@@ -330,18 +374,20 @@ def _winner(seconds: Mapping[str, float]) -> Winner | None:
 
 def _row(summary: Summary, name: str) -> tuple[str, ...]:
     one, winner, regret = summary["policies"][name], summary["winner"], summary["policies"][name]["regret"]
-    if winner is None:
+    if one["ended"]:
+        versus = "ended early"
+    elif winner is None:
         versus = "-"
     elif name in (winner["policy"], *winner["tied_with"]):
         versus = "best"
     else:
         best = summary["policies"][winner["policy"]]["simulated_s"]
         versus = percent(one["simulated_s"] / best - 1, "+") if best else "-"
-    if name == summary["bound"]:
+    if name == summary["bound"] and not one["ended"]:
         lost = "the bound"
     else:
         lost = "-" if regret is None else f"{format_seconds(regret['seconds'])} ({percent(regret['fraction'], '+')})"
-    choice, count = max(one["choices"].items(), key=lambda item: item[1])
+    choice, count = max(one["choices"].items(), key=lambda item: item[1], default=("-", one["iterations"]))
     return (
         name,
         format_seconds(one["simulated_s"]),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -19,14 +19,23 @@ from ruamel.yaml import YAML
 
 import sparsifier_models
 from simnet.errors import InputError, nearest
+from simnet.interchange.kinds import companions
 from simnet.policies import Clairvoyant, Policy
 from simnet.scenario import schema
-from simnet.scenario.job import build_job, build_policies, is_file, memory, memory_limit, try_exchanges
+from simnet.scenario.job import (
+    build_job,
+    build_neighbours,
+    build_policies,
+    is_file,
+    memory,
+    memory_limit,
+    try_exchanges,
+)
 from simnet.scenario.loader import Document, Findings, read
 from simnet.scenario.messages import problems
 from simnet.scenario.network import build_network
 from simnet.scenario.resolve import own_options, resolve
-from simnet.training import Job
+from simnet.training import Job, Neighbour
 from topologies.graphs import label
 
 __all__ = ["Run", "Scenario", "find", "json_schema", "load", "shipped"]
@@ -47,7 +56,9 @@ class Run:
     timeline : int
         First iterations whose every message is kept.
     messages : mapping of str to int
-        Messages of one exchange, by its label.
+        Messages of one exchange, by its label, and of other jobs by theirs.
+    neighbours : mapping of str to Neighbour
+        The jobs that run beside every policy.
     """
 
     job: Job
@@ -55,6 +66,7 @@ class Run:
     bound: str | None
     timeline: int
     messages: Mapping[str, int]
+    neighbours: Mapping[str, Neighbour] = field(default_factory=dict)
 
     def effort(self, policy: str) -> float:
         """Return about how many seconds a policy takes to simulate."""
@@ -62,7 +74,8 @@ class Run:
         candidates = self.policies[policy].candidates
         once = [entries + 2e-5 * self.messages[candidate.label] for candidate in candidates]
         tried = len(candidates) if isinstance(self.policies[policy], Clairvoyant) else 1
-        return self.job.iterations * tried * sum(once) / len(once)
+        beside = sum(one.job.iterations * 4e-5 * self.messages[label] for label, one in self.neighbours.items())
+        return self.job.iterations * tried * sum(once) / len(once) + beside
 
     def links(self, src: int, dst: int) -> tuple[str, ...]:
         """Return the names of the links between two workers."""
@@ -123,6 +136,7 @@ class Scenario:
         stages = build_network(self.config, self.folder, found)
         messages = try_exchanges(self.config, self.folder, found) if stages is not None else {}
         job = build_job(self.config, stages, self.folder, found)
+        neighbours, theirs = build_neighbours(self.config, stages, self.folder, found)
         found.refuse()
         assert job is not None
         everything = set(self.config.exchanges)
@@ -131,7 +145,8 @@ class Scenario:
             for name, policy in self.config.policies.items()
             if policy.clairvoyant is not None and set(policy.clairvoyant.among or ()) == everything
         ]
-        return Run(job, build_policies(self.config), next(iter(bounds), None), self.config.output.timeline, messages)
+        policies, timeline = build_policies(self.config), self.config.output.timeline
+        return Run(job, policies, next(iter(bounds), None), timeline, theirs | messages, neighbours)
 
     def at_once(self, wanted: int) -> int:
         """Return how many policies may run side by side, at most `wanted`, within the memory allowed."""
@@ -170,16 +185,26 @@ class Scenario:
         found = {}
         for name in _files(self.config):
             path = self.folder / name
-            try:
-                with path.open("rb") as opened:
-                    digest = hashlib.file_digest(opened, "sha256").hexdigest()[:12]
-            except OSError as error:
-                raise InputError(f"cannot be read: {error.strerror}", file=str(path)) from None
-            found[f"inputs/{digest}-{path.name.removeprefix(digest + '-')}"] = path
-        return found
+            found[_by_content(path)] = path
+        return found | self._platform()
+
+    def _platform(self) -> dict[str, Path]:
+        """Return the file of the topology, if there is one; with profiles, in a folder where they lie as it says."""
+        given = self.config.network.topology.file
+        if not isinstance(given, schema.TopologyFile):
+            return {}
+        path = self.folder / given.path
+        profiles = companions(path, given.format)
+        if not profiles:
+            return {_by_content(path): path}
+        files = {path.name: path} | {name: path.parent / name for name in profiles}
+        digest = hashlib.sha256()
+        for name, one in files.items():
+            digest.update(f"{name}\0{_digest(one)}\0".encode())
+        return {f"inputs/{digest.hexdigest()[:12]}-{path.stem}/{name}": one for name, one in files.items()}
 
 
-_FILE_FIELDS = ("file", "device", "like")
+_FILE_FIELDS = ("file", "path", "device", "like")
 
 
 def load(path: str | Path, overrides: Sequence[str] = (), seed: int | None = None) -> Scenario:
@@ -281,12 +306,28 @@ def json_schema() -> dict[str, Any]:
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found, "title": "simnet scenario"}
 
 
+def _by_content(path: Path) -> str:
+    digest = _digest(path)[:12]
+    return f"inputs/{digest}-{path.name.removeprefix(digest + '-')}"
+
+
+def _digest(path: Path) -> str:
+    try:
+        with path.open("rb") as opened:
+            return hashlib.file_digest(opened, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", file=str(path)) from None
+
+
 def _files(config: schema.Config) -> list[str]:
     """Return the files that a scenario names, as it names them."""
-    named = [config.job.device] if is_file(config.job.device) else []
-    synthetic = config.job.gradients.synthetic
-    if synthetic is not None and is_file(synthetic.like):
-        named.append(synthetic.like)
+    named = []
+    for job in (config.job, *(other.job for other in (config.other_jobs or {}).values())):
+        if is_file(job.device):
+            named.append(job.device)
+        synthetic = job.gradients.synthetic
+        if synthetic is not None and is_file(synthetic.like):
+            named.append(synthetic.like)
     for entry in config.network.weather:
         if entry.trace is not None:
             named.append(entry.trace.file)

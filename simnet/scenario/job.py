@@ -14,12 +14,13 @@ from simnet import models, traces
 from simnet.devices import DeviceProfile, load_device
 from simnet.policies import Candidate, Clairvoyant, Fixed, Flexible, Monitor, Policy
 from simnet.scenario import schema
+from simnet.scenario.company import InJob, alone, placements
 from simnet.scenario.loader import Findings
 from simnet.scenario.network import Stages
 from simnet.scenario.resolve import candidate
 from simnet.traces import GradientSource
 from simnet.traces.source import shrunk
-from simnet.training import Compute, Job, Overlap, Ramp, buckets, create_sparsifier
+from simnet.training import Compute, Job, Neighbour, Overlap, Ramp, buckets, create_sparsifier
 from simnet.units import format_bytes
 
 # Arrays of P x n float32 that are alive at once beside the residual of each candidate: gradients, the residual handed
@@ -73,11 +74,41 @@ def build_job(config: schema.Config, stages: Stages | None, folder: Path, found:
         overlap=None if overlap is None else Overlap(overlap.bucket, overlap.backward or 0.0),
         update=given.update,
         seed=config.seed,
+        deaths={death.worker: death.at for death in given.deaths or ()},
+        patience=given.on_death.go_on.after if isinstance(given.on_death, schema.OnDeath) else None,
     )
     for label, exchange in config.exchanges.items():
         with found.at("exchanges", label):
             _try_sizes(candidate(label, exchange), job)
     return job
+
+
+def build_neighbours(
+    config: schema.Config, stages: Stages | None, folder: Path, found: Findings
+) -> tuple[dict[str, Neighbour], dict[str, int]]:
+    """Build the other jobs of a resolved scenario, those with which something is wrong left out.
+
+    Returns
+    -------
+    dict of str to Neighbour, dict of str to int
+        The jobs, and the messages of one exchange of each.
+    """
+    neighbours: dict[str, Neighbour] = {}
+    messages: dict[str, int] = {}
+    if stages is None or not config.other_jobs:
+        return neighbours, messages
+    before = len(found)
+    hosts = placements(config, stages, found)
+    placed = len(found) == before
+    for label, given in config.other_jobs.items():
+        own, inside, before = alone(config, label), InJob(found, label), len(found)
+        messages |= try_exchanges(own, folder, inside)
+        if len(found) > before or not placed:
+            continue
+        job = build_job(own, stages._replace(placement=hosts[label]), folder, inside)
+        if job is not None:
+            neighbours[label] = Neighbour(job, candidate(label, given.exchange), given.start)
+    return neighbours, messages
 
 
 def _try_sizes(exchange: Candidate, job: Job) -> None:
@@ -104,24 +135,45 @@ def try_exchanges(config: schema.Config, folder: Path, found: Findings) -> dict[
         Messages of an exchange, by its label.
     """
     device = _device(config.job, folder, found)
-    messages = {}
+    messages: dict[str, int] = {}
     for label, exchange in config.exchanges.items():
-        with found.at("exchanges", label):
-            model = sparsifier_models.create(
-                exchange.scheme, config.workers, _TRIAL_ENTRIES, layers=(_TRIAL_ENTRIES,), **exchange.options
-            )
-            trial = model.exchange(np.zeros((config.workers, _TRIAL_ENTRIES), dtype=np.float32))
-            messages[label] = trial.schedule.n_messages
-            if device is not None:
-                with found.at("job", "device"):
-                    device.seconds(trial.kernels, config.workers)
+        for workers in _numbers_of_workers(config):
+            with found.at("exchanges", label):
+                trial = _trial(exchange, config.workers, workers)
+                messages.setdefault(label, trial.schedule.n_messages)
+                if device is not None:
+                    with found.at("job", "device"):
+                        device.seconds(trial.kernels, workers)
     return messages
+
+
+def _numbers_of_workers(config: schema.Config) -> range:
+    """Return with how many workers a job may have to exchange: fewer, if it goes on after deaths."""
+    goes_on = isinstance(config.job.on_death, schema.OnDeath)
+    least = config.workers - len(config.job.deaths or ()) if goes_on else config.workers
+    return range(config.workers, max(least, 1) - 1, -1)
+
+
+def _trial(exchange: schema.Exchange, all_workers: int, workers: int) -> sparsifier_models.Exchange:
+    """Exchange zeros between some of the workers of a job."""
+    try:
+        model = sparsifier_models.create(
+            exchange.scheme, workers, _TRIAL_ENTRIES, layers=(_TRIAL_ENTRIES,), **exchange.options
+        )
+        return model.exchange(np.zeros((workers, _TRIAL_ENTRIES), dtype=np.float32))
+    except ValueError as error:
+        if workers == all_workers:
+            raise
+        raise ValueError(f"with {workers} workers, after deaths: {error}") from None
 
 
 def memory(config: schema.Config) -> float:
     """Return the bytes that the policy with the most candidates takes at most, in a process of its own."""
-    candidates = max(len(_labels(policy)) for policy in config.policies.values())
-    return _PROCESS + 4.0 * _entries(config.job) * (config.workers * (_COPIES + candidates) + _ROWS)
+    others = sum(memory(alone(config, label)) - _PROCESS for label in config.other_jobs or ())
+    copies = _COPIES + max(len(_labels(policy)) for policy in config.policies.values())
+    # The residual of before, for those who go on without the dead.
+    copies += config.job.deaths is not None
+    return _PROCESS + others + 4.0 * _entries(config.job) * (config.workers * copies + _ROWS)
 
 
 def memory_limit(config: schema.Config) -> float:

@@ -11,11 +11,14 @@ import numpy as np
 
 import topologies
 from simnet import weather
+from simnet.interchange import NetworkRead, read_network
 from simnet.network import ConstantLoad, Jitter, Network, OnOffFlow
 from simnet.rng import stream
 from simnet.scenario import schema
 from simnet.scenario.loader import Findings, Loc, dotted
+from simnet.scenario.words import Part
 from simnet.schedule import Floats
+from simnet.transport import Incast, Loss, MeasuredIncast, Transport
 from simnet.weather import Signal, Weather
 from topologies.graphs import Link, label
 
@@ -27,10 +30,11 @@ _Name: TypeAlias = tuple[str | int, ...]
 
 
 class Stages(NamedTuple):
-    """The network from each iteration on, and the host of each worker."""
+    """The network from each iteration on, the host of each worker, and the weather of each of the networks."""
 
     networks: list[tuple[int, Network]]
     placement: list[int]
+    weather: list[dict[Link, Weather]]
 
 
 class _Course(NamedTuple):
@@ -72,43 +76,83 @@ def build_network(config: schema.Config, folder: Path, found: Findings) -> Stage
         None if something is wrong.
     """
     given, before = config.network, len(found)
-    graph: nx.DiGraph[Any] | None = None
+    read: NetworkRead | None = None
     with found.at("network", "topology"):
-        graph = _graph(given.topology)
-        topologies.check_connected(graph)
-    if graph is None:
+        read = build_topology(given.topology, folder)
+        topologies.check_connected(read.graph)
+    if read is None:
         return None
+    graph = read.graph
     placement = _placement(config, graph, found)
-    moved = _moved_links(config, graph, folder, found)
+    moved = _moved_links(config, read, folder, found)
+    _add_faults(config, graph, moved, found)
     background = _background(config, graph, found)
     jitter = _jitter(given.jitter, found)
+    troubles = {"loss": _loss(config, graph, found), "incast": _incast(config, graph, found)}
     if len(found) > before:
         return None
     starts = {start for one in moved.values() for course, _ in one for start in course.starts}
+    weathers = {
+        start: {link: _weather(one, graph.edges[link], start) for link, one in moved.items()}
+        for start in sorted(starts | {0})
+    }
     networks = [
         (
             start,
             Network(
                 graph,
-                {link: _weather(one, graph.edges[link], start) for link, one in moved.items()},
+                of_links,
                 send_overhead=given.overhead.send,
                 receive_overhead=given.overhead.receive,
                 jitter=jitter,
                 background=background,
                 seed=config.seed,
                 engine=given.engine,
+                **_unless_default(given, "routing", "on_outage"),
+                **{name: trouble for name, trouble in troubles.items() if trouble is not None},  # type: ignore[arg-type]
             ),
         )
-        for start in sorted(starts | {0})
+        for start, of_links in weathers.items()
     ]
-    return Stages(networks, placement)
+    return Stages(networks, placement, list(weathers.values()))
 
 
-def _graph(given: schema.Topology) -> nx.DiGraph[Any]:
+def build_topology(given: schema.Topology, folder: Path) -> NetworkRead:
+    """Build the graph of a topology; one from a file may have weather there, too.
+
+    Parameters
+    ----------
+    given : Topology
+        Which one; numbers of hosts must be there.
+    folder : Path
+        Where the name of a file starts from.
+
+    Raises
+    ------
+    InputError
+        If a file is no good.
+    ValueError
+        If parameters do not fit each other.
+    """
     if given.registered is not None:
-        return topologies.build(given.registered.name, **given.registered.parameters())
-    kind, part = given.choice
-    return topologies.build(kind, **{name: getattr(part, name) for name in type(part).model_fields})
+        return NetworkRead(topologies.build(given.registered.name, **given.registered.parameters()), {})
+    if given.file is not None:
+        part = schema.TopologyFile(path=given.file) if isinstance(given.file, str) else given.file
+        own = {"nodes": part.nodes, "latency": part.latency, "network_latency": part.network_latency}
+        return read_network(folder / part.path, part.format, **own)  # type: ignore[arg-type]
+    return NetworkRead(_built(*given.choice), {})
+
+
+def _built(kind: str, parameters: Part) -> nx.DiGraph[Any]:
+    fields = {name: getattr(parameters, name) for name in type(parameters).model_fields}
+    if isinstance(parameters, schema.WanOfClusters):
+        fields["sites"] = {}
+        for name, site in parameters.sites.items():
+            try:
+                fields["sites"][name] = _built(*site.choice)
+            except ValueError as error:
+                raise ValueError(f"site {name}: {error}") from None
+    return topologies.build(kind, **fields)
 
 
 def _placement(config: schema.Config, graph: nx.DiGraph[Any], found: Findings) -> list[int]:
@@ -136,16 +180,18 @@ def _in_turn(graph: nx.DiGraph[Any]) -> list[int]:
     groups: dict[str, list[int]] = {}
     for host in range(graph.graph["hosts"]):
         switch = next((node for node in graph.successors(host) if isinstance(node, str)), str(host))
-        groups.setdefault(switch, []).append(host)
+        groups.setdefault(graph.nodes[host].get("site", switch), []).append(host)
     turns = max(map(len, groups.values()))
     return [group[turn] for turn in range(turns) for group in groups.values() if turn < len(group)]
 
 
-def _moved_links(
-    config: schema.Config, graph: nx.DiGraph[Any], folder: Path, found: Findings
-) -> dict[Link, list[_Moved]]:
+def _moved_links(config: schema.Config, read: NetworkRead, folder: Path, found: Findings) -> dict[Link, list[_Moved]]:
     """Return the links that have weather, and what moves each."""
-    moved: dict[Link, list[_Moved]] = {}
+    graph = read.graph
+    in_file: Loc = ("network", "topology", "file")
+    moved: dict[Link, list[_Moved]] = {
+        link: [_Moved(course, ()) for course in _given_pair(own, in_file)] for link, own in read.weather.items()
+    }
     for index, entry in enumerate(config.network.weather):
         loc: Loc = ("network", "weather", index)
         links: Sequence[Link] = ()
@@ -166,6 +212,33 @@ def _moved_links(
                 own = () if entry.shared else tuple(map(label, link))
                 here.append(_Moved(course, ("weather", index, course.quantity, *own)))
     return moved
+
+
+def _add_faults(
+    config: schema.Config, graph: nx.DiGraph[Any], moved: dict[Link, list[_Moved]], found: Findings
+) -> None:
+    """Add the faults of links to what moves each: a factor 0 while it is down, or what is left while it is slow."""
+    for index, entry in enumerate(config.network.faults):
+        loc: Loc = ("network", "faults", index)
+        with found.at(*loc, "links"):
+            links = topologies.select_links(graph, entry.links)
+            course = _Course("bandwidth", loc, False, _fault(entry))
+            for link in links:
+                moved.setdefault(link, []).append(_Moved(course, ()))
+
+
+def _fault(given: schema.Fault) -> Callable[[_Name, int], Signal]:
+    spans = given.down if isinstance(given.down, list) else [given.down or given]
+    during = [(one.at or 0.0, math.inf if one.lasts is None else one.lasts) for one in spans]
+    times, up = weather.outages(at=during).window(0.0, math.nextafter(math.inf, 0))
+    left = given.slow or 0.0
+    signal = weather.steps(times, up + (1.0 - up) * left)
+    return lambda name, start: signal
+
+
+def _unless_default(given: schema.Network, *names: str) -> dict[str, Any]:
+    fields = type(given).model_fields
+    return {name: getattr(given, name) for name in names if getattr(given, name) != fields[name].default}
 
 
 def _clash(one: _Course, other: _Course) -> bool:
@@ -299,6 +372,44 @@ def _on(given: schema.OnOff | None, seed: int, name: _Name) -> Signal:
         0.0, math.nextafter(math.inf, 0)
     )
     return weather.steps(times, 1.0 - off)
+
+
+def _loss(config: schema.Config, graph: nx.DiGraph[Any], found: Findings) -> Loss | None:
+    """Return the packet loss of links; None if none is given."""
+    given = config.network
+    if not given.loss:
+        if given.transport is not None:
+            found.add(("network", "transport"), "says how transfers answer packet loss, and network.loss gives none")
+        return None
+    probability: dict[Link, float] = {}
+    for index, entry in enumerate(given.loss):
+        with found.at("network", "loss", index, "links"):
+            for link in topologies.select_links(graph, entry.links):
+                before = probability.get(link, 0.0)
+                probability[link] = before + (1 - before) * entry.probability
+    transport = Transport()
+    if given.transport is not None:
+        law, part = given.transport.choice
+        transport = Transport(law, **{name: getattr(part, name) for name in type(part).model_fields})  # type: ignore[arg-type]
+    return Loss(probability, transport)
+
+
+def _incast(config: schema.Config, graph: nx.DiGraph[Any], found: Findings) -> Incast | MeasuredIncast | None:
+    """Return the incast of links; None if none is given."""
+    given = config.network.incast
+    if given is None:
+        return None
+    kind, part = given.choice
+    links: list[Link] | None = None
+    if part.links is not None:
+        with found.at("network", "incast", kind, "links"):
+            links = [link for link in topologies.select_links(graph, part.links) if isinstance(link[0], str)]
+            if not links:
+                raise ValueError(f"{part.links!r} names no link from a switch, where alone many senders can meet")
+    make = Incast if kind == "timeouts" else MeasuredIncast
+    with found.at("network", "incast", kind):
+        return make(**{name: getattr(part, name) for name in type(part).model_fields} | {"links": links})
+    return None
 
 
 def _jitter(given: schema.Jitter | None, found: Findings) -> Jitter | None:

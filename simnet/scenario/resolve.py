@@ -12,6 +12,7 @@ from simnet import models
 from simnet.errors import nearest
 from simnet.policies import Candidate, closed_form
 from simnet.scenario import schema
+from simnet.scenario.company import InJob, check_company
 from simnet.scenario.loader import Findings, Loc
 from simnet.scenario.words import MAX_ITERATIONS
 from simnet.training import check_feedback
@@ -38,6 +39,12 @@ def resolve(config: schema.Config, stem: str, found: Findings) -> schema.Config:
         exchanges[label] = _exchange(label, exchange, found)
         if len(found) == before:
             sound.add(label)
+    others = None
+    if config.other_jobs:
+        check_company(config, found)
+        others = {label: _other(label, one, InJob(found, label)) for label, one in config.other_jobs.items()}
+    if config.network.engine == "vectorised" and (others or config.job.deaths):
+        found.add(("network", "engine"), "must be auto or fluid: the vectorised clock knows neither deaths nor company")
     network = config.network.model_copy(
         update={
             "topology": _topology(config.network.topology, config.workers),
@@ -53,6 +60,7 @@ def resolve(config: schema.Config, stem: str, found: Findings) -> schema.Config:
             "job": _job(config.job, config.workers, found),
             "exchanges": exchanges,
             "policies": _policies(config, exchanges, sound, found),
+            "other_jobs": others,
         }
     )
 
@@ -74,12 +82,19 @@ def own_options(scheme: str) -> list[str]:
     return [field.name for field in fields if field.name not in FROM_JOB]
 
 
+def _other(label: str, given: schema.OtherJob, found: Findings) -> schema.OtherJob:
+    exchange, job = _exchange(label, given.exchange, found), _job(given.job, given.workers, found)
+    return given.model_copy(update={"exchange": exchange, "job": job})
+
+
 def _file_name(stem: str) -> str:
     return re.sub(r"[^A-Za-z0-9._+-]", "_", stem).lstrip(".")[:40] or "scenario"
 
 
 def _topology(given: schema.Topology, workers: int) -> schema.Topology:
     kind, part = given.choice
+    if isinstance(part, str):
+        return given.model_copy(update={kind: schema.TopologyFile(path=part)})
     if getattr(part, "hosts", workers) is not None:
         return given
     return given.model_copy(update={kind: part.model_copy(update={"hosts": workers})})
@@ -133,6 +148,12 @@ def _job(given: schema.Job, workers: int, found: Findings) -> schema.Job:
     for worker in given.compute.slow:
         if not (worker.isascii() and worker.isdigit() and int(worker) < workers):
             found.add(("job", "compute", "slow", worker), f"there is no worker {worker!r}; allowed: 0 to {workers - 1}")
+    for position, death in enumerate(given.deaths or ()):
+        loc: Loc = ("job", "deaths", position, "worker")
+        if death.worker >= workers:
+            found.add(loc, f"there is no worker {death.worker}; allowed: 0 to {workers - 1}")
+        if death.worker in [one.worker for one in (given.deaths or ())[:position]]:
+            found.add(loc, f"worker {death.worker} dies twice")
     name = "compression_ratio" if given.density is None else "density"
     density = getattr(given, name)
     if isinstance(density, list):
@@ -154,6 +175,7 @@ def _job(given: schema.Job, workers: int, found: Findings) -> schema.Job:
             "iterations": _iterations(given.iterations, ("job", "iterations"), given.epoch, found),
             "density": density,
             "compression_ratio": None,
+            "on_death": given.on_death or ("stop" if given.deaths else None),
         }
     )
 
@@ -183,6 +205,8 @@ def _policies(
 ) -> dict[str, schema.Policy]:
     if not config.policies:
         every = {label: schema.Policy(fixed=label) for label in exchanges}
+        if config.other_jobs:
+            return every
         return every | {
             _free("clairvoyant", every): schema.Policy(clairvoyant=schema.Clairvoyant(among=list(exchanges)))
         }

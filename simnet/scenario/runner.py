@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from simnet.errors import SimnetError
+from simnet.policies import Policy
 from simnet.scenario import Run, load
 from simnet.training import PolicyResult, run_policy
 
@@ -47,7 +48,7 @@ class Source:
 def run_here(run: Run, progress: Progress) -> Iterator[tuple[str, PolicyResult]]:
     """Run one policy after the other in this process; yield each with its result."""
     for name, policy in run.policies.items():
-        yield name, run_policy(run.job, name, policy, timeline=run.timeline, progress=_of(name, progress))
+        yield name, _run(run, name, policy, _of(name, progress))
 
 
 def run_apart(
@@ -109,6 +110,10 @@ def run_apart(
             process.join()
 
 
+def _run(run: Run, name: str, policy: Policy, progress: Callable[[int], None]) -> PolicyResult:
+    return run_policy(run.job, name, policy, timeline=run.timeline, progress=progress, neighbours=run.neighbours)
+
+
 def _of(name: str, progress: Progress) -> Callable[[int], None]:
     return lambda done: progress(name, done)
 
@@ -163,8 +168,7 @@ def _work(sender: Connection, source: Source, policy: str) -> None:
     message: tuple[str, Any]
     try:
         run = source.build()
-        result = run_policy(run.job, policy, run.policies[policy], timeline=run.timeline, progress=progress)
-        message = ("result", result)
+        message = ("result", _run(run, policy, run.policies[policy], progress))
     except SimnetError as error:
         message = ("refused", str(error))
     except BrokenPipeError:

@@ -12,7 +12,8 @@ from typing import Annotated, Any, Generic, Literal, Self, TypeAlias, TypeVar
 from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, Tag, model_validator
 
 from simnet import units
-from simnet.network import Engine
+from simnet.interchange.kinds import NetworkKind
+from simnet.network import EngineName
 from simnet.policies import Aggregate
 from simnet.scenario.words import (
     POSITIVE,
@@ -124,6 +125,46 @@ class MultiGpuNodes(Part):
     nic_latency: Seconds
     nic_bandwidth: Annotated[Rate, POSITIVE]
     rails: bool = Field(default=False, description="a card for each GPU, on the rail of its number")
+    spines: Annotated[int, Field(ge=0)] = Field(default=0, description="switches that join the rails")
+    spine_latency: Seconds | None = Field(default=None, description="of each link to one; default: nic_latency / 2")
+    spine_bandwidth: Annotated[Rate, POSITIVE] | None = Field(
+        default=None, description="of each link to one; default: together what all cards can send"
+    )
+
+
+class Cluster(OneOf):
+    """The topology of a site."""
+
+    star: Star | None = None
+    ring: Ring | None = None
+    tree: Tree | None = None
+    fat_tree: FatTree | None = None
+    torus: Torus | None = None
+    dragonfly: Dragonfly | None = None
+    multi_gpu_nodes: MultiGpuNodes | None = None
+
+    @model_validator(mode="after")
+    def _hosts_given(self) -> Self:
+        kind, part = self.choice
+        if getattr(part, "hosts", 1) is None:
+            raise ValueError(f"needs {kind}.hosts: only a topology without sites has one for each worker by default")
+        return self
+
+
+class WanOfClusters(Part):
+    """Sites that are clusters, joined by border routers; `latency` and `bandwidth` are as of wan."""
+
+    sites: Annotated[dict[str, Cluster], Field(min_length=1)] = Field(description="topologies by the names of sites")
+    latency: Annotated[
+        Annotated[Seconds, Tag("<number>")] | Annotated[list[list[Seconds]], Tag("<list>")],
+        either(scalar="<number>", list="<list>"),
+    ]
+    bandwidth: Annotated[
+        Annotated[Rate, Tag("<number>")] | Annotated[list[list[Rate]], Tag("<list>")],
+        either(scalar="<number>", list="<list>"),
+    ] = Field(description="0 for no link")
+    border_bandwidth: Annotated[Rate, POSITIVE] = Field(description="of each link to a border router")
+    border_latency: Seconds = Field(default=0.0, description="of each link to a border router")
 
 
 class Registered(Part):
@@ -143,6 +184,16 @@ class Registered(Part):
         }
 
 
+class TopologyFile(Part):
+    """A topology from a file: SimGrid platform, whose profiles are its weather, NCCL topology, or node-link JSON."""
+
+    path: File
+    format: NetworkKind | None = Field(default=None, description="default: told by the content")
+    nodes: Count | None = Field(default=None, description="equal nodes, of which an NCCL topology describes one")
+    latency: Seconds | None = Field(default=None, description="of each link inside a node of an NCCL topology")
+    network_latency: Seconds | None = Field(default=None, description="from card to card, with an NCCL topology")
+
+
 class Topology(OneOf):
     """Hosts, switches and links."""
 
@@ -154,6 +205,14 @@ class Topology(OneOf):
     dragonfly: Dragonfly | None = None
     wan: Wan | None = None
     multi_gpu_nodes: MultiGpuNodes | None = None
+    wan_of_clusters: WanOfClusters | None = None
+    file: (
+        Annotated[
+            Annotated[File, Tag("<name>")] | Annotated[TopologyFile, Tag("<mapping>")],
+            either(scalar="<name>", mapping="<mapping>"),
+        ]
+        | None
+    ) = None
     registered: Registered | None = None
 
 
@@ -344,6 +403,38 @@ class Weather(Part):
         return self
 
 
+class Outage(Part):
+    """From when a link is down, and for how long."""
+
+    at: Seconds
+    lasts: Seconds | None = Field(default=None, description="default: for ever")
+
+
+class Fault(Part):
+    """Links that are down for a time or for good (`down`), or slow (`slow`, `at`, `lasts`)."""
+
+    links: str = Field(description="as of weather: A->B is one direction of a cable, A<->B both")
+    down: (
+        Annotated[
+            Annotated[Outage, Tag("<mapping>")] | Annotated[list[Outage], Field(min_length=1), Tag("<list>")],
+            either(mapping="<mapping>", list="<list>"),
+        ]
+        | None
+    ) = Field(default=None, description="one time or a list of several")
+    slow: Annotated[Share, POSITIVE] | None = Field(default=None, description="what is left of the bandwidth")
+    at: Seconds | None = Field(default=None, description="from when it is slow; default: from the start")
+    lasts: Seconds | None = Field(default=None, description="for how long it is slow; default: for ever")
+
+    @model_validator(mode="after")
+    def _down_or_slow(self) -> Self:
+        exactly_one(self, ("down", "slow"))
+        if self.down is not None:
+            for name in ("at", "lasts"):
+                if getattr(self, name) is not None:
+                    raise ValueError(f"takes {name} beside slow only; beside down it stands inside: down: {{at: 10 s}}")
+        return self
+
+
 class Load(Part):
     """Traffic of others that takes a constant rate from links and does not give way."""
 
@@ -380,6 +471,72 @@ class Background(OneOf):
 
     load: Load | None = None
     flow: Flow | None = None
+
+
+class Loss(Part):
+    """Packets that get lost on links. Several entries that meet on a link lose independently of each other."""
+
+    links: str = Field(description="as of weather")
+    probability: Annotated[Share, Field(lt=1)] = Field(description="that a packet is lost on the link")
+
+
+class Mathis(Part):
+    """TCP by the square-root law of Mathis et al., without time-outs."""
+
+    segment: Annotated[Size, POSITIVE] = Field(default=1460.0, description="payload of a packet")
+    acked: Count = Field(default=2, description="packets per acknowledgement: 2 delayed, 1 not")
+    connections: Count = Field(default=1, description="over which each transfer is spread")
+
+
+class Pftk(Mathis):
+    """TCP Reno with time-outs by the formula of Padhye et al."""
+
+    timeout: Annotated[Seconds, POSITIVE] = Field(default=0.2, description="retransmission time-out")
+
+
+class Retransmit(Part):
+    """Only what is lost is sent again, and nothing slows down for it, as selective repeat of RDMA does."""
+
+
+class GoBackN(Part):
+    """A loss makes the sender repeat all packets of a round trip."""
+
+    window: Count = Field(description="packets in a round trip")
+
+
+class Transport(OneOf):
+    """What transfers make of packet loss."""
+
+    pftk: Pftk | None = None
+    mathis: Mathis | None = None
+    retransmit: Retransmit | None = None
+    go_back_n: GoBackN | None = None
+
+
+class Timeouts(Part):
+    """Incast by time-outs behind a shallow buffer; see `simnet.transport.Incast`."""
+
+    buffer: Size = Field(default=131072.0, description="of a port of the switch")
+    window: Annotated[Size, POSITIVE] = Field(default=14600.0, description="in flight per sender at the start")
+    timeout: Seconds = Field(default=0.2, description="least retransmission time-out")
+    rtt: Seconds = Field(default=100e-6, description="round trip without queues")
+    block: Annotated[Size, POSITIVE] = Field(default=262144.0, description="that each sender sends at a time")
+    links: str | None = Field(default=None, description="from switches; default: those into hosts")
+
+
+class Measured(Part):
+    """Incast as measured: the factor on a link's capacity from so many senders on."""
+
+    senders: Annotated[list[Annotated[int, Field(ge=2)]], Field(min_length=1)] = Field(description="ascending")
+    factors: list[Annotated[Share, POSITIVE]] = Field(description="never rising, one for each number of senders")
+    links: str | None = Field(default=None, description="from switches; default: those into hosts")
+
+
+class Incast(OneOf):
+    """Goodput collapse where many send to one host at once."""
+
+    timeouts: Timeouts | None = None
+    measured: Measured | None = None
 
 
 class Overhead(Part):
@@ -429,9 +586,20 @@ class Network(Part):
     )
     weather: list[Weather] = Field(default=[])
     background: list[Background] = Field(default=[])
+    faults: list[Fault] = Field(default=[])
+    on_outage: Literal["wait", "reroute"] = Field(
+        default="wait", description="what transfers do when a link of their route is down"
+    )
+    routing: Literal["hash", "single", "flow", "adaptive"] = Field(
+        default="hash",
+        description="among equal routes: one per pair (ECMP), always the first, one per message, or the least loaded",
+    )
+    loss: list[Loss] = Field(default=[])
+    transport: Transport | None = Field(default=None, description="that answers packet loss; default: pftk")
+    incast: Incast | None = Field(default=None, description="default: links are shared without loss, however many send")
     overhead: Overhead = Overhead()
     jitter: Jitter | None = None
-    engine: Engine = Field(default="auto", description="how messages are timed; auto picks the cheapest exact way")
+    engine: EngineName = Field(default="auto", description="how messages are timed; auto picks the cheapest exact way")
 
 
 class Ramp(Part):
@@ -510,6 +678,25 @@ class Gradients(OneOf):
     recorded: Annotated[Recorded, BeforeValidator(_read_recorded, json_schema_input_type=str | Recorded)] | None = None
 
 
+class Death(Part):
+    """A worker that stops for good."""
+
+    worker: Annotated[int, Field(ge=0)]
+    at: Seconds = Field(description="on the clock of the scenario, which starts at 0 s")
+
+
+class Continue(Part):
+    """The others go on without the dead."""
+
+    after: Seconds = Field(description="until they notice, as by a time-out, counted from when everything has stopped")
+
+
+class OnDeath(Part):
+    """What the others do."""
+
+    go_on: Continue = Field(alias="continue")
+
+
 class Job(Part):
     """What is trained, for how long, and how much of the gradient is sent."""
 
@@ -529,6 +716,16 @@ class Job(Part):
         default=None, description="default: the whole gradient is exchanged when it is complete"
     )
     update: Seconds = Field(default=0.0, description="time to apply an update")
+    deaths: Annotated[list[Death], Field(min_length=1)] | None = Field(
+        default=None, description="workers that die, and when"
+    )
+    on_death: (
+        Annotated[
+            Annotated[Literal["stop"], Tag("<name>")] | Annotated[OnDeath, Tag("<mapping>")],
+            either(scalar="<name>", mapping="<mapping>"),
+        ]
+        | None
+    ) = Field(default=None, description="default: stop, the job ends; or continue: the others go on without the dead")
 
     @model_validator(mode="after")
     def _one_density(self) -> Self:
@@ -589,6 +786,18 @@ class Policy(OneOf):
     clairvoyant: Clairvoyant | None = None
 
 
+class OtherJob(Part):
+    """A job that shares the network, always with the same exchange, from its start until it or the main job is done."""
+
+    workers: Count
+    placement: list[Host] | None = Field(
+        default=None, description="a list of hosts, also of other jobs; default: the first that no job has taken"
+    )
+    start: Seconds = 0.0
+    job: Job
+    exchange: Exchange
+
+
 class Output(Part):
     """What the run folder holds."""
 
@@ -609,7 +818,10 @@ class Config(Part):
     job: Job
     exchanges: Annotated[dict[Label, Exchange], Field(min_length=1)]
     policies: dict[Label, Policy] = Field(
-        default={}, description="default: each exchange for itself, and a clairvoyant"
+        default={}, description="default: each exchange for itself, and a clairvoyant if there are no other jobs"
+    )
+    other_jobs: dict[Label, OtherJob] | None = Field(
+        default=None, description="jobs that share the network; they run beside every policy"
     )
     output: Output = Output()
     memory: Annotated[Size, POSITIVE] = Field(default=8 * 2.0**30, description="refuse to run what needs more")

@@ -341,6 +341,48 @@ class Signal:
         times[0] = start
         return times, values
 
+    def ahead(self, start: float, until: float, known: int) -> tuple[int, int, float]:
+        """Return which pieces hold from `start` on, and before which time these are all there are.
+
+        Pieces that begin before `until` are generated where need be; of what is generated already there may be more,
+        up to `known` pieces. What cannot be generated is left out, unless it is the piece at `start` itself.
+
+        Returns
+        -------
+        first, last : int
+            For `write`: the number of the piece in force at `start`, and one more than that of the last piece.
+        end : float
+            Later than `start`; infinity where the last value holds for ever.
+
+        Examples
+        --------
+        >>> constant(5.0).ahead(3.0, 4.0, 1)
+        (0, 1, inf)
+        >>> steps([0, 1, 3, 4], [10, 0, 5, 6]).ahead(2.0, 2.0, 2)
+        (1, 3, 4.0)
+        """
+        if not 0.0 <= start < self._known:
+            self._reach(start)
+            while self._source is not None and self._known <= start:
+                self._extend()
+        if until > self._known:
+            try:
+                self._reach(until)
+            except (SimnetError, ValueError):
+                # Whoever asks for a moment that far will hear of it.
+                until = self._known
+        times = self._times
+        first = bisect_right(times, start) - 1
+        last = min(max(bisect_left(times, until, first), first + known), len(times))
+        if last < len(times):
+            return first, last, times[last]
+        return first, last, math.inf if self._source is None else math.nextafter(self._known, math.inf)
+
+    def write(self, first: int, last: int, times: array[float], values: array[float]) -> None:
+        """Append when the pieces number `first` to ``last - 1`` begin, and their values, to arrays of doubles."""
+        times.extend(self._times[first:last])
+        values.extend(self._values[first:last])
+
     def _inverse_from(self, first: int, amount: float) -> float:
         """As `inverse` from the change number `first`, with the value there already known."""
         times, values = self._times, self._values

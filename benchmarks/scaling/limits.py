@@ -1,0 +1,178 @@
+"""What the network has to hold, each as a figure and its limit."""
+
+from __future__ import annotations
+
+import math
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from scaling.cases import TOPOLOGIES, Bench, Case
+from scaling.measuring import Cost, measured, whole
+from scaling.programs import BANDWIDTH, LATENCY, NBYTES
+from simnet import costs, flows, rng
+from topologies import Routes
+
+FOLDER = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A figure that must not exceed a limit.
+
+    Parameters
+    ----------
+    what : str
+    most : float
+        The limit.
+    unit : str
+        Of the limit and of the figure; empty for a ratio or an exponent.
+    figure : callable
+        Measures it: (figure, why there is none).
+    """
+
+    what: str
+    most: float
+    unit: str
+    figure: Callable[[], tuple[float, str]]
+
+    def __str__(self) -> str:
+        return f"limit {self.what}"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What became of a limit; `found` is nan where it could not be measured, which counts as a failure."""
+
+    what: str
+    most: float
+    unit: str
+    found: float
+    why: str
+
+    @property
+    def passes(self) -> bool:
+        """Whether the figure was found and is within its limit."""
+        return self.found <= self.most
+
+
+def verdict(limit: Limit) -> Verdict:
+    """Measure a limit's figure."""
+    found, why = limit.figure()
+    return Verdict(limit.what, limit.most, limit.unit, found, why)
+
+
+def limits(bench: Bench, quick: bool) -> Iterator[Limit]:
+    """Yield what must hold; with `quick`, without what takes long."""
+
+    def seconds(what: str, most: float, case: Case) -> Limit:
+        return Limit(what, most, "CPU s", lambda: _seconds(bench(case)))
+
+    in_step = Case("ring", "crossbar", "in step", 1024)
+    yield seconds("ring all-reduce, 1,024 ranks, crossbar, in step", 0.07, in_step)
+    yield Limit("its simulated time against the closed form, relative", 1e-9, "", lambda: _closed_form(bench(in_step)))
+    yield seconds("ring all-reduce, 16,384 ranks, crossbar, in step", 5.0, Case("ring", "crossbar", "in step", 16384))
+    yield seconds("1,024 ranks, crossbar, with compute jitter", 0.15, Case("ring", "crossbar", "compute", 1024))
+    yield seconds("1,024 ranks, fat-tree, in step", 0.2, Case("ring", "fat-tree", "in step", 1024))
+    yield seconds("1,024 ranks, fat-tree, in step, scattered", 0.2, Case("ring", "fat-tree", "scattered", 1024))
+    yield seconds("1,024 ranks, fat-tree, 5 % jitter", 4.0, Case("ring", "fat-tree", "jitter", 1024))
+    yield seconds(
+        "1,024 ranks, fat-tree, 5 % jitter, scattered", 4.0, Case("ring", "fat-tree", "scattered jitter", 1024)
+    )
+    many = 1024 if quick else 4096
+    for topology, varies in [
+        ("crossbar", "starts"),
+        ("crossbar", "jitter"),
+        ("fat-tree", "jitter"),
+        ("fat-tree", "scattered jitter"),
+    ]:
+        yield Limit(
+            f"growth of CPU time with ranks, 256 to {many:,}, {topology}, {varies}: exponent",
+            2.1,
+            "",
+            lambda topology=topology, varies=varies: _growth(bench, topology, varies, (256, many)),
+        )
+    for varies in ("starts", "jitter"):
+        yield Limit(
+            f"growth of memory with ranks, {many // 4:,} to {many:,}, crossbar, {varies}: exponent",
+            1.1,
+            "",
+            lambda varies=varies: _memory_growth(bench, varies, (many // 4, many)),
+        )
+    for topology in ("crossbar", "fat-tree"):
+        yield Limit(
+            f"weather of 10,000 changes on every link, 1,024 ranks, {topology}, over constant links out of step: ratio",
+            3.0,
+            "",
+            lambda topology=topology: _ratio(
+                bench(Case("ring", topology, "weather", 1024)), bench(Case("ring", topology, "starts", 1024))
+            ),
+        )
+    yield Limit("full max-min solution, 10,000 flows, 1,024-host fat-tree", 2.0, "CPU ms", lambda: full_solution(bench))
+    yield Limit("whole command, 1,024 ranks, fat-tree, compilation cached", 2.0, "CPU s", cold_command)
+    if not quick:
+        yield Limit("simnet run fat_tree_64, 200 iterations, all policies", 20.0, "s", fat_tree_64)
+
+
+def _seconds(cost: Cost) -> tuple[float, str]:
+    return cost.seconds, cost.why
+
+
+def _closed_form(cost: Cost) -> tuple[float, str]:
+    if cost.why:
+        return math.nan, cost.why
+    exact = float(costs.ring_allreduce(LATENCY, 1 / BANDWIDTH, NBYTES, 1024))
+    return abs(cost.value["finish"] / exact - 1), ""
+
+
+def _growth(bench: Bench, topology: str, varies: str, ranks: tuple[int, ...]) -> tuple[float, str]:
+    why = [bench(Case("ring", topology, varies, few)).why for few in ranks]
+    return bench.growth("ring", topology, varies, least=min(ranks)), next(filter(None, why), "")
+
+
+def _memory_growth(bench: Bench, varies: str, ranks: tuple[int, ...]) -> tuple[float, str]:
+    why = [bench(Case("ring", "crossbar", varies, few)).why for few in ranks]
+    return bench.memory_growth("ring", "crossbar", varies, least=min(ranks)), next(filter(None, why), "")
+
+
+def _ratio(one: Cost, other: Cost) -> tuple[float, str]:
+    return one.seconds / other.seconds, one.why or other.why
+
+
+def solver() -> Callable[[list[tuple[int, ...]], dict[int, float]], Callable[[], Any]]:
+    """Return what takes routes and capacities, and returns the solution to time: the one place that knows its name."""
+    return lambda routes, capacity: lambda: flows.max_min_shares(routes, capacity)
+
+
+def full_solution(bench: Bench) -> tuple[float, str]:
+    """Time a solution of 10,000 flows between random hosts of a fat-tree [ms]."""
+
+    def prepare() -> Callable[[], Callable[[], float]]:
+        routes = Routes(TOPOLOGIES["fat-tree"](1024))
+        ends = rng.stream(0, "benchmark", "flows").integers(0, 1024, (12_000, 2))
+        pairs = ends[ends[:, 0] != ends[:, 1]][:10_000].tolist()
+        given = [routes.route(src, dst) for src, dst in pairs]
+        solve = solver()(given, dict(enumerate(routes.bandwidth.tolist())))
+        return lambda: lambda: float(np.sum(solve()))
+
+    cost = measured(prepare, bench.seconds)
+    return 1e3 * cost.seconds, cost.why
+
+
+def cold_command() -> tuple[float, str]:
+    """Time a program that imports, builds the fat-tree, and times a ring all-reduce; the second run of it."""
+    command = [sys.executable, str(FOLDER / "ring_simnet.py"), "fat-tree", "1024"]
+    whole(command, 60.0)
+    return _seconds(whole(command, 60.0))
+
+
+def fat_tree_64() -> tuple[float, str]:
+    """Time the scenario with all its policies, by the clock on the wall, as they run in processes of a server."""
+    with tempfile.TemporaryDirectory() as folder:
+        cost = whole([sys.executable, "-m", "simnet.cli", "run", "fat_tree_64", "--out", f"{folder}/run"], 300.0)
+        return cost.wall, cost.why

@@ -1,0 +1,238 @@
+"""Of what kind a file is, told by its content, and schedules and networks read from files of any kind."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, TypeVar, get_args
+
+from simnet.errors import InputError, nearest
+from simnet.interchange.chakra import read_chakra
+from simnet.interchange.goal import read_goal
+from simnet.interchange.messages_csv import NEEDED, read_messages
+from simnet.interchange.msccl import read_msccl
+from simnet.interchange.nccl import read_nccl_topology
+from simnet.interchange.nodelink import read_nodelink
+from simnet.interchange.simgrid import profile_names, read_platform
+from simnet.schedule import Schedule
+from simnet.weather import Weather
+from topologies.graphs import Link, Node
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+ScheduleKind: TypeAlias = Literal["goal", "chakra", "msccl", "csv"]
+NetworkKind: TypeAlias = Literal["simgrid", "nccl", "nodelink"]
+K = TypeVar("K", bound=str)
+
+_SCHEDULES: tuple[ScheduleKind, ...] = get_args(ScheduleKind)
+_NETWORKS: tuple[NetworkKind, ...] = get_args(NetworkKind)
+
+_NAMES = {
+    "goal": "GOAL text",
+    "chakra": "Chakra execution traces",
+    "msccl": "an MSCCL algorithm",
+    "csv": "a table of messages",
+    "simgrid": "a SimGrid platform",
+    "nccl": "an NCCL topology",
+    "nodelink": "node-link JSON",
+}
+_ROOTS = {"algo": "msccl", "platform": "simgrid", "system": "nccl"}
+_HEAD = 2**16
+_XML_PROLOGUE = re.compile(r"\s*(?:<\?.*?\?>|<!--.*?-->|<!DOCTYPE[^>\[]*>)", re.DOTALL)
+_OWN_TYPE = re.compile(r"\s*<!DOCTYPE[^>\[]*\[")
+_ROOT = re.compile(r"\s*<([A-Za-z_][A-Za-z0-9_.-]{0,40})")
+_GOAL = re.compile(r"(?:\s|//[^\n]*\n|(?>/\*.*?\*/))*+num_ranks\b", re.DOTALL)
+
+
+class NetworkRead(NamedTuple):
+    """A topology from a file, and the weather of the links that have it there."""
+
+    graph: nx.DiGraph[Node]
+    weather: dict[Link, Weather]
+
+
+def kind_of(path: str | Path) -> str | None:
+    r"""Return the kind of a file or folder by its content, not by its name; None if it is none that is read.
+
+    Raises
+    ------
+    InputError
+        If there is no such file, it cannot be read, or it is XML with a document type of its own.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     file = Path(folder, "some.xml")
+    ...     _ = file.write_text("// a ring\nnum_ranks 4\n")
+    ...     kind_of(file)
+    'goal'
+    """
+    path = Path(path)
+    if path.is_dir():
+        return "chakra" if any(path.glob("*.et")) else None
+    head = _head(path)
+    if head.lstrip().startswith("<"):
+        at = 0
+        while match := _XML_PROLOGUE.match(head, at):
+            at = match.end()
+        if _OWN_TYPE.match(head, at):
+            message = "declares its own document type; only a reference to an external one is accepted"
+            raise InputError(message, file=str(path), line=head.count("\n", 0, at) + 1)
+        root = _ROOT.match(head, at)
+        return None if root is None else _ROOTS.get(root[1])
+    if head.lstrip().startswith("{"):
+        return "nodelink"
+    if _GOAL.match(head):
+        return "goal"
+    first = {name.strip() for name in head.lstrip().partition("\n")[0].split(",")}
+    return "csv" if len(first & set(NEEDED)) >= 2 else None
+
+
+def read_schedule(
+    path: str | Path,
+    kind: ScheduleKind | None = None,
+    *,
+    nbytes: float | None = None,
+    strict: bool = True,
+    n_ranks: int | None = None,
+) -> tuple[ScheduleKind, Schedule]:
+    """Read a schedule from a file of any kind.
+
+    Parameters
+    ----------
+    path : str or Path
+        GOAL text, a folder of Chakra execution traces ``PREFIX.RANK.et``, an MSCCL algorithm, or a table of messages.
+    kind : {"goal", "chakra", "msccl", "csv"}, optional
+        What it is; by default what its content says.
+    nbytes : float, optional
+        Size of the vector of an MSCCL algorithm, which has none.
+    strict : bool
+        Refuse GOAL text and traces that rounds cannot express; if False, ranks may wait for more than they ask for.
+    n_ranks : int, optional
+        Ranks of a table of messages; by default up to the last that has a message.
+
+    Returns
+    -------
+    kind, schedule
+        What it was, and what is sent.
+
+    Raises
+    ------
+    InputError
+        If the file is of no such kind, an MSCCL algorithm comes without a size, or as the reader of its kind does.
+    """
+    found = _settled(path, kind, _SCHEDULES, "a schedule")
+    if found != "msccl" and nbytes is not None:
+        raise InputError(f"is {_NAMES[found]}, which has sizes of its own; a size is for MSCCL", file=str(path))
+    if found != "csv" and n_ranks is not None:
+        raise InputError(f"is {_NAMES[found]}, which says itself how many ranks there are", file=str(path))
+    if found == "goal":
+        return found, read_goal(path, strict=strict)
+    if found == "chakra":
+        return found, read_chakra(_prefix(Path(path)), strict=strict)
+    if found == "csv":
+        return found, read_messages(path, n_ranks)
+    if nbytes is None:
+        raise InputError("is an MSCCL algorithm, which has no sizes: give the bytes of its vector", file=str(path))
+    return found, read_msccl(path, nbytes)
+
+
+def read_network(
+    path: str | Path,
+    kind: NetworkKind | None = None,
+    *,
+    nodes: int | None = None,
+    latency: float | None = None,
+    network_latency: float | None = None,
+) -> NetworkRead:
+    """Read a topology from a file of any kind.
+
+    Parameters
+    ----------
+    path : str or Path
+        A SimGrid platform, an NCCL topology, or node-link JSON.
+    kind : {"simgrid", "nccl", "nodelink"}, optional
+        What it is; by default what its content says.
+    nodes, latency, network_latency
+        Of an NCCL topology, which describes one node without latencies: how many such nodes there are (default 1),
+        seconds of each link inside a node, seconds from card to card (default 0). See `read_nccl_topology`.
+
+    Raises
+    ------
+    InputError
+        If the file is of no such kind, or as the reader of its kind does.
+    ValueError
+        If an NCCL topology comes without a latency, or another kind with what is only for NCCL.
+    """
+    found = _settled(path, kind, _NETWORKS, "a network")
+    own = {"nodes": nodes, "latency": latency, "network_latency": network_latency}
+    if found == "nccl":
+        if latency is None:
+            raise ValueError("an NCCL topology has no latencies: give latency, that of each link inside a node")
+        return NetworkRead(
+            read_nccl_topology(
+                path, 1 if nodes is None else nodes, latency=latency, network_latency=network_latency or 0
+            ),
+            {},
+        )
+    given = [name for name, value in own.items() if value is not None]
+    if given:
+        raise ValueError(f"{', '.join(given)} is only for NCCL topologies; {path} is {_NAMES[found]}")
+    if found == "simgrid":
+        platform = read_platform(path)
+        return NetworkRead(platform.graph, platform.weather)
+    return NetworkRead(read_nodelink(path), {})
+
+
+def companions(path: str | Path, kind: NetworkKind | None = None) -> list[str]:
+    """Return the names of the files that a network needs beside its own: the profiles of a SimGrid platform.
+
+    Raises
+    ------
+    InputError
+        As `read_network` does.
+    """
+    found = _settled(path, kind, _NETWORKS, "a network")
+    return profile_names(path) if found == "simgrid" else []
+
+
+def _settled(path: str | Path, kind: str | None, allowed: Sequence[K], what: str) -> K:
+    """Return the kind of a file, which is one of `allowed`."""
+    found = kind_of(path) if kind is None else kind
+    for name in allowed:
+        if name == found:
+            return name
+    if kind is not None:
+        raise ValueError(f"there is no format {kind!r} of {what}; {nearest(kind, allowed)}")
+    listed = ", ".join(_NAMES[name] for name in allowed)
+    if found is not None:
+        raise InputError(f"is {_NAMES[found]}, not {what}; read are {listed}", file=str(path))
+    if Path(path).is_dir():
+        raise InputError("is a folder without Chakra traces PREFIX.RANK.et", file=str(path))
+    one = " (of one rank? name the folder with the traces of all)" if str(path).endswith(".et") else ""
+    raise InputError(f"is not recognised as {what}{one}; read are {listed}", file=str(path))
+
+
+def _head(path: Path) -> str:
+    """Return the beginning of a file as text, whatever its bytes are."""
+    if not path.is_file():
+        raise InputError("is not a file" if path.exists() else "there is no such file", file=str(path))
+    try:
+        with path.open("rb") as file:
+            return file.read(_HEAD).decode("utf-8", "replace").removeprefix("\ufeff")
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", file=str(path)) from None
+
+
+def _prefix(path: Path) -> Path:
+    """Return the path of traces without ``.RANK.et``: that of the only ones in a folder, or the path itself."""
+    if not path.is_dir():
+        return path
+    first = sorted(file.name.removesuffix(".0.et") for file in path.glob("*.0.et"))
+    if len(first) != 1:
+        found = f"those of {', '.join(first[:5])}" if first else "none of rank 0"
+        raise InputError(f"must hold the traces PREFIX.RANK.et of one run, found {found}", file=str(path))
+    return path / first[0]

@@ -1,0 +1,75 @@
+"""Jobs that shared the network: how far each came, and how much slower it was than alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from simnet.units import format_seconds
+
+if TYPE_CHECKING:
+    from simnet.training import Share
+
+COLUMNS = ("policy", "job", "workers", "iterations", "planned", "iteration_s", "alone_s", "slowdown")
+"""Of the table of jobs: a row per policy and job."""
+
+
+class ShareSummary(TypedDict):
+    """A job beside others: iterations done of those planned, mean seconds of one, and what it would take alone."""
+
+    job: str
+    workers: int
+    iterations: int
+    planned: int
+    iteration_s: float | None
+    alone_s: float | None
+    slowdown: float | None
+
+
+def condensed(share: Share, rounded: Callable[[float], float]) -> ShareSummary:
+    """Return how a job fared as the summary holds it, its times rounded; None where it did no iteration."""
+
+    def known(value: float) -> float | None:
+        return rounded(value) if math.isfinite(value) else None
+
+    return {
+        "job": share.job,
+        "workers": share.workers,
+        "iterations": share.iterations,
+        "planned": share.planned,
+        "iteration_s": known(share.iteration_s),
+        "alone_s": known(share.alone_s),
+        "slowdown": known(share.slowdown),
+    }
+
+
+def table(policy: str, shares: Iterable[Share]) -> list[dict[str, Any]]:
+    """Return the rows of the table of jobs for a policy; see `COLUMNS`."""
+    return [{"policy": policy, **share._asdict()} for share in shares]
+
+
+def headings() -> tuple[str, ...]:
+    """Return the columns of the table that people see; see `rows`."""
+    return ("policy", "job", "workers", "iterations", "mean iteration", "alone", "slow-down")
+
+
+def rows(shares: Mapping[str, Sequence[ShareSummary]]) -> list[tuple[str, ...]]:
+    """Return the cells of that table, policy by policy."""
+
+    def time(seconds: float | None) -> str:
+        return "-" if seconds is None else format_seconds(seconds)
+
+    return [
+        (
+            policy,
+            one["job"],
+            str(one["workers"]),
+            f"{one['iterations']} of {one['planned']}",
+            time(one["iteration_s"]),
+            time(one["alone_s"]),
+            "-" if one["slowdown"] is None else f"{one['slowdown']:.3g}x",
+        )
+        for policy, all_of_them in shares.items()
+        for one in all_of_them
+    ]

@@ -1,0 +1,119 @@
+"""Other jobs of a scenario: each a scenario of its own on the network of the whole."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from simnet.errors import InputError
+from simnet.rng import stream
+from simnet.scenario import schema
+from simnet.scenario.loader import Findings, Loc
+from simnet.scenario.network import Stages
+from simnet.training import MAIN
+
+if TYPE_CHECKING:
+    from simnet.scenario.loader import _At
+
+
+class InJob(Findings):
+    """Findings about another job: places in a scenario of its own become those where it stands in the file.
+
+    Parameters
+    ----------
+    found : Findings
+        Takes them.
+    label : str
+        Name of the job.
+    """
+
+    def __init__(self, found: Findings, label: str) -> None:
+        self._outer = found
+        self._loc: Loc = ("other_jobs", label)
+
+    def __len__(self) -> int:
+        return len(self._outer)
+
+    def add(self, loc: Loc, message: str) -> None:
+        """Note that the value at `loc` is wrong."""
+        self._outer.add(self._place(loc), message)
+
+    def take(self, error: InputError) -> None:
+        """Note an error; the same one a second time is dropped."""
+        self._outer.take(error)
+
+    def at(self, *loc: str | int) -> _At:
+        """Return a context that notes a refusal by what is called within as a refusal of the value at `loc`."""
+        return self._outer.at(*self._place(loc))
+
+    def _place(self, loc: Loc) -> Loc:
+        if loc[0] == "memory":
+            return loc
+        return (*self._loc, "exchange", *loc[2:]) if loc[0] == "exchanges" else (*self._loc, *loc)
+
+
+def check_company(config: schema.Config, found: Findings) -> None:
+    """Note what a scenario with other jobs cannot have."""
+    for label in config.other_jobs or ():
+        if label == MAIN:
+            found.add(("other_jobs", label), f"{MAIN} is what results call the scenario's own job; take another name")
+    for name, policy in config.policies.items():
+        if policy.clairvoyant is not None and len(policy.clairvoyant.among or config.exchanges) > 1:
+            found.add(
+                ("policies", name, "clairvoyant"),
+                "tries several exchanges before each iteration, but beside other_jobs only one can take place; leave "
+                "it out",
+            )
+    for index, entry in enumerate(config.network.weather):
+        epoch = None if entry.profile is None else entry.profile.epoch
+        if entry.profile is not None and (epoch is None or epoch.iterations is not None):
+            found.add(
+                ("network", "weather", index, "profile"),
+                "goes by the iterations of one job, which means nothing to other_jobs; give epoch as a time",
+            )
+
+
+def alone(config: schema.Config, label: str) -> schema.Config:
+    """Return another job as a scenario of its own, with a seed of its own."""
+    given = (config.other_jobs or {})[label]
+    return config.model_copy(
+        update={
+            "workers": given.workers,
+            "job": given.job,
+            "exchanges": {label: given.exchange},
+            "policies": {label: schema.Policy(fixed=label)},
+            "other_jobs": None,
+            "seed": int(stream(config.seed, "other job", label).integers(2**62)),
+        }
+    )
+
+
+def placements(config: schema.Config, stages: Stages, found: Findings) -> dict[str, list[int]]:
+    """Return the hosts of the workers of all other jobs: those listed, or the first that no job has taken."""
+    others = config.other_jobs or {}
+    hosts = stages.networks[0][1].routes.n_hosts
+    taken = {*stages.placement, *(host for one in others.values() for host in one.placement or ())}
+    placed: dict[str, list[int]] = {}
+    for label, one in others.items():
+        if one.placement is None:
+            free = [host for host in range(hosts) if host not in taken]
+            if len(free) < one.workers:
+                found.add(
+                    ("other_jobs", label, "workers"),
+                    f"needs {one.workers} free hosts, but of {hosts} only {len(free)} are left; list some under "
+                    "placement that other jobs use, or take a larger topology",
+                )
+            placed[label] = free[: one.workers]
+            taken.update(placed[label])
+            continue
+        placed[label] = one.placement
+        if len(one.placement) != one.workers:
+            found.add(
+                ("other_jobs", label, "placement"),
+                f"must name a host for each of the {one.workers} workers, got {len(one.placement)}",
+            )
+        for rank, host in enumerate(one.placement):
+            if host >= hosts:
+                found.add(
+                    ("other_jobs", label, "placement", rank), f"there is no host {host}; allowed: 0 to {hosts - 1}"
+                )
+    return placed

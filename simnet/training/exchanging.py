@@ -1,0 +1,218 @@
+"""The exchange of an iteration: what is sent by real sparsifiers, as a request for its time."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simnet.errors import StalledError
+from simnet.network import Network, Timing
+from simnet.policies import Candidate
+from simnet.schedule import Floats, Schedule
+from simnet.training.job import Job, buckets, create_sparsifier
+
+if TYPE_CHECKING:
+    from sparsifier_models import Exchange, Sparsifier
+
+Outcome: TypeAlias = Timing | StalledError
+"""What became of an exchange: its times, or that it can never end."""
+
+
+class Ask(NamedTuple):
+    """An exchange to be timed: a network, and what `Network.time` and `Network.run` of it take."""
+
+    network: Network
+    parts: list[tuple[Schedule, Floats]]
+    start: Floats
+    placement: list[int]
+    messages: bool
+    stream: tuple[str | int, ...]
+    accounted_from: Floats
+    deaths: dict[int, float]
+
+    def options(self) -> dict[str, Any]:
+        """Return what both take by keyword."""
+        return {name: value for name, value in self._asdict().items() if name not in ("network", "parts", "start")}
+
+
+Asks: TypeAlias = Generator[Ask, Outcome, None]
+"""A job as it goes: it asks for the time of one exchange after the other, and is told what became of each."""
+
+
+class Situation(NamedTuple):
+    """When and where an exchange takes place.
+
+    Parameters
+    ----------
+    iteration : int
+        Which iteration.
+    density : float
+        Target fraction kept.
+    crew : ndarray of int, shape (P',)
+        The workers that take part, by their numbers in the job.
+    placement : list of int
+        Their hosts.
+    complete : ndarray, shape (P',)
+        When each has its whole gradient [s].
+    behind : ndarray, shape (P',)
+        Seconds of computing before that, of which a share is the backward pass that buckets become ready in.
+    messages : bool
+        Whether to keep the times of all messages.
+    stream : tuple of str or int
+        Name of the random stream of the jitter.
+    """
+
+    iteration: int
+    density: float
+    crew: NDArray[np.intp]
+    placement: list[int]
+    complete: Floats
+    behind: Floats
+    messages: bool
+    stream: tuple[str | int, ...]
+
+
+class Step(NamedTuple):
+    """An exchange gone through with one candidate; `select` are the seconds it took each worker to select."""
+
+    candidate: Candidate
+    exchanges: list[Exchange]
+    select: Floats
+    outcome: Outcome
+
+    @property
+    def end(self) -> float:
+        """When the last worker was done, or everything had stopped [s]."""
+        if isinstance(self.outcome, Timing):
+            return self.outcome.finish
+        assert self.outcome.at is not None
+        return self.outcome.at
+
+
+class Models:
+    """The sparsifiers of a job, one per candidate and bucket, and the residual that they hand to each other.
+
+    Parameters
+    ----------
+    job : Job
+        The job.
+    candidates : sequence of Candidate
+        Every exchange that there may be.
+    workers : int, optional
+        How many workers exchange; default: all of the job.
+    residuals : sequence of ndarray, optional
+        What each bucket begins with, shape (workers, entries); zero when omitted.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        candidates: Sequence[Candidate],
+        workers: int | None = None,
+        residuals: Sequence[NDArray[np.float32]] | None = None,
+    ) -> None:
+        self._job = job
+        self._candidates = candidates
+        self._buckets = buckets(job.source, job.overlap)
+        self._models = {
+            candidate.label: [create_sparsifier(candidate, one, job, workers) for one in self._buckets]
+            for candidate in candidates
+        }
+        self._in_force: list[Sparsifier] | None = None
+        self._residuals = residuals
+        check_feedback({label: models[0].options.error_feedback for label, models in self._models.items()})
+
+    def without(self, gone: NDArray[np.bool_]) -> Models:
+        """Return new sparsifiers for the workers that are not gone, as if the last exchange had not been.
+
+        They keep their residuals of before it; what else a scheme adapts (thresholds, partitions, momentum) starts
+        anew. The residuals of those that are gone are lost.
+        """
+        kept = None if self._residuals is None else [one[~gone] for one in self._residuals]
+        return Models(self._job, self._candidates, int((~gone).sum()), kept)
+
+    def step(self, where: Situation, shortlist: Sequence[Candidate]) -> Generator[Ask, Outcome, Step]:
+        """Exchange the gradients of an iteration with each of the shortlist, and keep what the fastest did.
+
+        One that stops because a worker dies loses against one that does not; of those that stop, the one that stops
+        first counts.
+
+        Raises
+        ------
+        StalledError
+            If an exchange can never end for another reason than a death.
+        """
+        gradients = self._job.source.gradients(where.iteration)
+        if where.crew.size < len(gradients):
+            gradients = gradients[where.crew]
+        in_force = self._in_force
+        if in_force is not None:
+            switches = any(self._models[one.label] is not in_force for one in shortlist)
+            self._residuals = [model.residual for model in in_force] if switches or self._job.deaths else None
+        best: Step | None = None
+        for candidate in shortlist:
+            models = self._models[candidate.label]
+            exchanges = []
+            for index, (bucket, model) in enumerate(zip(self._buckets, models, strict=True)):
+                model.density, model.iteration = where.density, where.iteration
+                if self._residuals is not None and models is not in_force:
+                    model.residual = self._residuals[index]
+                exchanges.append(model.exchange(gradients[:, bucket.entries]))
+            step = yield from self._timed(candidate, exchanges, where)
+            if best is None or _order(step) < _order(best):
+                best = step
+        assert best is not None, "a policy returned an empty shortlist"
+        self._in_force = self._models[best.candidate.label]
+        if not self._job.deaths:
+            self._residuals = None
+        return best
+
+    def _timed(
+        self, candidate: Candidate, exchanges: list[Exchange], where: Situation
+    ) -> Generator[Ask, Outcome, Step]:
+        job, workers = self._job, where.crew.size
+        backward = job.overlap.backward if job.overlap is not None else 0.0
+        selected = np.zeros(workers)
+        parts = []
+        for bucket, exchange in zip(self._buckets, exchanges, strict=True):
+            ready = where.complete - (1.0 - bucket.ready) * backward * where.behind
+            selected = np.maximum(selected, ready) + job.device.seconds(exchange.kernels, workers)
+            parts.append((exchange.schedule, selected))
+        numbers = where.crew.tolist()
+        outcome = yield Ask(
+            job.network(where.iteration),
+            parts,
+            start=parts[0][1],
+            placement=where.placement,
+            messages=where.messages,
+            stream=where.stream,
+            accounted_from=selected,
+            deaths={rank: job.deaths[worker] for rank, worker in enumerate(numbers) if worker in job.deaths},
+        )
+        if isinstance(outcome, StalledError) and not outcome.died:
+            raise outcome
+        return Step(candidate, exchanges, selected - where.complete, outcome)
+
+
+def _order(step: Step) -> tuple[bool, float]:
+    return isinstance(step.outcome, StalledError), step.end
+
+
+def check_feedback(feedback: Mapping[str, bool]) -> None:
+    """Refuse to switch between exchanges of which some, by their labels, have error feedback and some have not.
+
+    Raises
+    ------
+    ValueError
+        If so: the residual would be lost.
+    """
+    if len(set(feedback.values())) > 1:
+        with_it = ", ".join(label for label, has in feedback.items() if has)
+        without = ", ".join(label for label, has in feedback.items() if not has)
+        raise ValueError(
+            f"cannot switch between exchanges with error feedback ({with_it}) and without ({without}): the residual of "
+            "the former would be lost"
+        )

@@ -1,0 +1,347 @@
+"""Several jobs on one network: what they cost each other, and that company never helps."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import simpy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+import topologies
+from simnet import cli, collectives
+from simnet.devices import load_device
+from simnet.errors import InputError
+from simnet.network import Network
+from simnet.policies import Candidate, Clairvoyant, Fixed, Flexible, Monitor
+from simnet.rng import stream
+from simnet.scenario import load
+from simnet.schedule import Round, Schedule
+from simnet.training import MAIN, Compute, Job, Neighbour, Overlap, Ramp, run_policy
+from simnet.weather import Weather, ornstein_uhlenbeck
+
+LATENCY, BANDWIDTH = 1e-3, 1e6
+AG = Candidate("AG", "topk")
+RING = Candidate("ART-ring", "artopk", {"collective": "ring"})
+DENSE = Candidate("dense", "dense")
+
+
+# `Network.run`
+
+
+@pytest.mark.parametrize("jittery", [False, True])
+def test_run_alone_is_time(jittery):
+    jitter = (lambda draws, n: draws.exponential(1e-3, n)) if jittery else None
+    env = simpy.Environment()
+    network = Network(topologies.star(5, LATENCY, BANDWIDTH), env=env, jitter=jitter, send_overhead=1e-5)
+    parts = [
+        (collectives.allreduce_ring(4, 5000), [0.3, 0.1, 0.2, 0.5]),
+        (Schedule(4), 0.55),
+        (collectives.allgather_bruck(4, 3000), [0.6, 0.0, 0.0, 0.7]),
+    ]
+    options = {"start": [0.3, 0.1, 0.2, 0.5], "placement": [4, 2, 0, 1], "messages": True, "stream": ("a", 1)}
+    options["accounted_from"] = [0.4, 0.4, 0.4, 0.6]
+    ran = env.run(until=network.run(parts, **options))
+    timed = network.time(parts, **options)
+    for name in ("rank_start", "rank_finish", "rank_communicate", "rank_compute", "rank_wait"):
+        np.testing.assert_allclose(getattr(ran, name), getattr(timed, name), rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(ran.messages.finish, timed.messages.finish, rtol=1e-9)
+
+
+def test_run_starts_now_or_later_but_not_before():
+    env = simpy.Environment()
+    network = Network(topologies.star(2, LATENCY, BANDWIDTH), env=env)
+    env.run(until=1.0)
+    schedule = Schedule(2, [Round([0], [1], [1000])])
+    assert env.run(until=network.run(schedule)).finish == pytest.approx(1.0 + 2e-3)
+    assert env.run(until=network.run(schedule, 2.0)).finish == pytest.approx(2.0 + 2e-3)
+    with pytest.raises(ValueError, match=r"start must not be before now, 2\.002 s, got 1 s"):
+        network.run(schedule, 1.0)
+    with pytest.raises(ValueError, match="no schedule"):
+        network.run([])
+
+
+def test_a_network_on_another_clock_is_the_same_network_with_nothing_under_way():
+    network = Network(topologies.star(3, LATENCY, BANDWIDTH))
+    network.transfer(0, 1, 1e9)
+    env = simpy.Environment()
+    other = network.on(env)
+    assert env.run(until=other.transfer(2, 1, 1000)) == pytest.approx(2e-3)
+    assert network.env.now == 0
+
+
+traffic = st.lists(
+    st.tuples(
+        st.floats(0, 0.2), st.lists(st.integers(0, 4), min_size=2, max_size=2, unique=True), st.floats(0, 50_000)
+    ),
+    max_size=8,
+)
+
+
+@given(traffic, st.floats(0, 0.05), st.lists(st.floats(0, 0.05), min_size=4, max_size=4), st.booleans())
+@settings(max_examples=100, deadline=None)
+def test_a_schedule_whose_messages_share_no_link_is_never_faster_in_company(others, begin, start, noisy):
+    weather = None
+    if noisy:
+        course = ornstein_uhlenbeck(0.8, 0.05, 0.01, mean=BANDWIDTH, seed=3, name=("test",))
+        weather = {(rank, "switch"): Weather(bandwidth=course) for rank in (0, 2)}
+    ring, second = collectives.allreduce_ring(4, 20_000), collectives.allgather_ring(5, 10_000)
+    env = simpy.Environment()
+    network = Network(topologies.star(5, LATENCY, BANDWIDTH), weather, env)
+    alone = network.time(ring, start, messages=True)
+
+    def transfers(at, ends, nbytes):
+        yield env.timeout(at)
+        yield network.transfer(*ends, nbytes)
+
+    for one in others:
+        env.process(transfers(*one))
+    network.run(second, begin)
+    company = env.run(until=network.run(ring, start, messages=True))
+    assert (company.rank_finish >= alone.rank_finish * (1 - 1e-9)).all()
+    assert (company.messages.finish >= alone.messages.finish * (1 - 1e-9)).all()
+
+
+def test_messages_that_meet_may_be_faster_in_company():
+    """An anomaly of max-min sharing: company keeps two messages of a schedule from meeting on a link."""
+    schedule, start = collectives.allgather_bruck(3, 8000), [0.002, 0.001, 0.009]
+    env = simpy.Environment()
+    network = Network(topologies.star(3, LATENCY, BANDWIDTH), env=env)
+
+    def other():
+        yield env.timeout(0.004)
+        yield network.transfer(1, 2, 7000)
+
+    env.process(other())
+    assert network.time(schedule, start).finish == pytest.approx(0.033)
+    assert env.run(until=network.run(schedule, start)).finish == pytest.approx(0.027)
+
+
+# Jobs
+
+
+class Source:
+    """Independent normal gradients of three layers."""
+
+    def __init__(self, workers=4, sizes=(60, 100, 40)):
+        self.workers, self.scale = workers, 1.0
+        self.layers = tuple((f"layer{index}", size) for index, size in enumerate(sizes))
+        self.parameters = self.true_parameters = sum(sizes)
+
+    def gradients(self, iteration):
+        draws = stream(1, "test gradients", iteration).standard_normal((self.workers, self.parameters))
+        return draws.astype(np.float32)
+
+
+def job(network, workers=4, iterations=8, **changes):
+    fields = {
+        "source": Source(workers),
+        "iterations": iterations,
+        "stages": [(0, network)],
+        "density": [Ramp(1, 0.1, 0.1)],
+        "compute": Compute(0.01),
+        "device": load_device("ideal"),
+        "seed": 7,
+    }
+    return Job(**(fields | changes))
+
+
+def star(hosts=4, **options):
+    return Network(topologies.star(hosts, LATENCY, BANDWIDTH), **options)
+
+
+@pytest.mark.parametrize("overlap", [None, Overlap(bucket=300.0)])
+@pytest.mark.parametrize("policy", [Fixed(AG), Fixed(DENSE), Flexible([RING, AG], Monitor(every=0))])
+def test_company_that_is_not_met_changes_nothing(policy, overlap):
+    network = star(8, jitter=lambda draws, n: draws.exponential(1e-3, n))
+    one = job(network, device=load_device("v100"), overlap=overlap, update=1e-3, compute=Compute(0.01, spread=0.3))
+    alone = run_policy(one, "p", policy, timeline=2)
+    elsewhere = Neighbour(job(network, placement=[4, 5, 6, 7], iterations=3), DENSE)
+    later = Neighbour(job(network), DENSE, start=1e6)
+    beside = run_policy(one, "p", policy, timeline=2, neighbours={"elsewhere": elsewhere, "later": later})
+    for name in ("iterations", "workers", "messages", "spans"):
+        pd.testing.assert_frame_equal(getattr(alone, name), getattr(beside, name), rtol=1e-9, atol=1e-12)
+    assert [(share.job, share.workers, share.iterations, share.planned) for share in beside.shares] == [
+        (MAIN, 4, 8, 8),
+        ("elsewhere", 4, 3, 3),
+        ("later", 4, 0, 8),
+    ]
+    assert [share.slowdown for share in beside.shares[:2]] == pytest.approx([1.0, 1.0])
+    assert math.isnan(beside.shares[2].slowdown)
+
+
+def test_two_equal_jobs_on_the_same_hosts_each_get_half_of_the_links():
+    network = star(2)
+    one, twin = (job(network, 2, density=[Ramp(1, 1.0, 1.0)]) for _ in range(2))
+    result = run_policy(one, "p", Fixed(DENSE), neighbours={"twin": Neighbour(twin, DENSE)})
+    alone, shared = (0.01 + 2 * (LATENCY + share * 400 / BANDWIDTH) for share in (1, 2))
+    assert result.iterations["iteration_s"].to_numpy() == pytest.approx(shared)
+    for share in result.shares:
+        assert (share.iteration_s, share.alone_s) == pytest.approx((shared, alone))
+        assert share.slowdown == pytest.approx(shared / alone)
+    assert result.shares[0].iterations == 8
+
+
+@given(st.integers(2, 4), st.floats(0, 0.1), st.sampled_from([AG, RING, DENSE]), st.integers(0, 3))
+@settings(max_examples=20, deadline=None)
+def test_a_job_is_never_faster_in_company(workers, start, exchange, shift):
+    network = star(4)
+    one = job(network, compute=Compute(0.005, spread=0.4))
+    hosts = [(rank + shift) % 4 for rank in range(workers)]
+    other = job(network, workers, 6, placement=hosts, compute=Compute(0.002, spread=0.4), seed=8)
+    alone = run_policy(one, "p", Fixed(DENSE)).iterations
+    result = run_policy(one, "p", Fixed(DENSE), neighbours={"other": Neighbour(other, exchange, start)})
+    ends = (result.iterations["start_s"] + result.iterations["iteration_s"]).to_numpy()
+    assert (ends >= (alone["start_s"] + alone["iteration_s"]).to_numpy() * (1 - 1e-9)).all()
+    assert result.shares[0].slowdown >= 1 - 1e-9
+    assert len(result.workers) == 32
+
+
+def test_others_run_until_the_job_is_done_and_again_for_every_policy():
+    network = star(4)
+    one, endless = job(network), Neighbour(job(network, iterations=10**6), DENSE)
+    first, again = (run_policy(one, "p", Fixed(AG), neighbours={"endless": endless}) for _ in range(2))
+    assert 0 < first.shares[1].iterations < 100
+    assert first.shares == again.shares
+    assert first.iterations.equals(again.iterations)
+
+
+def test_a_death_in_one_job_leaves_the_network_to_the_other():
+    network = star(4)
+    one = job(network, iterations=20)
+    mortal = job(network, iterations=20, deaths={2: 0.1})
+    result = run_policy(one, "p", Fixed(DENSE), neighbours={"mortal": Neighbour(mortal, DENSE)})
+    (stop,) = result.stops
+    assert (stop.job, stop.died, stop.resumed) == ("mortal", {2: 0.1}, None)
+    assert result.shares[1].iterations == stop.iteration < 20
+    assert result.iterations["iteration_s"].iloc[-1] == pytest.approx(
+        run_policy(one, "p", Fixed(DENSE)).iterations["iteration_s"].iloc[-1]
+    )
+    ended = run_policy(mortal, "p", Fixed(DENSE), neighbours={"one": Neighbour(one, DENSE)})
+    assert len(ended.iterations) == ended.stops[0].iteration == ended.shares[0].iterations
+    assert ended.shares[1].iterations < 20
+
+
+def test_what_cannot_be_in_company_is_refused():
+    network = star(4)
+    beside = {"other": Neighbour(job(network), DENSE)}
+    with pytest.raises(ValueError, match="cannot try several exchanges"):
+        run_policy(job(network), "p", Clairvoyant([AG, RING]), neighbours=beside)
+    with pytest.raises(ValueError, match="function of time"):
+        run_policy(job(network, stages=[(0, network), (2, star(4))]), "p", Fixed(AG), neighbours=beside)
+
+
+# In a scenario
+
+SCENARIO = """
+workers: 4
+network: {topology: {star: {hosts: 8, latency: 1 ms, bandwidth: 100 Mbit/s}}, placement: [0, 2, 4, 6]}
+job: {parameters: 3000, iterations: 6, density: 5 %, compute: {mean: 10 ms}}
+exchanges: {AG: {scheme: topk}, dense: {scheme: dense}}
+other_jobs:
+  packed: {workers: 3, job: {parameters: 2000, iterations: 50, density: 1, compute: {mean: 1 ms}},
+           exchange: {scheme: dense, algorithm: ring}}
+  listed: {workers: 2, placement: [7, 0], start: 20 ms, exchange: {scheme: topk},
+           job: {parameters: 2000, iterations: 2, density: 1 %, compute: {mean: 1 ms, spread: 10 %}}}
+output: {timeline: 0, report: false}
+"""
+
+
+@pytest.fixture
+def file(tmp_path):
+    path = tmp_path / "one.yaml"
+    path.write_text(SCENARIO)
+    return path
+
+
+def test_other_jobs_are_placed_on_hosts_that_nobody_has_taken(file):
+    run = load(file).build()
+    assert list(run.policies) == ["AG", "dense"]
+    assert run.bound is None
+    packed, listed = run.neighbours["packed"], run.neighbours["listed"]
+    assert packed.job.placement == [1, 3, 5]
+    assert listed.job.placement == [7, 0]
+    assert (packed.start, listed.start) == (0.0, 0.02)
+    assert (packed.job.source.workers, listed.job.source.parameters) == (3, 2000)
+    assert len({run.job.seed, packed.job.seed, listed.job.seed}) == 3
+
+
+def test_the_table_of_jobs_is_written_and_shown_and_does_not_depend_on_processes(file, tmp_path):
+    outs = [tmp_path / "a", tmp_path / "b"]
+    for out, processes in zip(outs, ("1", "2"), strict=True):
+        ran = CliRunner().invoke(cli.app, ["run", str(file), "--out", str(out), "--jobs", processes])
+        assert ran.exit_code == 0, ran.output
+        assert "jobs that shared the network" in ran.stdout
+    written = [
+        {str(path.relative_to(out)): path.read_bytes() for path in out.rglob("*") if path.is_file()} for out in outs
+    ]
+    assert written[0] == written[1]
+    table = pd.read_csv(outs[0] / "company.csv")
+    assert table["policy"].tolist() == ["AG"] * 3 + ["dense"] * 3
+    assert table["job"].tolist() == [MAIN, "packed", "listed"] * 2
+    assert (table["slowdown"].dropna() >= 1 - 1e-9).all()
+    pd.testing.assert_frame_equal(pd.read_parquet(outs[0] / "company.parquet"), table)
+    summary = json.loads((outs[0] / "summary.json").read_text())
+    shares = [one for policy in ("AG", "dense") for one in summary["policies"][policy]["shares"]]
+    assert [one["iterations"] for one in shares] == table["iterations"].tolist()
+
+
+@pytest.mark.parametrize(
+    ("assignment", "message"),
+    [
+        ("other_jobs.packed.workers=5", r"other_jobs\.packed\.workers: needs 5 free hosts, but of 8 only 3 are left"),
+        ("other_jobs.listed.placement=[7]", r"other_jobs\.listed\.placement: must name a host for each of the 2"),
+        ("other_jobs.listed.placement=[7, 8]", r"listed\.placement\[1\]: there is no host 8; allowed: 0 to 7"),
+        ("other_jobs.packed.exchange.schem=topk", r"other_jobs\.packed\.exchange.*schem"),
+        ("other_jobs.packed.exchange.scheme=topkk", r"other_jobs\.packed\.exchange\.scheme.*did you mean 'topk'"),
+        ("other_jobs.packed.job.compute.slow={'3': 2.0}", r"other_jobs\.packed\.job\.compute\.slow.*allowed: 0 to 2"),
+        ("other_jobs.packed.job.model=resnet", r"other_jobs\.packed\.job"),
+        ("other_jobs.packed.job.device=v1000", r"other_jobs\.packed\.job\.device"),
+        ("other_jobs.packed.job.scale=0.5", r"other_jobs\.packed\.job\.scale"),
+        ("other_jobs.packed.job.deaths=[{worker: 3, at: 0 s}]", r"packed\.job\.deaths.*there is no worker 3"),
+        ("policies={c: {clairvoyant: }}", r"policies\.c\.clairvoyant: tries several exchanges.*other_jobs"),
+        ("network.engine=vectorised", "knows neither deaths nor company"),
+        ("network.weather=[{links: all, profile: {name: C1, epoch: 2 iterations}}]", "give epoch as a time"),
+        ("other_jobs={job: {workers: 1, job: {parameters: 9, iterations: 1, density: 1}, exchange: {scheme: topk}}}",
+         "take another name"),
+    ],
+)  # fmt: skip
+def test_wrong_other_jobs_are_refused_with_their_place(file, assignment, message):
+    with pytest.raises(InputError, match=message):
+        load(file, [assignment]).build()
+
+
+def test_one_exchange_is_nothing_to_try_and_may_be_called_clairvoyant(file):
+    load(file, ["policies={c: {clairvoyant: {among: [AG]}}}"]).build()
+
+
+def test_the_lock_gives_the_same_jobs(file, tmp_path):
+    one = load(file)
+    (tmp_path / "lock.yaml").write_text(one.lock())
+    again = load(tmp_path / "lock.yaml", ["name=one"])
+    assert again.lock() == one.lock()
+    first, second = one.build().neighbours, again.build().neighbours
+    assert list(first) == list(second)
+    for label, neighbour in first.items():
+        other = second[label]
+        assert (neighbour.start, neighbour.exchange) == (other.start, other.exchange)
+        assert neighbour.job.placement == other.job.placement
+        np.testing.assert_array_equal(neighbour.job.source.gradients(1), other.job.source.gradients(1))
+
+
+def test_files_of_other_jobs_are_inputs(file, tmp_path):
+    device = Path(cli.__file__).parent / "data" / "devices" / "cpu.yaml"
+    (tmp_path / "mine.yaml").write_bytes(device.read_bytes())
+    one = load(file, ["other_jobs.listed.job.device=./mine.yaml"])
+    ((name, path),) = one.inputs().items()
+    assert path.name == "mine.yaml"
+    assert name in one.lock()
+
+
+def test_the_memory_of_all_jobs_counts(file):
+    with pytest.raises(InputError, match="more than"):
+        load(file, ["memory=1 GB", "other_jobs.packed.job.parameters=10000000"]).build()

@@ -1,0 +1,698 @@
+"""`simnet export`, `simnet time`, and topologies from files in scenarios, as a user types them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import shlex
+from pathlib import Path
+
+import networkx as nx
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner, Result
+
+import topologies
+from simnet import cli
+from simnet.collectives import allreduce_ring, hierarchical
+from simnet.errors import InputError
+from simnet.exporting import COLLECTIVES, staged
+from simnet.interchange import (
+    kind_of,
+    read_chakra,
+    read_goal,
+    read_messages,
+    read_network,
+    read_platform,
+    read_schedule,
+    write_messages,
+    write_nodelink,
+    write_platform,
+)
+from simnet.network import Network
+from simnet.scenario import load
+from simnet.schedule import Round, Schedule
+from simnet.weather import Weather, steps
+from topologies.graphs import label
+
+SCENARIO = """\
+name: small
+workers: 4
+network:
+  topology: {TOPOLOGY}
+  weather: [{links: all, bandwidth: {steps: {at: [0 s, 30 ms], factors: [1, 0.25]}}}]
+  jitter: {exponential: {mean: 100 us}}
+job:
+  parameters: 4000
+  iterations: 6
+  density: 0.02
+  compute: {mean: 10 ms, spread: 0.1}
+exchanges:
+  AG: {scheme: topk}
+  ring: {scheme: artopk, collective: ring}
+policies:
+  AG: {fixed: AG}
+output: {report: false}
+"""
+STAR = "star: {latency: 1 ms, bandwidth: 1 Gbit/s}"
+RING = ("--collective", "allreduce_ring", "--workers", "5", "--size", "1 MB")
+ON_STAR = ("--topology", "star", "--latency", "10 us", "--bandwidth", "10 Gbit/s")
+NCCL = """<system version="1"><cpu numaid="0" arch="x86_64" vendor="AuthenticAMD">
+  <pci busid="0000:01:00.0" link_speed="16.0 GT/s PCIe" link_width="16"><gpu dev="0" sm="80" rank="0">
+    <nvlink target="0000:02:00.0" count="4" tclass="0x030200"/></gpu></pci>
+  <pci busid="0000:02:00.0" link_speed="16.0 GT/s PCIe" link_width="16"><gpu dev="1" sm="80" rank="1">
+    <nvlink target="0000:01:00.0" count="4" tclass="0x030200"/></gpu></pci>
+  <nic><net name="mlx5_0" dev="0" speed="200000" port="1"/></nic>
+</cpu></system>"""
+PAIR = """<algo name="pair" nchunksperloop="4" ngpus="2" coll="allgather">
+  <gpu id="0"><tb id="0" send="1" recv="-1" chan="0"><step s="0" type="s" cnt="2"/></tb></gpu>
+  <gpu id="1"><tb id="0" send="-1" recv="0" chan="0"><step s="0" type="r" cnt="2"/></tb></gpu>
+</algo>"""
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Path:
+    path = tmp_path / "small.yaml"
+    path.write_text(SCENARIO.replace("TOPOLOGY", STAR))
+    return path
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
+
+
+def did(*arguments: object) -> str:
+    result = invoke(*arguments)
+    assert result.exit_code == 0, result.output
+    assert result.stderr == ""
+    return result.stdout
+
+
+def refused(*arguments: object) -> str:
+    """Return the message of a command that was refused, and left nothing behind."""
+    before = sorted(Path().rglob("*"))
+    result = invoke(*arguments)
+    assert result.exit_code == 2, result.output
+    assert "Traceback" not in result.output
+    assert result.stdout == ""
+    assert result.stderr.startswith("error: ")
+    assert sorted(Path().rglob("*")) == before
+    return result.stderr
+
+
+def figures(*arguments: object) -> dict[str, float]:
+    found = json.loads(did("time", *arguments, "--json"))
+    assert isinstance(found, dict)
+    return found
+
+
+# Schedules
+
+
+@pytest.mark.parametrize(("to", "name"), [("goal", "ring.goal"), ("chakra", "ring"), ("csv", "ring.csv")])
+def test_an_exported_collective_takes_as_long_as_the_collective(to: str, name: str) -> None:
+    said = did("export", *RING, "--to", to, "--out", name)
+    assert f"Wrote {name}: " in said
+    assert "40 messages of 5 ranks in 8 rounds, 8 MB" in said
+    network = Network(topologies.star(5, 1e-5, 1.25e9))
+    expected = network.time(allreduce_ring(5, 1e6)).finish
+    read, direct = figures(name, *ON_STAR), figures(*RING, *ON_STAR)
+    assert read == direct
+    assert read["finish_s"] == expected
+    assert 0 < read["lower_bound_s"] <= read["finish_s"]
+    assert read["lower_bound_s"] == pytest.approx(1.6e6 / 1.25e9, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", sorted(COLLECTIVES))
+def test_every_collective_has_a_command(name: str) -> None:
+    options = ("--option", "group_size=4") if name == "hierarchical" else ()
+    chosen = ("--collective", name, "--workers", 8, "--size", "64 kB", *options)
+    did("export", *chosen, "--to", "csv", "--out", "a.csv")
+    found = figures(*chosen, *ON_STAR)
+    assert figures("a.csv", *ON_STAR)["finish_s"] == pytest.approx(found["finish_s"], rel=1e-12)
+    assert found["finish_s"] >= found["lower_bound_s"]
+
+
+def test_options_of_a_collective_count() -> None:
+    did("export", "--collective", "hierarchical", "--workers", 8, "--size", "8 kB", "--option", "group_size=2",
+        "--option", "gamma=1e-9", "--to", "goal", "--out", "a.goal")  # fmt: skip
+    network = Network(topologies.star(8, 1e-5, 1.25e9))
+    given = hierarchical(8, 8000, group_size=2, gamma=1e-9)
+    assert network.time(read_goal("a.goal")).finish == pytest.approx(network.time(given).finish, rel=1e-12)
+
+
+def test_default_names_tell_the_content() -> None:
+    for to in ("goal", "chakra", "csv"):
+        did("export", *RING, "--to", to)
+    assert sorted(path.name for path in Path().iterdir()) == [
+        "allreduce_ring_5.csv",
+        "allreduce_ring_5.goal",
+        "allreduce_ring_5_chakra",
+    ]
+    assert len(list(Path("allreduce_ring_5_chakra").glob("*.et"))) == 5
+
+
+def test_an_iteration_of_a_scenario_is_what_the_run_sent(small: Path) -> None:
+    did("run", small, "--out", "out", "-q")
+    ran = pd.read_csv("out/iterations.csv").set_index("iteration")
+    for iteration in (0, 4):
+        did("export", small, "--exchange", "AG", "--iteration", iteration, "--to", "csv", "--force")
+        sent = read_messages(f"small-AG-{iteration}.csv")
+        assert sent.nbytes == pytest.approx(ran.loc[iteration, "bytes_sent_B"])
+    timeline = json.loads(Path("out/timeline.json").read_text())
+    assert timeline["traceEvents"]
+
+
+def test_with_compute_the_schedule_takes_as_long_as_the_iteration(small: Path) -> None:
+    did("run", small, "--out", "out", "-q")
+    ran = pd.read_csv("out/iterations.csv").set_index("iteration")
+    for to, out in (("goal", "small-AG-2.goal"), ("chakra", "small-AG-2_chakra")):
+        said = did("export", small, "--exchange", "AG", "--iteration", 2, "--compute", "--to", to)
+        assert "to compute" not in said
+        found = figures(out, "--scenario", small, "--iteration", 2, "--start", f"{float(ran.loc[2, 'start_s'])!r} s")
+        # Work is rounded to nanoseconds, or to microseconds.
+        assert found["duration_s"] == pytest.approx(ran.loc[2, "iteration_s"], abs=1e-6)
+
+
+def test_what_is_lost_is_said(small: Path) -> None:
+    scenario = ("export", small, "--exchange", "AG", "--to")
+    assert "Not in it: the time to compute and to select; --compute" in did(*scenario, "csv")
+    assert "computation: a table has messages only" in did(*scenario, "csv", "--compute", "--force")
+    assert "phases: the format has none" in did(*scenario, "goal")
+    assert "fractions of a microsecond" in did(*scenario, "chakra", "--compute")
+    said = did(
+        *scenario, "csv", "--out", "b.csv", "--set", "job.overlap={bucket: 4 kB}", "--set", "job.parameters=4000"
+    )
+    assert "overlap" not in said  # all in one layer
+    assert "placement" in did(*scenario, "goal", "--out", "c.goal", "--set", "network.placement=[3, 2, 1, 0]")
+
+
+def test_other_jobs_and_deaths_are_left_out(small: Path) -> None:
+    fields = ("--set", "network.topology.star.hosts=6", "--set", "job.deaths=[{worker: 1, at: 5 s}]")
+    assert "Not in it: deaths of workers" in did("export", small, "--exchange", "AG", "--to", "goal", *fields)
+    said = did("time", "small-AG-0.goal", "--scenario", small, *fields)
+    assert "Left out     deaths of workers of the scenario" in said
+    assert "Left out" not in did("time", "small-AG-0.goal", "--scenario", small)
+
+
+def test_the_routes_of_the_scenario_are_written(small: Path) -> None:
+    tree = "network.topology={fat_tree: {k: 4, latency: 1 us, bandwidth: 1 Gbit/s}}"
+    one = ("--set", tree, "--set", "network.weather=[]", "--set", "network.jitter=null")
+    for routing in ("hash", "single"):
+        fields = (*one, "--set", f"network.routing={routing}")
+        said = did("export", small, "--to", "simgrid", "--out", f"{routing}.xml", *fields)
+        assert "Not in it" not in said
+        network = load(small, [*one[1::2], f"network.routing={routing}"]).build().job.network(0)
+        text = Path(f"{routing}.xml").read_text()
+        for src, dst in ((0, 15), (3, 8), (12, 1)):
+            links = [network.routes.links[link] for link in network.routes.route(src, dst)]
+            steps_ = "".join(f'<link_ctn id="{label(u)}-&gt;{label(v)}"/>' for u, v in links)
+            assert f'<route src="host:{src}" dst="host:{dst}" symmetrical="NO">{steps_}</route>' in text
+    said = did("export", small, "--to", "simgrid", "--out", "a.xml", *one, "--set", "network.routing=adaptive")
+    assert "Not in it: routing of the network" in said
+
+
+def test_odd_sizes_are_rounded_in_goal_and_kept_in_tables() -> None:
+    chosen = ("--collective", "allreduce_ring", "--workers", 3, "--size", "1 MB")
+    assert "fractions of a byte" in did("export", *chosen, "--to", "goal", "--out", "a.goal")
+    assert "fractions" not in did("export", *chosen, "--to", "csv", "--out", "a.csv")
+    direct = figures(*chosen, *ON_STAR)
+    assert figures("a.csv", *ON_STAR)["finish_s"] == pytest.approx(direct["finish_s"], rel=1e-12)
+    assert figures("a.goal", *ON_STAR)["finish_s"] == pytest.approx(direct["finish_s"], rel=1e-6)
+
+
+def test_msccl_needs_a_size() -> None:
+    Path("pair").write_text(PAIR)
+    assert "has no sizes" in refused("time", "pair", *ON_STAR)
+    assert figures("pair", "--size", "1 MB", *ON_STAR)["finish_s"] == pytest.approx(1e-5 + 5e5 / 1.25e9)
+    did("export", *RING, "--to", "goal", "--out", "a.goal")
+    assert "has sizes of its own" in refused("time", "a.goal", "--size", "1 MB", *ON_STAR)
+
+
+def test_idle_ranks_of_a_table() -> None:
+    write_messages(Schedule(4, [Round([0], [1], [1000])]), "a.csv")
+    assert figures("a.csv", *ON_STAR)["ranks"] == 2
+    assert figures("a.csv", "--ranks", 4, *ON_STAR)["ranks"] == 4
+    assert "must be a whole number in 0..0" in refused("time", "a.csv", "--ranks", 1, *ON_STAR)
+
+
+def test_messages_of_a_timing_are_a_table_to_time_again() -> None:
+    did("time", *RING, *ON_STAR, "--messages", "m.csv")
+    table = pd.read_csv("m.csv")
+    assert list(table) == ["round", "phase", "src", "dst", "nbytes_B", "start_s", "finish_s"]
+    found = figures("m.csv", *ON_STAR)
+    assert table["finish_s"].max() == found["finish_s"]
+    assert "is there already" in refused("time", *RING, *ON_STAR, "--messages", "m.csv")
+    did("time", *RING, *ON_STAR, "--messages", "m.csv", "--force")
+
+
+def test_what_rounds_cannot_express_is_an_upper_bound() -> None:
+    Path("a.goal").write_text(
+        "num_ranks 2\nrank 0 {\na: send 8b to 1 tag 1\nb: send 8b to 1 tag 2\nc: send 8b to 1 tag 3\nc requires a\n}\n"
+        "rank 1 {\nrecv 8b from 0 tag 1\nrecv 8b from 0 tag 2\nrecv 8b from 0 tag 3\n}\n"
+    )
+    assert "a.goal:5: does not wait for b" in refused("time", "a.goal", *ON_STAR)
+    assert figures("a.goal", "--loose", *ON_STAR)["messages"] == 3
+
+
+def test_text_for_people() -> None:
+    said = did("time", *RING, *ON_STAR)
+    assert re.search(r"^Finish +1.36 ms \(0.00136 s\)$", said, re.MULTILINE)
+    assert re.search(r"^Lower bound +1.28 ms: host 0 sends 1.6 MB at its bandwidth; 94.1% of the time$", said, re.M)
+
+
+# Lower bound
+
+
+@pytest.mark.parametrize(
+    "network",
+    [
+        ("--topology", "ring", "--latency", "1 us", "--bandwidth", "1 Gbit/s"),
+        ("--topology", "fat_tree", "--set", "k=4", "--latency", "1 us", "--bandwidth", "1 Gbit/s"),
+        ("--topology", "torus", "--set", "dims=[2, 4]", "--latency", "1 us", "--bandwidth", "1 Gbit/s"),
+    ],
+)
+@pytest.mark.parametrize("name", ["allreduce_tree", "alltoall_pairwise", "parameter_server"])
+def test_nothing_beats_the_lower_bound(network: tuple[str, ...], name: str) -> None:
+    found = figures("--collective", name, "--workers", 8, "--size", "1 MB", *network)
+    assert 0 < found["lower_bound_s"] <= found["duration_s"] * (1 + 1e-12)
+
+
+def test_the_lower_bound_follows_the_weather(small: Path) -> None:
+    Path("a.csv").write_text("round,src,dst,nbytes_B\n0,0,1,10000000\n")
+    # 30 ms at 125 MB/s, the rest at a quarter of that.
+    bound = 0.03 + (1e7 - 0.03 * 1.25e8) / (1.25e8 / 4)
+    found = figures("a.csv", "--scenario", small)
+    assert found["lower_bound_s"] == pytest.approx(bound)
+    later = figures("a.csv", "--scenario", small, "--start", "1 s")
+    assert later["lower_bound_s"] == pytest.approx(1e7 / (1.25e8 / 4))
+    assert later["start_s"] == 1
+
+
+# Networks
+
+
+def test_a_network_travels_through_simgrid_with_its_weather(small: Path) -> None:
+    said = did("export", small, "--to", "simgrid", "--duration", "10 s", "--out", "net.xml")
+    assert "Wrote net.xml, net_profiles: a SimGrid platform: 4 hosts, 8 links, profiles of 8 links" in said
+    assert "Not in it: weather after 10 s" in said
+    assert "Not in it: jitter of the network" in said
+    chosen = ("--collective", "allreduce_ring", "--workers", 4, "--size", "20 MB")
+    there = figures(*chosen, "--platform", "net.xml")
+    here = figures(*chosen, "--scenario", small, "--set", "network.jitter=null")
+    assert there["finish_s"] == pytest.approx(here["finish_s"], rel=1e-12)
+    assert there["lower_bound_s"] == pytest.approx(here["lower_bound_s"], rel=1e-12)
+
+
+def test_a_network_travels_as_node_link_json_without_weather(small: Path) -> None:
+    assert "Not in it: weather: that of 8 links" in did("export", small, "--to", "nodelink")
+    graph = topologies.star(4, 1e-3, 1.25e8)
+    assert nx.utils.graphs_equal(read_network("small.json").graph, graph)
+    assert figures(*RING[:2], "--workers", 4, "--size", "1 MB", "--platform", "small.json")["hosts"] == 4
+
+
+def test_nccl_needs_a_latency() -> None:
+    Path("topo.txt").write_text(NCCL)
+    chosen = (*RING[:2], "--workers", 4, "--size", "1 MB", "--platform", "topo.txt")
+    assert "give latency" in refused("time", *chosen)
+    assert "has 4 ranks, but the network has places for 2" in refused("time", *chosen, "--latency", "1 us")
+    found = figures(*chosen, "--latency", "1 us", "--set", "nodes=2", "--set", "network_latency=5 us")
+    assert found["hosts"] == 4
+    did("export", *RING, "--to", "goal", "--out", "a.goal")
+    write_nodelink(topologies.star(5, 1e-3, 1e9), "star.json")
+    assert "only for NCCL" in refused("time", "a.goal", "--platform", "star.json", "--latency", "1 us")
+
+
+# In scenarios
+
+
+def written(folder: Path, topology: str) -> Path:
+    path = folder / "on_file.yaml"
+    path.write_text(SCENARIO.replace("TOPOLOGY", topology))
+    return path
+
+
+@pytest.mark.parametrize("spelling", ["file: {NAME}", "file: {{path: {NAME}}}"])
+def test_topologies_from_files_are_those_written_out(tmp_path: Path, small: Path, spelling: str) -> None:
+    (tmp_path / "nets").mkdir()
+    write_platform(topologies.star(4, 1e-3, 1.25e8), tmp_path / "nets" / "net.xml")
+    write_nodelink(topologies.star(4, 1e-3, 1.25e8), tmp_path / "nets" / "net.json")
+    chosen = (*RING[:2], "--workers", 4, "--size", "20 MB")
+    expected = figures(*chosen, "--scenario", small)["finish_s"]
+    for name in ("nets/net.xml", "nets/net.json"):
+        path = written(tmp_path, spelling.format(NAME=name))
+        assert figures(*chosen, "--scenario", path)["finish_s"] == pytest.approx(expected, rel=1e-12)
+
+
+def test_profiles_are_the_weather_and_factors_multiply_it(tmp_path: Path) -> None:
+    weather = {(0, "switch"): Weather(steps([0, 1], [1e8, 4e7]), steps([0, 2], [1e-3, 5e-3]))}
+    write_platform(topologies.star(4, 1e-3, 1.25e8), tmp_path / "net.xml", weather, duration=10)
+    path = written(tmp_path, "file: net.xml")
+    network = load(path).build().job.stages[0][1]
+    at = [network.path(0, 1, t) for t in (0.0, 0.5, 1.5, 2.5)]
+    # Bandwidth times the scenario's steps: 1 up to 30 ms, then 0.25. The other link of the route has 1 ms.
+    assert [bandwidth for _, bandwidth in at] == pytest.approx([1e8, 2.5e7, 1e7, 1e7])
+    # A star of simnet has half its latency on each of the two links.
+    assert [latency for latency, _ in at] == pytest.approx([1.5e-3, 1.5e-3, 1.5e-3, 5.5e-3])
+
+
+def test_weather_of_the_scenario_that_replaces_a_profile_is_refused(tmp_path: Path) -> None:
+    weather = {(0, "switch"): Weather(steps([0, 1], [1e8, 4e7]))}
+    write_platform(topologies.star(4, 1e-3, 1.25e8), tmp_path / "net.xml", weather, duration=10)
+    path = written(tmp_path, "file: net.xml")
+    both = "network.weather=[{links: all, bandwidth: {constant: 1 Gbit/s}}]"
+    said = refused("time", *RING, "--scenario", path, "--set", both)
+    assert "network.topology.file does; only one may" in said
+
+
+def test_nccl_in_a_scenario(tmp_path: Path) -> None:
+    (tmp_path / "topo.xml").write_text(NCCL)
+    path = written(tmp_path, "file: {path: topo.xml, nodes: 2, latency: 1 us, network_latency: 5 us}")
+    assert load(path).build().job.network(0).routes.n_hosts == 4
+    said = refused("time", *RING, "--scenario", written(tmp_path, "file: topo.xml"))
+    assert "on_file.yaml:4: network.topology: an NCCL topology has no latencies: give latency" in said
+
+
+def test_the_run_folder_runs_again_without_the_platform(tmp_path: Path) -> None:
+    (tmp_path / "nets").mkdir()
+    weather = {(0, "switch"): Weather(steps([0, 0.02], [1e8, 4e7]))}
+    write_platform(topologies.star(4, 1e-3, 1.25e8), tmp_path / "nets" / "net.xml", weather, duration=10)
+    path = written(tmp_path, "file: nets/net.xml")
+    did("run", path, "--out", "first", "-q")
+    for old in (tmp_path / "nets").rglob("*.*"):
+        old.unlink()
+    did("run", "first/scenario.lock.yaml", "--out", "second", "-q")
+    for name in ("iterations.csv", "scenario.lock.yaml"):
+        assert Path("first", name).read_bytes() == Path("second", name).read_bytes()
+    (copied,) = Path("first/inputs").iterdir()
+    assert sorted(one.name for one in copied.rglob("*") if one.is_file()) == ["link0_bandwidth.profile", "net.xml"]
+    assert read_platform(copied / "net.xml").weather
+
+
+BOMB = '<!DOCTYPE p [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><platform version="4.1">&b;</platform>'
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (BOMB, "bad.xml:1: declares its own document type"),
+        ("<platform version='4.1'>\n" + "<zone>" * 100, "bad.xml:2: "),
+        ('<platform version="4.1">\n<zone id="z" routing="Full">\n<host id="a" speed="1Gf">\n</zone></platform>',
+         "bad.xml:4: is not XML: mismatched tag"),
+        ('<platform version="4.1"><zone id="z" routing="Full"><host id="a"/>\n<link id="l" bandwidth="1 lightyear"/>'
+         "</zone></platform>", "bad.xml:2: link.bandwidth: "),
+        ('<platform version="4.1"><zone id="z" routing="Full"><host id="a"/>'
+         '<link id="l" bandwidth="1Bps" bandwidth_file="../../etc/passwd"/></zone></platform>',
+         "must lie beside the platform or below"),
+        ("<html></html>", "is not recognised as a network; read are a SimGrid platform"),
+        ("num_ranks 2\n", "is GOAL text, not a network"),
+        ('{"nodes": [}', "bad.xml:1: is not JSON"),
+        ("", "is not recognised as a network"),
+    ],
+)  # fmt: skip
+def test_bad_files_in_scenarios(tmp_path: Path, content: str, said: str) -> None:
+    (tmp_path / "bad.xml").write_text(content)
+    path = written(tmp_path, "file: bad.xml")
+    for command in (("time", *RING, "--scenario", path), ("export", path, "--to", "nodelink")):
+        message = refused(*command)
+        assert said in message
+        assert "needed by" in message
+        assert "on_file.yaml:4: network.topology" in message
+    assert said in refused("time", *RING, "--platform", "bad.xml")
+
+
+def test_missing_files(tmp_path: Path) -> None:
+    path = written(tmp_path, "file: nowhere.xml")
+    assert "nowhere.xml: there is no such file (needed by" in refused("time", *RING, "--scenario", path)
+    assert "there is no such file" in refused("time", "nowhere.goal", *ON_STAR)
+    assert "there is no such file" in refused("time", *RING, "--platform", "nowhere.xml")
+
+
+def test_misspelt_fields_of_a_file(tmp_path: Path) -> None:
+    path = written(tmp_path, "file: {path: a.xml, node: 2}")
+    assert "network.topology.file.node: there is no such field; did you mean 'nodes'?" in refused(
+        "time", *RING, "--scenario", path
+    )
+    path = written(tmp_path, "file: {path: a.xml, format: simgird}")
+    assert "did you mean 'simgrid'" in refused("time", *RING, "--scenario", path)
+    assert "network.topology.file.path: is missing" in refused(
+        "time", *RING, "--scenario", written(tmp_path, "file: {nodes: 2}")
+    )
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["export", "--to", "goal"], "needs either a scenario or --collective"),
+        (["export", "quickstart", *RING, "--to", "goal"], "needs either a scenario or --collective"),
+        (["export", "quickstart", "--to", "goal"], "which exchange of quickstart? Allowed: AG, ART-ring"),
+        (["export", "quickstart", "--exchange", "AC", "--to", "goal"], "no exchange 'AC'; Allowed: AG, ART-ring"),
+        (["export", "quickstart", "--exchange", "AG", "--iteration", 10**6, "--to", "goal"], "must be in 0.."),
+        (["export", "quickstart", "--to", "simgrid"], "--duration: is missing"),
+        (["export", "quickstart", "--to", "nodelink", "--duration", "1 s"], "--duration: is only for --to simgrid"),
+        (["export", *RING, "--to", "simgrid"], "--collective: is only for schedules"),
+        (["export", *RING, "--to", "goal", "--exchange", "AG"], "--exchange: is only for a scenario"),
+        (["export", *RING, "--to", "goal", "--option", "gama=1"], "no option 'gama'; did you mean 'gamma'?"),
+        (["export", *RING, "--to", "goal", "--option", "gamma"], "must be written as NAME=NUMBER"),
+        (["export", *RING, "--to", "goal", "--out", "no/folder/a.goal"], "cannot be written: No such file"),
+        (["export", *RING, "--to", "goal", "--out", "."], "must be the name of a file"),
+        (["export", "--collective", "allreduce_rign", "--workers", 4, "--size", "1 B", "--to", "csv"],
+         "did you mean 'allreduce_ring'?"),
+        (["export", "--collective", "allreduce_ring", "--size", "1 B", "--to", "csv"], "--workers: is missing"),
+        (["export", "--collective", "allreduce_ring", "--workers", 4, "--to", "csv"], "--size: is missing"),
+        (["export", "--collective", "allreduce_ring", "--workers", 4, "--size", "1 m", "--to", "csv"], "--size: '1 m'"),
+        (["export", "--collective", "allreduce_ring", "--workers", 10**8, "--size", "1 B", "--to", "csv"],
+         "must be at most 16,384"),
+        (["export", "--collective", "allreduce_ring", "--workers", 4000, "--size", "1 MB", "--to", "csv"],
+         "has 31,992,000 messages; at most 3,000,000"),
+        (["export", "--collective", "parameter_server", "--workers", 4, "--size", "1 B", "--option", "server=9",
+          "--to", "csv"], "--collective parameter_server: "),
+        (["time", *ON_STAR], "needs either a file with a schedule or --collective"),
+        (["time", *RING], "needs a network: one of --scenario, --topology, --platform"),
+        (["time", *RING, *ON_STAR, "--scenario", "quickstart"], "needs a network: one of"),
+        (["time", *RING, *ON_STAR, "--iteration", 3], "--iteration: is only for --scenario"),
+        (["time", *RING, *ON_STAR, "--hosts", 4], "has 5 ranks, but the network has places for 4"),
+        (["time", *RING, "--scenario", "quickstart", "--hosts", 4], "--hosts: is only for --topology"),
+        (["time", *RING, "--scenario", "quickstart"], "has 5 ranks, but the network has places for 4"),
+        (["time", *RING, "--topology", "star"], "--topology star: latency: is missing"),
+        (["time", *RING, "--topology", "star", "--latency", "1 s", "--bandwidth", "1 Gbitt/s"],
+         "did you mean 'Gbit/s'"),
+        (["time", *RING, *ON_STAR, "--set", "hots=4"], "--set hots=4: hots: there is no such field; did you mean"),
+        (["time", *RING, "--topology", "stra"], "did you mean 'star'?"),
+        (["time", *RING, "--topology", "fat_tree", "--hosts", 4], "--topology fat_tree: hosts: has no such parameter"),
+        (["time", *RING, *ON_STAR, "--start", "soon"], "--start: "),
+        (["time", *RING, *ON_STAR, "--loose"], "--loose: is only for a file"),
+        (["time", "."], "needs a network"),
+        (["time", ".", *ON_STAR], "is a folder without Chakra traces"),
+    ],
+)  # fmt: skip
+def test_refusals(arguments: list[object], said: str) -> None:
+    assert said in refused(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("round,src,nbytes_B\n0,0,1\n", "a.csv:1: has no column 'dst'"),
+        ("round,src,dst,nbytes_B\n0,0,1\n", "a.csv:2: has 3 values, but there are 4 columns"),
+        ("round,src,dst,nbytes_B\n\n0,0,0,1\n", "a.csv:3: rank 0 sends to itself"),
+        ("round,src,dst,nbytes_B\n0,0,1,-1\n", "a.csv:2: nbytes_B: must be a finite number >= 0"),
+        ("round,src,dst,nbytes_B\n0,0,1,nan\n", "a.csv:2: nbytes_B: must be a finite number >= 0"),
+        ("round,src,dst,nbytes_B\n0,0,1.5,1\n", "a.csv:2: dst: must be a whole number"),
+        ("round,src,dst,nbytes_B\n0,0,99999999,1\n", "a.csv:2: dst: must be a whole number in 0..999999"),
+        ("round,src,dst,nbytes_B\n9999999999,0,1,1\n", "a.csv:2: round: must be a whole number"),
+        ("round,phase,src,dst,nbytes_B\n0,a,0,1,1\n0,b,0,1,1\n", "a.csv:3: phase: is 'b', but other messages"),
+        ("round,phase,src,dst,nbytes_B\n0," + "a" * 61 + ",0,1,1\n", "a.csv:2: phase: is longer than 60"),
+        ('round,src,dst,nbytes_B\n0,0,"1,1\n', "a.csv:"),
+        ("time,value\n1,2\n", "is not recognised as a schedule"),
+    ],
+)
+def test_tables_refused(content: str, said: str) -> None:
+    Path("a.csv").write_text(content)
+    assert said in refused("time", "a.csv", *ON_STAR)
+
+
+def test_nothing_is_overwritten_unless_asked(small: Path) -> None:
+    for to, name in (("goal", "a"), ("chakra", "b")):
+        did("export", *RING, "--to", to, "--out", name)
+        assert f"error: {name}: is there already; --force replaces it" in refused(
+            "export", *RING, "--to", to, "--out", name
+        )
+        did(
+            "export",
+            "--collective",
+            "allreduce_ring",
+            "--workers",
+            3,
+            "--size",
+            "3 kB",
+            "--to",
+            to,
+            "--out",
+            name,
+            "--force",
+        )
+    assert read_goal("a") == read_chakra("b/trace") == allreduce_ring(3, 3000).in_phase("")
+    assert len(list(Path("b").iterdir())) == 3
+    Path("b/notes.txt").write_text("mine")
+    assert "other files in it" in refused("export", *RING, "--to", "chakra", "--out", "b", "--force")
+    assert Path("b/notes.txt").exists()
+    assert "is a folder; name a file" in refused("export", *RING, "--to", "goal", "--out", "b", "--force")
+    did("export", small, "--to", "simgrid", "--duration", "1 s", "--out", "n.xml")
+    Path("n.xml").unlink()
+    # The profiles of somebody's platform are there already, too.
+    assert "n_profiles: is there already" in refused(
+        "export", small, "--to", "simgrid", "--duration", "1 s", "--out", "n.xml"
+    )
+
+
+def test_what_fails_leaves_what_was_there(tmp_path: Path) -> None:
+    target = tmp_path / "kept.csv"
+    target.write_text("before")
+
+    def fail() -> None:
+        with staged([target], force=True) as folder:
+            (folder / target.name).write_text("after")
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert target.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [target]
+
+
+# Recognition
+
+
+def test_kinds_are_told_by_content_whatever_the_name() -> None:
+    did("export", *RING, "--to", "goal", "--out", "a.xml")
+    did("export", *RING, "--to", "csv", "--out", "b.goal")
+    did("export", *RING, "--to", "chakra", "--out", "c.csv")
+    Path("d.json").write_text("\ufeff<?xml version='1.0'?><!-- <platform> --><!DOCTYPE algo SYSTEM 'x'>\n" + PAIR)
+    write_nodelink(topologies.star(2, 1e-3, 1e9), "e.goal")
+    assert [kind_of(name) for name in ("a.xml", "b.goal", "c.csv", "d.json", "e.goal")] == [
+        "goal",
+        "csv",
+        "chakra",
+        "msccl",
+        "nodelink",
+    ]
+    assert "a.xml:1: is not XML" in refused("time", "a.xml", "--format", "msccl", "--size", "1 B", *ON_STAR)
+    assert figures("a.xml", "--format", "goal", *ON_STAR)["messages"] == 40
+    assert "name the folder with the traces of all" in refused("time", "c.csv/trace.0.et", *ON_STAR)
+
+
+@pytest.mark.parametrize("content", ["/**/" * 16000, "/*" * 30000, "// a\n" * 12000, "<!--" * 16000, "<?" * 30000])
+def test_recognition_is_not_led_astray_for_long(content: str) -> None:
+    Path("a").write_text(content)
+    assert kind_of("a") is None
+
+
+def test_columns_of_a_table_in_any_order() -> None:
+    Path("a.csv").write_text("nbytes_B,extra,dst,src,round\n8,x,1,0,2\n4,y,0,1,0\n")
+    found = read_messages("a.csv")
+    assert [len(one) for one in found.rounds] == [1, 0, 1]
+    assert np.array_equal(found.bytes_sent(), [8, 4])
+
+
+# The page
+
+
+PAGE = (Path(__file__).parents[1] / "docs" / "interchange.md").read_text(encoding="utf-8")
+
+
+def test_the_commands_of_the_page_work_in_their_order() -> None:
+    commands = re.findall(
+        r"^(?:simnet|printf) .*$", "\n".join(re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)), re.MULTILINE
+    )
+    assert len(commands) > 12
+    for command in commands:
+        if command.startswith("printf"):
+            Path("one.csv").write_text("round,src,dst,nbytes_B\n0,0,1,10000000\n")
+            continue
+        said = did(*shlex.split(command)[1:])
+        if "8 Gbit/s" in command:
+            (seconds,) = re.findall(r"\(([\d.]+) s\)", said)
+            assert f"simnet says {float(seconds) * 1e9:,.0f} ns" in PAGE.replace("\n", " ")
+
+
+def test_the_scenarios_of_the_page_are_read(tmp_path: Path) -> None:
+    write_platform(topologies.star(4, 1e-3, 1.25e8), tmp_path / "platform.xml")
+    (tmp_path / "topo.xml").write_text(NCCL)
+    found = re.findall(r"topology: \{(file: .*)\}", PAGE)
+    assert [load(written(tmp_path, one)).build().job.network(0).routes.n_hosts for one in found] == [4, 8]
+    for block in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
+        compile(block, "interchange.md", "exec")
+
+
+def test_examples_of_the_help_work() -> None:
+    did(
+        "export",
+        "--collective",
+        "allreduce_ring",
+        "--workers",
+        5,
+        "--size",
+        "1 MB",
+        "--to",
+        "goal",
+        "--out",
+        "ring.goal",
+    )
+    for command in ("export", "time"):
+        page = " ".join(did(command, "--help").split())
+        (example,) = re.findall(r"Example: simnet (.*)$", page)
+        did(*shlex.split(example))
+
+
+# Any table, any text
+
+
+MESSAGE = st.tuples(st.integers(0, 5), st.integers(1, 5), st.floats(0, 1e15))
+
+
+@given(st.lists(st.tuples(st.lists(MESSAGE, min_size=1, max_size=4), st.text(max_size=5)), max_size=4))
+@settings(max_examples=50)
+def test_tables_come_back_to_the_bit(
+    tmp_path_factory: pytest.TempPathFactory, rounds: list[tuple[list[tuple[int, int, float]], str]]
+) -> None:
+    given_rounds = [
+        Round(
+            [src for src, _, _ in own],
+            [(src + step) % 6 for src, step, _ in own],
+            [b for _, _, b in own],
+            phase=phase.encode("ascii", "ignore").decode().replace("\r", "").replace("\0", ""),
+        )
+        for own, phase in rounds
+    ]
+    schedule = Schedule(6, given_rounds)
+    file = tmp_path_factory.getbasetemp() / "any.csv"
+    write_messages(schedule, file)
+    assert read_messages(file, 6) == schedule
+
+
+@given(st.binary(max_size=200) | st.text("<>!?-[]{}/* num_ranks,\n\"'", max_size=200).map(str.encode))
+@settings(max_examples=100)
+def test_no_content_breaks_the_readers(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+    file = tmp_path_factory.getbasetemp() / "any"
+    file.write_bytes(content)
+    for read in (read_schedule, read_network):
+        with contextlib.suppress(InputError, ValueError):
+            read(file)
+
+
+def test_a_comment_that_is_never_closed_is_refused_at_once() -> None:
+    Path("a").write_text("num_ranks 2\nrank 0 {\n" + "/* " * 200_000)
+    assert "a:3: the comment that begins here is not closed" in refused("time", "a", *ON_STAR)

@@ -1,0 +1,385 @@
+"""Max-min fair shares held to their definition, to linear programmes and, flow by flow in time, to a full solution."""
+
+import math
+
+import numpy as np
+import pytest
+import simpy
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import linprog
+
+import topologies
+from sharing import Sharing
+from simnet.flows import max_min_shares
+from simnet.network import Network
+from simnet.weather import Weather, steps
+
+TIGHT = 1e-11
+"""Relative difference that rounding may make to a rate; a wrong share is off by far more."""
+
+
+def uses(route, link):
+    return sum(one == link for one in route)
+
+
+def loads(routes, rates, capacity):
+    """Return what all flows together take of each link."""
+    return {
+        link: math.fsum(uses(route, link) * rate for route, rate in zip(routes, rates, strict=True) if link in route)
+        for link in capacity
+    }
+
+
+def assert_max_min(routes, capacity, limits, rates):
+    """Assert that rates are feasible, and that each flow is at its limit or has a bottleneck.
+
+    A bottleneck is a link without room on which no flow has more. A feasible allocation is max-min fair if and only if
+    every flow has one: it cannot grow without shrinking another on that link, which has no more than it has.
+    """
+    load = loads(routes, rates, capacity)
+    most = dict.fromkeys(capacity, 0.0)
+    for route, rate in zip(routes, rates, strict=True):
+        for link in route:
+            most[link] = max(most[link], rate)
+    for link, taken in load.items():
+        assert 0 <= taken <= capacity[link] * (1 + TIGHT), f"link {link} carries more than it can"
+    for flow, (route, rate, limit) in enumerate(zip(routes, rates, limits, strict=True)):
+        assert 0 <= rate <= limit * (1 + TIGHT), f"flow {flow} is above its limit"
+        assert rate >= limit * (1 - TIGHT) or any(
+            load[link] >= capacity[link] * (1 - TIGHT) and most[link] <= rate * (1 + TIGHT) for link in route
+        ), f"flow {flow} has no bottleneck"
+
+
+def by_linear_programmes(routes, capacity, limits):
+    """Return max-min rates found by linear programmes alone, one after another.
+
+    Each maximises the least rate t of the flows that are not fixed yet. Those whose constraint "my rate is t or more"
+    has a shadow price are at t in every optimum (complementary slackness), and are fixed there. The prices add up to 1,
+    so each programme fixes a flow at least.
+    """
+    n = len(routes)
+    links = sorted(capacity)
+    usage = np.array([[uses(route, link) for route in routes] for link in links], dtype=float).reshape(len(links), n)
+    room = [capacity[link] for link in links]
+    fixed: dict[int, float] = {}
+    while len(fixed) < n:
+        free = [flow for flow in range(n) if flow not in fixed]
+        floors = np.zeros((len(free), n + 1))
+        floors[np.arange(len(free)), free] = -1.0
+        floors[:, n] = 1.0
+        found = linprog(
+            c=np.append(np.zeros(n), -1.0),
+            A_ub=np.vstack([np.column_stack([usage, np.zeros(len(links))]), floors]),
+            b_ub=np.concatenate([room, np.zeros(len(free))]),
+            bounds=[(fixed[f], fixed[f]) if f in fixed else (0, min(limits[f], 1e6)) for f in range(n)] + [(0, None)],
+            method="highs",
+        )
+        assert found.success, found.message
+        prices = -found.ineqlin.marginals[len(links) :]
+        fixed.update((flow, found.x[n]) for flow, price in zip(free, prices, strict=True) if price > 1e-6)
+    return [fixed[flow] for flow in range(n)]
+
+
+SMALL = st.one_of(st.just(0.0), st.integers(1, 20).map(float))
+WIDE = st.one_of(SMALL, st.floats(1e-3, 1e12))
+
+
+@st.composite
+def networks(draw, capacities=WIDE, flows=10, empty=False):
+    """Draw (routes, capacity, limits); a flow without links has a limit."""
+    links = draw(st.integers(1, 6))
+    capacity = {link: draw(capacities) for link in range(links)}
+    route = st.lists(st.integers(0, links - 1), min_size=0 if empty else 1, max_size=links, unique=True).map(tuple)
+    routes = draw(st.lists(route, min_size=1, max_size=flows))
+    limit = st.one_of(st.just(math.inf), capacities)
+    limits = [draw(limit if route else capacities) for route in routes]
+    return routes, capacity, limits
+
+
+def close(rates):
+    return pytest.approx(rates, rel=TIGHT, abs=0.0)
+
+
+@settings(max_examples=150)
+@given(networks(empty=True))
+def test_shares_are_feasible_and_no_flow_can_grow_without_shrinking_a_smaller_one(network):
+    routes, capacity, limits = network
+    assert_max_min(routes, capacity, limits, max_min_shares(routes, capacity, limits))
+
+
+@settings(max_examples=120)
+@given(networks(capacities=SMALL, flows=8, empty=True))
+def test_shares_are_those_of_linear_programmes(network):
+    expected = by_linear_programmes(*network)
+    assert max_min_shares(*network) == pytest.approx(expected, rel=1e-9, abs=1e-9)
+
+
+@given(networks(capacities=SMALL, flows=6), st.data())
+def test_a_link_that_a_route_names_twice_counts_twice(network, data):
+    routes, capacity, limits = network
+    routes = [route + tuple(data.draw(st.lists(st.sampled_from(route), max_size=2))) for route in routes]
+    rates = max_min_shares(routes, capacity, limits)
+    assert_max_min(routes, capacity, limits, rates)
+    assert rates == pytest.approx(by_linear_programmes(routes, capacity, limits), rel=1e-9, abs=1e-9)
+
+
+@given(networks(empty=True), st.randoms(use_true_random=False))
+def test_neither_the_order_of_flows_nor_of_links_on_a_route_nor_their_numbers_matter(network, chance):
+    routes, capacity, limits = network
+    order = chance.sample(range(len(routes)), len(routes))
+    numbers = dict(zip(capacity, chance.sample(range(1000), len(capacity)), strict=True))
+    renamed = [tuple(numbers[link] for link in chance.sample(routes[flow], len(routes[flow]))) for flow in order]
+    rates = max_min_shares(routes, capacity, limits)
+    again = max_min_shares(
+        renamed, {numbers[link]: value for link, value in capacity.items()}, [limits[flow] for flow in order]
+    )
+    assert again == close([rates[flow] for flow in order])
+
+
+@given(networks(empty=True), st.sampled_from([2.0**-20, 0.1, 3.0, 2.0**30]))
+def test_rates_scale_with_capacities_and_limits(network, factor):
+    routes, capacity, limits = network
+    scaled = {link: factor * value for link, value in capacity.items()}
+    rates = max_min_shares(routes, capacity, limits)
+    again = max_min_shares(routes, scaled, [factor * limit for limit in limits])
+    assert again == close([factor * rate for rate in rates])
+
+
+@given(networks(empty=True))
+def test_a_limit_is_a_link_of_the_flow_s_own(network):
+    routes, capacity, limits = network
+    own = {100 + flow: limit for flow, limit in enumerate(limits) if limit < math.inf}
+    longer = [(*route, 100 + flow) if 100 + flow in own else route for flow, route in enumerate(routes)]
+    assert max_min_shares(longer, capacity | own) == close(max_min_shares(routes, capacity, limits))
+
+
+@given(networks(empty=True), st.sampled_from([1.0, 1.5, 1e6]))
+def test_limits_at_or_above_what_flows_get_change_nothing(network, factor):
+    routes, capacity, limits = network
+    rates = max_min_shares(routes, capacity, limits)
+    looser = [min(limit, factor * rate) for limit, rate in zip(limits, rates, strict=True)]
+    assert max_min_shares(routes, capacity, looser) == close(rates)
+
+
+@given(networks())
+def test_no_limits_are_infinite_limits(network):
+    routes, capacity, _ = network
+    assert max_min_shares(routes, capacity) == max_min_shares(routes, capacity, [math.inf] * len(routes))
+
+
+@given(networks(empty=True), networks(empty=True))
+def test_networks_that_share_no_link_do_not_notice_each_other(one, other):
+    apart = max_min_shares(*one) + max_min_shares(*other)
+    routes = one[0] + [tuple(100 + link for link in route) for route in other[0]]
+    capacity = one[1] | {100 + link: value for link, value in other[1].items()}
+    assert max_min_shares(routes, capacity, one[2] + other[2]) == close(apart)
+
+
+@given(networks(), st.data())
+def test_more_capacity_never_makes_the_sorted_rates_less(network, data):
+    # A single flow may well get less; the sorted rates are the greatest feasible ones, compared from the least on.
+    routes, capacity, limits = network
+    link = data.draw(st.sampled_from(sorted(capacity)))
+    more = capacity | {link: capacity[link] * 2 + 1}
+    before, after = (sorted(max_min_shares(routes, one, limits)) for one in (capacity, more))
+    for old, new in zip(before, after, strict=True):
+        if new != close(old):
+            assert new > old
+            break
+
+
+@given(networks(), st.data())
+def test_equal_flows_get_equal_rates(network, data):
+    routes, capacity, limits = network
+    copies = data.draw(st.lists(st.integers(0, len(routes) - 1), min_size=1, max_size=6))
+    routes, limits = routes + [routes[flow] for flow in copies], limits + [limits[flow] for flow in copies]
+    rates = max_min_shares(routes, capacity, limits)
+    assert rates[len(rates) - len(copies) :] == close([rates[flow] for flow in copies])
+
+
+@given(st.integers(1, 12), st.data())
+def test_on_a_ring_of_equal_links_everyone_gets_a_share_of_as_many_as_pass(links, data):
+    hops = data.draw(st.integers(1, links))
+    routes = [tuple((first + hop) % links for hop in range(hops)) for first in range(links)]
+    assert max_min_shares(routes, dict.fromkeys(range(links), 12.0)) == close([12.0 / hops] * links)
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=6))
+def test_on_a_parking_lot_the_long_flow_gets_the_least_share(crowds):
+    # A long flow over all links, and a crowd of short ones on each: the long one is held up where the crowd is largest.
+    links = list(range(len(crowds)))
+    routes = [tuple(links), *((link,) for link in links for _ in range(crowds[link]))]
+    long = 1.0 / (1 + max(crowds))
+    short = [(1.0 - long) / crowd for crowd in crowds for _ in range(crowd)]
+    assert max_min_shares(routes, dict.fromkeys(links, 1.0)) == close([long, *short])
+
+
+def test_a_link_that_is_down_stops_its_flows_and_leaves_the_rest_to_others():
+    routes = [(0, 1), (1,), (1, 2), (2,)]
+    assert max_min_shares(routes, {0: 0.0, 1: 6.0, 2: 4.0}) == close([0.0, 4.0, 2.0, 2.0])
+    assert max_min_shares(routes, dict.fromkeys(range(3), 0.0)) == [0.0] * 4
+
+
+def test_flows_without_links_have_their_limits_and_no_flows_have_no_rates():
+    assert max_min_shares([(), (0,), ()], {0: 2.0}, [5.0, math.inf, math.inf]) == [5.0, 2.0, math.inf]
+    assert max_min_shares([], {}) == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_many_flows_on_a_fat_tree_have_bottlenecks(seed):
+    draws = np.random.default_rng(seed)
+    routes = topologies.Routes(topologies.fat_tree(8, latency=1e-6, bandwidth=1e9), seed=seed)
+    ends = draws.integers(0, 128, (1500, 2))
+    flows = [routes.route(int(src), int(dst)) for src, dst in ends[ends[:, 0] != ends[:, 1]]]
+    capacity = dict(enumerate((draws.integers(1, 5, len(routes.links)) * 2.5e8).tolist()))
+    limits = np.where(draws.random(len(flows)) < 0.2, draws.random(len(flows)) * 2e8, math.inf).tolist()
+    assert_max_min(flows, capacity, limits, max_min_shares(flows, capacity, limits))
+
+
+CHANGES = (0.0, 1.0, 1.75, 4.0, 7.0)
+
+
+@st.composite
+def histories(draw):
+    """Draw (capacities of each link in each stretch of time, what happens at which time)."""
+    # Short routes over several links, so that flows which share none are bound to each other through those between.
+    links = draw(st.integers(2, 6))
+    level = st.sampled_from([0.0, 1.0, 2.5, 3.0, 4.0, 10.0])
+    levels = [draw(st.lists(level, min_size=len(CHANGES), max_size=len(CHANGES))) for _ in range(links)]
+    route = st.lists(st.integers(0, links - 1), min_size=1, max_size=2, unique=True).map(tuple)
+    nbytes = st.sampled_from([1.0, 3.0, 17.5, math.inf, math.inf])
+    limit = st.sampled_from([math.inf, math.inf, 0.5, 2.0])
+    join = st.tuples(st.just("join"), route, nbytes, limit)
+    happening = st.one_of(join, join, st.tuples(st.just("leave"), st.integers(0, 20)))
+    moments = st.sampled_from([0.0, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 6.5])
+    return levels, sorted(
+        draw(st.lists(st.tuples(moments, happening), min_size=5, max_size=20)), key=lambda one: one[0]
+    )
+
+
+@settings(max_examples=200)
+@given(histories())
+def test_after_any_joins_leaves_and_changes_of_capacity_rates_are_those_of_a_full_solution(history):
+    levels, happenings = history
+
+    def capacity(link, t):
+        return (
+            levels[link][max(i for i, change in enumerate(CHANGES) if change <= t)],
+            min((change for change in CHANGES if change > t), default=math.inf),
+        )
+
+    sharing = Sharing(capacity, len(levels))
+    present: dict[int, tuple[tuple[int, ...], float]] = {}
+    joined = 0
+
+    def settle(now):
+        for flow in sharing.settle(now):
+            del present[flow]
+        # What ends as it is rated, for all its bytes had gone, is due at once.
+        while sharing.next_event() <= now:
+            for flow in sharing.settle(now):
+                del present[flow]
+        routes, limits = [route for route, _ in present.values()], [limit for _, limit in present.values()]
+        at = {link: capacity(link, now)[0] for link in range(len(levels))}
+        expected = max_min_shares(routes, at, limits)
+        assert [sharing.rate(flow) for flow in present] == close(expected)
+
+    def until(end):
+        while (now := sharing.next_event()) < end:
+            settle(now)
+
+    for place, (now, (what, *details)) in enumerate(happenings):
+        until(now)
+        # What is due at this moment goes first; what happens at one moment is then settled as a batch.
+        if not place or happenings[place - 1][0] < now:
+            settle(now)
+        if what == "join":
+            route, nbytes, limit = details
+            sharing.join(joined, route, nbytes, limit, now)
+            present[joined] = route, limit
+            joined += 1
+        elif present:
+            flow = list(present)[details[0] % len(present)]
+            sharing.leave(flow, now)
+            del present[flow]
+        if place == len(happenings) - 1 or happenings[place + 1][0] > now:
+            settle(now)
+    until(math.inf)
+
+
+def graph_of(kind):
+    return {
+        "star": lambda: topologies.star(6, 1e-3, 1e6),
+        "ring": lambda: topologies.ring(6, 1e-3, 1e6),
+        "fat-tree": lambda: topologies.fat_tree(4, 1e-3, 1e6, oversubscription=2),
+    }[kind]()
+
+
+def by_full_solutions(routes, joins, nbytes, capacity, changes):
+    """Return when each flow ends if everything is solved anew at every event."""
+    left, finish, now = list(nbytes), [math.inf] * len(routes), 0.0
+    while math.inf in finish:
+        active = [flow for flow, join in enumerate(joins) if join <= now and finish[flow] == math.inf]
+        at = {link: capacity(link, now) for flow in active for link in routes[flow]}
+        rates = dict(zip(active, max_min_shares([routes[flow] for flow in active], at), strict=True))
+        ends = {flow: now + left[flow] / rate if rate else math.inf for flow, rate in rates.items()}
+        until = min([*ends.values(), *(t for t in (*joins, *changes) if t > now)])
+        for flow, rate in rates.items():
+            left[flow] -= rate * (until - now)
+            if ends[flow] <= until:
+                finish[flow] = until
+        now = until
+    return finish
+
+
+@st.composite
+def transfers(draw):
+    kind = draw(st.sampled_from(["star", "ring", "fat-tree"]))
+    pair = st.tuples(st.integers(0, 5), st.integers(0, 5)).filter(lambda ends: ends[0] != ends[1])
+    moment = st.sampled_from([0.0, 0.01, 0.125, 0.3])
+    size = st.sampled_from([1e3, 4e4, 1e5, 3.3e5])
+    levels = st.lists(st.sampled_from([0.0, 3e5, 1e6, 2e6]), min_size=2, max_size=2).map(lambda few: [*few, 5e5])
+    moved = draw(st.lists(st.tuples(pair, moment, size), min_size=1, max_size=10))
+    return kind, moved, draw(st.lists(st.tuples(st.integers(0, 10**6), levels), max_size=4))
+
+
+@given(transfers())
+def test_transfers_of_a_network_arrive_as_if_everything_were_solved_anew_at_every_event(case):
+    kind, moved, changing = case
+    graph, changes = graph_of(kind), (0.0, 0.05, 0.5)
+    cables = list(graph.edges)
+    levels = {cables[which % len(cables)]: course for which, course in changing}
+    env = simpy.Environment()
+    network = Network(graph, {link: Weather(steps(changes, course)) for link, course in levels.items()}, env=env)
+    arrived = {}
+
+    def send(number, ends, when, nbytes):
+        yield env.timeout(when)
+        arrived[number] = yield network.transfer(*ends, nbytes)
+
+    for number, (ends, when, nbytes) in enumerate(moved):
+        env.process(send(number, ends, when, nbytes))
+    env.run()
+
+    def capacity(link, t):
+        one = network.routes.links[link]
+        return (
+            levels[one][sum(change <= t for change in changes) - 1] if one in levels else graph.edges[one]["bandwidth"]
+        )
+
+    routes = [network.routes.route(*ends) for ends, _, _ in moved]
+    joins = [when + network.path(*ends)[0] for ends, when, _ in moved]
+    expected = by_full_solutions(routes, joins, [nbytes for _, _, nbytes in moved], capacity, changes)
+    assert [arrived[number] for number in range(len(moved))] == pytest.approx(expected, rel=1e-9)
+
+
+def test_random_flows_on_a_fat_tree_are_held_up_at_hosts_and_between_switches():
+    # Otherwise the tests above would say little about links in the middle of a route.
+    routes = topologies.Routes(topologies.fat_tree(4, latency=1e-6, bandwidth=1e9, oversubscription=2))
+    draws = np.random.default_rng(0)
+    flows = [routes.route(*map(int, draws.choice(16, 2, replace=False))) for _ in range(60)]
+    capacity = dict(enumerate(routes.bandwidth.tolist()))
+    load = loads(flows, max_min_shares(flows, capacity), capacity)
+    full = [routes.links[link] for link in capacity if load[link] >= capacity[link] * (1 - TIGHT)]
+    assert {any(isinstance(end, int) for end in link) for link in full} == {True, False}

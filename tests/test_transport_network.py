@@ -1,0 +1,234 @@
+"""Packet loss and incast on a whole network: closed forms, sharing, engines that agree, and nothing changed without."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import topologies
+from simnet.network import Network, OnOffFlow
+from simnet.schedule import Round, Schedule
+from simnet.transport import Incast, Loss, MeasuredIncast, Transport
+from simnet.weather import Weather, constant, steps
+
+ALPHA, RATE = 0.01, 1e6
+ENGINES = ["auto", "fluid", "vectorised"]
+HALF = MeasuredIncast([2], [0.5])
+
+
+def limited(limit, alpha=ALPHA):
+    """A transport that leaves `limit` bytes per second at a loss of 1.5 % and a round trip of 2 alpha."""
+    return Transport("mathis", segment=limit * 2 * alpha * 0.1, acked=1)
+
+
+def lossy(limit, *links, alpha=ALPHA):
+    return Loss(dict.fromkeys(links, 0.015), limited(limit, alpha))
+
+
+def star(hosts, **options):
+    return Network(topologies.star(hosts, ALPHA, RATE), **options)
+
+
+def messages(hosts, *triples):
+    src, dst, nbytes = zip(*triples, strict=True)
+    return Schedule(hosts, [Round(src, dst, nbytes)])
+
+
+def to_first(senders, nbytes):
+    return messages(senders + 1, *[(rank, 0, nbytes) for rank in range(1, senders + 1)])
+
+
+def ring(n_ranks, nbytes):
+    ranks = np.arange(n_ranks)
+    return Schedule(n_ranks, [Round(ranks, (ranks + 1) % n_ranks, nbytes / n_ranks)] * (2 * (n_ranks - 1)))
+
+
+@st.composite
+def schedules(draw, n_ranks):
+    """Rounds in which each rank sends and receives at most once, so that nothing meets on a star."""
+    rounds = []
+    for _ in range(draw(st.integers(1, 4))):
+        src, dst = draw(st.permutations(range(n_ranks))), draw(st.permutations(range(n_ranks)))
+        pairs = [(s, d) for s, d in zip(src, dst, strict=True) if s != d][: draw(st.integers(0, n_ranks))]
+        nbytes = [draw(st.sampled_from([0.0, 1.0, 1e3, 5e5, 3.3e6])) for _ in pairs]
+        rounds.append(Round([s for s, _ in pairs], [d for _, d in pairs], nbytes))
+    return Schedule(n_ranks, rounds)
+
+
+@st.composite
+def losses(draw, graph):
+    links = draw(st.lists(st.sampled_from(sorted(graph.edges, key=str)), unique=True, max_size=6))
+    laws = [Transport(), Transport("mathis"), Transport("retransmit"), Transport("go_back_n", window=20)]
+    return Loss({link: draw(st.sampled_from([0.0, 1e-4, 0.01, 0.2])) for link in links}, draw(st.sampled_from(laws)))
+
+
+# Packet loss
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("nbytes", [0.0, 1.0, 1e6])
+def test_a_transfer_takes_latency_and_its_bytes_at_the_limit(engine, nbytes):
+    network = star(2, loss=lossy(2e5, (0, "switch")), engine=engine)
+    assert network.time(messages(2, (0, 1, nbytes))).finish == pytest.approx(ALPHA + nbytes / 2e5, rel=1e-9)
+    assert network.time(messages(2, (1, 0, nbytes))).finish == pytest.approx(ALPHA + nbytes / RATE, rel=1e-9)
+
+
+def test_a_transfer_of_somebodys_own_is_limited_too():
+    network = star(2, loss=lossy(2e5, (0, "switch")))
+    arrival = network.transfer(0, 1, 1e6)
+    network.env.run(arrival)
+    assert arrival.value == pytest.approx(ALPHA + 1e6 / 2e5, rel=1e-9)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_limit_above_the_bandwidth_does_not_bind(engine):
+    network = star(2, loss=lossy(2 * RATE, (0, "switch")), engine=engine)
+    assert network.time(messages(2, (0, 1, 1e6))).finish == pytest.approx(ALPHA + 1, rel=1e-12)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("transport", "share"), [(Transport("retransmit"), 0.9), (Transport("go_back_n", window=9), 0.5)]
+)
+def test_bytes_that_are_sent_again_take_time(engine, transport, share):
+    network = star(2, loss=Loss({(0, "switch"): 0.1}, transport), engine=engine)
+    assert network.time(messages(2, (0, 1, 1e6))).finish == pytest.approx(ALPHA + 1 / share, rel=1e-9)
+
+
+def test_bytes_that_are_sent_again_take_bandwidth_from_others():
+    """Both have half the link; the lossy one carries twice its bytes and ends last."""
+    loss = Loss({(1, "switch"): 0.1}, Transport("go_back_n", window=9))
+    timing = star(3, loss=loss).time(messages(3, (1, 0, 1e6), (2, 0, 1e6)), messages=True)
+    assert timing.messages.finish == pytest.approx([ALPHA + 3.0, ALPHA + 2.0], rel=1e-9)
+
+
+def test_what_a_limited_flow_leaves_goes_to_the_others():
+    network = star(3, loss=lossy(2e5, (1, "switch")))
+    timing = network.time(messages(3, (1, 0, 2e5), (2, 0, 1.6e6)), messages=True)
+    # The clean one has 0.8 MB/s for a second, and then all of the link.
+    assert timing.messages.finish == pytest.approx([ALPHA + 1.0, ALPHA + 1.8], rel=1e-9)
+
+
+def test_a_limit_above_the_fair_share_binds_only_once_the_others_are_gone():
+    network = star(3, loss=lossy(8e5, (1, "switch")))
+    timing = network.time(messages(3, (1, 0, 1.3e6), (2, 0, 5e5)), messages=True)
+    assert timing.messages.finish == pytest.approx([ALPHA + 2.0, ALPHA + 1.0], rel=1e-9)
+
+
+@pytest.mark.parametrize("engine", ["auto", "fluid"])
+def test_the_round_trip_is_that_at_departure(engine):
+    weather = {(0, "switch"): Weather(latency=steps([0.0, 10.0], [ALPHA / 2, 4.5 * ALPHA]))}
+    network = star(2, weather=weather, loss=lossy(2e5, (0, "switch")), engine=engine)
+    schedule = messages(2, (0, 1, 4e6))
+    assert network.time(schedule).finish == pytest.approx(ALPHA + 20.0, rel=1e-9)
+    assert network.time(schedule, 10.0).finish == pytest.approx(10 + 5 * ALPHA + 100.0, rel=1e-9)
+
+
+@pytest.mark.parametrize("engine", ["auto", "fluid"])
+def test_bandwidth_that_moves_binds_while_it_is_below_the_limit(engine):
+    weather = {(0, "switch"): Weather(bandwidth=steps([0.0, 1 + ALPHA, 2 + ALPHA], [1e6, 1e5, 5e5]))}
+    network = star(2, weather=weather, loss=lossy(4e5, (0, "switch")), engine=engine)
+    assert network.time(messages(2, (0, 1, 9e5))).finish == pytest.approx(ALPHA + 3.0, rel=1e-9)
+
+
+@given(st.data())
+@settings(max_examples=25, deadline=None)
+def test_the_engines_agree_under_loss(data):
+    graph = topologies.star(4, ALPHA, RATE)
+    weather = (
+        {(1, "switch"): Weather(constant(4e5), steps([0.0, 1.0], [0.0, 0.02]))} if data.draw(st.booleans()) else {}
+    )
+    loss, schedule = data.draw(losses(graph)), data.draw(schedules(4))
+    ways = [
+        Network(graph, weather, loss=loss, engine=engine).time(schedule).rank_finish for engine in ("auto", "fluid")
+    ]
+    for way in ways[1:]:
+        assert way == pytest.approx(ways[0], rel=1e-9, abs=1e-12)
+
+
+@given(st.data())
+@settings(max_examples=20, deadline=None)
+def test_no_loss_and_room_for_all_change_nothing(data):
+    graph, schedule = topologies.star(4, ALPHA, RATE), data.draw(schedules(4))
+    troubles = {"loss": Loss(dict.fromkeys(graph.edges, 0.0)), "incast": Incast(buffer=1e9)}
+    for engine in ("auto", "fluid"):
+        plain, same = (Network(graph, engine=engine, **more).time(schedule) for more in ({}, troubles))
+        assert same.rank_finish.tolist() == plain.rank_finish.tolist()
+
+
+@given(st.lists(st.floats(0, 0.9), min_size=2, max_size=2), st.sampled_from(["mathis", "pftk", "retransmit"]))
+@settings(max_examples=20, deadline=None)
+def test_more_loss_is_never_faster(probabilities, law):
+    less, more = (
+        star(2, loss=Loss({(0, "switch"): p}, Transport(law, segment=100.0))).time(messages(2, (0, 1, 1e5))).finish
+        for p in sorted(probabilities)
+    )
+    assert less <= more * (1 + 1e-9)
+
+
+# Incast
+
+
+@pytest.mark.parametrize("senders", [1, 9, 10, 27])
+def test_many_to_one_takes_what_incast_leaves_of_the_link(senders):
+    bandwidth, nbytes = 1.25e8, 262144.0
+    network = Network(topologies.star(senders + 1, 50e-6, bandwidth), incast=Incast())
+    factor = Incast().shares(senders, bandwidth)[-1]
+    finish = network.time(to_first(senders, nbytes)).finish
+    assert finish == pytest.approx(50e-6 + senders * nbytes / (bandwidth * factor), rel=1e-9)
+
+
+def test_max_min_alone_is_too_optimistic_by_more_than_eight():
+    graph = topologies.star(17, 50e-6, 1.25e8)
+    schedule = to_first(16, 262144.0)
+    assert Network(graph, incast=Incast()).time(schedule).finish > 8 * Network(graph).time(schedule).finish
+
+
+def test_the_link_recovers_when_senders_are_done():
+    """Half the link for two until the shorter ends after 4 s, all of it for the rest."""
+    timing = star(3, incast=HALF).time(messages(3, (1, 0, 1e6), (2, 0, 2e6)), messages=True)
+    assert timing.messages.finish == pytest.approx([ALPHA + 4.0, ALPHA + 5.0], rel=1e-9)
+
+
+def test_one_to_many_is_no_incast():
+    schedule = messages(4, (0, 1, 1e6), (0, 2, 1e6), (0, 3, 1e6))
+    assert star(4, incast=HALF).time(schedule).finish == pytest.approx(ALPHA + 3.0, rel=1e-9)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_ring_meets_nowhere_and_is_left_alone(engine):
+    schedule = ring(8, 1e6)
+    crowd = star(8, incast=HALF, engine=engine).time(schedule).finish
+    assert crowd == pytest.approx(star(8, engine=engine).time(schedule).finish, rel=1e-12)
+
+
+def test_background_flows_are_in_the_crowd():
+    background = [OnOffFlow(2, 0, constant(1.0))]
+    alone = star(3, incast=HALF, background=background).time(messages(3, (1, 0, 1e6))).finish
+    assert alone == pytest.approx(ALPHA + 4.0, rel=1e-9)
+
+
+def test_limits_and_incast_go_together():
+    """A limited flow of 0.1 MB/s leaves the other what incast leaves of the link but for that."""
+    network = star(3, loss=lossy(1e5, (1, "switch")), incast=HALF)
+    timing = network.time(messages(3, (1, 0, 1e5), (2, 0, 8e5)), messages=True)
+    assert timing.messages.finish == pytest.approx([ALPHA + 1.0, ALPHA + 1.4], rel=1e-9)
+
+
+@given(st.integers(1, 40), st.integers(1, 40))
+@settings(max_examples=15, deadline=None)
+def test_more_senders_are_never_faster(one, other):
+    graph = topologies.star(41, 50e-6, 1.25e8)
+    fewer, more = (
+        Network(graph, incast=Incast()).time(Schedule(41, to_first(n, 1e5).rounds)).finish for n in sorted((one, other))
+    )
+    assert fewer <= more * (1 + 1e-9)
+
+
+def test_weather_and_incast_multiply():
+    weather = {("switch", 0): Weather(bandwidth=steps([0.0, 2 + ALPHA], [RATE, RATE / 2]))}
+    timing = star(3, weather=weather, incast=HALF).time(messages(3, (1, 0, 7.5e5), (2, 0, 7.5e5)))
+    assert timing.finish == pytest.approx(ALPHA + 2 + 5e5 / (RATE / 4), rel=1e-9)
+    assert math.isfinite(timing.finish)

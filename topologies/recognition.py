@@ -1,0 +1,77 @@
+"""Recognition: whether a graph is what it says of its shape, so that its routes follow by formula."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from topologies.checks import LARGEST
+from topologies.dragonfly import DragonflyShape
+from topologies.fat_tree import FatTreeShape
+from topologies.graphs import Link
+from topologies.multi_gpu_nodes import MultiGpuShape
+from topologies.ring import RingShape
+from topologies.shapes import Cable, SiteShape
+from topologies.star import StarShape
+from topologies.torus import TorusShape
+from topologies.tree import TreeShape
+
+_SHAPES: dict[str, Callable[..., SiteShape]] = {
+    "dragonfly": DragonflyShape,
+    "fat_tree": FatTreeShape,
+    "multi_gpu_nodes": MultiGpuShape,
+    "ring": RingShape,
+    "star": StarShape,
+    "torus": TorusShape,
+    "tree": TreeShape,
+}
+
+
+def described(name: object, numbers: object) -> SiteShape | None:
+    """Return the shape of a family from the numbers that settle it; None if they are not those of a shape."""
+    if not isinstance(name, str) or name not in _SHAPES or not isinstance(numbers, dict):
+        return None
+    for number in (one for value in numbers.values() for one in (value if isinstance(value, list) else [value])):
+        if not isinstance(number, int) or not (isinstance(number, bool) or 1 <= number <= LARGEST):
+            return None
+    try:
+        shape = _SHAPES[name](**numbers)
+        return shape if shape.n_hosts <= LARGEST else None
+    except TypeError:  # the numbers of another family, or a number where there should be a list
+        return None
+
+
+def links_of(cables: Iterable[Cable], weights: Mapping[Link, float], weight: float) -> int | None:
+    """Return how many links `cables` are; None if a graph has not all of them, with this weight.
+
+    Parameters
+    ----------
+    cables : iterable of Cable
+        Two nodes each, and a kind, which does not matter.
+    weights : mapping of (u, v) to float
+        Every link of the graph, and its weight.
+    weight : float
+        What each link of the cables must weigh.
+    """
+    links = 0
+    for a, b, _ in cables:
+        if weights.get((a, b)) != weight or weights.get((b, a)) != weight:
+            return None
+        links += 2
+    return links
+
+
+def recognised(facts: Mapping[str, Any], weights: Mapping[Link, float]) -> SiteShape | None:
+    """Return the shape that a graph says it has, if it has exactly the links of that shape, each of weight 1.
+
+    Parameters
+    ----------
+    facts : mapping
+        ``graph.graph``.
+    weights : mapping of (u, v) to float
+        Every link of the graph, and its weight.
+    """
+    shape = described(facts.get("name"), facts.get("shape"))
+    if shape is None or shape.hosts_forward != bool(facts.get("hosts_forward", False)):
+        return None
+    return shape if links_of(shape.cables(), weights, 1.0) == len(weights) else None

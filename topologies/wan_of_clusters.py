@@ -1,0 +1,342 @@
+"""Wide-area network of clusters: sites that are topologies of their own, joined by border routers and long links."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from topologies.checks import affordable, nearest, rate, seconds
+from topologies.graphs import Link, Node, cable, check, empty, label
+from topologies.recognition import described, links_of, recognised
+from topologies.shapes import OUTSIDE, Cable, Choose, SiteShape
+from topologies.wan import between_sites, site_names
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+
+def wan_of_clusters(
+    sites: Mapping[str, nx.DiGraph[Any]],
+    latency: ArrayLike,
+    bandwidth: ArrayLike,
+    *,
+    border_bandwidth: float,
+    border_latency: float = 0.0,
+    borders: Mapping[str, Sequence[Node]] | None = None,
+) -> nx.DiGraph[Node]:
+    """Return sites that are clusters of their own, each with a border router, these joined by long links.
+
+    Hosts are numbered site by site, and a site keeps its links, its latencies and its routes: no message between two
+    hosts of one site leaves it. From a host at site a to one at b a message goes to the nearest of the borders of a,
+    over that one's link to the border router of a, to the border router of b, and in by the border nearest to its
+    destination; among equally near ones the choice is made per pair (see `Routes`). It pays the latency inside both
+    sites, twice `border_latency`, and ``latency[a, b]``. Sites without a link of their own go through the border
+    routers of others, over as few links as possible and, among such paths, with the least latency, as in `wan`.
+
+    Parameters
+    ----------
+    sites : mapping of str to networkx.DiGraph
+        The topology of each of the S sites by its name, in the order of the rows of the matrices.
+    latency : array_like of float, shape (S, S) or scalar
+        One-way latency from row to column [s], >= 0. The diagonal is ignored, and so are pairs without a link.
+    bandwidth : array_like of float, shape (S, S) or scalar
+        From row to column [byte/s]; 0 for no link from row to column. The diagonal is ignored.
+    border_bandwidth : float
+        Of each link between a border and its border router, in each direction [byte/s], > 0.
+    border_latency : float
+        Of each such link [s], >= 0.
+    borders : mapping of str to sequence of node, optional
+        Of a site the nodes, as its own graph names them, that have a link to its border router. By default those at its
+        top: the switch of a star, the root of a tree, the core switches of a fat-tree, all routers of a dragonfly, the
+        fabric, rails or spines of multi-GPU nodes, and all hosts of a ring or torus. Other topologies need it.
+
+    Returns
+    -------
+    networkx.DiGraph
+        The border router of a site is ``"site:NAME"``, and a switch X of its topology ``"NAME/X"``. Links inside sites
+        keep their kind; those to border routers are of kind ``"border"``, those between border routers of kind
+        ``"wan"``, with ``sites=(from, to)``. All nodes carry ``site=NAME``; ``graph.graph["sites"]`` is the tuple of
+        names. The ``weight`` of the border and wan links sees to the routes; for it, latencies of sites count as equal
+        if they differ by less than a billionth of the sum of all.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of range, a matrix has another shape, a site is no topology, has no borders, or has hosts
+        that would forward the traffic of others only because those of another site do.
+
+    Examples
+    --------
+    >>> from topologies import Routes, fat_tree, star
+    >>> graph = wan_of_clusters(
+    ...     {"Oregon": fat_tree(4, latency=1e-6, bandwidth=1e9), "Tokyo": star(3, latency=1e-6, bandwidth=1e9)},
+    ...     latency=50e-3,
+    ...     bandwidth=1e8,
+    ...     border_bandwidth=1e10,
+    ... )
+    >>> graph.graph["hosts"]
+    19
+    >>> routes = Routes(graph)
+    >>> [routes.links[link][1] for link in routes.route(17, 0)]
+    ['Tokyo/switch', 'site:Tokyo', 'site:Oregon', 'Oregon/core:1.0', 'Oregon/agg:0.1', 'Oregon/edge:0.0', 0]
+    """
+    if not isinstance(sites, Mapping):
+        raise ValueError(f"sites must be a mapping from names to topologies, got {sites!r}")
+    names = site_names(list(sites))
+    S = len(names)
+    for name in names:
+        if "/" in name:
+            raise ValueError(f"sites must be named without '/', which parts site and switch, got {name!r}")
+    clusters = [_cluster(name, graph) for name, graph in sites.items()]
+    ends = _borders(names, clusters, borders)
+    forward = _forwarding(names, clusters)
+    hosts = [int(graph.graph["hosts"]) for graph, _ in clusters]
+    inside = sum(graph.number_of_edges() for graph, _ in clusters)
+    links = inside + 2 * sum(map(len, ends)) + S * (S - 1)
+    affordable(links, f"a network of {S:,} sites and {sum(hosts):,} hosts")
+    far, rates = between_sites(names, latency, bandwidth)
+    border_latency = seconds(border_latency, "border_latency")
+    border_bandwidth = rate(border_bandwidth, "border_bandwidth")
+
+    facts: dict[str, Any] = {"sites": names}
+    if forward:
+        facts["hosts_forward"] = True
+    if borders is None:
+        facts["shape"] = {
+            "sites": [
+                [name, cluster.graph["name"], cluster.graph["shape"]]
+                for name, (cluster, _) in zip(names, clusters, strict=True)
+            ]
+        }
+    graph = empty("wan_of_clusters", sum(hosts), **facts)
+    weight = _border_weight(one for cluster, _ in clusters for *_, one in cluster.edges(data=True))
+    for name, first, (cluster, _), outer in zip(names, accumulate([0, *hosts[:-1]]), clusters, ends, strict=True):
+        renamed = {node: _renamed(node, name, first) for node in cluster}
+        for node, attributes in cluster.nodes(data=True):
+            graph.add_node(renamed[node], **{**attributes, "site": name})
+        for u, v, attributes in cluster.edges(data=True):
+            graph.add_edge(renamed[u], renamed[v], **attributes)
+        router = f"site:{name}"
+        graph.add_node(router, site=name)
+        for node in outer:
+            cable(graph, renamed[node], router, border_latency, border_bandwidth, "border")
+            for link in ((renamed[node], router), (router, renamed[node])):
+                graph.edges[link]["weight"] = weight
+    linked = rates != 0
+    scale = 2.0**30
+    shares = np.floor(far / (2 * far[linked].sum() or 1.0) * scale) / scale
+    for a, b in np.argwhere(linked).tolist():
+        graph.add_edge(
+            f"site:{names[a]}",
+            f"site:{names[b]}",
+            latency=float(far[a, b]),
+            bandwidth=float(rates[a, b]),
+            kind="wan",
+            sites=(names[a], names[b]),
+            # As in wan. Weights are whole multiples of 2**-30, so that their sums are exact in any order.
+            weight=1.0 + float(shares[a, b]),
+        )
+    return graph
+
+
+def _renamed(node: Node, site: str, first: int) -> Node:
+    return f"{site}/{node}" if isinstance(node, str) else first + node
+
+
+def _cluster(name: str, graph: nx.DiGraph[Any]) -> tuple[nx.DiGraph[Any], SiteShape | None]:
+    """Return the graph of a site, checked, and its shape if it has one."""
+    try:
+        hosts = check(graph)
+    except ValueError as error:
+        raise ValueError(f"site {name}: {error}") from None
+    if graph.graph.get("hosts") != hosts:
+        graph = graph.copy()
+        graph.graph["hosts"] = hosts
+    weights = {(u, v): float(link.get("weight", 1.0)) for u, v, link in graph.edges(data=True)}
+    return graph, recognised(graph.graph, weights)
+
+
+def _borders(
+    names: Sequence[str],
+    clusters: Sequence[tuple[nx.DiGraph[Any], SiteShape | None]],
+    given: Mapping[str, Sequence[Node]] | None,
+) -> list[list[Node]]:
+    """Return the nodes of each site that are joined to its border router."""
+    chosen = given or {}
+    for name in chosen:
+        if name not in names:
+            raise ValueError(f"borders names the site {name!r}: {nearest(name, names)}")
+    found = []
+    for name, (graph, shape) in zip(names, clusters, strict=True):
+        if name not in chosen:
+            if shape is None:
+                raise ValueError(
+                    f"site {name} is none of this package's topologies as built, so borders must name the nodes of it "
+                    "that have a link to its border router"
+                )
+            found.append(shape.borders())
+            continue
+        nodes = list(dict.fromkeys(chosen[name]))
+        if not nodes:
+            raise ValueError(f"borders of site {name} must name at least one node")
+        for node in nodes:
+            if node not in graph:
+                raise ValueError(
+                    f"borders of site {name}: {node!r} is no node of it: {nearest(label(node), map(label, graph))}"
+                )
+        found.append(nodes)
+    return found
+
+
+def _forwarding(names: Sequence[str], clusters: Sequence[tuple[nx.DiGraph[Any], SiteShape | None]]) -> bool:
+    """Return whether hosts pass on the traffic of others: those of all sites or of none, if they have several links."""
+    forward = [bool(graph.graph.get("hosts_forward", False)) for graph, _ in clusters]
+    if any(forward):
+        one = names[forward.index(True)]
+        for name, (graph, _), forwards in zip(names, clusters, forward, strict=True):
+            if not forwards and any(graph.out_degree(host) > 1 for host in range(graph.graph["hosts"])):
+                raise ValueError(
+                    f"hosts of site {one} pass on the traffic of others and those of site {name} do not, though they "
+                    "have several links; one network can only have the one or the other"
+                )
+    return any(forward)
+
+
+def _border_weight(links: Iterator[Mapping[str, Any]]) -> float:
+    """Return a weight that no path inside a site reaches: a power of two, so that sums with it stay exact."""
+    return float(2.0 ** math.ceil(math.log2(1 + sum(float(link.get("weight", 1.0)) for link in links))))
+
+
+@dataclass(frozen=True)
+class WanOfClustersShape:
+    """The shape of `wan_of_clusters`: sites with shapes of their own, and the links between them with their weights."""
+
+    names: Sequence[str]
+    shapes: Sequence[SiteShape]
+    first: Sequence[int]
+    """The first host of each site, and behind them the number of all hosts."""
+    out: Sequence[Mapping[int, float]]
+    """Of each site its neighbours, in the order of the links, and the weights of these."""
+    into: Sequence[Mapping[int, float]]
+    """The same against the links."""
+    _steps: dict[int, list[list[int]]] = field(default_factory=dict)
+
+    @property
+    def hosts_forward(self) -> bool:
+        """Whether hosts of a site pass on the traffic of others."""
+        return any(shape.hosts_forward for shape in self.shapes)
+
+    def cables(self) -> Iterator[Cable]:
+        """Return the cables inside the sites."""
+        for name, first, shape in zip(self.names, self.first, self.shapes, strict=False):
+            for a, b, kind in shape.cables():
+                yield _renamed(a, name, first), _renamed(b, name, first), kind
+
+    def border_cables(self) -> Iterator[Cable]:
+        """Return the cables to the border routers."""
+        for name, first, shape in zip(self.names, self.first, self.shapes, strict=False):
+            for node in shape.borders():
+                yield _renamed(node, name, first), f"site:{name}", "border"
+
+    def path(self, src: int, dst: int, choose: Choose) -> list[Node]:
+        """Return the nodes after `src`: out of its site, from border router to border router, and in."""
+        a, b = self._site(src), self._site(dst)
+        if a == b:
+            return self._inside(a, self.shapes[a].path(src - self.first[a], dst - self.first[a], self._from(a, choose)))
+        nodes = self._inside(a, self.shapes[a].outward(src - self.first[a], self._from(a, choose)))
+        steps = self._steps_to(b)
+        while a != b:
+            router = f"site:{self.names[a]}"
+            nodes.append(router)
+            a = steps[a][choose(router, len(steps[a]))]
+        inward = self.shapes[b].inward(dst - self.first[b], self._from(b, choose))
+        return [*nodes, f"site:{self.names[b]}", *self._inside(b, inward)]
+
+    def _site(self, host: int) -> int:
+        return int(np.searchsorted(self.first, host, side="right")) - 1
+
+    def _inside(self, site: int, nodes: Sequence[Node]) -> list[Node]:
+        return [_renamed(node, self.names[site], self.first[site]) for node in nodes]
+
+    def _from(self, site: int, choose: Choose) -> Choose:
+        """Return how nodes of a site choose, given how those of the whole do."""
+        name, first = self.names[site], self.first[site]
+        return lambda at, ways: choose(f"site:{name}" if at == OUTSIDE else _renamed(at, name, first), ways)
+
+    def _steps_to(self, b: int) -> list[list[int]]:
+        """Return for each site the next ones on the paths of least weight to site `b`, in the order of its links."""
+        if b not in self._steps:
+            distance = [math.inf] * len(self.names)
+            distance[b] = 0.0
+            queue = [(0.0, b)]
+            while queue:
+                reached, site = heappop(queue)
+                for before, weight in self.into[site].items():
+                    if reached == distance[site] and weight + reached < distance[before]:
+                        distance[before] = weight + reached
+                        heappush(queue, (distance[before], before))
+            self._steps[b] = [
+                [after for after, weight in links.items() if weight + distance[after] == distance[a]]
+                for a, links in enumerate(self.out)
+            ]
+        return self._steps[b]
+
+    @property
+    def joined(self) -> bool:
+        """Whether every site can be reached from every other."""
+        for links in (self.out, self.into):
+            seen, rest = {0}, [0]
+            while rest:
+                fresh = [site for site in links[rest.pop()] if site not in seen]
+                seen.update(fresh)
+                rest += fresh
+            if len(seen) < len(self.names):
+                return False
+        return True
+
+
+def recognised_sites(facts: Mapping[str, Any], weights: Mapping[Link, float]) -> WanOfClustersShape | None:
+    """Return the shape that a WAN of clusters says it has, if it has exactly the links of that shape.
+
+    Parameters
+    ----------
+    facts : mapping
+        ``graph.graph``.
+    weights : mapping of (u, v) to float
+        Every link of the graph, and its weight: 1 inside sites, more than all of a site for the links to its border
+        router, anything between border routers.
+    """
+    given = facts.get("shape")
+    if facts.get("name") != "wan_of_clusters" or not isinstance(given, dict):
+        return None
+    sites = given.get("sites")
+    if not isinstance(sites, list) or not all(isinstance(one, list | tuple) and len(one) == 3 for one in sites):
+        return None
+    shapes = [shape for _, family, numbers in sites if (shape := described(family, numbers)) is not None]
+    names = [name for name, *_ in sites if isinstance(name, str)]
+    if not sites or len(shapes) != len(sites) or len(set(names)) != len(sites):
+        return None
+    place = {f"site:{name}": i for i, name in enumerate(names)}
+    out: list[dict[int, float]] = [{} for _ in names]
+    into: list[dict[int, float]] = [{} for _ in names]
+    between = 0
+    for (u, v), weight in weights.items():
+        if u in place and v in place:
+            out[place[str(u)]][place[str(v)]] = into[place[str(v)]][place[str(u)]] = weight
+            between += 1
+    whole = WanOfClustersShape(names, shapes, [0, *accumulate(shape.n_hosts for shape in shapes)], out, into)
+    inside = links_of(whole.cables(), weights, 1.0)
+    if inside is None or whole.hosts_forward != bool(facts.get("hosts_forward", False)) or not whole.joined:
+        return None
+    border = next((weights.get((a, b), 0.0) for a, b, _ in whole.border_cables()), 0.0)
+    at_borders = links_of(whole.border_cables(), weights, border)
+    if at_borders is None or border <= inside or inside + at_borders + between != len(weights):
+        return None
+    return whole
