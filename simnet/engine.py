@@ -369,7 +369,6 @@ class Engine(Store):
             )
         )
         fans = self._fans_of(hosts[src], hosts[dst])
-        counts = np.array([len(one) for one in distinct], dtype=np.int64)
         sends = np.array([np.bincount(one.src, minlength=P) for one in distinct]).reshape(-1, P)
         degrees = sends + np.array([np.bincount(one.dst, minlength=P) for one in distinct]).reshape(-1, P)
         slots = int(sends.max(axis=0, initial=0).sum())
@@ -402,7 +401,9 @@ class Engine(Store):
         ):
             self.write(part, ranks + field, P, column, k.RANK_SIZE)
         messages = take(src.size * k.MESSAGE_SIZE)
-        nbytes = np.concatenate([np.zeros(0), *(one.nbytes[order] for one, order in zip(distinct, orders, strict=True))])
+        nbytes = np.concatenate(
+            [np.zeros(0), *(one.nbytes[order] for one, order in zip(distinct, orders, strict=True))]
+        )
         for part, field, column in (
             ("x", k.MESSAGE_NBYTES, nbytes),
             ("n", k.MESSAGE_SRC, ranks + src * k.RANK_SIZE),

@@ -18,7 +18,10 @@ D. Bertsekas, R. Gallager, "Data Networks", 2nd ed., section 6.5.2: max-min fair
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 # ruff: noqa: E741 - l is a link.
 
@@ -160,10 +163,22 @@ SHARE_OF, SHARES_SIZE = range(2)
 # Notice.
 NOTICE_KIND, NOTICE_ITEM, NOTICE_SIZE = range(3)
 
+T = TypeVar("T")
+
 # Rates this near to each other, relatively, count as equal when it is checked who holds whom back.
 _EQUAL = 1e-12
 # What rounding leaves of a flow, relative to all its bytes, does not wait for a link to come back up.
 _RESIDUE = 1e-14
+
+
+class Numbers(Protocol[T]):
+    """A list, or an array, of numbers."""
+
+    def __getitem__(self, at: int) -> T:
+        """Return a number."""
+
+    def __setitem__(self, at: int, value: T) -> None:
+        """Replace a number."""
 
 
 class Memory(NamedTuple):
@@ -177,10 +192,10 @@ class Memory(NamedTuple):
         Pieces of all courses: from when on there is which value.
     """
 
-    x: list[float]
-    n: list[int]
-    times: list[float]
-    values: list[float]
+    x: Numbers[float]
+    n: Numbers[int]
+    times: NDArray[np.float64]
+    values: NDArray[np.float64]
 
 
 def push(s: Memory, time: float, kind: int, item: int) -> None:
@@ -189,7 +204,7 @@ def push(s: Memory, time: float, kind: int, item: int) -> None:
     base, place = n[DUE], n[N_DUE]
     n[N_DUE] += 1
     n[N_ASKED] += 1
-    if kind == CHANGE or kind == TOGGLE:
+    if kind in (CHANGE, TOGGLE):
         n[N_QUIET] += 1
     while place > 0:
         above = (place - 1) >> 1
@@ -451,15 +466,16 @@ def settle(s: Memory, now: float) -> None:
         carried = 0.0
         u = n[l + LINK_FIRST]
         while u:
-            carried += x[n[u + USE_FLOW] + FLOW_RATE]
-            u = n[u + USE_BEHIND]
-        full = carried > room(s, l) * (1 + _EQUAL)
-        u = n[l + LINK_FIRST]
-        while u:
             f = n[u + USE_FLOW]
-            if full or n[f + FLOW_NECK] == l or n[f + FLOW_NECK] == NOTHING:
+            carried += x[f + FLOW_RATE]
+            if n[f + FLOW_NECK] == l or n[f + FLOW_NECK] == NOTHING:
                 k = choose(s, f, k)
             u = n[u + USE_BEHIND]
+        if carried > room(s, l) * (1 + _EQUAL):
+            u = n[l + LINK_FIRST]
+            while u:
+                k = choose(s, n[u + USE_FLOW], k)
+                u = n[u + USE_BEHIND]
     n[N_DIRTY] = 0
     solved = -1
     while solved != k:
@@ -524,23 +540,23 @@ def solve(s: Memory, k: int) -> int:
         for at in range(w + WAY_LINKS, w + WAY_LINKS + n[w + WAY_LENGTH]):
             l = n[at]
             if n[l + LINK_TOUCHED] == n[N_PASS]:
+                n[l + LINK_COUNT] += 1
                 continue
-            n[l + LINK_TOUCHED] = n[N_PASS]
+            n[l + LINK_TOUCHED], n[l + LINK_COUNT] = n[N_PASS], 1
+            x[l + LINK_REST], x[l + LINK_LEVEL], x[l + LINK_TOP] = room(s, l), math.inf, 0.0
             n[n[TOUCHED] + used] = l
             used += 1
-            rest, count = room(s, l), 0
+    for at in range(n[TOUCHED], n[TOUCHED] + used):
+        l = n[at]
+        n[l + LINK_INSIDE] = n[l + LINK_COUNT]
+        if n[l + LINK_INSIDE] < n[l + LINK_USERS]:
             u = n[l + LINK_FIRST]
             while u:
-                other = n[u + USE_FLOW]
-                if n[other + FLOW_CHOSEN] == n[N_STAMP]:
-                    count += 1
-                else:
-                    rest -= x[other + FLOW_RATE]
+                if n[n[u + USE_FLOW] + FLOW_CHOSEN] != n[N_STAMP]:
+                    x[l + LINK_REST] -= x[n[u + USE_FLOW] + FLOW_RATE]
                 u = n[u + USE_BEHIND]
-            x[l + LINK_REST], x[l + LINK_LEVEL], x[l + LINK_TOP] = rest, math.inf, 0.0
-            n[l + LINK_COUNT], n[l + LINK_INSIDE] = count, count
-            set_share(s, size, max(rest, 0.0) / count, l)
-            size += 1
+        set_share(s, size, max(x[l + LINK_REST], 0.0) / n[l + LINK_COUNT], l)
+        size += 1
     shares = n[SHARES]
     for place in range(size // 2 - 1, -1, -1):
         at = shares + place * SHARES_SIZE
@@ -792,7 +808,7 @@ def account(s: Memory, g: int, now: float) -> None:
     x, n = s.x, s.n
     elapsed = now - x[g + RANK_SINCE]
     state = n[g + RANK_STATE]
-    if elapsed <= 0 or state == OUTSIDE or state == DEAD:
+    if elapsed <= 0 or state in (OUTSIDE, DEAD):
         return
     x[g + RANK_SINCE] = now
     if state == COMPUTING:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from functools import cache
 from types import ModuleType
@@ -72,7 +73,7 @@ class Store:
         self.kernel: Any = k if loops is None else loops
         self._arrays = loops is not None
         self._blocks = _Blocks(k.N_FIRST)
-        self.memory = k.Memory(self._filled(0, 0.0), self._filled(0, 0), np.zeros(0), np.zeros(0))  # type: ignore[arg-type]
+        self.memory = k.Memory(self._filled(0, 0.0), self._filled(0, 0), np.zeros(0), np.zeros(0))
         self._enlarge()
         self.memory.x[k.HORIZON], self.memory.x[k.HOPE] = math.inf, -math.inf
         self._lists = dict.fromkeys(_LISTS, 0)
@@ -89,19 +90,23 @@ class Store:
 
     def _enlarge(self) -> None:
         """Make the memory as large as what is taken of it, and then some."""
-        s = self.memory
-        if len(s.x) < self._blocks.size:
-            more = max(self._blocks.size, 2 * len(s.x)) - len(s.x)
+        x, n = self._parts()
+        more = max(self._blocks.size, 2 * len(x)) - len(x)
+        if self._blocks.size > len(x):
             blank = self._filled(more, 0.0), self._filled(more, 0)
             join = np.concatenate if self._arrays else lambda pair: pair[0] + pair[1]
-            self.memory = s._replace(x=join((s.x, blank[0])), n=join((s.n, blank[1])))
+            self.memory = self.memory._replace(x=join((x, blank[0])), n=join((n, blank[1])))
+
+    def _parts(self) -> tuple[Any, Any]:
+        """Return both parts of the memory: lists or arrays, which have more in common than their types tell."""
+        return self.memory.x, self.memory.n
 
     def take(self, size: int) -> int:
         """Return a stretch of the memory that is all zero."""
         at = self._blocks.take(size)
         self._enlarge()
-        s = self.memory
-        s.x[at : at + size], s.n[at : at + size] = self._filled(size, 0.0), self._filled(size, 0)
+        x, n = self._parts()
+        x[at : at + size], n[at : at + size] = self._filled(size, 0.0), self._filled(size, 0)
         return at
 
     def write(self, part: str, at: int, size: int, values: ArrayLike, stride: int = 1) -> None:
@@ -133,7 +138,7 @@ class Store:
         if missing > 0:
             self._add_flows(max(missing, self._usable // 2))
         for name, weights in _LISTS.items():
-            size = sum(weight * count for weight, count in zip(weights, self._counts.values(), strict=True)) + weights[0]
+            size = weights[0] + sum(map(operator.mul, weights, self._counts.values()))
             if size > self._lists[name]:
                 self._lengthen(name, size + size // 2)
         n = self.memory.n

@@ -380,7 +380,9 @@ class _Prepared(NamedTuple):
     def on(self, env: simpy.Environment, messages: bool) -> Run:
         """Return them as a run of an environment, whose timing has all messages if these are asked for."""
         return Run(
-            Program.of(self.parts, self.start, self.accounted, self.delays, self.picks), env.event(), messages,
+            Program.of(self.parts, self.start, self.accounted, self.delays, self.picks),
+            env.event(),
+            messages,
             self.deaths,
         )
 
