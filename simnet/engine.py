@@ -126,7 +126,7 @@ class Engine(Store):
         self._route_of: dict[int, tuple[int, int, tuple[int, ...]]] = {}
         x, n = self.memory.x, self.memory.n
         x[k.SEND_OVERHEAD], x[k.RECEIVE_OVERHEAD], x[k.SEGMENT] = *overheads, links.segment
-        n[k.ADAPTIVE], n[k.WATCHING], n[k.LOSSY] = int(adaptive), int(watching), int(not links.lossless)
+        n[k.ADAPTIVE], n[k.WATCHING] = int(adaptive), int(watching)
         n[k.CHANGING] = int(not links.constant)
         self._lay_links()
         self._lay_others()
@@ -209,7 +209,7 @@ class Engine(Store):
     def begin(self, now: float) -> None:
         """Clear the network of everything, and set its time [s]."""
         x, n = self.memory.x, self.memory.n
-        for size in (k.N_DUE, k.N_ASKED, k.N_QUIET, k.N_ENDS, k.N_MOVING, k.N_DIRTY, k.N_NOTICES, k.OTHERS_ON):
+        for size in (k.N_DUE, k.N_ASKED, k.N_QUIET, k.N_ENDS, k.N_MOVING, k.N_NEW, k.N_DIRTY, k.N_NOTICES, k.OTHERS_ON):
             n[size] = 0
         self.free_all_flows()
         for field in (k.LINK_USERS, k.LINK_FIRST, k.LINK_ASSIGNED, k.LINK_DIRTY):
@@ -279,7 +279,7 @@ class Engine(Store):
             for column in table.T:
                 latency += np.where(column >= 0, self._links.constant_latency[column], 0.0)
             self.write("x", first + k.WAY_LATENCY, len(table), latency, size)
-        if self.memory.n[k.LOSSY]:
+        if not self._links.lossless:
             limits = self._links.limits_of(table)
             for field, column in zip((k.WAY_SLOPE, k.WAY_BASE, k.WAY_SHARE), limits, strict=True):
                 self.write("x", first + field, len(table), column, size)
@@ -446,7 +446,7 @@ class Engine(Store):
             k.RUN_FIRST_RANK: ranks,
             k.RUN_FIRST_ROUND: rounds,
             k.RUN_DELAYS: block("x", given.delays),
-            k.RUN_SPREAD: block("n", given.picks),
+            k.RUN_PICKS: block("n", given.picks),
             k.RUN_SENT: block("x", unknown),
             k.RUN_ARRIVED: block("x", unknown),
         }

@@ -94,7 +94,7 @@ def nearest(name: str, allowed: Iterable[str]) -> str:
     "did you mean 'artopk'? Allowed: artopk, dense, topk"
     """
     names = sorted(allowed)
-    listed = f"Allowed: {', '.join(names)}"
+    listed = f"Allowed: {', '.join(names) or 'none'}"
     folded = {one.casefold(): one for one in names}
     close = difflib.get_close_matches(name.casefold(), folded, n=1)
     return f"did you mean '{folded[close[0]]}'? {listed}" if close else listed

@@ -46,120 +46,52 @@ FREE, ON_ITS_WAY, FLOWING, VANISHED = range(4)
 TRANSFER, BACKGROUND = -1, -2
 NOTHING, ITSELF = -1, -2
 
-# The first places of n: sizes, lists, options.
-(
-    _,
-    N_DUE,
-    N_ASKED,
-    N_QUIET,
-    N_ENDS,
-    N_MOVING,
-    N_DIRTY,
-    N_STAMP,
-    N_PASS,
-    N_NOTICES,
-    N_EARLY,
-    N_FLOWS,
-    N_OTHERS,
-    N_CROWD,
-    DUE,
-    ENDS,
-    DIRTY,
-    NOTICE,
-    CHOSEN,
-    TOUCHED,
-    SHARES,
-    FLOWS,
-    FREE_FLOW,
-    FREE_EARLY,
-    OTHERS,
-    OTHERS_ON,
-    CHANGING,
-    WATCHING,
-    LOSSY,
-    ADAPTIVE,
-    HOPS,
-    N_FIRST,
-) = range(32)
-# The first places of x.
+# Where things stand. What is in x comes first, then what is in n: no place is used in both, so that compiled, both are
+# the same memory. The first places: times and overheads; sizes, lists and options.
 _, NOW, HORIZON, HOPE, SEND_OVERHEAD, RECEIVE_OVERHEAD, SEGMENT = range(7)
-
-# Records: first what they have in x, then what they have in n, then how long they are.
-# Due: when; in which order it was asked for, what, and for whom.
-DUE_TIME = 0
-DUE_ORDER, DUE_KIND, DUE_ITEM, DUE_SIZE = range(4)
-# Flow: bytes left, since when at which rate, the rate it takes at most, when it ends; where it is in the list of ends.
+(
+    N_DUE, N_ASKED, N_QUIET, N_ENDS, N_MOVING, N_NEW, N_DIRTY, N_CHOSEN, N_TOUCHED, N_STAMP, N_NOTICES, N_EARLY,
+    N_FLOWS, N_OTHERS, N_CROWD, DUE, ENDS, NEW, DIRTY, NOTICE, CHOSEN, FIXED, MEMBERS, TOUCHED, SHARES, SHARERS, FLOWS,
+    FREE_FLOW, FREE_EARLY, OTHERS, OTHERS_ON, CHANGING, WATCHING, ADAPTIVE, HOPS, N_FIRST,
+) = range(7, 43)  # fmt: skip
+# Due: when, in which order it was asked for, what, and for whom.
+DUE_TIME, DUE_ORDER, DUE_KIND, DUE_ITEM, DUE_SIZE = range(5)
+# Flow: bytes left, since when at which rate, the rate it takes at most, when it ends; what it is, and of whom.
 FLOW_REMAINING, FLOW_RESIDUE, FLOW_RATE, FLOW_SINCE, FLOW_LIMIT, FLOW_END, FLOW_NEW_RATE = range(7)
 (
-    FLOW_STATE,
-    FLOW_WAY,
-    FLOW_NECK,
-    FLOW_OWNER,
-    FLOW_ROUND,
-    FLOW_MESSAGE,
-    FLOW_PLACE,
-    FLOW_NEXT,
-    FLOW_CHOSEN,
-    FLOW_FIXED,
-    FLOW_NEW_NECK,
-    FLOW_HOPS,
-    FLOW_SIZE,
-) = range(13)
+    FLOW_STATE, FLOW_WAY, FLOW_NECK, FLOW_PLACE, FLOW_CHOSEN, FLOW_NEW_NECK, FLOW_IS_NEW, FLOW_OWNER, FLOW_ROUND,
+    FLOW_MESSAGE, FLOW_NEXT, FLOW_HOPS, FLOW_SIZE,
+) = range(7, 20)  # fmt: skip
 # Use of a link by a flow, behind the record of the flow: the uses of the link before it and behind it.
 USE_BEFORE, USE_BEHIND, USE_FLOW, USE_SIZE = range(4)
-# Link.
-LINK_CAPACITY, LINK_UNTIL, LINK_LATENCY, LINK_REST, LINK_LEVEL, LINK_TOP = range(6)
+# Link: what it carries, and until when; who uses it; and what `settle` notes of it.
+LINK_CAPACITY, LINK_UNTIL, LINK_REST, LINK_LEVEL, LINK_TOP = range(5)
 (
-    LINK_USERS,
-    LINK_FIRST,
-    LINK_CROWD,
-    LINK_ASSIGNED,
-    LINK_BANDWIDTHS,
-    LINK_LATENCIES,
-    LINK_DIRTY,
-    LINK_TOUCHED,
-    LINK_COUNT,
-    LINK_INSIDE,
-    LINK_SIZE,
-) = range(11)
+    LINK_USERS, LINK_FIRST, LINK_CROWD, LINK_ASSIGNED, LINK_BANDWIDTHS, LINK_LATENCIES, LINK_DIRTY, LINK_TOUCHED,
+    LINK_COUNT, LINK_INSIDE, LINK_MEMBERS, LINK_SIZE,
+) = range(5, 17)  # fmt: skip
 # Course: the piece that was in force last, and the one after the last that is known.
 COURSE_HERE, COURSE_LAST, COURSE_SIZE = range(3)
-# Way: latency, if that is constant, what loss does, and its links. Fan: ways to choose from.
-WAY_LATENCY, WAY_SLOPE, WAY_BASE, WAY_SHARE = range(4)
-# The links come last; the record is as long as the room for them.
-WAY_LENGTH, WAY_LINKS = 0, 4
+# Way: latency, if that is constant; what loss does; its links, as many as there is room for. Fan: ways to choose from.
+WAY_LATENCY, WAY_SLOPE, WAY_BASE, WAY_SHARE, WAY_LENGTH, WAY_LINKS = range(6)
 FAN_COUNT, FAN_WAYS = range(2)
 # Traffic of others.
-OTHER_LIMIT, OTHER_ON, OTHER_DUE = range(3)
-OTHER_FAN, OTHER_FLOW, OTHER_COURSE, OTHER_SIZE = range(4)
-# Run.
+OTHER_LIMIT, OTHER_ON, OTHER_DUE, OTHER_FAN, OTHER_FLOW, OTHER_COURSE, OTHER_SIZE = range(7)
+# Run: how many ranks and rounds it has, and where; ranks that are not done; what is still due for it; its messages.
 (
-    RUN_RANKS,
-    RUN_ROUNDS,
-    RUN_RUNNING,
-    RUN_PENDING,
-    RUN_FIRST_RANK,
-    RUN_FIRST_ROUND,
-    RUN_DELAYS,
-    RUN_SPREAD,
-    RUN_SENT,
-    RUN_ARRIVED,
-    RUN_SIZE,
-) = range(11)
-# Rank of a run.
+    RUN_RANKS, RUN_ROUNDS, RUN_RUNNING, RUN_PENDING, RUN_FIRST_RANK, RUN_FIRST_ROUND, RUN_DELAYS, RUN_PICKS, RUN_SENT,
+    RUN_ARRIVED, RUN_SIZE,
+) = range(11)  # fmt: skip
+# Rank of a run: its times; the round it is at, and messages of that which are not there yet.
 RANK_START, RANK_SINCE, RANK_FINISH, RANK_COMMUNICATE, RANK_COMPUTE, RANK_WAIT = range(6)
-RANK_RUN, RANK_NUMBER, RANK_AT, RANK_STATE, RANK_LEFT, RANK_IN_FLIGHT, RANK_EARLY, RANK_SIZE = range(8)
+RANK_RUN, RANK_NUMBER, RANK_AT, RANK_STATE, RANK_LEFT, RANK_IN_FLIGHT, RANK_EARLY, RANK_SIZE = range(6, 14)
 # Round of a run; plan of a round (equal rounds share one); what a rank has to do in a plan; message of a plan.
 ROUND_PLAN, ROUND_GATES, ROUND_OFFSET, ROUND_SIZE = range(4)
 PLAN_SECONDS, PLAN_SHARES, PLAN_SIZE = range(3)
 SHARE_FIRST, SHARE_SENDS, SHARE_DEGREE, SHARE_SIZE = range(4)
-MESSAGE_NBYTES = 0
-MESSAGE_SRC, MESSAGE_DST, MESSAGE_FAN, MESSAGE_NUMBER, MESSAGE_SIZE = range(5)
+MESSAGE_NBYTES, MESSAGE_SRC, MESSAGE_DST, MESSAGE_FAN, MESSAGE_NUMBER, MESSAGE_SIZE = range(6)
 # Arrivals at a rank that has not come to the round yet.
 EARLY_ROUND, EARLY_COUNT, EARLY_NEXT, EARLY_SIZE = range(4)
-# Share of a link, while rates are found.
-SHARE_RATE = 0
-SHARE_OF, SHARES_SIZE = range(2)
 # Notice.
 NOTICE_KIND, NOTICE_ITEM, NOTICE_SIZE = range(3)
 
@@ -199,7 +131,7 @@ class Memory(NamedTuple):
 
 
 def push(s: Memory, time: float, kind: int, item: int) -> None:
-    """Put something on the agenda: a binary heap by time and, at the same time, in the order of asking."""
+    """Put something on the agenda: a heap of four below each, by time and, at one time, in the order of asking."""
     x, n = s.x, s.n
     base, place = n[DUE], n[N_DUE]
     n[N_DUE] += 1
@@ -207,7 +139,7 @@ def push(s: Memory, time: float, kind: int, item: int) -> None:
     if kind in (CHANGE, TOGGLE):
         n[N_QUIET] += 1
     while place > 0:
-        above = (place - 1) >> 1
+        above = (place - 1) >> 2
         # It was asked for last, so among those due at the same time it is behind.
         if x[base + above * DUE_SIZE + DUE_TIME] <= time:
             break
@@ -223,22 +155,21 @@ def drop_first(s: Memory) -> None:
     n = s.n
     base = n[DUE]
     n[N_DUE] -= 1
-    size = n[N_DUE]
-    last = base + size * DUE_SIZE
-    place = 0
+    last = base + n[N_DUE] * DUE_SIZE
+    at = base
     while True:
-        below = 2 * place + 1
-        if below >= size:
+        first = base + (4 * ((at - base) // DUE_SIZE) + 1) * DUE_SIZE
+        if first >= last:
             break
-        at = base + below * DUE_SIZE
-        if below + 1 < size and is_before(s, at + DUE_SIZE, at):
-            below += 1
-            at += DUE_SIZE
-        if is_before(s, last, at):
+        below = first
+        for other in range(first + DUE_SIZE, min(first + 4 * DUE_SIZE, last), DUE_SIZE):
+            if is_before(s, other, below):
+                below = other
+        if is_before(s, last, below):
             break
-        copy_due(s, at, base + place * DUE_SIZE)
-        place = below
-    copy_due(s, last, base + place * DUE_SIZE)
+        copy_due(s, below, at)
+        at = below
+    copy_due(s, last, at)
 
 
 def is_before(s: Memory, a: int, b: int) -> bool:
@@ -257,7 +188,7 @@ def copy_due(s: Memory, a: int, b: int) -> None:
 
 
 def ends_at(s: Memory, f: int, time: float) -> None:
-    """Note when a flow will end, in a binary heap."""
+    """Note when a flow will end, in a heap of four below each."""
     x, n = s.x, s.n
     heap = n[ENDS]
     here = n[f + FLOW_PLACE]
@@ -266,22 +197,23 @@ def ends_at(s: Memory, f: int, time: float) -> None:
         n[N_ENDS] += 1
     x[f + FLOW_END] = time
     while here > 0:
-        above = n[heap + ((here - 1) >> 1)]
+        above = n[heap + ((here - 1) >> 2)]
         if x[above + FLOW_END] <= time:
             break
         n[heap + here], n[above + FLOW_PLACE] = above, here
-        here = (here - 1) >> 1
-    size = n[N_ENDS]
+        here = (here - 1) >> 2
     while True:
-        below = 2 * here + 1
-        if below >= size:
+        first = 4 * here + 1
+        if first >= n[N_ENDS]:
             break
-        if below + 1 < size and x[n[heap + below + 1] + FLOW_END] < x[n[heap + below] + FLOW_END]:
-            below += 1
-        other = n[heap + below]
-        if time <= x[other + FLOW_END]:
+        below = first
+        for other in range(first + 1, min(first + 4, n[N_ENDS])):
+            if x[n[heap + other] + FLOW_END] < x[n[heap + below] + FLOW_END]:
+                below = other
+        if time <= x[n[heap + below] + FLOW_END]:
             break
-        n[heap + here], n[other + FLOW_PLACE] = other, here
+        n[heap + here] = n[heap + below]
+        n[n[heap + here] + FLOW_PLACE] = here
         here = below
     n[heap + here], n[f + FLOW_PLACE] = f, here
 
@@ -340,7 +272,7 @@ def latency_of(s: Memory, w: int, t: float) -> float:
     total = 0.0
     for at in range(w + WAY_LINKS, w + WAY_LINKS + n[w + WAY_LENGTH]):
         l = n[at]
-        total += value_at(s, n[l + LINK_LATENCIES], t) if n[l + LINK_LATENCIES] else x[l + LINK_LATENCY]
+        total += value_at(s, n[l + LINK_LATENCIES], t)
     return total
 
 
@@ -411,6 +343,7 @@ def start_flow(s: Memory, f: int, now: float) -> None:
     if attach(s, f, now) or x[f + FLOW_LIMIT] < math.inf:
         for at in range(first, last):
             soil(s, n[at])
+        renew(s, f)
         return
     # Alone on all its links.
     neck, rate = NOTHING, math.inf
@@ -424,9 +357,23 @@ def start_all(s: Memory, first: int, count: int, size: int, now: float) -> None:
     """Start flows whose records stand in a row, `size` apart, and leave their rates to `settle`."""
     for f in range(first, first + count * size, size):
         start_flow(s, f, now)
-        w = s.n[f + FLOW_WAY]
-        for at in range(w + WAY_LINKS, w + WAY_LINKS + s.n[w + WAY_LENGTH]):
-            soil(s, s.n[at])
+        renew(s, f)
+
+
+def renew(s: Memory, f: int) -> None:
+    """Have a flow solved at the next occasion."""
+    n = s.n
+    if not n[f + FLOW_IS_NEW]:
+        n[f + FLOW_IS_NEW] = 1
+        n[n[NEW] + n[N_NEW]] = f
+        n[N_NEW] += 1
+
+
+def free_all(s: Memory, first: int, count: int, size: int) -> None:
+    """Give flows back whose records stand in a row, `size` apart; the first will be taken first."""
+    for f in range(first + (count - 1) * size, first - 1, -size):
+        s.n[f + FLOW_PLACE], s.n[f + FLOW_IS_NEW] = -1, 0
+        free_flow(s, f)
 
 
 def give(s: Memory, f: int, rate: float, neck: int, now: float) -> None:
@@ -459,47 +406,69 @@ def settle(s: Memory, now: float) -> None:
     """
     x, n = s.x, s.n
     n[N_STAMP] += 1
-    k = 0
-    for d in range(n[N_DIRTY]):
-        l = n[n[DIRTY] + d]
+    n[N_CHOSEN], n[N_TOUCHED] = 0, 0
+    for at in range(n[NEW], n[NEW] + n[N_NEW]):
+        f = n[at]
+        n[f + FLOW_IS_NEW] = 0
+        if n[f + FLOW_STATE] == FLOWING:
+            choose(s, f)
+    n[N_NEW] = 0
+    for at in range(n[DIRTY], n[DIRTY] + n[N_DIRTY]):
+        l = n[at]
         n[l + LINK_DIRTY] = 0
+        if n[l + LINK_TOUCHED] == n[N_STAMP] and n[l + LINK_INSIDE] == n[l + LINK_USERS]:
+            continue
         carried = 0.0
         u = n[l + LINK_FIRST]
         while u:
             f = n[u + USE_FLOW]
             carried += x[f + FLOW_RATE]
-            if n[f + FLOW_NECK] == l or n[f + FLOW_NECK] == NOTHING:
-                k = choose(s, f, k)
+            if n[f + FLOW_NECK] == l:
+                choose(s, f)
             u = n[u + USE_BEHIND]
         if carried > room(s, l) * (1 + _EQUAL):
-            u = n[l + LINK_FIRST]
-            while u:
-                k = choose(s, n[u + USE_FLOW], k)
-                u = n[u + USE_BEHIND]
+            choose_all(s, l)
     n[N_DIRTY] = 0
     solved = -1
-    while solved != k:
-        solved = k
-        for at in range(n[TOUCHED], n[TOUCHED] + solve(s, k)):
+    while solved != n[N_CHOSEN]:
+        solved = n[N_CHOSEN]
+        solve(s)
+        for at in range(n[TOUCHED], n[TOUCHED] + n[N_TOUCHED]):
             if n[n[at] + LINK_INSIDE] < n[n[at] + LINK_USERS]:
-                k = check(s, n[at], k)
-    for at in range(n[CHOSEN], n[CHOSEN] + k):
+                check(s, n[at])
+    for at in range(n[CHOSEN], n[CHOSEN] + n[N_CHOSEN]):
         f = n[at]
         give(s, f, x[f + FLOW_NEW_RATE], n[f + FLOW_NEW_NECK], now)
 
 
-def choose(s: Memory, f: int, k: int) -> int:
-    """Add a flow to the k that are solved again, if it is not among them; return how many there are."""
+def choose(s: Memory, f: int) -> None:
+    """Let a flow be among those that are solved again."""
     n = s.n
-    if n[f + FLOW_CHOSEN] != n[N_STAMP]:
-        n[f + FLOW_CHOSEN] = n[N_STAMP]
-        n[n[CHOSEN] + k] = f
-        return k + 1
-    return k
+    if n[f + FLOW_CHOSEN] == n[N_STAMP]:
+        return
+    n[f + FLOW_CHOSEN] = n[N_STAMP]
+    n[n[CHOSEN] + n[N_CHOSEN]] = f
+    n[N_CHOSEN] += 1
+    w = n[f + FLOW_WAY]
+    for at in range(w + WAY_LINKS, w + WAY_LINKS + n[w + WAY_LENGTH]):
+        l = n[at]
+        if n[l + LINK_TOUCHED] != n[N_STAMP]:
+            n[l + LINK_TOUCHED], n[l + LINK_INSIDE] = n[N_STAMP], 0
+            n[n[TOUCHED] + n[N_TOUCHED]] = l
+            n[N_TOUCHED] += 1
+        n[l + LINK_INSIDE] += 1
 
 
-def check(s: Memory, l: int, k: int) -> int:
-    """Choose those others on a link whom the rates just found hold back, or let go; return how many are chosen then."""
+def choose_all(s: Memory, l: int) -> None:
+    """Let all flows on a link be among those that are solved again."""
+    u = s.n[l + LINK_FIRST]
+    while u:
+        choose(s, s.n[u + USE_FLOW])
+        u = s.n[u + USE_BEHIND]
+
+
+def check(s: Memory, l: int) -> None:
+    """Choose those others on a link whom the rates just found hold back, or let go."""
     x, n = s.x, s.n
     full = x[l + LINK_REST] <= _EQUAL * room(s, l)
     u = n[l + LINK_FIRST]
@@ -510,63 +479,53 @@ def check(s: Memory, l: int, k: int) -> int:
             if rate > x[l + LINK_LEVEL] * (1 + _EQUAL) or (
                 n[f + FLOW_NECK] == l and (not full or x[l + LINK_TOP] > rate * (1 + _EQUAL))
             ):
-                k = choose(s, f, k)
+                choose(s, f)
         u = n[u + USE_BEHIND]
-    return k
 
 
-def solve(s: Memory, k: int) -> int:
-    """Find the max-min fair rates of the k flows chosen, while all others keep theirs: progressive filling.
+def solve(s: Memory) -> None:
+    """Find the max-min fair rates of the flows chosen, while all others keep theirs: progressive filling.
 
     The link with the smallest share per flow without a rate is a bottleneck; its flows get that share, and what they
     take is withdrawn from the other links on their ways.
-
-    Returns
-    -------
-    int
-        Number of links that the flows use.
     """
     x, n = s.x, s.n
-    n[N_PASS] += 1
-    used, size = 0, 0
-    for chosen in range(n[CHOSEN], n[CHOSEN] + k):
-        f = n[chosen]
-        n[f + FLOW_FIXED] = 0
-        if x[f + FLOW_LIMIT] < math.inf:
+    shares, sharers, members = n[SHARES], n[SHARERS], n[MEMBERS]
+    size = 0
+    for at in range(n[CHOSEN], n[CHOSEN] + n[N_CHOSEN]):
+        if x[n[at] + FLOW_LIMIT] < math.inf:
             # A limit is a link of the flow's own.
-            set_share(s, size, x[f + FLOW_LIMIT], -f)
+            x[shares + size], n[sharers + size] = x[n[at] + FLOW_LIMIT], n[CHOSEN] - at - 1
             size += 1
-        w = n[f + FLOW_WAY]
-        for at in range(w + WAY_LINKS, w + WAY_LINKS + n[w + WAY_LENGTH]):
-            l = n[at]
-            if n[l + LINK_TOUCHED] == n[N_PASS]:
-                n[l + LINK_COUNT] += 1
-                continue
-            n[l + LINK_TOUCHED], n[l + LINK_COUNT] = n[N_PASS], 1
-            x[l + LINK_REST], x[l + LINK_LEVEL], x[l + LINK_TOP] = room(s, l), math.inf, 0.0
-            n[n[TOUCHED] + used] = l
-            used += 1
-    for at in range(n[TOUCHED], n[TOUCHED] + used):
+    for at in range(n[TOUCHED], n[TOUCHED] + n[N_TOUCHED]):
         l = n[at]
-        n[l + LINK_INSIDE] = n[l + LINK_COUNT]
+        rest = room(s, l)
         if n[l + LINK_INSIDE] < n[l + LINK_USERS]:
             u = n[l + LINK_FIRST]
             while u:
                 if n[n[u + USE_FLOW] + FLOW_CHOSEN] != n[N_STAMP]:
-                    x[l + LINK_REST] -= x[n[u + USE_FLOW] + FLOW_RATE]
+                    rest -= x[n[u + USE_FLOW] + FLOW_RATE]
                 u = n[u + USE_BEHIND]
-        set_share(s, size, max(x[l + LINK_REST], 0.0) / n[l + LINK_COUNT], l)
+        x[l + LINK_REST], x[l + LINK_LEVEL], x[l + LINK_TOP] = rest, math.inf, 0.0
+        n[l + LINK_COUNT], n[l + LINK_MEMBERS] = 0, members
+        members += n[l + LINK_INSIDE]
+        x[shares + size], n[sharers + size] = max(rest, 0.0) / n[l + LINK_INSIDE], l
         size += 1
-    shares = n[SHARES]
-    for place in range(size // 2 - 1, -1, -1):
-        at = shares + place * SHARES_SIZE
-        sink(s, place, size, x[at + SHARE_RATE], n[at + SHARE_OF])
-    left = k
+    for at in range(n[CHOSEN], n[CHOSEN] + n[N_CHOSEN]):
+        n[at + n[FIXED] - n[CHOSEN]] = 0
+        w = n[n[at] + FLOW_WAY]
+        for hop in range(w + WAY_LINKS, w + WAY_LINKS + n[w + WAY_LENGTH]):
+            l = n[hop]
+            n[n[l + LINK_MEMBERS] + n[l + LINK_COUNT]] = at - n[CHOSEN]
+            n[l + LINK_COUNT] += 1
+    for place in range((size - 2) // 4, -1, -1):
+        sink(s, place, size, x[shares + place], n[sharers + place])
+    left = n[N_CHOSEN]
     while left > 0:
-        share, l = x[shares + SHARE_RATE], n[shares + SHARE_OF]
+        share, l = x[shares], n[sharers]
         if l < 0:
-            if not n[FLOW_FIXED - l]:
-                fix(s, -l, share, ITSELF)
+            if not n[n[FIXED] - l - 1]:
+                fix(s, -l - 1, share, ITSELF)
                 left -= 1
         elif n[l + LINK_COUNT]:
             current = max(x[l + LINK_REST], 0.0) / n[l + LINK_COUNT]
@@ -574,24 +533,20 @@ def solve(s: Memory, k: int) -> int:
                 sink(s, 0, size, current, l)
                 continue
             x[l + LINK_LEVEL] = current
-            u = n[l + LINK_FIRST]
-            while u:
-                f = n[u + USE_FLOW]
-                if n[f + FLOW_CHOSEN] == n[N_STAMP] and not n[f + FLOW_FIXED]:
-                    fix(s, f, current, l)
+            for at in range(n[l + LINK_MEMBERS], n[l + LINK_MEMBERS] + n[l + LINK_INSIDE]):
+                if not n[n[FIXED] + n[at]]:
+                    fix(s, n[at], current, l)
                     left -= 1
-                u = n[u + USE_BEHIND]
         size -= 1
-        last = shares + size * SHARES_SIZE
-        sink(s, 0, size, x[last + SHARE_RATE], n[last + SHARE_OF])
-    return used
+        sink(s, 0, size, x[shares + size], n[sharers + size])
 
 
-def fix(s: Memory, f: int, rate: float, neck: int) -> None:
-    """Settle on the rate of a flow, and withdraw it from its links."""
+def fix(s: Memory, number: int, rate: float, neck: int) -> None:
+    """Settle on the rate of one of the flows chosen, and withdraw it from its links."""
     x, n = s.x, s.n
-    n[f + FLOW_FIXED], n[f + FLOW_NEW_NECK] = 1, neck
-    x[f + FLOW_NEW_RATE] = rate
+    n[n[FIXED] + number] = 1
+    f = n[n[CHOSEN] + number]
+    x[f + FLOW_NEW_RATE], n[f + FLOW_NEW_NECK] = rate, neck
     w = n[f + FLOW_WAY]
     for at in range(w + WAY_LINKS, w + WAY_LINKS + n[w + WAY_LENGTH]):
         l = n[at]
@@ -600,29 +555,23 @@ def fix(s: Memory, f: int, rate: float, neck: int) -> None:
         n[l + LINK_COUNT] -= 1
 
 
-def set_share(s: Memory, place: int, rate: float, of: int) -> None:
-    """Write down the share that a link, or the limit of a flow, has for each flow."""
-    at = s.n[SHARES] + place * SHARES_SIZE
-    s.x[at + SHARE_RATE] = rate
-    s.n[at + SHARE_OF] = of
-
-
 def sink(s: Memory, place: int, size: int, rate: float, of: int) -> None:
-    """Put a share at a place of the heap of shares, or below it where it belongs."""
+    """Put a share at a place of the heap of shares, or below it where it belongs. Each has four below it."""
     x, n = s.x, s.n
+    shares, sharers = n[SHARES], n[SHARERS]
     while True:
-        below = 2 * place + 1
-        if below >= size:
+        first = 4 * place + 1
+        if first >= size:
             break
-        at = n[SHARES] + below * SHARES_SIZE
-        if below + 1 < size and x[at + SHARES_SIZE + SHARE_RATE] < x[at + SHARE_RATE]:
-            below += 1
-            at += SHARES_SIZE
-        if rate <= x[at + SHARE_RATE]:
+        below, least = first, x[shares + first]
+        for other in range(first + 1, min(first + 4, size)):
+            if x[shares + other] < least:
+                below, least = other, x[shares + other]
+        if rate <= least:
             break
-        set_share(s, place, x[at + SHARE_RATE], n[at + SHARE_OF])
+        x[shares + place], n[sharers + place] = least, n[sharers + below]
         place = below
-    set_share(s, place, rate, of)
+    x[shares + place], n[sharers + place] = rate, of
 
 
 def take_flow(s: Memory) -> int:
@@ -884,7 +833,7 @@ def enter(s: Memory, g: int, now: float) -> bool:
             if n[e + RUN_SENT]:
                 x[n[e + RUN_SENT] + number] = now
             delay = x[n[e + RUN_DELAYS] + number] if n[e + RUN_DELAYS] else 0.0
-            pick = n[n[e + RUN_SPREAD] + number] if n[e + RUN_SPREAD] else 0
+            pick = n[n[e + RUN_PICKS] + number] if n[e + RUN_PICKS] else 0
             f = depart(s, e, n[m + MESSAGE_FAN], pick, x[m + MESSAGE_NBYTES], delay, now)
             n[f + FLOW_ROUND], n[f + FLOW_MESSAGE] = n[g + RANK_AT], m
         m += MESSAGE_SIZE
@@ -1074,7 +1023,7 @@ def advance(s: Memory, now: float, until: float) -> int:
             continue
         if n[OTHERS_ON] and not n[N_MOVING]:
             stop_others(s)
-        if n[N_DIRTY]:
+        if n[N_DIRTY] or n[N_NEW]:
             settle(s, x[NOW])
             continue
         if n[N_NOTICES]:

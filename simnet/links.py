@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from simnet.transport import Incast, Limits, Loss, MeasuredIncast
 from simnet.weather import Signal, Weather
@@ -364,7 +364,7 @@ class Links:
             kept += self._kept[link]
         found = self._limits.get(kept)
         if found is None:
-            limits = self._loss.transport.limits(-np.expm1([kept]))
+            limits = self._loss.transport.limits(_lost([kept]))
             found = self._limits[kept] = Limits(*(float(column[0]) for column in limits))
         return found
 
@@ -375,7 +375,7 @@ class Links:
             return Limits(kept, kept, np.ones(len(routes)))
         for column in routes.T:
             kept += self._kept_of[column]
-        return self._loss.transport.limits(-np.expm1(kept))
+        return self._loss.transport.limits(_lost(kept))
 
     @cached_property
     def bandwidths(self) -> Record:
@@ -428,3 +428,8 @@ def _last_hops(graph: nx.DiGraph[Any]) -> list[Link]:
         return isinstance(v, int) or (kind == "nic" and any(isinstance(beyond, int) for beyond in graph.successors(v)))
 
     return [(u, v) for u, v, link in graph.edges(data=True) if ends(u, v, link.get("kind"))]
+
+
+def _lost(kept: ArrayLike) -> NDArray[np.float64]:
+    """Return the probability that a packet is lost, from the logarithm of that of its arrival; always below 1."""
+    return np.minimum(-np.expm1(kept), np.nextafter(1.0, 0.0))

@@ -18,11 +18,15 @@ from simnet import kernel as k
 _LISTS = {
     k.DUE: (k.DUE_SIZE, k.DUE_SIZE, 2 * k.DUE_SIZE),
     k.ENDS: (1, 0, 0),
+    k.NEW: (1, 0, 0),
     k.DIRTY: (0, 1, 0),
     k.NOTICE: (k.NOTICE_SIZE, 0, k.NOTICE_SIZE),
     k.CHOSEN: (1, 0, 0),
+    k.FIXED: (1, 0, 0),
+    k.MEMBERS: (0, 0, 0),
     k.TOUCHED: (0, 1, 0),
-    k.SHARES: (k.SHARES_SIZE, k.SHARES_SIZE, 0),
+    k.SHARES: (1, 1, 0),
+    k.SHARERS: (1, 1, 0),
     k.FLOWS: (1, 0, 0),
 }
 
@@ -78,6 +82,7 @@ class Store:
         self.memory.x[k.HORIZON], self.memory.x[k.HOPE] = math.inf, -math.inf
         self._lists = dict.fromkeys(_LISTS, 0)
         self.flows: list[int] = []
+        self._batches: list[tuple[int, int, int]] = []
         self.hops = hops
         self._room = self._usable = 0
         self._counts = {"flows": 0, "links": n_links, "ranks": 0}
@@ -91,11 +96,18 @@ class Store:
     def _enlarge(self) -> None:
         """Make the memory as large as what is taken of it, and then some."""
         x, n = self._parts()
-        more = max(self._blocks.size, 2 * len(x)) - len(x)
-        if self._blocks.size > len(x):
-            blank = self._filled(more, 0.0), self._filled(more, 0)
-            join = np.concatenate if self._arrays else lambda pair: pair[0] + pair[1]
-            self.memory = self.memory._replace(x=join((x, blank[0])), n=join((n, blank[1])))
+        had, size = len(x), self._blocks.size
+        if size <= had:
+            return
+        size = max(size, 2 * had)
+        if self._arrays:
+            # Both parts are the same memory: no place is used in both.
+            wide = np.zeros(size)
+            wide[:had] = x
+            wider = wide, wide.view(np.int64)
+        else:
+            wider = x + [0.0] * (size - had), n + [0] * (size - had)
+        self.memory = self.memory._replace(x=wider[0], n=wider[1])
 
     def _parts(self) -> tuple[Any, Any]:
         """Return both parts of the memory: lists or arrays, which have more in common than their types tell."""
@@ -103,10 +115,12 @@ class Store:
 
     def take(self, size: int) -> int:
         """Return a stretch of the memory that is all zero."""
+        used = self._blocks.size
         at = self._blocks.take(size)
         self._enlarge()
-        x, n = self._parts()
-        x[at : at + size], n[at : at + size] = self._filled(size, 0.0), self._filled(size, 0)
+        if at < used:
+            x, n = self._parts()
+            x[at : at + size], n[at : at + size] = self._filled(size, 0.0), self._filled(size, 0)
         return at
 
     def write(self, part: str, at: int, size: int, values: ArrayLike, stride: int = 1) -> None:
@@ -139,6 +153,8 @@ class Store:
             self._add_flows(max(missing, self._usable // 2))
         for name, weights in _LISTS.items():
             size = weights[0] + sum(map(operator.mul, weights, self._counts.values()))
+            if name == k.MEMBERS:
+                size = self._counts["flows"] * self.hops
             if size > self._lists[name]:
                 self._lengthen(name, size + size // 2)
         n = self.memory.n
@@ -151,28 +167,26 @@ class Store:
         new = range(begin, begin + count * size, size)
         for hop in range(self.hops):
             self.write("n", begin + k.FLOW_SIZE + hop * k.USE_SIZE + k.USE_FLOW, count, np.array(new), size)
-        self.write("n", begin + k.FLOW_PLACE, count, -1, size)
         self.write("n", begin + k.FLOW_HOPS, count, self.hops, size)
         self._usable += count
         self._counts["flows"] += count
         self.flows += new
-        for f in reversed(new):
-            self.kernel.free_flow(self.memory, f)
+        self._batches.append((begin, count, size))
+        self.kernel.free_all(self.memory, begin, count, size)
 
     def _lengthen(self, name: int, size: int) -> None:
         at, old, had = self.take(size), int(self.memory.n[name]), self._lists[name]
-        for part in ("x", "n") if had else ():
-            self.write(part, at, had, self.read(part, old, had))
         if had:
+            for part in self._parts():
+                part[at : at + had] = part[old : old + had]
             self.give_back(old, had)
         self.memory.n[name], self._lists[name] = at, size
 
     def free_all_flows(self) -> None:
         """Give all flows back."""
         self.memory.n[k.FREE_FLOW] = 0
-        for f in reversed(self.flows):
-            self.memory.n[f + k.FLOW_PLACE] = -1
-            self.kernel.free_flow(self.memory, f)
+        for batch in reversed(self._batches):
+            self.kernel.free_all(self.memory, *batch)
 
     def give_back(self, at: int, size: int) -> None:
         """Take a stretch back."""

@@ -220,7 +220,8 @@ def sentence(summary: Summary) -> str:
         said = f"Incomplete, without {', '.join(summary['missing'])}: {said}"
     early = [name for name, one in summary["policies"].items() if one["ended"]]
     if early:
-        ends = (f"{name} after {summary['policies'][name]['iterations']} complete iterations" for name in early)
+        done = {name: summary["policies"][name]["iterations"] for name in early}
+        ends = (f"{name} after {count} complete iteration{'s' * (count != 1)}" for name, count in done.items())
         said += f" Workers died, and these ended early: {', '.join(ends)}."
     return said
 

@@ -102,7 +102,8 @@ def build_neighbours(
     placed = len(found) == before
     for label, given in config.other_jobs.items():
         own, inside, before = alone(config, label), InJob(found, label), len(found)
-        messages |= try_exchanges(own, folder, inside)
+        if len(hosts[label]) == given.workers:
+            messages |= try_exchanges(own, folder, inside)
         if len(found) > before or not placed:
             continue
         job = build_job(own, stages._replace(placement=hosts[label]), folder, inside)
@@ -221,6 +222,14 @@ def _fits(config: schema.Config, found: Findings) -> bool:
     needed, limit, least = memory(config), memory_limit(config), 1.1 * _PROCESS
     if limit < least:
         found.add(("memory",), f"must be at least {format_bytes(least)}, got {format_bytes(limit)}")
+    elif needed > limit and any(memory(alone(config, label)) > limit for label in config.other_jobs or ()):
+        pass  # what is wrong is said of that job
+    elif needed > limit and memory(config.model_copy(update={"other_jobs": None})) <= limit:
+        found.add(
+            ("other_jobs",),
+            f"together with the scenario's own job need about {format_bytes(needed)}, more than {format_bytes(limit)}; "
+            "raise job.scale in some of them, or memory",
+        )
     elif needed > limit:
         enough = math.ceil(1.01 * config.job.scale * (needed - _PROCESS) / (limit - _PROCESS))
         found.add(

@@ -53,7 +53,9 @@ def _message(document: Document, one: ErrorDetails, root: type[BaseModel]) -> st
         name, sign = _BOUNDS[kind]
         return f"must be {sign} {context[name]:g}, got {found}"
     if kind == "literal_error":
-        return f"there is no such choice, got {found}; {_choices(context['expected'], found)}"
+        part = _part_at(root, one["loc"])
+        mapping = f", or a mapping with {', '.join(field_names(part))}" if part else ""
+        return f"there is no such choice, got {found}; {_choices(context['expected'], found)}{mapping}"
     if kind in ("model_type", "model_attributes_type"):
         part = _part_at(root, one["loc"])
         fields = f" with {', '.join(field_names(part))}" if part else ""

@@ -16,7 +16,7 @@ from simnet.network import Network, Timing
 from simnet.policies import Candidate, Fixed, Moment, Policy, probe_pairs
 from simnet.training.exchanging import Ask, Asks, Models, Outcome, Situation, Step
 from simnet.training.job import Job, density_at
-from simnet.training.record import Doing, Iteration, PolicyResult, Record, Share, Stop, Wait
+from simnet.training.record import MAIN, Doing, Iteration, PolicyResult, Record, Share, Stop, Wait
 
 Progress = Callable[[int], None]
 """Called with the number of iterations done."""
@@ -122,7 +122,12 @@ def _iterate(
             shortlist = policy.shortlist(moment)
             if len(shortlist) > 1 and not may_try:
                 raise ValueError("beside other jobs a policy cannot try several exchanges, as only one takes place")
-            step = yield from models.step(where, shortlist)
+            try:
+                step = yield from models.step(where, shortlist)
+            except StalledError as stalled:
+                whose = record.policy if record.job == MAIN else f"{record.job}, beside {record.policy}"
+                message, *more = stalled.args
+                raise StalledError(f"{whose}, iteration {number}: {message}", *more) from None
             doing.selections.append((complete, step.select))
             if isinstance(step.outcome, Timing):
                 break
@@ -156,6 +161,8 @@ def _stopped(
     begin, seconds = doing.selections[-1]
     # Nothing has stopped as long as a later bucket is still being computed or selected.
     stopped = max([step.end, *(begin + seconds)[~dead].tolist()])
+    if dead.all():
+        stopped = min(stopped, max(stalled.died.values()))
     resumed = None if job.patience is None else stopped + job.patience
     # Who dies while the others wait is found missing together with the first.
     deaths = np.array([job.deaths.get(worker, math.inf) for worker in crew])

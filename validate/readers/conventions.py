@@ -1,0 +1,192 @@
+"""What benchmarks mean by the size of a collective, and which bus bandwidth follows from it.
+
+A benchmark's *size* is not the same quantity for every tool and every collective. Five conventions are told apart:
+
+==========  ============================================================================================
+convention  the size is
+==========  ============================================================================================
+vector      the vector that is reduced or broadcast, which every rank has
+total       the whole array: what all ranks contribute together, as nccl-tests counts it
+per_rank    what one rank contributes to an all-gather or gather, or gets from a scatter
+per_pair    what one rank sends to one other in an all-to-all
+message     one message between two ranks
+==========  ============================================================================================
+
+*Algorithm bandwidth* is size over time, in the convention of nccl-tests; *bus bandwidth* is that times a factor which
+depends on the collective and the number of ranks, so that it can be compared with the speed of a link.
+
+References
+----------
+NVIDIA, nccl-tests, ``doc/PERFORMANCE.md``, and the functions ``*GetBw`` of its sources. Intel MPI Benchmarks User
+Guide, pages Allgather, Alltoall, Reduce_scatter. OSU Micro-Benchmarks, sources of ``mpi/collective``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import pandas as pd
+
+CONVENTIONS = ("vector", "total", "per_rank", "per_pair", "message")
+"""What a size may mean."""
+
+_VECTOR = ("all_reduce", "broadcast", "reduce")
+_SHARED = ("all_gather", "all_gatherv", "reduce_scatter", "gather", "scatter", "alltoall", "alltoallv")
+_SCATTERED = (*_SHARED, "hypercube")
+_MESSAGE = ("sendrecv", "p2p_latency", "p2p_bw", "p2p_bibw", "pingping", "exchange")
+
+COLLECTIVES = (*_VECTOR, *_SCATTERED, *_MESSAGE, "barrier")
+"""Names that the readers give, those of nccl-tests where it has one."""
+
+_SPELLINGS = {name.replace("_", ""): name for name in COLLECTIVES} | {
+    "bcast": "broadcast",
+    "pingpong": "p2p_latency",
+    "alltoallpersonalizedexchange": "alltoall",
+    "alltoallvpersonalizedexchange": "alltoallv",
+    "latency": "p2p_latency",
+    "bandwidth": "p2p_bw",
+    "bidirectionalbandwidth": "p2p_bibw",
+}
+_NAMED = re.compile(
+    r"(?<![a-z])(all_?reduce|all_?gatherv?|reduce_?scatter|broadcast|bcast|all_?to_?allv?|send_?recv|hypercube|gather"
+    r"|scatter|reduce)(?![a-z])"
+)
+
+
+def collective(name: str) -> str | None:
+    """Return the name of a collective as nccl-tests spells it, or None if there is no such collective.
+
+    Examples
+    --------
+    >>> collective("Allreduce"), collective("MPI_Bcast"), collective("all_gather_perf"), collective("Scan")
+    ('all_reduce', 'broadcast', 'all_gather', None)
+    """
+    word = re.sub(r"[^a-z]", "", name[:80].casefold().removeprefix("mpi_").removesuffix("_perf"))
+    return _SPELLINGS.get(word)
+
+
+def collective_in(text: str) -> str | None:
+    """Return the collective that a text names, if it names exactly one.
+
+    Examples
+    --------
+    >>> collective_in("nccl_allgather.log"), collective_in("all_reduce, all_gather"), collective_in("job.log")
+    ('all_gather', None, None)
+    """
+    found = {collective(word) for word in _NAMED.findall(text[:4096].casefold())}
+    return found.pop() if len(found) == 1 else None
+
+
+def nccl_convention(name: str) -> str:
+    """Return what nccl-tests means by the size of a collective; empty for one that it does not have.
+
+    Examples
+    --------
+    >>> nccl_convention("all_reduce"), nccl_convention("all_gather"), nccl_convention("sendrecv")
+    ('vector', 'total', 'message')
+    """
+    return "vector" if name in _VECTOR else "total" if name in _SCATTERED else "message" if name in _MESSAGE else ""
+
+
+def mpi_convention(name: str) -> str:
+    """Return what OSU and Intel MPI benchmarks mean by the size of a collective.
+
+    Examples
+    --------
+    >>> mpi_convention("all_gather"), mpi_convention("alltoall"), mpi_convention("reduce_scatter")
+    ('per_rank', 'per_pair', 'total')
+    """
+    if name in ("alltoall", "alltoallv"):
+        return "per_pair"
+    return "per_rank" if name in _SHARED and name != "reduce_scatter" else nccl_convention(name)
+
+
+def total_size(nbytes: float, convention: str, ranks: int | None) -> float | None:
+    """Return a size [bytes] as nccl-tests counts it, or None where it takes a number of ranks that is not known.
+
+    Examples
+    --------
+    >>> total_size(1024, "per_rank", 8), total_size(1024, "vector", None)
+    (8192, 1024)
+    """
+    if convention in ("per_rank", "per_pair"):
+        return None if ranks is None else nbytes * ranks
+    return nbytes
+
+
+def total_bytes(rows: pd.DataFrame) -> pd.Series[float]:
+    """Return the sizes [bytes] of all rows as nccl-tests counts them; NaN where the number of ranks is not known.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        With columns ``nbytes``, ``size_convention``, ``ranks``.
+
+    Examples
+    --------
+    >>> rows = pd.DataFrame({"nbytes": [64, 64], "size_convention": ["total", "per_pair"], "ranks": [4, 4]})
+    >>> total_bytes(rows).tolist()
+    [64.0, 256.0]
+    """
+    size = rows["nbytes"].astype("Float64").to_numpy(dtype=float, na_value=float("nan"))
+    ranks = rows["ranks"].astype("Float64").to_numpy(dtype=float, na_value=float("nan"))
+    shared = rows["size_convention"].isin(["per_rank", "per_pair"]).to_numpy()
+    return pd.Series(size, index=rows.index).where(~shared, size * ranks)
+
+
+def bus_factor(name: str, ranks: int) -> float | None:
+    """Return bus bandwidth over algorithm bandwidth; None for a collective for which nccl-tests defines none.
+
+    Parameters
+    ----------
+    name : str
+        The collective.
+    ranks : int
+        P, >= 1.
+
+    Examples
+    --------
+    >>> bus_factor("all_reduce", 8), bus_factor("all_gather", 8), bus_factor("broadcast", 8)
+    (1.75, 0.875, 1.0)
+    """
+    if name == "all_reduce":
+        return 2 * (ranks - 1) / ranks
+    if name in _SHARED:
+        return (ranks - 1) / ranks
+    return 1.0 if name in ("broadcast", "reduce", "sendrecv", "hypercube") else None
+
+
+def bandwidth_factors(name: str, ranks: int | None) -> tuple[tuple[float, float | None], ...]:
+    """Return pairs of algorithm bandwidth over size / time, and bus over algorithm bandwidth, that versions print.
+
+    Older rccl-tests, and hypercube everywhere, count only what crosses between ranks as algorithm bandwidth.
+
+    Examples
+    --------
+    >>> bandwidth_factors("gather", 4)
+    ((1.0, 0.75), (0.75, 1.0))
+    """
+    if ranks is None or ranks < 1:
+        return ((1.0, None),)
+    crossing = (ranks - 1) / ranks
+    if name == "hypercube":
+        return ((crossing, 1.0),)
+    usual = (1.0, bus_factor(name, ranks))
+    return (usual, (crossing, 1.0)) if name in ("gather", "scatter", "alltoall", "alltoallv") else (usual,)
+
+
+def fill_nodes(facts: Mapping[str, object]) -> dict[str, object]:
+    """Return ``nodes`` and ``ranks_per_node`` that follow from each other and ``ranks``, where they divide evenly.
+
+    Examples
+    --------
+    >>> fill_nodes({"ranks": 16, "nodes": 2})
+    {'ranks_per_node': 8}
+    """
+    ranks, nodes, each = (facts.get(name) for name in ("ranks", "nodes", "ranks_per_node"))
+    if isinstance(ranks, int) and isinstance(nodes, int) and each is None and nodes > 0 and ranks % nodes == 0:
+        return {"ranks_per_node": ranks // nodes}
+    if isinstance(ranks, int) and isinstance(each, int) and nodes is None and each > 0 and ranks % each == 0:
+        return {"nodes": ranks // each}
+    return {}
