@@ -75,6 +75,7 @@ class Kind(StrEnum):
     POLICIES = "policies"
     WEATHER = "weather"
     TRACES = "traces"
+    MEASURED = "measured"
 
 
 class Export(StrEnum):

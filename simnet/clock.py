@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import simpy
@@ -19,6 +19,9 @@ from simnet.engine import Engines
 from simnet.errors import StalledError
 from simnet.execution import Run
 from simnet.schedule import Ranks
+
+# Links that come up while nothing moves, after which there is no more waiting for a way around those that are down.
+_PATIENCE = 20_000
 
 
 class Clock:
@@ -42,6 +45,7 @@ class Clock:
         self._runs: dict[int, Run] = {}
         self._transfers: dict[int, _Transfer] = {}
         self._count = 0
+        self._waits, self._left = 0, (0, 0.0)
 
     def now(self) -> float:
         """Return the time [s]: that of the environment, or of the last batch if rounding put that behind."""
@@ -77,7 +81,9 @@ class Clock:
         if not self._runs and not self._transfers:
             return
         s = self._engine.memory
-        time = float(s.x[k.NOW] if s.n[k.N_NOTICES] else self._engine.kernel.next_due(s))
+        self._wake_at(float(s.x[k.NOW] if s.n[k.N_NOTICES] else self._engine.kernel.next_due(s)))
+
+    def _wake_at(self, time: float) -> None:
         if time < self._armed:
             self._armed = time
             # SimPy adds delays to its own now, which may miss `time` by a rounding; the value carries it exactly.
@@ -101,6 +107,9 @@ class Clock:
             if came_to == k.WAITING:
                 break
             if came_to == k.STUCK:
+                if engine.memory.x[k.NOW] > time:
+                    self._wake_at(float(engine.memory.x[k.NOW]))
+                    return
                 self._give_up()
             elif came_to == k.GROW:
                 engine.grow()
@@ -130,7 +139,7 @@ class Clock:
         now = float(engine.memory.x[k.NOW])
         messages = engine.under_way()
         blocked = {f: engine.route(f) for f in messages if engine.is_blocked(f)}
-        hope = min((self._links.opens(route, now) for route in blocked.values()), default=math.inf)
+        hope = self._hope(blocked)
         if hope < math.inf:
             engine.memory.x[k.HOPE] = hope
             return
@@ -153,6 +162,18 @@ class Clock:
         engine.clear()
         for fail in failures:
             fail()
+
+    def _hope(self, blocked: Mapping[int, Sequence[int]]) -> float:
+        """Return until when it is worth waiting for one of the messages that are blocked, given their routes."""
+        engine = self._engine
+        now = float(engine.memory.x[k.NOW])
+        if not engine.memory.n[k.WATCHING]:
+            return min((self._links.opens(route, now) for route in blocked.values()), default=math.inf)
+        # Whichever link comes up may open a way, but need not: only so often without a byte that got through.
+        left = len(blocked), math.fsum(engine.memory.x[f + k.FLOW_REMAINING] for f in blocked)
+        self._waits = self._waits + 1 if left == self._left else 0
+        self._left = left
+        return engine.reopens() if self._waits < _PATIENCE else math.inf
 
     def _what_is_down(self, route: Sequence[int], now: float) -> str:
         names = self._links.routes.links

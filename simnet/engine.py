@@ -311,18 +311,20 @@ class Engine(Store):
         moved = [f for f in self.flows if n[f + k.FLOW_STATE] != k.FREE and n[f + k.FLOW_WAY] in wanted]
         now = float(x[k.NOW])
         for f in moved:
-            # What is left to carry, without what has to be sent again.
-            x[f + k.FLOW_REMAINING] *= x[n[f + k.FLOW_WAY] + k.WAY_SHARE]
             if n[f + k.FLOW_STATE] == k.FLOWING:
                 self.kernel.give(self.memory, f, 0.0, k.NOTHING, now)
                 self.kernel.detach(self.memory, f)
+            # Payload, without what has to be sent again.
+            for field in (k.FLOW_REMAINING, k.FLOW_RESIDUE):
+                x[f + field] *= x[n[f + k.FLOW_WAY] + k.WAY_SHARE]
             if n[k.ADAPTIVE] and n[f + k.FLOW_OWNER] != k.BACKGROUND:
                 self.kernel.assign(self.memory, n[f + k.FLOW_WAY], -1)
         for way, around in wanted.items():
             self._lay(way, as_table([around]))
         for f in moved:
             w = n[f + k.FLOW_WAY]
-            x[f + k.FLOW_REMAINING] /= x[w + k.WAY_SHARE]
+            for field in (k.FLOW_REMAINING, k.FLOW_RESIDUE):
+                x[f + field] /= x[w + k.WAY_SHARE]
             if n[f + k.FLOW_OWNER] != k.BACKGROUND:
                 x[f + k.FLOW_LIMIT] = self.kernel.limit_of(self.memory, w, self.kernel.latency_of(self.memory, w, now))
                 if n[k.ADAPTIVE]:
@@ -335,6 +337,8 @@ class Engine(Store):
     def transfer(self, src: int, dst: int, nbytes: float, delay: float, pick: int, token: int) -> None:
         """Let a message leave now, on way number `pick` if it has several; its arrival is noticed with the token."""
         self.make_room(flows=1)
+        if self.kernel.changes(self.memory):
+            self.reroute()
         fan = int(self._fans_of(np.array([src]), np.array([dst]))[0])
         f = self.kernel.depart(self.memory, k.TRANSFER, fan, pick, nbytes, delay, self.memory.x[k.NOW])
         self.memory.n[f + k.FLOW_MESSAGE] = token
@@ -458,11 +462,11 @@ class Engine(Store):
         self.kernel.start_run(self.memory, e)
         return Seat(e, ranks, P, slots, n_messages, blocks)
 
-    def over(self, seat: Seat, *, for_good: bool = True) -> None:
-        """Forget a run; unless it is for good, something may still be due for it, and will find it over."""
-        self.memory.n[seat.run + k.RUN_RUNNING] = 0
+    def over(self, seat: Seat) -> None:
+        """Forget a run, whether it is done or not."""
+        self.kernel.forget(self.memory, seat.run)
         self.make_room(flows=-seat.slots, ranks=-seat.n_ranks)
-        for at, size in seat.blocks if for_good else ():
+        for at, size in seat.blocks:
             self.give_back(at, size)
 
     def of_ranks(self, seat: Seat, part: str, field: int) -> NDArray[Any]:
@@ -507,15 +511,22 @@ class Engine(Store):
         return int(n[f + k.FLOW_ROUND]), int(n[n[f + k.FLOW_MESSAGE] + k.MESSAGE_NUMBER])
 
     def clear(self) -> None:
-        """Take all messages off the network."""
+        """Take all messages off the network, of which none is before or behind its flow."""
         n = self.memory.n
         for f in self.under_way():
-            if n[f + k.FLOW_STATE] == k.FLOWING:
-                self.kernel.detach(self.memory, f)
-                self.kernel.free_flow(self.memory, f)
-            else:
-                n[f + k.FLOW_STATE] = k.VANISHED
+            self.kernel.detach(self.memory, f)
+            if n[k.ADAPTIVE]:
+                self.kernel.assign(self.memory, n[f + k.FLOW_WAY], -1)
+            self.kernel.free_flow(self.memory, f)
         n[k.N_MOVING] = 0
+
+    def reopens(self) -> float:
+        """Return when the first of the links that are down is up again; infinity if none ever is."""
+        x = self.memory.x
+        now = float(x[k.NOW])
+        capacity = self.read("x", self.first_link + k.LINK_CAPACITY, len(self._links.routes.links), k.LINK_SIZE)
+        down = np.flatnonzero(capacity <= 0).tolist()
+        return min((self._links.opens((link,), now) for link in down), default=math.inf)
 
 
 def _joined(columns: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:

@@ -122,12 +122,12 @@ class Run:
     def succeed(self, engine: Engine) -> None:
         """Tell that it is done, and leave the engine."""
         self.done.succeed(self._timing(engine))
-        engine.over(self._seat, for_good=not self._deaths)
+        engine.over(self._seat)
 
     def fail(self, engine: Engine, error: StalledError) -> None:
         """Tell that it will never be done, and leave the engine."""
         self.done.fail(error)
-        engine.over(self._seat, for_good=not self._deaths)
+        engine.over(self._seat)
 
     def _timing(self, engine: Engine) -> Timing:
         finish, communicate, compute, wait = (

@@ -258,6 +258,8 @@ def write_network(
         with staged(targets, force) as folder:
             write_nodelink(network.graph, folder / target.name)
         return Exported(f"node-link JSON: {count}", targets, missing)
+    if duration == 0:
+        raise InputError("must be > 0 s, got 0 s", file="--duration")
     if weather and duration is None:
         raise InputError(
             f"is missing: how much of the weather of {scenario.name} to write, such as --duration '10 min'",
@@ -385,8 +387,10 @@ def _free(targets: Sequence[Path], force: bool) -> None:
     for target in targets:
         if not (target.exists() or target.is_symlink()):
             continue
+        if target.exists() and not (target.is_file() or target.is_dir()):
+            raise InputError("is neither a file nor a folder, and is not replaced", file=str(target))
         if not force:
-            raise InputError("is there already; --force replaces it, --out names another", file=str(target))
+            raise InputError("is there already; --force replaces it, or take another name", file=str(target))
         if target.is_dir() and any(one.suffix not in _FILES_OF_FOLDERS for one in target.iterdir()):
             raise InputError("is a folder with other files in it, which is not replaced", file=str(target))
 

@@ -97,6 +97,9 @@ NOTICE_KIND, NOTICE_ITEM, NOTICE_SIZE = range(3)
 
 T = TypeVar("T")
 
+# What is due first at an instant has an order that is by so much smaller.
+_FIRST = 1 << 60
+
 # Rates this near to each other, relatively, count as equal when it is checked who holds whom back.
 _EQUAL = 1e-12
 # What rounding leaves of a flow, relative to all its bytes, does not wait for a link to come back up.
@@ -136,40 +139,86 @@ def push(s: Memory, time: float, kind: int, item: int) -> None:
     base, place = n[DUE], n[N_DUE]
     n[N_DUE] += 1
     n[N_ASKED] += 1
+    order = n[N_ASKED]
     if kind in (CHANGE, TOGGLE):
         n[N_QUIET] += 1
+    # At one instant links come first, then deaths.
+    if kind == CHANGE:
+        order -= 2 * _FIRST
+    elif kind == DIE:
+        order -= _FIRST
     while place > 0:
-        above = (place - 1) >> 2
-        # It was asked for last, so among those due at the same time it is behind.
-        if x[base + above * DUE_SIZE + DUE_TIME] <= time:
+        above = base + ((place - 1) >> 2) * DUE_SIZE
+        if x[above + DUE_TIME] < time or (x[above + DUE_TIME] == time and n[above + DUE_ORDER] < order):
             break
-        copy_due(s, base + above * DUE_SIZE, base + place * DUE_SIZE)
-        place = above
+        copy_due(s, above, base + place * DUE_SIZE)
+        place = (place - 1) >> 2
     at = base + place * DUE_SIZE
     x[at + DUE_TIME] = time
-    n[at + DUE_ORDER], n[at + DUE_KIND], n[at + DUE_ITEM] = n[N_ASKED], kind, item
+    n[at + DUE_ORDER], n[at + DUE_KIND], n[at + DUE_ITEM] = order, kind, item
 
 
 def drop_first(s: Memory) -> None:
     """Take what is due first off the agenda."""
     n = s.n
-    base = n[DUE]
     n[N_DUE] -= 1
-    last = base + n[N_DUE] * DUE_SIZE
-    at = base
+    sink_due(s, 0, n[DUE] + n[N_DUE] * DUE_SIZE)
+
+
+def sink_due(s: Memory, place: int, entry: int) -> None:
+    """Put an entry at a place of the agenda, or below it where it belongs."""
+    n = s.n
+    base, size = n[DUE], n[N_DUE]
     while True:
-        first = base + (4 * ((at - base) // DUE_SIZE) + 1) * DUE_SIZE
-        if first >= last:
+        first = 4 * place + 1
+        if first >= size:
             break
         below = first
-        for other in range(first + DUE_SIZE, min(first + 4 * DUE_SIZE, last), DUE_SIZE):
-            if is_before(s, other, below):
+        for other in range(first + 1, min(first + 4, size)):
+            if is_before(s, base + other * DUE_SIZE, base + below * DUE_SIZE):
                 below = other
-        if is_before(s, last, below):
+        if not is_before(s, base + below * DUE_SIZE, entry):
             break
-        copy_due(s, below, at)
-        at = below
-    copy_due(s, last, at)
+        copy_due(s, base + below * DUE_SIZE, base + place * DUE_SIZE)
+        place = below
+    copy_due(s, entry, base + place * DUE_SIZE)
+
+
+def withdraw(s: Memory, e: int) -> None:
+    """Take off the agenda what will not happen: messages that vanished, and what ranks of a run cannot do any more."""
+    n = s.n
+    over = n[e + RUN_RUNNING] <= 0
+    base, kept = n[DUE], 0
+    for place in range(n[N_DUE]):
+        at = base + place * DUE_SIZE
+        kind, item = n[at + DUE_KIND], n[at + DUE_ITEM]
+        if kind in (JOIN, DELIVER):
+            if n[item + FLOW_STATE] == VANISHED:
+                free_flow(s, item)
+                continue
+        elif kind not in (CHANGE, TOGGLE) and n[item + RANK_RUN] == e and (over or n[item + RANK_STATE] == DEAD):
+            continue
+        copy_due(s, at, base + kept * DUE_SIZE)
+        kept += 1
+    n[N_DUE] = kept
+    # Behind the last there is room for one more, from where entries sink to their places.
+    spare = base + kept * DUE_SIZE
+    for place in range((kept + 2) // 4, -1, -1):
+        if place < kept:
+            copy_due(s, base + place * DUE_SIZE, spare)
+            sink_due(s, place, spare)
+
+
+def forget(s: Memory, e: int) -> None:
+    """Forget a run that is over, whether it is done or not."""
+    n = s.n
+    if n[e + RUN_RUNNING] != 0:
+        for rank in range(n[e + RUN_RANKS]):
+            g = n[e + RUN_FIRST_RANK] + rank * RANK_SIZE
+            while n[g + RANK_EARLY]:
+                early_at(s, g, n[n[g + RANK_EARLY] + EARLY_ROUND])
+    n[e + RUN_RUNNING] = 0
+    withdraw(s, e)
 
 
 def is_before(s: Memory, a: int, b: int) -> bool:
@@ -654,9 +703,6 @@ def assign(s: Memory, w: int, change: int) -> None:
 def join(s: Memory, f: int, now: float) -> None:
     """Let the bytes of a message flow, that has its latency behind it."""
     n = s.n
-    if n[f + FLOW_STATE] == VANISHED:
-        free_flow(s, f)
-        return
     if n[N_OTHERS] and not n[OTHERS_ON]:
         n[OTHERS_ON] = 1
         for other in range(n[N_OTHERS]):
@@ -681,14 +727,13 @@ def deliver(s: Memory, f: int, now: float) -> None:
     """Take note that a message has arrived: its ranks may be done with their round."""
     n = s.n
     owner = n[f + FLOW_OWNER]
-    if n[f + FLOW_STATE] != VANISHED:
-        if n[ADAPTIVE]:
-            assign(s, n[f + FLOW_WAY], -1)
-        if owner == TRANSFER:
-            notify(s, ARRIVED, n[f + FLOW_MESSAGE])
-        else:
-            delivered(s, owner, n[f + FLOW_ROUND], n[f + FLOW_MESSAGE], now)
-            look_after(s, owner)
+    if n[ADAPTIVE]:
+        assign(s, n[f + FLOW_WAY], -1)
+    if owner == TRANSFER:
+        notify(s, ARRIVED, n[f + FLOW_MESSAGE])
+    else:
+        delivered(s, owner, n[f + FLOW_ROUND], n[f + FLOW_MESSAGE], now)
+        look_after(s, owner)
     free_flow(s, f)
 
 
@@ -917,7 +962,7 @@ def die(s: Memory, g: int, now: float) -> None:
     n[g + RANK_STATE] = DEAD
     for at in range(n[FLOWS], n[FLOWS] + n[N_FLOWS]):
         f = n[at]
-        if n[f + FLOW_OWNER] != e or n[f + FLOW_STATE] == FREE or n[f + FLOW_STATE] == VANISHED:
+        if n[f + FLOW_OWNER] != e or n[f + FLOW_STATE] == FREE:
             continue
         src, dst = n[n[f + FLOW_MESSAGE] + MESSAGE_SRC], n[n[f + FLOW_MESSAGE] + MESSAGE_DST]
         if src != g and dst != g:
@@ -934,26 +979,27 @@ def die(s: Memory, g: int, now: float) -> None:
             free_flow(s, f)
         else:
             n[f + FLOW_STATE] = VANISHED
+    withdraw(s, e)
 
 
 def act(s: Memory, g: int, kind: int, now: float) -> None:
     """Let a rank do what it has on the agenda."""
     n = s.n
     e = n[g + RANK_RUN]
+    if kind != DIE:
+        n[e + RUN_PENDING] -= 1
     if kind == DIE:
         die(s, g, now)
-    elif n[e + RUN_RUNNING] > 0 and n[g + RANK_STATE] != DEAD:
-        n[e + RUN_PENDING] -= 1
-        if kind == ENTER:
+    elif kind == ENTER:
+        next_round(s, g, now)
+    elif kind == WORK:
+        work(s, g, now)
+    elif kind == LEAVE:
+        leave(s, g, now)
+    else:
+        account(s, g, now)
+        if enter(s, g, now):
             next_round(s, g, now)
-        elif kind == WORK:
-            work(s, g, now)
-        elif kind == LEAVE:
-            leave(s, g, now)
-        else:
-            account(s, g, now)
-            if enter(s, g, now):
-                next_round(s, g, now)
     look_after(s, e)
 
 
@@ -975,6 +1021,19 @@ def change(s: Memory, l: int, now: float) -> bool:
     if n[l + LINK_USERS]:
         soil(s, l)
     return n[WATCHING] > 0 and (before > 0) != (x[l + LINK_CAPACITY] > 0)
+
+
+def changes(s: Memory) -> bool:
+    """Let all links change that are due to; return as `change` does, for any of them."""
+    x, n = s.x, s.n
+    told = False
+    while n[N_DUE] and n[n[DUE] + DUE_KIND] == CHANGE and x[n[DUE] + DUE_TIME] <= x[NOW]:
+        l = n[n[DUE] + DUE_ITEM]
+        drop_first(s)
+        n[N_QUIET] -= 1
+        if change(s, l, x[NOW]):
+            told = True
+    return told
 
 
 def next_due(s: Memory) -> float:
@@ -1003,15 +1062,15 @@ def advance(s: Memory, now: float, until: float) -> int:
             first = n[DUE]
             if n[N_DUE] and x[first + DUE_TIME] <= x[NOW]:
                 kind, item = n[first + DUE_KIND], n[first + DUE_ITEM]
+                if kind == CHANGE:
+                    if changes(s):
+                        return OUTAGE
+                    continue
                 drop_first(s)
                 if kind == JOIN:
                     join(s, item, x[NOW])
                 elif kind == DELIVER:
                     deliver(s, item, x[NOW])
-                elif kind == CHANGE:
-                    n[N_QUIET] -= 1
-                    if change(s, item, x[NOW]):
-                        return OUTAGE
                 elif kind == TOGGLE:
                     n[N_QUIET] -= 1
                     if n[OTHERS_ON]:

@@ -17,6 +17,7 @@ from simnet.scenario.resolve import FROM_JOB, own_options
 from simnet.scenario.words import Part, field_names
 from simnet.units import format_bytes, format_seconds
 from simnet.weather import PROFILES
+from validate import measured
 
 Listing: TypeAlias = tuple[tuple[str, ...], Sequence[tuple[str, ...]]]
 """Column names, and rows."""
@@ -140,6 +141,21 @@ def traces_() -> Listing:
     return ("trace", "what it holds"), rows
 
 
+def measured_() -> Listing:
+    """List measurements that come with simnet.
+
+    Examples
+    --------
+    >>> "shaped_openmpi" in [row[0] for row in measured_()[1]]
+    True
+    """
+    rows = []
+    for name, one in measured.datasets().items():
+        what = f"{one.title}. {one.rows} rows: {', '.join(one.collectives)}; ranks {', '.join(map(str, one.ranks))}"
+        rows.append((name, what, f"{one.hardware}; {one.interconnect}", f"{one.source} ({one.date}; {one.licence})"))
+    return ("measurements", "what they are", "hardware", "source (date; licence)"), rows
+
+
 LISTS: Mapping[str, Callable[[], Listing]] = {
     "sparsifiers": sparsifiers,
     "topologies": topologies_,
@@ -149,6 +165,7 @@ LISTS: Mapping[str, Callable[[], Listing]] = {
     "policies": policies,
     "weather": weather,
     "traces": traces_,
+    "measured": measured_,
 }
 """Every listing by its name."""
 

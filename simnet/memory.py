@@ -16,7 +16,7 @@ from simnet import kernel as k
 
 # Lists whose length goes with the number of flows, and how many places they take for each flow, link, and rank.
 _LISTS = {
-    k.DUE: (k.DUE_SIZE, k.DUE_SIZE, 2 * k.DUE_SIZE),
+    k.DUE: (2 * k.DUE_SIZE, k.DUE_SIZE, 2 * k.DUE_SIZE),
     k.ENDS: (1, 0, 0),
     k.NEW: (1, 0, 0),
     k.DIRTY: (0, 1, 0),

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 import topologies
 from simnet import cli, collectives
 from simnet.devices import load_device
-from simnet.errors import InputError
+from simnet.errors import InputError, StalledError
 from simnet.network import Network
 from simnet.policies import Candidate, Clairvoyant, Fixed, Flexible, Monitor
 from simnet.rng import stream
@@ -294,6 +294,8 @@ def test_the_table_of_jobs_is_written_and_shown_and_does_not_depend_on_processes
     ("assignment", "message"),
     [
         ("other_jobs.packed.workers=5", r"other_jobs\.packed\.workers: needs 5 free hosts, but of 8 only 3 are left"),
+        ("other_jobs.packed.workers=1000000000", r"packed\.workers: must be <= 1e\+06"),
+        ("other_jobs.packed.workers=1000000", r"packed\.workers: needs 1000000 free hosts"),
         ("other_jobs.listed.placement=[7]", r"other_jobs\.listed\.placement: must name a host for each of the 2"),
         ("other_jobs.listed.placement=[7, 8]", r"listed\.placement\[1\]: there is no host 8; allowed: 0 to 7"),
         ("other_jobs.packed.exchange.schem=topk", r"other_jobs\.packed\.exchange.*schem"),
@@ -345,3 +347,23 @@ def test_files_of_other_jobs_are_inputs(file, tmp_path):
 def test_the_memory_of_all_jobs_counts(file):
     with pytest.raises(InputError, match="more than"):
         load(file, ["memory=1 GB", "other_jobs.packed.job.parameters=10000000"]).build()
+
+
+def test_memory_is_refused_where_it_is_taken(file):
+    with pytest.raises(InputError) as caught:
+        load(file, ["other_jobs.packed.job.parameters=10000000000000"]).build()
+    assert "other_jobs.packed.job.scale" in str(caught.value)
+    assert str(caught.value).count("more than") == 1
+    both = [f"other_jobs.{name}.job.parameters=8000000" for name in ("packed", "listed")]
+    with pytest.raises(InputError, match="other_jobs: together with the scenario's own job need about"):
+        load(file, ["memory=1.2 GB", *both]).build()
+
+
+def test_an_exchange_that_never_ends_is_told_with_its_policy_its_job_and_its_iteration(file):
+    run = load(file, ["network.faults=[{links: 'host:7', down: {at: 0 s}}]"]).build()
+    with pytest.raises(StalledError, match="listed, beside AG, iteration 0: the exchange stopped for ever") as caught:
+        run_policy(run.job, "AG", run.policies["AG"], neighbours=run.neighbours)
+    assert caught.value.waiting
+    run = load(file, ["network.faults=[{links: 'host:4', down: {at: 25 ms}}]", "other_jobs=null"]).build()
+    with pytest.raises(StalledError, match=r"^dense, iteration \d+: the exchange stopped for ever"):
+        run_policy(run.job, "dense", run.policies["dense"])

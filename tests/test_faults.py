@@ -393,6 +393,9 @@ def test_one_may_be_left_and_when_all_have_died_the_job_ends():
     assert 0 < len(result.iterations) < 8
     result = run_policy(job(3, deaths=dict.fromkeys(range(3), 0.0), patience=0.1), "p", Fixed(AG))
     assert (len(result.iterations), len(result.stops), result.stops[0].left) == (0, 1, 0)
+    assert result.stops[0].stopped == 0.0
+    result = run_policy(job(3, deaths={0: 0.001, 1: 0.003, 2: 0.002}), "p", Fixed(AG))
+    assert result.stops[0].stopped == 0.003
 
 
 def test_who_dies_while_the_others_wait_is_missed_together_with_the_first():
@@ -482,12 +485,14 @@ def test_a_policy_that_ends_early_takes_no_part_in_the_contest(file, tmp_path):
         ("job.deaths=[{worker: 4, at: 1 s}]", "there is no worker 4; allowed: 0 to 3"),
         ("job.deaths=[{worker: 1, at: 1 s}, {worker: 1, at: 2 s}]", "worker 1 dies twice"),
         ("job.deaths=[{worker: 1, at: 5}]", "job.deaths"),
-        ("job.on_death=go", "did you mean|Allowed: stop"),
+        ("job.on_death=go", "Allowed: stop, or a mapping with continue"),
+        ("network={topology: {star: {latency: 1 ms, bandwidth: 1 Gbit/s}}, transport: {retransmit: {window: 3}}}",
+         "window: there is no such field; Allowed: none"),
         ("job.on_death={continue: {}}", "after: is missing"),
         ("job.on_death={carry_on: {after: 1 s}}", "no such field"),
         ("network.engine=vectorised", "knows neither deaths nor company"),
     ],
-)
+)  # fmt: skip
 def test_wrong_deaths_are_refused_with_their_place(file, assignment, message):
     with pytest.raises(InputError, match=message):
         load(file, [assignment]).build()

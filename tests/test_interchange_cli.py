@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import re
 import shlex
 from pathlib import Path
@@ -439,6 +440,7 @@ def test_missing_files(tmp_path: Path) -> None:
 
 def test_misspelt_fields_of_a_file(tmp_path: Path) -> None:
     path = written(tmp_path, "file: {path: a.xml, node: 2}")
+    assert "is a folder, not a network; read are" in refused("time", *RING, "--platform", str(tmp_path))
     assert "network.topology.file.node: there is no such field; did you mean 'nodes'?" in refused(
         "time", *RING, "--scenario", path
     )
@@ -696,3 +698,19 @@ def test_no_content_breaks_the_readers(tmp_path_factory: pytest.TempPathFactory,
 def test_a_comment_that_is_never_closed_is_refused_at_once() -> None:
     Path("a").write_text("num_ranks 2\nrank 0 {\n" + "/* " * 200_000)
     assert "a:3: the comment that begins here is not closed" in refused("time", "a", *ON_STAR)
+
+
+def test_what_is_no_file_is_never_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for force in ([], ["--force"]):
+        for command in (("export", *RING, "--to", "csv", "--out"), ("time", *RING, *ON_STAR, "--messages")):
+            assert "is neither a file nor a folder" in refused(*command, str(pipe), *force)
+    assert pipe.is_fifo()
+
+
+def test_no_time_is_no_duration(tmp_path: Path) -> None:
+    out = str(tmp_path / "n.xml")
+    for name in ("quickstart", "shared_fat_tree"):
+        message = refused("export", name, "--to", "simgrid", "--duration", "0 s", "--out", out)
+        assert "--duration: must be > 0 s" in message

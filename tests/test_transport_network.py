@@ -97,6 +97,13 @@ def test_bytes_that_are_sent_again_take_time(engine, transport, share):
     assert network.time(messages(2, (0, 1, 1e6))).finish == pytest.approx(ALPHA + 1 / share, rel=1e-9)
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_route_whose_loss_rounds_to_all_packets_still_delivers(engine):
+    lost = 1 - 1e-9
+    loss = Loss({(0, "switch"): lost, ("switch", 1): lost}, Transport("retransmit"))
+    assert 1e15 < star(2, loss=loss, engine=engine).time(messages(2, (0, 1, 1e6))).finish < math.inf
+
+
 def test_bytes_that_are_sent_again_take_bandwidth_from_others():
     """Both have half the link; the lossy one carries twice its bytes and ends last."""
     loss = Loss({(1, "switch"): 0.1}, Transport("go_back_n", window=9))

@@ -210,6 +210,8 @@ def _settled(path: str | Path, kind: str | None, allowed: Sequence[K], what: str
     listed = ", ".join(_NAMES[name] for name in allowed)
     if found is not None:
         raise InputError(f"is {_NAMES[found]}, not {what}; read are {listed}", file=str(path))
+    if Path(path).is_dir() and "chakra" not in allowed:
+        raise InputError(f"is a folder, not {what}; read are {listed}", file=str(path))
     if Path(path).is_dir():
         raise InputError("is a folder without Chakra traces PREFIX.RANK.et", file=str(path))
     one = " (of one rank? name the folder with the traces of all)" if str(path).endswith(".et") else ""

@@ -125,7 +125,10 @@ def told(policy: str, stop: StopSummary, main: str) -> str:
     Iteration 12 stopped at 10.2 s: worker 0 waited in round 1 (gather) for worker 3, and 6 others waited too.
     The job ended there, after 12 complete iterations.
     """
-    died = " and ".join(f"worker {one['worker']} died at {format_seconds(one['at_s'])}" for one in stop["died"])
+    when: dict[str, list[int]] = {}
+    for one in stop["died"]:
+        when.setdefault(format_seconds(one["at_s"]), []).append(one["worker"])
+    died = " and ".join(f"{_workers(workers)} died at {at}" for at, workers in when.items())
     who = policy if stop["job"] == main else f"{stop['job']}, beside {policy}"
     halted = f"Iteration {stop['iteration']} stopped at {format_seconds(stop['stopped_s'])}"
     if stop["waited"]:

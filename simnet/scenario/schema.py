@@ -789,7 +789,7 @@ class Policy(OneOf):
 class OtherJob(Part):
     """A job that shares the network, always with the same exchange, from its start until it or the main job is done."""
 
-    workers: Count
+    workers: Annotated[int, Field(ge=1, le=1_000_000)]
     placement: list[Host] | None = Field(
         default=None, description="a list of hosts, also of other jobs; default: the first that no job has taken"
     )

@@ -26,6 +26,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 
+import numpy as np
 import pandas as pd
 
 CONVENTIONS = ("vector", "total", "per_rank", "per_pair", "message")
@@ -132,7 +133,7 @@ def total_bytes(rows: pd.DataFrame) -> pd.Series[float]:
     size = rows["nbytes"].astype("Float64").to_numpy(dtype=float, na_value=float("nan"))
     ranks = rows["ranks"].astype("Float64").to_numpy(dtype=float, na_value=float("nan"))
     shared = rows["size_convention"].isin(["per_rank", "per_pair"]).to_numpy()
-    return pd.Series(size, index=rows.index).where(~shared, size * ranks)
+    return pd.Series(np.where(shared, size * ranks, size), index=rows.index)
 
 
 def bus_factor(name: str, ranks: int) -> float | None:

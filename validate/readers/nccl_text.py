@@ -29,19 +29,23 @@ from validate.readers.tables import (
     Measurements,
     Printed,
     Row,
-    fill_nodes,
     printed,
     whole,
 )
 
 DTYPES = frozenset(
-    "int8 uint8 int32 uint32 int64 uint64 half float double bfloat16 f8e4m3 f8e5m2 fp8_e4m3 fp8_e5m2 f16 f32 f64 char "
-    "int".split()
+    (
+        *("int8", "uint8", "int32", "uint32", "int64", "uint64", "char", "int"),
+        *("half", "float", "double", "bfloat16", "f8e4m3", "f8e5m2", "fp8_e4m3", "fp8_e5m2", "f16", "f32", "f64"),
+    )
 )
 """Types that a row may begin with."""
 
-ALGORITHMS = frozenset("tree ring collnetdirect collnetchain nvls nvlstree pat collnet_direct collnet_chain".split())
+ALGORITHMS = frozenset(("tree", "ring", "collnetdirect", "collnetchain", "nvls", "nvlstree", "pat"))
+"""Algorithms of NCCL, as a setting may pin them."""
+
 PROTOCOLS = frozenset(("ll", "ll128", "simple"))
+"""Protocols of NCCL."""
 
 _HEAD = re.compile(r"\s*(\d{1,19})\s+(\d{1,19})\s+([a-z][a-z0-9_]{2,11})(?:\s+(.*))?$")
 _NUMBER = re.compile(r"[-+]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][-+]?\d{1,3})?|N/A|[-+]?nan|[-+]?inf")
@@ -83,7 +87,7 @@ class _Context:
     stated_nodes: int | None = None
     iterations: int | None = None
     choices: dict[str, str] = field(default_factory=dict)
-    unit: float = 1e-6
+    unit: int = -6
     per_iteration: bool = False
     counts_wrong: bool = True
 
@@ -93,7 +97,7 @@ class _Context:
             self.collective, self.named_in_use = None, False
         self.groups, self.hosts = {}, {}
         self.stated_ranks = self.stated_nodes = self.iterations = None
-        self.unit, self.per_iteration, self.counts_wrong = 1e-6, False, True
+        self.unit, self.per_iteration, self.counts_wrong = -6, False, True
 
     def facts(self) -> dict[str, object]:
         """Return ranks and nodes; of a run split into groups, those of the first."""
@@ -196,7 +200,7 @@ def parse_row(line: str, *, per_iteration: bool = False) -> Cells | str | None:
     >>> parse_row("  1048576  262144  float  sum  -1  105.9  9.90  17.33  0  105.7  9.92  17.37  0").reduction
     'sum'
     >>> parse_row("  1048576  262144  float  sum  -1  105.9  9.9")
-    'the row has 3 numbers after type and operation; a whole one has 8, or 9 with the root'
+    'the row has 3 numbers after type and operation; a whole one 8, or 9 with root'
     >>> parse_row("node1:87:91 [0] NCCL INFO Channel 00/02 : 0 1") is None
     True
     """
@@ -217,7 +221,10 @@ def parse_row(line: str, *, per_iteration: bool = False) -> Cells | str | None:
     values = numbers[1:] if rooted else numbers
     nbytes = whole(head[1])
     if nbytes is None or len(values) not in (each, 2 * each) or len(numbers) != len(words):
-        return f"the row has {len(numbers)} numbers after type and operation; a whole one has {2 * each}, or {2 * each + 1} with the root"  # noqa: E501
+        most = 2 * each
+        return (
+            f"the row has {len(numbers)} numbers after type and operation; a whole one {most}, or {most + 1} with root"
+        )
     root = int(numbers[0]) if rooted else None
     sides = [(False, values[:each]), (True, values[each:])]
     if len(values) == each:
@@ -275,7 +282,7 @@ def _look(line: str, context: _Context) -> None:
         context.iterations = int(iterations[1])
     if "Rank" in line and (rank := _RANK.search(line)):
         group = int(rank[2] or 0)
-        context.groups.setdefault(group, set()).add(int(rank[1]))
+        context.groups.setdefault(group, set()).add(min(int(rank[1]), MAX_RANKS))
         context.hosts.setdefault(group, set()).add(rank[3])
     if "nranks" in line and context.stated_ranks is None and (ranks_said := _NCCL_RANKS.search(line)):
         context.stated_ranks = int(ranks_said[1])
@@ -283,7 +290,7 @@ def _look(line: str, context: _Context) -> None:
         for what, value in _CHOICE.findall(line):
             context.choices |= chosen(what, value)
     if is_table_header(line):
-        context.unit = 1e-3 if _OLD_HEADER.search(line) else 1e-6
+        context.unit = -3 if _OLD_HEADER.search(line) else -6
         context.per_iteration = "i_min" in line
         context.counts_wrong = "wrong" in line
 
@@ -296,9 +303,9 @@ def chosen(what: str, value: str) -> dict[str, str]:
     >>> chosen("ALGO", "Ring"), chosen("PROTO", "LL128"), chosen("ALGO", "fastest")
     ({'algorithm': 'ring'}, {'protocol': 'll128'}, {})
     """
-    word = value.casefold()
+    word = value.casefold().replace("_", "")
     if what == "ALGO":
-        return {"algorithm": word.replace("_", "")} if word in ALGORITHMS else {}
+        return {"algorithm": word} if word in ALGORITHMS else {}
     return {"protocol": word} if word in PROTOCOLS else {}
 
 
@@ -309,7 +316,7 @@ def _rows(
     made = []
     for in_place, words in cells.sides:
         time = printed(words[0], context.unit)
-        algbw, busbw = printed(words[1], 1e9), printed(words[2], 1e9)
+        algbw, busbw = printed(words[1], 9), printed(words[2], 9)
         error = printed(words[3])
         row: Row = {
             "collective": name,
@@ -344,6 +351,3 @@ def _told_by_bandwidth(rows: Sequence[Cells]) -> str | None:
             if algbw is not None and busbw is not None and algbw.value >= 50 * algbw.half > 0:
                 ratios.append(busbw.value / algbw.value)
     return "all_reduce" if ratios and median(ratios) > 1.05 else None
-
-
-__all__ = ["Cells", "chosen", "fill_nodes", "is_table_header", "parse_row", "read_nccl_text"]

@@ -1,0 +1,38 @@
+"""Measured times of collectives, read from what benchmarks print.
+
+One module per format: `nccl_text` and `nccl_json` (nccl-tests, rccl-tests), `osu` (OSU micro-benchmarks), `imb` (Intel
+MPI benchmarks), `tidy` (tidy CSV, which simnet writes itself), `wide` (CSV with both sides in a row). `kinds` tells by
+the content of which kind a file is. All give the same table, described in `tables`; `conventions` says what a size
+means. What is read is data from strangers: sizes are checked before parsing, secrets are not kept, and a refusal names
+the file, the line and the reason.
+"""
+
+from validate.readers.conventions import bus_factor, total_bytes
+from validate.readers.imb import read_imb
+from validate.readers.kinds import KINDS, Kind, kind_of, read
+from validate.readers.nccl_json import read_nccl_json
+from validate.readers.nccl_text import read_nccl_text
+from validate.readers.osu import read_osu
+from validate.readers.tables import COLUMNS, Inconsistent, Measurements, Problem
+from validate.readers.tidy import read_tidy, write_tidy
+from validate.readers.wide import read_wide
+
+__all__ = [
+    "COLUMNS",
+    "KINDS",
+    "Inconsistent",
+    "Kind",
+    "Measurements",
+    "Problem",
+    "bus_factor",
+    "kind_of",
+    "read",
+    "read_imb",
+    "read_nccl_json",
+    "read_nccl_text",
+    "read_osu",
+    "read_tidy",
+    "read_wide",
+    "total_bytes",
+    "write_tidy",
+]
