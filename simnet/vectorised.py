@@ -179,11 +179,11 @@ def pass_through(
                 return None
             in_step = bool((t == t[0]).all())
             before = float(t[0])
-            entered = t
+            begun = entered = t
             if np.any(one.compute):
                 entered = t + one.compute
                 if keep:
-                    computing.append((t, entered))
+                    computing.append((begun, entered))
             m, own = len(one), slice(offset, offset + len(one))
             sent, arrived = (times[0, own], times[1, own]) if keep else (none, none)
             done = np.empty_like(t)
@@ -205,12 +205,18 @@ def pass_through(
                 return None
             offset += m
             # What repeats with all ranks in step, and nothing under way between, takes as long every time.
-            if in_step and not keep and not delays.size and bool((t == t[0]).all()):
-                again = 0
+            if in_step and not delays.size and bool((t == t[0]).all()):
+                lasts, again = float(t[0]) - before, 0
                 while index < len(rounds) and rounds[index] is one:
                     again, index = again + 1, index + 1
-                t += again * (float(t[0]) - before)
-                offset += again * m
+                    if keep:
+                        if entered is not begun:
+                            computing.append((begun + again * lasts, entered + again * lasts))
+                        behind = slice(offset, offset + m)
+                        np.add(sent, again * lasts, out=times[0, behind])
+                        np.add(arrived, again * lasts, out=times[1, behind])
+                    offset += m
+                t += again * lasts
     return Passage(t, times[0], times[1], computing)
 
 

@@ -356,7 +356,7 @@ def test_memory_is_refused_where_it_is_taken(file):
     assert str(caught.value).count("more than") == 1
     both = [f"other_jobs.{name}.job.parameters=8000000" for name in ("packed", "listed")]
     with pytest.raises(InputError, match="other_jobs: together with the scenario's own job need about"):
-        load(file, ["memory=1.2 GB", *both]).build()
+        load(file, ["memory=1.4 GB", *both]).build()
 
 
 def test_an_exchange_that_never_ends_is_told_with_its_policy_its_job_and_its_iteration(file):
