@@ -59,14 +59,16 @@ def max_min_shares(
     most = np.full(len(table), math.inf) if limits is None else np.asarray(limits, dtype=np.float64)
     rates = most.copy()
     flowing = np.flatnonzero(table[:, 0] >= 0) if table.size else np.zeros(0, dtype=np.int64)
-    store = shared(table[flowing], bandwidth, most[flowing])
+    store = shared(table[flowing], bandwidth, most[flowing], compiled=len(flowing) >= _MANY)
     store.kernel.settle(store.memory, 0.0)
     flows = store.flows[: flowing.size]
     rates[flowing] = store.read("x", flows[0] + k.FLOW_RATE, len(flows), store.flow_size()) if flows else ()
     return [float(rate) for rate in rates]
 
 
-def shared(table: NDArray[np.int64], bandwidth: NDArray[np.float64], limits: NDArray[np.float64]) -> Store:
+def shared(
+    table: NDArray[np.int64], bandwidth: NDArray[np.float64], limits: NDArray[np.float64], *, compiled: bool
+) -> Store:
     """Return a memory in which flows have just started, and wait for `kernel.settle` to give them their rates.
 
     Parameters
@@ -77,9 +79,11 @@ def shared(table: NDArray[np.int64], bandwidth: NDArray[np.float64], limits: NDA
         Bytes per second of each link.
     limits : ndarray of float, shape (m,)
         Bytes per second that each flow takes at most.
+    compiled : bool
+        Whether to use the compiled kernel, if there is one.
     """
     count = len(table)
-    store = Store(count >= _MANY, len(bandwidth), table.shape[1])
+    store = Store(compiled, len(bandwidth), table.shape[1])
     store.links("x", k.LINK_CAPACITY, bandwidth)
     store.make_room(flows=count)
     way = store.take(count * store.way_size())

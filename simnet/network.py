@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
@@ -21,6 +21,7 @@ from simnet.clock import Clock
 from simnet.engine import Engines, Program
 from simnet.errors import SimnetError, nearest
 from simnet.execution import Messages, Run, Split, Timing
+from simnet.jitter import Delays, Jitter, drawn
 from simnet.links import ConstantLoad, Links, OnOffFlow
 from simnet.rng import stream
 from simnet.schedule import Floats, Ranks, Round, Schedule
@@ -42,9 +43,6 @@ OnOutage: TypeAlias = Literal["wait", "reroute"]
 
 # A message of routing by flow draws one of so many numbers.
 _PICKS = 1 << 40
-
-Jitter: TypeAlias = Callable[[np.random.Generator, int], Floats]
-"""Draws n extra latencies [s], >= 0, from a generator."""
 
 
 class Network:
@@ -180,7 +178,7 @@ class Network:
         """
         if not 0 <= nbytes < math.inf:
             raise ValueError(f"nbytes must be >= 0 and finite, got {nbytes}")
-        delay = 0.0 if self.jitter is None else float(_drawn(self.jitter, self._transfers, 1)[0])
+        delay = 0.0 if self.jitter is None else float(drawn(self.jitter, self._transfers, 1)[0])
         pick = int(self._picks.integers(_PICKS)) if self.routing == "flow" else 0
         self.routes.route(src, dst)
         return self._own_clock().transfer(src, dst, float(nbytes), delay, pick)
@@ -301,8 +299,8 @@ class Network:
             return pass_through(run.parts, hosts, run.start, links, overheads, run.delays, alone, keep)
 
         def alone(one: Round) -> tuple[Floats, Floats, Floats]:
-            zero = np.zeros(n_ranks)
-            single = _Prepared([(Schedule(n_ranks, [one]), zero)], hosts, zero, zero, np.zeros(0), run.picks, {})
+            zero, calm = np.zeros(n_ranks), Delays(None, lambda: stream(0), 0)
+            single = _Prepared([(Schedule(n_ranks, [one]), zero)], hosts, zero, zero, calm, run.picks, {})
             timing = self._by_fluid(single, messages=True)
             assert timing.messages is not None
             return timing.rank_finish, timing.messages.start, timing.messages.finish
@@ -355,9 +353,8 @@ class Network:
                 f"{hosts.min()}..{hosts.max()}"
             )
         n_messages = sum(schedule.n_messages for schedule, _ in parts)
-        delays, picks = np.zeros(0), np.zeros(0, dtype=np.int64)
-        if self.jitter is not None:
-            delays = _drawn(self.jitter, stream(self.seed, "jitter", *name), n_messages)
+        delays = Delays(self.jitter, lambda: stream(self.seed, "jitter", *name), n_messages)
+        picks = np.zeros(0, dtype=np.int64)
         if self.routing == "flow":
             picks = stream(self.seed, "routes", *name).integers(_PICKS, size=n_messages)
         accounted = start if accounted_from is None else _moments(accounted_from, n_ranks, "accounted_from")
@@ -373,14 +370,14 @@ class _Prepared(NamedTuple):
     hosts: Ranks
     start: Floats
     accounted: Floats
-    delays: Floats
+    delays: Delays
     picks: Ranks
     deaths: Mapping[int, float]
 
     def on(self, env: simpy.Environment, messages: bool) -> Run:
         """Return them as a run of an environment, whose timing has all messages if these are asked for."""
         return Run(
-            Program.of(self.parts, self.start, self.accounted, self.delays, self.picks),
+            Program.of(self.parts, self.start, self.accounted, self.delays.all(), self.picks),
             env.event(),
             messages,
             self.deaths,
@@ -405,14 +402,6 @@ def _checked_deaths(deaths: Mapping[int, float], n_ranks: int) -> dict[int, floa
         if not 0 <= time < math.inf:
             raise ValueError(f"a rank must die at a finite time >= 0, got {time!r} for rank {rank}")
     return {int(rank): float(time) for rank, time in deaths.items()}
-
-
-def _drawn(jitter: Jitter, draws: np.random.Generator, count: int) -> Floats:
-    """Return the extra latency [s] of each of `count` messages."""
-    delays = np.asarray(jitter(draws, count), dtype=np.float64)
-    if delays.shape != (count,) or not (np.isfinite(delays) & (delays >= 0)).all():
-        raise ValueError(f"jitter must draw {count} finite latencies >= 0, got {delays!r}")
-    return delays
 
 
 def _moments(times: float | ArrayLike, n_ranks: int, name: str) -> Floats:

@@ -198,14 +198,14 @@ def sentences(schedule: Schedule, place: Place, timing: Timing) -> list[str]:
     bound = least_time(schedule, place, timing)
     sent, first = schedule.bytes_sent(), float(timing.rank_finish.min())
     share = f"; {bound.seconds / timing.duration:.1%} of the time" if timing.duration > 0 else ""
-    rounds = len(schedule.rounds)
+    rounds, (least, most) = len(schedule.rounds), (format_bytes(float(one)) for one in (sent.min(), sent.max()))
     by = f" after its start at {format_seconds(timing.start)}" if timing.start else ""
     lines = [
         f"Finish       {format_seconds(timing.duration)} ({timing.duration:.9g} s){by}",
         f"Ranks        {schedule.n_ranks:,}, done {format_seconds(first - timing.start)} to "
         f"{format_seconds(timing.duration)}, {format_seconds(timing.finish - first)} apart",
         f"Messages     {schedule.n_messages:,} in {rounds:,} round{'s' * (rounds != 1)}, "
-        f"{format_bytes(schedule.nbytes)}; a rank sends {format_bytes(float(sent.min()))} to {format_bytes(float(sent.max()))}",
+        f"{format_bytes(schedule.nbytes)}; a rank sends {least} to {most}",
         f"Lower bound  {format_seconds(bound.seconds)}: host {bound.host} {bound.verb} {format_bytes(bound.nbytes)} "
         f"at its bandwidth{share}",
     ]

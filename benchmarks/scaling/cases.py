@@ -23,8 +23,8 @@ from sparsifier_models.base import Wire
 from sparsifier_models.split_reduce import split_schedule
 
 RANKS = (64, 256, 1024, 4096)
-CHANGES, COURSES = 10_000, 16
-"""Changes of each link's bandwidth under weather, and how many different courses the links follow."""
+CHANGES = 10_000
+"""Changes of each link's bandwidth under weather; each link has a course of its own."""
 MOST_MESSAGES = 40_000_000
 """A schedule of more messages is left out for its memory alone."""
 
@@ -60,7 +60,9 @@ VARIES = {
     "starts": "each rank enters at a random time within 1 ms",
     "compute": "each rank computes before each round, for an exponential time with a mean of 5 % of a message",
     "jitter": "each message has an extra latency, exponential with a mean of 5 % of a message: each is its own event",
-    "weather": f"the bandwidth of each link changes {CHANGES:,} times within the exchange, between half and all of it",
+    "weather": f"the bandwidth of each link changes every millisecond, {CHANGES:,} times, between half and all of it",
+    "weather compute": "both: ranks compute before each round, and each link changes every millisecond",
+    "storm": f"the bandwidth of each link changes {CHANGES:,} times within the exchange, between half and all of it",
     "scattered": "ranks are placed at random, so that messages meet, on equal-cost paths too",
     "scattered jitter": "both: messages meet, and each is its own event",
 }
@@ -105,27 +107,33 @@ def _computing(schedule: Schedule, mean: float) -> Schedule:
     )
 
 
-def _weather(graph: nx.DiGraph[Any], schedule: Schedule) -> dict[Any, Weather]:
-    """Return bandwidths that change until the exchange should be over; a few courses that the links take in turns."""
-    biggest = {id(one): one.nbytes.max(initial=0.0) for one in schedule.rounds}
-    alone = sum(2 * LATENCY + biggest[id(one)] / BANDWIDTH for one in schedule.rounds)
+def _weather(graph: nx.DiGraph[Any], schedule: Schedule, storm: bool) -> dict[Any, Weather]:
+    """Return bandwidths that change every millisecond, or as often until the exchange should be over."""
     draws = rng.stream(0, "benchmark", "weather")
-    times = np.linspace(0.0, 4 / 3 * alone, CHANGES)
-    courses = [Weather(steps(times, BANDWIDTH * draws.uniform(0.5, 1.0, CHANGES))) for _ in range(COURSES)]
-    return dict(zip(graph.edges, itertools.cycle(courses), strict=False))
+    times = 1e-3 * np.arange(CHANGES)
+    if storm:
+        times = np.linspace(0.0, _alone(schedule), CHANGES)
+    return {link: Weather(steps(times, BANDWIDTH * draws.uniform(0.5, 1.0, CHANGES))) for link in graph.edges}
+
+
+def _alone(schedule: Schedule) -> float:
+    """Return about how long a schedule takes on links that change [s]."""
+    biggest = {id(one): one.nbytes.max(initial=0.0) for one in schedule.rounds}
+    return 4 / 3 * sum(2 * LATENCY + biggest[id(one)] / BANDWIDTH for one in schedule.rounds)
 
 
 def prepared(case: Case) -> Callable[[], Callable[[], dict[str, float]]]:
     """Make the schedule of a case; return what makes a network without memories, which returns the work to time."""
     schedule = SCHEDULES[case.schedule](case.ranks, NBYTES)
     mean = 0.05 * message_seconds(schedule)
-    if case.varies == "compute":
+    if "compute" in case.varies:
         schedule = _computing(schedule, mean)
     graph, draws = _graph(case.topology, case.ranks), rng.stream(0, "benchmark", "ranks")
     hosts = sum(isinstance(node, int) for node in graph)
     placement = draws.permutation(hosts)[: case.ranks] if "scattered" in case.varies else None
     start = draws.uniform(0.0, 1e-3, case.ranks) if case.varies == "starts" else 0.0
-    weather = _weather(graph, schedule) if case.varies == "weather" else None
+    stormy = case.varies == "storm"
+    weather = _weather(graph, schedule, stormy) if stormy or "weather" in case.varies else None
     jitter = (lambda noise, count: noise.exponential(mean, count)) if "jitter" in case.varies else None
     count = schedule.n_messages
 

@@ -63,7 +63,7 @@ def collective(name: str) -> str | None:
     >>> collective("Allreduce"), collective("MPI_Bcast"), collective("all_gather_perf"), collective("Scan")
     ('all_reduce', 'broadcast', 'all_gather', None)
     """
-    word = re.sub(r"[^a-z]", "", name[:80].casefold().removeprefix("mpi_").removesuffix("_perf"))
+    word = re.sub(r"[^a-z0-9]", "", name[:80].casefold().removeprefix("mpi_").removesuffix("_perf"))
     return _SPELLINGS.get(word)
 
 

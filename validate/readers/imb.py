@@ -23,7 +23,7 @@ TITLE = re.compile(r"#\s*Benchmarking\s+(\w{1,40})")
 """What heads a table."""
 
 _PROCESSES = re.compile(r"#\s*#processes\s*=\s*(\d{1,8})")
-_HEADER = re.compile(r"\s*#?\s*(?:#?Benchmarking\s+#procs\s+)?(?:#bytes\s+)?#repetitions\s")
+_HEADER = re.compile(r"#?\s*(?:#?Benchmarking\s+#procs\s+)?(?:#bytes\s+)?#repetitions\s")
 _SETTING = re.compile(r"#\s*(MPI_Datatype for reductions|MPI_Op)\s*:\s*MPI_(\w{1,20})")
 _TIMES = {"t[usec]": "seconds", "t_avg[usec]": "seconds", "t_min[usec]": "seconds_min", "t_max[usec]": "seconds_max"}
 _REDUCING = ("all_reduce", "reduce", "reduce_scatter")
@@ -59,7 +59,7 @@ def read_imb(
     table = 0
     for at, raw in enumerate(read_lines(path), 1):
         line = bare(raw)
-        if _HEADER.match(line):
+        if "#repetitions" in line and _HEADER.match(line.lstrip()):
             columns = line.replace("# ", "#").split()
             continue
         if line.lstrip().startswith("#"):

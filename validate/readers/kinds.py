@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, TypeAlias, get_args
@@ -22,8 +21,6 @@ Kind: TypeAlias = Literal["nccl", "nccl-json", "osu", "imb", "tidy", "wide"]
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 """Formats by name: text and JSON of nccl-tests, OSU, Intel MPI benchmarks, tidy CSV, CSV with both sides in a row."""
-
-_HINT = re.compile(r"#|\d+\s+\d+\s+[a-z]")
 
 
 def kind_of(path: str | Path) -> Kind | None:
@@ -54,7 +51,8 @@ def kind_of(path: str | Path) -> Kind | None:
         return "tidy"
     for raw in lines:
         line = bare(raw)
-        if not _HINT.search(line):
+        first = line.lstrip()[:1]
+        if first != "#" and not first.isdigit():
             continue
         if osu.TITLE.search(line):
             return "osu"

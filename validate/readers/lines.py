@@ -11,6 +11,9 @@ from simnet.reading import read_text
 MAX_BYTES = 64 * 2**20
 """The largest log or table that is read."""
 
+MAX_LINES = 2_000_000
+"""The most lines that are read."""
+
 MAX_LINE = 4096
 """What of a line is looked at; no row is longer, and noise may be."""
 
@@ -28,13 +31,15 @@ def read_lines(path: Path, largest: int = MAX_BYTES) -> list[str]:
     Raises
     ------
     InputError
-        If it cannot be read, is too large, not UTF-8, or holds a NUL byte.
+        If it cannot be read, is too large, not UTF-8, has too many lines, or holds a NUL byte.
     """
     text = read_text(path, largest)
     nul = text.find("\0")
     if nul >= 0:
         line = text.count("\n", 0, nul) + 1
         raise InputError("holds a NUL byte; it is no text, or was damaged", file=str(path), line=line)
+    if text.count("\n") > MAX_LINES:
+        raise InputError(f"has more than {MAX_LINES:,} lines, the most that are read", file=str(path))
     return text.split("\n")
 
 

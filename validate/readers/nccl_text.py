@@ -24,6 +24,7 @@ from validate.readers.conventions import collective, collective_in, nccl_convent
 from validate.readers.lines import bare, read_lines
 from validate.readers.tables import (
     MAX_RANKS,
+    MAX_ROWS,
     Collector,
     Inconsistent,
     Measurements,
@@ -48,10 +49,12 @@ PROTOCOLS = frozenset(("ll", "ll128", "simple"))
 """Protocols of NCCL."""
 
 _HEAD = re.compile(r"\s*(\d{1,19})\s+(\d{1,19})\s+([a-z][a-z0-9_]{2,11})(?:\s+(.*))?$")
-_NUMBER = re.compile(r"[-+]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][-+]?\d{1,3})?|N/A|[-+]?nan|[-+]?inf")
-_ROOT = re.compile(r"-?\d{1,9}")
+_NUMBER = re.compile(
+    r"[-+]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][-+]?\d{1,3})?|N/A|[-+]?nan|[-+]?inf", re.ASCII
+)
+_ROOT = re.compile(r"-?[0-9]{1,9}")
 _OPERATION = re.compile(r"[a-z][a-z0-9_]{1,11}")
-_STAMP = re.compile(r"\s+\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\s*$")
+_STAMP = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
 _PROGRAM = re.compile(
     r"(?<![A-Za-z_])((?:all_reduce|all_gather|reduce_scatter|broadcast|reduce|alltoallv?|sendrecv|gather|scatter"
     r"|hypercube)_perf)(?![A-Za-z_])"
@@ -59,7 +62,7 @@ _PROGRAM = re.compile(
 _RANK = re.compile(r"#\s+Rank\s+(\d{1,8})\s+(?:Group\s+(\d{1,8})\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device")
 _ITERATIONS = re.compile(r"(?<!warmup )(?<!agg )iters:\s{0,9}(\d{1,12})")
 _EXCERPT = re.compile(r"#.*\bnranks=(\d{1,8})\b(?:.*\bnnodes=(\d{1,8})\b)?")
-_NCCL_RANKS = re.compile(r"NCCL INFO .*\bnranks (\d{1,8})\b")
+_NCCL_RANKS = re.compile(r"\bnranks (\d{1,8})\b")
 _CHOICE = re.compile(r"\bNCCL_(ALGO|PROTO)(?:=| set by environment to )([A-Za-z0-9_]{2,20})(?![\w,;:^])")
 _OLD_HEADER = re.compile(r"#\s*bytes\s+N\s+type\b")
 
@@ -166,6 +169,8 @@ def read_nccl_text(
                 above = _Context(**vars(context))
                 above.choices = dict(context.choices)
             waiting.append((at, cells, above))
+            if len(waiting) + len(known_rows) > MAX_ROWS:
+                raise InputError(f"has more than {MAX_ROWS:,} rows, the most that are read", file=str(path), line=at)
             continue
         if cells is not None:
             out.report(at, cells)
@@ -204,7 +209,8 @@ def parse_row(line: str, *, per_iteration: bool = False) -> Cells | str | None:
     >>> parse_row("node1:87:91 [0] NCCL INFO Channel 00/02 : 0 1") is None
     True
     """
-    head = _HEAD.match(_STAMP.sub("", line))
+    text = line.rstrip()
+    head = _HEAD.match(text[:-19].rstrip() if _STAMP.fullmatch(text[-19:]) else text)
     if head is None:
         return None
     rest = head[4] or ""
@@ -259,7 +265,7 @@ def _begins_table(line: str, context: _Context) -> bool:
         or "nThread" in line
         or "Using devices" in line
         or "Collective test starting" in line
-        or _EXCERPT.search(line) is not None
+        or _EXCERPT.match(line.lstrip()) is not None
     )
 
 
@@ -284,7 +290,7 @@ def _look(line: str, context: _Context) -> None:
         group = int(rank[2] or 0)
         context.groups.setdefault(group, set()).add(min(int(rank[1]), MAX_RANKS))
         context.hosts.setdefault(group, set()).add(rank[3])
-    if "nranks" in line and context.stated_ranks is None and (ranks_said := _NCCL_RANKS.search(line)):
+    if "NCCL INFO" in line and context.stated_ranks is None and (ranks_said := _NCCL_RANKS.search(line)):
         context.stated_ranks = int(ranks_said[1])
     if "NCCL_" in line:
         for what, value in _CHOICE.findall(line):

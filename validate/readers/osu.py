@@ -18,7 +18,7 @@ from validate.readers.conventions import collective, mpi_convention
 from validate.readers.lines import bare, read_lines
 from validate.readers.tables import MAX_RANKS, Collector, Inconsistent, Measurements, Row, printed, whole
 
-TITLE = re.compile(r"#\s*OSU (?:MPI|NCCL|RCCL)\S* (.{1,60}?)(?<!^)(?: Latency)? Test\b")
+TITLE = re.compile(r"#\s*OSU (?:MPI|NCCL|RCCL)\S{0,20} (.{1,60}?)(?: Latency)? Test\b")
 """What heads a table."""
 
 _COLUMNS = re.compile(

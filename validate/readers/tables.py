@@ -50,8 +50,11 @@ COLUMNS: Mapping[str, Form] = {
 }
 """Columns of every table, and what their values are; text is empty, the others missing, where it is not known."""
 
-MAX_ROWS = 2_000_000
+MAX_ROWS = 500_000
 """The most rows that are read from a file."""
+
+MAX_PROBLEMS = 10_000
+"""The most problems of a file that are listed."""
 
 MAX_WHOLE = 2**62
 """The largest whole number that is read."""
@@ -63,7 +66,7 @@ SLACK = 1e-6
 """Relative error that numbers may have beyond what is printed: products were rounded too."""
 
 _TYPES = {"text": "object", "whole": "Int64", "number": "float64", "flag": "boolean"}
-_NUMBER = re.compile(r"[-+]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][-+]?\d{1,3})?")
+_NUMBER = re.compile(r"[-+]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][-+]?\d{1,3})?", re.ASCII)
 
 
 class Problem(NamedTuple):
@@ -132,8 +135,11 @@ class Collector:
     problems: list[Problem] = field(default_factory=list)
 
     def report(self, line: int | None, message: str, *, dropped: bool = True) -> None:
-        """Note a problem."""
-        self.problems.append(Problem(self.file, line, message, dropped))
+        """Note a problem; of very many, the first."""
+        if len(self.problems) < MAX_PROBLEMS:
+            self.problems.append(Problem(self.file, line, message, dropped))
+        elif len(self.problems) == MAX_PROBLEMS:
+            self.problems.append(Problem(self.file, line, "has more problems, which are not listed", False))
 
     def add(
         self,

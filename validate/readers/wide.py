@@ -92,7 +92,7 @@ def read_wide(
             if not text:
                 continue
             time = printed(text, -6)
-            algbw, busbw = (_rate(cells.get(f"{name}_gbs_{side}", "")) for name in ("algbw", "busbw"))
+            algbw, busbw = (printed(cells.get(f"{name}_gbs_{side}", ""), 9) for name in ("algbw", "busbw"))
             row = common | {
                 "in_place": in_place,
                 "seconds": None if time is None else time.value,
@@ -103,11 +103,10 @@ def read_wide(
             if error is not None:
                 row["wrong" if error.value == int(error.value) else "max_error"] = error.value
             where = "in place" if in_place else "out of place"
-            out.add(row, line, time=time, algbw=algbw, busbw=busbw, where=where)
+            out.add(row, line, time=time, algbw=_telling(algbw), busbw=_telling(busbw), where=where)
     return out.done(["variant"] if "variant" in names else [])
 
 
-def _rate(text: str) -> Printed | None:
-    """Return a bandwidth in byte/s; a plain 0 stands for one that was not printed with digits."""
-    value = printed(text, 9)
-    return None if value is None or text.strip() in ("0", "") else value
+def _telling(rate: Printed | None) -> Printed | None:
+    """Return a bandwidth unless it is 0: a plain 0 stands for one that was too small for its digits."""
+    return None if rate is None or rate.value == 0 else rate

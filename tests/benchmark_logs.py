@@ -1,0 +1,216 @@
+"""Short logs of benchmarks as they are printed, for tests of readers: figures of public documentation, and made-up ones."""
+
+import json
+
+NCCL = """\
++ srun -N2 --ntasks-per-node=2 ./build/all_reduce_perf -b 1M -e 4M -f 2
+# nccl-tests version 2.17.6 nccl-headers=22809 nccl-library=22809
+# Collective test starting: all_reduce_perf
+# nThread 1 nGpus 1 minBytes 1048576 maxBytes 4194304 step: 2(factor) warmup iters: 1 iters: 20 agg iters: 1 validation: 1 graph: 0
+#
+# Using devices
+#  Rank  0 Group  0 Pid  15784 on  node-one device  0 [0009:01:00] NVIDIA GH200 120GB
+#  Rank  1 Group  0 Pid  15785 on  node-one device  1 [0009:02:00] NVIDIA GH200 120GB
+#  Rank  2 Group  0 Pid  24926 on  node-two device  0 [0009:01:00] NVIDIA GH200 120GB
+#  Rank  3 Group  0 Pid  24927 on  node-two device  1 [0009:02:00] NVIDIA GH200 120GB
+node-one:15784:15784 [0] NCCL INFO NCCL_ALGO set by environment to Ring
+node-one:15784:15801 [0] NCCL INFO comm 0x55d8 rank 0 nranks 4 cudaDev 0 busId 1000 - Init COMPLETE
+#
+#                                                              out-of-place                       in-place
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
+     1048576        262144     float     sum      -1    105.9    9.90   14.85      0    105.7    9.92   14.88      0
+node-two:24926:24999 [0] NCCL INFO Channel 00/02 :    0   1
+     2097152        524288     float     sum      -1    142.1   14.76   22.14      0    140.4   14.94   22.41      0
+     4194304       1048576     float     sum      -1    177.1   23.68   35.52      0    176.7   23.74   35.61      0
+# Out of bounds values : 0 OK
+# Avg bus bandwidth    : 24.235
+#
+# Collective test concluded: all_reduce_perf
+#
+# Collective test starting: all_gather_perf
+# nThread 1 nGpus 1 minBytes 1048576 maxBytes 2097152 step: 2(factor) warmup iters: 1 iters: 50 agg iters: 1 validation: 1 graph: 0
+# Using devices
+#  Rank  0 Group  0 Pid  15784 on  node-one device  0 [0009:01:00] NVIDIA GH200 120GB
+#  Rank  1 Group  0 Pid  15785 on  node-one device  1 [0009:02:00] NVIDIA GH200 120GB
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+     1048576        131072     float    none      -1    80.00   13.11    6.55      0    80.00   13.11    6.55    N/A
+     2097152        262144     float    none      -1    100.0   20.97   10.49      0    100.0   20.97   10.49    N/A
+"""
+"""Two tests in one log, with what NCCL logs between the rows."""
+
+NCCL_OLD = """\
+#
+#                                                     out-of-place                       in-place
+#       size         count    type   redop     time   algbw   busbw  error     time   algbw   busbw  error
+#        (B)    (elements)                     (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
+          8             2   float     sum   2193.5    0.00    0.00  2e-07    132.2    0.00    0.00  2e-07
+    8388608       2097152   float     sum    906.8    9.25   17.34  5e-07    847.9    9.89   18.55  5e-07
+ 2147483648     536870912   float     sum   175667   12.22   22.92  5e-07   176189   12.19   22.85  5e-07
+"""
+"""Rows of the RoCE guide of NVIDIA's deepops (BSD-3-Clause): no root, largest error, no word of ranks or collective."""
+
+NCCL_EXCERPT = """\
+## nccl_allgather.log | all_gather nranks=8 nnodes=1
+          0             0   float    34.27    0.00    0.00    N/A    33.57    0.00    0.00    N/A
+   16777216        524288   float    167.7  100.03   87.52    N/A    164.6  101.94   89.20    N/A
+## nccl_broadcast.log | broadcast nranks=8 nnodes=1
+    1048576        262144   float       0    50.00   20.97   20.97  0e+00    50.00   20.97   20.97  0e+00
+"""
+"""Excerpts without headers, in the columns of versions that leave out what a collective has not."""
+
+NCCL_EACH = """\
+# Collective test starting: all_reduce_perf
+# nThread 1 nGpus 8 minBytes 1024 maxBytes 2048 step: 2(factor) warmup iters: 1 iters: 20 agg iters: 1 validation: 1 graph: 0
+#                                                              out-of-place (+ per-iteration)                                in-place (+ per-iteration)
+#       size         count      type   redop    root     time   algbw   busbw #wrong    i_min    i_max    i_p99    i_cv%     time   algbw   busbw #wrong    i_min    i_max    i_p99    i_cv% timestamp
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)     (us)     (us)      (%)     (us)  (GB/s)  (GB/s)            (us)     (us)     (us)      (%) %Y-%m-%d %H:%M:%S
+        1024           256     float     sum      -1    20.00    0.05    0.09      0    18.00    25.00    24.50     5.00    20.00    0.05    0.09      0    18.00    25.00    24.50     5.00  2026-03-01 10:00:00
+        2048           512     float     sum      -1    21.00    0.10    0.17      0    18.50    26.00    24.75     5.00    21.00    0.10    0.17      2    18.50    26.00    24.75     5.00  2026-03-01 10:00:01
+"""
+"""Per-iteration columns and timestamps; the last row has wrong results in place."""
+
+RCCL_TAGGED = "".join(
+    f"[1,0]<stdout>:{line}\n"
+    for line in (
+        "# nThread 1 nGpus 2 minBytes 8 maxBytes 16 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1",
+        "rccl-tests: Version develop:3f7f785",
+        "#   Rank  0 Pid  21284 on host-a device  0 [0000:2f:00.0] AMD Instinct MI100",
+        "#   Rank  1 Pid  21284 on host-a device  1 [0000:03:00.0] AMD Instinct MI100",
+        "#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong",
+        "    40046416      10011604     float    none       0   1268.1   31.58   31.58      0   1279.3   31.30   31.30      0",
+    )
+)
+"""What rccl-tests prints under mpirun --tag-output; a broadcast, which the log does not say."""
+
+
+def nccl_json() -> str:
+    """Return what nccl-tests writes with -J, version 3, with an environment that holds secrets."""
+    side = {"time": 100.0, "alg_bw": 10.48576, "bus_bw": 15.72864, "nwrong": 0.0}
+    each = {
+        "skipped_iterations": 0,
+        "min_us": 95.0,
+        "max_us": 110.0,
+        "avg_us": 100.0,
+        "p50_us": 99.0,
+        "p95_us": 108.0,
+        "p99_us": 110.0,
+        "stdev_us": 4.0,
+        "cv_pct": 4.0,
+        "times_us": [95.0, 99.0, 110.0, "nan"],
+    }
+    row = {"size": 1048576, "count": 262144, "type": "float", "redop": "sum", "root": "    -1"}
+    devices = [
+        {"rank": k, "group": 0, "pid": 7, "hostname": f"secret-host-{k // 2}", "device": k, "device_info": "H100"}
+        for k in range(4)
+    ]
+    data = {
+        "version": 3,
+        "start_time": "2026-03-01 10:00:00",
+        "args": ["./build/all_reduce_perf", "-b", "1M", "-a", "3", "--token", "TOPSECRET-ARGUMENT"],
+        "env": ["PATH=/usr/bin", "AWS_SECRET_ACCESS_KEY=TOPSECRET-KEY", "NCCL_ALGO=Tree", "NCCL_PROTO=LL128"],
+        "nccl_version": 22809,
+        "config": {"nthreads": 1, "ngpus": 1, "iterations": 20, "blocking_collectives": "false", "devices": devices},
+        "results": [
+            row | {"actual_iterations": 20, "experiment_name": "", "out_of_place": side, "in_place": None},
+            row
+            | {
+                "out_of_place": side | {"nwrong": None},
+                "out_of_place_per_iter": each,
+                "in_place": side | {"time": "nan", "alg_bw": "nan", "bus_bw": "nan"},
+            },
+        ],
+        "out_of_bounds": {"count": 0, "okay": "true"},
+        "average_bus_bandwidth": {"bandwidth": 15.7, "okay": "unchecked"},
+        "errors": [],
+        "end_time": "2026-03-01 10:00:09",
+    }
+    return json.dumps(data)
+
+
+OSU = """\
+$ srun -N 2 -n 8 --mpi=pmix osu_allgather -f
+
+# OSU MPI Allgather Latency Test v7.5
+# Datatype: MPI_CHAR.
+# Size       Avg Latency(us)   Min Latency(us)   Max Latency(us)  Iterations
+1                       2.24              0.42              2.94        5000
+1024                   12.79              9.45             15.70        5000
+$ mpirun -np 16 osu_allreduce
+# OSU MPI-CUDA Allreduce Latency Test v5.8
+# Size       Avg Latency(us)
+4                      12.45
+8                      12.41
+# OSU MPI Latency Test v7.5
+# Size          Latency (us)
+0                       1.26
+1024                    2.10
+# OSU MPI Bandwidth Test v7.5
+# Datatype: MPI_CHAR.
+# Size      Bandwidth (MB/s)        Validation
+1048576              2048.00              Pass
+2097152              2048.00              Fail
+"""
+"""Four OSU micro-benchmarks in one log."""
+
+IMB = """\
+# Calling sequence was:
+# ./IMB-MPI1 allreduce pingpong
+# MPI_Datatype for reductions    :   MPI_FLOAT
+# MPI_Op                         :   MPI_SUM
+
+#----------------------------------------------------------------
+# Benchmarking Allreduce
+# #processes = 144
+# ( 16 additional processes waiting in MPI_Barrier)
+#----------------------------------------------------------------
+       #bytes #repetitions  t_min[usec]  t_max[usec]  t_avg[usec]
+            0         1000         0.03         0.03         0.03
+            8         1000         4.50        18.59        11.69
+        65536          640 out-of-mem.
+#---------------------------------------------------
+# Benchmarking PingPong
+# #processes = 2
+#---------------------------------------------------
+       #bytes #repetitions      t[usec]   Mbytes/sec
+            0         1000         1.66         0.00
+            8         1000         1.66         4.81
+         1024         1000         3.09       316.00
+         2048         1000         3.09       999.00
+#----------------------------------------------------------------
+# Benchmarking Barrier
+# #processes = 16
+#----------------------------------------------------------------
+ #repetitions  t_min[usec]  t_max[usec]  t_avg[usec]
+         1000         5.10         5.30         5.20
+"""
+"""Three Intel MPI benchmarks; a size that was not measured, and a throughput that is not that of its time."""
+
+TIDY = """\
+# replayed on a cluster
+collective,algorithm,ranks,nodes,nbytes,seconds,statistic,iteration,in_place,algbw,busbw,site
+all_reduce,ring,8,2,1048576,0.0001,max,0,false,1.048576e+10,1.835e+10,Bergen
+all_reduce,ring,8,2,1048576,0.00011,max,1,,,,Bergen
+ag_topk,ring,8,2,2048,2.5e-05,max,0,,,,Bergen
+"""
+"""Tidy CSV with a column of its own, a collective of its own, and a remark."""
+
+WIDE = """\
+dataset,variant,run,collective,algo,proto,nranks,nnodes,ranks_per_node,dtype,op,size_bytes,total_bytes,count,time_us_oop,algbw_gbs_oop,busbw_gbs_oop,err_oop,time_us_ip,algbw_gbs_ip,busbw_gbs_ip,err_ip,time_min_us,time_max_us,time_p10_us,time_p50_us,time_p90_us,n_iter,source_path
+mine,a,1,all_reduce,ring,LL,8,2,4,float,sum,1048576,,262144,100.0,10.49,18.35,0,101,10.38,18.17,2e-07,,,,,,20,logs/1.txt
+mine,a,2,all_gather,,,8,2,,float,none,1024,8192,256,25.6,0.32,0.28,,,,,,24,30,,25,,,logs/2.txt
+"""
+"""CSV with both sides in a row."""
+
+ALL = {
+    "nccl": NCCL,
+    "nccl old": NCCL_OLD,
+    "nccl excerpt": NCCL_EXCERPT,
+    "nccl each": NCCL_EACH,
+    "nccl-json": nccl_json(),
+    "osu": OSU,
+    "imb": IMB,
+    "tidy": TIDY,
+    "wide": WIDE,
+}
+"""Every log whose collective is known, by its kind and more."""

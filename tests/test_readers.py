@@ -1,0 +1,573 @@
+"""Readers of measurements: what they read of each format, what they report, and that nothing makes them fall over."""
+
+import json
+import math
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import benchmark_logs as logs
+from simnet.errors import InputError
+from validate.readers import COLUMNS, KINDS, bus_factor, kind_of, read, read_tidy, total_bytes, write_tidy
+from validate.readers.conventions import COLLECTIVES, bandwidth_factors, collective, mpi_convention, nccl_convention
+from validate.readers.tables import inconsistency, printed, table
+
+
+def put(folder, text, name="a.log"):
+    path = folder / name
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return path
+
+
+def column(measured, name):
+    return measured.rows[name].astype(object).where(measured.rows[name].notna(), None).tolist()
+
+
+class TestNccl:
+    def test_two_tests_with_noise_between_their_rows(self, tmp_path):
+        measured = read(put(tmp_path, logs.NCCL))
+        assert measured.kind == "nccl"
+        assert not measured.problems
+        rows = measured.rows
+        assert rows["collective"].tolist() == ["all_reduce"] * 6 + ["all_gather"] * 4
+        assert rows["nbytes"].tolist()[::2] == [1048576, 2097152, 4194304, 1048576, 2097152]
+        assert rows["in_place"].tolist() == [False, True] * 5
+        assert rows["seconds"].tolist()[:2] == [105.9e-6, 105.7e-6]
+        assert rows["busbw"].tolist()[:2] == [14.85e9, 14.88e9]
+        assert rows["ranks"].tolist() == [4] * 6 + [2] * 4
+        assert rows["nodes"].tolist() == [2] * 6 + [1] * 4
+        assert set(rows["ranks_per_node"]) == {2}
+        assert rows["iterations"].tolist() == [20] * 6 + [50] * 4
+        assert rows["run"].tolist() == ["1"] * 6 + ["2"] * 4
+        assert rows["size_convention"].tolist() == ["vector"] * 6 + ["total"] * 4
+        assert set(rows["algorithm"]) == {"ring"}
+        assert rows["reduction"].tolist() == ["sum"] * 6 + [""] * 4
+        assert rows["root"].isna().all()
+        assert rows["wrong"].tolist()[:2] == [0, 0]
+        assert math.isnan(rows["wrong"].iloc[-1])
+        lines = logs.NCCL.splitlines()
+        assert all(str(size) in lines[line - 1] for size, line in zip(rows["nbytes"], rows["line"], strict=True))
+
+    def test_older_columns(self, tmp_path):
+        measured = read(put(tmp_path, logs.NCCL_OLD))
+        assert set(measured.rows["collective"]) == {"all_reduce"}, "bus above algorithm bandwidth"
+        assert measured.rows["max_error"].tolist()[:2] == [2e-7, 2e-7]
+        assert measured.rows["ranks"].isna().all()
+        filled = read(put(tmp_path, logs.NCCL_OLD), facts={"ranks": 16, "nodes": 2})
+        assert not filled.problems
+        assert set(filled.rows["ranks_per_node"]) == {8}
+
+    def test_columns_that_a_collective_lacks(self, tmp_path):
+        rows = read(put(tmp_path, logs.NCCL_EXCERPT)).rows
+        assert rows["collective"].tolist() == ["all_gather"] * 4 + ["broadcast"] * 2
+        assert column(read(put(tmp_path, logs.NCCL_EXCERPT)), "root") == [None] * 4 + [0] * 2
+        assert rows["ranks"].tolist() == [8] * 6
+        assert rows["max_error"].tolist()[4:] == [0, 0] or rows["wrong"].tolist()[4:] == [0, 0]
+
+    def test_times_per_iteration_and_wrong_results(self, tmp_path):
+        path = put(tmp_path, logs.NCCL_EACH, "all_reduce.txt")
+        measured = read(path, facts={"ranks": 8})
+        assert measured.rows["seconds_min"].tolist() == [18e-6, 18e-6, 18.5e-6, 18.5e-6]
+        assert measured.rows["seconds_p99"].tolist()[0] == 24.5e-6
+        assert [str(one) for one in measured.problems] == [f"{path}:6: in place: 2 elements of the result were wrong"]
+        assert measured.rows["wrong"].tolist() == [0, 0, 0, 2]
+
+    def test_labels_of_launchers_and_what_the_log_does_not_say(self, tmp_path):
+        path = put(tmp_path, logs.RCCL_TAGGED)
+        with pytest.raises(InputError, match=r"a\.log:6: does not say which collective"):
+            read(path)
+        rows = read(path, facts={"collective": "broadcast"}).rows
+        assert rows["tool"].tolist() == ["rccl-tests"] * 2
+        assert (rows["ranks"].tolist(), rows["root"].tolist()) == ([2, 2], [0, 0])
+        labelled = "".join(f"0: {line}\n" for line in logs.NCCL.splitlines())
+        pd.testing.assert_frame_equal(
+            read(put(tmp_path, labelled)).rows.drop(columns="source"),
+            read(put(tmp_path, logs.NCCL)).rows.drop(columns="source"),
+        )
+
+    @pytest.mark.parametrize(
+        ("before", "after", "message"),
+        [
+            (
+                "142.1   14.76",
+                "142.1   41.76",
+                "out of place: algorithm bandwidth is 41.76 GB/s, but 2.09715e+06 bytes",
+            ),
+            ("14.94   22.41", "14.94   26.14", "in place: bus bandwidth is 26.14 GB/s, but 1.5 times"),
+        ],
+    )
+    def test_rows_that_contradict_themselves_are_reported_and_left_out_or_kept(self, tmp_path, before, after, message):
+        path = put(tmp_path, logs.NCCL.replace(before, after))
+        dropped, kept = read(path), read(path, inconsistent="keep")
+        assert (len(dropped), len(kept)) == (9, 10)
+        for measured in (dropped, kept):
+            (problem,) = measured.problems
+            assert message in problem.message
+            assert problem.line == 19
+        assert (dropped.problems[0].dropped, kept.problems[0].dropped) == (True, False)
+
+    def test_a_row_that_was_cut_is_reported(self, tmp_path):
+        path = put(tmp_path, logs.NCCL[: logs.NCCL.index("23.68")])
+        measured = read(path)
+        assert len(measured) == 4
+        assert "the row has 2 numbers" in measured.problems[0].message or "numbers after" in str(measured.problems[0])
+
+    @given(
+        rows=st.lists(
+            st.tuples(
+                st.integers(0, 36), st.floats(1, 1e7), st.floats(1, 1e7), st.sampled_from(["float", "half", "bfloat16"])
+            ),
+            min_size=1,
+            max_size=8,
+        ),
+        name=st.sampled_from(["all_reduce", "all_gather", "reduce_scatter", "broadcast", "alltoall", "sendrecv"]),
+        ranks=st.integers(2, 64),
+        old=st.booleans(),
+        noise=st.booleans(),
+    )
+    def test_a_table_written_as_nccl_tests_does_is_read_back(self, tmp_path_factory, rows, name, ranks, old, noise):
+        def number(value, width):
+            power = len(str(math.ceil(value)))
+            return f"{value:{width}.{2 if power < width - 2 else 1 if power < width - 1 else 0}f}"
+
+        factor = bus_factor(name, ranks)
+        lines = [f"# Collective test starting: {name}_perf"]
+        lines += [f"#  Rank {k:2} Group  0 Pid {k} on host{k} device  0 [0x1] GPU" for k in range(ranks)]
+        expected = []
+        for power, first, second, dtype in rows:
+            size = 2**power
+            root = "" if old else "  0" if name == "broadcast" else " -1"
+            line = (
+                f"{size:12d} {size // 4:12d} {dtype:>8} {'sum' if 'reduce' in name else '' if old else 'none'} {root}"
+            )
+            for in_place, micros in ((False, first), (True, second)):
+                bandwidth = size / micros / 1e3
+                line += f" {number(micros, 7)} {number(bandwidth, 6)} {number(factor * bandwidth, 6)}   0"
+                expected.append((size, in_place, float(number(micros, 7))))
+            lines += [line, "host0:1:2 [0] NCCL INFO Channel 01 : 0 -> 1"] if noise else [line]
+        folder = tmp_path_factory.mktemp("nccl")
+        measured = read(put(folder, "\n".join(lines)), "nccl")
+        assert not measured.problems
+        found = measured.rows
+        assert found["nbytes"].tolist() == [size for size, _, _ in expected]
+        assert found["in_place"].tolist() == [in_place for _, in_place, _ in expected]
+        np.testing.assert_allclose(1e6 * found["seconds"], [micros for _, _, micros in expected], rtol=1e-12)
+        assert set(found["collective"]) == {name}
+        assert set(found["ranks"]) == set(found["nodes"]) == {ranks}
+
+
+class TestNcclJson:
+    def test_rows(self, tmp_path):
+        measured = read(put(tmp_path, logs.nccl_json(), "out.json"))
+        assert measured.kind == "nccl-json"
+        rows = measured.rows
+        assert rows["seconds"].tolist() == [1e-4, 1e-4]
+        assert rows["statistic"].tolist() == ["max", "max"], "-a 3"
+        assert rows["seconds_p50"].tolist()[1] == 99e-6
+        assert rows[["algorithm", "protocol"]].values.tolist() == [["tree", "ll128"]] * 2
+        assert rows[["ranks", "nodes", "ranks_per_node"]].values.tolist() == [[4, 2, 2]] * 2
+        assert column(measured, "root") == [None, None]
+        assert [one.message for one in measured.problems] == [
+            "results[1].in_place: the time must be a number > 0, got none"
+        ]
+
+    def test_a_row_per_iteration(self, tmp_path):
+        measured = read(put(tmp_path, logs.nccl_json()), iterations=True)
+        assert column(measured, "iteration") == [None, 0, 1, 2]
+        assert measured.rows["seconds"].tolist() == [1e-4, 95e-6, 99e-6, 110e-6]
+
+    @pytest.mark.parametrize("version", [1, 2, 3])
+    def test_versions(self, tmp_path, version):
+        data = json.loads(logs.nccl_json()) | {"version": version}
+        assert len(read(put(tmp_path, json.dumps(data)))) == 2
+
+    def test_no_secret_is_kept_or_shown(self, tmp_path):
+        data = json.loads(logs.nccl_json())
+        measured = read(put(tmp_path, json.dumps(data)))
+        shown = measured.rows.to_csv() + repr(measured.rows.attrs) + "".join(map(str, measured.problems))
+        assert "SECRET" not in shown.upper()
+        for broken in (
+            {"version": "TOPSECRET"},
+            {"results": {"TOPSECRET": 1}},
+            {"results": ["TOPSECRET"]},
+            {"results": [{"size": "TOPSECRET"}]},
+        ):
+            with pytest.raises(InputError) as caught:
+                read(put(tmp_path, json.dumps(data | broken)))
+            assert "SECRET" not in str(caught.value).upper()
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ('{"results": [', r"a\.log:1: is not JSON, or was cut"),
+            ('{"version": 3}', "results: must be a list, got nothing"),
+            ('{"version": 4, "results": []}', "version: must be a whole number in 1..3, got 4"),
+            ('{"version": "3", "results": []}', "version: must be a whole number in 1..3, got text"),
+            ('{"version": 3, "results": []}', "does not say which collective"),
+            ('{"a": ' + "[" * 100_000 + "]" * 100_000 + "}", "nested too deeply"),
+            ('{"a": ' + "9" * 5000 + "}", "thousands of digits"),
+            ('{"a": [' + "[]," * 1_000_001 + "[]]}", "lists and objects; at most 1,000,000"),
+            ("{} {}", "goes on after the end"),
+        ],
+        ids=range(9),
+    )
+    def test_what_is_refused(self, tmp_path, text, message):
+        with pytest.raises(InputError, match=message):
+            read(put(tmp_path, text))
+
+
+def test_osu(tmp_path):
+    path = put(tmp_path, logs.OSU)
+    measured = read(path)
+    rows = measured.rows
+    assert rows["collective"].tolist() == ["all_gather"] * 2 + ["all_reduce"] * 2 + ["p2p_latency"] + [
+        "p2p_bw"
+    ] * 2 or (
+        rows["collective"].tolist() == ["all_gather"] * 2 + ["all_reduce"] * 2 + ["p2p_latency"] * 2 + ["p2p_bw"] * 2
+    )
+    assert rows["ranks"].tolist()[:4] == [8, 8, 16, 16]
+    assert rows["nodes"].tolist()[:2] == [2, 2]
+    assert rows.loc[1, ["seconds", "seconds_min", "seconds_max"]].tolist() == [12.79e-6, 9.45e-6, 15.7e-6]
+    assert rows["size_convention"].tolist()[:3] == ["per_rank", "per_rank", "vector"]
+    assert total_bytes(rows).tolist()[:3] == [8, 8192, 4]
+    assert rows["seconds"].iloc[-2] == pytest.approx(1048576 / 2.048e9)
+    assert [one.message for one in measured.problems] == ["1 elements of the result were wrong"]
+
+
+def test_intel_mpi_benchmarks(tmp_path):
+    measured = read(put(tmp_path, logs.IMB))
+    rows = measured.rows
+    assert rows["collective"].tolist() == ["all_reduce"] * 2 + ["p2p_latency"] * 3 + ["barrier"]
+    assert rows["ranks"].tolist() == [144] * 2 + [2] * 3 + [16]
+    assert rows.loc[1, ["seconds", "seconds_min", "seconds_max"]].tolist() == [11.69e-6, 4.5e-6, 18.59e-6]
+    assert rows.loc[0, "dtype"] == "float"
+    messages = [str(one) for one in measured.problems]
+    assert "a.log:14: the row has 3 values, but there are 5 columns (left out)" in messages[0]
+    assert "a.log:23: throughput is 999 MB/s" in messages[1]
+    assert len(read(tmp_path / "a.log", inconsistent="keep")) == 7
+
+
+class TestTidy:
+    def test_columns_and_their_types(self, tmp_path):
+        measured = read(put(tmp_path, logs.TIDY))
+        assert measured.kind == "tidy"
+        assert not measured.problems
+        assert measured.rows["site"].tolist() == ["Bergen"] * 3
+        assert column(measured, "in_place") == [False, None, None]
+        assert column(measured, "line") == [3, 4, 5]
+        assert list(measured.rows)[: len(COLUMNS)] == list(COLUMNS)
+
+    @given(
+        rows=st.lists(
+            st.fixed_dictionaries(
+                {
+                    "collective": st.sampled_from([*COLLECTIVES, "ag_topk"]),
+                    "nbytes": st.integers(0, 2**62),
+                    "seconds": st.floats(1e-9, 1e6),
+                },
+                optional={
+                    "algorithm": st.sampled_from(["ring", "tree", 'odd "name", with commas']),
+                    "ranks": st.integers(1, 10**6),
+                    "root": st.integers(0, 9),
+                    "in_place": st.booleans(),
+                    "seconds_min": st.floats(0, 1e6),
+                    "wrong": st.floats(0, 1e9),
+                    "iteration": st.integers(0, 1000),
+                    "source": st.just("somewhere.log"),
+                    "line": st.integers(1, 10**6),
+                    "size_convention": st.sampled_from(["vector", "per_rank"]),
+                },
+            ),
+            min_size=1,
+            max_size=10,
+        ),
+        extra=st.lists(st.one_of(st.floats(-1e9, 1e9), st.none()), min_size=10, max_size=10),
+    )
+    def test_what_is_written_is_read_back_to_the_last_bit(self, tmp_path_factory, rows, extra):
+        path = tmp_path_factory.mktemp("tidy") / "a.csv"
+        first = table(rows)
+        first["link_bandwidth"] = pd.Series(extra[: len(rows)], dtype=float)
+        write_tidy(first, path)
+        again = read_tidy(path).rows
+        for at, row in enumerate(rows):
+            for name, value in row.items():
+                assert again.loc[at, name] == value
+        if first["link_bandwidth"].notna().any():
+            np.testing.assert_array_equal(again["link_bandwidth"], first["link_bandwidth"])
+        write_tidy(again, path)
+        pd.testing.assert_frame_equal(read_tidy(path).rows, again)
+
+    @pytest.mark.parametrize("name", [name for name in logs.ALL if name not in ("tidy", "wide")])
+    def test_rows_of_other_formats_survive(self, tmp_path, name):
+        first = read(put(tmp_path, logs.ALL[name])).rows
+        write_tidy(first, tmp_path / "a.csv")
+        again = read(tmp_path / "a.csv")
+        assert not [one for one in again.problems if one.dropped]
+        pd.testing.assert_frame_equal(again.rows, first)
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("collective,nbytes,second\na,1,1\n", r"a\.csv:1: has no column 'seconds'; did you mean 'second'\?"),
+            ("collective,nbytes,seconds,seconds\n", "column 'seconds' stands twice"),
+            ("collective,nbytes,seconds,=x\n", "column 4 is named '=x'"),
+            ("collective,nbytes,seconds\na,1\n", r"a\.csv:2: has 2 values, but there are 3 columns"),
+            ("collective,nbytes,seconds\na,-1,1\n", r"a\.csv:2: nbytes: must be a whole number in 0"),
+            ("collective,nbytes,seconds\na,1.5,1\n", "nbytes: must be a whole number"),
+            ("collective,nbytes,seconds\na,,1\n", "nbytes: must be a whole number >= 0"),
+            ("collective,nbytes,seconds\na,1,fast\n", "seconds: must be a finite number >= 0, got 'fast'"),
+            ("collective,nbytes,seconds\na,1,1e999\n", "seconds: must be a finite number"),
+            ("collective,nbytes,seconds\na,1,0\n", r"a\.csv:2: holds no measurement .* must be a number > 0"),
+            ("collective,nbytes,seconds,ranks\na,1,1,0\n", "ranks: must be a whole number in 1.."),
+            ("collective,nbytes,seconds,in_place\na,1,1,perhaps\n", "in_place: must be true or false"),
+            ("collective,nbytes,seconds,size_convention\na,1,1,totl\n", "did you mean 'total'"),
+            ('collective,nbytes,seconds\n"a,1,1\n', r"a\.csv:2: is not CSV"),
+            ("collective,nbytes,seconds\n", "holds no measurement"),
+            ("collective,nbytes,seconds" + ",a" * 200 + "\n", "has 203 columns; at most 100"),
+            ("collective,nbytes,seconds\n" + "," * 70_000, r"a\.csv:2: is longer than 65,536 characters"),
+            (f"collective,nbytes,seconds\n{'a' * 300},1,1\n", "collective: is longer than 200 characters"),
+        ],
+    )
+    def test_what_is_refused(self, tmp_path, text, message):
+        with pytest.raises(InputError, match=message):
+            read(put(tmp_path, text, "a.csv"), "tidy")
+
+    def test_a_column_that_is_nearly_known_is_mentioned(self, tmp_path):
+        measured = read(put(tmp_path, "collective,nbytes,seconds,in_plase\nall_reduce,1,1,true\n"))
+        assert "did you mean 'in_place'?" in measured.problems[0].message
+
+
+def test_both_sides_in_a_row(tmp_path):
+    measured = read(put(tmp_path, logs.WIDE))
+    assert measured.kind == "wide"
+    assert not measured.problems
+    rows = measured.rows
+    assert rows["in_place"].tolist() == [False, True, False]
+    assert rows["nbytes"].tolist() == [1048576, 1048576, 8192]
+    assert rows["seconds"].tolist() == [1e-4, 101e-6, 25.6e-6]
+    assert rows["nodes"].tolist() == [2, 2, 2]
+    assert rows["variant"].tolist() == ["a"] * 3
+    assert rows["run"].tolist() == ["1", "1", "2"]
+    assert rows["seconds_max"].tolist()[2] == 30e-6
+
+
+class TestKinds:
+    @pytest.mark.parametrize("name", logs.ALL)
+    def test_content_tells_and_the_name_does_not(self, tmp_path, name):
+        path = put(tmp_path, logs.ALL[name], "a.xml")
+        kind = name.split()[0]
+        assert kind_of(path) == kind
+        pd.testing.assert_frame_equal(read(path, kind).rows, read(path).rows)
+
+    def test_a_folder_has_a_data_csv(self, tmp_path):
+        with pytest.raises(InputError, match=r"is a folder without a data\.csv"):
+            read(tmp_path)
+        put(tmp_path, logs.WIDE, "data.csv")
+        assert read(tmp_path).kind == "wide"
+
+    def test_what_is_none_is_refused(self, tmp_path):
+        for text in ("", "a,b\n1,2\n", "hello\n", "<xml/>"):
+            with pytest.raises(InputError, match="holds no measurements in a format that is read: nccl"):
+                read(put(tmp_path, text))
+        with pytest.raises(InputError, match="unknown format 'osux'; did you mean 'osu'"):
+            read(tmp_path / "a.log", "osux")
+        with pytest.raises(ValueError, match="unknown column 'rank'; did you mean 'ranks'"):
+            read(tmp_path / "a.log", facts={"rank": 3})
+        with pytest.raises(InputError, match="there is no such file"):
+            read(tmp_path / "none")
+
+    @pytest.mark.parametrize(
+        ("content", "message"),
+        [
+            (logs.NCCL.encode("utf-16"), "is not UTF-8 text"),
+            (logs.NCCL.replace("2097152        524288", "\0\0").encode(), r"a\.log:19: holds a NUL byte"),
+            (b"#\n" * 2_000_002, "has more than 2,000,000 lines"),
+            (b"0" * (64 * 2**20 + 1), "is larger than 67,108,864 bytes"),
+        ],
+        ids=["UTF-16", "NUL", "lines", "size"],
+    )
+    def test_what_is_damaged_or_too_large_is_refused(self, tmp_path, content, message):
+        with pytest.raises(InputError, match=message):
+            read(put(tmp_path, content))
+
+
+class TestConventions:
+    def test_bus_factors_are_those_of_nccl_tests(self):
+        n = 6
+        for name, factor in {
+            "all_reduce": 2 * (n - 1) / n,
+            "reduce_scatter": (n - 1) / n,
+            "all_gather": (n - 1) / n,
+            "alltoall": (n - 1) / n,
+            "broadcast": 1,
+            "reduce": 1,
+            "sendrecv": 1,
+        }.items():
+            assert bus_factor(name, n) == pytest.approx(factor)
+            assert bandwidth_factors(name, n)[0] == (1.0, bus_factor(name, n))
+        assert bus_factor("barrier", n) is None
+
+    def test_every_collective_has_one_name_and_a_convention(self):
+        for name in COLLECTIVES:
+            assert collective(name) == name
+            assert collective(name.replace("_", "").title()) == name
+            if name != "barrier":
+                assert nccl_convention(name)
+                assert mpi_convention(name)
+
+    @given(
+        size=st.integers(1, 10**12),
+        micros=st.floats(0.1, 1e8),
+        name=st.sampled_from(["all_reduce", "all_gather", "broadcast", "alltoall"]),
+        ranks=st.integers(2, 4096),
+        digits=st.integers(0, 4),
+    )
+    def test_rounding_is_no_contradiction_and_a_tenth_is(self, size, micros, name, ranks, digits):
+        shown = f"{micros:.{digits}f}"
+        bandwidth = size / micros / 1e3
+        row = {"collective": name, "ranks": ranks, "nbytes": size, "size_convention": nccl_convention(name)}
+        time, algbw = printed(shown, -6), printed(f"{bandwidth:.{digits}f}", 9)
+        busbw = printed(f"{bandwidth * bus_factor(name, ranks):.{digits}f}", 9)
+        assert inconsistency(row, time, algbw, busbw) is None
+        exact, tenth = printed(repr(micros), -6), printed(repr(1.1 * bandwidth), 9)
+        assert "algorithm bandwidth" in inconsistency(row, exact, tenth, None)
+        right = printed(repr(bandwidth), 9)
+        wrong = printed(repr(1.1 * bus_factor(name, ranks) * bandwidth), 9)
+        if name != "alltoall":
+            assert "bus bandwidth" in inconsistency(row, exact, right, wrong)
+
+
+TOKENS = [
+    "",
+    "nan",
+    "-1",
+    "1e999",
+    "9" * 400,
+    "N/A",
+    "\x1b[31m",
+    "٣",
+    "\0",
+    "#",
+    "\n",
+    "\r\n",
+    ",",
+    '"',
+    "{",
+    "[[[[",
+    "true",
+    "inf",
+    "0x10",
+    "# Benchmarking Allreduce",
+    "# OSU MPI Broadcast Latency Test v7",
+    " 8 2 float sum -1 1 2 3 4",
+    "\ufeff",
+]
+
+
+@st.composite
+def mutations(draw):
+    """A log of some kind, cut, reordered, doubled or with something foreign in it, up to five times."""
+    name = draw(st.sampled_from(sorted(logs.ALL)))
+    text = logs.ALL[name]
+    for _ in range(draw(st.integers(1, 5))):
+        a, b = sorted(draw(st.lists(st.integers(0, len(text)), min_size=2, max_size=2)))
+        lines = text.split("\n")
+        i, j = draw(st.integers(0, len(lines) - 1)), draw(st.integers(0, len(lines) - 1))
+        how = draw(st.sampled_from(["cut", "delete", "double", "swap", "insert", "replace", "move"]))
+        if how == "cut":
+            text = text[:b]
+        elif how == "delete":
+            text = text[:a] + text[min(b, a + 30) :]
+        elif how == "double":
+            text = text[:b] + text[a:]
+        elif how == "swap":
+            lines[i], lines[j] = lines[j], lines[i]
+            text = "\n".join(lines)
+        elif how == "move":
+            lines.insert(j, lines.pop(i))
+            text = "\n".join(lines)
+        elif how == "insert":
+            text = text[:a] + draw(st.sampled_from(TOKENS)) + text[a:]
+        else:
+            words = lines[i].split(" ")
+            words[draw(st.integers(0, len(words) - 1))] = draw(st.sampled_from(TOKENS))
+            lines[i] = " ".join(words)
+            text = "\n".join(lines)
+        text = text[:100_000]
+    return name.split()[0], text.encode("utf-8", "replace"), draw(st.sampled_from([None, None, *KINDS]))
+
+
+@settings(max_examples=1500)
+@given(mutation=mutations(), inconsistent=st.sampled_from(["keep", "drop"]), junk=st.binary(max_size=3))
+def test_damaged_files_are_read_or_refused_and_nothing_else(tmp_path_factory, mutation, inconsistent, junk):
+    _, content, kind = mutation
+    path = tmp_path_factory.getbasetemp() / "mutated"
+    path.write_bytes(content + junk)
+    try:
+        measured = read(path, kind, inconsistent=inconsistent, iterations=True)
+    except InputError as error:
+        assert str(path) in str(error)
+        assert len(str(error)) < 1500
+        return
+    rows = measured.rows
+    assert len(rows) > 0
+    assert (rows["seconds"] > 0).all()
+    assert np.isfinite(rows["seconds"]).all()
+    assert (rows["nbytes"] >= 0).all()
+    assert "TOPSECRET" not in rows.to_csv()
+
+
+@given(content=st.binary(max_size=200), kind=st.sampled_from([None, *KINDS]))
+def test_anything_is_refused_by_an_error_for_people(tmp_path_factory, content, kind):
+    path = tmp_path_factory.getbasetemp() / "any"
+    path.write_bytes(content)
+    with pytest.raises(InputError):
+        read(path, kind)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        " " * 4000,
+        "#" * 4000,
+        "# " * 2000,
+        "1" * 4000,
+        "1 " * 2000,
+        "#OSU MPI" * 500,
+        "# nranks=" * 400,
+        "NCCL INFO nranks " * 200,
+        "1 1 float" + " " * 4000,
+        "#repetitions" + " " * 4000,
+        "#" + " " * 3000 + "#bytes",
+        "# Rank 1 Group " * 250,
+        "mpiexec-" * 500,
+    ],
+    ids=range(13),
+)
+@pytest.mark.parametrize("kind", ["nccl", "osu", "imb"])
+def test_long_lines_take_no_longer_than_their_length(tmp_path, kind, line):
+    path = put(tmp_path, (line + "\n") * 200)
+    before = time.process_time()
+    with pytest.raises(InputError):
+        read(path, kind)
+    assert time.process_time() - before < 5
+
+
+def test_measurements_beside_the_repository_agree_with_their_logs(shared):
+    folder = shared / "measured"
+    if not folder.is_dir():
+        pytest.skip("the folder ../shared/measured is not beside this checkout")
+    found = sorted(folder.glob("*/raw.log"))
+    for log in found:
+        raw, csv = read(log), read(log.parent)
+        assert not raw.problems
+        keys = ["collective", "ranks", "nbytes", "in_place", "seconds", "algbw", "busbw"]
+        ours = raw.rows[keys].sort_values(keys, ignore_index=True)
+        theirs = csv.rows[keys].sort_values(keys, ignore_index=True)
+        pd.testing.assert_frame_equal(ours, theirs)
+    counts = {csv.parent.name: read(csv) for csv in sorted(folder.glob("*/data.csv")) if kind_of(csv) == "wide"}
+    assert all(not [one for one in measured.problems if one.dropped] for measured in counts.values())
