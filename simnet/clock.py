@@ -74,7 +74,10 @@ class Clock:
         if not self._runs and not self._transfers and engine is not self._engine:
             self._engine = engine
             engine.begin(now)
-        self._engine.memory.x[k.NOW] = now
+        x = self._engine.memory.x
+        x[k.NOW] = now
+        if now + x[k.SEND_OVERHEAD] >= x[k.HORIZON]:
+            self._engine.look_ahead(now)
 
     def _arm(self) -> None:
         """Make sure that SimPy wakes this clock in time for what is due next."""

@@ -144,7 +144,8 @@ def hosts_of(schedule: Schedule, place: Place) -> list[int]:
     """
     if schedule.n_ranks > len(place.placement):
         raise InputError(
-            f"the schedule has {schedule.n_ranks:,} ranks, but the network has places for {len(place.placement):,}"
+            f"the schedule has {schedule.n_ranks:,} ranks, but the network has places for {len(place.placement):,}; "
+            "take more --hosts, more workers of the scenario, or a larger network"
         )
     return place.placement[: schedule.n_ranks]
 

@@ -1,4 +1,6 @@
-"""Short logs of benchmarks as they are printed, for tests of readers: figures of public documentation, and made-up ones."""
+"""Short logs of benchmarks as they are printed: figures of public documentation, and made-up ones."""
+
+# ruff: noqa: E501  (logs are as wide as they are)
 
 import json
 

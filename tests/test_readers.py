@@ -61,19 +61,24 @@ class TestNccl:
         assert not filled.problems
         assert set(filled.rows["ranks_per_node"]) == {8}
 
+    def test_what_the_command_says_times_are(self, tmp_path):
+        slowest = "$ ./all_reduce_perf -b 1M -a 3 -g 4\n" + logs.NCCL_OLD
+        assert set(read(put(tmp_path, slowest)).rows["statistic"]) == {"max"}
+        assert set(read(put(tmp_path, logs.NCCL)).rows["statistic"]) == {"mean"}
+
     def test_columns_that_a_collective_lacks(self, tmp_path):
         rows = read(put(tmp_path, logs.NCCL_EXCERPT)).rows
         assert rows["collective"].tolist() == ["all_gather"] * 4 + ["broadcast"] * 2
         assert column(read(put(tmp_path, logs.NCCL_EXCERPT)), "root") == [None] * 4 + [0] * 2
         assert rows["ranks"].tolist() == [8] * 6
-        assert rows["max_error"].tolist()[4:] == [0, 0] or rows["wrong"].tolist()[4:] == [0, 0]
+        assert rows["wrong"].tolist()[4:] == [0, 0]
 
     def test_times_per_iteration_and_wrong_results(self, tmp_path):
-        path = put(tmp_path, logs.NCCL_EACH, "all_reduce.txt")
+        path = put(tmp_path, logs.NCCL_EACH)
         measured = read(path, facts={"ranks": 8})
         assert measured.rows["seconds_min"].tolist() == [18e-6, 18e-6, 18.5e-6, 18.5e-6]
         assert measured.rows["seconds_p99"].tolist()[0] == 24.5e-6
-        assert [str(one) for one in measured.problems] == [f"{path}:6: in place: 2 elements of the result were wrong"]
+        assert [str(one) for one in measured.problems] == [f"{path}:7: in place: 2 elements of the result were wrong"]
         assert measured.rows["wrong"].tolist() == [0, 0, 0, 2]
 
     def test_labels_of_launchers_and_what_the_log_does_not_say(self, tmp_path):
@@ -114,7 +119,14 @@ class TestNccl:
         path = put(tmp_path, logs.NCCL[: logs.NCCL.index("23.68")])
         measured = read(path)
         assert len(measured) == 4
-        assert "the row has 2 numbers" in measured.problems[0].message or "numbers after" in str(measured.problems[0])
+        assert str(measured.problems[0]).startswith(f"{path}:20: the row has 2 numbers after type and operation")
+
+    def test_noise_behind_a_whole_row_does_no_harm_and_inside_it_costs_the_row(self, tmp_path):
+        noise = " node-two:24926:24999 [0] NCCL INFO Channel 00/02 :    0   1"
+        behind = read(put(tmp_path, logs.NCCL.replace("22.41      0", "22.41      0" + noise)))
+        assert (len(behind), behind.problems) == (10, ())
+        inside = read(put(tmp_path, logs.NCCL.replace("14.76   22.14", "14.76" + noise)))
+        assert (len(inside), [one.line for one in inside.problems]) == (8, [19])
 
     @given(
         rows=st.lists(
@@ -189,7 +201,7 @@ class TestNcclJson:
         data = json.loads(logs.nccl_json())
         measured = read(put(tmp_path, json.dumps(data)))
         shown = measured.rows.to_csv() + repr(measured.rows.attrs) + "".join(map(str, measured.problems))
-        assert "SECRET" not in shown.upper()
+        assert "TOPSECRET" not in shown
         for broken in (
             {"version": "TOPSECRET"},
             {"results": {"TOPSECRET": 1}},
@@ -198,7 +210,7 @@ class TestNcclJson:
         ):
             with pytest.raises(InputError) as caught:
                 read(put(tmp_path, json.dumps(data | broken)))
-            assert "SECRET" not in str(caught.value).upper()
+            assert "TOPSECRET" not in str(caught.value)
 
     @pytest.mark.parametrize(
         ("text", "message"),
@@ -224,11 +236,8 @@ def test_osu(tmp_path):
     path = put(tmp_path, logs.OSU)
     measured = read(path)
     rows = measured.rows
-    assert rows["collective"].tolist() == ["all_gather"] * 2 + ["all_reduce"] * 2 + ["p2p_latency"] + [
-        "p2p_bw"
-    ] * 2 or (
-        rows["collective"].tolist() == ["all_gather"] * 2 + ["all_reduce"] * 2 + ["p2p_latency"] * 2 + ["p2p_bw"] * 2
-    )
+    names = ["all_gather", "all_reduce", "p2p_latency", "p2p_bw"]
+    assert rows["collective"].tolist() == [name for name in names for _ in range(2)]
     assert rows["ranks"].tolist()[:4] == [8, 8, 16, 16]
     assert rows["nodes"].tolist()[:2] == [2, 2]
     assert rows.loc[1, ["seconds", "seconds_min", "seconds_max"]].tolist() == [12.79e-6, 9.45e-6, 15.7e-6]
@@ -307,7 +316,8 @@ class TestTidy:
         write_tidy(first, tmp_path / "a.csv")
         again = read(tmp_path / "a.csv")
         assert not [one for one in again.problems if one.dropped]
-        pd.testing.assert_frame_equal(again.rows, first)
+        without = ["line"] if name == "nccl-json" else []
+        pd.testing.assert_frame_equal(again.rows.drop(columns=without), first.drop(columns=without))
 
     @pytest.mark.parametrize(
         ("text", "message"),
@@ -433,10 +443,10 @@ class TestConventions:
         time, algbw = printed(shown, -6), printed(f"{bandwidth:.{digits}f}", 9)
         busbw = printed(f"{bandwidth * bus_factor(name, ranks):.{digits}f}", 9)
         assert inconsistency(row, time, algbw, busbw) is None
-        exact, tenth = printed(repr(micros), -6), printed(repr(1.1 * bandwidth), 9)
+        exact, tenth = printed(f"{micros:.9e}", -6), printed(f"{1.1 * bandwidth:.9e}", 9)
         assert "algorithm bandwidth" in inconsistency(row, exact, tenth, None)
-        right = printed(repr(bandwidth), 9)
-        wrong = printed(repr(1.1 * bus_factor(name, ranks) * bandwidth), 9)
+        right = printed(f"{bandwidth:.9e}", 9)
+        wrong = printed(f"{1.1 * bus_factor(name, ranks) * bandwidth:.9e}", 9)
         if name != "alltoall":
             assert "bus bandwidth" in inconsistency(row, exact, right, wrong)
 
@@ -501,19 +511,21 @@ def mutations(draw):
     return name.split()[0], text.encode("utf-8", "replace"), draw(st.sampled_from([None, None, *KINDS]))
 
 
-@settings(max_examples=1500)
+@settings(max_examples=1100)
 @given(mutation=mutations(), inconsistent=st.sampled_from(["keep", "drop"]), junk=st.binary(max_size=3))
 def test_damaged_files_are_read_or_refused_and_nothing_else(tmp_path_factory, mutation, inconsistent, junk):
     _, content, kind = mutation
     path = tmp_path_factory.getbasetemp() / "mutated"
     path.write_bytes(content + junk)
+    refused, rows = "", None
     try:
-        measured = read(path, kind, inconsistent=inconsistent, iterations=True)
+        rows = read(path, kind, inconsistent=inconsistent, iterations=True).rows
     except InputError as error:
-        assert str(path) in str(error)
-        assert len(str(error)) < 1500
+        refused = str(error)
+    if rows is None:
+        assert str(path) in refused
+        assert len(refused) < 1500
         return
-    rows = measured.rows
     assert len(rows) > 0
     assert (rows["seconds"] > 0).all()
     assert np.isfinite(rows["seconds"]).all()

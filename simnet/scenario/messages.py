@@ -34,7 +34,15 @@ _BOUNDS = {
 
 def problems(document: Document, error: ValidationError, root: type[BaseModel]) -> list[InputError]:
     """Return every error that the validation of a document as `root` found, with its place."""
-    return [document.problem(one["loc"], _message(document, one, root)) for one in error.errors(include_url=False)]
+    found = error.errors(include_url=False)
+    return [document.problem(_place(one["loc"]), _message(document, one, root)) for one in found]
+
+
+def _place(loc: tuple[str | int, ...]) -> tuple[str | int, ...]:
+    """Return the place of an error without pydantic's mark for a key; a blank name is wrong where it is given."""
+    if loc[-1:] != ("[key]",):
+        return loc
+    return loc[:-1] if str(loc[-2]).strip() else loc[:-2]
 
 
 def _message(document: Document, one: ErrorDetails, root: type[BaseModel]) -> str:

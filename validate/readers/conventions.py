@@ -161,7 +161,7 @@ def bus_factor(name: str, ranks: int) -> float | None:
 def bandwidth_factors(name: str, ranks: int | None) -> tuple[tuple[float, float | None], ...]:
     """Return pairs of algorithm bandwidth over size / time, and bus over algorithm bandwidth, that versions print.
 
-    Older rccl-tests, and hypercube everywhere, count only what crosses between ranks as algorithm bandwidth.
+    The gather of older rccl-tests, and hypercube everywhere, count only what crosses between ranks.
 
     Examples
     --------

@@ -22,13 +22,13 @@ from typing import Any, NoReturn
 from simnet.errors import InputError
 from validate.readers.conventions import collective, collective_in, nccl_convention
 from validate.readers.lines import read_lines
-from validate.readers.nccl_text import chosen
+from validate.readers.nccl_text import STATISTICS, chosen
 from validate.readers.tables import MAX_RANKS, MAX_WHOLE, Collector, Inconsistent, Measurements, Printed, Row
 
 MAX_BYTES = 64 * 2**20
 """The largest file that is read."""
 
-MAX_VALUES = 8_000_000
+MAX_VALUES = 4_000_000
 """The most values that a file may hold."""
 
 MAX_CONTAINERS = 1_000_000
@@ -37,7 +37,6 @@ MAX_CONTAINERS = 1_000_000
 NEWEST = 3
 """The latest version of the format that is read."""
 
-_STATISTICS = {"0": "rank0", "1": "mean", "2": "min", "3": "max"}
 _SPACE = re.compile(r"\s*")
 
 
@@ -186,7 +185,7 @@ def _stated(data: Mapping[str, Any]) -> tuple[dict[str, object], str | None]:
         if rank is not None and rank < MAX_RANKS and _whole(one.get("group")) in (None, 0):
             ranks.add(rank)
             hosts.add(_text(one.get("hostname")))
-    stated: dict[str, object] = {"statistic": _STATISTICS.get(average, "mean")} | data["pinned"]
+    stated: dict[str, object] = {"statistic": STATISTICS.get(average, "mean")} | data["pinned"]
     if ranks:
         stated["ranks"] = len(ranks)
         stated["nodes"] = len(hosts)

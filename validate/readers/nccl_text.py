@@ -45,6 +45,9 @@ DTYPES = frozenset(
 ALGORITHMS = frozenset(("tree", "ring", "collnetdirect", "collnetchain", "nvls", "nvlstree", "pat"))
 """Algorithms of NCCL, as a setting may pin them."""
 
+STATISTICS = {"0": "rank0", "1": "mean", "2": "min", "3": "max"}
+"""What times are over ranks, by the option ``-a`` of the tests."""
+
 PROTOCOLS = frozenset(("ll", "ll128", "simple"))
 """Protocols of NCCL."""
 
@@ -64,6 +67,7 @@ _ITERATIONS = re.compile(r"(?<!warmup )(?<!agg )iters:\s{0,9}(\d{1,12})")
 _EXCERPT = re.compile(r"#.*\bnranks=(\d{1,8})\b(?:.*\bnnodes=(\d{1,8})\b)?")
 _NCCL_RANKS = re.compile(r"\bnranks (\d{1,8})\b")
 _CHOICE = re.compile(r"\bNCCL_(ALGO|PROTO)(?:=| set by environment to )([A-Za-z0-9_]{2,20})(?![\w,;:^])")
+_AVERAGE = re.compile(r"_perf\b.* (?:-a|--average)[ =]?([0-3])(?!\S)")
 _OLD_HEADER = re.compile(r"#\s*bytes\s+N\s+type\b")
 
 
@@ -89,6 +93,7 @@ class _Context:
     stated_ranks: int | None = None
     stated_nodes: int | None = None
     iterations: int | None = None
+    statistic: str = "mean"
     choices: dict[str, str] = field(default_factory=dict)
     unit: int = -6
     per_iteration: bool = False
@@ -226,7 +231,8 @@ def parse_row(line: str, *, per_iteration: bool = False) -> Cells | str | None:
     rooted = len(numbers) % 4 == 1 and _ROOT.fullmatch(numbers[0]) is not None
     values = numbers[1:] if rooted else numbers
     nbytes = whole(head[1])
-    if nbytes is None or len(values) not in (each, 2 * each) or len(numbers) != len(words):
+    noisy = len(numbers) != len(words)
+    if nbytes is None or len(values) not in (each, 2 * each) or (noisy and len(values) == each):
         most = 2 * each
         return (
             f"the row has {len(numbers)} numbers after type and operation; a whole one {most}, or {most + 1} with root"
@@ -284,6 +290,8 @@ def _look(line: str, context: _Context) -> None:
     programs = set(_PROGRAM.findall(line))
     if len(programs) == 1:
         context.collective, context.named_in_use = collective(programs.pop()), False
+        average = _AVERAGE.search(line)
+        context.statistic = STATISTICS[average[1] if average else "1"]
     if "iters:" in line and (iterations := _ITERATIONS.search(line)):
         context.iterations = int(iterations[1])
     if "Rank" in line and (rank := _RANK.search(line)):
@@ -333,7 +341,7 @@ def _rows(
             "root": cells.root,
             "in_place": in_place,
             "seconds": None if time is None else time.value,
-            "statistic": "mean",
+            "statistic": context.statistic,
             "algbw": None if algbw is None else algbw.value,
             "busbw": None if busbw is None else busbw.value,
         }

@@ -1,0 +1,101 @@
+"""Measurements that come with simnet: each is what its entry in the registry says, and plausible."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from simnet import costs
+from simnet.errors import InputError
+from validate import measured
+from validate.readers import COLUMNS, kind_of, read, total_bytes
+
+NAMES = sorted(measured.datasets())
+FRAMING = 1538 / 1448
+"""Bytes on the wire per byte of a full TCP segment over Ethernet."""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rows_are_what_the_registry_says(name):
+    entry, found = measured.datasets()[name], measured.load(name)
+    rows = found.rows
+    assert not found.problems
+    assert len(rows) == entry.rows
+    assert set(rows["collective"]) == set(entry.collectives)
+    assert set(rows["ranks"]) == set(entry.ranks)
+    assert set(rows.columns) == set(COLUMNS) | set(entry.columns)
+    assert set(rows["source"]) == {name}
+    assert rows["size_convention"].ne("").all()
+    assert total_bytes(rows).notna().all()
+    for column, value in entry.facts.items():
+        assert set(rows[column]) == {value}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_entry_says_what_a_reader_must_know(name):
+    entry = measured.datasets()[name]
+    for field in ("title", "source", "hardware", "interconnect", "date", "licence", "citation", "notes"):
+        assert getattr(entry, field).strip(), field
+
+
+def test_no_table_is_without_an_entry():
+    from importlib.resources import files
+
+    tables = {one.name for one in files("validate.measured").iterdir() if one.name.endswith(".csv")}
+    assert tables == {entry.file for entry in measured.datasets().values()}
+
+
+def test_they_are_tidy_files_like_any_other():
+    from importlib.resources import as_file, files
+
+    with as_file(files("validate.measured").joinpath("shaped_gloo.csv")) as path:
+        assert kind_of(path) == "tidy"
+        assert len(read(path)) == 300
+
+
+def test_what_is_not_there_is_refused_with_the_nearest_name():
+    with pytest.raises(InputError, match="there are no measurements 'shaped_glo'; did you mean 'shaped_gloo'"):
+        measured.load("shaped_glo")
+
+
+def test_dense_times_on_shaped_links_follow_from_the_links():
+    rows = measured.load("shaped_openmpi").rows
+    large = rows[(rows["nbytes"] >= 2**20) & (rows["link_bandwidth"] <= 1.25e7) & (rows["link_latency"] <= 1e-3)]
+    latency, beta = large["link_latency"].to_numpy(), FRAMING / large["link_bandwidth"].to_numpy()
+    size, ranks = large["nbytes"].astype(float).to_numpy(), large["ranks"].astype(float).to_numpy()
+    rings = {"all_reduce": costs.ring_allreduce(latency, beta, size, ranks)}
+    rings["all_gather"] = (ranks - 1) * (latency + size * beta)
+    for name, formula in rings.items():
+        of = ((large["collective"] == name) & (large["algorithm"] == "ring")).to_numpy()
+        errors = np.abs(formula[of] / large["seconds"].to_numpy()[of] - 1)
+        assert of.sum() > 20
+        assert np.median(errors) < 0.03
+
+
+def test_sizes_of_all_gathers_are_what_a_rank_contributes():
+    rows = measured.load("shaped_openmpi").rows
+    assert set(rows.loc[rows["collective"] == "all_gather", "size_convention"]) == {"per_rank"}
+
+
+def test_sparse_sizes_are_the_values_that_are_kept():
+    rows = measured.load("shaped_sparse").rows
+    np.testing.assert_allclose(rows["nbytes"].astype(float), 4 * rows["density"] * rows["parameters"])
+
+
+def test_published_numbers_name_their_page():
+    rows = measured.load("published_plateaus").rows
+    assert rows["url"].str.fullmatch(r"https://github\.com/[^/]+/[^/]+/blob/[0-9a-f]{40}/\S+").all()
+    assert rows["platform"].is_unique
+    assert rows["nbytes"].min() >= 2**31
+    np.testing.assert_allclose(rows["algbw"], rows["nbytes"].astype(float) / rows["seconds"], rtol=1e-3)
+
+
+def test_shaped_rows_are_those_beside_the_repository(shared):
+    if not (shared / "netlab").is_dir():
+        pytest.skip("the folder ../shared/netlab is not beside this checkout")
+    for name in ("shaped_openmpi", "shaped_gloo", "shaped_sparse"):
+        theirs = pd.read_csv(shared / "netlab" / f"{name}.csv")
+        ours = measured.load(name).rows
+        assert ours["seconds"].tolist() == theirs["seconds"].tolist()
+        assert ours["nbytes"].tolist() == theirs["size_bytes"].tolist()
+        np.testing.assert_allclose(ours["link_latency"] * 1e3, theirs["latency_ms"])
+        np.testing.assert_allclose(ours["link_bandwidth"] * 8e-6, theirs["rate_mbit"])
