@@ -59,16 +59,16 @@ DUE_TIME, DUE_ORDER, DUE_KIND, DUE_ITEM, DUE_SIZE = range(5)
 # Flow: bytes left, since when at which rate, the rate it takes at most, when it ends; what it is, and of whom.
 FLOW_REMAINING, FLOW_RESIDUE, FLOW_RATE, FLOW_SINCE, FLOW_LIMIT, FLOW_END, FLOW_NEW_RATE = range(7)
 (
-    FLOW_STATE, FLOW_WAY, FLOW_NECK, FLOW_PLACE, FLOW_CHOSEN, FLOW_NEW_NECK, FLOW_IS_NEW, FLOW_OWNER, FLOW_ROUND,
+    FLOW_WAY, FLOW_CHOSEN, FLOW_NEW_NECK, FLOW_NECK, FLOW_STATE, FLOW_PLACE, FLOW_IS_NEW, FLOW_OWNER, FLOW_ROUND,
     FLOW_MESSAGE, FLOW_NEXT, FLOW_HOPS, FLOW_SIZE,
 ) = range(7, 20)  # fmt: skip
 # Use of a link by a flow, behind the record of the flow: the uses of the link before it and behind it.
 USE_BEFORE, USE_BEHIND, USE_FLOW, USE_SIZE = range(4)
-# Link: what it carries, and until when; who uses it; and what `settle` notes of it.
-LINK_CAPACITY, LINK_UNTIL, LINK_REST, LINK_LEVEL, LINK_TOP = range(5)
+# Link: what it carries, and until when; what `settle` notes of it; who uses it.
+LINK_CAPACITY, LINK_UNTIL, LINK_LEVEL, LINK_TOP, LINK_REST = range(5)
 (
-    LINK_USERS, LINK_FIRST, LINK_CROWD, LINK_ASSIGNED, LINK_BANDWIDTHS, LINK_LATENCIES, LINK_DIRTY, LINK_TOUCHED,
-    LINK_COUNT, LINK_INSIDE, LINK_MEMBERS, LINK_SIZE,
+    LINK_COUNT, LINK_INSIDE, LINK_MEMBERS, LINK_TOUCHED, LINK_DIRTY, LINK_USERS, LINK_FIRST, LINK_CROWD,
+    LINK_ASSIGNED, LINK_BANDWIDTHS, LINK_LATENCIES, LINK_SIZE,
 ) = range(5, 17)  # fmt: skip
 # Course: the piece that was in force last, and the one after the last that is known.
 COURSE_HERE, COURSE_LAST, COURSE_SIZE = range(3)

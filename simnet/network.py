@@ -75,7 +75,7 @@ class Network:
     routing : {"hash", "single", "flow", "adaptive"}
         How messages choose between routes of equal cost: by a hash of the pair of hosts, as ECMP does (all messages of
         a pair go one way); always the first; at random for each message; or, when it leaves, the route whose most
-        loaded link has the fewest messages under way for its bandwidth.
+        loaded link is the least loaded, counting the messages under way, itself included, over the bandwidth.
     on_outage : {"wait", "reroute"}
         What messages do on a link that is down: wait until it is up; or go around it, those under way included, from
         the moment it is down until it is up again. Where there is no other route, or only one of more than 256 links,

@@ -84,17 +84,17 @@ def limits(bench: Bench, quick: bool) -> Iterator[Limit]:
         "1,024 ranks, fat-tree, 5 % jitter, scattered", 4.0, Case("ring", "fat-tree", "scattered jitter", 1024)
     )
     many = 1024 if quick else 4096
-    for topology, varies in [
-        ("crossbar", "starts"),
-        ("crossbar", "jitter"),
-        ("fat-tree", "jitter"),
-        ("fat-tree", "scattered jitter"),
+    for topology, varies, most in [
+        ("crossbar", "starts", many),
+        ("crossbar", "jitter", many),
+        ("fat-tree", "jitter", many),
+        ("fat-tree", "scattered jitter", 1024),
     ]:
         yield Limit(
-            f"growth of CPU time with ranks, 256 to {many:,}, {topology}, {varies}: exponent",
+            f"growth of CPU time with ranks, 256 to {most:,}, {topology}, {varies}: exponent",
             2.1,
             "",
-            lambda topology=topology, varies=varies: _growth(bench, topology, varies, (256, many)),
+            lambda topology=topology, varies=varies, most=most: _growth(bench, topology, varies, (256, most)),
         )
     for varies in ("starts", "jitter"):
         yield Limit(

@@ -1,0 +1,465 @@
+"""Replay: a `Schedule` executed for real, message by message, and timed.
+
+Every rank of a job (torch.distributed with NCCL or gloo, or MPI) goes through the rounds of the same schedule: it
+starts its receives and sends of a round together, and enters the next one when they are done. What is measured is the
+network under exactly the messages that simnet times, sparse exchanges among them, which no benchmark of collectives
+sends. Nothing is reduced or selected.
+
+Differences from the model: a send is done when the library no longer needs its buffer, which may be before it is
+delivered; a message of no bytes carries one, and fractions of bytes are rounded; ``compute`` of a round is waited for
+only if asked.
+
+Run it as ``torchrun --nproc-per-node 4 -m validate.replay --backend gloo --collective allreduce_ring --size '1 MiB'
+--out ring.csv``, or under ``mpirun`` with ``--backend mpi``; see ``docs/replay.md``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from inspect import Parameter, signature
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from simnet import collectives, units
+from simnet.errors import InputError, SimnetError, nearest
+from simnet.interchange import read_schedule
+from simnet.schedule import Schedule
+from validate.communicators import BACKENDS, Communicator, connect
+from validate.readers import write_tidy
+from validate.readers.conventions import mpi_convention
+
+Floats = NDArray[np.float64]
+
+MEMORY = 8 * 2**30
+"""The most bytes of buffers that a rank makes."""
+
+_PINGS = 12
+_CONTENTS = 251
+
+_NAMES = {
+    "allreduce": "all_reduce",
+    "allgather": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "alltoall": "alltoall",
+    "broadcast": "broadcast",
+    "reduce": "reduce",
+}
+
+
+class Part(NamedTuple):
+    """A message as one of its two ranks sees it: the other one, where it lies in the buffer, its number."""
+
+    peer: int
+    first: int
+    last: int
+    number: int
+
+
+class Step(NamedTuple):
+    """What a rank does in one round."""
+
+    compute: float
+    sends: tuple[Part, ...]
+    receives: tuple[Part, ...]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What one rank does in a schedule.
+
+    Parameters
+    ----------
+    steps : tuple of Step
+        The rounds in which it has something to do.
+    to_send, to_receive : int
+        Bytes of its buffers. Rounds use them again.
+    """
+
+    steps: tuple[Step, ...]
+    to_send: int
+    to_receive: int
+
+
+class Repetition(NamedTuple):
+    """One run through a schedule: the seconds of each rank, shape (P,), and when it began by a common clock."""
+
+    seconds: Floats
+    began: Floats
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A schedule to replay, and what stands in the table of results about it.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        What is sent.
+    facts : dict
+        Columns of its rows: ``collective``, ``nbytes`` and others.
+    """
+
+    schedule: Schedule
+    facts: dict[str, object]
+
+
+def plan(schedule: Schedule, rank: int) -> Plan:
+    """Return what `rank` does in a schedule.
+
+    Messages between two ranks keep the order of the schedule, so that both sides pair them alike.
+
+    Examples
+    --------
+    >>> plan(collectives.allgather_ring(3, 10), rank=0).steps[0].sends
+    (Part(peer=1, first=0, last=10, number=0),)
+    """
+    steps: list[Step] = []
+    to_send = to_receive = number = 0
+    for one in schedule.rounds:
+        sizes = np.maximum(np.rint(one.nbytes), 1).astype(np.int64)
+        outward, inward = (
+            _parts(np.flatnonzero(own == rank), peers, sizes, number)
+            for own, peers in ((one.src, one.dst), (one.dst, one.src))
+        )
+        compute = float(np.broadcast_to(np.asarray(one.compute), schedule.n_ranks)[rank])
+        if outward or inward or compute:
+            steps.append(Step(compute, outward, inward))
+        to_send = max(to_send, outward[-1].last if outward else 0)
+        to_receive = max(to_receive, inward[-1].last if inward else 0)
+        number += len(one)
+    return Plan(tuple(steps), to_send, to_receive)
+
+
+def _parts(own: NDArray[np.int64], peers: NDArray[np.int64], sizes: NDArray[np.int64], number: int) -> tuple[Part, ...]:
+    last = np.cumsum(sizes[own])
+    first = last - sizes[own]
+    columns = (peers[own].tolist(), first.tolist(), last.tolist(), (own + number).tolist())
+    return tuple(map(Part, *columns))
+
+
+def measure(
+    schedule: Schedule,
+    communicator: Communicator,
+    *,
+    repetitions: int = 10,
+    warmup: int = 3,
+    compute: bool = False,
+    check: bool = True,
+) -> list[Repetition]:
+    """Run a schedule for real; every rank of the job calls this, with the same schedule.
+
+    All ranks pass a barrier before each repetition and start at a moment agreed on, by clocks compared beforehand: a
+    barrier alone lets them go as far apart as its last message takes.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        What is sent. Ranks of the schedule are ranks of the job.
+    communicator : Communicator
+        The job.
+    repetitions, warmup : int
+        Runs that count, >= 1, and runs before them that do not, >= 0.
+    compute : bool
+        Whether ranks wait for the ``compute`` of a round before they enter it.
+    check : bool
+        Whether to see beforehand, in a run apart, that every message arrives where it should.
+
+    Returns
+    -------
+    list of Repetition
+        At every rank, the times of all ranks.
+
+    Raises
+    ------
+    InputError
+        If the job has too few ranks, the ranks do not have the same schedule, or their buffers would be too large.
+    RuntimeError
+        If a message did not arrive as it was sent.
+    """
+    if repetitions < 1 or warmup < 0:
+        raise ValueError(f"repetitions must be >= 1 and warmup >= 0, got {repetitions} and {warmup}")
+    if schedule.n_ranks != communicator.size:
+        raise InputError(f"the schedule has {schedule.n_ranks} ranks, the job {communicator.size}; they must agree")
+    if np.unique(communicator.gather(np.array([_digest(schedule)]))).size > 1:
+        raise InputError("the ranks do not have the same schedule")
+    own = plan(schedule, communicator.rank)
+    if (needed := communicator.gather(np.array([float(own.to_send + own.to_receive)])).max()) > MEMORY:
+        shown = units.format_bytes(float(needed))
+        raise InputError(f"a rank needs buffers of {shown}; at most {units.format_bytes(MEMORY)} are made")
+    out, into = communicator.buffer(own.to_send), communicator.buffer(own.to_receive)
+    if check:
+        _check(own, communicator, out, into)
+    steps = [
+        (
+            step.compute if compute else 0.0,
+            [(part.peer, out[part.first : part.last]) for part in step.sends],
+            [(part.peer, into[part.first : part.last]) for part in step.receives],
+        )
+        for step in own.steps
+    ]
+    ahead = clock_offset(communicator)
+    done: list[Repetition] = []
+    for repetition in range(warmup + repetitions):
+        _start_together(communicator, ahead)
+        began = time.perf_counter()
+        for seconds, sends, receives in steps:
+            if seconds:
+                communicator.finish()
+                _wait_until(time.perf_counter() + seconds)
+            communicator.exchange(sends, receives)
+        communicator.finish()
+        took = time.perf_counter() - began
+        times = communicator.gather(np.array([took, began - ahead]))
+        if repetition >= warmup:
+            done.append(Repetition(times[:, 0], times[:, 1]))
+    return done
+
+
+def _digest(schedule: Schedule) -> float:
+    """Return a number that differs between schedules, small enough for a float to hold it."""
+    columns = schedule.columns()
+    text = hashlib.sha256(str(schedule.n_ranks).encode())
+    for name in ("round", "src", "dst", "nbytes"):
+        text.update(np.ascontiguousarray(columns[name]).tobytes())
+    return float(int.from_bytes(text.digest()[:6], "big"))
+
+
+def _check(own: Plan, communicator: Communicator, out: Any, into: Any) -> None:
+    """Send every message with content of its own once, and see that it arrives."""
+    wrong = 0
+    for step in own.steps:
+        for part in step.sends:
+            communicator.put(out[part.first : part.last], _content(part))
+        communicator.exchange(
+            [(part.peer, out[part.first : part.last]) for part in step.sends],
+            [(part.peer, into[part.first : part.last]) for part in step.receives],
+        )
+        communicator.finish()
+        got = communicator.get(into)
+        wrong += sum(not np.array_equal(got[part.first : part.last], _content(part)) for part in step.receives)
+    if (total := int(communicator.gather(np.array([float(wrong)])).sum())) > 0:
+        raise RuntimeError(f"{total} messages did not arrive as they were sent")
+
+
+def _content(part: Part) -> NDArray[np.uint8]:
+    return np.full(part.last - part.first, part.number % _CONTENTS, dtype=np.uint8)
+
+
+def clock_offset(communicator: Communicator) -> float:
+    """Return how far the clock of this rank is ahead of that of rank 0 [s]; every rank calls this.
+
+    Rank 0 asks each rank for its time; the answer of the shortest round trip counts, as if it were given half-way.
+
+    References
+    ----------
+    F. Cristian, "Probabilistic clock synchronization", Distributed Computing 3, 1989.
+    """
+    ask, answer = communicator.buffer(1), communicator.buffer(8)
+    found = np.zeros(communicator.size)
+    for other in range(1, communicator.size):
+        best = np.inf
+        for _ in range(_PINGS):
+            if communicator.rank == 0:
+                asked = time.perf_counter()
+                communicator.exchange([(other, ask)], [])
+                communicator.exchange([], [(other, answer)])
+                communicator.finish()
+                trip = time.perf_counter() - asked
+                if trip < best:
+                    best = trip
+                    found[other] = communicator.get(answer).view(np.float64)[0] - (asked + trip / 2)
+            elif communicator.rank == other:
+                communicator.exchange([], [(0, ask)])
+                communicator.finish()
+                communicator.put(answer, np.array([time.perf_counter()]).view(np.uint8))
+                communicator.exchange([(0, answer)], [])
+                communicator.finish()
+    return float(communicator.gather(found)[0, communicator.rank])
+
+
+def _start_together(communicator: Communicator, ahead: float) -> None:
+    """Wait until a moment shortly after all ranks have passed a barrier."""
+    began = time.perf_counter()
+    communicator.barrier()
+    now = time.perf_counter()
+    left, took = communicator.gather(np.array([now - ahead, now - began])).T
+    # By then all know of it: after the barrier, a gather takes no longer than the quickest rank took for both.
+    _wait_until(float(left.max() + max(1e-4, 2 * took.min())) + ahead)
+
+
+def _wait_until(moment: float) -> None:
+    while (left := moment - time.perf_counter()) > 0:
+        if left > 2e-3:
+            time.sleep(left - 1e-3)
+
+
+def table(workload: Workload, done: Sequence[Repetition], tool: str, *, per_rank: bool = False) -> pd.DataFrame:
+    """Return repetitions as rows of measurements.
+
+    Parameters
+    ----------
+    workload : Workload
+        What was replayed.
+    done : sequence of Repetition
+        As `measure` returns them.
+    tool : str
+        What carried the messages.
+    per_rank : bool
+        A row for each rank of each repetition, in place of the slowest rank with the fastest beside it.
+
+    Examples
+    --------
+    >>> done = [Repetition(np.array([0.25, 0.5]), np.array([10.0, 10.125]))]
+    >>> rows = table(Workload(Schedule(2), {"collective": "all_gather", "nbytes": 8}), done, "replay-gloo")
+    >>> rows[["seconds", "seconds_min", "start_skew", "elapsed"]].to_dict("records")
+    [{'seconds': 0.5, 'seconds_min': 0.25, 'start_skew': 0.125, 'elapsed': 0.625}]
+    """
+    rows: list[dict[str, object]] = []
+    for index, one in enumerate(done):
+        shared = workload.facts | {"ranks": workload.schedule.n_ranks, "tool": tool, "iteration": index}
+        if per_rank:
+            late = one.began - one.began.min()
+            rows += [
+                shared | {"seconds": float(taken), "rank": rank, "started": float(late[rank])}
+                for rank, taken in enumerate(one.seconds)
+            ]
+            continue
+        rows.append(
+            shared
+            | {
+                "seconds": float(one.seconds.max()),
+                "statistic": "max",
+                "seconds_min": float(one.seconds.min()),
+                "seconds_max": float(one.seconds.max()),
+                "start_skew": float(np.ptp(one.began)),
+                "elapsed": float((one.began + one.seconds).max() - one.began.min()),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def of_collective(name: str, ranks: int, nbytes: float) -> Workload:
+    """Return a collective of simnet by name; its size as `simnet.collectives` counts it.
+
+    Raises
+    ------
+    InputError
+        If there is no such collective that a number of ranks and a size describe.
+
+    Examples
+    --------
+    >>> of_collective("allgather_bruck", 4, 1000).facts
+    {'collective': 'all_gather', 'algorithm': 'bruck', 'nbytes': 1000, 'size_convention': 'per_rank'}
+    """
+    known = _collectives()
+    if name not in known:
+        raise InputError(f"there is no collective {name!r}; {nearest(name, known)}", file="--collective")
+    kind = next((kind for kind in _NAMES if name.startswith(f"{kind}_")), "")
+    # A parameter server and a hierarchy are all-reduces whose names do not say so.
+    collective, algorithm = (_NAMES[kind], name.removeprefix(f"{kind}_")) if kind else ("all_reduce", name)
+    facts: dict[str, object] = {
+        "collective": collective,
+        "algorithm": algorithm,
+        "nbytes": round(nbytes),
+        "size_convention": mpi_convention(collective),
+    }
+    return Workload(known[name](ranks, nbytes), facts)
+
+
+def _collectives() -> dict[str, Callable[[int, float], Schedule]]:
+    """Return the collectives that a number of ranks and a size describe."""
+    found = {}
+    for name in collectives.__all__:
+        parameters = list(signature(getattr(collectives, name)).parameters.values())
+        enough = all(one.default is not Parameter.empty for one in parameters[2:])
+        if [one.name for one in parameters[:2]] == ["n_ranks", "nbytes"] and enough:
+            found[name] = getattr(collectives, name)
+    return found
+
+
+def of_file(path: str, ranks: int, name: str | None = None) -> Workload:
+    """Return the schedule in a file of any kind that simnet reads; its size is the most that a rank sends.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read.
+    """
+    _, schedule = read_schedule(path, n_ranks=ranks if path.endswith(".csv") else None)
+    sent = schedule.bytes_sent()
+    facts: dict[str, object] = {
+        "collective": "exchange",
+        "algorithm": name or Path(path).stem,
+        "nbytes": round(float(sent.max(initial=0.0))),
+        "size_convention": "message",
+    }
+    return Workload(schedule, facts)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Replay from the command line; every rank of a job calls this. Returns the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m validate.replay", description="Run schedules for real.")
+    parser.add_argument("files", nargs="*", help="schedules, as simnet export writes them: CSV, GOAL, Chakra")
+    parser.add_argument("--backend", choices=BACKENDS, default="gloo")
+    parser.add_argument(
+        "--collective", action="append", default=[], metavar="NAME", help="as allreduce_ring; repeatable"
+    )
+    parser.add_argument("--size", action="append", default=[], metavar="SIZE", help="as '1 MiB'; repeatable")
+    parser.add_argument("--repetitions", type=int, default=10)
+    parser.add_argument("--warmup", type=int, default=3)
+    parser.add_argument("--compute", action="store_true", help="wait for the compute times of the rounds")
+    parser.add_argument("--no-check", action="store_true", help="do not look at what arrives beforehand")
+    parser.add_argument("--per-rank", action="store_true", help="a row for every rank")
+    parser.add_argument("--out", default="replay.csv", help="tidy CSV that rank 0 writes")
+    given = parser.parse_args(arguments)
+    communicator: Communicator | None = None
+    try:
+        if bool(given.collective) != bool(given.size) or not (given.files or given.collective):
+            raise InputError("needs files, or --collective with --size", file="validate.replay")
+        if given.repetitions < 1 or given.warmup < 0:
+            raise InputError("must be >= 1, and --warmup >= 0", file="--repetitions")
+        sizes = [_size(text) for text in given.size]
+        communicator = connect(given.backend)
+        ranks = communicator.size
+        work = [of_collective(name, ranks, nbytes) for name in given.collective for nbytes in sizes]
+        work += [of_file(path, ranks) for path in given.files]
+        tables = []
+        for one in work:
+            done = measure(
+                one.schedule,
+                communicator,
+                repetitions=given.repetitions,
+                warmup=given.warmup,
+                compute=given.compute,
+                check=not given.no_check,
+            )
+            tables.append(table(one, done, communicator.tool, per_rank=given.per_rank))
+        if communicator.rank == 0:
+            write_tidy(pd.concat(tables, ignore_index=True), given.out)
+    except SimnetError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+    finally:
+        if communicator is not None:
+            communicator.close()
+    return 0
+
+
+def _size(text: str) -> float:
+    try:
+        return units.size(text)
+    except ValueError as error:
+        raise InputError(str(error), file="--size") from None
+
+
+if __name__ == "__main__":
+    sys.exit(main())
