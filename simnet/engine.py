@@ -497,7 +497,7 @@ class Engine(Store):
 
     def is_blocked(self, f: int) -> bool:
         """Return whether a message makes no progress."""
-        return bool(self.memory.n[f + k.FLOW_STATE] == k.FLOWING and self.memory.x[f + k.FLOW_RATE] <= 0)
+        return bool(self.memory.n[f + k.FLOW_STATE] == k.FLOWING and self.memory.n[f + k.FLOW_PLACE] < 0)
 
     def owner(self, f: int) -> tuple[int, int]:
         """Return whose a message is: its run and 0, or `kernel.TRANSFER` and the token."""

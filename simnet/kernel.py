@@ -209,18 +209,6 @@ def withdraw(s: Memory, e: int) -> None:
             sink_due(s, place, spare)
 
 
-def forget(s: Memory, e: int) -> None:
-    """Forget a run that is over, whether it is done or not."""
-    n = s.n
-    if n[e + RUN_RUNNING] != 0:
-        for rank in range(n[e + RUN_RANKS]):
-            g = n[e + RUN_FIRST_RANK] + rank * RANK_SIZE
-            while n[g + RANK_EARLY]:
-                early_at(s, g, n[n[g + RANK_EARLY] + EARLY_ROUND])
-    n[e + RUN_RUNNING] = 0
-    withdraw(s, e)
-
-
 def is_before(s: Memory, a: int, b: int) -> bool:
     """Return whether what stands at `a` on the agenda is due before what stands at `b`."""
     x, n = s.x, s.n
@@ -435,10 +423,13 @@ def give(s: Memory, f: int, rate: float, neck: int, now: float) -> None:
     if old > 0:
         x[f + FLOW_REMAINING] -= old * (now - x[f + FLOW_SINCE])
     x[f + FLOW_RATE], x[f + FLOW_SINCE] = rate, now
+    end = math.inf
     if x[f + FLOW_REMAINING] <= x[f + FLOW_RESIDUE]:
-        ends_at(s, f, now)
+        end = now
     elif rate > 0 and x[f + FLOW_REMAINING] < math.inf:
-        ends_at(s, f, now + x[f + FLOW_REMAINING] / rate)
+        end = now + x[f + FLOW_REMAINING] / rate
+    if end < math.inf:
+        ends_at(s, f, end)
     else:
         never_ends(s, f)
 
@@ -979,6 +970,18 @@ def die(s: Memory, g: int, now: float) -> None:
             free_flow(s, f)
         else:
             n[f + FLOW_STATE] = VANISHED
+    withdraw(s, e)
+
+
+def forget(s: Memory, e: int) -> None:
+    """Forget a run that is over, whether it is done or not."""
+    n = s.n
+    if n[e + RUN_RUNNING] != 0:
+        for rank in range(n[e + RUN_RANKS]):
+            g = n[e + RUN_FIRST_RANK] + rank * RANK_SIZE
+            while n[g + RANK_EARLY]:
+                early_at(s, g, n[n[g + RANK_EARLY] + EARLY_ROUND])
+    n[e + RUN_RUNNING] = 0
     withdraw(s, e)
 
 

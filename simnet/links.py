@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,8 +20,6 @@ from topologies.graphs import Link
 if TYPE_CHECKING:
     import networkx as nx
 
-_Pieces: TypeAlias = tuple[NDArray[np.float64], NDArray[np.float64]]
-
 # Changes of links that are looked through for a moment at which a whole route has capacity.
 _PATIENCE = 200_000
 
@@ -29,7 +27,6 @@ _PATIENCE = 200_000
 _CROWD = 1024
 
 _NO_LOSS = Limits(0.0, 0.0, 1.0)
-
 
 # Times beyond this would leave no room for sums.
 _FURTHEST = 1e300
@@ -341,14 +338,11 @@ class Links:
             return max(0.0, value - load), math.inf
         return max(0.0, value.at(t) - load), value.next_change(t)
 
-    def pieces(self, link: int, start: float, end: float) -> tuple[_Pieces, _Pieces]:
-        """Return from when on a link leaves which bandwidth [byte/s], and has which latency [s], in [start, end)."""
-        load = self._load.get(link, 0.0)
-        bandwidth, latency = (
-            (np.array([start]), np.array([value])) if isinstance(value, float) else value.window(start, end)
-            for value in (self._bandwidth[link], self._latency[link])
-        )
-        return (bandwidth[0], np.maximum(bandwidth[1] - load, 0.0)), latency
+    def capacities(self, link: int, start: float, end: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return from when on [s] a link leaves how many bytes per second to flows in [start, end), as two arrays."""
+        value = self._bandwidth[link]
+        times, levels = (np.array([start]), np.array([value])) if isinstance(value, float) else value.window(start, end)
+        return times, np.maximum(levels - self._load.get(link, 0.0), 0.0)
 
     @property
     def lossless(self) -> bool:

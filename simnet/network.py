@@ -273,7 +273,9 @@ class Network:
         if timing is not None:
             return timing
         if self.engine == "vectorised":
-            raise SimnetError("the vectorised clock cannot time this: messages meet, or meet the flows of others")
+            raise SimnetError(
+                "the vectorised clock cannot time this: messages meet, or meet the flows of others, or wait for too long"
+            )
         return self._by_fluid(run, messages)
 
     def _by_fluid(self, run: _Prepared, messages: bool) -> Timing:
@@ -396,10 +398,12 @@ def _parts(
 
 def _checked_deaths(deaths: Mapping[int, float], n_ranks: int) -> dict[int, float]:
     """Return when which ranks die [s]."""
+    if not isinstance(deaths, Mapping):
+        raise ValueError(f"deaths must be a mapping from ranks to seconds, got {deaths!r}")
     for rank, time in deaths.items():
         if not (isinstance(rank, int | np.integer) and 0 <= rank < n_ranks):
             raise ValueError(f"deaths must be those of ranks 0..{n_ranks - 1}, got {rank!r}")
-        if not 0 <= time < math.inf:
+        if not (isinstance(time, int | float | np.number) and 0 <= time < math.inf):
             raise ValueError(f"a rank must die at a finite time >= 0, got {time!r} for rank {rank}")
     return {int(rank): float(time) for rank, time in deaths.items()}
 

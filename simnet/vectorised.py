@@ -237,9 +237,9 @@ def pass_through_weather(
 
     Parameters as of `pass_through`. What is known of the weather is kept with `links`, from call to call.
     """
-    loops = _loops()
-    cross = cross_weather if loops is None else loops.cross_weather
     n_messages = sum(schedule.n_messages for schedule, _ in parts)
+    loops = _loops_for(n_messages)
+    cross = cross_weather if loops is None else loops.cross_weather
     t, busy = np.array(start, dtype=np.float64), np.full(len(links.routes.links), -np.inf)
     entered, none, read = np.empty_like(t), np.zeros(0), delays.reader()
     times = np.zeros((2, n_messages if keep else 0))
@@ -323,8 +323,13 @@ def _in_a_row(rounds: Sequence[Round], keep: bool, most: int) -> Iterator[tuple[
         index = end
 
 
+def _loops_for(n_messages: int) -> ModuleType | None:
+    """Return the compiled loops if there are any, and they are loaded already or worth it for so many messages."""
+    return _loops() if n_messages >= _MANY or _loops.cache_info().currsize else None
+
+
 def _step(n_messages: int) -> Callable[..., bool]:
-    loops = _loops() if n_messages >= _MANY else None
+    loops = _loops_for(n_messages)
     if loops is None:
         return _numpy_step
 

@@ -2,7 +2,6 @@
 
 import csv
 import hashlib
-import io
 import math
 import tracemalloc
 from pathlib import Path
@@ -25,6 +24,7 @@ from sparsifier_models.gtopk import Sparse, merge
 from sparsifier_models.selection import kth_magnitude, top_k
 from sparsifier_models.sidco import exponential, gamma, generalised_pareto, stage_targets
 from sparsifier_models.thresholded import moments, side_by_side
+from states import assert_continues
 from topologies import star
 
 GOLDEN = Path(__file__).parent / "golden" / "baselines"
@@ -258,16 +258,7 @@ def test_a_saved_state_continues_identically(variant, job, steps, more):
     batches = [gradients_of(kind, workers, parameters, seed + step) for step in range(steps + more)]
     for gradients in batches[:steps]:
         model.exchange(gradients)
-    file = io.BytesIO()
-    np.savez(file, **model.save())
-    file.seek(0)
-    twin = made(variant, workers, parameters, 1.0, seed=seed)
-    twin.restore(np.load(file, allow_pickle=False))
-    for gradients in batches[steps:]:
-        ours, theirs = model.exchange(gradients), twin.exchange(gradients)
-        np.testing.assert_array_equal(ours.update, theirs.update)
-        np.testing.assert_array_equal(model.residual, twin.residual)
-        assert ours.schedule == theirs.schedule
+    assert_continues(model, made(variant, workers, parameters, 1.0, seed=seed), batches[steps:])
 
 
 @pytest.mark.parametrize("variant", [*VARIANTS, ("dgc", {"momentum": 0.9})])

@@ -202,12 +202,13 @@ def test_weather_is_vectorised_and_agrees(jitter, monkeypatch):
     changing = steps([0, 0.4, 1.1, 1.2], [1e6, 2e5, 0.0, 5e5], period=1.5)
     weather = {(one, "switch"): Weather(changing, steps([0, 0.7], [1e-3, 2e-3])) for one in range(0, 17, 3)}
     schedule, start = collectives.allreduce_ring(17, 1e6), np.linspace(0, 0.1, 17)
+    monkeypatch.setattr(vectorised, "_MANY", 0)
     both = [
         Network(graph_of("star"), weather, jitter=jitter, engine=engine).time(schedule, start)
         for engine in ("vectorised", "fluid")
     ]
     agree(*both)
-    monkeypatch.setattr(vectorised, "_loops", lambda: None)
+    monkeypatch.setattr(vectorised, "_loops_for", lambda count: None)
     plain = Network(graph_of("star"), weather, jitter=jitter, engine="vectorised").time(schedule, start)
     np.testing.assert_array_equal(plain.rank_finish, both[0].rank_finish)
 
@@ -272,6 +273,8 @@ def test_weather_asked_for_at_any_time_in_any_order_agrees(data):
         return timings
 
     moments = data.draw(st.lists(st.sampled_from([0.0, 1e-3, 0.5, 3.0, 17.3, 40.0]), min_size=1, max_size=3))
+    # Once they are loaded, compiled loops are used.
+    vectorised._loops()
     fluid, went = asked(moments, "fluid"), asked(moments, "vectorised")
     for ours, theirs in zip(went, fluid, strict=True):
         if ours != "vectorised" and theirs is not None:
@@ -281,7 +284,7 @@ def test_weather_asked_for_at_any_time_in_any_order_agrees(data):
         patch.setattr(links, "_FIRST", 1)
         patch.setattr(links, "_HELD", data.draw(st.sampled_from([1, 400])))
         small = asked(moments[::-1], "vectorised")[::-1]
-        patch.setattr(vectorised, "_loops", lambda: None)
+        patch.setattr(vectorised, "_loops_for", lambda count: None)
         plain = asked(moments, "vectorised")
     for ours, *others in zip(went, small, plain, strict=True):
         for other in others:
@@ -358,6 +361,6 @@ def test_without_numba_the_numbers_are_the_same(monkeypatch):
     jitter = {"jitter": lambda draws, n: draws.exponential(1e-4, n), "receive_overhead": 1e-5}
     monkeypatch.setattr(vectorised, "_MANY", 0)
     compiled = Network(graph_of("star"), **jitter).time(schedule)
-    monkeypatch.setattr(vectorised, "_loops", lambda: None)
+    monkeypatch.setattr(vectorised, "_loops_for", lambda count: None)
     plain = Network(graph_of("star"), **jitter).time(schedule)
     np.testing.assert_array_equal(compiled.rank_finish, plain.rank_finish)

@@ -1,6 +1,5 @@
 """ExDyna and its kin: golden runs of the released code, independent references, and what the rules promise."""
 
-import io
 import itertools
 import json
 import math
@@ -19,6 +18,7 @@ from sparsifier_models.deft import assign_k, cut_layers, pack
 from sparsifier_models.exdyna import allocate, block_layout
 from sparsifier_models.partitioned import PartitionedOptions
 from sparsifier_models.sage import sample_size, scaling
+from states import assert_continues
 
 GOLDEN = Path(__file__).parent / "golden" / "exdyna"
 EPS = float(np.finfo(np.float32).eps)
@@ -381,18 +381,7 @@ def test_a_saved_state_continues_identically(case, job, steps, more):
     batches = [gradients_of(kind, workers, parameters, seed + step) for step in range(steps + more)]
     for gradients in batches[:steps]:
         model.exchange(gradients)
-    file = io.BytesIO()
-    np.savez(file, **model.save())
-    file.seek(0)
-    twin.restore(np.load(file, allow_pickle=False))
-    for gradients in batches[steps:]:
-        ours, theirs = model.exchange(gradients), twin.exchange(gradients)
-        np.testing.assert_array_equal(ours.update, theirs.update)
-        np.testing.assert_array_equal(model.residual, twin.residual)
-        assert ours.schedule == theirs.schedule
-        assert ours.stats.keys() == theirs.stats.keys()
-        for name, value in ours.stats.items():
-            np.testing.assert_array_equal(value, theirs.stats[name])
+    assert_continues(model, twin, batches[steps:])
 
 
 @settings(max_examples=60, deadline=None)

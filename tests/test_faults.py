@@ -163,6 +163,9 @@ def test_deaths_that_make_no_sense_are_refused():
         ({0: math.inf}, "finite time >= 0"),
         ({0: math.nan}, "finite time >= 0"),
         ({0.5: 1.0}, "ranks 0..1"),
+        ({0: "1 s"}, "finite time >= 0, got '1 s' for rank 0"),
+        ({0: None}, "finite time >= 0, got None"),
+        ([(0, 1.0)], "must be a mapping from ranks to seconds"),
     ):
         with pytest.raises(ValueError, match=message):
             star(2).time(schedule, deaths=deaths)
@@ -486,8 +489,6 @@ def test_a_policy_that_ends_early_takes_no_part_in_the_contest(file, tmp_path):
         ("job.deaths=[{worker: 1, at: 1 s}, {worker: 1, at: 2 s}]", "worker 1 dies twice"),
         ("job.deaths=[{worker: 1, at: 5}]", "job.deaths"),
         ("job.on_death=go", "Allowed: stop, or a mapping with continue"),
-        ("network={topology: {star: {latency: 1 ms, bandwidth: 1 Gbit/s}}, transport: {retransmit: {window: 3}}}",
-         "window: there is no such field; Allowed: none"),
         ("job.on_death={continue: {}}", "after: is missing"),
         ("job.on_death={carry_on: {after: 1 s}}", "no such field"),
         ("network.engine=vectorised", "knows neither deaths nor company"),
@@ -496,6 +497,12 @@ def test_a_policy_that_ends_early_takes_no_part_in_the_contest(file, tmp_path):
 def test_wrong_deaths_are_refused_with_their_place(file, assignment, message):
     with pytest.raises(InputError, match=message):
         load(file, [assignment]).build()
+
+
+@pytest.mark.parametrize("answer", ["stop", "{continue: {after: 1 s}}"])
+def test_what_others_do_on_a_death_needs_a_death(file, answer):
+    with pytest.raises(InputError, match="says what the others do when a worker dies, and"):
+        load(file, ["job.deaths=null", f"job.on_death={answer}"])
 
 
 def test_a_scheme_that_cannot_do_with_fewer_workers_is_refused_before_the_run(file):

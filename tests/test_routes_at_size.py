@@ -253,12 +253,6 @@ def test_rails_is_true_or_false():
         multi_gpu_nodes(2, 2, **GPUS, rails=1)
 
 
-def padded(routes, pairs):
-    found = [routes.route(*pair) for pair in pairs]
-    longest = max([1, *map(len, found)])
-    return [route + (-1,) * (longest - len(route)) for route in found]
-
-
 @settings(max_examples=80, deadline=None)
 @given(st.one_of(regular(), st.sampled_from([build() for build in ALL.values()])), st.integers(0, 2**70), st.data())
 def test_table_holds_the_routes_of_its_pairs(graph, seed, data):
@@ -266,20 +260,9 @@ def test_table_holds_the_routes_of_its_pairs(graph, seed, data):
     hosts = st.integers(0, routes.n_hosts - 1)
     pairs = data.draw(st.lists(st.tuples(hosts, hosts), max_size=40))
     src, dst = (np.array([pair[end] for pair in pairs], dtype=np.int64) for end in (0, 1))
-    assert routes.table(src, dst).tolist() == [list(row) for row in padded(routes, pairs)]
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.one_of(regular(), st.sampled_from([build() for build in ALL.values()])), st.integers(0, 2**70), st.data())
-def test_table_of_flows_holds_the_routes_of_flows(graph, seed, data):
-    routes = Routes(graph, seed, data.draw(st.sampled_from(["hash", "single"])))
-    hosts, numbers = st.integers(0, routes.n_hosts - 1), st.integers(0, 2**63 - 1)
-    flows = data.draw(st.lists(st.tuples(hosts, hosts, numbers), max_size=40))
-    found = [routes.route_of_flow(*flow) for flow in flows]
+    found = [routes.route(*pair) for pair in pairs]
     longest = max([1, *map(len, found)])
-    src, dst, number = (np.array([flow[i] for flow in flows], dtype=np.int64) for i in range(3))
-    expected = [list(route) + [-1] * (longest - len(route)) for route in found]
-    assert routes.table(src, dst, flows=number).tolist() == expected
+    assert routes.table(src, dst).tolist() == [[*route, *[-1] * (longest - len(route))] for route in found]
 
 
 def test_table_of_more_pairs_than_a_block():
@@ -295,28 +278,6 @@ def test_table_of_more_pairs_than_a_block():
 @pytest.mark.parametrize("build", [ALL["fat_tree"], ALL["torus"]])
 def test_table_of_no_pairs_is_empty(build):
     assert Routes(build()).table([], []).shape == (0, 1)
-    assert Routes(build()).table([], [], flows=[]).shape == (0, 1)
-
-
-@pytest.mark.parametrize("build", [ALL["fat_tree"], ALL["torus"]])
-@pytest.mark.parametrize(
-    ("flows", "message"),
-    [
-        ([1], "flows must be a whole number for each pair of hosts"),
-        ([1.0, 2.0], "flows must be a whole number"),
-        ([0, -1], "flows must be >= 0 and less than"),
-        (np.array([0, 2**63], dtype=np.uint64), "flows must be >= 0 and less than"),
-    ],
-)
-def test_flows_are_numbered(build, flows, message):
-    with pytest.raises(ValueError, match=message):
-        Routes(build()).table([0, 1], [1, 0], flows=flows)
-
-
-@pytest.mark.parametrize("number", [-1, 2**63, 1.5, "1"])
-def test_a_flow_has_a_number(number):
-    with pytest.raises(ValueError, match="number must be"):
-        Routes(ALL["fat_tree"]()).route_of_flow(0, 1, number)
 
 
 @pytest.mark.parametrize("build", [ALL["fat_tree"], ALL["torus"]])
@@ -423,7 +384,6 @@ def test_candidates_of_any_graph_are_all_paths_of_least_weight(graph, seed, data
     assert {named(routes, one) for one in found} == expected
     assert len(found) == len(expected)
     assert routes.route(src, dst) in found
-    assert routes.route_of_flow(src, dst, data.draw(st.integers(0, 100))) in found
     # In the order of the links at each node where they part.
     positions = {node: list(graph[node]) for node in graph}
     order = [[positions[u].index(v) for u, v in named(routes, one)] for one in found]
@@ -457,9 +417,6 @@ def test_formula_gives_the_candidates_and_the_ways_around_of_the_search(graph, s
         found = formula.candidates(src, dst)
         assert found == search.candidates(src, dst)
         assert {named(formula, one) for one in found} == shortest(graph, src, dst)
-        number = data.draw(st.integers(0, 1000))
-        assert formula.route_of_flow(src, dst, number) == search.route_of_flow(src, dst, number)
-        assert formula.route_of_flow(src, dst, number) in found
         if formula.links:
             down = data.draw(st.frozensets(st.sampled_from(range(len(formula.links))), max_size=6))
             assert formula.around(src, dst, down) == search.around(src, dst, down)
@@ -472,7 +429,7 @@ def test_candidates_of_every_shape_need_no_search_and_hold_the_routes(build, no_
     for src, dst in itertools.product(range(routes.n_hosts), repeat=2):
         found = routes.candidates(src, dst)
         assert len(set(found)) == len(found)
-        assert {routes.route(src, dst), *(routes.route_of_flow(src, dst, n) for n in range(3))} <= set(found)
+        assert routes.route(src, dst) in found
         for one in found:
             path = named(routes, one)
             assert all(before[1] == after[0] for before, after in itertools.pairwise(path))
@@ -546,23 +503,6 @@ def test_ways_around_spread_over_what_is_left():
     expected = sum(taken.values()) / 8
     assert len(taken) == 8
     assert sum((count - expected) ** 2 / expected for count in taken.values()) < 24.4
-
-
-def test_flows_of_a_pair_spread_over_all_equal_routes():
-    routes = Routes(fat_tree(8, **LINK), seed=5)
-    flows = np.arange(16_000)
-    table = routes.table(np.zeros_like(flows), np.full_like(flows, 127), flows=flows)
-    taken = Counter(map(tuple, table.tolist()))
-    assert set(taken) == set(routes.candidates(0, 127))
-    # Sixteen routes; chi-squared with 15 degrees of freedom is below 38 in 999 of 1,000 fair draws.
-    assert sum((count - 1000) ** 2 / 1000 for count in taken.values()) < 38
-    # Successive flows choose independently: one in sixteen takes the route of the one before.
-    same = int((table[1:] == table[:-1]).all(axis=1).sum())
-    assert abs(same - 1000) < 5 * math.sqrt(16_000 * 15 / 256)
-    again = Routes(fat_tree(8, **LINK), seed=5).table(np.zeros_like(flows), np.full_like(flows, 127), flows=flows)
-    assert (again == table).all()
-    other = Routes(fat_tree(8, **LINK), seed=6).table(np.zeros_like(flows), np.full_like(flows, 127), flows=flows)
-    assert abs(int((other == table).all(axis=1).sum()) - 1000) < 5 * math.sqrt(16_000 * 15 / 256)
 
 
 def test_candidates_that_are_kept_are_few(monkeypatch):

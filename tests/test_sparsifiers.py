@@ -1,7 +1,6 @@
 """Sparsifiers: hand-worked vectors, brute-force references, conservation of mass, messages, state, every refusal."""
 
 import dataclasses
-import io
 import json
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from sparsifier_models import SCHEMES, Sparsifier, create, names, scheme
 from sparsifier_models.artopk import WINDOW, windowed_mean
 from sparsifier_models.mstopk import bracket
 from sparsifier_models.selection import entries_kept, squared_norm, take_mean, top_k
+from states import assert_continues
 
 EPS = float(np.finfo(np.float32).eps)
 
@@ -307,17 +307,7 @@ def test_a_saved_state_continues_identically(variant, job, steps, more):
     batches = [gradients_of(kind, workers, parameters, seed + step) for step in range(steps + more)]
     for gradients in batches[:steps]:
         model.exchange(gradients)
-    file = io.BytesIO()
-    np.savez(file, **model.save())
-    file.seek(0)
-    twin = made(variant, workers, parameters, 1.0, seed=seed)
-    twin.restore(np.load(file, allow_pickle=False))
-    for gradients in batches[steps:]:
-        ours, theirs = model.exchange(gradients), twin.exchange(gradients)
-        np.testing.assert_array_equal(ours.update, theirs.update)
-        np.testing.assert_array_equal(model.residual, twin.residual)
-        assert ours.schedule == theirs.schedule
-    assert (twin.density, twin.iteration) == (model.density, model.iteration)
+    assert_continues(model, made(variant, workers, parameters, 1.0, seed=seed), batches[steps:])
 
 
 SYMMETRIC = [

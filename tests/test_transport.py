@@ -432,6 +432,7 @@ def test_a_scenario_says_what_incast_does(troubles) -> None:
         ("loss=[{links: wan, probability: 100 %}]", "must be < 1"),
         ("loss=[{links: nowhere, probability: 1 %}]", "names no links"),
         ("transport={mathis: }", "network.loss gives none"),
+        ("transport={retransmit: {window: 3}}", "window: there is no such field; Allowed: none"),
         ("incast={timeouts: {window: 0 B}}", "must be > 0, got .0 B"),
         ("incast={timeouts: {links: nowhere}}", "names no links"),
         ("incast={timeouts: {links: host:0->site:a}}", "no link from a switch"),

@@ -107,8 +107,7 @@ class Routes:
     added, taken away or given another ``weight`` the graph is searched like any other; latencies and bandwidths do not
     matter.
 
-    Beside the route of a pair there are its `candidates`, all the ways between which the hash has the choice;
-    `route_of_flow`, the choice made anew for each message, as ECMP switches do for flows from different ports; and
+    Beside the route of a pair there are its `candidates`, all the ways between which the hash has the choice, and
     `around`, the way that is left when links are down.
 
     The routes are settled by the graph as it is now and by the seed, in every process alike. Each is worked out when
@@ -173,7 +172,7 @@ class Routes:
         weights = dict(zip(self.links, self._weight, strict=True))
         self._shape = recognised(graph.graph, weights) or recognised_sites(graph.graph, weights)
 
-        self._hashed = routing == "hash"
+        self._hashes = routing == "hash"
         self._salt = 0
         seed = whole(seed, "seed", 0)
         while seed:
@@ -199,52 +198,20 @@ class Routes:
         try:
             return self._routes[src, dst]
         except KeyError:
-            hashed, forks = self._by_hash(self._hash(src, dst)), []
+            rule, forks = self._rule(self._hash(src, dst)), []
 
             def choose(at: int, ways: int) -> int:
                 if ways > 1:
                     forks.append(at)
-                return hashed(at, ways)
+                return rule(at, ways)
 
             route = self._routes[src, dst] = self._find(src, dst, choose)
             if forks:
                 self._forked.add((src, dst))
             return route
 
-    def route_of_flow(self, src: int, dst: int, number: int) -> tuple[int, ...]:
-        """Return the links on which flow `number` from host `src` to host `dst` goes: one of the equal ways.
-
-        The hash takes in the number as well, as that of an ECMP switch takes in the ports: flows of one pair spread
-        over all ways between which `route` chooses. With ``routing="single"`` it is `route`.
-
-        Parameters
-        ----------
-        src, dst : int
-            Hosts.
-        number : int
-            Of the flow, 0 .. 2**63 - 1.
-
-        Raises
-        ------
-        ValueError
-            As `route` does, or if there is no such number.
-
-        Examples
-        --------
-        >>> from topologies import fat_tree
-        >>> routes = Routes(fat_tree(4, latency=1e-6, bandwidth=1e9))
-        >>> len({routes.route_of_flow(0, 15, number) for number in range(100)})
-        4
-        """
-        if not 0 <= whole(number, "number", 0) < 2**63:
-            raise ValueError(f"number must be less than 2**63, got {number}")
-        route = self.route(src, dst)
-        if (src, dst) not in self._forked or not self._hashed:
-            return route
-        return self._find(src, dst, self._by_hash(mix(self._hash(src, dst) ^ int(number))))
-
     def candidates(self, src: int, dst: int) -> tuple[tuple[int, ...], ...]:
-        """Return the routes from host `src` to host `dst` among which `route` and `route_of_flow` choose.
+        """Return the routes from host `src` to host `dst` among which `route` chooses.
 
         Returns
         -------
@@ -285,7 +252,7 @@ class Routes:
         # The first ones in order would all leave by the first way; drawn, they spread over all of it.
         drawn = {route: None}
         for number in range(2 * _MOST):
-            drawn[self._find(src, dst, self._by_hash(mix(self._hash(src, dst) ^ number), hashed=True))] = None
+            drawn[self._find(src, dst, _hashed(mix(self._hash(src, dst) ^ number)))] = None
             if len(drawn) == _MOST:
                 break
         return tuple(drawn)
@@ -323,20 +290,18 @@ class Routes:
         left = [one for one in self.candidates(src, dst) if down.isdisjoint(one)]
         if left:
             # No node has this position, so this choice has nothing to do with those of `route`.
-            return left[self._by_hash(pair)(len(self._nodes), len(left))]
+            return left[self._rule(pair)(len(self._nodes), len(left))]
         if all(link in down for link, _ in self._out[src]) or all(link in down for link, _ in self._into[dst]):
             return None
-        return self._search(int(src), int(dst), self._by_hash(pair), down)
+        return self._search(int(src), int(dst), self._rule(pair), down)
 
-    def table(self, src: ArrayLike, dst: ArrayLike, flows: ArrayLike | None = None) -> NDArray[np.int64]:
+    def table(self, src: ArrayLike, dst: ArrayLike) -> NDArray[np.int64]:
         """Return the routes of many pairs of hosts at once, on a star and on a fat-tree some ten times faster.
 
         Parameters
         ----------
         src, dst : array_like of int, shape (m,)
             Hosts.
-        flows : array_like of int, shape (m,), optional
-            Numbers of flows, for the routes of `route_of_flow`.
 
         Returns
         -------
@@ -347,7 +312,7 @@ class Routes:
         Raises
         ------
         ValueError
-            As `route` and `route_of_flow` do, or if `src`, `dst` and `flows` are not such arrays.
+            As `route` does, or if `src` and `dst` are not such arrays.
 
         Examples
         --------
@@ -363,36 +328,26 @@ class Routes:
             if hosts.size:
                 self._host(int(hosts.min()), name)
                 self._host(int(hosts.max()), name)
-        numbers = None if flows is None else _flow_numbers(flows, ends[0].size)
         if isinstance(self._shape, StarShape | FatTreeShape):
             blocks = []
             for first in range(0, ends[0].size, _BLOCK):
                 here = slice(first, first + _BLOCK)
                 sources, destinations = (one[here].astype(np.int64) for one in ends)
-                of_flows = None if numbers is None else numbers[here]
-                blocks.append(self._block(self._shape, sources, destinations, of_flows))
+                blocks.append(self._block(self._shape, sources, destinations))
             rows = np.concatenate(blocks) if blocks else np.zeros((0, 1), dtype=np.int64)
             longest = max(1, int((rows >= 0).sum(axis=1).max(initial=0)))
             return rows[:, :longest]
-        pairs = zip(ends[0].tolist(), ends[1].tolist(), strict=True)
-        if numbers is None:
-            routes = [self.route(*pair) for pair in pairs]
-        else:
-            routes = [self.route_of_flow(*one, number) for one, number in zip(pairs, numbers.tolist(), strict=True)]
+        routes = [self.route(*pair) for pair in zip(ends[0].tolist(), ends[1].tolist(), strict=True)]
         table = np.full((len(routes), max(1, max(map(len, routes), default=0))), -1, dtype=np.int64)
         for row, route in zip(table, routes, strict=True):
             row[: len(route)] = route
         return table
 
-    def _block(
-        self, shape: StarShape | FatTreeShape, src: Places, dst: Places, flows: NDArray[np.uint64] | None
-    ) -> NDArray[np.int64]:
+    def _block(self, shape: StarShape | FatTreeShape, src: Places, dst: Places) -> NDArray[np.int64]:
         pair = _mix_all(_mix_all(np.uint64(self._salt) ^ src.astype(np.uint64)) ^ dst.astype(np.uint64))
-        if flows is not None:
-            pair = _mix_all(pair ^ flows)
 
         def choose(at: Places, ways: int) -> Places:
-            if ways == 1 or not self._hashed:
+            if ways == 1 or not self._hashes:
                 return np.zeros_like(at)
             return (_mix_all(pair ^ at.astype(np.uint64)) % np.uint64(ways)).astype(np.int64)
 
@@ -466,11 +421,9 @@ class Routes:
     def _hash(self, src: int, dst: int) -> int:
         return mix(mix(self._salt ^ self._host(src, "src")) ^ self._host(dst, "dst"))
 
-    def _by_hash(self, pair: int, hashed: bool | None = None) -> _Choose:
-        """Return what chooses between equal ways as this `routing` does, given the hash of a pair or a flow."""
-        if self._hashed if hashed is None else hashed:
-            return lambda node, ways: mix(pair ^ node) % ways if ways > 1 else 0
-        return lambda node, ways: 0
+    def _rule(self, pair: int) -> _Choose:
+        """Return what chooses between equal ways as this `routing` does, given the hash of a pair."""
+        return _hashed(pair) if self._hashes else lambda node, ways: 0
 
     def _gate(self, dst: int) -> tuple[int, tuple[int, ...]]:
         """Return the node through which everything to host `dst` passes, and the links from there on.
@@ -527,13 +480,8 @@ def _column(graph: nx.DiGraph[Any], attribute: str) -> NDArray[np.float64]:
     return column
 
 
-def _flow_numbers(flows: ArrayLike, m: int) -> NDArray[np.uint64]:
-    numbers = np.asarray(flows)
-    if numbers.shape != (m,) or not (numbers.dtype.kind in "iu" or not numbers.size):
-        raise ValueError(f"flows must be a whole number for each pair of hosts, got {flows!r}")
-    if numbers.size and not 0 <= int(numbers.min()) <= int(numbers.max()) < 2**63:
-        raise ValueError(f"flows must be >= 0 and less than 2**63, got {numbers.min()} to {numbers.max()}")
-    return numbers.astype(np.uint64)
+def _hashed(pair: int) -> _Choose:
+    return lambda node, ways: mix(pair ^ node) % ways if ways > 1 else 0
 
 
 def _place(graph: nx.DiGraph[Any], host: int) -> str:

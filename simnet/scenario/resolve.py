@@ -154,6 +154,8 @@ def _job(given: schema.Job, workers: int, found: Findings) -> schema.Job:
             found.add(loc, f"there is no worker {death.worker}; allowed: 0 to {workers - 1}")
         if death.worker in [one.worker for one in (given.deaths or ())[:position]]:
             found.add(loc, f"worker {death.worker} dies twice")
+    if given.on_death is not None and not given.deaths:
+        found.add(("job", "on_death"), "says what the others do when a worker dies, and job.deaths names none")
     name = "compression_ratio" if given.density is None else "density"
     density = getattr(given, name)
     if isinstance(density, list):

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, Tag, m
 
 from simnet import units
 from simnet.interchange.kinds import NetworkKind
-from simnet.network import EngineName
+from simnet.network import EngineName, OnOutage, Routing
 from simnet.policies import Aggregate
 from simnet.scenario.words import (
     POSITIVE,
@@ -95,6 +95,17 @@ class Dragonfly(Part):
     )
 
 
+Latencies: TypeAlias = Annotated[
+    Annotated[Seconds, Tag("<number>")] | Annotated[list[list[Seconds]], Tag("<list>")],
+    either(scalar="<number>", list="<list>"),
+]
+
+Bandwidths: TypeAlias = Annotated[
+    Annotated[Rate, Tag("<number>")] | Annotated[list[list[Rate]], Tag("<list>")],
+    either(scalar="<number>", list="<list>"),
+]
+
+
 class Wan(Part):
     """Workers at several sites; `latency` and `bandwidth` are one value, or a matrix with a row per site of origin."""
 
@@ -103,14 +114,8 @@ class Wan(Part):
         Annotated[int, Tag("<number>")] | Annotated[list[int], Tag("<list>")],
         either(scalar="<number>", list="<list>"),
     ]
-    latency: Annotated[
-        Annotated[Seconds, Tag("<number>")] | Annotated[list[list[Seconds]], Tag("<list>")],
-        either(scalar="<number>", list="<list>"),
-    ]
-    bandwidth: Annotated[
-        Annotated[Rate, Tag("<number>")] | Annotated[list[list[Rate]], Tag("<list>")],
-        either(scalar="<number>", list="<list>"),
-    ] = Field(description="0 for no link")
+    latency: Latencies
+    bandwidth: Bandwidths = Field(description="0 for no link")
     local_latency: Seconds = Field(default=100e-6, description="from host to host inside a site")
     local_bandwidth: Annotated[Rate, POSITIVE] = Field(default=1.25e9, description="of each host's link")
 
@@ -155,14 +160,8 @@ class WanOfClusters(Part):
     """Sites that are clusters, joined by border routers; `latency` and `bandwidth` are as of wan."""
 
     sites: Annotated[dict[str, Cluster], Field(min_length=1)] = Field(description="topologies by the names of sites")
-    latency: Annotated[
-        Annotated[Seconds, Tag("<number>")] | Annotated[list[list[Seconds]], Tag("<list>")],
-        either(scalar="<number>", list="<list>"),
-    ]
-    bandwidth: Annotated[
-        Annotated[Rate, Tag("<number>")] | Annotated[list[list[Rate]], Tag("<list>")],
-        either(scalar="<number>", list="<list>"),
-    ] = Field(description="0 for no link")
+    latency: Latencies
+    bandwidth: Bandwidths = Field(description="0 for no link")
     border_bandwidth: Annotated[Rate, POSITIVE] = Field(description="of each link to a border router")
     border_latency: Seconds = Field(default=0.0, description="of each link to a border router")
 
@@ -587,10 +586,8 @@ class Network(Part):
     weather: list[Weather] = Field(default=[])
     background: list[Background] = Field(default=[])
     faults: list[Fault] = Field(default=[])
-    on_outage: Literal["wait", "reroute"] = Field(
-        default="wait", description="what transfers do when a link of their route is down"
-    )
-    routing: Literal["hash", "single", "flow", "adaptive"] = Field(
+    on_outage: OnOutage = Field(default="wait", description="what transfers do when a link of their route is down")
+    routing: Routing = Field(
         default="hash",
         description="among equal routes: one per pair (ECMP), always the first, one per message, or the least loaded",
     )

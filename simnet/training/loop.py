@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Generator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import simpy
+from numpy.typing import NDArray
 
 from simnet.errors import StalledError
 from simnet.network import Network, Timing
@@ -97,7 +97,8 @@ def _iterate(
     progress: Progress | None = None,
 ) -> Asks:
     """Go through the iterations of a job until they are done or a death ends it; ask for the time of each exchange."""
-    crew, hosts = np.arange(job.source.workers), np.asarray(job.placement or range(job.source.workers))
+    crew = np.arange(job.source.workers)
+    hosts = crew if job.placement is None else np.asarray(job.placement)
     models = Models(job, policy.candidates)
     policy.start()
     now = start
@@ -154,7 +155,7 @@ def _iterate(
 
 def _stopped(
     job: Job, name: str, iteration: int, doing: Doing, step: Step, stalled: StalledError
-) -> tuple[Stop, np.ndarray[Any, np.dtype[np.bool_]]]:
+) -> tuple[Stop, NDArray[np.bool_]]:
     """Return how an iteration stopped for its dead, and which of its workers are gone when it goes on."""
     crew = doing.crew.tolist()
     dead = np.isin(np.arange(len(crew)), list(stalled.died))

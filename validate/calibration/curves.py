@@ -132,8 +132,8 @@ def systems(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     Examples
     --------
     >>> from validate.measured import load
-    >>> list(systems(load("shaped_gloo").rows))[:2]
-    ['link_latency=0.0001, link_bandwidth=1250000.0', 'link_latency=0.0001, link_bandwidth=12500000.0']
+    >>> next(iter(systems(load("shaped_gloo").rows)))
+    'link_latency=0.0001, link_bandwidth=12500000.0'
     """
     named = [name for name in CONDITIONS if name in rows and rows[name].fillna("").astype(str).nunique() > 1]
     keys = {name: rows[name].fillna("").astype(str) for name in named}

@@ -1,0 +1,246 @@
+"""Schedules executed for real: by threads, over gloo and MPI on loopback where they are installed."""
+
+import importlib.util
+import os
+import queue
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from simnet.collectives import allgather_ring, allreduce_ring, allreduce_tree, alltoallv_pairwise
+from simnet.errors import InputError
+from simnet.interchange import write_messages
+from simnet.schedule import Round, Schedule
+from validate import replay
+from validate.communicators import connect, environment
+from validate.readers import read, write_tidy
+
+ROOT = Path(__file__).parents[1]
+
+
+class Threads:
+    """A communicator whose ranks are threads; every pair of ranks has a queue."""
+
+    tool = "replay-threads"
+
+    def __init__(self, size):
+        self.size = size
+        self.queues = {(a, b): queue.Queue() for a in range(size) for b in range(size)}
+        self.table = [None] * size
+        self.gate = threading.Barrier(size, timeout=20)
+
+    def of(self, rank):
+        one = object.__new__(Threads)
+        one.__dict__ |= self.__dict__ | {"rank": rank, "moved": []}
+        return one
+
+    def buffer(self, nbytes):
+        return np.zeros(nbytes, dtype=np.uint8)
+
+    def put(self, buffer, content):
+        buffer[:] = content
+
+    def get(self, buffer):
+        return buffer.copy()
+
+    def exchange(self, sends, receives):
+        for peer, part in sends:
+            self.queues[self.rank, peer].put(part.copy())
+        for peer, part in receives:
+            part[:] = self.queues[peer, self.rank].get(timeout=20)
+
+    def finish(self):
+        pass
+
+    def barrier(self):
+        self.gate.wait()
+
+    def gather(self, values):
+        self.table[self.rank] = np.array(values, dtype=float)
+        self.gate.wait()
+        together = np.stack(self.table)
+        self.gate.wait()
+        return together
+
+    def close(self):
+        pass
+
+
+def run_ranks(size, work):
+    """Run `work(communicator)` at every rank, each in a thread; returns what they return."""
+    shared, results, errors = Threads(size), [None] * size, []
+
+    def one(rank):
+        try:
+            results[rank] = work(shared.of(rank))
+        except Exception as error:
+            errors.append(error)
+            shared.gate.abort()
+
+    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise errors[0]
+    return results
+
+
+@st.composite
+def schedules(draw):
+    ranks = draw(st.integers(2, 5))
+    pairs = st.tuples(st.integers(0, ranks - 1), st.integers(0, ranks - 1), st.floats(0, 300))
+    rounds = draw(st.lists(st.lists(pairs, max_size=6), max_size=5))
+    kept = [[one for one in messages if one[0] != one[1]] for messages in rounds]
+    return Schedule(ranks, [Round(*map(list, zip(*one, strict=True))) if one else Round([], [], []) for one in kept])
+
+
+@given(schedules())
+def test_every_message_is_sent_once_and_received_once_and_pairs_agree_on_their_order(schedule):
+    plans = [replay.plan(schedule, rank) for rank in range(schedule.n_ranks)]
+    columns = schedule.columns()
+    sent, received = {}, {}
+    for rank, one in enumerate(plans):
+        for step in one.steps:
+            for part in step.sends:
+                sent.setdefault((rank, part.peer), []).append((part.number, part.last - part.first))
+                assert part.last <= one.to_send
+            for part in step.receives:
+                received.setdefault((part.peer, rank), []).append((part.number, part.last - part.first))
+                assert part.last <= one.to_receive
+    assert sent == received
+    numbers = sorted(number for messages in sent.values() for number, _ in messages)
+    assert numbers == list(range(schedule.n_messages))
+    for (src, dst), messages in sent.items():
+        for number, nbytes in messages:
+            assert (columns["src"][number], columns["dst"][number]) == (src, dst)
+            assert nbytes == max(1, round(columns["nbytes"][number]))
+
+
+@settings(max_examples=10, deadline=None)
+@given(schedules())
+def test_any_schedule_runs_to_its_end_and_every_message_arrives(schedule):
+    results = run_ranks(schedule.n_ranks, lambda one: replay.measure(schedule, one, repetitions=2, warmup=1))
+    for done in results:
+        assert len(done) == 2
+        assert all((one.seconds > 0).all() and one.seconds.shape == (schedule.n_ranks,) for one in done)
+    for a, b in zip(results[0], results[-1], strict=True):
+        np.testing.assert_array_equal(a.seconds, b.seconds)
+
+
+def test_compute_is_waited_for_only_if_asked():
+    schedule = Schedule(2, [Round([0], [1], 8, compute=[0.05, 0.0])])
+    with_it, without = (
+        run_ranks(2, lambda one, wait=wait: replay.measure(schedule, one, repetitions=1, compute=wait))[0][0]
+        for wait in (True, False)
+    )
+    assert with_it.seconds.min() >= 0.05
+    assert without.seconds.min() < 0.05
+
+
+def test_ranks_with_different_schedules_are_told_apart():
+    def work(one):
+        return replay.measure(allreduce_ring(2, 100 + one.rank), one)
+
+    with pytest.raises(InputError, match="do not have the same schedule"):
+        run_ranks(2, work)
+
+
+def test_what_arrives_wrong_is_noticed(monkeypatch):
+    def work(one):
+        if one.rank == 1:
+            one.put = lambda buffer, content: buffer.fill(7)
+        return replay.measure(allgather_ring(3, 100), one)
+
+    with pytest.raises(RuntimeError, match="2 messages did not arrive"):
+        run_ranks(3, work)
+
+
+def test_job_of_another_size_and_buffers_without_measure_are_refused():
+    with pytest.raises(InputError, match="4 ranks, the job 2"):
+        run_ranks(2, lambda one: replay.measure(allreduce_ring(4, 8), one))
+    with pytest.raises(InputError, match="needs buffers of"):
+        run_ranks(2, lambda one: replay.measure(allreduce_ring(2, 2**50), one))
+
+
+def test_output_is_read_back_as_measurements(tmp_path):
+    work = replay.of_collective("allgather_ring", 3, 1000)
+    done = run_ranks(3, lambda one: replay.measure(work.schedule, one, repetitions=4))[0]
+    rows = replay.table(work, done, "replay-threads")
+    write_tidy(rows, tmp_path / "out.csv")
+    back = read(tmp_path / "out.csv")
+    assert not back.problems
+    assert back.rows["seconds"].tolist() == rows["seconds"].tolist()
+    assert back.rows[["collective", "ranks", "nbytes", "size_convention"]].drop_duplicates().values.tolist() == [
+        ["all_gather", 3, 1000, "per_rank"]
+    ]
+    assert (back.rows["elapsed"] >= back.rows["seconds_min"]).all()
+    assert len(replay.table(work, done, "x", per_rank=True)) == 12
+
+
+def test_all_collectives_with_a_size_can_be_named():
+    for name in replay._collectives():
+        work = replay.of_collective(name, 4, 4096)
+        assert work.facts["size_convention"], name
+    with pytest.raises(InputError, match="allreduce_ring"):
+        replay.of_collective("allreduce_rin", 4, 4096)
+
+
+def test_ranks_come_from_slurm_where_torchrun_has_not_set_them():
+    slurm = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_LOCALID": "1", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
+    assert environment(slurm) == {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1"}
+    with pytest.raises(InputError, match="torchrun"):
+        environment({})
+
+
+def test_bad_input_ends_with_2_and_one_line(capsys):
+    assert replay.main([]) == 2
+    assert replay.main(["--collective", "allreduce_ring", "--size", "much"]) == 2
+    assert [line[:6] for line in capsys.readouterr().err.splitlines()] == ["error:"] * 2
+    with pytest.raises(InputError, match="did you mean 'gloo'"):
+        connect("glo")
+
+
+def replayed(launcher, folder, backend):
+    """Replay a ring and a file of unequal messages with four ranks of a real library."""
+    write_messages(
+        alltoallv_pairwise(np.arange(16).reshape(4, 4) * 1000).concat(allreduce_tree(4, 5e4)), folder / "x.csv"
+    )
+    out = folder / "out.csv"
+    command = ["-m", "validate.replay", "--backend", backend, "--repetitions", "2", "--out", str(out)]
+    work = ["--collective", "allreduce_ring", "--size", "64 KiB", str(folder / "x.csv")]
+    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*launcher, *command, *work], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    rows = read(out).rows
+    assert rows[["collective", "ranks", "tool"]].drop_duplicates().values.tolist() == [
+        ["all_reduce", 4, f"replay-{backend}"],
+        ["exchange", 4, f"replay-{backend}"],
+    ]
+    assert len(rows) == 4
+    assert (rows["seconds"] > 0).all()
+
+
+@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+def test_gloo_on_loopback(tmp_path):
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
+    replayed(launcher, tmp_path, "gloo")
+
+
+@pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None, reason="mpi4py is not installed")
+def test_mpi_on_loopback(tmp_path):
+    beside = Path(sys.executable).parent / "mpiexec"
+    launcher = str(beside) if beside.exists() else shutil.which("mpiexec")
+    if launcher is None:
+        pytest.skip("there is no mpiexec")
+    replayed([launcher, "-n", "4", sys.executable], tmp_path, "mpi")

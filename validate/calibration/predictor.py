@@ -1,0 +1,170 @@
+"""Predictions from all curves of a system: known curves, other numbers of ranks, other collectives.
+
+A curve that was measured is predicted by the model of single curves that cross-validation chose. Another number of
+ranks of a measured collective comes from its neighbours: by interpolation over the logarithm of the ranks, or by the
+model of steps, corrected as it has to be at the neighbours; cross-validation chooses again. A collective that was not
+measured comes from the model of steps alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from validate.calibration.curves import Curve, Floats, Setting
+from validate.calibration.per_step import Steps, fit_steps
+from validate.calibration.shapes import FITS, Shape
+
+Way: TypeAlias = Literal["sizes", "ranks", "collectives"]
+"""What a prediction rests on: the curve itself, the same collective on other ranks, or other collectives."""
+
+Across: TypeAlias = Literal["interpolated", "steps"]
+"""How a number of ranks that was not measured is predicted from its neighbours."""
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """A curve in a model: what it is of, its model, and the sizes measured.
+
+    Parameters
+    ----------
+    setting : Setting
+        What was measured.
+    shape : Shape
+        Its time over size.
+    smallest, largest : float
+        Sizes that were measured [byte].
+    count : int
+        How many.
+    """
+
+    setting: Setting
+    shape: Shape
+    smallest: float
+    largest: float
+    count: int
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """All that is known of a system.
+
+    Parameters
+    ----------
+    form : str
+        The model of single curves, a name of `FITS`.
+    across : str
+        How other numbers of ranks are predicted.
+    known : tuple of Known
+        The curves.
+    steps : Steps or None
+        The model of steps, if an algorithm is known for any of the curves.
+    """
+
+    form: str
+    across: Across
+    known: tuple[Known, ...]
+    steps: Steps | None
+
+    def way(self, setting: Setting) -> Way:
+        """Return what a prediction of a setting rests on."""
+        family = self.family(setting)
+        if any(one.setting == setting for one in family):
+            return "sizes"
+        return "ranks" if family else "collectives"
+
+    def family(self, setting: Setting) -> list[Known]:
+        """Return the curves of the same collective, algorithm and protocol, by ranks and nodes."""
+        found = [one for one in self.known if one.setting.family == setting.family]
+        return sorted(found, key=lambda one: (one.setting.ranks, one.setting.nodes))
+
+    def at(self, setting: Setting, sizes: ArrayLike) -> Floats | None:
+        """Return times [s] of sizes [byte]; None where nothing is known."""
+        asked = np.atleast_1d(np.asarray(sizes, dtype=np.float64))
+        family = self.family(setting)
+        for one in family:
+            if one.setting == setting:
+                return one.shape.at(asked)
+        stepped = None if self.steps is None else self.steps.at(setting, asked)
+        if not family:
+            return stepped
+        if stepped is None or self.across == "interpolated" or self.steps is None:
+            logs = [np.log(one.shape.at(asked)) for one in family]
+            return np.exp(_over_ranks(family, logs, setting, beyond=True))
+        off = []
+        for one in family:
+            base = self.steps.at(one.setting, asked)
+            if base is None:
+                return stepped
+            off.append(np.log(one.shape.at(asked) / base))
+        return stepped * np.exp(_over_ranks(family, off, setting, beyond=False))
+
+
+def fit(
+    curves: Sequence[Curve],
+    form: str = "interpolated",
+    across: Across = "steps",
+    nccl: bool = False,
+    *,
+    with_steps: bool = True,
+) -> Model:
+    """Fit all models of a system to its curves.
+
+    Parameters
+    ----------
+    curves : sequence of Curve
+        What was measured.
+    form, across : str
+        The choices to be made; see `Model`.
+    nccl : bool
+        Whether steps are counted as NCCL does.
+    with_steps : bool
+        Without, other collectives are not predicted; saves time where they are not asked for.
+
+    Examples
+    --------
+    >>> sizes = 2.0 ** np.arange(10, 20)
+    >>> curves = [Curve(Setting("all_reduce", p), sizes, p * 1e-5 + sizes * 1e-9) for p in (4, 16)]
+    >>> float(fit(curves, across="interpolated").at(Setting("all_reduce", 8), [1024.0])[0].round(6))
+    8.1e-05
+    """
+    known = tuple(
+        Known(one.setting, FITS[form](one.sizes, one.seconds), float(one.sizes[0]), float(one.sizes[-1]), len(one.sizes))
+        for one in curves
+    )
+    return Model(form, across, known, fit_steps(curves, nccl) if with_steps else None)
+
+
+def refitted(model: Model, shapes: Mapping[Setting, Shape]) -> Model:
+    """Return a model with other shapes for its curves."""
+    known = tuple(
+        Known(one.setting, shapes[one.setting], one.smallest, one.largest, one.count) for one in model.known
+    )
+    return Model(model.form, model.across, known, model.steps)
+
+
+def _over_ranks(family: Sequence[Known], values: Sequence[Floats], setting: Setting, beyond: bool) -> Floats:
+    """Interpolate values over the logarithm of ranks; `beyond` them along the last line, or held constant.
+
+    Where a number of ranks was measured on several numbers of nodes, their mean stands for it.
+    """
+    same = [value for one, value in zip(family, values, strict=True) if one.setting.ranks == setting.ranks]
+    if same:
+        return np.asarray(np.mean(same, axis=0))
+    ranks = sorted({one.setting.ranks for one in family})
+    means = [
+        np.mean([v for one, v in zip(family, values, strict=True) if one.setting.ranks == count], axis=0)
+        for count in ranks
+    ]
+    if len(ranks) == 1:
+        return np.asarray(means[0])
+    x, at = np.log(ranks), np.log(setting.ranks)
+    if not beyond:
+        at = np.clip(at, x[0], x[-1])
+    place = int(np.clip(np.searchsorted(x, at) - 1, 0, len(x) - 2))
+    share = (at - x[place]) / (x[place + 1] - x[place])
+    return np.asarray(means[place] + share * (means[place + 1] - means[place]))

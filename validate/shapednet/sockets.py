@@ -1,0 +1,197 @@
+"""Messages over plain TCP sockets, for ranks in network namespaces of one machine.
+
+Data goes through the shaped links, a connection for each pair of ranks. Barriers and gathered times go through Unix
+sockets beside them, so that they cost nothing on the links.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from validate.communicators import Bytes, Floats, Message
+
+_PORT = 29600
+_PATIENCE = 60.0
+
+
+class SocketCommunicator:
+    """Ranks joined by TCP.
+
+    Parameters
+    ----------
+    rank : int
+        Which one this is.
+    addresses : sequence of str
+        The IPv4 addresses of all ranks.
+    control : Path
+        Where the Unix socket lies that rank 0 makes; the same for all.
+    """
+
+    tool = "replay-tcp"
+
+    def __init__(self, rank: int, addresses: Sequence[str], control: Path) -> None:
+        self.rank, self.size = rank, len(addresses)
+        self._control = _joined(rank, self.size, control)
+        with socket.create_server((addresses[rank], _PORT), backlog=self.size) as server:
+            self.barrier()
+            self._peers: dict[int, socket.socket] = {}
+            for other in range(rank):
+                connection = socket.create_connection((addresses[other], _PORT), timeout=_PATIENCE)
+                connection.sendall(bytes([rank]))
+                self._peers[other] = connection
+            server.settimeout(_PATIENCE)
+            for _ in range(rank + 1, self.size):
+                connection, _address = server.accept()
+                self._peers[_exactly(connection, 1)[0]] = connection
+        for connection in self._peers.values():
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            connection.setblocking(False)
+        self.barrier()
+
+    def buffer(self, nbytes: int) -> Any:
+        """Return a buffer of `nbytes` zeros that can be sliced."""
+        return np.zeros(nbytes, dtype=np.uint8)
+
+    def put(self, buffer: Any, content: Bytes) -> None:
+        """Copy `content` into a buffer of that length."""
+        buffer[:] = content
+
+    def get(self, buffer: Any) -> Bytes:
+        """Return a copy of what a buffer holds."""
+        copy: Bytes = buffer.copy()
+        return copy
+
+    def exchange(self, sends: Sequence[Message], receives: Sequence[Message]) -> None:
+        """Start all messages at once, and end when they are done."""
+        waiting: dict[int, tuple[int, deque[memoryview], deque[memoryview]]] = {}
+        for messages, place in ((sends, 1), (receives, 2)):
+            for peer, part in messages:
+                if peer not in waiting:
+                    waiting[peer] = (peer, deque(), deque())
+                waiting[peer][place].append(memoryview(part))  # type: ignore[union-attr]
+        by_file = {self._peers[peer].fileno(): entry for peer, entry in waiting.items()}
+        poll = select.poll()
+        for peer, out, _into in list(by_file.values()):
+            self._send(peer, out)
+        for file, (_peer, out, into) in list(by_file.items()):
+            if not _listen(poll, file, out, into):
+                del by_file[file]
+        while by_file:
+            ready = poll.poll(_PATIENCE * 1000)
+            if not ready:
+                raise TimeoutError(f"rank {self.rank} has waited {_PATIENCE:g} s for messages")
+            for file, event in ready:
+                peer, out, into = by_file[file]
+                if event & select.POLLOUT and out:
+                    self._send(peer, out)
+                if event & (select.POLLIN | select.POLLHUP | select.POLLERR) and into:
+                    self._receive(peer, into)
+                if not _listen(poll, file, out, into):
+                    del by_file[file]
+
+    def _send(self, peer: int, out: deque[memoryview]) -> None:
+        while out:
+            try:
+                sent = self._peers[peer].send(out[0])
+            except BlockingIOError:
+                return
+            if sent < len(out[0]):
+                out[0] = out[0][sent:]
+            else:
+                out.popleft()
+
+    def _receive(self, peer: int, into: deque[memoryview]) -> None:
+        while into:
+            try:
+                got = self._peers[peer].recv_into(into[0])
+            except BlockingIOError:
+                return
+            if got == 0:
+                raise ConnectionError(f"rank {peer} has gone")
+            if got < len(into[0]):
+                into[0] = into[0][got:]
+            else:
+                into.popleft()
+
+    def finish(self) -> None:
+        """Do nothing: messages are done when `exchange` ends."""
+
+    def barrier(self) -> None:
+        """Wait for all ranks."""
+        self.gather(np.zeros(1))
+
+    def gather(self, values: Floats) -> Floats:
+        """Return the `values` of all ranks, shape (P, k); collective."""
+        own = np.ascontiguousarray(values, dtype=np.float64)
+        if self.rank:
+            self._control[0].sendall(own.tobytes())
+            return np.frombuffer(_exactly(self._control[0], self.size * own.nbytes)).reshape(self.size, -1).copy()
+        parts = [own.tobytes()] + [_exactly(one, own.nbytes) for one in self._control]
+        for one in self._control:
+            one.sendall(b"".join(parts))
+        return np.frombuffer(b"".join(parts)).reshape(self.size, -1).copy()
+
+    def close(self) -> None:
+        """Leave the job."""
+        for one in (*self._peers.values(), *self._control):
+            one.close()
+
+
+def _joined(rank: int, size: int, control: Path) -> list[socket.socket]:
+    """Return the Unix sockets to all other ranks, by rank, at rank 0; at others the one to rank 0."""
+    stop = time.monotonic() + _PATIENCE
+    if rank == 0:
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(str(control))
+            server.listen(size)
+            server.settimeout(_PATIENCE)
+            found = {}
+            for _ in range(size - 1):
+                connection, _address = server.accept()
+                connection.settimeout(_PATIENCE)
+                found[_exactly(connection, 1)[0]] = connection
+        return [found[other] for other in range(1, size)]
+    while True:
+        own = socket.socket(socket.AF_UNIX)
+        try:
+            own.connect(str(control))
+        except (FileNotFoundError, ConnectionRefusedError):
+            own.close()
+            if time.monotonic() > stop:
+                raise
+            time.sleep(0.02)
+            continue
+        own.settimeout(_PATIENCE)
+        own.sendall(bytes([rank]))
+        return [own]
+
+
+def _listen(poll: select.poll, file: int, out: deque[memoryview], into: deque[memoryview]) -> bool:
+    """Ask for what a connection still waits for; False if for nothing."""
+    events = (select.POLLOUT if out else 0) | (select.POLLIN if into else 0)
+    if events:
+        poll.register(file, events)
+        return True
+    try:
+        poll.unregister(file)
+    except KeyError:
+        return False
+    return False
+
+
+def _exactly(connection: socket.socket, count: int) -> bytes:
+    parts = b""
+    while len(parts) < count:
+        part = connection.recv(count - len(parts))
+        if not part:
+            raise ConnectionError("another rank has gone")
+        parts += part
+    return parts

@@ -1,0 +1,201 @@
+"""A real star network on one machine: hosts in network namespaces, links of known rate and latency.
+
+Every host is a network namespace with one device, whose packets `switch.c` carries to the others. It is compiled when it
+is needed. Nothing outside of the namespaces is touched: they have no way out, and their addresses are their own.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from importlib.resources import as_file, files
+from pathlib import Path
+from typing import NamedTuple
+
+from simnet.checks import whole
+from simnet.errors import InputError
+
+MAX_HOSTS = 32
+"""The most hosts of a star."""
+
+_NAMESPACES = Path("/var/run/netns")
+_PREFIX = "shapednet"
+_SETTINGS = {
+    # A connection that has been used keeps its window, and no buffer is in its way.
+    "tcp_slow_start_after_idle": "0",
+    "tcp_no_metrics_save": "1",
+    "tcp_congestion_control": "reno",
+    "tcp_rmem": "4096 4194304 268435456",
+    "tcp_wmem": "4096 4194304 268435456",
+}
+
+
+class Traffic(NamedTuple):
+    """What the switch did since it was last asked: packets, packets lost, and how late it delivered them [s]."""
+
+    packets: int
+    drops: int
+    mean_lateness: float
+    largest_lateness: float
+
+
+def unavailable() -> str | None:
+    """Return why there can be no shaped network on this machine, or None if there can."""
+    if not sys.platform.startswith("linux"):
+        return "network namespaces are a matter of Linux"
+    if os.geteuid() != 0:
+        return "making network namespaces takes root"
+    for tool in ("ip", "cc"):
+        if shutil.which(tool) is None:
+            return f"there is no {tool!r}"
+    return _permitted()
+
+
+@cache
+def _permitted() -> str | None:
+    name = f"{_PREFIX}-{os.getpid()}-0"
+    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True)
+    subprocess.run(["ip", "netns", "delete", name], capture_output=True)
+    if made.returncode:
+        return f"network namespaces are not permitted: {made.stderr.strip()[:200]}"
+    return None if os.access("/dev/net/tun", os.R_OK | os.W_OK) else "/dev/net/tun cannot be opened"
+
+
+class Star:
+    """A running star, as `star` makes it."""
+
+    def __init__(self, namespaces: Sequence[str], switch: subprocess.Popen[str]) -> None:
+        self.namespaces = tuple(namespaces)
+        self.addresses = tuple(f"10.9.0.{host + 1}" for host in range(len(namespaces)))
+        self._switch = switch
+
+    def set(self, latency: float, bandwidth: float, host: int | None = None) -> None:
+        """Change links while traffic flows.
+
+        Parameters
+        ----------
+        latency : float
+            One-way latency from host to host [s]; half of it on each of the two links.
+        bandwidth : float
+            Rate of both directions of a host's link, Ethernet framing included [byte/s].
+        host : int, optional
+            Whose link; all when omitted.
+        """
+        if not (0 <= latency <= 10 and 1e3 <= bandwidth <= 1e12):
+            raise ValueError(f"latency must be 0..10 s, bandwidth 1e3..1e12 byte/s, got {latency} and {bandwidth}")
+        who = 0 if host is None else 1 + host
+        if (answer := self._ask(f"set {who} {1e9 / bandwidth:.9f} {round(latency / 2 * 1e9)}")) != "done":
+            raise ValueError(f"there is no host {host} ({answer})")
+
+    def traffic(self) -> Traffic:
+        """Return what the switch did since it was last asked."""
+        packets, drops, mean, largest = map(int, self._ask("stats").split())
+        return Traffic(packets, drops, mean * 1e-9, largest * 1e-9)
+
+    def start(
+        self, host: int, command: Sequence[str], environment: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Start a process on a host."""
+        inside = ["ip", "netns", "exec", self.namespaces[host], *command]
+        return subprocess.Popen(inside, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+
+    def _ask(self, command: str) -> str:
+        assert self._switch.stdin is not None
+        assert self._switch.stdout is not None
+        try:
+            self._switch.stdin.write(f"{command}\n")
+            self._switch.stdin.flush()
+        except BrokenPipeError:
+            raise InputError("the switch has ended; what it said is above", file="shaped network") from None
+        return self._switch.stdout.readline().strip()
+
+
+@contextmanager
+def star(hosts: int, latency: float, bandwidth: float) -> Iterator[Star]:
+    """Make a star of hosts, and take it away in the end, whatever happens.
+
+    Parameters
+    ----------
+    hosts : int
+        How many, 2 .. 32.
+    latency, bandwidth : float
+        As of `Star.set`.
+
+    Raises
+    ------
+    InputError
+        If this machine does not let it be made; `unavailable` says so beforehand.
+    """
+    whole(hosts, "hosts", 2)
+    if hosts > MAX_HOSTS:
+        raise InputError(f"must be at most {MAX_HOSTS}, got {hosts}", file="hosts")
+    if (reason := unavailable()) is not None:
+        raise InputError(reason, file="shaped network")
+    _sweep()
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=_PREFIX)))
+        program = _compiled(folder)
+        names = [f"{_PREFIX}-{os.getpid()}-{host + 1}" for host in range(hosts)]
+        for name in names:
+            stack.callback(_delete, name)
+            _run("ip", "netns", "add", name)
+        switch = subprocess.Popen(
+            [str(program), *names], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
+        stack.callback(_end, switch)
+        made = Star(names, switch)
+        assert switch.stdout is not None
+        if switch.stdout.readline().strip() != "ready":
+            raise InputError("the switch could not make its devices; what it said is above", file="shaped network")
+        for name, address in zip(names, made.addresses, strict=True):
+            inside = ("ip", "-n", name)
+            _run(*inside, "address", "add", f"{address}/24", "dev", "lnk0")
+            _run(*inside, "link", "set", "lnk0", "mtu", "1500", "txqueuelen", "100000", "up")
+            _run(*inside, "link", "set", "lo", "up")
+            script = "; ".join(f"echo '{value}' > /proc/sys/net/ipv4/{key}" for key, value in _SETTINGS.items())
+            _run("ip", "netns", "exec", name, "sh", "-c", f"set -e; {script}")
+        made.set(latency, bandwidth)
+        yield made
+
+
+def _compiled(folder: Path) -> Path:
+    program = folder / "switch"
+    with as_file(files("validate.shapednet") / "switch.c") as source:
+        _run("cc", "-O2", "-o", str(program), str(source))
+    return program
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    if done.returncode:
+        message = f"{' '.join(command[:4])} failed: {done.stderr.strip()[:300]}"
+        raise InputError(message, file="shaped network")
+
+
+def _end(switch: subprocess.Popen[str]) -> None:
+    for stream in (switch.stdin, switch.stdout):
+        assert stream is not None
+        stream.close()
+    try:
+        switch.wait(timeout=5)
+    except subprocess.TimeoutExpired:
+        switch.kill()
+        switch.wait()
+
+
+def _delete(name: str) -> None:
+    subprocess.run(["ip", "netns", "delete", name], capture_output=True, timeout=60)
+
+
+def _sweep() -> None:
+    """Delete namespaces that a process which was killed has left."""
+    for path in _NAMESPACES.glob(f"{_PREFIX}-*-*"):
+        owner = path.name.split("-")[1]
+        if owner.isdigit() and not Path("/proc", owner).exists():
+            _delete(path.name)
