@@ -1,4 +1,4 @@
-"""The command line: ``simnet run``, ``compare``, ``export``, ``time``, ``list``, ``schema``.
+"""The command line: ``simnet run``, ``compare``, ``export``, ``time``, ``calibrate``, ``list``, ``schema``.
 
 Everything heavy is imported by the command that needs it, so that ``simnet --help`` answers at once.
 """
@@ -435,6 +435,40 @@ def time_(
         typer.echo(line)
 
 
+@app.command(epilog="Example: simnet calibrate all_reduce.log all_gather.log -o fabric.yaml")
+@_explained
+def calibrate(
+    logs: Annotated[list[str], typer.Argument(metavar="LOG...", help="Logs of benchmarks, or shipped measurements.")],
+    out: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The fabric file to write.")],
+    where: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN=VALUE", help="Only rows with this, as variant=efa; repeatable."),
+    ] = None,
+    fact: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN=VALUE", help="What the logs do not say, as ranks=16; repeatable."),
+    ] = None,
+    in_place: Annotated[bool, typer.Option("--in-place", help="Take times in place rather than out of place.")] = False,
+    topology: Annotated[str, typer.Option(metavar="NAME", help="Noted in the file: what the ranks are on.")] = "",
+    coverage: Annotated[float, typer.Option(min=0.5, max=0.99, help="What intervals shall hold.")] = 0.9,
+    json_: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+    force: Force = False,
+) -> None:
+    """Fit a fabric file to measured times; models are chosen by what they were not fitted to."""
+    from simnet.exporting import staged
+    from validate.calibration import reporting
+
+    made = reporting.calibrated(logs, _fields(where, "--where"), _fields(fact, "--fact"), in_place, topology, coverage)
+    with staged([out], force) as folder:
+        (folder / out.name).write_text(made.yaml, encoding="utf-8")
+    if json_:
+        typer.echo(json.dumps(made.figures(), indent=2))
+        return
+    for line in made.sentences():
+        typer.echo(line)
+    typer.echo(f"Written: {out}")
+
+
 @app.command("list", epilog="Example: simnet list sparsifiers")
 @_explained
 def list_(kind: Annotated[Kind | None, typer.Argument(help="What to list; default: everything.")] = None) -> None:
@@ -486,6 +520,17 @@ def _only(what: str, given: bool, options: Mapping[str, object]) -> None:
     for name, value in options.items():
         if not given and value not in (None, False, 0):
             raise InputError(f"is only for {what}", file=name)
+
+
+def _fields(given: Sequence[str] | None, option: str) -> dict[str, str]:
+    """Read values by column, given as COLUMN=VALUE."""
+    found = {}
+    for one in given or ():
+        name, sign, value = one.partition("=")
+        if not sign or not name:
+            raise InputError(f"must be COLUMN=VALUE, got {one!r}", file=option)
+        found[name] = value
+    return found
 
 
 def _collective(name: str | None, workers: int | None, size: str | None, options: Sequence[str] | None) -> Sent:

@@ -85,7 +85,7 @@ def sources(
         labels = list(load(scenario, [*fields, "policies={}"], seed).config.exchanges)
     fields.append("policies=" + json.dumps({name: {"fixed": name} for name in labels}))
     # Means over iterations want all workers in all of them.
-    fields.append("job.deaths=null")
+    fields += ["job.deaths=null", "job.on_death=null"]
     fields.append("output={timeline: 0, report: false}")
     counts = workers or [load(scenario, fields, seed).config.workers]
     return {count: Source(scenario, (*fields, f"workers={count}"), seed) for count in counts}

@@ -127,7 +127,7 @@ class Engine(Store):
         x, n = self.memory.x, self.memory.n
         x[k.SEND_OVERHEAD], x[k.RECEIVE_OVERHEAD], x[k.SEGMENT] = *overheads, links.segment
         n[k.ADAPTIVE], n[k.WATCHING] = int(adaptive), int(watching)
-        n[k.CHANGING] = int(not links.constant)
+        n[k.CHANGING] = int(links.latency_changes)
         self._lay_links()
         self._lay_others()
 
@@ -225,8 +225,7 @@ class Engine(Store):
             self.look_ahead(rewind=bool(rewind))
         if n[k.WATCHING]:
             # It is to be on the agenda when links change, whether they are in use or not.
-            for link in range(len(self._links.routes.links)):
-                self.kernel.look_up(self.memory, self.first_link + link * k.LINK_SIZE, now)
+            self.kernel.look_up_all(self.memory, self.first_link, len(self._links.routes.links), now)
             self.reroute()
 
     # Ways.

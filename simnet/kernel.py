@@ -301,6 +301,12 @@ def look_up(s: Memory, l: int, now: float) -> None:
         push(s, x[l + LINK_UNTIL], CHANGE, l)
 
 
+def look_up_all(s: Memory, first: int, count: int, now: float) -> None:
+    """Look up all links, whose records stand in a row."""
+    for l in range(first, first + count * LINK_SIZE, LINK_SIZE):
+        look_up(s, l, now)
+
+
 def latency_of(s: Memory, w: int, t: float) -> float:
     """Return the latency of a way at time t."""
     x, n = s.x, s.n

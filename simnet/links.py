@@ -316,8 +316,13 @@ class Links:
         )
 
     @cached_property
+    def latency_changes(self) -> bool:
+        """Whether the latency of any link ever changes."""
+        return not all(isinstance(value, float) for value in self._latency)
+
+    @cached_property
     def constant_latency(self) -> NDArray[np.float64]:
-        """Seconds of latency of each link, if they are `constant`."""
+        """Seconds of latency of each link, if that never changes."""
         return np.array(self._latency, dtype=np.float64)
 
     @cached_property

@@ -274,7 +274,7 @@ class Network:
             return timing
         if self.engine == "vectorised":
             raise SimnetError(
-                "the vectorised clock cannot time this: messages meet, or meet the flows of others, or wait for too long"
+                "the vectorised clock cannot time this: messages meet, or meet flows of others, or wait for too long"
             )
         return self._by_fluid(run, messages)
 

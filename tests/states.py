@@ -1,4 +1,4 @@
-"""States of sparsifiers, for the tests of all schemes: saved to a file and read again, and twins that go on from them."""
+"""States of sparsifiers, for the tests of all schemes: saved, read again, and gone on from by a twin."""
 
 import io
 
@@ -11,6 +11,10 @@ def reread(state):
     np.savez(file, **state)
     file.seek(0)
     return np.load(file, allow_pickle=False)
+
+
+def same_state(one, other):
+    return one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
 
 
 def assert_continues(model, twin, batches):

@@ -67,6 +67,12 @@ def test_the_figures_are_those_of_the_job(compared):
     assert row["bytes_sent_B"] == pytest.approx(4 * 8 * k, rel=1e-3)
 
 
+def test_deaths_are_left_out():
+    dying = ["job.iterations=3", "job.deaths=[{worker: 1, at: 0 s}]", "job.on_death={continue: {after: 1 s}}"]
+    job = comparison.sources("compare", [2], ["topk"], overrides=dying)[2].build().job
+    assert (dict(job.deaths), job.patience) == ({}, None)
+
+
 def test_densities_and_build_up_are_what_the_schemes_imply(compared):
     table = pd.read_csv(compared[0] / "compare.csv").set_index(["exchange", "workers"])
     assert (table.loc["dense", "actual_density"] == 1).all()

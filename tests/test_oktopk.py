@@ -20,6 +20,7 @@ from sparsifier_models.conformance import check
 from sparsifier_models.oktopk import RULES, WARM_UP, balancing, raised, region_cuts, unevenness
 from sparsifier_models.selection import kth_magnitude
 from sparsifier_models.split_reduce import by_region, equal_cuts, rotation, split_and_reduce, split_schedule
+from states import assert_continues
 
 GOLDEN = Path(__file__).parent / "golden" / "oktopk"
 RUNS = sorted(one.stem for one in GOLDEN.glob("*_P?_*.npz") if not one.stem.startswith("inputs"))

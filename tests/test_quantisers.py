@@ -16,6 +16,7 @@ from sparsifier_models.conformance import check
 from sparsifier_models.fp16 import rounded
 from sparsifier_models.powersgd import near_square, orthonormal
 from sparsifier_models.qsgd import code_counts, elias_length, levels_of, norms_of
+from states import reread
 
 EPS = float(np.finfo(np.float32).eps)
 LARGEST = float(np.finfo(np.float32).max)

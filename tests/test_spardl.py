@@ -16,6 +16,7 @@ from simnet.devices import load_device
 from sparsifier_models.spar_all_gather import Adaptive, adapted, merged, started
 from sparsifier_models.spar_reduce_scatter import Entries, add, spar_reduce_scatter, srs_rounds, srs_route
 from sparsifier_models.spardl import SparDL, SparDLOptions
+from states import assert_continues
 
 GOLDEN = Path(__file__).parent / "golden" / "spardl"
 EPS = float(np.finfo(np.float32).eps)

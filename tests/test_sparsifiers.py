@@ -20,7 +20,7 @@ from sparsifier_models import SCHEMES, Sparsifier, create, names, scheme
 from sparsifier_models.artopk import WINDOW, windowed_mean
 from sparsifier_models.mstopk import bracket
 from sparsifier_models.selection import entries_kept, squared_norm, take_mean, top_k
-from states import assert_continues
+from states import assert_continues, same_state
 
 EPS = float(np.finfo(np.float32).eps)
 
@@ -875,10 +875,6 @@ def test_overflow_is_refused():
     np.testing.assert_array_equal(model.residual, f32([[0, 3e38, 0, 0]]))
     with pytest.raises(ValueError, match="sum over the workers overflows float32 at index 0"):
         create("dense", 2, 2).exchange(f32([[3e38, 0], [3e38, 0]]))
-
-
-def same_state(one, other):
-    return one.keys() == other.keys() and all(np.array_equal(one[name], other[name]) for name in one)
 
 
 @pytest.mark.parametrize("variant", VARIANTS)

@@ -154,6 +154,7 @@ def measure(
     warmup: int = 3,
     compute: bool = False,
     check: bool = True,
+    one_clock: bool = False,
 ) -> list[Repetition]:
     """Run a schedule for real; every rank of the job calls this, with the same schedule.
 
@@ -172,6 +173,8 @@ def measure(
         Whether ranks wait for the ``compute`` of a round before they enter it.
     check : bool
         Whether to see beforehand, in a run apart, that every message arrives where it should.
+    one_clock : bool
+        Whether all ranks have the same clock, being on one machine.
 
     Returns
     -------
@@ -206,7 +209,7 @@ def measure(
         )
         for step in own.steps
     ]
-    ahead = clock_offset(communicator)
+    ahead = 0.0 if one_clock else clock_offset(communicator)
     done: list[Repetition] = []
     for repetition in range(warmup + repetitions):
         _start_together(communicator, ahead)

@@ -60,8 +60,8 @@ VARIES = {
     "starts": "each rank enters at a random time within 1 ms",
     "compute": "each rank computes before each round, for an exponential time with a mean of 5 % of a message",
     "jitter": "each message has an extra latency, exponential with a mean of 5 % of a message: each is its own event",
-    "weather": f"the bandwidth of each link changes every millisecond, {CHANGES:,} times, between half and all of it; the second "
-    "exchange on the network, as the first takes in the weather, some 30 us a link",
+    "weather": f"the bandwidth of each link changes every millisecond, {CHANGES:,} times, between half and all of it; "
+    "the second exchange on the network, as the first takes in the weather, some 30 us a link",
     "weather compute": "both: ranks compute before each round, and each link changes every millisecond",
     "storm": f"the bandwidth of each link changes {CHANGES:,} times within the exchange, between half and all of it",
     "scattered": "ranks are placed at random, so that messages meet, on equal-cost paths too",

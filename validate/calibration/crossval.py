@@ -81,7 +81,9 @@ def leave_sizes_out(curves: Sequence[Curve], form: str) -> list[Held]:
     return found
 
 
-def leave_ranks_out(curves: Sequence[Curve], form: str, across: Sequence[Across], nccl: bool) -> dict[Across, list[Held]]:
+def leave_ranks_out(
+    curves: Sequence[Curve], form: str, across: Sequence[Across], nccl: bool
+) -> dict[Across, list[Held]]:
     """Predict every number of ranks from the others, in each of some ways."""
     found: dict[Across, list[Held]] = {way: [] for way in across}
     for ranks in sorted({curve.setting.ranks for curve in curves}):

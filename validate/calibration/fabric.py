@@ -7,6 +7,7 @@ read, tags are refused, and every field is checked.
 from __future__ import annotations
 
 import io
+import itertools
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -67,7 +68,7 @@ class CurveEntry(_Part):
             raise ValueError("needs either segments or points")
         for name in ("segments", "points", "corrections"):
             starts = [one[0] for one in getattr(self, name)]
-            if any(later <= earlier for earlier, later in zip(starts, starts[1:], strict=False)):
+            if any(later <= earlier for earlier, later in itertools.pairwise(starts)):
                 raise ValueError(f"{name} must ascend in size")
         if self.segments and (self.segments[0][0] != 0 or any(one[1] + one[2] <= 0 for one in self.segments)):
             raise ValueError("segments must begin at size 0, each with a latency or seconds per byte above 0")
@@ -316,7 +317,7 @@ def calibrate(
     --------
     >>> sizes = 2.0 ** np.arange(10, 20)
     >>> fabric = calibrate([Curve(Setting("all_reduce", p), sizes, p * 1e-5 + sizes * 1e-9) for p in (4, 8, 16)])
-    >>> fabric.predict("all_reduce", 8, 100_000).seconds
+    >>> round(fabric.predict("all_reduce", 8, 100_000).seconds, 6)
     0.00018
     >>> fabric.predict("all_reduce", 8, 1e9).extrapolates
     True

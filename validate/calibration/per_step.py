@@ -4,10 +4,10 @@ For every algorithm that a collective may use, and for two protocols, the time i
 
     launch + steps * latency + bytes * seconds per byte + reduced * gamma,
 
-each counted inside nodes and between nodes, and the library takes the fastest (a smooth minimum, so that it can be fitted). The *short* protocol has the latency as
-it is and pays more per byte (NCCL's LL and LL128; MPI's eager messages), the *long* one pays more per step (NCCL's
-Simple; MPI's rendezvous). With `nccl`, steps are counted as NCCL does; without, through the schedules of
-`simnet.collectives`.
+each counted inside nodes and between nodes, and the library takes the fastest; the minimum is a smooth one, so that it
+can be fitted. The *short* protocol has the latency as it is and pays more per byte (NCCL's LL and LL128; MPI's eager
+messages), the *long* one pays more per step (NCCL's Simple; MPI's rendezvous). With `nccl`, steps are counted as NCCL
+does; without, through the schedules of `simnet.collectives`.
 
 References
 ----------
@@ -49,7 +49,7 @@ _SHARPNESS = 8.0
 _PRIOR = 0.02
 _MAX_SIZES = 24
 _MOST = 3
-_NEVER = np.array([[np.inf, 0.0, 0.0, 0.0, 0.0, 0.0]])
+_NEVER = np.array([[np.inf, np.inf, np.inf, np.inf, 0.0, 0.0]])
 
 
 @dataclass(frozen=True)

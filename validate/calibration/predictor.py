@@ -8,7 +8,7 @@ measured comes from the model of steps alone.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -132,19 +132,12 @@ def fit(
     >>> float(fit(curves, across="interpolated").at(Setting("all_reduce", 8), [1024.0])[0].round(6))
     8.1e-05
     """
+    shapes = [FITS[form](one.sizes, one.seconds) for one in curves]
     known = tuple(
-        Known(one.setting, FITS[form](one.sizes, one.seconds), float(one.sizes[0]), float(one.sizes[-1]), len(one.sizes))
-        for one in curves
+        Known(one.setting, shape, float(one.sizes[0]), float(one.sizes[-1]), len(one.sizes))
+        for one, shape in zip(curves, shapes, strict=True)
     )
     return Model(form, across, known, fit_steps(curves, nccl) if with_steps else None)
-
-
-def refitted(model: Model, shapes: Mapping[Setting, Shape]) -> Model:
-    """Return a model with other shapes for its curves."""
-    known = tuple(
-        Known(one.setting, shapes[one.setting], one.smallest, one.largest, one.count) for one in model.known
-    )
-    return Model(model.form, model.across, known, model.steps)
 
 
 def _over_ranks(family: Sequence[Known], values: Sequence[Floats], setting: Setting, beyond: bool) -> Floats:

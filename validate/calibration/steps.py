@@ -66,7 +66,9 @@ _SCHEDULES: MappingProxyType[str, MappingProxyType[str, Callable[[int], Schedule
                 "bruck": lambda ranks: collectives.allgather_bruck(ranks, 1.0 / ranks),
             }
         ),
-        "reduce_scatter": MappingProxyType({"ring": lambda ranks: collectives.reduce_scatter_ring(ranks, 1.0, gamma=1.0)}),
+        "reduce_scatter": MappingProxyType(
+            {"ring": lambda ranks: collectives.reduce_scatter_ring(ranks, 1.0, gamma=1.0)}
+        ),
         "broadcast": MappingProxyType({"binomial": lambda ranks: collectives.broadcast_binomial(ranks, 1.0)}),
         "reduce": MappingProxyType({"binomial": lambda ranks: collectives.reduce_binomial(ranks, 1.0, gamma=1.0)}),
         "alltoall": MappingProxyType({"pairwise": lambda ranks: collectives.alltoall_pairwise(ranks, 1.0 / ranks)}),

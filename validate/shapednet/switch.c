@@ -46,9 +46,9 @@ typedef struct {
   nanoseconds delay, free_at, last;
   long held;
   line queue, pipe;
-} link;
+} wire;
 
-static link links[HOSTS][2];
+static wire links[HOSTS][2];
 static int device[HOSTS], hosts;
 static long delivered, drops;
 static nanoseconds lateness, latest;
@@ -75,7 +75,7 @@ static packet *take(line *from) {
 
 static int on_wire(const packet *one) { return (one->length < SHORTEST ? SHORTEST : one->length) + FRAMING; }
 
-static void enter(link *on, packet *one) {
+static void enter(wire *on, packet *one) {
   if (on->held + one->length > QUEUE) {
     drops++;
     free(one);
@@ -85,11 +85,11 @@ static void enter(link *on, packet *one) {
   append(&on->queue, one);
 }
 
-static nanoseconds start_of(const link *on) {
+static nanoseconds start_of(const wire *on) {
   return on->queue.head->at > on->free_at ? on->queue.head->at : on->free_at;
 }
 
-static void serialise(link *on, nanoseconds time) {
+static void serialise(wire *on, nanoseconds time) {
   while (on->queue.head && start_of(on) <= time) {
     nanoseconds start = start_of(on);
     packet *one = take(&on->queue);
@@ -116,7 +116,7 @@ static nanoseconds advance(nanoseconds time) {
   nanoseconds next = INT64_MAX;
   for (int way = 0; way < 2; way++)
     for (int host = 0; host < hosts; host++) {
-      link *on = &links[host][way];
+      wire *on = &links[host][way];
       serialise(on, time);
       while (on->pipe.head && on->pipe.head->at <= time) {
         packet *one = take(&on->pipe);

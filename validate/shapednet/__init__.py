@@ -1,0 +1,23 @@
+"""Ground truth on one machine: a real network of known latency and bandwidth, and what was predicted for it before.
+
+`star` makes it, out of network namespaces and a switch in user space; `prediction` says how long a schedule should take
+on it, from the settings of its links and a stated model of TCP; `experiment` measures both. It takes Linux, root and a C
+compiler; `unavailable` says what is missing.
+"""
+
+from validate.shapednet.experiment import Setting, errors, experiment, message_overhead
+from validate.shapednet.prediction import Change, framed, predict
+from validate.shapednet.star import Star, star, unavailable
+
+__all__ = [
+    "Change",
+    "Setting",
+    "Star",
+    "errors",
+    "experiment",
+    "framed",
+    "message_overhead",
+    "predict",
+    "star",
+    "unavailable",
+]

@@ -1,0 +1,64 @@
+"""A rank on a shaped network: joins the others, replays what a file asks for, and rank 0 writes the times.
+
+Run by `validate.shapednet.experiment`: ``python -m validate.shapednet.worker JOB.json RANK``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from simnet.interchange import read_messages
+from validate.communicators import Communicator, TorchCommunicator
+from validate.readers import write_tidy
+from validate.replay import Workload, measure, table
+from validate.shapednet.sockets import SocketCommunicator
+
+
+def main(job_file: str, rank: int) -> None:
+    """Run the workloads of a job, one after the other."""
+    job: dict[str, Any] = json.loads(Path(job_file).read_text(encoding="utf-8"))
+    communicator = _connect(job, rank)
+    tables = []
+    for one in job["work"]:
+        work = Workload(read_messages(one["schedule"], n_ranks=communicator.size), one["facts"])
+        done = measure(
+            work.schedule,
+            communicator,
+            repetitions=one["repetitions"],
+            warmup=one["warmup"],
+            check=False,
+            one_clock=True,
+        )
+        rows = table(work, done, communicator.tool)
+        rows["began"] = [float(each.began.min()) for each in done]
+        tables.append(rows)
+    if rank == 0:
+        part = Path(f"{job['out']}.part")
+        write_tidy(pd.concat(tables, ignore_index=True), part)
+        part.replace(job["out"])
+    communicator.barrier()
+    communicator.close()
+
+
+def _connect(job: dict[str, Any], rank: int) -> Communicator:
+    addresses = job["addresses"]
+    if job["backend"] == "tcp":
+        return SocketCommunicator(rank, addresses, Path(job["control"]))
+    os.environ |= {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(len(addresses)),
+        "MASTER_ADDR": addresses[0],
+        "MASTER_PORT": "29500",
+        "GLOO_SOCKET_IFNAME": "lnk0",
+    }
+    return TorchCommunicator("gloo")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))
