@@ -1,4 +1,4 @@
-"""The command line: ``simnet run``, ``compare``, ``export``, ``time``, ``calibrate``, ``list``, ``schema``.
+"""The command line: ``simnet run``, ``compare``, ``export``, ``time``, ``calibrate``, ``validate``, ``predict``, ...
 
 Everything heavy is imported by the command that needs it, so that ``simnet --help`` answers at once.
 """
@@ -76,6 +76,14 @@ class Kind(StrEnum):
     WEATHER = "weather"
     TRACES = "traces"
     MEASURED = "measured"
+
+
+class Split(StrEnum):
+    """What `simnet validate` leaves out."""
+
+    SIZES = "sizes"
+    RANKS = "ranks"
+    COLLECTIVES = "collectives"
 
 
 class Export(StrEnum):
@@ -467,6 +475,132 @@ def calibrate(
     for line in made.sentences():
         typer.echo(line)
     typer.echo(f"Written: {out}")
+
+
+@app.command("calibrate-device", epilog="Example: simnet calibrate-device -o my-gpu.yaml --library cuda")
+@_explained
+def calibrate_device(
+    out: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The device profile to write, YAML.")],
+    library: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Whose kernels: numpy, torch, cuda; default: the last that is there."),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="What to call the device; default: the name of the file.")] = None,
+    density: Annotated[float, typer.Option(help="Share of the entries that is selected.")] = 0.1,
+    largest: Annotated[int, typer.Option(metavar="N", help="Entries of the longest gradient.")] = 1_000_000_000,
+    budget: Annotated[
+        str, typer.Option(metavar="TIME", help="For each kernel and length; what takes far longer is left out.")
+    ] = "250 ms",
+    force: Force = False,
+) -> None:
+    """Measure what selecting costs on this machine's processor or GPU, and write a device profile."""
+    from simnet.exporting import staged
+    from validate.device import measure_device, profile_yaml
+
+    with staged([out], force) as folder:
+        each = _seconds(budget, "--budget") or 0.0
+        made = measure_device(name or out.stem, library, density=density, largest=largest, budget=each)
+        (folder / out.name).write_text(profile_yaml(made), encoding="utf-8")
+    typer.echo(f"Wrote {out}: {made.device}, {made.source}")
+    for method, one in made.methods.items():
+        typer.echo(f"{method:11} {one.launch:9.2e} s and {one.bytes_per_entry:7.1f} bytes per entry: {one.source}")
+
+
+@app.command(epilog="Example: simnet validate shaped_openmpi my_cluster.log --split sizes")
+@_explained
+def validate(
+    sources: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[DATASET|LOG]...", help="Shipped measurements or logs; default: all that are shipped."),
+    ] = None,
+    split: Annotated[
+        list[Split] | None, typer.Option(help="What is left out; repeatable; default: each in turn.")
+    ] = None,
+    fabric: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Compare with this fabric file; nothing is fitted.")
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="With --fabric: refuse to extrapolate.")] = False,
+    fact: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN=VALUE", help="What the logs do not say, as ranks=16; repeatable."),
+    ] = None,
+    figure: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw predicted against measured, as .png or .svg; one source.")
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="End with 1 if a figure is worse than recorded.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+    force: Force = False,
+) -> None:
+    """Say how well measured times are predicted that were left out, beside what simpler models make of them."""
+    from validate import evaluation
+    from validate.calibration.reporting import typed_facts
+    from validate.measured import datasets
+
+    _only("--fabric", fabric is not None, {"--strict": strict})
+    names = list(sources or datasets())
+    if figure is not None and (len(names) != 1 or figure.suffix not in (".png", ".svg")):
+        raise InputError("needs one source, and a file that ends in .png or .svg", file="--figure")
+    facts = typed_facts(_fields(fact, "--fact"))
+    splits = [one.value for one in split or Split]
+    found = []
+    for name in names:
+        if fabric is not None:
+            found.append(evaluation.compare(fabric, name, facts, strict=strict))
+        else:
+            found.append(evaluation.evaluate(name, facts, splits))  # type: ignore[arg-type]
+        if not json_:
+            typer.echo("\n".join([*found[-1].sentences(), ""]))
+    figures = [one.figures() for one in found]
+    if json_:
+        typer.echo(json.dumps(figures, indent=2))
+    if figure is not None:
+        from simnet.exporting import staged
+
+        drawing = evaluation.drawn(found[0])
+        with staged([figure], force) as folder:
+            (folder / figure.name).write_bytes(drawing.png if figure.suffix == ".png" else drawing.svg)
+    if check:
+        recorded = evaluation.recorded_figures()
+        wanted = {
+            name: {key: recorded.get(name, {})[key] for key in splits if key in recorded.get(name, {})}
+            for name in names
+        }
+        said = [line for one in figures for line in evaluation.worse(one, wanted[one["dataset"]])]
+        for line in said:
+            typer.echo(f"worse: {line}", err=True)
+        if said:
+            raise typer.Exit(1)
+
+
+@app.command(epilog="Example: simnet predict fabric.yaml all_reduce --ranks 16 --size 25MB")
+@_explained
+def predict(
+    fabric: Annotated[Path, typer.Argument(metavar="FILE", help="A fabric file that `simnet calibrate` wrote.")],
+    collective: Annotated[str, typer.Argument(help="As nccl-tests names it, such as all_reduce.")],
+    ranks: Annotated[int, typer.Option(min=1, help="Number of ranks.")],
+    size: Annotated[str, typer.Option(metavar="SIZE", help="Total size as nccl-tests counts it, as 25MB.")],
+    nodes: Annotated[int | None, typer.Option(min=1, help="Nodes that they are on; default: as measured.")] = None,
+    algorithm: Annotated[str | None, typer.Option(metavar="NAME", help="A pinned algorithm.")] = None,
+    protocol: Annotated[str | None, typer.Option(metavar="NAME", help="A pinned protocol.")] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Refuse to extrapolate.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+) -> None:
+    """Predict the time of a collective from a fabric file, with its interval."""
+    from simnet.units import format_seconds
+    from validate.calibration import load_fabric
+
+    loaded = load_fabric(fabric)
+    nbytes = _size(size, "--size")
+    assert nbytes is not None
+    found = loaded.predict(
+        collective, ranks, nbytes, nodes=nodes, algorithm=algorithm, protocol=protocol, strict=strict
+    )
+    if json_:
+        typer.echo(json.dumps(found._asdict(), indent=2))
+        return
+    low, high = format_seconds(found.low), format_seconds(found.high)
+    typer.echo(f"{format_seconds(found.seconds)}, {100 * loaded.coverage:.0f} % interval {low} to {high}")
+    typer.echo(f"{'extrapolation; ' if found.extrapolates else ''}{found.why}")
 
 
 @app.command("list", epilog="Example: simnet list sparsifiers")

@@ -22,13 +22,15 @@ from numpy.typing import NDArray
 from simnet.execution import Split
 from simnet.jitter import Delays
 from simnet.links import Courses, Links
+from simnet.memory import kernel_is_loaded
 from simnet.schedule import Floats, Ranks, Round, Schedule
 from simnet.weathered import BEYOND, CROSSED, cross_weather
 
 # Compiled loops take a quarter of a second to load; numpy needs about as long for so many messages.
 _MANY = 100_000
-# Pieces of all links to look at together, and seconds, beyond which a message that waits is left to the other clock.
-_CHANGES, _LONGEST = 1 << 25, 1e7
+# Pieces of all links to look at together, pieces of its own route, and seconds, beyond which a message that waits is
+# left to the other clock.
+_CHANGES, _PATIENCE, _LONGEST = 1 << 25, 1 << 20, 1e7
 
 # Messages whose jitter is looked at together.
 _AT_ONCE = 1 << 16
@@ -238,8 +240,7 @@ def pass_through_weather(
     Parameters as of `pass_through`. What is known of the weather is kept with `links`, from call to call.
     """
     n_messages = sum(schedule.n_messages for schedule, _ in parts)
-    loops = _loops_for(n_messages)
-    cross = cross_weather if loops is None else loops.cross_weather
+    cross, waiting = _weather_step(n_messages), -1
     t, busy = np.array(start, dtype=np.float64), np.full(len(links.routes.links), -np.inf)
     entered, none, read = np.empty_like(t), np.zeros(0), delays.reader()
     times = np.zeros((2, n_messages if keep else 0))
@@ -277,6 +278,11 @@ def pass_through_weather(
                 if ended != BEYOND:
                     return None
                 through = own.start + int(place[0]) * len(one) + int(place[1])
+                pieces = known.pieces(table[place[1]])
+                if through == waiting and pieces > _PATIENCE:
+                    return None
+                waiting = through
+                cross = _weather_step(max(n_messages, pieces))
                 likely = begun + 1.25 * (when - begun) * n_messages / max(1, through)
                 more = known.on(links, float(entered.min()), when, likely)
                 if more is None:
@@ -297,6 +303,11 @@ class _Known(NamedTuple):
         """Return what is known of all links from `start` until later than `until`, and `likely` is needed."""
         bandwidth, latency = (one.courses(start, until, likely) for one in (links.bandwidths, links.latencies))
         return cls(bandwidth, latency, np.stack([bandwidth.at(start), latency.at(start)]))
+
+    def pieces(self, route: NDArray[np.int64]) -> int:
+        """Return how many pieces of bandwidth are known on the links of a route, -1 after the last."""
+        used = route[route >= 0]
+        return int((self.bandwidth.last[used] - self.bandwidth.first[used]).sum())
 
     def arrays(self) -> tuple[Floats, Floats, Floats, Floats, NDArray[np.int64]]:
         """Return times and values of both, and the pieces last looked at."""
@@ -324,8 +335,14 @@ def _in_a_row(rounds: Sequence[Round], keep: bool, most: int) -> Iterator[tuple[
 
 
 def _loops_for(n_messages: int) -> ModuleType | None:
-    """Return the compiled loops if there are any, and they are loaded already or worth it for so many messages."""
-    return _loops() if n_messages >= _MANY or _loops.cache_info().currsize else None
+    """Return the compiled loops if there are any, and loading them is worth it or the most of it is done."""
+    return _loops() if n_messages >= _MANY or _loops.cache_info().currsize or kernel_is_loaded() else None
+
+
+def _weather_step(effort: int) -> Callable[..., tuple[int, float]]:
+    """Return the loop for so many messages, or pieces that a message waits through."""
+    loops = _loops_for(effort)
+    return cross_weather if loops is None else loops.cross_weather
 
 
 def _step(n_messages: int) -> Callable[..., bool]:

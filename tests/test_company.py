@@ -13,15 +13,14 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import topologies
+from jobs import job_on
 from simnet import cli, collectives
-from simnet.devices import load_device
 from simnet.errors import InputError, StalledError
 from simnet.network import Network
 from simnet.policies import Candidate, Clairvoyant, Fixed, Flexible, Monitor
-from simnet.rng import stream
 from simnet.scenario import load
 from simnet.schedule import Round, Schedule
-from simnet.training import MAIN, Compute, Job, Neighbour, Overlap, Ramp, run_policy
+from simnet.training import MAIN, Compute, Neighbour, Overlap, Ramp, run_policy
 from simnet.weather import Weather, ornstein_uhlenbeck
 
 LATENCY, BANDWIDTH = 1e-3, 1e6
@@ -124,32 +123,6 @@ def test_messages_that_meet_may_be_faster_in_company():
 # Jobs
 
 
-class Source:
-    """Independent normal gradients of three layers."""
-
-    def __init__(self, workers=4, sizes=(60, 100, 40)):
-        self.workers, self.scale = workers, 1.0
-        self.layers = tuple((f"layer{index}", size) for index, size in enumerate(sizes))
-        self.parameters = self.true_parameters = sum(sizes)
-
-    def gradients(self, iteration):
-        draws = stream(1, "test gradients", iteration).standard_normal((self.workers, self.parameters))
-        return draws.astype(np.float32)
-
-
-def job(network, workers=4, iterations=8, **changes):
-    fields = {
-        "source": Source(workers),
-        "iterations": iterations,
-        "stages": [(0, network)],
-        "density": [Ramp(1, 0.1, 0.1)],
-        "compute": Compute(0.01),
-        "device": load_device("ideal"),
-        "seed": 7,
-    }
-    return Job(**(fields | changes))
-
-
 def star(hosts=4, **options):
     return Network(topologies.star(hosts, LATENCY, BANDWIDTH), **options)
 
@@ -158,10 +131,10 @@ def star(hosts=4, **options):
 @pytest.mark.parametrize("policy", [Fixed(AG), Fixed(DENSE), Flexible([RING, AG], Monitor(every=0))])
 def test_company_that_is_not_met_changes_nothing(policy, overlap):
     network = star(8, jitter=lambda draws, n: draws.exponential(1e-3, n))
-    one = job(network, device=load_device("v100"), overlap=overlap, update=1e-3, compute=Compute(0.01, spread=0.3))
+    one = job_on(network, device="v100", overlap=overlap, update=1e-3, compute=Compute(0.01, spread=0.3))
     alone = run_policy(one, "p", policy, timeline=2)
-    elsewhere = Neighbour(job(network, placement=[4, 5, 6, 7], iterations=3), DENSE)
-    later = Neighbour(job(network), DENSE, start=1e6)
+    elsewhere = Neighbour(job_on(network, placement=[4, 5, 6, 7], iterations=3), DENSE)
+    later = Neighbour(job_on(network), DENSE, start=1e6)
     beside = run_policy(one, "p", policy, timeline=2, neighbours={"elsewhere": elsewhere, "later": later})
     for name in ("iterations", "workers", "messages", "spans"):
         pd.testing.assert_frame_equal(getattr(alone, name), getattr(beside, name), rtol=1e-9, atol=1e-12)
@@ -176,7 +149,7 @@ def test_company_that_is_not_met_changes_nothing(policy, overlap):
 
 def test_two_equal_jobs_on_the_same_hosts_each_get_half_of_the_links():
     network = star(2)
-    one, twin = (job(network, 2, density=[Ramp(1, 1.0, 1.0)]) for _ in range(2))
+    one, twin = (job_on(network, 2, density=[Ramp(1, 1.0, 1.0)]) for _ in range(2))
     result = run_policy(one, "p", Fixed(DENSE), neighbours={"twin": Neighbour(twin, DENSE)})
     alone, shared = (0.01 + 2 * (LATENCY + share * 400 / BANDWIDTH) for share in (1, 2))
     assert result.iterations["iteration_s"].to_numpy() == pytest.approx(shared)
@@ -190,9 +163,9 @@ def test_two_equal_jobs_on_the_same_hosts_each_get_half_of_the_links():
 @settings(max_examples=20, deadline=None)
 def test_a_job_is_never_faster_in_company(workers, start, exchange, shift):
     network = star(4)
-    one = job(network, compute=Compute(0.005, spread=0.4))
+    one = job_on(network, compute=Compute(0.005, spread=0.4))
     hosts = [(rank + shift) % 4 for rank in range(workers)]
-    other = job(network, workers, 6, placement=hosts, compute=Compute(0.002, spread=0.4), seed=8)
+    other = job_on(network, workers, 6, placement=hosts, compute=Compute(0.002, spread=0.4), seed=8)
     alone = run_policy(one, "p", Fixed(DENSE)).iterations
     result = run_policy(one, "p", Fixed(DENSE), neighbours={"other": Neighbour(other, exchange, start)})
     ends = (result.iterations["start_s"] + result.iterations["iteration_s"]).to_numpy()
@@ -203,7 +176,7 @@ def test_a_job_is_never_faster_in_company(workers, start, exchange, shift):
 
 def test_others_run_until_the_job_is_done_and_again_for_every_policy():
     network = star(4)
-    one, endless = job(network), Neighbour(job(network, iterations=10**6), DENSE)
+    one, endless = job_on(network), Neighbour(job_on(network, iterations=10**6), DENSE)
     first, again = (run_policy(one, "p", Fixed(AG), neighbours={"endless": endless}) for _ in range(2))
     assert 0 < first.shares[1].iterations < 100
     assert first.shares == again.shares
@@ -212,8 +185,8 @@ def test_others_run_until_the_job_is_done_and_again_for_every_policy():
 
 def test_a_death_in_one_job_leaves_the_network_to_the_other():
     network = star(4)
-    one = job(network, iterations=20)
-    mortal = job(network, iterations=20, deaths={2: 0.1})
+    one = job_on(network, iterations=20)
+    mortal = job_on(network, iterations=20, deaths={2: 0.1})
     result = run_policy(one, "p", Fixed(DENSE), neighbours={"mortal": Neighbour(mortal, DENSE)})
     (stop,) = result.stops
     assert (stop.job, stop.died, stop.resumed) == ("mortal", {2: 0.1}, None)
@@ -228,11 +201,11 @@ def test_a_death_in_one_job_leaves_the_network_to_the_other():
 
 def test_what_cannot_be_in_company_is_refused():
     network = star(4)
-    beside = {"other": Neighbour(job(network), DENSE)}
+    beside = {"other": Neighbour(job_on(network), DENSE)}
     with pytest.raises(ValueError, match="cannot try several exchanges"):
-        run_policy(job(network), "p", Clairvoyant([AG, RING]), neighbours=beside)
+        run_policy(job_on(network), "p", Clairvoyant([AG, RING]), neighbours=beside)
     with pytest.raises(ValueError, match="function of time"):
-        run_policy(job(network, stages=[(0, network), (2, star(4))]), "p", Fixed(AG), neighbours=beside)
+        run_policy(job_on(network, stages=[(0, network), (2, star(4))]), "p", Fixed(AG), neighbours=beside)
 
 
 # In a scenario

@@ -12,15 +12,14 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import topologies
+from jobs import Source, job_on
 from simnet import cli, collectives
-from simnet.devices import load_device
 from simnet.errors import InputError, SimnetError, StalledError, Waits
 from simnet.network import Network, OnOffFlow
 from simnet.policies import Candidate, Clairvoyant, Fixed, Flexible, Monitor
-from simnet.rng import stream
 from simnet.scenario import load
 from simnet.schedule import Round, Schedule
-from simnet.training import Compute, Job, Overlap, Ramp, run_policy
+from simnet.training import Compute, Overlap, run_policy
 from simnet.training.exchanging import Models
 from simnet.weather import Weather, constant, markov
 
@@ -242,30 +241,8 @@ DENSE = Candidate("dense", "dense")
 SPLIT = ["compute_s", "select_s", "communicate_s", "wait_s"]
 
 
-class Source:
-    """Independent normal gradients of three layers."""
-
-    def __init__(self, workers=4, sizes=(60, 100, 40)):
-        self.workers, self.scale = workers, 1.0
-        self.layers = tuple((f"layer{index}", size) for index, size in enumerate(sizes))
-        self.parameters = self.true_parameters = sum(sizes)
-
-    def gradients(self, iteration):
-        draws = stream(1, "test gradients", iteration).standard_normal((self.workers, self.parameters))
-        return draws.astype(np.float32)
-
-
-def job(workers=4, iterations=8, *, device="ideal", **changes):
-    fields = {
-        "source": Source(workers),
-        "iterations": iterations,
-        "stages": [(0, star(workers))],
-        "density": [Ramp(1, 0.1, 0.1)],
-        "compute": Compute(0.01),
-        "device": load_device(device),
-        "seed": 7,
-    }
-    return Job(**(fields | changes))
+def job(workers=4, iterations=8, **changes):
+    return job_on(star(workers), workers, iterations, **changes)
 
 
 def ring_seconds(workers, nbytes=800.0):

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from simnet.errors import InputError, StalledError
-from simnet.scenario import load, schema
-from simnet.scenario.network import _unless_default
+from simnet.scenario import load
 from simnet.schedule import Round, Schedule
 
 SCENARIO = """\
@@ -116,13 +115,11 @@ def test_options_are_words(tmp_path: Path, field):
         network(tmp_path, "[]", f"network.{field}")
 
 
-def test_options_reach_the_network_where_they_are_not_the_default(tmp_path: Path):
-    path = tmp_path / "a.yaml"
-    path.write_text(SCENARIO.replace("FAULTS", "[]"))
-    assert _unless_default(load(path).config.network, "routing", "on_outage") == {}
-    given = load(path, ["network.routing=adaptive", "network.on_outage=reroute"]).config.network
-    assert _unless_default(given, "routing", "on_outage") == {"routing": "adaptive", "on_outage": "reroute"}
-    assert isinstance(given, schema.Network)
+def test_options_reach_the_network(tmp_path: Path):
+    plain = network(tmp_path, "[]")
+    assert (plain.routing, plain.on_outage) == ("hash", "wait")
+    other = network(tmp_path, "[]", "network.routing=adaptive", "network.on_outage=reroute")
+    assert (other.routing, other.on_outage) == ("adaptive", "reroute")
 
 
 def test_the_lock_gives_the_same_faults(tmp_path: Path):

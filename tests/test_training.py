@@ -8,12 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import topologies
+from jobs import Source, job_on
 from simnet import costs
-from simnet.devices import load_device
 from simnet.network import Network
 from simnet.policies import Candidate, Clairvoyant, Fixed, Flexible, Monitor
-from simnet.rng import stream
-from simnet.training import Compute, Job, Overlap, Ramp, buckets, density_at, run_policy
+from simnet.training import Compute, Overlap, Ramp, buckets, density_at, run_policy
 from simnet.training.exchanging import Models
 from simnet.weather import Weather, ornstein_uhlenbeck, steps
 
@@ -24,32 +23,9 @@ DENSE = Candidate("dense", "dense")
 SPLIT = ["compute_s", "select_s", "communicate_s", "wait_s"]
 
 
-class Source:
-    """Independent normal gradients of three layers; each entry stands for `scale` of the model."""
-
-    def __init__(self, workers=4, sizes=(60, 100, 40), scale=1.0):
-        self.workers, self.scale = workers, scale
-        self.layers = tuple((f"layer{index}", size) for index, size in enumerate(sizes))
-        self.parameters = sum(sizes)
-        self.true_parameters = round(self.parameters * scale)
-
-    def gradients(self, iteration):
-        draws = stream(1, "test gradients", iteration).standard_normal((self.workers, self.parameters))
-        return draws.astype(np.float32)
-
-
-def job(workers=4, iterations=6, *, weather=None, latency=1e-3, bandwidth=1e6, source=None, device="ideal", **changes):
-    network = changes.pop("network", None) or Network(topologies.star(workers, latency, bandwidth), weather)
-    fields = {
-        "source": source or Source(workers),
-        "iterations": iterations,
-        "stages": [(0, network)],
-        "density": [Ramp(1, 0.1, 0.1)],
-        "compute": Compute(0.01),
-        "device": load_device(device),
-        "seed": 7,
-    }
-    return Job(**(fields | changes))
+def job(workers=4, iterations=6, *, weather=None, latency=1e-3, bandwidth=1e6, network=None, **changes):
+    network = network or Network(topologies.star(workers, latency, bandwidth), weather)
+    return job_on(network, workers, iterations, **changes)
 
 
 def noisy_weather(workers=4):

@@ -88,7 +88,7 @@ def build_network(config: schema.Config, folder: Path, found: Findings) -> Stage
     _add_faults(config, graph, moved, found)
     background = _background(config, graph, found)
     jitter = _jitter(given.jitter, found)
-    troubles = {"loss": _loss(config, graph, found), "incast": _incast(config, graph, found)}
+    loss, incast = _loss(config, graph, found), _incast(config, graph, found)
     if len(found) > before:
         return None
     starts = {start for one in moved.values() for course, _ in one for start in course.starts}
@@ -108,8 +108,10 @@ def build_network(config: schema.Config, folder: Path, found: Findings) -> Stage
                 background=background,
                 seed=config.seed,
                 engine=given.engine,
-                **_unless_default(given, "routing", "on_outage"),
-                **{name: trouble for name, trouble in troubles.items() if trouble is not None},  # type: ignore[arg-type]
+                loss=loss,
+                incast=incast,
+                routing=given.routing,
+                on_outage=given.on_outage,
             ),
         )
         for start, of_links in weathers.items()
@@ -234,11 +236,6 @@ def _fault(given: schema.Fault) -> Callable[[_Name, int], Signal]:
     left = given.slow or 0.0
     signal = weather.steps(times, up + (1.0 - up) * left)
     return lambda name, start: signal
-
-
-def _unless_default(given: schema.Network, *names: str) -> dict[str, Any]:
-    fields = type(given).model_fields
-    return {name: getattr(given, name) for name in names if getattr(given, name) != fields[name].default}
 
 
 def _clash(one: _Course, other: _Course) -> bool:

@@ -8,18 +8,19 @@ few wild measurements do not decide.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from dataclasses import replace
+from typing import NamedTuple, get_args
 
 import numpy as np
 
 from validate.calibration.curves import Curve, Floats, Setting
-from validate.calibration.predictor import Across, Model, Way, fit
+from validate.calibration.predictor import Across, Model, Transfer, Way, fit
 from validate.calibration.shapes import FITS, OURS
 
 FOLDS = 4
 """Sizes that are held out at once: every fourth."""
 
-MIN_SIZES = 6
+MIN_SIZES = 4
 """The fewest sizes of a curve of which some are held out."""
 
 _CAP = np.log(1.5)
@@ -93,18 +94,21 @@ def leave_ranks_out(
         if held:
             model = fit(kept, form, nccl=nccl, with_steps="steps" in across)
             for way in across:
-                found[way] += _predicted(Model(form, way, model.known, model.steps), held)
+                found[way] += _predicted(replace(model, across=way), held)
     return found
 
 
-def leave_collectives_out(curves: Sequence[Curve], form: str, nccl: bool) -> list[Held]:
-    """Predict every collective from the others, by the model of steps."""
-    found = []
+def leave_collectives_out(curves: Sequence[Curve], form: str, nccl: bool) -> dict[Transfer, list[Held]]:
+    """Predict every collective from the others, in each way."""
+    ways: tuple[Transfer, ...] = get_args(Transfer)
+    found: dict[Transfer, list[Held]] = {way: [] for way in ways}
     for collective in sorted({curve.setting.collective for curve in curves}):
         kept = [one for one in curves if one.setting.collective != collective]
         held = [one for one in curves if one.setting.collective == collective]
         if kept:
-            found += _predicted(fit(kept, form, nccl=nccl), held)
+            model = fit(kept, form, nccl=nccl)
+            for way in ways:
+                found[way] += _predicted(replace(model, transfer=way), held)
     return found
 
 
@@ -120,7 +124,7 @@ class Chosen(NamedTuple):
 
     Parameters
     ----------
-    form, across, nccl
+    form, across, transfer, nccl
         The choices; see `validate.calibration.predictor.fit`.
     forms : dict of str to list of Held
         Held-out sizes by model of single curves, those of others included.
@@ -130,6 +134,7 @@ class Chosen(NamedTuple):
 
     form: str
     across: Across
+    transfer: Transfer
     nccl: bool
     forms: dict[str, list[Held]]
     held: dict[Way, list[Held]]
@@ -159,23 +164,26 @@ def choose(curves: Sequence[Curve], *, plain: bool = True, wide: bool = True) ->
     form = min(OURS, key=lambda name: round(score(forms[name]), 4)) if measured else "interpolated"
     held: dict[Way, list[Held]] = {"sizes": forms[form], "ranks": [], "collectives": []}
     across: Across = "steps"
+    transfer: Transfer = "steps"
     nccl = False
     if wide:
         counted = {counting: _wide(curves, form, counting) for counting in (False, True)}
         nccl = min(counted, key=lambda counting: counted[counting][0])
-        _, across, held["ranks"], held["collectives"] = counted[nccl]
-    return Chosen(form, across, nccl, forms, held)
+        _, across, transfer, held["ranks"], held["collectives"] = counted[nccl]
+    return Chosen(form, across, transfer, nccl, forms, held)
 
 
-def _wide(curves: Sequence[Curve], form: str, nccl: bool) -> tuple[float, Across, list[Held], list[Held]]:
-    """Return a score, the better way across ranks, and held-out ranks and collectives, for one way to count steps."""
-    by_way = leave_ranks_out(curves, form, ("interpolated", "steps"), nccl)
-    across: Across = "steps" if score(by_way["steps"]) <= score(by_way["interpolated"]) else "interpolated"
-    others = leave_collectives_out(curves, form, nccl)
+def _wide(curves: Sequence[Curve], form: str, nccl: bool) -> tuple[float, Across, Transfer, list[Held], list[Held]]:
+    """Return for one way to count steps a score, the best ways, and what they say of held-out ranks and collectives."""
+    by_way = leave_ranks_out(curves, form, ("blended", "steps", "interpolated"), nccl)
+    across = min(by_way, key=lambda way: score(by_way[way]))
+    by_transfer = leave_collectives_out(curves, form, nccl)
+    transfer = min(by_transfer, key=lambda way: score(by_transfer[way]))
+    others = by_transfer[transfer]
     model = fit(curves, form, nccl=nccl)
     own = [] if model.steps is None else _stepped(model, curves)
     ranked = [value for value in (score(by_way["steps"]), score(others), score(own)) if np.isfinite(value)]
-    return float(np.mean(ranked)) if ranked else float("inf"), across, by_way[across], others
+    return float(np.mean(ranked)) if ranked else float("inf"), across, transfer, by_way[across], others
 
 
 def _stepped(model: Model, curves: Sequence[Curve]) -> list[Held]:

@@ -18,7 +18,7 @@ from validate.readers import COLUMNS, total_bytes
 
 Floats = NDArray[np.float64]
 
-CONDITIONS = ("variant", "platform", "link_latency", "link_bandwidth", "parameters", "density", "dtype", "tool")
+CONDITIONS = ("variant", "platform", "link_latency", "link_bandwidth", "dtype", "tool")
 """Columns whose values tell one system from another."""
 
 
@@ -116,7 +116,8 @@ def curves_of(rows: pd.DataFrame) -> list[Curve]:
     found = []
     for key, part in table.groupby(keys, sort=True):
         medians = part.groupby("size")["seconds"].median()
-        setting = Setting(str(key[0]), int(key[1]), int(key[2]), str(key[3]), str(key[4]))
+        collective, ranks, nodes, algorithm, protocol = (str(one) for one in key)
+        setting = Setting(collective, int(ranks), int(nodes), algorithm, protocol)
         found.append(Curve(setting, medians.index.to_numpy(dtype=float), medians.to_numpy(dtype=float)))
     return found
 

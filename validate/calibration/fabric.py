@@ -25,7 +25,7 @@ from validate.calibration.crossval import Chosen, choose, score
 from validate.calibration.curves import Curve, Floats, Setting
 from validate.calibration.intervals import BINS, bin_of, widths
 from validate.calibration.per_step import PARAMETERS, Steps
-from validate.calibration.predictor import Known, Model, Way, fit
+from validate.calibration.predictor import Across, Known, Model, Transfer, Way, fit
 from validate.calibration.shapes import FITS, Shape
 
 VERSION = 1
@@ -117,7 +117,8 @@ class FabricFile(_Part):
     system: Annotated[str, Field(max_length=1000)] = ""
     topology: Annotated[str, Field(max_length=1000)] = ""
     model: str
-    across_ranks: Literal["interpolated", "steps"]
+    across_ranks: Across
+    across_collectives: Transfer = "steps"
     scores: dict[_Name, _NotNegative] = {}
     coverage: Annotated[float, Field(gt=0, lt=1)]
     intervals: dict[Way, IntervalEntry]
@@ -325,7 +326,7 @@ def calibrate(
     if not curves:
         raise InputError("there is no curve to calibrate on: no row has a size above 0 and a number of ranks")
     made = choose(curves) if chosen is None else chosen
-    model = fit(curves, made.form, made.across, made.nccl)
+    model = fit(curves, made.form, made.across, made.nccl, made.transfer)
     intervals = {way: widths(held, coverage) for way, held in made.held.items()}
     counts = {way: sum(len(one.sizes) for one in held) for way, held in made.held.items()}
     scores = {name: score(held) for name, held in made.forms.items() if held}
@@ -344,12 +345,13 @@ def written(fabric: Fabric) -> str:
             parameters={name: Parameter(value=value, relative_error=error) for name, value, error in listed},
         )
     file = FabricFile(
-        version=VERSION,
+        version=1,
         sources=list(fabric.sources),
         system=fabric.system,
         topology=fabric.topology,
         model=model.form,
         across_ranks=model.across,
+        across_collectives=model.transfer,
         scores=fabric.scores,
         coverage=fabric.coverage,
         intervals={
@@ -361,9 +363,9 @@ def written(fabric: Fabric) -> str:
         steps=steps,
         curves=[_entry(one) for one in model.known],
     )
-    yaml = YAML(typ="safe", pure=True)
+    yaml: Any = YAML(typ="safe", pure=True)
     yaml.default_flow_style = None
-    yaml.sort_base_mapping_type_on_output = False  # type: ignore[attr-defined]
+    yaml.sort_base_mapping_type_on_output = False
     yaml.width = 110
     stream = io.StringIO()
     stream.write("# A fabric calibrated by simnet; docs/calibration.md explains the fields. Units: s, byte.\n")
@@ -405,7 +407,7 @@ def load_fabric(path: str | Path) -> Fabric:
         steps = Steps(counted, tuple(one.value for one in chosen), tuple(one.relative_error for one in chosen))
     known = tuple(_known(one) for one in file.curves)
     return Fabric(
-        Model(file.model, file.across_ranks, known, steps),
+        Model(file.model, file.across_ranks, file.across_collectives, known, steps),
         {way: list(zip(one.below, one.above, strict=True)) for way, one in file.intervals.items()},
         {way: one.held_out for way, one in file.intervals.items()},
         dict(file.scores),

@@ -125,7 +125,8 @@ def fit_steps(curves: Sequence[Curve], nccl: bool) -> Steps | None:
     low[8], high[8] = -1.0, 1.0
     found = least_squares(off, np.clip(start, low, high), loss="soft_l1", f_scale=0.1, bounds=(low, high), max_nfev=200)
     spread = float(np.median(np.abs(found.fun[: len(size)]))) / 0.6745
-    covariance = np.linalg.pinv(found.jac.T @ found.jac) * max(spread, 1e-6) ** 2
+    jacobian = np.asarray(found.jac, dtype=np.float64)
+    covariance = np.linalg.pinv(jacobian.T @ jacobian) * max(spread, 1e-6) ** 2
     errors = np.sqrt(np.maximum(np.diag(covariance), 0.0))
     return Steps(nccl, tuple(np.exp(found.x).tolist()), tuple(errors.tolist()))
 

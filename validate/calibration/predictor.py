@@ -22,8 +22,11 @@ from validate.calibration.shapes import FITS, Shape
 Way: TypeAlias = Literal["sizes", "ranks", "collectives"]
 """What a prediction rests on: the curve itself, the same collective on other ranks, or other collectives."""
 
-Across: TypeAlias = Literal["interpolated", "steps"]
-"""How a number of ranks that was not measured is predicted from its neighbours."""
+Across: TypeAlias = Literal["interpolated", "steps", "blended"]
+"""How a number of ranks that was not measured is predicted from its neighbours; blended is the mean of both ways."""
+
+Transfer: TypeAlias = Literal["steps", "corrected"]
+"""How a collective that was not measured is predicted: by the model of steps, or that corrected as at the others."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +62,8 @@ class Model:
         The model of single curves, a name of `FITS`.
     across : str
         How other numbers of ranks are predicted.
+    transfer : str
+        How other collectives are predicted.
     known : tuple of Known
         The curves.
     steps : Steps or None
@@ -67,6 +72,7 @@ class Model:
 
     form: str
     across: Across
+    transfer: Transfer
     known: tuple[Known, ...]
     steps: Steps | None
 
@@ -91,17 +97,38 @@ class Model:
                 return one.shape.at(asked)
         stepped = None if self.steps is None else self.steps.at(setting, asked)
         if not family:
-            return stepped
-        if stepped is None or self.across == "interpolated" or self.steps is None:
-            logs = [np.log(one.shape.at(asked)) for one in family]
-            return np.exp(_over_ranks(family, logs, setting, beyond=True))
-        off = []
-        for one in family:
-            base = self.steps.at(one.setting, asked)
-            if base is None:
-                return stepped
-            off.append(np.log(one.shape.at(asked) / base))
-        return stepped * np.exp(_over_ranks(family, off, setting, beyond=False))
+            return (
+                stepped
+                if stepped is None or self.transfer == "steps"
+                else stepped * self._off_at_others(setting, asked)
+            )
+        logs = [np.log(one.shape.at(asked)) for one in family]
+        interpolated = np.exp(_over_ranks(family, logs, setting, beyond=True))
+        off = self._off(family, asked)
+        if stepped is None or off is None or self.across == "interpolated":
+            return np.asarray(interpolated)
+        corrected = stepped * np.exp(_over_ranks(family, off, setting, beyond=False))
+        return np.asarray(np.sqrt(interpolated * corrected) if self.across == "blended" else corrected)
+
+    def _off(self, family: Sequence[Known], asked: Floats) -> list[Floats] | None:
+        """Return logarithms of curves over what the model of steps says of them; None if it says nothing."""
+        if self.steps is None:
+            return None
+        bases = [self.steps.at(one.setting, asked) for one in family]
+        found = [
+            np.log(one.shape.at(asked) / base) for one, base in zip(family, bases, strict=True) if base is not None
+        ]
+        return found if len(found) == len(family) else None
+
+    def _off_at_others(self, setting: Setting, asked: Floats) -> Floats:
+        """Return by which factor other collectives are slower than the model of steps says, in their mean."""
+        found = []
+        for name in sorted({one.setting.family for one in self.known}):
+            family = [one for one in self.known if one.setting.family == name]
+            off = self._off(family, asked)
+            if off is not None:
+                found.append(_over_ranks(family, off, setting, beyond=False))
+        return np.exp(np.mean(found, axis=0)) if found else np.ones(len(asked))
 
 
 def fit(
@@ -109,6 +136,7 @@ def fit(
     form: str = "interpolated",
     across: Across = "steps",
     nccl: bool = False,
+    transfer: Transfer = "steps",
     *,
     with_steps: bool = True,
 ) -> Model:
@@ -118,7 +146,7 @@ def fit(
     ----------
     curves : sequence of Curve
         What was measured.
-    form, across : str
+    form, across, transfer : str
         The choices to be made; see `Model`.
     nccl : bool
         Whether steps are counted as NCCL does.
@@ -137,7 +165,7 @@ def fit(
         Known(one.setting, shape, float(one.sizes[0]), float(one.sizes[-1]), len(one.sizes))
         for one, shape in zip(curves, shapes, strict=True)
     )
-    return Model(form, across, known, fit_steps(curves, nccl) if with_steps else None)
+    return Model(form, across, transfer, known, fit_steps(curves, nccl) if with_steps else None)
 
 
 def _over_ranks(family: Sequence[Known], values: Sequence[Floats], setting: Setting, beyond: bool) -> Floats:

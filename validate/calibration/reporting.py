@@ -73,7 +73,7 @@ class Calibrated:
                 f"warning: rows of {len(values)} values of {name} were put together; "
                 f"--where {name}={values[0]} takes one of them"
             )
-        shown = {name: errors(held) for name, held in self.chosen.forms.items() if held}
+        shown = {name: found for name, held in self.chosen.forms.items() if (found := errors(held))}
         if shown:
             lines += ["", f"{'sizes left out':<20}{'median':>9}{'p90':>9}{'worst':>9}"]
         for name, one in shown.items():
@@ -87,7 +87,9 @@ class Calibrated:
         if steps is not None:
             lines += ["", "parameters of a step:"]
             for (name, what), value, error in zip(PARAMETERS.items(), steps.values, steps.errors, strict=True):
-                said = f"within a factor of {np.exp(1.645 * error):.2f}" if error < 1 else "not determined by these data"
+                said = (
+                    f"within a factor of {np.exp(1.645 * error):.2f}" if error < 1 else "not determined by these data"
+                )
                 lines.append(f"  {name:<24}{value:>10.3g}  {said} ({what})")
         return lines
 
@@ -153,7 +155,7 @@ def calibrated(
     InputError
         If a log cannot be read, or nothing is left to calibrate on.
     """
-    typed = _typed(facts)
+    typed = typed_facts(facts)
     parts = [rows_of(log, typed) for log in logs]
     rows = chosen_rows(pd.concat([part for part, _ in parts], ignore_index=True), where, in_place)
     curves = curves_of(rows)
@@ -166,8 +168,19 @@ def calibrated(
     return Calibrated(fabric, chosen, len(rows), problems, differing(rows))
 
 
-def _typed(facts: Mapping[str, str]) -> dict[str, Any]:
-    """Return facts with numbers where their columns have numbers."""
+def typed_facts(facts: Mapping[str, str]) -> dict[str, Any]:
+    """Return facts with numbers where their columns have numbers.
+
+    Raises
+    ------
+    InputError
+        If there is no such column, or a number is none.
+
+    Examples
+    --------
+    >>> typed_facts({"ranks": "16", "collective": "all_reduce"})
+    {'ranks': 16, 'collective': 'all_reduce'}
+    """
     made: dict[str, Any] = {}
     for name, value in facts.items():
         if name not in COLUMNS:

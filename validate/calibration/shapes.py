@@ -37,6 +37,7 @@ MAX_SEGMENTS = 6
 
 _MAX_HINGES = 40
 _NOISE = 1e-5
+_STEEPEST = 2.0
 
 
 @dataclass(frozen=True)
@@ -129,16 +130,15 @@ def three_segments(sizes: Floats, seconds: Floats) -> Shape:
         return five_anchors(sizes, seconds)
     x, y = np.log(sizes), np.log(seconds)
     inner = np.unique(np.linspace(1, count - 2, min(count - 2, _MAX_HINGES)).round().astype(int))
-    best: tuple[float, Floats, Floats] | None = None
-    for first, second in itertools.combinations(inner, 2):
-        joints = np.array([x[0], x[first], x[second], x[-1]])
-        basis = np.column_stack([np.interp(x, joints, unit) for unit in np.eye(4)])
-        values, *_ = np.linalg.lstsq(basis, y, rcond=None)
-        error = float(((basis @ values - y) ** 2).sum())
-        if best is None or error < best[0]:
-            best = error, joints, values
-    assert best is not None
-    return Shape(points=tuple(zip(np.exp(best[1]).tolist(), np.exp(best[2]).tolist(), strict=True)))
+    pairs = np.array(list(itertools.combinations(inner, 2)))
+    joints = np.column_stack([np.full(len(pairs), x[0]), x[pairs], np.full(len(pairs), x[-1])])
+    # Hats of height 1 at each joint, which fall to 0 at its neighbours.
+    share = np.clip((x[None, :, None] - joints[:, None, :-1]) / np.diff(joints)[:, None, :], 0, 1)
+    rising = np.concatenate([np.ones((*share.shape[:2], 1)), share], axis=2)
+    basis = rising - np.concatenate([share, np.zeros((*share.shape[:2], 1))], axis=2)
+    values = (np.linalg.pinv(basis) @ y[:, None])[..., 0]
+    best = int(np.argmin((((basis @ values[..., None])[..., 0] - y) ** 2).sum(axis=1)))
+    return Shape(points=tuple(zip(np.exp(joints[best]).tolist(), np.exp(values[best]).tolist(), strict=True)))
 
 
 def five_anchors(sizes: Floats, seconds: Floats) -> Shape:
@@ -248,11 +248,14 @@ def _stretch(sizes: Floats, seconds: Floats) -> tuple[float, float, float]:
 
 
 def _joined(points: Floats, asked: Floats) -> Floats:
-    """Interpolate in log-log; the first and last straight line go on beyond the points."""
+    """Interpolate in log-log; the first and last straight line go on beyond the points, but time never falls there."""
     x, y = np.log(points).T
     if len(x) == 1:
         return np.full(len(asked), float(points[0, 1]))
     at = np.log(np.maximum(asked, 1e-9))
     place = np.clip(np.searchsorted(x, at) - 1, 0, len(x) - 2)
     slope = np.diff(y) / np.diff(x)
-    return np.asarray(np.exp(y[place] + slope[place] * (at - x[place])), dtype=np.float64)
+    ends = np.clip(slope[[0, -1]], 0.0, _STEEPEST)
+    inside = y[place] + slope[place] * (np.clip(at, x[0], x[-1]) - x[place])
+    beyond = ends[0] * np.minimum(at - x[0], 0.0) + ends[1] * np.maximum(at - x[-1], 0.0)
+    return np.asarray(np.exp(inside + beyond), dtype=np.float64)

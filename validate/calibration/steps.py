@@ -117,7 +117,8 @@ def through_schedule(collective: str, algorithm: str, ranks: int, nodes: int) ->
         if id(one) not in counted:
             counted[id(one)] = _round(one, node)
         total += counted[id(one)]
-    return Cost(*(float(value) for value in total), tree=False)
+    inner, outer, inner_bytes, outer_bytes, reduced = (float(value) for value in total)
+    return Cost(inner, outer, inner_bytes, outer_bytes, reduced)
 
 
 def like_nccl(collective: str, algorithm: str, ranks: int, nodes: int) -> tuple[Cost, ...]:

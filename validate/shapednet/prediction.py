@@ -4,10 +4,11 @@ What is added to simnet's network is what TCP over Ethernet is known to add:
 
 - **Framing.** A segment has 1,448 bytes of payload and 90 bytes beside it: 52 of IP and TCP with time stamps, 38 of
   Ethernet with preamble and gap.
-- **Storing before forwarding.** The switch forwards a frame when it has all of it, so the last full frame of a message is
-  serialised once more.
-- **Acknowledgements.** One for every second segment, 90 bytes, in the other direction. They take time where that link has
-  data of its own, unless that goes to the same rank and carries them.
+- **Storing before forwarding.** The switch forwards a frame when it has all of it, so the last full frame of a message
+  is serialised once more.
+- **Acknowledgements.** One for every second segment, 90 bytes, in the other direction, where they take time if that
+  link has data of its own. They travel alone even between two ranks that send to each other: data that could carry them
+  has been handed to the link before.
 - **Software.** A time per message, measured once on an idle link of another setting.
 
 Connections are taken to be warm: their windows have grown to what a message needs. Windows that still grow, losses, and
@@ -56,7 +57,8 @@ def on_the_wire(nbytes: NDArray[np.float64]) -> NDArray[np.float64]:
     array([  91., 1538., 1629.])
     """
     payload = np.maximum(np.rint(nbytes), 1)
-    return payload + BESIDE * np.ceil(payload / SEGMENT)
+    wire: NDArray[np.float64] = payload + BESIDE * np.ceil(payload / SEGMENT)
+    return wire
 
 
 def framed(schedule: Schedule) -> Schedule:
@@ -74,11 +76,9 @@ def framed(schedule: Schedule) -> Schedule:
 def _framed(one: Round, ranks: int) -> Round:
     wire = on_the_wire(one.nbytes)
     segments = np.ceil(np.maximum(np.rint(one.nbytes), 1) / SEGMENT)
-    pairs = one.src * ranks + one.dst
-    # Acknowledgements of these messages travel alone: their receiver has nothing else for their sender.
-    alone = np.where(np.isin(pairs, one.dst * ranks + one.src), 0.0, BESIDE * np.floor(segments / 2))
-    up = np.bincount(one.dst, weights=alone, minlength=ranks) / np.maximum(np.bincount(one.src, minlength=ranks), 1)
-    down = np.bincount(one.src, weights=alone, minlength=ranks) / np.maximum(np.bincount(one.dst, minlength=ranks), 1)
+    answers = BESIDE * np.floor(segments / 2)
+    up = np.bincount(one.dst, weights=answers, minlength=ranks) / np.maximum(np.bincount(one.src, minlength=ranks), 1)
+    down = np.bincount(one.src, weights=answers, minlength=ranks) / np.maximum(np.bincount(one.dst, minlength=ranks), 1)
     beside = np.minimum(np.maximum(up[one.src], down[one.dst]), wire)
     again = np.minimum(wire, SEGMENT + BESIDE)
     return Round(one.src, one.dst, wire + beside + again, one.compute, one.phase)
@@ -115,4 +115,4 @@ def predict(
         weather = {edge: Weather(latency=half, bandwidth=rate) for edge in graph.edges}
     network = Network(graph, weather=weather, receive_overhead=overhead)
     sent = framed(schedule)
-    return np.array([network.time(sent, start=start).finish - start for start in starts])
+    return np.array([float(network.time(sent, start=start).finish) - start for start in starts])

@@ -1,16 +1,18 @@
 """A real star network on one machine: hosts in network namespaces, links of known rate and latency.
 
-Every host is a network namespace with one device, whose packets `switch.c` carries to the others. It is compiled when it
-is needed. Nothing outside of the namespaces is touched: they have no way out, and their addresses are their own.
+Every host is a network namespace with one device, whose packets `switch.c` carries to the others. It is compiled when
+it is needed. Nothing outside of the namespaces is touched: they have no way out, and their addresses are their own.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
@@ -139,6 +141,7 @@ def star(hosts: int, latency: float, bandwidth: float) -> Iterator[Star]:
         raise InputError(reason, file="shaped network")
     _sweep()
     with ExitStack() as stack:
+        stack.enter_context(_ending_in_order())
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix=_PREFIX)))
         program = _compiled(folder)
         names = [f"{_PREFIX}-{os.getpid()}-{host + 1}" for host in range(hosts)]
@@ -162,6 +165,23 @@ def star(hosts: int, latency: float, bandwidth: float) -> Iterator[Star]:
             _run("ip", "netns", "exec", name, "sh", "-c", f"set -e; {script}")
         made.set(latency, bandwidth)
         yield made
+
+
+@contextmanager
+def _ending_in_order() -> Iterator[None]:
+    """Let a request to terminate take the namespaces away, as Ctrl-C does."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(_number: int, _frame: object) -> None:
+        raise SystemExit(143)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _compiled(folder: Path) -> Path:

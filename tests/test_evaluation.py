@@ -1,0 +1,76 @@
+"""Validation: what is shipped is predicted as well as recorded, ours is not worse than the plain models, no leaks."""
+
+import json
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from simnet.cli import app
+from validate import measured
+from validate.evaluation import evaluate, recorded_figures, worse
+from validate.readers import write_tidy
+
+QUICK = ("shaped_gloo", "shaped_sparse", "published_plateaus")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in measured.datasets()],
+)
+def test_shipped_measurements_are_predicted_as_well_as_recorded(name):
+    figures = evaluate(name).figures()
+    assert worse(figures, recorded_figures().get(name, {})) == []
+    assert set(figures["splits"]) == set(recorded_figures().get(name, {}))
+    for split in figures["splits"].values():
+        ours, segments = split["models"]["ours"]["all"], split["models"].get("three_segments")
+        if segments is not None:
+            assert ours["median"] <= segments["all"]["median"]
+
+
+def test_what_got_worse_is_said():
+    figures = evaluate("shaped_gloo", splits=["sizes"]).figures()
+    entry = recorded_figures()["shaped_gloo"]["sizes"]
+    better = entry | {"median": entry["median"] / 2, "count": entry["count"] + 1}
+    said = worse(figures, {"sizes": better, "ranks": entry})
+    assert len(said) == 3
+    assert "median" in " ".join(said)
+
+
+def test_predictions_do_not_depend_on_what_was_left_out(tmp_path):
+    rows = measured.load("shaped_gloo").rows
+    rows = rows[(rows["link_latency"] == 1e-3) & (rows["collective"] == "all_reduce")]
+    path = tmp_path / "log.csv"
+    write_tidy(rows, path)
+    before = evaluate(str(path), splits=["sizes"]).held
+    for size in before["size"].unique():
+        write_tidy(rows.assign(seconds=np.where(rows["nbytes"] == size, 99.0, rows["seconds"])), path)
+        after = evaluate(str(path), splits=["sizes"]).held
+        same = (before["size"] == size).to_numpy()
+        assert np.allclose(before["ours"][same], after["ours"][same])
+
+
+def test_figures_as_json_and_a_picture(tmp_path):
+    picture = tmp_path / "predicted.svg"
+    call = ["validate", "shaped_gloo", "--split", "sizes", "--json", "--figure", str(picture), "--check"]
+    done = CliRunner().invoke(app, call)
+    assert done.exit_code == 0, done.output
+    (found,) = json.loads(done.output)
+    bins = found["splits"]["sizes"]["models"]["ours"]
+    assert bins["all"]["count"] == sum(one["count"] for name, one in bins.items() if one and name != "all")
+    assert 0 <= found["splits"]["sizes"]["coverage"] <= 1
+    assert picture.read_bytes().startswith(b"<?xml")
+
+
+def test_a_fabric_file_is_compared_with_other_measurements(tmp_path):
+    out = tmp_path / "fabric.yaml"
+    call = CliRunner()
+    where = ["--where", "link_latency=0.001", "--where", "link_bandwidth=12500000.0"]
+    done = call.invoke(app, ["calibrate", "shaped_gloo", *where, "--where", "collective=all_reduce", "-o", str(out)])
+    assert done.exit_code == 0, done.output
+    done = call.invoke(app, ["validate", "shaped_gloo", "--fabric", str(out)])
+    assert done.exit_code == 0, done.output
+    assert "extrapolations" in done.output
+    assert call.invoke(app, ["validate", "shaped_gloo", "--fabric", str(out), "--strict"]).exit_code == 2
+    assert call.invoke(app, ["validate", "shaped_gloo", "--strict"]).exit_code == 2
+    assert call.invoke(app, ["validate", "no_such_log"]).exit_code == 2

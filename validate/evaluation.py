@@ -1,0 +1,454 @@
+"""How well a calibration predicts what it has not seen, dataset by dataset.
+
+Three splits: every fourth size of a curve is left out, a number of ranks is left out, a collective is left out. What is
+left out is predicted by a calibration of the rest alone: models are chosen and intervals made by a cross-validation
+inside the rest. Beside it stand what others do: for sizes the single line, three segments and five anchors; for ranks
+the same models, interpolated over the logarithm of the ranks; for collectives the *rule of the bus factor*, by which
+an all-gather takes half of the all-reduce of the same size.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from simnet.report.drawing import COLOURS, Plot, plot, style
+from validate.calibration.crossval import choose, folds
+from validate.calibration.curves import Curve, Floats, curves_of, systems
+from validate.calibration.fabric import COVERAGE, load_fabric
+from validate.calibration.intervals import BIN_NAMES, bin_of, widths
+from validate.calibration.predictor import Model, Way, fit
+from validate.calibration.reporting import rows_of
+from validate.calibration.shapes import FITS
+from validate.readers import bus_factor
+
+SPLITS: tuple[Way, ...] = ("sizes", "ranks", "collectives")
+"""What is left out in turn."""
+
+TITLES = {
+    "sizes": "sizes left out",
+    "ranks": "ranks left out",
+    "collectives": "collectives left out",
+    "known": "inside what was fitted",
+    "beyond": "extrapolations",
+}
+"""What parts of an evaluation are called; the last two are those of a fabric file."""
+
+PLAIN = ("line", "three_segments", "five_anchors")
+"""Models that stand beside ours."""
+
+RULE = "rule_of_bus_factor"
+"""What stands beside ours where a collective is left out."""
+
+WORSE = 1.1
+"""A recorded median or 90 % quantile may be exceeded by this factor before it counts as worse; machines round apart."""
+
+_COLUMNS = ("split", "place", "system", "setting", "size", "measured", "ours", "low", "high", *PLAIN, RULE)
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """What became of one dataset.
+
+    Parameters
+    ----------
+    name : str
+        The dataset.
+    held : DataFrame
+        One row per measurement left out: ``split``, ``place`` (of a number of ranks: ``inside`` or ``outside`` those
+        kept), ``system``, ``setting``, ``size`` [byte], ``measured``, ``ours``, ``low``, ``high`` and what each other
+        model says [s]; NaN where a model says nothing.
+    spread : float
+        Median of the absolute relative difference of repetitions from their median; NaN without repetitions.
+    systems, curves, rows : int
+        How many there are.
+    problems : tuple of str
+        Rows that contradict themselves or cannot be read.
+    """
+
+    name: str
+    held: pd.DataFrame
+    spread: float
+    systems: int
+    curves: int
+    rows: int
+    problems: tuple[str, ...] = ()
+
+    def figures(self) -> dict[str, Any]:
+        """Return errors by split, model and bin of sizes, and coverage of the intervals, as plain values."""
+        found: dict[str, Any] = {}
+        for split in TITLES:
+            part = self.held[self.held["split"] == split]
+            if len(part):
+                found[split] = _figures(part)
+        return {
+            "dataset": self.name,
+            "rows": self.rows,
+            "systems": self.systems,
+            "curves": self.curves,
+            "problems": len(self.problems),
+            "spread_of_repetitions": None if math.isnan(self.spread) else self.spread,
+            "splits": found,
+        }
+
+    def sentences(self) -> list[str]:
+        """Return lines for people."""
+        spread = "" if math.isnan(self.spread) else f"; repetitions differ by {100 * self.spread:.1f} % in the median"
+        lines = [f"{self.name}: {self.rows:,} rows, {self.systems} systems, {self.curves} curves{spread}"]
+        if self.problems:
+            lines.append(f"{len(self.problems)} problems in it, the first: {self.problems[0]}")
+        figures = self.figures()["splits"]
+        if not figures:
+            lines.append("nothing can be left out: that takes 4 sizes, or 2 numbers of ranks or collectives")
+        for split, found in figures.items():
+            lines += _table(TITLES[split], found)
+        return lines
+
+
+def evaluate(source: str, facts: Mapping[str, Any] | None = None, splits: Sequence[Way] = SPLITS) -> Evaluation:
+    """Evaluate a shipped dataset or a log.
+
+    Parameters
+    ----------
+    source : str
+        A name of `validate.measured.datasets`, a file, or a folder with a ``data.csv``.
+    facts : mapping, optional
+        What a log does not say.
+    splits : sequence of str
+        Which of `SPLITS`.
+
+    Raises
+    ------
+    InputError
+        If it cannot be read.
+
+    Examples
+    --------
+    >>> found = evaluate("shaped_gloo", splits=["sizes"])
+    >>> sorted(found.figures()["splits"]["sizes"]["models"])
+    ['five_anchors', 'line', 'ours', 'three_segments']
+    """
+    rows, problems = rows_of(source, facts or {})
+    parts = systems(rows)
+    held: list[pd.DataFrame] = []
+    count = 0
+    for name, part in parts.items():
+        curves = curves_of(part)
+        count += len(curves)
+        held += [table.assign(system=name) for split in splits for table in _SPLITTERS[split](curves)]
+    table = pd.concat(held, ignore_index=True) if held else pd.DataFrame(columns=list(_COLUMNS))
+    return Evaluation(
+        source, table.reindex(columns=list(_COLUMNS)), _spread(rows, parts), len(parts), count, len(rows), problems
+    )
+
+
+def compare(
+    fabric: str | Path, source: str, facts: Mapping[str, Any] | None = None, *, strict: bool = False
+) -> Evaluation:
+    """Compare measurements with what a fabric file predicts; nothing is fitted to them.
+
+    Parameters
+    ----------
+    fabric : path
+        The fabric file.
+    source, facts
+        As for `evaluate`.
+    strict : bool
+        Refuse to extrapolate.
+
+    Raises
+    ------
+    InputError
+        If one of them cannot be read, nothing is known of a collective, or `strict` and it would extrapolate.
+    """
+    loaded = load_fabric(fabric)
+    rows, problems = rows_of(source, facts or {})
+    parts = systems(rows)
+    found = []
+    count = 0
+    for name, part in parts.items():
+        for one in curves_of(part):
+            count += 1
+            setting = one.setting
+            predicted = [
+                loaded.predict(
+                    setting.collective,
+                    setting.ranks,
+                    float(size),
+                    nodes=setting.nodes or None,
+                    algorithm=setting.algorithm or None,
+                    protocol=setting.protocol or None,
+                    strict=strict,
+                )
+                for size in one.sizes
+            ]
+            found.append(
+                pd.DataFrame(
+                    {
+                        "split": ["beyond" if each.extrapolates else "known" for each in predicted],
+                        "place": "",
+                        "system": name,
+                        "setting": str(setting),
+                        "size": one.sizes,
+                        "measured": one.seconds,
+                        "ours": [each.seconds for each in predicted],
+                        "low": [each.low for each in predicted],
+                        "high": [each.high for each in predicted],
+                    }
+                )
+            )
+    table = pd.concat(found, ignore_index=True) if found else pd.DataFrame()
+    table = table.reindex(columns=list(_COLUMNS))
+    return Evaluation(source, table, _spread(rows, parts), len(parts), count, len(rows), problems)
+
+
+def worse(figures: Mapping[str, Any], recorded: Mapping[str, Any]) -> list[str]:
+    """Return where a dataset got worse than recorded: in the median or 90 % quantile of a split, or in what is covered.
+
+    Parameters
+    ----------
+    figures : mapping
+        As `Evaluation.figures` gives them.
+    recorded : mapping
+        An entry of `recorded_figures`.
+
+    Examples
+    --------
+    >>> one = {"count": 9, "median": 0.02, "p90": 0.1, "worst": 0.2}
+    >>> found = {"dataset": "a", "splits": {"sizes": {"models": {"ours": {"all": one | {"median": 0.03}}}}}}
+    >>> worse(found, {"sizes": one})
+    ['a, sizes left out: median is 3.00 %, recorded is 2.00 %']
+    """
+    said = []
+    for split, before in recorded.items():
+        one = figures["splits"].get(split)
+        title = TITLES.get(split, split)
+        if one is None:
+            said.append(f"{figures['dataset']}, {title}: nothing was predicted")
+            continue
+        now = one["models"]["ours"]["all"]
+        if now["count"] < before["count"]:
+            said.append(f"{figures['dataset']}, {title}: {now['count']} predictions, recorded are {before['count']}")
+        said += [
+            f"{figures['dataset']}, {title}: {key} is {100 * now[key]:.2f} %, recorded is {100 * before[key]:.2f} %"
+            for key in ("median", "p90")
+            if now[key] > before[key] * WORSE + 1e-4
+        ]
+    return said
+
+
+def recorded_figures() -> dict[str, Any]:
+    """Return the figures recorded for shipped datasets: by dataset and split, errors of our model over all sizes."""
+    text = Path(__file__).with_name("recorded.json").read_text(encoding="utf-8")
+    found: dict[str, Any] = json.loads(text)
+    return found
+
+
+def to_record(evaluations: Iterable[Evaluation]) -> str:
+    """Return the figures of datasets as the text of ``recorded.json``."""
+    entries = {}
+    for one in evaluations:
+        found = one.figures()["splits"]
+        if found:
+            entries[one.name] = {
+                split: {key: _rounded(value) for key, value in part["models"]["ours"]["all"].items()}
+                | {"coverage": _rounded(part["coverage"])}
+                for split, part in found.items()
+            }
+    return json.dumps(entries, indent=2) + "\n"
+
+
+def drawn(evaluation: Evaluation) -> Plot:
+    """Return a figure of predicted against measured times of what was left out, one panel per split."""
+    held = evaluation.held
+    present = [split for split in TITLES if (held["split"] == split).any()]
+    with style():
+        figure = Figure(figsize=(4.2 * max(len(present), 1), 4.2), layout="constrained")
+        axes = figure.subplots(1, max(len(present), 1), squeeze=False)[0]
+        for one, split in zip(axes, present, strict=False):
+            part = held[held["split"] == split]
+            for number, (collective, rows) in enumerate(part.groupby(part["setting"].str.partition(",")[0])):
+                colour = COLOURS[number % len(COLOURS)]
+                one.loglog(rows["measured"], rows["ours"], ".", color=colour, label=str(collective), markersize=4)
+            ends = [part[["measured", "ours"]].min().min(), part[["measured", "ours"]].max().max()]
+            one.loglog(ends, ends, "-", color="#333333", linewidth=0.8)
+            one.set(title=TITLES[split], xlabel="measured (s)", ylabel="predicted (s)")
+            one.legend()
+    explanation = "Each dot is a measurement that the calibration had not seen; on the line, prediction is exact."
+    return plot("predicted", f"Predicted against measured: {evaluation.name}", explanation, figure)
+
+
+def _sizes(curves: Sequence[Curve]) -> list[pd.DataFrame]:
+    """Leave every fourth size out, of all curves at once."""
+    usable = [one for one in curves if folds(one)]
+    found = []
+    for fold in range(max((len(folds(one)) for one in usable), default=0)):
+        split = [(one, folds(one)[fold]) for one in usable if fold < len(folds(one))]
+        kept = [one.at(~mask) for one, mask in split]
+        chosen = choose(kept, plain=False, wide=False)
+        model = fit(kept, chosen.form, with_steps=False)
+        bins = widths(chosen.held["sizes"], COVERAGE)
+        for (one, mask), rest in zip(split, kept, strict=True):
+            others = {name: FITS[name](rest.sizes, rest.seconds).at(one.sizes[mask]) for name in PLAIN}
+            found.append(_predicted("sizes", "", model, one.at(mask), bins, others))
+    return [one for one in found if one is not None]
+
+
+def _ranks(curves: Sequence[Curve]) -> list[pd.DataFrame]:
+    """Leave out one number of ranks at a time."""
+    found = []
+    for ranks in sorted({one.setting.ranks for one in curves}):
+        kept = [one for one in curves if one.setting.ranks != ranks]
+        known: dict[tuple[str, str, str], list[int]] = {}
+        for one in kept:
+            known.setdefault(one.setting.family, []).append(one.setting.ranks)
+        held = [one for one in curves if one.setting.ranks == ranks and one.setting.family in known]
+        if not held:
+            continue
+        chosen = choose(kept, plain=False)
+        model = fit(kept, chosen.form, chosen.across, chosen.nccl, chosen.transfer)
+        bins = widths(chosen.held["ranks"], COVERAGE)
+        plain = {name: fit(kept, name, "interpolated", with_steps=False) for name in PLAIN}
+        for one in held:
+            measured = known[one.setting.family]
+            place = "inside" if min(measured) < ranks < max(measured) else "outside"
+            others = {name: _some(other.at(one.setting, one.sizes), one) for name, other in plain.items()}
+            found.append(_predicted("ranks", place, model, one, bins, others))
+    return [one for one in found if one is not None]
+
+
+def _collectives(curves: Sequence[Curve]) -> list[pd.DataFrame]:
+    """Leave out one collective at a time, where others remain from which it can be predicted."""
+    found = []
+    for collective in sorted({one.setting.collective for one in curves}):
+        kept = [one for one in curves if one.setting.collective != collective]
+        held = [one for one in curves if one.setting.collective == collective]
+        if not kept:
+            continue
+        chosen = choose(kept, plain=False)
+        model = fit(kept, chosen.form, chosen.across, chosen.nccl, chosen.transfer)
+        if model.steps is None:
+            continue
+        bins = widths(chosen.held["collectives"], COVERAGE)
+        found += [_predicted("collectives", "", model, one, bins, {RULE: _by_rule(kept, one)}) for one in held]
+    return [one for one in found if one is not None]
+
+
+_SPLITTERS = {"sizes": _sizes, "ranks": _ranks, "collectives": _collectives}
+
+
+def _predicted(
+    split: Way,
+    place: str,
+    model: Model,
+    held: Curve,
+    bins: Sequence[tuple[float, float]],
+    others: Mapping[str, Floats],
+) -> pd.DataFrame | None:
+    ours = model.at(held.setting, held.sizes)
+    if ours is None:
+        return None
+    below, above = np.array(bins)[bin_of(held.sizes)].T
+    return pd.DataFrame(
+        {
+            "split": split,
+            "place": place,
+            "setting": str(held.setting),
+            "size": held.sizes,
+            "measured": held.seconds,
+            "ours": ours,
+            "low": ours * np.exp(-below),
+            "high": ours * np.exp(above),
+            **others,
+        }
+    )
+
+
+def _by_rule(kept: Sequence[Curve], held: Curve) -> Floats:
+    """Return the time of the all-reduce of the same size and ranks, by the ratio of bus factors; NaN without one."""
+    factors = [bus_factor(name, held.setting.ranks) for name in (held.setting.collective, "all_reduce")]
+    for one in kept:
+        same = (one.setting.ranks, one.setting.nodes) == (held.setting.ranks, held.setting.nodes)
+        if one.setting.collective == "all_reduce" and same and factors[0] and factors[1]:
+            return FITS["interpolated"](one.sizes, one.seconds).at(held.sizes) * factors[0] / factors[1]
+    return np.full(len(held.sizes), math.nan)
+
+
+def _some(seconds: Floats | None, held: Curve) -> Floats:
+    return np.full(len(held.sizes), math.nan) if seconds is None else seconds
+
+
+def _spread(rows: pd.DataFrame, parts: Mapping[str, pd.DataFrame]) -> float:
+    """Return the median of the absolute relative difference of repetitions from their median."""
+    found = []
+    keys = ["collective", "algorithm", "protocol", "ranks", "nodes", "nbytes"]
+    for part in parts.values():
+        grouped = part.groupby(keys, dropna=False)["seconds"]
+        off = (part["seconds"] / grouped.transform("median") - 1).abs()
+        found.append(off[grouped.transform("size") > 1])
+    joined = pd.concat(found) if found else pd.Series(dtype=float)
+    return float(joined.median()) if len(joined) else math.nan
+
+
+def _figures(part: pd.DataFrame) -> dict[str, Any]:
+    """Return errors by model and bin of one split, and the share of measurements that is inside the intervals."""
+    models: dict[str, Any] = {}
+    bins = bin_of(part["size"].to_numpy(dtype=float))
+    places = [one for one in ("inside", "outside") if (part["place"] == one).any()]
+    for model in ("ours", *PLAIN, RULE):
+        off = (part[model].astype(float) / part["measured"].astype(float) - 1).abs().to_numpy()
+        if np.isnan(off).all():
+            continue
+        models[model] = {"all": _errors(off)}
+        models[model] |= {name: _errors(off[bins == number]) for number, name in enumerate(BIN_NAMES)}
+        models[model] |= {f"ranks {one}": _errors(off[(part["place"] == one).to_numpy()]) for one in places}
+    inside = (part["low"] <= part["measured"]) & (part["measured"] <= part["high"])
+    return {"models": models, "coverage": float(inside.mean())}
+
+
+def _errors(off: NDArray[Any]) -> dict[str, float] | None:
+    known = off[~np.isnan(off)]
+    if not len(known):
+        return None
+    return {
+        "count": len(known),
+        "median": float(np.median(known)),
+        "p90": float(np.quantile(known, 0.9)),
+        "worst": float(known.max()),
+    }
+
+
+def _table(title: str, found: Mapping[str, Any]) -> list[str]:
+    """Return a table: a row per bin, and for each model median / 90 % quantile / worst."""
+    models = found["models"]
+    wide = 25
+    lines = ["", f"{title:<22}{'':>6}" + "".join(f"{name:>{wide}}" for name in models)]
+    for name in models["ours"]:
+        own = models["ours"][name]
+        if own is None:
+            continue
+        cells = []
+        for one in models.values():
+            cell = one[name]
+            shown = "-" if cell is None else " / ".join(_percent(cell[key]) for key in ("median", "p90", "worst"))
+            cells.append(f"{shown:>{wide}}")
+        lines.append(f"  {name:<20}{own['count']:>6}" + "".join(cells))
+    inside = f"{100 * found['coverage']:.0f} % of what was left out is inside its {100 * COVERAGE:.0f} % interval"
+    return [*lines, f"  median / p90 / worst absolute error in %; {inside}"]
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f}" if value < 10 else f"{100 * value:.0f}" if value < 1000 else f"{100 * value:.0e}"
+
+
+def _rounded(value: float) -> float:
+    return value if isinstance(value, int) else float(f"{value:.4g}")
