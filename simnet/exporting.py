@@ -162,9 +162,8 @@ def exchange(scenario: Scenario, label: str | None, iteration: int, *, compute: 
         missing.append("the time to compute and to select; --compute puts it in front")
     if len(parts) > 1:
         missing.append(f"overlap: the {len(parts)} buckets are exchanged one after another, after the backward pass")
-    lost_company = without(scenario)
-    if lost_company:
-        missing.append(lost_company)
+    if left_out(scenario):
+        missing.append(left_out(scenario))
     if job.placement is not None and list(job.placement) != list(range(workers)):
         missing.append("placement: ranks are workers, not the hosts that they are on")
     schedule = Schedule(workers, rounds).concat(*(done.schedule for done in exchanges))
@@ -302,7 +301,7 @@ def network_of(scenario: Scenario) -> Stages:
     return stages
 
 
-def without(scenario: Scenario) -> str:
+def left_out(scenario: Scenario) -> str:
     """Say what of a scenario a schedule by itself does not meet: other jobs, deaths; "" if there are none."""
     names = {"the other jobs": scenario.config.other_jobs, "deaths of workers": scenario.config.job.deaths}
     return " and ".join(name for name, given in names.items() if given)

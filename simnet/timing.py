@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 import topologies
 from simnet.errors import InputError, nearest
-from simnet.exporting import network_of, stage_at, without
+from simnet.exporting import left_out, network_of, stage_at
 from simnet.network import Network, Timing
 from simnet.scenario import schema
 from simnet.scenario.loader import Document
@@ -41,7 +41,7 @@ class Place(NamedTuple):
     network: Network
     placement: list[int]
     iteration: int = 0
-    without: str = ""
+    left_out: str = ""
 
 
 class Bound(NamedTuple):
@@ -62,7 +62,7 @@ def in_scenario(scenario: Scenario, iteration: int = 0) -> Place:
         If it cannot be built.
     """
     stages = network_of(scenario)
-    return Place(stages.networks[stage_at(stages, iteration)][1], stages.placement, iteration, without(scenario))
+    return Place(stages.networks[stage_at(stages, iteration)][1], stages.placement, iteration, left_out(scenario))
 
 
 def on_topology(
@@ -210,7 +210,7 @@ def sentences(schedule: Schedule, place: Place, timing: Timing) -> list[str]:
         f"Lower bound  {format_seconds(bound.seconds)}: host {bound.host} {bound.verb} {format_bytes(bound.nbytes)} "
         f"at its bandwidth{share}",
     ]
-    return [*lines, f"Left out     {place.without} of the scenario"] if place.without else lines
+    return [*lines, f"Left out     {place.left_out} of the scenario"] if place.left_out else lines
 
 
 class _Same:

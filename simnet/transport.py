@@ -309,7 +309,7 @@ class Incast:
         senders = np.arange(1, whole(most, "most", 0, MOST_SENDERS) + 1)
         ideal = senders * (self.block / positive(bandwidth, "bandwidth"))
         waits = (senders - 1) // self.room(bandwidth) * self.timeout
-        return _from_one(ideal / (ideal + waits))
+        return np.minimum.accumulate(np.append(1.0, ideal / (ideal + waits)))
 
 
 @dataclass(frozen=True)
@@ -360,8 +360,3 @@ class MeasuredIncast:
         counts = np.arange(whole(most, "most", 0, MOST_SENDERS) + 1)
         steps = np.array([1.0, *self.factors])
         return steps[np.searchsorted(np.asarray(self.senders), counts, side="right")]
-
-
-def _from_one(factors: Floats) -> Floats:
-    """Return the least factor so far for 0, 1, ... senders, given those for 1, 2, ..."""
-    return np.minimum.accumulate(np.concatenate([[1.0], factors]))

@@ -13,8 +13,9 @@ from simnet.errors import InputError
 from validate.calibration import Curve, Setting, calibrate, choose, load_fabric, written
 from validate.calibration.crossval import Held, folds
 from validate.calibration.curves import chosen_rows, curves_of, differing
-from validate.calibration.intervals import BINS, UNKNOWN, covered, widths
+from validate.calibration.intervals import BINS, UNKNOWN, covered, widest, widths
 from validate.calibration.per_step import PARAMETERS, Steps, fit_steps
+from validate.calibration.predictor import fit
 from validate.calibration.shapes import FITS, five_anchors, interpolated, line, piecewise, three_segments
 from validate.calibration.steps import costs, like_nccl, through_schedule
 from validate.readers import write_tidy
@@ -267,6 +268,31 @@ def test_rows_are_chosen_by_side_and_column():
 def test_repetitions_count_by_their_median():
     many = pd.concat([rows().assign(seconds=value) for value in (1.0, 2.0, 9.0)])
     assert set(np.concatenate([one.seconds for one in curves_of(many)])) == {2.0}
+
+
+def test_ranks_between_and_outside_go_their_own_ways():
+    curves = [ring("all_reduce", ranks) for ranks in (4, 16)]
+    between, outside = Setting("all_reduce", 8, 8, "ring"), Setting("all_reduce", 64, 64, "ring")
+
+    def found(setting, across, beyond):
+        return fit(curves, across=across, beyond=beyond).at(setting, SIZES)
+
+    inside = {way: found(between, way, "steps") for way in ("interpolated", "steps", "blended")}
+    assert np.allclose(inside["blended"] ** 2, inside["interpolated"] * inside["steps"])
+    assert np.array_equal(found(between, "steps", "interpolated"), inside["steps"])
+    assert not np.allclose(found(outside, "steps", "interpolated"), found(outside, "steps", "steps"))
+    # The model of steps made the data: a ring takes as many steps as it has ranks, which no power law of two points is.
+    assert np.abs(np.log(found(outside, "steps", "steps") / ring("all_reduce", 64).seconds)).max() < 0.1
+
+
+def test_intervals_of_other_collectives_are_those_of_the_worst():
+    random = np.random.default_rng(3)
+    sizes = np.full(100, 1e3)
+    held = [
+        Held(Setting(name, 4), sizes, np.ones(100), np.exp(random.normal(0, spread, 100)))
+        for name, spread in (("all_gather", 0.01), ("alltoall", 0.5))
+    ]
+    assert widest(held, 0.9)[0] == widths(held[1:], 0.9)[0]
 
 
 def test_what_has_no_algorithm_costs_nothing_known():

@@ -316,6 +316,30 @@ def test_courses_say_what_links_are_like(data):
                 assert latency.values[then[link]] == net.latency(link, t)
 
 
+def test_a_long_wait_is_gone_through_compiled_and_given_up_in_the_end(monkeypatch):
+    course = ornstein_uhlenbeck(0.3, 0.1, 1e-3, mean=1e6, seed=1)
+    graph, loops, asked = topologies.star(2, 1e-3, 1e6), vectorised._loops(), []
+    schedule = Schedule(2, [Round([0], [1], [5e6])])
+
+    def finish(engine):
+        return Network(graph, {(0, "switch"): Weather(course)}, engine=engine).time(schedule).finish
+
+    def from_500_on(effort):
+        asked.append(effort)
+        return loops if effort > 500 else None
+
+    monkeypatch.setattr(vectorised, "_loops_for", lambda effort: None)
+    plain = finish("vectorised")
+    monkeypatch.setattr(vectorised, "_loops_for", from_500_on)
+    assert finish("vectorised") == plain
+    assert asked[0] == 1
+    assert asked[-1] > 500
+    monkeypatch.setattr(vectorised, "_PATIENCE", 1000)
+    with pytest.raises(SimnetError, match="wait for too long"):
+        finish("vectorised")
+    assert finish("auto") == finish("fluid") == pytest.approx(plain, rel=1e-9)
+
+
 def test_courses_are_kept_and_links_under_one_signal_share_one():
     rising = steps(np.arange(10_000) * 1e-3, np.arange(10_000) + 1e6)
     net = Network(graph_of("star"), {link: Weather(rising) for link in graph_of("star").edges}).links

@@ -13,8 +13,8 @@ from simnet.schedule import Round, Schedule
 from validate import shapednet
 from validate.replay import Workload, of_collective
 from validate.shapednet import Change, Setting, framed, predict
+from validate.shapednet.namespaces import star, unavailable
 from validate.shapednet.prediction import BESIDE, SEGMENT, on_the_wire
-from validate.shapednet.star import star, unavailable
 
 possible = pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
 
@@ -40,6 +40,12 @@ def test_acknowledgements_cost_only_where_their_link_has_data_of_its_own():
     assert (both == alone + 50 * BESIDE).all()
 
 
+def test_a_rendezvous_costs_a_latency_and_two_short_frames_more():
+    bare, link = Schedule(2, [Round([0], [1], 10 * SEGMENT, compute=0.25)]), Change(0, 1e-2, 1e6)
+    eager, waiting = (predict(bare, [link], 0, rendezvous=flag)[0] for flag in (False, True))
+    assert waiting - eager == pytest.approx(1e-2 + 2 * (48 + BESIDE) / 1e6)
+
+
 def test_links_that_change_are_predicted_by_the_moment():
     bare = Schedule(2, [Round([0], [1], 10 * SEGMENT)])
     slow, quick = Change(0, 1e-3, 1e6), Change(5.0, 1e-4, 1e7)
@@ -58,7 +64,7 @@ def test_experiments_without_measure_are_refused():
 
 
 def test_no_network_where_it_is_not_permitted(monkeypatch):
-    monkeypatch.setattr("validate.shapednet.star.os.geteuid", lambda: 1000)
+    monkeypatch.setattr("validate.shapednet.namespaces.os.geteuid", lambda: 1000)
     assert "root" in unavailable()
     with pytest.raises(InputError, match="root"), star(2, 1e-3, 1e6):
         pass
@@ -93,7 +99,7 @@ def test_no_way_out_of_the_namespaces():
 @possible
 def test_measured_times_are_those_predicted_and_never_far_below(tmp_path):
     links = Change(0, 10e-3, 2.5e6)
-    work = tuple(of_collective(name, 3, 40_000) for name in ("allreduce_ring", "broadcast_binomial"))
+    work = tuple(of_collective(name, 4, 40_000) for name in ("allreduce_ring", "broadcast_binomial"))
     rows = shapednet.experiment(
         [Setting((links,), work)], overhead=1e-4, repetitions=3, predicted_to=tmp_path / "before.csv"
     )

@@ -25,7 +25,7 @@ from simnet.report.drawing import COLOURS, Plot, plot, style
 from validate.calibration.crossval import choose, folds
 from validate.calibration.curves import Curve, Floats, curves_of, systems
 from validate.calibration.fabric import COVERAGE, load_fabric
-from validate.calibration.intervals import BIN_NAMES, bin_of, widths
+from validate.calibration.intervals import BIN_NAMES, bin_of, widest, widths
 from validate.calibration.predictor import Model, Way, fit
 from validate.calibration.reporting import rows_of
 from validate.calibration.shapes import FITS
@@ -315,7 +315,7 @@ def _ranks(curves: Sequence[Curve]) -> list[pd.DataFrame]:
         if not held:
             continue
         chosen = choose(kept, plain=False)
-        model = fit(kept, chosen.form, chosen.across, chosen.nccl, chosen.transfer)
+        model = fit(kept, chosen.form, chosen.across, chosen.nccl, chosen.transfer, chosen.beyond)
         bins = widths(chosen.held["ranks"], COVERAGE)
         plain = {name: fit(kept, name, "interpolated", with_steps=False) for name in PLAIN}
         for one in held:
@@ -335,10 +335,10 @@ def _collectives(curves: Sequence[Curve]) -> list[pd.DataFrame]:
         if not kept:
             continue
         chosen = choose(kept, plain=False)
-        model = fit(kept, chosen.form, chosen.across, chosen.nccl, chosen.transfer)
+        model = fit(kept, chosen.form, chosen.across, chosen.nccl, chosen.transfer, chosen.beyond)
         if model.steps is None:
             continue
-        bins = widths(chosen.held["collectives"], COVERAGE)
+        bins = widest(chosen.held["collectives"], COVERAGE)
         found += [_predicted("collectives", "", model, one, bins, {RULE: _by_rule(kept, one)}) for one in held]
     return [one for one in found if one is not None]
 

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 COLUMNS = ("policy", "job", "workers", "iterations", "planned", "iteration_s", "alone_s", "slowdown")
 """Of the table of jobs: a row per policy and job."""
 
+HEADINGS = ("policy", "job", "workers", "iterations", "mean iteration", "alone", "slow-down")
+"""Of the table that people see."""
+
 
 class ShareSummary(TypedDict):
     """A job beside others: iterations done of those planned, mean seconds of one, and what it would take alone."""
@@ -49,13 +52,8 @@ def table(policy: str, shares: Iterable[Share]) -> list[dict[str, Any]]:
     return [{"policy": policy, **share._asdict()} for share in shares]
 
 
-def headings() -> tuple[str, ...]:
-    """Return the columns of the table that people see; see `rows`."""
-    return ("policy", "job", "workers", "iterations", "mean iteration", "alone", "slow-down")
-
-
 def rows(shares: Mapping[str, Sequence[ShareSummary]]) -> list[tuple[str, ...]]:
-    """Return the cells of that table, policy by policy."""
+    """Return the cells of the table that people see, policy by policy."""
 
     def time(seconds: float | None) -> str:
         return "-" if seconds is None else format_seconds(seconds)

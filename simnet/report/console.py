@@ -37,7 +37,7 @@ def show(summary: Summary, console: Console) -> None:
         console.print(Text(told), soft_wrap=not console.is_terminal)
     shared = company_rows(summary)
     if shared:
-        show_listing("jobs that shared the network", company.headings(), shared, console)
+        show_listing("jobs that shared the network", company.HEADINGS, shared, console)
 
 
 def print_wide(table: Table, console: Console) -> None:

@@ -56,7 +56,7 @@ def report(summary: Summary, plots: Sequence[Plot], *, scenario: str, command: s
         headings=headings(),
         rows=rows(summary),
         happened=what_happened(summary),
-        company_headings=company.headings(),
+        company_headings=company.HEADINGS,
         company_rows=company_rows(summary),
         ranking=ranking(summary),
         phases=PHASES,

@@ -7,7 +7,7 @@ few wild measurements do not decide.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, get_args
 
@@ -24,6 +24,7 @@ MIN_SIZES = 4
 """The fewest sizes of a curve of which some are held out."""
 
 _CAP = np.log(1.5)
+_CLEARLY = 0.8
 
 
 class Held(NamedTuple):
@@ -35,12 +36,15 @@ class Held(NamedTuple):
         The curve.
     sizes, predicted, measured : ndarray of float, shape (n,)
         Sizes [byte] and times [s].
+    outside : bool
+        Whether its ranks are outside those from which it was predicted.
     """
 
     setting: Setting
     sizes: Floats
     predicted: Floats
     measured: Floats
+    outside: bool = False
 
     @property
     def off(self) -> Floats:
@@ -94,7 +98,7 @@ def leave_ranks_out(
         if held:
             model = fit(kept, form, nccl=nccl, with_steps="steps" in across)
             for way in across:
-                found[way] += _predicted(replace(model, across=way), held)
+                found[way] += _predicted(replace(model, across=way, beyond=way), held)
     return found
 
 
@@ -124,7 +128,7 @@ class Chosen(NamedTuple):
 
     Parameters
     ----------
-    form, across, transfer, nccl
+    form, across, beyond, transfer, nccl
         The choices; see `validate.calibration.predictor.fit`.
     forms : dict of str to list of Held
         Held-out sizes by model of single curves, those of others included.
@@ -134,6 +138,7 @@ class Chosen(NamedTuple):
 
     form: str
     across: Across
+    beyond: Across
     transfer: Transfer
     nccl: bool
     forms: dict[str, list[Held]]
@@ -164,26 +169,40 @@ def choose(curves: Sequence[Curve], *, plain: bool = True, wide: bool = True) ->
     form = min(OURS, key=lambda name: round(score(forms[name]), 4)) if measured else "interpolated"
     held: dict[Way, list[Held]] = {"sizes": forms[form], "ranks": [], "collectives": []}
     across: Across = "steps"
+    beyond: Across = "steps"
     transfer: Transfer = "steps"
     nccl = False
     if wide:
         counted = {counting: _wide(curves, form, counting) for counting in (False, True)}
         nccl = min(counted, key=lambda counting: counted[counting][0])
-        _, across, transfer, held["ranks"], held["collectives"] = counted[nccl]
-    return Chosen(form, across, transfer, nccl, forms, held)
+        _, across, beyond, transfer, held["ranks"], held["collectives"] = counted[nccl]
+    return Chosen(form, across, beyond, transfer, nccl, forms, held)
 
 
-def _wide(curves: Sequence[Curve], form: str, nccl: bool) -> tuple[float, Across, Transfer, list[Held], list[Held]]:
+def _wide(
+    curves: Sequence[Curve], form: str, nccl: bool
+) -> tuple[float, Across, Across, Transfer, list[Held], list[Held]]:
     """Return for one way to count steps a score, the best ways, and what they say of held-out ranks and collectives."""
     by_way = leave_ranks_out(curves, form, ("blended", "steps", "interpolated"), nccl)
-    across = min(by_way, key=lambda way: score(by_way[way]))
+    across, inside = _best(by_way, outside=False)
+    beyond, outside = _best(by_way, outside=True)
     by_transfer = leave_collectives_out(curves, form, nccl)
-    transfer = min(by_transfer, key=lambda way: score(by_transfer[way]))
+    corrected = score(by_transfer["corrected"]) < _CLEARLY * score(by_transfer["steps"])
+    transfer: Transfer = "corrected" if corrected else "steps"
     others = by_transfer[transfer]
     model = fit(curves, form, nccl=nccl)
     own = [] if model.steps is None else _stepped(model, curves)
     ranked = [value for value in (score(by_way["steps"]), score(others), score(own)) if np.isfinite(value)]
-    return float(np.mean(ranked)) if ranked else float("inf"), across, transfer, by_way[across], others
+    return float(np.mean(ranked)) if ranked else float("inf"), across, beyond, transfer, inside + outside, others
+
+
+def _best(by_way: Mapping[Across, Sequence[Held]], outside: bool) -> tuple[Across, list[Held]]:
+    """Return the best way for ranks inside or outside, and what it says; without evidence, the mean or the steps."""
+    chosen = {way: [one for one in held if one.outside == outside] for way, held in by_way.items()}
+    if not any(chosen.values()):
+        return ("steps" if outside else "blended"), []
+    best = min(chosen, key=lambda way: score(chosen[way]))
+    return best, chosen[best]
 
 
 def _stepped(model: Model, curves: Sequence[Curve]) -> list[Held]:
@@ -202,5 +221,7 @@ def _predicted(model: Model, held: Sequence[Curve]) -> list[Held]:
     for one in held:
         predicted = model.at(one.setting, one.sizes)
         if predicted is not None:
-            found.append(Held(one.setting, one.sizes, predicted, one.seconds))
+            family = model.family(one.setting)
+            outside = bool(family) and not model.between(family, one.setting)
+            found.append(Held(one.setting, one.sizes, predicted, one.seconds, outside))
     return found

@@ -23,7 +23,7 @@ from simnet.errors import InputError, nearest
 from simnet.reading import read_text
 from validate.calibration.crossval import Chosen, choose, score
 from validate.calibration.curves import Curve, Floats, Setting
-from validate.calibration.intervals import BINS, bin_of, widths
+from validate.calibration.intervals import BINS, bin_of, intervals
 from validate.calibration.per_step import PARAMETERS, Steps
 from validate.calibration.predictor import Across, Known, Model, Transfer, Way, fit
 from validate.calibration.shapes import FITS, Shape
@@ -118,6 +118,7 @@ class FabricFile(_Part):
     topology: Annotated[str, Field(max_length=1000)] = ""
     model: str
     across_ranks: Across
+    beyond_ranks: Across = "steps"
     across_collectives: Transfer = "steps"
     scores: dict[_Name, _NotNegative] = {}
     coverage: Annotated[float, Field(gt=0, lt=1)]
@@ -326,11 +327,11 @@ def calibrate(
     if not curves:
         raise InputError("there is no curve to calibrate on: no row has a size above 0 and a number of ranks")
     made = choose(curves) if chosen is None else chosen
-    model = fit(curves, made.form, made.across, made.nccl, made.transfer)
-    intervals = {way: widths(held, coverage) for way, held in made.held.items()}
+    model = fit(curves, made.form, made.across, made.nccl, made.transfer, made.beyond)
+    bounds = intervals(made.held, coverage)
     counts = {way: sum(len(one.sizes) for one in held) for way, held in made.held.items()}
     scores = {name: score(held) for name, held in made.forms.items() if held}
-    return Fabric(model, intervals, counts, scores, coverage, sources, system, topology)
+    return Fabric(model, bounds, counts, scores, coverage, sources, system, topology)
 
 
 def written(fabric: Fabric) -> str:
@@ -351,6 +352,7 @@ def written(fabric: Fabric) -> str:
         topology=fabric.topology,
         model=model.form,
         across_ranks=model.across,
+        beyond_ranks=model.beyond,
         across_collectives=model.transfer,
         scores=fabric.scores,
         coverage=fabric.coverage,
@@ -407,7 +409,7 @@ def load_fabric(path: str | Path) -> Fabric:
         steps = Steps(counted, tuple(one.value for one in chosen), tuple(one.relative_error for one in chosen))
     known = tuple(_known(one) for one in file.curves)
     return Fabric(
-        Model(file.model, file.across_ranks, file.across_collectives, known, steps),
+        Model(file.model, file.across_ranks, file.beyond_ranks, file.across_collectives, known, steps),
         {way: list(zip(one.below, one.above, strict=True)) for way, one in file.intervals.items()},
         {way: one.held_out for way, one in file.intervals.items()},
         dict(file.scores),

@@ -15,12 +15,13 @@ Rinaldo, R. J. Tibshirani, L. Wasserman, "Distribution-free predictive inference
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from validate.calibration.crossval import Held
 from validate.calibration.curves import Floats
+from validate.calibration.predictor import Way
 
 BINS = (0.0, 64 * 2.0**10, 2.0**20, 64 * 2.0**20)
 """Where bins of sizes begin [byte]: below 64 KiB, to 1 MiB, to 64 MiB, above."""
@@ -75,6 +76,34 @@ def widths(held: Sequence[Held], coverage: float) -> list[tuple[float, float]]:
         inside = off[bin_of(sizes) == number]
         found.append(_quantiles(inside if len(inside) >= FEWEST else off, coverage))
     return found
+
+
+def widest(held: Sequence[Held], coverage: float) -> list[tuple[float, float]]:
+    """Return for each bin the widest of the widths of single collectives.
+
+    Errors of one collective are alike, so those of all together say little of the next: it may be the worst one.
+
+    Examples
+    --------
+    >>> widest([], 0.9) == widths([], 0.9)
+    True
+    """
+    groups = [
+        [one for one in held if one.setting.collective == name] for name in {one.setting.collective for one in held}
+    ]
+    each = np.array([widths(group, coverage) for group in groups] or [widths([], coverage)])
+    return [(float(below), float(above)) for below, above in each.max(axis=0)]
+
+
+def intervals(held: Mapping[Way, Sequence[Held]], coverage: float) -> dict[Way, list[tuple[float, float]]]:
+    """Return widths by what a prediction rests on: for other collectives the `widest`, else those of all together.
+
+    Examples
+    --------
+    >>> sorted(intervals({"sizes": [], "ranks": [], "collectives": []}, 0.9))
+    ['collectives', 'ranks', 'sizes']
+    """
+    return {way: (widest if way == "collectives" else widths)(one, coverage) for way, one in held.items()}
 
 
 def covered(held: Sequence[Held], bins: Sequence[tuple[float, float]]) -> np.ndarray:

@@ -60,8 +60,8 @@ class Model:
     ----------
     form : str
         The model of single curves, a name of `FITS`.
-    across : str
-        How other numbers of ranks are predicted.
+    across, beyond : str
+        How other numbers of ranks are predicted: between those that were measured, and outside them.
     transfer : str
         How other collectives are predicted.
     known : tuple of Known
@@ -72,6 +72,7 @@ class Model:
 
     form: str
     across: Across
+    beyond: Across
     transfer: Transfer
     known: tuple[Known, ...]
     steps: Steps | None
@@ -105,10 +106,17 @@ class Model:
         logs = [np.log(one.shape.at(asked)) for one in family]
         interpolated = np.exp(_over_ranks(family, logs, setting, beyond=True))
         off = self._off(family, asked)
-        if stepped is None or off is None or self.across == "interpolated":
+        chosen = self.across if self.between(family, setting) else self.beyond
+        if stepped is None or off is None or chosen == "interpolated":
             return np.asarray(interpolated)
         corrected = stepped * np.exp(_over_ranks(family, off, setting, beyond=False))
-        return np.asarray(np.sqrt(interpolated * corrected) if self.across == "blended" else corrected)
+        return np.asarray(np.sqrt(interpolated * corrected) if chosen == "blended" else corrected)
+
+    @staticmethod
+    def between(family: Sequence[Known], setting: Setting) -> bool:
+        """Return whether the ranks of a setting are between those of a family, or among them."""
+        ranks = [one.setting.ranks for one in family]
+        return min(ranks) <= setting.ranks <= max(ranks)
 
     def _off(self, family: Sequence[Known], asked: Floats) -> list[Floats] | None:
         """Return logarithms of curves over what the model of steps says of them; None if it says nothing."""
@@ -137,6 +145,7 @@ def fit(
     across: Across = "steps",
     nccl: bool = False,
     transfer: Transfer = "steps",
+    beyond: Across = "steps",
     *,
     with_steps: bool = True,
 ) -> Model:
@@ -146,7 +155,7 @@ def fit(
     ----------
     curves : sequence of Curve
         What was measured.
-    form, across, transfer : str
+    form, across, transfer, beyond : str
         The choices to be made; see `Model`.
     nccl : bool
         Whether steps are counted as NCCL does.
@@ -165,7 +174,7 @@ def fit(
         Known(one.setting, shape, float(one.sizes[0]), float(one.sizes[-1]), len(one.sizes))
         for one, shape in zip(curves, shapes, strict=True)
     )
-    return Model(form, across, transfer, known, fit_steps(curves, nccl) if with_steps else None)
+    return Model(form, across, beyond, transfer, known, fit_steps(curves, nccl) if with_steps else None)
 
 
 def _over_ranks(family: Sequence[Known], values: Sequence[Floats], setting: Setting, beyond: bool) -> Floats:

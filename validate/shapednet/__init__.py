@@ -6,8 +6,8 @@ and a C compiler; `unavailable` says what is missing.
 """
 
 from validate.shapednet.experiment import Setting, errors, experiment, message_overhead
+from validate.shapednet.namespaces import Star, star, unavailable
 from validate.shapednet.prediction import Change, framed, predict
-from validate.shapednet.star import Star, star, unavailable
 
 __all__ = [
     "Change",

@@ -25,8 +25,8 @@ from simnet.interchange import write_messages
 from simnet.schedule import Round, Schedule
 from validate.readers import read_tidy, write_tidy
 from validate.replay import Workload
-from validate.shapednet.prediction import Change, on_the_wire, predict
-from validate.shapednet.star import Star, star
+from validate.shapednet.namespaces import Star, star
+from validate.shapednet.prediction import Change, predict
 
 Backend: TypeAlias = Literal["tcp", "gloo"]
 
@@ -60,15 +60,17 @@ def message_overhead(hosts: int, backend: Backend = "tcp", rounds: int = 10) -> 
     """Return the seconds that software takes for a short message, measured on idle links without latency.
 
     All ranks send a byte to the next one, round after round, as they will later; from the time of a round, what the
-    link takes for two frames is subtracted. Of several runs the fastest counts, as others slow the machine down.
+    prediction gives it without software is subtracted. Of many runs the fastest counts, as others slow the machine
+    down.
     """
     each = np.arange(hosts)
     ring = Schedule(hosts, [Round(each, (each + 1) % hosts, 1)] * rounds)
     work = Workload(ring, {"collective": "exchange", "nbytes": 1, "size_convention": "message"})
     with star(hosts, _IDLE.latency, _IDLE.bandwidth) as net:
         rows = _run(net, backend, (work,), repetitions=100, warmup=10, limit=2 * _PATIENCE)
-    wire = 2 * float(on_the_wire(np.array([1.0]))[0]) / _IDLE.bandwidth
-    return max(0.0, float(rows["seconds"].min()) / rounds - wire)
+    rendezvous = _rendezvous(backend)
+    wire = float(predict(ring, [_IDLE], 0.0, rendezvous=rendezvous)[0])
+    return max(0.0, float(rows["seconds"].min()) - wire) / (rounds * (1 + rendezvous))
 
 
 def experiment(
@@ -112,7 +114,7 @@ def experiment(
     if len(ranks) != 1:
         raise InputError(f"all schedules must have the same ranks, got {sorted(ranks)}", file="shaped network")
     cost = message_overhead(min(ranks), backend) if overhead is None else overhead
-    before = [_predictions(index, setting, cost) for index, setting in enumerate(settings)]
+    before = [_predictions(index, setting, cost, backend) for index, setting in enumerate(settings)]
     table = pd.concat(before, ignore_index=True)
     runs = repetitions + warmup
     _refuse_excess(runs * float(table["seconds"].sum()), runs * _packets(settings))
@@ -140,10 +142,15 @@ def errors(rows: pd.DataFrame) -> pd.DataFrame:
     return grouped.assign(error=grouped["predicted"] / grouped["seconds"] - 1).reset_index()
 
 
-def _predictions(index: int, setting: Setting, overhead: float) -> pd.DataFrame:
+def _rendezvous(backend: Backend) -> bool:
+    """Return whether nothing is sent before the receiver is ready; plain sockets always send."""
+    return backend == "gloo"
+
+
+def _predictions(index: int, setting: Setting, overhead: float, backend: Backend) -> pd.DataFrame:
     rows = []
     for number, work in enumerate(setting.work):
-        seconds = float(predict(work.schedule, setting.links[:1], overhead)[0])
+        seconds = float(predict(work.schedule, setting.links[:1], overhead, rendezvous=_rendezvous(backend))[0])
         place = {"setting": index, "workload": number, "ranks": work.schedule.n_ranks}
         link = {"link_latency": setting.links[0].latency, "link_bandwidth": setting.links[0].bandwidth}
         rows.append(work.facts | place | link | {"seconds": seconds, "tool": "prediction"})
@@ -187,7 +194,10 @@ def _setting(
         if len(setting.links) == 1:
             rows.loc[own, "predicted"] = guesses["seconds"].iloc[number]
         else:
-            rows.loc[own, "predicted"] = predict(work.schedule, setting.links, overhead, since[own].tolist())
+            starts = since[own].tolist()
+            rows.loc[own, "predicted"] = predict(
+                work.schedule, setting.links, overhead, starts, rendezvous=_rendezvous(backend)
+            )
     return rows.drop(columns="began").assign(since=since)
 
 

@@ -10,9 +10,13 @@ What is added to simnet's network is what TCP over Ethernet is known to add:
   link has data of its own. They travel alone even between two ranks that send to each other: data that could carry them
   has been handed to the link before.
 - **Software.** A time per message, measured once on an idle link of another setting.
+- **Rendezvous.** Where the stack sends nothing before the receiver has said that it is ready, as gloo does
+  (``NOTIFY_RECV_READY`` in its ``transport/tcp/pair.h``), each round is preceded by these short messages, in the other
+  direction.
 
 Connections are taken to be warm: their windows have grown to what a message needs. Windows that still grow, losses, and
-processors that are short are not in it.
+processors that are short are not in it; nor are sends that are done before they are delivered, by which a rank that
+sends twice, and receives nothing between, is a latency earlier.
 
 References
 ----------
@@ -38,6 +42,9 @@ SEGMENT = 1448
 
 BESIDE = 90
 """What goes over the wire beside the payload of a segment [byte]; the length of an acknowledgement, too."""
+
+# The header of a message of gloo, six words.
+_READY = 48
 
 
 class Change(NamedTuple):
@@ -73,6 +80,19 @@ def framed(schedule: Schedule) -> Schedule:
     return Schedule(schedule.n_ranks, [changed[id(one)] for one in schedule.rounds])
 
 
+def with_rendezvous(schedule: Schedule) -> Schedule:
+    """Return the schedule with a round before each of its own in which receivers tell their senders to send.
+
+    Examples
+    --------
+    >>> with_rendezvous(Schedule(2, [Round([0], [1], 500)])).columns()["src"]
+    array([1, 0])
+    """
+    before = {id(one): Round(one.dst, one.src, _READY, one.compute) for one in schedule.rounds}
+    after = {id(one): Round(one.src, one.dst, one.nbytes, 0.0, one.phase) for one in schedule.rounds}
+    return Schedule(schedule.n_ranks, [each for one in schedule.rounds for each in (before[id(one)], after[id(one)])])
+
+
 def _framed(one: Round, ranks: int) -> Round:
     wire = on_the_wire(one.nbytes)
     segments = np.ceil(np.maximum(np.rint(one.nbytes), 1) / SEGMENT)
@@ -85,7 +105,12 @@ def _framed(one: Round, ranks: int) -> Round:
 
 
 def predict(
-    schedule: Schedule, links: Sequence[Change], overhead: float, starts: Sequence[float] = (0.0,)
+    schedule: Schedule,
+    links: Sequence[Change],
+    overhead: float,
+    starts: Sequence[float] = (0.0,),
+    *,
+    rendezvous: bool = False,
 ) -> NDArray[np.float64]:
     """Return how long a schedule takes, for each moment at which it may start.
 
@@ -99,6 +124,8 @@ def predict(
         Seconds per message that the software takes.
     starts : sequence of float
         Seconds, >= 0.
+    rendezvous : bool
+        Whether receivers say that they are ready before anything is sent to them.
 
     Examples
     --------
@@ -114,5 +141,5 @@ def predict(
         half, rate = steps(times, [one.latency / 2 for one in links]), steps(times, [one.bandwidth for one in links])
         weather = {edge: Weather(latency=half, bandwidth=rate) for edge in graph.edges}
     network = Network(graph, weather=weather, receive_overhead=overhead)
-    sent = framed(schedule)
+    sent = framed(with_rendezvous(schedule) if rendezvous else schedule)
     return np.array([float(network.time(sent, start=start).finish) - start for start in starts])
