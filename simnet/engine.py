@@ -122,6 +122,8 @@ class Engine(Store):
         self._links, self._fans = links, fans
         self._on = Record([one.on for one in links.flows], {})
         self._known: tuple[Courses, ...] = ()
+        self._seats: list[Seat] = []
+        self._n_transfers = 0
         self._fan_of: dict[tuple[int, int], int] = {}
         self._route_of: dict[int, tuple[int, int, tuple[int, ...]]] = {}
         x, n = self.memory.x, self.memory.n
@@ -211,6 +213,11 @@ class Engine(Store):
         x, n = self.memory.x, self.memory.n
         for size in (k.N_DUE, k.N_ASKED, k.N_QUIET, k.N_ENDS, k.N_MOVING, k.N_NEW, k.N_DIRTY, k.N_NOTICES, k.OTHERS_ON):
             n[size] = 0
+        # Whoever used it before may have ended with an error.
+        for seat in self._seats[:]:
+            self.over(seat)
+        while self._n_transfers:
+            self.arrived()
         self.free_all_flows()
         for field in (k.LINK_USERS, k.LINK_FIRST, k.LINK_ASSIGNED, k.LINK_DIRTY):
             self.links("n", field, 0)
@@ -335,6 +342,7 @@ class Engine(Store):
 
     def transfer(self, src: int, dst: int, nbytes: float, delay: float, pick: int, token: int) -> None:
         """Let a message leave now, on way number `pick` if it has several; its arrival is noticed with the token."""
+        self._n_transfers += 1
         self.make_room(flows=1)
         if self.kernel.changes(self.memory):
             self.reroute()
@@ -344,6 +352,7 @@ class Engine(Store):
 
     def arrived(self) -> None:
         """Take note that a transfer is over."""
+        self._n_transfers -= 1
         self.make_room(flows=-1)
 
     def run(self, given: Program, hosts: Ranks, deaths: Mapping[int, float], keep: bool) -> Seat:
@@ -459,10 +468,13 @@ class Engine(Store):
         for rank, time in sorted(deaths.items()):
             self.kernel.push(self.memory, max(time, self.memory.x[k.NOW]), k.DIE, ranks + rank * k.RANK_SIZE)
         self.kernel.start_run(self.memory, e)
-        return Seat(e, ranks, P, slots, n_messages, blocks)
+        seat = Seat(e, ranks, P, slots, n_messages, blocks)
+        self._seats.append(seat)
+        return seat
 
     def over(self, seat: Seat) -> None:
         """Forget a run, whether it is done or not."""
+        self._seats.remove(seat)
         self.kernel.forget(self.memory, seat.run)
         self.make_room(flows=-seat.slots, ranks=-seat.n_ranks)
         for at, size in seat.blocks:

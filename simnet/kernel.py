@@ -270,9 +270,12 @@ def never_ends(s: Memory, f: int) -> None:
 
 
 def value_at(s: Memory, c: int, t: float) -> float:
-    """Return the value of a course at time t, and remember which piece that is; t does not fall from call to call."""
+    """Return the value of a course at time t, and remember which piece that is."""
     times, n = s.times, s.n
     low, high = n[c + COURSE_HERE], n[c + COURSE_LAST]
+    # Latencies are looked up at departure, an overhead ahead, and where messages are rerouted, at once.
+    while times[low] > t:
+        low -= 1
     if low + 1 < high and times[low + 1] <= t:
         while high - low > 1:
             middle = (low + high) >> 1
@@ -280,7 +283,7 @@ def value_at(s: Memory, c: int, t: float) -> float:
                 low = middle
             else:
                 high = middle
-        n[c + COURSE_HERE] = low
+    n[c + COURSE_HERE] = low
     return float(s.values[low])
 
 

@@ -162,7 +162,8 @@ class Network:
     def path(self, src: int, dst: int, t: float = 0.0) -> tuple[float, float]:
         """Return latency [s] and bottleneck bandwidth [byte/s] of the route from `src` to `dst` as it is at `t`.
 
-        Constant background load is taken off the bandwidth; flows are not.
+        Constant background load is taken off the bandwidth; flows are not. Where packets get lost, it is what loss
+        leaves of the bandwidth to a transfer alone.
         """
         return self.links.path(src, dst, t)
 

@@ -159,7 +159,7 @@ def test_without_anything_held_out_the_interval_is_wide():
 
 
 def test_a_fabric_file_comes_back(tmp_path):
-    fabric = calibrate([ring("all_reduce", p) for p in (4, 8, 16)], sources=["a.log"], topology="star")
+    fabric = calibrate([ring("all_reduce", p) for p in (4, 8, 16)], sources=["a & b: !!c.log"], topology="star")
     path = tmp_path / "fabric.yaml"
     path.write_text(written(fabric))
     again = load_fabric(path)
@@ -197,6 +197,7 @@ def test_sizes_that_are_none_are_refused(nbytes):
         ("model: ", "modell: ", "modell|model"),
         ("collective: all_reduce", "collective: [1, 2]", "collective"),
         ("steps:", "steps: !!python/object:os.system {}\nx:", "tags"),
+        ("model: ", "model: &a ", "anchors"),
         ("curves:", "curves: []\nrest:", "curves|rest"),
         ("gamma:", "gama:", "gama"),
     ],

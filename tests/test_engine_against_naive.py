@@ -306,7 +306,7 @@ class Case:
         self._set_weather()
         self._set_others()
         self._set_transport()
-        self.overheads = float(rng.choice([0, 1e-4])), float(rng.choice([0, 2e-4]))
+        self.overheads = float(rng.choice([0, 1e-4, 0.02])), float(rng.choice([0, 2e-4]))
         self.jitter = rng.exponential(1e-3, 4000) if rng.random() < 0.4 else None
         self.engine = str(rng.choice(["auto", "fluid"]))
         self.jobs = [self._job() for _ in range(int(rng.integers(1, 4)))]

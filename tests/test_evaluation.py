@@ -28,6 +28,12 @@ def test_shipped_measurements_are_predicted_as_well_as_recorded(name):
             assert ours["median"] <= segments["all"]["median"]
 
 
+def test_sizes_of_the_largest_shipped_dataset_are_predicted_as_well_as_recorded():
+    figures = evaluate("shaped_openmpi", splits=["sizes"]).figures()
+    assert worse(figures, {"sizes": recorded_figures()["shaped_openmpi"]["sizes"]}) == []
+    assert 0.85 <= figures["splits"]["sizes"]["coverage"] <= 0.95
+
+
 def test_what_got_worse_is_said():
     figures = evaluate("shaped_gloo", splits=["sizes"]).figures()
     entry = recorded_figures()["shaped_gloo"]["sizes"]

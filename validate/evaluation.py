@@ -21,7 +21,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from simnet.report.drawing import COLOURS, Plot, plot, style
+from simnet.report.drawing import COLOURS, Plot, plot, scale, style
 from validate.calibration.crossval import choose, folds
 from validate.calibration.curves import Curve, Floats, curves_of, systems
 from validate.calibration.fabric import COVERAGE, load_fabric
@@ -278,11 +278,13 @@ def drawn(evaluation: Evaluation) -> Plot:
             part = held[held["split"] == split]
             for number, (collective, rows) in enumerate(part.groupby(part["setting"].str.partition(",")[0])):
                 colour = COLOURS[number % len(COLOURS)]
-                one.loglog(rows["measured"], rows["ours"], ".", color=colour, label=str(collective), markersize=4)
+                one.plot(rows["measured"], rows["ours"], ".", color=colour, label=str(collective), markersize=4)
             ends = [part[["measured", "ours"]].min().min(), part[["measured", "ours"]].max().max()]
-            one.loglog(ends, ends, "-", color="#333333", linewidth=0.8)
+            one.plot(ends, ends, "-", color="#333333", linewidth=0.8)
             one.set(title=TITLES[split], xlabel="measured (s)", ylabel="predicted (s)")
-            one.legend()
+            for axis in (one.xaxis, one.yaxis):
+                scale(axis, part[["measured", "ours"]].to_numpy(dtype=float).ravel())
+            one.legend(loc="upper left")
     explanation = "Each dot is a measurement that the calibration had not seen; on the line, prediction is exact."
     return plot("predicted", f"Predicted against measured: {evaluation.name}", explanation, figure)
 

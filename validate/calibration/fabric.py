@@ -386,7 +386,7 @@ def load_fabric(path: str | Path) -> Fabric:
     text = read_text(Path(path), MAX_BYTES)
     name = str(path)
     try:
-        if any(mark in text for mark in ("&", "!!")):
+        if any(_is_marked(event) for event in YAML(typ="safe", pure=True).parse(text)):
             raise InputError("has anchors or tags, which a fabric file has not", file=name)
         loaded: Any = YAML(typ="safe", pure=True).load(text)
     except (YAMLError, ValueError, RecursionError) as error:
@@ -440,6 +440,11 @@ def _entry(one: Known) -> CurveEntry:
 def _known(one: CurveEntry) -> Known:
     shape = Shape(tuple(one.segments), tuple(one.points), tuple(one.corrections))
     return Known(_setting(one), shape, one.smallest, one.largest, one.measured_sizes)
+
+
+def _is_marked(event: Any) -> bool:
+    """Return whether a part of a YAML file has an anchor, is an alias, or has a tag."""
+    return getattr(event, "anchor", None) is not None or getattr(event, "tag", None) is not None
 
 
 def _setting(one: CurveEntry) -> Setting:
