@@ -65,11 +65,11 @@ FLOW_REMAINING, FLOW_RESIDUE, FLOW_RATE, FLOW_SINCE, FLOW_LIMIT, FLOW_END, FLOW_
 # Use of a link by a flow, behind the record of the flow: the uses of the link before it and behind it.
 USE_BEFORE, USE_BEHIND, USE_FLOW, USE_SIZE = range(4)
 # Link: what it carries, and until when; what `settle` notes of it; who uses it.
-LINK_CAPACITY, LINK_UNTIL, LINK_LEVEL, LINK_TOP, LINK_REST = range(5)
+LINK_CAPACITY, LINK_UNTIL, LINK_LEVEL, LINK_REST = range(4)
 (
     LINK_COUNT, LINK_INSIDE, LINK_MEMBERS, LINK_TOUCHED, LINK_DIRTY, LINK_USERS, LINK_FIRST, LINK_CROWD,
     LINK_ASSIGNED, LINK_BANDWIDTHS, LINK_LATENCIES, LINK_SIZE,
-) = range(5, 17)  # fmt: skip
+) = range(4, 16)  # fmt: skip
 # Course: the piece that was in force last, and the one after the last that is known.
 COURSE_HERE, COURSE_LAST, COURSE_SIZE = range(3)
 # Way: latency, if that is constant; what loss does; its links, as many as there is room for. Fan: ways to choose from.
@@ -520,13 +520,19 @@ def check(s: Memory, l: int) -> None:
     """Choose those others on a link whom the rates just found hold back, or let go."""
     x, n = s.x, s.n
     full = x[l + LINK_REST] <= _EQUAL * room(s, l)
+    top = 0.0
+    u = n[l + LINK_FIRST]
+    while u:
+        if n[n[u + USE_FLOW] + FLOW_CHOSEN] == n[N_STAMP]:
+            top = max(top, x[n[u + USE_FLOW] + FLOW_NEW_RATE])
+        u = n[u + USE_BEHIND]
     u = n[l + LINK_FIRST]
     while u:
         f = n[u + USE_FLOW]
         if n[f + FLOW_CHOSEN] != n[N_STAMP]:
             rate = x[f + FLOW_RATE]
             if rate > x[l + LINK_LEVEL] * (1 + _EQUAL) or (
-                n[f + FLOW_NECK] == l and (not full or x[l + LINK_TOP] > rate * (1 + _EQUAL))
+                n[f + FLOW_NECK] == l and (not full or top > rate * (1 + _EQUAL))
             ):
                 choose(s, f)
         u = n[u + USE_BEHIND]
@@ -555,7 +561,7 @@ def solve(s: Memory) -> None:
                 if n[n[u + USE_FLOW] + FLOW_CHOSEN] != n[N_STAMP]:
                     rest -= x[n[u + USE_FLOW] + FLOW_RATE]
                 u = n[u + USE_BEHIND]
-        x[l + LINK_REST], x[l + LINK_LEVEL], x[l + LINK_TOP] = rest, math.inf, 0.0
+        x[l + LINK_REST], x[l + LINK_LEVEL] = rest, math.inf
         n[l + LINK_COUNT], n[l + LINK_MEMBERS] = 0, members
         members += n[l + LINK_INSIDE]
         x[shares + size], n[sharers + size] = max(rest, 0.0) / n[l + LINK_INSIDE], l
@@ -600,7 +606,6 @@ def fix(s: Memory, number: int, rate: float, neck: int) -> None:
     for at in range(w + WAY_LINKS, w + WAY_LINKS + n[w + WAY_LENGTH]):
         l = n[at]
         x[l + LINK_REST] -= rate
-        x[l + LINK_TOP] = max(x[l + LINK_TOP], rate)
         n[l + LINK_COUNT] -= 1
 
 
