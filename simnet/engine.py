@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,11 +12,14 @@ from numpy.typing import NDArray
 
 from simnet import kernel as k
 from simnet.links import Courses, Links, Record
-from simnet.memory import Store, as_table, kernel_is_loaded
+from simnet.memory import Store, kernel_is_loaded
 from simnet.schedule import Floats, Ranks, Round, Schedule
+from topologies.routes import as_table
 
 # Messages from which on loading the compiled kernel takes less time than it saves.
 _MANY = 50_000
+
+_NO_RANKS = np.zeros(0, dtype=np.int64)
 
 # Links on a way around links that are down, at most.
 _DETOUR = 256
@@ -45,6 +48,11 @@ class Program(NamedTuple):
     accounted: Floats
     delays: Floats
     picks: Ranks
+
+    @property
+    def n_messages(self) -> int:
+        """Number of messages."""
+        return sum(map(len, self.rounds))
 
     @classmethod
     def of(
@@ -98,13 +106,6 @@ class Engine(Store):
         Whether `advance` of the kernel returns when a link goes down or comes up.
     compiled : bool
         Whether to use the compiled kernel, if there is one.
-
-    Attributes
-    ----------
-    memory : kernel.Memory
-        Another one after any call that adds something.
-    kernel : module
-        `simnet.kernel`, or the same compiled.
     """
 
     def __init__(
@@ -146,8 +147,7 @@ class Engine(Store):
     # Links, their weather, and traffic of others.
 
     def _lay_links(self) -> None:
-        links = self._links
-        count = len(links.routes.links)
+        links, count = self._links, self.n_links
         if links.constant:
             self.links("x", k.LINK_CAPACITY, links.constant_capacity)
         else:
@@ -202,7 +202,7 @@ class Engine(Store):
 
     def _ask(self, t: float) -> None:
         """Ask everything for its value at a time; what has none raises the error that says why."""
-        for link in range(len(self._links.routes.links)):
+        for link in range(self.n_links):
             self._links.capacity(link, t)
             self._links.latency(link, t)
         for traffic in self._links.flows:
@@ -232,7 +232,7 @@ class Engine(Store):
             self.look_ahead(rewind=bool(rewind))
         if n[k.WATCHING]:
             # It is to be on the agenda when links change, whether they are in use or not.
-            self.kernel.look_up_all(self.memory, self.first_link, len(self._links.routes.links), now)
+            self.kernel.look_up_all(self.memory, self.first_link, self.n_links, now)
             self.reroute()
 
     # Ways.
@@ -280,11 +280,7 @@ class Engine(Store):
         self.lay_ways(first, table)
         size = self.way_size()
         if not self.memory.n[k.CHANGING]:
-            latency = np.zeros(len(table))
-            # Added up link by link, in the order of the route.
-            for column in table.T:
-                latency += np.where(column >= 0, self._links.constant_latency[column], 0.0)
-            self.write("x", first + k.WAY_LATENCY, len(table), latency, size)
+            self.write("x", first + k.WAY_LATENCY, len(table), self._links.constant_latency_of(table), size)
         if not self._links.lossless:
             limits = self._links.limits_of(table)
             for field, column in zip((k.WAY_SLOPE, k.WAY_BASE, k.WAY_SHARE), limits, strict=True):
@@ -292,10 +288,16 @@ class Engine(Store):
 
     def route(self, f: int) -> tuple[int, ...]:
         """Return the links of a message under way, as indices into the links of the routes."""
-        n = self.memory.n
-        w = n[f + k.FLOW_WAY]
-        handles = self.read("n", w + k.WAY_LINKS, n[w + k.WAY_LENGTH])
+        return self._links_of(int(self.memory.n[f + k.FLOW_WAY]))
+
+    def _links_of(self, way: int) -> tuple[int, ...]:
+        handles = self.read("n", way + k.WAY_LINKS, int(self.memory.n[way + k.WAY_LENGTH]))
         return tuple(((handles - self.first_link) // k.LINK_SIZE).tolist())
+
+    def _down(self) -> list[int]:
+        """Return the links that are down."""
+        capacity = self.read("x", self.first_link + k.LINK_CAPACITY, self.n_links, k.LINK_SIZE)
+        return [int(link) for link in np.flatnonzero(capacity <= 0)]
 
     def reroute(self) -> None:
         """Let every way go around the links that are down; what is under way on it follows at once.
@@ -303,16 +305,13 @@ class Engine(Store):
         A pair of hosts without another route keeps its own, and waits. When a link is up again, so is the old route.
         """
         x, n = self.memory.x, self.memory.n
-        count = len(self._links.routes.links)
-        capacity = self.read("x", self.first_link + k.LINK_CAPACITY, count, k.LINK_SIZE)
-        down = frozenset(np.flatnonzero(capacity <= 0).tolist())
+        down = frozenset(self._down())
         wanted = {}
         for way, (src, dst, route) in self._route_of.items():
             around = None if down.isdisjoint(route) else self._links.routes.around(src, dst, down)
             if around is None or len(around) > _DETOUR:
                 around = route
-            present = self.read("n", way + k.WAY_LINKS, n[way + k.WAY_LENGTH])
-            if ((present - self.first_link) // k.LINK_SIZE).tolist() != list(around):
+            if self._links_of(way) != around:
                 wanted[way] = around
         moved = [f for f in self.flows if n[f + k.FLOW_STATE] != k.FREE and n[f + k.FLOW_WAY] in wanted]
         now = float(x[k.NOW])
@@ -353,7 +352,7 @@ class Engine(Store):
     def arrived(self) -> None:
         """Take note that a transfer is over."""
         self._n_transfers -= 1
-        self.make_room(flows=-1)
+        self.give_room(flows=1)
 
     def run(self, given: Program, hosts: Ranks, deaths: Mapping[int, float], keep: bool) -> Seat:
         """Let the ranks of schedules enter, each on its host.
@@ -370,23 +369,6 @@ class Engine(Store):
             Whether to keep start and finish of every message.
         """
         P = given.start.size
-        distinct = list({id(one): one for one in given.rounds}.values())
-        orders = [np.argsort(one.src, kind="stable") for one in distinct]
-        src, dst, number = (
-            _joined(columns)
-            for columns in (
-                [one.src[order] for one, order in zip(distinct, orders, strict=True)],
-                [one.dst[order] for one, order in zip(distinct, orders, strict=True)],
-                orders,
-            )
-        )
-        fans = self._fans_of(hosts[src], hosts[dst])
-        sends = np.array([np.bincount(one.src, minlength=P) for one in distinct]).reshape(-1, P)
-        degrees = sends + np.array([np.bincount(one.dst, minlength=P) for one in distinct]).reshape(-1, P)
-        slots = int(sends.max(axis=0, initial=0).sum())
-        self.make_room(flows=slots, ranks=P)
-        n_messages = sum(len(one) for one in given.rounds)
-
         blocks: list[tuple[int, int]] = []
 
         def take(size: int) -> int:
@@ -394,13 +376,10 @@ class Engine(Store):
             blocks.append((at, size))
             return at
 
-        def block(part: str, values: NDArray[Any]) -> int:
-            if not values.size:
-                return 0
-            at = take(values.size)
-            self.write(part, at, values.size, values)
-            return at
-
+        distinct = list({id(one): one for one in given.rounds}.values())
+        sends = np.array([np.bincount(one.src, minlength=P) for one in distinct]).reshape(-1, P)
+        slots = int(sends.max(axis=0, initial=0).sum())
+        self.make_room(flows=slots, ranks=P)
         e = take(k.RUN_SIZE)
         ranks = take(P * k.RANK_SIZE)
         for part, field, column in (
@@ -412,43 +391,15 @@ class Engine(Store):
             ("n", k.RANK_AT, -1),
         ):
             self.write(part, ranks + field, P, column, k.RANK_SIZE)
-        messages = take(src.size * k.MESSAGE_SIZE)
-        nbytes = np.concatenate(
-            [np.zeros(0), *(one.nbytes[order] for one, order in zip(distinct, orders, strict=True))]
-        )
-        for part, field, column in (
-            ("x", k.MESSAGE_NBYTES, nbytes),
-            ("n", k.MESSAGE_SRC, ranks + src * k.RANK_SIZE),
-            ("n", k.MESSAGE_DST, ranks + dst * k.RANK_SIZE),
-            ("n", k.MESSAGE_FAN, fans),
-            ("n", k.MESSAGE_NUMBER, number),
-        ):
-            self.write(part, messages + field, src.size, column, k.MESSAGE_SIZE)
-        shares = take(len(distinct) * P * k.SHARE_SIZE)
-        # Messages are in the order of plans, and in these of their senders.
-        first = np.cumsum(np.append(0, sends.ravel()))[:-1]
-        for field, column in (
-            (k.SHARE_FIRST, messages + first * k.MESSAGE_SIZE),
-            (k.SHARE_SENDS, sends.ravel()),
-            (k.SHARE_DEGREE, degrees.ravel()),
-        ):
-            self.write("n", shares + field, len(distinct) * P, column, k.SHARE_SIZE)
-        plans = take(len(distinct) * k.PLAN_SIZE)
-        plan_of = {}
-        for index, one in enumerate(distinct):
-            plan = plan_of[id(one)] = plans + index * k.PLAN_SIZE
-            work = np.broadcast_to(np.asarray(one.compute, dtype=np.float64), P)
-            seconds = block("x", work) if np.any(work) else 0
-            self.memory.n[plan + k.PLAN_SECONDS] = seconds
-            self.memory.n[plan + k.PLAN_SHARES] = shares + index * P * k.SHARE_SIZE
-        n_rounds = len(given.rounds)
+        plans = self._lay_plans(distinct, sends, ranks, hosts, take)
+        n_rounds, n_messages = len(given.rounds), given.n_messages
         rounds = take((n_rounds + 1) * k.ROUND_SIZE)
-        handles = np.array([plan_of[id(one)] for one in given.rounds], dtype=np.int64)
+        handles = np.array([plans[id(one)] for one in given.rounds], dtype=np.int64)
         offsets = np.cumsum(np.array([len(one) for one in given.rounds], dtype=np.int64))
         self.write("n", rounds + k.ROUND_PLAN, n_rounds, handles, k.ROUND_SIZE)
         self.write("n", rounds + k.ROUND_OFFSET + k.ROUND_SIZE, n_rounds, offsets, k.ROUND_SIZE)
         for index, gate in given.gates.items():
-            at = block("x", gate)
+            at = self.block("x", gate, take)
             self.memory.n[rounds + index * k.ROUND_SIZE + k.ROUND_GATES] = at
         unknown = np.full(n_messages if keep or deaths else 0, np.nan)
         fields = {
@@ -457,10 +408,10 @@ class Engine(Store):
             k.RUN_RUNNING: P,
             k.RUN_FIRST_RANK: ranks,
             k.RUN_FIRST_ROUND: rounds,
-            k.RUN_DELAYS: block("x", given.delays),
-            k.RUN_PICKS: block("n", given.picks),
-            k.RUN_SENT: block("x", unknown),
-            k.RUN_ARRIVED: block("x", unknown),
+            k.RUN_DELAYS: self.block("x", given.delays, take),
+            k.RUN_PICKS: self.block("n", given.picks, take),
+            k.RUN_SENT: self.block("x", unknown, take),
+            k.RUN_ARRIVED: self.block("x", unknown, take),
         }
         for field, value in fields.items():
             self.memory.n[e + field] = value
@@ -472,11 +423,63 @@ class Engine(Store):
         self._seats.append(seat)
         return seat
 
+    def _lay_plans(
+        self, distinct: list[Round], sends: Ranks, ranks: int, hosts: Ranks, take: Callable[[int], int]
+    ) -> dict[int, int]:
+        """Write the plans of rounds, their messages, and what each rank has to do; return the plan of each by its id.
+
+        Parameters
+        ----------
+        distinct : list of Round
+            The rounds, each once.
+        sends : ndarray of int, shape (number of rounds, P)
+            How many messages each rank sends in each.
+        ranks : int
+            The record of the first rank.
+        hosts : ndarray, shape (P,)
+            Host of each rank.
+        take : callable
+            Returns a stretch of the memory.
+        """
+        P = hosts.size
+        # Messages are in the order of plans, and in these of their senders.
+        orders = [np.argsort(one.src, kind="stable") for one in distinct]
+        ordered = list(zip(distinct, orders, strict=True))
+        src = np.concatenate([_NO_RANKS, *(one.src[order] for one, order in ordered)])
+        dst = np.concatenate([_NO_RANKS, *(one.dst[order] for one, order in ordered)])
+        messages = take(src.size * k.MESSAGE_SIZE)
+        for part, field, column in (
+            ("x", k.MESSAGE_NBYTES, np.concatenate([np.zeros(0), *(one.nbytes[order] for one, order in ordered)])),
+            ("n", k.MESSAGE_SRC, ranks + src * k.RANK_SIZE),
+            ("n", k.MESSAGE_DST, ranks + dst * k.RANK_SIZE),
+            ("n", k.MESSAGE_FAN, self._fans_of(hosts[src], hosts[dst])),
+            ("n", k.MESSAGE_NUMBER, np.concatenate([_NO_RANKS, *orders])),
+        ):
+            self.write(part, messages + field, src.size, column, k.MESSAGE_SIZE)
+        receives = np.array([np.bincount(one.dst, minlength=P) for one in distinct]).reshape(-1, P)
+        shares = take(len(distinct) * P * k.SHARE_SIZE)
+        first = np.cumsum(np.append(0, sends.ravel()))[:-1]
+        for field, column in (
+            (k.SHARE_FIRST, messages + first * k.MESSAGE_SIZE),
+            (k.SHARE_SENDS, sends.ravel()),
+            (k.SHARE_DEGREE, (sends + receives).ravel()),
+        ):
+            self.write("n", shares + field, len(distinct) * P, column, k.SHARE_SIZE)
+        plan = take(len(distinct) * k.PLAN_SIZE)
+        plans = {}
+        for one in distinct:
+            work = np.broadcast_to(np.asarray(one.compute, dtype=np.float64), P)
+            seconds = self.block("x", work, take) if np.any(work) else 0
+            self.memory.n[plan + k.PLAN_SECONDS], self.memory.n[plan + k.PLAN_SHARES] = seconds, shares
+            plans[id(one)] = plan
+            plan, shares = plan + k.PLAN_SIZE, shares + P * k.SHARE_SIZE
+        return plans
+
     def over(self, seat: Seat) -> None:
         """Forget a run, whether it is done or not."""
         self._seats.remove(seat)
         self.kernel.forget(self.memory, seat.run)
-        self.make_room(flows=-seat.slots, ranks=-seat.n_ranks)
+        self.give_room(flows=seat.slots, ranks=seat.n_ranks)
         for at, size in seat.blocks:
             self.give_back(at, size)
 
@@ -533,15 +536,8 @@ class Engine(Store):
 
     def reopens(self) -> float:
         """Return when the first of the links that are down is up again; infinity if none ever is."""
-        x = self.memory.x
-        now = float(x[k.NOW])
-        capacity = self.read("x", self.first_link + k.LINK_CAPACITY, len(self._links.routes.links), k.LINK_SIZE)
-        down = np.flatnonzero(capacity <= 0).tolist()
-        return min((self._links.opens((link,), now) for link in down), default=math.inf)
-
-
-def _joined(columns: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-    return np.concatenate([np.zeros(0, dtype=np.int64), *columns])
+        now = float(self.memory.x[k.NOW])
+        return min((self._links.opens((link,), now) for link in self._down()), default=math.inf)
 
 
 class Engines:

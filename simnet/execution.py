@@ -112,7 +112,7 @@ class Run:
     @property
     def n_messages(self) -> int:
         """Number of messages."""
-        return sum(map(len, self._program.rounds))
+        return self._program.n_messages
 
     def enter(self, engine: Engine, hosts: Ranks) -> int:
         """Let the ranks enter, each on its host; return the number of the run in the engine."""

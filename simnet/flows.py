@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from simnet import kernel as k
-from simnet.memory import Store, as_table
+from simnet.memory import Store
+from topologies.routes import as_table
 
 # From so many flows on the compiled solver is worth loading.
 _MANY = 2_000

@@ -349,6 +349,16 @@ class Links:
         times, levels = (np.array([start]), np.array([value])) if isinstance(value, float) else value.window(start, end)
         return times, np.maximum(levels - self._load.get(link, 0.0), 0.0)
 
+    def constant_latency_of(self, routes: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Seconds of latency of each row of a table of routes, -1 after the last link, if no latency ever changes.
+
+        Added up link by link, in the order of the route, as they are where latencies change.
+        """
+        total = np.zeros(len(routes))
+        for column in routes.T:
+            total += np.where(column >= 0, self.constant_latency[column], 0.0)
+        return total
+
     @property
     def lossless(self) -> bool:
         """Whether no link loses packets, so that all `limits` are none."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable
 from functools import cache
 from types import ModuleType
 from typing import Any
@@ -64,8 +64,8 @@ class Store:
         Another one after any call that adds something.
     kernel : module
         `simnet.kernel`, or the same compiled.
-    first_link : int
-        The record of the first link; the others follow.
+    n_links, first_link : int
+        Number of links, and the record of the first; the others follow.
     hops : int
         Links of the longest way that there is room for.
     flows : list of int
@@ -85,6 +85,7 @@ class Store:
         self._batches: list[tuple[int, int, int]] = []
         self.hops = hops
         self._room = self._usable = 0
+        self.n_links = n_links
         self._counts = {"flows": 0, "links": n_links, "ranks": 0}
         self.first_link = self.take(n_links * k.LINK_SIZE)
         self.links("x", k.LINK_UNTIL, math.inf)
@@ -132,11 +133,11 @@ class Store:
         """Return a copy of a column."""
         return np.array(getattr(self.memory, part)[at : at + size * stride : stride])
 
-    def block(self, part: str, values: NDArray[Any]) -> int:
-        """Return where a column has been put; 0 for an empty one."""
+    def block(self, part: str, values: NDArray[Any], take: Callable[[int], int] | None = None) -> int:
+        """Return where a column has been put, in what `take` returns if that is given; 0 for an empty one."""
         if not values.size:
             return 0
-        at = self.take(values.size)
+        at = (take or self.take)(values.size)
         self.write(part, at, values.size, values)
         return at
 
@@ -149,7 +150,8 @@ class Store:
             self.hops, self._usable = hops, 0
             self.memory.n[k.HOPS], self.memory.n[k.FREE_FLOW] = hops, 0
         missing = self._room - self._usable
-        if missing > 0:
+        added = missing > 0
+        if added:
             self._add_flows(max(missing, self._usable // 2))
         for name, weights in _LISTS.items():
             size = weights[0] + sum(map(operator.mul, weights, self._counts.values()))
@@ -157,9 +159,15 @@ class Store:
                 size = self._counts["flows"] * self.hops
             if size > self._lists[name]:
                 self._lengthen(name, size + size // 2)
-        n = self.memory.n
-        n[k.N_FLOWS] = len(self.flows)
-        self.write("n", n[k.FLOWS], len(self.flows), np.array(self.flows, dtype=np.int64))
+        if added:
+            n = self.memory.n
+            n[k.N_FLOWS] = len(self.flows)
+            self.write("n", n[k.FLOWS], len(self.flows), np.array(self.flows, dtype=np.int64))
+
+    def give_room(self, *, flows: int = 0, ranks: int = 0) -> None:
+        """Take note that so many flows and ranks less have to have room."""
+        self._room -= flows
+        self._counts["ranks"] -= ranks
 
     def _add_flows(self, count: int) -> None:
         size = self.flow_size()
@@ -194,7 +202,7 @@ class Store:
 
     def links(self, part: str, field: int, values: ArrayLike) -> None:
         """Write a field of all links."""
-        self.write(part, self.first_link + field, self._counts["links"], values, k.LINK_SIZE)
+        self.write(part, self.first_link + field, self.n_links, values, k.LINK_SIZE)
 
     def flow_size(self) -> int:
         """Return how long the record of a flow is."""
@@ -244,11 +252,3 @@ class _Blocks:
                 last = begin
                 merged[begin] = self._free[begin]
         self._free = merged
-
-
-def as_table(routes: Sequence[Sequence[int]]) -> NDArray[np.int64]:
-    """Return routes as rows, -1 after the last link."""
-    table = np.full((len(routes), max(1, max(map(len, routes), default=0))), -1, dtype=np.int64)
-    for row, route in zip(table, routes, strict=True):
-        row[: len(route)] = route
-    return table

@@ -127,7 +127,6 @@ class Network:
         if not (0 <= send_overhead < math.inf and 0 <= receive_overhead < math.inf):
             raise ValueError(f"overheads must be >= 0 and finite, got {send_overhead} and {receive_overhead}")
         self.graph = graph
-        self.env = simpy.Environment() if env is None else env
         choice: Literal["hash", "single"] = "single" if routing == "single" else "hash"
         self.links = Links(graph, weather or {}, background, seed, routing=choice, loss=loss, incast=incast)
         self.routes = self.links.routes
@@ -137,9 +136,7 @@ class Network:
         self.seed = seed
         self.engine, self.routing, self.on_outage = engine, routing, on_outage
         self._timing = self._engines()
-        self._clock: Clock | None = None
-        self._transfers = stream(seed, "jitter", "transfer")
-        self._picks = stream(seed, "routes", "transfer")
+        self._begin_on(simpy.Environment() if env is None else env)
 
     def _engines(self) -> Engines:
         return Engines(
@@ -153,11 +150,15 @@ class Network:
     def on(self, env: simpy.Environment) -> Network:
         """Return the same network on another clock, with nothing under way: links and routes are shared."""
         other = copy.copy(self)
-        other.env = env
-        other._clock = None
-        other._transfers = stream(self.seed, "jitter", "transfer")
-        other._picks = stream(self.seed, "routes", "transfer")
+        other._begin_on(env)
         return other
+
+    def _begin_on(self, env: simpy.Environment) -> None:
+        """Have nothing under way, on the clock of an environment."""
+        self.env = env
+        self._clock: Clock | None = None
+        self._transfers = stream(self.seed, "jitter", "transfer")
+        self._picks = stream(self.seed, "routes", "transfer")
 
     def path(self, src: int, dst: int, t: float = 0.0) -> tuple[float, float]:
         """Return latency [s] and bottleneck bandwidth [byte/s] of the route from `src` to `dst` as it is at `t`.

@@ -58,11 +58,9 @@ class Paths(NamedTuple):
 def paths(src: Ranks, dst: Ranks, links: Links) -> Paths:
     """Return the ways from hosts `src` to hosts `dst`, shape (m,), over constant links."""
     used = np.ascontiguousarray(links.routes.table(src, dst))
-    latency, bandwidth = np.zeros(src.size), np.full(src.size, np.inf)
-    # Added up link by link, in the order of the route, as the other clock does.
+    latency, bandwidth = links.constant_latency_of(used), np.full(src.size, np.inf)
     for column in used.T:
         rows = column >= 0
-        latency[rows] += links.constant_latency[column[rows]]
         bandwidth[rows] = np.minimum(bandwidth[rows], links.constant_capacity[column[rows]])
     if not links.lossless:
         limits = links.limits_of(used)

@@ -3,8 +3,8 @@
 import math
 
 from simnet import kernel as k
-from simnet.flows import as_table
 from simnet.memory import Store
+from topologies.routes import as_table
 
 
 class Sharing:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cached_property, partial
 from heapq import heappop, heappush
 from itertools import islice, pairwise
@@ -338,10 +338,7 @@ class Routes:
             longest = max(1, int((rows >= 0).sum(axis=1).max(initial=0)))
             return rows[:, :longest]
         routes = [self.route(*pair) for pair in zip(ends[0].tolist(), ends[1].tolist(), strict=True)]
-        table = np.full((len(routes), max(1, max(map(len, routes), default=0))), -1, dtype=np.int64)
-        for row, route in zip(table, routes, strict=True):
-            row[: len(route)] = route
-        return table
+        return as_table(routes)
 
     def _block(self, shape: StarShape | FatTreeShape, src: Places, dst: Places) -> NDArray[np.int64]:
         pair = _mix_all(_mix_all(np.uint64(self._salt) ^ src.astype(np.uint64)) ^ dst.astype(np.uint64))
@@ -472,6 +469,14 @@ class Routes:
         if isinstance(node, str) or not 0 <= (host := whole(node, name, 0)) < self.n_hosts:
             raise ValueError(f"{name} must be a host, 0 .. {self.n_hosts - 1}, got {node!r}")
         return host
+
+
+def as_table(routes: Sequence[Sequence[int]]) -> NDArray[np.int64]:
+    """Return routes as the rows of a table, -1 after the last link; see `Routes.table`."""
+    table = np.full((len(routes), max(1, max(map(len, routes), default=0))), -1, dtype=np.int64)
+    for row, route in zip(table, routes, strict=True):
+        row[: len(route)] = route
+    return table
 
 
 def _column(graph: nx.DiGraph[Any], attribute: str) -> NDArray[np.float64]:

@@ -165,7 +165,24 @@ class TorchCommunicator:
         self._dist.destroy_process_group()
 
 
-class MpiCommunicator:
+class ArrayBuffers:
+    """Buffers of messages that are arrays of numpy, for communicators to inherit."""
+
+    def buffer(self, nbytes: int) -> Any:
+        """Return a buffer of `nbytes` zeros that can be sliced."""
+        return np.zeros(nbytes, dtype=np.uint8)
+
+    def put(self, buffer: Any, content: Bytes) -> None:
+        """Copy `content` into a buffer of that length."""
+        buffer[:] = content
+
+    def get(self, buffer: Any) -> Bytes:
+        """Return a copy of what a buffer holds."""
+        copy: Bytes = buffer.copy()
+        return copy
+
+
+class MpiCommunicator(ArrayBuffers):
     """Ranks of MPI_COMM_WORLD by mpi4py; messages are Isend and Irecv.
 
     Raises
@@ -183,19 +200,6 @@ class MpiCommunicator:
         self._mpi, self._world = MPI, MPI.COMM_WORLD
         self.tool = "replay-mpi"
         self.rank, self.size = self._world.Get_rank(), self._world.Get_size()
-
-    def buffer(self, nbytes: int) -> Any:
-        """Return a buffer of `nbytes` zeros that can be sliced."""
-        return np.zeros(nbytes, dtype=np.uint8)
-
-    def put(self, buffer: Any, content: Bytes) -> None:
-        """Copy `content` into a buffer of that length."""
-        buffer[:] = content
-
-    def get(self, buffer: Any) -> Bytes:
-        """Return a copy of what a buffer holds."""
-        copy: Bytes = buffer.copy()
-        return copy
 
     def exchange(self, sends: Sequence[Message], receives: Sequence[Message]) -> None:
         """Start all messages at once, and end when they are done."""

@@ -232,12 +232,6 @@ def _numpy() -> Kernels:
             "copy": (n, lambda: np.copyto(copy, values)),
         }
 
-    def seconds(call: Call, count: int) -> float:
-        start = time.perf_counter()
-        for _ in range(count):
-            call()
-        return time.perf_counter() - start
-
     sources = {
         "topk": "exact top-k as simnet selects it",
         "count": "entries above a threshold counted, as simnet does",
@@ -247,7 +241,15 @@ def _numpy() -> Kernels:
         "scatter": "numpy add at ascending indices",
         "copy": "numpy copyto, entries of four bytes",
     }
-    return Kernels(_processor(), f"numpy {np.__version__}", _free_memory(), make, seconds, sources)
+    return Kernels(_processor(), f"numpy {np.__version__}", _free_memory(), make, _in_a_row, sources)
+
+
+def _in_a_row(call: Call, count: int) -> float:
+    """Return how long `count` calls one after the other take [s]."""
+    start = time.perf_counter()
+    for _ in range(count):
+        call()
+    return time.perf_counter() - start
 
 
 def _torch(torch: Any, where: str) -> Kernels:
@@ -271,14 +273,11 @@ def _torch(torch: Any, where: str) -> Kernels:
             "copy": (n, lambda: copy.copy_(values)),
         }
 
-    def seconds(call: Call, count: int) -> float:
-        if on_gpu:
-            torch.cuda.synchronize()
+    def in_a_row_on_gpu(call: Call, count: int) -> float:
+        torch.cuda.synchronize()
         start = time.perf_counter()
-        for _ in range(count):
-            call()
-        if on_gpu:
-            torch.cuda.synchronize()
+        _in_a_row(call, count)
+        torch.cuda.synchronize()
         return time.perf_counter() - start
 
     sources = {
@@ -293,9 +292,9 @@ def _torch(torch: Any, where: str) -> Kernels:
     if on_gpu:
         free = float(torch.cuda.mem_get_info()[0])
         library = f"torch {torch.__version__}, CUDA {torch.version.cuda}"
-        return Kernels(torch.cuda.get_device_name(), library, free, make, seconds, sources)
+        return Kernels(torch.cuda.get_device_name(), library, free, make, in_a_row_on_gpu, sources)
     library = f"torch {torch.__version__} with {torch.get_num_threads()} threads"
-    return Kernels(_processor(), library, _free_memory(), make, seconds, sources)
+    return Kernels(_processor(), library, _free_memory(), make, _in_a_row, sources)
 
 
 def _free_memory() -> float:

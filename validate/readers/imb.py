@@ -15,9 +15,9 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from validate.readers.conventions import collective, mpi_convention
+from validate.readers.conventions import collective
 from validate.readers.lines import bare, read_lines
-from validate.readers.tables import MAX_RANKS, Collector, Inconsistent, Measurements, Row, printed, whole
+from validate.readers.tables import MAX_RANKS, Collector, Inconsistent, Measurements, Row, mpi_row, printed, whole
 
 TITLE = re.compile(r"#\s*Benchmarking\s+(\w{1,40})")
 """What heads a table."""
@@ -109,18 +109,7 @@ def _row(cells: Mapping[str, str], name: str) -> Row | None:
     size = whole(cells.get("#bytes", "0"))
     if size is None:
         return None
-    row: Row = {
-        "collective": name,
-        "nbytes": size,
-        "size_convention": mpi_convention(name),
-        "in_place": False,
-        "statistic": "mean",
-        "iterations": whole(cells.get("#repetitions", "")),
-    }
-    for head, column in _TIMES.items():
-        time = printed(cells.get(head, ""), -6)
-        if time is not None:
-            row[column] = time.value
+    row = mpi_row(name, size, cells, "#repetitions", _TIMES)
     return row if "seconds" in row else None
 
 

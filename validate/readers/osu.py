@@ -14,9 +14,9 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from validate.readers.conventions import collective, mpi_convention
+from validate.readers.conventions import collective
 from validate.readers.lines import bare, read_lines
-from validate.readers.tables import MAX_RANKS, Collector, Inconsistent, Measurements, Row, printed, whole
+from validate.readers.tables import MAX_RANKS, Collector, Inconsistent, Measurements, Row, mpi_row, printed, whole
 
 TITLE = re.compile(r"#\s*OSU (?:MPI|NCCL|RCCL)\S{0,20} (.{1,60}?)(?: Latency)? Test\b")
 """What heads a table."""
@@ -118,18 +118,7 @@ def _row(cells: Mapping[str, str], name: str) -> Row | None:
     size = whole(cells.get("Size", cells.get("Transfer Size", "0")))
     if size is None:
         return None
-    row: Row = {
-        "collective": name,
-        "nbytes": size,
-        "size_convention": mpi_convention(name),
-        "in_place": False,
-        "statistic": "mean",
-        "iterations": whole(cells.get("Iterations", "")),
-    }
-    for head, column in _TIMES.items():
-        time = printed(cells.get(head, ""), -6)
-        if time is not None:
-            row[column] = time.value
+    row = mpi_row(name, size, cells, "Iterations", _TIMES)
     rate = printed(cells.get("Bandwidth (MB/s)", ""), 6)
     if rate is not None and rate.value > 0:
         row |= {"seconds": size / rate.value, "algbw": rate.value}

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import pandas as pd
 
 from simnet.errors import InputError
-from validate.readers.conventions import bandwidth_factors, fill_nodes, total_size
+from validate.readers.conventions import bandwidth_factors, fill_nodes, mpi_convention, total_size
 
 Form: TypeAlias = Literal["text", "whole", "number", "flag"]
 Row: TypeAlias = dict[str, object]
@@ -268,6 +268,37 @@ def whole(text: str, most: int = MAX_WHOLE) -> int | None:
     if not (word.isascii() and word.isdigit() and len(word) <= 19):
         return None
     return int(word) if int(word) <= most else None
+
+
+def mpi_row(name: str, size: int, cells: Mapping[str, str], iterations: str, times: Mapping[str, str]) -> Row:
+    """Return a row of an MPI benchmark, whose times are means over ranks in microseconds.
+
+    Parameters
+    ----------
+    name : str
+        The collective.
+    size : int
+        Its size, as the benchmark counts it.
+    cells : mapping of str to str
+        What is printed, by head of the column.
+    iterations : str
+        Head of the column with the number of iterations.
+    times : mapping of str to str
+        Columns of the row by heads of columns with times.
+    """
+    row: Row = {
+        "collective": name,
+        "nbytes": size,
+        "size_convention": mpi_convention(name),
+        "in_place": False,
+        "statistic": "mean",
+        "iterations": whole(cells.get(iterations, "")),
+    }
+    for head, column in times.items():
+        time = printed(cells.get(head, ""), -6)
+        if time is not None:
+            row[column] = time.value
+    return row
 
 
 def inconsistency(

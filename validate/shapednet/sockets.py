@@ -12,17 +12,16 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from validate.communicators import Bytes, Floats, Message
+from validate.communicators import ArrayBuffers, Floats, Message
 
 _PORT = 29600
 _PATIENCE = 60.0
 
 
-class SocketCommunicator:
+class SocketCommunicator(ArrayBuffers):
     """Ranks joined by TCP.
 
     Parameters
@@ -55,19 +54,6 @@ class SocketCommunicator:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection.setblocking(False)
         self.barrier()
-
-    def buffer(self, nbytes: int) -> Any:
-        """Return a buffer of `nbytes` zeros that can be sliced."""
-        return np.zeros(nbytes, dtype=np.uint8)
-
-    def put(self, buffer: Any, content: Bytes) -> None:
-        """Copy `content` into a buffer of that length."""
-        buffer[:] = content
-
-    def get(self, buffer: Any) -> Bytes:
-        """Return a copy of what a buffer holds."""
-        copy: Bytes = buffer.copy()
-        return copy
 
     def exchange(self, sends: Sequence[Message], receives: Sequence[Message]) -> None:
         """Start all messages at once, and end when they are done."""
