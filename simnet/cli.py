@@ -5,29 +5,28 @@ Everything heavy is imported by the command that needs it, so that ``simnet --he
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ParamSpec, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
 import simnet
-from simnet.errors import InputError, SimnetError
+from simnet.commands import common
+from simnet.commands.choose import choose
+from simnet.commands.common import Fields, Force, Quiet, Seed, TwoWords
+from simnet.errors import InputError
 
 if TYPE_CHECKING:
     from simnet.exporting import Sent
     from simnet.scenario import Run, Scenario
     from simnet.scenario.runner import Progress, Source
     from simnet.training import PolicyResult
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 INCOMPLETE = "INCOMPLETE"
 """File in a run folder whose run was interrupted: which policies are there, and which are missing."""
@@ -36,6 +35,7 @@ INCOMPLETE = "INCOMPLETE"
 _WORTH_PROCESSES = 3.0
 
 app = typer.Typer(
+    cls=TwoWords,
     help="What a sparsified gradient exchange costs on a network whose links change while the job runs.",
     epilog="Example: simnet run quickstart",
     no_args_is_help=True,
@@ -46,11 +46,6 @@ app = typer.Typer(
 
 
 # Options that commands share.
-Fields: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="FIELD=VALUE", help="Set a field, as job.iterations=50; may be repeated."),
-]
-Seed: TypeAlias = Annotated[int | None, typer.Option(min=0, help="Seed in place of that of the scenario.")]
 Collective: TypeAlias = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="A collective by name, such as allreduce_ring; with --workers, --size."),
@@ -60,8 +55,6 @@ Options: TypeAlias = Annotated[
     list[str] | None,
     typer.Option("--option", metavar="NAME=NUMBER", help="A parameter of the collective, as group_size=4; repeatable."),
 ]
-Force: TypeAlias = Annotated[bool, typer.Option("--force", help="Replace what is there already.")]
-Quiet: TypeAlias = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar and no table.")]
 
 
 class Kind(StrEnum):
@@ -117,28 +110,6 @@ def main() -> None:
     app()
 
 
-def _explained(command: Callable[P, R]) -> Callable[P, R]:
-    """Let a command end with 2 and one message where the user can mend it, and with 130 on Ctrl-C.
-
-    Other errors keep their traceback.
-    """
-
-    @functools.wraps(command)
-    def explained(*arguments: P.args, **options: P.kwargs) -> R:
-        try:
-            return command(*arguments, **options)
-        except SimnetError as error:
-            # What a file says must not steer the terminal.
-            shown = "".join(one if one.isprintable() or one == "\n" else repr(one)[1:-1] for one in str(error))
-            typer.echo(f"error: {shown}", err=True)
-            raise typer.Exit(2) from None
-        except KeyboardInterrupt:
-            typer.echo("interrupted", err=True)
-            raise typer.Exit(130) from None
-
-    return explained
-
-
 def _version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"simnet {simnet.__version__}")
@@ -155,7 +126,7 @@ def _options(
 
 
 @app.command(epilog="Example: simnet run fluctuating_wan --set job.iterations=50 --out runs/short")
-@_explained
+@common.explained
 def run(
     scenario: Annotated[str, typer.Argument(help="A YAML file, or the name of a scenario that comes with simnet.")],
     set_: Fields = None,
@@ -201,7 +172,7 @@ def run(
 
 
 @app.command(epilog="Example: simnet compare --schemes topk,oktopk,spardl --workers 2,4,8 --density 0.01")
-@_explained
+@common.explained
 def compare(
     scenario: Annotated[
         str, typer.Argument(help="A YAML file, or the name of a scenario that comes with simnet.")
@@ -237,7 +208,7 @@ def compare(
     from simnet.results import prepare_folder
     from simnet.scenario import load
 
-    counts = _counts(workers, "--workers")
+    counts = common.counts(workers, "--workers")
     names = [] if schemes is None else [name.strip() for name in schemes.split(",")]
     found = comparison.sources(scenario, counts, names, density, set_ or (), seed)
     runs = {count: (source, load(source.path, source.overrides, source.seed)) for count, source in found.items()}
@@ -281,7 +252,7 @@ def compare(
 
 
 @app.command(epilog="Example: simnet export --collective allreduce_ring --workers 8 --size '64 MiB' --to goal")
-@_explained
+@common.explained
 def export(
     to: Annotated[Export, typer.Option(help="Schedules: goal, chakra, csv. Networks: simgrid, nodelink.")],
     scenario: Annotated[
@@ -320,14 +291,14 @@ def export(
     if (scenario is None) == (collective is None):
         raise InputError("needs either a scenario or --collective", file="simnet export")
     of_network = to in (Export.SIMGRID, Export.NODELINK)
-    _only("--collective", collective is not None, {"--workers": workers, "--size": size, "--option": option})
-    _only(
+    common.only("--collective", collective is not None, {"--workers": workers, "--size": size, "--option": option})
+    common.only(
         "a scenario",
         scenario is not None,
         {"--exchange": exchange, "--iteration": iteration, "--compute": compute, "--set": set_, "--seed": seed},
     )
-    _only("--to simgrid", to is Export.SIMGRID, {"--duration": duration})
-    _only("schedules", not of_network, {"--exchange": exchange, "--compute": compute, "--collective": collective})
+    common.only("--to simgrid", to is Export.SIMGRID, {"--duration": duration})
+    common.only("schedules", not of_network, {"--exchange": exchange, "--compute": compute, "--collective": collective})
     if of_network:
         assert scenario is not None
         done = exporting.write_network(
@@ -335,7 +306,7 @@ def export(
             "simgrid" if to is Export.SIMGRID else "nodelink",
             out,
             iteration=iteration,
-            duration=_seconds(duration, "--duration"),
+            duration=common.seconds(duration, "--duration"),
             routing=routing.value,
             force=force,
         )
@@ -351,7 +322,7 @@ def export(
 
 
 @app.command("time", epilog="Example: simnet time ring.goal --topology star --latency '10 us' --bandwidth '10 Gbit/s'")
-@_explained
+@common.explained
 def time_(
     file: Annotated[
         str | None,
@@ -377,7 +348,7 @@ def time_(
         str | None, typer.Option(metavar="NAME", help="A network of a family: star, ring, fat_tree, ...")
     ] = None,
     platform: Annotated[
-        str | None, typer.Option(metavar="FILE", help="A SimGrid platform, an NCCL topology, or node-link JSON.")
+        str | None, typer.Option(metavar="FILE", help="A SimGrid platform, NCCL topology, node-link JSON, or fabric.")
     ] = None,
     hosts: Annotated[
         int | None, typer.Option(min=1, metavar="N", help="Hosts of --topology; default: one per rank.")
@@ -408,18 +379,18 @@ def time_(
 
     if (file is None) == (collective is None):
         raise InputError("needs either a file with a schedule or --collective", file="simnet time")
-    _only("--collective", collective is not None, {"--workers": workers, "--option": option})
-    _only("a file", file is not None, {"--format": format_, "--loose": loose, "--ranks": ranks})
+    common.only("--collective", collective is not None, {"--workers": workers, "--option": option})
+    common.only("a file", file is not None, {"--format": format_, "--loose": loose, "--ranks": ranks})
     if sum(one is not None for one in (scenario, topology, platform)) != 1:
         raise InputError("needs a network: one of --scenario, --topology, --platform", file="simnet time")
-    _only("--scenario", scenario is not None, {"--iteration": iteration})
-    _only("--topology", topology is not None, {"--hosts": hosts, "--bandwidth": bandwidth})
-    _only("--topology and --platform", scenario is None, {"--latency": latency})
+    common.only("--scenario", scenario is not None, {"--iteration": iteration})
+    common.only("--topology", topology is not None, {"--hosts": hosts, "--bandwidth": bandwidth})
+    common.only("--topology and --platform", scenario is None, {"--latency": latency})
     if file is None:
         schedule = _collective(collective, workers, size, option).schedule
     else:
         kind = None if format_ is None else format_.value
-        nbytes = _size(size, "--size")
+        nbytes = common.size(size, "--size")
         schedule = read_schedule(file, kind, nbytes=nbytes, strict=not loose, n_ranks=ranks)[1]  # type: ignore[arg-type]
     given = {"hosts": hosts, "latency": latency, "bandwidth": bandwidth}
     fields = {name: value for name, value in given.items() if value is not None}
@@ -430,7 +401,9 @@ def time_(
     else:
         assert platform is not None
         place = timing.on_platform(platform, fields, set_ or (), seed or 0)
-    timed = timing.time_schedule(schedule, place, _seconds(start, "--start") or 0.0, messages=messages is not None)
+    timed = timing.time_schedule(
+        schedule, place, common.seconds(start, "--start") or 0.0, messages=messages is not None
+    )
     if messages is not None and timed.messages is not None:
         from simnet.exporting import staged
 
@@ -443,8 +416,13 @@ def time_(
         typer.echo(line)
 
 
+app.command(epilog="Example: simnet choose --workers 8 --model resnet50 --latency '1 ms' --bandwidth '10 Gbit/s'")(
+    choose
+)
+
+
 @app.command(epilog="Example: simnet calibrate all_reduce.log all_gather.log -o fabric.yaml")
-@_explained
+@common.explained
 def calibrate(
     logs: Annotated[list[str], typer.Argument(metavar="LOG...", help="Logs of benchmarks, or shipped measurements.")],
     out: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The fabric file to write.")],
@@ -457,7 +435,15 @@ def calibrate(
         typer.Option(metavar="COLUMN=VALUE", help="What the logs do not say, as ranks=16; repeatable."),
     ] = None,
     in_place: Annotated[bool, typer.Option("--in-place", help="Take times in place rather than out of place.")] = False,
-    topology: Annotated[str, typer.Option(metavar="NAME", help="Noted in the file: what the ranks are on.")] = "",
+    topology: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE", help="What the ranks are on: star, multi_gpu_nodes, or a file of a network."
+        ),
+    ] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="Of --topology: gpus_per_node=8.")
+    ] = None,
     coverage: Annotated[float, typer.Option(min=0.5, max=0.99, help="What intervals shall hold.")] = 0.9,
     json_: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
     force: Force = False,
@@ -465,8 +451,17 @@ def calibrate(
     """Fit a fabric file to measured times; models are chosen by what they were not fitted to."""
     from simnet.exporting import staged
     from validate.calibration import reporting
+    from validate.calibration.network import placed
 
-    made = reporting.calibrated(logs, _fields(where, "--where"), _fields(fact, "--fact"), in_place, topology, coverage)
+    common.only("--topology", topology is not None, {"--set": set_})
+    made = reporting.calibrated(
+        logs,
+        common.fields(where, "--where"),
+        common.fields(fact, "--fact"),
+        in_place,
+        None if topology is None else placed(topology, set_ or ()),
+        coverage,
+    )
     with staged([out], force) as folder:
         (folder / out.name).write_text(made.yaml, encoding="utf-8")
     if json_:
@@ -477,8 +472,8 @@ def calibrate(
     typer.echo(f"Written: {out}")
 
 
-@app.command("calibrate-device", epilog="Example: simnet calibrate-device -o my-gpu.yaml --library cuda")
-@_explained
+@app.command("calibrate device", epilog="Example: simnet calibrate device -o my-gpu.yaml --library cuda")
+@common.explained
 def calibrate_device(
     out: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The device profile to write, YAML.")],
     library: Annotated[
@@ -498,7 +493,7 @@ def calibrate_device(
     from validate.device import measure_device, profile_yaml
 
     with staged([out], force) as folder:
-        each = _seconds(budget, "--budget") or 0.0
+        each = common.seconds(budget, "--budget") or 0.0
         made = measure_device(name or out.stem, library, density=density, largest=largest, budget=each)
         (folder / out.name).write_text(profile_yaml(made), encoding="utf-8")
     typer.echo(f"Wrote {out}: {made.device}, {made.source}")
@@ -507,7 +502,7 @@ def calibrate_device(
 
 
 @app.command(epilog="Example: simnet validate shaped_openmpi my_cluster.log --split sizes")
-@_explained
+@common.explained
 def validate(
     sources: Annotated[
         list[str] | None,
@@ -536,11 +531,11 @@ def validate(
     from validate.calibration.reporting import typed_facts
     from validate.measured import datasets
 
-    _only("--fabric", fabric is not None, {"--strict": strict})
+    common.only("--fabric", fabric is not None, {"--strict": strict})
     names = list(sources or datasets())
     if figure is not None and (len(names) != 1 or figure.suffix not in (".png", ".svg")):
         raise InputError("needs one source, and a file that ends in .png or .svg", file="--figure")
-    facts = typed_facts(_fields(fact, "--fact"))
+    facts = typed_facts(common.fields(fact, "--fact"))
     splits = [one.value for one in split or Split]
     found = []
     for name in names:
@@ -573,7 +568,7 @@ def validate(
 
 
 @app.command(epilog="Example: simnet predict fabric.yaml all_reduce --ranks 16 --size 25MB")
-@_explained
+@common.explained
 def predict(
     fabric: Annotated[Path, typer.Argument(metavar="FILE", help="A fabric file that `simnet calibrate` wrote.")],
     collective: Annotated[str, typer.Argument(help="As nccl-tests names it, such as all_reduce.")],
@@ -590,7 +585,7 @@ def predict(
     from validate.calibration import load_fabric
 
     loaded = load_fabric(fabric)
-    nbytes = _size(size, "--size")
+    nbytes = common.size(size, "--size")
     assert nbytes is not None
     found = loaded.predict(
         collective, ranks, nbytes, nodes=nodes, algorithm=algorithm, protocol=protocol, strict=strict
@@ -604,7 +599,7 @@ def predict(
 
 
 @app.command("list", epilog="Example: simnet list sparsifiers")
-@_explained
+@common.explained
 def list_(kind: Annotated[Kind | None, typer.Argument(help="What to list; default: everything.")] = None) -> None:
     """List what comes with simnet: sparsifiers, topologies, scenarios, models, ..."""
     from rich.console import Console
@@ -618,7 +613,7 @@ def list_(kind: Annotated[Kind | None, typer.Argument(help="What to list; defaul
 
 
 @app.command(epilog="Example: simnet schema > scenario.schema.json")
-@_explained
+@common.explained
 def schema() -> None:
     """Print the JSON Schema of scenario files, with which editors check and complete them."""
     from simnet.scenario import json_schema
@@ -649,65 +644,16 @@ def _sheltered() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _only(what: str, given: bool, options: Mapping[str, object]) -> None:
-    """Refuse options that mean nothing without something else."""
-    for name, value in options.items():
-        if not given and value not in (None, False, 0):
-            raise InputError(f"is only for {what}", file=name)
-
-
-def _fields(given: Sequence[str] | None, option: str) -> dict[str, str]:
-    """Read values by column, given as COLUMN=VALUE."""
-    found = {}
-    for one in given or ():
-        name, sign, value = one.partition("=")
-        if not sign or not name:
-            raise InputError(f"must be COLUMN=VALUE, got {one!r}", file=option)
-        found[name] = value
-    return found
-
-
 def _collective(name: str | None, workers: int | None, size: str | None, options: Sequence[str] | None) -> Sent:
     """Return the schedule of a collective given by options."""
     from simnet import exporting
 
     assert name is not None
-    nbytes = _size(size, "--size")
+    nbytes = common.size(size, "--size")
     if workers is None or nbytes is None:
         missing = "--workers" if workers is None else "--size"
         raise InputError(f"is missing; --collective {name} needs --workers and --size", file=missing)
     return exporting.collective(name, workers, nbytes, exporting.options_of(options or ()))
-
-
-def _size(text: str | None, option: str) -> float | None:
-    """Return an amount of data [byte] that an option gives."""
-    from simnet import units
-
-    return None if text is None else _quantity(text, option, units.size)
-
-
-def _seconds(text: str | None, option: str) -> float | None:
-    """Return a time [s] that an option gives."""
-    from simnet import units
-
-    return None if text is None else _quantity(text, option, units.seconds)
-
-
-def _quantity(text: str, option: str, read: Callable[[str], float]) -> float:
-    try:
-        return read(text)
-    except ValueError as error:
-        raise InputError(str(error), file=option) from None
-
-
-def _counts(text: str | None, option: str) -> list[int]:
-    """Read whole numbers >= 1, separated by commas."""
-    counts = []
-    for word in text.split(",") if text is not None else ():
-        if not (word.strip().isascii() and word.strip().isdigit() and 1 <= int(word) <= 10**6):
-            raise InputError(f"must be whole numbers from 1 to 1,000,000 such as 2,4,8, got {text!r}", file=option)
-        counts.append(int(word))
-    return list(dict.fromkeys(counts))
 
 
 @contextmanager

@@ -160,7 +160,7 @@ class DeviceProfile:
             raise ValueError(f"workers must be >= 1, got {workers}")
         total = np.zeros(workers)
         for kernel in kernels:
-            method = self._method(kernel.method)
+            method = self.method(kernel.method)
             entries = np.asarray(kernel.entries, dtype=np.float64)
             if entries.shape not in ((), (workers,)):
                 raise ValueError(
@@ -172,7 +172,19 @@ class DeviceProfile:
             total += kernel.launches * np.where(entries > 0, one, 0.0)
         return total
 
-    def _method(self, name: str) -> Method:
+    def method(self, name: str) -> Method:
+        """Return what a kernel costs.
+
+        Raises
+        ------
+        ValueError
+            If the profile has no method of this name, nor one for all.
+
+        Examples
+        --------
+        >>> load_device("v100").method("topk").bytes_per_entry > 0
+        True
+        """
         found = self.methods.get(name, self.methods.get(_ANY))
         if found is None:
             raise ValueError(f"device profile {self.name!r} has no method {name!r}: {nearest(name, self.methods)}")

@@ -14,21 +14,24 @@ from inspect import Parameter, signature
 from typing import Any, Literal, Protocol, TypeAlias, get_args
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 import sparsifier_models
 from simnet import costs
 from simnet.network import Network
 from simnet.rng import stream
+from simnet.schedule import Floats
 from sparsifier_models.artopk import ARTopk
 from sparsifier_models.dense import Dense
+from sparsifier_models.fp16 import FP16
 from sparsifier_models.mstopk import MSTopk
 from sparsifier_models.options import Options, option_values
 from sparsifier_models.randomk import Randomk
 from sparsifier_models.topk import LayerwiseTopk, Topk
 from sparsifier_models.topka import TopkA
 
-Cost: TypeAlias = Callable[[float, float, float, float, int], float]
-"""Closed form: alpha [s], beta [s/byte], dense message M [byte], density c, workers N -> seconds."""
+Cost: TypeAlias = Callable[[ArrayLike, ArrayLike, ArrayLike, ArrayLike, ArrayLike], Floats]
+"""Closed form: alpha [s], beta [s/byte], dense message M [byte], density c, workers N -> seconds; all may be arrays."""
 
 Aggregate: TypeAlias = Literal["worst", "mean", "median"]
 
@@ -56,6 +59,7 @@ def closed_form(candidate: Candidate) -> Cost:
     """Return the closed form of an exchange, as Eqns 4 and 5 of the AR-Topk paper use them.
 
     The widths of values and indices are taken into account; with 4 bytes each the formulas are those of the paper.
+    Arguments broadcast against each other.
 
     Raises
     ------
@@ -73,31 +77,34 @@ def closed_form(candidate: Candidate) -> Cost:
     # In M, the dense message of the formulas, a value has 4 bytes, and an index as many.
     value, index = (options.value_bytes or 4) / 4, (options.index_bytes or 4) / 4
     if options.wire == "paper":
-        if scheme is Dense and options.algorithm in _ALLREDUCE:
+        if scheme in (Dense, FP16) and options.algorithm in _ALLREDUCE:
             dense = _ALLREDUCE[options.algorithm]
-            return lambda alpha, beta, M, c, N: float(dense(alpha, beta, value * M, N))
+            width = 0.5 if scheme is FP16 and options.value_bytes is None else value
+            return lambda alpha, beta, M, c, N: dense(alpha, beta, width * np.asarray(M), N)
         if scheme is ARTopk and not options.monitored:
-            reduce, vote = _ALLREDUCE[options.collective], float(options.selection == "var")
-            return lambda alpha, beta, M, c, N: float(
-                vote * costs.var_overhead(alpha, beta, N)
-                + costs.broadcast(alpha, beta, index * M * c, N)
-                + reduce(alpha, beta, value * M * c, N)
-            )
+            reduce, votes = _ALLREDUCE[options.collective], options.selection == "var"
+
+            def art(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike) -> Floats:
+                kept = np.multiply(M, c)
+                vote = costs.var_overhead(alpha, beta, N) if votes else 0.0
+                return vote + costs.broadcast(alpha, beta, index * kept, N) + reduce(alpha, beta, value * kept, N)
+
+            return art
         if scheme is Randomk and options.shared:
             shared = _ALLREDUCE[options.collective]
-            return lambda alpha, beta, M, c, N: float(shared(alpha, beta, value * M * c, N))
+            return lambda alpha, beta, M, c, N: shared(alpha, beta, value * np.multiply(M, c), N)
         fused = scheme is not LayerwiseTopk or options.fused
         if scheme in _GATHERED and fused and options.allgather == "recursive_doubling":
             pair = (value + index) / 2
-            return lambda alpha, beta, M, c, N: float(costs.topk_allgather(alpha, beta, pair * M, c, N))
-        if scheme not in (Dense, ARTopk, *_GATHERED) and _sends_as_by_default(options):
+            return lambda alpha, beta, M, c, N: costs.topk_allgather(alpha, beta, pair * np.asarray(M), c, N)
+        if scheme not in (Dense, FP16, ARTopk, *_GATHERED) and _sends_as_by_default(options):
             own = _first_cost(scheme)
             if own is not None:
                 return own
     given = ", ".join(f"{name}={value}" for name, value in candidate.options.items())
     raise ValueError(
         f"no closed form is known for {candidate.label!r} ({candidate.scheme}{', ' if given else ''}{given}), so a "
-        "flexible policy cannot weigh it; it can weigh dense over ring, tree or parameter_server, top-k schemes that "
+        "flexible policy cannot weigh it; it can weigh dense and fp16 over ring, tree or parameter_server, top-k schemes that "
         "gather over recursive_doubling, and artopk, each on the wire 'paper', and other schemes that have a closed "
         "form with their default options"
     )
@@ -123,15 +130,16 @@ def _first_cost(scheme: type[sparsifier_models.Sparsifier]) -> Cost | None:
         return None
     widths = {"index_bytes": 4.0} if "index_bytes" in names else {}
 
-    def closed(alpha: float, beta: float, M: float, c: float, N: int) -> float:
+    def closed(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike) -> Floats:
         density = {"c": c} if "c" in names else {}
-        return float(cost(alpha=alpha, beta=beta, M=M, N=N, **density, **widths))
+        found: Floats = cost(alpha=alpha, beta=beta, M=M, N=N, **density, **widths)
+        return found
 
     return closed
 
 
 _GATHERED = (Topk, TopkA, LayerwiseTopk, MSTopk, Randomk)
-_ALLREDUCE: dict[str, Callable[[float, float, float, int], Any]] = {
+_ALLREDUCE: dict[str, Callable[[ArrayLike, ArrayLike, ArrayLike, ArrayLike], Floats]] = {
     "ring": costs.ring_allreduce,
     "tree": costs.tree_allreduce,
     "parameter_server": costs.parameter_server,

@@ -9,7 +9,9 @@ from typing import ClassVar, Literal, TypeAlias
 import numpy as np
 
 from simnet import collectives
+from simnet.checks import whole
 from simnet.costs import (
+    hierarchical_allreduce,
     parameter_server,
     rabenseifner_allreduce,
     recursive_doubling_allreduce,
@@ -22,6 +24,9 @@ from sparsifier_models.options import Options
 from sparsifier_models.selection import Values, squared_norms
 
 Allreduce: TypeAlias = Literal["ring", "tree", "recursive_doubling", "rabenseifner", "parameter_server"]
+DenseAllreduce: TypeAlias = Literal[
+    "ring", "tree", "recursive_doubling", "rabenseifner", "parameter_server", "hierarchical"
+]
 
 ALLREDUCE: dict[str, Callable[[int, float], Schedule]] = {
     "ring": collectives.allreduce_ring,
@@ -38,11 +43,18 @@ class DenseOptions(Options):
 
     Parameters
     ----------
-    algorithm : {"ring", "tree", "recursive_doubling", "rabenseifner", "parameter_server"}
+    algorithm : {"ring", "tree", "recursive_doubling", "rabenseifner", "parameter_server", "hierarchical"}
         How the gradients are reduced.
+    group_size : int
+        Of ``hierarchical``: workers, consecutive, that reduce among themselves before their first ones do, >= 1.
     """
 
-    algorithm: Allreduce = "ring"
+    algorithm: DenseAllreduce = "ring"
+    group_size: int = 8
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        whole(self.group_size, "group_size", 1)
 
 
 class Dense(Sparsifier):
@@ -67,6 +79,7 @@ class Dense(Sparsifier):
         recursive_doubling_allreduce,
         rabenseifner_allreduce,
         parameter_server,
+        hierarchical_allreduce,
     )
     option_type = DenseOptions
     options: DenseOptions
@@ -78,9 +91,15 @@ class Dense(Sparsifier):
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
         return Exchange(
             update=np.add.reduce(corrected, axis=0) / np.float32(self.workers),
-            schedule=ALLREDUCE[self.options.algorithm](self.workers, self.parameters * self.wire.value_bytes),
+            schedule=self._reduction(self.parameters * self.wire.value_bytes),
             selected=np.full(self.workers, self.parameters),
             kernels=(),
             union=self.parameters,
             sent=squared_norms(corrected),
         )
+
+    def _reduction(self, nbytes: float) -> Schedule:
+        """Return the messages that reduce a vector of so many bytes."""
+        if self.options.algorithm == "hierarchical":
+            return collectives.hierarchical(self.workers, nbytes, group_size=self.options.group_size)
+        return ALLREDUCE[self.options.algorithm](self.workers, nbytes)

@@ -129,7 +129,7 @@ class FP16(Dense):
             update /= P
         return Exchange(
             update=update,
-            schedule=ALLREDUCE[self.options.algorithm](self.workers, n * self.wire.value_bytes).in_phase("values"),
+            schedule=self._reduction(n * self.wire.value_bytes).in_phase("values"),
             selected=np.full(self.workers, n),
             kernels=(Kernel("scan", n, launches=2),),
             union=n,

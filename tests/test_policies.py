@@ -70,7 +70,7 @@ def test_closed_forms_know_the_width_of_entries():
         Candidate("c", "artopk", {"monitored": True}),
         Candidate("d", "topk", {"allgather": "ring"}),
         Candidate("e", "spardl", {"teams": 2}),
-        Candidate("f", "fp16", {"algorithm": "tree"}),
+        Candidate("f", "fp16", {"algorithm": "hierarchical"}),
         Candidate("g", "deft"),
     ],
 )

@@ -103,6 +103,13 @@ def _(model, exchange):
     return [Claim([(costs.rabenseifner_allreduce, dense_bytes(model))])]
 
 
+@case("dense", costs.hierarchical_allreduce, algorithm="hierarchical", group_size=4, fits=lambda P: P < 4 or P % 4 == 0)
+def _(model, exchange):
+    # Leaders send on what they get, and their members little; who gets most is no leader where there is one group.
+    known = {**dense_bytes(model), "group": model.options.group_size}
+    return [Claim([(costs.hierarchical_allreduce, known)], "most")]
+
+
 @case("fp16", costs.fp16)
 def _(model, exchange):
     return [Claim([(costs.fp16, dense_bytes(model))])]

@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 from simnet.schedule import Floats
 
 # Arguments of which there is one at least.
-_COUNTS = ("N", "P", "bucket", "d", "levels")
+_COUNTS = ("N", "P", "bucket", "d", "group", "levels")
 
 
 def checked(*, fewest: int = 1, **arguments: ArrayLike) -> list[Floats]:

@@ -69,6 +69,40 @@ def rabenseifner_allreduce(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: A
     return 2 * np.log2(N) * alpha + 2 * (N - 1) / N * M * beta
 
 
+def hierarchical_allreduce(
+    alpha: ArrayLike,
+    beta: ArrayLike,
+    M: ArrayLike,
+    N: ArrayLike,
+    group: ArrayLike = 8,
+    inner_alpha: ArrayLike | None = None,
+    inner_beta: ArrayLike | None = None,
+) -> Floats:
+    """All-reduce on two levels: a tree in groups of g, a ring between their N / g leaders; derived from the messages.
+
+    2 log(g) (alpha_i + M beta_i) + 2 (N / g - 1) (alpha + g / N M beta), with alpha_i and beta_i inside a group.
+
+    Parameters
+    ----------
+    alpha, beta, M, N
+        As everywhere.
+    group : array_like of float
+        g, workers of a group; it divides N. All N where it exceeds N.
+    inner_alpha, inner_beta : array_like of float, optional
+        Latency [s] and seconds per byte inside a group; those between groups if not given.
+
+    Examples
+    --------
+    >>> float(hierarchical_allreduce(1.0, 0.5, 10.0, 8, group=2)), float(hierarchical_allreduce(1.0, 0.5, 10.0, 8, 1))
+    (25.5, 22.75)
+    """
+    alpha, beta, M, N, group = checked(alpha=alpha, beta=beta, M=M, N=N, group=group)
+    inner_alpha = alpha if inner_alpha is None else inner_alpha
+    inner_beta = beta if inner_beta is None else inner_beta
+    size = np.minimum(group, N)
+    return 2 * broadcast(inner_alpha, inner_beta, M, size) + ring_allreduce(alpha, beta, M, N / size)
+
+
 def broadcast(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike) -> Floats:
     """Binomial broadcast, and binomial reduction: alpha log N + log(N) M beta; [1] Table I.
 

@@ -1,0 +1,28 @@
+"""Choosing offline: which exchange is fastest on a network, by how much, and what would change that.
+
+=========== ==========================================================================================================
+point       the job and the links
+choices     what there is to choose from, with closed forms
+clocks      what a choice takes: by closed forms, by a calibrated fabric, or simulated
+decision    the ranking, its margin, what would flip it, and the regret if the network is misjudged
+=========== ==========================================================================================================
+"""
+
+from simnet.choosing.choices import Choice, choices
+from simnet.choosing.clocks import Clock, Took, by_closed_form, by_fabric, by_simulation
+from simnet.choosing.decision import Decision, decide, fastest
+from simnet.choosing.point import Point
+
+__all__ = [
+    "Choice",
+    "Clock",
+    "Decision",
+    "Point",
+    "Took",
+    "by_closed_form",
+    "by_fabric",
+    "by_simulation",
+    "choices",
+    "decide",
+    "fastest",
+]

@@ -1,0 +1,269 @@
+"""The decision: what is fastest, by how much, how sure, and what would change it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from simnet.choosing.choices import Choice
+from simnet.choosing.clocks import Clock, Took
+from simnet.choosing.point import Point
+from simnet.schedule import Floats
+
+QUANTITIES = ("latency", "bandwidth", "density", "workers")
+"""What a decision is held against, one at a time."""
+
+MISJUDGED = 2.0
+"""By which factor latency and bandwidth may both be misjudged, either way, unless said otherwise."""
+
+_STEPS_AWAY = 240
+_DECADES = 4.0
+_MOST_WORKERS = 4096
+_SIDE = 21
+
+
+class Row(NamedTuple):
+    """A choice in the ranking.
+
+    Parameters
+    ----------
+    choice : Choice
+        Which one.
+    seconds, low, high : float
+        Time to select and to communicate, and its interval [s].
+    communicate, select : float
+        Its parts [s].
+    """
+
+    choice: Choice
+    seconds: float
+    low: float
+    high: float
+    communicate: float
+    select: float
+
+
+class Flip(NamedTuple):
+    """The nearest value of one quantity at which another choice becomes the fastest.
+
+    Parameters
+    ----------
+    quantity : str
+        One of `QUANTITIES`.
+    value : float
+        From there on, in SI units.
+    label : str
+        Which choice it is then.
+    up : bool
+        Whether the value is above that of the point.
+    """
+
+    quantity: str
+    value: float
+    label: str
+    up: bool
+
+
+class Regret(NamedTuple):
+    """What it costs if latency and bandwidth are not what they were thought to be.
+
+    Parameters
+    ----------
+    factor : float
+        By which each of them is up to, either way.
+    worst : float
+        The most by which the choice is slower than the fastest, as a fraction of the fastest.
+    latency, bandwidth : float
+        Where [s], [byte/s].
+    label : str
+        What would be the fastest there.
+    holds : float
+        In which share of the range, on a logarithmic grid, the choice is the fastest.
+    """
+
+    factor: float
+    worst: float
+    latency: float
+    bandwidth: float
+    label: str
+    holds: float
+
+
+class Decision(NamedTuple):
+    """What is fastest at a point, and how sure that is.
+
+    Parameters
+    ----------
+    point : Point
+        Where.
+    rows : tuple of Row
+        All choices, the fastest first.
+    flips : tuple of Flip
+        What would change the decision.
+    elasticities : dict of str to float
+        By how many per cent the time of the fastest changes for one per cent of each quantity.
+    regret : Regret or None
+        If the network is misjudged; None where latency and bandwidth are not what a point says.
+    """
+
+    point: Point
+    rows: tuple[Row, ...]
+    flips: tuple[Flip, ...]
+    elasticities: dict[str, float]
+    regret: Regret | None
+
+    @property
+    def best(self) -> Row:
+        """The fastest."""
+        return self.rows[0]
+
+    @property
+    def margin(self) -> float:
+        """By which fraction the runner-up is slower than the fastest; infinite if there is only one."""
+        return self.rows[1].seconds / self.best.seconds - 1 if len(self.rows) > 1 else math.inf
+
+    @property
+    def too_close(self) -> bool:
+        """Whether the intervals of the fastest and the runner-up overlap."""
+        return len(self.rows) > 1 and self.rows[1].low <= self.best.high
+
+    @property
+    def gain_over_half(self) -> float:
+        """How many times faster the fastest sparse choice is than the fastest one in half precision; NaN without."""
+        fastest = {
+            kind: min((row.seconds for row in self.rows if row.choice.kind == kind), default=math.nan)
+            for kind in ("half", "sparse")
+        }
+        return fastest["half"] / fastest["sparse"]
+
+
+def decide(
+    choices: Sequence[Choice],
+    point: Point,
+    clock: Clock,
+    *,
+    varies: Sequence[str] = QUANTITIES,
+    misjudged: float = MISJUDGED,
+) -> Decision:
+    """Rank the choices at a point.
+
+    Parameters
+    ----------
+    choices : sequence of Choice
+        At least one.
+    point : Point
+        Without arrays.
+    clock : callable
+        How long each takes.
+    varies : sequence of str
+        The quantities that the clock heeds, of which it takes arrays; nothing is said of others.
+    misjudged : float
+        By which factor latency and bandwidth may be misjudged, >= 1.
+
+    Examples
+    --------
+    >>> from simnet.choosing import by_closed_form, choices
+    >>> from simnet.devices import load_device
+    >>> point = Point(8, 11_689_512, 0.1, 1e-3, 1.25e9)
+    >>> decision = decide(choices(), point, by_closed_form(load_device("ideal")))
+    >>> decision.best.choice.label, f"{decision.best.seconds:.4f}"
+    ('ART-ring', '0.0348')
+    """
+    rows = sorted((_row(choice, clock(choice, point)) for choice in choices), key=lambda row: row.seconds)
+    best = rows[0].choice
+    several = [row.choice for row in rows]
+    return Decision(
+        point,
+        tuple(rows),
+        tuple(itertools.chain.from_iterable(_flips(several, point, clock, one) for one in varies)),
+        {one: _elasticity(best, point, clock, one) for one in varies},
+        _regret(several, point, clock, misjudged) if {"latency", "bandwidth"} <= set(varies) else None,
+    )
+
+
+def fastest(choices: Sequence[Choice], point: Point, clock: Clock) -> tuple[np.ndarray, Floats]:
+    """Return which choice is fastest, as its place among them, and its time [s]; of equals the first."""
+    times = np.stack(np.broadcast_arrays(*(clock(choice, point).seconds for choice in choices)))
+    return times.argmin(axis=0), times.min(axis=0)
+
+
+def _row(choice: Choice, took: Took) -> Row:
+    return Row(
+        choice, float(took.seconds), float(took.low), float(took.high), float(took.communicate), float(took.select)
+    )
+
+
+def _flips(choices: Sequence[Choice], point: Point, clock: Clock, quantity: str) -> Iterator[Flip]:
+    """Yield the nearest flip below and above; the first of the `choices` is the fastest at the point."""
+    own = float(getattr(point, quantity))
+    for up in (False, True):
+        values = _values(point, quantity, up)
+        if not len(values):
+            continue
+        which, _ = fastest(choices, point.at(quantity, values), clock)
+        other = np.flatnonzero(which)
+        if not len(other):
+            continue
+        at = int(other[0])
+        near, far = (float(values[at - 1]) if at else own), float(values[at])
+        if quantity != "workers":
+            # Between the last value where the decision holds and the first where it does not.
+            for _ in range(60):
+                middle = math.sqrt(near * far)
+                found, _ = fastest(choices, point.at(quantity, np.array([middle])), clock)
+                near, far = (near, middle) if found[0] else (middle, far)
+        found, _ = fastest(choices, point.at(quantity, np.array([far])), clock)
+        yield Flip(quantity, far, choices[int(found[0])].label, up)
+
+
+def _values(point: Point, quantity: str, up: bool) -> Floats:
+    """Return values of a quantity away from that of the point, the nearest first."""
+    own = float(getattr(point, quantity))
+    if quantity == "workers":
+        every = np.arange(own + 1, _MOST_WORKERS + 1) if up else np.arange(own - 1, 1, -1)
+        whole: Floats = every[every % point.per_node == 0]
+        return whole
+    away = np.linspace(0, _DECADES, _STEPS_AWAY + 1)[1:]
+    values = own * 10 ** (away if up else -away)
+    if quantity == "density":
+        values = np.minimum(values, 1.0)
+        values = values[: int(np.searchsorted(values, 1.0)) + 1] if up else values[point.at("density", values).kept > 1]
+    return np.asarray(values[values > 0])
+
+
+def _elasticity(choice: Choice, point: Point, clock: Clock, quantity: str) -> float:
+    """Return d ln t / d ln x of a choice, by what it takes at values 1 % below and above."""
+    own = float(getattr(point, quantity))
+    low, high = own / 1.01, own * 1.01
+    if quantity == "workers":
+        low, high = max(own - point.per_node, 1.0), own + point.per_node
+    if quantity == "density":
+        high = min(high, 1.0)
+    if not 0 < low < high:
+        return 0.0
+    seconds = clock(choice, point.at(quantity, np.array([low, high]))).seconds
+    before, after = np.broadcast_to(seconds, 2).tolist()
+    return math.log(after / before) / math.log(high / low) if before > 0 else 0.0
+
+
+def _regret(choices: Sequence[Choice], point: Point, clock: Clock, factor: float) -> Regret:
+    factors = np.geomspace(1 / factor, factor, _SIDE) if factor > 1 else np.ones(1)
+    where = point._replace(
+        latency=np.multiply(point.latency, factors)[:, np.newaxis], bandwidth=np.multiply(point.bandwidth, factors)
+    )
+    which, least = fastest(choices, where, clock)
+    own = np.broadcast_to(clock(choices[0], where).seconds, which.shape)
+    lost = own / least - 1
+    row, column = np.unravel_index(int(lost.argmax()), lost.shape)
+    return Regret(
+        factor,
+        float(lost[row, column]),
+        float(np.asarray(where.latency)[row, 0]),
+        float(np.asarray(where.bandwidth)[column]),
+        choices[int(which[row, column])].label,
+        float((lost <= 0).mean()),
+    )

@@ -1,0 +1,1 @@
+"""Commands of `simnet.cli` in modules of their own."""

@@ -1,0 +1,117 @@
+"""What commands have in common: options, how they end, and how values of options are read."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, ParamSpec, TypeAlias, TypeVar
+
+import typer
+from typer.core import TyperGroup
+
+from simnet.errors import InputError, SimnetError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Fields: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="FIELD=VALUE", help="Set a field, as job.iterations=50; may be repeated."),
+]
+Seed: TypeAlias = Annotated[int | None, typer.Option(min=0, help="Seed in place of that of the scenario.")]
+Force: TypeAlias = Annotated[bool, typer.Option("--force", help="Replace what is there already.")]
+Quiet: TypeAlias = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar and no table.")]
+
+
+class TwoWords(TyperGroup):
+    """Commands of which some have a name of two words, as ``calibrate device``, beside one of the first word alone."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Take two words for the name of a command where there is one."""
+        words = " ".join(args[:2])
+        return super().resolve_command(ctx, [words, *args[2:]] if words in self.commands else args)
+
+
+def explained(command: Callable[P, R]) -> Callable[P, R]:
+    """Let a command end with 2 and one message where the user can mend it, and with 130 on Ctrl-C.
+
+    Other errors keep their traceback.
+    """
+
+    @functools.wraps(command)
+    def explained(*arguments: P.args, **options: P.kwargs) -> R:
+        try:
+            return command(*arguments, **options)
+        except SimnetError as error:
+            # What a file says must not steer the terminal.
+            shown = "".join(one if one.isprintable() or one == "\n" else repr(one)[1:-1] for one in str(error))
+            typer.echo(f"error: {shown}", err=True)
+            raise typer.Exit(2) from None
+        except KeyboardInterrupt:
+            typer.echo("interrupted", err=True)
+            raise typer.Exit(130) from None
+
+    return explained
+
+
+def only(what: str, given: bool, options: Mapping[str, object]) -> None:
+    """Refuse options that mean nothing without something else."""
+    for name, value in options.items():
+        if not given and value not in (None, False, 0):
+            raise InputError(f"is only for {what}", file=name)
+
+
+def fields(given: Sequence[str] | None, option: str) -> dict[str, str]:
+    """Read values by column, given as COLUMN=VALUE."""
+    found = {}
+    for one in given or ():
+        name, sign, value = one.partition("=")
+        if not sign or not name:
+            raise InputError(f"must be COLUMN=VALUE, got {one!r}", file=option)
+        found[name] = value
+    return found
+
+
+def size(text: str | None, option: str) -> float | None:
+    """Return an amount of data [byte] that an option gives."""
+    from simnet import units
+
+    return None if text is None else quantity(text, option, units.size)
+
+
+def seconds(text: str | None, option: str) -> float | None:
+    """Return a time [s] that an option gives."""
+    from simnet import units
+
+    return None if text is None else quantity(text, option, units.seconds)
+
+
+def bandwidth(text: str | None, option: str) -> float | None:
+    """Return a bandwidth [byte/s] that an option gives."""
+    from simnet import units
+
+    return None if text is None else quantity(text, option, units.bandwidth)
+
+
+def quantity(text: str, option: str, read: Callable[[str], float]) -> float:
+    """Return the value of an option that is a number with a unit.
+
+    Raises
+    ------
+    InputError
+        If it is not.
+    """
+    try:
+        return read(text)
+    except ValueError as error:
+        raise InputError(str(error), file=option) from None
+
+
+def counts(text: str | None, option: str) -> list[int]:
+    """Read whole numbers >= 1, separated by commas."""
+    counts = []
+    for word in text.split(",") if text is not None else ():
+        if not (word.strip().isascii() and word.strip().isdigit() and 1 <= int(word) <= 10**6):
+            raise InputError(f"must be whole numbers from 1 to 1,000,000 such as 2,4,8, got {text!r}", file=option)
+        counts.append(int(word))
+    return list(dict.fromkeys(counts))
