@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from simnet.commands import common
-from simnet.commands.common import Fields
+from simnet.commands.common import Fields, Force
 from simnet.errors import InputError
+
+if TYPE_CHECKING:
+    from simnet.choosing.asking import Question
 
 
 @common.explained
@@ -55,6 +58,19 @@ def choose(
     misjudged: Annotated[
         float, typer.Option(min=1, max=1000, help="By which factor latency and bandwidth may be misjudged.")
     ] = 2.0,
+    map_: Annotated[
+        str | None,
+        typer.Option("--map", metavar="X,Y", help="Map over two of latency, bandwidth, density, workers, model."),
+    ] = None,
+    range_: Annotated[
+        list[str] | None,
+        typer.Option("--range", metavar="X=LOW:HIGH", help="Range of an axis, as latency=10us:200ms; repeatable."),
+    ] = None,
+    cells: Annotated[int, typer.Option(min=2, max=4000, help="Cells along each axis of the map.")] = 200,
+    out: Annotated[
+        Path | None, typer.Option(metavar="NAME", help="Map: NAME.png, NAME.svg and NAME.csv; default: map.")
+    ] = None,
+    force: Force = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed of sampled gradients and equal routes.")] = 0,
     json_: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
@@ -103,6 +119,10 @@ def choose(
         question = asking.from_fabric(load_fabric(fabric), given)
     else:
         question = asking.from_flags(given)
+    common.only("--map", map_ is not None, {"--range": range_, "--out": out, "--force": force})
+    if map_ is not None:
+        _map(question, map_, common.fields(range_, "--range"), cells, out or Path("map"), force)
+        return
     decision = question.answer()
     if json_:
         typer.echo(json.dumps(showing.figures(question, decision), indent=2, allow_nan=False))
@@ -114,6 +134,29 @@ def choose(
     print_wide(showing.ranking(question, decision), Console())
     for line in showing.sentences(question, decision):
         typer.echo(line)
+
+
+def _map(question: Question, names: str, ranges: dict[str, str], cells: int, out: Path, force: bool) -> None:
+    """Draw a map and write it."""
+    from simnet.choosing import maps
+    from simnet.exporting import staged
+
+    wanted = [name.strip() for name in names.split(",")]
+    if len(wanted) != 2:
+        raise InputError(f"needs two quantities, such as latency,bandwidth, got {names!r}", file="--map")
+    for name in ranges:
+        if name not in wanted:
+            raise InputError(f"{name} is no axis of the map; allowed: {', '.join(wanted)}", file="--range")
+    made = maps.draw_map(question, *(maps.axis(name, ranges.get(name), cells) for name in wanted))
+    image = maps.drawn(made)
+    content = {".png": image.png, ".svg": image.svg, ".csv": made.csv()}
+    paths = [out.with_name(out.name + ending) for ending in content]
+    with staged(paths, force) as folder:
+        for path, data in zip(paths, content.values(), strict=True):
+            (folder / path.name).write_bytes(data)
+    for label, share in made.shares().items():
+        typer.echo(f"{label:18} {100 * share:5.1f} % of the map")
+    typer.echo(f"Written: {', '.join(map(str, paths))}")
 
 
 def _density(text: str | None) -> float | None:
