@@ -21,7 +21,7 @@ from simnet.network import Network
 from simnet.policies import probe_pairs
 from simnet.schedule import Floats
 from simnet.timing import on_topology
-from simnet.training.job import density_at
+from simnet.training.job import Overlap, density_at
 
 if TYPE_CHECKING:
     from simnet.scenario import Scenario
@@ -32,6 +32,10 @@ MOMENTS = 64
 
 SIMULATED = 8
 """Of these, how many are simulated."""
+
+
+MOST_SIMULATED = 4096
+"""The most workers that are simulated, of those that flags ask for."""
 
 
 class Trajectory(NamedTuple):
@@ -69,6 +73,10 @@ class Question:
         By which factor latency and bandwidth may be misjudged.
     trajectory : Trajectory, optional
         Of a scenario, whose links change.
+    backward : float
+        Seconds of back-propagation of an iteration; 0 if not known.
+    coarse : bool
+        Whether the clock is so slow that flips are looked for in large steps.
     """
 
     title: str
@@ -79,10 +87,14 @@ class Question:
     varies: tuple[str, ...] = QUANTITIES
     misjudged: float = MISJUDGED
     trajectory: Trajectory | None = None
+    backward: float = 0.0
+    coarse: bool = False
 
     def answer(self) -> Decision:
         """Return the decision."""
-        return decide(self.among, self.point, self.clock, varies=self.varies, misjudged=self.misjudged)
+        return decide(
+            self.among, self.point, self.clock, varies=self.varies, misjudged=self.misjudged, coarse=self.coarse
+        )
 
     def shares(self) -> dict[str, float]:
         """Return in which share of the trajectory each choice is the fastest, the largest first; empty without one."""
@@ -144,15 +156,20 @@ def from_flags(given: Given) -> Question:
     what = given.model or (f"{point.parameters:,} parameters" if given.parameters else "resnet50")
     title = f"{what}, {point.workers} workers"
     device = _device(given.device, "v100")
-    among = choices(nodes=point.per_node > 1, every=given.every)
+    among = choices(point.per_node, every=given.every)
     if not given.simulate:
         if given.topology is not None or given.fields:
             raise InputError("is only for --simulate", file="--topology" if given.topology else "--set")
         clock = by_closed_form(device, given.error)
-        return Question(title, point, among, clock, "closed forms", _heeded(among), given.misjudged)
+        return Question(
+            title, point, among, clock, "closed forms", _heeded(among), given.misjudged, backward=_backward(given)
+        )
+    if int(point.workers) > MOST_SIMULATED:
+        raise InputError(f"must be at most {MOST_SIMULATED:,} for --simulate, got {point.workers:,}", file="--workers")
     network = _network(given, point)
     clock = by_simulation([(network, 0.0)], device, seed=given.seed)
-    return Question(title, point, among, clock, f"simulated on {given.topology or _plain(point)}", ())
+    method = f"simulated on {given.topology or _plain(point)}"
+    return Question(title, point, among, clock, method, (), backward=_backward(given))
 
 
 def from_scenario(loaded: Scenario, given: Given) -> Question:
@@ -176,7 +193,7 @@ def from_scenario(loaded: Scenario, given: Given) -> Question:
     point = Point(
         job.source.workers, int(job.source.true_parameters), density, 0.0, 1.0, per_node, inner_latency, inner_bandwidth
     )
-    among = choices(nodes=per_node > 1, every=given.every)
+    among = choices(per_node, every=given.every)
     closed = by_closed_form(device, given.error)
     latency: list[float] = []
     bandwidth: list[float] = []
@@ -202,14 +219,15 @@ def from_scenario(loaded: Scenario, given: Given) -> Question:
         bandwidth=_over(given.bandwidth, float(np.median(seen.bandwidth))),
     )
     title = f"{loaded.name}, {point.workers} workers"
+    backward = job.compute.mean * (job.overlap.backward if job.overlap is not None else Overlap().backward)
     if given.simulate:
         chosen = np.unique(np.linspace(0, len(iterations) - 1, SIMULATED).round().astype(int)).tolist()
         moments = [(job.network(iterations[one]), times[one]) for one in chosen]
         clock = by_simulation(moments, device, hosts, seed=given.seed)
-        return Question(title, typical, among, clock, f"simulated at {len(moments)} moments", (), trajectory=seen)
-    return Question(
-        title, typical, among, closed, "closed forms, on the slowest pair", _heeded(among), given.misjudged, seen
-    )
+        method = f"simulated at {len(moments)} moments"
+        return Question(title, typical, among, clock, method, (), trajectory=seen, backward=backward)
+    method = "closed forms, on the slowest pair"
+    return Question(title, typical, among, closed, method, _heeded(among), given.misjudged, seen, backward)
 
 
 def from_fabric(fabric: Fabric, given: Given) -> Question:
@@ -230,7 +248,9 @@ def from_fabric(fabric: Fabric, given: Given) -> Question:
     )
     clock = by_fabric(fabric, _device(given.device, "v100"))
     title = f"{given.model or f'{point.parameters:,} parameters'}, {workers} workers"
-    return Question(title, point, among, clock, "the calibrated fabric", ("density", "workers"))
+    return Question(
+        title, point, among, clock, "the calibrated fabric", ("density", "workers"), backward=_backward(given)
+    )
 
 
 def _heeded(among: Sequence[Choice]) -> tuple[str, ...]:
@@ -249,6 +269,14 @@ def _parameters(given: Given) -> int:
     if name not in names():
         raise InputError(f"there is no model {name!r}; {nearest(name, names())}", file="--model")
     return model(name).parameters
+
+
+def _backward(given: Given) -> float:
+    """Return the seconds of back-propagation of the model; 0 where only its size is known."""
+    if given.parameters is not None:
+        return 0.0
+    profile = model(given.model or "resnet50")
+    return profile.compute * profile.backward_fraction
 
 
 def _count(value: int | None, default: int, option: str) -> int:

@@ -81,13 +81,13 @@ class Choice:
         return self.candidate.label
 
 
-def choices(*, nodes: bool = False, every: bool = False) -> tuple[Choice, ...]:
+def choices(per_node: int = 1, *, every: bool = False) -> tuple[Choice, ...]:
     """Return what there is to choose from.
 
     Parameters
     ----------
-    nodes : bool
-        Whether there are nodes of several workers, on which two-level all-reduces and ring all-gathers are worth it.
+    per_node : int
+        Workers of a node; with several, two-level all-reduces and ring all-gathers are worth it.
     every : bool
         Also all other schemes that have a closed form, with their default options.
 
@@ -96,8 +96,9 @@ def choices(*, nodes: bool = False, every: bool = False) -> tuple[Choice, ...]:
     >>> [one.label for one in choices()][:5]
     ['dense ring', 'dense tree', 'fp16 ring', 'fp16 tree', 'AG-Topk']
     """
+    nodes = per_node > 1
     algorithms = ("ring", "tree", "hierarchical") if nodes else ("ring", "tree")
-    found = [_dense(algorithm, half) for half in (False, True) for algorithm in algorithms]
+    found = [_dense(algorithm, half, per_node) for half in (False, True) for algorithm in algorithms]
     found += [_allgather("bruck"), *([_allgather("ring")] if nodes else [])]
     found += [_artopk(collective, selection) for selection in ("star", "var") for collective in ("ring", "tree")]
     if every:
@@ -108,7 +109,7 @@ def choices(*, nodes: bool = False, every: bool = False) -> tuple[Choice, ...]:
     return tuple(found)
 
 
-def _dense(algorithm: str, half: bool) -> Choice:
+def _dense(algorithm: str, half: bool, per_node: int) -> Choice:
     share = 0.5 if half else 1.0
     scheme = "fp16" if half else "dense"
 
@@ -128,7 +129,9 @@ def _dense(algorithm: str, half: bool) -> Choice:
     def passes(point: Point) -> list[Pass]:
         return [Pass("scan", point.parameters, 2)] if half else []
 
-    options = {"algorithm": algorithm}
+    options: dict[str, str | int] = {"algorithm": algorithm}
+    if algorithm == "hierarchical":
+        options["group_size"] = per_node
     return Choice(
         Candidate(f"{scheme} {algorithm}", scheme, options), "half" if half else "dense", communicate, passes, parts
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import numpy as np
 
 import sparsifier_models
-from simnet.choosing.choices import Choice
+from simnet.choosing.choices import Choice, Part
 from simnet.choosing.point import Point
 from simnet.devices import DeviceProfile, Kernel
 from simnet.errors import InputError
@@ -19,6 +19,7 @@ from simnet.schedule import Floats, Schedule
 
 if TYPE_CHECKING:
     from validate.calibration import Fabric
+    from validate.calibration.fabric import Prediction
 
 ERROR = 0.08
 """How far closed forms are off in 9 of 10 cases on links without other traffic; see ``docs/validation.md``."""
@@ -90,7 +91,7 @@ def by_closed_form(device: DeviceProfile, error: float = ERROR) -> Clock:
 
 
 def by_fabric(fabric: Fabric, device: DeviceProfile) -> Clock:
-    """Return the clock of a calibrated fabric: an exchange takes as long as its collectives; points have no arrays.
+    """Return the clock of a calibrated fabric: an exchange takes as long as its collectives.
 
     Latency and bandwidth of a point do not matter: they are in the fabric.
     """
@@ -98,16 +99,27 @@ def by_fabric(fabric: Fabric, device: DeviceProfile) -> Clock:
     def clock(choice: Choice, point: Point) -> Took:
         if choice.parts is None:
             raise InputError(f"a fabric says nothing of the messages of {choice.label}", file="simnet choose")
-        select = selecting(choice, point, device)
-        found = []
-        for part in choice.parts(point):
-            known = {one.setting.algorithm.casefold() for one in fabric.model.known}
-            algorithm = part.algorithm if part.algorithm in known else None
-            found.append(fabric.predict(part.collective, int(point.workers), float(part.nbytes), algorithm=algorithm))
-        seconds, low, high = (math.fsum(getattr(one, name) for one in found) for name in ("seconds", "low", "high"))
-        return Took(np.asarray(seconds), select, low + select, high + select)
+        parts, select = choice.parts(point), selecting(choice, point, device)
+        workers, *sizes = np.broadcast_arrays(point.workers, *(part.nbytes for part in parts))
+        found = np.zeros((3, workers.size))
+        for cell, ranks in enumerate(workers.ravel().tolist()):
+            for part, nbytes in zip(parts, sizes, strict=True):
+                one = _predicted(fabric, part, int(ranks), float(nbytes.ravel()[cell]))
+                found[:, cell] += one.seconds, one.low, one.high
+        seconds, low, high = found.reshape(3, *workers.shape)
+        return Took(seconds, select, low + select, high + select)
 
     return clock
+
+
+def _predicted(fabric: Fabric, part: Part, workers: int, nbytes: float) -> Prediction:
+    """Return how long a collective takes: with its algorithm where that was measured, else with the fastest one."""
+    known = {one.setting.algorithm for one in fabric.model.known if one.setting.collective == part.collective}
+    same = {one for one in known if one.casefold() == part.algorithm}
+    ways = [
+        fabric.predict(part.collective, workers, nbytes, algorithm=one or None) for one in sorted(same or known or {""})
+    ]
+    return min(ways, key=lambda one: one.seconds)
 
 
 def by_simulation(

@@ -20,8 +20,13 @@ QUANTITIES = ("latency", "bandwidth", "density", "workers")
 MISJUDGED = 2.0
 """By which factor latency and bandwidth may both be misjudged, either way, unless said otherwise."""
 
-_STEPS_AWAY = 240
+BUCKET = 25 * 2**20
+"""Bytes of a bucket of an overlapped all-reduce, as by default in PyTorch."""
+
+_FINE, _COARSE = 240, 24
 _DECADES = 4.0
+# From a step of 4 % to one of 1e-12.
+_HALVINGS = 36
 _MOST_WORKERS = 4096
 _SIDE = 21
 
@@ -131,14 +136,39 @@ class Decision(NamedTuple):
         """Whether the intervals of the fastest and the runner-up overlap."""
         return len(self.rows) > 1 and self.rows[1].low <= self.best.high
 
-    @property
-    def gain_over_half(self) -> float:
-        """How many times faster the fastest sparse choice is than the fastest one in half precision; NaN without."""
-        fastest = {
-            kind: min((row.seconds for row in self.rows if row.choice.kind == kind), default=math.nan)
-            for kind in ("half", "sparse")
-        }
-        return fastest["half"] / fastest["sparse"]
+    def gain_over_half(self, backward: float = 0.0) -> float:
+        """Return how many times as fast as the fastest choice in half precision the fastest sparse one is.
+
+        NaN if there is no choice of one of these kinds.
+
+        Parameters
+        ----------
+        backward : float
+            Seconds of back-propagation behind which an all-reduce of the whole gradient hides, bucket by bucket, as
+            PyTorch's DistributedDataParallel has it. A selection from the whole gradient cannot begin before the end.
+        """
+        half = [
+            exposed(row.communicate, backward, float(self.point.dense_bytes)) + row.select
+            for row in self.rows
+            if row.choice.kind == "half"
+        ]
+        sparse = [row.seconds for row in self.rows if row.choice.kind == "sparse"]
+        return min(half) / min(sparse) if half and sparse and min(sparse) > 0 else math.nan
+
+
+def exposed(communicate: float, backward: float, dense_bytes: float) -> float:
+    """Return the seconds of an all-reduce that are left when it overlaps the backward pass.
+
+    The gradient goes in buckets of `BUCKET` bytes, the first when the backward pass has come as far. The last one
+    waits for the end.
+
+    Examples
+    --------
+    >>> exposed(1.0, 0.5, 4 * BUCKET), exposed(1.0, 9.0, 4 * BUCKET), exposed(1.0, 9.0, 1.0)
+    (0.625, 0.25, 1.0)
+    """
+    buckets = max(math.ceil(dense_bytes / BUCKET), 1)
+    return max(communicate - backward * (1 - 1 / buckets), communicate / buckets)
 
 
 def decide(
@@ -148,6 +178,7 @@ def decide(
     *,
     varies: Sequence[str] = QUANTITIES,
     misjudged: float = MISJUDGED,
+    coarse: bool = False,
 ) -> Decision:
     """Rank the choices at a point.
 
@@ -163,6 +194,8 @@ def decide(
         The quantities that the clock heeds, of which it takes arrays; nothing is said of others.
     misjudged : float
         By which factor latency and bandwidth may be misjudged, >= 1.
+    coarse : bool
+        Look for flips in steps of 50 % in place of 4 %, and find them to 0.1 % in place of 1e-12; for slow clocks.
 
     Examples
     --------
@@ -179,7 +212,7 @@ def decide(
     return Decision(
         point,
         tuple(rows),
-        tuple(itertools.chain.from_iterable(_flips(several, point, clock, one) for one in varies)),
+        tuple(itertools.chain.from_iterable(_flips(several, point, clock, one, coarse) for one in varies)),
         {one: _elasticity(best, point, clock, one) for one in varies},
         _regret(several, point, clock, misjudged) if {"latency", "bandwidth"} <= set(varies) else None,
     )
@@ -197,11 +230,11 @@ def _row(choice: Choice, took: Took) -> Row:
     )
 
 
-def _flips(choices: Sequence[Choice], point: Point, clock: Clock, quantity: str) -> Iterator[Flip]:
+def _flips(choices: Sequence[Choice], point: Point, clock: Clock, quantity: str, coarse: bool) -> Iterator[Flip]:
     """Yield the nearest flip below and above; the first of the `choices` is the fastest at the point."""
     own = float(getattr(point, quantity))
     for up in (False, True):
-        values = _values(point, quantity, up)
+        values = _values(point, quantity, up, _COARSE if coarse else _FINE)
         if not len(values):
             continue
         which, _ = fastest(choices, point.at(quantity, values), clock)
@@ -212,7 +245,7 @@ def _flips(choices: Sequence[Choice], point: Point, clock: Clock, quantity: str)
         near, far = (float(values[at - 1]) if at else own), float(values[at])
         if quantity != "workers":
             # Between the last value where the decision holds and the first where it does not.
-            for _ in range(60):
+            for _ in range(10 if coarse else _HALVINGS):
                 middle = math.sqrt(near * far)
                 found, _ = fastest(choices, point.at(quantity, np.array([middle])), clock)
                 near, far = (near, middle) if found[0] else (middle, far)
@@ -220,14 +253,14 @@ def _flips(choices: Sequence[Choice], point: Point, clock: Clock, quantity: str)
         yield Flip(quantity, far, choices[int(found[0])].label, up)
 
 
-def _values(point: Point, quantity: str, up: bool) -> Floats:
+def _values(point: Point, quantity: str, up: bool, steps: int) -> Floats:
     """Return values of a quantity away from that of the point, the nearest first."""
     own = float(getattr(point, quantity))
     if quantity == "workers":
         every = np.arange(own + 1, _MOST_WORKERS + 1) if up else np.arange(own - 1, 1, -1)
         whole: Floats = every[every % point.per_node == 0]
         return whole
-    away = np.linspace(0, _DECADES, _STEPS_AWAY + 1)[1:]
+    away = np.linspace(0, _DECADES, steps + 1)[1:]
     values = own * 10 ** (away if up else -away)
     if quantity == "density":
         values = np.minimum(values, 1.0)

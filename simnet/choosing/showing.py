@@ -19,6 +19,7 @@ _HEADINGS = (
     "exchange", "time", "from", "to", "over the\nfastest", "commu-\nnicate", "select", "sent by\na worker",
 )  # fmt: skip
 _MOST_BYTES_ASKED = 1024
+_KINDS = ("sparse", "half")
 _UNITS = {"latency": "s", "bandwidth": "B/s", "density": "1", "workers": "1"}
 _FORMATS: dict[str, Callable[[float], str]] = {
     "latency": format_seconds,
@@ -79,15 +80,18 @@ def sentences(question: Question, decision: Decision) -> list[str]:
             said.append(f"Too close to call: {best.choice.label} is fastest, but only {margin}, and intervals overlap.")
         else:
             said.append(f"Take {best.choice.label}: {margin}.")
-    gain = decision.gain_over_half
+    gain = decision.gain_over_half()
     if not math.isnan(gain):
-        fastest = next(row.choice.label for row in decision.rows if row.choice.kind == "sparse")
-        half = next(row.choice.label for row in decision.rows if row.choice.kind == "half")
-        said.append(
-            f"Compression pays: {fastest} is {gain:.3g} times as fast as {half}."
+        sparse, half = (next(row.choice.label for row in decision.rows if row.choice.kind == kind) for kind in _KINDS)
+        text = (
+            f"Compression pays: {sparse} is {gain:.3g} times as fast as {half}"
             if gain > 1
-            else f"Compression does not pay: {fastest} takes {1 / gain:.3g} times as long as {half}."
+            else f"Compression does not pay: {sparse} takes {1 / gain:.3g} times as long as {half}"
         )
+        if question.backward > 0:
+            hidden = decision.gain_over_half(question.backward)
+            text += f"; {hidden:.3g} times where that hides behind {format_seconds(question.backward)} of backward pass"
+        said.append(f"{text}.")
     said += [f"{_sentence(flip)}." for flip in decision.flips]
     if decision.elasticities:
         parts = ", ".join(f"{name} {value:+.2f}" for name, value in decision.elasticities.items())
@@ -145,8 +149,10 @@ def figures(question: Question, decision: Decision) -> dict[str, Any]:
         "decision": decision.best.choice.label,
         "margin": _number(decision.margin),
         "too_close_to_call": decision.too_close,
-        "gain_over_half_precision": _number(decision.gain_over_half),
-        "compression_pays": bool(decision.gain_over_half > 1),
+        "gain_over_half_precision": _number(decision.gain_over_half()),
+        "gain_over_overlapped_half_precision": _number(decision.gain_over_half(question.backward)),
+        "backward_s": question.backward,
+        "compression_pays": bool(decision.gain_over_half() > 1),
         "flips": [
             {
                 "quantity": one.quantity,
