@@ -2,10 +2,10 @@
 
     python benchmarks/regret.py --settings 2000 --processes 2
 
-Settings are random: 2 to 256 workers, latencies of 10 us to 200 ms, bandwidths of 10 Mbit/s to 400 Gbit/s, densities of
-1e-4 to 0.3, gradients of 1e6 to 1e9 entries, on a star, a ring, a tree and fat-trees with oversubscription. Closed forms
-see the slowest pair of neighbouring workers. The regret is by how much the choice is slower, simulated, than the one that
-is fastest when simulated; selecting costs nothing, so that it does not hide behind that.
+Settings are random: 2 to 256 workers, latencies of 10 us to 200 ms, bandwidths of 10 Mbit/s to 400 Gbit/s, densities
+of 1e-4 to 0.3, gradients of 1e6 to 1e9 entries, on a star, a ring, a tree and fat-trees with oversubscription. Closed
+forms see the slowest pair of neighbouring workers. The regret is by how much the choice is slower, simulated, than the
+one that is fastest when simulated; selecting costs nothing, so that it does not hide behind that.
 """
 
 from __future__ import annotations

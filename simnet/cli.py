@@ -20,6 +20,7 @@ import simnet
 from simnet.commands import common
 from simnet.commands.choose import choose
 from simnet.commands.common import Fields, Force, Quiet, Seed, TwoWords
+from simnet.commands.sweep import sweep
 from simnet.errors import InputError
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ class Kind(StrEnum):
     WEATHER = "weather"
     TRACES = "traces"
     MEASURED = "measured"
+    PLATFORMS = "platforms"
 
 
 class Split(StrEnum):
@@ -77,6 +79,7 @@ class Split(StrEnum):
     SIZES = "sizes"
     RANKS = "ranks"
     COLLECTIVES = "collectives"
+    LINKS = "links"
 
 
 class Export(StrEnum):
@@ -416,6 +419,9 @@ def time_(
         typer.echo(line)
 
 
+app.command(epilog="Example: simnet sweep quickstart --param bandwidth=1,5,10Gbit/s --param density=0.001:0.1:5:log")(
+    sweep
+)
 app.command(epilog="Example: simnet choose --workers 8 --model resnet50 --latency '1 ms' --bandwidth '10 Gbit/s'")(
     choose
 )
@@ -424,8 +430,14 @@ app.command(epilog="Example: simnet choose --workers 8 --model resnet50 --latenc
 @app.command(epilog="Example: simnet calibrate all_reduce.log all_gather.log -o fabric.yaml")
 @common.explained
 def calibrate(
-    logs: Annotated[list[str], typer.Argument(metavar="LOG...", help="Logs of benchmarks, or shipped measurements.")],
     out: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The fabric file to write.")],
+    logs: Annotated[
+        list[str] | None, typer.Argument(metavar="[LOG]...", help="Logs of benchmarks, or shipped measurements.")
+    ] = None,
+    platform: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="No log: the specification of a platform alone, by its name or a file."),
+    ] = None,
     where: Annotated[
         list[str] | None,
         typer.Option(metavar="COLUMN=VALUE", help="Only rows with this, as variant=efa; repeatable."),
@@ -437,9 +449,7 @@ def calibrate(
     in_place: Annotated[bool, typer.Option("--in-place", help="Take times in place rather than out of place.")] = False,
     topology: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME|FILE", help="What the ranks are on: star, multi_gpu_nodes, or a file of a network."
-        ),
+        typer.Option(metavar="NAME|FILE", help="What the ranks are on: star, multi_gpu_nodes, or a file of a network."),
     ] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="Of --topology: gpus_per_node=8.")
@@ -450,10 +460,24 @@ def calibrate(
 ) -> None:
     """Fit a fabric file to measured times; models are chosen by what they were not fitted to."""
     from simnet.exporting import staged
-    from validate.calibration import reporting
+    from validate.calibration import reporting, specification, specified, written
     from validate.calibration.network import placed
 
     common.only("--topology", topology is not None, {"--set": set_})
+    if platform is not None:
+        measured = {"LOG": logs, "--where": where, "--fact": fact, "--in-place": in_place, "--topology": topology}
+        common.only("measurements, which --platform does without", False, measured)
+        described = specification.load_platform(platform)
+        with staged([out], force) as folder:
+            (folder / out.name).write_text(written(specified(described, coverage)), encoding="utf-8")
+        if json_:
+            typer.echo(json.dumps({"platform": described.model_dump(mode="json")}, indent=2))
+            return
+        for line in [*specification.sentences(described), f"Written: {out}"]:
+            typer.echo(line)
+        return
+    if not logs:
+        raise InputError("needs logs of benchmarks, or --platform", file="simnet calibrate")
     made = reporting.calibrated(
         logs,
         common.fields(where, "--where"),
@@ -542,7 +566,7 @@ def validate(
         if fabric is not None:
             found.append(evaluation.compare(fabric, name, facts, strict=strict))
         else:
-            found.append(evaluation.evaluate(name, facts, splits))  # type: ignore[arg-type]
+            found.append(evaluation.evaluate(name, facts, splits))
         if not json_:
             typer.echo("\n".join([*found[-1].sentences(), ""]))
     figures = [one.figures() for one in found]
@@ -557,7 +581,7 @@ def validate(
     if check:
         recorded = evaluation.recorded_figures()
         wanted = {
-            name: {key: recorded.get(name, {})[key] for key in splits if key in recorded.get(name, {})}
+            name: {key: one for key, one in recorded.get(name, {}).items() if key.partition("_")[0] in splits}
             for name in names
         }
         said = [line for one in figures for line in evaluation.worse(one, wanted[one["dataset"]])]
@@ -570,21 +594,26 @@ def validate(
 @app.command(epilog="Example: simnet predict fabric.yaml all_reduce --ranks 16 --size 25MB")
 @common.explained
 def predict(
-    fabric: Annotated[Path, typer.Argument(metavar="FILE", help="A fabric file that `simnet calibrate` wrote.")],
+    fabric: Annotated[
+        str,
+        typer.Argument(metavar="FABRIC", help="A file that `simnet calibrate` wrote, or a platform: its name or file."),
+    ],
     collective: Annotated[str, typer.Argument(help="As nccl-tests names it, such as all_reduce.")],
     ranks: Annotated[int, typer.Option(min=1, help="Number of ranks.")],
     size: Annotated[str, typer.Option(metavar="SIZE", help="Total size as nccl-tests counts it, as 25MB.")],
-    nodes: Annotated[int | None, typer.Option(min=1, help="Nodes that they are on; default: as measured.")] = None,
+    nodes: Annotated[
+        int | None, typer.Option(min=1, help="Nodes that they are on; default: as measured, or full.")
+    ] = None,
     algorithm: Annotated[str | None, typer.Option(metavar="NAME", help="A pinned algorithm.")] = None,
     protocol: Annotated[str | None, typer.Option(metavar="NAME", help="A pinned protocol.")] = None,
     strict: Annotated[bool, typer.Option("--strict", help="Refuse to extrapolate.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
-    """Predict the time of a collective from a fabric file, with its interval."""
+    """Predict the time of a collective from a fabric file or a specification alone, with its interval."""
     from simnet.units import format_seconds
-    from validate.calibration import load_fabric
+    from validate.calibration import fabric_of
 
-    loaded = load_fabric(fabric)
+    loaded = fabric_of(fabric)
     nbytes = common.size(size, "--size")
     assert nbytes is not None
     found = loaded.predict(

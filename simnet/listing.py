@@ -15,9 +15,10 @@ from simnet.scenario import schema
 from simnet.scenario.loader import read
 from simnet.scenario.resolve import FROM_JOB, own_options
 from simnet.scenario.words import Part, field_names
-from simnet.units import format_bytes, format_seconds
+from simnet.units import format_bandwidth, format_bytes, format_seconds
 from simnet.weather import PROFILES
 from validate import measured
+from validate.calibration.specification import load_platform, platform_names
 
 Listing: TypeAlias = tuple[tuple[str, ...], Sequence[tuple[str, ...]]]
 """Column names, and rows."""
@@ -100,7 +101,7 @@ def policies() -> Listing:
         ("fixed", "Always the same exchange.", "its name"),
         *(
             (kind, _summary(part), ", ".join(field_names(part)))
-            for kind, part in (("flexible", schema.Flexible), ("clairvoyant", schema.Clairvoyant))
+            for kind, part in (("flexible", schema.Flexible), ("moo", schema.Moo), ("clairvoyant", schema.Clairvoyant))
         ),
     ]
     return ("policy", "what it does", "fields"), rows
@@ -156,6 +157,18 @@ def measured_() -> Listing:
     return ("measurements", "what they are", "hardware", "source (date; licence)"), rows
 
 
+def platforms_() -> Listing:
+    """List platforms that are predicted from their specification alone."""
+    rows = []
+    for name in platform_names():
+        one = load_platform(name)
+        out = one.outer
+        cards = "" if out is None else f"{out.nics} x {format_bandwidth(out.rate)} {out.transport}"
+        inside = f"{one.devices_per_node} x {format_bandwidth(one.inner.rate)} {one.inner.link}"
+        rows.append((name, one.description, inside, cards, " ".join(one.sources)))
+    return ("platform", "what it is", "inside a node", "out of a node", "source"), rows
+
+
 LISTS: Mapping[str, Callable[[], Listing]] = {
     "sparsifiers": sparsifiers,
     "topologies": topologies_,
@@ -166,6 +179,7 @@ LISTS: Mapping[str, Callable[[], Listing]] = {
     "weather": weather,
     "traces": traces_,
     "measured": measured_,
+    "platforms": platforms_,
 }
 """Every listing by its name."""
 

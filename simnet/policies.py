@@ -2,6 +2,8 @@
 
 Before each iteration the job asks its policy for a shortlist of exchanges. One entry means that the decision is taken.
 With several, the job simulates each on the true weather and keeps the fastest, which is what a clairvoyant would do.
+An adaptive policy, such as `simnet.moo.Moo`, also says the density, may have exchanges tried beside the training, and
+is told what came of every exchange.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import Parameter, signature
-from typing import Any, Literal, Protocol, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias, get_args, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -104,9 +106,9 @@ def closed_form(candidate: Candidate) -> Cost:
     given = ", ".join(f"{name}={value}" for name, value in candidate.options.items())
     raise ValueError(
         f"no closed form is known for {candidate.label!r} ({candidate.scheme}{', ' if given else ''}{given}), so a "
-        "flexible policy cannot weigh it; it can weigh dense and fp16 over ring, tree or parameter_server, top-k schemes that "
-        "gather over recursive_doubling, and artopk, each on the wire 'paper', and other schemes that have a closed "
-        "form with their default options"
+        "flexible policy cannot weigh it; it can weigh dense and fp16 over ring, tree or parameter_server, top-k "
+        "schemes that gather over recursive_doubling, and artopk, each on the wire 'paper', and other schemes that "
+        "have a closed form with their default options"
     )
 
 
@@ -188,7 +190,78 @@ class Policy(Protocol):
         """Return the exchanges to consider now, at least one; of several the job takes the fastest."""
 
 
-def _distinct(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
+class Turn(NamedTuple):
+    """What an adaptive policy wants next.
+
+    Parameters
+    ----------
+    shortlist : sequence of Candidate
+        The exchanges to consider, as `Policy.shortlist`; of an attempt the only one.
+    density : float or None
+        Target fraction kept; that of the job if None.
+    attempt : int or None
+        None for the iteration itself. Else it is exploration: the workers compute, select, exchange and update as in an
+        iteration, which takes its time, and then everything is as it was before. Attempt 0 begins with the state of the
+        training, attempt j goes on from attempt j - 1 with the gradients of the iteration j later, or of the last one.
+        The first attempt after a death begins with the state of the training, too.
+    fresh : bool
+        Whether attempt 0 begins with a residual of zero instead of the one in force.
+    """
+
+    shortlist: Sequence[Candidate]
+    density: float | None = None
+    attempt: int | None = None
+    fresh: bool = False
+
+
+class Seen(NamedTuple):
+    """What came of a turn.
+
+    Parameters
+    ----------
+    turn : Turn
+        What was asked for.
+    candidate : Candidate
+        The exchange that took place.
+    gain : float
+        Compression gain, mean of ||g_c||^2 over mean of ||g_e||^2.
+    released_gain : float
+        The same as released code measures it: the ratio of the norms, of the broadcasting worker alone, or the mean
+        over the workers if there is none.
+    compression : float
+        Seconds that the slowest worker took to select, pack and unpack.
+    """
+
+    turn: Turn
+    candidate: Candidate
+    gain: float
+    released_gain: float
+    compression: float
+
+
+@runtime_checkable
+class Adaptive(Policy, Protocol):
+    """A policy that chooses the density, too, and learns from what it sees.
+
+    The job asks for turns until it gets an iteration, and tells what came of each. If workers die in a turn, it asks
+    once more without having told anything; the attempt must then be the same.
+    """
+
+    def turn(self, moment: Moment) -> Turn:
+        """Return what to do next."""
+
+    def told(self, moment: Moment, seen: Seen) -> None:
+        """Learn what came of the turn that was asked for at `moment`."""
+
+
+def distinct(candidates: Sequence[Candidate]) -> tuple[Candidate, ...]:
+    """Return the candidates, at least one and each with a label of its own.
+
+    Raises
+    ------
+    ValueError
+        If not.
+    """
     labels = [candidate.label for candidate in candidates]
     if not labels:
         raise ValueError("a policy needs at least one candidate")
@@ -219,7 +292,7 @@ class Clairvoyant:
     """
 
     def __init__(self, candidates: Sequence[Candidate]) -> None:
-        self.candidates = _distinct(candidates)
+        self.candidates = distinct(candidates)
 
     def start(self) -> None:
         """Forget nothing: there is nothing to remember."""
@@ -287,6 +360,16 @@ class Monitor:
         of = np.mean if self.aggregate == "mean" else np.median
         return float(of(latency)), float(of(bandwidth))
 
+    def departs(self, seen: tuple[float, float], basis: tuple[float, float]) -> bool:
+        """Whether latency or bandwidth seen differs from that of `basis` by more than `change`.
+
+        Examples
+        --------
+        >>> Monitor(change=0.1).departs((1e-3, 1.25e9), (1e-3, 1.3e9)), Monitor(change=0.0).departs((1, 2), (1, 3))
+        (False, True)
+        """
+        return any(abs(now - before) > self.change * before for now, before in zip(seen, basis, strict=True))
+
 
 def probe_pairs(
     network: Network, placement: Sequence[int], time: float
@@ -324,7 +407,7 @@ class Flexible:
     """
 
     def __init__(self, candidates: Sequence[Candidate], monitor: Monitor | None = None) -> None:
-        self.candidates = _distinct(candidates)
+        self.candidates = distinct(candidates)
         self.monitor = monitor or Monitor()
         self._costs = [closed_form(candidate) for candidate in self.candidates]
         self.start()
@@ -347,8 +430,4 @@ class Flexible:
     def _is_due(self, latency: float, bandwidth: float, density: float) -> bool:
         if self._basis is None or density != self._basis[2]:
             return True
-        old_latency, old_bandwidth, _ = self._basis
-        return (
-            abs(latency - old_latency) > self.monitor.change * old_latency
-            or abs(bandwidth - old_bandwidth) > self.monitor.change * old_bandwidth
-        )
+        return self.monitor.departs((latency, bandwidth), self._basis[:2])

@@ -5,7 +5,7 @@ iterations no digits that differ between machines.
 
 =====================  ==================================================================================
 summary.json           per policy: time, bytes, breakdown, regret, choices; who won; seed, versions, hash
-iterations.csv         a row per policy and iteration
+iterations.csv         a row per policy and iteration; `purpose` tells training from exploration
 iterations.parquet     the same
 workers.parquet        a row per policy, iteration and worker
 scenario.lock.yaml     the scenario with every default and override written out
@@ -37,7 +37,7 @@ import pyarrow.parquet as pq
 import simnet
 from simnet.errors import InputError
 from simnet.report import company, deaths
-from simnet.report.summary import Summary, significant, summarize
+from simnet.report.summary import Summary, significant, summarize, with_exploration
 from simnet.report.timeline import LinkNames, write_timeline
 
 if TYPE_CHECKING:
@@ -240,7 +240,7 @@ def _report(summary: Summary, iterations: pd.DataFrame, scenario_lock: str, comm
     """Draw the figures and write the page; imported here because drawing is half a second to load."""
     from simnet.report import figures, html
 
-    plots = figures.render(iterations, summary["bound"]) if len(iterations) else []
+    plots = figures.render(iterations, summary["bound"]) if len(with_exploration(iterations)) else []
     page = html.report(summary, plots, scenario=scenario_lock, command=command)
     files = {"report.html": page.encode()}
     for plot in plots:

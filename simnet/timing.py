@@ -97,7 +97,7 @@ def on_topology(
 
 
 def on_platform(file: str, fields: Mapping[str, str | int], overrides: Sequence[str], seed: int = 0) -> Place:
-    """Return the network of a file: SimGrid platform, NCCL topology, or node-link JSON; rank r is on host r.
+    """Return the network of a file: SimGrid platform, NCCL topology, node-link JSON, fabric; rank r is on host r.
 
     Parameters
     ----------

@@ -13,7 +13,7 @@ import numpy as np
 from simnet.costs import fp16
 from simnet.devices import Kernel
 from sparsifier_models.base import Exchange, Wire
-from sparsifier_models.dense import ALLREDUCE, Dense, DenseOptions
+from sparsifier_models.dense import Dense, DenseOptions
 from sparsifier_models.selection import Values, squared_norm
 
 # Entries rounded at a time: they stay in the cache.

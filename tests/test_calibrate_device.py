@@ -62,7 +62,7 @@ def test_time_of_a_kernel_is_that_of_its_calls():
 
 def test_command_writes_a_profile_and_refuses_what_it_cannot_do(tmp_path):
     runner = CliRunner()
-    small = ["calibrate-device", "-o", str(tmp_path / "here.yaml"), "--library", "numpy", "--largest", "10000"]
+    small = ["calibrate", "device", "-o", str(tmp_path / "here.yaml"), "--library", "numpy", "--largest", "10000"]
     done = runner.invoke(app, [*small, "--budget", "1 ms"])
     assert done.exit_code == 0, done.output
     assert load_device(tmp_path / "here.yaml").name == "here"

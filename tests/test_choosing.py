@@ -34,6 +34,9 @@ points = st.builds(
     density=st.floats(1e-4, 0.3),
     latency=st.floats(1e-6, 0.2),
     bandwidth=st.floats(1e6, 5e10),
+    per_node=st.just(1),
+    inner_latency=st.just(0.0),
+    inner_bandwidth=st.just(math.inf),
 )
 
 

@@ -34,6 +34,17 @@ def test_sizes_of_the_largest_shipped_dataset_are_predicted_as_well_as_recorded(
     assert 0.85 <= figures["splits"]["sizes"]["coverage"] <= 0.95
 
 
+@pytest.mark.parametrize("name", ["gcp_a3high_2node_ag", "gcp_a3mega_2node_ar", "v100_roce25g_2node", "sophia_nccl"])
+def test_public_curves_are_predicted_at_least_as_well_as_by_three_segments(shared, name):
+    folder = shared / "measured" / name
+    if not folder.exists():
+        pytest.skip(f"{folder} is not there")
+    models = evaluate(str(folder), splits=["sizes"]).figures()["splits"]["sizes"]["models"]
+    for quantile in ("median", "p90"):
+        assert models["ours"]["all"][quantile] <= models["three_segments"]["all"][quantile]
+    assert models["ours"]["all"]["median"] <= 0.04
+
+
 def test_what_got_worse_is_said():
     figures = evaluate("shaped_gloo", splits=["sizes"]).figures()
     entry = recorded_figures()["shaped_gloo"]["sizes"]

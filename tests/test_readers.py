@@ -3,6 +3,7 @@
 import json
 import math
 import time
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -12,9 +13,10 @@ from hypothesis import strategies as st
 
 import benchmark_logs as logs
 from simnet.errors import InputError
+from simnet.rng import stream
 from validate.readers import COLUMNS, KINDS, bus_factor, kind_of, read, read_tidy, total_bytes, write_tidy
 from validate.readers.conventions import COLLECTIVES, bandwidth_factors, collective, mpi_convention, nccl_convention
-from validate.readers.tables import inconsistency, printed, table
+from validate.readers.tables import LONGEST, SHORTEST, inconsistency, printed, table
 
 
 def put(folder, text, name="a.log"):
@@ -389,6 +391,8 @@ class TestKinds:
             read(tmp_path / "a.log", facts={"rank": 3})
         with pytest.raises(InputError, match="there is no such file"):
             read(tmp_path / "none")
+        with pytest.raises(InputError, match="cannot be read"):
+            read("a" * 5000)
 
     @pytest.mark.parametrize(
         ("content", "message"),
@@ -531,6 +535,93 @@ def test_damaged_files_are_read_or_refused_and_nothing_else(tmp_path_factory, mu
     assert np.isfinite(rows["seconds"]).all()
     assert (rows["nbytes"] >= 0).all()
     assert "TOPSECRET" not in rows.to_csv()
+
+
+NOISE = [
+    b"node-1:12:13 [0] NCCL INFO Channel 00/02 :    0   1",
+    b"srun: error: node-7: task 3: Exited with exit code 1",
+    b"\x1b[1m",
+    b"1024 256 float sum -1 1e300 1e300 1e300 0 1e-300 0 0 0",
+    b"-1 -1 float sum -1 -1 -1 -1 -1",
+    b"9" * 300 + b" 1 float sum -1 1 1 1 0",
+    b"# OSU MPI Allreduce Latency Test",
+    b"# Benchmarking Allreduce",
+    b"\xc3\xa9\xe2\x80\xa8",
+    b"{",
+    b"#",
+]
+WORDS = [b"nan", b"1e308", b"1e-308", b"-5", b"0", b"inf", b"0x1", b"1_0", b"9" * 25, b"true", b"null"]
+
+
+def damaged(draws, content):
+    """A log, up to four times cut, shuffled, doubled, with flipped bits, noise or odd words in it."""
+    for how in draws.integers(0, 9, draws.integers(1, 5)):
+        if not content:
+            break
+        i, j = sorted(draws.integers(0, len(content), 2).tolist())
+        lines = content.split(b"\n")
+        if how == 0:
+            content = content[:j]
+        elif how == 1:
+            content = content[i:]
+        elif how == 2:
+            content = b"\n".join(lines[k] for k in draws.permutation(len(lines)))
+        elif how == 3:
+            content = content + content[i:j]
+        elif how == 4:
+            flipped = bytearray(content)
+            for at in draws.integers(0, len(content), 5):
+                flipped[at] ^= 1 << int(draws.integers(0, 8))
+            content = bytes(flipped)
+        elif how == 5:
+            for at in draws.integers(0, len(lines) + 1, 5):
+                lines.insert(at, NOISE[draws.integers(0, len(NOISE))])
+            content = b"\n".join(lines)
+        elif how == 6:
+            content = content[:i] + content[j:]
+        elif how == 7:
+            words = content.split(b" ")
+            for at in draws.integers(0, len(words), 3):
+                words[at] = WORDS[draws.integers(0, len(WORDS))]
+            content = b" ".join(words)
+        else:
+            at = draws.integers(0, len(lines))
+            lines[at] *= int(draws.integers(2, 50))
+            content = b"\n".join(lines)
+    return content
+
+
+def test_a_thousand_damaged_real_logs(tmp_path):
+    """Logs as benchmarks printed them, where they are beside this checkout, and otherwise those of `benchmark_logs`."""
+    measured = Path(__file__).parents[2] / "shared" / "measured"
+    real = [path.read_bytes() for path in sorted(measured.glob("*/raw.log"))]
+    originals = real or [text.encode() for text in logs.ALL.values()]
+    path = tmp_path / "damaged.log"
+    draws, longest, good = stream(0, "damaged logs"), 0.0, 0
+    messages = []
+    for _ in range(1000):
+        path.write_bytes(damaged(draws, originals[draws.integers(0, len(originals))]))
+        before = time.process_time()
+        try:
+            rows = read(path, facts={"ranks": 16, "collective": "all_reduce"}, iterations=True).rows
+            good += 1
+            assert ((rows["seconds"] >= SHORTEST) & (rows["seconds"] <= LONGEST)).all()
+        except InputError as error:
+            messages.append(len(str(error)))
+        longest = max(longest, time.process_time() - before)
+    assert good > 100
+    assert max(messages) < 1500
+    assert longest < 5
+
+
+def test_times_that_none_can_have_are_left_out(tmp_path):
+    text = "collective,ranks,nbytes,seconds\nall_reduce,8,1,1e-13\nall_reduce,8,2,1e10\nall_reduce,8,4,1e-5\n"
+    measured = read(put(tmp_path, text))
+    assert len(measured) == 1
+    assert [str(one) for one in measured.problems] == [
+        f"{tmp_path / 'a.log'}:{line}: the time must be 1e-12 to 1e+09 s, got {shown} s (left out)"
+        for line, shown in ((2, "1e-13"), (3, "1e+10"))
+    ]
 
 
 @given(content=st.binary(max_size=200), kind=st.sampled_from([None, *KINDS]))

@@ -1,5 +1,6 @@
 """Files from elsewhere are read with care."""
 
+import gzip
 import os
 
 import pytest
@@ -24,6 +25,25 @@ def test_what_is_no_text_file_is_refused_by_the_name_the_user_gave(tmp_path):
     (tmp_path / "latin").write_bytes(b"gr\xfc\xdfe")
     with pytest.raises(InputError, match="is not UTF-8 text: byte 2 is 0xfc"):
         read_text(tmp_path / "latin", 9)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (gzip.compress(b"text"), "compressed by gzip; unpack it first"),
+        ("text".encode("utf-16"), "UTF-16; convert it to UTF-8 first"),
+    ],
+    ids=["gzip", "UTF-16"],
+)
+def test_what_is_packed_or_encoded_otherwise_is_named(tmp_path, content, message):
+    (tmp_path / "log").write_bytes(content)
+    with pytest.raises(InputError, match=f"is not UTF-8 text: it is {message}"):
+        read_text(tmp_path / "log", 99)
+
+
+def test_a_name_that_no_file_can_have_is_refused(tmp_path):
+    with pytest.raises(InputError, match="cannot be read: File name too long"):
+        read_text(tmp_path / ("a" * 5000), 9, shown="mine")
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")

@@ -124,7 +124,7 @@ def measure_device(
     return DeviceProfile(
         name=name,
         device=kernels.device,
-        source=f"simnet calibrate-device on {today}, {kernels.library}, at density {density:g}; memory bandwidth by "
+        source=f"simnet calibrate device on {today}, {kernels.library}, at density {density:g}; memory bandwidth by "
         "the longest copy, bytes read and written.",
         memory_bandwidth=bandwidth,
         methods=methods,

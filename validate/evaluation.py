@@ -2,9 +2,10 @@
 
 Three splits: every fourth size of a curve is left out, a number of ranks is left out, a collective is left out. What is
 left out is predicted by a calibration of the rest alone: models are chosen and intervals made by a cross-validation
-inside the rest. Beside it stand what others do: for sizes the single line, three segments and five anchors; for ranks
-the same models, interpolated over the logarithm of the ranks; for collectives the *rule of the bus factor*, by which
-an all-gather takes half of the all-reduce of the same size.
+inside the rest. Where there are measurements of all-reduce, the rest of an all-gather, a reduce-scatter or an
+all-to-all is the all-reduce and point-to-point alone. Beside it stand what others do: for sizes the single line, three
+segments and five anchors; for ranks the same models, interpolated over the logarithm of the ranks; for collectives the
+*rule of the bus factor*, by which an all-gather takes half of the all-reduce of the same size.
 """
 
 from __future__ import annotations
@@ -21,23 +22,27 @@ import pandas as pd
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from simnet.errors import InputError
 from simnet.report.drawing import COLOURS, Plot, plot, scale, style
 from validate.calibration.crossval import choose, folds
 from validate.calibration.curves import Curve, Floats, curves_of, systems
-from validate.calibration.fabric import COVERAGE, load_fabric
-from validate.calibration.intervals import BIN_NAMES, bin_of, widest, widths
+from validate.calibration.fabric import COVERAGE, fabric_of
+from validate.calibration.intervals import BIN_NAMES, bin_of, intervals, widths
 from validate.calibration.predictor import Model, Way, fit
 from validate.calibration.reporting import rows_of
 from validate.calibration.shapes import FITS
+from validate.links import CLOSED_FORM, held_by_links, winners
+from validate.links import TITLES as LINK_TITLES
 from validate.readers import bus_factor
 
-SPLITS: tuple[Way, ...] = ("sizes", "ranks", "collectives")
-"""What is left out in turn."""
+SPLITS: tuple[str, ...] = ("sizes", "ranks", "collectives", "links")
+"""What is left out in turn; with ``links`` all, but for the time of a message; see `validate.links`."""
 
 TITLES = {
     "sizes": "sizes left out",
     "ranks": "ranks left out",
     "collectives": "collectives left out",
+    **LINK_TITLES,
     "known": "inside what was fitted",
     "beyond": "extrapolations",
 }
@@ -52,7 +57,18 @@ RULE = "rule_of_bus_factor"
 WORSE = 1.1
 """A recorded median or 90 % quantile may be exceeded by this factor before it counts as worse; machines round apart."""
 
-_COLUMNS = ("split", "place", "system", "setting", "size", "measured", "ours", "low", "high", *PLAIN, RULE)
+BASE = ("all_reduce", "sendrecv", "p2p_bw", "p2p_latency")
+"""From which other collectives are predicted where all-reduce was measured."""
+
+FROM_BASE = ("all_gather", "reduce_scatter", "alltoall")
+"""Which are."""
+
+PLACES = ("inside", "one doubling outside", "further outside")
+"""Where a number of ranks that is left out is, beside those kept."""
+
+_DOUBLING = 1.1
+
+_COLUMNS = ("split", "place", "system", "setting", "size", "measured", "ours", "low", "high", *PLAIN, RULE, CLOSED_FORM)
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,9 +80,9 @@ class Evaluation:
     name : str
         The dataset.
     held : DataFrame
-        One row per measurement left out: ``split``, ``place`` (of a number of ranks: ``inside`` or ``outside`` those
-        kept), ``system``, ``setting``, ``size`` [byte], ``measured``, ``ours``, ``low``, ``high`` and what each other
-        model says [s]; NaN where a model says nothing.
+        One row per measurement left out: ``split``, ``place`` (of a number of ranks: one of
+        `PLACES`), ``system``, ``setting``, ``size`` [byte], ``measured``, ``ours``, ``low``, ``high`` and what each
+        other model says [s]; NaN where a model says nothing.
     spread : float
         Median of the absolute relative difference of repetitions from their median; NaN without repetitions.
     systems, curves, rows : int
@@ -114,7 +130,7 @@ class Evaluation:
         return lines
 
 
-def evaluate(source: str, facts: Mapping[str, Any] | None = None, splits: Sequence[Way] = SPLITS) -> Evaluation:
+def evaluate(source: str, facts: Mapping[str, Any] | None = None, splits: Sequence[str] = SPLITS) -> Evaluation:
     """Evaluate a shipped dataset or a log.
 
     Parameters
@@ -144,7 +160,11 @@ def evaluate(source: str, facts: Mapping[str, Any] | None = None, splits: Sequen
     for name, part in parts.items():
         curves = curves_of(part)
         count += len(curves)
-        held += [table.assign(system=name) for split in splits for table in _SPLITTERS[split](curves)]
+        known = [_SPLITTERS[split] for split in splits if split != "links"]
+        held += [table.assign(system=name) for splitter in known for table in splitter(curves)]
+    if "links" in splits and len(one := held_by_links(rows)):
+        held.append(one)
+    _refuse_nothing(count + len(held), source)
     table = pd.concat(held, ignore_index=True) if held else pd.DataFrame(columns=list(_COLUMNS))
     return Evaluation(
         source, table.reindex(columns=list(_COLUMNS)), _spread(rows, parts), len(parts), count, len(rows), problems
@@ -158,8 +178,8 @@ def compare(
 
     Parameters
     ----------
-    fabric : path
-        The fabric file.
+    fabric : str or path
+        The fabric file, or a platform by its name or file.
     source, facts
         As for `evaluate`.
     strict : bool
@@ -170,7 +190,7 @@ def compare(
     InputError
         If one of them cannot be read, nothing is known of a collective, or `strict` and it would extrapolate.
     """
-    loaded = load_fabric(fabric)
+    loaded = fabric_of(str(fabric))
     rows, problems = rows_of(source, facts or {})
     parts = systems(rows)
     found = []
@@ -206,6 +226,7 @@ def compare(
                     }
                 )
             )
+    _refuse_nothing(count, source)
     table = pd.concat(found, ignore_index=True) if found else pd.DataFrame()
     table = table.reindex(columns=list(_COLUMNS))
     return Evaluation(source, table, _spread(rows, parts), len(parts), count, len(rows), problems)
@@ -297,7 +318,7 @@ def _sizes(curves: Sequence[Curve]) -> list[pd.DataFrame]:
         split = [(one, folds(one)[fold]) for one in usable if fold < len(folds(one))]
         kept = [one.at(~mask) for one, mask in split]
         chosen = choose(kept, plain=False, wide=False)
-        model = fit(kept, chosen.form, with_steps=False)
+        model = fit(kept, chosen.form, weights=chosen.weights, with_steps=False)
         bins = widths(chosen.held["sizes"], COVERAGE)
         for (one, mask), rest in zip(split, kept, strict=True):
             others = {name: FITS[name](rest.sizes, rest.seconds).at(one.sizes[mask]) for name in PLAIN}
@@ -317,30 +338,49 @@ def _ranks(curves: Sequence[Curve]) -> list[pd.DataFrame]:
         if not held:
             continue
         chosen = choose(kept, plain=False)
-        model = fit(kept, chosen.form, chosen.across, chosen.nccl, chosen.transfer, chosen.beyond)
-        bins = widths(chosen.held["ranks"], COVERAGE)
+        choices = chosen.form, chosen.across, chosen.nccl, chosen.transfer, chosen.beyond
+        model = fit(kept, *choices, weights=chosen.weights)
+        bins = intervals(chosen.held, COVERAGE)
         plain = {name: fit(kept, name, "interpolated", with_steps=False) for name in PLAIN}
         for one in held:
             measured = known[one.setting.family]
-            place = "inside" if min(measured) < ranks < max(measured) else "outside"
+            place = place_of(ranks, measured)
             others = {name: _some(other.at(one.setting, one.sizes), one) for name, other in plain.items()}
-            found.append(_predicted("ranks", place, model, one, bins, others))
+            found.append(_predicted("ranks", place, model, one, bins[model.way(one.setting)], others))
     return [one for one in found if one is not None]
 
 
+def place_of(ranks: int, measured: Sequence[int]) -> str:
+    """Return which of `PLACES` a number of ranks is in, beside those measured.
+
+    Examples
+    --------
+    >>> [place_of(ranks, (4, 16)) for ranks in (8, 32, 2, 128)]
+    ['inside', 'one doubling outside', 'one doubling outside', 'further outside']
+    """
+    if min(measured) <= ranks <= max(measured):
+        return PLACES[0]
+    doublings = min(abs(math.log2(ranks / one)) for one in measured)
+    return PLACES[1] if doublings <= _DOUBLING else PLACES[2]
+
+
 def _collectives(curves: Sequence[Curve]) -> list[pd.DataFrame]:
-    """Leave out one collective at a time, where others remain from which it can be predicted."""
+    """Leave out one collective at a time, where others remain from which it can be predicted; see `FROM_BASE`."""
     found = []
     for collective in sorted({one.setting.collective for one in curves}):
         kept = [one for one in curves if one.setting.collective != collective]
+        base = [one for one in kept if one.setting.collective in BASE]
+        if collective in FROM_BASE and any(one.setting.collective == "all_reduce" for one in base):
+            kept = base
         held = [one for one in curves if one.setting.collective == collective]
         if not kept:
             continue
         chosen = choose(kept, plain=False)
-        model = fit(kept, chosen.form, chosen.across, chosen.nccl, chosen.transfer, chosen.beyond)
+        choices = chosen.form, chosen.across, chosen.nccl, chosen.transfer, chosen.beyond
+        model = fit(kept, *choices, weights=chosen.weights)
         if model.steps is None:
             continue
-        bins = widest(chosen.held["collectives"], COVERAGE)
+        bins = intervals(chosen.held, COVERAGE)["collectives"]
         found += [_predicted("collectives", "", model, one, bins, {RULE: _by_rule(kept, one)}) for one in held]
     return [one for one in found if one is not None]
 
@@ -359,7 +399,7 @@ def _predicted(
     ours = model.at(held.setting, held.sizes)
     if ours is None:
         return None
-    below, above = np.array(bins)[bin_of(held.sizes)].T
+    below, above = np.array(bins)[bin_of(held.sizes)].T * model.reach(held.setting)
     return pd.DataFrame(
         {
             "split": split,
@@ -385,6 +425,12 @@ def _by_rule(kept: Sequence[Curve], held: Curve) -> Floats:
     return np.full(len(held.sizes), math.nan)
 
 
+def _refuse_nothing(curves: int, source: str) -> None:
+    if not curves:
+        message = "no row has a size above 0 and a number of ranks; --fact ranks=16 says what a log does not"
+        raise InputError(message, file=source)
+
+
 def _some(seconds: Floats | None, held: Curve) -> Floats:
     return np.full(len(held.sizes), math.nan) if seconds is None else seconds
 
@@ -405,8 +451,8 @@ def _figures(part: pd.DataFrame) -> dict[str, Any]:
     """Return errors by model and bin of one split, and the share of measurements that is inside the intervals."""
     models: dict[str, Any] = {}
     bins = bin_of(part["size"].to_numpy(dtype=float))
-    places = [one for one in ("inside", "outside") if (part["place"] == one).any()]
-    for model in ("ours", *PLAIN, RULE):
+    places = [one for one in PLACES if (part["place"] == one).any()]
+    for model in ("ours", *PLAIN, RULE, CLOSED_FORM):
         off = (part[model].astype(float) / part["measured"].astype(float) - 1).abs().to_numpy()
         if np.isnan(off).all():
             continue
@@ -414,7 +460,9 @@ def _figures(part: pd.DataFrame) -> dict[str, Any]:
         models[model] |= {name: _errors(off[bins == number]) for number, name in enumerate(BIN_NAMES)}
         models[model] |= {f"ranks {one}": _errors(off[(part["place"] == one).to_numpy()]) for one in places}
     inside = (part["low"] <= part["measured"]) & (part["measured"] <= part["high"])
-    return {"models": models, "coverage": float(inside.mean())}
+    found: dict[str, Any] = {"models": models, "coverage": float(inside.mean())}
+    won = winners(part)
+    return found | ({"winners": won} if won else {})
 
 
 def _errors(off: NDArray[Any]) -> dict[str, float] | None:
@@ -444,6 +492,11 @@ def _table(title: str, found: Mapping[str, Any]) -> list[str]:
             shown = "-" if cell is None else " / ".join(_percent(cell[key]) for key in ("median", "p90", "worst"))
             cells.append(f"{shown:>{wide}}")
         lines.append(f"  {name:<20}{own['count']:>6}" + "".join(cells))
+    if won := found.get("winners"):
+        lines.append(
+            f"  the faster of AG-Topk and AR-Topk: {won['right']} of {won['settings']} as predicted, where they differ"
+            f" by more than 5 %; by the closed form {won[CLOSED_FORM]}"
+        )
     inside = f"{100 * found['coverage']:.0f} % of what was left out is inside its {100 * COVERAGE:.0f} % interval"
     return [*lines, f"  median / p90 / worst absolute error in %; {inside}"]
 

@@ -248,9 +248,8 @@ def from_fabric(fabric: Fabric, given: Given) -> Question:
     )
     clock = by_fabric(fabric, _device(given.device, "v100"))
     title = f"{given.model or f'{point.parameters:,} parameters'}, {workers} workers"
-    return Question(
-        title, point, among, clock, "the calibrated fabric", ("density", "workers"), backward=_backward(given)
-    )
+    method = "the calibrated fabric"
+    return Question(title, point, among, clock, method, ("density",), backward=_backward(given), coarse=True)
 
 
 def _heeded(among: Sequence[Choice]) -> tuple[str, ...]:

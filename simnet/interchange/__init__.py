@@ -2,11 +2,13 @@
 
 One module per format: `goal` (GOAL text of LogGOPSim), `chakra` (execution traces of ASTRA-sim), `msccl` (algorithms
 of MSCCL), `messages_csv` (a table of messages), `simgrid` (platforms and profiles), `nccl` (topology dumps), `nodelink`
-(node-link JSON of networkx). `kinds` tells by the content of which kind a file is. What is read is data from strangers:
-sizes are checked before parsing, and a refusal names the file, the place and the reason.
+(node-link JSON of networkx), `fabric` (the network of a calibration). `kinds` tells by the content of which kind a file
+is. What is read is data from strangers: sizes are checked before parsing, and a refusal names the file, the place and
+the reason.
 """
 
 from simnet.interchange.chakra import read_chakra, write_chakra
+from simnet.interchange.fabric import read_fabric_network
 from simnet.interchange.goal import read_goal
 from simnet.interchange.kinds import NetworkRead, kind_of, read_network, read_schedule
 from simnet.interchange.messages_csv import read_messages, write_messages
@@ -20,6 +22,7 @@ __all__ = [
     "Platform",
     "kind_of",
     "read_chakra",
+    "read_fabric_network",
     "read_goal",
     "read_messages",
     "read_msccl",

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, TypeVar, get_a
 
 from simnet.errors import InputError, nearest
 from simnet.interchange.chakra import read_chakra
+from simnet.interchange.fabric import read_fabric_network
 from simnet.interchange.goal import read_goal
 from simnet.interchange.messages_csv import NEEDED, read_messages
 from simnet.interchange.msccl import read_msccl
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     import networkx as nx
 
 ScheduleKind: TypeAlias = Literal["goal", "chakra", "msccl", "csv"]
-NetworkKind: TypeAlias = Literal["simgrid", "nccl", "nodelink"]
+NetworkKind: TypeAlias = Literal["simgrid", "nccl", "nodelink", "fabric"]
 K = TypeVar("K", bound=str)
 
 _SCHEDULES: tuple[ScheduleKind, ...] = get_args(ScheduleKind)
@@ -37,10 +38,12 @@ _NAMES = {
     "simgrid": "a SimGrid platform",
     "nccl": "an NCCL topology",
     "nodelink": "node-link JSON",
+    "fabric": "a fabric file",
 }
 _ROOTS = {"algo": "msccl", "platform": "simgrid", "system": "nccl"}
 _HEAD = 2**16
 _XML_PROLOGUE = re.compile(r"\s*(?:<\?.*?\?>|<!--.*?-->|<!DOCTYPE[^>\[]*>)", re.DOTALL)
+_FABRIC = re.compile(r"(?:#[^\n]*\n|[ \t]*\n)*+version:")
 _OWN_TYPE = re.compile(r"\s*<!DOCTYPE[^>\[]*\[")
 _ROOT = re.compile(r"\s*<([A-Za-z_][A-Za-z0-9_.-]{0,40})")
 _GOAL = re.compile(r"(?:\s|//[^\n]*\n|(?>/\*.*?\*/))*+num_ranks\b", re.DOTALL)
@@ -87,6 +90,8 @@ def kind_of(path: str | Path) -> str | None:
         return "nodelink"
     if _GOAL.match(head):
         return "goal"
+    if _FABRIC.match(head):
+        return "fabric"
     first = {name.strip() for name in head.lstrip().partition("\n")[0].split(",")}
     return "csv" if len(first & set(NEEDED)) >= 2 else None
 
@@ -153,12 +158,13 @@ def read_network(
     Parameters
     ----------
     path : str or Path
-        A SimGrid platform, an NCCL topology, or node-link JSON.
-    kind : {"simgrid", "nccl", "nodelink"}, optional
+        A SimGrid platform, an NCCL topology, node-link JSON, or a fabric file with a network.
+    kind : {"simgrid", "nccl", "nodelink", "fabric"}, optional
         What it is; by default what its content says.
     nodes, latency, network_latency
         Of an NCCL topology, which describes one node without latencies: how many such nodes there are (default 1),
-        seconds of each link inside a node, seconds from card to card (default 0). See `read_nccl_topology`.
+        seconds of each link inside a node, seconds from card to card (default 0). See `read_nccl_topology`. A fabric
+        file takes `nodes` in place of those that were measured.
 
     Raises
     ------
@@ -178,9 +184,11 @@ def read_network(
             ),
             {},
         )
-    given = [name for name, value in own.items() if value is not None]
+    given = [name for name, value in own.items() if value is not None and (found, name) != ("fabric", "nodes")]
     if given:
         raise ValueError(f"{', '.join(given)} is only for NCCL topologies; {path} is {_NAMES[found]}")
+    if found == "fabric":
+        return NetworkRead(read_fabric_network(path, nodes), {})
     if found == "simgrid":
         platform = read_platform(path)
         return NetworkRead(platform.graph, platform.weather)

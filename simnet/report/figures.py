@@ -21,7 +21,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from simnet.report.drawing import BITS, COLOURS, HOURS, PHASE_COLOURS, SECONDS, Plot, plot, scale, style, unit
-from simnet.report.summary import PHASES
+from simnet.report.summary import PHASES, with_exploration
 from simnet.units import format_seconds
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -40,7 +40,7 @@ def render(iterations: pd.DataFrame, bound: str | None = None) -> list[Plot]:
     Parameters
     ----------
     iterations : DataFrame
-        The iterations of all policies, one after the other.
+        The iterations of all policies, one after the other, what they explored included.
     bound : str, optional
         The policy that the others are measured against.
 
@@ -90,8 +90,10 @@ def iteration_time(iterations: pd.DataFrame, bound: str | None = None) -> Figure
 def cumulative_time(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
     """Draw the simulated time of each policy after each iteration, and how far it is behind the reference by then.
 
-    The reference is the bound or, where it did not run, the fastest policy.
+    The reference is the bound or, where it did not run, the fastest policy. Exploration counts with the iteration after
+    it.
     """
+    iterations = with_exploration(iterations)
     with style():
         figure = Figure(figsize=(9.2, 3.6), layout="constrained")
         left, right = figure.subplots(1, 2)

@@ -16,7 +16,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from simnet.report import company, deaths
-from simnet.training import MAIN, Share, Stop
+from simnet.training import EXPLORE, MAIN, Share, Stop
 from simnet.units import format_bandwidth, format_bytes, format_seconds
 
 PHASES = ("compute", "select", "communicate", "wait")
@@ -56,11 +56,25 @@ class Regret(TypedDict):
     fraction: float
 
 
+class Exploration(TypedDict):
+    """What a policy tried besides training: how many iterations, and seconds that they took of the simulated time."""
+
+    iterations: int
+    seconds: float
+
+
 class PolicySummary(TypedDict):
-    """One policy's run; `ended` if workers died and it did not get to its last iteration."""
+    """One policy's run; `ended` if workers died and it did not get to its last iteration.
+
+    Time, bytes and breakdown are of exploration, too; all else is of the training alone. Density and gain are means
+    over its iterations.
+    """
 
     iterations: int
     simulated_s: float
+    exploration: Exploration
+    density: float
+    gain: float | None
     bytes_sent_B: int
     breakdown_s: dict[str, float]
     regret: Regret | None
@@ -148,6 +162,7 @@ def summarize(
     iterations : mapping of policy name to DataFrame
         Columns `iteration`, `start_s`, `iteration_s`, `compute_s`, `select_s`, `communicate_s`, `wait_s` (means over
         workers), `bytes_sent_B` (all workers), `choice`, `density`, `latency_s`, `bandwidth_Bps`; in order of time.
+        If there is `purpose`, rows that say ``explore`` are no iterations; if there is `gain`, its mean is given.
     scenario, scenario_sha256 : str
         Name of the scenario, and hash of its resolved text.
     seed : int
@@ -184,7 +199,7 @@ def summarize(
         raise ValueError("a run needs at least one policy, got none")
     stops = stops or {}
     ended = {name for name in iterations if any(one.job == MAIN and one.resumed is None for one in stops.get(name, ()))}
-    counts = {name: len(frame) for name, frame in iterations.items() if name not in ended}
+    counts = {name: len(with_exploration(frame)) for name, frame in iterations.items() if name not in ended}
     if counts and (min(counts.values()) < 1 or len(set(counts.values())) > 1):
         listed = ", ".join(f"{name}: {count}" for name, count in counts.items())
         raise ValueError(f"all policies must run the same number of iterations, at least 1, got {listed}")
@@ -213,9 +228,30 @@ def summarize(
     }
 
 
+def with_exploration(iterations: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per iteration of training, whose time and bytes include the exploration that came before it.
+
+    What was explored before a death that ended the job has no such iteration and is left out.
+
+    Examples
+    --------
+    >>> frame = pd.DataFrame({"iteration": [0, 1, 1], "purpose": ["train", "explore", "train"],
+    ...     "start_s": [0.0, 1.0, 3.0], "iteration_s": [1.0, 2.0, 0.5], "density": [0.1, 0.01, 0.1]})
+    >>> with_exploration(frame)[["iteration", "start_s", "iteration_s", "density"]].to_numpy().tolist()
+    [[0.0, 0.0, 1.0, 0.1], [1.0, 1.0, 2.5, 0.1]]
+    """
+    if "purpose" not in iterations or not (iterations["purpose"] == EXPLORE).any():
+        return iterations
+    by = [name for name in ("policy", "iteration") if name in iterations]
+    groups = iterations.groupby(by, sort=False)
+    sums = [name for name in ("iteration_s", "bytes_sent_B", *(f"{phase}_s" for phase in PHASES)) if name in iterations]
+    rows = iterations["purpose"] != EXPLORE
+    return iterations.assign(start_s=groups["start_s"].transform("min"), **groups[sums].transform("sum"))[rows]
+
+
 def sentence(summary: Summary) -> str:
-    """Say who won, by how much over the runner-up, and when the winner changed its choice."""
-    said = _outcome(summary)
+    """Say who won, by how much over the runner-up, and when the winner changed its choice; and who explored."""
+    said = _outcome(summary) + _explored(summary)
     if summary["missing"]:
         said = f"Incomplete, without {', '.join(summary['missing'])}: {said}"
     early = [name for name, one in summary["policies"].items() if one["ended"]]
@@ -234,6 +270,20 @@ def what_happened(summary: Summary) -> list[str]:
 def company_rows(summary: Summary) -> list[tuple[str, ...]]:
     """Return the cells of the table of the jobs that shared the network; empty for a job alone."""
     return company.rows({name: one["shares"] for name, one in summary["policies"].items()})
+
+
+def _explored(summary: Summary) -> str:
+    """Say what exploration took, and how much of the gradient those who explored sent; empty if nobody did."""
+    said = ""
+    for name, one in summary["policies"].items():
+        count, seconds = one["exploration"]["iterations"], one["exploration"]["seconds"]
+        if count:
+            gain = "" if one["gain"] is None else f" and a gain of {one['gain']:.2g}"
+            said += (
+                f" {name} spent {format_seconds(seconds)} of its time on {count} iterations of exploration; it trained "
+                f"with a density of {one['density']:.2g}{gain} on average."
+            )
+    return said
 
 
 def _outcome(summary: Summary) -> str:
@@ -307,7 +357,10 @@ def percent(fraction: float, sign: str = "") -> str:
     return f"{value:{sign}.2g} %" if abs(value) >= 0.005 else "0 %"
 
 
-def _policy(frame: pd.DataFrame) -> PolicySummary:
+def _policy(every: pd.DataFrame) -> PolicySummary:
+    frame = with_exploration(every)
+    aside = every["iteration_s"][every["purpose"] == EXPLORE] if "purpose" in every else every["iteration_s"][:0]
+    gain = float(frame["gain"].mean()) if "gain" in frame else math.nan
     start, duration = frame["start_s"].to_numpy(), frame["iteration_s"].to_numpy()
     labels, counts = np.unique(frame["choice"].to_numpy(dtype=str), return_counts=True)
     order = np.argsort(-counts, kind="stable")
@@ -315,6 +368,9 @@ def _policy(frame: pd.DataFrame) -> PolicySummary:
     return {
         "iterations": len(frame),
         "simulated_s": _rounded(start[-1] + duration[-1] - start[0]) if len(frame) else 0.0,
+        "exploration": {"iterations": len(aside), "seconds": _rounded(math.fsum(aside))},
+        "density": _rounded(frame["density"].mean()) if len(frame) else 0.0,
+        "gain": _finite(gain),
         "bytes_sent_B": int(frame["bytes_sent_B"].astype(np.float64).round().sum()),
         "breakdown_s": {phase: _rounded(math.fsum(frame[f"{phase}_s"])) for phase in PHASES},
         "regret": None,

@@ -12,6 +12,7 @@ import numpy as np
 import sparsifier_models
 from simnet import models, traces
 from simnet.devices import DeviceProfile, load_device
+from simnet.moo import Moo
 from simnet.policies import Candidate, Clairvoyant, Fixed, Flexible, Monitor, Policy
 from simnet.scenario import schema
 from simnet.scenario.company import InJob, alone, placements
@@ -79,7 +80,7 @@ def build_job(config: schema.Config, stages: Stages | None, folder: Path, found:
     )
     for label, exchange in config.exchanges.items():
         with found.at("exchanges", label):
-            _try_sizes(candidate(label, exchange), job)
+            _try_sizes(candidate(label, exchange), job, _searched(config, label))
     return job
 
 
@@ -112,9 +113,15 @@ def build_neighbours(
     return neighbours, messages
 
 
-def _try_sizes(exchange: Candidate, job: Job) -> None:
-    """Raise ValueError if a scheme refuses the length of a bucket, or a density of the job there."""
-    densities = [density for ramp in job.density for density in (ramp.start, ramp.end)]
+def _searched(config: schema.Config, label: str) -> list[float]:
+    """Return the densities that policies may choose for an exchange."""
+    searches = [one.moo for one in config.policies.values() if one.moo is not None]
+    return [density for one in searches if label in (one.among or ()) for density in one.densities]
+
+
+def _try_sizes(exchange: Candidate, job: Job, searched: Sequence[float] = ()) -> None:
+    """Raise ValueError if a scheme refuses the length of a bucket, or a density of the job, or of a search, there."""
+    densities = [*searched, *(density for ramp in job.density for density in (ramp.start, ramp.end))]
     for bucket in buckets(job.source, job.overlap):
         model = create_sparsifier(exchange, bucket, job)
         for density in (min(densities), max(densities)):
@@ -171,7 +178,8 @@ def _trial(exchange: schema.Exchange, all_workers: int, workers: int) -> sparsif
 def memory(config: schema.Config) -> float:
     """Return the bytes that the policy with the most candidates takes at most, in a process of its own."""
     others = sum(memory(alone(config, label)) - _PROCESS for label in config.other_jobs or ())
-    copies = _COPIES + max(len(_labels(policy)) for policy in config.policies.values())
+    # Exploration has a residual of its own beside that of the candidate.
+    copies = _COPIES + max(len(_labels(policy)) + (policy.moo is not None) for policy in config.policies.values())
     # The residual of before, for those who go on without the dead.
     copies += config.job.deaths is not None
     return _PROCESS + others + 4.0 * _entries(config.job) * (config.workers * copies + _ROWS)
@@ -275,4 +283,7 @@ def _policy(config: schema.Config, given: schema.Policy) -> Policy:
         return Fixed(candidates[0])
     if kind == "clairvoyant":
         return Clairvoyant(candidates)
-    return Flexible(candidates, Monitor(part.probe_every, part.noise, part.change, part.aggregate, config.seed))
+    monitor = Monitor(part.probe_every, part.noise, part.change, part.aggregate, config.seed)
+    if kind == "moo":
+        return Moo(candidates, monitor, part.search(int(part.warm_up or 0)))
+    return Flexible(candidates, monitor)

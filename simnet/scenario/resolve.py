@@ -224,13 +224,31 @@ def _policies(
             loc = ("policies", name, kind, "among", position)
             if label in among[:position]:
                 found.add(loc, f"{label!r} stands here twice")
-            if _check_label(label, loc, exchanges, found) and kind == "flexible" and label in sound:
+            if _check_label(label, loc, exchanges, found) and kind in ("flexible", "moo") and label in sound:
                 with found.at(*loc):
                     closed_form(candidate(label, exchanges[label]))
         with found.at("policies", name, kind):
             check_feedback({label: exchanges[label].options["error_feedback"] for label in among if label in sound})
-        resolved[name] = policy.model_copy(update={kind: part.model_copy(update={"among": among})})
+        spelled_out = _moo(part, ("policies", name, kind), config.job.epoch, found) if kind == "moo" else {}
+        resolved[name] = policy.model_copy(update={kind: part.model_copy(update={"among": among, **spelled_out})})
     return resolved
+
+
+def _moo(given: schema.Moo, loc: Loc, epoch: int | None, found: Findings) -> dict[str, Any]:
+    """Return the defaults that depend on the mode."""
+    published = given.mode == "published"
+    every, change, warm_up = given.probe_every, given.change, given.warm_up
+    if warm_up is None and published:
+        if epoch is None:
+            found.add((*loc, "warm_up"), "is missing; only with job.epoch there is a default, 5 epochs")
+        warm_up = 5 * (epoch or 1)
+    elif warm_up is not None:
+        warm_up = _iterations(warm_up, (*loc, "warm_up"), epoch, found)
+    return {
+        "warm_up": warm_up,
+        "probe_every": (0.0 if published else 10.0) if every is None else every,
+        "change": (0.0 if published else 0.1) if change is None else change,
+    }
 
 
 def _check_label(label: str, loc: Loc, exchanges: dict[str, schema.Exchange], found: Findings) -> bool:

@@ -74,14 +74,14 @@ def run_apart(
     RuntimeError
         If a policy failed otherwise; the message holds the traceback.
     """
-    context = _context()
+    started_by = context()
     waiting = list(policies)
     running: dict[Connection, tuple[str, BaseProcess]] = {}
     try:
         while waiting or running:
             while waiting and len(running) < jobs:
                 name = waiting.pop(0)
-                receiver, process = _start(context, source, name)
+                receiver, process = _start(started_by, source, name)
                 running[receiver] = name, process
             for ready in wait(list(running)):
                 assert isinstance(ready, Connection)
@@ -90,7 +90,7 @@ def run_apart(
                     kind, content = ready.recv()
                 except (EOFError, OSError):
                     process.join()
-                    raise SimnetError(f"the process of policy {name!r} {_end(process.exitcode)}") from None
+                    raise SimnetError(f"the process of policy {name!r} {ending(process.exitcode)}") from None
                 if kind == "progress":
                     progress(name, content)
                 elif kind == "result":
@@ -118,23 +118,24 @@ def _of(name: str, progress: Progress) -> Callable[[int], None]:
     return lambda done: progress(name, done)
 
 
-def _context() -> BaseContext:
+def context() -> BaseContext:
+    """Return how processes are started: by a server that forks, where there is one."""
     # Forking a process that has threads can hang; a server that imported everything and did nothing else forks safely.
     if "forkserver" in multiprocessing.get_all_start_methods():
-        context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(_PRELOADED)
-        return context
+        found = multiprocessing.get_context("forkserver")
+        found.set_forkserver_preload(_PRELOADED)
+        return found
     return multiprocessing.get_context("spawn")
 
 
-def _start(context: BaseContext, source: Source, policy: str) -> tuple[Connection, BaseProcess]:
-    receiver, sender = context.Pipe(duplex=False)
-    process: BaseProcess = context.Process(  # type: ignore[attr-defined]
+def _start(started_by: BaseContext, source: Source, policy: str) -> tuple[Connection, BaseProcess]:
+    receiver, sender = started_by.Pipe(duplex=False)
+    process: BaseProcess = started_by.Process(  # type: ignore[attr-defined]
         target=_work, args=(sender, source, policy), name=f"simnet {policy}", daemon=True
     )
     # The tracker that goes with the first process would let interrupts through again: start it before.
     resource_tracker.ensure_running()
-    with _interrupts_held_back():
+    with interrupts_held_back():
         process.start()
     # With the only other copy of the sender in the process, its end closes the pipe.
     sender.close()
@@ -142,7 +143,7 @@ def _start(context: BaseContext, source: Source, policy: str) -> tuple[Connectio
 
 
 @contextmanager
-def _interrupts_held_back() -> Iterator[None]:
+def interrupts_held_back() -> Iterator[None]:
     """Let what starts meanwhile inherit that Ctrl-C does not reach it: it is for this process to tidy up."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
@@ -179,7 +180,7 @@ def _work(sender: Connection, source: Source, policy: str) -> None:
         sender.send(message)
 
 
-def _end(exitcode: int | None) -> str:
+def ending(exitcode: int | None) -> str:
     """Say how a process ended that left no result."""
     if exitcode is not None and exitcode < 0:
         with suppress(ValueError):

@@ -11,8 +11,9 @@ from typing import Annotated, Any, Generic, Literal, Self, TypeAlias, TypeVar
 
 from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, Tag, model_validator
 
-from simnet import units
+from simnet import moo, units
 from simnet.interchange.kinds import NetworkKind
+from simnet.moo import DENSITIES, Mode, Search
 from simnet.network import EngineName, OnOutage, Routing
 from simnet.policies import Aggregate
 from simnet.scenario.words import (
@@ -184,11 +185,11 @@ class Registered(Part):
 
 
 class TopologyFile(Part):
-    """A topology from a file: SimGrid platform, whose profiles are its weather, NCCL topology, or node-link JSON."""
+    """A topology from a file: SimGrid platform with its weather, NCCL topology, node-link JSON, calibrated fabric."""
 
     path: File
     format: NetworkKind | None = Field(default=None, description="default: told by the content")
-    nodes: Count | None = Field(default=None, description="equal nodes, of which an NCCL topology describes one")
+    nodes: Count | None = Field(default=None, description="how many like the node of an NCCL topology, or of a fabric")
     latency: Seconds | None = Field(default=None, description="of each link inside a node of an NCCL topology")
     network_latency: Seconds | None = Field(default=None, description="from card to card, with an NCCL topology")
 
@@ -767,6 +768,64 @@ class Flexible(Part):
     aggregate: Aggregate = Field(default="worst", description="of the probed pairs")
 
 
+class Weights(Part):
+    """How much each objective counts in the weighted choice."""
+
+    gain: Factor = 1.0
+    compression: Factor = 1.0
+    communication: Factor = 1.0
+
+    @model_validator(mode="after")
+    def _something(self) -> Self:
+        if not any((self.gain, self.compression, self.communication)):
+            raise ValueError("must not all be 0")
+        return self
+
+
+class Moo(Part):
+    """Density and exchange by gain, compression and communication time, explored and searched as the job runs."""
+
+    among: Annotated[list[Label], Field(min_length=1)] | None = Field(
+        default=None, description="default: every exchange of the scenario"
+    )
+    mode: Mode = Field(default="grid", description="published: the objective and the rules of the released code")
+    densities: Annotated[list[Density], Field(min_length=1, max_length=100)] = Field(
+        default=list(DENSITIES), description="candidates; published: at least 4, between whose extremes is searched"
+    )
+    tries: Annotated[int, Field(ge=1, le=10_000)] = Field(
+        default=10, description="iterations for which each candidate is explored"
+    )
+    weights: Weights | None = Field(default=None, description="default: the knee of the Pareto front; not of published")
+    gain_change: Annotated[Factor, POSITIVE] = Field(
+        default=0.1, description="relative change of the gain from which candidates are explored again"
+    )
+    warm_up: Iterations | None = Field(
+        default=None,
+        description="iterations or epochs over which the density falls from 1 to the highest candidate; "
+        "default: none, published: 5 epochs",
+    )
+    probe_every: Seconds | None = Field(
+        default=None, description="0 s: before each iteration; default: 10 s, published: 0 s"
+    )
+    noise: Spread = Field(default=0.0, description="error of a probe")
+    change: Factor | None = Field(
+        default=None,
+        description="relative change of a probe from which is searched again; default: 10 %, published: 0",
+    )
+    aggregate: Aggregate = Field(default="worst", description="of the probed pairs")
+
+    @model_validator(mode="after")
+    def _fits_mode(self) -> Self:
+        self.search(0)
+        return self
+
+    def search(self, warm_up: int) -> Search:
+        """Return how to search, with a warm-up of so many iterations."""
+        given = self.weights
+        weights = None if given is None else moo.Weights(given.gain, given.compression, given.communication)
+        return Search(self.mode, tuple(self.densities), self.tries, weights, self.gain_change, warm_up)
+
+
 class Clairvoyant(Part):
     """The exchange that is fastest on the true weather: the bound against which regret is measured."""
 
@@ -780,6 +839,7 @@ class Policy(OneOf):
 
     fixed: Label | None = None
     flexible: Flexible | None = None
+    moo: Moo | None = None
     clairvoyant: Clairvoyant | None = None
 
 

@@ -9,10 +9,12 @@ die: then the job ends, or its others go on without it.
 from simnet.training.exchanging import check_feedback
 from simnet.training.job import Bucket, Compute, Job, Overlap, Ramp, buckets, create_sparsifier, density_at
 from simnet.training.loop import Neighbour, Progress, run_policy
-from simnet.training.record import MAIN, PolicyResult, Share, Stop, Wait
+from simnet.training.record import EXPLORE, MAIN, TRAIN, PolicyResult, Share, Stop, Wait
 
 __all__ = [
+    "EXPLORE",
     "MAIN",
+    "TRAIN",
     "Bucket",
     "Compute",
     "Job",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
+from copy import copy
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -10,7 +11,7 @@ from numpy.typing import NDArray
 
 from simnet.errors import StalledError
 from simnet.network import Network, Timing
-from simnet.policies import Candidate
+from simnet.policies import Candidate, Turn
 from simnet.schedule import Floats, Schedule
 from simnet.training.job import Job, buckets, create_sparsifier
 
@@ -48,7 +49,9 @@ class Situation(NamedTuple):
     Parameters
     ----------
     iteration : int
-        Which iteration.
+        Which iteration; it decides on the network in force.
+    batch : int
+        Of which iteration the gradients are; in exploration it may be a later one.
     density : float
         Target fraction kept.
     crew : ndarray of int, shape (P',)
@@ -66,6 +69,7 @@ class Situation(NamedTuple):
     """
 
     iteration: int
+    batch: int
     density: float
     crew: NDArray[np.intp]
     placement: list[int]
@@ -123,6 +127,8 @@ class Models:
         }
         self._in_force: list[Sparsifier] | None = None
         self._residuals = residuals
+        # What attempts go on from, beside the training.
+        self._explored: list[Sparsifier] | None = None
         check_feedback({label: models[0].options.error_feedback for label, models in self._models.items()})
 
     def without(self, gone: NDArray[np.bool_]) -> Models:
@@ -145,23 +151,18 @@ class Models:
         StalledError
             If an exchange can never end for another reason than a death.
         """
-        gradients = self._job.source.gradients(where.iteration)
-        if where.crew.size < len(gradients):
-            gradients = gradients[where.crew]
-        in_force = self._in_force
+        gradients = self._gradients(where)
+        in_force, self._explored = self._in_force, None
         if in_force is not None:
             switches = any(self._models[one.label] is not in_force for one in shortlist)
             self._residuals = [model.residual for model in in_force] if switches or self._job.deaths else None
         best: Step | None = None
         for candidate in shortlist:
             models = self._models[candidate.label]
-            exchanges = []
-            for index, (bucket, model) in enumerate(zip(self._buckets, models, strict=True)):
-                model.density, model.iteration = where.density, where.iteration
-                if self._residuals is not None and models is not in_force:
-                    model.residual = self._residuals[index]
-                exchanges.append(model.exchange(gradients[:, bucket.entries]))
-            step = yield from self._timed(candidate, exchanges, where)
+            if self._residuals is not None and models is not in_force:
+                for model, residual in zip(models, self._residuals, strict=True):
+                    model.residual = residual
+            step = yield from self._timed(candidate, self._exchanged(models, gradients, where), where)
             if best is None or _order(step) < _order(best):
                 best = step
         assert best is not None, "a policy returned an empty shortlist"
@@ -169,6 +170,42 @@ class Models:
         if not self._job.deaths:
             self._residuals = None
         return best
+
+    def explore(self, where: Situation, turn: Turn) -> Generator[Ask, Outcome, Step]:
+        """Exchange gradients as an attempt of exploration, after which the training goes on as if it had not been.
+
+        Raises
+        ------
+        StalledError
+            If the exchange can never end for another reason than a death.
+        """
+        (candidate,), in_force = turn.shortlist, self._in_force
+        if in_force is not None and self._job.deaths:
+            self._residuals = [model.residual for model in in_force]
+        if self._explored is None or turn.attempt == 0:
+            # What an exchange changes of a sparsifier it replaces, so that a shallow copy leaves the original alone.
+            self._explored = [copy(model) for model in self._models[candidate.label]]
+            residuals = self._residuals if in_force is None else [model.residual for model in in_force]
+            for index, model in enumerate(self._explored):
+                if turn.fresh:
+                    model.residual = np.zeros_like(model.residual)
+                elif residuals is not None:
+                    model.residual = residuals[index]
+        exchanges = self._exchanged(self._explored, self._gradients(where), where)
+        return (yield from self._timed(candidate, exchanges, where))
+
+    def _gradients(self, where: Situation) -> NDArray[np.float32]:
+        gradients = self._job.source.gradients(where.batch)
+        return gradients[where.crew] if where.crew.size < len(gradients) else gradients
+
+    def _exchanged(
+        self, models: Sequence[Sparsifier], gradients: NDArray[np.float32], where: Situation
+    ) -> list[Exchange]:
+        exchanges = []
+        for bucket, model in zip(self._buckets, models, strict=True):
+            model.density, model.iteration = where.density, where.batch
+            exchanges.append(model.exchange(gradients[:, bucket.entries]))
+        return exchanges
 
     def _timed(
         self, candidate: Candidate, exchanges: list[Exchange], where: Situation

@@ -13,10 +13,22 @@ from numpy.typing import NDArray
 
 from simnet.errors import StalledError
 from simnet.network import Network, Timing
-from simnet.policies import Candidate, Fixed, Moment, Policy, probe_pairs
+from simnet.policies import Adaptive, Candidate, Fixed, Moment, Policy, Seen, Turn, probe_pairs
 from simnet.training.exchanging import Ask, Asks, Models, Outcome, Situation, Step
 from simnet.training.job import Job, density_at
-from simnet.training.record import MAIN, Doing, Iteration, PolicyResult, Record, Share, Stop, Wait
+from simnet.training.record import (
+    EXPLORE,
+    MAIN,
+    TRAIN,
+    Doing,
+    Iteration,
+    PolicyResult,
+    Record,
+    Share,
+    Stop,
+    Wait,
+    gains,
+)
 
 Progress = Callable[[int], None]
 """Called with the number of iterations done."""
@@ -96,39 +108,47 @@ def _iterate(
     timeline: int = 0,
     progress: Progress | None = None,
 ) -> Asks:
-    """Go through the iterations of a job until they are done or a death ends it; ask for the time of each exchange."""
+    """Go through the iterations of a job until they are done or a death ends it; ask for the time of each exchange.
+
+    Before an iteration there may be attempts of exploration: iterations that take their time, on copies of what the
+    training has, and leave no trace in it.
+    """
     crew = np.arange(job.source.workers)
     hosts = crew if job.placement is None else np.asarray(job.placement)
     models = Models(job, policy.candidates)
     policy.start()
-    now = start
-    for number in range(job.iterations):
-        network, density = job.network(number), density_at(job.density, number)
-        latency, bandwidth = probe_pairs(network, hosts[crew].tolist(), now)
-        compute = job.compute.seconds(job.seed, number, job.source.workers)[crew]
-        doing, begun, complete, behind = Doing(crew, compute, []), now, now + compute, compute
+    now, number, attempts = start, 0, 0
+    while number < job.iterations:
+        network, placement = job.network(number), hosts[crew].tolist()
+        latency, bandwidth = probe_pairs(network, placement, now)
+        message, usual = 4.0 * job.source.true_parameters, density_at(job.density, number)
+        moment = Moment(number, now, network, placement, message, usual)
+        turn = _turn(policy, moment)
+        attempt, trains = turn.attempt, turn.attempt is None
+        batch = min(number + (attempt or 0), job.iterations - 1)
+        named: tuple[str | int, ...] = ("iteration", number) if trains else ("exploration", attempts)
+        compute = job.compute.seconds(job.seed, batch, job.source.workers)[crew]
+        doing, complete, behind = Doing(crew, compute, []), now + compute, compute
         while True:
-            placement = hosts[crew].tolist()
-            moment = Moment(number, begun, network, placement, 4.0 * job.source.true_parameters, density)
             where = Situation(
                 number,
-                density,
+                batch,
+                usual if turn.density is None else turn.density,
                 crew,
                 placement,
                 complete,
                 behind,
-                messages=number < timeline,
-                stream=(*stream, "iteration", number),
+                messages=trains and number < timeline,
+                stream=(*stream, *named),
             )
-            shortlist = policy.shortlist(moment)
-            if len(shortlist) > 1 and not may_try:
+            if len(turn.shortlist) > 1 and not may_try:
                 raise ValueError("beside other jobs a policy cannot try several exchanges, as only one takes place")
             try:
-                step = yield from models.step(where, shortlist)
+                step = yield from models.step(where, turn.shortlist) if trains else models.explore(where, turn)
             except StalledError as stalled:
                 whose = record.policy if record.job == MAIN else f"{record.job}, beside {record.policy}"
-                message, *more = stalled.args
-                raise StalledError(f"{whose}, iteration {number}: {message}", *more) from None
+                why, *more = stalled.args
+                raise StalledError(f"{whose}, iteration {number}: {why}", *more) from None
             doing.selections.append((complete, step.select))
             if isinstance(step.outcome, Timing):
                 break
@@ -137,20 +157,40 @@ def _iterate(
             if stop.resumed is None:
                 return
             models, doing, crew = models.without(gone), doing.without(gone), crew[~gone]
-            begun, complete, behind = stop.resumed, np.full(crew.size, stop.resumed), np.zeros(crew.size)
+            complete, behind = np.full(crew.size, stop.resumed), np.zeros(crew.size)
+            placement = hosts[crew].tolist()
+            moment = Moment(number, stop.resumed, network, placement, message, usual)
+            turn = _turn(policy, moment)._replace(attempt=attempt)
         finish = step.outcome.finish + job.update
+        purpose = TRAIN if trains else EXPLORE
         record.add(
-            Iteration(number, now, finish, density, float(latency.max()), float(bandwidth.min())),
+            Iteration(number, now, finish, where.density, float(latency.max()), float(bandwidth.min()), purpose),
             step.candidate.label,
             step.exchanges,
             step.outcome,
             doing,
             job.update,
-            keep=number < timeline,
+            keep=where.messages,
         )
+        if isinstance(policy, Adaptive):
+            policy.told(moment, _seen(turn, step))
         now = finish
-        if progress is not None:
-            progress(number + 1)
+        attempts += not trains
+        number += trains
+        if trains and progress is not None:
+            progress(number)
+
+
+def _turn(policy: Policy, moment: Moment) -> Turn:
+    """Return what a policy wants next; one that is not adaptive wants to train, at the density of the job."""
+    return policy.turn(moment) if isinstance(policy, Adaptive) else Turn(policy.shortlist(moment))
+
+
+def _seen(turn: Turn, step: Step) -> Seen:
+    gain, each = gains(step.exchanges)
+    norms, broadcaster = np.sqrt(each), step.exchanges[0].stats.get("broadcaster")
+    released = norms.mean() if broadcaster is None else norms[int(float(broadcaster))]
+    return Seen(turn, step.candidate, gain, float(released), float(step.select.max()))
 
 
 def _stopped(
@@ -247,8 +287,8 @@ def _time(ask: Ask) -> Timing:
 
 def _share(job: Job, record: Record) -> Share:
     """Return how a job fared beside others."""
-    durations = record.durations
-    mean = math.fsum(durations) / len(durations) if durations else math.nan
-    alone = mean - record.held_up / len(durations) if durations else math.nan
-    slowdown = mean / alone if alone > 0 else 1.0 if durations else math.nan
-    return Share(record.job, job.source.workers, len(durations), job.iterations, mean, alone, slowdown)
+    durations, done = record.durations, record.done
+    mean = math.fsum(durations) / done if done else math.nan
+    alone = mean - record.held_up / done if done else math.nan
+    slowdown = mean / alone if alone > 0 else 1.0 if done else math.nan
+    return Share(record.job, job.source.workers, done, job.iterations, mean, alone, slowdown)

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 MAIN = "job"
 """Name of a scenario's own job beside those that share its network."""
 
+TRAIN, EXPLORE = "train", "explore"
+"""Purposes of an iteration: to make progress, or to find out what a candidate takes and gives."""
+
 
 class Wait(NamedTuple):
     """A worker that waits for ever: in which round, of which phase, and for which workers."""
@@ -74,7 +77,7 @@ class Share(NamedTuple):
     iterations, planned : int
         Iterations done by the end of the main job, and those that it was to do.
     iteration_s : float
-        Mean seconds of an iteration; NaN if none was done.
+        Mean seconds of an iteration, those of exploration before it included; NaN if none was done.
     alone_s : float
         The same if every exchange, starting when it did, had had the network to itself.
     slowdown : float
@@ -99,8 +102,11 @@ class PolicyResult:
     iterations : DataFrame
         A row per iteration: when it started, how long it took, how that splits (means over workers, which add up),
         bytes sent by all workers, what was chosen, and the worst latency and bandwidth between neighbours at its start.
+        `purpose` is ``train``; or ``explore``, for what a policy tried before the iteration of that number, and which
+        is no progress.
     workers : DataFrame
-        A row per iteration and worker: the split of the iteration, which adds up to it, and its bytes.
+        A row per iteration and worker: the split of the iteration, which adds up to it, and its bytes. Exploration
+        has rows of its own, which `purpose` tells, too.
     messages, spans : DataFrame
         Every message, and what each worker did when, of the first iterations.
     stops : tuple of Stop
@@ -118,7 +124,7 @@ class PolicyResult:
 
 
 class Iteration(NamedTuple):
-    """When an iteration was, and what the network was like at its start."""
+    """When an iteration was, and what for, and what the network was like at its start."""
 
     iteration: int
     start: float
@@ -126,6 +132,7 @@ class Iteration(NamedTuple):
     density: float
     latency: float
     bandwidth: float
+    purpose: str = TRAIN
 
 
 class Doing(NamedTuple):
@@ -179,8 +186,13 @@ class Record:
 
     @property
     def durations(self) -> list[float]:
-        """Seconds of each iteration done."""
+        """Seconds of each iteration done, exploration included."""
         return [row["iteration_s"] for row in self._iterations]
+
+    @property
+    def done(self) -> int:
+        """How many iterations are done, exploration not counted."""
+        return sum(row["purpose"] == TRAIN for row in self._iterations)
 
     def add(
         self,
@@ -218,6 +230,7 @@ class Record:
                 "communicate_s": means[2],
                 "wait_s": means[3],
                 "bytes_sent_B": float(split[:, 4].sum()),
+                "purpose": at.purpose,
                 "choice": choice,
                 "density": at.density,
                 "selected": float(np.mean(sum(exchange.selected for exchange in exchanges))),
@@ -237,12 +250,14 @@ class Record:
         """Return the rows as data frames, with the stops and shares of all jobs."""
         import pandas as pd
 
-        count = len(self._iterations)
+        count, sizes = len(self._iterations), [crew.size for crew in self._crews]
+        numbers, purposes = ([row[name] for row in self._iterations] for name in ("iteration", "purpose"))
         split = np.concatenate(self._split) if self._split else np.zeros((0, 6))
         workers = pd.DataFrame(
             {
                 "policy": self.policy,
-                "iteration": np.repeat(np.arange(count), [crew.size for crew in self._crews]),
+                "iteration": np.repeat(np.array(numbers, dtype=np.int64), sizes),
+                "purpose": np.repeat(np.array(purposes, dtype=object), sizes),
                 "worker": np.concatenate(self._crews) if self._crews else np.zeros(0, dtype=np.intp),
                 **dict(zip(_SPLIT, split.T, strict=True)),
             }
@@ -275,23 +290,29 @@ class Record:
         )
 
 
+def gains(exchanges: Sequence[Exchange]) -> tuple[float, Floats]:
+    """Return the compression gain of an iteration over all its buckets, and that of each worker; 1 if all is zero."""
+    sent, given = (_squares(exchanges, name) for name in ("sent_norm", "given_norm"))
+    each = np.divide(sent, given, out=np.ones_like(given), where=given > 0)
+    return (float(sent.sum()) / float(given.sum()) if given.any() else 1.0), each
+
+
+def _squares(exchanges: Sequence[Exchange], name: str) -> Floats:
+    return np.asarray(sum(np.square(exchange.stats[name]) for exchange in exchanges))
+
+
 def _statistics(exchanges: Sequence[Exchange]) -> dict[str, float]:
     """Return the statistics of an iteration over all its buckets; see `sparsifier_models.Exchange`."""
-
-    def squares(name: str) -> Floats:
-        return np.asarray(sum(np.square(exchange.stats[name]) for exchange in exchanges))
-
     union = sum(exchange.union for exchange in exchanges)
     entries = sum(exchange.update.size for exchange in exchanges)
     selected = np.asarray(sum(exchange.selected for exchange in exchanges))
     target = sum(exchange.union / exchange.stats["build_up"] for exchange in exchanges if exchange.union)
-    given = float(squares("given_norm").sum())
     return {
         "actual_density": union / entries,
         "build_up": float(union / target) if union else 1.0,
         "imbalance": float(selected.size * selected.max() / selected.sum()) if selected.any() else 1.0,
-        "gain": float(squares("sent_norm").sum()) / given if given else 1.0,
-        "global_error": float(np.sqrt(squares("residual_norm")).mean()),
+        "gain": gains(exchanges)[0],
+        "global_error": float(np.sqrt(_squares(exchanges, "residual_norm")).mean()),
     }
 
 
@@ -305,6 +326,7 @@ _ITERATIONS = (
     "communicate_s",
     "wait_s",
     "bytes_sent_B",
+    "purpose",
     "choice",
     "density",
     "selected",

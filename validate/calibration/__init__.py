@@ -1,13 +1,14 @@
 """From measured times to a fabric that predicts others, with intervals, and says where it extrapolates.
 
 `curves` makes curves of tables, `shapes` fits a single curve, `steps` and `per_step` go through the schedules of
-algorithms, `predictor` puts them together, `crossval` judges them by what they were not fitted to, `intervals` says
-how far to believe them, `fabric` is the file. See ``docs/calibration.md``.
+algorithms, `scaling` goes over numbers of ranks, `predictor` puts them together, `crossval` judges them by what they
+were not fitted to, `intervals` says how far to believe them, `fabric` is the file; `specification` does without
+measurements. See ``docs/calibration.md``.
 """
 
 from validate.calibration.crossval import choose
 from validate.calibration.curves import Curve, Setting, chosen_rows, curves_of, systems
-from validate.calibration.fabric import Fabric, Prediction, calibrate, load_fabric, written
+from validate.calibration.fabric import Fabric, Prediction, calibrate, fabric_of, load_fabric, specified, written
 
 __all__ = [
     "Curve",
@@ -18,7 +19,9 @@ __all__ = [
     "choose",
     "chosen_rows",
     "curves_of",
+    "fabric_of",
     "load_fabric",
+    "specified",
     "systems",
     "written",
 ]

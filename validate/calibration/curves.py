@@ -176,7 +176,8 @@ def chosen_rows(rows: pd.DataFrame, where: Mapping[str, str], in_place: bool = F
     """
     for name, value in where.items():
         if name not in rows:
-            raise InputError(f"there is no column {name!r}; {nearest(name, [*COLUMNS, *rows.columns])}", file="--where")
+            allowed = list(dict.fromkeys([*COLUMNS, *rows.columns]))
+            raise InputError(f"there is no column {name!r}; {nearest(name, allowed)}", file="--where")
         texts = rows[name].fillna("").astype(str)
         if not (texts == value).any():
             allowed = sorted(texts.unique())[:30]

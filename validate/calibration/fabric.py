@@ -9,9 +9,10 @@ from __future__ import annotations
 import io
 import itertools
 import math
+import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import pydantic
@@ -26,13 +27,27 @@ from validate.calibration.curves import Curve, Floats, Setting
 from validate.calibration.intervals import BINS, bin_of, intervals
 from validate.calibration.per_step import PARAMETERS, Steps
 from validate.calibration.predictor import Across, Known, Model, Transfer, Way, fit
-from validate.calibration.shapes import FITS, Shape
+from validate.calibration.shapes import FITS, Mixture, Part, Shape
+from validate.calibration.specification import (
+    COLLECTIVES,
+    HELD_OUT,
+    Platform,
+    Specified,
+    is_platform,
+    load_platform,
+    platform_names,
+    widths,
+)
+from validate.calibration.specification import specified as steps_of
 
 VERSION = 1
 """The version of fabric files that is written and read."""
 
 MAX_BYTES = 8 * 2**20
 """The largest fabric file that is read."""
+
+MAX_DEPTH = 20
+"""The deepest nesting of brackets in a fabric file."""
 
 COVERAGE = 0.9
 """Share of measurements that intervals shall hold."""
@@ -47,8 +62,32 @@ class _Part(pydantic.BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+class ModelEntry(_Part):
+    """A model of a curve and its weight."""
+
+    model: str
+    weight: Annotated[float, Field(ge=0, le=1)]
+    segments: Annotated[list[tuple[_NotNegative, _NotNegative, _NotNegative]], Field(max_length=20_000)] = []
+    points: Annotated[list[tuple[_Positive, _Positive]], Field(max_length=10_000)] = []
+    corrections: Annotated[list[tuple[_Positive, _Any]], Field(max_length=10_000)] = []
+
+    @pydantic.model_validator(mode="after")
+    def _is_a_model(self) -> ModelEntry:
+        if self.model not in FITS:
+            raise ValueError(f"there is no model {self.model!r}; {nearest(self.model, FITS)}")
+        if bool(self.segments) == bool(self.points):
+            raise ValueError("needs either segments or points")
+        for name in ("segments", "points", "corrections"):
+            starts = [one[0] for one in getattr(self, name)]
+            if any(later <= earlier for earlier, later in itertools.pairwise(starts)):
+                raise ValueError(f"{name} must ascend in size")
+        if self.segments and (self.segments[0][0] != 0 or any(one[1] + one[2] <= 0 for one in self.segments)):
+            raise ValueError("segments must begin at size 0, each with a latency or seconds per byte above 0")
+        return self
+
+
 class CurveEntry(_Part):
-    """A measured curve and its model."""
+    """A measured curve and its models."""
 
     collective: _Name
     ranks: Annotated[int, Field(ge=1, le=10**7)]
@@ -58,20 +97,12 @@ class CurveEntry(_Part):
     smallest: _Positive
     largest: _Positive
     measured_sizes: Annotated[int, Field(ge=1)]
-    segments: Annotated[list[tuple[_NotNegative, _NotNegative, _NotNegative]], Field(max_length=100)] = []
-    points: Annotated[list[tuple[_Positive, _Positive]], Field(max_length=10_000)] = []
-    corrections: Annotated[list[tuple[_Positive, _Any]], Field(max_length=10_000)] = []
+    models: Annotated[list[ModelEntry], Field(min_length=1, max_length=len(FITS))]
 
     @pydantic.model_validator(mode="after")
-    def _has_a_model(self) -> CurveEntry:
-        if bool(self.segments) == bool(self.points):
-            raise ValueError("needs either segments or points")
-        for name in ("segments", "points", "corrections"):
-            starts = [one[0] for one in getattr(self, name)]
-            if any(later <= earlier for earlier, later in itertools.pairwise(starts)):
-                raise ValueError(f"{name} must ascend in size")
-        if self.segments and (self.segments[0][0] != 0 or any(one[1] + one[2] <= 0 for one in self.segments)):
-            raise ValueError("segments must begin at size 0, each with a latency or seconds per byte above 0")
+    def _is_consistent(self) -> CurveEntry:
+        if abs(sum(one.weight for one in self.models) - 1) > 1e-6:
+            raise ValueError("weights of models must add to 1")
         if self.smallest > self.largest:
             raise ValueError("smallest must not be above largest")
         return self
@@ -87,7 +118,7 @@ class Parameter(_Part):
 class StepsEntry(_Part):
     """The model of steps."""
 
-    counted: Literal["through the schedule", "as NCCL does"]
+    counted: Literal["through the schedule", "as NCCL does", "as NCCL does, with in-switch reduction"]
     parameters: dict[str, Parameter]
 
     @pydantic.model_validator(mode="after")
@@ -116,23 +147,29 @@ class FabricFile(_Part):
     sources: Annotated[list[Annotated[str, Field(max_length=1000)]], Field(max_length=1000)] = []
     system: Annotated[str, Field(max_length=1000)] = ""
     topology: Annotated[str, Field(max_length=1000)] = ""
+    network: dict[Literal["star", "multi_gpu_nodes"], dict[_Name, int | _NotNegative]] | None = None
     model: str
     across_ranks: Across
-    beyond_ranks: Across = "steps"
+    beyond_ranks: Across = "blended"
     across_collectives: Transfer = "steps"
     scores: dict[_Name, _NotNegative] = {}
     coverage: Annotated[float, Field(gt=0, lt=1)]
     intervals: dict[Way, IntervalEntry]
     steps: StepsEntry | None = None
-    curves: Annotated[list[CurveEntry], Field(min_length=1, max_length=10_000)]
+    platform: Platform | None = None
+    curves: Annotated[list[CurveEntry], Field(max_length=10_000)]
 
     @pydantic.model_validator(mode="after")
     def _is_known(self) -> FabricFile:
         if self.model not in FITS:
             raise ValueError(f"there is no model {self.model!r}; {nearest(self.model, FITS)}")
-        missing = [way for way in ("sizes", "ranks", "collectives") if way not in self.intervals]
+        missing = [way for way in get_args(Way) if way not in self.intervals]
         if missing:
             raise ValueError(f"intervals lack {', '.join(missing)}")
+        if self.platform is None and not self.curves:
+            raise ValueError("needs curves that were measured, or a platform")
+        if self.platform is not None and (self.curves or self.steps is not None):
+            raise ValueError("has a platform, of which nothing was measured, and curves or steps")
         settings = [_setting(one) for one in self.curves]
         if len(set(settings)) < len(settings):
             raise ValueError("two curves are of the same setting")
@@ -176,6 +213,8 @@ class Fabric:
         Share of measurements that the intervals shall hold.
     sources, system, topology : sequence of str, str, str
         Where the measurements are from, which of the systems in them, and on which topology.
+    network : dict, optional
+        The topology with the latencies [s] and bandwidths [byte/s] of its links; see `validate.calibration.network`.
     """
 
     def __init__(
@@ -188,10 +227,16 @@ class Fabric:
         sources: Sequence[str] = (),
         system: str = "",
         topology: str = "",
+        network: dict[str, dict[str, int | float]] | None = None,
     ) -> None:
         self.model, self.intervals, self.held_out = model, intervals, held_out
         self.scores, self.coverage = scores, coverage
-        self.sources, self.system, self.topology = tuple(sources), system, topology
+        self.sources, self.system, self.topology, self.network = tuple(sources), system, topology, network
+
+    @property
+    def platform(self) -> Platform | None:
+        """The platform of which nothing was measured, if it is one."""
+        return self.model.steps.platform if isinstance(self.model.steps, Specified) else None
 
     def predict(
         self,
@@ -230,19 +275,28 @@ class Fabric:
             raise InputError(f"must be a finite number of bytes > 0, got {nbytes}", field="nbytes")
         if not 1 <= ranks <= 10**7:
             raise InputError(f"must be a whole number from 1 to 10,000,000, got {ranks}", field="ranks")
+        if nodes is not None and not 1 <= nodes <= ranks:
+            raise InputError(f"must be a whole number from 1 to {ranks:,}, the ranks, got {nodes}", field="nodes")
         setting = self._setting(collective, ranks, nodes, algorithm, protocol)
         found = self.model.at(setting, [nbytes])
         if found is None:
-            known = {one.setting.collective for one in self.model.known}
+            known = {one.setting.collective for one in self.model.known} or set(COLLECTIVES)
             raise InputError(f"nothing is known of {collective!r}; {nearest(collective, known)}", field="collective")
         way = self.model.way(setting)
         reasons = self._beyond(setting, way, nbytes)
         if strict and reasons:
             raise InputError(f"{setting}, {nbytes:g} bytes would be an extrapolation: {'; '.join(reasons)}")
-        below, above = self.intervals[way][int(bin_of(np.array([nbytes]))[0])]
+        bounds = np.array(self.intervals[way][int(bin_of(np.array([nbytes]))[0])])
+        below, above = (bounds * self.model.reach(setting)).tolist()
         seconds = float(found[0])
-        rests = {"sizes": "the curve itself", "ranks": "other numbers of ranks", "collectives": "other collectives"}
-        why = "; ".join([f"rests on {rests[way]}", *reasons])
+        rests = {
+            "sizes": "the curve itself",
+            "ranks": "other numbers of ranks",
+            "beyond": "other numbers of ranks",
+            "collectives": "other collectives",
+        }
+        what = rests[way] if self.platform is None else f"the specification of {self.platform.name} alone"
+        why = "; ".join([f"rests on {what}", *reasons])
         return Prediction(seconds, seconds * math.exp(-below), seconds * math.exp(above), bool(reasons), why)
 
     def _setting(
@@ -263,6 +317,12 @@ class Fabric:
                 listed = ", ".join(sorted(choices))
                 raise InputError(f"several were measured of {collective}: {listed}; name one", field=name)
             words[name] = value if value is not None else "" if len(choices) != 1 else choices.pop()
+        if self.platform is not None:
+            least = self.platform.nodes(ranks)
+            if nodes is not None and nodes < least:
+                what = f"{ranks} ranks need {least} nodes of {self.platform.name}"
+                raise InputError(f"{what}, got {nodes}", field="nodes")
+            nodes = nodes or least
         if nodes is None:
             family = [one for one in matching if (one.algorithm, one.protocol) == tuple(words.values())]
             family = family or [one.setting for one in self.model.known]
@@ -273,13 +333,15 @@ class Fabric:
 
     def _beyond(self, setting: Setting, way: Way, nbytes: float) -> list[str]:
         """Return in which respects a prediction is outside what was measured."""
+        if self.platform is not None:
+            return ["nothing was measured"]
         family = self.model.family(setting)
         if not family:
             what = ", ".join(word for word in setting.family if word)
             return [f"{what} was not measured"]
         reasons = []
         ranks = sorted({one.setting.ranks for one in family})
-        if way == "ranks" and not ranks[0] <= setting.ranks <= ranks[-1]:
+        if way == "beyond":
             reasons.append(f"{setting.ranks} ranks, measured were {ranks[0]} to {ranks[-1]}")
         near = [one for one in family if one.setting == setting] or family
         low, high = min(one.smallest for one in near), max(one.largest for one in near)
@@ -327,22 +389,46 @@ def calibrate(
     if not curves:
         raise InputError("there is no curve to calibrate on: no row has a size above 0 and a number of ranks")
     made = choose(curves) if chosen is None else chosen
-    model = fit(curves, made.form, made.across, made.nccl, made.transfer, made.beyond)
+    choices = made.form, made.across, made.nccl, made.transfer, made.beyond
+    model = fit(curves, *choices, weights=made.weights)
     bounds = intervals(made.held, coverage)
     counts = {way: sum(len(one.sizes) for one in held) for way, held in made.held.items()}
     scores = {name: score(held) for name, held in made.forms.items() if held}
     return Fabric(model, bounds, counts, scores, coverage, sources, system, topology)
 
 
+def specified(platform: Platform, coverage: float = COVERAGE) -> Fabric:
+    """Return a fabric from a specification alone; whatever it predicts is an extrapolation.
+
+    Parameters
+    ----------
+    platform : Platform
+        The specification.
+    coverage : float
+        Share of measurements that the intervals shall hold, in (0, 1).
+
+    Examples
+    --------
+    >>> found = specified(load_platform("dgx-h100")).predict("all_reduce", 16, 2**30)
+    >>> found.extrapolates, found.low < found.seconds < found.high
+    (True, True)
+    """
+    bounds = widths(platform, coverage)
+    intervals_: dict[Way, list[tuple[float, float]]] = dict.fromkeys(get_args(Way), bounds)
+    model = Model("interpolated", "steps", "steps", "steps", (), steps_of(platform))
+    held_out: dict[Way, int] = {"sizes": 0, "ranks": 0, "beyond": 0, "collectives": HELD_OUT[platform.counted]}
+    return Fabric(model, intervals_, held_out, {}, coverage, platform.sources, platform.description)
+
+
 def written(fabric: Fabric) -> str:
     """Return a fabric as YAML."""
     model = fabric.model
     steps = None
-    if model.steps is not None:
+    if model.steps is not None and fabric.platform is None:
         errors = model.steps.errors or (0.0,) * len(PARAMETERS)
         listed = zip(PARAMETERS, model.steps.values, errors, strict=True)
         steps = StepsEntry(
-            counted="as NCCL does" if model.steps.nccl else "through the schedule",
+            counted=_counted(model.steps),
             parameters={name: Parameter(value=value, relative_error=error) for name, value, error in listed},
         )
     file = FabricFile(
@@ -350,6 +436,7 @@ def written(fabric: Fabric) -> str:
         sources=list(fabric.sources),
         system=fabric.system,
         topology=fabric.topology,
+        network=fabric.network,  # type: ignore[arg-type]
         model=model.form,
         across_ranks=model.across,
         beyond_ranks=model.beyond,
@@ -363,6 +450,7 @@ def written(fabric: Fabric) -> str:
             for way, bins in fabric.intervals.items()
         },
         steps=steps,
+        platform=fabric.platform,
         curves=[_entry(one) for one in model.known],
     )
     yaml: Any = YAML(typ="safe", pure=True)
@@ -375,6 +463,27 @@ def written(fabric: Fabric) -> str:
     return stream.getvalue()
 
 
+def fabric_of(source: str) -> Fabric:
+    """Return the fabric of a file that `written` made, or of a platform: the name of a shipped one, or its file.
+
+    Raises
+    ------
+    InputError
+        As `load_fabric` and `load_platform` do.
+
+    Examples
+    --------
+    >>> fabric_of("dgx-h100").platform.devices_per_node
+    8
+    """
+    path = Path(source)
+    if source in platform_names():
+        return specified(load_platform(source))
+    if not path.exists() and not path.suffix:
+        raise InputError(f"there is no such file, and no platform {source!r}; {nearest(source, platform_names())}")
+    return specified(load_platform(path)) if is_platform(path) else load_fabric(path)
+
+
 def load_fabric(path: str | Path) -> Fabric:
     """Read a fabric file.
 
@@ -385,6 +494,8 @@ def load_fabric(path: str | Path) -> Fabric:
     """
     text = read_text(Path(path), MAX_BYTES)
     name = str(path)
+    if _depth(text) > MAX_DEPTH:
+        raise InputError("is nested deeper than any fabric file", file=name)
     try:
         if any(_is_marked(event) for event in YAML(typ="safe", pure=True).parse(text)):
             raise InputError("has anchors or tags, which a fabric file has not", file=name)
@@ -402,11 +513,12 @@ def load_fabric(path: str | Path) -> Fabric:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         raise InputError(first["msg"].removeprefix("Value error, "), file=name, field=where or None) from None
-    steps = None
+    steps: Steps | None = None if file.platform is None else steps_of(file.platform)
     if file.steps is not None:
         chosen = [file.steps.parameters[one] for one in PARAMETERS]
-        counted = file.steps.counted == "as NCCL does"
-        steps = Steps(counted, tuple(one.value for one in chosen), tuple(one.relative_error for one in chosen))
+        values, errors = tuple(one.value for one in chosen), tuple(one.relative_error for one in chosen)
+        counted = file.steps.counted
+        steps = Steps(counted != "through the schedule", values, errors, counted.endswith("in-switch reduction"))
     known = tuple(_known(one) for one in file.curves)
     return Fabric(
         Model(file.model, file.across_ranks, file.beyond_ranks, file.across_collectives, known, steps),
@@ -417,11 +529,18 @@ def load_fabric(path: str | Path) -> Fabric:
         file.sources,
         file.system,
         file.topology,
+        None if file.network is None else {str(name): dict(one) for name, one in file.network.items()},
     )
 
 
+def _counted(steps: Steps) -> Literal["through the schedule", "as NCCL does", "as NCCL does, with in-switch reduction"]:
+    if not steps.nccl:
+        return "through the schedule"
+    return "as NCCL does, with in-switch reduction" if steps.switch else "as NCCL does"
+
+
 def _entry(one: Known) -> CurveEntry:
-    setting, shape = one.setting, one.shape
+    setting = one.setting
     return CurveEntry(
         collective=setting.collective,
         ranks=setting.ranks,
@@ -431,20 +550,39 @@ def _entry(one: Known) -> CurveEntry:
         smallest=one.smallest,
         largest=one.largest,
         measured_sizes=one.count,
-        segments=list(shape.segments),
-        points=list(shape.points),
-        corrections=list(shape.corrections),
+        models=[
+            ModelEntry(
+                model=name,
+                weight=weight,
+                segments=list(shape.segments),
+                points=list(shape.points),
+                corrections=list(shape.corrections),
+            )
+            for name, weight, shape in one.shape.parts
+        ],
     )
 
 
 def _known(one: CurveEntry) -> Known:
-    shape = Shape(tuple(one.segments), tuple(one.points), tuple(one.corrections))
-    return Known(_setting(one), shape, one.smallest, one.largest, one.measured_sizes)
+    parts = tuple(
+        Part(each.model, each.weight, Shape(tuple(each.segments), tuple(each.points), tuple(each.corrections)))
+        for each in one.models
+    )
+    return Known(_setting(one), Mixture(parts), one.smallest, one.largest, one.measured_sizes)
 
 
 def _is_marked(event: Any) -> bool:
     """Return whether a part of a YAML file has an anchor, is an alias, or has a tag."""
     return getattr(event, "anchor", None) is not None or getattr(event, "tag", None) is not None
+
+
+def _depth(text: str) -> int:
+    """Return how deep brackets are nested, before a parser spends time on them."""
+    depth = deepest = 0
+    for one in re.findall(r"[\[\]{}]", text):
+        depth += 1 if one in "[{" else -1
+        deepest = max(deepest, depth)
+    return deepest
 
 
 def _setting(one: CurveEntry) -> Setting:
@@ -456,4 +594,16 @@ def _nodes(like: Setting, ranks: int) -> int:
     return 0 if not like.nodes else max(1, round(ranks * like.nodes / like.ranks))
 
 
-__all__ = ["COVERAGE", "VERSION", "Fabric", "FabricFile", "Floats", "Prediction", "calibrate", "load_fabric", "written"]
+__all__ = [
+    "COVERAGE",
+    "VERSION",
+    "Fabric",
+    "FabricFile",
+    "Floats",
+    "Prediction",
+    "calibrate",
+    "fabric_of",
+    "load_fabric",
+    "specified",
+    "written",
+]

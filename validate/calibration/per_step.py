@@ -1,18 +1,21 @@
 """The model of steps: launch cost, latency of a step, seconds per byte, seconds per byte reduced.
 
-For every algorithm that a collective may use, and for two protocols, the time is
+For every algorithm that a collective may use, and for each protocol, the time is
 
-    launch + steps * latency + bytes * seconds per byte + reduced * gamma,
+    launch + steps * latency + peers * peer latency + bytes * seconds per byte + reduced * gamma,
 
-each counted inside nodes and between nodes, and the library takes the fastest; the minimum is a smooth one, so that it
-can be fitted. The *short* protocol has the latency as it is and pays more per byte (NCCL's LL and LL128; MPI's eager
-messages), the *long* one pays more per step (NCCL's Simple; MPI's rendezvous). With `nccl`, steps are counted as NCCL
-does; without, through the schedules of `simnet.collectives`.
+steps and bytes counted inside nodes and between nodes, and the library takes the fastest; the minimum is a smooth one,
+so that it can be fitted. Protocols are those of NCCL: *LL* sends a flag with every 4 bytes, so that nobody waits for a
+fence, at a fraction of the bandwidth; *LL128* a flag with every 120 bytes; *Simple* has the bandwidth whole and waits
+at each step. Where a setting pins a protocol, that one alone counts. MPI's eager messages and rendezvous stand in the
+places of LL and Simple, with no third one. With `nccl`, steps are counted as NCCL does; without, through the schedules
+of `simnet.collectives`.
 
 References
 ----------
 A. Alexandrov et al., "LogGP: Incorporating long messages into the LogP model", SPAA 1995. Z. Hu et al., "Demystifying
-NCCL: An in-depth analysis of GPU communication protocols and algorithms", arXiv:2507.04786, 2025.
+NCCL: An in-depth analysis of GPU communication protocols and algorithms", arXiv:2507.04786, 2025. NVIDIA, NCCL,
+``src/graph/tuning.cc``: typical values of the factors. <https://github.com/NVIDIA/nccl>
 """
 
 from __future__ import annotations
@@ -22,34 +25,66 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import least_squares
 
 from validate.calibration.curves import Curve, Floats, Setting
-from validate.calibration.steps import costs
+from validate.calibration.steps import Cost, costs
 
 PARAMETERS: MappingProxyType[str, str] = MappingProxyType(
     {
         "launch": "s: cost of a call",
-        "inner_latency": "s: a step inside a node, short protocol",
-        "outer_latency": "s: a step between nodes, short protocol",
-        "inner_seconds_per_byte": "s/byte: inside a node, long protocol",
-        "outer_seconds_per_byte": "s/byte: out of a node, long protocol",
+        "inner_latency": "s: a step inside a node, LL",
+        "outer_latency": "s: a step between nodes, LL",
+        "inner_seconds_per_byte": "s/byte: inside a node, Simple",
+        "outer_seconds_per_byte": "s/byte: between nodes, Simple",
         "gamma": "s/byte: reducing",
-        "long_latency_factor": "latency of the long protocol over that of the short one, >= 1",
-        "short_byte_factor": "seconds per byte of the short protocol over those of the long one, >= 1",
-        "tree_byte_factor": "seconds per byte along a tree over those along a ring",
+        "ll128_latency_factor": "latency of a step of LL128 over LL, >= 1",
+        "simple_latency_factor": "latency of a step of Simple over LL, >= 1",
+        "ll_byte_factor": "seconds per byte of LL over Simple, >= 1",
+        "ll128_byte_factor": "seconds per byte of LL128 over Simple, >= 1",
+        "tree_latency_factor": "latency of a step between nodes along a tree over a ring",
+        "tree_byte_factor": "seconds per byte along a tree over a ring",
+        "peer_latency": "s: each peer of an all-to-all",
+        "peer_byte_factor": "seconds per byte between nodes of an all-to-all over a ring",
+        "pair_byte_factor": "seconds per byte of send-receive over a ring",
+        "switch_byte_factor": "seconds per byte of in-switch reduction over a ring",
     }
 )
 """The parameters and their units."""
 
-_TYPICAL = np.array([1e-5, 1e-6, 5e-6, 1e-11, 1e-10, 1e-12, 3.0, 2.5, 1.1])
-_SPREAD = np.array([2.0, 2.0, 2.5, 3.0, 3.0, 2.0, 1.0, 1.0, 0.3])
+PROTOCOLS = ("LL", "LL128", "Simple")
+"""The protocols, in order of latency."""
+
+_NAMES = tuple(PARAMETERS)
+_NCCL = {
+    "inner_latency": (4e-7, 0.7),
+    "outer_latency": (5e-6, 1.0),
+    "gamma": (5e-14, 0.5),
+    "ll128_latency_factor": (1.8, 0.5),
+    "simple_latency_factor": (3.5, 1.0),
+    "ll_byte_factor": (3.0, 0.7),
+    "ll128_byte_factor": (128 / 120, 0.05),
+    "tree_latency_factor": (0.8, 0.5),
+    "tree_byte_factor": (1.6, 0.3),
+    "peer_latency": (8e-6, 0.7),
+    "peer_byte_factor": (1.1, 0.3),
+    "pair_byte_factor": (1.1, 0.7),
+    "switch_byte_factor": (1 / 0.85, 0.05),
+}
+_MPI = _NCCL | {"inner_latency": (5e-7, 2.0), "outer_latency": (2e-6, 2.0), "gamma": (1e-10, 1.5)}
+_LAUNCH = 3e-5
+_SCALED = {"launch": 1.0, "inner_seconds_per_byte": 3.0, "outer_seconds_per_byte": 3.0}
 _SHARPNESS = 8.0
 _PRIOR = 0.02
-_MAX_SIZES = 24
-_MOST = 3
-_NEVER = np.array([[np.inf, np.inf, np.inf, np.inf, 0.0, 0.0]])
+_MAX_SIZES = 20
+_AT_LEAST_ONE = ("ll128_latency_factor", "simple_latency_factor", "ll_byte_factor", "ll128_byte_factor")
+_NEAR_ONE = ("tree_latency_factor", "tree_byte_factor", "peer_byte_factor", "pair_byte_factor", "switch_byte_factor")
+_NVLINK = (450e9, 900e9)
+_ABOVE_A_RING = (0.9, 1.2)
+
+_TERMS = ("launch", "inner", "outer", "inner_bytes", "outer_bytes", "reduced", "peers")
+_Ways = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
@@ -64,20 +99,41 @@ class Steps:
         The parameters, in the order of `PARAMETERS`.
     errors : tuple of float
         Their relative standard errors, from the Jacobian at the optimum; large where the data do not tell.
+    switch : bool
+        Whether switches inside a node reduce.
     """
 
     nccl: bool
     values: tuple[float, ...]
     errors: tuple[float, ...] = ()
+    switch: bool = False
 
     def at(self, setting: Setting, sizes: ArrayLike) -> Floats | None:
         """Return times [s] of sizes [byte], or None for a collective without a known algorithm."""
-        ways = costs(setting, self.nccl)
+        found = self.by_way(setting, sizes)
+        return None if found is None else _softly(np.stack(list(found.values()), axis=1))[0]
+
+    def by_way(self, setting: Setting, sizes: ArrayLike) -> dict[str, Floats] | None:
+        """Return times [s] of sizes [byte] by algorithm and protocol; None for a collective without any.
+
+        Examples
+        --------
+        >>> model = Steps(True, (1e-5, 1e-6, 5e-6, 1e-11, 1e-10, 1e-12, 2, 3, 3, 1.1, 1, 1, 1e-5, 1, 1, 1.2))
+        >>> list(model.by_way(Setting("all_reduce", 16, 2, protocol="Simple"), [1e6]))
+        ['ring, Simple', 'tree, Simple']
+        """
+        ways = costs(setting, self.nccl, self.switch)
         asked = np.atleast_1d(np.asarray(sizes, dtype=np.float64))
         if not ways:
             return None
-        table = np.array([[*one[:5], float(one.tree)] for one in ways])
-        return _times(np.array(self.values), np.repeat(table[None], len(asked), axis=0), asked)
+        counts, powers = _table(ways, self.nccl, setting.protocol)
+        times = _terms(np.log(self.values), counts, powers, asked).sum(axis=2)
+        names = [
+            f"{one.kind}, {protocol}" if self.nccl else f"{number}: {protocol}"
+            for number, one in enumerate(ways)
+            for protocol in _protocols(one, self.nccl, setting.protocol)
+        ]
+        return dict(zip(names, times.T, strict=True))
 
 
 def fit_steps(curves: Sequence[Curve], nccl: bool) -> Steps | None:
@@ -92,7 +148,7 @@ def fit_steps(curves: Sequence[Curve], nccl: bool) -> Steps | None:
 
     Examples
     --------
-    >>> truth = Steps(False, (1e-5, 1e-6, 2e-5, 1e-11, 1e-9, 1e-12, 3.0, 2.5, 1.1))
+    >>> truth = Steps(False, (1e-5, 1e-6, 2e-5, 1e-11, 1e-9, 1e-12, 2, 3, 2.5, 1.1, 1, 1, 1e-5, 1, 1, 1.2))
     >>> sizes = 2.0 ** np.arange(10, 27, 2)
     >>> rings = [Setting("all_reduce", ranks, ranks, "ring") for ranks in (4, 8)]
     >>> fitted = fit_steps([Curve(one, sizes, truth.at(one, sizes)) for one in rings], nccl=False)
@@ -100,61 +156,157 @@ def fit_steps(curves: Sequence[Curve], nccl: bool) -> Steps | None:
     >>> bool(np.abs(np.log(fitted.at(other, sizes) / truth.at(other, sizes))).max() < 0.2)
     True
     """
-    tables, sizes, seconds = [], [], []
+    switch = nccl and switched(curves)
+    parts, measured = [], []
     for curve in curves:
-        ways = costs(curve.setting, nccl)
+        ways = costs(curve.setting, nccl, switch)
         if not ways:
             continue
         chosen = np.unique(np.linspace(0, len(curve.sizes) - 1, min(len(curve.sizes), _MAX_SIZES)).round().astype(int))
-        table = np.array([[*one[:5], float(one.tree)] for one in ways])
-        padded = np.concatenate([table, np.repeat(_NEVER, _MOST - len(ways), axis=0)])
-        tables.append(np.repeat(padded[None], len(chosen), axis=0))
-        sizes.append(curve.sizes[chosen])
-        seconds.append(curve.seconds[chosen])
-    if not tables:
+        counts, powers = _table(ways, nccl, curve.setting.protocol)
+        parts.append((counts, powers, curve.sizes[chosen]))
+        measured.append(curve.seconds[chosen])
+    if not parts:
         return None
-    table, size, second = np.concatenate(tables), np.concatenate(sizes), np.concatenate(seconds)
-    start = _start(table, size, second)
-    weight = _PRIOR * np.sqrt(len(size)) / _SPREAD
+    seconds = np.concatenate(measured)
+    start, spread = _start(parts, seconds, nccl)
+    weight = _PRIOR * np.sqrt(len(seconds)) / spread
 
     def off(logs: Floats) -> Floats:
-        return np.concatenate([np.log(_times(np.exp(logs), table, size) / second), weight * (logs - start)])
+        times = [_softly(_terms(logs, *one).sum(axis=2))[0] for one in parts]
+        return np.concatenate([np.log(np.concatenate(times) / seconds), weight * (logs - start)])
+
+    def slopes(logs: Floats) -> Floats:
+        return np.concatenate([*(_slopes(logs, *one) for one in parts), np.diag(weight)])
 
     low, high = start - 12, start + 12
-    low[6:8] = 0.0
-    low[8], high[8] = -1.0, 1.0
-    found = least_squares(off, np.clip(start, low, high), loss="soft_l1", f_scale=0.1, bounds=(low, high), max_nfev=200)
-    spread = float(np.median(np.abs(found.fun[: len(size)]))) / 0.6745
+    for name in _AT_LEAST_ONE:
+        low[_NAMES.index(name)] = 0.0
+    for name in _NEAR_ONE:
+        low[_NAMES.index(name)], high[_NAMES.index(name)] = -1.5, 1.5
+    begin = np.clip(start, low, high)
+    found = least_squares(off, begin, slopes, loss="soft_l1", f_scale=0.1, bounds=(low, high), max_nfev=100)
+    noise = float(np.median(np.abs(found.fun[: len(seconds)]))) / 0.6745
     jacobian = np.asarray(found.jac, dtype=np.float64)
-    covariance = np.linalg.pinv(jacobian.T @ jacobian) * max(spread, 1e-6) ** 2
+    covariance = np.linalg.pinv(jacobian.T @ jacobian) * max(noise, 1e-6) ** 2
     errors = np.sqrt(np.maximum(np.diag(covariance), 0.0))
-    return Steps(nccl, tuple(np.exp(found.x).tolist()), tuple(errors.tolist()))
+    return Steps(nccl, tuple(np.exp(found.x).tolist()), tuple(errors.tolist()), switch)
 
 
-def _times(values: Floats, table: Floats, sizes: Floats) -> Floats:
-    """Return times [s]; `table` has shape (sizes, algorithms, 6): `Cost` as numbers."""
-    launch, inner, outer, inner_byte, outer_byte, gamma, latency_factor, byte_factor, tree_factor = values
-    steps = table[..., 0] * inner + table[..., 1] * outer
-    moved = (table[..., 2] * inner_byte + table[..., 3] * outer_byte) * sizes[:, None]
-    moved = moved * np.where(table[..., 5] > 0, tree_factor, 1.0)
-    work = table[..., 4] * gamma * sizes[:, None]
-    short = steps + byte_factor * moved + work
-    long = latency_factor * steps + moved + work
-    ways = np.maximum(np.concatenate([short, long], axis=1), 1e-15)
-    fastest = ways.min(axis=1)
-    several = ((ways / fastest[:, None]) ** -_SHARPNESS).sum(axis=1) ** (-1 / _SHARPNESS)
-    return np.asarray(launch + fastest * several, dtype=np.float64)
+def switched(curves: Sequence[Curve]) -> bool:
+    """Return whether the data show in-switch reduction inside nodes.
+
+    They do if the bus bandwidth of an all-reduce on one node is 0.9 to 1.2 times that of the NVLink of a GPU of the
+    generations whose switches reduce: a ring reaches some 0.8 of it, and cannot exceed it.
+
+    References
+    ----------
+    NVIDIA H100 and B200 data sheets: NVLink of 900 and 1,800 GB/s, both directions together.
+
+    Examples
+    --------
+    >>> sizes = np.array([1e6, 1e9])
+    >>> [switched([Curve(Setting("all_reduce", 8, 1), sizes, sizes / speed)]) for speed in (270e9, 210e9)]
+    [True, False]
+    """
+    for one in curves:
+        ranks = one.setting.ranks
+        if one.setting.collective == "all_reduce" and one.setting.nodes == 1 and ranks > 1:
+            bus = 2 * (ranks - 1) / ranks * float((one.sizes / one.seconds).max())
+            if any(_ABOVE_A_RING[0] * link <= bus <= _ABOVE_A_RING[1] * link for link in _NVLINK):
+                return True
+    return False
 
 
-def _start(table: Floats, sizes: Floats, seconds: Floats) -> Floats:
-    """Return typical values, scaled to the data: the least time, and the least seconds per byte."""
-    values = _TYPICAL.copy()
-    moved = np.maximum(table[..., 2:4].sum(axis=2).min(axis=1), 1e-9)
-    per_byte = float(np.quantile(seconds / (sizes * moved), 0.1))
-    steps = np.maximum(table[..., :2].sum(axis=2).min(axis=1), 1.0)
-    values[3:5] = per_byte
-    values[2] = float(np.quantile(seconds / steps, 0.1)) / 2
-    values[1] = values[2] / 3
-    values[0] = float(seconds.min()) / 3
-    values[5] = per_byte / 20
-    return np.asarray(np.log(values), dtype=np.float64)
+def _protocols(cost: Cost, nccl: bool, pinned: str) -> tuple[str, ...]:
+    """Return the protocols that an algorithm may use: the pinned one, else all that it has."""
+    if not nccl:
+        return "LL", "Simple"
+    if cost.kind == "switch":
+        return ("Simple",)
+    named = tuple(name for name in PROTOCOLS if name.casefold() == pinned.casefold())
+    return named or PROTOCOLS
+
+
+def _table(ways: Sequence[Cost], nccl: bool, pinned: str) -> _Ways:
+    """Return how often each way pays each term, (ways, terms), and which parameters a term has, (ways, terms, all)."""
+    counts, powers = [], []
+    for one in ways:
+        for protocol in _protocols(one, nccl, pinned):
+            counts.append([1.0, one.inner, one.outer, one.inner_bytes, one.outer_bytes, one.reduced, one.peers])
+            powers.append(_powers(one.kind, protocol))
+    return np.array(counts), np.array(powers)
+
+
+def _powers(kind: str, protocol: str) -> Floats:
+    """Return which parameters each term is a product of, shape (terms, parameters)."""
+    of = {
+        "launch": ["launch"],
+        "inner": ["inner_latency"],
+        "outer": ["outer_latency"],
+        "inner_bytes": ["inner_seconds_per_byte"],
+        "outer_bytes": ["outer_seconds_per_byte"],
+        "reduced": ["gamma"],
+        "peers": ["peer_latency"],
+    }
+    if protocol != "LL":
+        for term in ("inner", "outer"):
+            of[term].append(f"{protocol.casefold()}_latency_factor")
+    if protocol != "Simple":
+        for term in ("inner_bytes", "outer_bytes"):
+            of[term].append(f"{protocol.casefold()}_byte_factor")
+    if kind == "tree":
+        of["outer"].append("tree_latency_factor")
+        of["inner_bytes"].append("tree_byte_factor")
+        of["outer_bytes"].append("tree_byte_factor")
+    elif kind == "peers":
+        of["outer_bytes"].append("peer_byte_factor")
+    elif kind == "pair":
+        of["inner_bytes"].append("pair_byte_factor")
+        of["outer_bytes"].append("pair_byte_factor")
+    elif kind == "switch":
+        of["inner_bytes"].append("switch_byte_factor")
+    return np.array([[float(name in of[term]) for name in _NAMES] for term in _TERMS])
+
+
+def _terms(logs: Floats, counts: Floats, powers: Floats, sizes: Floats) -> Floats:
+    """Return every term of the time [s], shape (sizes, ways, terms); bytes grow with the size, steps do not."""
+    grows = np.array([term in ("inner_bytes", "outer_bytes", "reduced") for term in _TERMS])
+    each = counts * np.exp(powers @ logs)
+    return np.asarray(each[None] * np.where(grows, sizes[:, None, None], 1.0), dtype=np.float64)
+
+
+def _softly(ways: Floats) -> tuple[Floats, Floats]:
+    """Return the smooth minimum over ways, shape (sizes,), and its logarithmic slope in each way, (sizes, ways)."""
+    fastest = np.maximum(ways.min(axis=1), 1e-15)
+    share = (np.maximum(ways, 1e-15) / fastest[:, None]) ** -_SHARPNESS
+    total = share.sum(axis=1)
+    return fastest * total ** (-1 / _SHARPNESS), share / total[:, None]
+
+
+def _slopes(logs: Floats, counts: Floats, powers: Floats, sizes: Floats) -> Floats:
+    """Return the slope of the logarithm of the time in the logarithm of each parameter, shape (sizes, parameters)."""
+    terms = _terms(logs, counts, powers, sizes)
+    ways = np.maximum(terms.sum(axis=2), 1e-15)
+    _, share = _softly(ways)
+    return np.asarray(np.einsum("sw,swt,wtp->sp", share / ways, terms, powers), dtype=np.float64)
+
+
+def _start(parts: Sequence[tuple[Floats, Floats, Floats]], seconds: Floats, nccl: bool) -> tuple[Floats, Floats]:
+    """Return the logarithms of typical parameters and how far they spread.
+
+    Launch cost and seconds per byte are scaled to the data: to the least time, and to the least seconds per byte.
+    """
+    known = _NCCL if nccl else _MPI
+    least = float(seconds.min())
+    moved = [max(float(counts[:, 3:5].sum(axis=1).min()), 1e-9) * sizes for counts, _, sizes in parts]
+    per_byte = float(np.quantile(seconds / np.concatenate(moved), 0.1))
+    latency = [known["inner_latency"][0], known["outer_latency"][0]]
+    steps = min(float((counts[:, 1:3] @ latency).min()) for counts, *_ in parts)
+    scaled = {
+        "launch": min(max(least - steps, 0.3 * least), _LAUNCH),
+        "inner_seconds_per_byte": per_byte,
+        "outer_seconds_per_byte": per_byte,
+    }
+    values = [scaled[name] if name in scaled else known[name][0] for name in _NAMES]
+    return np.log(values), np.array([_SCALED[name] if name in scaled else known[name][1] for name in _NAMES])

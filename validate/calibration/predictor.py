@@ -1,14 +1,15 @@
 """Predictions from all curves of a system: known curves, other numbers of ranks, other collectives.
 
-A curve that was measured is predicted by the model of single curves that cross-validation chose. Another number of
-ranks of a measured collective comes from its neighbours: by interpolation over the logarithm of the ranks, or by the
-model of steps, corrected as it has to be at the neighbours; cross-validation chooses again. A collective that was not
-measured comes from the model of steps alone.
+A curve that was measured is predicted by models of single curves, which cross-validation weighs. Another number of
+ranks of a measured collective comes from its curves on others: scaled size by size (`validate.calibration.scaling`),
+interpolated over the logarithm of the ranks, or by the model of steps, corrected as it has to be at the neighbours;
+cross-validation chooses again. A collective that was not measured comes from the model of steps alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
@@ -17,13 +18,14 @@ from numpy.typing import ArrayLike
 
 from validate.calibration.curves import Curve, Floats, Setting
 from validate.calibration.per_step import Steps, fit_steps
-from validate.calibration.shapes import FITS, Shape
+from validate.calibration.scaling import CHUNKED, over_ranks
+from validate.calibration.shapes import Mixture, Shape, mixed
 
-Way: TypeAlias = Literal["sizes", "ranks", "collectives"]
-"""What a prediction rests on: the curve itself, the same collective on other ranks, or other collectives."""
+Way: TypeAlias = Literal["sizes", "ranks", "beyond", "collectives"]
+"""What a prediction rests on: the curve itself, fewer and more ranks, ranks on one side alone, other collectives."""
 
-Across: TypeAlias = Literal["interpolated", "steps", "blended"]
-"""How a number of ranks that was not measured is predicted from its neighbours; blended is the mean of both ways."""
+Across: TypeAlias = Literal["scaled", "interpolated", "steps", "blended"]
+"""How a number of ranks that was not measured is predicted from others; blended is between scaled and steps."""
 
 Transfer: TypeAlias = Literal["steps", "corrected"]
 """How a collective that was not measured is predicted: by the model of steps, or that corrected as at the others."""
@@ -37,7 +39,7 @@ class Known:
     ----------
     setting : Setting
         What was measured.
-    shape : Shape
+    shape : Mixture
         Its time over size.
     smallest, largest : float
         Sizes that were measured [byte].
@@ -46,10 +48,18 @@ class Known:
     """
 
     setting: Setting
-    shape: Shape
+    shape: Mixture
     smallest: float
     largest: float
     count: int
+
+    @property
+    def through(self) -> Shape | Mixture:
+        """The model that goes through every measured size, if it is among those of the curve, else all together.
+
+        Other numbers of ranks are compared with what was measured: libraries change protocol at alike sizes there.
+        """
+        return next((one.shape for one in self.shape.parts if one.model == "interpolated"), self.shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +69,7 @@ class Model:
     Parameters
     ----------
     form : str
-        The model of single curves, a name of `FITS`.
+        The model of single curves that cross-validation found best over all of them.
     across, beyond : str
         How other numbers of ranks are predicted: between those that were measured, and outside them.
     transfer : str
@@ -82,7 +92,9 @@ class Model:
         family = self.family(setting)
         if any(one.setting == setting for one in family):
             return "sizes"
-        return "ranks" if family else "collectives"
+        if not family:
+            return "collectives"
+        return "ranks" if self.between(family, setting) else "beyond"
 
     def family(self, setting: Setting) -> list[Known]:
         """Return the curves of the same collective, algorithm and protocol, by ranks and nodes."""
@@ -103,14 +115,33 @@ class Model:
                 if stepped is None or self.transfer == "steps"
                 else stepped * self._off_at_others(setting, asked)
             )
-        logs = [np.log(one.shape.at(asked)) for one in family]
-        interpolated = np.exp(_over_ranks(family, logs, setting, beyond=True))
-        off = self._off(family, asked)
+        return self._over_ranks(family, setting, asked, stepped)
+
+    def _over_ranks(self, family: Sequence[Known], setting: Setting, asked: Floats, stepped: Floats | None) -> Floats:
+        """Return times [s] on a number of ranks that was not measured, in the way that was chosen."""
         chosen = self.across if self.between(family, setting) else self.beyond
-        if stepped is None or off is None or chosen == "interpolated":
-            return np.asarray(interpolated)
-        corrected = stepped * np.exp(_over_ranks(family, off, setting, beyond=False))
-        return np.asarray(np.sqrt(interpolated * corrected) if chosen == "blended" else corrected)
+        corrected = None
+        if stepped is not None and chosen != "interpolated":
+            off = self._off(family, asked)
+            if off is not None:
+                corrected = stepped * np.exp(_over_ranks(family, off, setting, beyond=False))
+        alone = len({one.setting.ranks for one in family}) == 1
+        if corrected is not None and (chosen == "steps" or alone):
+            return corrected
+        if chosen == "interpolated":
+            logs = [np.log(one.through.at(asked)) for one in family]
+            return np.exp(_over_ranks(family, logs, setting, beyond=True))
+        settings, shapes = [one.setting for one in family], [one.through for one in family]
+        found = over_ranks(settings, shapes, setting, asked, self._chunked(setting))
+        if corrected is None or chosen != "blended":
+            return found
+        share = _share_of_steps([one.setting.ranks for one in family], setting.ranks)
+        return found ** (1 - share) * corrected**share
+
+    def _chunked(self, setting: Setting) -> bool:
+        """Return whether curves of a collective are alike at the same size per rank: along rings they are."""
+        rings = setting.algorithm.casefold().startswith("ring") or (self.steps is not None and self.steps.nccl)
+        return rings and setting.collective in CHUNKED
 
     @staticmethod
     def between(family: Sequence[Known], setting: Setting) -> bool:
@@ -118,13 +149,23 @@ class Model:
         ranks = [one.setting.ranks for one in family]
         return min(ranks) <= setting.ranks <= max(ranks)
 
+    def reach(self, setting: Setting) -> float:
+        """Return by which factor intervals beyond the measured ranks are wider than those one doubling beyond.
+
+        Errors add up like those of a random walk over the doublings, so it is the root of their number; at least 1.
+        """
+        ranks = [one.setting.ranks for one in self.family(setting)]
+        if not ranks or min(ranks) <= setting.ranks <= max(ranks):
+            return 1.0
+        return math.sqrt(max(min(abs(math.log2(setting.ranks / one)) for one in ranks), 1.0))
+
     def _off(self, family: Sequence[Known], asked: Floats) -> list[Floats] | None:
         """Return logarithms of curves over what the model of steps says of them; None if it says nothing."""
         if self.steps is None:
             return None
         bases = [self.steps.at(one.setting, asked) for one in family]
         found = [
-            np.log(one.shape.at(asked) / base) for one, base in zip(family, bases, strict=True) if base is not None
+            np.log(one.through.at(asked) / base) for one, base in zip(family, bases, strict=True) if base is not None
         ]
         return found if len(found) == len(family) else None
 
@@ -142,11 +183,12 @@ class Model:
 def fit(
     curves: Sequence[Curve],
     form: str = "interpolated",
-    across: Across = "steps",
+    across: Across = "scaled",
     nccl: bool = False,
     transfer: Transfer = "steps",
-    beyond: Across = "steps",
+    beyond: Across = "blended",
     *,
+    weights: Mapping[Setting, Mapping[str, float]] | None = None,
     with_steps: bool = True,
 ) -> Model:
     """Fit all models of a system to its curves.
@@ -159,6 +201,8 @@ def fit(
         The choices to be made; see `Model`.
     nccl : bool
         Whether steps are counted as NCCL does.
+    weights : mapping of Setting to mapping of str to float, optional
+        Models of each curve, with their weights; where omitted, `form` alone.
     with_steps : bool
         Without, other collectives are not predicted; saves time where they are not asked for.
 
@@ -169,12 +213,27 @@ def fit(
     >>> float(fit(curves, across="interpolated").at(Setting("all_reduce", 8), [1024.0])[0].round(6))
     8.1e-05
     """
-    shapes = [FITS[form](one.sizes, one.seconds) for one in curves]
+    chosen = {} if weights is None else weights
+    through = {} if weights is None else {"interpolated": 0.0}
+    shapes = [mixed(one.sizes, one.seconds, through | dict(chosen.get(one.setting, {form: 1.0}))) for one in curves]
     known = tuple(
         Known(one.setting, shape, float(one.sizes[0]), float(one.sizes[-1]), len(one.sizes))
         for one, shape in zip(curves, shapes, strict=True)
     )
     return Model(form, across, beyond, transfer, known, fit_steps(curves, nccl) if with_steps else None)
+
+
+def _share_of_steps(known: Sequence[int], ranks: int) -> float:
+    """Return the weight of the model of steps where ways are blended: half, but less where the ranks are just outside.
+
+    Examples
+    --------
+    >>> [_share_of_steps((4, 16), ranks) for ranks in (8, 32, 64, 1024)]
+    [0.5, 0.25, 0.5, 0.5]
+    """
+    if min(known) <= ranks <= max(known):
+        return 0.5
+    return min(0.25 * min(abs(math.log2(ranks / one)) for one in known), 0.5)
 
 
 def _over_ranks(family: Sequence[Known], values: Sequence[Floats], setting: Setting, beyond: bool) -> Floats:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,19 @@ import pandas as pd
 
 from simnet.errors import InputError, nearest
 from validate import measured
-from validate.calibration.crossval import Chosen, Held, choose
+from validate.calibration.crossval import MIXTURE, Chosen, Held, choose
 from validate.calibration.curves import chosen_rows, curves_of, differing
 from validate.calibration.fabric import Fabric, calibrate, written
+from validate.calibration.network import Links, Place, links, on_nodes
 from validate.calibration.per_step import PARAMETERS
+from validate.calibration.predictor import Way
 from validate.readers import COLUMNS, read
+
+MAX_CURVES = 1000
+"""The most curves that are fitted at once."""
+
+MAX_SIZES = 10_000
+"""The most sizes of a curve; of all curves together ten times as many."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,6 +43,8 @@ class Calibrated:
         Rows that contradict themselves or cannot be read.
     mixed : mapping of str to list of str
         Columns that tell systems apart, but of which several values were put together.
+    links : Links, optional
+        The network that is in the file.
     """
 
     fabric: Fabric
@@ -41,6 +52,7 @@ class Calibrated:
     rows: int
     problems: tuple[str, ...]
     mixed: Mapping[str, Sequence[str]]
+    links: Links | None = None
 
     @property
     def yaml(self) -> str:
@@ -58,9 +70,10 @@ class Calibrated:
             "model": self.fabric.model.form,
             "held_out_sizes": {name: errors(held) for name, held in self.chosen.forms.items() if held},
             "across_ranks": self.fabric.model.across,
-            "held_out_ranks": errors(self.chosen.held["ranks"]),
+            "held_out_ranks": errors([*self.chosen.held["ranks"], *self.chosen.held["beyond"]]),
             "held_out_collectives": errors(self.chosen.held["collectives"]),
             "steps": None if steps is None else dict(zip(PARAMETERS, steps.values, strict=True)),
+            "network": None if self.links is None else self.links.parameters,
         }
 
     def sentences(self) -> list[str]:
@@ -77,10 +90,15 @@ class Calibrated:
         if shown:
             lines += ["", f"{'sizes left out':<20}{'median':>9}{'p90':>9}{'worst':>9}"]
         for name, one in shown.items():
-            mark = "  <- chosen" if name == self.fabric.model.form else ""
+            mark = "  <- chosen" if name == MIXTURE else ""
             lines.append(_row(name, one) + mark)
-        for title, held in (("ranks left out", "ranks"), ("collectives left out", "collectives")):
-            found = errors(self.chosen.held[held])  # type: ignore[index]
+        titles: dict[Way, str] = {
+            "ranks": "ranks left out",
+            "beyond": "outermost ranks",
+            "collectives": "collectives",
+        }
+        for held, title in titles.items():
+            found = errors(self.chosen.held[held])
             if found is not None:
                 lines.append(_row(title, found))
         steps = self.fabric.model.steps
@@ -91,6 +109,13 @@ class Calibrated:
                     f"within a factor of {np.exp(1.645 * error):.2f}" if error < 1 else "not determined by these data"
                 )
                 lines.append(f"  {name:<24}{value:>10.3g}  {said} ({what})")
+        if self.links is not None:
+            for family, parameters in self.links.parameters.items():
+                shown_parameters = ", ".join(f"{name} {value:.3g}" for name, value in parameters.items())
+                lines += ["", f"network: {family}, {shown_parameters}"]
+            if self.links.undetermined:
+                named = ", ".join(self.links.undetermined)
+                lines.append(f"warning: these data do not determine {named}; typical values stand in the network")
         return lines
 
 
@@ -121,7 +146,11 @@ def rows_of(source: str, facts: Mapping[str, Any]) -> tuple[pd.DataFrame, tuple[
     >>> len(rows_of("shaped_gloo", {})[0])
     300
     """
-    found = measured.load(source) if source in measured.datasets() else read(source, facts=facts)
+    shipped = measured.datasets()
+    if source not in shipped and Path(source).name == source and not Path(source).suffix and not _exists(source):
+        named = f"{source[:60]!r}; {nearest(source, shipped)}"
+        raise InputError(f"there is no such file, and no shipped measurements {named}")
+    found = measured.load(source) if source in shipped else read(source, facts=facts)
     return found.rows, tuple(str(one) for one in found.problems)
 
 
@@ -130,7 +159,7 @@ def calibrated(
     where: Mapping[str, str],
     facts: Mapping[str, str],
     in_place: bool,
-    topology: str,
+    topology: Place | None,
     coverage: float,
 ) -> Calibrated:
     """Read logs and fit a fabric to them.
@@ -145,27 +174,47 @@ def calibrated(
         What the logs do not say.
     in_place : bool
         Whether times in place are taken rather than those out of place.
-    topology : str
-        Noted in the file.
+    topology : Place, optional
+        What the ranks are on.
     coverage : float
         Share of measurements that intervals shall hold.
 
     Raises
     ------
     InputError
-        If a log cannot be read, or nothing is left to calibrate on.
+        If a log cannot be read, or nothing, or too much, is left to calibrate on.
     """
     typed = typed_facts(facts)
     parts = [rows_of(log, typed) for log in logs]
     rows = chosen_rows(pd.concat([part for part, _ in parts], ignore_index=True), where, in_place)
+    if topology is not None:
+        rows = on_nodes(rows, topology)
     curves = curves_of(rows)
     if not curves:
         raise InputError("no row has a size above 0 and a number of ranks; --fact ranks=16 says what the logs do not")
+    if len(curves) > MAX_CURVES:
+        raise InputError(
+            f"{len(curves):,} curves are there; at most {MAX_CURVES:,} are fitted at once, --where takes some"
+        )
+    points = [len(one.sizes) for one in curves]
+    if max(points) > MAX_SIZES or sum(points) > 10 * MAX_SIZES:
+        most = f"{MAX_SIZES:,} of a curve and {10 * MAX_SIZES:,} of all are fitted"
+        raise InputError(f"{max(points):,} sizes of one curve, {sum(points):,} of all; at most {most}")
     chosen = choose(curves)
     system = ", ".join(f"{name}={value}" for name, value in where.items())
-    fabric = calibrate(curves, coverage=coverage, sources=logs, system=system, topology=topology, chosen=chosen)
+    name = "" if topology is None else topology.name
+    fabric = calibrate(curves, coverage=coverage, sources=logs, system=system, topology=name, chosen=chosen)
+    network = None if topology is None else links(topology, fabric.model.steps, curves)
+    fabric.network = None if network is None else network.parameters
     problems = tuple(problem for _, found in parts for problem in found)
-    return Calibrated(fabric, chosen, len(rows), problems, differing(rows))
+    return Calibrated(fabric, chosen, len(rows), problems, differing(rows), network)
+
+
+def _exists(path: str) -> bool:
+    try:
+        return Path(path).exists()
+    except OSError:
+        return False
 
 
 def typed_facts(facts: Mapping[str, str]) -> dict[str, Any]:

@@ -4,10 +4,17 @@ A model of steps has a few parameters of the machine (latency of a step, seconds
 takes how often each is paid from the schedule. So parameters fitted on an all-reduce of 8 ranks say something of an
 all-gather of 16. Steps between nodes and steps inside a node are counted apart.
 
+Of NCCL, these kinds of algorithms are counted. A *ring* passes chunks around. A *tree*, for all-reduce, is a chain
+inside each node and a double binary tree between nodes. *Peers*, for all-to-all, are messages from each rank to each
+other; a *pair*, for send-receive, is one from each rank to the next. The *switch* reduces and copies all-reduces inside
+an NVLink domain (NVLink SHARP).
+
 References
 ----------
 A. Alexandrov et al., "LogGP: Incorporating long messages into the LogP model", SPAA 1995. NVIDIA, NCCL,
-``src/graph/tuning.cc``: latencies and bandwidths by algorithm and protocol, from which NCCL chooses.
+``src/graph/tuning.cc``: latencies and bandwidths by algorithm and protocol, from which NCCL chooses. P. Sanders,
+J. Speck, J. L. Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", Parallel Computing 35,
+2009.
 """
 
 from __future__ import annotations
@@ -16,7 +23,7 @@ import math
 from collections.abc import Callable
 from functools import cache
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -28,6 +35,10 @@ MAX_RANKS = 4096
 """The most ranks whose schedule is made; beyond, and for NCCL, closed forms count the steps."""
 
 
+Kind: TypeAlias = Literal["ring", "tree", "peers", "pair", "switch"]
+"""What an algorithm goes along; latency and bandwidth of a step differ among these."""
+
+
 class Cost(NamedTuple):
     """How often an algorithm pays what, for a size of one byte.
 
@@ -36,11 +47,14 @@ class Cost(NamedTuple):
     inner, outer : float
         Steps inside a node, and between nodes.
     inner_bytes, outer_bytes : float
-        Bytes on the critical path inside a node, and out of the busiest node.
+        Bytes on the critical path inside a node, and between nodes: out of the busiest node, or, as NCCL counts, out of
+        one rank, as each has its share of the network cards.
     reduced : float
         Bytes that a rank reduces.
-    tree : bool
-        Whether it goes along a tree, on which bandwidth differs from that of a ring.
+    peers : float
+        Ranks to which each rank opens a connection of its own.
+    kind : str
+        What it goes along: a schedule of `simnet.collectives` counts as ``ring``.
     """
 
     inner: float
@@ -48,7 +62,8 @@ class Cost(NamedTuple):
     inner_bytes: float
     outer_bytes: float
     reduced: float = 0.0
-    tree: bool = False
+    peers: float = 0.0
+    kind: Kind = "ring"
 
 
 _SCHEDULES: MappingProxyType[str, MappingProxyType[str, Callable[[int], Schedule]]] = MappingProxyType(
@@ -107,7 +122,7 @@ def through_schedule(collective: str, algorithm: str, ranks: int, nodes: int) ->
     Examples
     --------
     >>> through_schedule("all_reduce", "ring", 4, 0)
-    Cost(inner=0.0, outer=6.0, inner_bytes=0.0, outer_bytes=1.5, reduced=0.75, tree=False)
+    Cost(inner=0.0, outer=6.0, inner_bytes=0.0, outer_bytes=1.5, reduced=0.75, peers=0.0, kind='ring')
     """
     schedule = _SCHEDULES[collective][algorithm](ranks)
     node = np.arange(ranks) * (nodes or ranks) // ranks
@@ -121,41 +136,58 @@ def through_schedule(collective: str, algorithm: str, ranks: int, nodes: int) ->
     return Cost(inner, outer, inner_bytes, outer_bytes, reduced)
 
 
-def like_nccl(collective: str, algorithm: str, ranks: int, nodes: int) -> tuple[Cost, ...]:
-    """Return what NCCL counts for the algorithms that it may choose: rings, and for an all-reduce trees too.
+def like_nccl(collective: str, algorithm: str, ranks: int, nodes: int, switch: bool = False) -> tuple[Cost, ...]:
+    """Return what NCCL counts for the algorithms that it may choose.
 
     A chunk crosses the network as often as there are nodes on its way; all other steps are inside nodes. Trees are
-    pipelined: their bytes do not grow with their depth.
+    pipelined: their bytes do not grow with their depth. With two nodes, each half of the vector crosses the network
+    once each way along the double tree; with more, an inner node of a tree sends up and down.
+
+    Parameters
+    ----------
+    collective, algorithm : str
+        The collective, and the pinned algorithm, if any.
+    ranks, nodes : int
+        Ranks and nodes; 0 nodes if not known, which counts as a node for each rank.
+    switch : bool
+        Whether switches inside a node reduce.
 
     Examples
     --------
     >>> like_nccl("all_reduce", "ring", 16, 2)[0][:4]
-    (26, 4, 0.0, 1.875)
+    (26, 4, 0.0, 0.234375)
     >>> like_nccl("all_gather", "", 8, 1)[0][:4]
     (7, 0, 0.875, 0.0)
+    >>> [one.kind for one in like_nccl("all_reduce", "", 8, 1, switch=True)]
+    ['ring', 'tree', 'switch']
     """
     many = nodes or ranks
-    share, passes = (ranks - 1) / ranks, 2 if collective == "all_reduce" else 1
-    steps, crossing = passes * (ranks - 1), passes * many if many > 1 else 0
-    crossing = min(crossing, steps)
-    factor = {"all_reduce": 2 * share, "broadcast": 1.0, "reduce": 1.0, "sendrecv": 1.0}.get(collective, share)
-    reduced = share if collective in ("all_reduce", "reduce_scatter") else 0.0
-    outer_share = factor if many > 1 else 0.0
+    each = ranks / many
+    share, alone = (ranks - 1) / ranks, many == 1
     if collective == "sendrecv":
-        return (Cost(float(many == 1), float(many > 1), float(many == 1), float(many > 1)),)
+        return (Cost(float(alone), float(not alone), float(alone), float(not alone), kind="pair"),)
     if collective == "alltoall":
-        remote = (1 - 1 / many) * (ranks / many)
-        inside = ranks / many - 1
-        return (Cost(inside, ranks - 1 - inside, (ranks / many - 1) / ranks, remote if many > 1 else 0.0),)
-    ring = Cost(steps - crossing, crossing, factor if many == 1 else 0.0, outer_share, reduced)
-    if collective != "all_reduce" or algorithm.casefold().startswith("ring"):
+        away = 0.0 if alone else 1 - 1 / many
+        return (Cost(float(alone), float(not alone), (each - 1) / ranks, away, 0.0, float(ranks - 1), "peers"),)
+    passes = 2 if collective == "all_reduce" else 1
+    steps = passes * (ranks - 1)
+    crossing = 0 if alone else min(passes * many, steps)
+    factor = {"all_reduce": 2 * share, "broadcast": 1.0, "reduce": 1.0}.get(collective, share)
+    reduced = share if collective in ("all_reduce", "reduce_scatter") else 1.0 if collective == "reduce" else 0.0
+    ring = Cost(steps - crossing, crossing, factor if alone else 0.0, 0.0 if alone else factor / each, reduced)
+    if collective != "all_reduce":
         return (ring,)
-    depth = 2 * math.ceil(math.log2(many)) if many > 1 else 0
-    tree = Cost(2 * (ranks / many - 1), depth, 2.0 if many == 1 else 0.0, 2.0 if many > 1 else 0.0, 1.0, tree=True)
-    return (tree,) if algorithm.casefold().startswith("tree") else (ring, tree)
+    depth = 0 if alone else 2 * math.ceil(math.log2(many))
+    sent = 0.0 if alone else (1.0 if many == 2 else 2.0) / each
+    tree = Cost(2 * (each - 1), depth, 2.0 if alone else 0.0, sent, 1.0, kind="tree")
+    ways = {"ring": (ring,), "tree": (tree,)}
+    inside = (Cost(2, 0, 1 + 1 / ranks, 0.0, kind="switch"),) if switch and alone else ()
+    if algorithm.casefold().startswith("nvls") and inside:
+        return inside
+    return ways.get(algorithm.casefold()[:4], (ring, tree, *inside))
 
 
-def costs(setting: Setting, nccl: bool) -> tuple[Cost, ...]:
+def costs(setting: Setting, nccl: bool, switch: bool = False) -> tuple[Cost, ...]:
     """Return what each algorithm that a setting may use pays; nothing if none is known.
 
     Examples
@@ -169,7 +201,9 @@ def costs(setting: Setting, nccl: bool) -> tuple[Cost, ...]:
         return ()
     nodes = setting.nodes if 0 < setting.nodes <= setting.ranks else 0
     if nccl:
-        return like_nccl(setting.collective, setting.algorithm, setting.ranks, nodes)
+        return like_nccl(setting.collective, setting.algorithm, setting.ranks, nodes, switch)
+    if setting.collective == "sendrecv":
+        return like_nccl(setting.collective, "", setting.ranks, nodes)
     if setting.ranks > MAX_RANKS:
         return ()
     names = algorithms(setting.collective, setting.algorithm)

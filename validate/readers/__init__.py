@@ -1,10 +1,10 @@
 """Measured times of collectives, read from what benchmarks print.
 
 One module per format: `nccl_text` and `nccl_json` (nccl-tests, rccl-tests), `osu` (OSU micro-benchmarks), `imb` (Intel
-MPI benchmarks), `tidy` (tidy CSV, which simnet writes itself), `wide` (CSV with both sides in a row). `kinds` tells by
-the content of which kind a file is. All give the same table, described in `tables`; `conventions` says what a size
-means. What is read is data from strangers: sizes are checked before parsing, secrets are not kept, and a refusal names
-the file, the line and the reason.
+MPI benchmarks), `tidy` (tidy CSV, which simnet writes itself), `wide` (CSV with both sides in a row), `shaped` (CSV of
+measurements on shaped links). `kinds` tells by the content of which kind a file is. All give the same table, described
+in `tables`; `conventions` says what a size means. What is read is data from strangers: sizes are checked before
+parsing, secrets are not kept, and a refusal names the file, the line and the reason.
 """
 
 from validate.readers.conventions import bus_factor, total_bytes
@@ -13,6 +13,7 @@ from validate.readers.kinds import KINDS, Kind, kind_of, read
 from validate.readers.nccl_json import read_nccl_json
 from validate.readers.nccl_text import read_nccl_text
 from validate.readers.osu import read_osu
+from validate.readers.shaped import read_shaped
 from validate.readers.tables import COLUMNS, Inconsistent, Measurements, Problem
 from validate.readers.tidy import read_tidy, write_tidy
 from validate.readers.wide import read_wide
@@ -31,6 +32,7 @@ __all__ = [
     "read_nccl_json",
     "read_nccl_text",
     "read_osu",
+    "read_shaped",
     "read_tidy",
     "read_wide",
     "total_bytes",

@@ -7,20 +7,22 @@ from pathlib import Path
 from typing import Literal, TypeAlias, get_args
 
 from simnet.errors import InputError, nearest
-from validate.readers import imb, osu, tidy, wide
+from validate.readers import imb, osu, shaped, tidy, wide
 from validate.readers.imb import read_imb
 from validate.readers.lines import bare, read_lines
 from validate.readers.nccl_json import read_nccl_json
 from validate.readers.nccl_text import Cells, is_table_header, parse_row, read_nccl_text
 from validate.readers.osu import read_osu
+from validate.readers.shaped import read_shaped
 from validate.readers.tables import COLUMNS, Inconsistent, Measurements
 from validate.readers.tidy import read_tidy
 from validate.readers.wide import read_wide
 
-Kind: TypeAlias = Literal["nccl", "nccl-json", "osu", "imb", "tidy", "wide"]
+Kind: TypeAlias = Literal["nccl", "nccl-json", "osu", "imb", "tidy", "wide", "shaped"]
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
-"""Formats by name: text and JSON of nccl-tests, OSU, Intel MPI benchmarks, tidy CSV, CSV with both sides in a row."""
+"""Formats by name: text and JSON of nccl-tests, OSU, Intel MPI benchmarks, tidy CSV, CSV with both sides in a row, CSV
+of measurements on shaped links."""
 
 
 def kind_of(path: str | Path) -> Kind | None:
@@ -47,6 +49,8 @@ def kind_of(path: str | Path) -> Kind | None:
     names = {name.strip() for name in first[: tidy.MAX_LINE].split(",")}
     if names >= set(wide.NEEDED):
         return "wide"
+    if names >= set(shaped.NEEDED) and names & {"collective", "method"}:
+        return "shaped"
     if len(names) > 1 and (names >= {"collective", "seconds"} or len(names & set(tidy.NEEDED)) >= 2):
         return "tidy"
     for raw in lines:
@@ -111,7 +115,14 @@ def read(
         raise InputError(message, file=str(path))
     if found == "nccl-json":
         return read_nccl_json(path, inconsistent=inconsistent, facts=facts, iterations=iterations)
-    readers = {"nccl": read_nccl_text, "osu": read_osu, "imb": read_imb, "tidy": read_tidy, "wide": read_wide}
+    readers = {
+        "nccl": read_nccl_text,
+        "osu": read_osu,
+        "imb": read_imb,
+        "tidy": read_tidy,
+        "wide": read_wide,
+        "shaped": read_shaped,
+    }
     return readers[found](path, inconsistent=inconsistent, facts=facts)
 
 
@@ -124,8 +135,11 @@ def _file(path: str | Path) -> Path:
         If a folder has none.
     """
     path = Path(path)
-    if not path.is_dir():
-        return path
+    try:
+        if not path.is_dir():
+            return path
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", file=str(path)[:200]) from None
     inside = path / "data.csv"
     if not inside.is_file():
         raise InputError("is a folder without a data.csv; give the file", file=str(path))

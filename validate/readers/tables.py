@@ -62,6 +62,9 @@ MAX_WHOLE = 2**62
 MAX_RANKS = 10_000_000
 """The most ranks that a file may name."""
 
+SHORTEST, LONGEST = 1e-12, 1e9
+"""Times that a measurement may have [s]: a picosecond to thirty years."""
+
 SLACK = 1e-6
 """Relative error that numbers may have beyond what is printed: products were rounded too."""
 
@@ -175,6 +178,10 @@ class Collector:
         before = f"{where}: " if where else ""
         if not isinstance(seconds, float) or not 0 < seconds < math.inf:
             self.report(line, f"{before}the time must be a number > 0, got {_shown(seconds)}")
+            return
+        if not SHORTEST <= seconds <= LONGEST:
+            allowed = f"{SHORTEST:g} to {LONGEST:g} s"
+            self.report(line, f"{before}the time must be {allowed}, got {_shown(seconds)} s")
             return
         for name, value in self.facts.items():
             if row.get(name) in (None, ""):

@@ -26,7 +26,7 @@ from simnet.schedule import Round, Schedule
 from validate.readers import read_tidy, write_tidy
 from validate.replay import Workload
 from validate.shapednet.namespaces import Star, star
-from validate.shapednet.prediction import Change, predict
+from validate.shapednet.prediction import Change, Stack, predict
 
 Backend: TypeAlias = Literal["tcp", "gloo"]
 
@@ -68,9 +68,9 @@ def message_overhead(hosts: int, backend: Backend = "tcp", rounds: int = 10) -> 
     work = Workload(ring, {"collective": "exchange", "nbytes": 1, "size_convention": "message"})
     with star(hosts, _IDLE.latency, _IDLE.bandwidth) as net:
         rows = _run(net, backend, (work,), repetitions=100, warmup=10, limit=2 * _PATIENCE)
-    rendezvous = _rendezvous(backend)
-    wire = float(predict(ring, [_IDLE], 0.0, rendezvous=rendezvous)[0])
-    return max(0.0, float(rows["seconds"].min()) - wire) / (rounds * (1 + rendezvous))
+    wire = float(predict(ring, [_IDLE], _stack(backend, 0.0))[0])
+    words = 2 if backend == "gloo" else 1
+    return max(0.0, float(rows["seconds"].min()) - wire) / (rounds * words)
 
 
 def experiment(
@@ -142,15 +142,16 @@ def errors(rows: pd.DataFrame) -> pd.DataFrame:
     return grouped.assign(error=grouped["predicted"] / grouped["seconds"] - 1).reset_index()
 
 
-def _rendezvous(backend: Backend) -> bool:
-    """Return whether nothing is sent before the receiver is ready; plain sockets always send."""
-    return backend == "gloo"
+def _stack(backend: Backend, overhead: float) -> Stack:
+    """Return how a backend sends: gloo when the receiver is ready, plain sockets always."""
+    waits = backend == "gloo"
+    return Stack("ready" if waits else "eager", overhead=overhead, together=waits)
 
 
 def _predictions(index: int, setting: Setting, overhead: float, backend: Backend) -> pd.DataFrame:
     rows = []
     for number, work in enumerate(setting.work):
-        seconds = float(predict(work.schedule, setting.links[:1], overhead, rendezvous=_rendezvous(backend))[0])
+        seconds = float(predict(work.schedule, setting.links[:1], _stack(backend, overhead))[0])
         place = {"setting": index, "workload": number, "ranks": work.schedule.n_ranks}
         link = {"link_latency": setting.links[0].latency, "link_bandwidth": setting.links[0].bandwidth}
         rows.append(work.facts | place | link | {"seconds": seconds, "tool": "prediction"})
@@ -195,9 +196,7 @@ def _setting(
             rows.loc[own, "predicted"] = guesses["seconds"].iloc[number]
         else:
             starts = since[own].tolist()
-            rows.loc[own, "predicted"] = predict(
-                work.schedule, setting.links, overhead, starts, rendezvous=_rendezvous(backend)
-            )
+            rows.loc[own, "predicted"] = predict(work.schedule, setting.links, _stack(backend, overhead), starts)
     return rows.drop(columns="began").assign(since=since)
 
 

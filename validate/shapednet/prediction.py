@@ -1,22 +1,21 @@
 """How long a schedule should take on a star of TCP hosts, from the settings of its links alone.
 
-What is added to simnet's network is what TCP over Ethernet is known to add:
+What is added to the settings is what TCP over Ethernet is known to add:
 
 - **Framing.** A segment has 1,448 bytes of payload and 90 bytes beside it: 52 of IP and TCP with time stamps, 38 of
   Ethernet with preamble and gap.
-- **Storing before forwarding.** The switch forwards a frame when it has all of it, so the last full frame of a message
-  is serialised once more.
-- **Acknowledgements.** One for every second segment, 90 bytes, in the other direction, where they take time if that
-  link has data of its own. They travel alone even between two ranks that send to each other: data that could carry them
-  has been handed to the link before.
-- **Software.** A time per message, measured once on an idle link of another setting.
-- **Rendezvous.** Where the stack sends nothing before the receiver has said that it is ready, as gloo does
-  (``NOTIFY_RECV_READY`` in its ``transport/tcp/pair.h``), each round is preceded by these short messages, in the other
-  direction.
+- **Storing before forwarding.** The switch forwards a frame when it has all of it, so a frame of a message is
+  serialised once more.
+- **Acknowledgements.** 90 bytes in the other direction, where they take time if that link has data of its own. They
+  travel alone even between two ranks that send to each other: data that could carry them has been handed to the link
+  before. There is one for every second segment, or, where the network device cuts segments and puts them together
+  again, one for 64 KiB.
+- **Software.** A time per message, and perhaps one per byte, measured once on an idle link of another setting.
+- **What a send waits for.** See `validate.shapednet.clock`: nothing, or words of the receiver, as gloo's
+  ``NOTIFY_RECV_READY`` (``transport/tcp/pair.h``), or the rendezvous of MPI for messages above its eager limit.
 
 Connections are taken to be warm: their windows have grown to what a message needs. Windows that still grow, losses, and
-processors that are short are not in it; nor are sends that are done before they are delivered, by which a rank that
-sends twice, and receives nothing between, is a latency earlier.
+processors that are short are not in it.
 
 References
 ----------
@@ -27,32 +26,14 @@ Borman et al., "TCP Extensions for High Performance", RFC 7323 (time stamps). IE
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-import topologies
-from simnet.network import Network
 from simnet.schedule import Round, Schedule
-from simnet.weather import Weather, steps
+from validate.shapednet.clock import BESIDE, SEGMENT, Change, Stack, rank_finish
 
-SEGMENT = 1448
-"""Payload of a full segment [byte]."""
-
-BESIDE = 90
-"""What goes over the wire beside the payload of a segment [byte]; the length of an acknowledgement, too."""
-
-# The header of a message of gloo, six words.
-_READY = 48
-
-
-class Change(NamedTuple):
-    """From when on all links have this latency [s] and bandwidth [byte/s]; times in seconds from the first, at 0."""
-
-    at: float
-    latency: float
-    bandwidth: float
+__all__ = ["BESIDE", "SEGMENT", "Change", "Stack", "framed", "on_the_wire", "predict", "sent"]
 
 
 def on_the_wire(nbytes: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -68,49 +49,59 @@ def on_the_wire(nbytes: NDArray[np.float64]) -> NDArray[np.float64]:
     return wire
 
 
+def sent(schedule: Schedule, acknowledged: int = 2 * SEGMENT) -> list[NDArray[np.float64]]:
+    """Return, for each round, the bytes for which its messages keep a link busy: framed, and with acknowledgements.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        What is sent.
+    acknowledged : int
+        Bytes for which there is one acknowledgement.
+
+    Examples
+    --------
+    >>> each, one = sent(Schedule(2, [Round([0, 1], [1, 0], 14480), Round([0], [1], 14480)]))
+    >>> each, one
+    (array([15830., 15830.]), array([15380.]))
+    """
+    known = {id(one): _sent(one, schedule.n_ranks, acknowledged) for one in schedule.rounds}
+    return [known[id(one)] for one in schedule.rounds]
+
+
 def framed(schedule: Schedule) -> Schedule:
-    """Return the schedule with the bytes that its messages keep a link busy for.
+    """Return the schedule with the bytes that its messages take up a link, the frame that is serialised again included.
+
+    On simnet's network it takes as long as `predict` says wherever no rank sends twice without receiving between.
 
     Examples
     --------
     >>> framed(Schedule(2, [Round([0], [1], 14480)])).rounds[0].nbytes
     array([16918.])
     """
-    changed = {id(one): _framed(one, schedule.n_ranks) for one in schedule.rounds}
+    frame = SEGMENT + BESIDE
+    changed = {
+        id(one): Round(one.src, one.dst, busy + np.minimum(on_the_wire(one.nbytes), frame), one.compute, one.phase)
+        for one, busy in zip(schedule.rounds, sent(schedule), strict=True)
+    }
     return Schedule(schedule.n_ranks, [changed[id(one)] for one in schedule.rounds])
 
 
-def with_rendezvous(schedule: Schedule) -> Schedule:
-    """Return the schedule with a round before each of its own in which receivers tell their senders to send.
-
-    Examples
-    --------
-    >>> with_rendezvous(Schedule(2, [Round([0], [1], 500)])).columns()["src"]
-    array([1, 0])
-    """
-    before = {id(one): Round(one.dst, one.src, _READY, one.compute) for one in schedule.rounds}
-    after = {id(one): Round(one.src, one.dst, one.nbytes, 0.0, one.phase) for one in schedule.rounds}
-    return Schedule(schedule.n_ranks, [each for one in schedule.rounds for each in (before[id(one)], after[id(one)])])
-
-
-def _framed(one: Round, ranks: int) -> Round:
+def _sent(one: Round, ranks: int, acknowledged: int) -> NDArray[np.float64]:
     wire = on_the_wire(one.nbytes)
     segments = np.ceil(np.maximum(np.rint(one.nbytes), 1) / SEGMENT)
-    answers = BESIDE * np.floor(segments / 2)
+    answers = BESIDE * np.floor(segments / max(1, acknowledged // SEGMENT))
     up = np.bincount(one.dst, weights=answers, minlength=ranks) / np.maximum(np.bincount(one.src, minlength=ranks), 1)
     down = np.bincount(one.src, weights=answers, minlength=ranks) / np.maximum(np.bincount(one.dst, minlength=ranks), 1)
-    beside = np.minimum(np.maximum(up[one.src], down[one.dst]), wire)
-    again = np.minimum(wire, SEGMENT + BESIDE)
-    return Round(one.src, one.dst, wire + beside + again, one.compute, one.phase)
+    total: NDArray[np.float64] = wire + np.minimum(np.maximum(up[one.src], down[one.dst]), wire)
+    return total
 
 
 def predict(
     schedule: Schedule,
     links: Sequence[Change],
-    overhead: float,
+    stack: Stack,
     starts: Sequence[float] = (0.0,),
-    *,
-    rendezvous: bool = False,
 ) -> NDArray[np.float64]:
     """Return how long a schedule takes, for each moment at which it may start.
 
@@ -120,26 +111,19 @@ def predict(
         What is sent.
     links : sequence of Change
         What the links are like, from when on; the first at 0. One for links that do not change.
-    overhead : float
-        Seconds per message that the software takes.
+    stack : Stack
+        How it is sent.
     starts : sequence of float
         Seconds, >= 0.
-    rendezvous : bool
-        Whether receivers say that they are ready before anything is sent to them.
 
     Examples
     --------
     >>> bare = Schedule(2, [Round([0], [1], 14480)])
-    >>> predict(bare, [Change(0, 1e-3, 1e6)], overhead=0).round(6)
+    >>> predict(bare, [Change(0, 1e-3, 1e6)], Stack()).round(6)
     array([0.017918])
     """
-    times = [one.at for one in links]
-    first = links[0]
-    graph = topologies.star(schedule.n_ranks, latency=first.latency, bandwidth=first.bandwidth)
-    weather = {}
-    if len(links) > 1:
-        half, rate = steps(times, [one.latency / 2 for one in links]), steps(times, [one.bandwidth for one in links])
-        weather = {edge: Weather(latency=half, bandwidth=rate) for edge in graph.edges}
-    network = Network(graph, weather=weather, receive_overhead=overhead)
-    sent = framed(with_rendezvous(schedule) if rendezvous else schedule)
-    return np.array([float(network.time(sent, start=start).finish) - start for start in starts])
+    wire = sent(schedule, stack.acknowledged)
+    ranks = schedule.n_ranks
+    finish = [rank_finish(schedule, wire, links, stack, [start] * ranks).max() for start in starts]
+    took: NDArray[np.float64] = np.array(finish) - np.asarray(starts)
+    return took

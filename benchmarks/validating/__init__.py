@@ -1,0 +1,1 @@
+"""The parts of `benchmarks/validation.py`: what is run, the page, and its figures."""

@@ -1,0 +1,418 @@
+"""The page of what was validated, in Markdown, from the results of a run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from validate.calibration.fabric import COVERAGE
+from validate.calibration.intervals import BIN_NAMES, bin_of
+from validate.evaluation import FROM_BASE, PLACES, TITLES
+
+MODELS = {
+    "ours": "ours",
+    "line": "single line",
+    "three_segments": "three segments",
+    "five_anchors": "five anchors",
+    "rule_of_bus_factor": "rule of the bus factor",
+    "closed_form": "plain closed form",
+}
+"""Predictions that stand side by side."""
+
+SPECIFIED = "specified"
+"""The split of platforms that were predicted from their specification."""
+
+LARGE = 16e6
+"""From where sizes count as large [byte]."""
+
+HUGE = 64e6
+"""From where bandwidth alone decides [byte]."""
+
+SMALL = 2**20
+"""Below this, latency decides [byte]."""
+
+WHAT = {
+    "sizes": """\
+Every fourth size of each curve is left out, and predicted by a calibration of the others: models and intervals come
+from a cross-validation inside the rest. The smallest size is never left out.""",
+    "ranks": """\
+One number of ranks at a time is left out with all its sizes. Beside ours stand curves of plain models, interpolated
+over the logarithm of the ranks. *Outside* is a doubling of the ranks, or a halving, beyond those that were kept;
+farther is told apart.""",
+    "collectives": """\
+One collective at a time is left out. All-gather, reduce-scatter and all-to-all are predicted from all-reduce and
+point-to-point alone, where all-reduce was measured. The *rule of the bus factor* stands beside it, by which an
+all-gather takes half of the all-reduce of the same size.""",
+    "links": """\
+Ranks on a network whose latencies and bandwidths are set; nothing of the collective is fitted. The prediction takes
+the settings of the links, what TCP over Ethernet adds, and a time per message for software. The *plain closed form*
+is alpha-beta with the framing of Ethernet.""",
+    "links_fast": """\
+The same over links faster than 100 Mbit/s, where the processors that all ranks share, and not the links, set the
+time.""",
+    "links_changing": "The same while links change, for each iteration.",
+    SPECIFIED: """\
+Nothing was measured: the prediction takes generation and number of devices and network cards from
+`validate/platforms`. What it was compared with had no part in it, but latencies and efficiencies that hold for all
+platforms of a library were chosen with such measurements in view: this is no blind test.""",
+}
+"""What is done in each split."""
+
+INTRODUCTION = """\
+# What was validated, on what, and with which error
+
+<!-- Made by `python benchmarks/validation.py --markdown docs/validation.md`. Do not edit: run it again. -->
+
+This page is written by `python benchmarks/validation.py` from a run over {sets} sets of measurements: {rows:,} rows,
+{curves:,} curves. {shipped} of the sets come with simnet; the others are public measurements, which are not shipped,
+and were read from a folder beside the repository. How predictions are made is told in [calibration](calibration.md),
+how measurements are read in [measurements](measurements.md).
+
+An error is the absolute difference of predicted and measured time over the measured one. *Median* and *p90* are over
+all predictions of a row; sets with more measurements count more. A prediction never saw the measurement that it is
+compared with. The *noise floor* of a set is the median difference of repetitions from their own median: what a
+model cannot be expected to get below.
+"""
+
+NOT_VALIDATED = """\
+## What was not validated
+
+- **Training jobs.** What is compared are single collectives and exchanges, one after the other, on machines that do
+  nothing else for the job. Overlap with computing, several collectives at once and contention between jobs are
+  simulated, but not held against measurements here.
+- **Sparse exchanges at scale.** AG-Topk and AR-Topk were measured among four ranks on shaped links; no other scheme
+  was measured on a network.
+- **Weather of wide-area links.** Links that change were measured on one machine, with changes that were set. No
+  collective over real wide-area links was measured.
+- **Topologies.** No measurement here tells fat-tree from dragonfly, routing from routing, or rails from none. What
+  the event engine does with them is held against closed forms and other simulators (`tests/`,
+  [performance](performance.md)).
+- **Other hardware and libraries.** What is not in the table of sets was not looked at: oneCCL, Gaudi, TPU, Ethernet
+  with in-network reduction, MPI libraries beyond those named there.
+- **Independence.** The models were developed with these sets in view. What is left out of a set is not seen by the
+  calibration, but choices of the method (which models there are, bins of sizes, typical values of parameters) were
+  made by people who had seen the sets. Errors on other systems may be larger.
+"""
+
+
+def frame(results: Mapping[str, Any]) -> pd.DataFrame:
+    """Return all predictions: those of `validate.evaluation`, with ``set``, ``nccl``, ``nodes`` and ``inside``."""
+    parts = []
+    for name, entry in results["sets"].items():
+        for held, split in ((entry.get("held"), None), (entry.get("specified"), SPECIFIED)):
+            if not held or not held["split"]:
+                continue
+            part = pd.DataFrame(held)
+            part["set"], part["nccl"] = name, bool(entry.get("nccl"))
+            if split is not None:
+                part["split"] = split
+            parts.append(part)
+    if not parts:
+        return pd.DataFrame(
+            columns=["split", "place", "setting", "size", "set", "nccl", "nodes", "inside", "collective", *MODELS]
+        )
+    table = pd.concat(parts, ignore_index=True).reindex(
+        columns=[*dict.fromkeys([name for part in parts for name in part]), *(m for m in MODELS if m not in parts[0])]
+    )
+    table = table.loc[:, ~table.columns.duplicated()]
+    numbers = ["size", "measured", "low", "high", *(name for name in MODELS if name in table)]
+    table[numbers] = table[numbers].astype(float)
+    table["nodes"] = table["setting"].str.extract(r" on (\d+) node", expand=False).astype(float)
+    table["collective"] = table["setting"].str.partition(",")[0]
+    table["inside"] = (table["low"] <= table["measured"]) & (table["measured"] <= table["high"])
+    return table
+
+
+def errors(part: pd.DataFrame, model: str) -> np.ndarray:
+    """Return the absolute relative errors of a model, where it says something."""
+    off = (part[model] / part["measured"] - 1).abs().to_numpy(dtype=float)
+    return off[np.isfinite(off)]
+
+
+def page(results: Mapping[str, Any], figures: Mapping[str, str]) -> str:
+    """Return the page.
+
+    Parameters
+    ----------
+    results : mapping
+        What `validating.running` wrote.
+    figures : mapping of str to str
+        Paths of figures by the heading below which they stand.
+    """
+    table = frame(results)
+    known = {name: one for name, one in results["sets"].items() if "figures" in one}
+    text = INTRODUCTION.format(
+        sets=len(known),
+        rows=sum(one["figures"]["rows"] for one in known.values()),
+        curves=sum(one["figures"]["curves"] for one in known.values()),
+        shipped=sum(one["shipped"] for one in known.values()),
+    )
+    parts = [text, _summary(table, known)]
+    for split in (*(name for name in TITLES if name in WHAT), SPECIFIED):
+        part = table[table["split"] == split]
+        if len(part):
+            parts.append(_split(split, part, results, figures.get(split)))
+    parts += [_worst(table), _on_what(known), NOT_VALIDATED, _left_out(results), _made(results)]
+    return "\n".join(part.strip() + "\n" for part in parts if part)
+
+
+def _summary(table: pd.DataFrame, known: Mapping[str, Any]) -> str:
+    """Return the table of aims and what was reached."""
+    many = table[table["nccl"] & (table["nodes"] > 1)]
+    sizes, ranks = many[many["split"] == "sizes"], table[table["split"] == "ranks"]
+    base = table[(table["split"] == "collectives") & table["collective"].isin(FROM_BASE)]
+    links = table[table["split"] == "links"]
+    specified = table[(table["split"] == SPECIFIED) & (table["size"] >= HUGE)]
+    rows = [
+        _aim("Size left out, NCCL and RCCL over several nodes", "median 4 %, p90 15 %", sizes, "three_segments"),
+        _aim("of these from 16 MB", "median 2 %", sizes[sizes["size"] >= LARGE], "three_segments"),
+        _aim("Other ranks, between those measured", "median 7 %", _placed(ranks, PLACES[0]), "line", 0.07),
+        _aim("Other ranks, one doubling outside", "median 20 %", _placed(ranks, PLACES[1]), "line", 0.2),
+        _aim(
+            "Collective from all-reduce, 64 MB and more",
+            "median 10 %",
+            base[base["size"] >= HUGE],
+            "rule_of_bus_factor",
+        ),
+        _aim(
+            "Collective from all-reduce, below 1 MiB", "median 30 %", base[base["size"] < SMALL], "rule_of_bus_factor"
+        ),
+        _aim("From links alone, up to 100 Mbit/s", "median 2 %, p90 8 %", links, "closed_form"),
+        _aim(
+            "Links that change, per iteration", "median 5 %", table[table["split"] == "links_changing"], "closed_form"
+        ),
+    ]
+    if len(specified):
+        within = float((np.abs(np.log(specified["ours"] / specified["measured"])) <= math.log(2)).mean())
+        off = errors(specified, "ours")
+        said = f"{within:.0%} are; {_pair(off)}"
+        what = "Platform from its specification, 64 MB and more"
+        rows.append(f"| {what} | within a factor of 2 | {said} | | {_count(specified)} |")
+        for name, (right, count) in ordered(specified).items():
+            what = f"The faster of {name}, from the specification"
+            rows.append(f"| {what} | in the right order | {right / count:.0%} | | {count} pairs |")
+    rows += _coverage_rows(table)
+    won = [one["figures"]["splits"][split]["winners"] for one in known.values() for split in ("links",)
+           if one["figures"]["splits"].get(split, {}).get("winners")]  # fmt: skip
+    if won:
+        right, count = sum(one["right"] for one in won), sum(one["settings"] for one in won)
+        plain = sum(one.get("closed_form", 0) for one in won)
+        what = "The faster of AG-Topk and AR-Topk, margins above 5 %"
+        rows.append(f"| {what} | 99 % | {right / count:.1%} | {plain / count:.1%} | {count} settings |")
+    better = _never_worse(table)
+    if better is not None:
+        rows.append(better)
+    head = """\
+## Summary
+
+| What is predicted | Aim | Ours: median / p90 | Plain model: median / p90 | From |
+|---|---|---|---|---|
+"""
+    foot = """
+
+The plain model is three segments for sizes, the interpolated line for ranks, the rule of the bus factor for
+collectives, and alpha-beta with framing for links; its figures are over what it says anything of.
+"""
+    return head + "\n".join(row for row in rows if row) + foot
+
+
+def _aim(what: str, aim: str, part: pd.DataFrame, plain: str, most: float | None = None) -> str:
+    """Return a row of the summary; with `most`, also how many sets have a median that is no larger."""
+    if not len(part):
+        return f"| {what} | {aim} | not in this run | | |"
+    said = _pair(errors(part, "ours"))
+    if most is not None:
+        medians = [_median(errors(one, "ours")) for _, one in part.groupby("set")]
+        said += f"; {sum(one <= most for one in medians)} of {len(medians)} sets reach it"
+    return f"| {what} | {aim} | {said} | {_pair(errors(part, plain))} | {_count(part)} |"
+
+
+def ordered(part: pd.DataFrame) -> dict[str, tuple[int, int]]:
+    """Return how often the faster of two is the predicted one, and of how many, where they differ by more than 5 %.
+
+    Compared are all-reduce with all-gather, and ring with tree, of the same set, system, ranks, nodes and size.
+    """
+    table = part.assign(
+        algorithm=part["setting"].str.extract(r", (ring|tree)\b", expand=False).fillna(""),
+        rest=part["setting"].str.replace(r"^\w+|, (?:ring|tree)\b", "", regex=True),
+    )
+    pairs = {
+        "all-reduce and all-gather": ("collective", "all_reduce", "all_gather", ["algorithm"]),
+        "ring and tree": ("algorithm", "ring", "tree", ["collective"]),
+    }
+    found = {}
+    for name, (column, one, other, same) in pairs.items():
+        keys = ["set", "system", "rest", "size", *same]
+        both = table[table[column] == one].merge(table[table[column] == other], on=keys, suffixes=("_a", "_b"))
+        apart = np.log(both["measured_a"] / both["measured_b"])
+        told = np.log(both["ours_a"] / both["ours_b"])
+        clear = apart.abs() > math.log(1.05)
+        if clear.any():
+            found[name] = (int((np.sign(apart[clear]) == np.sign(told[clear])).sum()), int(clear.sum()))
+    return found
+
+
+def _coverage_rows(table: pd.DataFrame) -> list[str]:
+    rows = []
+    for split, part in table.groupby("split", sort=False):
+        if split in ("sizes", "ranks", "collectives"):
+            each = part.groupby("set")["inside"].mean()
+            good = int(((each >= 0.85) & (each <= 0.95)).sum())
+            low = int((each < 0.85).sum())
+            what = f"Inside the {COVERAGE:.0%} interval, {TITLES[split]}"
+            said = f"{part['inside'].mean():.1%} pooled; of {len(each)} sets {good} within the aim, {low} below"
+            rows.append(f"| {what} | 85 to 95 % | {said} | | {_count(part)} |")
+    return rows
+
+
+def _never_worse(table: pd.DataFrame) -> str | None:
+    part = table[table["split"] == "sizes"]
+    if not len(part):
+        return None
+    medians = {name: (np.median(errors(one, "ours")), _median(errors(one, "three_segments")))
+               for name, one in part.groupby("set")}  # fmt: skip
+    worse = [name for name, (ours, plain) in medians.items() if ours > plain]
+    said = f"worse in {', '.join(f'`{name}`' for name in worse)}" if worse else "never"
+    what = "Median of a set worse than that of three segments, sizes left out"
+    return f"| {what} | never | {said} | | {len(medians)} sets |"
+
+
+def _split(split: str, part: pd.DataFrame, results: Mapping[str, Any], figure: str | None) -> str:
+    """Return what is said of a split: its bins, its sets."""
+    title = TITLES.get(split, "platforms from their specification")
+    lines = [f"## {title[0].upper()}{title[1:]}", "", WHAT[split], ""]
+    if figure:
+        lines += [f"![Predicted against measured, {title}]({figure})", ""]
+    models = [name for name in MODELS if name in part and len(errors(part, name))]
+    groups: list[tuple[str, pd.DataFrame]] = [("all", part)]
+    bins = bin_of(part["size"].to_numpy(dtype=float))
+    groups += [(name, part[bins == number]) for number, name in enumerate(BIN_NAMES)]
+    groups += [(f"ranks {place}", _placed(part, place)) for place in dict.fromkeys(part["place"]) if place]
+    if split in ("collectives", SPECIFIED):
+        groups += [(f"`{name}`", one) for name, one in part.groupby("collective")]
+    if split == "sizes":
+        many = part[part["nccl"] & (part["nodes"] > 1)]
+        groups += [("NCCL, RCCL over several nodes", many), ("of these from 16 MB", many[many["size"] >= LARGE])]
+        groups += [("MPI and gloo", part[~part["nccl"]])]
+    lines += _table(["median / p90", "predictions", *(MODELS[name] for name in models), "inside interval"],
+                    _rows(groups, models))  # fmt: skip
+    lines += ["", "By set:", ""]
+    by_set = [(f"`{name}`", one) for name, one in part.groupby("set")]
+    noise = {
+        f"`{name}`": one["figures"].get("spread_of_repetitions")
+        for name, one in results["sets"].items()
+        if "figures" in one
+    }
+    lines += _table(
+        ["median / p90", "predictions", *(MODELS[name] for name in models), "inside interval", "noise floor"],
+        ([*row, _share(noise.get(row[0]))] for row in _rows(by_set, models)),
+    )
+    return "\n".join(lines) + "\n"
+
+
+def _rows(groups: Iterable[tuple[str, pd.DataFrame]], models: Sequence[str]) -> Iterable[list[str]]:
+    for name, one in groups:
+        if len(one):
+            shown = [_pair(errors(one, model)) for model in models]
+            yield [name, f"{len(errors(one, 'ours')):,}", *shown, f"{one['inside'].mean():.0%}"]
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    return [f"| {' | '.join(head)} |", "|" + "---|" * len(head), *(f"| {' | '.join(row)} |" for row in rows)]
+
+
+def _worst(table: pd.DataFrame) -> str:
+    """Return the sets with the largest medians of each split, and which settings are the worst."""
+    lines = ["## Where it is worst", ""]
+    lines += ["Settings with at least five predictions and the largest median of the absolute error.", ""]
+    rows = []
+    for split, part in table.groupby("split", sort=False):
+        medians = part.groupby(["set", "setting"]).apply(_typical, include_groups=False).dropna()
+        for (name, setting), value in medians.sort_values(ascending=False).head(4).items():
+            rows.append([TITLES.get(split, "from specification"), f"`{name}`", setting, _percent(value)])
+    return "\n".join([*lines, *_table(["Left out", "Set", "Setting", "Median error"], rows)]) + "\n"
+
+
+def _typical(part: pd.DataFrame) -> float:
+    off = errors(part, "ours")
+    return float(np.median(off)) if len(off) >= 5 else math.nan
+
+
+def _on_what(known: Mapping[str, Any]) -> str:
+    """Return the table of sets: hardware, source, licence."""
+    rows = []
+    for name, one in sorted(known.items(), key=lambda item: (not item[1]["shipped"], item[0])):
+        figures = one["figures"]
+        shown = [one[key] for key in ("hardware", "interconnect", "tool", "origin", "licence")]
+        count = f"{figures['rows']:,} / {figures['curves']:,}"
+        noise = _share(figures.get("spread_of_repetitions"))
+        rows.append([f"`{name}`", *(_cell(text) for text in shown), count, noise])
+    head = [
+        "Set",
+        "Hardware",
+        "Interconnect",
+        "Tool and library",
+        "Source",
+        "Licence of the source",
+        "Rows / curves",
+        "Noise floor",
+    ]
+    return "\n".join(["## On what", "", *_table(head, rows)]) + "\n"
+
+
+def _left_out(results: Mapping[str, Any]) -> str:
+    """Return which sets were not used, and why."""
+    why = dict(results.get("left_out", {}))
+    why |= {name: one["error"] for name, one in results["sets"].items() if "error" in one}
+    why |= {f"{name}, against its specification": one["specified_error"]
+            for name, one in results["sets"].items() if "specified_error" in one}  # fmt: skip
+    if not why:
+        return ""
+    lines = ["Not used in this run:", ""]
+    return "\n".join([*lines, *(f"- `{name}`: {_cell(said)}" for name, said in sorted(why.items()))]) + "\n"
+
+
+def _made(results: Mapping[str, Any]) -> str:
+    machine = results.get("machine", {})
+    said = ", ".join(f"{name} {value}" for name, value in machine.items())
+    seconds = sum(one.get("seconds", 0.0) for one in results["sets"].values())
+    return f"Made with {said}; {seconds:,.0f} processor seconds.\n"
+
+
+def _placed(part: pd.DataFrame, place: str) -> pd.DataFrame:
+    return part[part["place"] == place]
+
+
+def _count(part: pd.DataFrame) -> str:
+    sets = part["set"].nunique()
+    return f"{len(errors(part, 'ours')):,} predictions of {sets} set{'s' if sets > 1 else ''}"
+
+
+def _pair(off: np.ndarray) -> str:
+    return f"{_percent(float(np.median(off)))} / {_percent(float(np.quantile(off, 0.9)))}" if len(off) else ""
+
+
+def _median(off: np.ndarray) -> float:
+    return float(np.median(off)) if len(off) else math.inf
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else _percent(value)
+
+
+def _percent(value: float) -> str:
+    percent = 100 * value
+    return f"{percent:.1f} %" if percent < 9.95 else f"{percent:.0f} %" if percent < 1000 else "over 1,000 %"
+
+
+_ESCAPES: Mapping[str, str] = {"|": "/", "<": "(", ">": ")", "`": "'", "\n": " "}
+
+
+def _cell(text: str) -> str:
+    """Return a text as it stands in a table: short, and without what Markdown would take for its own."""
+    plain = "".join(_ESCAPES.get(one, one) for one in text).replace('\\"', '"')
+    return plain if len(plain) <= 160 else plain[:157].rsplit(" ", 1)[0] + " ..."

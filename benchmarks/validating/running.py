@@ -1,0 +1,225 @@
+"""Which measurements are validated, what is known of each set, and what was predicted of it, as values for JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from simnet.errors import InputError
+from simnet.results import atomic_write
+from validate import measured
+from validate.calibration.specification import platform_names
+from validate.evaluation import compare, evaluate
+from validate.readers import kind_of
+
+PLATFORMS = {
+    "alps_gh200_default": "alps-gh200",
+    "alps_gh200_fixed_hsn": "alps-gh200",
+    "aws_p4de_2node": "aws-p4d",
+    "aws_p5_2node": "aws-p5",
+    "cloud_aws_eks_gpu": "aws-p3dn",
+    "cloud_azure_cyclecloud_gpu": "azure-ndv2",
+    "dgx1_2node_roce2x100": "dgx-1",
+    "dgxa100_2node_hdr_ring": "dgx-a100",
+    "dgxh100_1node": "dgx-h100",
+    "gcp_a3high_2node_ag": "gcp-a3-high",
+    "gcp_a3mega_2node_ar": "gcp-a3-mega",
+    "oci_gb200_8": "gb200-nvl72",
+    "oci_mi300x_16_rccl": "oci-mi300x",
+    "pico_mare_nostrum_gpu_nccl": "marenostrum5-acc",
+    "polaris_nccl_2_18": "polaris",
+    "sirius_nccl_2_18": "polaris",
+    "sophia_nccl": "dgx-a100",
+    "superbench_a100_8": "dgx-a100",
+}
+"""The platform, as its maker specifies it, of public sets of measurements; its file is compared with them as it is."""
+
+MAX_META = 2**20
+"""The largest description of a set that is read [byte]."""
+
+_TEXTS = ("split", "place", "system", "setting")
+_KEPT = (*_TEXTS, "size", "measured", "ours", "low", "high")
+
+
+@dataclass(frozen=True)
+class Set:
+    """A set of measurements.
+
+    Parameters
+    ----------
+    name : str
+        What it is called.
+    source : str
+        What `validate.evaluation.evaluate` takes: a shipped name, or a folder.
+    title, hardware, interconnect, tool, origin, licence : str
+        What was measured, on what, with what, by whom, and on which terms; empty if not stated.
+    shipped : bool
+        Whether it comes with simnet.
+    """
+
+    name: str
+    source: str
+    title: str = ""
+    hardware: str = ""
+    interconnect: str = ""
+    tool: str = ""
+    origin: str = ""
+    licence: str = ""
+    shipped: bool = False
+
+
+def sets(folder: Path | None) -> tuple[list[Set], dict[str, str]]:
+    """Return the shipped sets and those in a folder, and why others of its folders are left out.
+
+    A set is a folder with a ``data.csv`` and, beside it, a ``meta.yaml`` that describes it.
+
+    Raises
+    ------
+    InputError
+        If there is no such folder.
+    """
+    found = [
+        Set(one.name, one.name, one.title, one.hardware, one.interconnect, one.tool_name, one.source, one.licence, True)
+        for one in map(_Shipped, measured.datasets().values())
+    ]
+    left_out: dict[str, str] = {}
+    if folder is None:
+        return found, left_out
+    if not folder.is_dir():
+        raise InputError("is no folder", file=str(folder))
+    for table in sorted(folder.glob("*/data.csv")):
+        one = table.parent
+        try:
+            if kind_of(table) is None:
+                left_out[one.name] = "no collectives: a series or matrix of links"
+                continue
+        except InputError as error:
+            left_out[one.name] = str(error.message)
+            continue
+        meta = _described(one / "meta.yaml")
+        origin = " at ".join(part for part in (meta.get("source_repo", ""), meta.get("source_commit", "")[:10]) if part)
+        library = "; ".join(part for part in (meta.get("tool", ""), meta.get("library", "")) if part)
+        found.append(
+            Set(
+                one.name,
+                str(one),
+                meta.get("title", ""),
+                meta.get("hardware", ""),
+                meta.get("interconnect", ""),
+                library,
+                origin,
+                meta.get("licence", ""),
+            )
+        )
+    return found, left_out
+
+
+def validated(one: Set) -> dict[str, Any]:
+    """Return what was predicted of a set, as values for JSON: its figures, each prediction, and how long it took."""
+    begin = time.process_time()
+    entry: dict[str, Any] = asdict(one)
+    del entry["source"]
+    try:
+        made = evaluate(one.source)
+    except InputError as error:
+        return entry | {"error": error.message, "seconds": time.process_time() - begin}
+    models = [name for name in made.held if name not in _KEPT]
+    held = {name: _plain(made.held[name]) for name in (*_KEPT, *models)}
+    entry |= {"figures": made.figures(), "held": held}
+    entry["nccl"] = any(name in one.tool.casefold() for name in ("nccl", "rccl"))
+    platform = PLATFORMS.get(one.name)
+    if platform in platform_names():
+        entry["platform"] = platform
+        try:
+            beside = compare(str(platform), one.source)
+            entry["specified"] = {name: _plain(beside.held[name]) for name in _KEPT}
+        except InputError as error:
+            entry["specified_error"] = error.message
+    return entry | {"seconds": time.process_time() - begin}
+
+
+def run(wanted: Sequence[Set], done: Mapping[str, Any], processes: int) -> Iterator[dict[str, Any]]:
+    """Yield the entry of each set that is not done, as they are finished; the longest tables come first.
+
+    An error that is not about the measurements costs its set, and no other.
+    """
+    todo = sorted((one for one in wanted if one.name not in done), key=_length, reverse=True)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        futures = {pool.submit(validated, one): one for one in todo}
+        for future in as_completed(futures):
+            error = future.exception()
+            one = futures[future]
+            yield future.result() if error is None else asdict(one) | {"error": f"failed: {error!r}", "seconds": 0.0}
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Return results that were written before.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read or is none of these.
+    """
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot be read: {error}", file=str(path)) from None
+    if not isinstance(found, dict) or not isinstance(found.get("sets"), dict):
+        raise InputError("has no results of benchmarks/validation.py", file=str(path))
+    return found
+
+
+def save(results: Mapping[str, Any], path: Path) -> None:
+    """Write results; a run that is interrupted leaves those of the last set that was finished."""
+    with atomic_write(path) as stream:
+        stream.write(json.dumps(results, separators=(",", ":")).encode())
+
+
+class _Shipped:
+    """What is known of a shipped set, by the names of `Set`."""
+
+    def __init__(self, one: measured.Dataset) -> None:
+        self.name, self.title, self.hardware = one.name, one.title, one.hardware
+        self.interconnect, self.source, self.licence = one.interconnect, one.source, one.licence
+        self.tool_name = str(one.facts.get("tool", ""))
+
+
+def _described(path: Path) -> dict[str, str]:
+    """Return the fields of a description that are text; nothing if there is none."""
+    if not path.is_file() or path.stat().st_size > MAX_META:
+        return {}
+    try:
+        found = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
+    except (YAMLError, ValueError, OSError):
+        return {}
+    return {str(key): " ".join(value.split()) for key, value in found.items() if isinstance(value, str)}
+
+
+def _length(one: Set) -> int:
+    table = Path(one.source, "data.csv")
+    return table.stat().st_size if table.is_file() else 0
+
+
+def _plain(column: pd.Series[Any]) -> list[Any]:
+    """Return a column of texts, or of numbers with six digits and None where there is none."""
+    if column.name in _TEXTS:
+        return ["" if pd.isna(value) else str(value) for value in column]
+    numbers = column.to_numpy(dtype=np.float64, na_value=math.nan)
+    return [float(f"{value:.6g}") if math.isfinite(value) else None for value in numbers.tolist()]
+
+
+__all__ = ["PLATFORMS", "Set", "load", "run", "save", "sets", "validated"]

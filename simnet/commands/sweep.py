@@ -1,0 +1,208 @@
+"""``simnet sweep``: a scenario over a grid of values of some of its fields."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from simnet.commands import common
+from simnet.commands.common import Fields, Quiet, Seed
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from simnet.sweeping.pool import Step
+    from simnet.sweeping.work import Checks, Plan, Work
+
+# Cells without a result that are listed.
+_LISTED = 20
+
+
+@common.explained
+def sweep(
+    scenario: Annotated[str, typer.Argument(help="A YAML file, or the name of a scenario that comes with simnet.")],
+    param: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="FIELD=VALUES", help="A field, in full or in short, with values a,b,c or lo:hi:n[:log]; repeatable."
+        ),
+    ] = None,
+    zip_: Annotated[
+        bool, typer.Option("--zip", help="First values together, second values together, ..., in place of the grid.")
+    ] = False,
+    set_: Fields = None,
+    seed: Seed = None,
+    policies: Annotated[
+        str | None, typer.Option(metavar="A,B", help="Run these policies only, by their names in the scenario.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the results; default: runs/sweep-NAME. Cells that are there do not run again."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Run also the cells that are there already.")] = False,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Cells at a time; default: one per processor. Never alters results.")
+    ] = None,
+    scheduler: Annotated[
+        str | None, typer.Option(metavar="tcp://HOST:PORT", help="Run the cells on a Dask cluster; needs simnet[dask].")
+    ] = None,
+    max_cells: Annotated[int, typer.Option(min=1, max=1_000_000, help="Refuse a larger grid.")] = 10_000,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and list the cells, run none.")] = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run a scenario over a grid of values, on all processors or a cluster; goes on where it was killed."""
+    from simnet.sweeping import folder, pool, table, work
+
+    only = None if policies is None else [name.strip() for name in policies.split(",")]
+    planned = work.plan(scenario, param or (), set_ or (), seed, only, zipped=zip_, most=max_cells)
+    place = Path("runs") / f"sweep-{planned.base.name}" if out is None else out
+
+    def check(workers: pool.Pool) -> Checks:
+        with _progress(len(planned.cells), "cells checked", quiet) as step:
+            return work.check(planned, place, workers, step)
+
+    with ExitStack() as stack:
+        workers = stack.enter_context(pool.Pool(jobs or os.cpu_count() or 1))
+        if dry_run:
+            _list(planned, check(workers), place)
+            return
+        stack.enter_context(folder.alone(place))
+        checks = check(workers)
+        work.refuse_all(planned, checks)
+        todo = work.Work(planned, checks, place, again=force)
+        if not quiet:
+            _tell(todo)
+        folder.mark(place, todo.missing, len(planned.cells), "at work, or killed")
+        failure: BaseException | None = None
+        try:
+            with _progress(len(todo.waiting), "cells", quiet) as step:
+                todo.run(workers, scheduler, step)
+        except (KeyboardInterrupt, Exception) as error:
+            failure = error
+        said = "interrupted" if isinstance(failure, KeyboardInterrupt) else "stopped by an error"
+        if todo.results:
+            with _sheltered():
+                written = table.write(
+                    place, planned.base, planned.axes, planned.cells, planned.columns, todo.results, zipped=zip_
+                )
+                if todo.missing:
+                    folder.mark(place, todo.missing, len(planned.cells), said)
+                else:
+                    folder.unmark(place)
+                if not quiet:
+                    _show(written, planned.base.name, place)
+        else:
+            folder.unmark(place)
+        if failure is None:
+            _report(todo)
+        elif todo.results:
+            typer.echo(f"{said}: {todo.missing} cells not done, as the file {folder.INCOMPLETE} says", err=True)
+        elif isinstance(failure, KeyboardInterrupt):
+            typer.echo("interrupted before any cell was done", err=True)
+        if isinstance(failure, KeyboardInterrupt):
+            raise typer.Exit(130)
+        if failure is not None:
+            raise failure
+
+
+def _list(planned: Plan, checks: Checks, place: Path) -> None:
+    """List the cells."""
+    from simnet.sweeping import folder, work
+
+    for cell in planned.cells:
+        if cell.number in checks.refused:
+            state = f"refused: {checks.refused[cell.number]}"
+        else:
+            there = folder.stored(place, checks.identities[cell.number]) is not None
+            state = "is there" if there else "to run"
+        typer.echo(_printable(f"{cell.number}: {cell}: {state}"))
+    work.refuse_all(planned, checks)
+
+
+def _tell(todo: Work) -> None:
+    """Say before the first cell runs what there is and what is refused."""
+    total = len(todo.planned.cells)
+    if todo.there:
+        typer.echo(f"{todo.there} of {total} cells are there already, {todo.missing} to run", err=True)
+    if todo.checks.refused:
+        typer.echo(f"{len(todo.checks.refused)} of {total} cells are refused, {todo.missing} to run", err=True)
+
+
+def _show(written: pd.DataFrame, name: str, place: Path) -> None:
+    from rich.console import Console
+
+    from simnet.report.console import print_wide
+    from simnet.sweeping.drawing import sweep_table
+
+    print_wide(sweep_table(written, name), Console())
+    figure = place / "figures" / "sweep.png"
+    typer.echo(f"Results: {place / 'sweep.csv'}{f', {figure}' if figure.exists() else ''}")
+
+
+def _report(todo: Work) -> None:
+    """Say which cells have no result and why, and end with 1 if there are some."""
+    said = [
+        f"cell {cell.number} ({cell}){', ' + row['policy'] if row['policy'] else ''}: {row['status']}: {row['message']}"
+        for cell in todo.planned.cells
+        for row in todo.results[cell.number]
+        if row["status"] in ("refused", "failed")
+    ]
+    if not said:
+        return
+    more = [f"... and {len(said) - _LISTED} more; see sweep.csv"] if len(said) > _LISTED else []
+    typer.echo("\n  ".join(["without result:", *map(_printable, said[:_LISTED]), *more]), err=True)
+    for trace in todo.failures[:1]:
+        typer.echo(trace, err=True)
+    raise typer.Exit(1)
+
+
+def _printable(text: str) -> str:
+    """Return text that cannot steer the terminal."""
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+
+
+@contextmanager
+def _sheltered() -> Iterator[None]:
+    """Do not let Ctrl-C lose the table that is being written, which takes a second or two."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _progress(total: int, what: str, quiet: bool) -> Iterator[Step]:
+    """Show how many cells are done, those in progress in part, and how long the rest will take."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    begun: dict[int, float] = {}
+    done = 0
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.fields[done]} of {task.total:.0f} " + what),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("left:"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
+        task = bar.add_task("", total=total, done=0)
+
+        def step(number: int, share: float) -> None:
+            nonlocal done
+            if share < 1:
+                begun[number] = share
+            else:
+                begun.pop(number, None)
+                done += 1
+            bar.update(task, completed=done + sum(begun.values()), done=done)
+
+        yield step

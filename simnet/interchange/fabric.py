@@ -1,0 +1,107 @@
+"""The network of a fabric file: the topology that `simnet calibrate --topology` fitted to measured times.
+
+The field ``network`` of the file names a star, or nodes of several GPUs, with latencies [s] and bandwidths [byte/s].
+All other fields say what was measured, and are not looked at.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+import topologies
+from simnet.errors import InputError, nearest
+from simnet.reading import read_text
+from topologies.graphs import Node
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+MAX_BYTES = 8 * 2**20
+"""The largest file that is read."""
+
+MAX_NETWORK, MAX_BRACKETS = 10_000, 10
+"""The most characters, lists and objects of its network."""
+
+FIELDS = {
+    "star": ("hosts", "latency", "bandwidth"),
+    "multi_gpu_nodes": (
+        *("nodes", "gpus_per_node", "intra_latency", "intra_bandwidth", "nic_latency", "nic_bandwidth"),
+    ),
+}
+"""What a network has, by topology."""
+
+_COUNTS = ("hosts", "nodes", "gpus_per_node")
+
+
+def read_fabric_network(path: str | Path, nodes: int | None = None) -> nx.DiGraph[Node]:
+    r"""Read the network of a fabric file.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file, at most `MAX_BYTES` bytes.
+    nodes : int, optional
+        How many nodes, or hosts of a star, in place of those that were measured.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, has no network, or a field of it is not as it must be.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     file = Path(folder, "fabric.yaml")
+    ...     _ = file.write_text("version: 1\nnetwork:\n  star: {hosts: 4, latency: 1e-5, bandwidth: 1e9}\n")
+    ...     graph = read_fabric_network(file, nodes=8)
+    >>> graph.graph["hosts"], graph.edges[0, "switch"]["latency"]
+    (8, 5e-06)
+    """
+    file = str(path)
+
+    def refuse(message: str, field: str | None = "network") -> NoReturn:
+        raise InputError(message, file=file, field=field)
+
+    text = _part(read_text(Path(path), MAX_BYTES)) or "network:"
+    if len(text) > MAX_NETWORK or sum(text.count(one) for one in "[{") > MAX_BRACKETS:
+        refuse("is larger or nested deeper than any network in a fabric file")
+    yaml = YAML(typ="safe", pure=True)
+    try:
+        if any(getattr(one, "anchor", None) or getattr(one, "tag", None) for one in yaml.parse(text)):
+            refuse("has anchors or tags, which a fabric file has not")
+        network: Any = YAML(typ="safe", pure=True).load(text)["network"]
+    except (YAMLError, ValueError, RecursionError) as error:
+        refuse(f"is no YAML: {str(error).splitlines()[0]}")
+    if network is None:
+        refuse("is not there: simnet calibrate --topology star, or multi_gpu_nodes, writes it")
+    if not isinstance(network, dict) or len(network) != 1:
+        refuse(f"must be one topology with its parameters; {nearest('', FIELDS)}")
+    family, given = next(iter(network.items()))
+    if family not in FIELDS:
+        refuse(f"there is no {str(family)[:40]!r} in a fabric file; {nearest(str(family)[:40], FIELDS)}")
+    where = f"network.{family}"
+    if not isinstance(given, dict) or set(given) != set(FIELDS[family]):
+        refuse(f"must have {', '.join(FIELDS[family])}, and nothing else", where)
+    for name, value in given.items():
+        wanted = "a whole number" if name in _COUNTS else "a number"
+        if isinstance(value, bool) or not isinstance(value, int if name in _COUNTS else int | float):
+            refuse(f"must be {wanted}, got {str(value)[:40]!r}", f"{where}.{name}")
+    if nodes is not None:
+        given = given | {"hosts" if family == "star" else "nodes": nodes}
+    try:
+        return topologies.build(family, **given)
+    except ValueError as error:
+        refuse(str(error), where)
+
+
+def _part(text: str) -> str:
+    """Return the field ``network`` alone, so that the curves of a large file need not be parsed."""
+    lines = text.splitlines()
+    first = next((at for at, line in enumerate(lines) if line.startswith("network:")), len(lines))
+    last = next((at for at in range(first + 1, len(lines)) if lines[at] and lines[at][0] not in " \t"), len(lines))
+    return "\n".join(lines[first:last])

@@ -1,0 +1,18 @@
+"""Parameter sweeps: a scenario run over a grid of values of some of its fields, one cell of the grid at a time.
+
+A cell is the scenario with one value of each parameter; all its policies run, and what comes of them is one small file.
+Cells depend on nothing but themselves, so they run in any order, on any number of processors or machines, and those
+whose file is there already need not run again.
+
+=====================  ==================================================================================
+cells/ID.json          what came of a cell; ID is a hash of all that it depends on
+sweep.csv              a row per cell and policy: parameters, time, bytes, breakdown, who won
+sweep.parquet          the same
+sweep.json             the same, with the parameters, seed, versions and hash of the scenario
+scenario.lock.yaml     the scenario without the parameters, every default and override written out
+figures/sweep.*        of one or two numeric parameters: times of the policies, or who wins where
+=====================  ==================================================================================
+
+`grid` reads parameters and lists the cells, `cell` runs one, `pool` and `cluster` run many, `work` knows which are
+still to run, `folder` keeps their files, `table` makes one table of them and `drawing` the figure.
+"""

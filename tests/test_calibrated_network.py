@@ -1,0 +1,197 @@
+"""Networks from calibrations: which nodes ranks are on, links that are found again, and fabric files as topologies."""
+
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+import topologies
+from simnet import collectives
+from simnet.cli import app
+from simnet.errors import InputError
+from simnet.interchange import kind_of, read_fabric_network, read_network, write_nodelink
+from simnet.network import Network
+from validate.calibration import Curve, Setting, load_fabric
+from validate.calibration.network import Place, links, on_nodes, placed
+from validate.calibration.per_step import fit_steps
+from validate.readers import write_tidy
+from validate.readers.tables import table
+
+SIZES = 2.0 ** np.arange(8, 26, 2)
+RINGS = {
+    "all_reduce": collectives.allreduce_ring,
+    "all_gather": lambda p, size: collectives.allgather_ring(p, size / p),
+}
+
+
+def simulated(graph, hosts, nodes, name="all_reduce"):
+    network = Network(graph)
+    seconds = [network.time(RINGS[name](hosts, size)).finish for size in SIZES]
+    return Curve(Setting(name, hosts, nodes, "ring"), SIZES, np.array(seconds))
+
+
+@pytest.mark.parametrize(("latency", "bandwidth"), [(1e-3, 12.5e6), (2e-5, 1.25e9), (5e-6, 2.5e10)])
+def test_a_star_is_found_again_from_its_times(latency, bandwidth):
+    curves = [
+        simulated(topologies.star(hosts, latency, bandwidth), hosts, hosts, name) for hosts in (4, 8) for name in RINGS
+    ]
+    found = links(placed("star"), fit_steps(curves, nccl=False), curves)
+    star = found.parameters["star"]
+    assert star["hosts"] == 8
+    assert star["latency"] == pytest.approx(latency, rel=0.15)
+    assert star["bandwidth"] == pytest.approx(bandwidth, rel=0.05)
+    assert not found.undetermined
+    again = [simulated(topologies.build("star", **star), 8, 8, name) for name in RINGS]
+    for one, name in zip(again, RINGS, strict=True):
+        truth = simulated(topologies.star(8, latency, bandwidth), 8, 8, name)
+        np.testing.assert_allclose(one.seconds, truth.seconds, rtol=0.15)
+
+
+def test_nodes_of_several_gpus_are_found_again_and_what_was_not_seen_is_said():
+    graph = {n: topologies.multi_gpu_nodes(n, 4, intra_latency=2e-6, intra_bandwidth=2e11, nic_latency=8e-6,
+                                           nic_bandwidth=2.5e10) for n in (1, 2)}  # fmt: skip
+    curves = [simulated(graph[n], 4 * n, n, name) for n in (1, 2) for name in RINGS]
+    found = links(placed("multi_gpu_nodes"), fit_steps(curves, nccl=True), curves)
+    made = found.parameters["multi_gpu_nodes"]
+    assert (made["nodes"], made["gpus_per_node"]) == (2, 4)
+    assert made["intra_bandwidth"] == pytest.approx(2e11, rel=0.2)
+    assert made["nic_bandwidth"] == pytest.approx(2.5e10, rel=0.2)
+    between = [one for one in curves if one.setting.nodes > 1]
+    part = links(placed("multi_gpu_nodes"), fit_steps(between, nccl=True), between)
+    assert "inner_seconds_per_byte" in part.undetermined
+    inside = [one for one in curves if one.setting.nodes == 1]
+    assert (
+        links(placed("multi_gpu_nodes"), fit_steps(inside, nccl=True), inside).parameters["multi_gpu_nodes"]["nodes"]
+        == 1
+    )
+
+
+class TestPlaces:
+    def test_nodes_come_from_the_topology_only_where_logs_do_not_say_them(self):
+        rows = pd.DataFrame(
+            {"ranks": [16, 6, 16], "nodes": [None, None, 16], "ranks_per_node": [None] * 3}, dtype="Int64"
+        )
+        made = on_nodes(rows, placed("multi_gpu_nodes", ["gpus_per_node=8"]))
+        assert made["nodes"].tolist() == [2, 1, 16]
+        assert made["ranks_per_node"].tolist()[:2] == [8, 6]
+        assert on_nodes(rows, placed("star"))["nodes"].tolist() == [16, 6, 16]
+        assert on_nodes(rows, Place("multi_gpu_nodes", None)) is rows
+
+    def test_files_say_how_many_hosts_a_node_has(self, tmp_path):
+        graph = topologies.multi_gpu_nodes(
+            2, 3, intra_latency=1e-6, intra_bandwidth=1e11, nic_latency=1e-6, nic_bandwidth=1e10
+        )
+        write_nodelink(graph, tmp_path / "nodes.json")
+        write_nodelink(topologies.star(4, 1e-3, 1e9), tmp_path / "star.json")
+        assert placed(str(tmp_path / "nodes.json")).each == 3
+        assert placed(str(tmp_path / "star.json")).each == 1
+        assert links(placed(str(tmp_path / "star.json")), None, []) is None
+        graph.remove_node(2)
+        graph = graph.copy()
+        import networkx as nx
+
+        unequal = nx.relabel_nodes(graph, {3: 2, 4: 3, 5: 4})
+        unequal.graph = {"name": "unequal", "hosts": 5}
+        write_nodelink(unequal, tmp_path / "unequal.json")
+        with pytest.raises(InputError, match="has nodes of 2, 3 hosts"):
+            placed(str(tmp_path / "unequal.json"))
+
+    @pytest.mark.parametrize(
+        ("name", "given", "message"),
+        [
+            ("starr", [], "did you mean 'star'"),
+            ("none.xml", [], "there is no such file"),
+            ("star", ["gpus_per_node=8"], "is not for --topology star"),
+            ("multi_gpu_nodes", ["gpus_per_node=0"], r"must be a whole number in 1\.\."),
+            ("multi_gpu_nodes", ["gpus=8"], "allowed: gpus_per_node=N"),
+        ],
+    )
+    def test_what_is_refused(self, name, given, message):
+        with pytest.raises(InputError, match=message):
+            placed(name, given)
+
+    def test_ranks_per_node_must_come_from_somewhere(self):
+        curves = [Curve(Setting("all_reduce", 8), SIZES, 1e-5 + SIZES * 1e-9)]
+        with pytest.raises(InputError, match="do not say how many ranks are on a node"):
+            links(placed("multi_gpu_nodes"), fit_steps(curves, nccl=False), curves)
+        with pytest.raises(InputError, match="whose algorithms are known"):
+            links(placed("star"), None, curves)
+
+
+class TestFabricAsTopology:
+    GOOD = "# ours\nversion: 1\nnetwork:\n  star: {hosts: 4, latency: 0.001,\n    bandwidth: 1e+9}\ncurves: []\n"
+
+    def test_the_network_is_read_and_may_have_other_numbers_of_nodes(self, tmp_path):
+        (tmp_path / "f.yaml").write_text(self.GOOD)
+        assert kind_of(tmp_path / "f.yaml") == "fabric"
+        assert read_network(tmp_path / "f.yaml").graph.graph["hosts"] == 4
+        assert read_network(tmp_path / "f.yaml", nodes=9).graph.graph["hosts"] == 9
+        with pytest.raises(ValueError, match="latency is only for NCCL"):
+            read_network(tmp_path / "f.yaml", latency=1.0)
+
+    @pytest.mark.parametrize(
+        ("before", "after", "message"),
+        [
+            ("network", "netwrk", "network: is not there: simnet calibrate --topology"),
+            ("star: {", "tree: {", "there is no 'tree' in a fabric file"),
+            ("hosts: 4, ", "", "must have hosts, latency, bandwidth"),
+            ("hosts: 4", "hosts: 4.5", "network.star.hosts: must be a whole number"),
+            ("hosts: 4", "hosts: 4000000000", "at most"),
+            ("hosts: 4", "hosts: -4", "hosts"),
+            ("0.001", "fast", "network.star.latency: must be a number"),
+            ("0.001", ".nan", "latency"),
+            ("0.001", "-1", "latency"),
+            ("0.001", "&a 0.001", "anchors or tags"),
+            ("0.001", "!!python/name:os.system x", "anchors or tags"),
+            ("1e+9}", "1e+9", "is no YAML"),
+            ("star: {hosts: 4, latency: 0.001,\n    bandwidth: 1e+9}", "[]", "must be one topology"),
+            (
+                "star: {hosts: 4, latency: 0.001,\n    bandwidth: 1e+9}",
+                "[" * 5000,
+                "network: is larger or nested deeper",
+            ),
+        ],
+    )
+    def test_what_is_refused(self, tmp_path, before, after, message):
+        (tmp_path / "f.yaml").write_text(self.GOOD.replace(before, after))
+        with pytest.raises(InputError, match=message):
+            read_fabric_network(tmp_path / "f.yaml")
+
+    def test_deep_nesting_is_refused_before_it_costs_time(self, tmp_path):
+        for text in ("version: 1\nnetwork: " + "[" * 100_000, "version: 1\na:" + "\n  - " * 3 + "{a: " * 100_000):
+            (tmp_path / "f.yaml").write_text(text)
+            before = time.process_time()
+            with pytest.raises(InputError):
+                load_fabric(tmp_path / "f.yaml")
+            assert time.process_time() - before < 5
+
+    def test_from_logs_to_a_network_that_times_schedules(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        curves = [simulated(topologies.star(hosts, 1e-4, 1e9), hosts, 0) for hosts in (4, 8)]
+        common = {"collective": "all_reduce", "algorithm": "ring"}
+        rows = [
+            common | {"ranks": one.setting.ranks, "nbytes": int(size), "seconds": time}
+            for one in curves
+            for size, time in zip(one.sizes, one.seconds, strict=True)
+        ]
+        write_tidy(table(rows), tmp_path / "device")
+        runner = CliRunner()
+        done = runner.invoke(app, ["calibrate", "./device", "-o", "f.yaml", "--topology", "star"])
+        assert done.exit_code == 0, done.output
+        assert "network: star, hosts 8" in done.output
+        assert load_fabric("f.yaml").network["star"]["hosts"] == 8
+        assert {one.setting.nodes for one in load_fabric("f.yaml").model.known} == {4, 8}
+        timed = runner.invoke(
+            app, ["time", "--platform", "f.yaml", "--collective", "allreduce_ring", "--workers", "8", "--size", "1 MiB"]
+        )
+        assert timed.exit_code == 0, timed.output
+        topology = f"network.topology={{file: {{path: {tmp_path / 'f.yaml'}, nodes: 8}}}}"
+        few = ["--set", "job.iterations=2", "--set", topology, "--policies", "AG"]
+        run = runner.invoke(app, ["run", "quickstart", *few, "--out", "out", "-q"])
+        assert run.exit_code == 0, run.output
+        wrong = runner.invoke(app, ["calibrate", "./device", "-o", "g.yaml", "--set", "gpus_per_node=8"])
+        assert (wrong.exit_code, wrong.output) == (2, "error: --set: is only for --topology\n")
+        two_words = runner.invoke(app, ["calibrate", "device", "--help"])
+        assert "device profile" in two_words.output

@@ -1,0 +1,191 @@
+"""Measured collectives predicted from the settings of their links: what is read, what is fitted, what is counted."""
+
+import math
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from simnet.cli import app
+from simnet.errors import InputError
+from validate import measured
+from validate.evaluation import evaluate, recorded_figures, worse
+from validate.links import held_by_links
+from validate.readers import kind_of, read, read_shaped
+from validate.shapednet import Change, Stack, predict
+from validate.shapednet.libraries import STACKS, calibrated, from_links, library, predictable, schedule_of
+
+HEAD = "stack,algorithm,profile,collective,N,latency_ms,rate_mbit,size_bytes,rep,seconds\n"
+NAMES = {"all_reduce": "allreduce", "all_gather": "allgather", "broadcast": "bcast"}
+WORK = [("all_reduce", "ring"), ("all_gather", "bruck"), ("broadcast", "binomial")]
+
+
+LINKS = ((1.0, 100), (5.0, 100), (20.0, 50))
+
+
+def made(path, tool, stack, ranks=(3, 4), sizes=(1000, 60_000), piece=math.inf):
+    """Write a table that a library with this stack would measure, and return the path."""
+    lines = [HEAD]
+    for count in ranks:
+        for latency, rate in LINKS:
+            for collective, algorithm in WORK:
+                for size in sizes:
+                    schedule = schedule_of(collective, algorithm, count, size, piece)
+                    seconds = predict(schedule, [Change(0, latency * 1e-3, rate * 125e3)], stack)[0]
+                    lines.append(
+                        f"{tool},{algorithm},ideal_default,{NAMES[collective]},{count},{latency},{rate},{size},0,{seconds:.9f}\n"
+                    )
+    path.write_text("".join(lines))
+    return path
+
+
+@pytest.mark.parametrize("sends", ["eager", "acknowledged", "ready", "request"])
+def test_what_sends_wait_for_and_what_software_takes_are_found_again(tmp_path, sends):
+    stack = Stack(sends, overhead=3e-4, copying=1e-9, acknowledged=64 * 1024)
+    rows = read(made(tmp_path / "mine.csv", "mine", stack)).rows
+    stacks, used = calibrated(predictable(rows), "mine")
+    found = stacks["", ""]
+    assert set(stacks) == {("", ""), *WORK}
+    assert found.sends == sends
+    assert found.overhead == pytest.approx(3e-4, rel=0.05)
+    assert found.copying == pytest.approx(1e-9, rel=0.1)
+    table = from_links(rows)
+    assert len(table) == 36 - len(used)
+    np.testing.assert_allclose(table["ours"], table["seconds"], rtol=0.01)
+
+
+def test_known_libraries_are_predicted_with_other_ranks(tmp_path):
+    for tool, known in STACKS.items():
+        stack = Stack(known.sends[0], overhead=2e-4, acknowledged=known.acknowledged, together=known.together)
+        profile = "" if known.limit == math.inf else known.limit
+        if profile:
+            stack = stack._replace(sends="request", limit=known.limit)
+        path = made(tmp_path / f"{tool}.csv", tool, stack, ranks=(2, 5), piece=known.piece)
+        table = from_links(read(path).rows)
+        assert set(table["ranks"]) == {2, 5}
+        np.testing.assert_allclose(table["ours"], table["seconds"], rtol=0.01)
+
+
+def test_other_measurements_do_not_move_a_prediction():
+    rows = measured.load("shaped_gloo").rows
+    changed = rows.assign(seconds=np.where(rows["nbytes"] == 65536, 9.0, rows["seconds"]))
+    before, after = (
+        from_links(each).set_index(["collective", "link_latency", "link_bandwidth", "size"])["ours"]
+        for each in (rows, changed)
+    )
+    assert (before == after).all()
+
+
+def test_pieces_of_a_gather_keep_its_bytes():
+    whole, cut = (schedule_of("ag_topk", "ring", 4, 100_000, piece) for piece in (math.inf, 32 * 1024))
+    assert whole.n_messages * 7 == cut.n_messages
+    np.testing.assert_allclose(whole.bytes_sent(), cut.bytes_sent())
+    assert library("openmpi").piece == math.inf
+
+
+def test_ar_topk_is_a_broadcast_and_an_all_reduce():
+    link = [Change(0, 1e-2, 1e6)]
+    parts = [schedule_of(*one, 4, 5000) for one in (("broadcast", "binomial"), ("all_reduce", "ring"))]
+    both = schedule_of("ar_topk", "ring", 4, 5000)
+    together, apart = predict(both, link, Stack())[0], sum(predict(one, link, Stack())[0] for one in parts)
+    # The root is ahead, and what it sends meets nothing that it would not have met.
+    assert together <= apart * (1 + 1e-9)
+    assert together > 0.9 * apart
+
+
+@settings(max_examples=25)
+@given(st.integers(2, 64), st.floats(1e-3, 100), st.integers(1, 10**5), st.integers(1, 10**9), st.floats(1e-6, 1e3))
+def test_rows_are_read_in_si_units(ranks, latency, rate, size, seconds):
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "one.csv")
+        path.write_text(f"{HEAD}mpich,raben,ideal,allreduce,{ranks},{latency!r},{rate},{size},3,{seconds!r}\n")
+        assert kind_of(path) == "shaped"
+        (row,) = read(path).rows.to_dict("records")
+    assert (row["ranks"], row["nbytes"], row["iteration"], row["tool"]) == (ranks, size, 3, "mpich")
+    assert (row["collective"], row["algorithm"]) == ("all_reduce", "rabenseifner")
+    assert row["link_latency"] == pytest.approx(latency * 1e-3)
+    assert row["link_bandwidth"] == rate * 125e3
+    assert row["seconds"] == seconds
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("N,latency_ms,rate_mbit,size_bytes,seconds\n2,1,1,1,1\n", "neither"),
+        ("stack,collective,N,latency_ms,rate_mbit,seconds\nx,bcast,2,1,1,1\n", "size_bytes"),
+        (f"{HEAD}x,ring,p,allreduce,many,1,1,1,0,1\n", "whole number"),
+        (f"{HEAD}x,ring,p,allreduce,2,soon,1,1,0,1\n", "must be a number"),
+        (HEAD, "holds no measurement"),
+    ],
+)
+def test_tables_that_cannot_be_read_are_refused_with_a_reason(tmp_path, text, message):
+    path = tmp_path / "bad.csv"
+    path.write_text(text)
+    with pytest.raises(InputError, match=message):
+        read_shaped(path)
+
+
+def test_settings_without_sense_are_not_predicted():
+    rows = measured.load("shaped_gloo").rows.head(5)
+    assert not len(from_links(rows.assign(link_bandwidth=0.0)))
+    assert not len(from_links(rows.assign(algorithm="magic")))
+    assert not len(held_by_links(rows.drop(columns="link_latency")))
+    assert len(from_links(rows)) == 0
+
+
+@pytest.mark.parametrize("name", ["shaped_openmpi", "shaped_sparse", "shaped_gloo", "shaped_varying"])
+def test_shipped_measurements_follow_from_their_links(name):
+    figures = evaluate(name, splits=["links"]).figures()
+    recorded = {key: one for key, one in recorded_figures()[name].items() if key.startswith("links")}
+    assert set(recorded) == set(figures["splits"])
+    assert worse(figures, recorded) == []
+    part = figures["splits"].get("links", figures["splits"].get("links_changing"))
+    ours, plain = part["models"]["ours"]["all"], part["models"]["closed_form"]["all"]
+    assert ours["median"] <= (0.05 if "links_changing" in recorded else 0.02)
+    assert ours["median"] <= plain["median"]
+    if "links" in recorded:
+        assert ours["p90"] <= 0.08
+    if name == "shaped_sparse":
+        assert part["winners"]["right"] >= part["winners"]["closed_form"]
+        assert part["winners"]["settings"] > 50
+
+
+def test_iterations_across_a_change_are_predicted_with_both_links():
+    links = [Change(0, 1e-3, 1.25e7), Change(1.0, 1e-3, 1.25e6)]
+    schedule = schedule_of("all_reduce", "ring", 4, 400_000)
+    stack = Stack(overhead=1e-4, acknowledged=64 * 1024)
+    began = np.array([0.0, 0.5, 0.99, 2.0])
+    seconds = predict(schedule, links, stack, began.tolist())
+    late = began >= 1
+    rows = (
+        measured.load("shaped_varying")
+        .rows.head(4)
+        .assign(
+            algorithm="ring",
+            nbytes=400_000,
+            seconds=seconds,
+            began=began,
+            since_change=np.where(late, began - 1, began),
+            link_latency=1e-3,
+            link_bandwidth=np.where(late, 1.25e6, 1.25e7),
+        )
+    )
+    quick = predict(schedule_of("all_reduce", "ring", 4, 1000), [Change(0, 1e-4, 1.25e7)], stack)
+    small = rows.head(1).assign(nbytes=1000, link_latency=1e-4, seconds=quick)
+    found = from_links(pd.concat([small, rows], ignore_index=True))
+    assert len(found) == 4
+    np.testing.assert_allclose(found["ours"], found["seconds"], rtol=0.02)
+
+
+def test_a_raw_table_can_be_validated_as_it_is(tmp_path):
+    stack = Stack("eager", overhead=2e-4, acknowledged=64 * 1024)
+    path = made(tmp_path / "raw.csv", "mpich", stack, piece=32 * 1024)
+    done = CliRunner().invoke(app, ["validate", str(path), "--split", "links"])
+    assert done.exit_code == 0, done.output
+    assert "from links alone" in done.output
+    assert "closed_form" in done.output

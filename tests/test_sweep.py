@@ -1,0 +1,646 @@
+"""`simnet sweep`: the grid, what its table says against runs of the job, and that no kill alters a byte."""
+
+import json
+import multiprocessing
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from simnet import cli, units
+from simnet.errors import InputError
+from simnet.scenario import load
+from simnet.sweeping import cell, cluster, drawing, folder, grid, pool, work
+from simnet.sweeping import table as table_files
+from simnet.training import run_policy
+
+TINY = """
+workers: 2
+seed: 5
+network:
+  topology:
+    star: {latency: 1 ms, bandwidth: 1 Gbit/s}
+job:
+  parameters: 4000
+  iterations: 2
+  density: 5 %
+  compute: {mean: 1 ms, spread: 5 %}
+exchanges:
+  AG: {scheme: topk}
+  ring: {scheme: artopk}
+"""
+GRID = ("--param", "network.bandwidth=0.01,1,10Gbit/s", "--param", "density=0.01:0.1:4:log")
+CELLS = 12
+
+
+class Here:
+    """In place of `simnet.sweeping.pool.Pool`: one cell after the other in this process."""
+
+    def __init__(self, jobs):
+        self.answered = 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *failure):
+        pass
+
+    def check(self, tasks, place, step):
+        for number, task in enumerate(tasks):
+            try:
+                yield number, pool.Outcome("done", cell.check(task, place, 1))
+            except InputError as error:
+                yield number, pool.Outcome("refused", str(error))
+
+    def answer(self, tasks, at_once, step):
+        for number, (task, identity) in enumerate(tasks):
+            yield number, pool.Outcome(*cell.answer(task, identity))
+
+
+@pytest.fixture
+def here(monkeypatch):
+    monkeypatch.setattr(pool, "Pool", Here)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    path = tmp_path_factory.mktemp("scenarios") / "tiny.yaml"
+    path.write_text(TINY)
+    return path
+
+
+@pytest.fixture(scope="module")
+def swept(tiny, tmp_path_factory):
+    """A sweep that nobody disturbed, on two processes."""
+    out = tmp_path_factory.mktemp("swept")
+    result = invoke(tiny, *GRID, "--out", out, "--jobs", 2)
+    assert result.exit_code == 0, result.output
+    return out, result
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(cli.app, ["sweep", *map(str, arguments)])
+
+
+def refused(*arguments):
+    result = invoke(*arguments)
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert result.stderr.startswith("error: ")
+    return result.stderr
+
+
+def contents(place):
+    return {str(path.relative_to(place)): path.read_bytes() for path in sorted(place.rglob("*")) if path.is_file()}
+
+
+def stamped(place):
+    return {path.name: path.stat().st_mtime_ns for path in (place / "cells").iterdir()}
+
+
+def table(place):
+    return pd.read_csv(place / "sweep.csv", keep_default_na=False, na_values={"regret_s": ""})
+
+
+# The grid
+
+
+@given(st.lists(st.integers(1, 500), min_size=1, max_size=5), st.sampled_from(["Gbit/s", "Mbit/s", "MB/s"]))
+def test_a_unit_at_the_end_is_that_of_all(values, unit):
+    axis = grid.axis(f"bandwidth={','.join(map(str, values))} {unit}")
+    assert grid.numbers(axis.values) == ("Bps", [units.bandwidth(f"{one} {unit}") for one in values])
+
+
+def test_each_value_may_have_a_unit_of_its_own():
+    axis = grid.axis("latency=0, 10us,1 ms ,2,3 s")
+    assert axis.values == ("0", "10us", "1 ms", "2 s", "3 s")
+    assert grid.numbers(axis.values) == ("s", [0.0, 1e-5, 1e-3, 2.0, 3.0])
+    assert grid.numbers(grid.axis("density=0.5,1,5,10%").values) == (None, [0.005, 0.01, 0.05, 0.1])
+
+
+@given(
+    st.floats(1e-6, 1e6).map(lambda one: f"{one:.6g}"),
+    st.floats(1.01, 1e6),
+    st.integers(2, 40),
+    st.sampled_from(["", ":log", ":lin"]),
+)
+def test_ranges_are_even_and_hold_their_ends(low, ratio, count, kind):
+    high = f"{float(low) * ratio:.6g}"
+    _, found = grid.numbers(grid.axis(f"x={low}:{high}:{count}{kind}").values)
+    made = (np.geomspace if kind == ":log" else np.linspace)(float(low), float(high), count)
+    assert (found[0], found[-1], len(found)) == (float(low), float(high), count)
+    assert found == pytest.approx(made, rel=1e-9)
+
+
+def test_ranges_take_units_and_whole_numbers():
+    assert grid.axis("workers=2:64:6:log").values == ("2", "4", "8", "16", "32", "64")
+    assert grid.axis("b=1:100Gbit/s:3:log").values == ("1 Gbit/s", "10 Gbit/s", "100 Gbit/s")
+    assert grid.axis("b=1:100:3:log Gbit/s").values == ("1 Gbit/s", "10 Gbit/s", "100 Gbit/s")
+    assert grid.numbers(grid.axis("l=100us:10ms:3:log").values) == ("s", pytest.approx([1e-4, 1e-3, 1e-2]))
+    assert grid.axis("l=1:2:2, 5 ms").values == ("1 ms", "2 ms", "5 ms")
+
+
+def test_values_may_be_any_yaml():
+    axis = grid.axis("exchanges={a: {scheme: topk}, b: {scheme: dense}},{a: {scheme: 'x,y'}}")
+    assert axis.values == ("{a: {scheme: topk}, b: {scheme: dense}}", "{a: {scheme: 'x,y'}}")
+    assert grid.axis('model="a,b",resnet18').values == ('"a,b"', "resnet18")
+    assert grid.numbers(["resnet18", "4"]) == (None, ["resnet18", "4"])
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("density", "must be FIELD=VALUES"),
+        ("=1", "must be FIELD=VALUES"),
+        ("density=1,,2", "must be FIELD=VALUES"),
+        ("density=0.01,5%", "0.01 may mean 0.01 % or 1 %"),
+        ("density=[1,2", "do not match"),
+        ("density=0:1:5:log", "needs ends > 0"),
+        ("density=1:1:5", "two different ends"),
+        ("density=0:1:1", "n from 2 to 1,000,000"),
+        ("density=0:1:999999999", "n from 2 to 1,000,000"),
+        ("x=1ms:1Gbit/s:3", "units of one kind"),
+    ],
+)
+def test_a_parameter_that_makes_no_sense_is_refused(text, said):
+    with pytest.raises(InputError) as caught:
+        grid.axis(text)
+    assert said in str(caught.value)
+    assert str(caught.value).startswith("--param ")
+
+
+@pytest.mark.parametrize(
+    ("scenario", "name", "field"),
+    [
+        ("quickstart", "bandwidth", "network.topology.star.bandwidth"),
+        ("quickstart", "network.latency", "network.topology.star.latency"),
+        ("quickstart", "density", "job.density"),
+        ("quickstart", "workers", "workers"),
+        ("quickstart", "seed", "seed"),
+        ("quickstart", "job.spread", "job.compute.spread"),
+        ("quickstart", "job.compute.spread", "job.compute.spread"),
+        ("quickstart", "exchanges.AG.allgather", "exchanges.AG.allgather"),
+        ("link_faults", "oversubscription", "network.topology.fat_tree.oversubscription"),
+        ("link_faults", "bandwidth", "network.topology.fat_tree.bandwidth"),
+        ("shared_fat_tree", "density", "job.density"),
+    ],
+)
+def test_short_names_mean_the_field_of_the_scenario(scenario, name, field):
+    assert grid.field(name, load(scenario)) == field
+
+
+def test_density_is_named_as_the_scenario_names_it(tmp_path):
+    path = tmp_path / "ratio.yaml"
+    path.write_text(TINY.replace("density:", "compression_ratio:"))
+    assert grid.field("density", load(path)) == "job.compression_ratio"
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("bandwith", "did you mean 'bandwidth'? Allowed:"),
+        ("network.bandwith", "did you mean 'bandwidth'? Allowed:"),
+        ("output.report", "does not alter what is simulated"),
+        ("scheme", "may mean exchanges.AG.scheme, exchanges.ART-ring.scheme; write one of them"),
+    ],
+)
+def test_names_that_mean_nothing_or_too_much_are_refused(name, said):
+    with pytest.raises(InputError, match="--param") as caught:
+        grid.field(name, load("quickstart"))
+    assert said in str(caught.value)
+
+
+def test_what_a_cell_may_have_though_the_scenario_has_not_is_taken_as_it_stands():
+    for name in ("job.overlap.bucket", "network.jitter.uniform.high", "exchanges.AG.wire", "job.compute.slow.3"):
+        assert grid.field(name, load("quickstart")) == name
+
+
+def test_a_topology_with_several_bandwidths_names_them(tmp_path):
+    path = tmp_path / "nodes.yaml"
+    links = "intra_latency: 1 us, intra_bandwidth: 1 Tbit/s, nic_latency: 1 us, nic_bandwidth: 1 Gbit/s"
+    nodes = f"multi_gpu_nodes: {{nodes: 1, gpus_per_node: 2, {links}}}"
+    path.write_text(TINY.replace("star: {latency: 1 ms, bandwidth: 1 Gbit/s}", nodes))
+    assert grid.field("nic_bandwidth", load(path)) == "network.topology.multi_gpu_nodes.nic_bandwidth"
+    with pytest.raises(InputError, match=r"there is no such field.*intra_bandwidth.*nic_bandwidth"):
+        grid.field("bandwidth", load(path))
+
+
+def test_a_matrix_is_not_swept_by_its_short_name():
+    loaded = load("flexcomm_c1")
+    kind, part = loaded.config.network.topology.choice
+    if not isinstance(getattr(part, "bandwidth", None), list):
+        loaded = load("fluctuating_wan")
+        kind, part = loaded.config.network.topology.choice
+    assert isinstance(part.latency, list)
+    with pytest.raises(InputError, match=f"network.topology.{kind}.latency=... replaces all of them"):
+        grid.field("latency", loaded)
+
+
+def test_other_parameters_go_by_the_topology_of_the_cell(tiny):
+    topologies = (
+        "network.topology={star: {latency: 1 ms, bandwidth: 1 Gbit/s}},{ring: {latency: 1 ms, bandwidth: 1 B/s}}"
+    )
+    found = work.plan(str(tiny), ["bandwidth=1,2Gbit/s", topologies]).cells
+    last = [one.overrides[-1] for one in found]
+    assert [one.rpartition(".")[0] for one in last] == ["network.topology.star", "network.topology.ring"] * 2
+    assert [one.values[0] for one in found] == ["1 Gbit/s", "1 Gbit/s", "2Gbit/s", "2Gbit/s"]
+
+
+def test_the_grid_has_every_combination_and_zip_only_pairs(tiny):
+    found = work.plan(str(tiny), ["workers=2,3", "seed=0:2:3"])
+    assert [one.values for one in found.cells] == [(w, s) for w in "23" for s in "012"]
+    assert [one.name for one in found.columns] == ["workers", "seed"]
+    paired = work.plan(str(tiny), ["workers=2,3", "density=1,2%"], zipped=True)
+    assert [one.values for one in paired.cells] == [("2", "1 %"), ("3", "2%")]
+    with pytest.raises(InputError, match="workers has 2, seed has 3"):
+        work.plan(str(tiny), ["workers=2,3", "seed=0:2:3"], zipped=True)
+
+
+def test_what_is_too_large_or_given_twice_is_refused(tiny):
+    assert "399,980 cells, more than 10,000; --max-cells" in refused(
+        tiny, "--param", "seed=1:19999:19999", "--param", "density=0.1:0.2:20"
+    )
+    assert "job.density is a parameter twice" in refused(tiny, "--param", "density=1%", "--param", "job.density=2%")
+    assert "--seed: is a parameter already" in refused(tiny, "--param", "seed=1,2", "--seed", 3)
+    assert "--param: is missing" in refused(tiny)
+    assert "there is no policy 'AH'" in refused(tiny, *GRID, "--policies", "AH")
+
+
+# The table
+
+
+def test_there_is_a_row_for_each_cell_and_policy(swept):
+    out, result = swept
+    found = table(out)
+    assert len(found) == 3 * CELLS
+    assert list(found.columns) == ["cell", "network.bandwidth_Bps", "density", *cell.COLUMNS]
+    assert list(found["network.bandwidth_Bps"].unique()) == [1.25e6, 1.25e8, 1.25e9]
+    assert list(found["policy"][:3]) == list(load(out / "scenario.lock.yaml").config.policies)
+    assert (found["status"] == "done").all()
+    content = json.loads((out / "sweep.json").read_text())
+    assert [row["simulated_s"] for row in content["rows"]] == list(found["simulated_s"])
+    assert content["missing"] == []
+    parquet = pd.read_parquet(out / "sweep.parquet")
+    assert list(parquet["bytes_sent_B"]) == list(found["bytes_sent_B"])
+    assert not (out / folder.INCOMPLETE).exists()
+    assert "sweep.csv" in result.stdout
+    for kind in ("png", "svg"):
+        assert (out / "figures" / f"sweep.{kind}").stat().st_size > 500
+
+
+def test_the_figures_are_those_of_the_job(swept, tiny):
+    found = table(swept[0])
+    fields = ["network.topology.star.bandwidth=10 Mbit/s", "job.density=0.1"]
+    run = load(tiny, fields).build()
+    for name, policy in run.policies.items():
+        frame = run_policy(run.job, name, policy).iterations
+        row = found[(found["cell"] == 3) & (found["policy"] == name)].iloc[0]
+        assert row["iterations"] == len(frame)
+        assert row["simulated_s"] == pytest.approx(frame["iteration_s"].sum())
+        assert row["bytes_sent_B"] == frame["bytes_sent_B"].sum()
+        for phase in ("compute_s", "select_s", "communicate_s", "wait_s", "actual_density"):
+            assert row[phase] == pytest.approx(frame[phase].mean(), rel=1e-9, abs=1e-12)
+
+
+def test_the_parts_add_up_and_the_winner_is_the_fastest(swept):
+    found = table(swept[0])
+    parts = found[["compute_s", "select_s", "communicate_s", "wait_s"]].sum(axis=1)
+    assert parts.to_numpy() == pytest.approx(found["iteration_s"].to_numpy())
+    run = found[found["policy"] != "clairvoyant"]
+    for _, group in run.groupby("cell"):
+        best = group["simulated_s"].min()
+        assert list(group["wins"]) == list(group["simulated_s"] == best)
+        assert group["vs_best"].to_numpy() == pytest.approx(group["simulated_s"].to_numpy() / best)
+    assert not found[found["policy"] == "clairvoyant"]["wins"].any()
+
+
+def test_values_written_differently_are_one_cell(here, tiny, tmp_path):
+    result = invoke(tiny, "--param", "bandwidth=1Gbit/s,1000Mbit/s", "--policies", "AG", "--out", tmp_path)
+    assert result.exit_code == 0, result.output
+    assert len(list((tmp_path / "cells").iterdir())) == 1
+    first, second = json.loads((tmp_path / "sweep.json").read_text())["rows"]
+    assert first | {"cell": 1} == second
+
+
+def test_only_one_or_two_numeric_parameters_are_drawn_and_seeds_are_repetitions(swept):
+    found = table(swept[0])
+    rate, density = (grid.Column(name, sorted(found[name].unique())) for name in ("network.bandwidth_Bps", "density"))
+    seed, text = grid.Column("seed", [1, 2]), grid.Column("job.model", ["a", "b"])
+    repeated = pd.concat([found.assign(seed=1), found.assign(seed=2, iteration_s=2 * found["iteration_s"])])
+    assert drawing.draw(found[found["density"] == 0.1], [rate], "one") is not None
+    assert drawing.draw(repeated, [seed, rate, density], "two") is not None
+    assert drawing.draw(found, [rate, density, text], "three") is None
+    assert drawing.draw(repeated, [seed], "seeds") is None
+    assert drawing.draw(found.assign(status="failed"), [rate, density], "none") is None
+
+
+# What goes wrong
+
+
+def test_a_bad_value_costs_no_other_cell(here, tiny, tmp_path):
+    result = invoke(tiny, "--param", "density=2,200,5%", "--policies", "AG", "--out", tmp_path)
+    assert result.exit_code == 1
+    assert "cell 1 (job.density=200 %): refused: --param job.density=200 %: job.density: must be <= 1" in result.stderr
+    found = table(tmp_path)
+    assert list(found["status"]) == ["done", "refused", "done"]
+    assert list(found["density"]) == [0.02, 2.0, 0.05]
+    assert "must be <= 1" in found["message"][1]
+
+
+def test_only_bad_values_end_the_command_before_anything_runs(here, tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(cell, "run_policy", lambda *_: pytest.fail("it was simulated"))
+    said = refused(tiny, "--param", "density=200,300%", "--out", tmp_path / "out")
+    assert "none of the 2 cells makes sense" in said
+    assert said.count("must be <= 1") == 2
+    # Fits the fields, but not the rest of the scenario.
+    assert "hosts" in refused(tiny, "--param", "network.topology.star.hosts=1", "--out", tmp_path / "out")
+    assert "there is no such field" in refused(tiny, "--param", "job.densty=1%", "--out", tmp_path / "out")
+    assert not (tmp_path / "out" / "sweep.csv").exists()
+
+
+def test_a_network_that_stalls_is_a_failed_row_and_stays_one(here, tiny, tmp_path, monkeypatch):
+    faults = "network.faults=[],[{links: 'host:0', down: {at: 0 s}}]"
+    arguments = (tiny, "--param", faults, "--policies", "AG,ring", "--out", tmp_path)
+    result = invoke(*arguments)
+    assert result.exit_code == 1
+    found = table(tmp_path)
+    assert list(found["status"]) == ["done", "done", "failed", "failed"]
+    assert "for ever" in found["message"][2]
+    assert result.stderr.count("failed:") == 2
+    before = contents(tmp_path)
+    monkeypatch.setattr(cell, "run_policy", lambda *_: pytest.fail("it was simulated again"))
+    assert invoke(*arguments).exit_code == 1
+    assert contents(tmp_path) == before
+
+
+def test_a_bug_in_a_cell_costs_no_other_and_is_not_kept(here, tiny, tmp_path, monkeypatch):
+    def broken(job, name, *arguments, **options):
+        if job.seed == 2:
+            raise ZeroDivisionError("a bug")
+        return run_policy(job, name, *arguments, **options)
+
+    monkeypatch.setattr(cell, "run_policy", broken)
+    arguments = (tiny, "--param", "seed=1,2,3", "--policies", "AG", "--out", tmp_path)
+    result = invoke(*arguments)
+    assert result.exit_code == 1
+    assert "cell 1 (seed=2): failed: ZeroDivisionError: a bug" in result.stderr
+    assert "Traceback" in result.stderr
+    assert list(table(tmp_path)["status"]) == ["done", "failed", "done"]
+    monkeypatch.undo()
+    monkeypatch.setattr(pool, "Pool", Here)
+    assert invoke(*arguments).exit_code == 0
+    assert (table(tmp_path)["status"] == "done").all()
+
+
+def test_a_process_that_ends_costs_no_cell(tiny):
+    planned = work.plan(str(tiny), ["seed=1,2,3"], policies=["AG"])
+    tasks = [(one, cell.identity(one.load())) for one in planned.tasks]
+    with pool.Pool(1) as workers:
+        outcomes = workers.answer(tasks, 1, lambda number, share: None)
+        found = dict([next(outcomes)])
+        (process,) = multiprocessing.active_children()
+        os.kill(process.pid, signal.SIGKILL)
+        found |= dict(outcomes)
+    assert {one.kind for one in found.values()} == {"done"}
+    assert [cell.decoded(found[number].content, tasks[number][1]) is not None for number in range(3)] == [True] * 3
+    assert not multiprocessing.active_children()
+
+
+# Resuming
+
+
+def test_cells_that_are_there_do_not_run_again(here, swept, tiny, tmp_path, monkeypatch):
+    out, _ = swept
+    before = contents(out)
+    monkeypatch.setattr(cell, "run_policy", lambda *_: pytest.fail("it was simulated again"))
+    result = invoke(tiny, *GRID, "--out", out)
+    assert result.exit_code == 0, result.output
+    assert "12 of 12 cells are there already" in result.stderr
+    assert contents(out) == before
+
+
+@pytest.mark.parametrize("damage", ["cut", "altered", "of another", "deep", "empty"])
+def test_a_damaged_file_is_run_again(here, swept, tiny, damage):
+    out, _ = swept
+    before = contents(out)
+    first, second, *_ = sorted((out / "cells").iterdir())
+    data = first.read_bytes()
+    first.write_bytes(
+        {
+            "cut": data[: len(data) // 2],
+            "altered": data.replace(b'"simulated_s": 0.0', b'"simulated_s": 0.1', 1),
+            "of another": second.read_bytes(),
+            "deep": b"[" * 100_000,
+            "empty": b"",
+        }[damage]
+    )
+    assert first.read_bytes() != data
+    result = invoke(tiny, *GRID, "--out", out)
+    assert "11 of 12 cells are there already, 1 to run" in result.stderr
+    assert contents(out) == before
+
+
+def test_force_runs_all_and_gives_the_same(here, swept, tiny):
+    out, _ = swept
+    before, stamps = contents(out), stamped(out)
+    assert invoke(tiny, *GRID, "--out", out, "--force").exit_code == 0
+    assert contents(out) == before
+    assert all(later > stamps[name] for name, later in stamped(out).items())
+
+
+def test_ctrl_c_keeps_what_is_done(here, swept, tiny, tmp_path, monkeypatch):
+    class Interrupted(Here):
+        def answer(self, tasks, at_once, step):
+            for number, found in super().answer(tasks, at_once, step):
+                if number == 5:
+                    raise KeyboardInterrupt
+                yield number, found
+
+    monkeypatch.setattr(pool, "Pool", Interrupted)
+    result = invoke(tiny, *GRID, "--out", tmp_path)
+    assert result.exit_code == 130
+    assert "interrupted: 7 cells not done, as the file INCOMPLETE says" in result.stderr
+    assert (tmp_path / folder.INCOMPLETE).read_text().startswith("interrupted: 7 of 12 cells missing")
+    assert len(table(tmp_path)) == 15
+    assert len(json.loads((tmp_path / "sweep.json").read_text())["missing"]) == 7
+    monkeypatch.setattr(pool, "Pool", Here)
+    assert invoke(tiny, *GRID, "--out", tmp_path).exit_code == 0
+    assert contents(tmp_path) == contents(swept[0])
+
+
+@pytest.mark.parametrize("written", [0, 2, 4])
+def test_a_sweep_that_ends_while_it_writes_its_table_says_so_and_is_mended(here, swept, tiny, monkeypatch, written):
+    out, _ = swept
+    before, real = contents(out), table_files.atomic_write
+    count = 0
+
+    def dying(path):
+        nonlocal count
+        count += 1
+        if count > written:
+            raise SystemExit(9)
+        return real(path)
+
+    monkeypatch.setattr(table_files, "atomic_write", dying)
+    assert invoke(tiny, *GRID, "--out", out).exit_code == 9
+    assert (out / folder.INCOMPLETE).exists()
+    monkeypatch.setattr(table_files, "atomic_write", real)
+    assert invoke(tiny, *GRID, "--out", out).exit_code == 0
+    assert contents(out) == before
+
+
+def test_what_was_begun_is_taken_away_and_nothing_else(here, tiny, tmp_path):
+    (tmp_path / "cells").mkdir()
+    begun = [tmp_path / "cells" / f".{'a' * 32}.json.{'0' * 16}.tmp", tmp_path / f".{'0123456789abcdef'}.tmp"]
+    others = [tmp_path / "cells" / "notes.tmp", tmp_path / ".hidden"]
+    for one in (*begun, *others):
+        one.write_text("x")
+    assert invoke(tiny, "--param", "seed=1", "--policies", "AG", "--out", tmp_path, "-q").exit_code == 0
+    assert [one.exists() for one in (*begun, *others)] == [False, False, True, True]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs locks of POSIX")
+def test_two_sweeps_do_not_share_a_folder(here, tiny, tmp_path):
+    with folder.alone(tmp_path):
+        assert "another sweep is at work there" in refused(tiny, "--param", "seed=1", "--out", tmp_path)
+
+
+def test_a_dry_run_lists_the_cells_and_writes_nothing(here, tiny, tmp_path):
+    result = invoke(tiny, "--param", "density=2,200%", "--out", tmp_path / "out", "--dry-run")
+    assert result.exit_code == 0
+    lines = result.stdout.splitlines()
+    assert lines[0] == "0: job.density=2 %: to run"
+    assert lines[1].startswith("1: job.density=200%: refused: ")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "change", ["workers=3", "seed=6", "job.density=0.051", "network.jitter={uniform: {high: 1 ms}}"]
+)
+def test_the_identity_is_that_of_all_a_cell_depends_on(tiny, change):
+    first, same, other = (cell.Task(str(tiny), fields, None, None).load() for fields in ((), (), (change,)))
+    assert cell.identity(first) == cell.identity(same)
+    assert cell.identity(first) != cell.identity(other)
+
+
+def test_the_identity_goes_by_the_content_of_files(tmp_path):
+    path = tmp_path / "windy.yaml"
+    weather = "  weather: [{links: all, trace: {file: link.csv}}]\njob:"
+    path.write_text(TINY.replace("job:", weather))
+    found = []
+    for rate in (1, 2):
+        (tmp_path / "link.csv").write_text(f"time_s,bandwidth_Mbit_s\n0,{rate}\n")
+        found.append(cell.identity(load(path)))
+    assert found[0] != found[1]
+
+
+def test_a_cell_that_is_not_the_same_on_the_worker_is_refused(tiny):
+    kind, said = cell.answer(cell.Task(str(tiny), (), None, None), "0" * 32)
+    assert kind == "refused"
+    assert "not the same on the worker" in said
+
+
+# Kills
+
+
+def killed(command, place, kills, draws):
+    """Start a sweep again and again and kill it at random, each time in the middle."""
+    count = 0
+    for share in sorted(draws.uniform(0, 1) for _ in range(kills)):
+        wanted = count + round(share * (command.cells - count - 1))
+        process = command.start(place)
+        while len(list(place.glob("cells/*.json"))) < wanted and process.poll() is None:
+            time.sleep(0.005)
+        time.sleep(draws.uniform(0, 0.05))
+        assert process.poll() is None, "it was done before it could be killed"
+        process.kill()
+        process.wait()
+        count = len(list(place.glob("cells/*.json")))
+        deadline = time.monotonic() + 60
+        while alive(process.pid):
+            assert time.monotonic() < deadline, "processes outlived the one that was killed"
+            time.sleep(0.02)
+        assert (place / folder.INCOMPLETE).exists() or count == 0
+
+
+def alive(group):
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+class Command:
+    def __init__(self, cells, *arguments):
+        self.cells, self.arguments = cells, arguments
+
+    def start(self, place):
+        return subprocess.Popen(
+            [sys.executable, "-m", "simnet.cli", "sweep", *map(str, self.arguments), "-q", "--out", str(place)],
+            start_new_session=True,
+        )
+
+
+@pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs process groups")
+def test_a_sweep_killed_twice_ends_with_the_bytes_of_one_left_alone(here, swept, tiny, tmp_path):
+    killed(Command(CELLS, tiny, *GRID, "--jobs", 1), tmp_path, 2, random.Random(8))
+    assert 1 <= len(list(tmp_path.glob("cells/*.json"))) < CELLS
+    assert invoke(tiny, *GRID, "--out", tmp_path).exit_code == 0
+    assert contents(tmp_path) == contents(swept[0])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs process groups")
+def test_a_sweep_of_200_runs_killed_five_times_ends_with_the_bytes_of_one_left_alone(tiny, tmp_path):
+    parameters = ("--param", "bandwidth=0.01:100:20:log Gbit/s", "--param", "density=0.1,0.3,1,3,10%")
+    parameters += ("--param", "seed=1,2")
+    command = Command(200, tiny, *parameters)
+    undisturbed, disturbed = tmp_path / "undisturbed", tmp_path / "disturbed"
+    assert command.start(undisturbed).wait() == 0
+    killed(command, disturbed, 5, random.Random())
+    assert command.start(disturbed).wait() == 0
+    found = contents(disturbed)
+    assert len([name for name in found if name.startswith("cells/")]) == 200
+    assert found == contents(undisturbed)
+    assert not [name for name in found if name.endswith(".tmp")]
+
+
+# Dask
+
+
+def test_without_dask_the_command_says_what_to_install(here, tiny, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    said = refused(tiny, "--param", "seed=1", "--scheduler", "tcp://127.0.0.1:1", "--out", tmp_path, "-q")
+    assert "--scheduler tcp://127.0.0.1:1: needs Dask: pip install 'simnet[dask]'" in said
+    assert not (tmp_path / folder.INCOMPLETE).exists()
+
+
+@pytest.fixture(scope="module")
+def scheduler():
+    distributed = pytest.importorskip("distributed", reason="Dask is not installed")
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=2, dashboard_address=None) as made:
+        yield made.scheduler_address
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_cluster_gives_the_same_bytes(here, scheduler, swept, tiny, tmp_path):
+    result = invoke(tiny, *GRID, "--out", tmp_path, "--scheduler", scheduler)
+    assert result.exit_code == 0, result.output
+    assert contents(tmp_path) == contents(swept[0])
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_scheduler_that_is_not_there_is_told(here, scheduler, tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr(cluster, "_TIMEOUT", "1 s")
+    said = refused(tiny, "--param", "seed=1", "--scheduler", "tcp://127.0.0.1:1", "--out", tmp_path, "-q")
+    assert "there is no Dask scheduler that answers" in said

@@ -1,0 +1,423 @@
+"""Measured collectives of MPI and gloo, predicted from the settings of the links that they ran on.
+
+A table of measurements that has ``link_latency`` [s] and ``link_bandwidth`` [byte/s] says all that a prediction needs
+but one thing: what software adds to a message. That is taken from one idle link of the table for each library: the one
+of shortest latency, among these the fastest, there with the fewest ranks. The smallest size tells the time per message,
+the largest of at most 1 MiB that per byte, for each algorithm that was measured there, and by the median for others.
+Where it is not known what the sends of a library wait for, the smallest size on the link of the longest latency tells
+it. These settings are not predicted.
+
+What is known of libraries, as `STACKS`:
+
+- Open MPI is eager as long as its limit is not exceeded; above it a message takes a rendezvous. Tables that say
+  ``eager`` in their column ``profile``, or have no such column, raised the limit above every message.
+- gloo waits for the receiver to be ready (``NOTIFY_RECV_READY`` in its ``transport/tcp/pair.h``), and starts all sends
+  of a root at once. Its ring all-gather sends halves, of which one may be on its way while the other waits; this is
+  not modelled.
+- MPICH over UCX is eager; over libfabric's provider for TCP a send waits until it is acknowledged. Its all-gather of
+  varying sizes, which its ring all-reduce ends with, goes in pieces of 32 KiB, each a round
+  (``MPIR_CVAR_ALLGATHERV_PIPELINE_MSG_SIZE``).
+
+All-gathers of AG-Topk carry values and indices, twice the size of a row. AR-Topk is a broadcast of indices, then an
+all-reduce of values. A *tree* is a Bruck all-gather, or a binomial reduction and broadcast.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+import topologies
+from simnet import collectives
+from simnet.network import Network
+from simnet.schedule import Round, Schedule
+from validate.shapednet.clock import BESIDE, SEGMENT, Change, Sends, Stack
+from validate.shapednet.prediction import predict
+
+OFFLOADED = 64 * 1024
+"""Bytes acknowledged at once by hosts whose network device cuts segments and puts them together again."""
+
+
+MAX_RANKS, MAX_SIZE = 64, 2**30
+"""The most ranks, and the longest messages [byte], that are predicted."""
+
+LARGE = 2**20
+"""The largest message that tells what software takes for a byte; of larger ones, processors may be the limit."""
+
+
+class Library(NamedTuple):
+    """What is known of how a library sends over TCP.
+
+    Parameters
+    ----------
+    sends : tuple of str
+        What its sends may wait for; which of them, the measurements say.
+    piece : float
+        Bytes of a piece in which its all-gather of varying sizes goes round a ring.
+    acknowledged : int
+        As of `Stack`.
+    limit : float
+        Eager limit of a table whose ``profile`` does not say that it was raised [byte].
+    together : bool
+        As of `Stack`.
+    """
+
+    sends: tuple[Sends, ...] = ("eager", "acknowledged", "ready", "request")
+    piece: float = math.inf
+    acknowledged: int = OFFLOADED
+    limit: float = math.inf
+    together: bool = False
+
+
+STACKS: Mapping[str, Library] = MappingProxyType(
+    {
+        "openmpi": Library(("eager",), limit=64 * 1024),
+        "mpich": Library(("eager", "acknowledged"), piece=32 * 1024),
+        "gloo": Library(("ready",), together=True),
+        "tcp": Library(("eager",), acknowledged=2 * SEGMENT),
+    }
+)
+"""Libraries by the beginning of the name of the tool."""
+
+
+class _Case(NamedTuple):
+    """One setting, or one iteration, of a table."""
+
+    tool: str
+    profile: str
+    collective: str
+    algorithm: str
+    ranks: int
+    size: float
+    latency: float
+    bandwidth: float
+    seconds: float
+
+    def schedule(self, piece: float) -> Schedule:
+        made = schedule_of(self.collective, self.algorithm, self.ranks, self.size, piece)
+        assert made is not None
+        return made
+
+    def link(self) -> Change:
+        return Change(0.0, self.latency, self.bandwidth)
+
+
+_ALGORITHMS = {"rd": "recursive_doubling", "raben": "rabenseifner"}
+_KINDS = {
+    "all_reduce": "allreduce",
+    "all_gather": "allgather",
+    "all_gatherv": "allgather",
+    "broadcast": "broadcast",
+    "reduce_scatter": "reduce_scatter",
+    "reduce": "reduce",
+}
+_KEYS = ["tool", "profile", "collective", "algorithm", "ranks", "size", "link_latency", "link_bandwidth"]
+_STEPS = 4
+_FRAMING = (SEGMENT + BESIDE) / SEGMENT
+
+
+def library(tool: str) -> Library:
+    """Return what is known of a library; of one that is not in `STACKS`, nothing.
+
+    Examples
+    --------
+    >>> library("openmpi_mpi4py").sends, library("mine").sends
+    (('eager',), ('eager', 'acknowledged', 'ready', 'request'))
+    """
+    return next((one for name, one in STACKS.items() if tool.startswith(name)), Library())
+
+
+def schedule_of(collective: str, algorithm: str, ranks: int, nbytes: float, piece: float = math.inf) -> Schedule | None:
+    """Return what a collective sends; None where that is not known.
+
+    Parameters
+    ----------
+    collective, algorithm : str
+        As in tables of measurements; ``ag_topk`` and ``ar_topk`` among them.
+    ranks : int
+        P.
+    nbytes : float
+        As simnet counts: the vector, or what a rank contributes to a gather; for ``ag_topk`` and ``ar_topk`` the values
+        of a rank.
+    piece : float
+        As of `Library`.
+
+    Examples
+    --------
+    >>> schedule_of("ar_topk", "tree", 4, 1000)
+    Schedule(4 ranks, 6 rounds, 9 messages)
+    >>> schedule_of("all_reduce", "ring", 3, 300_000, piece=32 * 1024)
+    Schedule(3 ranks, 10 rounds, 30 messages)
+    >>> schedule_of("all_reduce", "magic", 3, 100) is None
+    True
+    """
+    algorithm = _ALGORITHMS.get(algorithm, algorithm)
+    if collective == "ag_topk":
+        kind = {"ring": "ring", "tree": "bruck", "bruck": "bruck"}.get(algorithm)
+        if kind == "ring":
+            return _in_pieces(collectives.allgather_ring(ranks, 2 * nbytes), piece)
+        return None if kind is None else collectives.allgather_bruck(ranks, 2 * nbytes)
+    if collective == "ar_topk":
+        values = schedule_of("all_reduce", algorithm, ranks, nbytes, piece)
+        return None if values is None else collectives.broadcast_binomial(ranks, nbytes).concat(values)
+    if collective == "all_reduce" and algorithm == "ring" and piece < math.inf:
+        first = collectives.reduce_scatter_ring(ranks, nbytes)
+        return first.concat(_in_pieces(collectives.allgather_ring(ranks, nbytes / ranks), piece))
+    found = getattr(collectives, f"{_KINDS.get(collective)}_{algorithm}", None)
+    if collective not in _KINDS or found is None or found.__name__ not in collectives.__all__:
+        return None
+    made: Schedule = found(ranks, nbytes)
+    return _in_pieces(made, piece) if (collective, algorithm) == ("all_gatherv", "ring") else made
+
+
+def _in_pieces(schedule: Schedule, piece: float) -> Schedule:
+    """Return a schedule whose rounds are cut into pieces, each a round of its own."""
+    rounds: list[Round] = []
+    for one in schedule.rounds:
+        count = max(1, math.ceil(float(one.nbytes.max(initial=0.0)) / piece))
+        rounds += [Round(one.src, one.dst, one.nbytes / count, one.compute, one.phase)] * count
+    return Schedule(schedule.n_ranks, rounds)
+
+
+def predictable(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the settings of a table that can be predicted, one per row, with the median of their times.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        As `validate.readers` has them, with ``link_latency`` and ``link_bandwidth``.
+
+    Returns
+    -------
+    DataFrame
+        Of at most `MAX_RANKS` and `MAX_SIZE`.
+        Columns ``tool``, ``profile``, ``collective``, ``algorithm``, ``ranks``, ``size`` (as simnet counts),
+        ``link_latency``, ``link_bandwidth``, ``seconds``. Empty where nothing can be.
+    """
+    table = _keyed(rows)
+    medians = table.groupby(_KEYS, sort=True)["seconds"].median().reset_index()
+    return medians[_known(medians)].reset_index(drop=True)
+
+
+def from_links(rows: pd.DataFrame) -> pd.DataFrame:
+    """Predict measured times from the settings of the links.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        As of `predictable`. Where links change while it runs, and rows have ``since_change``, each is predicted, with
+        the links of its beginning, or, where it has ``began`` [s], with those that come while it lasts.
+
+    Returns
+    -------
+    DataFrame
+        As of `predictable`, with ``ours`` and ``closed_form`` (alpha-beta with framing, no software) [s], and
+        ``software``, the part of ours that is software. Without the settings that software was measured at.
+    """
+    settings = predictable(rows)
+    if not len(settings):
+        return settings.assign(ours=[], closed_form=[], software=[])
+    stacks: dict[tuple[str, str], Mapping[tuple[str, str], Stack]] = {}
+    used: list[int] = []
+    for (tool, profile), part in settings.groupby(["tool", "profile"]):
+        stacks[str(tool), str(profile)], at = calibrated(part, str(tool), str(profile))
+        used += at
+    if "since_change" in rows:
+        table = _keyed(rows)
+        table = table[_known(table)]
+        first = settings.loc[used, _KEYS]
+        table = table[~pd.MultiIndex.from_frame(table[_KEYS]).isin(pd.MultiIndex.from_frame(first))]
+    else:
+        table = settings.drop(index=used)
+    known: dict[_Case, tuple[float, float, float]] = {}
+    found = []
+    for one in _cases(table):
+        key = one._replace(seconds=0.0)
+        if key not in known:
+            known[key] = _three(key, _stack(one, stacks))
+        found.append(known[key])
+    ours, bare, plain = np.array(found).reshape(-1, 3).T
+    table = table.assign(ours=ours, closed_form=plain, software=ours - bare)
+    return _across_changes(table, stacks) if "began" in table else table
+
+
+def calibrated(
+    settings: pd.DataFrame, tool: str, profile: str = ""
+) -> tuple[Mapping[tuple[str, str], Stack], list[int]]:
+    """Return how a library sends, with its software as measured on an idle link, and the settings that told it.
+
+    Parameters
+    ----------
+    settings : DataFrame
+        As `predictable` gives them, of one tool.
+    tool, profile : str
+        Its name, and what the table says of its limits.
+
+    Returns
+    -------
+    mapping of (str, str) to Stack
+        By collective and algorithm, as measured on the idle link; by two empty texts the medians over these, for what
+        was not.
+    list of int
+        Labels of rows of `settings`.
+    """
+    known = library(tool)
+    idle = _corner(settings, far=False)
+    small = idle[idle["size"] == idle["size"].min()]
+    large = idle[(idle["size"] == idle["size"][idle["size"] <= LARGE].max()) & (idle["size"] > small["size"].max())]
+    limited = known.limit < math.inf and profile and "eager" not in profile
+    candidates = []
+    for sends in known.sends:
+        bare = Stack(sends, acknowledged=known.acknowledged, together=known.together)
+        if limited and sends == "eager":
+            bare = bare._replace(sends="request", limit=known.limit)
+        candidates.append(_with_software(bare, small, large, known.piece))
+    used = sorted({*small.index, *large.index})
+    if len(candidates) > 1:
+        far = _corner(settings, far=True)
+        far = far[far["size"] == far["size"].min()]
+        used += [index for index in far.index if index not in used]
+        off = [
+            float(np.mean([abs(_ours(one, stack["", ""], known.piece) / one.seconds - 1) for one in _cases(far)]))
+            for stack in candidates
+        ]
+        return candidates[int(np.argmin(off))], used
+    return candidates[0], used
+
+
+def _with_software(
+    bare: Stack, small: pd.DataFrame, large: pd.DataFrame, piece: float
+) -> Mapping[tuple[str, str], Stack]:
+    """Return a stack with the software that explains what was measured on an idle link."""
+    found: dict[tuple[str, str], Stack] = {}
+    for one in _cases(small):
+        found[one.collective, one.algorithm] = bare._replace(overhead=_software(one, bare, "overhead", 1e-4, piece))
+    overhead = float(np.median([each.overhead for each in found.values()]))
+    for one in _cases(large):
+        key = (one.collective, one.algorithm)
+        quick = found.get(key, bare._replace(overhead=overhead))
+        found[key] = quick._replace(copying=_software(one, quick, "copying", 1e-9, piece))
+    copying = float(np.median([each.copying for each in found.values()]))
+    found["", ""] = bare._replace(overhead=overhead, copying=copying)
+    return found
+
+
+def _stack(one: _Case, stacks: Mapping[tuple[str, str], Mapping[tuple[str, str], Stack]]) -> Stack:
+    known = stacks[one.tool, one.profile]
+    return known.get((one.collective, one.algorithm), known["", ""])
+
+
+def _corner(settings: pd.DataFrame, *, far: bool) -> pd.DataFrame:
+    """Return the settings of the shortest or longest latency, there of the fastest link, there of the fewest ranks."""
+    part = settings
+    for name, largest in (("link_latency", far), ("link_bandwidth", True), ("ranks", False)):
+        part = part[part[name] == (part[name].max() if largest else part[name].min())]
+    return part
+
+
+def _software(one: _Case, stack: Stack, name: str, probe: float, piece: float) -> float:
+    """Return the seconds of software, per message or per byte, that explain what was measured."""
+
+    def at(value: float) -> float:
+        changed = stack._replace(overhead=value) if name == "overhead" else stack._replace(copying=value)
+        return _ours(one, changed, piece)
+
+    # Time is piecewise linear in software, as the path that takes longest changes.
+    value = 0.0
+    for _ in range(_STEPS):
+        here = at(value)
+        value = max(0.0, value + (one.seconds - here) * probe / (at(value + probe) - here))
+    return value
+
+
+def _ours(one: _Case, stack: Stack, piece: float) -> float:
+    return float(predict(one.schedule(piece), [one.link()], stack)[0])
+
+
+def _three(one: _Case, stack: Stack) -> tuple[float, float, float]:
+    """Return what is predicted, what of it remains without software, and the closed form."""
+    schedule, link = one.schedule(library(one.tool).piece), one.link()
+    ours = float(predict(schedule, [link], stack)[0])
+    bare = float(predict(schedule, [link], stack._replace(overhead=0.0, copying=0.0))[0])
+    star = topologies.star(one.ranks, latency=link.latency, bandwidth=link.bandwidth / _FRAMING)
+    return ours, bare, float(Network(star).time(one.schedule(math.inf)).finish)
+
+
+def _cases(table: pd.DataFrame) -> list[_Case]:
+    texts = [table[name].tolist() for name in _KEYS[:4]]
+    numbers = [table[name].tolist() for name in (*_KEYS[5:], "seconds")]
+    return [
+        _Case(tool, profile, collective, algorithm, int(ranks), *rest)
+        for tool, profile, collective, algorithm, ranks, *rest in zip(
+            *texts, table["ranks"].tolist(), *numbers, strict=True
+        )
+    ]
+
+
+def _known(table: pd.DataFrame) -> list[bool]:
+    """Return for each row whether what it sends is known."""
+    found: dict[tuple[str, str, int], bool] = {}
+    for one in _cases(table):
+        key = (one.collective, one.algorithm, one.ranks)
+        if key not in found:
+            found[key] = schedule_of(*key, 1.0) is not None
+    return [found[one.collective, one.algorithm, one.ranks] for one in _cases(table)]
+
+
+def _across_changes(
+    table: pd.DataFrame, stacks: Mapping[tuple[str, str], Mapping[tuple[str, str], Stack]]
+) -> pd.DataFrame:
+    """Predict anew what begins on some links and ends on others."""
+    ours = table["ours"].copy()
+    for _, each in table.groupby(["tool", "profile", "collective", "algorithm", "ranks", "size"]):
+        part = each.sort_values("began")
+        links = part[["link_latency", "link_bandwidth"]]
+        new = (links != links.shift()).any(axis=1)
+        at = (part["began"] - part["since_change"].fillna(0))[new].to_numpy()
+        changes = [
+            Change(*each) for each in zip(at.tolist(), *(links[new][name].tolist() for name in links), strict=True)
+        ]
+        began = part["began"].to_numpy()
+        last = np.maximum(np.searchsorted(at, began, side="right") - 1, 0)
+        ahead = np.append(at, math.inf)[last + 1]
+        for place in np.flatnonzero(began + part["ours"].to_numpy() > ahead).tolist():
+            start = float(began[place])
+            coming = [changes[last[place]]._replace(at=start), *changes[last[place] + 1 :]]
+            one = _cases(part.iloc[[place]])[0]
+            moved = [each._replace(at=each.at - start) for each in coming]
+            schedule = one.schedule(library(one.tool).piece)
+            ours[part.index[place]] = predict(schedule, moved, _stack(one, stacks))[0]
+    return table.assign(ours=ours)
+
+
+def _keyed(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows that say on which links they were measured, with the columns that tell settings apart."""
+    empty = pd.Series("", index=rows.index)
+    ranks = rows["ranks"].astype("Float64").to_numpy(dtype=float, na_value=float("nan"))
+    size = rows["nbytes"].astype("Float64").to_numpy(dtype=float, na_value=float("nan"))
+    gathered = rows["collective"].isin(["all_gather", "all_gatherv"]).to_numpy()
+    whole = gathered & (rows["size_convention"] != "per_rank").to_numpy()
+    table = pd.DataFrame(
+        {
+            "tool": rows["tool"].fillna("").astype(str),
+            "profile": rows.get("profile", empty).fillna("").astype(str),
+            "collective": rows["collective"].astype(str),
+            "algorithm": rows["algorithm"].fillna("").astype(str),
+            "ranks": ranks,
+            "size": np.where(whole, size / ranks, size),
+            "link_latency": pd.to_numeric(rows["link_latency"], errors="coerce"),
+            "link_bandwidth": pd.to_numeric(rows["link_bandwidth"], errors="coerce"),
+            "seconds": rows["seconds"],
+        }
+    )
+    for name in ("since_change", "began"):
+        if name in rows:
+            table[name] = pd.to_numeric(rows[name], errors="coerce")
+    usable = table["ranks"].between(2, MAX_RANKS) & (table["size"] > 0) & (table["size"] <= MAX_SIZE)
+    usable &= (table["link_latency"] >= 0) & (table["link_bandwidth"] > 0)
+    return table[usable]
