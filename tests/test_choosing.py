@@ -51,7 +51,7 @@ def test_closed_forms_are_what_the_network_says(choice, workers):
     point = Point(workers, 20_000, 0.05, ALPHA, BANDWIDTH)
     off = float(choice.communicate(point)) - simulated(choice, point)
     exact = workers & (workers - 1) == 0 or choice.label in ("dense ring", "fp16 ring", "AG-Topk", "ART-ring")
-    assert abs(off) <= (1e-9 if exact else 0.1) * simulated(choice, point) + 1e-15
+    assert abs(off) <= (1e-9 if exact else 0.15) * simulated(choice, point) + 1e-15
 
 
 @pytest.mark.parametrize("which", range(len(choices(4))), ids=[one.label for one in choices(4)])

@@ -102,7 +102,8 @@ def choices(per_node: int = 1, *, every: bool = False) -> tuple[Choice, ...]:
     found += [_allgather("bruck"), *([_allgather("ring")] if nodes else [])]
     found += [_artopk(collective, selection) for selection in ("star", "var") for collective in ("ring", "tree")]
     if every:
-        covered = {"dense", "fp16", "topk", "artopk"}
+        # What hard thresholds keep does not follow from a density.
+        covered = {"dense", "fp16", "topk", "artopk", "hardthreshold", "sage"}
         for name in sparsifier_models.names():
             other = None if name in covered else _published(name)
             found += [] if other is None else [other]

@@ -14,8 +14,8 @@ from simnet.choosing.point import Point
 from simnet.devices import DeviceProfile, Kernel
 from simnet.errors import InputError
 from simnet.network import Network
-from simnet.rng import stream
 from simnet.schedule import Floats, Schedule
+from simnet.traces import synthetic
 
 if TYPE_CHECKING:
     from validate.calibration import Fabric
@@ -26,8 +26,8 @@ ERROR = 0.08
 
 _SAMPLE = 4096
 _SMALL = 64
-_WARM_UP = 4
 _LAYERS = 8
+_LEAST_TIMES, _MOST_TIMES = 4, 40
 _LARGEST_SAMPLE = 2**26
 
 
@@ -178,7 +178,7 @@ def selecting(choice: Choice, point: Point, device: DeviceProfile) -> Floats:
 
 
 def sample(choice: Choice, point: Point, seed: int = 0) -> Sample:
-    """Exchange a sample of normal gradients, and return what the last of a few exchanges sends and runs.
+    """Exchange a sample of synthetic gradients, and return what the last of some exchanges sends and runs.
 
     Bytes and entries count for the whole gradient. Where a scheme keeps k entries they are exact; where thresholds
     decide they are those of this sample.
@@ -190,28 +190,41 @@ def sample(choice: Choice, point: Point, seed: int = 0) -> Sample:
     """
     workers, parameters, density = int(point.workers), int(point.parameters), float(point.density)
     keeps_k = choice.passes is not None
-    entries = min(parameters, _SMALL if keeps_k else max(_SAMPLE, math.ceil(16 / density)))
-    if workers * entries > _LARGEST_SAMPLE:
+    wanted = min(parameters, _SMALL if keeps_k else max(_SAMPLE, math.ceil(16 / density)))
+    if workers * wanted > _LARGEST_SAMPLE:
         raise InputError(
-            f"{workers} workers with a density of {density:g} need a sample of {workers * entries:.3g} entries, at "
+            f"{workers} workers with a density of {density:g} need a sample of {workers * wanted:.3g} entries, at "
             f"most {_LARGEST_SAMPLE:.3g} are taken; use the closed forms, fewer workers or a higher density",
             file="simnet choose",
         )
+    times = 1 if keeps_k else int(np.clip(_LARGEST_SAMPLE / 2 / (workers * wanted), _LEAST_TIMES, _MOST_TIMES))
+    count = min(_LAYERS, parameters)
+    sizes = [(number + 1) * parameters // count - number * parameters // count for number in range(count)]
+    source = synthetic(
+        [(f"layer {number}", (size,)) for number, size in enumerate(sizes)],
+        workers,
+        iterations=times,
+        scale=parameters / wanted,
+        seed=seed,
+    )
     scheme = choice.candidate.scheme
+    options = dict(choice.candidate.options)
+    if hasattr(sparsifier_models.scheme(scheme).option_type, "initial"):
+        # Thresholds that start elsewhere take hundreds of iterations to get where they belong.
+        options["initial"] = "exact"
     try:
         model = sparsifier_models.create(
             scheme,
             workers,
-            entries,
+            source.parameters,
             density,
-            scale=parameters / entries,
+            scale=source.scale,
             seed=seed,
-            layers=tuple(len(one) for one in np.array_split(np.arange(entries), _LAYERS)),
-            **choice.candidate.options,
+            layers=source.layers,
+            **options,
         )
     except ValueError as error:
         raise InputError(f"{choice.label}: {error}", file="simnet choose") from None
-    for step in range(1 if keeps_k else _WARM_UP):
-        draws = stream(seed, "choose", scheme, step).standard_normal((workers, entries), dtype=np.float32)
-        exchange = model.exchange(draws)
+    for iteration in range(times):
+        exchange = model.exchange(source.gradients(iteration))
     return Sample(exchange.schedule, tuple(exchange.kernels))

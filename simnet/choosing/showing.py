@@ -178,12 +178,14 @@ def figures(question: Question, decision: Decision) -> dict[str, Any]:
 
 
 def sent_bytes(question: Question, decision: Decision) -> dict[str, float]:
-    """Return the bytes that the busiest worker sends, by choice; nothing for more workers than are sampled."""
+    """Return the bytes that the busiest worker sends, by choice.
+
+    Nothing is said where thresholds decide how much that is, nor for more workers than are worth a sample.
+    """
     if int(question.point.workers) > _MOST_BYTES_ASKED:
         return {}
-    return {
-        row.choice.label: float(sample(row.choice, question.point).schedule.bytes_sent().max()) for row in decision.rows
-    }
+    exact = [row.choice for row in decision.rows if row.choice.passes is not None]
+    return {one.label: float(sample(one, question.point).schedule.bytes_sent().max()) for one in exact}
 
 
 def _sentence(flip: Flip) -> str:
