@@ -2,7 +2,6 @@
 
 import json
 import math
-from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
@@ -12,6 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 from typer.testing import CliRunner
+from validating import platforms as platforms_of_sets
+from validating.platforms import CASES, Case, platform
 
 from simnet import cli
 from simnet.errors import InputError
@@ -19,8 +20,6 @@ from validate.calibration import (
     Curve,
     Setting,
     calibrate,
-    chosen_rows,
-    curves_of,
     fabric_of,
     load_fabric,
     specification,
@@ -48,15 +47,6 @@ SHARED = Path(__file__).resolve().parents[2] / "shared" / "measured"
 SIZES = 2.0 ** np.arange(3, 34)
 LARGE = 64e6
 """Sizes from which on a specification shall be within a factor of 2 [byte]."""
-
-
-def platform(like: str | None = None, **fields: object) -> Platform:
-    """Return a shipped platform with other fields, or one of these alone."""
-    known = {} if like is None else load_platform(like).model_dump(mode="json")
-    for part in ("inner", "outer"):
-        if isinstance(fields.get(part), dict):
-            fields[part] = (known.get(part) or {}) | fields[part]
-    return Platform.model_validate({"name": like or "some"} | known | fields)
 
 
 @st.composite
@@ -240,126 +230,17 @@ def test_the_command_line_predicts_from_a_platform(tmp_path):
     assert run("calibrate", "-o", tmp_path / "other.yaml").exit_code == 2
 
 
-HOST = {"library": "mpi", "generation": "cpu", "inner": {"link": "memory", "rate": "12 GB/s"}}
-SOCKETS = {"outer": {"transport": "sockets"}}
-
-
-def single(generation: str, link: str, inside: str, **outer: object) -> Platform:
-    """Return a platform of one device per node."""
-    inner = {"link": link, "rate": inside}
-    return platform(devices_per_node=1, generation=generation, inner=inner, outer={"nics": 1} | outer)
-
-
-@dataclass(frozen=True)
-class Case:
-    """A set of measurements and the platform that its description tells of.
-
-    `nodes` says how many nodes there are where the inner link, or what was forced, does not end at a host.
-    """
-
-    name: str
-    platform: Platform = field(compare=False)
-    variant: str = ""
-    nodes: int = 0
-
-    def __str__(self) -> str:
-        return f"{self.name} {self.variant}".strip()
-
-
-T4 = ("older", "pcie", "15.75 GB/s")
-CASES = (
-    Case("alps_gh200_default", platform("alps-gh200")),
-    Case("alps_gh200_fixed_hsn", platform("alps-gh200")),
-    Case("aws_eks_t4_socket_vs_efa", single(*T4, transport="sockets", rate="50 Gbit/s"), "socket (ENA TCP)"),
-    Case("aws_eks_t4_socket_vs_efa", single(*T4, transport="efa", rate="50 Gbit/s", device_direct=False), "efa"),
-    Case(
-        "aws_eks_t4_socket_vs_efa",
-        single(*T4, transport="efa", rate="100 Gbit/s", device_direct=False),
-        "efa g4dn.metal (terraform)",
-    ),
-    Case("aws_p4d_uccl_8", single("ampere", "nvlink", "300 GB/s", transport="efa", rate="50 Gbit/s"), nodes=8),
-    Case("aws_p4de_2node", platform("aws-p4d")),
-    Case("aws_p5_2node", platform("aws-p5")),
-    Case("azure_aks_rdma_vs_ipoib", platform("azure-nd-a100-v4")),
-    Case(
-        "contention_10gbe_allreduce",
-        platform(devices_per_node=1, outer={"transport": "sockets", "nics": 1, "rate": "10 Gbit/s"}, **HOST),
-        "concurrent_jobs=1",
-    ),
-    Case("coreweave_h100_96", platform("dgx-h100")),
-    Case("dgx1_2node_roce2x100", platform("dgx-1", outer={"transport": "roce", "nics": 2})),
-    Case("dgxa100_2node_hdr_ring", platform("dgx-a100")),
-    Case("dgxh100_1node", platform("dgx-h100")),
-    Case("gcp_a3high_2node_ag", platform("gcp-a3-high")),
-    Case("gcp_a3mega_2node_ar", platform("gcp-a3-mega")),
-    Case("gcp_k80_2node_pkb", single(*T4, transport="sockets", rate="10 Gbit/s")),
-    Case(
-        "grid5000_2gpu_simgrid_val",
-        platform(devices_per_node=2, generation="older", inner={"link": "pcie", "rate": "15.75 GB/s"}),
-    ),
-    Case("h100_cluster01_multi", platform("dgx-h100")),
-    Case("h100_cluster01_single", platform("dgx-h100")),
-    Case("oci_gb200_8", platform("gb200-nvl72"), nodes=1),
-    Case("oci_mi300x_16_rccl", platform("oci-mi300x")),
-    Case("pico_leonardo_host", platform("leonardo-booster", **HOST), "OMPI"),
-    Case("pico_mare_nostrum_gpu_nccl", platform("marenostrum5-acc")),
-    Case("pico_mare_nostrum_host", platform("marenostrum5-acc", **HOST), "OMPI|UCX_MAX_RNDV_RAILS=1"),
-    *(Case("polaris_nccl_2_18", platform("polaris", **SOCKETS), one) for one in ("env1", "env2")),
-    *(Case("polaris_nccl_2_18", platform("polaris"), one) for one in ("env3", "env4", "env5")),
-    Case("polaris_osu_mpi", platform("polaris", **HOST)),
-    Case(
-        "rtx2080ti_nccl_10g_100g",
-        platform(
-            devices_per_node=4,
-            generation="older",
-            inner={"link": "pcie", "rate": "15.75 GB/s"},
-            outer={"transport": "infiniband", "nics": 1, "rate": "100 Gbit/s", "device_direct": False},
-        ),
-        "100G",
-    ),
-    *(Case("sirius_nccl_2_18", platform("polaris", **SOCKETS), one) for one in ("env1", "env2")),
-    *(Case("sirius_nccl_2_18", platform("polaris"), one) for one in ("env3", "env4", "env5")),
-    Case("snellius_h100_1_2_nodes", platform("marenostrum5-acc")),
-    Case("sophia_nccl", platform("dgx-a100")),
-    Case("superbench_a100_8", platform("dgx-a100")),
-    Case(
-        "v100_roce25g_2node",
-        single("volta", "nvlink", "150 GB/s", transport="roce", rate="25 Gbit/s", device_direct=False),
-    ),
-)
-"""Sets of measurements whose descriptions tell the hardware, and the platforms that they and their vendors describe."""
-
 MISCONFIGURED = ("env2", "env5")
 """Variants whose own descriptions say that they run with settings that cost bandwidth."""
 
 
 @cache
-def curves(name: str, variant: str):
-    path = SHARED / name / "data.csv"
+def predicted(case: Case):
+    """Return what the specification says of a set, see `validating.platforms.predicted`."""
+    path = SHARED / case.name / "data.csv"
     if not path.is_file():
         pytest.skip("the folder ../shared/measured is not beside this checkout")
-    rows = chosen_rows(read(path).rows, {})
-    if variant:
-        rows = rows[rows["variant"].fillna("").astype(str) == variant]
-    return curves_of(rows)
-
-
-def predicted(case: Case):
-    """Return setting, sizes, and predicted and measured times of each curve whose algorithm the platform has."""
-    host = case.platform.library == "mpi"
-    known = ("ring_ompi", "recursive_doubling_ompi", "rabenseifner_ompi", "pairwise_ompi", "binomial_ompi")
-    found = []
-    for one in curves(case.name, case.variant):
-        was = one.setting
-        name = was.algorithm.casefold()
-        if name and not (name.startswith((*known, "default")) if host else name.endswith(("ring", "tree"))):
-            continue
-        algorithm = "" if name.startswith("default") else name.rpartition("_")[2] if not host else name
-        setting = Setting(was.collective, was.ranks, case.nodes or was.nodes, algorithm, was.protocol)
-        seconds = times(case.platform, setting, one.sizes)
-        if seconds is not None:
-            found.append((was, one.sizes, seconds, one.seconds))
-    return found
+    return platforms_of_sets.predicted(case, read(path).rows)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

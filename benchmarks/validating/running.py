@@ -21,31 +21,13 @@ from ruamel.yaml.error import YAMLError
 from simnet.errors import InputError
 from simnet.results import atomic_write
 from validate import measured
-from validate.calibration.specification import platform_names
-from validate.evaluation import compare, evaluate
+from validate.calibration.fabric import COVERAGE
+from validate.calibration.intervals import bin_of
+from validate.calibration.reporting import rows_of
+from validate.calibration.specification import widths
+from validate.evaluation import evaluate
 from validate.readers import kind_of
-
-PLATFORMS = {
-    "alps_gh200_default": "alps-gh200",
-    "alps_gh200_fixed_hsn": "alps-gh200",
-    "aws_p4de_2node": "aws-p4d",
-    "aws_p5_2node": "aws-p5",
-    "cloud_aws_eks_gpu": "aws-p3dn",
-    "cloud_azure_cyclecloud_gpu": "azure-ndv2",
-    "dgx1_2node_roce2x100": "dgx-1",
-    "dgxa100_2node_hdr_ring": "dgx-a100",
-    "dgxh100_1node": "dgx-h100",
-    "gcp_a3high_2node_ag": "gcp-a3-high",
-    "gcp_a3mega_2node_ar": "gcp-a3-mega",
-    "oci_gb200_8": "gb200-nvl72",
-    "oci_mi300x_16_rccl": "oci-mi300x",
-    "pico_mare_nostrum_gpu_nccl": "marenostrum5-acc",
-    "polaris_nccl_2_18": "polaris",
-    "sirius_nccl_2_18": "polaris",
-    "sophia_nccl": "dgx-a100",
-    "superbench_a100_8": "dgx-a100",
-}
-"""The platform, as its maker specifies it, of public sets of measurements; its file is compared with them as it is."""
+from validating.platforms import Case, cases_of, predicted
 
 MAX_META = 2**20
 """The largest description of a set that is read [byte]."""
@@ -140,15 +122,26 @@ def validated(one: Set) -> dict[str, Any]:
     held = {name: _plain(made.held[name]) for name in (*_KEPT, *models)}
     entry |= {"figures": made.figures(), "held": held}
     entry["nccl"] = any(name in one.tool.casefold() for name in ("nccl", "rccl"))
-    platform = PLATFORMS.get(one.name)
-    if platform in platform_names():
-        entry["platform"] = platform
-        try:
-            beside = compare(str(platform), one.source)
-            entry["specified"] = {name: _plain(beside.held[name]) for name in _KEPT}
-        except InputError as error:
-            entry["specified_error"] = error.message
+    cases = cases_of(one.name)
+    if cases:
+        entry["specified"] = _specified(cases, one.source)
     return entry | {"seconds": time.process_time() - begin}
+
+
+def _specified(cases: Sequence[Case], source: str) -> dict[str, list[Any]]:
+    """Return what the specification of its platforms says of a set, as values for JSON."""
+    rows, _ = rows_of(source, {})
+    tables = []
+    for case in cases:
+        bounds = widths(case.platform, COVERAGE)
+        for setting, sizes, seconds, true in predicted(case, rows):
+            below, above = np.array(bounds)[bin_of(sizes)].T
+            fields = {"size": sizes, "measured": true, "ours": seconds}
+            fields |= {"low": seconds * np.exp(-below), "high": seconds * np.exp(above)}
+            texts = {"split": "specified", "place": "", "system": case.variant, "setting": str(setting)}
+            tables.append(pd.DataFrame(fields).assign(**texts))
+    table = pd.concat(tables, ignore_index=True)
+    return {name: _plain(table[name]) for name in _KEPT}
 
 
 def run(wanted: Sequence[Set], done: Mapping[str, Any], processes: int) -> Iterator[dict[str, Any]]:
@@ -222,4 +215,4 @@ def _plain(column: pd.Series[Any]) -> list[Any]:
     return [float(f"{value:.6g}") if math.isfinite(value) else None for value in numbers.tolist()]
 
 
-__all__ = ["PLATFORMS", "Set", "load", "run", "save", "sets", "validated"]
+__all__ = ["Set", "load", "run", "save", "sets", "validated"]
