@@ -83,6 +83,7 @@ def main() -> None:
             if (table["split"] == split).any():
                 one = predicted(table, split)
                 path = given.figures / f"{one.name}.svg"
+                path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_bytes(one.svg)
                 drawn[split] = os.path.relpath(path, given.markdown.parent) if given.markdown else str(path)
     if given.markdown is not None:

@@ -19,7 +19,7 @@ import pandas as pd
 from simnet.errors import InputError, nearest
 from simnet.interchange import read_network
 from validate.calibration.curves import Curve, Setting
-from validate.calibration.per_step import PARAMETERS, Steps
+from validate.calibration.per_step import PARAMETERS, Steps, undetermined
 from validate.calibration.steps import costs
 
 FAMILIES = ("star", "multi_gpu_nodes")
@@ -29,7 +29,6 @@ MAX_PER_NODE = 4096
 """The most ranks on a node."""
 
 _INSIDE = frozenset({"intra", "nvlink", "pci", "sys"})
-_UNKNOWN = 1.0
 
 
 class Place(NamedTuple):
@@ -142,7 +141,6 @@ def links(place: Place, steps: Steps | None, curves: Sequence[Curve]) -> Links |
         raise InputError("the logs do not say how many ranks are on a node; --set gpus_per_node=8 does", file=where)
     smallest = min(float(one.sizes[0]) for one in curves)
     value = dict(zip(PARAMETERS, steps.values, strict=True))
-    error = dict(zip(PARAMETERS, steps.errors or (0.0,) * len(PARAMETERS), strict=True))
     inside, between = ("inner_latency", "inner_seconds_per_byte"), ("outer_latency", "outer_seconds_per_byte")
     if place.name == "star":
         alone = all(one.setting.nodes == 1 for one in curves)
@@ -155,7 +153,7 @@ def links(place: Place, steps: Steps | None, curves: Sequence[Curve]) -> Links |
     else:
         # Ranks may send over one card together or each over its own; the card of a node in a simulation is all of them.
         nodes = largest.nodes or -(-largest.ranks // cast(int, place.each))
-        used = (*inside, *between) if nodes > 1 else inside
+        used = (*inside, *between)
         out = _out_of_a_node(steps, max((one.setting for one in curves), key=lambda one: one.nodes))
         made = {
             "nodes": nodes,
@@ -166,8 +164,8 @@ def links(place: Place, steps: Steps | None, curves: Sequence[Curve]) -> Links |
             "nic_latency": max(_latency(steps, smallest, alone=False) - _latency(steps, smallest, alone=True), 0.0),
             "nic_bandwidth": out / value["outer_seconds_per_byte"],
         }
-    seen = _seen(steps, curves)
-    return Links({place.name: made}, tuple(name for name in used if name not in seen or not error[name] < _UNKNOWN))
+    unknown = undetermined(steps)
+    return Links({place.name: made}, tuple(name for name in used if name in unknown))
 
 
 def _latency(steps: Steps, size: float, alone: bool) -> float:
@@ -191,18 +189,6 @@ def _out_of_a_node(steps: Steps, setting: Setting) -> float:
         return 1.0
     ring = costs(Setting("all_reduce", setting.ranks, setting.nodes, "ring"), steps.nccl)
     return 2 * (setting.ranks - 1) / setting.ranks / ring[0].outer_bytes if ring else 1.0
-
-
-def _seen(steps: Steps, curves: Sequence[Curve]) -> set[str]:
-    """Return the parameters of links that some algorithm of a measured curve pays."""
-    paid = [one for curve in curves for one in costs(curve.setting, steps.nccl)]
-    terms = {
-        "inner_latency": [one.inner for one in paid],
-        "inner_seconds_per_byte": [one.inner_bytes for one in paid],
-        "outer_latency": [one.outer for one in paid],
-        "outer_seconds_per_byte": [one.outer_bytes for one in paid],
-    }
-    return {name for name, counted in terms.items() if any(counted)}
 
 
 def _each(file: str) -> int:

@@ -77,6 +77,7 @@ _LAUNCH = 3e-5
 _SCALED = {"launch": 1.0, "inner_seconds_per_byte": 3.0, "outer_seconds_per_byte": 3.0}
 _SHARPNESS = 8.0
 _PRIOR = 0.02
+_LITTLE = 0.7  # Of its variance half is left.
 _MAX_SIZES = 20
 _AT_LEAST_ONE = ("ll128_latency_factor", "simple_latency_factor", "ll_byte_factor", "ll128_byte_factor")
 _NEAR_ONE = ("tree_latency_factor", "tree_byte_factor", "peer_byte_factor", "pair_byte_factor", "switch_byte_factor")
@@ -98,7 +99,8 @@ class Steps:
     values : tuple of float
         The parameters, in the order of `PARAMETERS`.
     errors : tuple of float
-        Their relative standard errors, from the Jacobian at the optimum; large where the data do not tell.
+        Standard errors of their logarithms; near those of typical values where the data do not tell, see
+        `undetermined`.
     switch : bool
         Whether switches inside a node reduce.
     """
@@ -186,11 +188,30 @@ def fit_steps(curves: Sequence[Curve], nccl: bool) -> Steps | None:
         low[_NAMES.index(name)], high[_NAMES.index(name)] = -1.5, 1.5
     begin = np.clip(start, low, high)
     found = least_squares(off, begin, slopes, loss="soft_l1", f_scale=0.1, bounds=(low, high), max_nfev=100)
-    noise = float(np.median(np.abs(found.fun[: len(seconds)]))) / 0.6745
-    jacobian = np.asarray(found.jac, dtype=np.float64)
-    covariance = np.linalg.pinv(jacobian.T @ jacobian) * max(noise, 1e-6) ** 2
-    errors = np.sqrt(np.maximum(np.diag(covariance), 0.0))
+    noise = max(float(np.median(np.abs(found.fun[: len(seconds)]))) / 0.6745, 1e-6)
+    # What the data tell, by the Jacobian at the optimum, beside what is typical: the spread of that is no measurement,
+    # and so not the smaller the less the data scatter.
+    told = np.asarray(found.jac, dtype=np.float64)[: len(seconds)] / noise
+    errors = np.sqrt(np.diag(np.linalg.inv(told.T @ told + np.diag(spread**-2))))
     return Steps(nccl, tuple(np.exp(found.x).tolist()), tuple(errors.tolist()), switch)
+
+
+def undetermined(steps: Steps) -> tuple[str, ...]:
+    """Return the parameters that the data say little of, so that typical values stand for them.
+
+    They are those whose standard error is more than 0.7 of how far typical values spread.
+
+    Examples
+    --------
+    >>> sizes = 2.0 ** np.arange(10, 27, 2)
+    >>> fitted = fit_steps([Curve(Setting("all_reduce", 8, 8), sizes, 1e-4 + sizes * 1e-9)], nccl=True)
+    >>> [name in undetermined(fitted) for name in ("peer_latency", "outer_seconds_per_byte")]
+    [True, False]
+    """
+    if not steps.errors:
+        return ()
+    spread = _spread(steps.nccl)
+    return tuple(name for name, error, one in zip(_NAMES, steps.errors, spread, strict=True) if error > _LITTLE * one)
 
 
 def switched(curves: Sequence[Curve]) -> bool:
@@ -309,4 +330,10 @@ def _start(parts: Sequence[tuple[Floats, Floats, Floats]], seconds: Floats, nccl
         "outer_seconds_per_byte": per_byte,
     }
     values = [scaled[name] if name in scaled else known[name][0] for name in _NAMES]
-    return np.log(values), np.array([_SCALED[name] if name in scaled else known[name][1] for name in _NAMES])
+    return np.log(values), _spread(nccl)
+
+
+def _spread(nccl: bool) -> Floats:
+    """Return how far typical parameters spread: standard deviations of their logarithms."""
+    known = _NCCL if nccl else _MPI
+    return np.array([_SCALED[name] if name in _SCALED else known[name][1] for name in _NAMES])

@@ -16,7 +16,7 @@ from validate.calibration.crossval import MIXTURE, Chosen, Held, choose
 from validate.calibration.curves import chosen_rows, curves_of, differing
 from validate.calibration.fabric import Fabric, calibrate, written
 from validate.calibration.network import Links, Place, links, on_nodes
-from validate.calibration.per_step import PARAMETERS
+from validate.calibration.per_step import PARAMETERS, undetermined
 from validate.calibration.predictor import Way
 from validate.readers import COLUMNS, read
 
@@ -103,11 +103,11 @@ class Calibrated:
                 lines.append(_row(title, found))
         steps = self.fabric.model.steps
         if steps is not None:
+            unknown = undetermined(steps)
             lines += ["", "parameters of a step:"]
             for (name, what), value, error in zip(PARAMETERS.items(), steps.values, steps.errors, strict=True):
-                said = (
-                    f"within a factor of {np.exp(1.645 * error):.2f}" if error < 1 else "not determined by these data"
-                )
+                within = f"within a factor of {np.exp(1.645 * error):.2f}"
+                said = "typical, not determined by these data" if name in unknown else within
                 lines.append(f"  {name:<24}{value:>10.3g}  {said} ({what})")
         if self.links is not None:
             for family, parameters in self.links.parameters.items():

@@ -1,0 +1,211 @@
+"""Published values beside simnet's own: a row, a reproduction of a figure or table, and what cannot be reproduced.
+
+A reproduction runs code of this repository, and what it finds is held against the published value. The error is the
+part, or with `absolute` the amount, by which the published value exceeds what simnet has.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Literal, NamedTuple, TypeAlias
+
+import pandas as pd
+
+Relation: TypeAlias = Literal["=", "<=", ">="]
+Kind: TypeAlias = Literal["timed", "formula", "exact", "bound", "orientation"]
+
+KINDS: dict[Kind, str] = {
+    "timed": "the paper presents the values as measured, or read off its figures",
+    "formula": "the published values are a formula plus a constant per model: agreement proves that the same formula "
+    "was coded, and nothing about networks",
+    "exact": "counts and bytes, which are equal or wrong",
+    "bound": "published bounds, which simnet's messages keep or not",
+    "orientation": "the setting of the published value is not known well enough for an error to mean something",
+}
+"""What agreement means."""
+
+# Bounds hold but for what rounding adds.
+_ROUNDING = 1e-9
+
+
+class Row(NamedTuple):
+    """A published value and simnet's own.
+
+    Parameters
+    ----------
+    what : str
+        Which value of the figure or table.
+    published : float or str
+        As published; a name where a choice was published.
+    ours : float or str
+        What simnet finds.
+    unit : str
+        Of both.
+    tolerance : float or None
+        Largest magnitude of the error; None if none is stated, and the row neither passes nor fails.
+    absolute : bool
+        Whether error and tolerance are amounts in `unit`, not parts.
+    relation : {"=", "<=", ">="}
+        What ours is to be with respect to the published value.
+
+    Examples
+    --------
+    >>> Row("AG, 8 workers", 54.0, 55.4, "ms", 0.122).error
+    -0.025270758122743708
+    >>> Row("volume", 6.0, 4.0, "k", 0.0, relation="<=").passes, Row("best", "AG", "ART-ring", "", 0.0).passes
+    (True, False)
+    """
+
+    what: str
+    published: float | str
+    ours: float | str
+    unit: str
+    tolerance: float | None
+    absolute: bool = False
+    relation: Relation = "="
+
+    @property
+    def error(self) -> float:
+        """By how much the published value exceeds ours; of names 0 if they are the same, else 1."""
+        if isinstance(self.published, str) or isinstance(self.ours, str):
+            return float(self.published != self.ours)
+        published, ours = float(self.published), float(self.ours)
+        if self.absolute or published == ours:
+            return published - ours
+        return published / ours - 1 if ours else math.inf
+
+    @property
+    def passes(self) -> bool | None:
+        """Whether the error is within the tolerance; None without one."""
+        if self.tolerance is None:
+            return None
+        return self.excess <= self.tolerance + _ROUNDING
+
+    @property
+    def excess(self) -> float:
+        """The magnitude of the error in the direction in which it counts."""
+        if self.relation == "<=":
+            return -self.error
+        return self.error if self.relation == ">=" else abs(self.error)
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A figure, table or claim of a paper, and how simnet comes to its values.
+
+    Parameters
+    ----------
+    name : str
+        What `simnet reproduce` knows it by.
+    paper : str
+        Short name of the paper.
+    place : str
+        Figure, table or section.
+    title : str
+        What the values are.
+    kind : str
+        A key of `KINDS`.
+    values : int
+        Number of rows.
+    note : str
+        How ours come about, why the tolerances are what they are, and what agreement does not prove.
+    rows : callable
+        Runs it.
+    slow : bool
+        Whether that takes more than a few seconds.
+    needs : callable
+        Returns why it cannot run here, or an empty string.
+    """
+
+    name: str
+    paper: str
+    place: str
+    title: str
+    kind: Kind
+    values: int
+    note: str
+    rows: Callable[[], list[Row]]
+    slow: bool = False
+    needs: Callable[[], str] = lambda: ""
+
+    def frame(self) -> pd.DataFrame:
+        """Run it and return a row per value, with the columns of `Row` and ``error`` and ``passes``."""
+        return as_frame(self.rows())
+
+
+class Missing(NamedTuple):
+    """Something published that is not reproduced, and why."""
+
+    paper: str
+    what: str
+    why: str
+
+
+class Outcome(NamedTuple):
+    """How a reproduction came out.
+
+    Parameters
+    ----------
+    rows : int
+        Number of values.
+    judged : int
+        Those that have a tolerance.
+    passed : int
+        Those of them that are within it.
+    worst : Row or None
+        The row of largest error among those that have a tolerance, in parts of it, or among all if none has; None for
+        names alone.
+    """
+
+    rows: int
+    judged: int
+    passed: int
+    worst: Row | None
+
+    @property
+    def status(self) -> str:
+        """Say it in a word or two."""
+        if not self.judged:
+            return "no tolerance"
+        return "pass" if self.passed == self.judged else f"{self.judged - self.passed} outside"
+
+
+def outcome(rows: Sequence[Row]) -> Outcome:
+    """Return how rows came out.
+
+    Examples
+    --------
+    >>> outcome([Row("a", 1.0, 1.1, "s", 0.1), Row("b", 2.0, 1.0, "s", 0.1), Row("c", 3.0, 1.0, "s", None)]).status
+    '1 outside'
+    """
+    judged = [row for row in rows if row.passes is not None]
+    numbers = [row for row in judged or rows if not isinstance(row.ours, str)]
+    worst = max(numbers, key=lambda row: row.excess / (row.tolerance or 1), default=None)
+    return Outcome(len(rows), len(judged), sum(row.passes is True for row in judged), worst)
+
+
+def as_frame(rows: Sequence[Row]) -> pd.DataFrame:
+    """Return rows as a table."""
+    return pd.DataFrame([{**row._asdict(), "error": row.error, "passes": row.passes} for row in rows])
+
+
+def published(name: str) -> pd.DataFrame:
+    """Read published values that come with simnet.
+
+    Examples
+    --------
+    >>> list(published("fig_8.csv"))
+    ['config', 'model', 'collective', 'published_epochs']
+    """
+    with files("validate").joinpath("published_data", name).open(encoding="utf-8") as file:
+        return pd.read_csv(file)
+
+
+def golden(name: str) -> Path | None:
+    """Return a folder of runs of released code, which a checkout has and an installed package has not."""
+    folder = Path(__file__).parents[2] / "tests" / "golden" / name
+    return folder if folder.is_dir() else None
