@@ -26,6 +26,7 @@ DENSE = (
     costs.ring_allgather,
     costs.bruck_allgather,
     costs.pairwise_alltoall,
+    costs.hierarchical_allreduce,
 )
 SPARSE = (costs.artopk_ring, costs.artopk_tree, costs.topk_allgather)
 
@@ -104,6 +105,7 @@ class TestLockstep:
         (costs.ring_allgather, collectives.allgather_ring),
         (costs.bruck_allgather, collectives.allgather_bruck),
         (costs.pairwise_alltoall, collectives.alltoall_pairwise),
+        (costs.hierarchical_allreduce, lambda N, M: collectives.hierarchical(N, M, group_size=8)),
     )
 
     @pytest.mark.parametrize("N", [1, 2, 4, 8, 16, 32, 64])
