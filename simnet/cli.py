@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
@@ -168,7 +167,7 @@ def run(
         failure = error
     missing = [name for name in built.policies if name not in results]
     if results:
-        with _sheltered():
+        with common.sheltered():
             done_in_order = {name: results[name] for name in built.policies if name in results}
             _write(folder, loaded, built, done_in_order, missing, quiet)
     _end(failure, missing if results else None)
@@ -240,7 +239,7 @@ def compare(
     missing = [f"{name} with {count} workers" for count, name in wanted if (count, name) not in rows]
     if not rows:
         _end(failure, None)
-    with _sheltered():
+    with common.sheltered():
         _mark(folder, [f"{name} with {count} workers" for count, name in rows], missing)
         table = comparison.write(folder, [rows[one] for one in wanted if one in rows], largest)
     if not quiet:
@@ -478,15 +477,15 @@ def calibrate(
         return
     if not logs:
         raise InputError("needs logs of benchmarks, or --platform", file="simnet calibrate")
-    made = reporting.calibrated(
-        logs,
-        common.fields(where, "--where"),
-        common.fields(fact, "--fact"),
-        in_place,
-        None if topology is None else placed(topology, set_ or ()),
-        coverage,
-    )
     with staged([out], force) as folder:
+        made = reporting.calibrated(
+            logs,
+            common.fields(where, "--where"),
+            common.fields(fact, "--fact"),
+            in_place,
+            None if topology is None else placed(topology, set_ or ()),
+            coverage,
+        )
         (folder / out.name).write_text(made.yaml, encoding="utf-8")
     if json_:
         typer.echo(json.dumps(made.figures(), indent=2))
@@ -556,7 +555,9 @@ def validate(
     from validate.measured import datasets
 
     common.only("--fabric", fabric is not None, {"--strict": strict})
+    common.only("what is left out, which --fabric does without", fabric is None, {"--split": split, "--check": check})
     names = list(sources or datasets())
+    common.only("shipped measurements", set(names) <= set(datasets()), {"--check": check})
     if figure is not None and (len(names) != 1 or figure.suffix not in (".png", ".svg")):
         raise InputError("needs one source, and a file that ends in .png or .svg", file="--figure")
     facts = typed_facts(common.fields(fact, "--fact"))
@@ -661,16 +662,6 @@ def _finished(
         return run_here(built, progress)
     longest_first = sorted(built.policies, key=built.effort, reverse=True)
     return run_apart(source, longest_first, at_once, progress)
-
-
-@contextmanager
-def _sheltered() -> Iterator[None]:
-    """Do not let Ctrl-C lose results that are being written, which takes a second or two."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 def _collective(name: str | None, workers: int | None, size: str | None, options: Sequence[str] | None) -> Sent:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +15,7 @@ from simnet.errors import InputError
 
 if TYPE_CHECKING:
     from simnet.choosing.asking import Question
+    from simnet.moo import Weights
 
 
 @common.explained
@@ -66,7 +68,24 @@ def choose(
         list[str] | None,
         typer.Option("--range", metavar="X=LOW:HIGH", help="Range of an axis, as latency=10us:200ms; repeatable."),
     ] = None,
-    cells: Annotated[int, typer.Option(min=2, max=4000, help="Cells along each axis of the map.")] = 200,
+    cells: Annotated[
+        int | None,
+        typer.Option(min=2, max=4000, help="Cells along each axis; default: 200 of a map, 24 of a policy table."),
+    ] = None,
+    export: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="NAME.json: policy table for run time; NAME.csv: NCCL tuner table."),
+    ] = None,
+    ratios: Annotated[
+        str | None,
+        typer.Option(metavar="0.1,0.01,...", help="Policy table: densities among which it chooses, too."),
+    ] = None,
+    weights: Annotated[
+        str | None,
+        typer.Option(
+            metavar="2,1,1", help="With --ratios: how much gain, compression, communication count; not the knee."
+        ),
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="NAME", help="Map: NAME.png, NAME.svg and NAME.csv; default: map.")
     ] = None,
@@ -119,9 +138,33 @@ def choose(
         question = asking.from_fabric(load_fabric(fabric), given)
     else:
         question = asking.from_flags(given)
-    common.only("--map", map_ is not None, {"--range": range_, "--out": out, "--force": force})
+    common.only("--map", map_ is not None, {"--out": out})
+    common.only(
+        "--map or --export",
+        map_ is not None or export is not None,
+        {"--range": range_, "--cells": cells, "--force": force},
+    )
+    if map_ is not None and export is not None:
+        raise InputError("is either --map or --export", file="simnet choose")
+    if export is None:
+        common.only("--export NAME.json", False, {"--ratios": ratios, "--weights": weights})
     if map_ is not None:
-        _map(question, map_, common.fields(range_, "--range"), cells, out or Path("map"), force)
+        _map(question, map_, common.fields(range_, "--range"), cells or 200, out or Path("map"), force)
+        return
+    if export is not None:
+        if export.suffix == ".csv":
+            common.only(
+                "--export NAME.json", False,
+                {"--ratios": ratios, "--weights": weights, "--range": range_, "--cells": cells},
+            )  # fmt: skip
+            _tuner(question, None if fabric is None else str(fabric), export, force)
+        elif export.suffix == ".json":
+            if ratios is not None and density is not None:
+                raise InputError("is either --density or --ratios", file="simnet choose")
+            ranges = common.fields(range_, "--range")
+            _policy(question, export, ranges, cells or 24, ratios, weights, seed, force)
+        else:
+            raise InputError(f"must end with .json or .csv, got {export.name!r}", file="--export")
         return
     decision = question.answer()
     if json_:
@@ -159,7 +202,81 @@ def _map(question: Question, names: str, ranges: dict[str, str], cells: int, out
     typer.echo(f"Written: {', '.join(map(str, paths))}")
 
 
-def _density(text: str | None) -> float | None:
+def _policy(
+    question: Question,
+    path: Path,
+    ranges: dict[str, str],
+    cells: int,
+    ratios: str | None,
+    weights: str | None,
+    seed: int,
+    force: bool,
+) -> None:
+    """Make a policy table and write it."""
+    from simnet.choosing import maps, policy
+    from simnet.exporting import staged
+
+    for name in ranges:
+        if name not in ("latency", "bandwidth"):
+            raise InputError(f"{name} is no axis of a policy table; allowed: latency, bandwidth", file="--range")
+    if weights is not None and ratios is None:
+        raise InputError("is only for --ratios", file="--weights")
+    ends = {name: maps.axis(name, text, 2).values.tolist() for name, text in ranges.items()}
+    densities = [one for one in (_density(word, "--ratios") for word in (ratios or "").split(",") if word) if one]
+    table = policy.make(
+        question, ends.get("latency"), ends.get("bandwidth"),
+        cells=cells, densities=densities, weights=_weights(weights), seed=seed,
+    )  # fmt: skip
+    with staged([path], force) as folder:
+        (folder / path.name).write_text(table.json(), encoding="utf-8")
+    for label, share in table.shares().items():
+        typer.echo(f"{label:24} {100 * share:5.1f} % of the table")
+    lost = table.file.regret
+    assert lost is not None, "a table that was just made says what it loses"
+    typer.echo(
+        f"At {lost.points:,} random points the table is {100 * lost.mean:.2g} % slower than the exact choice on "
+        f"average, {100 * lost.worst:.2g} % at worst; the exchange is the same at {100 * lost.same_exchange:.1f} %, "
+        f"the density at {100 * lost.same_density:.1f} %."
+    )
+    typer.echo(f"Written: {path}")
+
+
+def _tuner(question: Question, fabric: str | None, path: Path, force: bool) -> None:
+    """Write what NCCL's example tuner plugin reads."""
+    from simnet.choosing import tuner
+    from simnet.exporting import staged
+
+    if fabric is not None:
+        from validate.calibration import load_fabric
+
+        tuning = tuner.by_fabric(load_fabric(fabric), int(question.point.workers), question.title)
+    else:
+        if not question.varies:
+            raise InputError(f"cannot be made of what is {question.method}", file="--export")
+        tuning = tuner.by_links(question.point, question.title)
+    with staged([path], force) as folder:
+        (folder / path.name).write_text(tuning.csv(), encoding="utf-8")
+    for one in tuning.ranges("allreduce") if "allreduce" in tuning.times else ():
+        typer.echo(f"all-reduce from {one.first:>14,} B: {one.way.algorithm}, {one.way.protocol}")
+    typer.echo(f"Written: {path}; read by NCCL's example tuner plugin where NCCL_TUNER_CONFIG_FILE says so")
+
+
+def _weights(text: str | None) -> Weights | None:
+    """Read how much each objective counts."""
+    from simnet.moo import Weights
+
+    if text is None:
+        return None
+    try:
+        found = Weights(*(float(word) for word in text.split(",")))
+    except (TypeError, ValueError):
+        raise InputError(f"must be three numbers such as 2,1,1, got {text!r}", file="--weights") from None
+    if not all(0 <= one < math.inf for one in found) or not any(found):
+        raise InputError(f"must be >= 0 and finite, and not all 0, got {text!r}", file="--weights")
+    return found
+
+
+def _density(text: str | None, option: str = "--density") -> float | None:
     """Read a fraction: a number, or per cent."""
     if text is None:
         return None
@@ -169,7 +286,7 @@ def _density(text: str | None) -> float | None:
     try:
         found = float(number) * percent
     except ValueError:
-        raise InputError(f"must be a fraction such as 0.01 or 1 %, got {text!r}", file="--density") from None
+        raise InputError(f"must be a fraction such as 0.01 or 1 %, got {text!r}", file=option) from None
     if not 0 < found <= 1:
-        raise InputError(f"must be > 0 and at most 1, got {text!r}", file="--density")
+        raise InputError(f"must be > 0 and at most 1, got {text!r}", file=option)
     return found

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Annotated, Any, ParamSpec, TypeAlias, TypeVar
 
 import typer
@@ -44,7 +46,7 @@ def explained(command: Callable[P, R]) -> Callable[P, R]:
             return command(*arguments, **options)
         except SimnetError as error:
             # What a file says must not steer the terminal.
-            shown = "".join(one if one.isprintable() or one == "\n" else repr(one)[1:-1] for one in str(error))
+            shown = "\n".join(map(printable, str(error).split("\n")))
             typer.echo(f"error: {shown}", err=True)
             raise typer.Exit(2) from None
         except KeyboardInterrupt:
@@ -115,3 +117,24 @@ def counts(text: str | None, option: str) -> list[int]:
             raise InputError(f"must be whole numbers from 1 to 1,000,000 such as 2,4,8, got {text!r}", file=option)
         counts.append(int(word))
     return list(dict.fromkeys(counts))
+
+
+def printable(text: str) -> str:
+    r"""Return text that cannot steer the terminal.
+
+    Examples
+    --------
+    >>> print(printable("red\x1b[31m"))
+    red\x1b[31m
+    """
+    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
+
+
+@contextmanager
+def sheltered() -> Iterator[None]:
+    """Do not let Ctrl-C lose results that are being written, which takes a second or two."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

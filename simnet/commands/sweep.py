@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -87,7 +86,7 @@ def sweep(
             failure = error
         said = "interrupted" if isinstance(failure, KeyboardInterrupt) else "stopped by an error"
         if todo.results:
-            with _sheltered():
+            with common.sheltered():
                 written = table.write(
                     place, planned.base, planned.axes, planned.cells, planned.columns, todo.results, zipped=zip_
                 )
@@ -121,7 +120,7 @@ def _list(planned: Plan, checks: Checks, place: Path) -> None:
         else:
             there = folder.stored(place, checks.identities[cell.number]) is not None
             state = "is there" if there else "to run"
-        typer.echo(_printable(f"{cell.number}: {cell}: {state}"))
+        typer.echo(common.printable(f"{cell.number}: {cell}: {state}"))
     work.refuse_all(planned, checks)
 
 
@@ -156,25 +155,10 @@ def _report(todo: Work) -> None:
     if not said:
         return
     more = [f"... and {len(said) - _LISTED} more; see sweep.csv"] if len(said) > _LISTED else []
-    typer.echo("\n  ".join(["without result:", *map(_printable, said[:_LISTED]), *more]), err=True)
+    typer.echo("\n  ".join(["without result:", *map(common.printable, said[:_LISTED]), *more]), err=True)
     for trace in todo.failures[:1]:
         typer.echo(trace, err=True)
     raise typer.Exit(1)
-
-
-def _printable(text: str) -> str:
-    """Return text that cannot steer the terminal."""
-    return "".join(one if one.isprintable() else repr(one)[1:-1] for one in text)
-
-
-@contextmanager
-def _sheltered() -> Iterator[None]:
-    """Do not let Ctrl-C lose the table that is being written, which takes a second or two."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
