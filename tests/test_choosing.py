@@ -253,7 +253,15 @@ def test_json_says_all_that_the_table_says():
     assert {one["quantity"] for one in found["flips"]} <= set(QUANTITIES)
     assert all(one["low_s"] <= one["seconds_s"] <= one["high_s"] for one in found["ranking"])
     assert all(one["sent_B"] > 0 for one in found["ranking"])
-    assert found["compression_pays"] == (found["gain_over_half_precision"] > 1)
+    assert found["compression_pays"] == (found["gain_over_dense"] > 1)
+
+
+@pytest.mark.parametrize("arguments", [["--workers", "1"], ["--density", "1"], ["--latency", "0 s", "--workers", "3"]])
+@pytest.mark.parametrize("json_", [[], ["--json"]])
+def test_limits_are_answered(arguments, json_):
+    result = run(*arguments, *json_)
+    assert result.exit_code == 0, result.output
+    assert "nan" not in result.output.casefold()
 
 
 def test_two_runs_say_the_same():
@@ -329,4 +337,4 @@ def test_a_fabric_answers_for_its_cluster(tmp_path):
     assert all(0 < one["low_s"] <= one["seconds_s"] <= one["high_s"] for one in found["ranking"])
     # On 100 Mbit/s nothing beats sending a hundredth.
     assert found["compression_pays"]
-    assert math.isfinite(found["gain_over_half_precision"])
+    assert math.isfinite(found["gain_over_dense"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,6 +21,7 @@ from simnet.network import Network
 from simnet.policies import probe_pairs
 from simnet.schedule import Floats
 from simnet.timing import on_topology
+from simnet.traces import GradientSource, synthetic
 from simnet.training.job import Overlap, density_at
 
 if TYPE_CHECKING:
@@ -33,9 +34,11 @@ MOMENTS = 64
 SIMULATED = 8
 """Of these, how many are simulated."""
 
-
 MOST_SIMULATED = 4096
 """The most workers that are simulated, of those that flags ask for."""
+
+# Entries of all workers, and workers, of gradients that stand for larger ones.
+_SAMPLED, _SAMPLED_WORKERS = 2**18, 64
 
 
 class Trajectory(NamedTuple):
@@ -77,6 +80,12 @@ class Question:
         Seconds of back-propagation of an iteration; 0 if not known.
     coarse : bool
         Whether the clock is so slow that flips are looked for in large steps.
+    device : str
+        What selects, by name.
+    gradients : callable, optional
+        Makes a source of the gradients that are exchanged, or of gradients like them.
+    gradients_name : str
+        What that source is, for people.
     """
 
     title: str
@@ -89,6 +98,9 @@ class Question:
     trajectory: Trajectory | None = None
     backward: float = 0.0
     coarse: bool = False
+    device: str = ""
+    gradients: Callable[[], GradientSource] | None = None
+    gradients_name: str = ""
 
     def answer(self) -> Decision:
         """Return the decision."""
@@ -161,8 +173,19 @@ def from_flags(given: Given) -> Question:
         if given.topology is not None or given.fields:
             raise InputError("is only for --simulate", file="--topology" if given.topology else "--set")
         clock = by_closed_form(device, given.error)
+        gradients, said = _gradients(given, point)
         return Question(
-            title, point, among, clock, "closed forms", _heeded(among), given.misjudged, backward=_backward(given)
+            title,
+            point,
+            among,
+            clock,
+            "closed forms",
+            _heeded(among),
+            given.misjudged,
+            backward=_backward(given),
+            device=device.name,
+            gradients=gradients,
+            gradients_name=said,
         )
     if int(point.workers) > MOST_SIMULATED:
         raise InputError(f"must be at most {MOST_SIMULATED:,} for --simulate, got {point.workers:,}", file="--workers")
@@ -227,7 +250,20 @@ def from_scenario(loaded: Scenario, given: Given) -> Question:
         method = f"simulated at {len(moments)} moments"
         return Question(title, typical, among, clock, method, (), trajectory=seen, backward=backward)
     method = "closed forms, on the slowest pair"
-    return Question(title, typical, among, closed, method, _heeded(among), given.misjudged, seen, backward)
+    return Question(
+        title,
+        typical,
+        among,
+        closed,
+        method,
+        _heeded(among),
+        given.misjudged,
+        seen,
+        backward,
+        device=device.name,
+        gradients=lambda: job.source,
+        gradients_name=f"those of {loaded.name}",
+    )
 
 
 def from_fabric(fabric: Fabric, given: Given) -> Question:
@@ -276,6 +312,19 @@ def _backward(given: Given) -> float:
         return 0.0
     profile = model(given.model or "resnet50")
     return profile.compute * profile.backward_fraction
+
+
+def _gradients(given: Given, point: Point) -> tuple[Callable[[], GradientSource], str]:
+    """Return what makes synthetic gradients of fewer entries and, of many workers, fewer workers; and what they are."""
+    workers = min(int(point.workers), _SAMPLED_WORKERS)
+    entries = min(int(point.parameters), _SAMPLED // workers)
+    of: str | int = int(point.parameters) if given.parameters is not None else given.model or "resnet50"
+
+    def make() -> GradientSource:
+        return synthetic(of, workers, scale=int(point.parameters) / entries, seed=given.seed)
+
+    shape = f"{of:,} parameters in one layer" if isinstance(of, int) else of
+    return make, f"synthetic, like the recorded digits, in the shape of {shape}"
 
 
 def _count(value: int | None, default: int, option: str) -> int:

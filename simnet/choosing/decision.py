@@ -129,15 +129,21 @@ class Decision(NamedTuple):
     @property
     def margin(self) -> float:
         """By which fraction the runner-up is slower than the fastest; infinite if there is only one."""
-        return self.rows[1].seconds / self.best.seconds - 1 if len(self.rows) > 1 else math.inf
+        return self.over(self.rows[1]) if len(self.rows) > 1 else math.inf
+
+    def over(self, row: Row) -> float:
+        """Return by which fraction a choice is slower than the fastest; infinite if that takes no time at all."""
+        if row.seconds == self.best.seconds:
+            return 0.0
+        return row.seconds / self.best.seconds - 1 if self.best.seconds > 0 else math.inf
 
     @property
     def too_close(self) -> bool:
         """Whether the intervals of the fastest and the runner-up overlap."""
         return len(self.rows) > 1 and self.rows[1].low <= self.best.high
 
-    def gain_over_half(self, backward: float = 0.0) -> float:
-        """Return how many times as fast as the fastest choice in half precision the fastest sparse one is.
+    def gain_over_dense(self, backward: float = 0.0) -> float:
+        """Return how many times as fast as the fastest choice that sends the whole gradient the fastest sparse one is.
 
         NaN if there is no choice of one of these kinds.
 
@@ -147,13 +153,13 @@ class Decision(NamedTuple):
             Seconds of back-propagation behind which an all-reduce of the whole gradient hides, bucket by bucket, as
             PyTorch's DistributedDataParallel has it. A selection from the whole gradient cannot begin before the end.
         """
-        half = [
+        whole = [
             exposed(row.communicate, backward, float(self.point.dense_bytes)) + row.select
             for row in self.rows
-            if row.choice.kind == "half"
+            if row.choice.kind != "sparse"
         ]
         sparse = [row.seconds for row in self.rows if row.choice.kind == "sparse"]
-        return min(half) / min(sparse) if half and sparse and min(sparse) > 0 else math.nan
+        return min(whole) / min(sparse) if whole and sparse and min(sparse) > 0 else math.nan
 
 
 def exposed(communicate: float, backward: float, dense_bytes: float) -> float:
@@ -290,7 +296,7 @@ def _regret(choices: Sequence[Choice], point: Point, clock: Clock, factor: float
     )
     which, least = fastest(choices, where, clock)
     own = np.broadcast_to(clock(choices[0], where).seconds, which.shape)
-    lost = own / least - 1
+    lost = np.divide(own, least, out=np.where(own > least, np.inf, 1.0), where=least > 0) - 1
     row, column = np.unravel_index(int(lost.argmax()), lost.shape)
     return Regret(
         factor,

@@ -11,9 +11,10 @@ bandwidth, whose numbers say which choice, from 0.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -127,7 +128,7 @@ class Loss(_Part):
     mean: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     worst: Annotated[float, Field(ge=0, allow_inf_nan=False)]
     latency_s: _Positive
-    bandwidth_B_per_s: _Positive
+    bandwidth_B_per_s: _Positive  # noqa: N815
     same_exchange: _Share
     same_density: _Share
 
@@ -150,12 +151,12 @@ class Edges(_Part):
     """Where cells begin and end, ascending; one more than there are cells."""
 
     latency_s: Annotated[tuple[_Positive, ...], Field(min_length=2, max_length=10_000)]
-    bandwidth_B_per_s: Annotated[tuple[_Positive, ...], Field(min_length=2, max_length=10_000)]
+    bandwidth_B_per_s: Annotated[tuple[_Positive, ...], Field(min_length=2, max_length=10_000)]  # noqa: N815
 
     @pydantic.field_validator("latency_s", "bandwidth_B_per_s")
     @classmethod
     def _ascend(cls, values: tuple[float, ...]) -> tuple[float, ...]:
-        if any(later <= earlier for earlier, later in zip(values, values[1:], strict=False)):
+        if any(later <= earlier for earlier, later in itertools.pairwise(values)):
             raise ValueError("must ascend")
         return values
 
@@ -295,8 +296,8 @@ def make(
     question : Question
         Whose clock heeds latency, bandwidth and density.
     latency, bandwidth : (float, float), optional
-        Ranges [s], [byte/s]; by default those of the question's trajectory and a quarter beyond, else from a tenth to ten
-        times its point.
+        Ranges [s], [byte/s]; by default those of the question's trajectory and a quarter beyond, else from a tenth to
+        ten times its point.
     cells : int
         Along each axis, >= 1.
     densities : sequence of float
@@ -396,10 +397,8 @@ class Exact:
         where: Point = self.question.point._replace(latency=latency, bandwidth=bandwidth, density=column)
         shape = (len(self.densities), len(latency))
         found = [self.question.clock(one, where) for one in self.question.among]
-        communicate, select = (
-            np.stack([np.broadcast_to(getattr(one, name), shape) for one in found]) for name in ("communicate", "select")
-        )
-        return communicate, select
+        communicate = np.stack([np.broadcast_to(one.communicate, shape) for one in found])
+        return communicate, np.stack([np.broadcast_to(one.select, shape) for one in found])
 
     def __call__(self, latency: Floats, bandwidth: Floats) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
         """Return the places of the exchanges and of the densities, each of shape (states,)."""
@@ -556,9 +555,9 @@ def _numbered(
     sparse = np.array([one.kind == "sparse" for one in question.among])
     # Whatever is asked for, the whole gradient is sent whole.
     density = np.where(sparse[choice], np.array(densities)[rate], 1.0)
-    pairs = sorted(set(zip(choice.ravel().tolist(), density.ravel().tolist(), strict=True)), key=lambda p: (p[0], -p[1]))
+    cells = list(zip(choice.ravel().tolist(), density.ravel().tolist(), strict=True))
+    pairs = sorted(set(cells), key=lambda pair: (pair[0], -pair[1]))
     number = {pair: place for place, pair in enumerate(pairs)}
-    cells = zip(choice.ravel().tolist(), density.ravel().tolist(), strict=True)
     matrix = np.array([number[pair] for pair in cells], dtype=np.intp).reshape(choice.shape)
     return pairs, matrix
 
@@ -634,7 +633,3 @@ def _lines(value: Any) -> str:
         else:
             parts.append(f'    "{name}": {json.dumps(one)}')
     return "{\n" + ",\n".join(parts) + "\n  }"
-
-
-Gradients = Callable[[], GradientSource]
-"""Makes a source of gradients when it is needed."""

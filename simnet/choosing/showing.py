@@ -19,7 +19,6 @@ _HEADINGS = (
     "exchange", "time", "from", "to", "over the\nfastest", "commu-\nnicate", "select", "sent by\na worker",
 )  # fmt: skip
 _MOST_BYTES_ASKED = 1024
-_KINDS = ("sparse", "half")
 _UNITS = {"latency": "s", "bandwidth": "B/s", "density": "1", "workers": "1"}
 _FORMATS: dict[str, Callable[[float], str]] = {
     "latency": format_seconds,
@@ -45,11 +44,11 @@ def ranking(question: Question, decision: Decision) -> Table:
     ):
         table.add_column(heading, justify="left" if heading == "exchange" else "right", no_wrap=True)
     for place, row in enumerate(decision.rows):
-        more = row.seconds / decision.best.seconds - 1
+        more = decision.over(row)
         cells = (
             row.choice.label + (" (at most)" if row.choice.bound else ""),
             *(format_seconds(one) for one in (row.seconds, row.low, row.high)),
-            f"+{100 * more:.3g} %" if place else "",
+            f"+{100 * more:.3g} %" if place and math.isfinite(more) else "",
             format_seconds(row.communicate),
             format_seconds(row.select),
             format_bytes(sent[row.choice.label]) if row.choice.label in sent else "",
@@ -72,6 +71,8 @@ def title(question: Question) -> str:
 def sentences(question: Question, decision: Decision) -> list[str]:
     """Return the decision in words: what, by how much, whether compression pays, what would change it."""
     best = decision.best
+    if best.seconds == 0:
+        return [f"{best.choice.label} takes no time: there is nothing to choose."]
     said = []
     if len(decision.rows) > 1:
         runner_up = decision.rows[1].choice.label
@@ -80,17 +81,21 @@ def sentences(question: Question, decision: Decision) -> list[str]:
             said.append(f"Too close to call: {best.choice.label} is fastest, but only {margin}, and intervals overlap.")
         else:
             said.append(f"Take {best.choice.label}: {margin}.")
-    gain = decision.gain_over_half()
+    gain = decision.gain_over_dense()
     if not math.isnan(gain):
-        sparse, half = (next(row.choice.label for row in decision.rows if row.choice.kind == kind) for kind in _KINDS)
+        sparse, dense = (
+            next(row.choice.label for row in decision.rows if (row.choice.kind == "sparse") == wanted)
+            for wanted in (True, False)
+        )
         text = (
-            f"Compression pays: {sparse} is {gain:.3g} times as fast as {half}"
+            f"Compression pays: {sparse} is {gain:.3g} times as fast as {dense}"
             if gain > 1
-            else f"Compression does not pay: {sparse} takes {1 / gain:.3g} times as long as {half}"
+            else f"Compression does not pay: {sparse} takes {1 / gain:.3g} times as long as {dense}"
         )
         if question.backward > 0:
-            hidden = decision.gain_over_half(question.backward)
-            text += f"; {hidden:.3g} times where that hides behind {format_seconds(question.backward)} of backward pass"
+            hidden = decision.gain_over_dense(question.backward)
+            times = hidden if gain > 1 else 1 / hidden
+            text += f"; {times:.3g} times where that hides behind {format_seconds(question.backward)} of backward pass"
         said.append(f"{text}.")
     said += [f"{_sentence(flip)}." for flip in decision.flips]
     if decision.elasticities:
@@ -149,10 +154,10 @@ def figures(question: Question, decision: Decision) -> dict[str, Any]:
         "decision": decision.best.choice.label,
         "margin": _number(decision.margin),
         "too_close_to_call": decision.too_close,
-        "gain_over_half_precision": _number(decision.gain_over_half()),
-        "gain_over_overlapped_half_precision": _number(decision.gain_over_half(question.backward)),
+        "gain_over_dense": _number(decision.gain_over_dense()),
+        "gain_over_overlapped_dense": _number(decision.gain_over_dense(question.backward)),
         "backward_s": question.backward,
-        "compression_pays": bool(decision.gain_over_half() > 1),
+        "compression_pays": bool(decision.gain_over_dense() > 1),
         "flips": [
             {
                 "quantity": one.quantity,

@@ -7,8 +7,8 @@ waits for a fence at every step.
 
 References
 ----------
-NVIDIA, NCCL, ``plugins/tuner/example`` (the CSV and how it is read) and ``src/graph/tuning.cc`` (latencies and bandwidth
-of protocols). <https://github.com/NVIDIA/nccl>
+NVIDIA, NCCL, ``plugins/tuner/example`` (the CSV and how it is read) and ``src/graph/tuning.cc`` (latencies and
+bandwidth of protocols). <https://github.com/NVIDIA/nccl>
 Z. Hu et al., "Demystifying NCCL: An in-depth analysis of GPU communication protocols and algorithms",
 arXiv:2507.04786, 2025.
 """
@@ -68,8 +68,10 @@ MOST_COMMENT = 250
 _LL128, _SIMPLE = 1.3e-6, 11.3e-6
 _BYTES = MappingProxyType({"ll_byte_factor": 2.0, "ll128_byte_factor": 128 / 120, "tree_byte_factor": 1 / 0.92})
 _LEAST = 1e-9
-# Sizes that are looked at between 1 byte and 1 TiB; between two of them the change is found to the byte.
-_OCTAVES, _PER_OCTAVE = 40, 8
+# Sizes that are looked at; between two of them the change is found to the byte.
+_OCTAVES, _PER_OCTAVE = 62, 8
+# So large that what does not grow with the size is nothing beside it, but for rounding.
+_HUGE = 1e15
 
 
 class Way(NamedTuple):
@@ -149,8 +151,8 @@ def by_links(point: Point, title: str) -> Tuning:
     """Return what to use on links of a latency and a bandwidth.
 
     The latency counts as that of a step of the LL protocol; steps of the others take as much longer as in NCCL's own
-    model. Cards of a node are shared by its ranks. LL128 needs 128 bytes to arrive as one, and in order, which a latency
-    and a bandwidth do not promise: it is left to a single node.
+    model. Cards of a node are shared by its ranks. LL128 needs 128 bytes to arrive as one, and in order, which a
+    latency and a bandwidth do not promise: it is left to a single node.
 
     Raises
     ------
@@ -230,14 +232,10 @@ def _tuning(steps: Steps, title: str, method: str, ranks: int, nodes: int, *, or
         raise InputError(f"must be at least 2 for a tuner, got {ranks}", file="--workers")
 
     def of(collective: str) -> Times:
-        setting = Setting(collective, ranks, nodes)
-
-        def times(nbytes: int) -> dict[Way, float]:
-            found = steps.by_way(setting, [float(nbytes)]) or {}
-            ways = {_way(name): float(seconds[0]) for name, seconds in found.items()}
-            return {way: seconds for way, seconds in ways.items() if ordered or way.protocol != "ll128"}
-
-        return times
+        found = steps.by_way(Setting(collective, ranks, nodes), [0.0, _HUGE]) or {}
+        lines = {_way(name): (float(start), float(end - start) / _HUGE) for name, (start, end) in found.items()}
+        allowed = {way: line for way, line in lines.items() if ordered or way.protocol != "ll128"}
+        return lambda nbytes: {way: start + slope * nbytes for way, (start, slope) in allowed.items()}
 
     return Tuning(title, method, ranks, nodes, {name: of(known) for name, known in COLLECTIVES.items()})
 
@@ -274,7 +272,7 @@ def _measured(
 ) -> Times:
     def times(nbytes: int) -> dict[Way, float]:
         modelled = {} if steps is None else steps(nbytes)
-        found = {}
+        found: dict[Way, float] = {}
         for algorithm, name, protocol in pinned:
             given = fabric.predict(collective, ranks, float(nbytes), algorithm=name, protocol=protocol)
             same = {way.protocol: seconds for way, seconds in modelled.items() if way.algorithm == algorithm}
