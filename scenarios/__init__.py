@@ -1,1 +1,1 @@
-"""Runnable scenarios: each YAML file here is a job on a network, documented by its comments."""
+"""Runnable scenarios: each YAML file here, and in `papers`, is a job on a network, documented by its comments."""

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 import simnet
-from simnet.commands import common
+from simnet.commands import common, trace
 from simnet.commands.choose import choose
 from simnet.commands.common import Fields, Force, Quiet, Seed, TwoWords
+from simnet.commands.reproduce import reproduce
 from simnet.commands.sweep import sweep
 from simnet.errors import InputError
 
@@ -424,6 +425,7 @@ app.command(epilog="Example: simnet sweep quickstart --param bandwidth=1,5,10Gbi
 app.command(epilog="Example: simnet choose --workers 8 --model resnet50 --latency '1 ms' --bandwidth '10 Gbit/s'")(
     choose
 )
+app.command(epilog="Example: simnet reproduce artopk-table-vi --check")(reproduce)
 
 
 @app.command(epilog="Example: simnet calibrate all_reduce.log all_gather.log -o fabric.yaml")
@@ -495,7 +497,7 @@ def calibrate(
     typer.echo(f"Written: {out}")
 
 
-@app.command("calibrate device", epilog="Example: simnet calibrate device -o my-gpu.yaml --library cuda")
+@app.command("calibrate device", epilog="Example: simnet calibrate device -o my-machine.yaml")
 @common.explained
 def calibrate_device(
     out: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The device profile to write, YAML.")],
@@ -524,7 +526,7 @@ def calibrate_device(
         typer.echo(f"{method:11} {one.launch:9.2e} s and {one.bytes_per_entry:7.1f} bytes per entry: {one.source}")
 
 
-@app.command(epilog="Example: simnet validate shaped_openmpi my_cluster.log --split sizes")
+@app.command(epilog="Example: simnet validate shaped_gloo --split sizes")
 @common.explained
 def validate(
     sources: Annotated[
@@ -592,7 +594,7 @@ def validate(
             raise typer.Exit(1)
 
 
-@app.command(epilog="Example: simnet predict fabric.yaml all_reduce --ranks 16 --size 25MB")
+@app.command(epilog="Example: simnet predict dgx-h100 all_reduce --ranks 16 --size 25MB")
 @common.explained
 def predict(
     fabric: Annotated[
@@ -626,6 +628,9 @@ def predict(
     low, high = format_seconds(found.low), format_seconds(found.high)
     typer.echo(f"{format_seconds(found.seconds)}, {100 * loaded.coverage:.0f} % interval {low} to {high}")
     typer.echo(f"{'extrapolation; ' if found.extrapolates else ''}{found.why}")
+
+
+trace.register(app)
 
 
 @app.command("list", epilog="Example: simnet list sparsifiers")
@@ -749,6 +754,7 @@ def _write(
             copy.parent.mkdir(parents=True, exist_ok=True)
             with atomic_write(copy) as stream:
                 stream.write(path.read_bytes())
+    trained = loaded.config.job.gradients.train
     summary = write_run(
         folder,
         results,
@@ -759,6 +765,7 @@ def _write(
         links=built.links,
         report=loaded.config.output.report,
         missing=missing,
+        target=None if trained is None else trained.target,
     )
     _mark(folder, list(results), missing)
     if not quiet:

@@ -5,7 +5,8 @@ iterations no digits that differ between machines.
 
 =====================  ==================================================================================
 summary.json           per policy: time, bytes, breakdown, regret, choices; who won; seed, versions, hash
-iterations.csv         a row per policy and iteration; `purpose` tells training from exploration
+iterations.csv         a row per policy and iteration; `purpose` tells training from exploration; `loss` and
+                       `accuracy` where a model is trained, empty where they were not measured
 iterations.parquet     the same
 workers.parquet        a row per policy, iteration and worker
 scenario.lock.yaml     the scenario with every default and override written out
@@ -57,6 +58,7 @@ def write_run(
     timeline_events: int = 50_000,
     report: bool = True,
     missing: Sequence[str] = (),
+    target: float | None = None,
 ) -> Summary:
     """Write everything that a run leaves behind into its folder.
 
@@ -84,6 +86,8 @@ def write_run(
         Whether to draw the figures and write the report; else those of an earlier run go.
     missing : sequence of str
         Policies of the scenario that were interrupted before they were done; the summary and the report name them.
+    target : float, optional
+        Where a model was trained: the accuracy whose time is of interest.
 
     Returns
     -------
@@ -109,6 +113,7 @@ def write_run(
         missing=missing,
         stops={name: result.stops for name, result in results.items()},
         shares={name: result.shares for name, result in results.items()},
+        target=target,
     )
     iterations = _joined(results, lambda result: result.iterations)
     files = {"scenario.lock.yaml": lock}

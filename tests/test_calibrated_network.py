@@ -134,6 +134,7 @@ class TestFabricAsTopology:
         ("before", "after", "message"),
         [
             ("network", "netwrk", "network: is not there: simnet calibrate --topology"),
+            ("network:\n", "network:x\n", "is no"),
             ("star: {", "tree: {", "there is no 'tree' in a fabric file"),
             ("hosts: 4, ", "", "must have hosts, latency, bandwidth"),
             ("hosts: 4", "hosts: 4.5", "network.star.hosts: must be a whole number"),

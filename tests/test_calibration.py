@@ -7,13 +7,15 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ruamel.yaml import YAML
 
 from simnet import collectives
 from simnet.errors import InputError
+from simnet.rng import stream
 from validate.calibration import Curve, Setting, calibrate, choose, load_fabric, written
 from validate.calibration.crossval import MIXTURE, Held, could_be_nccl, folds, leave_sizes_out, mixtures, score
 from validate.calibration.curves import chosen_rows, curves_of, differing
-from validate.calibration.intervals import BINS, TYPICAL, UNKNOWN, covered, intervals, widest, widths
+from validate.calibration.intervals import BINS, TYPICAL, UNKNOWN, bin_of, intervals, widest, widths
 from validate.calibration.per_step import (
     PARAMETERS,
     PROTOCOLS,
@@ -24,6 +26,7 @@ from validate.calibration.per_step import (
     _terms,
     fit_steps,
     switched,
+    undetermined,
 )
 from validate.calibration.predictor import fit
 from validate.calibration.scaling import over_ranks
@@ -47,8 +50,15 @@ TRUTH = Steps(False, (1e-5, 1e-6, 2e-5, 1e-11, 1e-9, 1e-12, 2.0, 3.0, 2.5, 1.1, 
 NCCL = (8e-6, 6e-7, 6e-6, 3e-12, 2e-11, 5e-14, 2.0, 4.0, 4.0, 1.07, 0.8, 1.6, 8e-6, 1.1, 1.1, 1.18)
 
 
-def ring(collective: str, ranks: int) -> Curve:
-    setting = Setting(collective, ranks, ranks, "ring")
+def covered(held, bins):
+    """Return which held-out measurements are inside intervals of given widths."""
+    below, above = np.array(bins)[bin_of(np.concatenate([one.sizes for one in held]))].T
+    off = -np.concatenate([one.off for one in held])
+    return (-below <= off) & (off <= above)
+
+
+def ring(collective: str, ranks: int, nodes: int | None = None) -> Curve:
+    setting = Setting(collective, ranks, ranks if nodes is None else nodes, "ring")
     return Curve(setting, SIZES, TRUTH.at(setting, SIZES))
 
 
@@ -397,6 +407,44 @@ def test_extrapolation_is_marked_and_refused_when_strict():
         fabric.predict("al_reduce", 8, 1e5)
 
 
+def test_more_nodes_than_were_measured_are_an_extrapolation():
+    fabric = calibrate([ring("all_reduce", p, nodes=p // 8) for p in (8, 16, 64)])
+    assert fabric.predict("all_reduce", 32, 1e5, strict=True) == fabric.predict("all_reduce", 32, 1e5, nodes=4)
+    for ranks, nodes in [(8, 8), (16, 1), (32, 32), (64, 16)]:
+        found = fabric.predict("all_reduce", ranks, 1e5, nodes=nodes)
+        assert found.extrapolates
+        assert f"{nodes} node" in found.why
+        with pytest.raises(InputError, match="extrapolation"):
+            fabric.predict("all_reduce", ranks, 1e5, nodes=nodes, strict=True)
+    unknown = calibrate([ring("all_reduce", p, nodes=0) for p in (8, 16)])
+    assert not unknown.predict("all_reduce", 8, 1e5).extrapolates
+    assert "is not known" in unknown.predict("all_reduce", 8, 1e5, nodes=2).why
+
+
+@pytest.mark.parametrize(("ranks", "nodes"), [(9, 2), (16, 2), (20, 3), (1, 1)])
+def test_ranks_fill_as_few_nodes_as_hold_them(ranks, nodes):
+    fabric = calibrate([ring("all_reduce", p, nodes=p // 8) for p in (8, 32)])
+    asked, said = fabric.predict("all_reduce", ranks, 1e5), fabric.predict("all_reduce", ranks, 1e5, nodes=nodes)
+    assert asked == said
+
+
+def test_what_no_file_could_hold_is_refused_when_it_is_written():
+    sizes = 2.0 ** np.arange(10, 20)
+    for setting, where in [(Setting("all_reduce", 4, 0, "x" * 300), "algorithm"), (Setting("gather", 10**8), "ranks")]:
+        with pytest.raises(InputError, match=where):
+            written(calibrate([Curve(setting, sizes, 1e-5 + sizes * 1e-9)]))
+
+
+def test_what_the_data_do_not_tell_is_said_whatever_their_scatter():
+    setting, sizes = Setting("all_reduce", 16, 2), 2.0 ** np.arange(10, 31)
+    for scatter in (1e-4, 0.03):
+        noise = np.exp(scatter * stream(3, "scatter").normal(size=len(sizes)))
+        fitted = fit_steps([Curve(setting, sizes, (5e-5 + sizes * 1e-11) * noise)], nccl=True)
+        unknown = undetermined(fitted)
+        assert {"peer_latency", "peer_byte_factor", "pair_byte_factor", "switch_byte_factor"} <= set(unknown)
+        assert "outer_seconds_per_byte" not in unknown
+
+
 @pytest.mark.parametrize("nbytes", [0.0, -1.0, float("nan"), float("inf")])
 def test_sizes_that_are_none_are_refused(nbytes):
     with pytest.raises(InputError, match="finite number of bytes > 0"):
@@ -424,6 +472,28 @@ def test_broken_fabric_files_are_refused_with_the_field(tmp_path, before, after,
     path.write_text(text.replace(before, after, 1))
     with pytest.raises(InputError, match=said):
         load_fabric(path)
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        ("intervals", "sizes", "above", 0),
+        ("steps", "parameters", "gamma", "value"),
+        ("curves", 0, "models", 0, "segments", 0, 1),
+        ("curves", 0, "largest"),
+    ],
+)
+def test_numbers_that_no_machine_has_are_refused(tmp_path, where):
+    yaml = YAML(typ="safe", pure=True)
+    loaded = yaml.load(_TEXT)
+    part = loaded
+    for one in where[:-1]:
+        part = part[one]
+    part[where[-1]] = 1e300
+    with (tmp_path / "fabric.yaml").open("w") as file:
+        yaml.dump(loaded, file)
+    with pytest.raises(InputError, match=".".join(map(str, where[:2]))):
+        load_fabric(tmp_path / "fabric.yaml")
 
 
 @given(st.integers(0, 10**6), st.sampled_from(["cut", "drop", "twice", "noise"]))

@@ -83,11 +83,23 @@ def test_a_fabric_file_is_compared_with_other_measurements(tmp_path):
     out = tmp_path / "fabric.yaml"
     call = CliRunner()
     where = ["--where", "link_latency=0.001", "--where", "link_bandwidth=12500000.0"]
-    done = call.invoke(app, ["calibrate", "shaped_gloo", *where, "--where", "collective=all_reduce", "-o", str(out)])
+    chosen = [*where, "--where", "collective=all_reduce", "--coverage", "0.8"]
+    done = call.invoke(app, ["calibrate", "shaped_gloo", *chosen, "-o", str(out)])
     assert done.exit_code == 0, done.output
     done = call.invoke(app, ["validate", "shaped_gloo", "--fabric", str(out)])
     assert done.exit_code == 0, done.output
     assert "extrapolations" in done.output
+    assert "inside their 80 % interval" in done.output
     assert call.invoke(app, ["validate", "shaped_gloo", "--fabric", str(out), "--strict"]).exit_code == 2
     assert call.invoke(app, ["validate", "shaped_gloo", "--strict"]).exit_code == 2
+    for senseless in (["--split", "ranks"], ["--check"]):
+        assert call.invoke(app, ["validate", "shaped_gloo", "--fabric", str(out), *senseless]).exit_code == 2
     assert call.invoke(app, ["validate", "no_such_log"]).exit_code == 2
+
+
+def test_a_log_of_which_nothing_is_recorded_is_not_checked(tmp_path):
+    path = tmp_path / "log.csv"
+    write_tidy(measured.load("shaped_gloo").rows, path)
+    refused = CliRunner().invoke(app, ["validate", str(path), "--check"])
+    assert refused.exit_code == 2
+    assert "only for shipped measurements" in refused.output

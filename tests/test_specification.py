@@ -158,6 +158,13 @@ def test_a_fabric_of_a_platform_comes_back_as_it_went(tmp_path):
         again.predict("all_reduce", 16, 1e7, strict=True)
 
 
+@given(rate=st.floats(1e-3, 1e15))
+def test_rates_of_a_platform_come_back_to_the_last_bit(rate):
+    one = platform("dgx-1", inner={"link": "nvlink", "rate": f"{rate!r} B/s"})
+    assert one.inner.rate == rate
+    assert Platform.model_validate(one.model_dump(mode="json")) == one
+
+
 @pytest.mark.parametrize("extra", ["steps", "curves"])
 def test_a_fabric_file_of_a_platform_has_nothing_measured(tmp_path, extra):
     sizes = 2.0 ** np.arange(10, 20)
@@ -181,6 +188,7 @@ def test_intervals_grow_with_what_they_shall_hold():
     [
         ("- 1", "no fields"),
         ("name: [", "is no YAML"),
+        ("name: " + "[" * 60_000, "nested deeper"),
         ("name: &a x", "anchors or tags"),
         ("name: x\ndevices_per_node: 8\ngeneration: hoper\ninner: {link: nvlink, rate: 450 GB/s}", "'hopper'"),
         ("name: x\ndevices_per_node: 0\ngeneration: hopper\ninner: {link: nvlink, rate: 450 GB/s}", "greater than"),

@@ -284,8 +284,8 @@ class TestBadTraces:
             (lambda t: t.update(biass=t["bias"]), "no layer 'biass' in trace.json: did you mean 'bias'?"),
             (lambda t: t.update(bias=t["bias"][:2]), "layer 'bias' has shape [2, 4], must be [3, 4]"),
             (lambda t: t.update(weight=t["weight"].reshape(3, 2, 4)), "shape [3, 2, 4], must be [3, 4, 2]"),
-            (lambda t: t.update(bias=t["bias"].astype(np.int32)), "layer 'bias' is I32, must be F32 or F16"),
-            (lambda t: t.update(bias=t["bias"].astype(np.float64)), "layer 'bias' is F64, must be F32 or F16"),
+            (lambda t: t.update(bias=t["bias"].astype(np.int32)), "layer 'bias' is I32, must be F32, F16 or BF16"),
+            (lambda t: t.update(bias=t["bias"].astype(np.float64)), "layer 'bias' is F64, must be F32, F16 or BF16"),
         ],
     )
     def test_tensors_that_are_not_what_the_description_says(self, folder, change, says):

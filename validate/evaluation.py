@@ -26,7 +26,8 @@ from simnet.errors import InputError
 from simnet.report.drawing import COLOURS, Plot, plot, scale, style
 from validate.calibration.crossval import choose, folds
 from validate.calibration.curves import Curve, Floats, curves_of, systems
-from validate.calibration.fabric import COVERAGE, fabric_of
+from validate.calibration.fabric import COVERAGE
+from validate.calibration.fabric_file import fabric_of
 from validate.calibration.intervals import BIN_NAMES, bin_of, intervals, widths
 from validate.calibration.predictor import Model, Way, fit
 from validate.calibration.reporting import rows_of
@@ -89,6 +90,8 @@ class Evaluation:
         How many there are.
     problems : tuple of str
         Rows that contradict themselves or cannot be read.
+    coverage : float
+        Share of measurements that the intervals shall hold.
     """
 
     name: str
@@ -98,6 +101,7 @@ class Evaluation:
     curves: int
     rows: int
     problems: tuple[str, ...] = ()
+    coverage: float = COVERAGE
 
     def figures(self) -> dict[str, Any]:
         """Return errors by split, model and bin of sizes, and coverage of the intervals, as plain values."""
@@ -126,7 +130,7 @@ class Evaluation:
         if not figures:
             lines.append("nothing can be left out: that takes 4 sizes, or 2 numbers of ranks or collectives")
         for split, found in figures.items():
-            lines += _table(TITLES[split], found)
+            lines += _table(TITLES[split], found, self.coverage)
         return lines
 
 
@@ -229,7 +233,8 @@ def compare(
     _refuse_nothing(count, source)
     table = pd.concat(found, ignore_index=True) if found else pd.DataFrame()
     table = table.reindex(columns=list(_COLUMNS))
-    return Evaluation(source, table, _spread(rows, parts), len(parts), count, len(rows), problems)
+    spread = _spread(rows, parts)
+    return Evaluation(source, table, spread, len(parts), count, len(rows), problems, loaded.coverage)
 
 
 def worse(figures: Mapping[str, Any], recorded: Mapping[str, Any]) -> list[str]:
@@ -477,7 +482,7 @@ def _errors(off: NDArray[Any]) -> dict[str, float] | None:
     }
 
 
-def _table(title: str, found: Mapping[str, Any]) -> list[str]:
+def _table(title: str, found: Mapping[str, Any], coverage: float) -> list[str]:
     """Return a table: a row per bin, and for each model median / 90 % quantile / worst."""
     models = found["models"]
     wide = 25
@@ -497,7 +502,7 @@ def _table(title: str, found: Mapping[str, Any]) -> list[str]:
             f"  the faster of AG-Topk and AR-Topk: {won['right']} of {won['settings']} as predicted, where they differ"
             f" by more than 5 %; by the closed form {won[CLOSED_FORM]}"
         )
-    inside = f"{100 * found['coverage']:.0f} % of what was left out is inside its {100 * COVERAGE:.0f} % interval"
+    inside = f"{100 * found['coverage']:.0f} % of the measurements are inside their {100 * coverage:.0f} % interval"
     return [*lines, f"  median / p90 / worst absolute error in %; {inside}"]
 
 

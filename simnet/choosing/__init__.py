@@ -5,6 +5,11 @@ point       the job and the links
 choices     what there is to choose from, with closed forms
 clocks      what a choice takes: by closed forms, by a calibrated fabric, or simulated
 decision    the ranking, its margin, what would flip it, and the regret if the network is misjudged
+asking      what is asked: from flags, a scenario, a calibrated fabric
+maps        where the decision flips, over two quantities
+showing     a decision for people and for programs
+policy      a table by latency and bandwidth, to be looked up while a job runs
+tuner       dense decisions by message size, for NCCL
 =========== ==========================================================================================================
 """
 

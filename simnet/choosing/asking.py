@@ -38,7 +38,7 @@ MOST_SIMULATED = 4096
 """The most workers that are simulated, of those that flags ask for."""
 
 # Entries of all workers, and workers, of gradients that stand for larger ones.
-_SAMPLED, _SAMPLED_WORKERS = 2**18, 64
+_SAMPLED, _SAMPLED_WORKERS = 2**17, 64
 
 
 class Trajectory(NamedTuple):

@@ -48,10 +48,13 @@ MOST_CELLS = 40_000
 PROBED = 2000
 """Random points at which the loss inside cells is looked at."""
 
-ITERATIONS = (10, 20)
-"""Iterations over which gains are averaged: from the first to before the second. Before, residuals settle."""
+TRIES = 10
+"""Iterations over which a gain is averaged."""
 
-_LARGEST_SAMPLE = 2**26
+LARGEST_SAMPLE = 2**24
+"""The most entries of gradients of all workers together, of which gains are measured."""
+
+_NO_LATENCY = 1e-5
 
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Share = Annotated[float, Field(ge=0, le=1)]
@@ -92,11 +95,12 @@ class Entry(_Part):
 
 
 class Gain(_Part):
-    """The mean compression gain of an exchange at a density."""
+    """The mean compression gain of an exchange at a density, over iterations from the first to before the second."""
 
     exchange: _Text
     density: Annotated[float, Field(gt=0, le=1)]
     gain: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    iterations: tuple[int, int]
 
 
 class Gains(_Part):
@@ -105,7 +109,6 @@ class Gains(_Part):
     source: _Text
     workers: Annotated[int, Field(ge=1)]
     entries: Annotated[int, Field(ge=1)]
-    iterations: tuple[int, int]
     of: Annotated[tuple[Gain, ...], Field(max_length=10_000)]
 
 
@@ -330,8 +333,8 @@ def make(
     if len(set(rates)) < len(rates):
         raise InputError("must be no two alike", file="--ratios")
     edges = Edges(
-        latency_s=_edges(latency or _range(question, "latency", 1e-5), cells),
-        bandwidth_B_per_s=_edges(bandwidth or _range(question, "bandwidth", 1e9), cells),
+        latency_s=_edges(latency or _range(question, "latency"), cells),
+        bandwidth_B_per_s=_edges(bandwidth or _range(question, "bandwidth"), cells),
     )
     exact = Exact(question, rates, weights, seed)
     row, column = (_centres(np.array(one)) for one in (edges.latency_s, edges.bandwidth_B_per_s))
@@ -420,7 +423,7 @@ class Exact:
         if self._source is None:
             return None
         listed = [
-            Gain(exchange=label, density=density, gain=float(f"{gain:.6g}"))
+            Gain(exchange=label, density=density, gain=float(f"{gain:.6g}"), iterations=measured_at(density))
             for (label, density), gain in sorted(self._gains.items())
         ]
         source = self._source
@@ -428,7 +431,6 @@ class Exact:
             source=_clean(self.question.gradients_name),
             workers=source.workers,
             entries=source.parameters,
-            iterations=ITERATIONS,
             of=tuple(listed),
         )
 
@@ -453,9 +455,9 @@ class Exact:
                 raise InputError("there are no gradients to measure gains on", file="--ratios")
             self._source = self.question.gradients()
         source = self._source
-        if source.workers * source.parameters > _LARGEST_SAMPLE:
-            found = source.workers * source.parameters
-            raise InputError(f"gradients of {found:.3g} entries are more than are tried", file="--ratios")
+        if source.workers * source.parameters > LARGEST_SAMPLE:
+            found = f"{source.workers} x {source.parameters:,} entries of gradients"
+            raise InputError(f"needs fewer than {found}, at most {LARGEST_SAMPLE:,} are tried", file="--ratios")
         try:
             model = sparsifier_models.create(
                 choice.candidate.scheme,
@@ -470,15 +472,30 @@ class Exact:
         except ValueError as error:
             raise InputError(f"{choice.label}: {error}", file="--ratios") from None
         seen = []
-        for iteration in range(ITERATIONS[1]):
+        first, end = measured_at(density)
+        for iteration in range(end):
             model.iteration = iteration
             exchange = model.exchange(source.gradients(iteration))
-            if iteration >= ITERATIONS[0]:
+            if iteration >= first:
                 seen.append(float(np.asarray(exchange.stats["gain"])))
         return math.fsum(seen) / len(seen)
 
 
 _WHERE = ("allgather", "collective")
+
+
+def measured_at(density: float) -> tuple[int, int]:
+    """Return from which iteration to before which one a gain is measured.
+
+    Residuals grow until what is sent balances what is new, which takes the longer the less is sent.
+
+    Examples
+    --------
+    >>> measured_at(0.1), measured_at(0.01), measured_at(1e-4)
+    ((10, 20), (20, 30), (200, 210))
+    """
+    first = min(max(math.ceil(0.2 / density - 1e-9), 10), 200)
+    return first, first + TRIES
 
 
 def load_policy(path: str | Path) -> PolicyTable:
@@ -522,7 +539,7 @@ def _siblings(where: tuple[int | str, ...]) -> list[str]:
         "regret": Loss,
     }
     above = [one for one in where[:-1] if isinstance(one, str)]
-    return list((parts[above[-1]] if above else PolicyFile).model_fields)
+    return list(parts.get(above[-1] if above else "", PolicyFile).model_fields)
 
 
 def _no_number(word: str) -> float:
@@ -538,14 +555,13 @@ def _centres(edges: Floats) -> Floats:
     return np.asarray(np.sqrt(edges[1:] * edges[:-1]))
 
 
-def _range(question: Question, name: Literal["latency", "bandwidth"], least: float) -> tuple[float, float]:
+def _range(question: Question, name: Literal["latency", "bandwidth"]) -> tuple[float, float]:
     """Return the range of an axis if none is asked for."""
-    if question.trajectory is not None:
-        seen = getattr(question.trajectory, name)
-        low, high = max(float(seen.min()), least * 1e-3), max(float(seen.max()), least * 1e-3)
-        return low / 1.25, high * 1.25
-    here = max(float(getattr(question.point, name)), least)
-    return here / 10, here * 10
+    beyond = 10.0 if question.trajectory is None else 1.25
+    seen = np.atleast_1d(getattr(question.point if question.trajectory is None else question.trajectory, name))
+    # Of links without latency alone there is no range in logarithms.
+    known = seen[seen > 0] if (seen > 0).any() else np.array([_NO_LATENCY])
+    return float(known.min()) / beyond, float(known.max()) * beyond
 
 
 def _numbered(

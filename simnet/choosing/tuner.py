@@ -59,7 +59,7 @@ ALGORITHMS: MappingProxyType[str, str] = MappingProxyType(
         "pat": "pat",
     }
 )
-"""Algorithms of the file by what they are called elsewhere, in lower case and without underscores."""
+"""Algorithms of the file by how their names end elsewhere, in lower case and without underscores."""
 
 MOST_COMMENT = 250
 """The longest comment: the plugin reads lines of at most 255 characters."""
@@ -263,8 +263,20 @@ def _pinned(fabric: Fabric, collective: str) -> list[tuple[str, str, str]]:
         for one in fabric.model.known
         if one.setting.collective == collective
     }
-    words = [(ALGORITHMS.get(one.casefold().replace("_", ""), ""), one, protocol) for one, protocol in sorted(known)]
+    words = [(_algorithm(name), name, protocol) for name, protocol in sorted(known)]
     return [one for one in words if one[0]]
+
+
+def _algorithm(name: str) -> str:
+    """Return what the file calls an algorithm, "" if it is none of NCCL; what stands before its name does not matter.
+
+    Examples
+    --------
+    >>> _algorithm("NVLSTree"), _algorithm("allreduce_nccl_ring"), _algorithm("recursive_doubling")
+    ('nvls_tree', 'ring', '')
+    """
+    word = name.casefold().replace("_", "")
+    return ALGORITHMS[max(fits, key=len)] if (fits := [one for one in ALGORITHMS if word.endswith(one)]) else ""
 
 
 def _measured(

@@ -161,6 +161,8 @@ def choose(
         elif export.suffix == ".json":
             if ratios is not None and density is not None:
                 raise InputError("is either --density or --ratios", file="simnet choose")
+            if every:
+                raise InputError("is not for --export: what other schemes select is found by sampling", file="--all")
             ranges = common.fields(range_, "--range")
             _policy(question, export, ranges, cells or 24, ratios, weights, seed, force)
         else:
@@ -268,9 +270,10 @@ def _weights(text: str | None) -> Weights | None:
     if text is None:
         return None
     try:
-        found = Weights(*(float(word) for word in text.split(",")))
-    except (TypeError, ValueError):
+        gain, compression, communication = (float(word) for word in text.split(","))
+    except ValueError:
         raise InputError(f"must be three numbers such as 2,1,1, got {text!r}", file="--weights") from None
+    found = Weights(gain, compression, communication)
     if not all(0 <= one < math.inf for one in found) or not any(found):
         raise InputError(f"must be >= 0 and finite, and not all 0, got {text!r}", file="--weights")
     return found

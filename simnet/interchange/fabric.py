@@ -9,11 +9,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
-
 import topologies
 from simnet.errors import InputError, nearest
+from simnet.plain_yaml import plain_yaml
 from simnet.reading import read_text
 from topologies.graphs import Node
 
@@ -29,7 +27,12 @@ MAX_NETWORK, MAX_BRACKETS = 10_000, 10
 FIELDS = {
     "star": ("hosts", "latency", "bandwidth"),
     "multi_gpu_nodes": (
-        *("nodes", "gpus_per_node", "intra_latency", "intra_bandwidth", "nic_latency", "nic_bandwidth"),
+        "nodes",
+        "gpus_per_node",
+        "intra_latency",
+        "intra_bandwidth",
+        "nic_latency",
+        "nic_bandwidth",
     ),
 }
 """What a network has, by topology."""
@@ -70,13 +73,7 @@ def read_fabric_network(path: str | Path, nodes: int | None = None) -> nx.DiGrap
     text = _part(read_text(Path(path), MAX_BYTES)) or "network:"
     if len(text) > MAX_NETWORK or sum(text.count(one) for one in "[{") > MAX_BRACKETS:
         refuse("is larger or nested deeper than any network in a fabric file")
-    yaml = YAML(typ="safe", pure=True)
-    try:
-        if any(getattr(one, "anchor", None) or getattr(one, "tag", None) for one in yaml.parse(text)):
-            refuse("has anchors or tags, which a fabric file has not")
-        network: Any = YAML(typ="safe", pure=True).load(text)["network"]
-    except (YAMLError, ValueError, RecursionError) as error:
-        refuse(f"is no YAML: {str(error).splitlines()[0]}")
+    network: Any = plain_yaml(text, file, "a fabric file").get("network")
     if network is None:
         refuse("is not there: simnet calibrate --topology star, or multi_gpu_nodes, writes it")
     if not isinstance(network, dict) or len(network) != 1:

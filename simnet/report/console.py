@@ -11,8 +11,8 @@ from rich.segment import Segments
 from rich.table import Table
 from rich.text import Text
 
-from simnet.report import company
-from simnet.report.summary import PHASES, Summary, company_rows, headings, rows, sentence, what_happened
+from simnet.report import company, learning
+from simnet.report.summary import PHASES, Summary, company_rows, headings, learning_rows, rows, sentence, what_happened
 
 _LEFT = ("policy", "most used choice")
 # What a narrow terminal does without, first to last; the report has all of it.
@@ -35,6 +35,9 @@ def show(summary: Summary, console: Console) -> None:
     console.print(Text(sentence(summary), style="bold"), soft_wrap=not console.is_terminal)
     for told in what_happened(summary):
         console.print(Text(told), soft_wrap=not console.is_terminal)
+    learnt = learning_rows(summary)
+    if learnt:
+        show_listing("what the training came to", learning.HEADINGS, learnt, console)
     shared = company_rows(summary)
     if shared:
         show_listing("jobs that shared the network", company.HEADINGS, shared, console)

@@ -1,4 +1,4 @@
-"""The figures of a run: iteration time under the network's weather, cumulative time, breakdown, choices.
+"""The figures of a run: iteration time under the network's weather, cumulative time, breakdown, choices, learning.
 
 Each function takes the iterations of all policies (one frame, see `simnet.training.PolicyResult`) and returns a
 matplotlib figure; `render` draws all of them to PNG and SVG, byte-identical for equal input. Long runs are thinned
@@ -31,6 +31,8 @@ _WEATHER_COLOUR = "#5B6B7A"
 _BINS = 250
 # Policies this many times slower than the fastest may leave the picture, so that they do not flatten the others.
 _FAR = 2.0
+# Trainings whose times differ by more than this are drawn on a logarithmic axis of time.
+_WIDE = 8.0
 _LONGEST_NAME = 28
 
 
@@ -50,7 +52,7 @@ def render(iterations: pd.DataFrame, bound: str | None = None) -> list[Plot]:
         In the order in which a reader wants them.
     """
     plots = []
-    for draw, title, explanation in _FIGURES:
+    for draw, title, explanation in _FIGURES if "accuracy" not in iterations else (_LEARNING, *_FIGURES):
         figure = draw(iterations, bound)
         plots.append(plot(draw.__name__, title, explanation, figure))
     return plots
@@ -203,6 +205,42 @@ def choices(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
         _legend_above(figure, handles)
     return figure
 
+
+def learning(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
+    """Draw loss and accuracy on data held out, against simulated time and against iterations."""
+    iterations = with_exploration(iterations)
+    with style():
+        figure = Figure(figsize=(9.2, 5.6), layout="constrained")
+        looks, frames = _looks(iterations, bound), _by_policy(iterations)
+        ends = {policy: _elapsed(frame) for policy, frame in frames.items()}
+        name, factor = unit(max(float(end[-1]) for end in ends.values()), HOURS)
+        grid = figure.subplots(2, 2, sharex="col", sharey="row")
+        for policy, frame in frames.items():
+            rows = np.flatnonzero(frame["accuracy"].notna())
+            for line, (column, share) in zip(grid, (("loss", 1.0), ("accuracy", 100.0)), strict=True):
+                values = share * frame[column].to_numpy()[rows]
+                for axes, x in zip(line, (ends[policy][rows] / factor, rows + 1), strict=True):
+                    axes.plot(x, values, marker="o" if len(rows) == 1 else None, **looks[policy])
+        grid[0][0].set_ylabel("loss on data held out")
+        grid[1][0].set_ylabel("accuracy [%]")
+        # Losses of trainings that go wrong would flatten all others.
+        losses = iterations["loss"].to_numpy(dtype=np.float64)
+        scale(grid[0][0].yaxis, losses[np.isfinite(losses)])
+        grid[1][0].set_xlabel(f"simulated time [{name}]")
+        grid[1][1].set_xlabel("iterations done")
+        if max(float(end[-1]) for end in ends.values()) > _WIDE * min(float(end[-1]) for end in ends.values()):
+            grid[1][0].set_xscale("log")
+        grid[1][1].xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        _legend_above(figure, _handles(looks, {policy: _short(policy) for policy in looks}))
+    return figure
+
+
+_LEARNING: tuple[Callable[[pd.DataFrame, str | None], Figure], str, str] = (
+    learning,
+    "Loss and accuracy",
+    "On data held out of the training, as measured every so many iterations. Left: against simulated time. Right: "
+    "against iterations, where only what the updates are worth counts.",
+)
 
 _FIGURES: tuple[tuple[Callable[[pd.DataFrame, str | None], Figure], str, str], ...] = (
     (

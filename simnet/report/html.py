@@ -7,13 +7,14 @@ from collections.abc import Sequence
 
 import jinja2
 
-from simnet.report import company
+from simnet.report import company, learning
 from simnet.report.drawing import Plot
 from simnet.report.summary import (
     PHASES,
     Summary,
     company_rows,
     headings,
+    learning_rows,
     percent,
     ranking,
     rows,
@@ -56,6 +57,8 @@ def report(summary: Summary, plots: Sequence[Plot], *, scenario: str, command: s
         headings=headings(),
         rows=rows(summary),
         happened=what_happened(summary),
+        learning_headings=learning.HEADINGS,
+        learning_rows=learning_rows(summary),
         company_headings=company.HEADINGS,
         company_rows=company_rows(summary),
         ranking=ranking(summary),

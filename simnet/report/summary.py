@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
-from simnet.report import company, deaths
+from simnet.report import company, deaths, learning
 from simnet.training import EXPLORE, MAIN, Share, Stop
 from simnet.units import format_bandwidth, format_bytes, format_seconds
 
@@ -67,7 +67,7 @@ class PolicySummary(TypedDict):
     """One policy's run; `ended` if workers died and it did not get to its last iteration.
 
     Time, bytes and breakdown are of exploration, too; all else is of the training alone. Density and gain are means
-    over its iterations.
+    over its iterations. There is `learning` where a model was trained.
     """
 
     iterations: int
@@ -84,6 +84,7 @@ class PolicySummary(TypedDict):
     ended: bool
     stops: list[deaths.StopSummary]
     shares: list[company.ShareSummary]
+    learning: NotRequired[learning.LearningSummary]
 
 
 class Winner(TypedDict):
@@ -154,6 +155,7 @@ def summarize(
     missing: Sequence[str] = (),
     stops: Mapping[str, Sequence[Stop]] | None = None,
     shares: Mapping[str, Sequence[Share]] | None = None,
+    target: float | None = None,
 ) -> Summary:
     """Condense the iterations of several policies, run on the same network, into a summary.
 
@@ -177,6 +179,8 @@ def summarize(
         Where workers died. A policy that ended there takes no part in the contest.
     shares : mapping of policy name to sequence of Share, optional
         How the job and those beside it fared.
+    target : float, optional
+        Where a model was trained: the accuracy whose time is of interest; see `simnet.report.learning`.
 
     Raises
     ------
@@ -209,6 +213,9 @@ def summarize(
         one["ended"] = name in ended
         one["stops"] = [deaths.condensed(stop, _rounded) for stop in stops.get(name, ())]
         one["shares"] = [company.condensed(share, _rounded) for share in (shares or {}).get(name, ())]
+    trained = {name: with_exploration(frame) for name, frame in iterations.items()}
+    for name, learnt in learning.condensed(trained, target, _rounded).items():
+        policies[name]["learning"] = learnt
     if bound is not None and bound not in ended:
         reference = policies[bound]["simulated_s"]
         for name in policies.keys() - ended:
@@ -251,7 +258,7 @@ def with_exploration(iterations: pd.DataFrame) -> pd.DataFrame:
 
 def sentence(summary: Summary) -> str:
     """Say who won, by how much over the runner-up, and when the winner changed its choice; and who explored."""
-    said = _outcome(summary) + _explored(summary)
+    said = _outcome(summary) + _explored(summary) + learning.sentence(_learnt(summary))
     if summary["missing"]:
         said = f"Incomplete, without {', '.join(summary['missing'])}: {said}"
     early = [name for name, one in summary["policies"].items() if one["ended"]]
@@ -270,6 +277,15 @@ def what_happened(summary: Summary) -> list[str]:
 def company_rows(summary: Summary) -> list[tuple[str, ...]]:
     """Return the cells of the table of the jobs that shared the network; empty for a job alone."""
     return company.rows({name: one["shares"] for name, one in summary["policies"].items()})
+
+
+def learning_rows(summary: Summary) -> list[tuple[str, ...]]:
+    """Return the cells of the table of how the training went; empty where nothing was trained."""
+    return learning.rows(_learnt(summary))
+
+
+def _learnt(summary: Summary) -> dict[str, learning.LearningSummary]:
+    return {name: one["learning"] for name, one in summary["policies"].items() if "learning" in one}
 
 
 def _explored(summary: Summary) -> str:

@@ -259,7 +259,7 @@ def shipped() -> dict[str, Path]:
     True
     """
     folder = Path(str(files("scenarios")))
-    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+    return {path.stem: path for path in sorted(folder.rglob("*.yaml"))}
 
 
 def find(path: str | Path) -> Path:

@@ -19,7 +19,7 @@ from simnet.scenario.company import InJob, alone, placements
 from simnet.scenario.loader import Findings
 from simnet.scenario.network import Stages
 from simnet.scenario.resolve import candidate
-from simnet.traces import GradientSource
+from simnet.traces import GradientSource, live
 from simnet.traces.source import shrunk
 from simnet.training import Compute, Job, Neighbour, Overlap, Ramp, buckets, create_sparsifier
 from simnet.units import format_bytes
@@ -182,7 +182,9 @@ def memory(config: schema.Config) -> float:
     copies = _COPIES + max(len(_labels(policy)) + (policy.moo is not None) for policy in config.policies.values())
     # The residual of before, for those who go on without the dead.
     copies += config.job.deaths is not None
-    return _PROCESS + others + 4.0 * _entries(config.job) * (config.workers * copies + _ROWS)
+    trained = config.job.gradients.train
+    data = 0.0 if trained is None else _trained(trained, config.workers)[1]
+    return _PROCESS + others + data + 4.0 * _entries(config.job) * (config.workers * copies + _ROWS)
 
 
 def memory_limit(config: schema.Config) -> float:
@@ -219,7 +221,9 @@ def _ramps(given: float | Sequence[schema.Ramp] | None) -> list[Ramp]:
 
 
 def _entries(job: schema.Job) -> int:
-    """Return the entries of a synthetic gradient; of a recorded one none, as its size is bounded by its files."""
+    """Return the entries of a gradient; of a recorded one none, as its size is bounded by its files."""
+    if job.gradients.train is not None:
+        return _trained(job.gradients.train, 1)[0]
     if job.model is not None:
         return sum(shrunk([layer.size for layer in models.model(job.model).layers], job.scale))
     return 0 if job.parameters is None else sum(shrunk([job.parameters], job.scale))
@@ -238,6 +242,13 @@ def _fits(config: schema.Config, found: Findings) -> bool:
             f"together with the scenario's own job need about {format_bytes(needed)}, more than {format_bytes(limit)}; "
             "raise job.scale in some of them, or memory",
         )
+    elif needed > limit and config.job.gradients.train is not None:
+        found.add(
+            ("job", "gradients", "train"),
+            f"{config.workers} workers that train {_entries(config.job):,} parameters need about "
+            f"{format_bytes(needed)}, more than {format_bytes(limit)}; take a smaller model, batch or set of data, or "
+            "raise memory",
+        )
     elif needed > limit:
         enough = math.ceil(1.01 * config.job.scale * (needed - _PROCESS) / (limit - _PROCESS))
         found.add(
@@ -248,8 +259,35 @@ def _fits(config: schema.Config, found: Findings) -> bool:
     return needed <= limit
 
 
+def _trained(given: schema.Train, workers: int) -> tuple[int, float]:
+    """Return the entries of the gradient of a model that is trained, and the bytes of its data and activations."""
+    (model, part), (data, options) = given.model.choice, given.data.choice
+    return live.needs(model, data, workers, given.batch, getattr(part, "hidden", ()), options.model_dump())
+
+
+def _live(given: schema.Train, config: schema.Config) -> GradientSource:
+    (model, part), (data, options) = given.model.choice, given.data.choice
+    return live.train(
+        model,
+        data,
+        workers=config.workers,
+        batch=given.batch,
+        learning_rate=live.Rate(given.learning_rate, given.warm_up, tuple(given.drops), given.drop),
+        momentum=given.momentum,
+        weight_decay=given.weight_decay,
+        dirichlet=given.shards.dirichlet if isinstance(given.shards, schema.Dirichlet) else None,
+        hidden=getattr(part, "hidden", ()),
+        evaluate=min(given.evaluate, int(config.job.iterations)),
+        scale=config.job.scale,
+        seed=config.seed,
+        options=options.model_dump(),
+    )
+
+
 def _source(config: schema.Config, folder: Path) -> GradientSource:
     given = config.job
+    if given.gradients.train is not None:
+        return _live(given.gradients.train, config)
     if given.gradients.recorded is not None:
         trace = given.gradients.recorded
         return traces.recorded(

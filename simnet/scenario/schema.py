@@ -669,11 +669,107 @@ def _read_recorded(value: object) -> object:
     return {"trace": value} if isinstance(value, str) else value
 
 
+class Logistic(Part):
+    """Multinomial logistic regression."""
+
+
+class Mlp(Part):
+    """Fully connected layers with ReLU between them."""
+
+    hidden: Annotated[list[Count], Field(min_length=1, max_length=8)] = Field(
+        default=[64], description="units of the layers between"
+    )
+
+
+class TrainedModel(OneOf):
+    """What is trained."""
+
+    logistic: Logistic | None = None
+    mlp: Mlp | None = None
+
+
+class Digits(Part):
+    """Handwritten digits of 8 x 8 pixels, which come with scikit-learn."""
+
+
+class Classification(Part):
+    """Made-up points of several classes, each of three Gaussian clouds."""
+
+    samples: Annotated[int, Field(ge=10, le=10**8)] = 10_000
+    features: Annotated[int, Field(ge=1, le=10**6)] = 64
+    classes: Annotated[int, Field(ge=2, le=10**5)] = 10
+    noise: Annotated[float, Field(ge=0, le=1e6)] = Field(
+        default=2.5, description="standard deviation of a cloud over that of the centres"
+    )
+
+
+class Docstrings(Part):
+    """Which character is next in the documentation strings of Python's standard library."""
+
+    context: Annotated[int, Field(ge=1, le=256)] = Field(default=8, description="characters before it that are given")
+    characters: Annotated[int, Field(ge=1000, le=10**7)] = Field(default=200_000, description="length of the text")
+
+
+class TrainingData(OneOf):
+    """What it is trained on."""
+
+    digits: Digits | None = None
+    classification: Classification | None = None
+    docstrings: Docstrings | None = None
+
+
+class Dirichlet(Part):
+    """Shards that differ in their classes; the smaller the parameter, the more."""
+
+    dirichlet: Annotated[float, Field(gt=0, le=1e6)]
+
+
+def _read_kind(value: object) -> object:
+    return {value: {}} if isinstance(value, str) else value
+
+
+class Train(Part):
+    """Gradients of a model that is really trained, with the updates of the scheme; every policy trains its own."""
+
+    model: Annotated[
+        TrainedModel,
+        BeforeValidator(_read_kind, json_schema_input_type=Literal["logistic", "mlp"] | TrainedModel),
+    ] = TrainedModel(mlp=Mlp())
+    data: Annotated[
+        TrainingData,
+        BeforeValidator(
+            _read_kind, json_schema_input_type=Literal["digits", "classification", "docstrings"] | TrainingData
+        ),
+    ] = TrainingData(digits=Digits())
+    shards: Annotated[
+        Annotated[Literal["iid"], Tag("<name>")] | Annotated[Dirichlet, Tag("<mapping>")],
+        either(scalar="<name>", mapping="<mapping>"),
+    ] = Field(default="iid", description="how the data is dealt out to the workers: at random, or by classes")
+    batch: Annotated[int, Field(ge=1, le=10**6)] = Field(default=16, description="examples per worker and iteration")
+    learning_rate: Annotated[float, Field(gt=0, le=1e6)] = Field(
+        default=0.1, description="for the mean gradient of all workers"
+    )
+    momentum: Annotated[float, Field(ge=0, lt=1)] = Field(default=0.9, description="applied after the exchange")
+    weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.0
+    warm_up: Annotated[int, Field(ge=0)] = Field(
+        default=0, description="iterations in which the learning rate rises from a P-th, P being the workers"
+    )
+    drops: list[Count] = Field(default=[], description="iterations from which on the learning rate is lower")
+    drop: Annotated[float, Field(gt=0, le=1)] = Field(default=0.1, description="factor of each drop")
+    evaluate: Count = Field(
+        default=10, description="iterations after which loss and accuracy are measured, outside the simulated time"
+    )
+    target: Annotated[Share, POSITIVE] | None = Field(
+        default=None, description="accuracy whose time is reported; default: 99 % of the best of the first policy"
+    )
+
+
 class Gradients(OneOf):
     """Where the gradients come from."""
 
     synthetic: Synthetic | None = None
     recorded: Annotated[Recorded, BeforeValidator(_read_recorded, json_schema_input_type=str | Recorded)] | None = None
+    train: Train | None = None
 
 
 class Death(Part):
@@ -737,6 +833,8 @@ class Job(Part):
         given = [name for name in ("model", "parameters") if getattr(self, name) is not None]
         if self.gradients.recorded is not None and given:
             raise ValueError(f"takes no {given[0]} with recorded gradients, which have layers of their own")
+        if self.gradients.train is not None and given:
+            raise ValueError(f"takes no {given[0]} beside gradients.train, which says what is trained")
         if self.gradients.synthetic is not None and len(given) != 1:
             raise ValueError(f"needs either model or parameters, got {' and '.join(given) or 'neither'}")
         return self

@@ -12,17 +12,22 @@ gradients (P, n) of any iteration, always the same ones for the same iteration.
 """
 
 from simnet.traces.fitting import fit
+from simnet.traces.hooks import TorchRecording, record
 from simnet.traces.recorded import RecordedSource, names, recorded
+from simnet.traces.recording import Recorder
 from simnet.traces.source import GradientSource
 from simnet.traces.synthetic import SyntheticParameters, SyntheticSource, synthetic
 
 __all__ = [
     "GradientSource",
     "RecordedSource",
+    "Recorder",
     "SyntheticParameters",
     "SyntheticSource",
+    "TorchRecording",
     "fit",
     "names",
+    "record",
     "recorded",
     "synthetic",
 ]

@@ -1,8 +1,12 @@
 """Gradients recorded from a training run.
 
 A trace is a folder with a description, `trace.json`, and one safetensors file per recorded step, named after it, such
-as ``000020.safetensors``. In such a file a tensor per layer, float32 or float16, holds that layer's gradients of all
-workers, each before the exchange; the first axis is the worker, the others are those of the layer.
+as ``000020.safetensors``. In such a file a tensor per layer, float32, float16 or bfloat16, holds that layer's gradients
+of all workers, each before the exchange; the first axis is the worker, the others are those of the layer. Where every
+worker wrote its own (`per_worker`), worker 3 has ``000020.0003.safetensors``, with a first axis of one.
+
+Of a layer only some entries may be recorded, the same ones at all steps and workers. It then has one axis, and says
+`of` which shape it is.
 
 A trace records a few steps of a run. A job meets the recorded step nearest to its own, so a long job meets the same
 gradients many times over; for fresh ones in every iteration, `simnet.traces.fit` a synthetic source to the trace.
@@ -14,32 +18,43 @@ import os
 import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from math import prod
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 from safetensors import SafetensorError, safe_open
 
 from simnet.errors import InputError, nearest
 from simnet.models import Layer
 from simnet.rng import stream
+from simnet.traces.files import decoded, stored_tensor
 from simnet.traces.metadata import SHIPPED, Description, is_name, read_description
 from simnet.traces.source import Values, buffer, position, shrunk
 
-_DESCRIPTION = "trace.json"
+DESCRIPTION = "trace.json"
+"""The file of a trace that says what it is."""
+
 _LARGEST_HEADER = 16_000_000
-_DTYPES = ("F32", "F16")
+_DTYPES = ("F32", "F16", "BF16")
 _Whole = Annotated[int, Field(ge=0, le=2**40)]
 _Positive = Annotated[int, Field(ge=1, le=2**40)]
 
 
 class RecordedLayer(Description):
-    """A tensor of parameters: its name and shape."""
+    """A tensor of parameters: its name and shape as recorded, and the shape `of` it all where that is only a part."""
 
     name: Annotated[str, Field(min_length=1)]
     shape: tuple[_Positive, ...]
+    of: tuple[_Positive, ...] | None = None
+
+    @model_validator(mode="after")
+    def _part(self) -> RecordedLayer:
+        if self.of is not None and (len(self.shape) != 1 or self.shape[0] > prod(self.of)):
+            raise ValueError(f"{list(self.shape)} is no part of {list(self.of)}: one axis, no more entries")
+        return self
 
 
 class RecordedPoint(Description):
@@ -48,6 +63,32 @@ class RecordedPoint(Description):
     step: _Whole
     loss: float | None = None
     accuracy: float | None = None
+
+
+class Recording(Description):
+    """How a recorder took a trace, and what that cost.
+
+    Parameters
+    ----------
+    every, consecutive : int
+        Steps from one sample to the next, and how many steps together are a sample.
+    fraction : float
+        Of the entries of each layer.
+    seed : int
+        Decides which.
+    skipped : int
+        Samples left out because a value was not finite.
+    own_seconds, run_seconds : float
+        Spent by the recorder, and from its start to the last sample or its end, both together [s].
+    """
+
+    every: _Positive
+    consecutive: _Positive
+    fraction: Annotated[float, Field(gt=0, le=1)]
+    seed: _Whole
+    skipped: _Whole
+    own_seconds: Annotated[float, Field(ge=0)]
+    run_seconds: Annotated[float, Field(ge=0)]
 
 
 class TraceInfo(Description):
@@ -71,6 +112,10 @@ class TraceInfo(Description):
         In the order of the gradient.
     points : tuple of RecordedPoint
         The recorded steps, ascending.
+    per_worker : bool
+        Whether each worker has a file of its own at each step.
+    recording : Recording, optional
+        How `simnet.traces.record` took it.
     """
 
     version: Literal[1]
@@ -86,14 +131,17 @@ class TraceInfo(Description):
     steps: _Positive
     layers: Annotated[tuple[RecordedLayer, ...], Field(min_length=1)]
     points: Annotated[tuple[RecordedPoint, ...], Field(min_length=1)]
+    per_worker: bool = False
+    recording: Recording | None = None
 
     @field_validator("layers")
     @classmethod
     def _distinct(cls, layers: tuple[RecordedLayer, ...]) -> tuple[RecordedLayer, ...]:
-        listed = [layer.name for layer in layers]
-        twice = [name for name in listed if listed.count(name) > 1]
-        if twice:
-            raise ValueError(f"two layers are called {twice[0]!r}")
+        seen: set[str] = set()
+        for layer in layers:
+            if layer.name in seen:
+                raise ValueError(f"two layers are called {layer.name!r}")
+            seen.add(layer.name)
         return layers
 
     @field_validator("points")
@@ -108,7 +156,7 @@ class TraceInfo(Description):
 class RecordedSource:
     """The gradients of a trace, as a `GradientSource`; see `recorded`.
 
-    Its `info` is the description of the trace, its `shapes` are the recorded layers, at any scale.
+    Its `info` is the description of the trace, its `shapes` are the layers of the model, at any scale.
 
     Parameters
     ----------
@@ -130,8 +178,9 @@ class RecordedSource:
         self, folder: Path, info: TraceInfo, workers: Sequence[int], iterations: int | None, scale: float, seed: int
     ) -> None:
         self.info = info
-        self.shapes = tuple(Layer(layer.name, layer.shape) for layer in info.layers)
-        sizes = shrunk([layer.size for layer in self.shapes], scale)
+        self.shapes = tuple(Layer(layer.name, layer.of or layer.shape) for layer in info.layers)
+        there = [prod(layer.shape) for layer in info.layers]
+        sizes = shrunk(there, scale)
         self.layers = tuple((layer.name, size) for layer, size in zip(self.shapes, sizes, strict=True))
         self.workers = len(workers)
         self.parameters = sum(sizes)
@@ -144,9 +193,9 @@ class RecordedSource:
         # Entries at random, as a fixed stride would meet the same rows of a matrix again and again.
         self._entries = [
             None
-            if size == layer.size
-            else np.sort(stream(seed, "traces", "entries", layer.name).choice(layer.size, size, replace=False))
-            for layer, size in zip(self.shapes, sizes, strict=True)
+            if size == entries
+            else np.sort(stream(seed, "traces", "entries", layer.name).choice(entries, size, replace=False))
+            for layer, entries, size in zip(self.shapes, there, sizes, strict=True)
         ]
 
     def gradients(self, iteration: int, out: Values | None = None) -> Values:
@@ -162,6 +211,12 @@ class RecordedSource:
         """
         return self.recorded(self.nearest(iteration), out)
 
+    def dtypes(self) -> list[str]:
+        """Return the types of the recorded entries, as safetensors files call them; of the first step, for all."""
+        file, _, _ = _files(self._folder, self.info, self.info.points[0].step, self._rows)[0]
+        with _opened(file) as tensors:
+            return sorted({tensors.get_slice(layer.name).get_dtype() for layer in self.shapes})
+
     def nearest(self, iteration: int) -> int:
         """Return which of `info.points` is nearest to an iteration."""
         iterations = self.info.steps if self._iterations is None else self._iterations
@@ -171,12 +226,14 @@ class RecordedSource:
     def recorded(self, point: int, out: Values | None = None) -> Values:
         """Return the gradients of one of `info.points`; float32 of shape (P, n)."""
         found = buffer(out, self.workers, self.parameters)
-        end = 0
-        with _opened(_file(self._folder, self.info.points[point].step)) as tensors:
-            for layer, entries, (_, size) in zip(self.shapes, self._entries, self.layers, strict=True):
-                rows = tensors.get_tensor(layer.name).reshape(self.info.workers, layer.size)[self._rows]
-                found[:, end : end + size] = rows if entries is None else rows[:, entries]
-                end += size
+        for file, here, rows in _files(self._folder, self.info, self.info.points[point].step, self._rows):
+            end = 0
+            with _opened(file) as tensors:
+                for layer, entries, (_, size) in zip(self.shapes, self._entries, self.layers, strict=True):
+                    values = _tensor(tensors, layer.name, file)
+                    values = values.reshape(len(values), -1)[rows]
+                    found[here, end : end + size] = values if entries is None else values[:, entries]
+                    end += size
         return found
 
 
@@ -188,7 +245,7 @@ def names() -> list[str]:
     >>> names()
     ['digits']
     """
-    return sorted(path.parent.name for path in SHIPPED.glob(f"*/{_DESCRIPTION}"))
+    return sorted(path.parent.name for path in SHIPPED.glob(f"*/{DESCRIPTION}"))
 
 
 def recorded(
@@ -230,21 +287,29 @@ def recorded(
     >>> source.nearest(500), source.info.points[7]
     (7, RecordedPoint(step=200, loss=..., accuracy=...))
     """
-    folder = _folder(trace)
-    info = read_description(TraceInfo, folder / _DESCRIPTION)
+    folder = folder_of(trace)
+    info = read_description(TraceInfo, folder / DESCRIPTION)
     outside = [point.step for point in info.points if point.step >= info.steps]
     if outside:
         message = f"step {outside[0]} is not within the {info.steps} steps of the run"
-        raise InputError(message, file=str(folder / _DESCRIPTION), field="points")
+        raise InputError(message, file=str(folder / DESCRIPTION), field="points")
     if iterations is not None and iterations < 1:
         raise ValueError(f"iterations must be >= 1, got {iterations}")
     source = RecordedSource(folder, info, _chosen(workers, info), iterations, scale, seed)
     for point in info.points:
-        _check(_file(folder, point.step), info)
+        for file, _, _ in _files(folder, info, point.step, range(info.workers)):
+            _check(file, info)
     return source
 
 
-def _folder(trace: str | os.PathLike[str]) -> Path:
+def folder_of(trace: str | os.PathLike[str]) -> Path:
+    """Return where a trace lies, given by name or folder.
+
+    Raises
+    ------
+    ValueError
+        If there is no trace of this name.
+    """
     if not is_name(trace):
         return Path(trace)
     if trace not in names():
@@ -252,8 +317,28 @@ def _folder(trace: str | os.PathLike[str]) -> Path:
     return SHIPPED / trace
 
 
-def _file(folder: Path, step: int) -> Path:
-    return folder / f"{step:06d}.safetensors"
+def step_file(folder: Path, step: int, worker: int | None = None) -> Path:
+    """Return the file of a step, or of a worker at a step.
+
+    Examples
+    --------
+    >>> step_file(Path(), 20).name, step_file(Path(), 20, 3).name
+    ('000020.safetensors', '000020.0003.safetensors')
+    """
+    return folder / (f"{step:06d}.safetensors" if worker is None else f"{step:06d}.{worker:04d}.safetensors")
+
+
+def _files(folder: Path, info: TraceInfo, step: int, workers: Sequence[int]) -> list[tuple[Path, slice, list[int]]]:
+    """Return the files with the gradients of these workers, where they go, and which rows of the file they are."""
+    if info.per_worker:
+        return [(step_file(folder, step, worker), slice(place, place + 1), [0]) for place, worker in enumerate(workers)]
+    return [(step_file(folder, step), slice(None), list(workers))]
+
+
+def _tensor(tensors: Any, name: str, path: Path) -> Values:
+    """Return a tensor, as float32."""
+    kind = tensors.get_slice(name).get_dtype()
+    return decoded(stored_tensor(path, name) if kind == "BF16" else tensors.get_tensor(name), kind)
 
 
 def _chosen(workers: int | Sequence[int] | None, info: TraceInfo) -> list[int]:
@@ -276,18 +361,18 @@ def _check(path: Path, info: TraceInfo) -> None:
     with _opened(path) as tensors:
         found, expected = set(tensors.keys()), {layer.name for layer in info.layers}
         for name in sorted(expected - found):
-            raise InputError(f"has no tensor {name!r}, which {_DESCRIPTION} lists among its layers", file=str(path))
+            raise InputError(f"has no tensor {name!r}, which {DESCRIPTION} lists among its layers", file=str(path))
         for name in sorted(found - expected):
-            raise InputError(f"there is no layer {name!r} in {_DESCRIPTION}: {nearest(name, expected)}", file=str(path))
+            raise InputError(f"there is no layer {name!r} in {DESCRIPTION}: {nearest(name, expected)}", file=str(path))
         for layer in info.layers:
             head = tensors.get_slice(layer.name)
             if head.get_dtype() not in _DTYPES:
-                allowed = " or ".join(_DTYPES)
+                allowed = f"{', '.join(_DTYPES[:-1])} or {_DTYPES[-1]}"
                 raise InputError(f"layer {layer.name!r} is {head.get_dtype()}, must be {allowed}", file=str(path))
-            shape = [info.workers, *layer.shape]
+            shape = [1 if info.per_worker else info.workers, *layer.shape]
             if head.get_shape() != shape:
                 raise InputError(f"layer {layer.name!r} has shape {head.get_shape()}, must be {shape}", file=str(path))
-            _check_finite(tensors.get_tensor(layer.name), layer.name, path)
+            _check_finite(_tensor(tensors, layer.name, path), layer.name, path)
 
 
 def _check_finite(gradients: NDArray[Any], name: str, path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,70 @@ class GradientSource(Protocol):
 
         They do not depend on which iterations were asked for before.
         """
+
+
+class Score(NamedTuple):
+    """How good a model is on data held out of the training; NaN where it was not measured."""
+
+    loss: float
+    accuracy: float
+
+
+class Training(Protocol):
+    """What one policy's run of a job has of its own: where the gradients come from, and where the updates go."""
+
+    def gradients(self, iteration: int, crew: NDArray[np.intp]) -> Values:
+        """Return the gradients of some workers for the data of an iteration, float32 of shape (P', n).
+
+        They depend on the updates applied so far at most. To ask for them changes nothing.
+        """
+
+    def apply(self, update: Values) -> None:
+        """Take the mean gradient that an exchange yielded, float32 of shape (n,)."""
+
+    def score(self, iteration: int | None) -> Score | None:
+        """Return how good the model is after the update of an iteration; None if nothing is trained.
+
+        NaN if no measurement is due then, or there was no iteration but an attempt of exploration.
+        """
+
+
+@runtime_checkable
+class Trainable(Protocol):
+    """A source whose gradients depend on the updates."""
+
+    def begin(self) -> Training:
+        """Return a training that starts from the first weights and depends on no other."""
+
+
+class Given:
+    """A training in which nothing is learnt, as its gradients are given beforehand.
+
+    Parameters
+    ----------
+    source : GradientSource
+        Where they come from.
+    """
+
+    def __init__(self, source: GradientSource) -> None:
+        self._source = source
+
+    def gradients(self, iteration: int, crew: NDArray[np.intp]) -> Values:
+        """Return the source's gradients of an iteration, of some workers."""
+        gradients = self._source.gradients(iteration)
+        return gradients[crew] if len(crew) < len(gradients) else gradients
+
+    def apply(self, update: Values) -> None:
+        """Do nothing."""
+
+    def score(self, iteration: int | None) -> Score | None:
+        """Return None: there is no model."""
+        return None
+
+
+def begun(source: GradientSource) -> Training:
+    """Return a training on the gradients of a source, for one run of a job."""
+    return source.begin() if isinstance(source, Trainable) else Given(source)
 
 
 def shrunk(sizes: Sequence[int], scale: float) -> list[int]:

@@ -13,6 +13,7 @@ from simnet.errors import StalledError
 from simnet.network import Network, Timing
 from simnet.policies import Candidate, Turn
 from simnet.schedule import Floats, Schedule
+from simnet.traces.source import Training, begun
 from simnet.training.job import Job, buckets, create_sparsifier
 
 if TYPE_CHECKING:
@@ -109,6 +110,8 @@ class Models:
         How many workers exchange; default: all of the job.
     residuals : sequence of ndarray, optional
         What each bucket begins with, shape (workers, entries); zero when omitted.
+    training : Training, optional
+        Where the gradients come from; one that begins when omitted.
     """
 
     def __init__(
@@ -117,8 +120,10 @@ class Models:
         candidates: Sequence[Candidate],
         workers: int | None = None,
         residuals: Sequence[NDArray[np.float32]] | None = None,
+        training: Training | None = None,
     ) -> None:
         self._job = job
+        self.training = begun(job.source) if training is None else training
         self._candidates = candidates
         self._buckets = buckets(job.source, job.overlap)
         self._models = {
@@ -138,7 +143,7 @@ class Models:
         anew. The residuals of those that are gone are lost.
         """
         kept = None if self._residuals is None else [one[~gone] for one in self._residuals]
-        return Models(self._job, self._candidates, int((~gone).sum()), kept)
+        return Models(self._job, self._candidates, int((~gone).sum()), kept, self.training)
 
     def step(self, where: Situation, shortlist: Sequence[Candidate]) -> Generator[Ask, Outcome, Step]:
         """Exchange the gradients of an iteration with each of the shortlist, and keep what the fastest did.
@@ -151,7 +156,7 @@ class Models:
         StalledError
             If an exchange can never end for another reason than a death.
         """
-        gradients = self._gradients(where)
+        gradients = self.training.gradients(where.batch, where.crew)
         in_force, self._explored = self._in_force, None
         if in_force is not None:
             switches = any(self._models[one.label] is not in_force for one in shortlist)
@@ -191,12 +196,19 @@ class Models:
                     model.residual = np.zeros_like(model.residual)
                 elif residuals is not None:
                     model.residual = residuals[index]
-        exchanges = self._exchanged(self._explored, self._gradients(where), where)
+        gradients = self.training.gradients(where.batch, where.crew)
+        exchanges = self._exchanged(self._explored, gradients, where)
         return (yield from self._timed(candidate, exchanges, where))
 
-    def _gradients(self, where: Situation) -> NDArray[np.float32]:
-        gradients = self._job.source.gradients(where.batch)
-        return gradients[where.crew] if where.crew.size < len(gradients) else gradients
+    def apply(self, exchanges: Sequence[Exchange]) -> None:
+        """Apply the update of an exchange that came to its end."""
+        if len(exchanges) == 1:
+            self.training.apply(exchanges[0].update)
+            return
+        update = np.empty(self._job.source.parameters, dtype=np.float32)
+        for bucket, exchange in zip(self._buckets, exchanges, strict=True):
+            update[bucket.entries] = exchange.update
+        self.training.apply(update)
 
     def _exchanged(
         self, models: Sequence[Sparsifier], gradients: NDArray[np.float32], where: Situation

@@ -163,6 +163,8 @@ def _iterate(
             turn = _turn(policy, moment)._replace(attempt=attempt)
         finish = step.outcome.finish + job.update
         purpose = TRAIN if trains else EXPLORE
+        if trains:
+            models.apply(step.exchanges)
         record.add(
             Iteration(number, now, finish, where.density, float(latency.max()), float(bandwidth.min()), purpose),
             step.candidate.label,
@@ -171,6 +173,7 @@ def _iterate(
             doing,
             job.update,
             keep=where.messages,
+            score=models.training.score(number if trains else None),
         )
         if isinstance(policy, Adaptive):
             policy.told(moment, _seen(turn, step))

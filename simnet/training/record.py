@@ -16,6 +16,7 @@ from simnet.schedule import Floats
 if TYPE_CHECKING:
     import pandas as pd
 
+    from simnet.traces.source import Score
     from sparsifier_models import Exchange
 
 
@@ -204,10 +205,11 @@ class Record:
         update: float,
         *,
         keep: bool,
+        score: Score | None = None,
     ) -> None:
         """Book an iteration: every worker's time from its start to its end goes under one of four headings.
 
-        Of an exchange that was repeated, the bytes of the last time count.
+        Of an exchange that was repeated, the bytes of the last time count. Where a model is trained, its `score` is.
         """
         select = doing.select
         rank_compute = doing.compute + timing.rank_compute + update
@@ -237,6 +239,7 @@ class Record:
                 **_statistics(exchanges),
                 "latency_s": at.latency,
                 "bandwidth_Bps": at.bandwidth,
+                **({} if score is None else score._asdict()),
             }
         )
         if keep and timing.messages is not None:

@@ -2,13 +2,14 @@
 
 `curves` makes curves of tables, `shapes` fits a single curve, `steps` and `per_step` go through the schedules of
 algorithms, `scaling` goes over numbers of ranks, `predictor` puts them together, `crossval` judges them by what they
-were not fitted to, `intervals` says how far to believe them, `fabric` is the file; `specification` does without
-measurements. See ``docs/calibration.md``.
+were not fitted to, `intervals` says how far to believe them, `fabric` is all of it, `fabric_file` its file;
+`specification` does without measurements. See ``docs/calibration.md``.
 """
 
 from validate.calibration.crossval import choose
 from validate.calibration.curves import Curve, Setting, chosen_rows, curves_of, systems
-from validate.calibration.fabric import Fabric, Prediction, calibrate, fabric_of, load_fabric, specified, written
+from validate.calibration.fabric import Fabric, Prediction, calibrate, specified
+from validate.calibration.fabric_file import fabric_of, load_fabric, written
 
 __all__ = [
     "Curve",

@@ -6,7 +6,7 @@ A *curve* has the time of one collective for several sizes, with all else the sa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -198,8 +198,3 @@ def differing(rows: pd.DataFrame) -> dict[str, list[str]]:
     """
     values = {name: sorted(rows[name].fillna("").astype(str).unique()) for name in CONDITIONS if name in rows}
     return {name: found for name, found in values.items() if len(found) > 1}
-
-
-def without(curves: Iterable[Curve], left_out: Sequence[Setting]) -> list[Curve]:
-    """Return the curves but those of some settings."""
-    return [one for one in curves if one.setting not in left_out]

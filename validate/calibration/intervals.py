@@ -139,17 +139,6 @@ def intervals(held: Mapping[Way, Sequence[Held]], coverage: float) -> dict[Way, 
     return found
 
 
-def covered(held: Sequence[Held], bins: Sequence[tuple[float, float]]) -> np.ndarray:
-    """Return which held-out measurements are inside the intervals of given widths."""
-    if not held:
-        return np.zeros(0, dtype=bool)
-    sizes = np.concatenate([one.sizes for one in held])
-    off = -np.concatenate([one.off for one in held])
-    below, above = np.array(bins).T
-    which = bin_of(sizes)
-    return np.asarray((-below[which] <= off) & (off <= above[which]))
-
-
 def _quantiles(off: Floats, coverage: float) -> tuple[float, float]:
     """Return the conformal quantile of either side: of n errors that with number (n + 1) q, rounded up.
 

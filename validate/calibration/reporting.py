@@ -14,7 +14,8 @@ from simnet.errors import InputError, nearest
 from validate import measured
 from validate.calibration.crossval import MIXTURE, Chosen, Held, choose
 from validate.calibration.curves import chosen_rows, curves_of, differing
-from validate.calibration.fabric import Fabric, calibrate, written
+from validate.calibration.fabric import Fabric, calibrate
+from validate.calibration.fabric_file import written
 from validate.calibration.network import Links, Place, links, on_nodes
 from validate.calibration.per_step import PARAMETERS, undetermined
 from validate.calibration.predictor import Way
@@ -107,7 +108,7 @@ class Calibrated:
             lines += ["", "parameters of a step:"]
             for (name, what), value, error in zip(PARAMETERS.items(), steps.values, steps.errors, strict=True):
                 within = f"within a factor of {np.exp(1.645 * error):.2f}"
-                said = "typical, not determined by these data" if name in unknown else within
+                said = "not determined by these data" if name in unknown else within
                 lines.append(f"  {name:<24}{value:>10.3g}  {said} ({what})")
         if self.links is not None:
             for family, parameters in self.links.parameters.items():

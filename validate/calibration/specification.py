@@ -27,17 +27,16 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from statistics import NormalDist
 from types import MappingProxyType
-from typing import Annotated, Any, Literal, NamedTuple, TypeAlias
+from typing import Annotated, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import pydantic
 from numpy.typing import ArrayLike
 from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
 
 from simnet import units
 from simnet.errors import InputError, nearest
+from simnet.plain_yaml import plain_yaml
 from simnet.reading import read_text
 from validate.calibration.curves import Floats, Setting
 from validate.calibration.per_step import PARAMETERS, Steps
@@ -186,7 +185,7 @@ _Rate = Annotated[
     float,
     BeforeValidator(units.bandwidth),
     Field(gt=0, le=1e15),
-    PlainSerializer(lambda value: f"{value / 1e9:.6g} GB/s"),
+    PlainSerializer(lambda value: _rate(value)),
 ]
 
 
@@ -551,6 +550,12 @@ def _peers(platform: Platform, setting: Setting, nodes: int) -> tuple[float, flo
     return latency, max((per_node - 1) / setting.ranks / inner, away)
 
 
+def _rate(value: float) -> str:
+    """Return a bandwidth [byte/s] as text that reads back as exactly the same number."""
+    text = f"{value / 1e9:.12g} GB/s"
+    return text if units.bandwidth(text) == value else f"{value!r} B/s"
+
+
 def _link(platform: Platform) -> str:
     return "pcie" if platform.inner.link in ("pcie", "memory") else "nvlink"
 
@@ -621,20 +626,8 @@ def is_platform(path: Path) -> bool:
 def _read(path: Path, name: str) -> Platform:
     text = read_text(path, MAX_BYTES)
     try:
-        if any(_is_marked(event) for event in YAML(typ="safe", pure=True).parse(text)):
-            raise InputError("has anchors or tags, which a platform has not", file=name)
-        loaded: Any = YAML(typ="safe", pure=True).load(text)
-    except (YAMLError, ValueError, RecursionError) as error:
-        raise InputError(f"is no YAML: {str(error).splitlines()[0]}", file=name) from None
-    if not isinstance(loaded, dict):
-        raise InputError("is no platform: it has no fields", file=name)
-    try:
-        return Platform.model_validate(loaded)
+        return Platform.model_validate(plain_yaml(text, name, "a platform"))
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])
         raise InputError(first["msg"].removeprefix("Value error, "), file=name, field=where or None) from None
-
-
-def _is_marked(event: Any) -> bool:
-    return getattr(event, "anchor", None) is not None or getattr(event, "tag", None) is not None

@@ -1,0 +1,46 @@
+"""Figures, tables and claims of papers, made anew by code of this repository: ``simnet reproduce``.
+
+A module per paper says what it reproduces, and what not and why. Nothing published enters a value of ours but what the
+note of the reproduction says is an input.
+
+>>> reproduction("artopk-fig-4").rows()[0].ours
+0.125
+"""
+
+from simnet.errors import InputError, nearest
+from validate.reproduction import artopk, exdyna, oktopk, spardl
+from validate.reproduction.table import KINDS, Missing, Outcome, Reproduction, Row, as_frame, outcome
+
+__all__ = [
+    "KINDS",
+    "MISSING",
+    "REPRODUCTIONS",
+    "Missing",
+    "Outcome",
+    "Reproduction",
+    "Row",
+    "as_frame",
+    "outcome",
+    "reproduction",
+]
+
+_MODULES = (artopk, oktopk, exdyna, spardl)
+
+REPRODUCTIONS: dict[str, Reproduction] = {one.name: one for module in _MODULES for one in module.REPRODUCTIONS}
+"""What can be reproduced, by name."""
+
+MISSING: tuple[Missing, ...] = tuple(one for module in _MODULES for one in module.MISSING)
+"""What cannot, and why."""
+
+
+def reproduction(name: str) -> Reproduction:
+    """Return a reproduction by its name.
+
+    Raises
+    ------
+    InputError
+        If there is none of this name.
+    """
+    if name not in REPRODUCTIONS:
+        raise InputError(f"there is no reproduction {name!r}; {nearest(name, REPRODUCTIONS)}")
+    return REPRODUCTIONS[name]

@@ -1,0 +1,1 @@
+"""Settings of published experiments, as far as they are known; each says what is published and what is assumed."""

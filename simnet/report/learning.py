@@ -1,0 +1,133 @@
+"""How well the model did that was trained: loss and accuracy at the end, and the time to a target accuracy.
+
+Time to a target is made of two things: how many iterations it takes, which is a matter of what the updates are worth,
+and how long an iteration takes. So there are two efficiencies. The *statistical* one is the number of iterations that
+the reference, the first policy, needed to the target over those of a policy: 1 if its updates are worth as much. The
+*parallel* one is the share of the simulated time in which workers compute gradients: 1 if exchanging took no time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, TypedDict
+
+from simnet.units import format_seconds
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+HEADINGS = ("policy", "loss", "accuracy", "iterations to target", "time to target", "statistical eff.", "parallel eff.")
+"""Of the table that people see."""
+
+_OF_THE_BEST = 0.99
+
+
+class LearningSummary(TypedDict):
+    """How a policy's training went; None for what was not measured, or for a target that was not reached.
+
+    Loss and accuracy are the last that were measured. The time to the target ends with the first measurement at which
+    the accuracy was reached, and includes exploration.
+    """
+
+    loss: float | None
+    accuracy: float | None
+    target: float | None
+    iterations_to_target: int | None
+    time_to_target_s: float | None
+    statistical_efficiency: float | None
+    parallel_efficiency: float | None
+
+
+def condensed(
+    iterations: Mapping[str, pd.DataFrame], target: float | None, rounded: Callable[[float], float]
+) -> dict[str, LearningSummary]:
+    """Return how the training of each policy went; empty where nothing was trained.
+
+    Parameters
+    ----------
+    iterations : mapping of policy name to DataFrame
+        A row per iteration of training, with `loss` and `accuracy`, NaN where they were not measured. The first policy
+        is the reference.
+    target : float, optional
+        The accuracy to reach; 99 % of the highest that the reference had when omitted.
+    rounded : callable
+        Rounds a number.
+    """
+    if not all("accuracy" in frame for frame in iterations.values()):
+        return {}
+    reference = next(iter(iterations.values()))
+    if target is None:
+        best = float(reference["accuracy"].max())
+        target = _OF_THE_BEST * best if math.isfinite(best) else None
+    needed, _ = _reached(reference, target)
+    return {policy: _one(frame, target, needed, rounded) for policy, frame in iterations.items()}
+
+
+def rows(trained: Mapping[str, LearningSummary]) -> list[tuple[str, ...]]:
+    """Return the cells of the table that people see, the first to reach the target first."""
+
+    def share(value: float | None) -> str:
+        return "-" if value is None else f"{100 * value:.1f} %"
+
+    def order(policy: str) -> tuple[float, float]:
+        time, accuracy = trained[policy]["time_to_target_s"], trained[policy]["accuracy"]
+        return math.inf if time is None else time, -(accuracy or 0.0)
+
+    return [
+        (
+            policy,
+            "-" if one["loss"] is None else f"{one['loss']:.4g}",
+            share(one["accuracy"]),
+            "-" if one["iterations_to_target"] is None else str(one["iterations_to_target"]),
+            "-" if one["time_to_target_s"] is None else format_seconds(one["time_to_target_s"]),
+            share(one["statistical_efficiency"]),
+            share(one["parallel_efficiency"]),
+        )
+        for policy, one in ((policy, trained[policy]) for policy in sorted(trained, key=order))
+    ]
+
+
+def sentence(trained: Mapping[str, LearningSummary]) -> str:
+    """Say who was the first to reach the target, and who never was; empty where nothing was trained."""
+    target = next((one["target"] for one in trained.values()), None)
+    if target is None:
+        return ""
+    goal = f"an accuracy of {100 * target:.3g} %"
+    times = {policy: one["time_to_target_s"] for policy, one in trained.items()}
+    reached = {policy: time for policy, time in times.items() if time is not None}
+    if not reached:
+        return f" No policy reached {goal}."
+    first = min(reached, key=lambda policy: reached[policy])
+    never = [policy for policy in times if policy not in reached]
+    said = f" {first} was the first to reach {goal}, after {format_seconds(reached[first])}"
+    return f"{said}; {', '.join(never)} did not." if never else f"{said}."
+
+
+def _one(
+    frame: pd.DataFrame, target: float | None, needed: int | None, rounded: Callable[[float], float]
+) -> LearningSummary:
+    measured = frame.dropna(subset=["loss", "accuracy"])
+    count, seconds = _reached(frame, target)
+    total = math.fsum(frame["iteration_s"])
+    return {
+        "loss": rounded(float(measured["loss"].iloc[-1])) if len(measured) else None,
+        "accuracy": rounded(float(measured["accuracy"].iloc[-1])) if len(measured) else None,
+        "target": None if target is None else rounded(target),
+        "iterations_to_target": count,
+        "time_to_target_s": None if seconds is None else rounded(seconds),
+        "statistical_efficiency": None if not count or needed is None else rounded(needed / count),
+        "parallel_efficiency": rounded(math.fsum(frame["compute_s"]) / total) if total > 0 else None,
+    }
+
+
+def _reached(frame: pd.DataFrame, target: float | None) -> tuple[int | None, float | None]:
+    """Return after how many iterations and seconds an accuracy was first measured."""
+    if target is None or not len(frame):
+        return None, None
+    there = (frame["accuracy"] >= target).to_numpy()
+    if not there.any():
+        return None, None
+    row = int(there.argmax())
+    end = frame["start_s"].iloc[row] + frame["iteration_s"].iloc[row]
+    return row + 1, float(end - frame["start_s"].iloc[0])

@@ -1,0 +1,249 @@
+"""What a trace is like in figures, and how close synthetic gradients come to it.
+
+All selections are exact top-k of fresh gradients over all layers, without residual, as in `simnet.traces.statistics`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simnet.traces.recorded import RecordedSource
+from simnet.traces.source import Values
+from simnet.traces.statistics import build_up, compression_gain, overlap, overlap_between_workers, tail_index
+from simnet.traces.synthetic import SyntheticParameters, SyntheticSource, synthetic
+
+DENSITIES = (0.001, 0.01, 0.1)
+"""Densities at which traces are described and compared by default."""
+
+TAIL = 0.01
+"""Share of the largest magnitudes from which the tail index is estimated."""
+
+_FEWEST_FOR_TAIL = 1000
+_CURVE = 25
+
+
+def described(source: RecordedSource, densities: Sequence[float] = DENSITIES) -> dict[str, Any]:
+    """Return the figures of a trace, as plain values for JSON; two recorded steps are in memory at a time.
+
+    Parameters
+    ----------
+    source : RecordedSource
+        The trace.
+    densities : sequence of float
+        At which what top-k selects is looked at.
+
+    Returns
+    -------
+    dict
+        ``tail_index`` is Hill's estimate from each worker's largest `TAIL`, mean over workers and steps. ``densities``
+        has means over steps of gain, build-up, overlap between workers, threshold, and overlap from one recorded step
+        to the next: ``overlap_next`` of those that follow each other directly, ``overlap_time`` of all,
+        ``overlap_first_last`` of the first and last. ``layers`` has root mean square, share of the squared norm,
+        share of zeros, and tail index of layers with 1,000 entries or more.
+
+    Examples
+    --------
+    >>> from simnet.traces import recorded
+    >>> found = described(recorded("digits"), [0.01])
+    >>> found["workers"], found["points"], round(found["densities"][0]["build_up"], 1)
+    (8, 12, 5.7)
+    """
+    info = source.info
+    steps = [point.step for point in info.points]
+    ends = np.cumsum([size for _, size in source.layers]).tolist()
+    tails, per_layer = [], []
+    rows: list[list[dict[str, float | None]]] = [[] for _ in densities]
+    first = last = np.empty((0, 0), dtype=np.float32)
+    between: list[list[tuple[int, float]]] = [[] for _ in densities]
+    for place, step in enumerate(steps):
+        gradients = source.recorded(place)
+        first = gradients if place == 0 else first
+        tails.append(_tail(gradients))
+        per_layer.append([_of_layer(part) for part in np.split(gradients, ends[:-1], axis=1)])
+        for which, density in enumerate(densities):
+            rows[which].append(_selected(gradients, density))
+            if place:
+                between[which].append((step - steps[place - 1], overlap(last, gradients, density)))
+        last = gradients
+    total = np.array([[one["squares"] for one in layers] for layers in per_layer], dtype=np.float64)
+    share = total / np.maximum(total.sum(axis=1, keepdims=True), 1e-300)
+    return {
+        "name": info.name,
+        "workers": source.workers,
+        "parameters": source.true_parameters,
+        "entries": source.parameters,
+        "iterations": info.steps,
+        "points": len(steps),
+        "steps": steps,
+        "dtypes": source.dtypes(),
+        "tail_index": _mean(tails),
+        "tail_share": TAIL,
+        "densities": [
+            {
+                "density": density,
+                **{name: _mean([one[name] for one in rows[which]]) for name in rows[which][0]},
+                "overlap_next": _mean([value for lag, value in between[which] if lag == 1]),
+                "overlap_time": _mean([value for _, value in between[which]]),
+                "overlap_first_last": overlap(first, last, density) if len(steps) > 1 else None,
+            }
+            for which, density in enumerate(densities)
+        ],
+        "layers": [
+            {
+                "name": shape.name,
+                "shape": list(shape.shape),
+                "entries": size,
+                "rms": _mean([math.sqrt(one[which]["squares"] / (size * source.workers)) for one in per_layer]),
+                "share": float(share[:, which].mean()),
+                "zeros": _mean([one[which]["zeros"] for one in per_layer]),
+                "tail_index": _mean([one[which]["tail_index"] for one in per_layer]),
+            }
+            for which, (shape, (_, size)) in enumerate(zip(source.shapes, source.layers, strict=True))
+        ],
+    }
+
+
+def twin(source: RecordedSource, parameters: SyntheticParameters, seed: int = 0) -> SyntheticSource:
+    """Return synthetic gradients with the layers, entries and workers of a trace."""
+    layers = [
+        (name, (1, size) if len(shape.shape) > 1 else (size,))
+        for shape, (name, size) in zip(source.shapes, source.layers, strict=True)
+    ]
+    return synthetic(layers, source.workers, like=parameters, iterations=source.info.steps, seed=seed)
+
+
+def closeness(
+    source: RecordedSource,
+    parameters: SyntheticParameters,
+    densities: Sequence[float] = DENSITIES,
+    *,
+    workers: int = 8,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Return how close synthetic gradients come to the trace that they were fitted to.
+
+    Parameters
+    ----------
+    source : RecordedSource
+        The trace.
+    parameters : SyntheticParameters
+        What `fit` found.
+    densities : sequence of float
+        At which to compare.
+    workers : int
+        Build-up is that of so many workers, or of all if there are fewer.
+    seed : int
+        Of the synthetic gradients.
+
+    Returns
+    -------
+    dict
+        ``densities`` has, for each figure, real, synthetic and their ratio, means over the recorded steps;
+        ``threshold_drift`` is the threshold of the last step over that of the first. ``curve`` has the gain at
+        densities over the whole range, ``thresholds`` the threshold at each step over that of the first.
+    """
+    other = twin(source, parameters, seed)
+    P = min(workers, source.workers)
+    n = source.parameters
+    curve = np.unique(np.round(np.geomspace(1, n, _CURVE)).astype(int)) / n
+    gains = np.zeros((2, len(curve)))
+    table: list[list[list[dict[str, float | None]]]] = [[[], []] for _ in densities]
+    before: list[Values] = []
+    steps = [point.step for point in source.info.points]
+    for place, step in enumerate(steps):
+        both = [source.recorded(place), other.gradients(step)]
+        for side, gradients in enumerate(both):
+            gains[side] += _gains(gradients, curve) / len(steps)
+            for which, density in enumerate(densities):
+                row = _selected(gradients, density, P)
+                row["overlap_time"] = overlap(before[side], gradients, density) if before else None
+                table[which][side].append(row)
+        before = both
+    found = []
+    for which, density in enumerate(densities):
+        real, made = ({name: _mean([one[name] for one in side]) for name in side[0]} for side in table[which])
+        for values, side in zip((real, made), table[which], strict=True):
+            start, end = side[0]["threshold"], side[-1]["threshold"]
+            values["threshold_drift"] = end / start if start and end is not None else None
+        found.append(
+            {
+                "density": density,
+                **{
+                    name: {"real": real[name], "synthetic": made[name], "ratio": _ratio(made[name], real[name])}
+                    for name in real
+                },
+            }
+        )
+    return {
+        "name": source.info.name,
+        "workers": P,
+        "steps": steps,
+        "densities": found,
+        "curve": {"density": curve.tolist(), "real": gains[0].tolist(), "synthetic": gains[1].tolist()},
+        "thresholds": [
+            {
+                "density": density,
+                "real": _relative([one["threshold"] for one in table[which][0]]),
+                "synthetic": _relative([one["threshold"] for one in table[which][1]]),
+            }
+            for which, density in enumerate(densities)
+        ],
+    }
+
+
+def _selected(gradients: Values, density: float, workers: int | None = None) -> dict[str, float | None]:
+    n = gradients.shape[1]
+    k = max(1, round(density * n))
+    threshold = np.partition(np.abs(gradients), n - k, axis=1)[:, n - k]
+    return {
+        "gain": compression_gain(gradients, density),
+        "build_up": build_up(gradients[:workers], density),
+        "overlap_workers": overlap_between_workers(gradients, density) if len(gradients) > 1 else None,
+        "threshold": float(threshold.mean(dtype=np.float64)),
+    }
+
+
+def _gains(gradients: Values, densities: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the share of the squared norm that top-k keeps at all densities, mean over workers."""
+    n = gradients.shape[1]
+    counts = np.maximum(1, np.round(densities * n)).astype(int)
+    found = np.zeros(len(densities))
+    for row in gradients:
+        kept = np.cumsum(np.sort(np.square(row, dtype=np.float64))[::-1])
+        found += kept[counts - 1] / kept[-1] if kept[-1] > 0 else 1.0
+    return found / len(gradients)
+
+
+def _of_layer(part: Values) -> dict[str, Any]:
+    return {
+        "squares": float(np.square(part, dtype=np.float64).sum()),
+        "zeros": float((part == 0).mean()),
+        "tail_index": _tail(part) if part.shape[1] >= _FEWEST_FOR_TAIL else None,
+    }
+
+
+def _tail(gradients: Values) -> float | None:
+    """Return Hill's estimate, None where the tail reaches down to zeros or has no decay."""
+    if gradients.shape[1] < 2:
+        return None
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = tail_index(gradients, TAIL)
+    return found if math.isfinite(found) and found > 0 else None
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None
+
+
+def _ratio(made: float | None, real: float | None) -> float | None:
+    return made / real if made is not None and real else None
+
+
+def _relative(values: Sequence[float | None]) -> list[float | None]:
+    return [value / values[0] if value is not None and values[0] else None for value in values]

@@ -1,0 +1,187 @@
+"""Files of a trace: tensors in single or half precision, written as they come, complete or not there.
+
+A safetensors file says first which tensors it holds, of which type and where, and then has their bytes. So when the
+layers are known, the file can be laid out beforehand and filled layer by layer, in any order, with nothing but the
+layer at hand in memory.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simnet.errors import InputError
+
+DTYPES = {"fp32": "F32", "fp16": "F16", "bf16": "BF16"}
+"""Types of entries, and what safetensors files call them."""
+
+_STORED: dict[str, np.dtype[Any]] = {"F32": np.dtype("<f4"), "F16": np.dtype("<f2"), "BF16": np.dtype("<u2")}
+
+
+def encoded(values: NDArray[Any], dtype: str) -> NDArray[Any]:
+    """Return values as they are stored: rounded to the nearest, ties to even; bf16 as the 16 bits that it has.
+
+    Parameters
+    ----------
+    values : ndarray
+        Any floats.
+    dtype : str
+        One of `DTYPES`.
+
+    Examples
+    --------
+    >>> values = np.array([1.0, 3.14159], dtype=np.float32)
+    >>> decoded(encoded(values, "bf16"), "BF16").tolist()
+    [1.0, 3.140625]
+    """
+    if dtype != "bf16":
+        with np.errstate(over="ignore"):
+            return np.asarray(np.asarray(values).astype(_STORED[DTYPES[dtype]]))
+    exact = np.ascontiguousarray(values, dtype="<f4")
+    bits = exact.view("<u4")
+    # The carry of a rounded infinity or NaN could run into the sign.
+    rounded = np.where(np.isfinite(exact), bits + (0x7FFF + ((bits >> 16) & 1)), bits | ((bits & 0xFFFF) != 0) << 22)
+    return np.asarray((rounded >> 16).astype("<u2"))
+
+
+def decoded(stored: NDArray[Any], kind: str) -> NDArray[np.float32]:
+    """Return stored values as float32; `kind` is what safetensors files call the type."""
+    if kind == "BF16":
+        return (stored.astype("<u4") << 16).view("<f4").astype(np.float32, copy=False)
+    return stored.astype(np.float32, copy=False)
+
+
+class TensorFile:
+    """A safetensors file that is filled tensor by tensor and appears under its name when it is finished.
+
+    What was never written is zero.
+
+    Parameters
+    ----------
+    path : Path
+        Its name. The folder must exist.
+    shapes : mapping of str to sequence of int
+        Of its tensors, in order.
+    dtype : str
+        One of `DTYPES`.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> from safetensors.numpy import load_file
+    >>> with TemporaryDirectory() as folder:
+    ...     path = Path(folder, "a.safetensors")
+    ...     file = TensorFile(path, {"weight": (2, 3), "bias": (2, 1)}, "fp16")
+    ...     file.write("bias", np.ones(1), at=1)
+    ...     before = path.exists()
+    ...     file.finish()
+    ...     before, load_file(path)["bias"].tolist()
+    (False, [[0.0], [1.0]])
+    """
+
+    def __init__(self, path: Path, shapes: Mapping[str, Sequence[int]], dtype: str) -> None:
+        self._path, self._dtype = path, dtype
+        self._size = _STORED[DTYPES[dtype]].itemsize
+        header: dict[str, Any] = {}
+        self._starts: dict[str, int] = {}
+        end = 0
+        for name, shape in shapes.items():
+            start, end = end, end + prod(shape) * self._size
+            header[name] = {"dtype": DTYPES[dtype], "shape": list(shape), "data_offsets": [start, end]}
+            self._starts[name] = start
+        text = json.dumps(header, separators=(",", ":")).encode()
+        text += b" " * (-len(text) % 8)
+        self._body = 8 + len(text)
+        self._ends = {name: self._body + one["data_offsets"][1] for name, one in header.items()}
+        self._temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+        self._file = self._temporary.open("xb")
+        try:
+            self._file.write(struct.pack("<Q", len(text)) + text)
+            self._file.truncate(self._body + end)
+        except OSError:
+            self.drop()
+            raise
+
+    def write(self, name: str, stored: NDArray[Any], at: int = 0) -> None:
+        """Write part of a tensor.
+
+        Parameters
+        ----------
+        name : str
+            Which tensor.
+        stored : ndarray
+            Values, which are `encoded` unless they have that type.
+        at : int
+            Before how many entries they begin, counted in the order of the tensor.
+        """
+        stored = stored if stored.dtype == _STORED[DTYPES[self._dtype]] else encoded(stored, self._dtype)
+        start = self._body + self._starts[name] + at * self._size
+        if at < 0 or start + stored.nbytes > self._ends[name]:
+            raise ValueError(f"{stored.size} entries from {at} are more than tensor {name!r} has")
+        self._file.seek(start)
+        self._file.write(np.ascontiguousarray(stored).data)
+
+    def finish(self) -> None:
+        """Make it appear under its name."""
+        try:
+            self._file.flush()
+            os.fsync(self._file.fileno())
+            self._file.close()
+            self._temporary.replace(self._path)
+        finally:
+            self.drop()
+
+    def drop(self) -> None:
+        """Leave nothing of it, unless it is finished."""
+        with suppress(OSError):
+            self._file.close()
+        with suppress(OSError):
+            self._temporary.unlink(missing_ok=True)
+
+
+def stored_tensor(path: Path, name: str) -> NDArray[Any]:
+    """Return a tensor that numpy has no type for, as 16 bits an entry, of a file that safetensors has checked."""
+    with path.open("rb") as file:
+        length = struct.unpack("<Q", file.read(8))[0]
+        head = json.loads(file.read(length))[name]
+        start, end = head["data_offsets"]
+        file.seek(8 + length + start)
+        return np.frombuffer(file.read(end - start), dtype="<u2").reshape(head["shape"])
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a file that appears under its name when it is complete; until then an older one stays."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    try:
+        with temporary.open("x", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Turn what the system says against writing into an error for people."""
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror or error}", file=str(path)) from None

@@ -1,0 +1,253 @@
+"""Recording gradients of PyTorch models: as a communication hook of DistributedDataParallel, or in one process.
+
+PyTorch is imported when a recording begins.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from os import PathLike
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simnet.errors import InputError
+from simnet.traces.recording import Recorder
+
+Hook = Callable[[Any, Any], Any]
+"""A communication hook of DDP: takes its state and a bucket, returns a future of the bucket's reduced gradients."""
+
+
+class TorchRecording:
+    """Gradients of a PyTorch model being recorded; a context manager. `record` makes it.
+
+    Parameters
+    ----------
+    recorder : Recorder
+        What writes.
+    module : torch.nn.Module
+        The model, without what distributes it.
+    microbatches : int
+        Backward passes of a step, each recorded as a worker.
+    accumulates : bool
+        Whether gradients of the backward passes of a step add up.
+    """
+
+    def __init__(self, recorder: Recorder, module: Any, microbatches: int = 1, accumulates: bool = False) -> None:
+        self.recorder = recorder
+        self._parameters = {name: one for name, one in module.named_parameters() if one.requires_grad}
+        self._names = {id(parameter): name for name, parameter in self._parameters.items()}
+        self._microbatches, self._accumulates = microbatches, accumulates
+        self._passes = 0
+        self._before: dict[str, NDArray[np.float32]] = {}
+        self._entries: dict[tuple[str, Any], Any] = {}
+        self._removed: list[Any] = []
+        self._loss: float | None = None
+
+    @property
+    def overhead(self) -> float:
+        """Seconds spent by the recorder over those of the rest of the run."""
+        return self.recorder.overhead
+
+    def step(self, loss: Any = None) -> None:
+        """Record the gradients that the parameters have, if the step is one of those to record.
+
+        After each backward pass, before the optimizer's step, in a process that records by itself.
+
+        Parameters
+        ----------
+        loss : float or tensor, optional
+            Of the batch, for the description.
+        """
+        if self.recorder.wanted:
+            start, before = time.perf_counter(), self.recorder.own_seconds
+            found = {
+                name: self._fetched(name, parameter.grad)
+                for name, parameter in self._parameters.items()
+                if parameter.grad is not None
+            }
+            if self._accumulates:
+                fresh = {name: values - self._before.get(name, 0) for name, values in found.items()}
+                found, self._before = fresh, found
+            self.recorder.take(found, self._passes, chosen=True)
+            self._loss = self._loss if loss is None else (self._loss or 0.0) + _number(loss) / self._microbatches
+            self._account(start, before)
+        self._passes += 1
+        if self._passes == self._microbatches:
+            self._passes, self._before = 0, {}
+            self.recorder.end_step(self._loss)
+            self._loss = None
+
+    def bucket(self, bucket: Any) -> bool:
+        """Record a bucket of DDP; with the last, the step is done. Always true."""
+        if self.recorder.wanted:
+            start, before = time.perf_counter(), self.recorder.own_seconds
+            found = {
+                self._names[id(parameter)]: self._fetched(self._names[id(parameter)], gradient)
+                for parameter, gradient in zip(bucket.parameters(), bucket.gradients(), strict=True)
+            }
+            self.recorder.take(found, chosen=True)
+            self._account(start, before)
+        if bucket.is_last():
+            self.recorder.end_step()
+        return True
+
+    def hook(self, inner: Hook | None = None, state: Any = None) -> Hook:
+        """Return a communication hook that records each bucket and leaves it to another to reduce.
+
+        Parameters
+        ----------
+        inner : callable, optional
+            The hook that reduces; the mean over all workers, as DDP takes it without a hook, by default.
+        state : object, optional
+            What that hook gets as its state.
+        """
+        reduce = _mean() if inner is None else inner
+
+        # Without annotations, which DDP compares with types of its own.
+        return lambda _, bucket: self.bucket(bucket) and reduce(state, bucket)
+
+    def close(self) -> None:
+        """End the recording; all processes of a job, if there are several."""
+        for hook in self._removed:
+            hook.remove()
+        self._removed = []
+        self.recorder.close()
+
+    def __enter__(self) -> TorchRecording:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _watch(self, optimizer: Any) -> None:
+        self._removed.append(optimizer.register_step_pre_hook(lambda *_: self.step()))
+
+    def _account(self, start: float, before: float) -> None:
+        """Count what has been spent here, too, and what the recorder has counted itself only once."""
+        self.recorder.spent(time.perf_counter() - start - (self.recorder.own_seconds - before))
+
+    def _fetched(self, name: str, gradient: Any) -> NDArray[np.float32]:
+        """Return the entries of a gradient to be recorded, in main memory."""
+        import torch
+
+        flat = gradient.detach()
+        flat = (flat.to_dense() if flat.is_sparse else flat).reshape(-1)
+        part = self.recorder.entries[name]
+        if part is not None:
+            key = (name, flat.device)
+            if key not in self._entries:
+                self._entries[key] = torch.from_numpy(part).to(flat.device)
+            flat = flat.index_select(0, self._entries[key])
+        found: NDArray[np.float32] = flat.float().cpu().numpy()
+        return found.copy() if self._accumulates else found
+
+
+def _number(loss: Any) -> float:
+    return float(loss.detach() if hasattr(loss, "detach") else loss)
+
+
+def _mean() -> Hook:
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+
+    reduce: Hook = allreduce_hook
+    return reduce
+
+
+def record(
+    model: Any,
+    folder: str | PathLike[str],
+    *,
+    every: int = 20,
+    consecutive: int = 1,
+    samples: int | None = None,
+    fraction: float = 1.0,
+    dtype: str = "fp32",
+    seed: int = 0,
+    optimizer: Any = None,
+    microbatches: int = 1,
+    accumulates: bool = False,
+    inner: Hook | None = None,
+    state: Any = None,
+    name: str | None = None,
+    about: str = "",
+    data: str = "",
+    how: str = "",
+) -> TorchRecording:
+    """Record gradients of a PyTorch model while it trains, as a trace that `recorded` reads.
+
+    A model in DistributedDataParallel is recorded by a communication hook, which this registers: every process calls it
+    with the same folder, and each bucket is written down before it is reduced. Another model is recorded whenever
+    `optimizer` makes a step, or, without one, whenever `TorchRecording.step` is called after a backward pass.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        The model, in DistributedDataParallel or not.
+    folder : str or Path
+        Where the trace shall lie; a shared one if the processes are on several machines.
+    every, consecutive, samples, fraction, dtype, seed : optional
+        Which steps and entries, and how they are stored; see `simnet.traces.recording.Recorder`.
+    optimizer : torch.optim.Optimizer, optional
+        Whose steps are those of the run, in one process.
+    microbatches : int
+        In one process, how many backward passes make a step. Each is recorded as a worker, so that the trace tells
+        what workers have in common; `TorchRecording.step` is called after each.
+    accumulates : bool
+        Whether the gradients of these passes add up, because they are not zeroed between them.
+    inner, state : optional
+        With DDP, another communication hook and its state, which then reduces the buckets.
+    name, about, data, how : str
+        For the description: of the trace, the model, the data and the training.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of range, or has no meaning for this model.
+    InputError
+        If the folder holds a trace already or cannot be made, or PyTorch is not installed.
+    """
+    try:
+        import torch.distributed
+        from torch.nn.parallel import DistributedDataParallel
+    except ImportError:
+        raise InputError("recording needs PyTorch: pip install simnet[train]", file="simnet.traces.record") from None
+    distributed = isinstance(model, DistributedDataParallel)
+    if distributed and (optimizer is not None or microbatches != 1 or accumulates):
+        raise ValueError("optimizer, microbatches and accumulates are for models that are not in DDP")
+    if not distributed and (inner is not None or state is not None):
+        raise ValueError("inner and state are for models in DDP")
+    if optimizer is not None and microbatches != 1:
+        raise ValueError("with microbatches call step() after each backward pass, without optimizer")
+    if accumulates and microbatches == 1:
+        raise ValueError("accumulates is for microbatches > 1")
+    module = model.module if distributed else model
+    shapes = {one: tuple(parameter.shape) for one, parameter in module.named_parameters() if parameter.requires_grad}
+    group = model.process_group if distributed else None
+    recorder = Recorder(
+        folder,
+        shapes,
+        workers=torch.distributed.get_world_size(group) if distributed else microbatches,
+        worker=torch.distributed.get_rank(group) if distributed else None,
+        every=every,
+        consecutive=consecutive,
+        samples=samples,
+        fraction=fraction,
+        dtype=dtype,
+        seed=seed,
+        name=name,
+        model=about or type(module).__name__,
+        data=data,
+        how=how,
+    )
+    recording = TorchRecording(recorder, module, microbatches, accumulates)
+    if distributed:
+        model.register_comm_hook(None, recording.hook(inner, state))
+    elif optimizer is not None:
+        recording._watch(optimizer)
+    return recording

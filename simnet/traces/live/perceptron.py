@@ -1,0 +1,140 @@
+"""Logistic regression and the multi-layer perceptron in numpy, with the gradients of all workers at once.
+
+All workers have the same weights, so the forward pass and what is handed back through the layers are products of one
+matrix with the batches of all; only the gradients of the weights are a product for each worker.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simnet.models import Layer
+from simnet.traces.source import Values
+
+Floats = NDArray[np.float64]
+
+
+class Perceptron:
+    """Fully connected layers with ReLU between them, and the softmax cross-entropy at the end.
+
+    Parameters
+    ----------
+    features : int
+        Numbers per example.
+    hidden : sequence of int
+        Units of the layers between; none for (multinomial) logistic regression.
+    classes : int
+        Number of classes.
+    symbols : int
+        If inputs are symbols: of how many; each is then a vector with a single 1.
+
+    Examples
+    --------
+    >>> model = Perceptron(64, [32], 10)
+    >>> [(layer.name, layer.shape) for layer in model.layers]
+    [('fc1.weight', (32, 64)), ('fc1.bias', (32,)), ('fc2.weight', (10, 32)), ('fc2.bias', (10,))]
+    """
+
+    def __init__(self, features: int, hidden: Sequence[int], classes: int, symbols: int = 0) -> None:
+        self._widths = (features, *hidden, classes)
+        self._symbols = symbols
+        self.layers = tuple(_layers(self._widths))
+
+    def initial(self, draws: np.random.Generator) -> Values:
+        """Return first weights: normal, of variance 2 / inputs of a unit (He et al., 2015); biases are zero."""
+        parts = []
+        for layer in self.layers:
+            if len(layer.shape) == 1:
+                parts.append(np.zeros(layer.size, dtype=np.float32))
+            else:
+                drawn = draws.standard_normal(layer.size, dtype=np.float32)
+                parts.append(drawn * np.float32(np.sqrt(2.0 / layer.shape[1])))
+        return np.concatenate(parts)
+
+    def gradients(self, weights: Values, inputs: NDArray[Any], targets: NDArray[np.intp], out: Values) -> Floats:
+        """Put the gradient of each worker's mean loss in a row of `out`, and return the losses, shape (P,).
+
+        Parameters
+        ----------
+        weights : ndarray of float32, shape (n,)
+            Of all layers, in their order.
+        inputs : ndarray, shape (P, b, d)
+            The batch of each worker.
+        targets : ndarray of int, shape (P, b)
+            Its classes.
+        out : ndarray of float32, shape (P, n)
+            Where to put the gradients.
+        """
+        workers, batch = targets.shape
+        matrices = list(self._matrices(weights))
+        rows = [self._numbers(inputs).reshape(workers * batch, -1)]
+        for number, (matrix, bias) in enumerate(matrices):
+            values = rows[-1] @ matrix.T
+            values += bias
+            if number < len(matrices) - 1:
+                np.maximum(values, 0, out=values)
+            rows.append(values)
+        losses, back = _cross_entropy(rows[-1], targets.reshape(-1))
+        # Each worker takes the mean of its own batch.
+        back /= np.float32(batch)
+        end = out.shape[1]
+        for number in reversed(range(len(matrices))):
+            matrix, _ = matrices[number]
+            units, width = matrix.shape
+            own = back.reshape(workers, batch, units)
+            np.sum(own, axis=1, out=out[:, end - units : end])
+            end -= units
+            place = out[:, end - units * width : end].reshape(workers, units, width)
+            np.matmul(own.transpose(0, 2, 1), rows[number].reshape(workers, batch, width), out=place)
+            end -= units * width
+            if number:
+                back = back @ matrix
+                back *= rows[number] > 0
+        return losses.reshape(workers, batch).mean(axis=1)
+
+    def score(self, weights: Values, inputs: NDArray[Any], targets: NDArray[np.intp]) -> tuple[float, float]:
+        """Return the mean loss of some examples, shape (N, d), and the share of them that are told right."""
+        values = self._numbers(inputs)
+        for number, (matrix, bias) in enumerate(self._matrices(weights)):
+            if number:
+                values = np.maximum(values, 0)
+            values = values @ matrix.T + bias
+        losses, _ = _cross_entropy(values, targets)
+        return float(losses.mean()), float((values.argmax(axis=1) == targets).mean())
+
+    def _matrices(self, weights: Values) -> Iterator[tuple[Values, Values]]:
+        end = 0
+        for weight, bias in zip(self.layers[::2], self.layers[1::2], strict=True):
+            middle = end + weight.size
+            yield weights[end:middle].reshape(weight.shape), weights[middle : middle + bias.size]
+            end = middle + bias.size
+
+    def _numbers(self, inputs: NDArray[Any]) -> Values:
+        if not self._symbols:
+            return np.asarray(inputs, dtype=np.float32)
+        one_hot = np.zeros((*inputs.shape, self._symbols), dtype=np.float32)
+        np.put_along_axis(one_hot, inputs[..., None].astype(np.intp), 1.0, axis=-1)
+        return one_hot.reshape(*inputs.shape[:-1], -1)
+
+
+def _layers(widths: Sequence[int]) -> Iterator[Layer]:
+    for number, (width, units) in enumerate(itertools.pairwise(widths), start=1):
+        yield Layer(f"fc{number}.weight", (units, width))
+        yield Layer(f"fc{number}.bias", (units,))
+
+
+def _cross_entropy(values: Values, targets: NDArray[np.intp]) -> tuple[Floats, Values]:
+    """Return the loss of each row, and its gradient by the row."""
+    shifted = values - values.max(axis=1, keepdims=True)
+    odds = np.exp(shifted)
+    sums = odds.sum(axis=1, keepdims=True)
+    row = np.arange(len(targets))
+    losses = np.log(sums[:, 0].astype(np.float64)) - shifted[row, targets]
+    odds /= sums
+    odds[row, targets] -= 1
+    return losses, odds

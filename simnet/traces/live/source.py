@@ -1,0 +1,369 @@
+"""The training itself: which batch comes next on each worker, the update, and how good the model is.
+
+The update is that of stochastic gradient descent with momentum as PyTorch and the released codes of the schemes do it:
+v <- m v + u + d w, w <- w - r v, with the mean gradient u that an exchange yields, momentum m, weight decay d and
+learning rate r. All of it comes after the exchange.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simnet.errors import SimnetError, nearest
+from simnet.models import Layer
+from simnet.rng import stream
+from simnet.traces.live.data import ALPHABET, DATA, Data, classification, digits, docstrings, shards
+from simnet.traces.live.perceptron import Floats, Perceptron
+from simnet.traces.source import Score, Values, buffer
+
+MODELS = ("logistic", "mlp")
+"""What can be trained."""
+
+_HIDDEN = (64,)
+_EVERY = 10
+# Rows that are evaluated at once.
+_CHUNK = 4096
+
+
+class Model(Protocol):
+    """A model with the gradients of all workers at once; see `Perceptron`."""
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """Its tensors."""
+
+    def initial(self, draws: np.random.Generator) -> Values:
+        """Return first weights, float32 of shape (n,)."""
+
+    def gradients(self, weights: Values, inputs: NDArray[Any], targets: NDArray[np.intp], out: Values) -> Floats:
+        """Put each worker's gradient in a row of `out`, shape (P, n), and return the losses, shape (P,)."""
+
+    def score(self, weights: Values, inputs: NDArray[Any], targets: NDArray[np.intp]) -> tuple[float, float]:
+        """Return mean loss and accuracy."""
+
+
+class Rate(NamedTuple):
+    """The learning rate by iteration.
+
+    Parameters
+    ----------
+    rate : float
+        After the warm-up and before it falls.
+    warm_up : int
+        Iterations over which it rises linearly from 1 / P of that, P being the number of workers.
+    drops : tuple of int
+        Iterations from which on it is multiplied by `factor`, each time once more.
+    factor : float
+        By how much.
+    """
+
+    rate: float
+    warm_up: int = 0
+    drops: tuple[int, ...] = ()
+    factor: float = 0.1
+
+    def at(self, iteration: int, workers: int) -> float:
+        """Return the learning rate of an iteration.
+
+        Examples
+        --------
+        >>> rate = Rate(0.8, warm_up=4, drops=(6,))
+        >>> [round(rate.at(iteration, 4), 3) for iteration in range(8)]
+        [0.2, 0.35, 0.5, 0.65, 0.8, 0.8, 0.08, 0.08]
+        """
+        rate = self.rate * self.factor ** sum(iteration >= drop for drop in self.drops)
+        if iteration < self.warm_up:
+            rate *= (1 + (workers - 1) * iteration / self.warm_up) / workers
+        return rate
+
+
+class LiveSource:
+    """A model that is to be trained, as a `GradientSource`; see `train`.
+
+    Parameters
+    ----------
+    model : Model
+        The model.
+    data : Data
+        What it is trained on.
+    own : sequence of ndarray of int
+        Which examples each worker has.
+    batch : int
+        Examples per worker and iteration.
+    rate : Rate
+        The learning rate.
+    momentum, weight_decay : float
+        m and d of the update.
+    evaluate : int
+        Loss and accuracy are measured after every so many iterations.
+    scale : float
+        How many entries of a larger model each entry stands for: bytes and times count so many times.
+    seed : int
+        Decides on the first weights and the order of the batches.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        data: Data,
+        own: Sequence[NDArray[np.intp]],
+        batch: int,
+        rate: Rate,
+        momentum: float,
+        weight_decay: float,
+        evaluate: int,
+        scale: float,
+        seed: int,
+    ) -> None:
+        self.model, self.data, self.batch, self.rate = model, data, batch, rate
+        self.momentum, self.weight_decay, self.evaluate, self.seed = momentum, weight_decay, evaluate, seed
+        self.workers = len(own)
+        self.layers = tuple((layer.name, layer.size) for layer in model.layers)
+        self.parameters = sum(size for _, size in self.layers)
+        self.true_parameters = round(self.parameters * scale)
+        self.scale = self.true_parameters / self.parameters
+        self._own = list(own)
+        self._orders: list[tuple[int, NDArray[np.intp]]] = [(-1, one) for one in self._own]
+
+    def begin(self) -> LiveTraining:
+        """Return a training that starts from the first weights and depends on no other."""
+        return LiveTraining(self)
+
+    def initial(self) -> Values:
+        """Return the first weights, float32 of shape (n,)."""
+        return self.model.initial(stream(self.seed, "live", "weights"))
+
+    def gradients(self, iteration: int, out: Values | None = None) -> Values:
+        """Return the gradients at the first weights for the batches of an iteration; float32 of shape (P, n)."""
+        out = buffer(out, self.workers, self.parameters)
+        inputs, targets = self.batches(iteration, np.arange(self.workers))
+        self.model.gradients(self.initial(), inputs, targets, out)
+        return out
+
+    def batches(self, iteration: int, crew: NDArray[np.intp]) -> tuple[NDArray[Any], NDArray[np.intp]]:
+        """Return the examples that some workers meet in an iteration, and their classes; shapes (P', b, d), (P', b).
+
+        A worker goes through its shard in random order, then once more in another.
+        """
+        chosen = np.stack([self._examples(int(worker), iteration) for worker in crew])
+        return self.data.inputs[chosen], self.data.targets[chosen]
+
+    def _examples(self, worker: int, iteration: int) -> NDArray[np.intp]:
+        size = self._own[worker].size
+        begin = iteration * self.batch
+        found = []
+        for epoch in range(begin // size, (begin + self.batch - 1) // size + 1):
+            first, last = max(begin - epoch * size, 0), min(begin + self.batch - epoch * size, size)
+            found.append(self._order(worker, epoch)[first:last])
+        return np.concatenate(found)
+
+    def _order(self, worker: int, epoch: int) -> NDArray[np.intp]:
+        kept, order = self._orders[worker]
+        if kept != epoch:
+            order = stream(self.seed, "live", "order", worker, epoch).permutation(self._own[worker])
+            self._orders[worker] = epoch, order
+        return order
+
+
+class LiveTraining:
+    """One training of a model: its weights, and how they move; see `LiveSource.begin`.
+
+    Attributes
+    ----------
+    weights, velocity : ndarray of float32, shape (n,)
+        w and v of the update.
+    applied : int
+        How many updates were applied.
+    """
+
+    def __init__(self, source: LiveSource) -> None:
+        self.source = source
+        self.weights = source.initial()
+        self.velocity = np.zeros_like(self.weights)
+        self.applied = 0
+
+    def gradients(self, iteration: int, crew: NDArray[np.intp] | None = None, out: Values | None = None) -> Values:
+        """Return the gradients at the weights in force, of one backward pass per worker; float32 of shape (P', n).
+
+        The training stays as it is.
+
+        Parameters
+        ----------
+        iteration : int
+            Whose batches to take.
+        crew : ndarray of int, shape (P',), optional
+            Which workers; all when omitted.
+        out : ndarray of float32, shape (P', n), optional
+            Where to put them.
+
+        Raises
+        ------
+        SimnetError
+            If a loss or gradient is not finite.
+        """
+        source = self.source
+        crew = np.arange(source.workers) if crew is None else crew
+        out = buffer(out, len(crew), source.parameters)
+        inputs, targets = source.batches(iteration, crew)
+        with np.errstate(over="ignore", invalid="ignore"):
+            losses = source.model.gradients(self.weights, inputs, targets, out)
+        if not (np.isfinite(losses).all() and np.isfinite(out).all()):
+            raise SimnetError(
+                f"the training diverged: after {self.applied} updates a worker's loss or gradient is no finite number; "
+                f"try a smaller learning rate than {source.rate.rate:g}"
+            )
+        return out
+
+    def apply(self, update: Values) -> None:
+        """Move the weights by a mean gradient, float32 of shape (n,)."""
+        source = self.source
+        with np.errstate(over="ignore", invalid="ignore"):
+            self.velocity *= np.float32(source.momentum)
+            self.velocity += update
+            if source.weight_decay:
+                self.velocity += np.float32(source.weight_decay) * self.weights
+            self.weights -= np.float32(source.rate.at(self.applied, source.workers)) * self.velocity
+        self.applied += 1
+
+    def score(self, iteration: int | None) -> Score:
+        """Return loss and accuracy on the data held out, after the update of an iteration; NaN if none is due then."""
+        if iteration is None or (iteration + 1) % self.source.evaluate:
+            return Score(math.nan, math.nan)
+        data = self.source.data
+        total = np.zeros(2)
+        with np.errstate(over="ignore", invalid="ignore"):
+            for first in range(0, len(data.held_targets), _CHUNK):
+                inputs, targets = (one[first : first + _CHUNK] for one in (data.held_inputs, data.held_targets))
+                total += len(targets) * np.array(self.source.model.score(self.weights, inputs, targets))
+        loss, accuracy = total / len(data.held_targets)
+        return Score(float(loss), float(accuracy))
+
+
+def train(
+    model: str = "mlp",
+    data: str = "digits",
+    *,
+    workers: int,
+    batch: int = 16,
+    learning_rate: float | Rate = 0.1,
+    momentum: float = 0.9,
+    weight_decay: float = 0.0,
+    dirichlet: float | None = None,
+    hidden: Sequence[int] = _HIDDEN,
+    evaluate: int = _EVERY,
+    scale: float = 1.0,
+    seed: int = 0,
+    options: Mapping[str, Any] | None = None,
+) -> LiveSource:
+    """Return a source that trains a model as its gradients are applied.
+
+    Parameters
+    ----------
+    model : str
+        One of `MODELS`.
+    data : str
+        One of `DATA`.
+    workers : int
+        P.
+    batch : int
+        Examples per worker and iteration.
+    learning_rate : float or Rate
+        The learning rate, for the mean gradient of all workers.
+    momentum, weight_decay : float
+        m and d of the update.
+    dirichlet : float, optional
+        Shards that differ in their classes; see `simnet.traces.live.data.shards`.
+    hidden : sequence of int
+        Units of the layers between, of an ``mlp``.
+    evaluate : int
+        Loss and accuracy are measured after every so many iterations.
+    scale : float
+        How many entries of a larger model each entry stands for.
+    seed : int
+        Decides on all that is random.
+    options : mapping, optional
+        Of the data: the parameters of the function of its name.
+
+    Raises
+    ------
+    ValueError
+        If there is no such model or data, or a number is out of range.
+    SimnetError
+        If a package is missing, or there are fewer examples than workers.
+    """
+    rate = learning_rate if isinstance(learning_rate, Rate) else Rate(float(learning_rate))
+    _check(workers, batch, evaluate, rate, momentum, weight_decay, scale)
+    if dirichlet is not None and not 0 < dirichlet < math.inf:
+        raise ValueError(f"dirichlet must be > 0 and finite, got {dirichlet}")
+    found = _data(data, dict(options or {}), seed)
+    own = shards(found.targets, workers, found.classes, dirichlet, seed)
+    made = create(model, found, hidden)
+    return LiveSource(made, found, own, batch, rate, momentum, weight_decay, evaluate, scale, seed)
+
+
+def create(model: str, data: Data, hidden: Sequence[int] = _HIDDEN) -> Model:
+    """Return a model for data.
+
+    Raises
+    ------
+    ValueError
+        If there is no such model.
+    """
+    if model not in MODELS:
+        raise ValueError(f"there is no model {model!r} to train; {nearest(model, MODELS)}")
+    return Perceptron(data.features, hidden if model == "mlp" else (), data.classes, data.symbols)
+
+
+def needs(
+    model: str, data: str, workers: int, batch: int, hidden: Sequence[int], options: Mapping[str, Any]
+) -> tuple[int, float]:
+    """Return the entries n of a gradient, and the bytes of data and activations, before anything is made.
+
+    Examples
+    --------
+    >>> needs("mlp", "digits", workers=8, batch=16, hidden=[64], options={})[0]
+    4810
+    """
+    numbers, held, classes = 64, 1440.0, 10
+    if data == "classification":
+        numbers, classes = options["features"], options["classes"]
+        held = 2.4 * options["samples"]
+    elif data == "docstrings":
+        numbers, classes = options["context"] * len(ALPHABET), len(ALPHABET)
+        held = 0.0
+    widths = (numbers, *(hidden if model == "mlp" else ()), classes)
+    entries = sum((width + 1) * units for width, units in itertools.pairwise(widths))
+    rows = max(workers * batch, _CHUNK)
+    return entries, 4.0 * (held * numbers + 4 * rows * sum(widths))
+
+
+def _data(name: str, options: dict[str, Any], seed: int) -> Data:
+    if name == "digits":
+        return digits(**options)
+    if name == "classification":
+        return classification(**{"seed": seed} | options)
+    if name == "docstrings":
+        return docstrings(**options)
+    raise ValueError(f"there is no data {name!r} to train on; {nearest(name, DATA)}")
+
+
+def _check(
+    workers: int, batch: int, evaluate: int, rate: Rate, momentum: float, weight_decay: float, scale: float
+) -> None:
+    for name, count in (("workers", workers), ("batch", batch), ("evaluate", evaluate)):
+        if count < 1:
+            raise ValueError(f"{name} must be >= 1, got {count}")
+    if not 0 < rate.rate < math.inf:
+        raise ValueError(f"the learning rate must be > 0 and finite, got {rate.rate}")
+    if not 0 <= momentum < 1:
+        raise ValueError(f"momentum must be >= 0 and < 1, got {momentum}")
+    if not 0 <= weight_decay < math.inf:
+        raise ValueError(f"weight_decay must be >= 0 and finite, got {weight_decay}")
+    if not 1 <= scale < math.inf:
+        raise ValueError(f"scale must be >= 1 and finite, got {scale}")

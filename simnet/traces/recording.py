@@ -1,0 +1,373 @@
+"""Recording gradients while a model trains: which steps and entries, and files that are there when the run is not.
+
+Of every so many steps the gradients are written down, of all entries or of the same few of each layer at every step.
+Each step is a file of its own, or one for each worker where workers are processes of their own. It is filled layer by
+layer and appears when it is complete, and then the description of the trace is made anew. So whenever a run ends, by
+whatever cause, there is a trace of the steps before.
+
+What goes wrong with the recording must not end the training. A step with a value that is not finite, as mixed precision
+has them when its loss scale was too large, is left out; when the disk is full, the recording ends.
+
+`Recorder` takes numpy arrays; `simnet.traces.record` is it for PyTorch.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from math import prod
+from os import PathLike
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simnet.checks import whole
+from simnet.errors import InputError, nearest
+from simnet.rng import stream
+from simnet.traces.files import DTYPES, TensorFile, encoded, explained, write_text
+from simnet.traces.recorded import DESCRIPTION, RecordedLayer, RecordedPoint, Recording, TraceInfo, step_file
+
+ENTRIES = "entries.safetensors"
+"""The file that says which entries of each layer are recorded, where not all are; int64, in the layer flattened."""
+
+
+class Recorder:
+    """A recording under way; also a context manager, which closes it.
+
+    Parameters
+    ----------
+    folder : str or Path
+        Where the trace shall lie. It must not hold a trace already.
+    layers : mapping of str to sequence of int
+        Shapes of the layers, in the order of the gradient.
+    workers : int
+        P, >= 1.
+    worker : int, optional
+        Which of them this process is. Then each writes files of its own into the folder, and worker 0 the description.
+        If not given, this process records all workers.
+    every : int
+        Steps from one sample to the next, >= 1.
+    consecutive : int
+        Steps that are recorded together at each sample, within 1..`every`. With two, a trace also tells what gradients
+        have in common from one step to the next.
+    samples : int, optional
+        Record no more steps than this.
+    fraction : float
+        Record only this share of the entries of each layer, at least one, chosen at random once.
+    dtype : str
+        ``fp32``, ``fp16`` or ``bf16``.
+    seed : int
+        Decides which entries.
+    name, model, data, how : str
+        For the description; the name is that of the folder by default.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is out of range.
+    InputError
+        If there is a trace already, or the folder cannot be made.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> from simnet.traces import recorded
+    >>> with TemporaryDirectory() as folder:
+    ...     with Recorder(folder, {"weight": (2, 3)}, workers=2, every=10) as recorder:
+    ...         for step in range(25):
+    ...             for worker in range(2):
+    ...                 recorder.take({"weight": np.full((2, 3), step + worker)}, worker)
+    ...             recorder.end_step(loss=1.0)
+    ...     source = recorded(Path(folder))
+    ...     [point.step for point in source.info.points], source.gradients(20)[1]
+    ([0, 10, 20], array([21., 21., 21., 21., 21., 21.], dtype=float32))
+    """
+
+    def __init__(
+        self,
+        folder: str | PathLike[str],
+        layers: Mapping[str, Sequence[int]],
+        *,
+        workers: int = 1,
+        worker: int | None = None,
+        every: int = 20,
+        consecutive: int = 1,
+        samples: int | None = None,
+        fraction: float = 1.0,
+        dtype: str = "fp32",
+        seed: int = 0,
+        name: str | None = None,
+        model: str = "",
+        data: str = "",
+        how: str = "",
+    ) -> None:
+        self._began = time.perf_counter()
+        self.workers = whole(workers, "workers", 1)
+        self.worker = None if worker is None else whole(worker, "worker", 0, workers - 1)
+        self.every = whole(every, "every", 1)
+        self.consecutive = whole(consecutive, "consecutive", 1, every)
+        self.samples = None if samples is None else whole(samples, "samples", 1)
+        if not 0 < fraction <= 1:
+            raise ValueError(f"fraction must be > 0 and <= 1, got {fraction}")
+        if dtype not in DTYPES:
+            raise ValueError(f"there is no type {dtype!r}: {nearest(str(dtype), DTYPES)}")
+        if not layers or any(size < 1 for shape in layers.values() for size in shape):
+            raise ValueError("there must be a layer, and each must have at least one entry")
+        self.fraction, self.dtype, self.seed = float(fraction), dtype, seed
+        self.folder = Path(folder)
+        self.shapes = {one: tuple(int(size) for size in shape) for one, shape in layers.items()}
+        self.entries = {one: _chosen(one, prod(shape), fraction, seed) for one, shape in self.shapes.items()}
+        self._parts = {
+            one: shape if (part := self.entries[one]) is None else (part.size,) for one, shape in self.shapes.items()
+        }
+        self._said: dict[str, Any] = {
+            "name": name or self.folder.resolve().name or "trace",
+            "model": model,
+            "data": data,
+            "how": how,
+        }
+        self.step = 0
+        self.skipped = 0
+        self.stopped = False
+        self._points: list[RecordedPoint] = []
+        # Steps of which the files of other workers were not there yet.
+        self._pending: set[int] = set()
+        self._file: TensorFile | None = None
+        self._bad = ""
+        self._own = 0.0
+        self._make_folder()
+        self._spend(self._began)
+
+    @property
+    def wanted(self) -> bool:
+        """Whether the gradients of the present step are recorded."""
+        enough = self.samples is not None and len(self._points) >= self.samples
+        return not (self.stopped or enough) and self.step % self.every < self.consecutive
+
+    @property
+    def own_seconds(self) -> float:
+        """Seconds spent by the recorder."""
+        return self._own
+
+    @property
+    def run_seconds(self) -> float:
+        """Seconds since it began, its own included."""
+        return time.perf_counter() - self._began
+
+    @property
+    def overhead(self) -> float:
+        """Its own seconds over those of the rest of the run."""
+        return self._own / max(self.run_seconds - self._own, 1e-9)
+
+    def take(self, gradients: Mapping[str, NDArray[Any]], worker: int = 0, *, chosen: bool = False) -> None:
+        """Record gradients of layers at the present step, if it is one of those to record.
+
+        Layers may come in any number of calls. A layer that never comes is recorded as zero, as what no gradient
+        flows through is.
+
+        Parameters
+        ----------
+        gradients : mapping of str to ndarray
+            The layers' gradients of one worker.
+        worker : int
+            Which, if this process records all.
+        chosen : bool
+            Whether these are already the entries to record, as `entries` lists them, and not the whole layers.
+
+        Raises
+        ------
+        ValueError
+            If there is no such layer or worker, or a layer has another number of entries.
+        """
+        if not self.wanted:
+            return
+        start = time.perf_counter()
+        row = whole(worker, "worker", 0, (self.workers if self.worker is None else 1) - 1)
+        for name, values in gradients.items():
+            if name not in self.shapes:
+                raise ValueError(f"there is no layer {name!r}: {nearest(name, self.shapes)}")
+            part, size = self.entries[name], prod(self._parts[name])
+            flat = np.asarray(values).reshape(-1)
+            if flat.size != (size if chosen else prod(self.shapes[name])):
+                raise ValueError(f"layer {name!r} has shape {self.shapes[name]}, got {np.shape(values)}")
+            if part is not None and not chosen:
+                flat = flat[part]
+            self._write(name, encoded(flat, self.dtype), row * size)
+        self._spend(start)
+
+    def end_step(self, loss: float | None = None) -> None:
+        """End the present step; if it was recorded, it is on disk afterwards.
+
+        Parameters
+        ----------
+        loss : float, optional
+            Mean loss of the workers.
+        """
+        if not self.wanted:
+            self.step += 1
+            if self._pending:
+                self._describe()
+            return
+        start = time.perf_counter()
+        if self._bad:
+            self.skipped += 1
+            if self.skipped == 1:
+                message = f"{self._bad} is not finite in {self.dtype} at step {self.step}; such steps are not recorded"
+                warnings.warn(message, stacklevel=2)
+            self._drop()
+        elif self._open():
+            assert self._file is not None
+            with self._tolerant():
+                self._file.finish()
+                self._file = None
+                known = float(loss) if loss is not None and np.isfinite(loss) else None
+                self._points.append(RecordedPoint(step=self.step, loss=known))
+                if self.worker is not None:
+                    self._pending.add(self.step)
+        self.step += 1
+        self._spend(start)
+        self._describe()
+
+    def close(self) -> None:
+        """End the recording; a step that was not ended is left out."""
+        self._drop()
+        if not self.stopped:
+            self._describe()
+        self.stopped = True
+
+    def __enter__(self) -> Recorder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def spent(self, seconds: float) -> None:
+        """Count seconds that were spent for the recording elsewhere."""
+        self._own += seconds
+
+    def _spend(self, start: float) -> None:
+        self._own += time.perf_counter() - start
+
+    def _make_folder(self) -> None:
+        with explained(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            if not self.worker and any(
+                path.name == DESCRIPTION or path.suffix == ".safetensors" for path in self.folder.iterdir()
+            ):
+                raise InputError("holds a trace already; take another folder", file=str(self.folder))
+            if not self.worker and any(part is not None for part in self.entries.values()):
+                from safetensors.numpy import save
+
+                every = {
+                    name: np.arange(prod(self.shapes[name])) if part is None else part
+                    for name, part in self.entries.items()
+                }
+                path = self.folder / ENTRIES
+                temporary = path.with_suffix(".tmp")
+                temporary.write_bytes(save(every))
+                temporary.replace(path)
+
+    def _tolerant(self) -> _Tolerant:
+        return _Tolerant(self)
+
+    def _open(self) -> bool:
+        """Begin the file of the present step if it is not begun; whether there is one."""
+        if self._file is None:
+            rows = self.workers if self.worker is None else 1
+            shapes = {name: (rows, *part) for name, part in self._parts.items()}
+            with self._tolerant():
+                self._file = TensorFile(step_file(self.folder, self.step, self.worker), shapes, self.dtype)
+        return self._file is not None
+
+    def _write(self, name: str, stored: NDArray[Any], at: int) -> None:
+        exponent = {"fp32": 0x7F800000, "fp16": 0x7C00, "bf16": 0x7F80}[self.dtype]
+        if ((stored.view(f"<u{stored.itemsize}") & exponent) == exponent).any():
+            self._bad = self._bad or f"a gradient of layer {name!r}"
+        if not self._bad and self._open():
+            assert self._file is not None
+            with self._tolerant():
+                self._file.write(name, stored, at)
+
+    def _drop(self) -> None:
+        self._bad = ""
+        if self._file is not None:
+            self._file.drop()
+            self._file = None
+
+    def _describe(self) -> None:
+        """Write the description, with the steps of which the files of all workers are there."""
+        if self.worker or not self._points:
+            return
+        start = time.perf_counter()
+        self._pending = {
+            step
+            for step in self._pending
+            if not all(step_file(self.folder, step, one).exists() for one in range(self.workers))
+        }
+        points = [point for point in self._points if point.step not in self._pending]
+        if points:
+            with self._tolerant():
+                info = self._info(points)
+                write_text(self.folder / DESCRIPTION, info.model_dump_json(indent=1, exclude_none=True) + "\n")
+        self._spend(start)
+
+    def _info(self, points: Sequence[RecordedPoint]) -> TraceInfo:
+        return TraceInfo(
+            version=1,
+            **self._said,
+            date=time.strftime("%Y-%m-%d"),
+            workers=self.workers,
+            steps=max(self.step, points[-1].step + 1),
+            layers=tuple(
+                RecordedLayer(name=name, shape=self._parts[name], of=None if self.entries[name] is None else shape)
+                for name, shape in self.shapes.items()
+            ),
+            points=tuple(points),
+            per_worker=self.worker is not None,
+            recording=Recording(
+                every=self.every,
+                consecutive=self.consecutive,
+                fraction=self.fraction,
+                seed=self.seed,
+                skipped=self.skipped,
+                own_seconds=self._own,
+                run_seconds=self.run_seconds,
+            ),
+        )
+
+
+class _Tolerant:
+    """Ends the recording, and not the training, when a file cannot be written."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
+        if not isinstance(error, OSError):
+            return False
+        recorder = self._recorder
+        recorder.stopped = True
+        with suppress(OSError):
+            recorder._drop()
+        why = error.strerror or error
+        warnings.warn(f"the recording in {recorder.folder} ends at step {recorder.step}: {why}", stacklevel=4)
+        return True
+
+
+def _chosen(name: str, size: int, fraction: float, seed: int) -> NDArray[np.int64] | None:
+    """Return which entries of a layer are recorded, ascending; None if all."""
+    count = max(1, round(fraction * size))
+    if count == size:
+        return None
+    generator = stream(seed, "traces", "recorded", name)
+    return np.sort(generator.choice(size, count, replace=False, shuffle=False)).astype(np.int64)

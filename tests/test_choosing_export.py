@@ -1,0 +1,337 @@
+"""What `simnet choose --export` writes: policy tables for run time, and NCCL's tuner."""
+
+import itertools
+import json
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from simnet import moo
+from simnet.choosing import Point, decide
+from simnet.choosing.asking import Given, from_flags, from_scenario
+from simnet.choosing.policy import Exact, entry, load_policy, lost_at, make
+from simnet.choosing.tuner import ALGORITHMS, HEADER, LARGEST, by_fabric, by_links
+from simnet.cli import app
+from simnet.errors import InputError
+from simnet.scenario import load
+from validate.calibration import calibrate
+from validate.calibration.curves import Curve, Setting
+from validate.calibration.fabric_file import fabric_of
+from validate.calibration.per_step import Steps
+
+asked = st.builds(
+    Given,
+    workers=st.sampled_from([2, 3, 8, 17, 64]),
+    parameters=st.integers(10**5, 10**9),
+    density=st.floats(1e-4, 0.3),
+    latency=st.floats(1e-5, 0.1),
+    bandwidth=st.floats(1e6, 5e10),
+    device=st.sampled_from(["v100", "ideal"]),
+)
+
+
+def centres(edges):
+    return np.sqrt(edges[1:] * edges[:-1]).tolist()
+
+
+def run(*arguments):
+    return CliRunner().invoke(app, ["choose", *map(str, arguments)])
+
+
+@settings(max_examples=15, deadline=None)
+@given(flags=asked, cells=st.integers(1, 6))
+def test_lookups_at_the_centres_of_cells_are_the_decision(flags, cells):
+    question = from_flags(flags)
+    table = make(question, cells=cells)
+    for latency in centres(table.latency):
+        for bandwidth in centres(table.bandwidth):
+            point = question.point._replace(latency=latency, bandwidth=bandwidth)
+            best = decide(question.among, point, question.clock, varies=()).best.choice
+            found = table.lookup(latency, bandwidth)
+            assert found.entry == entry(best, question.point.density)
+            assert found.outside == ""
+
+
+@pytest.mark.parametrize("weights", [None, moo.Weights(1, 1, 3)])
+def test_densities_are_chosen_as_the_multi_objective_policy_does(weights):
+    question, densities = from_flags(Given(workers=4, parameters=20_000, bandwidth=1e8)), (0.1, 0.01, 0.001)
+    table = make(question, cells=3, densities=densities, weights=weights)
+    gains = {(one.exchange, one.density): one.gain for one in table.file.gains.of}
+    assert all(0 < one <= 1 for one in gains.values())
+    for latency in centres(table.latency):
+        for bandwidth in centres(table.bandwidth):
+            best = [
+                decide(
+                    question.among,
+                    question.point._replace(latency=latency, bandwidth=bandwidth, density=density),
+                    question.clock,
+                    varies=(),
+                ).best
+                for density in densities
+            ]
+            gain = [gains.get((row.choice.label, one), 1.0) for row, one in zip(best, densities, strict=True)]
+            taken = moo.choose(gain, [row.select for row in best], [row.communicate for row in best], weights)
+            found = table.lookup(latency, bandwidth).entry
+            assert found == entry(best[taken].choice, densities[taken])
+
+
+@settings(max_examples=15, deadline=None)
+@given(flags=asked, cells=st.integers(1, 5), parts=st.integers(2, 4))
+def test_a_finer_grid_never_has_a_larger_mean_regret(flags, cells, parts):
+    # A part of a cell has the choice that is right at its own centre. Where times go evenly in logarithms, the mean of
+    # a part is its centre, so that no other choice is better there; what bends in between is all that can be lost.
+    question = from_flags(flags)
+    exact = Exact(question, (question.point.density,))
+    wide = {"latency": (1e-5, 1e-1), "bandwidth": (1e6, 1e10)}
+    grid = np.exp(np.linspace(0, np.log(1e4), 201)[1::2])
+    latency, bandwidth = (one.ravel() for one in np.meshgrid(1e-5 * grid, 1e6 * grid))
+
+    def mean(count):
+        table = make(question, **wide, cells=count)
+        places = {one.label: place for place, one in enumerate(question.among)}
+        pairs = [(places[one.label], one.density) for one in table.file.choices]
+        lost, *_ = lost_at(table, pairs, exact, latency, bandwidth)
+        assert (lost >= 0).all()
+        return float(np.log1p(lost).mean())
+
+    coarse, fine = mean(cells), mean(cells * parts)
+    assert fine <= coarse + 1e-6
+    assert mean(24) <= coarse + 1e-3
+
+
+@pytest.mark.parametrize("latency", [0.0, 1e-7, 50.0])
+@pytest.mark.parametrize("bandwidth", [1.0, 1e5, 1e14])
+def test_by_default_a_table_goes_around_the_operating_point(latency, bandwidth):
+    table = make(from_flags(Given(latency=latency, bandwidth=bandwidth)), cells=3)
+    assert table.bandwidth[[0, -1]] == pytest.approx([bandwidth / 10, bandwidth * 10], rel=1e-5)
+    if latency > 0:
+        assert table.latency[[0, -1]] == pytest.approx([latency / 10, latency * 10], rel=1e-5)
+
+
+def test_what_is_outside_gets_the_nearest_cell_and_says_so():
+    table = make(from_flags(Given()), (1e-4, 1e-2), (1e8, 1e10), cells=5)
+    inside = table.lookup(1.0001e-4, 9.999e9)
+    outside = table.lookup(0.0, 1e15)
+    assert (inside.entry, inside.outside) == (outside.entry, "")
+    assert outside.outside == "latency below the table, bandwidth above the table"
+    for latency, bandwidth in ((-1, 1e9), (math.nan, 1e9), (1e-3, 0), (1e-3, math.inf), ("1", 1e9)):
+        with pytest.raises(ValueError, match="must be a number"):
+            table.lookup(latency, bandwidth)
+
+
+def test_the_whole_gradient_has_no_density():
+    # Between fast links nothing is worth selecting.
+    table = make(from_flags(Given(bandwidth=1e12, latency=1e-6, density=0.2)), cells=2, densities=(0.2, 0.1))
+    assert all(one.kind != "sparse" and one.density == 1.0 for one in table.file.choices)
+    assert table.file.regret.same_density == 1
+
+
+def test_a_scenario_gives_range_and_gradients():
+    question = from_scenario(load("fluctuating_wan"), Given())
+    table = make(question, cells=4, densities=(0.1, 0.05))
+    seen = question.trajectory
+    assert table.latency[0] < seen.latency.min() <= seen.latency.max() < table.latency[-1]
+    assert table.bandwidth[0] < seen.bandwidth.min() <= seen.bandwidth.max() < table.bandwidth[-1]
+    assert table.file.gains.source == "those of fluctuating_wan"
+    assert table.file.gains.workers == table.file.made_for.workers
+
+
+def test_a_table_reads_back_as_it_was_and_is_made_alike_twice(tmp_path):
+    job = ("--ratios", "10%,1%", "--weights", "2,1,1", "--parameters", "20000")
+    arguments = (*job, "--cells", "5", "--range", "latency=1ms:100ms")
+    for name in ("a.json", "b.json"):
+        result = run("--export", tmp_path / name, *arguments)
+        assert result.exit_code == 0, result.output
+        assert "slower than the exact choice" in result.output
+    assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
+    table = load_policy(tmp_path / "a.json")
+    assert table.json() == (tmp_path / "a.json").read_text()
+    assert table.latency[[0, -1]].tolist() == [1e-3, 0.1]
+    assert table.file.made_for.weights == moo.Weights(2, 1, 1)
+    assert sum(table.shares().values()) == pytest.approx(1)
+    assert run("--export", tmp_path / "a.json", *arguments).exit_code == 2
+
+
+def damaged(change):
+    found = json.loads(make(from_flags(Given()), cells=2).json())
+    change(found)
+    return json.dumps(found)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is no JSON"),
+        ("[" * 100_000, "is no JSON"),
+        ("[]", "has no version"),
+        ('{"version": 2}', "must be 1, the version that is read, got 2"),
+        ('{"version": NaN}', "is no JSON"),
+        (damaged(lambda one: one.update(matrx=[])), "did you mean 'matrix'"),
+        (damaged(lambda one: one["made_for"].update(worker=2)), "did you mean 'workers'"),
+        (damaged(lambda one: one["choices"][0].update(scheme="artpok")), "did you mean 'artopk'"),
+        (damaged(lambda one: one["choices"][0].update(density=2)), "choices.0.density"),
+        (damaged(lambda one: one["made_for"].update(weights={"gan": 1})), "made_for.weights"),
+        (damaged(lambda one: one["matrix"].pop()), "must have 2 rows of 2 numbers"),
+        (damaged(lambda one: one["matrix"][0].__setitem__(0, 99)), "has the number 99"),
+        (damaged(lambda one: one["matrix"][0].__setitem__(0, -1)), "matrix.0.0"),
+        (damaged(lambda one: one["edges"]["latency_s"].reverse()), "must ascend"),
+        (damaged(lambda one: one["edges"]["latency_s"].__setitem__(0, 0)), "edges.latency_s.0"),
+        (damaged(lambda one: one.pop("edges")), "edges"),
+    ],
+)
+def test_damaged_tables_are_refused_in_words(text, message, tmp_path):
+    (tmp_path / "p.json").write_text(text)
+    with pytest.raises(InputError, match=r"p\.json") as refused:
+        load_policy(tmp_path / "p.json")
+    assert message in str(refused.value)
+
+
+def test_huge_files_are_not_read(tmp_path):
+    (tmp_path / "p.json").write_text(" " * (2**23 + 1))
+    with pytest.raises(InputError, match="is larger than"):
+        load_policy(tmp_path / "p.json")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--export", "p.yaml"], "must end with .json or .csv"),
+        (["--export", "p.json", "--map", "latency,bandwidth"], "either --map or --export"),
+        (["--export", "p.json", "--ratios", "0.1,2"], "must be > 0 and at most 1"),
+        (["--export", "p.json", "--ratios", "0.1,0.1"], "no two alike"),
+        (["--export", "p.json", "--ratios", "0.1", "--density", "0.1"], "either --density or --ratios"),
+        (["--export", "p.json", "--weights", "1,1,1"], "is only for --ratios"),
+        (["--export", "p.json", "--ratios", "0.1,0.2", "--weights", "1,1"], "three numbers"),
+        (["--export", "p.json", "--ratios", "0.1,0.2", "--weights", "0,0,0"], "not all 0"),
+        (["--export", "p.json", "--range", "density=0.1:0.2"], "no axis of a policy table"),
+        (["--export", "p.json", "--range", "latency=2s:1s"], "LOW < HIGH"),
+        (["--export", "p.json", "--cells", "201"], "from 1 to 200"),
+        (["--export", "p.json", "--simulate"], "does not heed it"),
+        (["--export", "p.json", "--all"], "is not for --export"),
+        (["--export", "p.csv", "--simulate"], "cannot be made of what is simulated"),
+        (["--export", "p.csv", "--ratios", "0.1"], "is only for --export NAME.json"),
+        (["--export", "p.csv", "--workers", "1"], "at least 2"),
+        (["--export", "no/such/p.csv"], "cannot be written"),
+        (["--ratios", "0.1"], "is only for --export NAME.json"),
+        (["--cells", "5"], "is only for --map or --export"),
+    ],
+)
+def test_what_cannot_be_exported_is_refused_in_words(arguments, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = run(*arguments)
+    assert result.exit_code == 2, result.output
+    assert message in result.output
+    assert not list(tmp_path.iterdir())
+
+
+def read_as_the_plugin_does(text):
+    """Return the lines as NCCL's example tuner plugin takes them."""
+    rows = []
+    for line in text.splitlines():
+        assert len(line) < 255
+        if not line.startswith("#"):
+            cells = line.split(",")
+            assert len(cells) == len(HEADER.split(","))
+            assert cells[0] in ("broadcast", "reduce", "allgather", "reducescatter", "allreduce")
+            assert cells[3] in set(ALGORITHMS.values())
+            assert cells[4] in ("ll", "ll128", "simple")
+            rows.append([cells[0], int(cells[1]), int(cells[2]), cells[3], cells[4], *map(int, cells[5:])])
+    return rows
+
+
+def check(tuning, sizes):
+    rows = read_as_the_plugin_does(tuning.csv())
+    assert {row[0] for row in rows} == set(tuning.times)
+    for collective in tuning.times:
+        own = [row for row in rows if row[0] == collective]
+        assert own[0][1] == 0
+        assert own[-1][2] == LARGEST == 2**64 - 1
+        assert [row[1] for row in own[1:]] == [row[2] + 1 for row in own[:-1]]
+        assert all(row[5:] == [-1, tuning.nodes or -1, tuning.ranks, -1, -1] for row in own)
+        assert all(one[3:5] != two[3:5] for one, two in itertools.pairwise(own))
+        for size in sizes:
+            (line,) = (row for row in own if row[1] <= size <= row[2])
+            assert tuple(line[3:5]) == tuning.best(collective, size)
+
+
+sizes = st.lists(st.floats(0, 40).map(lambda power: int(2**power)), min_size=5, max_size=10)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    latency=st.floats(0, 0.2),
+    bandwidth=st.floats(1e6, 1e11),
+    shape=st.sampled_from([(2, 1), (3, 1), (16, 1), (16, 8), (8, 8), (100, 1)]),
+    sizes=sizes,
+)
+def test_ranges_of_the_tuner_cover_all_sizes_once_and_hold_the_decision(latency, bandwidth, shape, sizes):
+    point = Point(shape[0], 10**6, 0.01, latency, bandwidth, shape[1], 3e-6, 1e11)
+    tuning = by_links(point, "links")
+    check(tuning, sizes)
+    # On one node alone bytes are known to arrive in order.
+    words = {one.way.protocol for name in tuning.times for one in tuning.ranges(name)}
+    assert ("ll128" in words) == (shape[0] == shape[1])
+
+
+@settings(max_examples=20, deadline=None)
+@given(workers=st.integers(4, 512), latency=st.floats(1e-4, 0.1), bandwidth=st.floats(1e7, 1e10))
+def test_a_ring_follows_a_tree_where_their_closed_forms_meet(workers, latency, bandwidth):
+    tuning = by_links(Point(workers, 1, 1.0, latency, bandwidth), "links")
+    ways = [one.way.algorithm for one in tuning.ranges("allreduce")]
+    assert ways[0] == "tree"
+    assert ways[-1] == "ring"
+    first = next(one.first for one in tuning.ranges("allreduce") if one.way.algorithm == "ring")
+    # A double tree sends twice the vector, at 92 % of the bandwidth; a ring waits for 2 (N - 1) steps.
+    steps = 2 * (workers - 1) - 2 * math.ceil(math.log2(workers))
+    slopes = (2 / 0.92 - 2 * (workers - 1) / workers) / bandwidth
+    assert first == pytest.approx(steps * (latency + 11.3e-6) / slopes, rel=1e-3, abs=2)
+
+
+def cluster(kind):
+    """A platform, or a cluster whose truth is a model of NCCL's steps, measured with pinned algorithms or without."""
+    if kind == "platform":
+        return fabric_of("dgx-h100")
+    truth = Steps(True, (1e-5, 1e-6, 5e-6, 1e-11, 1e-10, 1e-12, 2, 3, 3, 1.1, 1, 1, 1e-5, 1, 1, 1.2))
+    sizes = 2.0 ** np.arange(10, 31, 2)
+    names = ("ring", "tree") if kind == "pinned" else ("",)
+    asked = [Setting("all_reduce", ranks, ranks // 4, name) for ranks in (16, 32) for name in names]
+    return calibrate([Curve(setting, sizes, truth.at(setting, sizes)) for setting in asked])
+
+
+@pytest.mark.parametrize("kind", ["pinned", "free", "platform"])
+def test_a_fabric_of_nccl_says_algorithms_and_protocols(kind):
+    fabric = cluster(kind)
+    tuning = by_fabric(fabric, 32, "a cluster")
+    check(tuning, np.geomspace(1, 2**36, 23).astype(int).tolist())
+    assert tuning.nodes in (4, 8)
+    ways = [one.way for one in tuning.ranges("allreduce")]
+    assert ways[0].algorithm == "tree"
+    assert ways[-1] == ("ring", "simple")
+    assert ways[0].protocol == "ll"
+
+
+def test_pinned_algorithms_are_compared_by_what_was_measured():
+    sizes = 2.0 ** np.arange(10, 31)
+    steps = (
+        (Setting("all_reduce", 8, 8, name), pair) for name, pair in (("Ring", (1e-3, 1e-9)), ("Tree", (1e-4, 2e-9)))
+    )
+    fabric = calibrate([Curve(setting, sizes, a + b * sizes) for setting, (a, b) in steps])
+    tuning = by_fabric(fabric, 8, "two lines")
+    first, *_, last = tuning.ranges("allreduce")
+    assert (first.way.algorithm, last.way.algorithm) == ("tree", "ring")
+    change = next(one.first for one in tuning.ranges("allreduce") if one.way.algorithm == "ring")
+    assert change == pytest.approx((1e-3 - 1e-4) / 1e-9, rel=0.05)
+
+
+def test_a_fabric_of_mpi_has_no_algorithms_of_nccl(tmp_path):
+    fabric = tmp_path / "fabric.yaml"
+    where = ["--where", "link_latency=0.001", "--where", "link_bandwidth=12500000.0"]
+    calibrated = CliRunner().invoke(app, ["calibrate", "shaped_openmpi", *where, "-o", str(fabric)])
+    assert calibrated.exit_code == 0, calibrated.output
+    result = run("--fabric", fabric, "--export", tmp_path / "t.csv")
+    assert result.exit_code == 2, result.output
+    assert "says nothing of algorithms of NCCL" in result.output

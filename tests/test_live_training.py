@@ -1,0 +1,313 @@
+"""Live training: the gradients, the shards, what an update does, and what error feedback is worth."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import topologies
+from jobs import Source, job_on
+from simnet.errors import SimnetError
+from simnet.moo import Moo, Search
+from simnet.network import Network
+from simnet.policies import Candidate, Clairvoyant, Fixed, Monitor
+from simnet.traces.live import Perceptron, Rate, classification, data, docstrings, train
+from simnet.traces.live.source import LiveTraining
+from simnet.training import Overlap, Ramp, run_policy
+
+SMALL = {"samples": 400, "features": 12, "classes": 4, "noise": 1.0}
+DENSE, TOPK = Candidate("dense", "dense"), Candidate("AG", "topk")
+FORGETFUL = Candidate("AG without", "topk", {"error_feedback": False})
+
+
+def small(workers=4, **changes):
+    fields = {"batch": 8, "learning_rate": 0.1, "momentum": 0.9, "hidden": [10], "seed": 5, "evaluate": 5}
+    return train("mlp", "classification", workers=workers, options=SMALL, **(fields | changes))
+
+
+def network(workers=4):
+    return Network(topologies.star(workers, 1e-3, 1e6))
+
+
+def run(source, candidate=DENSE, iterations=20, density=0.05, policy=None, **changes):
+    density = [Ramp(1, density, density)]
+    job = job_on(network(source.workers), source.workers, iterations, source=source, density=density, **changes)
+    return run_policy(job, "p", policy or Fixed(candidate))
+
+
+@pytest.fixture
+def trainings(monkeypatch):
+    """The trainings that begin, in their order."""
+    begun = []
+    original = LiveTraining.__init__
+
+    def spying(self, source):
+        original(self, source)
+        begun.append(self)
+
+    monkeypatch.setattr(LiveTraining, "__init__", spying)
+    return begun
+
+
+# Gradients
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.integers(1, 5), max_size=2), st.integers(2, 4), st.integers(1, 3), st.integers(1, 4), st.booleans())
+def test_gradients_are_differences_of_the_loss(hidden, classes, workers, batch, symbolic):
+    draws = np.random.default_rng(3)
+    symbols = 3 if symbolic else 0
+    model = Perceptron(6, hidden, classes, symbols)
+    weights = model.initial(draws) + draws.normal(0, 0.1, sum(layer.size for layer in model.layers)).astype(np.float32)
+    shape = (workers, batch, 2) if symbolic else (workers, batch, 6)
+    inputs = draws.integers(0, 3, shape).astype(np.uint8) if symbolic else draws.normal(size=shape).astype(np.float32)
+    targets = draws.integers(0, classes, (workers, batch))
+    out = np.empty((workers, weights.size), dtype=np.float32)
+    losses = model.gradients(weights, inputs, targets, out)
+    for worker in range(workers):
+        assert losses[worker] == pytest.approx(model.score(weights, inputs[worker], targets[worker])[0], rel=1e-5)
+        way = draws.normal(size=weights.size).astype(np.float32)
+        way *= 2e-3 / np.linalg.norm(way)
+        ahead, behind = (model.score(weights + s * way, inputs[worker], targets[worker])[0] for s in (0.5, -0.5))
+        assert ahead - behind == pytest.approx(float(out[worker] @ way), abs=2e-5)
+
+
+def test_dense_training_is_a_plain_loop_over_the_batches_of_all():
+    """The workers' mean gradient is that of one process with the batches put together, step by step."""
+    rate = Rate(0.2, warm_up=10, drops=(40,))
+    source = small(learning_rate=rate, weight_decay=1e-3, evaluate=50)
+    model = source.model
+    weights = source.initial()
+    velocity = np.zeros_like(weights)
+    gradient = np.empty((1, weights.size), dtype=np.float32)
+    for iteration in range(50):
+        inputs, targets = source.batches(iteration, np.arange(4))
+        model.gradients(weights, inputs.reshape(1, 32, -1), targets.reshape(1, 32), gradient)
+        velocity = 0.9 * velocity + gradient[0] + 1e-3 * weights
+        weights = (weights - rate.at(iteration, 4) * velocity).astype(np.float32)
+    loss, accuracy = model.score(weights, source.data.held_inputs, source.data.held_targets)
+    for overlap in (None, Overlap(bucket=100.0)):
+        last = run(source, iterations=50, overlap=overlap).iterations.iloc[-1]
+        assert last["loss"] == pytest.approx(loss, rel=1e-4)
+        assert last["accuracy"] == pytest.approx(accuracy, abs=1.5 / len(source.data.held_targets))
+
+
+def test_dense_training_is_that_of_torch(trainings):
+    torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'simnet[train]'")
+    source = small(weight_decay=1e-3)
+    run(source, iterations=50)
+    net = torch.nn.Sequential(torch.nn.Linear(12, 10), torch.nn.ReLU(), torch.nn.Linear(10, 4))
+    torch.nn.utils.vector_to_parameters(torch.from_numpy(source.initial()), net.parameters())
+    optimizer = torch.optim.SGD(net.parameters(), 0.1, momentum=0.9, weight_decay=1e-3)
+    for iteration in range(50):
+        inputs, targets = (torch.from_numpy(one).flatten(0, 1) for one in source.batches(iteration, np.arange(4)))
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(net(inputs), targets).backward()
+        optimizer.step()
+    expected = torch.nn.utils.parameters_to_vector(net.parameters()).detach().numpy()
+    np.testing.assert_allclose(trainings[0].weights, expected, rtol=1e-3, atol=2e-5)
+
+
+# The training
+
+
+def test_to_ask_for_gradients_changes_nothing():
+    training, other = small().begin(), small().begin()
+    first = training.gradients(3)
+    training.gradients(7)
+    assert np.array_equal(training.gradients(3), first)
+    assert np.array_equal(training.weights, other.weights)
+    training.apply(first.mean(axis=0))
+    assert not np.array_equal(training.weights, other.weights)
+    assert np.array_equal(other.gradients(3), first)
+
+
+def test_some_workers_have_the_gradients_that_they_have_among_all():
+    training = small(evaluate=1).begin()
+    crew = np.array([0, 3])
+    np.testing.assert_allclose(training.gradients(4, crew), training.gradients(4)[crew], rtol=1e-5, atol=1e-7)
+
+
+def test_gradients_go_straight_into_the_buffer():
+    source = small()
+    out = np.empty((4, source.parameters), dtype=np.float32)
+    assert source.begin().gradients(0, out=out) is out
+    assert np.array_equal(source.gradients(0), out)
+    with pytest.raises(ValueError, match="out must be"):
+        source.gradients(0, np.empty((3, source.parameters), dtype=np.float32))
+
+
+def test_policies_train_apart_and_a_run_repeats_itself():
+    source = small()
+    alone = run(source, TOPK).iterations
+    run(source, DENSE)
+    assert run(source, TOPK).iterations.equals(alone)
+    assert run(source, policy=Clairvoyant([TOPK])).iterations.equals(alone)
+
+
+def test_exploration_leaves_no_trace_in_the_training(trainings):
+    source = small()
+    search = Search(densities=(0.5, 0.1), tries=3)
+    result = run(source, policy=Moo([TOPK], Monitor(every=0), search))
+    explored = result.iterations["purpose"] == "explore"
+    assert explored.sum() >= 6
+    assert trainings[0].applied == 20
+    assert result.iterations["loss"][explored].isna().all()
+    # The same densities, one after the other, without anything explored.
+    trained = result.iterations[~explored]
+    ramps = [Ramp(1, density, density) for density in trained["density"]]
+    job = job_on(network(), 4, 20, source=source, density=ramps)
+    plain = run_policy(job, "p", Fixed(TOPK)).iterations
+    assert plain["loss"].equals(trained["loss"].reset_index(drop=True))
+
+
+def test_the_others_go_on_training_without_the_dead(trainings):
+    source = small()
+    result = run(source, deaths={2: 0.15}, patience=1.0)
+    (stop,) = result.stops
+    assert stop.left == 3
+    assert trainings[0].applied == 20
+    assert len(trainings) == 1
+    assert result.iterations["accuracy"].iloc[-1] > 0.5
+
+
+def test_loss_and_accuracy_are_measured_every_so_many_iterations():
+    frame = run(small(evaluate=5)).iterations
+    assert frame["iteration"][frame["loss"].notna()].tolist() == [4, 9, 14, 19]
+    assert frame["accuracy"].dropna().between(0, 1).all()
+    untrained = run(Source(4)).iterations
+    assert "loss" not in untrained
+    assert "accuracy" not in untrained
+
+
+def test_to_measure_takes_no_simulated_time():
+    often, never = (run(small(evaluate=every)).iterations for every in (1, 1000))
+    assert often["start_s"].equals(never["start_s"])
+
+
+def test_a_scale_lets_entries_stand_for_more():
+    a, b = (run(small(scale=scale), TOPK).iterations for scale in (1.0, 50.0))
+    assert a["loss"].equals(b["loss"])
+    assert b["bytes_sent_B"].to_numpy() == pytest.approx(50 * a["bytes_sent_B"].to_numpy(), rel=0.2)
+
+
+def test_a_training_that_diverges_says_so():
+    with pytest.raises(SimnetError, match=r"diverged: after \d+ updates .* smaller learning rate than 1e\+20"):
+        run(small(learning_rate=1e20))
+
+
+# Data and shards
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(1, 9), st.integers(9, 200), st.integers(1, 5), st.none() | st.floats(0.01, 100), st.integers(0, 99))
+def test_shards_part_the_examples(workers, count, classes, dirichlet, seed):
+    targets = np.random.default_rng(seed).integers(0, classes, count)
+    found = data.shards(targets, workers, classes, dirichlet, seed)
+    assert len(found) == workers
+    assert all(shard.size for shard in found)
+    assert sorted(np.concatenate(found).tolist()) == list(range(count))
+    if dirichlet is None:
+        assert max(map(len, found)) - min(map(len, found)) <= 1
+
+
+def test_a_small_dirichlet_parameter_makes_shards_unlike():
+    targets = np.arange(2000) % 10
+
+    def unlikeness(dirichlet):
+        counts = [np.bincount(targets[own], minlength=10) / own.size for own in data.shards(targets, 8, 10, dirichlet)]
+        return float(np.abs(np.array(counts) - 0.1).sum(axis=1).mean())
+
+    assert unlikeness(0.1) > 2 * unlikeness(10.0)
+    assert unlikeness(10.0) > unlikeness(None) / 2
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 30), st.integers(2, 7))
+def test_a_worker_goes_through_its_shard_before_it_meets_an_example_again(batch, workers):
+    source = small(workers=workers, batch=batch)
+    size = source._own[1].size
+    met = np.concatenate([source._examples(1, iteration) for iteration in range(-(-2 * size // batch))])
+    for epoch in range(2):
+        assert sorted(met[epoch * size : (epoch + 1) * size].tolist()) == source._own[1].tolist()
+
+
+def test_fewer_examples_than_workers_are_refused():
+    with pytest.raises(SimnetError, match="9 workers cannot share 8 examples"):
+        data.shards(np.zeros(8, dtype=np.intp), 9, 1)
+
+
+def test_data_held_out_is_not_trained_on():
+    found = classification(**SMALL)
+    rows = {row.tobytes() for row in found.inputs}
+    assert not any(row.tobytes() in rows for row in found.held_inputs)
+
+
+def test_documentation_is_read_character_by_character():
+    found = docstrings(context=3, characters=3000)
+    assert found.targets[:-3].tolist() == found.inputs[3:, 0].tolist()
+    assert found.inputs.max() < found.symbols
+    # Spaces and the letter e are what there is most of.
+    most = np.bincount(found.targets).argsort()[-2:]
+    assert {data.ALPHABET[symbol] for symbol in most} == {" ", "e"}
+    source = train("logistic", "docstrings", workers=2, options={"context": 3, "characters": 3000})
+    assert source.layers == (("fc1.weight", found.symbols**2 * 3), ("fc1.bias", found.symbols))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"momentum": 1.0}, "momentum must be"),
+        ({"learning_rate": 0.0}, "the learning rate must be"),
+        ({"batch": 0}, "batch must be >= 1"),
+        ({"dirichlet": math.inf}, "dirichlet must be"),
+        ({"scale": 0.5}, "scale must be"),
+        ({"weight_decay": -1.0}, "weight_decay must be"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        small(**changes)
+
+
+def test_unknown_models_and_data_are_refused():
+    with pytest.raises(ValueError, match="there is no model 'mpl' to train; did you mean 'mlp'"):
+        train("mpl", "classification", workers=2)
+    with pytest.raises(ValueError, match="there is no data 'digit' to train on; did you mean 'digits'"):
+        train("mlp", "digit", workers=2)
+
+
+# What error feedback is worth
+
+
+def reached(source, candidate, iterations=200, density=0.01):
+    return run(source, candidate, iterations, density).iterations["accuracy"].dropna().iloc[-1]
+
+
+def test_one_hundredth_with_error_feedback_is_as_good_as_all_and_without_is_not():
+    source = train("mlp", "classification", workers=4, options={"noise": 1.5, "samples": 4000}, evaluate=200, seed=1)
+    dense, with_it, without = (reached(source, one) for one in (DENSE, TOPK, FORGETFUL))
+    assert with_it > dense - 0.01
+    assert without < dense - 0.05
+
+
+def test_the_same_of_the_digits():
+    pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install 'simnet[train]'")
+    source = train("mlp", "digits", workers=8, evaluate=300, seed=1)
+    dense, with_it, without = (reached(source, one, 300) for one in (DENSE, TOPK, FORGETFUL))
+    assert dense > 0.94
+    assert with_it >= dense - 0.01
+    assert without < dense - 0.01
+
+
+def test_global_residual_collection_is_at_least_as_good_as_local():
+    """SparDL's claim in sign, as mean over seeds of the loss: what is dropped on the way is worth keeping."""
+    losses = {"global": 0.0, "local": 0.0}
+    for seed in (1, 2):
+        source = train("mlp", "classification", workers=8, options={"samples": 2000}, evaluate=150, seed=seed)
+        for residual in losses:
+            candidate = Candidate("S", "spardl", {"residual": residual})
+            losses[residual] += run(source, candidate, 150, 0.02).iterations["loss"].dropna().iloc[-1]
+    assert losses["global"] <= losses["local"]

@@ -1,0 +1,244 @@
+"""Papers reproduced: what must hold, how rows are judged, what the command says and writes, the page as it stands."""
+
+import json
+import math
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from typer.testing import CliRunner
+
+from simnet import costs
+from simnet.cli import app
+from simnet.errors import InputError
+from simnet.scenario import load, shipped
+from simnet.scenario.runner import run_here
+from simnet.weather import profile_state
+from validate import published as tables
+from validate.reproduction import MISSING, REPRODUCTIONS, Row, artopk, as_frame, outcome, page, reproduction
+from validate.reproduction.table import KINDS, golden, published
+
+PAGE = Path(__file__).parents[1] / "docs" / "papers.md"
+FAST = [name for name, one in REPRODUCTIONS.items() if not one.slow and not one.needs()]
+SLOW = [name for name, one in REPRODUCTIONS.items() if one.slow]
+
+
+def invoke(*words):
+    return CliRunner().invoke(app, ["reproduce", *map(str, words)])
+
+
+@pytest.fixture(scope="module")
+def fast():
+    return {name: REPRODUCTIONS[name].rows() for name in FAST}
+
+
+def holds(name, rows):
+    """Check that a reproduction has the rows that it says, all within their tolerance, and its section in the page."""
+    one = REPRODUCTIONS[name]
+    assert len(rows) == one.values
+    assert [row for row in rows if row.passes is False] == []
+    assert (one.kind == "orientation") == (outcome(rows).judged == 0)
+    text = PAGE.read_text(encoding="utf-8")
+    assert page.section(one, rows) in text
+    assert page.summary_line(one, rows) in text
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_all_values_are_within_their_tolerance_and_the_page_is_current(name, fast):
+    holds(name, fast[name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SLOW)
+def test_slow_ones_are_within_their_tolerance_and_in_the_page(name):
+    holds(name, REPRODUCTIONS[name].rows())
+
+
+def test_the_page_has_everything_in_order():
+    text = PAGE.read_text(encoding="utf-8")
+    headings = [line.removeprefix("### ") for line in text.splitlines() if line.startswith("### ")]
+    assert headings == list(REPRODUCTIONS)
+    for one in MISSING:
+        assert f"| {one.paper} | {one.what} | {one.why} |" in text
+    for kind in KINDS:
+        assert f"- *{kind}*: " in text
+    assert "FAIL" not in text
+
+
+# What must hold
+
+
+def test_all_36_best_choices_of_table_vi(fast):
+    rows = fast["artopk-table-vi-best"]
+    assert len(rows) == 36
+    assert [row.ours for row in rows] == [row.published for row in rows]
+    assert {row.ours for row in rows} == {"AG", "ART-ring", "ART-tree"}
+
+
+def test_simulated_times_are_those_of_the_formulas_and_not_of_the_paper(fast):
+    formula = tables.table_vi()["formula_ms"]
+    assert [row.ours for row in fast["artopk-table-vi"]] == pytest.approx(list(formula), rel=1e-9)
+    assert all(row.ours != row.published for row in fast["artopk-table-vi"])
+
+
+def test_shares_of_fig_8_are_within_a_tenth_of_an_epoch(fast):
+    assert max(abs(row.published - row.ours) for row in fast["artopk-fig-8"]) <= 0.1
+
+
+def test_tables_iii_to_v_are_called_what_they_are(fast):
+    for name in ("artopk-table-iii", "artopk-table-iv", "artopk-table-v"):
+        assert REPRODUCTIONS[name].kind == "formula"
+        assert "the same formula was coded" in REPRODUCTIONS[name].note
+        assert max(abs(row.error) for row in fast[name]) <= 2.05
+        assert sum(abs(row.error) <= 0.13 for row in fast[name]) >= len(fast[name]) / 2
+
+
+def test_cells_of_table_v_are_those_of_tables_iii_and_iv():
+    both = pd.concat([published("table_iii.csv"), published("table_iv.csv")])
+    cells = {(row.model, row.method, row.density): row.published_ms for row in both.itertuples()}
+    for row in published("table_v.csv").itertuples():
+        assert cells[row.model, row.method, row.density] == row.published_ms
+
+
+def test_shipped_step_times_are_the_sheets(shared):
+    sheet = pd.read_csv(shared / "papers" / "data" / "artopk_table3_4_steptime_accuracy.csv")
+    both = pd.concat([published("table_iii.csv"), published("table_iv.csv")])
+    assert both["published_ms"].tolist() == sheet["t_step_ms"].tolist()
+    sheet = pd.read_csv(shared / "papers" / "data" / "spardl_reference_bytes.csv")
+    known = set(zip(sheet["run"], sheet["SRS_payload_bytes_all_ranks"], strict=True))
+    ours = published("spardl_bytes.csv").query("phase == 'spar-reduce-scatter'")
+    assert set(zip(ours["run"], ours["published_bytes_of_all"], strict=True)) <= known
+
+
+@pytest.mark.parametrize("workers", [2, 4, 8])
+def test_a_copied_value_would_be_noticed(workers):
+    # Other latency and bandwidth than those of any table.
+    ours = artopk.simulated_ms("ART-tree", workers, 3.0, 7.0, 1e5)
+    assert ours == pytest.approx(1e3 * float(costs.artopk_tree(3e-3, 1 / (7 * 1.25e8), 1e6, 0.1, workers)), rel=1e-9)
+
+
+# Rows
+
+
+@given(st.floats(0.1, 1e6), st.floats(0.1, 1e6), st.floats(0, 2), st.booleans())
+def test_bounds_are_what_they_say(theirs, ours, tolerance, absolute):
+    equal, most, least = (Row("a", theirs, ours, "", tolerance, absolute, relation) for relation in ("=", "<=", ">="))
+    assert equal.passes == (most.passes and least.passes)
+    assert most.passes or ours > theirs
+    assert least.passes or ours < theirs
+    error = theirs - ours if absolute else theirs / ours - 1
+    assert equal.error == pytest.approx(error, rel=1e-9, abs=1e-12)
+
+
+def test_names_and_rows_without_tolerance():
+    assert Row("a", "AG", "AG", "", 0.0).passes
+    assert not Row("a", "AG", "ART-ring", "", 0.0).passes
+    loose = Row("a", "1 to 2", "3", "x", None)
+    assert loose.passes is None
+    assert math.isnan(loose.error)
+    assert math.isinf(Row("a", 1.0, 0.0, "", 0.1).error)
+    assert Row("a", 0.0, 0.0, "", 0.0).passes
+    found = outcome([Row("a", 1.0, 1.0, "", 0.1), Row("b", 1.0, 2.0, "", 1.0), Row("c", 1.0, 9.0, "", None)])
+    assert (found.rows, found.judged, found.passed, found.status) == (3, 2, 2, "pass")
+    assert found.worst.what == "b"
+    assert outcome([loose]).status == "no tolerance"
+
+
+def test_a_frame_has_a_row_per_value():
+    frame = as_frame([Row("a", 1.0, 2.0, "s", 0.1), Row("b", "AG", "AG", "", 0.0)])
+    assert frame["passes"].tolist() == [False, True]
+    assert list(frame["error"]) == [-0.5, 0.0]
+
+
+# The command
+
+
+def test_it_lists_what_there_is_and_what_is_missing():
+    listed = invoke()
+    assert listed.exit_code == 0
+    for name in REPRODUCTIONS:
+        assert name in listed.stdout
+    plain = json.loads(invoke("--json").stdout)
+    assert [one["name"] for one in plain["reproductions"]] == list(REPRODUCTIONS)
+    assert len(plain["missing"]) == len(MISSING)
+    assert all(one["why"] for one in plain["missing"])
+
+
+def test_it_shows_values_and_writes_them(tmp_path):
+    target = tmp_path / "found.csv"
+    shown = invoke("artopk-fig-8", "exdyna-thresholds", "--check", "--out", target)
+    assert shown.exit_code == 0, shown.output
+    assert "13.939" in shown.stdout
+    assert "6 of 6 within tolerance" in shown.stdout
+    frame = pd.read_csv(target)
+    assert frame["name"].value_counts().to_dict() == {"exdyna-thresholds": 7, "artopk-fig-8": 6}
+    assert frame["passes"].all()
+    again = invoke("artopk-fig-8", "--out", target)
+    assert again.exit_code == 2
+    assert invoke("artopk-fig-8", "-q", "--out", target, "--force").exit_code == 0
+    (one,) = json.loads(invoke("artopk-fig-8", "--json").stdout)
+    assert one["status"] == "pass"
+    assert len(one["values"]) == 6
+
+
+def test_check_fails_on_a_value_outside_its_tolerance(monkeypatch, tmp_path):
+    monkeypatch.setattr(artopk.tables, "PARAMETERS", {**tables.PARAMETERS, "ViT": 304_326_632})
+    failed = invoke("artopk-table-iv", "--check", "--markdown", tmp_path / "page.md")
+    assert failed.exit_code == 1
+    assert "outside its tolerance: artopk-table-iv: ViT" in failed.stderr
+    assert "FAIL" in (tmp_path / "page.md").read_text()
+    assert invoke("artopk-table-iv").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["artopk-table-6"], "did you mean 'artopk-table-"),
+        (["artopk-fig-8", "--all"], "either names or"),
+        (["--check"], "only for a NAME"),
+        (["artopk-fig-8", "--out", "a.txt"], "must end in .csv"),
+        (["artopk-fig-8", "--force"], "only for --out and --markdown"),
+    ],
+)
+def test_refusals(words, said):
+    result = invoke(*words)
+    assert result.exit_code == 2
+    assert said in result.output
+    assert "Traceback" not in result.output
+
+
+def test_what_needs_a_checkout_is_left_out_without_one(monkeypatch):
+    monkeypatch.setattr("validate.reproduction.exdyna.golden", lambda name: None)
+    result = invoke("exdyna-golden", "--check")
+    assert result.exit_code == 0
+    assert "left out: it needs the golden runs" in result.output
+    (one,) = json.loads(CliRunner().invoke(app, ["reproduce", "exdyna-golden", "--json", "-q"]).stdout)
+    assert one["values"] == []
+    assert golden("no such folder") is None
+
+
+def test_no_such_reproduction():
+    with pytest.raises(InputError, match="there is no reproduction 'x'"):
+        reproduction("x")
+
+
+# The jobs
+
+
+@pytest.mark.parametrize("name", sorted(path.stem for path in shipped().values() if path.parent.name == "papers"))
+def test_scenarios_of_papers_build_and_run(name):
+    run = load(name, ["job.iterations=2", "job.density=0.01", "job.compression_ratio=null", "workers=4"]).build()
+    results = dict(run_here(run, lambda name, done: None))
+    assert set(results) == set(run.policies)
+    assert all((one.iterations["iteration_s"] > 0).all() for one in results.values())
+
+
+def test_jobs_of_fig_8_follow_the_published_schedules():
+    for config in ("C1", "C2"):
+        job = load(f"artopk_fig8_{config.lower()}").build().job
+        assert job.iterations == 51 * artopk.STEPS
+        for start, network in job.stages:
+            state = profile_state(config, start // artopk.STEPS)
+            assert network.links.capacity(0, 0.0)[0] == pytest.approx(state.bandwidth)

@@ -1,0 +1,168 @@
+"""Reproductions as text: values, errors, and the page `docs/papers.md`."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+
+from validate.reproduction import KINDS, MISSING, REPRODUCTIONS, Reproduction, Row, outcome
+
+_HEAD = """\
+# Papers reproduced
+
+Published figures, tables and claims beside what this repository makes of them.
+
+```sh
+simnet reproduce                     # what there is
+simnet reproduce artopk-table-vi     # every value of it, beside the published one
+simnet reproduce --fast --check      # exit code 1 if a value is outside its tolerance
+simnet reproduce --all --markdown docs/papers.md --force    # this page, in some minutes
+```
+
+Published values are in `validate/published_data`, code in `validate/reproduction`, jobs in `scenarios/papers`.
+
+What agreement means depends on what was published:
+
+"""
+
+_SUMMARY = """\
+
+## Summary
+
+The error is by how much the published value exceeds ours. *Worst* is the largest in parts of its tolerance, which
+stands in brackets. Where times were published the tolerance is how far the paper's own values scatter about its
+formulas, so that a pass says that simnet's network does what these formulas say, no more.
+
+"""
+
+_MISSING = """\
+
+## What is not reproduced, and why
+
+"""
+
+_FULL = 12
+"""Sections of up to so many values show all of them."""
+
+
+def value(given: float | str) -> str:
+    """Return a value as text, to five digits.
+
+    Examples
+    --------
+    >>> value(1234567.0), value(0.0123456), value(3.0), value("AG")
+    ('1,234,567', '0.012346', '3', 'AG')
+    """
+    if isinstance(given, str):
+        return given
+    number = float(given)
+    if number == round(number) and abs(number) < 1e15:
+        return f"{number:,.0f}"
+    return f"{number:,.2f}" if abs(number) >= 1000 else f"{number:.5g}"
+
+
+def error(row: Row) -> str:
+    """Return the error of a row as text.
+
+    Examples
+    --------
+    >>> error(Row("a", 54.0, 55.4, "ms", 0.122)), error(Row("a", 3.0, 2.0, "ms", 2.0, absolute=True))
+    ('-2.53 %', '+1 ms')
+    """
+    if math.isnan(row.error):
+        return "-"
+    if isinstance(row.ours, str):
+        return "none" if row.error == 0 else "other"
+    if row.error == 0:
+        return "0"
+    return f"{row.error:+.3g} {row.unit}".rstrip() if row.absolute else f"{100 * row.error:+.3g} %"
+
+
+def tolerance(row: Row) -> str:
+    """Return the tolerance of a row as text.
+
+    Examples
+    --------
+    >>> tolerance(Row("a", 54.0, 55.4, "ms", 0.122)), tolerance(Row("a", 3.0, 2.0, "k", 0.0, relation="<="))
+    ('12.2 %', 'at most')
+    """
+    if row.tolerance is None:
+        return "-"
+    if row.relation != "=":
+        return "at most" if row.relation == "<=" else "at least"
+    if row.tolerance == 0:
+        return "equal"
+    return f"{row.tolerance:g} {row.unit}".rstrip() if row.absolute else f"{100 * row.tolerance:g} %"
+
+
+def verdict(row: Row) -> str:
+    """Return whether a row passes, as text."""
+    return {True: "pass", False: "FAIL", None: "-"}[row.passes]
+
+
+def worst(rows: Sequence[Row]) -> str:
+    """Return the worst error of rows beside its tolerance."""
+    row = outcome(rows).worst
+    if row is None:
+        return "-"
+    if row.relation != "=":
+        return "bounds hold" if outcome(rows).passed == outcome(rows).judged else f"{error(row)} ({tolerance(row)})"
+    limit = tolerance(row)
+    return error(row) if limit in ("-", "equal") or row.error == 0 else f"{error(row)} ({limit})"
+
+
+def section(one: Reproduction, rows: Sequence[Row] | None) -> str:
+    """Return the section of a reproduction; without rows it says why there are none."""
+    lines = [f"### {one.name}", "", _wrapped(f"{one.paper}, {one.place}: {one.title}. {one.note}"), ""]
+    if rows is None:
+        return "\n".join([*lines, f"Not run: {one.needs()}.", ""])
+    found = outcome(rows)
+    if len(rows) <= _FULL:
+        lines += ["| value | published | ours | unit | error | tolerance | |", "|---|---|---|---|---|---|---|"]
+        lines += [_line(row) for row in rows]
+    elif found.worst is not None:
+        lines += [
+            f"{found.rows} values, {found.passed} of {found.judged} within their tolerance; the worst:",
+            "",
+            "| value | published | ours | unit | error | tolerance | |",
+            "|---|---|---|---|---|---|---|",
+            _line(found.worst),
+        ]
+        loose = [row for row in rows if row.tolerance is None]
+        lines += [_line(row) for row in loose]
+    else:
+        lines += [f"{found.rows} values, {found.passed} of {found.judged} the same."]
+    return "\n".join([*lines, ""])
+
+
+def _wrapped(text: str, indent: str = "") -> str:
+    return textwrap.fill(text, 118, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+
+
+def _line(row: Row) -> str:
+    cells = (row.what, value(row.published), value(row.ours), row.unit, error(row), tolerance(row), verdict(row))
+    return f"| {' | '.join(cells)} |"
+
+
+def summary_line(one: Reproduction, rows: Sequence[Row] | None) -> str:
+    """Return the row of a reproduction in the summary."""
+    if rows is None:
+        cells: Iterable[str] = ("-", "not run", "-")
+    else:
+        found = outcome(rows)
+        cells = (f"{found.passed} / {found.judged}" if found.judged else f"- / {found.rows}", found.status, worst(rows))
+    anchor = f"[{one.name}](#{one.name})"
+    return f"| {anchor} | {one.paper}, {one.place} | {one.title} | {one.kind} | {' | '.join(cells)} |"
+
+
+def page(found: Mapping[str, Sequence[Row] | None]) -> str:
+    """Return the page of reproductions that were run, by name; None for those that could not run."""
+    lines = [_wrapped(f"- *{kind}*: {meaning}.", "  ") for kind, meaning in KINDS.items()]
+    text = _HEAD + "\n".join(lines) + "\n" + _SUMMARY
+    text += "| name | published | values | kind | within tolerance | status | worst |\n|---|---|---|---|---|---|---|\n"
+    text += "".join(summary_line(REPRODUCTIONS[name], rows) + "\n" for name, rows in found.items())
+    text += _MISSING + "| paper | what | why |\n|---|---|---|\n"
+    text += "".join(f"| {one.paper} | {one.what} | {one.why} |\n" for one in MISSING)
+    text += "\n## Each in turn\n\n"
+    return text + "\n".join(section(REPRODUCTIONS[name], rows) for name, rows in found.items())
