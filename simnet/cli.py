@@ -21,7 +21,7 @@ from simnet.commands.choose import choose
 from simnet.commands.common import Fields, Force, Quiet, Seed, TwoWords
 from simnet.commands.reproduce import reproduce
 from simnet.commands.sweep import sweep
-from simnet.errors import InputError
+from simnet.errors import InputError, nearest
 
 if TYPE_CHECKING:
     from simnet.exporting import Sent
@@ -617,6 +617,10 @@ def predict(
     from validate.calibration import fabric_of
 
     loaded = fabric_of(fabric)
+    for option, value in (("--algorithm", algorithm), ("--protocol", protocol)):
+        known = loaded.pinned(option.removeprefix("--"))
+        if value is not None and value.casefold() not in map(str.casefold, known):
+            raise InputError(f"there is no {value!r}; {nearest(value, known)}", file=option)
     nbytes = common.size(size, "--size")
     assert nbytes is not None
     found = loaded.predict(

@@ -628,6 +628,16 @@ def test_a_fabric_with_in_switch_reduction_comes_back(tmp_path):
     assert again.predict("all_gather", 8, 1e9) == fabric.predict("all_gather", 8, 1e9)
 
 
+def test_intervals_widen_beyond_the_sizes_measured():
+    fabric = calibrate([Curve(Setting("all_reduce", 8), SIZES, 1e-5 + 1e-9 * SIZES * (1 + 0.01 * np.sin(SIZES)))])
+    widths = []
+    for nbytes in SIZES[-1] * 2.0 ** np.arange(5):
+        found = fabric.predict("all_reduce", 8, float(nbytes))
+        widths.append(np.log(found.high / found.low))
+    assert widths == sorted(widths)
+    assert widths[-1] == pytest.approx(widths[0] * np.sqrt(5))
+
+
 def test_what_has_no_algorithm_costs_nothing_known():
     assert costs(Setting("gather", 8), nccl=True) == ()
     assert fit_steps([Curve(Setting("gather", 8), SIZES, SIZES)], nccl=False) is None
@@ -649,6 +659,11 @@ def test_a_log_becomes_a_fabric_on_the_command_line(tmp_path: Path):
     done = call.invoke(app, ["predict", str(out), "all_reduce", "--ranks", "4", "--size", "8 KiB"])
     assert done.exit_code == 0, done.output
     assert "90 % interval" in done.output
+    unknown = call.invoke(
+        app, ["predict", str(out), "all_reduce", "--ranks", "4", "--size", "1 KiB", "--algorithm", "rig"]
+    )
+    assert unknown.exit_code == 2
+    assert "did you mean 'ring'" in unknown.output
     refused = call.invoke(app, ["predict", str(out), "all_reduce", "--ranks", "64", "--size", "8 KiB", "--strict"])
     assert refused.exit_code == 2
     assert "extrapolation" in refused.output

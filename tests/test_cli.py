@@ -415,11 +415,16 @@ def test_the_quickstart_is_quick(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(shipped()))
 def test_shipped_scenarios_run(name: str, tmp_path: Path) -> None:
+    if name == "time_to_accuracy_wan":
+        pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install 'simnet[train]'")
     assert invoke("run", name, "--out", tmp_path, "-q").exit_code == 0
     summary = json.loads((tmp_path / "summary.json").read_text())
     seconds = {policy: one["simulated_s"] for policy, one in summary["policies"].items()}
     fixed = set(seconds) - {"flexible", "moo", "clairvoyant"}
     if shipped()[name].parent.name == "papers":
+        return
+    if name == "time_to_accuracy_wan":
+        assert all(one["learning"]["time_to_target_s"] for one in summary["policies"].values())
         return
     assert seconds["flexible"] < min(seconds[policy] for policy in fixed)
     assert summary["policies"]["flexible"]["switch_count"] >= 1

@@ -3,7 +3,8 @@
 Time to a target is made of two things: how many iterations it takes, which is a matter of what the updates are worth,
 and how long an iteration takes. So there are two efficiencies. The *statistical* one is the number of iterations that
 the reference, the first policy, needed to the target over those of a policy: 1 if its updates are worth as much. The
-*parallel* one is the share of the simulated time in which workers compute gradients: 1 if exchanging took no time.
+*parallel* one is the share of the simulated time in which workers compute gradients to train with: 1 if exchanging took
+no time and nothing was explored.
 """
 
 from __future__ import annotations
@@ -40,15 +41,20 @@ class LearningSummary(TypedDict):
 
 
 def condensed(
-    iterations: Mapping[str, pd.DataFrame], target: float | None, rounded: Callable[[float], float]
+    iterations: Mapping[str, pd.DataFrame],
+    computed: Mapping[str, float],
+    target: float | None,
+    rounded: Callable[[float], float],
 ) -> dict[str, LearningSummary]:
     """Return how the training of each policy went; empty where nothing was trained.
 
     Parameters
     ----------
     iterations : mapping of policy name to DataFrame
-        A row per iteration of training, with `loss` and `accuracy`, NaN where they were not measured. The first policy
-        is the reference.
+        A row per iteration of training, exploration included, with `loss` and `accuracy`, NaN where they were not
+        measured. The first policy is the reference.
+    computed : mapping of policy name to float
+        Seconds that workers computed gradients to train with, in the mean over workers.
     target : float, optional
         The accuracy to reach; 99 % of the highest that the reference had when omitted.
     rounded : callable
@@ -61,7 +67,7 @@ def condensed(
         best = float(reference["accuracy"].max())
         target = _OF_THE_BEST * best if math.isfinite(best) else None
     needed, _ = _reached(reference, target)
-    return {policy: _one(frame, target, needed, rounded) for policy, frame in iterations.items()}
+    return {policy: _one(frame, computed[policy], target, needed, rounded) for policy, frame in iterations.items()}
 
 
 def rows(trained: Mapping[str, LearningSummary]) -> list[tuple[str, ...]]:
@@ -105,7 +111,11 @@ def sentence(trained: Mapping[str, LearningSummary]) -> str:
 
 
 def _one(
-    frame: pd.DataFrame, target: float | None, needed: int | None, rounded: Callable[[float], float]
+    frame: pd.DataFrame,
+    computed: float,
+    target: float | None,
+    needed: int | None,
+    rounded: Callable[[float], float],
 ) -> LearningSummary:
     measured = frame.dropna(subset=["loss", "accuracy"])
     count, seconds = _reached(frame, target)
@@ -117,7 +127,7 @@ def _one(
         "iterations_to_target": count,
         "time_to_target_s": None if seconds is None else rounded(seconds),
         "statistical_efficiency": None if not count or needed is None else rounded(needed / count),
-        "parallel_efficiency": rounded(math.fsum(frame["compute_s"]) / total) if total > 0 else None,
+        "parallel_efficiency": rounded(computed / total) if total > 0 else None,
     }
 
 

@@ -214,7 +214,8 @@ def summarize(
         one["stops"] = [deaths.condensed(stop, _rounded) for stop in stops.get(name, ())]
         one["shares"] = [company.condensed(share, _rounded) for share in (shares or {}).get(name, ())]
     trained = {name: with_exploration(frame) for name, frame in iterations.items()}
-    for name, learnt in learning.condensed(trained, target, _rounded).items():
+    computed = {name: math.fsum(every["compute_s"][trained[name].index]) for name, every in iterations.items()}
+    for name, learnt in learning.condensed(trained, computed, target, _rounded).items():
         policies[name]["learning"] = learnt
     if bound is not None and bound not in ended:
         reference = policies[bound]["simulated_s"]

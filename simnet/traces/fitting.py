@@ -10,6 +10,9 @@ g = s y. What two workers v and w have in common is s and, of the noise, a small
 - E[g_v^2 g_w^2] with v and w at two steps tells how much of the scales has lasted between them: exp(4 sigma^2 R) in
   place of exp(4 sigma^2), with the correlation R of log s.
 
+Where gain or build-up of such gradients are not those of the trace, the tails are of another kind, and quantiles are
+taken in place of moments: see `simnet.traces.refining`.
+
 Fourth moments rather than logarithms, as top-k looks at the large entries, and logarithms at the small.
 """
 
@@ -23,7 +26,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from simnet.traces.comparing import DENSITIES, closeness
 from simnet.traces.recorded import RecordedSource
+from simnet.traces.refining import refined
 from simnet.traces.source import Values
 from simnet.traces.synthetic import LayerParameters, SyntheticParameters
 
@@ -31,6 +36,10 @@ _Table = NDArray[np.float64]
 _HEAVIEST_TAIL = 100.0
 _LONGEST_MEMORY = 0.9
 _MOST_DEAD = 0.99
+# Moments will do if gain and build-up come as near as this.
+_CLOSE = 0.05
+# Densities at which a worker selects fewer entries say little.
+_FEWEST = 3
 
 
 def fit(source: RecordedSource) -> SyntheticParameters:
@@ -59,6 +68,15 @@ def fit(source: RecordedSource) -> SyntheticParameters:
         raise ValueError("fitting needs the gradients of at least two workers")
     info = source.info
     steps = np.array([point.step for point in info.points])
+    by_moments = _by_moments(source, steps)
+    if _far(source, by_moments) <= _CLOSE:
+        return by_moments
+    by_quantiles = _by_quantiles(source, by_moments)
+    return min((by_moments, by_quantiles), key=lambda one: _far(source, one))
+
+
+def _by_moments(source: RecordedSource, steps: NDArray[np.int64]) -> SyntheticParameters:
+    info = source.info
     gradients = np.stack([source.recorded(point) for point in range(len(steps))])
     factors, worker_spread = _worker_factors(gradients)
     gradients /= factors
@@ -86,6 +104,43 @@ def fit(source: RecordedSource) -> SyntheticParameters:
             for shape, part, found in zip(source.shapes, parts, scales, strict=True)
         ),
     )
+
+
+def _by_quantiles(source: RecordedSource, like: SyntheticParameters) -> SyntheticParameters:
+    """Return parameters with quantiles of the magnitudes, and orders, in place of moments."""
+    gradients = np.stack([source.recorded(point) for point in range(len(source.info.points))])
+    # Means, as squares have none where tails are heavy.
+    sizes = np.abs(gradients).mean(axis=2, dtype=np.float64, keepdims=True)
+    logs = np.log(np.where(sizes > 0, sizes, 1.0))
+    logs -= logs.mean(axis=1, keepdims=True)
+    gradients /= np.exp(logs).astype(np.float32)
+    found = refined(np.split(gradients, np.cumsum([size for _, size in source.layers])[:-1], axis=2))
+    return like.model_copy(
+        update={
+            "worker_spread": _rounded(np.sqrt(_smooth(logs.var(axis=(1, 2), ddof=1)))),
+            "layers": tuple(
+                layer.model_copy(
+                    update={
+                        "dead": _rounded(order.dead for order in one.orders),
+                        "spread": _rounded(order.spread for order in one.orders),
+                        "skew": one.orders[0].skew,
+                        "tail": (0.0,) * len(one.orders),
+                        "shared": _rounded(one.shared),
+                        "magnitudes": tuple(_rounded(row) for row in one.magnitudes),
+                    }
+                )
+                for layer, one in zip(like.layers, found, strict=True)
+            ),
+        }
+    )
+
+
+def _far(source: RecordedSource, parameters: SyntheticParameters) -> float:
+    """Return by which factor at most, as its logarithm, gain or build-up differ from those of the trace."""
+    densities = [one for one in DENSITIES if one * source.parameters >= _FEWEST] or [1.0]
+    figures = closeness(source, parameters, densities)["densities"]
+    ratios = [one[name]["ratio"] for one in figures for name in ("gain", "build_up")]
+    return max(abs(math.log(ratio)) if ratio else math.inf for ratio in ratios)
 
 
 class _Scales(NamedTuple):

@@ -19,6 +19,9 @@ a mixture of Gaussians whose scales are themselves random:
 With a lognormal scale the magnitudes have tails between those of generalised Gaussians and of Student's t, which are
 Gaussian mixtures too.
 
+Where the magnitudes of a layer follow no such law, they are given as quantiles, and s and x decide only which entries
+are the larger ones (`simnet.traces.refining`).
+
 Every draw comes from a stream named after the iteration, so any iteration can be had without those before, and nothing
 of the run is stored but a few arrays of length n.
 """
@@ -39,7 +42,9 @@ from pydantic import Field, model_validator
 from simnet.errors import nearest
 from simnet.models import Layer, ModelProfile, model
 from simnet.rng import stream
+from simnet.traces import ordering
 from simnet.traces.metadata import SHIPPED, Description, is_name, read_description
+from simnet.traces.refining import BEYOND
 from simnet.traces.source import Values, buffer, position, shrunk
 
 _FILE = "synthetic.json"
@@ -52,6 +57,9 @@ _TABLES = ("rms", "dead", "spread", "tail", "shared")
 _Share = Annotated[float, Field(ge=0, le=1)]
 _Deviation = Annotated[float, Field(ge=0, le=5)]
 _Weight = Annotated[float, Field(ge=0, le=1e6)]
+_Quantiles = Annotated[
+    tuple[Annotated[float, Field(ge=0, le=3e38)], ...], Field(min_length=len(BEYOND), max_length=len(BEYOND))
+]
 
 
 class LayerParameters(Description):
@@ -73,6 +81,11 @@ class LayerParameters(Description):
         Weight of x |x|.
     shared : tuple of float
         Correlation between two workers, within [0, 1].
+    skew : float
+        How much log s is bent, within [-0.4, 1]; see `simnet.traces.ordering`.
+    magnitudes : tuple of tuple of float, optional
+        At each knot the quantiles of the magnitude, as `simnet.traces.refining` tabulates them; then rms and tail do not
+        count, dead entries are the smallest, and s and x decide the order alone.
     """
 
     name: str
@@ -82,6 +95,8 @@ class LayerParameters(Description):
     spread: tuple[_Deviation, ...]
     tail: tuple[_Weight, ...]
     shared: tuple[_Share, ...]
+    skew: Annotated[float, Field(ge=-0.4, le=1)] = 0.0
+    magnitudes: tuple[_Quantiles, ...] | None = None
 
 
 class SyntheticParameters(Description):
@@ -128,11 +143,18 @@ class SyntheticParameters(Description):
             raise ValueError(
                 f"worker_spread, {', '.join(_TABLES)} must have {len(self.knots)} values, one for each knot"
             )
+        for layer in self.layers:
+            for quantiles in layer.magnitudes or ():
+                if any(later < earlier for earlier, later in pairwise(quantiles)):
+                    raise ValueError(f"magnitudes of layer {layer.name!r} must ascend")
+            if layer.magnitudes is not None and len(layer.magnitudes) != len(self.knots):
+                raise ValueError(f"magnitudes must have {len(self.knots)} rows, one for each knot")
         return self
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write them to a JSON file, which `synthetic` reads."""
-        Path(path).write_text(self.model_dump_json(indent=1) + "\n", encoding="utf-8")
+        content = self.model_dump_json(indent=1, exclude_defaults=True)
+        Path(path).write_text(content + "\n", encoding="utf-8")
 
 
 class SyntheticSource:
@@ -172,7 +194,9 @@ class SyntheticSource:
         self.like = like
         self._iterations = iterations
         self._seed = seed
-        kin = [like.layers[_most_alike(like, index, len(shapes), layer)] for index, layer in enumerate(shapes)]
+        self._kin = kin = [
+            like.layers[_most_alike(like, index, len(shapes), layer)] for index, layer in enumerate(shapes)
+        ]
         # Axes: which of _TABLES, layer, knot.
         self._tables = np.array([[getattr(layer, name) for layer in kin] for name in _TABLES])
         self._blocks = [
@@ -204,12 +228,20 @@ class SyntheticSource:
         rms = rms * np.exp(-(spread**2)) / np.sqrt(1 - dead)
         rms /= np.sqrt(1 + 4 * math.sqrt(2 / math.pi) * tail + 3 * tail**2)
         weights = np.array([np.sqrt(1 - shared), np.sqrt(shared), rms, rms * tail, spread, dead], dtype=np.float32)
+        tables = [self._table(layer, progress, spread[place], dead[place]) for place, layer in enumerate(self._kin)]
         magnitudes = np.empty((self.workers, _BLOCK), dtype=np.float32)
         for layer, entries in self._blocks:
             own, joint, linear, square, deviation, zeros = weights[:, layer]
             x = gradients[:, entries]
             x *= own
             x += joint * common[entries]
+            table = tables[layer]
+            if table is not None:
+                scales = ordering.logs(deviation, self._kin[layer].skew, logs[entries])
+                scales -= np.where(self._life[entries] < zeros, -math.log(ordering.BEHIND), 0.0)
+                x *= np.exp(scales).astype(np.float32)
+                x[:] = np.copysign(np.interp(np.abs(x), *table), x) * factors
+                continue
             y = np.abs(x, out=magnitudes[:, : x.shape[1]])
             y *= square
             y += linear
@@ -219,6 +251,18 @@ class SyntheticSource:
             x *= scales
             x *= factors
         return gradients
+
+    def _table(
+        self, layer: LayerParameters, progress: float, spread: float, dead: float
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+        """Return what s |x| becomes, as a table of values and magnitudes; None if the layer has no quantiles."""
+        if layer.magnitudes is None:
+            return None
+        quantiles = self._at(np.array(layer.magnitudes).T, progress)
+        order = ordering.Order(spread, layer.skew, dead)
+        values = ordering.grid(order)
+        beyond = np.maximum(ordering.survival(order, values), 1e-12)
+        return values, np.interp(-np.log(beyond), -np.log(BEYOND), quantiles)
 
     def _normal(self, *name: str | int) -> Values:
         return stream(self._seed, "gradients", *name).standard_normal(self.parameters, dtype=np.float32)

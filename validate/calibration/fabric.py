@@ -15,10 +15,11 @@ from simnet.errors import InputError, nearest
 from validate.calibration.crossval import Chosen, choose, score
 from validate.calibration.curves import Curve, Setting
 from validate.calibration.intervals import bin_of, intervals
+from validate.calibration.per_step import PROTOCOLS
 from validate.calibration.predictor import Known, Model, Way, fit
 from validate.calibration.specification import COLLECTIVES, HELD_OUT, Platform, Specified, widths
 from validate.calibration.specification import specified as steps_of
-from validate.calibration.steps import MAX_RANKS
+from validate.calibration.steps import ALGORITHMS, MAX_RANKS
 
 COVERAGE = 0.9
 """Share of measurements that intervals shall hold."""
@@ -138,7 +139,7 @@ class Fabric:
         if strict and reasons:
             raise InputError(f"{setting}, {nbytes:g} bytes would be an extrapolation: {'; '.join(reasons)}")
         bounds = np.array(self.intervals["beyond" if unlike else way][int(bin_of(np.array([nbytes]))[0])])
-        below, above = (bounds * self.model.reach(setting)).tolist()
+        below, above = (bounds * self.model.reach(setting) * self._stretch(setting, nbytes)).tolist()
         rests = {
             "sizes": "the curve itself",
             "ranks": "other numbers of ranks or nodes",
@@ -148,6 +149,11 @@ class Fabric:
         what = rests[way] if self.platform is None else f"the specification of {self.platform.name} alone"
         why = "; ".join([f"rests on {what}", *reasons])
         return Prediction(seconds, seconds * math.exp(-below), seconds * math.exp(above), bool(reasons), why)
+
+    def pinned(self, name: str) -> list[str]:
+        """Return which an ``algorithm``, or a ``protocol``, may be: those measured, and those of the model of steps."""
+        known = ALGORITHMS if name == "algorithm" else PROTOCOLS
+        return sorted({*known, *(getattr(one.setting, name) for one in self.model.known)} - {""})
 
     def _setting(
         self, collective: str, ranks: int, nodes: int | None, algorithm: str | None, protocol: str | None
@@ -219,11 +225,24 @@ class Fabric:
             reasons.append(
                 f"{_counted_of(setting.ranks, 'rank')} on {_counted_of(setting.nodes, 'node')}, {_on(family)}"
             )
-        near = [one for one in family if one.setting == setting] or family
-        low, high = min(one.smallest for one in near), max(one.largest for one in near)
+        low, high = self._measured(setting)
         if not low <= nbytes <= high:
             reasons.append(f"{nbytes:g} bytes, measured were {low:g} to {high:g}")
         return reasons
+
+    def _measured(self, setting: Setting) -> tuple[float, float]:
+        """Return between which sizes [byte] a prediction has measurements: of its curve, its family, or of anything."""
+        family = self.model.family(setting)
+        near = [one for one in family if one.setting == setting] or family or self.model.known
+        return min(one.smallest for one in near), max(one.largest for one in near)
+
+    def _stretch(self, setting: Setting, nbytes: float) -> float:
+        """Return by how much intervals widen beyond the sizes measured: as errors that add up with each doubling."""
+        if self.platform is not None:
+            return 1.0
+        low, high = self._measured(setting)
+        doublings = max(math.log2(low / nbytes), math.log2(nbytes / high), 0.0)
+        return math.sqrt(1.0 + doublings)
 
 
 def calibrate(

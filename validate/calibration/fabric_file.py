@@ -30,7 +30,7 @@ from validate.calibration.specification import specified as steps_of
 VERSION: Literal[1] = 1
 """The version of fabric files that is written and read."""
 
-MAX_BYTES = 8 * 2**20
+MAX_BYTES = 2 * 2**20
 """The largest fabric file that is read."""
 
 # Wider than any machine, and narrow enough that no product of some of them overflows.

@@ -91,6 +91,9 @@ _SCHEDULES: MappingProxyType[str, MappingProxyType[str, Callable[[int], Schedule
 )
 """Schedules of one byte by collective and algorithm."""
 
+ALGORITHMS = ("ring", "tree", *sorted({name for known in _SCHEDULES.values() for name in known} - {"ring"}))
+"""Algorithms that are told apart: NCCL's, and those of the schedules."""
+
 
 def algorithms(collective: str, algorithm: str) -> tuple[str, ...]:
     """Return the algorithms whose schedules are looked at: the one that is named, or all of the collective.

@@ -111,7 +111,7 @@ def read(
         raise InputError(f"unknown format {kind!r}; {nearest(kind, KINDS)}", file=str(path))
     found = kind_of(path) if kind is None else kind
     if found is None:
-        message = f"holds no measurements in a format that is read: {', '.join(KINDS)}. If it does, name the format"
+        message = f"holds no measurements in a format that is read: {', '.join(KINDS)}"
         raise InputError(message, file=str(path))
     if found == "nccl-json":
         return read_nccl_json(path, inconsistent=inconsistent, facts=facts, iterations=iterations)

@@ -406,7 +406,7 @@ REPRODUCTIONS = (
 )
 
 MISSING = (
-    Missing(PAPER, "Tables III-V, accuracies; final accuracies of MOO", "no model is trained: simnet has no accuracy"),
+    Missing(PAPER, "Tables III-V, accuracies; final accuracies of MOO", "needs these models trained on their data"),
     Missing(PAPER, "Fig. 1a, compute and intra-node times", "measured on one machine; the compute times are an input"),
     Missing(
         PAPER,

@@ -284,6 +284,6 @@ MISSING = (
     Missing(PAPER, "all figures and tables of the ExDyna, MiCRO and DEFT papers", "their values were not available"),
     Missing(PAPER, "iteration breakdown, seconds of reduce and selection (logs of SAGE)", "the cluster is not known"),
     Missing(PAPER, "dense all-reduce of 13 to 40 ms (logs of SAGE)", "the interconnect is not stated"),
-    Missing(PAPER, "accuracies, perplexity, hit rate", "no model is trained: simnet has no accuracy"),
+    Missing(PAPER, "accuracies, perplexity, hit rate", "needs these models trained on their data"),
     Missing(PAPER, "speed-ups in the abstracts of SIDCo, SAGE, DGC, ScaleCom", "best cases of settings not stated"),
 )

@@ -73,7 +73,7 @@ class Data(NamedTuple):
     @property
     def features(self) -> int:
         """Numbers that stand for an example, each symbol as one of `symbols` numbers that is 1."""
-        return self.inputs.shape[1] * max(self.symbols, 1)
+        return int(self.inputs.shape[1]) * max(self.symbols, 1)
 
 
 @lru_cache(maxsize=1)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from simnet.models import Layer
 from simnet.traces.source import Values
 
-Floats = NDArray[np.float64]
+Floats: TypeAlias = NDArray[np.float64]
 
 
 class Perceptron:
@@ -95,7 +95,8 @@ class Perceptron:
             if number:
                 back = back @ matrix
                 back *= rows[number] > 0
-        return losses.reshape(workers, batch).mean(axis=1)
+        mean: Floats = losses.reshape(workers, batch).mean(axis=1)
+        return mean
 
     def score(self, weights: Values, inputs: NDArray[Any], targets: NDArray[np.intp]) -> tuple[float, float]:
         """Return the mean loss of some examples, shape (N, d), and the share of them that are told right."""
