@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[1]
 HOOK = ROOT / "examples" / "ddp_hook"
 
 WORK = """
-import copy, sys
+import copy, os, sys
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
@@ -97,8 +97,10 @@ assert 0 < latency < 10 and bandwidth > 0
 policy = Policy(sys.argv[2])
 assert torch.isfinite(gradient(wrapped(policy), torch.randn(5, 40, generator=draws))).all()
 assert policy.choice in policy.choices
+dist.barrier()
 print("done", flush=True)
-dist.destroy_process_group()
+# Threads of gloo that still want the interpreter while it ends would abort the process.
+os._exit(0)
 """
 
 

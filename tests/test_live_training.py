@@ -343,7 +343,7 @@ job:
       shards: {dirichlet: 1.0}
       batch: 8
       evaluate: 2
-      target: 70 %
+      target: 50 %
   iterations: 30
   density: 0.1
   compute: {mean: 10 ms}
@@ -391,20 +391,20 @@ def test_digits_without_their_package_are_refused(tmp_path, monkeypatch):
 def test_a_run_leaves_loss_accuracy_and_the_time_to_the_target(tmp_path):
     path = tmp_path / "a.yaml"
     path.write_text(SCENARIO)
-    outputs = []
-    for number, given in enumerate((path, tmp_path / "0" / "scenario.lock.yaml")):
-        result = CliRunner().invoke(app, ["run", str(given), "--out", str(tmp_path / str(number)), "--jobs", "1"])
-        assert result.exit_code == 0, result.output
-        outputs.append((tmp_path / str(number) / "iterations.csv").read_bytes())
-    assert outputs[0] == outputs[1]
-    assert "was the first to reach an accuracy of 70 %" in " ".join(result.output.split())
-    assert (tmp_path / "1" / "figures" / "learning.png").exists()
-    assert "What the training came to" in (tmp_path / "1" / "report.html").read_text()
-    frame = pd.read_csv(tmp_path / "1" / "iterations.csv")
-    summary = json.loads((tmp_path / "1" / "summary.json").read_text())
+    folder, again = tmp_path / "run", tmp_path / "again"
+    result = CliRunner().invoke(app, ["run", str(path), "--out", str(folder), "--jobs", "1"])
+    assert result.exit_code == 0, result.output
+    assert "was the first to reach an accuracy of 50 %" in " ".join(result.output.split())
+    assert (folder / "figures" / "learning.png").exists()
+    assert "What the training came to" in (folder / "report.html").read_text()
+    lock = [str(folder / "scenario.lock.yaml"), "--set", "output.report=false"]
+    assert CliRunner().invoke(app, ["run", *lock, "--out", str(again), "--jobs", "1"]).exit_code == 0
+    assert (folder / "iterations.csv").read_bytes() == (again / "iterations.csv").read_bytes()
+    frame = pd.read_csv(folder / "iterations.csv")
+    summary = json.loads((folder / "summary.json").read_text())
     for policy, one in summary["policies"].items():
         own, learnt = frame[frame["policy"] == policy].reset_index(drop=True), one["learning"]
-        first = int((own["accuracy"] >= 0.7).to_numpy().argmax())
+        first = int((own["accuracy"] >= 0.5).to_numpy().argmax())
         assert learnt["iterations_to_target"] == first + 1
         assert learnt["time_to_target_s"] == pytest.approx(own["start_s"][first] + own["iteration_s"][first])
         assert learnt["accuracy"] == own["accuracy"].dropna().iloc[-1]

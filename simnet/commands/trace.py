@@ -83,8 +83,8 @@ def info(
     if found["entries"] != found["parameters"]:
         typer.echo(f"figures are of {found['entries']:,} of the entries")
     typer.echo(
-        f"tail index {_number(found['tail_index'])} (Hill's estimate from the largest {100 * found['tail_share']:g} % of "
-        "the magnitudes of each worker; smaller is heavier)"
+        f"tail index {_number(found['tail_index'])} (Hill's estimate from the largest {100 * found['tail_share']:g} % "
+        "of the magnitudes of each worker; smaller is heavier)"
     )
     columns = ("density", "gain", "build-up", "overlap of workers", "next step", "recorded steps", "first and last")
     keys = ("gain", "build_up", "overlap_workers", "overlap_next", "overlap_time", "overlap_first_last")

@@ -59,8 +59,10 @@ def description_plot(figures: Mapping[str, Any]) -> Plot:
             scales.set_yscale("log")
         density = [one["density"] for one in figures["densities"]]
         names = {
-            "gain": "compression gain", "overlap_workers": "overlap between workers", "overlap_time": "overlap over time"
-        }  # fmt: skip
+            "gain": "compression gain",
+            "overlap_workers": "overlap between workers",
+            "overlap_time": "overlap over time",
+        }
         for (key, label), colour in zip(names.items(), COLOURS, strict=False):
             values = [one[key] for one in figures["densities"]]
             if all(value is not None for value in values):

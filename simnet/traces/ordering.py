@@ -26,7 +26,7 @@ BEHIND = math.exp(-12.0)
 """Scale of entries that stay behind, over that of others."""
 
 LARGEST_LOG = 60.0
-"""log s is cut off here."""
+"""log s is cut off here, and at its negative."""
 
 _SPREADS = (0.0, *np.geomspace(0.05, 5.0, 30).tolist())
 _SKEWS = (-0.4, -0.2, 0.0, 0.2, 0.4, 0.7, 1.0)
@@ -87,7 +87,7 @@ def logs(spread: float, skew: float, normal: _Table) -> _Table:
     [1.0]
     """
     bent = normal if skew == 0 else -np.expm1(-skew * normal) / skew
-    return np.minimum(spread * bent, LARGEST_LOG)
+    return np.clip(spread * bent, -LARGEST_LOG, LARGEST_LOG)
 
 
 def survival(order: Order, magnitudes: _Table) -> _Table:

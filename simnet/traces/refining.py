@@ -1,10 +1,10 @@
 """Magnitudes and order of a layer's entries, each from what was recorded of it.
 
-The moments of `simnet.traces.fitting` describe gradients whose tails are about those of a lognormal mixture. Others have
-heavier or lighter ones, or are zero at most workers. Top-k sees two things of them. One is how large the entries of a
-layer are, which are tables of quantiles here, from the smallest to the largest. The other is which entries they are at
-several workers, which is an order as in `simnet.traces.ordering`: the one whose overlap and build-up come nearest to
-those of the layer, at as many entries as the layer has among the top-k of the whole gradient.
+The moments of `simnet.traces.fitting` describe gradients whose tails are about those of a lognormal mixture. Others
+have heavier or lighter ones, or are zero at most workers. Top-k sees two things of them. One is how large the entries
+of a layer are: tables of quantiles here, from the smallest to the largest. The other is which entries they are at
+several workers: an order as in `simnet.traces.ordering`, the one whose overlap and build-up come nearest to those of
+the layer, at as many entries as the layer has among the top-k of the whole gradient.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _layer(part: Values, thresholds: Values) -> Refined:
         ranks = np.argsort(np.argsort(-gradients, axis=1), axis=1)
         alive = int((gradients > 0).sum(axis=1).min())
         for place in range(local.shape[1]):
-            k = int(round(float((gradients >= thresholds[point, :, place : place + 1]).sum() / P)))
+            k = round(int((gradients >= thresholds[point, :, place : place + 1]).sum()) / P)
             k = min(k, alive)
             local[point, place] = k
             times = (ranks < k).sum(axis=0)

@@ -84,8 +84,8 @@ class LayerParameters(Description):
     skew : float
         How much log s is bent, within [-0.4, 1]; see `simnet.traces.ordering`.
     magnitudes : tuple of tuple of float, optional
-        At each knot the quantiles of the magnitude, as `simnet.traces.refining` tabulates them; then rms and tail do not
-        count, dead entries are the smallest, and s and x decide the order alone.
+        At each knot the quantiles of the magnitude, as `simnet.traces.refining` tabulates them; then rms and tail do
+        not count, dead entries are the smallest, and s and x decide the order alone.
     """
 
     name: str
@@ -153,7 +153,7 @@ class SyntheticParameters(Description):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write them to a JSON file, which `synthetic` reads."""
-        content = self.model_dump_json(indent=1, exclude_defaults=True)
+        content = self.model_dump_json(indent=1, exclude_none=True)
         Path(path).write_text(content + "\n", encoding="utf-8")
 
 

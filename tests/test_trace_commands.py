@@ -1,0 +1,377 @@
+"""`simnet trace`: what traces are said to be like, synthetic ones, the fit and how close it comes, and conversion."""
+
+import io
+import json
+import zipfile
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+from typer.testing import CliRunner
+
+from simnet.cli import app
+from simnet.errors import InputError
+from simnet.traces import SyntheticParameters, fit, recorded, synthetic
+from simnet.traces.comparing import closeness, described
+from simnet.traces.converting import Part, ReadArchive, in_memory, write_npz
+from simnet.traces.files import decoded, encoded
+from simnet.traces.ordering import Order, orders, survival
+from simnet.traces.statistics import build_up, overlap, overlap_between_workers
+
+STEPS = (0, 1, 20, 40, 41, 79)
+
+
+def simnet(*arguments, ok=True):
+    result = CliRunner().invoke(app, [str(one) for one in arguments], env={"COLUMNS": "300"})
+    assert result.exit_code == (0 if ok else 2), result.output
+    assert ok or "Traceback" not in result.output
+    return result.output
+
+
+def written(folder, gradients, steps=80):
+    """Write a trace: step -> layer -> (P, ...)."""
+    folder.mkdir()
+    layers = next(iter(gradients.values()))
+    for step, tensors in gradients.items():
+        arrays = {name: np.ascontiguousarray(values, dtype=np.float32) for name, values in tensors.items()}
+        save_file(arrays, folder / f"{step:06d}.safetensors")
+    said = {
+        "version": 1,
+        "name": folder.name,
+        "workers": len(next(iter(layers.values()))),
+        "steps": steps,
+        "layers": [{"name": name, "shape": list(values.shape[1:])} for name, values in layers.items()],
+        "points": [{"step": step} for step in gradients],
+    }
+    (folder / "trace.json").write_text(json.dumps(said))
+    return folder
+
+
+def heavy(freedom, spread, workers=8):
+    """Student's t with scales of their own for each entry."""
+    rng = np.random.default_rng(5)
+    scales = {"weight": np.exp(spread * rng.standard_normal((120, 80))), "bias": np.ones(80)}
+    return {
+        step: {name: scale * rng.standard_t(freedom, (workers, *scale.shape)) for name, scale in scales.items()}
+        for step in STEPS
+    }
+
+
+def logistic(workers=8, inputs=400, classes=10, batch=32):
+    """Multinomial logistic regression that learns, on features of very different sizes."""
+    rng = np.random.default_rng(3)
+    truth, sizes = rng.standard_normal((inputs, classes)), np.exp(rng.standard_normal(inputs))
+    weights, bias = np.zeros((inputs, classes)), np.zeros(classes)
+    found = {}
+    for step in range(80):
+        of_workers = {"weight": [], "bias": []}
+        for _ in range(workers):
+            x = rng.standard_normal((batch, inputs)) * sizes
+            labels = (x @ truth + 3 * rng.standard_normal((batch, classes))).argmax(1)
+            scores = np.exp(x @ weights + bias - (x @ weights + bias).max(1, keepdims=True))
+            miss = scores / scores.sum(1, keepdims=True)
+            miss[np.arange(batch), labels] -= 1
+            of_workers["weight"].append(x.T @ miss / batch)
+            of_workers["bias"].append(miss.mean(0))
+        stacked = {name: np.array(one) for name, one in of_workers.items()}
+        if step in STEPS:
+            found[step] = stacked
+        weights -= 0.01 * stacked["weight"].mean(0)
+        bias -= 0.01 * stacked["bias"].mean(0)
+    return found
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    return written(tmp_path_factory.mktemp("traces") / "small", heavy(5, 0.5, workers=4))
+
+
+class TestFit:
+    @pytest.mark.parametrize("kind", ["digits", "heavy", "heavier", "logistic"])
+    def test_synthetic_gradients_match_the_trace(self, tmp_path, kind):
+        made = {"heavy": lambda: heavy(3, 1.0), "heavier": lambda: heavy(1.7, 0.3), "logistic": logistic}
+        source = recorded("digits" if kind == "digits" else written(tmp_path / kind, made[kind]()))
+        parameters = fit(source)
+        figures = closeness(source, parameters)
+        assert figures["workers"] == 8
+        for one in figures["densities"]:
+            assert one["gain"]["ratio"] == pytest.approx(1, abs=0.1), one
+            # At the lowest density some workers select but four entries.
+            few = one["density"] * source.parameters < 5
+            assert one["build_up"]["ratio"] == pytest.approx(1, abs=0.2 if few else 0.1), one
+        parameters.save(tmp_path / "parameters.json")
+        assert synthetic(10, 1, like=tmp_path / "parameters.json").like == parameters
+
+    def test_quantiles_are_those_of_the_trace(self, tmp_path):
+        source = recorded(written(tmp_path / "heavy", heavy(2, 0.0)))
+        parameters = fit(source)
+        assert parameters.layers[0].magnitudes is not None
+        made = synthetic([("weight", (120, 80)), ("bias", (80,))], 8, like=parameters, iterations=80)
+        for step in (0, 40):
+            both = [np.abs(one.gradients(step)[:, :9600]) for one in (source, made)]
+            levels = [0.1, 0.5, 0.9, 0.99]
+            np.testing.assert_allclose(np.quantile(both[1], levels), np.quantile(both[0], levels), rtol=0.1)
+
+    def test_many_workers_and_other_models_take_after_such_a_trace(self, tmp_path):
+        parameters = fit(recorded(written(tmp_path / "heavy", heavy(2, 0.0))))
+        gradients = synthetic("resnet18", 3, like=parameters, scale=1000).gradients(5)
+        assert np.isfinite(gradients).all()
+        assert (gradients != 0).mean() > 0.99
+
+    @pytest.mark.parametrize("order", [Order(0.0, 0.0, 0.0), Order(0.75, 0.0, 0.3), Order(1.0, 0.4, 0.0)])
+    def test_orders_are_what_draws_have(self, order):
+        grid = orders(6, 0.0)
+        nearest = min(
+            range(len(grid.found)),
+            key=lambda one: sum(abs(a - b) for a, b in zip(grid.found[one], order, strict=True)),
+        )
+        spread, skew, dead = grid.found[nearest]
+        rng = np.random.default_rng(1)
+        n = 200_000
+        z = rng.standard_normal(n)
+        logs = spread * (z if skew == 0 else (1 - np.exp(-skew * z)) / skew)
+        x = np.abs(np.exp(logs) * rng.standard_normal((6, n)))
+        x *= np.where(rng.random(n) < dead, 1e-9, 1.0)
+        for density in (0.01, 0.1):
+            close, distinct = (one[nearest, 0] for one in grid.at(np.array([density])))
+            assert overlap_between_workers(x.astype(np.float32), density) == pytest.approx(close, rel=0.05, abs=0.002)
+            assert build_up(x.astype(np.float32), density) == pytest.approx(distinct, rel=0.03)
+        for m in np.quantile(x, [0.5, 0.9, 0.99]):
+            assert survival(grid.found[nearest], np.array([m]))[0] == pytest.approx((x > m).mean(), rel=0.05)
+
+    @pytest.mark.parametrize("ending", ["png", "svg"])
+    def test_the_command(self, small, tmp_path, ending):
+        out = tmp_path / "p.json"
+        text = simnet("trace", "fit", small, "-o", out, "--figure", tmp_path / f"f.{ending}", "--density", "1%,0.1")
+        assert "build-up, P = 4" in text
+        assert "threshold drift" in text
+        assert (tmp_path / f"f.{ending}").stat().st_size > 1000
+        assert synthetic(100, 2, like=out).like == fit(recorded(small))
+        assert "is there already" in simnet("trace", "fit", small, "-o", out, ok=False)
+        found = json.loads(simnet("trace", "fit", small, "-o", out, "--force", "--json"))
+        assert [one["density"] for one in found["densities"]] == [0.001, 0.01, 0.1]
+        assert len(list(tmp_path.iterdir())) == 2
+
+    def test_one_worker_is_refused(self, tmp_path):
+        alone = written(tmp_path / "alone", heavy(5, 0.1, workers=1))
+        assert "at least two workers" in simnet("trace", "fit", alone, "-o", tmp_path / "p.json", ok=False)
+        assert not (tmp_path / "p.json").exists()
+
+    def test_tables_of_strangers(self, tmp_path):
+        parameters = fit(recorded(written(tmp_path / "heavy", heavy(2, 0.0))))
+        for change, says in (
+            (lambda layer: layer["magnitudes"].pop(), "magnitudes must have 6 rows"),
+            (lambda layer: layer["magnitudes"][0].reverse(), "must ascend"),
+            (lambda layer: layer["magnitudes"][0].pop(), "magnitudes[0]"),
+            (lambda layer: layer.update(skew=9.0), "skew"),
+        ):
+            content = json.loads(parameters.model_dump_json())
+            change(content["layers"][0])
+            (tmp_path / "bad.json").write_text(json.dumps(content))
+            with pytest.raises(InputError) as error:
+                synthetic(10, 1, like=tmp_path / "bad.json")
+            assert says in str(error.value)
+
+
+class TestInfo:
+    def test_figures_are_the_statistics(self, small):
+        source = recorded(small)
+        found = described(source, [0.01])
+        gradients = [source.recorded(point) for point in range(len(STEPS))]
+        row = found["densities"][0]
+        assert row["build_up"] == pytest.approx(np.mean([build_up(one, 0.01) for one in gradients]))
+        assert row["overlap_next"] == pytest.approx(
+            np.mean([overlap(gradients[a], gradients[a + 1], 0.01) for a in (0, 3)])
+        )
+        assert row["overlap_first_last"] == pytest.approx(overlap(gradients[0], gradients[-1], 0.01))
+        assert found["dtypes"] == ["F32"]
+        assert sum(layer["share"] for layer in found["layers"]) == pytest.approx(1)
+        weight = np.stack(gradients)[:, :, :9600]
+        assert found["layers"][0]["rms"] == pytest.approx(
+            np.sqrt(np.square(weight, dtype=np.float64).mean(axis=(1, 2))).mean(), rel=1e-5
+        )
+
+    def test_the_tail_index_of_students_t(self, tmp_path):
+        source = recorded(written(tmp_path / "t", {0: {"w": np.random.default_rng(0).standard_t(2, (2, 200_000))}}))
+        assert described(source)["tail_index"] == pytest.approx(2, rel=0.15)
+
+    def test_gradients_that_are_zero(self, tmp_path):
+        found = described(recorded(written(tmp_path / "zero", {0: {"w": np.zeros((2, 2000)), "b": np.zeros((2, 1))}})))
+        assert found["tail_index"] is None
+        assert found["layers"][0]["zeros"] == 1
+        json.dumps(found, allow_nan=False)
+
+    def test_the_command(self, small, tmp_path):
+        text = simnet("trace", "info", "digits", "--figure", tmp_path / "i.svg")
+        assert "8 workers, 18,586 parameters in 13 layers" in text
+        assert "Hill" in text
+        assert (tmp_path / "i.svg").read_text().startswith("<?xml")
+        assert json.loads(simnet("trace", "info", small, "--json", "--scale", "3"))["entries"] < 9680
+
+    @pytest.mark.parametrize(
+        ("arguments", "says"),
+        [
+            (("digit",), "did you mean 'digits'"),
+            (("./nowhere",), "there is no such file"),
+            (("digits", "--density", "0.1,2"), "must be densities > 0 and <= 1"),
+            (("digits", "--figure", "a.pdf"), "must end with .png or .svg"),
+        ],
+    )
+    def test_what_cannot_be_done(self, arguments, says):
+        assert says in simnet("trace", "info", *arguments, ok=False)
+
+
+class TestSynth:
+    def test_a_written_trace_is_the_source(self, tmp_path):
+        simnet(
+            "trace", "synth", tmp_path / "made", "--model", "resnet18", "--scale", 2000, "--workers", 3,
+            "--iterations", 50, "--every", 20, "--seed", 7,
+        )  # fmt: skip
+        source = synthetic("resnet18", 3, scale=2000, iterations=50, seed=7)
+        found = recorded(tmp_path / "made")
+        assert [point.step for point in found.info.points] == [0, 20, 40]
+        for step in (0, 20, 40):
+            np.testing.assert_array_equal(found.gradients(step), source.gradients(step))
+        assert found.true_parameters == source.true_parameters
+        assert found.scale == source.scale
+
+    @pytest.mark.parametrize(
+        ("arguments", "says"),
+        [
+            ((), "needs --model or --parameters"),
+            (("--model", "resnet18", "--parameters", 5), "needs --model or --parameters"),
+            (("--model", "resnet19"), "did you mean 'resnet18'"),
+            (("--parameters", 10**12), "GiB of memory"),
+            (("--parameters", 10, "--iterations", 10**9, "--every", 1), "more than 100,000"),
+            (("--parameters", 10, "--like", "digit"), "did you mean 'digits'"),
+        ],
+    )
+    def test_what_cannot_be_done(self, tmp_path, arguments, says):
+        assert says in simnet("trace", "synth", tmp_path / "made", *arguments, ok=False)
+        assert not list(tmp_path.iterdir())
+
+    def test_nothing_is_written_over(self, tmp_path):
+        simnet("trace", "synth", tmp_path / "made", "--parameters", 100)
+        assert "is there already" in simnet("trace", "synth", tmp_path / "made", "--parameters", 100, ok=False)
+
+
+class TestConvert:
+    @pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
+    def test_types(self, small, tmp_path, dtype):
+        simnet("trace", "convert", small, tmp_path / "out", "--dtype", dtype)
+        kind = {"fp32": "F32", "fp16": "F16", "bf16": "BF16"}[dtype]
+        source, found = recorded(small), recorded(tmp_path / "out")
+        assert found.dtypes() == [kind]
+        for step in STEPS:
+            np.testing.assert_array_equal(found.gradients(step), decoded(encoded(source.gradients(step), dtype), kind))
+        simnet("trace", "convert", tmp_path / "out", tmp_path / "again")
+        assert recorded(tmp_path / "again").dtypes() == [kind]
+
+    @pytest.mark.parametrize("per_worker", [False, True])
+    def test_parts(self, small, tmp_path, per_worker):
+        simnet(
+            "trace", "convert", small, tmp_path / "out", "--steps", "1,40:80", "--workers", "3,0:2", "--entries", 100,
+            *(["--per-worker"] if per_worker else []),
+        )  # fmt: skip
+        found, source = recorded(tmp_path / "out"), recorded(small)
+        assert [point.step for point in found.info.points] == [1, 40, 41, 79]
+        assert [size for _, size in found.layers] == [100, 80]
+        assert found.true_parameters == source.true_parameters
+        columns = [int(np.flatnonzero(source.gradients(1)[3] == value)[0]) for value in found.gradients(1)[0]]
+        for step in (1, 40, 79):
+            np.testing.assert_array_equal(found.gradients(step), source.gradients(step)[[3, 0, 1]][:, columns])
+
+    def test_archives_and_back(self, small, tmp_path):
+        simnet("trace", "convert", small, tmp_path / "a.npz")
+        with np.load(tmp_path / "a.npz") as archive:
+            held = load_file(small / "000020.safetensors")["weight"]
+            np.testing.assert_array_equal(archive["000020/weight"], held)
+        simnet("trace", "convert", tmp_path / "a.npz", tmp_path / "back")
+        for step in STEPS:
+            np.testing.assert_array_equal(recorded(tmp_path / "back").gradients(step), recorded(small).gradients(step))
+        assert recorded(tmp_path / "back").info == recorded(small).info
+
+    def test_archives_that_numpy_wrote(self, tmp_path):
+        arrays = {f"{step}/fc": np.arange(12.0).reshape(3, 4) + step for step in (0, 10)}
+        np.savez_compressed(tmp_path / "mine.npz", **arrays)
+        simnet("trace", "convert", tmp_path / "mine.npz", tmp_path / "out")
+        found = recorded(tmp_path / "out")
+        assert (found.workers, found.layers) == (3, (("fc", 4),))
+        np.testing.assert_array_equal(found.gradients(10), arrays["10/fc"])
+
+    def test_archives_of_strangers(self, small, tmp_path):
+        def refused(change):
+            path = tmp_path / "bad.npz"
+            write_npz(Part(recorded(small), steps=[0]), path, "fp32")
+            with zipfile.ZipFile(path) as archive:
+                members = {name: archive.read(name) for name in archive.namelist()}
+            change(members)
+            with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+                for name, content in members.items():
+                    archive.writestr(name, content)
+            with pytest.raises(InputError) as error:
+                ReadArchive(path)
+            return str(error.value)
+
+        def array(values, **options):
+            stream = io.BytesIO()
+            np.lib.format.write_array(stream, values, **options)
+            return stream.getvalue()
+
+        weight = "000000/weight.npy"
+        assert "no array of layer 'weight'" in refused(lambda m: m.pop(weight))
+        assert "must be [4, 120, 80]" in refused(lambda m: m.update({weight: array(np.zeros((4, 2)))}))
+        assert "must be float16" in refused(lambda m: m.update({weight: array(np.zeros((4, 120, 80), int))}))
+        assert "is object" in refused(
+            lambda m: m.update({weight: array(np.full((4, 120, 80), None), allow_pickle=True)})
+        )
+        assert "not finite" in refused(lambda m: m.update({weight: array(np.full((4, 120, 80), np.nan))}))
+        assert "is no array" in refused(lambda m: m.update({weight: b"nonsense"}))
+        assert "is no array" in refused(lambda m: m.update({weight: m[weight][:-8]}))
+        assert "is larger than" in refused(lambda m: m.update({weight: m[weight] + bytes(10**6)}))
+        assert "trace.json" in refused(lambda m: m.update({"trace.json": b"{}"}))
+        huge = json.dumps(
+            {"version": 1, "name": "x", "workers": 2**30, "steps": 1, "layers": [{"name": "a", "shape": [2**30]}],
+             "points": [{"step": 0}]}
+        )  # fmt: skip
+        assert "GiB of memory" in refused(lambda m: m.update({"trace.json": huge.encode()}))
+        assert "is not called STEP/LAYER.npy" in refused(lambda m: (m.clear(), m.update({"a.npy": b""})))
+        (tmp_path / "bad.npz").write_bytes(b"PK\x03\x04nonsense")
+        with pytest.raises(InputError, match="is no npz archive"):
+            ReadArchive(tmp_path / "bad.npz")
+
+    def test_values_too_large_for_half_precision(self, tmp_path):
+        large = written(tmp_path / "large", {0: {"w": np.full((2, 5), 1e6)}})
+        said = simnet("trace", "convert", large, tmp_path / "out", "--dtype", "fp16", ok=False)
+        assert "layer 'w' has 1e+06 at step 0, too large; take bf16 or fp32" in said
+        assert not (tmp_path / "out").exists()
+
+    @pytest.mark.parametrize(
+        ("arguments", "says"),
+        [
+            (("out.npz", "--dtype", "bf16"), "numpy has no bfloat16"),
+            (("out.npz", "--per-worker"), "is only for folders"),
+            (("out", "--force"), "is only for archives"),
+            (("out", "--steps", "2"), "step 2 is not recorded; there are 0, 1, 20"),
+            (("out", "--steps", "5:9"), "nothing is recorded within 5:9"),
+            (("out", "--steps", "1,x"), "must be whole numbers and ranges"),
+            (("out", "--workers", "4"), "there are workers 0 to 3, got 4"),
+        ],
+    )
+    def test_what_cannot_be_done(self, small, tmp_path, arguments, says):
+        out, *rest = arguments
+        assert says in simnet("trace", "convert", small, tmp_path / out, *rest, ok=False)
+        assert not list(tmp_path.iterdir())
+
+    def test_traces_larger_than_memory_are_refused_before(self, small):
+        info = recorded(small).info.model_copy(update={"workers": 10**7})
+        with pytest.raises(InputError, match="GiB of memory"):
+            in_memory(info)
+
+
+def test_where_moments_will_do_no_tables_are_saved(tmp_path):
+    parameters = fit(recorded("digits"))
+    assert all(layer.magnitudes is None for layer in parameters.layers)
+    parameters.save(tmp_path / "p.json")
+    assert "magnitudes" not in (tmp_path / "p.json").read_text()
+    assert SyntheticParameters.model_validate_json((tmp_path / "p.json").read_text()) == parameters
