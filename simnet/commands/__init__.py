@@ -1,1 +1,1 @@
-"""Commands of `simnet.cli` in modules of their own."""
+"""Commands of `simnet.cli`, a module for each group; `common` has what they share."""

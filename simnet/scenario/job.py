@@ -281,6 +281,7 @@ def _live(given: schema.Train, config: schema.Config) -> GradientSource:
         scale=config.job.scale,
         seed=config.seed,
         options=options.model_dump(),
+        device=given.device,
     )
 
 

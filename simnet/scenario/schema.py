@@ -681,11 +681,21 @@ class Mlp(Part):
     )
 
 
+class Conv(Part):
+    """Three convolutions and two fully connected layers, for images; needs PyTorch."""
+
+
+class Char(Part):
+    """An embedding of characters and two fully connected layers, for text; needs PyTorch."""
+
+
 class TrainedModel(OneOf):
     """What is trained."""
 
     logistic: Logistic | None = None
     mlp: Mlp | None = None
+    conv: Conv | None = None
+    char: Char | None = None
 
 
 class Digits(Part):
@@ -733,7 +743,7 @@ class Train(Part):
 
     model: Annotated[
         TrainedModel,
-        BeforeValidator(_read_kind, json_schema_input_type=Literal["logistic", "mlp"] | TrainedModel),
+        BeforeValidator(_read_kind, json_schema_input_type=Literal["logistic", "mlp", "conv", "char"] | TrainedModel),
     ] = TrainedModel(mlp=Mlp())
     data: Annotated[
         TrainingData,
@@ -741,6 +751,7 @@ class Train(Part):
             _read_kind, json_schema_input_type=Literal["digits", "classification", "docstrings"] | TrainingData
         ),
     ] = TrainingData(digits=Digits())
+    device: Literal["cpu", "cuda"] = Field(default="cpu", description="where PyTorch computes")
     shards: Annotated[
         Annotated[Literal["iid"], Tag("<name>")] | Annotated[Dirichlet, Tag("<mapping>")],
         either(scalar="<name>", mapping="<mapping>"),

@@ -167,8 +167,8 @@ def closeness(
     found = []
     for which, density in enumerate(densities):
         real, made = ({name: _mean([one[name] for one in side]) for name in side[0]} for side in table[which])
-        for values, side in zip((real, made), table[which], strict=True):
-            start, end = side[0]["threshold"], side[-1]["threshold"]
+        for values, rows in zip((real, made), table[which], strict=True):
+            start, end = rows[0]["threshold"], rows[-1]["threshold"]
             values["threshold_drift"] = end / start if start and end is not None else None
         found.append(
             {

@@ -157,6 +157,7 @@ class Generated:
             version=1,
             name=name,
             how=f"synthetic gradients like {source.like.name}",
+            software={},
             seed=seed,
             workers=source.workers,
             steps=iterations,
@@ -344,6 +345,7 @@ class ReadArchive:
         return TraceInfo(
             version=1,
             name=self._path.stem or "trace",
+            software={},
             workers=shapes[0][0],
             steps=steps[-1] + 1,
             layers=tuple(

@@ -244,6 +244,7 @@ def record(
         model=about or type(module).__name__,
         data=data,
         how=how,
+        software={"torch": str(torch.__version__)},
     )
     recording = TorchRecording(recorder, module, microbatches, accumulates)
     if distributed:

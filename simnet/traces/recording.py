@@ -65,6 +65,8 @@ class Recorder:
         Decides which entries.
     name, model, data, how : str
         For the description; the name is that of the folder by default.
+    software : mapping of str to str, optional
+        Versions, for the description.
 
     Raises
     ------
@@ -105,6 +107,7 @@ class Recorder:
         model: str = "",
         data: str = "",
         how: str = "",
+        software: Mapping[str, str] | None = None,
     ) -> None:
         self._began = time.perf_counter()
         self.workers = whole(workers, "workers", 1)

@@ -15,7 +15,7 @@ Score(loss=..., accuracy=...)
 
 from simnet.traces.live.data import DATA, Data, classification, digits, docstrings
 from simnet.traces.live.perceptron import Perceptron
-from simnet.traces.live.source import MODELS, LiveSource, LiveTraining, Rate, needs, train
+from simnet.traces.live.source import MODELS, LiveSource, LiveTraining, Rate, create, needs, train
 
 __all__ = [
     "DATA",
@@ -26,6 +26,7 @@ __all__ = [
     "Perceptron",
     "Rate",
     "classification",
+    "create",
     "digits",
     "docstrings",
     "needs",

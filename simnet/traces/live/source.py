@@ -18,17 +18,20 @@ from numpy.typing import NDArray
 from simnet.errors import SimnetError, nearest
 from simnet.models import Layer
 from simnet.rng import stream
+from simnet.traces.live import torched
 from simnet.traces.live.data import ALPHABET, DATA, Data, classification, digits, docstrings, shards
 from simnet.traces.live.perceptron import Floats, Perceptron
 from simnet.traces.source import Score, Values, buffer
 
-MODELS = ("logistic", "mlp")
+MODELS = ("logistic", "mlp", *torched.MODELS)
 """What can be trained."""
 
 _HIDDEN = (64,)
 _EVERY = 10
 # Rows that are evaluated at once.
-_CHUNK = 4096
+_CHUNK = 1024
+# Bytes that PyTorch takes once it is imported.
+_TORCH = 2.0**29
 
 
 class Model(Protocol):
@@ -260,6 +263,7 @@ def train(
     scale: float = 1.0,
     seed: int = 0,
     options: Mapping[str, Any] | None = None,
+    device: str = "cpu",
 ) -> LiveSource:
     """Return a source that trains a model as its gradients are applied.
 
@@ -289,6 +293,8 @@ def train(
         Decides on all that is random.
     options : mapping, optional
         Of the data: the parameters of the function of its name.
+    device : str
+        Where PyTorch computes, ``cpu`` or ``cuda``; the models in numpy take no notice.
 
     Raises
     ------
@@ -303,20 +309,24 @@ def train(
         raise ValueError(f"dirichlet must be > 0 and finite, got {dirichlet}")
     found = _data(data, dict(options or {}), seed)
     own = shards(found.targets, workers, found.classes, dirichlet, seed)
-    made = create(model, found, hidden)
+    made = create(model, found, hidden, device)
     return LiveSource(made, found, own, batch, rate, momentum, weight_decay, evaluate, scale, seed)
 
 
-def create(model: str, data: Data, hidden: Sequence[int] = _HIDDEN) -> Model:
+def create(model: str, data: Data, hidden: Sequence[int] = _HIDDEN, device: str = "cpu") -> Model:
     """Return a model for data.
 
     Raises
     ------
     ValueError
-        If there is no such model.
+        If there is no such model, or it does not take such data.
+    SimnetError
+        If PyTorch is needed and not there.
     """
     if model not in MODELS:
         raise ValueError(f"there is no model {model!r} to train; {nearest(model, MODELS)}")
+    if model in torched.MODELS:
+        return torched.create(model, data, device)
     return Perceptron(data.features, hidden if model == "mlp" else (), data.classes, data.symbols)
 
 
@@ -337,9 +347,13 @@ def needs(
     elif data == "docstrings":
         numbers, classes = options["context"] * len(ALPHABET), len(ALPHABET)
         held = 0.0
+    rows = max(workers * batch, _CHUNK)
+    if model in torched.MODELS:
+        entries = torched.entries(model, options.get("context", 0), classes)
+        # The activations of the convolutions, the largest of them.
+        return entries, 4.0 * (held * numbers + 4 * rows * 8192) + _TORCH
     widths = (numbers, *(hidden if model == "mlp" else ()), classes)
     entries = sum((width + 1) * units for width, units in itertools.pairwise(widths))
-    rows = max(workers * batch, _CHUNK)
     return entries, 4.0 * (held * numbers + 4 * rows * sum(widths))
 
 
