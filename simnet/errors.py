@@ -39,6 +39,10 @@ class InputError(SimnetError):
         super().__init__(": ".join(part for part in (where, field or "", message) if part))
 
 
+class DivergedError(SimnetError):
+    """A training whose loss or gradients are no finite numbers any more."""
+
+
 class Waits(NamedTuple):
     """A rank that waits for ever: in which round, of which phase, and for which ranks."""
 

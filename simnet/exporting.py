@@ -356,13 +356,13 @@ def staged(targets: Sequence[Path], force: bool) -> Iterator[Path]:
     ...     Path(home, "a.txt").read_text(), len(list(Path(home).iterdir()))
     ('42', 1)
     """
-    _free(targets, force)
+    free(targets, force)
     parent = targets[0].parent
     folder = parent / f".{targets[0].name}.{secrets.token_hex(8)}.tmp"
     try:
         folder.mkdir()
         yield folder
-        _free(targets, force)
+        free(targets, force)
         # The first is what people open: it appears when all it needs is there.
         for target in reversed(targets):
             old = folder / f".{target.name}.old"
@@ -381,8 +381,14 @@ def staged(targets: Sequence[Path], force: bool) -> Iterator[Path]:
             shutil.rmtree(folder)
 
 
-def _free(targets: Sequence[Path], force: bool) -> None:
-    """Refuse what may not be replaced."""
+def free(targets: Sequence[Path], force: bool) -> None:
+    """Refuse what may not be replaced: worth asking before work that takes long.
+
+    Raises
+    ------
+    InputError
+        If a target is there already and may not be replaced.
+    """
     for target in targets:
         if not (target.exists() or target.is_symlink()):
             continue

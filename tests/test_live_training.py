@@ -201,7 +201,10 @@ def test_a_scale_lets_entries_stand_for_more():
 
 
 def test_a_training_that_diverges_says_so():
-    with pytest.raises(SimnetError, match=r"diverged: after \d+ updates .* smaller learning rate than 1e\+20"):
+    with pytest.raises(
+        SimnetError,
+        match=r"^p, iteration \d+: the training diverged: after \d+ updates .* smaller learning rate than 1e\+20",
+    ):
         run(small(learning_rate=1e20))
 
 

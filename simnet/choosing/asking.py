@@ -40,6 +40,9 @@ MOST_SIMULATED = 4096
 # Entries of all workers, and workers, of gradients that stand for larger ones.
 _SAMPLED, _SAMPLED_WORKERS = 2**17, 64
 
+# Links that exist, and by far more; beyond them times leave what floats hold [s], [byte/s].
+_MOST_LATENCY, _LEAST_BANDWIDTH, _MOST_BANDWIDTH = 1e6, 1.0, 1e18
+
 
 class Trajectory(NamedTuple):
     """The links of a scenario as time goes on, as closed forms see them: the slowest pair of each moment.
@@ -159,8 +162,8 @@ def from_flags(given: Given) -> Question:
         _count(given.workers, 8, "--workers"),
         _parameters(given),
         _fraction(given.density, 0.01),
-        _not_negative(given.latency, 1e-3, "--latency"),
-        _positive(given.bandwidth, 1.25e9, "--bandwidth"),
+        _latency(given.latency, 1e-3, "--latency"),
+        _bandwidth(given.bandwidth, 1.25e9, "--bandwidth"),
         *_nodes(given),
     )
     if int(point.workers) % point.per_node and point.per_node < int(point.workers):
@@ -208,6 +211,9 @@ def from_scenario(loaded: Scenario, given: Given) -> Question:
     """
     run = loaded.build()
     job = run.job
+    if given.simulate and (given.latency is not None or given.bandwidth is not None):
+        name = "--latency" if given.latency is not None else "--bandwidth"
+        raise InputError("is not for --simulate, which takes the links of the scenario", file=name)
     iterations = np.unique(np.linspace(0, job.iterations - 1, MOMENTS).round().astype(int)).tolist()
     hosts = list(range(job.source.workers)) if job.placement is None else list(job.placement)
     density = _fraction(given.density, density_at(job.density, job.iterations - 1))
@@ -341,17 +347,19 @@ def _fraction(value: float | None, default: float) -> float:
     return found
 
 
-def _not_negative(value: float | None, default: float, option: str) -> float:
+def _latency(value: float | None, default: float, option: str) -> float:
     found = default if value is None else value
-    if not 0 <= found < math.inf:
-        raise InputError(f"must be >= 0 and finite, got {found:g}", file=option)
+    if not 0 <= found <= _MOST_LATENCY:
+        raise InputError(f"must be from 0 to {_MOST_LATENCY:g} s, got {found:g} s", file=option)
     return found
 
 
-def _positive(value: float | None, default: float, option: str) -> float:
+def _bandwidth(value: float | None, default: float, option: str) -> float:
     found = default if value is None else value
-    if not 0 < found < math.inf:
-        raise InputError(f"must be > 0 and finite, got {found:g}", file=option)
+    if not _LEAST_BANDWIDTH <= found <= _MOST_BANDWIDTH:
+        raise InputError(
+            f"must be from {_LEAST_BANDWIDTH:g} to {_MOST_BANDWIDTH:g} B/s, got {found:g} B/s", file=option
+        )
     return found
 
 
@@ -364,9 +372,9 @@ def _nodes(given: Given) -> tuple[int, float, float]:
     per_node = _count(given.per_node, 1, "--gpus-per-node")
     if per_node == 1 and (given.inner_latency is not None or given.inner_bandwidth is not None):
         raise InputError("is only for --gpus-per-node above 1", file="--inner-latency or --inner-bandwidth")
-    latency = _not_negative(given.inner_latency, 5e-6 if per_node > 1 else 0.0, "--inner-latency")
+    latency = _latency(given.inner_latency, 5e-6 if per_node > 1 else 0.0, "--inner-latency")
     bandwidth = given.inner_bandwidth
-    return per_node, latency, math.inf if per_node == 1 else _positive(bandwidth, 100e9, "--inner-bandwidth")
+    return per_node, latency, math.inf if per_node == 1 else _bandwidth(bandwidth, 100e9, "--inner-bandwidth")
 
 
 def _nodes_of(loaded: Scenario) -> tuple[int, float, float]:
@@ -388,6 +396,9 @@ def _network(given: Given, point: Point) -> Network:
     """Return the network of flags: a family of topologies, a star, or nodes of GPUs."""
     workers, latency, bandwidth = int(point.workers), float(point.latency), float(point.bandwidth)
     if given.topology is not None:
+        if point.per_node > 1:
+            raise InputError(f"is not for --topology, whose hosts have one worker each, got {point.per_node}",
+                             file="--gpus-per-node")  # fmt: skip
         fields = {"latency": f"{latency!r} s", "bandwidth": f"{bandwidth!r} B/s"}
         place = on_topology(given.topology, fields, given.fields, workers, given.seed)
         if place.network.routes.n_hosts < workers:

@@ -117,7 +117,7 @@ def _dense(algorithm: str, half: bool, per_node: int) -> Choice:
     def communicate(point: Point) -> Floats:
         nbytes = share * point.dense_bytes
         if algorithm == "ring":
-            return costs.ring_allreduce(point.latency, point.beta, nbytes, point.workers)
+            return costs.ring_allreduce(*_links(point), nbytes, point.workers)
         if algorithm == "tree":
             return _tree(point, nbytes, up_and_down=True)
         return costs.hierarchical_allreduce(
@@ -142,7 +142,7 @@ def _allgather(algorithm: str) -> Choice:
     def communicate(point: Point) -> Floats:
         nbytes = 2 * VALUE * point.kept
         if algorithm == "ring":
-            return costs.ring_allgather(point.latency, point.beta, nbytes, point.workers)
+            return costs.ring_allgather(*_links(point), nbytes, point.workers)
         return _bruck(point, nbytes)
 
     def passes(point: Point) -> list[Pass]:
@@ -168,7 +168,7 @@ def _artopk(collective: str, selection: str) -> Choice:
         nbytes = VALUE * point.kept
         indices = _tree(point, nbytes, up_and_down=False)
         if collective == "ring":
-            values = costs.ring_allreduce(point.latency, point.beta, nbytes, point.workers)
+            values = costs.ring_allreduce(*_links(point), nbytes, point.workers)
         else:
             values = _tree(point, nbytes, up_and_down=True)
         return indices + values + (_vote(point) if votes else 0.0)
@@ -230,9 +230,24 @@ def _bruck(point: Point, nbytes: Floats) -> Floats:
     return np.where(np.greater(point.workers, group), between, inside)
 
 
+def _links(point: Point) -> tuple[Number, Number]:
+    """Return latency [s] and seconds per byte of the slowest links of a ring: between nodes, or inside a single one."""
+    if point.per_node == 1:
+        return point.latency, point.beta
+    several = np.greater(point.workers, point.group)
+    return (
+        np.where(several, point.latency, point.inner_latency),
+        np.where(several, point.beta, point.inner_beta),
+    )
+
+
 def _vote(point: Point) -> Floats:
     """Return the time of the all-gather by recursive doubling of one value of each worker."""
-    P = np.asarray(point.workers, dtype=np.float64)
+    P, group = np.asarray(point.workers, dtype=np.float64), point.group
     whole = np.log2(P) % 1 == 0
     rounds = np.floor(np.log2(P)) + np.where(whole, 0.0, 2.0)
-    return rounds * point.latency + VALUE * (P - 1) * point.beta
+    # Neighbours at less than a node's distance are in the node, where groups are as regular as the rounds.
+    regular = whole & (np.log2(group) % 1 == 0)
+    inside = np.where(P <= group, rounds, np.where(regular, np.log2(group), 0.0))
+    seconds = (rounds - inside) * point.latency + inside * point.inner_latency
+    return np.asarray(seconds + VALUE * ((P - group) * group * point.beta + (group - 1) * point.inner_beta))

@@ -48,6 +48,8 @@ class Quantity(NamedTuple):
         From text to SI.
     low, high : float
         Range if none is asked for, SI.
+    least, most : float
+        The widest range that may be asked for, SI.
     whole : bool
         Whether it takes whole numbers alone.
     """
@@ -58,16 +60,30 @@ class Quantity(NamedTuple):
     read: Callable[[str], float]
     low: float
     high: float
+    least: float
+    most: float
     whole: bool = False
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"must be a number, got {text!r}") from None
+
+
+def _fraction(text: str) -> float:
+    percent = text.endswith("%")
+    return _number(text[:-1] if percent else text) * (0.01 if percent else 1.0)
 
 
 AXES: MappingProxyType[str, Quantity] = MappingProxyType(
     {
-        "latency": Quantity("latency", "latency_ms", 1e-3, units.seconds, 1e-5, 0.2),
-        "bandwidth": Quantity("bandwidth", "bandwidth_Gbit_per_s", 1.25e8, units.bandwidth, 1.25e6, 5e10),
-        "density": Quantity("density", "density", 1.0, float, 1e-4, 0.3),
-        "workers": Quantity("workers", "workers", 1.0, float, 2, 256, whole=True),
-        "model": Quantity("parameters", "parameters", 1.0, float, 1e6, 1e9),
+        "latency": Quantity("latency", "latency_ms", 1e-3, units.seconds, 1e-5, 0.2, 1e-12, 1e6),
+        "bandwidth": Quantity("bandwidth", "bandwidth_Gbit_per_s", 1.25e8, units.bandwidth, 1.25e6, 5e10, 1.0, 1e18),
+        "density": Quantity("density", "density", 1.0, _fraction, 1e-4, 0.3, 1e-12, 1.0),
+        "workers": Quantity("workers", "workers", 1.0, _number, 2, 256, 1, 1e6, whole=True),
+        "model": Quantity("parameters", "parameters", 1.0, _number, 1e6, 1e9, 1, 1e13),
     }
 )
 """What a map may go over."""
@@ -167,10 +183,9 @@ def axis(name: str, text: str | None, cells: int) -> Axis:
             low, high = (quantity.read(part.strip()) for part in parts)
         except ValueError as error:
             raise InputError(str(error), file=f"--range {name}") from None
-    most = 1.0 if name == "density" else np.inf
-    if not 0 < low < high <= most:
-        wanted = "0 < LOW < HIGH" + (" <= 1" if name == "density" else "")
-        raise InputError(f"must be {wanted}, got {text!r}", file=f"--range {name}")
+    if not quantity.least <= low < high <= quantity.most:
+        wanted = f"LOW < HIGH, both from {quantity.least:g} to {quantity.most:g}"
+        raise InputError(f"must be {wanted} in SI units, got {text!r}", file=f"--range {name}")
     values = np.geomspace(low, high, cells)
     return Axis(name, np.unique(values.round()) if quantity.whole else values)
 

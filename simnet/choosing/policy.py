@@ -327,6 +327,8 @@ def make(
     for name in ("latency", "bandwidth"):
         if name not in question.varies:
             raise InputError(f"cannot go over {name}: {question.method} does not heed it", file="--export")
+    if int(question.point.workers) < 2:
+        raise InputError(f"must be at least 2 for a policy table, got {question.point.workers}", file="--workers")
     if cells < 1 or cells**2 > MOST_CELLS:
         raise InputError(f"must be from 1 to {math.isqrt(MOST_CELLS)} for a table, got {cells}", file="--cells")
     rates = tuple(densities) or (float(question.point.density),)

@@ -146,9 +146,12 @@ def choose(
     )
     if map_ is not None and export is not None:
         raise InputError("is either --map or --export", file="simnet choose")
+    common.only("a decision, not for --map or --export", map_ is None and export is None, {"--json": json_})
     if export is None:
         common.only("--export NAME.json", False, {"--ratios": ratios, "--weights": weights})
     if map_ is not None:
+        if every:
+            raise InputError("is not for --map: what other schemes select is found by sampling", file="--all")
         _map(question, map_, common.fields(range_, "--range"), cells or 200, out or Path("map"), force)
         return
     if export is not None:
@@ -186,6 +189,8 @@ def _map(question: Question, names: str, ranges: dict[str, str], cells: int, out
     from simnet.choosing import maps
     from simnet.exporting import staged
 
+    if not out.name:
+        raise InputError(f"must end with a name, got {str(out)!r}", file="--out")
     wanted = [name.strip() for name in names.split(",")]
     if len(wanted) != 2:
         raise InputError(f"needs two quantities, such as latency,bandwidth, got {names!r}", file="--map")
@@ -216,15 +221,17 @@ def _policy(
 ) -> None:
     """Make a policy table and write it."""
     from simnet.choosing import maps, policy
-    from simnet.exporting import staged
+    from simnet.exporting import free, staged
 
+    free([path], force)
     for name in ranges:
         if name not in ("latency", "bandwidth"):
             raise InputError(f"{name} is no axis of a policy table; allowed: latency, bandwidth", file="--range")
     if weights is not None and ratios is None:
         raise InputError("is only for --ratios", file="--weights")
     ends = {name: maps.axis(name, text, 2).values.tolist() for name, text in ranges.items()}
-    densities = [one for one in (_density(word, "--ratios") for word in (ratios or "").split(",") if word) if one]
+    words = [] if ratios is None else ratios.split(",")
+    densities = [one for one in (_density(word, "--ratios") for word in words) if one is not None]
     table = policy.make(
         question, ends.get("latency"), ends.get("bandwidth"),
         cells=cells, densities=densities, weights=_weights(weights), seed=seed,
@@ -237,7 +244,7 @@ def _policy(
     assert lost is not None, "a table that was just made says what it loses"
     typer.echo(
         f"At {lost.points:,} random points the table is {100 * lost.mean:.2g} % slower than the exact choice on "
-        f"average, {100 * lost.worst:.2g} % at worst; the exchange is the same at {100 * lost.same_exchange:.1f} %, "
+        f"average, {100 * lost.worst:.3g} % at worst; the exchange is the same at {100 * lost.same_exchange:.1f} %, "
         f"the density at {100 * lost.same_density:.1f} %."
     )
     typer.echo(f"Written: {path}")

@@ -33,10 +33,13 @@ def reproduce(
     quiet: Quiet = False,
 ) -> None:
     """Reproduce figures, tables and claims of papers: published value, ours, error, tolerance."""
+    from simnet.exporting import free
     from validate.reproduction import REPRODUCTIONS, reproduction
 
     if names and (every or fast):
         raise InputError("is either names or --all or --fast", file="simnet reproduce")
+    if every and fast:
+        raise InputError("is either --all or --fast", file="simnet reproduce")
     if names:
         wanted = [reproduction(name) for name in dict.fromkeys(names)]
     else:
@@ -45,9 +48,12 @@ def reproduce(
     common.only("--out and --markdown", out is not None or markdown is not None, {"--force": force})
     if out is not None and out.suffix != ".csv":
         raise InputError(f"must end in .csv, got {out.name!r}", file="--out")
+    if markdown is not None and markdown.suffix != ".md":
+        raise InputError(f"must end in .md, got {markdown.name!r}", file="--markdown")
     if not wanted:
         _list(list(REPRODUCTIONS.values()), json_)
         return
+    free([path for path in (out, markdown) if path is not None], force)
     found: dict[str, Sequence[Row] | None] = {}
     for one in wanted:
         found[one.name] = _run(one, quiet)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from simnet.report.drawing import COLOURS, Plot, plot, style
+from simnet.report.drawing import COLOURS, Plot, plot, scale, style
 
 _REAL, _SYNTHETIC = "#333333", COLOURS[0]
 
@@ -27,14 +28,15 @@ def closeness_plot(figures: Mapping[str, Any]) -> Plot:
         curve = figures["curve"]
         gain.plot(curve["density"], curve["real"], color=_REAL, label="recorded")
         gain.plot(curve["density"], curve["synthetic"], color=_SYNTHETIC, linestyle="--", label="synthetic")
-        gain.set(title="compression gain", xlabel="density", xscale="log", ylim=(0, 1.05))
+        gain.set(title="compression gain", xlabel="density", ylim=(0, 1.05))
+        scale(gain.xaxis, np.array(curve["density"]))
         _pairs(build_up, figures, "build_up", f"build-up, {figures['workers']} workers")
         _pairs(overlap, figures, "overlap_workers", "overlap between workers")
         for one, colour in zip(figures["thresholds"], COLOURS * 20, strict=False):
             label = f"density {one['density']:g}"
             drift.plot(figures["steps"], one["real"], color=colour, marker=".", label=label)
             drift.plot(figures["steps"], one["synthetic"], color=colour, linestyle="--")
-        drift.set(title="threshold over that of the first step (dashed: synthetic)", xlabel="iteration", ylim=(0, None))
+        drift.set(title="threshold over the first (dashed: synthetic)", xlabel="iteration", ylim=(0, None))
         for axes in (gain, build_up, overlap, drift):
             if axes.get_legend_handles_labels()[0]:
                 axes.legend()
@@ -56,7 +58,7 @@ def description_plot(figures: Mapping[str, Any]) -> Plot:
         scales.scatter(range(len(layers)), [one["rms"] for one in layers], s=14, color=COLOURS[0])
         scales.set(title="root mean square of each layer", xlabel="layer", ylabel="gradient")
         if layers:
-            scales.set_yscale("log")
+            scale(scales.yaxis, np.array([one["rms"] for one in layers]))
         density = [one["density"] for one in figures["densities"]]
         names = {
             "gain": "compression gain",
@@ -67,7 +69,8 @@ def description_plot(figures: Mapping[str, Any]) -> Plot:
             values = [one[key] for one in figures["densities"]]
             if all(value is not None for value in values):
                 selected.plot(density, values, color=colour, marker=".", label=label)
-        selected.set(title="what top-k selects", xlabel="density", xscale="log", ylim=(0, 1.05))
+        selected.set(title="what top-k selects", xlabel="density", ylim=(0, 1.05))
+        scale(selected.xaxis, np.array(density))
         selected.legend()
         return plot("trace", "A gradient trace", "Means over recorded steps.", figure)
 
@@ -78,4 +81,5 @@ def _pairs(axes: Axes, figures: Mapping[str, Any], name: str, title: str) -> Non
         label = "recorded" if side == "real" else side
         values = [one[name][side] for one in known]
         axes.plot([one["density"] for one in known], values, line, color=colour, marker=".", label=label)
-    axes.set(title=title, xlabel="density", xscale="log", ylim=(0, None))
+    axes.set(title=title, xlabel="density", ylim=(0, None))
+    scale(axes.xaxis, np.array([one["density"] for one in known]))

@@ -136,11 +136,18 @@ class TensorFile:
         self._file.seek(start)
         self._file.write(np.ascontiguousarray(stored).data)
 
-    def finish(self) -> None:
-        """Make it appear under its name."""
+    def finish(self, sync: bool = True) -> None:
+        """Make it appear under its name.
+
+        Parameters
+        ----------
+        sync : bool
+            Whether to wait for the disk, so that it outlives a loss of power, too, and not only the process.
+        """
         try:
             self._file.flush()
-            os.fsync(self._file.fileno())
+            if sync:
+                os.fsync(self._file.fileno())
             self._file.close()
             self._temporary.replace(self._path)
         finally:
@@ -164,14 +171,21 @@ def stored_tensor(path: Path, name: str) -> NDArray[Any]:
         return np.frombuffer(file.read(end - start), dtype="<u2").reshape(head["shape"])
 
 
-def write_text(path: Path, text: str) -> None:
+def synced(path: Path) -> None:
+    """Wait until the disk has a file, if the system can tell."""
+    with suppress(OSError), path.open("rb") as file:
+        os.fsync(file.fileno())
+
+
+def write_text(path: Path, text: str, sync: bool = True) -> None:
     """Write a file that appears under its name when it is complete; until then an older one stays."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     try:
         with temporary.open("x", encoding="utf-8") as file:
             file.write(text)
             file.flush()
-            os.fsync(file.fileno())
+            if sync:
+                os.fsync(file.fileno())
         temporary.replace(path)
     finally:
         with suppress(OSError):

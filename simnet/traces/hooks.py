@@ -174,6 +174,7 @@ def record(
     accumulates: bool = False,
     inner: Hook | None = None,
     state: Any = None,
+    register: bool = True,
     name: str | None = None,
     about: str = "",
     data: str = "",
@@ -202,6 +203,8 @@ def record(
         Whether the gradients of these passes add up, because they are not zeroed between them.
     inner, state : optional
         With DDP, another communication hook and its state, which then reduces the buckets.
+    register : bool
+        With DDP, whether to register the hook here; if not, the script registers `TorchRecording.hook`.
     name, about, data, how : str
         For the description: of the trace, the model, the data and the training.
 
@@ -247,8 +250,8 @@ def record(
         software={"torch": str(torch.__version__)},
     )
     recording = TorchRecording(recorder, module, microbatches, accumulates)
-    if distributed:
+    if distributed and register:
         model.register_comm_hook(None, recording.hook(inner, state))
-    elif optimizer is not None:
+    if optimizer is not None:
         recording._watch(optimizer)
     return recording

@@ -16,6 +16,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from math import prod
 from os import PathLike
@@ -29,7 +30,7 @@ from numpy.typing import NDArray
 from simnet.checks import whole
 from simnet.errors import InputError, nearest
 from simnet.rng import stream
-from simnet.traces.files import DTYPES, TensorFile, encoded, explained, write_text
+from simnet.traces.files import DTYPES, TensorFile, encoded, explained, synced, write_text
 from simnet.traces.recorded import DESCRIPTION, RecordedLayer, RecordedPoint, Recording, TraceInfo, step_file
 
 ENTRIES = "entries.safetensors"
@@ -142,6 +143,7 @@ class Recorder:
         self._pending: set[int] = set()
         self._file: TensorFile | None = None
         self._bad = ""
+        self._disk: ThreadPoolExecutor | None = None
         self._own = 0.0
         self._make_folder()
         self._spend(self._began)
@@ -154,7 +156,7 @@ class Recorder:
 
     @property
     def own_seconds(self) -> float:
-        """Seconds spent by the recorder."""
+        """Seconds that the run has waited for the recorder."""
         return self._own
 
     @property
@@ -204,7 +206,7 @@ class Recorder:
         self._spend(start)
 
     def end_step(self, loss: float | None = None) -> None:
-        """End the present step; if it was recorded, it is on disk afterwards.
+        """End the present step; if it was recorded, the trace has it afterwards.
 
         Parameters
         ----------
@@ -226,8 +228,9 @@ class Recorder:
         elif self._open():
             assert self._file is not None
             with self._tolerant():
-                self._file.finish()
+                self._file.finish(sync=False)
                 self._file = None
+                self._to_disk(step_file(self.folder, self.step, self.worker))
                 known = float(loss) if loss is not None and np.isfinite(loss) else None
                 self._points.append(RecordedPoint(step=self.step, loss=known))
                 if self.worker is not None:
@@ -242,6 +245,9 @@ class Recorder:
         if not self.stopped:
             self._describe()
         self.stopped = True
+        if self._disk is not None:
+            self._disk.shutdown()
+            self._disk = None
 
     def __enter__(self) -> Recorder:
         return self
@@ -318,8 +324,16 @@ class Recorder:
         if points:
             with self._tolerant():
                 info = self._info(points)
-                write_text(self.folder / DESCRIPTION, info.model_dump_json(indent=1, exclude_none=True) + "\n")
+                text = info.model_dump_json(indent=1, exclude_none=True) + "\n"
+                write_text(self.folder / DESCRIPTION, text, sync=False)
+                self._to_disk(self.folder / DESCRIPTION)
         self._spend(start)
+
+    def _to_disk(self, path: Path) -> None:
+        """Have a file written to disk, which the training need not wait for."""
+        if self._disk is None:
+            self._disk = ThreadPoolExecutor(1, "simnet-recorder")
+        self._disk.submit(synced, path)
 
     def _info(self, points: Sequence[RecordedPoint]) -> TraceInfo:
         return TraceInfo(

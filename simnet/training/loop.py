@@ -11,14 +11,13 @@ import numpy as np
 import simpy
 from numpy.typing import NDArray
 
-from simnet.errors import StalledError
+from simnet.errors import DivergedError, StalledError
 from simnet.network import Network, Timing
 from simnet.policies import Adaptive, Candidate, Fixed, Moment, Policy, Seen, Turn, probe_pairs
 from simnet.training.exchanging import Ask, Asks, Models, Outcome, Situation, Step
 from simnet.training.job import Job, density_at
 from simnet.training.record import (
     EXPLORE,
-    MAIN,
     TRAIN,
     Doing,
     Iteration,
@@ -146,9 +145,10 @@ def _iterate(
             try:
                 step = yield from models.step(where, turn.shortlist) if trains else models.explore(where, turn)
             except StalledError as stalled:
-                whose = record.policy if record.job == MAIN else f"{record.job}, beside {record.policy}"
                 why, *more = stalled.args
-                raise StalledError(f"{whose}, iteration {number}: {why}", *more) from None
+                raise StalledError(f"{record.whose}, iteration {number}: {why}", *more) from None
+            except DivergedError as diverged:
+                raise DivergedError(f"{record.whose}, iteration {number}: {diverged}") from None
             doing.selections.append((complete, step.select))
             if isinstance(step.outcome, Timing):
                 break

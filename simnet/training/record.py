@@ -186,6 +186,11 @@ class Record:
         self._spans: list[tuple[int, int, str, float, float]] = []
 
     @property
+    def whose(self) -> str:
+        """How messages call the job."""
+        return self.policy if self.job == MAIN else f"{self.job}, beside {self.policy}"
+
+    @property
     def durations(self) -> list[float]:
         """Seconds of each iteration done, exploration included."""
         return [row["iteration_s"] for row in self._iterations]

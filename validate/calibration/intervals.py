@@ -38,14 +38,15 @@ UNKNOWN = math.log(3.0)
 
 TYPICAL: MappingProxyType[Way, tuple[float, ...]] = MappingProxyType(
     {
-        "ranks": (0.2, 0.5, 0.5, 0.25),
-        "beyond": (0.4, 1.1, 1.1, 0.5),
-        "collectives": (1.1, 1.0, 0.7, 0.45),
+        "ranks": (0.4, 0.9, 0.85, 0.5),
+        "beyond": (0.85, 1.3, 1.1, 0.8),
+        "collectives": (1.3, 1.1, 0.8, 0.9),
     }
 )
-"""Half widths by bin that hold 90 % of other ranks and collectives on public measurements of several systems.
+"""Half widths by bin that hold 90 % of other ranks and collectives on two systems of three.
 
-They are medians over Alps, Polaris, MareNostrum 5, an H100 cluster, Snellius, Sirius and single A100 nodes.
+Two-thirds quantiles over the public measurements of ``docs/validation.md`` that have several numbers of ranks, or
+several collectives: Alps, Polaris, Sirius, MareNostrum 5, Leonardo, Snellius, H100 clusters and others.
 """
 
 _GROUPS = 2.0
@@ -122,7 +123,7 @@ def intervals(held: Mapping[Way, Sequence[Held]], coverage: float) -> dict[Way, 
     --------
     >>> found = intervals({"sizes": [], "ranks": [], "collectives": []}, 0.9)
     >>> found["sizes"][0] == (UNKNOWN, UNKNOWN), round(found["ranks"][0][0], 3)
-    (True, 0.2)
+    (True, 0.4)
     """
     found = {}
     for way, one in held.items():

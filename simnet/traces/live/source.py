@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.errors import SimnetError, nearest
+from simnet.errors import DivergedError, nearest
 from simnet.models import Layer
 from simnet.rng import stream
 from simnet.traces.live import torched
@@ -207,7 +207,7 @@ class LiveTraining:
 
         Raises
         ------
-        SimnetError
+        DivergedError
             If a loss or gradient is not finite.
         """
         source = self.source
@@ -217,7 +217,7 @@ class LiveTraining:
         with np.errstate(over="ignore", invalid="ignore"):
             losses = source.model.gradients(self.weights, inputs, targets, out)
         if not (np.isfinite(losses).all() and np.isfinite(out).all()):
-            raise SimnetError(
+            raise DivergedError(
                 f"the training diverged: after {self.applied} updates a worker's loss or gradient is no finite number; "
                 f"try a smaller learning rate than {source.rate.rate:g}"
             )
