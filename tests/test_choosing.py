@@ -55,7 +55,7 @@ def test_closed_forms_are_what_the_network_says(choice, workers):
 
 
 @pytest.mark.parametrize("which", range(len(choices(4))), ids=[one.label for one in choices(4)])
-@pytest.mark.parametrize(("workers", "per_node"), [(16, 4), (64, 8)])
+@pytest.mark.parametrize(("workers", "per_node"), [(8, 8), (4, 8), (16, 2), (16, 4), (16, 8), (24, 8), (64, 8)])
 def test_closed_forms_know_that_nodes_share_a_card(which, workers, per_node):
     choice = choices(per_node)[which]
     inner = 5e-6, 1e11
@@ -306,7 +306,17 @@ def test_a_map_is_drawn_and_written(tmp_path):
         (["--map", "latency,latency"], "latency twice"),
         (["--map", "latency,bandwith"], "did you mean 'bandwidth'"),
         (["--map", "latency,density", "--range", "workers=1:2"], "no axis of the map"),
-        (["--map", "latency,density", "--range", "density=0.1:2"], "LOW < HIGH <= 1"),
+        (["--map", "latency,density", "--range", "density=0.1:2"], "from 1e-12 to 1"),
+        (["--map", "density,model", "--range", "model=1e6:inf"], "from 1 to 1e+13"),
+        (["--map", "density,workers", "--range", "workers=0.2:8"], "from 1 to 1e+06"),
+        (["--map", "density,model", "--range", "model=resnet18:2"], "must be a number"),
+        (["--map", "latency,bandwidth", "--all"], "is not for --map"),
+        (["--map", "latency,bandwidth", "--out", "/"], "must end with a name"),
+        (["--map", "latency,bandwidth", "--json"], "is only for a decision"),
+        (["--bandwidth", "1e-300 bit/s", "--json"], "from 1 to 1e+18"),
+        (["--latency", "1e300 s"], "from 0 to 1e+06"),
+        (["--gpus-per-node", "4", "--simulate", "--topology", "ring"], "--gpus-per-node"),
+        (["quickstart", "--simulate", "--latency", "1 us"], "takes the links of the scenario"),
         (["--map", "latency,density", "--simulate"], "does not heed it"),
         (["--cells", "50", "--range", "latency=1:2"], "is only for --map"),
         (["--gpus-per-node", "3", "--workers", "8"], "must divide the 8 workers"),

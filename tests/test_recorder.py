@@ -142,6 +142,21 @@ class TestSampling:
         with pytest.raises(InputError, match=r"000002\.0001\.safetensors: cannot be read"):
             recorded(tmp_path)
 
+    def test_a_step_that_one_of_them_left_out_is_not_listed(self, tmp_path):
+        recorders = [Recorder(tmp_path, SHAPES, workers=2, worker=rank, every=2) for rank in (0, 1)]
+        for step in range(4):
+            for rank, recorder in enumerate(recorders):
+                bad = (step, rank) == (0, 1)
+                recorder.take({"bias": np.full(5, np.nan)} if bad else gradient(step, rank))
+                if bad:
+                    with pytest.warns(UserWarning, match="not finite"):
+                        recorder.end_step()
+                else:
+                    recorder.end_step()
+        for recorder in recorders:
+            recorder.close()
+        assert [point.step for point in recorded(tmp_path).info.points] == [2]
+
     def test_what_no_gradient_flows_through_is_zero(self, tmp_path):
         with Recorder(tmp_path, SHAPES) as recorder:
             recorder.take({"bias": np.ones(5)})

@@ -5,8 +5,9 @@ counted as they are: ceil(log N) down a tree, floor(log N) up. On a star the clo
 whatever N, to 1e-9 without votes, and to a few per cent with them and on trees of no power of two.
 
 On nodes of g workers that share a link, a ring crosses each of these links once in every round. A tree crosses it
-in as many rounds as there are levels above the nodes. In Bruck's all-gather every worker crosses it in these rounds, so
-that g of them share it, and 2^j of them in round j before.
+in as many rounds as there are levels above the nodes, and a broadcast whose root is not the first of its node in one
+more. In Bruck's all-gather every worker crosses it in these rounds, so that g of them share it, and 2^j of them in round
+j before.
 
 References
 ----------
@@ -166,7 +167,7 @@ def _artopk(collective: str, selection: str) -> Choice:
 
     def communicate(point: Point) -> Floats:
         nbytes = VALUE * point.kept
-        indices = _tree(point, nbytes, up_and_down=False)
+        indices = _tree(point, nbytes, up_and_down=False) + _astray(point, nbytes)
         if collective == "ring":
             values = costs.ring_allreduce(*_links(point), nbytes, point.workers)
         else:
@@ -218,6 +219,13 @@ def _tree(point: Point, nbytes: Floats, *, up_and_down: bool) -> Floats:
     return np.asarray(seconds + times * inside * (point.inner_latency + nbytes * point.inner_beta))
 
 
+def _astray(point: Point, nbytes: Floats) -> Floats:
+    """Return what a broadcast takes more whose root is any worker of a node, and not its first: a crossing."""
+    group = point.group
+    slower = point.latency - point.inner_latency + nbytes * (point.beta - point.inner_beta)
+    return np.asarray(np.where(np.greater(point.workers, group), (1 - 1 / group) * slower, 0.0))
+
+
 def _bruck(point: Point, nbytes: Floats) -> Floats:
     """Return the time of Bruck's all-gather of so many bytes of each worker."""
     flat = costs.bruck_allgather(point.latency, point.beta, nbytes, point.workers)
@@ -225,7 +233,11 @@ def _bruck(point: Point, nbytes: Floats) -> Floats:
         return flat
     group = point.group
     crossing = (np.asarray(point.workers) - group) * group + (group**2 - 1) / 3
-    between = np.ceil(np.log2(point.workers)) * point.latency + crossing * nbytes * point.beta
+    # What goes less than a node's distance in all its rounds together crosses to another node once.
+    rounds, near = np.ceil(np.log2(point.workers)), np.ceil(np.log2(group))
+    across = np.minimum(rounds - near + 1, rounds)
+    latency = across * point.latency + (rounds - across) * point.inner_latency
+    between = latency + crossing * nbytes * point.beta
     inside = costs.bruck_allgather(point.inner_latency, point.inner_beta, nbytes, point.workers)
     return np.where(np.greater(point.workers, group), between, inside)
 
@@ -248,6 +260,6 @@ def _vote(point: Point) -> Floats:
     rounds = np.floor(np.log2(P)) + np.where(whole, 0.0, 2.0)
     # Neighbours at less than a node's distance are in the node, where groups are as regular as the rounds.
     regular = whole & (np.log2(group) % 1 == 0)
-    inside = np.where(P <= group, rounds, np.where(regular, np.log2(group), 0.0))
+    inside = np.where(group >= P, rounds, np.where(regular, np.log2(group), 0.0))
     seconds = (rounds - inside) * point.latency + inside * point.inner_latency
     return np.asarray(seconds + VALUE * ((P - group) * group * point.beta + (group - 1) * point.inner_beta))

@@ -36,6 +36,9 @@ from simnet.traces.recorded import DESCRIPTION, RecordedLayer, RecordedPoint, Re
 ENTRIES = "entries.safetensors"
 """The file that says which entries of each layer are recorded, where not all are; int64, in the layer flattened."""
 
+# For so many steps, files of other workers are looked for after each; then with the next sample.
+_PATIENCE = 3
+
 
 class Recorder:
     """A recording under way; also a context manager, which closes it.
@@ -215,7 +218,8 @@ class Recorder:
         """
         if not self.wanted:
             self.step += 1
-            if self._pending:
+            # A worker that left the step out never brings its file.
+            if self._pending and max(self._pending) >= self.step - _PATIENCE:
                 self._describe()
             return
         start = time.perf_counter()
