@@ -55,13 +55,15 @@ def test_closed_forms_are_what_the_network_says(choice, workers):
 
 
 @pytest.mark.parametrize("which", range(len(choices(4))), ids=[one.label for one in choices(4)])
-@pytest.mark.parametrize(("workers", "per_node"), [(8, 8), (4, 8), (16, 2), (16, 4), (16, 8), (24, 8), (64, 8)])
+@pytest.mark.parametrize(
+    ("workers", "per_node"), [(8, 8), (4, 8), (16, 2), (16, 4), (16, 8), (24, 8), (64, 8), (24, 6), (12, 3)]
+)
 def test_closed_forms_know_that_nodes_share_a_card(which, workers, per_node):
     choice = choices(per_node)[which]
     inner = 5e-6, 1e11
     point = Point(workers, 10**6, 0.01, 5e-5, 1.25e9, per_node, *inner)
     graph = topologies.multi_gpu_nodes(
-        workers // per_node,
+        -(-workers // per_node),
         per_node,
         intra_latency=inner[0],
         intra_bandwidth=inner[1],
@@ -69,7 +71,9 @@ def test_closed_forms_know_that_nodes_share_a_card(which, workers, per_node):
         nic_bandwidth=1.25e9,
     )
     took = by_simulation([(Network(graph), 0.0)], IDEAL)(choice, point)
-    assert float(choice.communicate(point)) == pytest.approx(float(took.communicate), rel=0.15)
+    # Votes of no power of two count rounds as between nodes that are partly inside them.
+    uneven = choice.label.endswith("VAR") and workers & (workers - 1) != 0
+    assert float(choice.communicate(point)) == pytest.approx(float(took.communicate), rel=0.35 if uneven else 0.15)
 
 
 @pytest.mark.parametrize("choice", choices(4), ids=lambda one: one.label)
@@ -110,7 +114,7 @@ def test_the_decision_is_the_fastest_and_says_how_sure(point, error):
     assert decision.best.seconds == min(times.values()) == times[decision.best.choice.label]
     assert [row.seconds for row in decision.rows] == sorted(times.values())
     assert all(row.low <= row.seconds <= row.high for row in decision.rows)
-    assert decision.too_close == (decision.rows[1].low <= decision.best.high)
+    assert decision.too_close == (min(row.low for row in decision.rows[1:]) <= decision.best.high)
     assert decision.regret.worst >= 0
     assert 0 < decision.regret.holds <= 1
     assert (decision.regret.holds == 1) == (decision.regret.worst == 0)

@@ -173,6 +173,7 @@ def from_flags(given: Given) -> Question:
     device = _device(given.device, "v100")
     among = choices(point.per_node, every=given.every)
     if not given.simulate:
+        _refuse_flat_forms(point.per_node, given)
         if given.topology is not None or given.fields:
             raise InputError("is only for --simulate", file="--topology" if given.topology else "--set")
         clock = by_closed_form(device, given.error)
@@ -222,6 +223,8 @@ def from_scenario(loaded: Scenario, given: Given) -> Question:
     point = Point(
         job.source.workers, int(job.source.true_parameters), density, 0.0, 1.0, per_node, inner_latency, inner_bandwidth
     )
+    if not given.simulate:
+        _refuse_flat_forms(per_node, given)
     among = choices(per_node, every=given.every)
     closed = by_closed_form(device, given.error)
     latency: list[float] = []
@@ -292,6 +295,12 @@ def from_fabric(fabric: Fabric, given: Given) -> Question:
     title = f"{given.model or f'{point.parameters:,} parameters'}, {workers} workers"
     method = "the calibrated fabric"
     return Question(title, point, among, clock, method, ("density",), backward=_backward(given), coarse=True)
+
+
+def _refuse_flat_forms(per_node: int, given: Given) -> None:
+    """Refuse to rank closed forms that know nothing of nodes beside those that do."""
+    if per_node > 1 and given.every:
+        raise InputError("has closed forms that know nothing of nodes; add --simulate", file="--all")
 
 
 def _heeded(among: Sequence[Choice]) -> tuple[str, ...]:

@@ -5,9 +5,9 @@ counted as they are: ceil(log N) down a tree, floor(log N) up. On a star the clo
 whatever N, to 1e-9 without votes, and to a few per cent with them and on trees of no power of two.
 
 On nodes of g workers that share a link, a ring crosses each of these links once in every round. A tree crosses it
-in as many rounds as there are levels above the nodes, and a broadcast whose root is not the first of its node in one
-more. In Bruck's all-gather every worker crosses it in these rounds, so that g of them share it, and 2^j of them in round
-j before.
+in as many rounds as there are levels above the nodes, and in one more if g is no power of two, or if it is a broadcast
+whose root is not the first of its node. In Bruck's all-gather every worker crosses it in these rounds, so that g of
+them share it, and 2^j of them in round j before.
 
 References
 ----------
@@ -210,8 +210,10 @@ def _tree(point: Point, nbytes: Floats, *, up_and_down: bool) -> Floats:
     """Return the time of a binomial tree: a broadcast, or a reduction and a broadcast."""
     levels, inner = np.log2(point.workers), np.log2(point.group)
     # A reduction whose last level is not full goes up in a round less, but its root gets as many messages.
-    up = up_and_down * (np.floor(levels) - np.floor(inner))
-    between, inside = np.ceil(levels) - np.ceil(inner), np.ceil(inner)
+    # Where subtrees are no whole nodes, what stays below a node's distance crosses to another node once, too.
+    astray = np.greater(point.workers, point.group) & (inner % 1 > 0)
+    up = up_and_down * (np.floor(levels) - np.floor(inner) + astray)
+    between, inside = np.ceil(levels) - np.ceil(inner) + astray, np.ceil(inner) - astray
     times = 2 if up_and_down else 1
     seconds = (between + up) * point.latency + times * between * nbytes * point.beta
     if point.per_node == 1:
@@ -222,8 +224,10 @@ def _tree(point: Point, nbytes: Floats, *, up_and_down: bool) -> Floats:
 def _astray(point: Point, nbytes: Floats) -> Floats:
     """Return what a broadcast takes more whose root is any worker of a node, and not its first: a crossing."""
     group = point.group
+    # Other nodes have no root that is better than another.
+    whole = np.greater(point.workers, group) & (np.log2(group) % 1 == 0)
     slower = point.latency - point.inner_latency + nbytes * (point.beta - point.inner_beta)
-    return np.asarray(np.where(np.greater(point.workers, group), (1 - 1 / group) * slower, 0.0))
+    return np.asarray(np.where(whole, (1 - 1 / group) * slower, 0.0))
 
 
 def _bruck(point: Point, nbytes: Floats) -> Floats:

@@ -139,8 +139,8 @@ class Decision(NamedTuple):
 
     @property
     def too_close(self) -> bool:
-        """Whether the intervals of the fastest and the runner-up overlap."""
-        return len(self.rows) > 1 and self.rows[1].low <= self.best.high
+        """Whether the interval of another choice overlaps that of the fastest."""
+        return any(row.low <= self.best.high for row in self.rows[1:])
 
     def gain_over_dense(self, backward: float = 0.0) -> float:
         """Return how many times as fast as the fastest choice that sends the whole gradient the fastest sparse one is.

@@ -205,6 +205,10 @@ def draw_map(question: Question, x: Axis, y: Axis) -> Map:
     for one in (x, y):
         if one.name != "model" and one.name not in question.varies:
             raise InputError(f"cannot go over {one.name}: {question.method} does not heed it", file="--map")
+    per_node = question.point.per_node
+    x, y = (_of_whole_nodes(one, per_node) if one.name == "workers" else one for one in (x, y))
+    if not (len(x.values) and len(y.values)):
+        raise InputError(f"holds no number of workers that fills nodes of {per_node}", file="--range workers")
     where = _over(question.point, x, y)
     best: NDArray[np.intp] | None = None
     for place, choice in enumerate(question.among):
@@ -250,6 +254,11 @@ def drawn(made: Map) -> Plot:
         figure.legend(handles=handles, loc="outside right upper")
         figure.suptitle(f"Fastest exchange: {question.title}", x=0.01, ha="left")
     return plot("map", f"fastest exchange over {x.name} and {y.name}", "", figure)
+
+
+def _of_whole_nodes(one: Axis, per_node: int) -> Axis:
+    """Return an axis of workers without those numbers that would leave nodes half empty."""
+    return Axis(one.name, one.values[(one.values % per_node == 0) | (one.values < per_node)])
 
 
 def _over(point: Point, x: Axis, y: Axis) -> Point:

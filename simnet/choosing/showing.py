@@ -158,6 +158,7 @@ def figures(question: Question, decision: Decision) -> dict[str, Any]:
         "gain_over_overlapped_dense": _number(decision.gain_over_dense(question.backward)),
         "backward_s": question.backward,
         "compression_pays": bool(decision.gain_over_dense() > 1),
+        "compression_pays_overlapped": bool(decision.gain_over_dense(question.backward) > 1),
         "flips": [
             {
                 "quantity": one.quantity,

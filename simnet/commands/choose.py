@@ -90,7 +90,10 @@ def choose(
         Path | None, typer.Option(metavar="NAME", help="Map: NAME.png, NAME.svg and NAME.csv; default: map.")
     ] = None,
     force: Force = False,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of sampled gradients and equal routes.")] = 0,
+    seed: Annotated[
+        int | None,
+        typer.Option(min=0, help="Seed of samples and equal routes; default: 0, or the scenario's."),
+    ] = None,
     json_: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """Choose between dense, allgather and AR-Topk offline: ranking, margin, what would flip it."""
@@ -113,7 +116,7 @@ def choose(
         fields=set_ or (),
         error=error,
         misjudged=misjudged,
-        seed=seed,
+        seed=seed or 0,
     )
     if scenario is not None and fabric is not None:
         raise InputError("is either a scenario or --fabric", file="simnet choose")
@@ -128,7 +131,7 @@ def choose(
             "flags alone", False, {"--model": model, "--parameters": parameters, **of_nodes, "--topology": topology}
         )
         overrides = [*(set_ or ()), *([f"workers={workers}"] if workers is not None else [])]
-        question = asking.from_scenario(load(scenario, overrides, seed or None), given)
+        question = asking.from_scenario(load(scenario, overrides, seed), given)
     elif fabric is not None:
         from validate.calibration import load_fabric
 
@@ -167,7 +170,7 @@ def choose(
             if every:
                 raise InputError("is not for --export: what other schemes select is found by sampling", file="--all")
             ranges = common.fields(range_, "--range")
-            _policy(question, export, ranges, cells or 24, ratios, weights, seed, force)
+            _policy(question, export, ranges, cells or 24, ratios, weights, seed or 0, force)
         else:
             raise InputError(f"must end with .json or .csv, got {export.name!r}", file="--export")
         return
