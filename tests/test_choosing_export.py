@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 from simnet import moo
 from simnet.choosing import Point, decide
 from simnet.choosing.asking import Given, from_flags, from_scenario
-from simnet.choosing.policy import Exact, entry, load_policy, lost_at, make
+from simnet.choosing.policy import Exact, entry, lost_at, make
+from simnet.choosing.policy_file import load_policy
 from simnet.choosing.tuner import ALGORITHMS, HEADER, LARGEST, by_fabric, by_links
 from simnet.cli import app
 from simnet.errors import InputError

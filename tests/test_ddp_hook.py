@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from simnet.choosing.asking import Given, from_flags
-from simnet.choosing.policy import Edges, PolicyFile, PolicyTable, entry, make
+from simnet.choosing.policy import entry, make
+from simnet.choosing.policy_file import Edges, PolicyFile, PolicyTable
 
 ROOT = Path(__file__).parents[1]
 HOOK = ROOT / "examples" / "ddp_hook"

@@ -9,6 +9,7 @@ asking      what is asked: from flags, a scenario, a calibrated fabric
 maps        where the decision flips, over two quantities
 showing     a decision for people and for programs
 policy      a table by latency and bandwidth, to be looked up while a job runs
+policy_file the file of that table
 tuner       dense decisions by message size, for NCCL
 =========== ==========================================================================================================
 """
