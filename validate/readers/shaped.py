@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from simnet.errors import InputError, nearest
+from simnet.errors import InputError
 from validate.readers.conventions import collective, mpi_convention
 from validate.readers.tables import MAX_RANKS, MAX_WHOLE, Collector, Inconsistent, Measurements, Row, printed, whole
 from validate.readers.tidy import read_records
@@ -71,12 +71,7 @@ def read_shaped(
     """
     path = Path(path)
     file = str(path)
-    names, records = read_records(path)
-    for name in NEEDED:
-        if name not in names:
-            raise InputError(
-                f"has no column {name!r}; {nearest(name, names)}".replace("Allowed:", "Given:"), file=file, line=1
-            )
+    names, records = read_records(path, NEEDED)
     if not {"collective", "method"} & set(names):
         raise InputError("has neither a column 'collective' nor a column 'method'", file=file, line=1)
     out = Collector(file, "shaped", inconsistent, dict(facts or {}))

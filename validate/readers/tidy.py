@@ -12,7 +12,7 @@ import difflib
 import io
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
 
@@ -81,12 +81,7 @@ def read_tidy(
     path = Path(path)
     file = str(path)
     given = dict(facts or {})
-    names, records = read_records(path)
-    for name in NEEDED:
-        if name not in names and name not in given:
-            raise InputError(
-                f"has no column {name!r}; {nearest(name, names)}".replace("Allowed:", "Given:"), file=file, line=1
-            )
+    names, records = read_records(path, [name for name in NEEDED if name not in given])
     out = Collector(file, "tidy", inconsistent, given)
     extra = [name for name in names if name not in COLUMNS]
     for name in extra:
@@ -151,13 +146,21 @@ def write_tidy(rows: pd.DataFrame, path: str | Path) -> None:
         raise InputError(f"cannot be written: {error.strerror}", file=str(path)) from None
 
 
-def read_records(path: Path) -> tuple[list[str], Iterator[tuple[int, dict[str, str]]]]:
+def read_records(path: Path, needed: Iterable[str] = ()) -> tuple[list[str], Iterator[tuple[int, dict[str, str]]]]:
     """Return the names of the columns of a CSV, and its rows by column, each with its line.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    needed : iterable of str
+        Columns that must be there.
 
     Raises
     ------
     InputError
-        If the file cannot be read, has no rows, too many or unusable columns, or a row of another length.
+        If the file cannot be read, has no rows, lacks a column, has too many or unusable ones, or a row of another
+        length.
     """
     file = str(path)
     rows = _csv_rows(read_lines(path), file)
@@ -173,6 +176,10 @@ def read_records(path: Path) -> tuple[list[str], Iterator[tuple[int, dict[str, s
             raise InputError(message, file=file, line=line)
         if name in names[:at]:
             raise InputError(f"column {name!r} stands twice", file=file, line=line)
+    for name in needed:
+        if name not in names:
+            message = f"has no column {name!r}; {nearest(name, names)}".replace("Allowed:", "Given:")
+            raise InputError(message, file=file, line=1)
 
     def records() -> Iterator[tuple[int, dict[str, str]]]:
         for at, cells in rows:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from simnet.errors import InputError, nearest
+from simnet.errors import InputError
 from validate.readers.conventions import collective, nccl_convention
 from validate.readers.tables import MAX_RANKS, Collector, Inconsistent, Measurements, Printed, Row, printed, whole
 from validate.readers.tidy import read_records
@@ -49,12 +49,7 @@ def read_wide(
     """
     path = Path(path)
     file = str(path)
-    names, records = read_records(path)
-    for name in NEEDED:
-        if name not in names:
-            raise InputError(
-                f"has no column {name!r}; {nearest(name, names)}".replace("Allowed:", "Given:"), file=file, line=1
-            )
+    names, records = read_records(path, NEEDED)
     out = Collector(file, "wide", inconsistent, dict(facts or {}))
     for line, cells in records:
         measured = collective(cells["collective"]) or cells["collective"][:60]
