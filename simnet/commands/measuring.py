@@ -28,8 +28,8 @@ class Split(StrEnum):
 
 def register(app: typer.Typer) -> None:
     """Add the commands to an application."""
-    example = "simnet calibrate shaped_openmpi --where link_latency=0.001 --where link_bandwidth=12500000.0 -o fabric.yaml"
-    app.command(epilog=f"Example: {example}")(calibrate)
+    one_of_them = "--where link_latency=0.001 --where link_bandwidth=12500000.0"
+    app.command(epilog=f"Example: simnet calibrate shaped_openmpi {one_of_them} -o fabric.yaml")(calibrate)
     app.command("calibrate device", epilog="Example: simnet calibrate device -o my-machine.yaml")(calibrate_device)
     app.command(epilog="Example: simnet validate shaped_gloo --split sizes")(validate)
     app.command(epilog="Example: simnet predict dgx-h100 all_reduce --ranks 16 --size 25MB")(predict)
