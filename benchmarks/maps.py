@@ -1,0 +1,33 @@
+"""Times a decision map of a million cells, by closed forms, against the limit of a second.
+
+python benchmarks/maps.py
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+
+from simnet.choosing.asking import Given, from_flags
+from simnet.choosing.maps import AXES, axis, draw_map
+
+CELLS, LIMIT = 1000, 1.0
+
+
+def main() -> None:
+    """Time every pair of axes, the best of three times, and print a table."""
+    question = from_flags(Given())
+    print(f"{len(question.among)} exchanges, selection included")
+    for x, y in itertools.combinations(AXES, 2):
+        axes = [axis(name, "2:4000" if name == "workers" else None, CELLS) for name in (x, y)]
+        took = []
+        for _ in range(3):
+            begin = time.perf_counter()
+            made = draw_map(question, *axes)
+            took.append(time.perf_counter() - begin)
+        verdict = "PASS" if min(took) < LIMIT * made.which.size / 1e6 else "FAIL"
+        print(f"{verdict} {x:10}{y:10}{made.which.size:10,} cells {min(took):7.3f} s")
+
+
+if __name__ == "__main__":
+    main()
