@@ -19,6 +19,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import simnet.training
+from refusals import refused
 from simnet import cli
 from simnet.errors import SimnetError
 from simnet.scenario import runner, shipped
@@ -59,16 +60,6 @@ def small(tmp_path: Path) -> Path:
 
 def invoke(*arguments: str | Path) -> Result:
     return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
-
-
-def refused(result: Result) -> str:
-    """Return the one message of a command that was refused."""
-    assert result.exit_code == 2, result.output
-    assert "Traceback" not in result.output
-    assert result.stdout == ""
-    assert result.stderr.startswith("error: ")
-    assert result.stderr.count("error: ") == 1
-    return result.stderr
 
 
 def simnet_process(*arguments: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:

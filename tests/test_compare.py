@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+import refusals
 from simnet import cli, comparison
 from simnet.errors import InputError
 from simnet.report.comparison import COLUMNS
@@ -22,11 +23,7 @@ def invoke(*arguments):
 
 
 def refused(*arguments):
-    result = invoke(*arguments)
-    assert result.exit_code == 2, result.output
-    assert result.stdout == ""
-    assert result.stderr.startswith("error: ")
-    return result.stderr
+    return refusals.refused(invoke(*arguments))
 
 
 @pytest.fixture(scope="module")

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+import refusals
 from simnet import cli, units
 from simnet.errors import InputError
 from simnet.scenario import load
@@ -92,11 +93,7 @@ def invoke(*arguments):
 
 
 def refused(*arguments):
-    result = invoke(*arguments)
-    assert result.exit_code == 2, result.output
-    assert result.stdout == ""
-    assert result.stderr.startswith("error: ")
-    return result.stderr
+    return refusals.refused(invoke(*arguments))
 
 
 def contents(place):
