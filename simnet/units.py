@@ -169,6 +169,29 @@ def bandwidth(text: Quantity) -> float:
     return _parse(text, _RATE)
 
 
+def fraction(text: str) -> float:
+    """Read a number or a percentage; return the number.
+
+    Raises
+    ------
+    ValueError
+        If it is neither.
+
+    Examples
+    --------
+    >>> fraction("7 %"), fraction("0.07")
+    (0.07, 0.07)
+    """
+    number, percent, rest = text.partition("%")
+    try:
+        if not rest.strip():
+            # Division, unlike multiplication by 0.01, gives the float nearest to the decimal number meant.
+            return float(number) / 100 if percent else float(number)
+    except ValueError:
+        pass
+    raise ValueError(f"must be a number or a percentage such as '10 %', got {text!r}")
+
+
 def format_seconds(value: float) -> str:
     """Return a time for a table: three significant digits, unit from ns to d.
 

@@ -7,6 +7,7 @@ clocks      what a choice takes: by closed forms, by a calibrated fabric, or sim
 decision    the ranking, its margin, what would flip it, and the regret if the network is misjudged
 asking      what is asked: from flags, a scenario, a calibrated fabric
 maps        where the decision flips, over two quantities
+shares      how often each choice occurs, over a map, a table or the moments of a scenario
 showing     a decision for people and for programs
 policy      a table by latency and bandwidth, to be looked up while a job runs
 policy_file the file of that table

@@ -14,6 +14,7 @@ from simnet.choosing.choices import Choice, choices
 from simnet.choosing.clocks import ERROR, Clock, by_closed_form, by_fabric, by_simulation
 from simnet.choosing.decision import MISJUDGED, QUANTITIES, Decision, decide, fastest
 from simnet.choosing.point import Point
+from simnet.choosing.shares import largest_first
 from simnet.devices import DeviceProfile, load_device
 from simnet.errors import InputError, nearest
 from simnet.models import model, names
@@ -117,9 +118,8 @@ class Question:
             return {}
         where = self.point._replace(latency=self.trajectory.latency, bandwidth=self.trajectory.bandwidth)
         which, _ = fastest(self.among, where, self.clock)
-        counts = np.bincount(which, minlength=len(self.among)) / len(which)
-        order = np.argsort(-counts, kind="stable").tolist()
-        return {self.among[one].label: float(counts[one]) for one in order if counts[one] > 0}
+        found = largest_first(which, [one.label for one in self.among])
+        return {label: share for label, share in found.items() if share > 0}
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,6 @@ from simnet.traces import synthetic
 
 if TYPE_CHECKING:
     from validate.calibration import Fabric
-    from validate.calibration.fabric import Prediction
 
 ERROR = 0.08
 """How far closed forms are off in 9 of 10 cases on links without other traffic; see ``docs/validation.md``."""
@@ -100,11 +99,13 @@ def by_fabric(fabric: Fabric, device: DeviceProfile) -> Clock:
         if choice.parts is None:
             raise InputError(f"a fabric says nothing of the messages of {choice.label}", file="simnet choose")
         parts, select = choice.parts(point), selecting(choice, point, device)
+        algorithms = [_algorithms(fabric, part) for part in parts]
         workers, *sizes = np.broadcast_arrays(point.workers, *(part.nbytes for part in parts))
         found = np.zeros((3, workers.size))
         for cell, ranks in enumerate(workers.ravel().tolist()):
-            for part, nbytes in zip(parts, sizes, strict=True):
-                one = _predicted(fabric, part, int(ranks), float(nbytes.ravel()[cell]))
+            for part, known, nbytes in zip(parts, algorithms, sizes, strict=True):
+                asked = part.collective, int(ranks), float(nbytes.ravel()[cell])
+                one = min((fabric.predict(*asked, algorithm=each) for each in known), key=lambda one: one.seconds)
                 found[:, cell] += one.seconds, one.low, one.high
         seconds, low, high = found.reshape(3, *workers.shape)
         return Took(seconds, select, low + select, high + select)
@@ -112,14 +113,11 @@ def by_fabric(fabric: Fabric, device: DeviceProfile) -> Clock:
     return clock
 
 
-def _predicted(fabric: Fabric, part: Part, workers: int, nbytes: float) -> Prediction:
-    """Return how long a collective takes: with its algorithm where that was measured, else with the fastest one."""
+def _algorithms(fabric: Fabric, part: Part) -> list[str | None]:
+    """Return with which algorithms to predict a collective: its own where that was measured, else all that were."""
     known = {one.setting.algorithm for one in fabric.model.known if one.setting.collective == part.collective}
     same = {one for one in known if one.casefold() == part.algorithm}
-    ways = [
-        fabric.predict(part.collective, workers, nbytes, algorithm=one or None) for one in sorted(same or known or {""})
-    ]
-    return min(ways, key=lambda one: one.seconds)
+    return [one or None for one in sorted(same or known or {""})]
 
 
 def by_simulation(

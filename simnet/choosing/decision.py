@@ -13,6 +13,7 @@ from simnet.choosing.choices import Choice
 from simnet.choosing.clocks import Clock, Took
 from simnet.choosing.point import Point
 from simnet.schedule import Floats
+from simnet.training.job import Overlap
 
 QUANTITIES = ("latency", "bandwidth", "density", "workers")
 """What a decision is held against, one at a time."""
@@ -20,7 +21,7 @@ QUANTITIES = ("latency", "bandwidth", "density", "workers")
 MISJUDGED = 2.0
 """By which factor latency and bandwidth may both be misjudged, either way, unless said otherwise."""
 
-BUCKET = 25 * 2**20
+BUCKET = Overlap().bucket
 """Bytes of a bucket of an overlapped all-reduce, as by default in PyTorch."""
 
 _FINE, _COARSE = 240, 24

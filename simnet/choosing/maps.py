@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from simnet import units
 from simnet.choosing.asking import Question
 from simnet.choosing.point import VALUE, Point
+from simnet.choosing.shares import largest_first
 from simnet.errors import InputError, nearest
 from simnet.report.drawing import COLOURS, Plot, plot, style
 from simnet.schedule import Floats
@@ -72,16 +73,11 @@ def _number(text: str) -> float:
         raise ValueError(f"must be a number, got {text!r}") from None
 
 
-def _fraction(text: str) -> float:
-    percent = text.endswith("%")
-    return _number(text[:-1] if percent else text) * (0.01 if percent else 1.0)
-
-
 AXES: MappingProxyType[str, Quantity] = MappingProxyType(
     {
         "latency": Quantity("latency", "latency_ms", 1e-3, units.seconds, 1e-5, 0.2, 1e-12, 1e6),
         "bandwidth": Quantity("bandwidth", "bandwidth_Gbit_per_s", 1.25e8, units.bandwidth, 1.25e6, 5e10, 1.0, 1e18),
-        "density": Quantity("density", "density", 1.0, _fraction, 1e-4, 0.3, 1e-12, 1.0),
+        "density": Quantity("density", "density", 1.0, units.fraction, 1e-4, 0.3, 1e-12, 1.0),
         "workers": Quantity("workers", "workers", 1.0, _number, 2, 256, 1, 1e6, whole=True),
         "model": Quantity("parameters", "parameters", 1.0, _number, 1e6, 1e9, 1, 1e13),
     }
@@ -147,9 +143,8 @@ class Map:
 
     def shares(self) -> dict[str, float]:
         """Return the share of the cells in which each exchange is the fastest, the largest first."""
-        counts = np.bincount(self.which.ravel(), minlength=len(self.question.among)) / self.which.size
-        order = np.argsort(-counts, kind="stable").tolist()
-        return {self.question.among[one].label: float(counts[one]) for one in order if counts[one] > 0}
+        found = largest_first(self.which, [one.label for one in self.question.among])
+        return {label: share for label, share in found.items() if share > 0}
 
     def csv(self) -> bytes:
         """Return the table as CSV, six significant digits."""

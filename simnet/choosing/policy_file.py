@@ -21,6 +21,7 @@ from pydantic import ConfigDict, Field
 import sparsifier_models
 from simnet import moo
 from simnet.checks import is_number
+from simnet.choosing.shares import largest_first
 from simnet.errors import InputError, nearest
 from simnet.reading import read_text
 from simnet.schedule import Floats
@@ -237,9 +238,7 @@ class PolicyTable:
 
     def shares(self) -> dict[str, float]:
         """Return the share of the cells of each choice, by its name and density, the largest first."""
-        counts = np.bincount(self._matrix.ravel(), minlength=len(self.file.choices)) / self._matrix.size
-        order = np.argsort(-counts, kind="stable").tolist()
-        return {_named(self.file.choices[one]): float(counts[one]) for one in order}
+        return largest_first(self._matrix, [_named(one) for one in self.file.choices])
 
     def json(self) -> str:
         """Return the file: a line per choice and per row of the matrix."""

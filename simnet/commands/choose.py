@@ -16,6 +16,7 @@ from simnet.errors import InputError
 if TYPE_CHECKING:
     from simnet.choosing.asking import Question
     from simnet.moo import Weights
+    from validate.calibration import Fabric
 
 
 @common.explained
@@ -123,6 +124,7 @@ def choose(
     of_nodes = {
         "--gpus-per-node": gpus_per_node, "--inner-latency": inner_latency, "--inner-bandwidth": inner_bandwidth
     }  # fmt: skip
+    loaded: Fabric | None = None
     links = {"--latency": latency, "--bandwidth": bandwidth, **of_nodes, "--topology": topology}
     if scenario is not None:
         from simnet.scenario import load
@@ -138,7 +140,8 @@ def choose(
         common.only(
             "closed forms and simulation", False, {**links, "--simulate": simulate, "--all": every, "--set": set_}
         )
-        question = asking.from_fabric(load_fabric(fabric), given)
+        loaded = load_fabric(fabric)
+        question = asking.from_fabric(loaded, given)
     else:
         question = asking.from_flags(given)
     common.only("--map", map_ is not None, {"--out": out})
@@ -163,7 +166,7 @@ def choose(
                 "--export NAME.json", False,
                 {"--ratios": ratios, "--weights": weights, "--range": range_, "--cells": cells},
             )  # fmt: skip
-            _tuner(question, None if fabric is None else str(fabric), export, force)
+            _tuner(question, loaded, export, force)
         elif export.suffix == ".json":
             if ratios is not None and density is not None:
                 raise InputError("is either --density or --ratios", file="simnet choose")
@@ -253,15 +256,13 @@ def _policy(
     typer.echo(f"Written: {path}")
 
 
-def _tuner(question: Question, fabric: str | None, path: Path, force: bool) -> None:
+def _tuner(question: Question, fabric: Fabric | None, path: Path, force: bool) -> None:
     """Write what NCCL's example tuner plugin reads."""
     from simnet.choosing import tuner
     from simnet.exporting import staged
 
     if fabric is not None:
-        from validate.calibration import load_fabric
-
-        tuning = tuner.by_fabric(load_fabric(fabric), int(question.point.workers), question.title)
+        tuning = tuner.by_fabric(fabric, int(question.point.workers), question.title)
     else:
         if not question.varies:
             raise InputError(f"cannot be made of what is {question.method}", file="--export")
@@ -293,11 +294,10 @@ def _density(text: str | None, option: str = "--density") -> float | None:
     """Read a fraction: a number, or per cent."""
     if text is None:
         return None
-    number, percent = text.strip(), 1.0
-    if number.endswith("%"):
-        number, percent = number[:-1].strip(), 0.01
+    from simnet import units
+
     try:
-        found = float(number) * percent
+        found = units.fraction(text)
     except ValueError:
         raise InputError(f"must be a fraction such as 0.01 or 1 %, got {text!r}", file=option) from None
     if not 0 < found <= 1:

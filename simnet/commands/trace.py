@@ -293,15 +293,15 @@ def _figure(path: Path | None, force: bool) -> Iterator[Any]:
 
 
 def _densities(text: str | None) -> list[float]:
+    from simnet import units
     from simnet.traces.comparing import DENSITIES
 
     if text is None:
         return list(DENSITIES)
     found = []
     for word in text.split(","):
-        stripped = word.strip()
         try:
-            value = float(stripped.removesuffix("%")) / (100 if stripped.endswith("%") else 1)
+            value = units.fraction(word)
         except ValueError:
             value = 0.0
         if not 0 < value <= 1:

@@ -55,13 +55,8 @@ def _fraction(value: object) -> object:
     """Read ``10 %`` as 0.1; leave numbers alone."""
     if not isinstance(value, str):
         return value
-    number, percent, rest = value.partition("%")
-    try:
-        if percent and not rest.strip():
-            # Division, unlike multiplication by 0.01, gives the float nearest to the decimal number meant.
-            return float(number) / 100
-    except ValueError:
-        pass
+    if "%" in value:
+        return units.fraction(value)
     raise ValueError(f"must be a number or a percentage such as '10 %', got {value!r}")
 
 
