@@ -6,9 +6,7 @@ Everything heavy is imported by the command that needs it, so that ``simnet --he
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import simnet
-from simnet.commands import common, measuring, schedules, trace
+from simnet.commands import common, measuring, running, schedules, trace
 from simnet.commands.choose import choose
 from simnet.commands.common import Fields, Quiet, Seed, TwoWords
 from simnet.commands.reproduce import reproduce
@@ -25,14 +23,8 @@ from simnet.errors import InputError
 
 if TYPE_CHECKING:
     from simnet.scenario import Run, Scenario
-    from simnet.scenario.runner import Progress, Source
+    from simnet.scenario.runner import Outcome
     from simnet.training import PolicyResult
-
-INCOMPLETE = "INCOMPLETE"
-"""File in a run folder whose run was interrupted: which policies are there, and which are missing."""
-
-# Starting processes takes about this long; what is done sooner is done here.
-_WORTH_PROCESSES = 3.0
 
 app = typer.Typer(
     cls=TwoWords,
@@ -97,34 +89,35 @@ def run(
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Policies at a time; default: one per processor. Never alters results.")
     ] = None,
+    checkpoint: running.Every = 10.0,
+    force: running.Anew = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run the policies of a scenario side by side, and write figures, tables and a report."""
+    """Run the policies of a scenario side by side, and write figures, tables and a report; goes on after a kill."""
     from simnet.results import prepare_folder
     from simnet.scenario import load
-    from simnet.scenario.runner import Source
+    from simnet.scenario.identity import identity
+    from simnet.scenario.runner import Checkpoints, Source
 
     loaded = load(scenario, set_ or (), seed)
     if policies is not None:
         loaded = loaded.only([name.strip() for name in policies.split(",")])
-    folder = Path("runs") / loaded.name if out is None else out
-    prepare_folder(folder)
+    folder = prepare_folder(Path("runs") / loaded.name if out is None else out)
     built = loaded.build()
     results: dict[str, PolicyResult] = {}
-    failure: BaseException | None = None
-    try:
-        with _progress(list(built.policies), built.job.iterations, quiet) as progress:
-            # One by one: what is done when Ctrl-C comes, or when a policy fails, is kept.
-            for done in _finished(Source(scenario, set_ or (), seed), loaded, built, jobs, progress):
-                results.update([done])
-    except (KeyboardInterrupt, Exception) as error:
-        failure = error
-    missing = [name for name in built.policies if name not in results]
-    if results:
-        with common.sheltered():
-            done_in_order = {name: results[name] for name in built.policies if name in results}
-            _write(folder, loaded, built, done_in_order, missing, quiet)
-    _end(failure, missing if results else None)
+    with running.kept(folder, force) as place:
+        checkpoints = Checkpoints(place, identity(loaded, "run"), checkpoint)
+        running.going_on({name: (checkpoints, name) for name in built.policies}, built.job.iterations, place, quiet)
+        with running.shown(list(built.policies), built.job.iterations, quiet) as progress:
+            source = Source(scenario, set_ or (), seed)
+            finished = running.finished(source, loaded, built, jobs, progress, checkpoints)
+            wrong = running.collected(finished, results.__setitem__)
+        missing = [name for name in built.policies if name not in results]
+        if results:
+            with common.sheltered():
+                done_in_order = {name: results[name] for name in built.policies if name in results}
+                _write(folder, loaded, built, done_in_order, missing, quiet)
+        running.end(wrong, missing if results else None, place)
 
 
 @app.command(epilog="Example: simnet compare --schemes topk,oktopk,spardl --workers 2,4,8 --density 0.01")
@@ -157,12 +150,16 @@ def compare(
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Exchanges at a time; default: one per processor. Never alters results.")
     ] = None,
+    checkpoint: running.Every = 10.0,
+    force: running.Anew = False,
     quiet: Quiet = False,
 ) -> None:
     """Compare schemes on one trace and network: time to select and to communicate, volume, density, build-up."""
     from simnet import comparison
     from simnet.results import prepare_folder
     from simnet.scenario import load
+    from simnet.scenario.identity import identity
+    from simnet.scenario.runner import Checkpoints
 
     counts = common.counts(workers, "--workers")
     names = [] if schemes is None else [name.strip() for name in schemes.split(",")]
@@ -174,37 +171,45 @@ def compare(
     skipped = iterations // 2 if skip is None else skip
     if skipped >= iterations:
         raise InputError(f"must be less than the {iterations} iterations, got {skipped}", file="--skip")
-    folder = Path("runs") / f"compare-{largest.name}" if out is None else out
-    prepare_folder(folder)
+    folder = prepare_folder(Path("runs") / f"compare-{largest.name}" if out is None else out)
     rows: dict[tuple[int, str], dict[str, str | float]] = {}
-    failure: BaseException | None = None
-    wanted = [(count, name) for count, run in built.items() for name in run.policies]
-    try:
-        with _progress([f"{name} {count}" for count, name in wanted], iterations, quiet) as progress:
-            for count, (source, loaded) in runs.items():
+    wanted = {f"{name} {count}": (count, name) for count, run in built.items() for name in run.policies}
+    with running.kept(folder, force) as place:
+        every = {
+            count: Checkpoints(place, identity(loaded, f"compare {count}"), checkpoint)
+            for count, (_, loaded) in runs.items()
+        }
+        running.going_on({label: (every[one[0]], one[1]) for label, one in wanted.items()}, iterations, place, quiet)
+        with running.shown(list(wanted), iterations, quiet) as progress:
 
-                def of_count(name: str, done: int, count: int = count) -> None:
-                    progress(f"{name} {count}", done)
+            def finished() -> Iterator[tuple[str, Outcome]]:
+                for count, (source, loaded) in runs.items():
 
-                for name, result in _finished(source, loaded, built[count], jobs, of_count):
-                    rows[count, name] = comparison.row(count, name, result, skipped)
-    except (KeyboardInterrupt, Exception) as error:
-        failure = error
-    missing = [f"{name} with {count} workers" for count, name in wanted if (count, name) not in rows]
-    if not rows:
-        _end(failure, None)
-    with common.sheltered():
-        _mark(folder, [f"{name} with {count} workers" for count, name in rows], missing)
-        table = comparison.write(folder, [rows[one] for one in wanted if one in rows], largest)
-    if not quiet:
-        from rich.console import Console
+                    def of_count(name: str, done: int, count: int = count) -> None:
+                        progress(f"{name} {count}", done)
 
-        from simnet.report.comparison import comparison_table
-        from simnet.report.console import print_wide
+                    found = running.finished(source, loaded, built[count], jobs, of_count, every[count])
+                    yield from ((f"{name} {count}", outcome) for name, outcome in found)
 
-        print_wide(comparison_table(table, largest.name), Console())
-        typer.echo(f"Results: {folder / 'compare.csv'}, {folder / 'figures' / 'compare.png'}")
-    _end(failure, missing)
+            def take(label: str, result: PolicyResult) -> None:
+                rows[wanted[label]] = comparison.row(*wanted[label], result, skipped)
+
+            wrong = running.collected(finished(), take)
+        missing = [f"{name} with {count} workers" for count, name in wanted.values() if (count, name) not in rows]
+        if not rows:
+            running.end(wrong, None, place)
+        with common.sheltered():
+            running.mark(folder, [f"{name} with {count} workers" for count, name in rows], missing)
+            table = comparison.write(folder, [rows[one] for one in wanted.values() if one in rows], largest)
+        if not quiet:
+            from rich.console import Console
+
+            from simnet.report.comparison import comparison_table
+            from simnet.report.console import print_wide
+
+            print_wide(comparison_table(table, largest.name), Console())
+            typer.echo(f"Results: {folder / 'compare.csv'}, {folder / 'figures' / 'compare.png'}")
+        running.end(wrong, missing, place)
 
 
 app.command(epilog="Example: simnet sweep quickstart --param bandwidth=1,5,10Gbit/s --param density=0.001:0.1:5:log")(
@@ -244,70 +249,6 @@ def schema() -> None:
     typer.echo(json.dumps(json_schema(), indent=2))
 
 
-def _finished(
-    source: Source, loaded: Scenario, built: Run, jobs: int | None, progress: Progress
-) -> Iterator[tuple[str, PolicyResult]]:
-    """Yield each policy with its result, as they are done."""
-    from simnet.scenario.runner import run_apart, run_here
-
-    at_once = loaded.at_once(min(jobs or os.cpu_count() or 1, len(built.policies)))
-    if at_once == 1 or (jobs is None and sum(map(built.effort, built.policies)) < _WORTH_PROCESSES):
-        return run_here(built, progress)
-    longest_first = sorted(built.policies, key=built.effort, reverse=True)
-    return run_apart(source, longest_first, at_once, progress)
-
-
-@contextmanager
-def _progress(names: Sequence[str], iterations: int, quiet: bool) -> Iterator[Progress]:
-    """Show how many iterations of all runs are done, and how long the rest will take."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    done = dict.fromkeys(names, 0)
-    console = Console(stderr=True)
-    columns = (
-        TextColumn(f"{len(done)} runs"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("iterations, left:"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
-        task = bar.add_task("", total=iterations * len(done))
-
-        def progress(name: str, iterations: int) -> None:
-            done[name] = iterations
-            bar.update(task, completed=sum(done.values()))
-
-        yield progress
-
-
-def _end(failure: BaseException | None, missing: Sequence[str] | None) -> None:
-    """End a command after what went wrong, if something did; `missing` is None if nothing was done before it."""
-    if failure is None:
-        return
-    interrupted = isinstance(failure, KeyboardInterrupt)
-    said = "interrupted" if interrupted else "stopped by an error"
-    if missing is not None:
-        typer.echo(f"{said}: {', '.join(missing)} not done, as the file {INCOMPLETE} says", err=True)
-    elif interrupted:
-        typer.echo("interrupted before anything was done; nothing was written", err=True)
-    if interrupted:
-        raise typer.Exit(130)
-    raise failure
-
-
-def _mark(folder: Path, done: Sequence[str], missing: Sequence[str]) -> None:
-    """Leave a file that says what is missing, or take it away if nothing is."""
-    from simnet.results import atomic_write
-
-    if not missing:
-        (folder / INCOMPLETE).unlink(missing_ok=True)
-        return
-    with atomic_write(folder / INCOMPLETE) as stream:
-        stream.write(f"done: {', '.join(done)}\nmissing: {', '.join(missing)}\n".encode())
-
-
 def _write(
     folder: Path,
     loaded: Scenario,
@@ -320,10 +261,11 @@ def _write(
     from rich.console import Console
 
     from simnet.report.console import show
-    from simnet.results import atomic_write, write_run
+    from simnet.results import write_run
+    from simnet.writing import atomic_write
 
     if missing:
-        _mark(folder, list(results), missing)
+        running.mark(folder, list(results), missing)
     for name, path in loaded.inputs().items():
         copy = folder / name
         if not copy.exists():
@@ -343,7 +285,7 @@ def _write(
         missing=missing,
         target=None if trained is None else trained.target,
     )
-    _mark(folder, list(results), missing)
+    running.mark(folder, list(results), missing)
     if not quiet:
         show(summary, Console())
         page = "report.html" if loaded.config.output.report else "summary.json"

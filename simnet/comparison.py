@@ -2,6 +2,7 @@
 
 A comparison takes a scenario, one exchange after the other and one number of workers after the other, and runs the job
 under each as a fixed policy. The first iterations, in which residuals and thresholds settle, are left out of the means.
+Where the scenario trains a model, the table also tells what each exchange made of it, from the first iteration on.
 
 =====================  ==================================================================================
 compare.csv            a row per exchange and number of workers
@@ -15,25 +16,31 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 import sparsifier_models
 from simnet.errors import InputError
+from simnet.report import learning
 from simnet.report.comparison import COLUMNS, draw
-from simnet.report.summary import significant
-from simnet.results import atomic_write, prepare_folder, versions
+from simnet.report.summary import learnt_by, significant
+from simnet.results import prepare_folder, versions
 from simnet.scenario import Scenario, load
 from simnet.scenario.runner import Source
+from simnet.writing import atomic_write
 
 if TYPE_CHECKING:
     from simnet.training import PolicyResult
 
 ALL = "all"
 """In place of names of schemes: every scheme there is."""
+
+# The key of a row under which is what its training is judged by.
+_TRAINING = "training"
+_JUDGED = ("start_s", "iteration_s", "compute_s", "loss", "accuracy")
 
 
 def sources(
@@ -91,8 +98,10 @@ def sources(
     return {count: Source(scenario, (*fields, f"workers={count}"), seed) for count in counts}
 
 
-def row(workers: int, label: str, result: PolicyResult, skip: int) -> dict[str, str | float]:
+def row(workers: int, label: str, result: PolicyResult, skip: int) -> dict[str, Any]:
     """Return the means of a run from iteration `skip` on: a row of the comparison, see `COLUMNS`.
+
+    Where a model was trained, there is beside them what `write` needs to tell how that went.
 
     Raises
     ------
@@ -103,6 +112,7 @@ def row(workers: int, label: str, result: PolicyResult, skip: int) -> dict[str, 
     if not len(counted):
         raise ValueError(f"skip must be less than the {len(result.iterations)} iterations, got {skip}")
     means = counted.mean(numeric_only=True)
+    trained = "accuracy" in result.iterations
     return {
         "exchange": label,
         "workers": workers,
@@ -117,11 +127,15 @@ def row(workers: int, label: str, result: PolicyResult, skip: int) -> dict[str, 
         "imbalance": means["imbalance"],
         "gain": means["gain"],
         "global_error": means["global_error"],
+        **({_TRAINING: result.iterations[list(_JUDGED)]} if trained else {}),
     }
 
 
-def write(folder: str | Path, rows: Sequence[dict[str, str | float]], loaded: Scenario) -> pd.DataFrame:
+def write(folder: str | Path, rows: Sequence[Mapping[str, Any]], loaded: Scenario) -> pd.DataFrame:
     """Write the comparison into its folder, and return it as a table.
+
+    Where a model was trained, it has the columns of `simnet.report.learning.COLUMNS`, too. The first exchange is the
+    reference of those with as many workers.
 
     Parameters
     ----------
@@ -141,6 +155,7 @@ def write(folder: str | Path, rows: Sequence[dict[str, str | float]], loaded: Sc
     table = pd.DataFrame(list(rows), columns=list(COLUMNS))
     numbers = [name for name in COLUMNS if name not in ("exchange", "workers")]
     table[numbers] = table[numbers].apply(lambda column: pd.Series(significant(column), index=column.index))
+    table = table.assign(**_learnt(rows, loaded))
     lock = loaded.lock().encode()
     drawn = draw(table, loaded.name)
     content = {
@@ -148,7 +163,7 @@ def write(folder: str | Path, rows: Sequence[dict[str, str | float]], loaded: Sc
         "scenario_sha256": hashlib.sha256(lock).hexdigest(),
         "seed": loaded.config.seed,
         "versions": versions(),
-        "rows": table.to_dict(orient="records"),
+        "rows": table.astype(object).where(table.notna(), None).to_dict(orient="records"),
     }
     files = {
         "scenario.lock.yaml": lock,
@@ -161,3 +176,20 @@ def write(folder: str | Path, rows: Sequence[dict[str, str | float]], loaded: Sc
         with atomic_write(folder / name) as stream:
             stream.write(data)
     return table
+
+
+def _learnt(rows: Sequence[Mapping[str, Any]], loaded: Scenario) -> dict[str, pd.Series]:
+    """Return the columns that tell how the training went; none where there was none."""
+    trained = loaded.config.job.gradients.train
+    if trained is None:
+        return {}
+    reference = next(iter(loaded.config.policies))
+    found: dict[tuple[int, str], dict[str, Any]] = {}
+    for workers in dict.fromkeys(row["workers"] for row in rows):
+        frames = {row["exchange"]: row[_TRAINING] for row in rows if row["workers"] == workers}
+        for label, one in learning.columns(learnt_by(frames, trained.target, reference)).items():
+            found[workers, label] = one
+    table = pd.DataFrame([found[row["workers"], row["exchange"]] for row in rows], columns=list(learning.COLUMNS))
+    kinds = dict.fromkeys(learning.COLUMNS, "float64")
+    kinds |= {"iterations_to_target": "Int64", "first_to_target": "boolean"}
+    return {str(name): column for name, column in table.astype(kinds).items()}

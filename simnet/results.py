@@ -23,12 +23,10 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
-import os
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -36,10 +34,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import simnet
-from simnet.errors import InputError
 from simnet.report import company, deaths
 from simnet.report.summary import Summary, significant, summarize, with_exploration
 from simnet.report.timeline import LinkNames, write_timeline
+from simnet.writing import atomic_write, explained
 
 if TYPE_CHECKING:
     from simnet.training import PolicyResult
@@ -159,7 +157,7 @@ def prepare_folder(folder: str | Path) -> Path:
         If it cannot be made, or is no folder, or cannot be written to.
     """
     folder = Path(folder)
-    with _explained(folder):
+    with explained(folder):
         (folder / "figures").mkdir(parents=True, exist_ok=True)
         trial = folder / f".{secrets.token_hex(8)}.tmp"
         trial.touch()
@@ -167,52 +165,9 @@ def prepare_folder(folder: str | Path) -> Path:
     return folder
 
 
-@contextmanager
-def atomic_write(path: str | Path) -> Iterator[BinaryIO]:
-    """Open a file that appears under its name when it is complete, and not at all when something goes wrong.
-
-    Until then an older file of that name stays. The folder must exist.
-
-    Raises
-    ------
-    InputError
-        If it cannot be written.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> path = Path(tempfile.mkdtemp()) / "answer.txt"
-    >>> with atomic_write(path) as stream:
-    ...     count = stream.write(b"42")
-    >>> path.read_text()
-    '42'
-    """
-    path = Path(path)
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
-    try:
-        with _explained(path):
-            with temporary.open("xb") as stream:
-                yield stream
-                stream.flush()
-                os.fsync(stream.fileno())
-            temporary.replace(path)
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
-
-
 def versions() -> dict[str, str]:
     """Return the versions of what computes the times: simnet, numpy, SimPy."""
     return {"numpy": np.__version__, "simnet": simnet.__version__, "simpy": importlib.metadata.version("simpy")}
-
-
-@contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise InputError(f"cannot be written: {reason}; choose another folder with --out", file=str(path)) from error
 
 
 def _write_table(folder: Path, name: str, table: pd.DataFrame, *, csv: bool = True) -> None:

@@ -11,9 +11,11 @@ from typer.testing import CliRunner
 import refusals
 from simnet import cli, comparison
 from simnet.errors import InputError
+from simnet.report import learning
 from simnet.report.comparison import COLUMNS
 from simnet.scenario import load
 from simnet.training import run_policy
+from simnet.writing import INCOMPLETE
 
 FEW = ("--set", "job.iterations=6")
 
@@ -45,7 +47,7 @@ def test_there_is_a_row_for_each_exchange_and_number_of_workers(compared):
     assert content["seed"] == 2026
     for name in ("figures/compare.png", "figures/compare.svg", "scenario.lock.yaml"):
         assert (folder / name).stat().st_size > 500
-    assert not (folder / cli.INCOMPLETE).exists()
+    assert not (folder / INCOMPLETE).exists()
     assert all(name in shown for name in ("dense", "topk", "artopk", "build-", "compare.csv"))
 
 
@@ -128,7 +130,70 @@ def test_an_interrupted_comparison_keeps_what_is_done(tmp_path, monkeypatch):
     result = invoke("--schemes", "dense,topk", "--workers", "2,3", *FEW, "--jobs", 1, "--out", tmp_path)
     assert result.exit_code == 130
     assert list(pd.read_csv(tmp_path / "compare.csv")["exchange"]) == ["dense", "topk"]
-    assert "topk with 3 workers" in (tmp_path / cli.INCOMPLETE).read_text()
+    assert "topk with 3 workers" in (tmp_path / INCOMPLETE).read_text()
+
+
+TRAINING = """
+workers: 2
+network:
+  topology:
+    star: {latency: 1 ms, bandwidth: 1 Mbit/s}
+job:
+  gradients:
+    train:
+      model: logistic
+      data: {classification: {samples: 200, features: 8, classes: 3, noise: 1.0}}
+      evaluate: 2
+      target: TARGET
+  iterations: 10
+  density: 10 %
+  compute: {mean: 10 ms}
+exchanges:
+  dense: {scheme: dense}
+  AG: {scheme: topk}
+"""
+
+
+def test_what_is_learnt_stands_beside_what_exchanges_cost(tmp_path):
+    path = tmp_path / "learn.yaml"
+    path.write_text(TRAINING.replace("TARGET", "50 %"))
+    result = invoke(path, "--workers", "2,3", "--jobs", 1, "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.output
+    table = pd.read_csv(tmp_path / "out" / "compare.csv")
+    assert list(table.columns) == [*COLUMNS, *learning.COLUMNS]
+    for count, group in table.groupby("workers"):
+        run = comparison.sources(path, [count])[count].build()
+        needed = {}
+        for name, row in group.set_index("exchange").iterrows():
+            frame = run_policy(run.job, name, run.policies[name]).iterations
+            measured = frame.dropna(subset=["accuracy"])
+            assert (row["loss"], row["best_accuracy"]) == pytest.approx(
+                (measured["loss"].iloc[-1], frame["accuracy"].max())
+            )
+            needed[name] = 1 + int((frame["accuracy"] >= 0.5).to_numpy().argmax())
+            assert row["iterations_to_target"] == needed[name]
+            assert row["time_to_target_s"] == pytest.approx(frame["iteration_s"][: needed[name]].sum())
+            assert row["statistical_efficiency"] == pytest.approx(needed["dense"] / needed[name])
+            assert row["parallel_efficiency"] == pytest.approx(0.1 / frame["iteration_s"].sum())
+        assert list(group["first_to_target"]) == list(group["time_to_target_s"] == group["time_to_target_s"].min())
+    assert all(name in result.stdout for name in ("time to", "statis-", "accu-"))
+
+
+def test_a_target_that_nobody_reaches_and_a_reference_that_is_missing_are_blank(tmp_path):
+    path = tmp_path / "learn.yaml"
+    path.write_text(TRAINING.replace("TARGET", "100 %"))
+    loaded = load(path, ["policies={dense: {fixed: dense}, AG: {fixed: AG}}"])
+    run = loaded.build()
+    row = comparison.row(2, "AG", run_policy(run.job, "AG", run.policies["AG"]), 5)
+    found = comparison.write(tmp_path / "out", [row], loaded)
+    assert found["iterations_to_target"].isna().all()
+    (told,) = json.loads((tmp_path / "out" / "compare.json").read_text())["rows"]
+    blank = {name for name, value in told.items() if value is None}
+    assert blank == {"iterations_to_target", "time_to_target_s", "statistical_efficiency"}
+    assert (told["target_accuracy"], told["first_to_target"]) == (1.0, False)
+    path.write_text(TRAINING.replace("TARGET", "null"))
+    told = comparison.write(tmp_path / "out", [row], load(path, ["policies={dense: {fixed: dense}, AG: {fixed: AG}}"]))
+    assert told[["target_accuracy", "time_to_target_s", "first_to_target"]].isna().all(axis=None)
 
 
 @pytest.mark.parametrize(

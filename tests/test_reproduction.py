@@ -14,7 +14,7 @@ from simnet import costs
 from simnet.cli import app
 from simnet.errors import InputError
 from simnet.scenario import load, shipped
-from simnet.scenario.runner import run_here
+from simnet.scenario.runner import results_of
 from simnet.weather import profile_state
 from validate import published as tables
 from validate.reproduction import MISSING, REPRODUCTIONS, Row, artopk, as_frame, outcome, page, reproduction
@@ -230,7 +230,7 @@ def test_no_such_reproduction():
 @pytest.mark.parametrize("name", sorted(path.stem for path in shipped().values() if path.parent.name == "papers"))
 def test_scenarios_of_papers_build_and_run(name):
     run = load(name, ["job.iterations=2", "job.density=0.01", "job.compression_ratio=null", "workers=4"]).build()
-    results = dict(run_here(run, lambda name, done: None))
+    results = results_of(run)
     assert set(results) == set(run.policies)
     assert all((one.iterations["iteration_s"] > 0).all() for one in results.values())
 

@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 from simnet import results
 from simnet.errors import InputError
 from simnet.report.summary import significant
+from simnet.writing import atomic_write
 
 PHASES = ("compute", "select", "communicate", "wait")
 LOCK = "name: made up\nseed: 7\n"
@@ -266,7 +267,7 @@ def test_an_error_while_writing_leaves_the_old_file(tmp_path):
     path.write_bytes(b"old")
 
     def fail():
-        with results.atomic_write(path) as stream:
+        with atomic_write(path) as stream:
             stream.write(b"new, but not all of it")
             raise RuntimeError("half way")
 
@@ -284,7 +285,7 @@ def test_a_full_disk_is_an_input_error_and_leaves_the_old_file(tmp_path, monkeyp
     monkeypatch.setattr(os, "fsync", full)
 
     def fail():
-        with results.atomic_write(path) as stream:
+        with atomic_write(path) as stream:
             stream.write(b"new")
 
     with pytest.raises(InputError, match=r"a\.txt: cannot be written: No space left on device"):
@@ -297,7 +298,7 @@ def test_a_kill_while_writing_leaves_the_old_file(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(b"old")
     script = (
-        "import os, signal, sys; from simnet.results import atomic_write\n"
+        "import os, signal, sys; from simnet.writing import atomic_write\n"
         "with atomic_write(sys.argv[1]) as stream:\n"
         "    stream.write(b'x' * 10**6); stream.flush(); os.kill(os.getpid(), signal.SIGKILL)"
     )

@@ -1,5 +1,6 @@
 """`simnet sweep`: the grid, what its table says against runs of the job, and that no kill alters a byte."""
 
+import hashlib
 import json
 import multiprocessing
 import os
@@ -19,10 +20,12 @@ from typer.testing import CliRunner
 import refusals
 from simnet import cli, units
 from simnet.errors import InputError
+from simnet.report import learning
 from simnet.scenario import load
 from simnet.sweeping import cell, cluster, drawing, folder, grid, pool, work
 from simnet.sweeping import table as table_files
 from simnet.training import run_policy
+from simnet.writing import INCOMPLETE
 
 TINY = """
 workers: 2
@@ -38,6 +41,31 @@ job:
 exchanges:
   AG: {scheme: topk}
   ring: {scheme: artopk}
+"""
+TRAINED = """
+workers: 3
+seed: 5
+network:
+  topology:
+    star: {latency: 1 ms, bandwidth: 1 Mbit/s}
+job:
+  gradients:
+    train:
+      model: {mlp: {hidden: [10]}}
+      data: {classification: {samples: 300, features: 12, classes: 4, noise: 1.0}}
+      batch: 8
+      evaluate: 2
+      target: 45 %
+  iterations: 16
+  density: 0.1
+  compute: {mean: 10 ms}
+exchanges:
+  dense: {scheme: dense}
+  AG: {scheme: topk}
+policies:
+  dense: {fixed: dense}
+  AG: {fixed: AG}
+  bound: {clairvoyant: {among: [AG, dense]}}
 """
 GRID = ("--param", "network.bandwidth=0.01,1,10Gbit/s", "--param", "density=0.01:0.1:4:log")
 CELLS = 12
@@ -286,9 +314,11 @@ def test_there_is_a_row_for_each_cell_and_policy(swept):
     content = json.loads((out / "sweep.json").read_text())
     assert [row["simulated_s"] for row in content["rows"]] == list(found["simulated_s"])
     assert content["missing"] == []
+    assert (found[list(learning.COLUMNS)] == "").all(axis=None), "nothing is trained"
+    assert not (out / "figures" / "sweep-target.png").exists()
     parquet = pd.read_parquet(out / "sweep.parquet")
     assert list(parquet["bytes_sent_B"]) == list(found["bytes_sent_B"])
-    assert not (out / folder.INCOMPLETE).exists()
+    assert not (out / INCOMPLETE).exists()
     assert "sweep.csv" in result.stdout
     for kind in ("png", "svg"):
         assert (out / "figures" / f"sweep.{kind}").stat().st_size > 500
@@ -338,6 +368,141 @@ def test_only_one_or_two_numeric_parameters_are_drawn_and_seeds_are_repetitions(
     assert drawing.draw(found, [rate, density, text], "three") is None
     assert drawing.draw(repeated, [seed], "seeds") is None
     assert drawing.draw(found.assign(status="failed"), [rate, density], "none") is None
+
+
+# What is learnt
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A sweep of a training over seeds, in this process, and its scenario."""
+    path = tmp_path_factory.mktemp("scenarios") / "trained.yaml"
+    path.write_text(TRAINED)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pool, "Pool", Here)
+        out = tmp_path_factory.mktemp("trained")
+        result = invoke(path, "--param", "seed=0,1,2", "--out", out)
+    assert result.exit_code == 0, result.output
+    return out, path, result.stdout
+
+
+def test_what_is_learnt_is_as_in_a_run_and_of_each_seed_its_own(trained):
+    out, path, shown = trained
+    found = pd.read_csv(out / "sweep.csv")
+    for seed in (0, 2):
+        run = load(path, seed=seed).build()
+        frames = {name: run_policy(run.job, name, policy).iterations for name, policy in run.policies.items()}
+        needed = {}
+        for name, frame in frames.items():
+            row = found[(found["seed"] == seed) & (found["policy"] == name)].iloc[0]
+            measured = frame.dropna(subset=["accuracy"])
+            assert row["loss"] == pytest.approx(measured["loss"].iloc[-1], rel=1e-9)
+            assert row["accuracy"] == pytest.approx(measured["accuracy"].iloc[-1], rel=1e-9)
+            assert row["best_loss"] == pytest.approx(measured["loss"].min(), rel=1e-9)
+            assert row["best_accuracy"] == pytest.approx(measured["accuracy"].max(), rel=1e-9)
+            assert row["target_accuracy"] == 0.45
+            assert row["parallel_efficiency"] == pytest.approx(16 * 0.01 / frame["iteration_s"].sum())
+            needed[name] = 1 + int((frame["accuracy"] >= 0.45).to_numpy().argmax())
+            assert row["iterations_to_target"] == needed[name]
+            assert row["time_to_target_s"] == pytest.approx(frame["iteration_s"][: needed[name]].sum())
+            assert row["statistical_efficiency"] == pytest.approx(needed["dense"] / needed[name])
+    losses = found.groupby("policy")["loss"]
+    assert (losses.nunique() == 3).all(), "weights, data and batches follow the seed"
+    means = found.groupby("policy")["time_to_target_s"].mean()
+    line = next(line for line in shown.splitlines() if line.split()[:1] == ["AG"])
+    assert " ".join(line.split()[-4:-2]) == units.format_seconds(means["AG"])
+    parquet = pd.read_parquet(out / "sweep.parquet")
+    assert list(parquet["iterations_to_target"]) == list(found["iterations_to_target"])
+
+
+def test_the_first_to_the_target_can_be_run_and_the_winner_stays_the_fastest(trained):
+    found = pd.read_csv(trained[0] / "sweep.csv")
+    assert not found[found["policy"] == "bound"]["first_to_target"].any()
+    for _, group in found[found["policy"] != "bound"].groupby("cell"):
+        soonest, fastest = group["time_to_target_s"].min(), group["simulated_s"].min()
+        assert list(group["first_to_target"]) == list(group["time_to_target_s"] == soonest)
+        assert list(group["wins"]) == list(group["simulated_s"] == fastest)
+
+
+def test_policies_that_failed_cost_the_others_what_is_measured_by_them(trained):
+    run = load(trained[1]).build()
+    results = {"AG": run_policy(run.job, "AG", run.policies["AG"])}
+    failed, other = cell.rows(run, results, {"dense": "it stalled"}, 0.45)[:2]
+    assert {failed[name] for name in learning.COLUMNS} == {None}
+    assert other["time_to_target_s"] > 0
+    assert other["first_to_target"] is True
+    assert other["statistical_efficiency"] is None, "in other cells it is over the iterations of dense"
+    *_, other, _ = cell.rows(run, results, {"dense": "it stalled"})
+    assert [other[name] for name in ("target_accuracy", "time_to_target_s", "first_to_target")] == [None] * 3
+    assert other["best_accuracy"] >= other["accuracy"] > 0
+
+
+def test_a_loss_that_is_no_number_and_a_training_that_never_began_are_blank():
+    frame = pd.DataFrame({"start_s": [0.0, 1.0], "iteration_s": 1.0, "loss": [0.5, np.inf], "accuracy": [0.5, 0.25]})
+    never = pd.DataFrame({"start_s": [], "iteration_s": []})
+    found = learning.columns(learning.condensed({"p": frame, "q": never}, {"p": 1.0, "q": 0.0}, 0.5, float))
+    assert found["p"]["loss"] is None
+    assert (found["p"]["best_loss"], found["p"]["accuracy"], found["p"]["best_accuracy"]) == (0.5, 0.25, 0.5)
+    assert found["q"] == dict.fromkeys(learning.COLUMNS) | {"target_accuracy": 0.5, "first_to_target": False}
+
+
+def test_cells_with_other_columns_run_again(trained, here):
+    out, path, _ = trained
+    before = contents(out)
+    for name in sorted((out / "cells").iterdir())[:2]:
+        content = json.loads(name.read_text())["content"]
+        content["format"] = "simnet sweep cell 1"
+        content["rows"] = [{key: row[key] for key in row if key not in learning.COLUMNS} for row in content["rows"]]
+        digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        name.write_text(json.dumps({"content": content, "sha256": digest}))
+    result = invoke(path, "--param", "seed=0,1,2", "--out", out)
+    assert "1 of 3 cells are there already, 2 to run" in result.stderr
+    assert contents(out) == before
+    loaded = load(path)
+    assert cell.identity(loaded, cell.FORMAT) != cell.identity(loaded, "simnet sweep cell 1")
+
+
+def test_the_figure_of_the_time_to_the_target_is_not_of_the_lucky_repetitions_alone(trained, monkeypatch):
+    monkeypatch.setattr(drawing, "plot", lambda name, title, explanation, figure: figure)
+    one = pd.read_csv(trained[0] / "sweep.csv")
+    found = pd.concat([one.assign(density=0.1), one.assign(density=0.2)], ignore_index=True)
+    found.loc[found["density"].eq(0.2) & found["policy"].eq("AG") & found["seed"].eq(1), "time_to_target_s"] = np.nan
+    columns = [grid.Column("density", [0.1, 0.2]), grid.Column("seed", [0, 1, 2])]
+    lines = {line.get_label(): line for line in draw_target(found, columns).axes[0].lines}
+    mean = 1e3 * one[one["policy"] == "AG"]["time_to_target_s"].mean()
+    np.testing.assert_allclose(lines["AG"].get_ydata(), [mean, np.nan])
+    assert np.isfinite(lines["dense"].get_ydata()).all()
+    never = found.assign(batch=16, first_to_target=False, time_to_target_s=np.nan)
+    wide = pd.concat([found.assign(batch=8), never], ignore_index=True)
+    wide.loc[wide["batch"].eq(8), "first_to_target"] = wide["policy"].eq("AG")
+    columns.append(grid.Column("batch", [8, 16]))
+    texts = [text.get_text() for text in draw_target(wide, columns).axes[0].texts]
+    assert texts == [units.format_seconds(mean / 1e3), "2 of 3"]
+    assert draw_target(wide[wide["batch"] == 16], columns[:2]) is None
+    assert draw_target(wide.assign(first_to_target=False), columns) is None
+
+
+def draw_target(found, columns):
+    return drawing.draw(found, columns, "title", measure=drawing.TARGET)
+
+
+def test_processes_of_a_sweep_have_one_thread_of_linear_algebra(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    seen = []
+
+    class Started:
+        Pipe = staticmethod(multiprocessing.Pipe)
+
+        def Process(self, **_):
+            return self
+
+        def start(self):
+            seen.extend(os.environ[name] for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"))
+
+    pool._start(Started())
+    assert seen == ["1", "1"]
+    assert (os.environ["OMP_NUM_THREADS"], os.environ.get("OPENBLAS_NUM_THREADS")) == ("7", None)
 
 
 # What goes wrong
@@ -400,7 +565,7 @@ def test_a_bug_in_a_cell_costs_no_other_and_is_not_kept(here, tiny, tmp_path, mo
 
 def test_a_process_that_ends_costs_no_cell(tiny):
     planned = work.plan(str(tiny), ["seed=1,2,3"], policies=["AG"])
-    tasks = [(one, cell.identity(one.load())) for one in planned.tasks]
+    tasks = [(one, cell.identity(one.load(), cell.FORMAT)) for one in planned.tasks]
     with pool.Pool(1) as workers:
         outcomes = workers.answer(tasks, 1, lambda number, share: None)
         found = dict([next(outcomes)])
@@ -466,7 +631,7 @@ def test_ctrl_c_keeps_what_is_done(here, swept, tiny, tmp_path, monkeypatch):
     result = invoke(tiny, *GRID, "--out", tmp_path)
     assert result.exit_code == 130
     assert "interrupted: 7 cells not done, as the file INCOMPLETE says" in result.stderr
-    assert (tmp_path / folder.INCOMPLETE).read_text().startswith("interrupted: 7 of 12 cells missing")
+    assert (tmp_path / INCOMPLETE).read_text().startswith("interrupted: 7 of 12 cells missing")
     assert len(table(tmp_path)) == 15
     assert len(json.loads((tmp_path / "sweep.json").read_text())["missing"]) == 7
     monkeypatch.setattr(pool, "Pool", Here)
@@ -489,7 +654,7 @@ def test_a_sweep_that_ends_while_it_writes_its_table_says_so_and_is_mended(here,
 
     monkeypatch.setattr(table_files, "atomic_write", dying)
     assert invoke(tiny, *GRID, "--out", out).exit_code == 9
-    assert (out / folder.INCOMPLETE).exists()
+    assert (out / INCOMPLETE).exists()
     monkeypatch.setattr(table_files, "atomic_write", real)
     assert invoke(tiny, *GRID, "--out", out).exit_code == 0
     assert contents(out) == before
@@ -525,8 +690,8 @@ def test_a_dry_run_lists_the_cells_and_writes_nothing(here, tiny, tmp_path):
 )
 def test_the_identity_is_that_of_all_a_cell_depends_on(tiny, change):
     first, same, other = (cell.Task(str(tiny), fields, None, None).load() for fields in ((), (), (change,)))
-    assert cell.identity(first) == cell.identity(same)
-    assert cell.identity(first) != cell.identity(other)
+    assert cell.identity(first, cell.FORMAT) == cell.identity(same, cell.FORMAT)
+    assert cell.identity(first, cell.FORMAT) != cell.identity(other, cell.FORMAT)
 
 
 def test_the_identity_goes_by_the_content_of_files(tmp_path):
@@ -536,7 +701,7 @@ def test_the_identity_goes_by_the_content_of_files(tmp_path):
     found = []
     for rate in (1, 2):
         (tmp_path / "link.csv").write_text(f"time_s,bandwidth_Mbit_s\n0,{rate}\n")
-        found.append(cell.identity(load(path)))
+        found.append(cell.identity(load(path), cell.FORMAT))
     assert found[0] != found[1]
 
 
@@ -566,7 +731,7 @@ def killed(command, place, kills, draws):
         while alive(process.pid):
             assert time.monotonic() < deadline, "processes outlived the one that was killed"
             time.sleep(0.02)
-        assert (place / folder.INCOMPLETE).exists() or count == 0
+        assert (place / INCOMPLETE).exists() or count == 0
 
 
 def alive(group):
@@ -619,7 +784,7 @@ def test_without_dask_the_command_says_what_to_install(here, tiny, tmp_path, mon
     monkeypatch.setitem(sys.modules, "distributed", None)
     said = refused(tiny, "--param", "seed=1", "--scheduler", "tcp://127.0.0.1:1", "--out", tmp_path, "-q")
     assert "--scheduler tcp://127.0.0.1:1: needs Dask: pip install 'simnet[dask]'" in said
-    assert not (tmp_path / folder.INCOMPLETE).exists()
+    assert not (tmp_path / INCOMPLETE).exists()
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from simnet.errors import InputError
-from simnet.results import atomic_write
+from simnet.writing import atomic_write
 from validate import measured
 from validate.calibration.fabric import COVERAGE
 from validate.calibration.intervals import bin_of

@@ -57,6 +57,7 @@ def sweep(
 ) -> None:
     """Run a scenario over a grid of values, on all processors or a cluster; goes on where it was killed."""
     from simnet.sweeping import folder, pool, table, work
+    from simnet.writing import INCOMPLETE
 
     only = None if policies is None else [name.strip() for name in policies.split(",")]
     planned = work.plan(scenario, param or (), set_ or (), seed, only, zipped=zip_, most=max_cells)
@@ -101,7 +102,7 @@ def sweep(
         if failure is None:
             _report(todo)
         elif todo.results:
-            typer.echo(f"{said}: {todo.missing} cells not done, as the file {folder.INCOMPLETE} says", err=True)
+            typer.echo(f"{said}: {todo.missing} cells not done, as the file {INCOMPLETE} says", err=True)
         elif isinstance(failure, KeyboardInterrupt):
             typer.echo("interrupted before any cell was done", err=True)
         if isinstance(failure, KeyboardInterrupt):
@@ -137,11 +138,11 @@ def _show(written: pd.DataFrame, name: str, place: Path) -> None:
     from rich.console import Console
 
     from simnet.report.console import print_wide
-    from simnet.sweeping.drawing import sweep_table
+    from simnet.sweeping.drawing import MEASURES, sweep_table
 
     print_wide(sweep_table(written, name), Console())
-    figure = place / "figures" / "sweep.png"
-    typer.echo(f"Results: {place / 'sweep.csv'}{f', {figure}' if figure.exists() else ''}")
+    figures = (place / "figures" / f"{measure.figure}.png" for measure in MEASURES)
+    typer.echo(f"Results: {', '.join(map(str, (place / 'sweep.csv', *(one for one in figures if one.exists()))))}")
 
 
 def _report(todo: Work) -> None:

@@ -6,6 +6,7 @@ come back over a pipe; the end of a process without a result is noticed at once.
 
 from __future__ import annotations
 
+import hashlib
 import multiprocessing
 import multiprocessing.resource_tracker as resource_tracker
 import signal
@@ -23,10 +24,13 @@ from typing import Any, TypeAlias
 from simnet.errors import SimnetError
 from simnet.policies import Policy
 from simnet.scenario import Run, load
-from simnet.training import PolicyResult, run_policy
+from simnet.training import EVERY, Checkpoint, PolicyResult, run_policy
 
 Progress: TypeAlias = Callable[[str, int], None]
 """Called with the name of a policy and the number of its iterations that are done."""
+
+Outcome: TypeAlias = PolicyResult | SimnetError
+"""What became of a policy: its result, or why it has none."""
 
 _REPORT_EVERY = 0.1
 _PRELOADED = ["simnet.scenario.runner", "pandas"]
@@ -45,16 +49,61 @@ class Source:
         return load(self.path, self.overrides, self.seed).build()
 
 
-def run_here(run: Run, progress: Progress) -> Iterator[tuple[str, PolicyResult]]:
-    """Run one policy after the other in this process; yield each with its result."""
+@dataclass(frozen=True)
+class Checkpoints:
+    """Where the policies of a scenario leave their checkpoints.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder, which is there.
+    identity : str
+        What the results depend on; see `simnet.scenario.identity`.
+    every : float
+        Seconds between two of a policy.
+    """
+
+    folder: Path
+    identity: str
+    every: float = EVERY
+
+    def of(self, policy: str) -> Checkpoint:
+        """Return the checkpoint of a policy."""
+        whose = hashlib.sha256(f"{self.identity} {policy}".encode()).hexdigest()[:32]
+        return Checkpoint(self.folder / f"{whose}.safetensors", whose, self.every)
+
+
+def run_here(run: Run, progress: Progress, checkpoints: Checkpoints | None = None) -> Iterator[tuple[str, Outcome]]:
+    """Run one policy after the other in this process; yield each with what became of it."""
     for name, policy in run.policies.items():
-        yield name, _run(run, name, policy, _of(name, progress))
+        outcome: Outcome
+        try:
+            outcome = _run(run, name, policy, _of(name, progress), checkpoints)
+        except SimnetError as error:
+            outcome = error
+        yield name, outcome
+
+
+def results_of(run: Run) -> dict[str, PolicyResult]:
+    """Return the results of all policies, run in this process one after the other.
+
+    Raises
+    ------
+    SimnetError
+        If a policy failed with one.
+    """
+    found = {}
+    for name, outcome in run_here(run, lambda name, done: None):
+        if isinstance(outcome, SimnetError):
+            raise outcome
+        found[name] = outcome
+    return found
 
 
 def run_apart(
-    source: Source, policies: Sequence[str], jobs: int, progress: Progress
-) -> Iterator[tuple[str, PolicyResult]]:
-    """Run policies in processes of their own, at most `jobs` at a time; yield each with its result when it is done.
+    source: Source, policies: Sequence[str], jobs: int, progress: Progress, checkpoints: Checkpoints | None = None
+) -> Iterator[tuple[str, Outcome]]:
+    """Run policies in processes of their own, at most `jobs` at a time; yield each, when it ends, with its outcome.
 
     Parameters
     ----------
@@ -66,13 +115,13 @@ def run_apart(
         How many at a time.
     progress : callable
         Called now and then.
+    checkpoints : Checkpoints, optional
+        From where policies go on, and where they leave what they have done.
 
     Raises
     ------
-    SimnetError
-        If a policy failed with one, or its process ended without a result.
     RuntimeError
-        If a policy failed otherwise; the message holds the traceback.
+        If a policy failed otherwise than with a `SimnetError`; the message holds the traceback.
     """
     started_by = context()
     waiting = list(policies)
@@ -81,27 +130,21 @@ def run_apart(
         while waiting or running:
             while waiting and len(running) < jobs:
                 name = waiting.pop(0)
-                receiver, process = _start(started_by, source, name)
+                receiver, process = _start(started_by, source, name, checkpoints)
                 running[receiver] = name, process
             for ready in wait(list(running)):
                 assert isinstance(ready, Connection)
                 name, process = running[ready]
-                try:
-                    kind, content = ready.recv()
-                except (EOFError, OSError):
-                    process.join()
-                    raise SimnetError(f"the process of policy {name!r} {ending(process.exitcode)}") from None
+                kind, content = _received(ready, name, process)
                 if kind == "progress":
                     progress(name, content)
-                elif kind == "result":
+                elif kind == "failed":
+                    raise RuntimeError(f"policy {name!r} failed in its process:\n{content}")
+                else:
                     del running[ready]
                     ready.close()
                     process.join()
                     yield name, content
-                elif kind == "refused":
-                    raise SimnetError(content)
-                else:
-                    raise RuntimeError(f"policy {name!r} failed in its process:\n{content}")
     finally:
         for receiver, (_, process) in running.items():
             process.terminate()
@@ -110,8 +153,29 @@ def run_apart(
             process.join()
 
 
-def _run(run: Run, name: str, policy: Policy, progress: Callable[[int], None]) -> PolicyResult:
-    return run_policy(run.job, name, policy, timeline=run.timeline, progress=progress, neighbours=run.neighbours)
+def _received(ready: Connection, name: str, process: BaseProcess) -> tuple[str, Any]:
+    """Return what a process has sent; where it has ended instead, the error that says so."""
+    try:
+        kind, content = ready.recv()
+    except (EOFError, OSError):
+        process.join()
+        return "refused", SimnetError(f"the process of policy {name!r} {ending(process.exitcode)}")
+    return kind, SimnetError(content) if kind == "refused" else content
+
+
+def _run(
+    run: Run, name: str, policy: Policy, progress: Callable[[int], None], checkpoints: Checkpoints | None
+) -> PolicyResult:
+    checkpoint = None if checkpoints is None else checkpoints.of(name)
+    return run_policy(
+        run.job,
+        name,
+        policy,
+        timeline=run.timeline,
+        progress=progress,
+        neighbours=run.neighbours,
+        checkpoint=checkpoint,
+    )
 
 
 def _of(name: str, progress: Progress) -> Callable[[int], None]:
@@ -128,10 +192,12 @@ def context() -> BaseContext:
     return multiprocessing.get_context("spawn")
 
 
-def _start(started_by: BaseContext, source: Source, policy: str) -> tuple[Connection, BaseProcess]:
+def _start(
+    started_by: BaseContext, source: Source, policy: str, checkpoints: Checkpoints | None
+) -> tuple[Connection, BaseProcess]:
     receiver, sender = started_by.Pipe(duplex=False)
     process: BaseProcess = started_by.Process(  # type: ignore[attr-defined]
-        target=_work, args=(sender, source, policy), name=f"simnet {policy}", daemon=True
+        target=_work, args=(sender, source, policy, checkpoints), name=f"simnet {policy}", daemon=True
     )
     # The tracker that goes with the first process would let interrupts through again: start it before.
     resource_tracker.ensure_running()
@@ -155,7 +221,7 @@ def interrupts_held_back() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _work(sender: Connection, source: Source, policy: str) -> None:
+def _work(sender: Connection, source: Source, policy: str, checkpoints: Checkpoints | None) -> None:
     """Run one policy and send its result; the life of a process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     reported = -1.0
@@ -169,7 +235,7 @@ def _work(sender: Connection, source: Source, policy: str) -> None:
     message: tuple[str, Any]
     try:
         run = source.build()
-        message = ("result", _run(run, policy, run.policies[policy], progress))
+        message = ("result", _run(run, policy, run.policies[policy], progress, checkpoints))
     except SimnetError as error:
         message = ("refused", str(error))
     except BrokenPipeError:

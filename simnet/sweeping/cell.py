@@ -11,24 +11,23 @@ import hashlib
 import json
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
 
-import sparsifier_models
 from simnet.errors import SimnetError
-from simnet.report.summary import PHASES, Summary, significant, summarize
+from simnet.report import learning
+from simnet.report.summary import PHASES, Summary, learning_columns, significant, summarize
 from simnet.results import versions
 from simnet.scenario import Run, Scenario, load
-from simnet.scenario.job import is_file
+from simnet.scenario.identity import identity
 from simnet.training import PolicyResult, run_policy
 
-FORMAT = "simnet sweep cell 1"
-"""What the files of cells say that they are."""
+FORMAT = "simnet sweep cell 2"
+"""What the files of cells say that they are; with other columns, or another meaning of one, they say another."""
 
 MAX_BYTES = 64 * 2**20
 """The largest file of a cell that is read."""
@@ -52,6 +51,7 @@ COLUMNS = {
     "switches": "changes of choice",
     "vs_best": "its time over that of the fastest policy that can be run",
     "regret_s": "time lost against the clairvoyant bound [s]",
+    **learning.COLUMNS,
     "message": "why there is no result",
 }
 """Columns of the results of a sweep, after those of its parameters."""
@@ -96,26 +96,10 @@ def check(task: Task, folder: str, wanted: int) -> Checked:
         If something is wrong with it.
     """
     loaded = task.load()
-    found = identity(loaded)
+    found = identity(loaded, FORMAT)
     if not (Path(folder) / f"{found}.json").exists():
         loaded.build()
     return Checked(found, loaded.at_once(wanted))
-
-
-def identity(loaded: Scenario) -> str:
-    """Return a hash of all that a cell depends on: scenario, seed, files that it names, versions, schemes of others.
-
-    Examples
-    --------
-    >>> one, same, other = (Task("quickstart", (f"workers={n}",), None, None).load() for n in (2, 2, 3))
-    >>> identity(one) == identity(same), identity(one) == identity(other)
-    (True, False)
-    """
-    digest = hashlib.sha256()
-    for part in (FORMAT, json.dumps(versions(), sort_keys=True), loaded.lock(), *_recorded(loaded), *_plugins(loaded)):
-        # The hash of each, so that no two lists of parts run together to the same text.
-        digest.update(hashlib.sha256(part.encode()).digest())
-    return digest.hexdigest()[:32]
 
 
 def answer(task: Task, expected: str, progress: Progress = lambda share: None) -> tuple[Kind, bytes | str]:
@@ -148,7 +132,7 @@ def run(task: Task, expected: str, progress: Progress = lambda share: None) -> b
         If something is wrong with the scenario, or it is not the same here as where it was asked for.
     """
     loaded = task.load()
-    if identity(loaded) != expected:
+    if identity(loaded, FORMAT) != expected:
         raise SimnetError(
             "is not the same on the worker: the versions of simnet, numpy, SimPy or registered schemes differ, or "
             "files that the scenario names"
@@ -169,10 +153,14 @@ def run(task: Task, expected: str, progress: Progress = lambda share: None) -> b
             )
         except SimnetError as error:
             failed[name] = str(error).splitlines()[0]
-    return encoded(expected, loaded, rows(built, results, failed))
+    trained = loaded.config.job.gradients.train
+    target = None if trained is None else trained.target
+    return encoded(expected, loaded, rows(built, results, failed, target))
 
 
-def rows(built: Run, results: Mapping[str, PolicyResult], failed: Mapping[str, str]) -> list[dict[str, Any]]:
+def rows(
+    built: Run, results: Mapping[str, PolicyResult], failed: Mapping[str, str], target: float | None = None
+) -> list[dict[str, Any]]:
     """Return a row for each policy; see `COLUMNS`. What there is not is None.
 
     Parameters
@@ -183,6 +171,9 @@ def rows(built: Run, results: Mapping[str, PolicyResult], failed: Mapping[str, s
         Those of policies that ran.
     failed : mapping of policy name to str
         Why the others did not get to the end.
+    target : float, optional
+        Where a model was trained: the accuracy whose time is of interest; 99 % of the best of the first policy when
+        omitted.
     """
     summary: Summary | None = None
     if results:
@@ -194,13 +185,17 @@ def rows(built: Run, results: Mapping[str, PolicyResult], failed: Mapping[str, s
             versions={},
             bound=built.bound,
             stops={name: result.stops for name, result in results.items()},
+            target=target,
+            # In every cell the same one, be it that it failed.
+            reference=next(iter(built.policies)),
         )
+    learnt = {} if summary is None else learning_columns(summary)
     found = []
     for name in built.policies:
         row: dict[str, Any] = dict.fromkeys(COLUMNS)
         row |= {"policy": name, "status": "failed", "wins": False, "message": failed.get(name, "")}
         if summary is not None and name in results:
-            row |= _row(summary, name, results[name].iterations)
+            row |= _row(summary, name, results[name].iterations) | learnt.get(name, {})
         found.append(row)
     return found
 
@@ -261,35 +256,3 @@ def _number(value: float) -> float | None:
 
 def _sha256(content: object) -> str:
     return hashlib.sha256(json.dumps(content, sort_keys=True, allow_nan=False).encode()).hexdigest()
-
-
-def _recorded(loaded: Scenario) -> Iterator[str]:
-    """Yield hashes of recorded gradients in folders, which the resolved scenario names only by where they are."""
-    for job in (loaded.config.job, *(other.job for other in (loaded.config.other_jobs or {}).values())):
-        recorded = job.gradients.recorded
-        if recorded is not None and is_file(recorded.trace):
-            folder = loaded.folder / recorded.trace
-            files = sorted(one for one in folder.rglob("*") if one.is_file())
-            # Large files are read once for all cells, as long as nobody touches them.
-            yield from (_content(str(one), one.stat().st_mtime_ns, one.stat().st_size) for one in files)
-
-
-@lru_cache(maxsize=4096)
-def _content(path: str, changed: int, size: int) -> str:
-    with Path(path).open("rb") as stream:
-        return f"{Path(path).name} {hashlib.file_digest(stream, 'sha256').hexdigest()}"
-
-
-def _plugins(loaded: Scenario) -> Iterator[str]:
-    """Yield the versions of packages from which the scenario's schemes and topology come, if not from simnet."""
-    from importlib.metadata import entry_points
-
-    others = (other.exchange.scheme for other in (loaded.config.other_jobs or {}).values())
-    schemes = {one.scheme for one in loaded.config.exchanges.values()} | {*others}
-    registered = loaded.config.network.topology.registered
-    wanted = [("simnet.sparsifiers", name) for name in sorted(schemes - sparsifier_models.SCHEMES.keys())]
-    wanted += [] if registered is None else [("simnet.topologies", registered.name)]
-    for group, name in wanted:
-        for entry in entry_points(group=group).select(name=name):
-            dist = entry.dist
-            yield f"{group} {name} {entry.value} {'' if dist is None else f'{dist.name} {dist.version}'}"

@@ -1,11 +1,14 @@
-"""A sweep on the console and as a figure: of one parameter the policies' times, of two who wins where.
+"""A sweep on the console and as figures: of one parameter the policies' times, of two who wins where.
 
-Seeds are repetitions, not a parameter: means over them are drawn, and as a band the range.
+Where a model is trained there are two times, that of an iteration and that until a target accuracy is reached. Seeds
+are repetitions, not a parameter: means over them are drawn, and as a band the range. There is no mean time to the
+target where some repetitions do not reach it: that of the others would be too short.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -30,7 +33,52 @@ _LINES = ("-", (0, (4, 2)), (0, (1, 1.5)))
 _NAMED = 14
 
 
-def draw(table: pd.DataFrame, columns: Sequence[Column], title: str, *, zipped: bool = False) -> Plot | None:
+class Measure(NamedTuple):
+    """By which time policies are compared.
+
+    Parameters
+    ----------
+    figure : str
+        Name of the figure's files.
+    seconds, wins : str
+        Columns of the table: the time [s], and whether it was the shortest.
+    statuses : tuple of str
+        Rows that count.
+    label, winner, written : str
+        What to call the time, the policy with the shortest, and the time of that one.
+    units : sequence of (str, float)
+        Units of the time, the largest first.
+    """
+
+    figure: str
+    seconds: str
+    wins: str
+    statuses: tuple[str, ...]
+    label: str
+    winner: str
+    written: str
+    units: Sequence[tuple[str, float]]
+
+
+ITERATION = Measure(
+    "sweep", "iteration_s", "wins", ("done",), "time of an iteration", "fastest policy", "its time of an iteration",
+    SECONDS,
+)  # fmt: skip
+"""Time of an iteration, as it has been for all that got to the end."""
+
+TARGET = Measure(
+    "sweep-target", "time_to_target_s", "first_to_target", ("done", "ended", "failed"), "time to target accuracy",
+    "first to reach the target accuracy", "the time that it took", HOURS,
+)  # fmt: skip
+"""Time to the target accuracy, which those do not reach that fail on the way."""
+
+MEASURES = (ITERATION, TARGET)
+"""The figures that a sweep may have."""
+
+
+def draw(
+    table: pd.DataFrame, columns: Sequence[Column], title: str, *, zipped: bool = False, measure: Measure = ITERATION
+) -> Plot | None:
     """Draw a sweep of one or two numeric parameters; None if it has others, or if nothing was done.
 
     Parameters
@@ -43,17 +91,23 @@ def draw(table: pd.DataFrame, columns: Sequence[Column], title: str, *, zipped: 
         Heading.
     zipped : bool
         Whether the parameters change side by side, so that one tells the others.
+    measure : Measure
+        By which time the policies are compared.
     """
     moving = [one for one in columns if not is_seed(one) and len(set(one.values)) > 1]
-    done = table[table["status"] == "done"]
-    if not len(done) or not 1 <= len(moving) <= 2 or not all(one.numeric for one in moving):
+    counted = table[table["status"].isin(measure.statuses) & (table["policy"] != "")]
+    if not 1 <= len(moving) <= 2 or not all(one.numeric for one in moving) or counted[measure.seconds].isna().all():
         return None
+    wins = counted[measure.wins].astype("boolean").fillna(value=False).astype(bool)
+    counted = counted.assign(**{measure.wins: wins})
     with style():
         if len(moving) == 1 or zipped:
-            figure = _lines(done, moving[0].name, title)
+            figure = _lines(counted, moving[0].name, title, measure)
+        elif wins.any():
+            figure = _map(counted, moving[0].name, moving[1].name, title, measure)
         else:
-            figure = _map(done, moving[0].name, moving[1].name, title)
-    return plot("sweep", title, "", figure)
+            return None
+    return plot(measure.figure, title, "", figure)
 
 
 def is_seed(column: Column) -> bool:
@@ -62,9 +116,16 @@ def is_seed(column: Column) -> bool:
 
 
 def sweep_table(table: pd.DataFrame, title: str) -> Table:
-    """Return, for each policy, how many cells it won, and its time over that of the winner."""
+    """Return, for each policy, how many cells it won, and its time over that of the winner.
+
+    Where a model was trained also in how many cells it was the first to reach the target, in how many it did reach it,
+    its mean time to it if it did so in all, and its mean accuracy at the end.
+    """
     shown = Table(title=Text(title), title_justify="left", box=SIMPLE_HEAD)
-    headings = ("policy", "won", "of cells", "vs best,\ngeometric mean", "vs best,\nworst", "mean\niteration")
+    headings = ["policy", "won", "of cells", "vs best,\ngeometric mean", "vs best,\nworst", "mean\niteration"]
+    trained = bool(table["accuracy"].notna().any())
+    if trained:
+        headings += ["first to\ntarget", "reached\ntarget", "mean time\nto target", "mean\naccuracy"]
     for heading in headings:
         shown.add_column(heading, justify="left" if heading == "policy" else "right", no_wrap=True)
     named = table[table["policy"] != ""]
@@ -78,17 +139,30 @@ def sweep_table(table: pd.DataFrame, title: str) -> Table:
             percent(float(np.exp(np.log(ratios).mean())) - 1, "+") if ratios.size and ratios.min() > 0 else "-",
             percent(float(ratios.max()) - 1, "+") if ratios.size else "-",
             format_seconds(float(seconds.mean())) if len(seconds) else "-",
+            *(_learnt(group) if trained else ()),
         )
     return shown
 
 
-def _lines(done: pd.DataFrame, parameter: str, title: str) -> Figure:
+def _learnt(group: pd.DataFrame) -> tuple[str, ...]:
+    times, accuracies = group["time_to_target_s"].dropna(), group["accuracy"].dropna()
+    return (
+        str(int(group["first_to_target"].astype("boolean").sum())),
+        str(len(times)),
+        format_seconds(float(times.mean())) if len(times) == len(group) else "-",
+        f"{100 * accuracies.mean():.1f} %" if len(accuracies) else "-",
+    )
+
+
+def _lines(counted: pd.DataFrame, parameter: str, title: str, measure: Measure) -> Figure:
     figure = Figure(figsize=(8, 4.6), layout="constrained")
     axes = figure.subplots()
-    name, factor = unit(float(done["iteration_s"].max()), SECONDS)
-    grouped = done.groupby(["policy", parameter])["iteration_s"].agg(["mean", "min", "max"]) / factor
-    x_factor = _label(axes.xaxis, parameter, done[parameter])
-    for number, policy in enumerate(dict.fromkeys(done["policy"])):
+    name, factor = unit(float(counted[measure.seconds].max()), measure.units)
+    groups = counted.groupby(["policy", parameter])[measure.seconds]
+    grouped = groups.agg(["mean", "min", "max"]) / factor
+    grouped[groups.count() < groups.size()] = np.nan
+    x_factor = _label(axes.xaxis, parameter, counted[parameter])
+    for number, policy in enumerate(dict.fromkeys(counted["policy"])):
         one = grouped.loc[policy].sort_index()
         x = one.index.to_numpy(dtype=np.float64) / x_factor
         colour, line = COLOURS[number % len(COLOURS)], _LINES[number // len(COLOURS) % len(_LINES)]
@@ -96,31 +170,35 @@ def _lines(done: pd.DataFrame, parameter: str, title: str) -> Figure:
         if (one["max"] > one["min"]).any():
             axes.fill_between(x, one["min"], one["max"], color=colour, alpha=0.15, linewidth=0)
     scale(axes.yaxis, grouped["mean"].to_numpy())
-    scale(axes.xaxis, done[parameter].to_numpy(dtype=np.float64) / x_factor)
-    axes.set_ylabel(f"time of an iteration [{name}]")
+    scale(axes.xaxis, counted[parameter].to_numpy(dtype=np.float64) / x_factor)
+    axes.set_ylabel(f"{measure.label} [{name}]")
     axes.set_title(title)
     figure.legend(loc="outside lower left", ncols=4)
     return figure
 
 
-def _map(done: pd.DataFrame, down: str, across: str, title: str) -> Figure:
-    seconds = done.groupby([down, across, "policy"])["iteration_s"].mean()
-    wins = done.groupby([down, across, "policy"])["wins"].sum()
+def _map(counted: pd.DataFrame, down: str, across: str, title: str, measure: Measure) -> Figure:
+    groups = counted.groupby([down, across, "policy"])
+    reached, total = groups[measure.seconds].count(), groups[measure.seconds].size()
+    seconds = groups[measure.seconds].mean().where(reached == total)
     # Seeds may disagree: the policy that won most often, and among equals the one that is faster on average.
-    ranked = pd.DataFrame({"wins": -wins, "seconds": seconds}).reset_index()
+    ranked = pd.DataFrame({"wins": -groups[measure.wins].sum(), "seconds": seconds, "reached": reached, "total": total})
+    ranked = ranked.reset_index()
     ranked = ranked[ranked["wins"] < 0].sort_values(["wins", "seconds", "policy"], kind="stable")
     best = ranked.groupby([down, across]).first()
-    rows, places = sorted(done[down].unique()), sorted(done[across].unique())
-    winners = [name for name in dict.fromkeys(done["policy"]) if (best["policy"] == name).any()]
+    rows, places = sorted(counted[down].unique()), sorted(counted[across].unique())
+    winners = [name for name in dict.fromkeys(counted["policy"]) if (best["policy"] == name).any()]
     codes = np.full((len(rows), len(places)), np.nan)
     figure = Figure(figsize=(3.2 + 0.5 * min(len(places), 16), 2.6 + 0.35 * min(len(rows), 16)), layout="constrained")
     axes = figure.subplots()
     few = max(len(rows), len(places)) <= _NAMED
-    for y, x, policy, duration in best.reset_index()[[down, across, "policy", "seconds"]].itertuples(index=False):
+    shown = best.reset_index()[[down, across, "policy", "seconds", "reached", "total"]]
+    for y, x, policy, duration, count, all_ in shown.itertuples(index=False):
         row, place = rows.index(y), places.index(x)
         codes[row, place] = winners.index(policy)
         if few:
-            axes.text(place, row, format_seconds(duration), ha="center", va="center", fontsize=6.5, color="white")
+            text = format_seconds(duration) if np.isfinite(duration) else f"{count} of {all_}"
+            axes.text(place, row, text, ha="center", va="center", fontsize=6.5, color="white")
     colours = [COLOURS[number % len(COLOURS)] for number in range(len(winners))]
     axes.pcolormesh(
         np.arange(len(places) + 1) - 0.5, np.arange(len(rows) + 1) - 0.5, codes, cmap=ListedColormap(colours),
@@ -134,7 +212,7 @@ def _map(done: pd.DataFrame, down: str, across: str, title: str) -> Figure:
     axes.tick_params(axis="x", rotation=45)
     axes.set_title(title)
     handles = [Patch(color=colours[number], label=name) for number, name in enumerate(winners)]
-    said = "fastest policy" + (", and its time of an iteration" if few else "")
+    said = measure.winner + (f", and {measure.written}" if few else "")
     figure.legend(handles=handles, loc="outside lower left", ncols=3, title=said, alignment="left")
     return figure
 

@@ -5,34 +5,19 @@ Files appear whole or not at all. What a sweep that was killed had begun to writ
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
+from simnet import writing
 from simnet.errors import InputError
-from simnet.results import atomic_write, prepare_folder
+from simnet.results import prepare_folder
 from simnet.sweeping import cell
-
-_locks: ModuleType | None
-try:
-    import fcntl
-
-    _locks = fcntl
-except ImportError:
-    _locks = None
+from simnet.writing import INCOMPLETE, atomic_write, tidy
 
 CELLS = "cells"
 """The folder of the cells' files."""
-
-INCOMPLETE = "INCOMPLETE"
-"""File in the folder of a sweep that is not at its end: at work, killed or interrupted."""
-
-# What `simnet.results` writes before it gives a file its name.
-_BEGUN = re.compile(r"\..*[0-9a-f]{16}\.tmp")
 
 
 @contextmanager
@@ -49,15 +34,11 @@ def alone(folder: Path) -> Iterator[None]:
         (folder / CELLS).mkdir(exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot be made: {error.strerror}", file=str(folder / CELLS)) from None
-    # The system lets go of it when this process ends, however that happens.
-    held = os.open(folder, os.O_RDONLY) if _locks is not None else None
-    try:
-        if held is not None and _locked(held, folder):
-            _tidy(folder)
+    with writing.alone(folder, "sweep") as surely:
+        if surely:
+            for one in (folder, folder / CELLS, folder / "figures", folder / "inputs"):
+                tidy(one)
         yield
-    finally:
-        if held is not None:
-            os.close(held)
 
 
 def stored(folder: Path, identity: str) -> list[dict[str, Any]] | None:
@@ -86,25 +67,3 @@ def mark(folder: Path, missing: int, total: int, why: str) -> None:
 def unmark(folder: Path) -> None:
     """Take the file of `mark` away."""
     (folder / INCOMPLETE).unlink(missing_ok=True)
-
-
-def _locked(held: int, folder: Path) -> bool:
-    """Lock a folder; say whether its file system can do so."""
-    assert _locks is not None
-    try:
-        _locks.flock(held, _locks.LOCK_EX | _locks.LOCK_NB)
-    except BlockingIOError:
-        raise InputError(
-            "another sweep is at work there; wait for it, or choose another folder with --out", file=str(folder)
-        ) from None
-    except OSError:
-        return False
-    return True
-
-
-def _tidy(folder: Path) -> None:
-    for one in (folder, folder / CELLS, folder / "figures", folder / "inputs"):
-        for file in one.iterdir() if one.is_dir() else ():
-            if _BEGUN.fullmatch(file.name):
-                with suppress(OSError):
-                    file.unlink()

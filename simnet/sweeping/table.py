@@ -15,14 +15,15 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from simnet.results import atomic_write, versions
+from simnet.results import versions
 from simnet.scenario import Scenario
 from simnet.sweeping import drawing
 from simnet.sweeping.cell import COLUMNS
 from simnet.sweeping.grid import Axis, Cell, Column
+from simnet.writing import atomic_write
 
 _TEXTS = ("policy", "status", "choice", "message")
-_WHOLE = ("iterations", "bytes_sent_B", "switches")
+_WHOLE = ("iterations", "bytes_sent_B", "switches", "iterations_to_target")
 
 
 def without_result(status: str, message: str) -> list[dict[str, Any]]:
@@ -67,6 +68,8 @@ def frame(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> pd.Da
             table[name] = pd.array([row[name] for row in rows], dtype="Int64")
         elif name == "wins":
             table[name] = table[name].astype(bool)
+        elif name == "first_to_target":
+            table[name] = pd.array([row[name] for row in rows], dtype="boolean")
         else:
             table[name] = table[name].astype("float64")
     return table
@@ -117,16 +120,18 @@ def write(
         "missing": [cell.number for cell in cells if cell.number not in results],
         "rows": rows,
     }
-    plot = drawing.draw(table, columns, loaded.name, zipped=zipped)
     files = {"scenario.lock.yaml": lock}
     for name, path in loaded.inputs().items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         files[name] = path.read_bytes()
-    for kind in ("png", "svg"):
-        if plot is None:
-            (folder / "figures" / f"sweep.{kind}").unlink(missing_ok=True)
-        else:
-            files[f"figures/sweep.{kind}"] = plot.png if kind == "png" else plot.svg
+    for measure in drawing.MEASURES:
+        plot = drawing.draw(table, columns, loaded.name, zipped=zipped, measure=measure)
+        for kind in ("png", "svg"):
+            name = f"figures/{measure.figure}.{kind}"
+            if plot is None:
+                (folder / name).unlink(missing_ok=True)
+            else:
+                files[name] = plot.png if kind == "png" else plot.svg
     files["sweep.csv"] = table.to_csv(index=False, lineterminator="\n").encode()
     # Without the metadata of pandas, which names the versions of everything.
     plain = pa.Table.from_pandas(table, preserve_index=False).replace_schema_metadata(None)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import secrets
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -21,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.errors import InputError
+from simnet.writing import temporary
 
 DTYPES = {"fp32": "F32", "fp16": "F16", "bf16": "BF16"}
 """Types of entries, and what safetensors files call them."""
@@ -108,7 +108,7 @@ class TensorFile:
         text += b" " * (-len(text) % 8)
         self._body = 8 + len(text)
         self._ends = {name: self._body + one["data_offsets"][1] for name, one in header.items()}
-        self._temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+        self._temporary = temporary(path)
         self._file = self._temporary.open("xb")
         try:
             self._file.write(struct.pack("<Q", len(text)) + text)
@@ -171,25 +171,19 @@ def stored_tensor(path: Path, name: str) -> NDArray[Any]:
         return np.frombuffer(file.read(end - start), dtype="<u2").reshape(head["shape"])
 
 
-def synced(path: Path) -> None:
-    """Wait until the disk has a file, if the system can tell."""
-    with suppress(OSError), path.open("rb") as file:
-        os.fsync(file.fileno())
-
-
 def write_text(path: Path, text: str, sync: bool = True) -> None:
     """Write a file that appears under its name when it is complete; until then an older one stays."""
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    begun = temporary(path)
     try:
-        with temporary.open("x", encoding="utf-8") as file:
+        with begun.open("x", encoding="utf-8") as file:
             file.write(text)
             file.flush()
             if sync:
                 os.fsync(file.fileno())
-        temporary.replace(path)
+        begun.replace(path)
     finally:
         with suppress(OSError):
-            temporary.unlink(missing_ok=True)
+            begun.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -30,8 +30,9 @@ from numpy.typing import NDArray
 from simnet.checks import whole
 from simnet.errors import InputError, nearest
 from simnet.rng import stream
-from simnet.traces.files import DTYPES, TensorFile, encoded, explained, synced, write_text
+from simnet.traces.files import DTYPES, TensorFile, encoded, explained, write_text
 from simnet.traces.recorded import DESCRIPTION, RecordedLayer, RecordedPoint, Recording, TraceInfo, step_file
+from simnet.writing import synced
 
 ENTRIES = "entries.safetensors"
 """The file that says which entries of each layer are recorded, where not all are; int64, in the layer flattened."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,6 +67,12 @@ class Training(Protocol):
         NaN if no measurement is due then, or there was no iteration but an attempt of exploration.
         """
 
+    def save(self) -> dict[str, NDArray[Any]]:
+        """Return all that the updates have changed, by name; arrays that do not change any more."""
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from what `save` returned; ValueError, with nothing taken, if it does not fit."""
+
 
 @runtime_checkable
 class Trainable(Protocol):
@@ -99,6 +105,13 @@ class Given:
     def score(self, iteration: int | None) -> Score | None:
         """Return None: there is no model."""
         return None
+
+    def save(self) -> dict[str, NDArray[Any]]:
+        """Return nothing: updates change nothing."""
+        return {}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Take nothing."""
 
 
 def begun(source: GradientSource) -> Training:

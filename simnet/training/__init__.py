@@ -6,16 +6,19 @@ exchange is timed on the network as its weather is at that moment, alone or in t
 die: then the job ends, or its others go on without it.
 """
 
+from simnet.training.checkpoint import EVERY, Checkpoint
 from simnet.training.exchanging import check_feedback
 from simnet.training.job import Bucket, Compute, Job, Overlap, Ramp, buckets, create_sparsifier, density_at
 from simnet.training.loop import Neighbour, Progress, run_policy
 from simnet.training.record import EXPLORE, MAIN, TRAIN, PolicyResult, Share, Stop, Wait
 
 __all__ = [
+    "EVERY",
     "EXPLORE",
     "MAIN",
     "TRAIN",
     "Bucket",
+    "Checkpoint",
     "Compute",
     "Job",
     "Neighbour",

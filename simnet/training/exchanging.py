@@ -14,6 +14,7 @@ from simnet.network import Network, Timing
 from simnet.policies import Candidate, Turn
 from simnet.schedule import Floats, Schedule
 from simnet.traces.source import Training, begun
+from simnet.training.checkpoint import State
 from simnet.training.job import Job, buckets, create_sparsifier
 
 if TYPE_CHECKING:
@@ -199,6 +200,32 @@ class Models:
         gradients = self.training.gradients(where.batch, where.crew)
         exchanges = self._exchanged(self._explored, gradients, where)
         return (yield from self._timed(candidate, exchanges, where))
+
+    def save(self) -> State:
+        """Return all that the iterations to come depend on, after one of the training."""
+        sparsifiers = {label: [model.save() for model in models] for label, models in self._models.items()}
+        for label, states in sparsifiers.items():
+            if self._models[label] is not self._in_force:
+                # Whoever comes into force takes over the residual of its predecessor.
+                for state in states:
+                    state.pop("residual", None)
+                    state["has_residual"] = np.array(False)
+        in_force = next(label for label, models in self._models.items() if models is self._in_force)
+        return {"in_force": in_force, "sparsifiers": sparsifiers, "training": self.training.save()}
+
+    def restore(self, state: State) -> None:
+        """Go on from what `save` returned.
+
+        Raises
+        ------
+        KeyError, ValueError
+            If it is not of these sparsifiers and this training, of which some may then have taken over theirs.
+        """
+        for label, states in state["sparsifiers"].items():
+            for model, one in zip(self._models[label], states, strict=True):
+                model.restore(one)
+        self._in_force = self._models[state["in_force"]]
+        self.training.restore(state["training"])
 
     def apply(self, exchanges: Sequence[Exchange]) -> None:
         """Apply the update of an exchange that came to its end."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 
 from simnet.errors import DivergedError, StalledError
 from simnet.network import Network, Timing
-from simnet.policies import Adaptive, Candidate, Fixed, Moment, Policy, Seen, Turn, probe_pairs
+from simnet.policies import Candidate, Fixed, Policy, probe_pairs
+from simnet.training.checkpoint import Checkpoint, State
+from simnet.training.dialogue import Dialogue
 from simnet.training.exchanging import Ask, Asks, Models, Outcome, Situation, Step
 from simnet.training.job import Job, density_at
 from simnet.training.record import (
@@ -26,7 +28,6 @@ from simnet.training.record import (
     Share,
     Stop,
     Wait,
-    gains,
 )
 
 Progress = Callable[[int], None]
@@ -60,6 +61,7 @@ def run_policy(
     timeline: int = 0,
     progress: Progress | None = None,
     neighbours: Mapping[str, Neighbour] | None = None,
+    checkpoint: Checkpoint | None = None,
 ) -> PolicyResult:
     """Run a job under one policy.
 
@@ -77,6 +79,9 @@ def run_policy(
         Called with the number of iterations done after each.
     neighbours : mapping of str to Neighbour, optional
         Jobs that share the network, until they or the job are done.
+    checkpoint : Checkpoint, optional
+        Where what is done is kept, and from where it goes on if there is something. Beside other jobs only a job
+        that is done is kept, as theirs are under way between its iterations.
 
     Raises
     ------
@@ -87,42 +92,74 @@ def run_policy(
         exchanges, of which only one can take place.
     """
     record = Record(name)
-    asks = _iterate(job, policy, record, may_try=not neighbours, timeline=timeline, progress=progress)
-    if not neighbours:
-        _alone(asks)
-        return record.result(record.stops)
-    if len(job.stages) > 1:
-        raise ValueError("jobs that share a network need one that is a function of time, not of one job's iterations")
-    return _in_company(job, asks, record, neighbours)
+    kept = None if checkpoint is None else checkpoint.read()
+    if checkpoint is not None and kept is not None and "shares" in kept:
+        with checkpoint.understood():
+            result = _kept(record, kept)
+        if progress is not None:
+            progress(record.done)
+        return result
+    stops: Sequence[Stop]
+    shares: Sequence[Share] = ()
+    if neighbours:
+        if len(job.stages) > 1:
+            raise ValueError("jobs that share a network need one that is a function of time, not of iterations")
+        asks = _iterate(job, policy, record, timeline=timeline, progress=progress)
+        stops, shares = _in_company(job, asks, record, neighbours)
+    else:
+        _alone(
+            _iterate(job, policy, record, True, timeline=timeline, progress=progress, checkpoint=checkpoint, kept=kept)
+        )
+        stops = record.stops
+    if checkpoint is not None:
+        last = {"record": record.save(), "stops": [one.save() for one in stops], "shares": list(shares)}
+        checkpoint.write(last, record.done)
+    return record.result(stops, shares)
+
+
+def _kept(record: Record, kept: State) -> PolicyResult:
+    """Return the result of a job that was done when its checkpoint was written."""
+    record.restore(kept["record"])
+    return record.result([Stop.restored(one) for one in kept["stops"]], [Share(*one) for one in kept["shares"]])
 
 
 def _iterate(
     job: Job,
     policy: Policy,
     record: Record,
+    may_try: bool = False,
     *,
     start: float = 0.0,
     stream: tuple[str, ...] = (),
-    may_try: bool = False,
     timeline: int = 0,
     progress: Progress | None = None,
+    checkpoint: Checkpoint | None = None,
+    kept: State | None = None,
 ) -> Asks:
     """Go through the iterations of a job until they are done or a death ends it; ask for the time of each exchange.
 
     Before an iteration there may be attempts of exploration: iterations that take their time, on copies of what the
-    training has, and leave no trace in it.
+    training has, and leave no trace in it. With a state `kept` by the checkpoint it goes on from there.
     """
     crew = np.arange(job.source.workers)
     hosts = crew if job.placement is None else np.asarray(job.placement)
-    models = Models(job, policy.candidates)
-    policy.start()
     now, number, attempts = start, 0, 0
+    dialogue = Dialogue(job, policy)
+    if checkpoint is not None and kept is not None:
+        with checkpoint.understood():
+            now, number, attempts, crew = kept["now"], kept["number"], kept["attempts"], kept["crew"]
+            models = Models(job, policy.candidates, crew.size)
+            models.restore(kept["models"])
+            dialogue.restore(kept["dialogue"])
+            record.restore(kept["record"])
+        if progress is not None:
+            progress(number)
+    else:
+        models = Models(job, policy.candidates)
     while number < job.iterations:
         network, placement = job.network(number), hosts[crew].tolist()
         latency, bandwidth = probe_pairs(network, placement, now)
-        message, usual = 4.0 * job.source.true_parameters, density_at(job.density, number)
-        moment = Moment(number, now, network, placement, message, usual)
-        turn = _turn(policy, moment)
+        turn = dialogue.ask(number, now, crew)
         attempt, trains = turn.attempt, turn.attempt is None
         batch = min(number + (attempt or 0), job.iterations - 1)
         named: tuple[str | int, ...] = ("iteration", number) if trains else ("exploration", attempts)
@@ -132,7 +169,7 @@ def _iterate(
             where = Situation(
                 number,
                 batch,
-                usual if turn.density is None else turn.density,
+                density_at(job.density, number) if turn.density is None else turn.density,
                 crew,
                 placement,
                 complete,
@@ -159,8 +196,7 @@ def _iterate(
             models, doing, crew = models.without(gone), doing.without(gone), crew[~gone]
             complete, behind = np.full(crew.size, stop.resumed), np.zeros(crew.size)
             placement = hosts[crew].tolist()
-            moment = Moment(number, stop.resumed, network, placement, message, usual)
-            turn = _turn(policy, moment)._replace(attempt=attempt)
+            turn = dialogue.ask(number, stop.resumed, crew)._replace(attempt=attempt)
         finish = step.outcome.finish + job.update
         purpose = TRAIN if trains else EXPLORE
         if trains:
@@ -175,25 +211,17 @@ def _iterate(
             keep=where.messages,
             score=models.training.score(number if trains else None),
         )
-        if isinstance(policy, Adaptive):
-            policy.told(moment, _seen(turn, step))
+        dialogue.tell(turn, step)
         now = finish
         attempts += not trains
         number += trains
+        # What is tried in exploration is a state of its own, which is not kept.
+        if trains and checkpoint is not None and checkpoint.due():
+            position = {"now": now, "number": number, "attempts": attempts, "crew": crew}
+            parts = {"models": models.save(), "dialogue": dialogue.save(), "record": record.save()}
+            checkpoint.write(position | parts, number)
         if trains and progress is not None:
             progress(number)
-
-
-def _turn(policy: Policy, moment: Moment) -> Turn:
-    """Return what a policy wants next; one that is not adaptive wants to train, at the density of the job."""
-    return policy.turn(moment) if isinstance(policy, Adaptive) else Turn(policy.shortlist(moment))
-
-
-def _seen(turn: Turn, step: Step) -> Seen:
-    gain, each = gains(step.exchanges)
-    norms, broadcaster = np.sqrt(each), step.exchanges[0].stats.get("broadcaster")
-    released = norms.mean() if broadcaster is None else norms[int(float(broadcaster))]
-    return Seen(turn, step.candidate, gain, float(released), float(step.select.max()))
 
 
 def _stopped(
@@ -239,8 +267,10 @@ def _alone(asks: Asks) -> None:
         ask = _told(asks, outcome)
 
 
-def _in_company(job: Job, asks: Asks, record: Record, neighbours: Mapping[str, Neighbour]) -> PolicyResult:
-    """Time the exchanges of several jobs on one clock, until those of the first job are done."""
+def _in_company(
+    job: Job, asks: Asks, record: Record, neighbours: Mapping[str, Neighbour]
+) -> tuple[list[Stop], list[Share]]:
+    """Time the exchanges of several jobs on one clock, until those of the first job are done; return how they fared."""
     env = simpy.Environment()
     shared = job.stages[0][1].on(env)
     end = env.process(_live(shared, asks, record))
@@ -252,7 +282,7 @@ def _in_company(job: Job, asks: Asks, record: Record, neighbours: Mapping[str, N
         jobs.append((one.job, own))
     env.run(until=end)
     stops = sorted((stop for _, own in jobs for stop in own.stops), key=lambda stop: stop.stopped)
-    return record.result(stops, [_share(*one) for one in jobs])
+    return stops, [_share(*one) for one in jobs]
 
 
 def _live(shared: Network, asks: Asks, record: Record) -> Generator[simpy.Event, Timing, None]:

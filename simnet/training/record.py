@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from simnet.network import Messages, Timing
 from simnet.schedule import Floats
+from simnet.training.checkpoint import State
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,6 +65,18 @@ class Stop(NamedTuple):
     waits: tuple[Wait, ...]
     resumed: float | None
     left: int
+
+    def save(self) -> list[Any]:
+        """Return it as values that a checkpoint holds."""
+        return [*self._replace(died={}), list(self.died.items())]
+
+    @classmethod
+    def restored(cls, saved: Sequence[Any]) -> Stop:
+        """Return what was saved."""
+        *fields, died = saved
+        stop = cls(*fields)
+        waits = (Wait(worker, number, phase, tuple(workers)) for worker, number, phase, workers in stop.waits)
+        return stop._replace(died=dict(died), waits=tuple(waits))
 
 
 class Share(NamedTuple):
@@ -254,19 +267,42 @@ class Record:
                 spans = _spans(at, rank, worker, named, doing, update, float(timing.rank_finish[rank]))
                 self._spans += [(at.iteration, worker, *span) for span in spans]
 
+    def save(self) -> State:
+        """Return all rows so far."""
+        return {
+            "iterations": _columns(self._iterations),
+            "crews": _joined(self._crews, np.zeros(0, dtype=np.intp)),
+            "sizes": np.array([crew.size for crew in self._crews], dtype=np.int64),
+            "split": _joined(self._split, np.zeros((0, len(_SPLIT)))),
+            "messages": [{"iteration": number, **vars(one)} for number, one in self._messages],
+            "spans": [np.array(column) for column in zip(*self._spans, strict=True)],
+            "stops": [stop.save() for stop in self.stops],
+        }
+
+    def restore(self, state: State) -> None:
+        """Go on from what `save` returned."""
+        ends = np.cumsum(state["sizes"])[:-1]
+        messages = [(one["iteration"], Messages(**{name: one[name] for name in _MESSAGE})) for one in state["messages"]]
+        stops = [Stop.restored(one) for one in state["stops"]]
+        spans = list(zip(*(column.tolist() for column in state["spans"]), strict=True))
+        rows = _rows(state["iterations"])
+        self._crews = np.split(state["crews"], ends) if rows else []
+        self._split = np.split(state["split"], ends) if rows else []
+        self._iterations, self._messages, self._spans, self.stops = rows, messages, spans, stops
+
     def result(self, stops: Sequence[Stop] = (), shares: Sequence[Share] = ()) -> PolicyResult:
         """Return the rows as data frames, with the stops and shares of all jobs."""
         import pandas as pd
 
         count, sizes = len(self._iterations), [crew.size for crew in self._crews]
         numbers, purposes = ([row[name] for row in self._iterations] for name in ("iteration", "purpose"))
-        split = np.concatenate(self._split) if self._split else np.zeros((0, 6))
+        split = _joined(self._split, np.zeros((0, len(_SPLIT))))
         workers = pd.DataFrame(
             {
                 "policy": self.policy,
                 "iteration": np.repeat(np.array(numbers, dtype=np.int64), sizes),
                 "purpose": np.repeat(np.array(purposes, dtype=object), sizes),
-                "worker": np.concatenate(self._crews) if self._crews else np.zeros(0, dtype=np.intp),
+                "worker": _joined(self._crews, np.zeros(0, dtype=np.intp)),
                 **dict(zip(_SPLIT, split.T, strict=True)),
             }
         )
@@ -303,6 +339,20 @@ def gains(exchanges: Sequence[Exchange]) -> tuple[float, Floats]:
     sent, given = (_squares(exchanges, name) for name in ("sent_norm", "given_norm"))
     each = np.divide(sent, given, out=np.ones_like(given), where=given > 0)
     return (float(sent.sum()) / float(given.sum()) if given.any() else 1.0), each
+
+
+def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, NDArray[Any]]:
+    """Return the columns of rows with equal keys."""
+    return {name: np.array([row[name] for row in rows]) for name in rows[0]} if rows else {}
+
+
+def _rows(columns: Mapping[str, NDArray[Any]]) -> list[dict[str, Any]]:
+    values = zip(*(column.tolist() for column in columns.values()), strict=True)
+    return [dict(zip(columns, row, strict=True)) for row in values]
+
+
+def _joined(arrays: Sequence[NDArray[Any]], none: NDArray[Any]) -> NDArray[Any]:
+    return np.concatenate(arrays) if arrays else none
 
 
 def _squares(exchanges: Sequence[Exchange], name: str) -> Floats:
@@ -346,6 +396,7 @@ _ITERATIONS = (
     "latency_s",
     "bandwidth_Bps",
 )
+_MESSAGE = ("round", "src", "dst", "nbytes", "start", "finish", "phase")
 _SPLIT = ("compute_s", "select_s", "communicate_s", "wait_s", "bytes_sent_B", "bytes_received_B")
 _MESSAGES = ("policy", "iteration", "round", "phase", "src", "dst", "nbytes_B", "start_s", "finish_s")
 

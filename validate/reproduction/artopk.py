@@ -246,8 +246,7 @@ def fig_8_jobs() -> list[Row]:
     chosen: dict[tuple[str, str], float] = {}
     for config in frame["config"].unique():
         run = load(f"artopk_fig8_{config.lower()}").only(["flexible"]).build()
-        ((_, result),) = runner.run_here(run, lambda name, done: None)
-        counts = result.iterations["choice"].value_counts()
+        counts = runner.results_of(run)["flexible"].iterations["choice"].value_counts()
         chosen |= {(config, str(label)): int(count) / STEPS for label, count in counts.items()}
     return [
         Row(

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from simnet.checks import whole
 from simnet.errors import DivergedError, nearest
 from simnet.models import Layer
 from simnet.rng import stream
@@ -246,6 +247,26 @@ class LiveTraining:
                 total += len(targets) * np.array(self.source.model.score(self.weights, inputs, targets))
         loss, accuracy = total / len(data.held_targets)
         return Score(float(loss), float(accuracy))
+
+    def save(self) -> dict[str, NDArray[Any]]:
+        """Return weights, velocity, and how many updates were applied."""
+        return {"weights": self.weights.copy(), "velocity": self.velocity.copy(), "applied": np.array(self.applied)}
+
+    def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
+        """Go on from what `save` returned.
+
+        Raises
+        ------
+        ValueError
+            If it is not of this model; then nothing is taken.
+        """
+        weights, velocity = (np.array(state[name]) for name in ("weights", "velocity"))
+        for name, one in (("weights", weights), ("velocity", velocity)):
+            if one.shape != self.weights.shape or one.dtype != np.float32:
+                wanted = f"{self.weights.size} numbers of type float32"
+                raise ValueError(f"{name} must be {wanted}, got {one.dtype} of shape {one.shape}")
+        self.applied = whole(state["applied"].item(), "applied", 0)
+        self.weights, self.velocity = weights, velocity
 
 
 def train(

@@ -1,0 +1,177 @@
+"""What `simnet run` and `simnet compare` share: policies that are run, what they leave behind, and how it ends.
+
+While a run is at work, its folder has checkpoints, of policies that are done and of those under way. The same command
+goes on from them after a kill, Ctrl-C or an error; when all is done they go.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, TypeAlias
+
+import typer
+
+from simnet.errors import SimnetError
+
+if TYPE_CHECKING:
+    from simnet.scenario import Run, Scenario
+    from simnet.scenario.runner import Checkpoints, Outcome, Progress, Source
+    from simnet.training import PolicyResult
+
+CHECKPOINTS = "checkpoints"
+"""Folder of the checkpoints in that of a run."""
+
+Every: TypeAlias = Annotated[
+    float,
+    typer.Option(
+        "--checkpoint", min=0, metavar="SECONDS", help="Between checkpoints, from which a killed run goes on."
+    ),
+]
+Anew: TypeAlias = Annotated[bool, typer.Option("--force", help="Begin anew where an earlier run did not end.")]
+
+# Starting processes takes about this long; what is done sooner is done here.
+_WORTH_PROCESSES = 3.0
+
+
+def finished(
+    source: Source, loaded: Scenario, built: Run, jobs: int | None, progress: Progress, checkpoints: Checkpoints
+) -> Iterator[tuple[str, Outcome]]:
+    """Yield each policy with what became of it, when it is known."""
+    from simnet.scenario.runner import run_apart, run_here
+
+    at_once = loaded.at_once(min(jobs or os.cpu_count() or 1, len(built.policies)))
+    if at_once == 1 or (jobs is None and sum(map(built.effort, built.policies)) < _WORTH_PROCESSES):
+        yield from run_here(built, progress, checkpoints)
+        return
+    longest_first = sorted(built.policies, key=built.effort, reverse=True)
+    yield from run_apart(source, longest_first, at_once, progress, checkpoints)
+
+
+def collected(
+    outcomes: Iterable[tuple[str, Outcome]], take: Callable[[str, PolicyResult], None]
+) -> list[BaseException]:
+    """Take results one by one, so that those before Ctrl-C or an error are kept; return what went wrong."""
+    wrong: list[BaseException] = []
+    try:
+        for name, outcome in outcomes:
+            if isinstance(outcome, SimnetError):
+                wrong.append(outcome)
+            else:
+                take(name, outcome)
+    except (KeyboardInterrupt, Exception) as error:
+        wrong.append(error)
+    return wrong
+
+
+@contextmanager
+def kept(folder: Path, force: bool) -> Iterator[Path]:
+    """Keep other runs out of a folder, and have a folder of checkpoints in it, until the run is done.
+
+    Raises
+    ------
+    InputError
+        If another run is at work there.
+    """
+    from simnet import writing
+
+    place = folder / CHECKPOINTS
+    with writing.alone(folder, "run"):
+        if force:
+            shutil.rmtree(place, ignore_errors=True)
+        with writing.explained(place):
+            place.mkdir(exist_ok=True)
+        try:
+            yield place
+        except BaseException:
+            # Of a run that did nothing, nothing remains.
+            with suppress(OSError):
+                place.rmdir()
+            raise
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def going_on(runs: Mapping[str, tuple[Checkpoints, str]], iterations: int, place: Path, quiet: bool) -> None:
+    """Say where runs, each with the checkpoints of its policy, go on, and take away the checkpoints of others."""
+    own = {label: checkpoints.of(policy) for label, (checkpoints, policy) in runs.items()}
+    mine = {one.path for one in own.values()}
+    for file in place.iterdir():
+        if file not in mine:
+            with suppress(OSError):
+                file.unlink()
+    done = {label: one.done() for label, one in own.items()}
+    parts = [
+        f"{label} after {count:,} of {iterations:,} iterations" for label, count in done.items() if count is not None
+    ]
+    if parts and not quiet:
+        typer.echo(f"goes on where it had stopped: {', '.join(parts)}", err=True)
+
+
+@contextmanager
+def shown(names: Sequence[str], iterations: int, quiet: bool) -> Iterator[Progress]:
+    """Show how many iterations of all runs are done, and how long the rest will take."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+    done = dict.fromkeys(names, 0)
+    console = Console(stderr=True)
+    columns = (
+        TextColumn(f"{len(done)} runs"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("iterations, left:"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
+        task = bar.add_task("", total=iterations * len(done))
+
+        def progress(name: str, iterations: int) -> None:
+            done[name] = iterations
+            bar.update(task, completed=sum(done.values()))
+
+        yield progress
+
+
+def mark(folder: Path, done: Sequence[str], missing: Sequence[str]) -> None:
+    """Leave a file that says what is missing, or take it away if nothing is."""
+    from simnet.writing import INCOMPLETE, atomic_write
+
+    if not missing:
+        (folder / INCOMPLETE).unlink(missing_ok=True)
+        return
+    with atomic_write(folder / INCOMPLETE) as stream:
+        stream.write(f"done: {', '.join(done)}\nmissing: {', '.join(missing)}\n".encode())
+
+
+def end(wrong: Sequence[BaseException], missing: Sequence[str] | None, place: Path) -> None:
+    """End a command after what went wrong, if something did; `missing` is None if nothing was done before it.
+
+    Raises
+    ------
+    SimnetError
+        With what there was of these.
+    """
+    if not wrong:
+        return
+    from simnet.writing import INCOMPLETE
+
+    interrupted = isinstance(wrong[-1], KeyboardInterrupt)
+    goes_on = "; the same command goes on from there" if interrupted and any(place.iterdir()) else ""
+    if missing is not None:
+        said = "interrupted" if interrupted else "stopped by an error"
+        typer.echo(f"{said}: {', '.join(missing)} not done, as the file {INCOMPLETE} says{goes_on}", err=True)
+    elif interrupted:
+        written = "no results were written" if goes_on else "nothing was written"
+        typer.echo(f"interrupted before anything was done; {written}{goes_on}", err=True)
+    for error in wrong:
+        if not isinstance(error, (SimnetError, KeyboardInterrupt)):
+            raise error
+    explained = "\n".join(dict.fromkeys(str(error) for error in wrong if isinstance(error, SimnetError)))
+    if interrupted:
+        if explained:
+            typer.echo(f"error: {explained}", err=True)
+        raise typer.Exit(130)
+    raise SimnetError(explained)

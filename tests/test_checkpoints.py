@@ -1,0 +1,357 @@
+"""Checkpoints: a job that was killed after any iteration goes on to the results of one that was left alone."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import warnings
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+import sparsifier_models
+import topologies
+from jobs import Source, job_on
+from refusals import refused
+from simnet import cli
+from simnet.errors import InputError
+from simnet.moo import Moo, Search
+from simnet.network import Network
+from simnet.policies import Candidate, Clairvoyant, Fixed, Flexible, Monitor
+from simnet.traces.live import train
+from simnet.training import Checkpoint, Compute, Neighbour, Overlap, Ramp, run_policy
+from simnet.weather import Weather, steps
+from simnet.writing import alone
+
+AG = Candidate("AG", "topk")
+RING = Candidate("ART-ring", "artopk", {"collective": "ring"})
+TREE = Candidate("ART-tree", "artopk", {"collective": "tree", "selection": "var"})
+DENSE = Candidate("dense", "dense")
+FEEDBACK = (AG, RING, TREE)
+
+
+class KilledError(Exception):
+    """What ends a job from outside."""
+
+
+class Counted(Source):
+    """Gradients that grow with the iteration, and how often they were asked for."""
+
+    asked = 0
+
+    def gradients(self, iteration):
+        self.asked += 1
+        return super().gradients(iteration) * np.float32(1 + iteration)
+
+
+def fickle(workers=4):
+    """Return a star whose links slow down and recover while a job is under way."""
+    graph = topologies.star(workers, 1e-3, 1e6)
+    return Network(graph, dict.fromkeys(graph.edges, Weather(bandwidth=steps([0, 0.05, 0.15], [1e6, 2e4, 6e5]))))
+
+
+def job(iterations=7, **changes):
+    fields = {"source": Counted(), "compute": Compute(0.01, spread=0.3), "update": 1e-3, "device": "v100"}
+    return job_on(fickle(), 4, iterations, **(fields | changes))
+
+
+def learning(**changes):
+    options = {"samples": 400, "features": 12, "classes": 3}
+    source = train("mlp", "classification", workers=4, batch=4, hidden=[6], options=options, evaluate=2, seed=3)
+    return job(source=source, **changes)
+
+
+def flexible():
+    return Flexible(FEEDBACK, Monitor(every=0.02, noise=0.4, change=0.05))
+
+
+def moo(mode="grid", **search):
+    monitor = Monitor(every=0.01, change=0.05)
+    return Moo((RING, TREE), monitor, Search(mode, (0.5, 0.2, 0.1, 0.05), 2, gain_change=0.05, **search))
+
+
+JOBS = {
+    "fixed": (job, lambda: Fixed(AG)),
+    "flexible": (job, flexible),
+    "clairvoyant": (job, lambda: Clairvoyant(FEEDBACK)),
+    "moo": (job, moo),
+    "moo as published": (lambda: job(iterations=9), lambda: moo("published", warm_up=3)),
+    "buckets": (lambda: job(overlap=Overlap(bucket=200.0)), lambda: Fixed(RING)),
+    "density that falls": (lambda: job(density=[Ramp(5, 1.0, 0.01)]), lambda: Fixed(AG)),
+    "deaths, others go on": (lambda: job(deaths={1: 0.06, 2: 0.3}, patience=0.02), flexible),
+    "deaths, and exploration": (lambda: job(deaths={1: 0.15}, patience=0.02), moo),
+    "deaths, the end": (lambda: job(deaths={3: 0.2}), lambda: Fixed(AG)),
+    "networks by iteration": (lambda: job(stages=[(0, fickle()), (3, Network(topologies.star(4, 1e-2, 1e5)))]), moo),
+    "training": (learning, lambda: Fixed(RING)),
+    "training, moo": (learning, moo),
+}
+
+
+def run(one, policy, **options):
+    return run_policy(one, "p", policy, timeline=2, **options)
+
+
+def killed_after(count, path, one, policy, **options):
+    """Run a job with a checkpoint after each iteration until it is killed; return whether it was."""
+
+    def progress(done):
+        if done == count:
+            raise KilledError
+
+    try:
+        run(one, policy, checkpoint=Checkpoint(path, "it", every=0), progress=progress, **options)
+    except KilledError:
+        return True
+    return False
+
+
+def assert_same(one, other):
+    for name in ("iterations", "workers", "messages", "spans"):
+        pd.testing.assert_frame_equal(getattr(one, name), getattr(other, name), check_exact=True, obj=name)
+    assert (one.stops, one.shares) == (other.stops, other.shares)
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_job_killed_after_any_iteration_goes_on_to_the_same_results(name, tmp_path):
+    make, policy = JOBS[name]
+    whole, kills = run(make(), policy()), 0
+    for count in range(1, make().iterations):
+        path = tmp_path / f"{count}.safetensors"
+        if killed_after(count, path, make(), policy()):
+            kills += 1
+            assert Checkpoint(path, "it").done() == count
+            assert_same(run(make(), policy(), checkpoint=Checkpoint(path, "it")), whole)
+    assert kills == make().iterations - 1 or whole.stops
+    assert kills > 1
+
+
+@pytest.mark.parametrize("scheme", sparsifier_models.names())
+def test_every_scheme_goes_on(scheme, tmp_path):
+    path, policy = tmp_path / "a.safetensors", Fixed(Candidate(scheme, scheme))
+    assert killed_after(2, path, job(4), policy)
+    assert_same(run(job(4), policy, checkpoint=Checkpoint(path, "it")), run(job(4), policy))
+
+
+def test_a_job_killed_again_and_again_computes_each_iteration_once(tmp_path):
+    path, asked = tmp_path / "a.safetensors", 0
+    for count in range(1, 7):
+        one = job()
+        killed_after(count, path, one, flexible())
+        asked += one.source.asked
+    last = job()
+    assert_same(run(last, flexible(), checkpoint=Checkpoint(path, "it")), run(job(), flexible()))
+    assert (asked, last.source.asked) == (6, 1)
+
+
+@pytest.mark.parametrize("neighbours", [None, {"other": Neighbour(job(5, placement=[0, 1, 2, 3]), AG, 0.02)}])
+def test_what_is_done_is_not_done_again(neighbours, tmp_path):
+    path, seen = tmp_path / "a.safetensors", []
+    mortal = {"deaths": {1: 0.06}, "patience": 0.02}
+    whole = run(job(**mortal), Fixed(AG), neighbours=neighbours, checkpoint=Checkpoint(path, "it"))
+    again = job(**mortal)
+    result = run(again, Fixed(AG), neighbours=neighbours, checkpoint=Checkpoint(path, "it"), progress=seen.append)
+    assert_same(result, whole)
+    assert (again.source.asked, seen) == (0, [7])
+    assert len(whole.shares) == (0 if neighbours is None else 2)
+
+
+def test_a_job_in_company_begins_anew(tmp_path):
+    path = tmp_path / "a.safetensors"
+    beside = {"other": Neighbour(job(5), AG, 0.02)}
+    assert killed_after(3, path, job(), Fixed(AG), neighbours=beside)
+    assert not path.exists()
+
+
+def test_a_file_that_is_damaged_or_of_another_job_is_no_checkpoint(tmp_path):
+    path = tmp_path / "a.safetensors"
+    state = {"weights": np.arange(3.0), "rows": [{"loss": 0.5, "choice": "AG"}], "none": None}
+    Checkpoint(path, "it").write(state, 3)
+    data = path.read_bytes()
+    assert Checkpoint(path, "other").read() is Checkpoint(path, "other").done() is None
+    for place in range(0, len(data), 3):
+        for changed in (data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :], data[:place]):
+            path.write_bytes(changed)
+            found = Checkpoint(path, "it").read()
+            # What is not part of the state, such as after how many iterations it was, may be altered.
+            assert found is None or found.pop("weights").tolist() == [0, 1, 2]
+            assert found is None or found == {name: one for name, one in state.items() if name != "weights"}
+    path.unlink()
+    assert Checkpoint(path, "it").read() is None
+
+
+def test_a_state_that_does_not_fit_is_explained(tmp_path):
+    path = tmp_path / "a.safetensors"
+    assert killed_after(2, path, job(), Fixed(AG))
+    with pytest.raises(InputError, match=r"a\.safetensors: is no checkpoint of this job; --force begins anew"):
+        run(job(source=Counted(sizes=(50, 40))), Fixed(AG), checkpoint=Checkpoint(path, "it"))
+    Checkpoint(path, "it").write({"shares": 1}, 2)
+    with pytest.raises(InputError, match="is no checkpoint of this job"):
+        run(job(), Fixed(AG), checkpoint=Checkpoint(path, "it"))
+
+
+def test_a_full_disk_does_not_end_the_job(tmp_path):
+    nowhere = Checkpoint(tmp_path / "nowhere" / "a.safetensors", "it", every=0)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        result = run(job(), Fixed(AG), checkpoint=nowhere)
+    assert_same(result, run(job(), Fixed(AG)))
+    assert "cannot be written" in str(said[0].message)
+
+
+def test_checkpoints_come_in_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    clock = [100.0]
+    one = Checkpoint(tmp_path / "a.safetensors", "it", every=10.0)
+    assert not one.due()
+    clock[0] = 110.0
+    assert one.due()
+    one.write({}, 1)
+    assert not one.due()
+
+
+# The command line
+
+LEARNING = """\
+name: learning
+workers: 4
+network:
+  topology:
+    star: {latency: 20 ms, bandwidth: 20 Mbit/s}
+  jitter: {exponential: {mean: 1 ms}}
+job:
+  gradients:
+    train: {model: mlp, data: {classification: {samples: 600, features: 20, classes: 4}}, batch: 4}
+  iterations: 40
+  density: 5 %
+  compute: {mean: 10 ms, spread: 0.1}
+exchanges:
+  AG: {scheme: topk}
+  ART-ring: {scheme: artopk, collective: ring}
+  ART-tree: {scheme: artopk, collective: tree}
+policies:
+  AG: {fixed: AG}
+  moo: {moo: {among: [ART-ring, ART-tree], tries: 2}}
+output: {report: false}
+"""
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
+
+
+def contents(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def scenario(tmp_path):
+    path = tmp_path / "learning.yaml"
+    path.write_text(LEARNING)
+    return path
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_run_that_was_killed_goes_on_to_the_same_bytes(jobs, scenario, tmp_path):
+    out = tmp_path / "killed"
+    command = ["run", str(scenario), "--out", str(out), "--jobs", str(jobs), "--checkpoint", "0"]
+    process = subprocess.Popen([sys.executable, "-m", "simnet.cli", *command, "-q"], start_new_session=True)
+    deadline = time.monotonic() + 60
+    while not list((out / "checkpoints").glob("*.safetensors")):
+        assert time.monotonic() < deadline
+        assert process.poll() is None, "it was done before it could be killed"
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert not (out / "summary.json").exists()
+    result = invoke(*command)
+    assert result.exit_code == 0, result.stderr
+    assert "goes on where it had stopped: " in result.stderr
+    assert invoke("run", scenario, "--out", tmp_path / "whole", "-q").exit_code == 0
+    assert contents(out) == contents(tmp_path / "whole")
+
+
+def test_ctrl_c_says_that_the_same_command_goes_on(scenario, tmp_path, monkeypatch):
+    arguments = (
+        "run",
+        scenario,
+        "--out",
+        tmp_path / "out",
+        "--jobs",
+        1,
+        "--checkpoint",
+        0,
+        "--set",
+        "job.iterations=8",
+    )
+    real = Checkpoint.write
+
+    def interrupted(self, state, done):
+        real(self, state, done)
+        if done == 4:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Checkpoint, "write", interrupted)
+    result = invoke(*arguments)
+    assert result.exit_code == 130
+    assert "no results were written; the same command goes on from there" in result.stderr
+    result = invoke(*arguments)
+    assert "AG after 4 of 8 iterations" in result.stderr
+    # AG gets to its end, moo is interrupted.
+    assert (
+        "interrupted: moo not done, as the file INCOMPLETE says; the same command goes on from there" in result.stderr
+    )
+    monkeypatch.undo()
+    assert "AG after 8 of 8 iterations, moo after 4 of 8 iterations" in invoke(*arguments).stderr
+    assert not (tmp_path / "out" / "checkpoints").exists()
+    assert invoke(*arguments, "-q").stderr == ""
+
+
+def test_what_an_earlier_run_left_is_for_the_same_run_alone(scenario, tmp_path):
+    short = ("--set", "job.iterations=6", "-q")
+    reference = tmp_path / "reference"
+    assert invoke("run", scenario, "--out", reference, *short).exit_code == 0
+    out = tmp_path / "out"
+    (out / "checkpoints").mkdir(parents=True)
+    (out / "checkpoints" / "foreign.safetensors").write_bytes(b"no checkpoint")
+    assert invoke("run", scenario, "--out", out, *short).exit_code == 0
+    assert contents(out) == contents(reference)
+
+
+def test_force_begins_anew(scenario, tmp_path, monkeypatch):
+    arguments = ("run", scenario, "--out", tmp_path / "out", "--set", "job.iterations=6", "--jobs", 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(cli, "_write", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert invoke(*arguments).exit_code == 130
+    assert "AG after 6" not in invoke(*arguments, "--force").stderr
+
+
+def test_two_runs_in_one_folder_are_refused(scenario, tmp_path):
+    out = tmp_path / "out"
+    out.mkdir()
+    with alone(out, "run"):
+        said = refused(invoke("run", scenario, "--out", out))
+    assert "another run is at work there; wait for it, or choose another folder with --out" in said
+
+
+def test_a_comparison_goes_on(scenario, tmp_path, monkeypatch):
+    arguments = ("compare", scenario, "--set", "job.iterations=6", "--workers", "1,2", "--jobs", 1, "--checkpoint", 0)
+    arguments += ("--set", "output.report=false", "--schemes", "topk,dense")
+    assert invoke(*arguments, "--out", tmp_path / "whole", "-q").exit_code == 0
+    real, written = Checkpoint.write, []
+
+    def interrupted(self, state, done):
+        real(self, state, done)
+        written.append(done)
+        if len(written) == 16:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Checkpoint, "write", interrupted)
+        assert invoke(*arguments, "--out", tmp_path / "out").exit_code == 130
+    result = invoke(*arguments, "--out", tmp_path / "out")
+    assert "topk 1 after 6 of 6 iterations" in result.stderr
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
