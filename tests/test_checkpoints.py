@@ -305,7 +305,7 @@ def test_ctrl_c_says_that_the_same_command_goes_on(scenario, tmp_path, monkeypat
         "interrupted: moo not done, as the file INCOMPLETE says; the same command goes on from there" in result.stderr
     )
     monkeypatch.undo()
-    assert "AG after 8 of 8 iterations, moo after 4 of 8 iterations" in invoke(*arguments).stderr
+    assert "AG done, moo after 4 of 8 iterations" in invoke(*arguments).stderr
     assert not (tmp_path / "out" / "checkpoints").exists()
     assert invoke(*arguments, "-q").stderr == ""
 
@@ -326,7 +326,7 @@ def test_force_begins_anew(scenario, tmp_path, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(cli, "_write", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
         assert invoke(*arguments).exit_code == 130
-    assert "AG after 6" not in invoke(*arguments, "--force").stderr
+    assert "AG done" not in invoke(*arguments, "--force").stderr
 
 
 def test_two_runs_in_one_folder_are_refused(scenario, tmp_path):
@@ -353,5 +353,5 @@ def test_a_comparison_goes_on(scenario, tmp_path, monkeypatch):
         patched.setattr(Checkpoint, "write", interrupted)
         assert invoke(*arguments, "--out", tmp_path / "out").exit_code == 130
     result = invoke(*arguments, "--out", tmp_path / "out")
-    assert "topk 1 after 6 of 6 iterations" in result.stderr
+    assert "topk 1 done, " in result.stderr
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")

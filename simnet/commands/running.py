@@ -104,7 +104,9 @@ def going_on(runs: Mapping[str, tuple[Checkpoints, str]], iterations: int, place
                 file.unlink()
     done = {label: one.done() for label, one in own.items()}
     parts = [
-        f"{label} after {count:,} of {iterations:,} iterations" for label, count in done.items() if count is not None
+        f"{label} {'done' if count == iterations else f'after {count:,} of {iterations:,} iterations'}"
+        for label, count in done.items()
+        if count is not None
     ]
     if parts and not quiet:
         typer.echo(f"goes on where it had stopped: {', '.join(parts)}", err=True)
