@@ -20,6 +20,7 @@ from simnet.commands.common import Fields, Quiet, Seed, TwoWords
 from simnet.commands.reproduce import reproduce
 from simnet.commands.sweep import sweep
 from simnet.errors import InputError
+from simnet.threads import one_thread
 
 if TYPE_CHECKING:
     from simnet.scenario import Run, Scenario
@@ -55,7 +56,8 @@ class Kind(StrEnum):
 
 def main() -> None:
     """Run the command line; the entry point of the console script."""
-    app()
+    with one_thread():
+        app()
 
 
 def _version(wanted: bool) -> None:

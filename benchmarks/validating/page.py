@@ -11,14 +11,14 @@ import pandas as pd
 
 from validate.calibration.fabric import COVERAGE
 from validate.calibration.intervals import BIN_NAMES, bin_of
-from validate.evaluation import FROM_BASE, PLACES, TITLES
+from validate.evaluation import FROM_BASE, PLACES, RULE, TITLES
 
 MODELS = {
     "ours": "ours",
     "line": "single line",
     "three_segments": "three segments",
     "five_anchors": "five anchors",
-    "rule_of_bus_factor": "rule of the bus factor",
+    RULE: "rule of the bus factor",
     "closed_form": "plain closed form",
 }
 """Predictions that stand side by side."""
@@ -170,17 +170,10 @@ def _summary(table: pd.DataFrame, known: Mapping[str, Any]) -> str:
     rows = [
         _aim("Size left out, NCCL and RCCL over several nodes", "median 4 %, p90 15 %", sizes, "three_segments"),
         _aim("of these from 16 MB", "median 2 %", sizes[sizes["size"] >= LARGE], "three_segments"),
-        _aim("Other ranks, between those measured", "median 7 %", _placed(ranks, PLACES[0]), "line", 0.07),
-        _aim("Other ranks, one doubling outside", "median 20 %", _placed(ranks, PLACES[1]), "line", 0.2),
-        _aim(
-            "Collective from all-reduce, 64 MB and more",
-            "median 10 %",
-            base[base["size"] >= HUGE],
-            "rule_of_bus_factor",
-        ),
-        _aim(
-            "Collective from all-reduce, below 1 MiB", "median 30 %", base[base["size"] < SMALL], "rule_of_bus_factor"
-        ),
+        *_with_nccl("Other ranks, between those measured", "median 7 %", _placed(ranks, PLACES[0]), "line", 0.07),
+        *_with_nccl("Other ranks, one doubling outside", "median 20 %", _placed(ranks, PLACES[1]), "line", 0.2),
+        *_with_nccl("Collective from all-reduce, 64 MB and more", "median 10 %", base[base["size"] >= HUGE], RULE),
+        *_with_nccl("Collective from all-reduce, below 1 MiB", "median 30 %", base[base["size"] < SMALL], RULE),
         _aim("From links alone, up to 100 Mbit/s", "median 2 %, p90 8 %", links, "closed_form"),
         _aim(
             "Links that change, per iteration", "median 5 %", table[table["split"] == "links_changing"], "closed_form"
@@ -220,6 +213,12 @@ The plain model is three segments for sizes, the interpolated line for ranks, th
 collectives, and alpha-beta with framing for links; its figures are over what it says anything of.
 """
     return head + "\n".join(row for row in rows if row) + foot
+
+
+def _with_nccl(what: str, aim: str, part: pd.DataFrame, plain: str, most: float | None = None) -> list[str]:
+    """Return a row of all libraries, and one of NCCL and RCCL alone."""
+    nccl = _aim("of these NCCL and RCCL", aim, part[part["nccl"]], plain, most)
+    return [_aim(what, aim, part, plain, most), nccl]
 
 
 def _aim(what: str, aim: str, part: pd.DataFrame, plain: str, most: float | None = None) -> str:

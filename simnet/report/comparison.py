@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
@@ -10,7 +13,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from simnet.report.drawing import COLOURS, PHASE_COLOURS, SECONDS, Plot, plot, scale, style, unit
+from simnet.report.drawing import COLOURS, HOURS, PHASE_COLOURS, SECONDS, Plot, plot, scale, style, unit
 from simnet.units import format_bytes, format_seconds
 
 COLUMNS = {
@@ -28,7 +31,7 @@ COLUMNS = {
     "gain": "compression gain: share of the squared norm that was sent",
     "global_error": "norm of a worker's residual, mean over the workers",
 }
-"""Columns of a comparison, means over iterations."""
+"""Columns of a comparison, means over iterations; where a model was trained, those of `learning.COLUMNS` follow."""
 
 _BYTES = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("byte", 1.0))
 
@@ -36,10 +39,13 @@ _BYTES = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("byte", 1.0))
 def comparison_table(rows: pd.DataFrame, title: str) -> Table:
     """Return the comparison as a table, by number of workers and then by time."""
     table = Table(title=Text(title), title_justify="left", box=SIMPLE_HEAD)
-    headings = (
+    headings = [
         "workers", "exchange", "iteration", "select", "commu-\nnicate", "sent by\na worker", "actual\ndensity",
         "build-\nup", "imba-\nlance", "gain",
-    )  # fmt: skip
+    ]  # fmt: skip
+    trained = "time_to_target_s" in rows
+    if trained:
+        headings += ["accu-\nracy", "iterations\nto target", "time to\ntarget", "statis-\ntical eff.", "parallel\neff."]
     for heading in headings:
         table.add_column(heading, justify="left" if heading == "exchange" else "right", no_wrap=True)
     for workers, group in rows.groupby("workers"):
@@ -57,14 +63,33 @@ def comparison_table(rows: pd.DataFrame, title: str) -> Table:
                 f"{one['build_up']:.2f}",
                 f"{one['imbalance']:.2f}",
                 f"{one['gain']:.3f}",
+                *(_learnt(one) if trained else ()),
             )
             # Text, not str: a name such as "[red]" is a name, no markup.
             table.add_row(*(Text(cell) for cell in cells))
     return table
 
 
+def _learnt(one: Mapping[Hashable, Any]) -> tuple[str, ...]:
+    def written(column: str, write: Callable[[Any], str]) -> str:
+        return "-" if pd.isna(one[column]) else write(one[column])
+
+    def share(value: float) -> str:
+        return f"{100 * value:.1f} %"
+
+    return (
+        written("accuracy", share),
+        written("iterations_to_target", str),
+        written("time_to_target_s", format_seconds),
+        written("statistical_efficiency", share),
+        written("parallel_efficiency", share),
+    )
+
+
 def draw(rows: pd.DataFrame, title: str) -> Plot:
     """Draw time split into select and communicate, volume, actual density and build-up, a row per exchange.
+
+    Where a model was trained and somebody reached the target accuracy, also the time to it.
 
     Parameters
     ----------
@@ -78,10 +103,14 @@ def draw(rows: pd.DataFrame, title: str) -> Plot:
     labels = list(dict.fromkeys([*order["exchange"], *rows["exchange"]]))
     place = {label: float(position) for position, label in enumerate(labels)}
     thickness = 0.8 / len(counts)
+    reached = "time_to_target_s" in rows and bool(rows["time_to_target_s"].notna().any())
     with style():
-        figure = Figure(figsize=(11.5, 1.6 + (0.16 + 0.13 * len(counts)) * len(labels)), layout="constrained")
-        times, volume, density, build_up = figure.subplots(1, 4, sharey=True, width_ratios=(2.2, 1, 1, 1))
+        width = 14.0 if reached else 11.5
+        figure = Figure(figsize=(width, 1.6 + (0.16 + 0.13 * len(counts)) * len(labels)), layout="constrained")
+        widths = (2.2, 1, 1, 1, 1) if reached else (2.2, 1, 1, 1)
+        times, volume, density, build_up, *more = figure.subplots(1, len(widths), sharey=True, width_ratios=widths)
         name, factor = unit(float((rows["select_s"] + rows["communicate_s"]).max()), SECONDS)
+        target_name, target_factor = unit(float(rows["time_to_target_s"].max()), HOURS) if reached else ("", 1.0)
         bytes_name, bytes_factor = unit(float(rows["bytes_sent_B"].max()), _BYTES)
         for number, count in enumerate(counts):
             group = rows[rows["workers"] == count]
@@ -99,6 +128,8 @@ def draw(rows: pd.DataFrame, title: str) -> Plot:
             volume.plot(group["bytes_sent_B"] / bytes_factor, y, label=f"P = {count}", **look)
             density.plot(100 * group["actual_density"], y, **look)
             build_up.plot(group["build_up"], y, **look)
+            for learning in more:
+                learning.plot(group["time_to_target_s"] / target_factor, y, **look)
         for target in rows["target_density"].unique():
             density.axvline(100 * target, color="#333333", linewidth=0.8, linestyle=(0, (3, 2)))
         build_up.axvline(1, color="#333333", linewidth=0.8, linestyle=(0, (3, 2)))
@@ -111,6 +142,9 @@ def draw(rows: pd.DataFrame, title: str) -> Plot:
         for axes, column in ((volume, rows["bytes_sent_B"] / bytes_factor), (density, 100 * rows["actual_density"])):
             scale(axes.xaxis, column.to_numpy())
         scale(build_up.xaxis, rows["build_up"].to_numpy())
+        for learning in more:
+            learning.set_title(f"time to target [{target_name}]")
+            scale(learning.xaxis, (rows["time_to_target_s"] / target_factor).to_numpy())
         handles = [Patch(color=PHASE_COLOURS[phase], label=phase) for phase in ("select", "communicate")]
         figure.legend(handles=[*handles, *volume.get_legend_handles_labels()[0]], loc="outside lower left", ncols=8)
         figure.suptitle(title, x=0.01, ha="left")

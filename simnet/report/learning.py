@@ -21,18 +21,36 @@ if TYPE_CHECKING:
 HEADINGS = ("policy", "loss", "accuracy", "iterations to target", "time to target", "statistical eff.", "parallel eff.")
 """Of the table that people see."""
 
+COLUMNS = {
+    "loss": "of the model that is trained, on data held out, the last that was measured",
+    "accuracy": "on data held out, the last that was measured",
+    "best_loss": "the lowest that was measured",
+    "best_accuracy": "the highest that was measured",
+    "target_accuracy": "the accuracy whose time is of interest",
+    "iterations_to_target": "iterations until it was first measured",
+    "time_to_target_s": "simulated time until then, exploration included [s]",
+    "statistical_efficiency": "iterations to the target of the first policy over its own",
+    "parallel_efficiency": "share of the simulated time in which gradients are computed to train with",
+    "first_to_target": "whether no other policy that can be run reached the target sooner",
+}
+"""Columns of tables that have a row per policy; see `columns`."""
+
 _OF_THE_BEST = 0.99
+_NEEDED = ("start_s", "iteration_s", "loss", "accuracy")
 
 
 class LearningSummary(TypedDict):
     """How a policy's training went; None for what was not measured, or for a target that was not reached.
 
-    Loss and accuracy are the last that were measured. The time to the target ends with the first measurement at which
-    the accuracy was reached, and includes exploration.
+    Loss and accuracy are the last that were measured, the best ones the lowest loss and the highest accuracy. A loss
+    that is no finite number is None. The time to the target ends with the first measurement at which the accuracy was
+    reached, and includes exploration.
     """
 
     loss: float | None
     accuracy: float | None
+    best_loss: float | None
+    best_accuracy: float | None
     target: float | None
     iterations_to_target: int | None
     time_to_target_s: float | None
@@ -45,6 +63,7 @@ def condensed(
     computed: Mapping[str, float],
     target: float | None,
     rounded: Callable[[float], float],
+    reference: str | None = None,
 ) -> dict[str, LearningSummary]:
     """Return how the training of each policy went; empty where nothing was trained.
 
@@ -52,22 +71,64 @@ def condensed(
     ----------
     iterations : mapping of policy name to DataFrame
         A row per iteration of training, exploration included, with `loss` and `accuracy`, NaN where they were not
-        measured. The first policy is the reference.
+        measured.
     computed : mapping of policy name to float
         Seconds that workers computed gradients to train with, in the mean over workers.
     target : float, optional
         The accuracy to reach; 99 % of the highest that the reference had when omitted.
     rounded : callable
         Rounds a number.
+    reference : str, optional
+        With which policy the others are compared; the first when omitted. If it is not among them, there is no
+        statistical efficiency, and no target but a given one.
     """
-    if not all("accuracy" in frame for frame in iterations.values()):
+    if not any("accuracy" in frame for frame in iterations.values()):
         return {}
-    reference = next(iter(iterations.values()))
-    if target is None:
-        best = float(reference["accuracy"].max())
+    # Where workers die in the first iteration nothing is measured.
+    frames = {policy: frame.reindex(columns=[*_NEEDED]) for policy, frame in iterations.items()}
+    compared = frames.get(next(iter(frames)) if reference is None else reference)
+    if target is None and compared is not None:
+        best = float(compared["accuracy"].max())
         target = _OF_THE_BEST * best if math.isfinite(best) else None
-    needed, _ = _reached(reference, target)
-    return {policy: _one(frame, computed[policy], target, needed, rounded) for policy, frame in iterations.items()}
+    needed = None if compared is None else _reached(compared, target)[0]
+    return {policy: _one(frame, computed[policy], target, needed, rounded) for policy, frame in frames.items()}
+
+
+def first(trained: Mapping[str, LearningSummary], bound: str | None = None) -> list[str]:
+    """Return the policies that can be run, all but the bound, and that were the first to reach the target."""
+    times = {policy: one["time_to_target_s"] for policy, one in trained.items() if policy != bound}
+    soonest = min((time for time in times.values() if time is not None), default=None)
+    return [] if soonest is None else [policy for policy, time in times.items() if time == soonest]
+
+
+def columns(
+    trained: Mapping[str, LearningSummary], bound: str | None = None
+) -> dict[str, dict[str, float | int | bool | None]]:
+    """Return `COLUMNS` for each policy; None for what there is not.
+
+    Parameters
+    ----------
+    trained : mapping of policy name to LearningSummary
+        What `condensed` returned.
+    bound : str, optional
+        The policy that nobody can run, and which is no rival.
+    """
+    soonest = first(trained, bound)
+    return {
+        policy: {
+            "loss": one["loss"],
+            "accuracy": one["accuracy"],
+            "best_loss": one["best_loss"],
+            "best_accuracy": one["best_accuracy"],
+            "target_accuracy": one["target"],
+            "iterations_to_target": one["iterations_to_target"],
+            "time_to_target_s": one["time_to_target_s"],
+            "statistical_efficiency": one["statistical_efficiency"],
+            "parallel_efficiency": one["parallel_efficiency"],
+            "first_to_target": None if one["target"] is None else policy in soonest,
+        }
+        for policy, one in trained.items()
+    }
 
 
 def rows(trained: Mapping[str, LearningSummary]) -> list[tuple[str, ...]]:
@@ -94,8 +155,12 @@ def rows(trained: Mapping[str, LearningSummary]) -> list[tuple[str, ...]]:
     ]
 
 
-def sentence(trained: Mapping[str, LearningSummary]) -> str:
-    """Say who was the first to reach the target, and who never was; empty where nothing was trained."""
+def sentence(trained: Mapping[str, LearningSummary], bound: str | None = None) -> str:
+    """Say who was the first to reach the target, and who never did; empty where nothing was trained.
+
+    The bound counts only if there is nobody else, as nobody can run it.
+    """
+    trained = {policy: one for policy, one in trained.items() if policy != bound} or trained
     target = next((one["target"] for one in trained.values()), None)
     if target is None:
         return ""
@@ -104,9 +169,9 @@ def sentence(trained: Mapping[str, LearningSummary]) -> str:
     reached = {policy: time for policy, time in times.items() if time is not None}
     if not reached:
         return f" No policy reached {goal}."
-    first = min(reached, key=lambda policy: reached[policy])
+    winner = first(trained)[0]
     never = [policy for policy in times if policy not in reached]
-    said = f" {first} was the first to reach {goal}, after {format_seconds(reached[first])}"
+    said = f" {winner} was the first to reach {goal}, after {format_seconds(reached[winner])}"
     return f"{said}; {', '.join(never)} did not." if never else f"{said}."
 
 
@@ -117,12 +182,16 @@ def _one(
     needed: int | None,
     rounded: Callable[[float], float],
 ) -> LearningSummary:
-    measured = frame.dropna(subset=["loss", "accuracy"])
+    measured = frame.dropna(subset=["accuracy"])
+    losses, accuracies = (measured[column].to_list() for column in ("loss", "accuracy"))
+    finite = [loss for loss in losses if math.isfinite(loss)]
     count, seconds = _reached(frame, target)
     total = math.fsum(frame["iteration_s"])
     return {
-        "loss": rounded(float(measured["loss"].iloc[-1])) if len(measured) else None,
-        "accuracy": rounded(float(measured["accuracy"].iloc[-1])) if len(measured) else None,
+        "loss": rounded(losses[-1]) if losses and math.isfinite(losses[-1]) else None,
+        "accuracy": rounded(accuracies[-1]) if accuracies else None,
+        "best_loss": rounded(min(finite)) if finite else None,
+        "best_accuracy": rounded(max(accuracies)) if accuracies else None,
         "target": None if target is None else rounded(target),
         "iterations_to_target": count,
         "time_to_target_s": None if seconds is None else rounded(seconds),

@@ -156,6 +156,7 @@ def summarize(
     stops: Mapping[str, Sequence[Stop]] | None = None,
     shares: Mapping[str, Sequence[Share]] | None = None,
     target: float | None = None,
+    reference: str | None = None,
 ) -> Summary:
     """Condense the iterations of several policies, run on the same network, into a summary.
 
@@ -181,6 +182,8 @@ def summarize(
         How the job and those beside it fared.
     target : float, optional
         Where a model was trained: the accuracy whose time is of interest; see `simnet.report.learning`.
+    reference : str, optional
+        Where a model was trained: with which policy the others are compared; the first when omitted.
 
     Raises
     ------
@@ -213,15 +216,13 @@ def summarize(
         one["ended"] = name in ended
         one["stops"] = [deaths.condensed(stop, _rounded) for stop in stops.get(name, ())]
         one["shares"] = [company.condensed(share, _rounded) for share in (shares or {}).get(name, ())]
-    trained = {name: with_exploration(frame) for name, frame in iterations.items()}
-    computed = {name: math.fsum(every["compute_s"][trained[name].index]) for name, every in iterations.items()}
-    for name, learnt in learning.condensed(trained, computed, target, _rounded).items():
+    for name, learnt in learnt_by(iterations, target, reference).items():
         policies[name]["learning"] = learnt
     if bound is not None and bound not in ended:
-        reference = policies[bound]["simulated_s"]
+        fastest = policies[bound]["simulated_s"]
         for name in policies.keys() - ended:
-            lost = policies[name]["simulated_s"] - reference
-            fraction = _rounded(lost / reference) if reference else 0.0
+            lost = policies[name]["simulated_s"] - fastest
+            fraction = _rounded(lost / fastest) if fastest else 0.0
             policies[name]["regret"] = {"seconds": _rounded(lost), "fraction": fraction}
     return {
         "scenario": {"name": scenario, "sha256": scenario_sha256},
@@ -234,6 +235,30 @@ def summarize(
         ),
         "policies": policies,
     }
+
+
+def learnt_by(
+    iterations: Mapping[str, pd.DataFrame], target: float | None = None, reference: str | None = None
+) -> dict[str, learning.LearningSummary]:
+    """Return how the training of each policy went; empty where nothing was trained.
+
+    Parameters
+    ----------
+    iterations, target, reference
+        As for `summarize`; of the columns, `start_s`, `iteration_s`, `compute_s`, `loss` and `accuracy` are needed,
+        and where a policy explored, `iteration` and `purpose`.
+
+    Examples
+    --------
+    >>> frame = pd.DataFrame({"start_s": [0.0, 1.0], "iteration_s": 1.0, "compute_s": 0.5, "loss": [0.9, 0.4],
+    ...     "accuracy": [0.7, 0.9]})
+    >>> one = learnt_by({"AG": frame}, target=0.8)["AG"]
+    >>> one["iterations_to_target"], one["time_to_target_s"], one["parallel_efficiency"], one["best_loss"]
+    (2, 2.0, 0.5, 0.4)
+    """
+    trained = {name: with_exploration(frame) for name, frame in iterations.items()}
+    computed = {name: math.fsum(every["compute_s"][trained[name].index]) for name, every in iterations.items()}
+    return learning.condensed(trained, computed, target, _rounded, reference)
 
 
 def with_exploration(iterations: pd.DataFrame) -> pd.DataFrame:
@@ -259,7 +284,7 @@ def with_exploration(iterations: pd.DataFrame) -> pd.DataFrame:
 
 def sentence(summary: Summary) -> str:
     """Say who won, by how much over the runner-up, and when the winner changed its choice; and who explored."""
-    said = _outcome(summary) + _explored(summary) + learning.sentence(_learnt(summary))
+    said = _outcome(summary) + _explored(summary) + learning.sentence(_learnt(summary), summary["bound"])
     if summary["missing"]:
         said = f"Incomplete, without {', '.join(summary['missing'])}: {said}"
     early = [name for name, one in summary["policies"].items() if one["ended"]]
@@ -283,6 +308,11 @@ def company_rows(summary: Summary) -> list[tuple[str, ...]]:
 def learning_rows(summary: Summary) -> list[tuple[str, ...]]:
     """Return the cells of the table of how the training went; empty where nothing was trained."""
     return learning.rows(_learnt(summary))
+
+
+def learning_columns(summary: Summary) -> dict[str, dict[str, float | int | bool | None]]:
+    """Return `learning.COLUMNS` for each policy; empty where nothing was trained."""
+    return learning.columns(_learnt(summary), summary["bound"])
 
 
 def _learnt(summary: Summary) -> dict[str, learning.LearningSummary]:

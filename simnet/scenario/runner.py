@@ -24,6 +24,7 @@ from typing import Any, TypeAlias
 from simnet.errors import SimnetError
 from simnet.policies import Policy
 from simnet.scenario import Run, load
+from simnet.threads import one_thread
 from simnet.training import EVERY, Checkpoint, PolicyResult, run_policy
 
 Progress: TypeAlias = Callable[[str, int], None]
@@ -201,7 +202,7 @@ def _start(
     )
     # The tracker that goes with the first process would let interrupts through again: start it before.
     resource_tracker.ensure_running()
-    with interrupts_held_back():
+    with interrupts_held_back(), one_thread():
         process.start()
     # With the only other copy of the sender in the process, its end closes the pipe.
     sender.close()

@@ -11,6 +11,7 @@ sweep.parquet          the same
 sweep.json             the same, with the parameters, seed, versions and hash of the scenario
 scenario.lock.yaml     the scenario without the parameters, every default and override written out
 figures/sweep.*        of one or two numeric parameters: times of the policies, or who wins where
+figures/sweep-target.* where a model is trained: the same of the time to the target accuracy
 =====================  ==================================================================================
 
 `grid` reads parameters and lists the cells, `cell` runs one, `pool` and `cluster` run many, `work` knows which are

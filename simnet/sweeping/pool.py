@@ -14,7 +14,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
@@ -23,13 +23,12 @@ from typing import Any, NamedTuple, TypeAlias
 from simnet.errors import SimnetError
 from simnet.scenario.runner import context, ending, interrupts_held_back
 from simnet.sweeping import cell
+from simnet.threads import one_thread
 
 Step: TypeAlias = Callable[[int, float], None]
 """Called with the number of a task and the share of it that is done."""
 
 _REPORT_EVERY = 0.25
-# What libraries of linear algebra go by when they are loaded.
-_THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 
 
 class Outcome(NamedTuple):
@@ -134,30 +133,11 @@ def _start(started_by: BaseContext) -> _Worker:
     )
     # The tracker that goes with the first process would let interrupts through again: start it before.
     resource_tracker.ensure_running()
-    with interrupts_held_back(), _one_thread():
+    with interrupts_held_back(), one_thread():
         process.start()
     # With the only other copy of their end in the process, its end closes the pipe.
     theirs.close()
     return _Worker(ours, process)
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Let a process that starts meanwhile, for one processor, do linear algebra in one thread.
-
-    Models that are trained would differ in their last digits with the number of threads, as these add up in another
-    order, and with it the files of a sweep.
-    """
-    before = {name: os.environ.get(name) for name in _THREADS}
-    os.environ.update(dict.fromkeys(_THREADS, "1"))
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 def _work(connection: Connection) -> None:
