@@ -286,6 +286,7 @@ def _write(
         report=loaded.config.output.report,
         missing=missing,
         target=None if trained is None else trained.target,
+        reference=next(iter(built.policies)),
     )
     running.mark(folder, list(results), missing)
     if not quiet:

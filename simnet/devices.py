@@ -37,6 +37,7 @@ import math
 import reprlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -230,11 +231,16 @@ def load_device(name_or_path: str | Path) -> DeviceProfile:
     path = Path(name_or_path)
     if isinstance(name_or_path, Path) or path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
         return _profile(read_text(path, _LARGEST_FILE), str(path))
-    shipped = files("simnet") / "data" / "devices" / f"{path}.yaml"
     if str(path) not in device_names():
         known = nearest(str(path), device_names())
         raise ValueError(f"there is no device profile {str(path)!r} (nor a .yaml file): {known}")
-    return _profile(shipped.read_text(encoding="utf-8"), f"{path}.yaml")
+    return _shipped(str(path))
+
+
+@cache
+def _shipped(name: str) -> DeviceProfile:
+    text = (files("simnet") / "data" / "devices" / f"{name}.yaml").read_text(encoding="utf-8")
+    return _profile(text, f"{name}.yaml")
 
 
 def _profile(text: str, file: str) -> DeviceProfile:

@@ -57,6 +57,7 @@ def write_run(
     report: bool = True,
     missing: Sequence[str] = (),
     target: float | None = None,
+    reference: str | None = None,
 ) -> Summary:
     """Write everything that a run leaves behind into its folder.
 
@@ -86,6 +87,8 @@ def write_run(
         Policies of the scenario that were interrupted before they were done; the summary and the report name them.
     target : float, optional
         Where a model was trained: the accuracy whose time is of interest.
+    reference : str, optional
+        The policy against which statistical efficiency is measured; the first of `results` when omitted.
 
     Returns
     -------
@@ -112,6 +115,7 @@ def write_run(
         stops={name: result.stops for name, result in results.items()},
         shares={name: result.shares for name, result in results.items()},
         target=target,
+        reference=reference,
     )
     iterations = _joined(results, lambda result: result.iterations)
     files = {"scenario.lock.yaml": lock}

@@ -88,7 +88,7 @@ def digits() -> Data:
     try:
         from sklearn.datasets import load_digits
     except ImportError:
-        raise SimnetError("the digits come with scikit-learn: pip install 'simnet[train]'") from None
+        raise SimnetError("the digits come with scikit-learn: pip install 'simnet[digits]'") from None
     pixels, labels = load_digits(return_X_y=True)
     order = stream(0, "live", "digits").permutation(len(labels))
     inputs = (pixels[order] / _PIXEL).astype(np.float32)
