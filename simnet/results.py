@@ -35,7 +35,7 @@ import pyarrow.parquet as pq
 
 import simnet
 from simnet.report import company, deaths
-from simnet.report.summary import Summary, significant, summarize, with_exploration
+from simnet.report.summary import Summary, learning_columns, significant, summarize, with_exploration
 from simnet.report.timeline import LinkNames, write_timeline
 from simnet.writing import atomic_write, explained
 
@@ -204,7 +204,8 @@ def _report(summary: Summary, iterations: pd.DataFrame, scenario_lock: str, comm
     """Draw the figures and write the page; imported here because drawing is half a second to load."""
     from simnet.report import figures, html
 
-    plots = figures.render(iterations, summary["bound"]) if len(with_exploration(iterations)) else []
+    learnt = learning_columns(summary)
+    plots = figures.render(iterations, summary["bound"], learnt) if len(with_exploration(iterations)) else []
     page = html.report(summary, plots, scenario=scenario_lock, command=command)
     files = {"report.html": page.encode()}
     for plot in plots:

@@ -1,4 +1,4 @@
-"""The figures of a run: iteration time under the network's weather, cumulative time, breakdown, choices, learning.
+"""The figures of a run: what was learnt, iteration time under the network's weather, cumulative time, breakdown, choices.
 
 Each function takes the iterations of all policies (one frame, see `simnet.training.PolicyResult`) and returns a
 matplotlib figure; `render` draws all of them to PNG and SVG, byte-identical for equal input. Long runs are thinned
@@ -7,6 +7,7 @@ before they are drawn: a line is the mean over a stretch of iterations, its band
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, TypeAlias
 
@@ -17,11 +18,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
 from simnet.report.drawing import BITS, COLOURS, HOURS, PHASE_COLOURS, SECONDS, Plot, plot, scale, style, unit
 from simnet.report.summary import PHASES, with_exploration
+from simnet.training import TRAIN
 from simnet.units import format_seconds
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -36,7 +38,9 @@ _WIDE = 8.0
 _LONGEST_NAME = 28
 
 
-def render(iterations: pd.DataFrame, bound: str | None = None) -> list[Plot]:
+def render(
+    iterations: pd.DataFrame, bound: str | None = None, learnt: Mapping[str, Mapping[str, Any]] | None = None
+) -> list[Plot]:
     """Draw all figures.
 
     Parameters
@@ -45,17 +49,23 @@ def render(iterations: pd.DataFrame, bound: str | None = None) -> list[Plot]:
         The iterations of all policies, one after the other, what they explored included.
     bound : str, optional
         The policy that the others are measured against.
+    learnt : mapping of str to mapping, optional
+        Where a model was trained: `simnet.report.learning.COLUMNS` of each policy.
 
     Returns
     -------
     list of Plot
         In the order in which a reader wants them.
     """
-    plots = []
-    for draw, title, explanation in _FIGURES if "accuracy" not in iterations else (_LEARNING, *_FIGURES):
-        figure = draw(iterations, bound)
-        plots.append(plot(draw.__name__, title, explanation, figure))
-    return plots
+    plots = [plot(draw.__name__, title, said, draw(iterations, bound)) for draw, title, said in _FIGURES]
+    if "accuracy" not in iterations:
+        return plots
+    worth = efficiency(iterations, bound, learnt or {})
+    first = [
+        plot("learning", *_LEARNING, learning(iterations, bound)),
+        plot("efficiency", *_EFFICIENCY, worth),
+    ]
+    return first + plots
 
 
 def iteration_time(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
@@ -235,11 +245,59 @@ def learning(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
     return figure
 
 
-_LEARNING: tuple[Callable[[pd.DataFrame, str | None], Figure], str, str] = (
-    learning,
+def efficiency(
+    iterations: pd.DataFrame, bound: str | None = None, learnt: Mapping[str, Mapping[str, Any]] | None = None
+) -> Figure:
+    """Draw what was kept back over the iterations, and what updates are worth against what iterations cost."""
+    trained = iterations[iterations["purpose"] == TRAIN]
+    with style():
+        figure = Figure(figsize=(9.2, 3.6), layout="constrained")
+        looks, frames = _looks(iterations, bound), _by_policy(trained)
+        kept, worth = figure.subplots(1, 2)
+        for policy, frame in frames.items():
+            _line(kept, np.arange(1.0, len(frame) + 1), frame["global_error"].to_numpy(), **looks[policy])
+        scale(kept.yaxis, trained["global_error"].to_numpy(dtype=np.float64))
+        kept.set(xlabel="iterations done", ylabel="norm of the residual")
+        kept.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+        places = {
+            policy: 100 * np.array([one["parallel_efficiency"], one["statistical_efficiency"]], dtype=np.float64)
+            for policy, one in (learnt or {}).items()
+        }
+        points = np.array([place for place in places.values() if np.isfinite(place).all()]).reshape(-1, 2)
+        for policy, (x, y) in places.items():
+            if math.isfinite(x) and math.isfinite(y):
+                worth.plot([x], [y], "o", color=looks[policy]["color"], zorder=3)
+        if len(points):
+            _equal_products(worth, points)
+        worth.set(xlabel="parallel efficiency [%]", ylabel="statistical efficiency [%]")
+        _legend_above(figure, _handles(looks, {policy: _short(policy) for policy in looks}))
+    return figure
+
+
+def _equal_products(axes: Axes, points: Floats) -> None:
+    """Make both axes logarithmic, and draw lines of equal product of the coordinates, by factors of 2."""
+    low, high = points.min(axis=0) / 1.5, points.max(axis=0) * 1.5
+    axes.set(xscale="log", yscale="log", xlim=(low[0], high[0]), ylim=(low[1], high[1]))
+    x = np.array([low[0], high[0]])
+    for power in range(math.floor(math.log2(low.prod())), math.ceil(math.log2(high.prod())) + 1):
+        axes.plot(x, 2.0**power / x, color="#C8CDD3", linewidth=0.7, zorder=1)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_minor_locator(NullLocator())
+
+
+_LEARNING = (
     "Loss and accuracy",
     "On data held out of the training, as measured every so many iterations. Left: against simulated time. Right: "
     "against iterations, where only what the updates are worth counts.",
+)
+
+_EFFICIENCY = (
+    "What was kept back, and what updates are worth",
+    "Left: the norm of what error feedback keeps back, mean over workers. Right: the iterations to the target that the "
+    "first policy needed over those of a policy, and the share of the time in which gradients are computed to train "
+    "with. Along a grey line the time to the target is about the same; it halves from one to the next, upwards.",
 )
 
 _FIGURES: tuple[tuple[Callable[[pd.DataFrame, str | None], Figure], str, str], ...] = (
