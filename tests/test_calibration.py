@@ -47,7 +47,7 @@ from validate.readers.tables import table
 
 SIZES = 2.0 ** np.arange(10, 27)
 TRUTH = Steps(False, (1e-5, 1e-6, 2e-5, 1e-11, 1e-9, 1e-12, 2.0, 3.0, 2.5, 1.1, 1.0, 1.0, 1e-5, 1.0, 1.0, 1.2))
-NCCL = (8e-6, 6e-7, 6e-6, 3e-12, 2e-11, 5e-14, 2.0, 4.0, 4.0, 1.07, 0.8, 1.6, 8e-6, 1.1, 1.1, 1.18)
+NCCL = (8e-6, 6e-7, 6e-6, 3e-12, 2e-11, 5e-14, 2.0, 4.0, 4.0, 1.07, 0.8, 1.6, 4e-6, 1.1, 1.1, 1.18)
 
 
 def covered(held, bins):
@@ -205,7 +205,48 @@ def test_bytes_out_of_a_rank_are_those_of_its_share_of_the_network():
         assert one.outer_bytes * per_node == pytest.approx(2 * (8 * per_node - 1) / (8 * per_node))
         (to_all,) = like_nccl("alltoall", "", 8 * per_node, 8)
         assert to_all.outer_bytes == pytest.approx(7 / 8)
-        assert to_all.peers == 8 * per_node - 1
+        assert to_all.peers == 8 * per_node - per_node
+        (alone,) = like_nccl("alltoall", "", 8 * per_node, 1)
+        assert alone.peers == 8 * per_node - 1
+
+
+@pytest.mark.parametrize("ranks", [2, 6, 16, 37])
+def test_short_reduce_scatters_and_all_to_alls_take_logarithmically_many_steps(ranks):
+    bruck = through_schedule("alltoall", "bruck", ranks, 0)
+    assert bruck.outer == np.ceil(np.log2(ranks))
+    # A block travels once for each bit of its distance.
+    assert bruck.outer_bytes == pytest.approx(sum(away.bit_count() for away in range(ranks)) / ranks)
+    halving = through_schedule("reduce_scatter", "recursive_halving", ranks, 0)
+    gathered = collectives.allgather_recursive_doubling(ranks, 1 / ranks)
+    assert halving.outer == len(gathered.rounds)
+    assert halving.reduced == pytest.approx(halving.outer_bytes)
+    if ranks in (2, 16):
+        assert halving.outer_bytes == pytest.approx((ranks - 1) / ranks)
+
+
+def test_short_collectives_of_mpi_follow_from_all_reduce():
+    truth = Steps(False, (1e-6, 5e-7, 2e-6, 1e-11, 1e-10, 2e-10, 2, 2, 3, 1.1, 1, 1, 1e-5, 1, 1, 1.2))
+    sizes = 2.0 ** np.arange(8, 28, 2)
+    pinned = [
+        Setting("all_reduce", ranks, ranks, name) for ranks in (16, 64) for name in ("ring", "recursive_doubling", "")
+    ]
+    fitted = fit_steps([Curve(one, sizes, truth.at(one, sizes)) for one in pinned], nccl=False)
+    short = sizes[:5]
+    for name in ("all_gather", "reduce_scatter", "alltoall"):
+        other = Setting(name, 32, 32)
+        assert np.abs(np.log(fitted.at(other, short) / truth.at(other, short))).max() < 0.1, name
+
+
+def test_what_a_peer_costs_goes_with_what_a_step_between_nodes_costs():
+    def slow(factor):
+        values = np.array(NCCL)
+        values[list(PARAMETERS).index("outer_latency")] *= factor
+        curves = [Setting("all_reduce", 4 * nodes, nodes) for nodes in (2, 8, 32)]
+        model = Steps(True, tuple(values))
+        return fit_steps([Curve(one, SIZES, model.at(one, SIZES)) for one in curves], nccl=True)
+
+    asked = Setting("alltoall", 32, 8)
+    assert slow(4).at(asked, [1024.0]) > 2.5 * slow(1).at(asked, [1024.0])
 
 
 def test_each_protocol_is_the_fastest_somewhere_and_a_pinned_one_is_the_only_one():
@@ -275,7 +316,7 @@ def test_in_switch_reduction_is_seen_and_not_taken_for_the_speed_of_a_ring():
 
 @given(
     st.floats(1e-6, 1e-4),
-    st.floats(1e-7, 1e-5),
+    st.floats(1e-6, 1e-5),
     st.floats(1e-12, 1e-9),
     st.sampled_from(["tree", "ring"]),
     st.sampled_from([4, 8, 32]),
@@ -298,6 +339,32 @@ def test_scaled_over_ranks_are_the_laws_of_algorithms(launch, step, per_byte, la
     assert np.abs(np.log(found / curve(asked).at(sizes))).max() < 0.06
 
 
+@pytest.mark.parametrize("inside", [150e9, 400e9])
+def test_two_nodes_go_along_a_tree_where_one_node_and_many_show_that_it_is_faster(inside):
+    network = 90e9
+    sizes = np.array([2.0**30])
+
+    def curve(ranks, nodes):
+        ring = 2 * (ranks - 1) / ranks / (inside if nodes == 1 else network)
+        tree = max(1 / network, 1 / (0.46 * inside)) if nodes == 2 else np.inf
+        return Shape(segments=((0.0, 2e-5, min(ring, tree)),))
+
+    known = [Setting("all_reduce", 4 * nodes, nodes) for nodes in (1, 8, 32)]
+    shapes = [curve(one.ranks, one.nodes) for one in known]
+    asked = Setting("all_reduce", 8, 2)
+    found = over_ranks(known, shapes, asked, sizes, chunked=False, nccl=True)
+    assert found == pytest.approx(curve(8, 2).at(sizes), rel=0.15)
+    ring = Setting("all_reduce", 8, 2, "Ring")
+    assert over_ranks(known, shapes, ring, sizes, chunked=False, nccl=True) > found * 1.2
+
+
+def test_no_ring_where_the_time_is_too_short_for_its_messages():
+    known = [Setting("all_reduce", ranks, ranks) for ranks in (2, 1024)]
+    shapes = [Shape(segments=((0.0, 1e-5 + 5e-6 * np.log2(one.ranks), 1e-15),)) for one in known]
+    found = over_ranks(known, shapes, Setting("all_reduce", 32, 32), np.array([8.0]), chunked=False)
+    assert found == pytest.approx([1e-5 + 5e-6 * 5], rel=0.1)
+
+
 def test_along_a_ring_switch_points_are_at_the_same_size_per_rank():
     def curve(ranks):
         # The protocol changes at 64 KiB a rank.
@@ -313,6 +380,17 @@ def test_along_a_ring_switch_points_are_at_the_same_size_per_rank():
 def test_what_is_faster_than_a_kernel_is_not_nccl():
     assert could_be_nccl([nccl("all_reduce", 16, 2)])
     assert not could_be_nccl([nccl("all_reduce", 16, 2), Curve(Setting("alltoall", 4, 2), SIZES, SIZES * 1e-9)])
+    pinned = Setting("all_reduce", 16, 2, "rabenseifner_ompi")
+    assert not could_be_nccl([Curve(pinned, SIZES, nccl("all_reduce", 16, 2).seconds)])
+
+
+def test_a_time_that_is_longer_than_with_more_to_do_was_disturbed():
+    known = [Setting("all_reduce", 4 * nodes, nodes) for nodes in (4, 16, 64)]
+    usual = [Shape(segments=((0.0, 1e-5, 1e-10 * (1 - 1 / one.ranks)),)) for one in known]
+    asked, sizes = Setting("all_reduce", 32, 8), np.array([2.0**30])
+    disturbed = [usual[0], Shape(segments=((0.0, 1e-5, 1e-9),)), usual[2]]
+    found = [over_ranks(known, shapes, asked, sizes, chunked=False) for shapes in (usual, disturbed)]
+    assert found[1] == pytest.approx(found[0], rel=0.11)
 
 
 def test_cross_validation_takes_what_made_the_data():

@@ -21,6 +21,7 @@ import numpy as np
 from validate.calibration.curves import Curve, Floats, Setting
 from validate.calibration.predictor import Across, Model, Transfer, Way, fit
 from validate.calibration.shapes import FITS, OURS
+from validate.calibration.steps import ALGORITHMS
 
 FOLDS = 4
 """Sizes that are held out at once: every fourth."""
@@ -255,10 +256,10 @@ def choose(curves: Sequence[Curve], *, plain: bool = True, wide: bool = True) ->
 
 
 def could_be_nccl(curves: Sequence[Curve]) -> bool:
-    """Return whether no curve is faster than a collective of GPUs can be.
+    """Return whether no curve is faster than a collective of GPUs can be, or of an algorithm that NCCL has not.
 
     Starting a kernel takes some 6 us, a message between GPUs of two nodes 2 us or more; MPI in host memory has neither
-    cost. The steps of a tree are the fewest.
+    cost. The steps of a tree are the fewest. NCCL has no recursive doubling, to name one.
 
     Examples
     --------
@@ -269,7 +270,8 @@ def could_be_nccl(curves: Sequence[Curve]) -> bool:
     for one in curves:
         phases = 2 if one.setting.collective == "all_reduce" else 1
         steps = phases * np.log2(max(one.setting.nodes, 1))
-        if one.seconds.min() <= _FASTEST_KERNEL + _FASTEST_STEP * steps:
+        foreign = any(name in one.setting.algorithm.casefold() for name in ALGORITHMS if name not in ("ring", "tree"))
+        if foreign or one.seconds.min() <= _FASTEST_KERNEL + _FASTEST_STEP * steps:
             return False
     return True
 

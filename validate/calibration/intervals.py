@@ -38,15 +38,16 @@ UNKNOWN = math.log(3.0)
 
 TYPICAL: MappingProxyType[Way, tuple[float, ...]] = MappingProxyType(
     {
-        "ranks": (0.4, 0.9, 0.85, 0.5),
+        "ranks": (0.35, 0.9, 0.8, 0.5),
         "beyond": (0.85, 1.3, 1.1, 0.8),
-        "collectives": (1.3, 1.1, 0.8, 0.9),
+        "collectives": (1.1, 1.0, 0.8, 0.9),
     }
 )
-"""Half widths by bin that hold 90 % of other ranks and collectives on two systems of three.
+"""Half widths by bin that hold 90 % of other ranks on two systems of three, of other collectives on three of four.
 
-Two-thirds quantiles over the public measurements of ``docs/validation.md`` that have several numbers of ranks, or
-several collectives: Alps, Polaris, Sirius, MareNostrum 5, Leonardo, Snellius, H100 clusters and others.
+Quantiles over the public measurements of ``docs/validation.md`` that have several numbers of ranks, or several
+collectives, of which fewer can be held out: Alps, Polaris, Sirius, MareNostrum 5, Leonardo, Snellius, H100 clusters and
+others.
 """
 
 _GROUPS = 2.0
@@ -123,7 +124,7 @@ def intervals(held: Mapping[Way, Sequence[Held]], coverage: float) -> dict[Way, 
     --------
     >>> found = intervals({"sizes": [], "ranks": [], "collectives": []}, 0.9)
     >>> found["sizes"][0] == (UNKNOWN, UNKNOWN), round(found["ranks"][0][0], 3)
-    (True, 0.4)
+    (True, 0.35)
     """
     found = {}
     for way, one in held.items():

@@ -7,9 +7,10 @@ For every algorithm that a collective may use, and for each protocol, the time i
 steps and bytes counted inside nodes and between nodes, and the library takes the fastest; the minimum is a smooth one,
 so that it can be fitted. Protocols are those of NCCL: *LL* sends a flag with every 4 bytes, so that nobody waits for a
 fence, at a fraction of the bandwidth; *LL128* a flag with every 120 bytes; *Simple* has the bandwidth whole and waits
-at each step. Where a setting pins a protocol, that one alone counts. MPI's eager messages and rendezvous stand in the
-places of LL and Simple, with no third one. With `nccl`, steps are counted as NCCL does; without, through the schedules
-of `simnet.collectives`.
+at each step. Where a setting pins a protocol, that one alone counts. The messages of an all-to-all do not follow on one
+another, so it has the latency of one step, whatever the protocol, and that of each peer. MPI's eager messages and
+rendezvous stand in the places of LL and Simple, with no third one. With `nccl`, steps are counted as NCCL does;
+without, through the schedules of its algorithms.
 
 References
 ----------
@@ -45,7 +46,7 @@ PARAMETERS: MappingProxyType[str, str] = MappingProxyType(
         "ll128_byte_factor": "seconds per byte of LL128 over Simple, >= 1",
         "tree_latency_factor": "latency of a step between nodes along a tree over a ring",
         "tree_byte_factor": "seconds per byte along a tree over a ring",
-        "peer_latency": "s: each peer of an all-to-all",
+        "peer_latency": "s: each peer of an all-to-all, those on other nodes if there are any",
         "peer_byte_factor": "seconds per byte between nodes of an all-to-all over a ring",
         "pair_byte_factor": "seconds per byte of send-receive over a ring",
         "switch_byte_factor": "seconds per byte of in-switch reduction over a ring",
@@ -57,7 +58,11 @@ PROTOCOLS = ("LL", "LL128", "Simple")
 """The protocols, in order of latency."""
 
 _NAMES = tuple(PARAMETERS)
+_OF_DATA = np.nan  # In place of a typical value, it is scaled to the data.
 _NCCL = {
+    "launch": (_OF_DATA, 1.0),
+    "inner_seconds_per_byte": (_OF_DATA, 3.0),
+    "outer_seconds_per_byte": (_OF_DATA, 3.0),
     "inner_latency": (4e-7, 0.7),
     "outer_latency": (5e-6, 1.0),
     "gamma": (5e-14, 0.5),
@@ -65,16 +70,21 @@ _NCCL = {
     "simple_latency_factor": (3.5, 1.0),
     "ll_byte_factor": (3.0, 0.7),
     "ll128_byte_factor": (128 / 120, 0.05),
-    "tree_latency_factor": (0.8, 0.5),
+    "tree_latency_factor": (0.8, 0.2),
     "tree_byte_factor": (1.6, 0.3),
     "peer_latency": (8e-6, 0.7),
     "peer_byte_factor": (1.1, 0.3),
     "pair_byte_factor": (1.1, 0.7),
     "switch_byte_factor": (1 / 0.85, 0.05),
 }
-_MPI = _NCCL | {"inner_latency": (5e-7, 2.0), "outer_latency": (2e-6, 2.0), "gamma": (1e-10, 1.5)}
+_MPI = _NCCL | {
+    "launch": (_OF_DATA, 0.5),
+    "inner_latency": (5e-7, 2.0),
+    "outer_latency": (_OF_DATA, 1.0),
+    "gamma": (1e-10, 1.5),
+}
 _LAUNCH = 3e-5
-_SCALED = {"launch": 1.0, "inner_seconds_per_byte": 3.0, "outer_seconds_per_byte": 3.0}
+_PEER_OVER_STEP = 0.6
 _SHARPNESS = 8.0
 _PRIOR = 0.02
 _LITTLE = 0.7  # Of its variance half is left.
@@ -172,14 +182,21 @@ def fit_steps(curves: Sequence[Curve], nccl: bool) -> Steps | None:
         return None
     seconds = np.concatenate(measured)
     start, spread = _start(parts, seconds, nccl)
-    weight = _PRIOR * np.sqrt(len(seconds)) / spread
+    typical = np.eye(len(_NAMES))
+    if any(counts[:, _TERMS.index("outer")].any() for counts, *_ in parts):
+        # Between nodes, what a peer costs goes with what a step costs.
+        peer, step = _NAMES.index("peer_latency"), _NAMES.index("outer_latency")
+        typical[peer, step] = -1.0
+        start[peer] = start[step] + np.log(_PEER_OVER_STEP)
+    typical /= spread[:, None]
+    weight = _PRIOR * np.sqrt(len(seconds))
 
     def off(logs: Floats) -> Floats:
         times = [_softly(_terms(logs, *one).sum(axis=2))[0] for one in parts]
-        return np.concatenate([np.log(np.concatenate(times) / seconds), weight * (logs - start)])
+        return np.concatenate([np.log(np.concatenate(times) / seconds), weight * (typical @ (logs - start))])
 
     def slopes(logs: Floats) -> Floats:
-        return np.concatenate([*(_slopes(logs, *one) for one in parts), np.diag(weight)])
+        return np.concatenate([*(_slopes(logs, *one) for one in parts), weight * typical])
 
     low, high = start - 12, start + 12
     for name in _AT_LEAST_ONE:
@@ -192,7 +209,7 @@ def fit_steps(curves: Sequence[Curve], nccl: bool) -> Steps | None:
     # What the data tell, by the Jacobian at the optimum, beside what is typical: the spread of that is no measurement,
     # and so not the smaller the less the data scatter.
     told = np.asarray(found.jac, dtype=np.float64)[: len(seconds)] / noise
-    errors = np.sqrt(np.diag(np.linalg.inv(told.T @ told + np.diag(spread**-2))))
+    errors = np.sqrt(np.diag(np.linalg.inv(told.T @ told + typical.T @ typical)))
     return Steps(nccl, tuple(np.exp(found.x).tolist()), tuple(errors.tolist()), switch)
 
 
@@ -245,6 +262,8 @@ def _protocols(cost: Cost, nccl: bool, pinned: str) -> tuple[str, ...]:
         return "LL", "Simple"
     if cost.kind == "switch":
         return ("Simple",)
+    if cost.kind == "peers":
+        return "LL128", "Simple"
     named = tuple(name for name in PROTOCOLS if name.casefold() == pinned.casefold())
     return named or PROTOCOLS
 
@@ -270,7 +289,7 @@ def _powers(kind: str, protocol: str) -> Floats:
         "reduced": ["gamma"],
         "peers": ["peer_latency"],
     }
-    if protocol != "LL":
+    if protocol != "LL" and kind != "peers":
         for term in ("inner", "outer"):
             of[term].append(f"{protocol.casefold()}_latency_factor")
     if protocol != "Simple":
@@ -316,24 +335,30 @@ def _slopes(logs: Floats, counts: Floats, powers: Floats, sizes: Floats) -> Floa
 def _start(parts: Sequence[tuple[Floats, Floats, Floats]], seconds: Floats, nccl: bool) -> tuple[Floats, Floats]:
     """Return the logarithms of typical parameters and how far they spread.
 
-    Launch cost and seconds per byte are scaled to the data: to the least time, and to the least seconds per byte.
+    Seconds per byte are scaled to the least that there are. Of NCCL, so is the launch cost, to the least time; of MPI,
+    the latency of a step to the time of the smallest sizes by step of the algorithm with the fewest, and a call counts
+    as half a step.
     """
     known = _NCCL if nccl else _MPI
-    least = float(seconds.min())
     moved = [max(float(counts[:, 3:5].sum(axis=1).min()), 1e-9) * sizes for counts, _, sizes in parts]
     per_byte = float(np.quantile(seconds / np.concatenate(moved), 0.1))
-    latency = [known["inner_latency"][0], known["outer_latency"][0]]
-    steps = min(float((counts[:, 1:3] @ latency).min()) for counts, *_ in parts)
-    scaled = {
-        "launch": min(max(least - steps, 0.3 * least), _LAUNCH),
-        "inner_seconds_per_byte": per_byte,
-        "outer_seconds_per_byte": per_byte,
-    }
-    values = [scaled[name] if name in scaled else known[name][0] for name in _NAMES]
+    scaled = {"inner_seconds_per_byte": per_byte, "outer_seconds_per_byte": per_byte}
+    if nccl:
+        least = float(seconds.min())
+        latency = [known["inner_latency"][0], known["outer_latency"][0]]
+        steps = min(float((counts[:, 1:3] @ latency).min()) for counts, *_ in parts)
+        scaled["launch"] = min(max(least - steps, 0.3 * least), _LAUNCH)
+    else:
+        ends = np.cumsum([len(sizes) for *_, sizes in parts])
+        first = seconds[np.concatenate([[0], ends[:-1]])]
+        fewest = np.array([counts[:, 1:3].sum(axis=1).min() for counts, *_ in parts])
+        scaled["outer_latency"] = float(np.median(first / (1 + fewest)))
+        scaled["launch"] = min(scaled["outer_latency"] / 2, _LAUNCH)
+    values = [scaled.get(name, known[name][0]) for name in _NAMES]
     return np.log(values), _spread(nccl)
 
 
 def _spread(nccl: bool) -> Floats:
     """Return how far typical parameters spread: standard deviations of their logarithms."""
     known = _NCCL if nccl else _MPI
-    return np.array([_SCALED[name] if name in _SCALED else known[name][1] for name in _NAMES])
+    return np.array([known[name][1] for name in _NAMES])

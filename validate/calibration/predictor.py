@@ -132,7 +132,8 @@ class Model:
             logs = [np.log(one.through.at(asked)) for one in family]
             return np.exp(_over_ranks(family, logs, setting, beyond=True))
         settings, shapes = [one.setting for one in family], [one.through for one in family]
-        found = over_ranks(settings, shapes, setting, asked, self._chunked(setting))
+        nccl = self.steps is not None and self.steps.nccl
+        found = over_ranks(settings, shapes, setting, asked, chunked=self._chunked(setting), nccl=nccl)
         if corrected is None or chosen != "blended":
             return found
         share = _share_of_steps([one.setting.ranks for one in family], setting.ranks)

@@ -6,7 +6,8 @@ all-gather of 16. Steps between nodes and steps inside a node are counted apart.
 
 Of NCCL, these kinds of algorithms are counted. A *ring* passes chunks around. A *tree*, for all-reduce, is a chain
 inside each node and a double binary tree between nodes. *Peers*, for all-to-all, are messages from each rank to each
-other; a *pair*, for send-receive, is one from each rank to the next. The *switch* reduces and copies all-reduces inside
+other, of which those to other nodes count where there are any; a *pair*, for send-receive, is one from each rank to the
+next. The *switch* reduces and copies all-reduces inside
 an NVLink domain (NVLink SHARP).
 
 References
@@ -14,7 +15,9 @@ References
 A. Alexandrov et al., "LogGP: Incorporating long messages into the LogP model", SPAA 1995. NVIDIA, NCCL,
 ``src/graph/tuning.cc``: latencies and bandwidths by algorithm and protocol, from which NCCL chooses. P. Sanders,
 J. Speck, J. L. Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", Parallel Computing 35,
-2009.
+2009. J. Bruck et al., "Efficient algorithms for all-to-all communications in multiport message-passing systems", TPDS
+8, 1997. R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of collective communication operations in MPICH", IJHPCA
+19, 2005: recursive halving, Bruck's all-to-all for short messages.
 """
 
 from __future__ import annotations
@@ -52,7 +55,7 @@ class Cost(NamedTuple):
     reduced : float
         Bytes that a rank reduces.
     peers : float
-        Ranks to which each rank opens a connection of its own.
+        Ranks to which each rank opens a connection of its own: those on other nodes, or, on one node, all others.
     kind : str
         What it goes along: a schedule of `simnet.collectives` counts as ``ring``.
     """
@@ -64,6 +67,24 @@ class Cost(NamedTuple):
     reduced: float = 0.0
     peers: float = 0.0
     kind: Kind = "ring"
+
+
+def _halving(ranks: int) -> Schedule:
+    """Return a reduce-scatter by recursive halving: an all-gather by recursive doubling, backwards.
+
+    What a round brings is counted as reduced with it.
+    """
+    rounds = reversed(collectives.allgather_recursive_doubling(ranks, 1.0 / ranks).rounds)
+    return Schedule(ranks, [Round(one.dst, one.src, one.nbytes, float(one.nbytes.max())) for one in rounds])
+
+
+def _alltoall_bruck(ranks: int) -> Schedule:
+    """Return Bruck's all-to-all: in round k every rank passes on, over 2^k, the blocks whose distance has that bit."""
+    rank, rounds = np.arange(ranks), []
+    for bit in (1 << k for k in range((ranks - 1).bit_length())):
+        blocks = np.count_nonzero(np.arange(1, ranks) & bit)
+        rounds.append(Round(rank, (rank + bit) % ranks, blocks / ranks))
+    return Schedule(ranks, rounds)
 
 
 _SCHEDULES: MappingProxyType[str, MappingProxyType[str, Callable[[int], Schedule]]] = MappingProxyType(
@@ -82,11 +103,19 @@ _SCHEDULES: MappingProxyType[str, MappingProxyType[str, Callable[[int], Schedule
             }
         ),
         "reduce_scatter": MappingProxyType(
-            {"ring": lambda ranks: collectives.reduce_scatter_ring(ranks, 1.0, gamma=1.0)}
+            {
+                "ring": lambda ranks: collectives.reduce_scatter_ring(ranks, 1.0, gamma=1.0),
+                "recursive_halving": _halving,
+            }
         ),
         "broadcast": MappingProxyType({"binomial": lambda ranks: collectives.broadcast_binomial(ranks, 1.0)}),
         "reduce": MappingProxyType({"binomial": lambda ranks: collectives.reduce_binomial(ranks, 1.0, gamma=1.0)}),
-        "alltoall": MappingProxyType({"pairwise": lambda ranks: collectives.alltoall_pairwise(ranks, 1.0 / ranks)}),
+        "alltoall": MappingProxyType(
+            {
+                "pairwise": lambda ranks: collectives.alltoall_pairwise(ranks, 1.0 / ranks),
+                "bruck": _alltoall_bruck,
+            }
+        ),
     }
 )
 """Schedules of one byte by collective and algorithm."""
@@ -100,12 +129,12 @@ def algorithms(collective: str, algorithm: str) -> tuple[str, ...]:
 
     Examples
     --------
-    >>> algorithms("all_reduce", "Ring"), algorithms("broadcast", "")
-    (('ring',), ('binomial',))
+    >>> algorithms("all_reduce", "Ring"), algorithms("broadcast", ""), algorithms("alltoall", "modified_bruck")
+    (('ring',), ('binomial',), ('bruck',))
     """
     known = _SCHEDULES.get(collective, MappingProxyType({}))
     word = algorithm.casefold()
-    named = tuple(name for name in known if word.startswith(name))
+    named = tuple(name for name in known if name in word)
     return named or tuple(known)
 
 
@@ -171,7 +200,8 @@ def like_nccl(collective: str, algorithm: str, ranks: int, nodes: int, switch: b
         return (Cost(float(alone), float(not alone), float(alone), float(not alone), kind="pair"),)
     if collective == "alltoall":
         away = 0.0 if alone else 1 - 1 / many
-        return (Cost(float(alone), float(not alone), (each - 1) / ranks, away, 0.0, float(ranks - 1), "peers"),)
+        peers = ranks - (1.0 if alone else each)
+        return (Cost(float(alone), float(not alone), (each - 1) / ranks, away, 0.0, peers, "peers"),)
     passes = 2 if collective == "all_reduce" else 1
     steps = passes * (ranks - 1)
     crossing = 0 if alone else min(passes * many, steps)
