@@ -3,6 +3,9 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
+# Tests start Python many times: what it compiles is kept.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: help demo test lint slow clean
 
 help:
@@ -16,7 +19,7 @@ demo: .venv/.run
 	@echo "Open runs/fluctuating_wan/report.html in a browser, runs/fluctuating_wan/timeline.json at https://ui.perfetto.dev"
 
 test: lint
-	$(BIN)/python -m pytest -q -n auto
+	$(BIN)/python -m pytest -q -n auto --dist worksteal
 
 lint: .venv/.dev
 	$(BIN)/ruff check
@@ -26,7 +29,7 @@ lint: .venv/.dev
 	$(BIN)/lint-imports
 
 slow: .venv/.dev
-	$(BIN)/python -m pytest -q -n auto -m slow
+	$(BIN)/python -m pytest -q -n auto --dist worksteal -m slow
 
 clean:
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

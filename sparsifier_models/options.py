@@ -69,7 +69,7 @@ class Options:
             if width is not None and positive(width, name) > _WIDEST:
                 raise ValueError(f"{name} must be at most {_WIDEST:g}, got {width:g}")
         positive(self.scale, "scale")
-        for name, hint in get_type_hints(type(self)).items():
+        for name, hint in _hints(type(self)).items():
             value = getattr(self, name)
             if get_origin(hint) is Literal and value not in get_args(hint):
                 raise ValueError(f"there is no {name} {value!r}: {nearest(str(value), get_args(hint))}")
@@ -80,6 +80,15 @@ class Options:
                     raise ValueError(f"{name} must be within +-{_LARGEST:.3g}, got {value!r:.100}")
                 object.__setattr__(self, name, float(value))
         whole(self.seed, "seed", 0)
+
+
+_HINTS: dict[type[Options], dict[str, Any]] = {}
+
+
+def _hints(option_type: type[Options]) -> dict[str, Any]:
+    if option_type not in _HINTS:
+        _HINTS[option_type] = get_type_hints(option_type)
+    return _HINTS[option_type]
 
 
 def option_values(option_type: type[T], given: Mapping[str, Any]) -> T:

@@ -1,9 +1,19 @@
 """Settings shared by all tests."""
 
+import os
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
+import typer
 from hypothesis import settings
+
+from simnet.threads import THREADS
+
+# Tests run on all processors already, and the threads of linear algebra would wait for each other. Read when numpy is
+# imported, here and in processes that tests start.
+os.environ.update(dict.fromkeys(THREADS, "1"))
 
 # The same examples in every run, and no deadline: the machines that run the tests are shared and noisy.
 settings.register_profile("simnet", derandomize=True, deadline=None, max_examples=50)
@@ -17,3 +27,11 @@ def shared() -> Path:
     if not folder.is_dir():
         pytest.skip("the folder ../shared with the fact sheets is not beside this checkout")
     return folder
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _commands_are_built_once() -> Iterator[None]:
+    """Keep the commands that `CliRunner` would build anew at each call, which takes longer than most of the calls."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("typer.testing._get_command", cache(typer.main.get_command), raising=False)
+        yield

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import topologies
+from looping import each
 from simnet import models
 from simnet.choosing import Point, by_closed_form, by_simulation, choices, decide, fastest
 from simnet.choosing.asking import Given, from_flags, from_scenario
@@ -45,7 +46,7 @@ def simulated(choice, point):
     return float(by_simulation([(network, 0.0)], IDEAL)(choice, point).communicate)
 
 
-@pytest.mark.parametrize("workers", [*range(1, 18), 32])
+@each("workers", [*range(1, 18), 32])
 @pytest.mark.parametrize("choice", choices(), ids=lambda one: one.label)
 def test_closed_forms_are_what_the_network_says(choice, workers):
     point = Point(workers, 20_000, 0.05, ALPHA, BANDWIDTH)
@@ -55,9 +56,7 @@ def test_closed_forms_are_what_the_network_says(choice, workers):
 
 
 @pytest.mark.parametrize("which", range(len(choices(4))), ids=[one.label for one in choices(4)])
-@pytest.mark.parametrize(
-    ("workers", "per_node"), [(8, 8), (4, 8), (16, 2), (16, 4), (16, 8), (24, 8), (64, 8), (24, 6), (12, 3)]
-)
+@each("workers, per_node", [(8, 8), (4, 8), (16, 2), (16, 4), (16, 8), (24, 8), (64, 8), (24, 6), (12, 3)])
 def test_closed_forms_know_that_nodes_share_a_card(which, workers, per_node):
     choice = choices(per_node)[which]
     inner = 5e-6, 1e11
@@ -77,7 +76,7 @@ def test_closed_forms_know_that_nodes_share_a_card(which, workers, per_node):
 
 
 @pytest.mark.parametrize("choice", choices(4), ids=lambda one: one.label)
-@pytest.mark.parametrize("workers", [1, 2, 5, 8])
+@each("workers", [1, 2, 5, 8])
 def test_what_selecting_costs_is_what_the_schemes_report(choice, workers):
     point = Point(workers, 100_000, 0.01, ALPHA, BANDWIDTH)
     kernels = sample(choice, point).kernels

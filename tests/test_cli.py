@@ -385,34 +385,29 @@ def test_help_shows_an_example(arguments: list[str]) -> None:
     assert "Example: simnet" in result.stdout
 
 
-def test_help_is_quick_and_loads_nothing_heavy() -> None:
+def test_help_loads_nothing_heavy() -> None:
     code = (
         "import sys, simnet.cli\n"
         "try: simnet.cli.app(['--help'])\n"
         "except SystemExit: pass\n"
         "print([name for name in sys.modules if '.' not in name])\n"
     )
-    started = time.perf_counter()
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    elapsed = time.perf_counter() - started
     loaded = set(re.findall(r"'(\w+)'", done.stdout.splitlines()[-1]))
     assert not loaded & {"numpy", "pandas", "pydantic", "networkx", "matplotlib", "scipy", "pint", "ruamel", "simpy"}
-    assert elapsed < 3.0  # 0.15 s where nothing else runs
 
 
-def test_the_quickstart_is_quick(tmp_path: Path) -> None:
-    started = time.perf_counter()
+def test_the_quickstart_says_who_won(tmp_path: Path) -> None:
     done = simnet_process("run", "quickstart", "--out", tmp_path)
     assert done.returncode == 0, done.stderr
     assert "flexible won" in done.stdout
-    assert time.perf_counter() - started < 20  # 4 s where nothing else runs
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(shipped()))
 def test_shipped_scenarios_run(name: str, tmp_path: Path) -> None:
     if name == "time_to_accuracy_wan":
-        pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install 'simnet[train]'")
+        pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install 'simnet[digits]'")
     assert invoke("run", name, "--out", tmp_path, "-q").exit_code == 0
     summary = json.loads((tmp_path / "summary.json").read_text())
     seconds = {policy: one["simulated_s"] for policy, one in summary["policies"].items()}

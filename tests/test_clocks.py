@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import topologies
+from looping import each
 from simnet import collectives, costs
 from simnet.network import Network
 
@@ -60,7 +61,7 @@ def seconds_on_star(schedule, alpha, beta):
     return network.time(schedule).finish
 
 
-@pytest.mark.parametrize("N", POWERS)
+@each("N", POWERS)
 @pytest.mark.parametrize("name", DENSE)
 def test_textbook_schedules_at_powers_of_two(name, N):
     cost, build = DENSE[name]
@@ -69,7 +70,7 @@ def test_textbook_schedules_at_powers_of_two(name, N):
         assert seconds_on_star(build(N, M), alpha, beta) == pytest.approx(expected, rel=EXACT)
 
 
-@pytest.mark.parametrize("N", range(1, 18))
+@each("N", range(1, 18))
 @pytest.mark.parametrize("name", ANY_NUMBER)
 def test_those_that_hold_for_every_number_of_workers(name, N):
     cost, build = DENSE[name]
@@ -78,7 +79,7 @@ def test_those_that_hold_for_every_number_of_workers(name, N):
         assert seconds_on_star(build(N, M), alpha, beta) == pytest.approx(expected, rel=EXACT)
 
 
-@pytest.mark.parametrize("N", POWERS)
+@each("N", POWERS)
 @pytest.mark.parametrize("name", SPARSE)
 def test_sparse_exchanges_of_the_paper(name, N):
     cost, build = SPARSE[name]
@@ -87,7 +88,7 @@ def test_sparse_exchanges_of_the_paper(name, N):
         assert seconds_on_star(build(N, M * DENSITY), alpha, beta) == pytest.approx(expected, rel=EXACT)
 
 
-@pytest.mark.parametrize("N", POWERS)
+@each("N", POWERS)
 def test_var_selection(N):
     for alpha, beta in STATES:
         schedule = collectives.allgather_recursive_doubling(N, 4)
@@ -110,7 +111,7 @@ def test_any_latency_bandwidth_and_size(alpha, beta, nbytes, N, name):
     assert seconds_on_star(build(N, nbytes), alpha, beta) == pytest.approx(expected, rel=EXACT, abs=1e-15)
 
 
-@pytest.mark.parametrize("N", [2, 4, 8, 16])
+@each("N", [2, 4, 8, 16])
 def test_reducing_takes_gamma_per_byte(N):
     """With the work of reducing, as the textbook has it: ring (N - 1) / N M gamma, recursive doubling M gamma log N."""
     alpha, beta, gamma = 1e-3, 8e-9, 3e-9
@@ -126,7 +127,7 @@ def test_reducing_takes_gamma_per_byte(N):
 
 
 @pytest.mark.parametrize("segments", [1, 2, 7, 32])
-@pytest.mark.parametrize("N", [2, 5, 16])
+@each("N", [2, 5, 16])
 def test_pipelined_chain(N, segments):
     """A chain of N broadcasts in N - 2 + segments rounds of one segment."""
     alpha, beta = 1e-3, 8e-9
@@ -135,7 +136,7 @@ def test_pipelined_chain(N, segments):
     assert seconds_on_star(schedule, alpha, beta) == pytest.approx(expected, rel=EXACT)
 
 
-@pytest.mark.parametrize("arity", [2, 3])
+@each("arity", [2, 3])
 def test_kary_tree_shares_the_parents_link(arity):
     """In a full k-ary tree of depth 2 each level takes alpha, and k messages over the link of a parent."""
     N, alpha, beta = 1 + arity + arity**2, 1e-3, 8e-9

@@ -121,7 +121,7 @@ def agree(one, other):
 
 
 @pytest.mark.parametrize("many", [0, 10**9])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(job=jobs())
 def test_auto_and_fluid_agree(many, job):
     graph, options, parts, more = job

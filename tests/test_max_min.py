@@ -258,7 +258,7 @@ def histories(draw):
     )
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(histories())
 def test_after_any_joins_leaves_and_changes_of_capacity_rates_are_those_of_a_full_solution(history):
     levels, happenings = history

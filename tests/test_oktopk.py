@@ -14,6 +14,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gradients import f32, gradients_of
+from looping import each
 from simnet.devices import device_names, load_device
 from sparsifier_models import create
 from sparsifier_models.conformance import check
@@ -326,7 +327,7 @@ def test_oktopk_is_its_algorithm(workers, parameters, density, kind, rules, tau_
         assert stats["region_sizes"].tolist() == np.diff(cuts).tolist()
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(
     st.sampled_from(VARIANTS), st.integers(1, 17), st.one_of(st.integers(1, 30), st.integers(1, 1500)),
     st.sampled_from([1e-9, 0.01, 0.1, 0.5, 1.0]), st.sampled_from(KINDS), st.integers(0, 2**32),
@@ -356,7 +357,7 @@ def test_how_it_is_sent_changes_nothing_but_the_messages(options):
 # Split and reduce
 
 
-@pytest.mark.parametrize("workers", range(1, 18))
+@each("workers", range(1, 18))
 def test_every_rotation_step_is_a_permutation_and_all_steps_reach_everyone_once(workers):
     targets = np.array([rotation(workers, step) for step in range(workers)])
     np.testing.assert_array_equal(np.sort(targets, axis=0), np.arange(workers)[:, None] + np.zeros((1, workers)))
@@ -364,9 +365,9 @@ def test_every_rotation_step_is_a_permutation_and_all_steps_reach_everyone_once(
     assert targets[0].tolist() == list(range(workers))
 
 
-@pytest.mark.parametrize("workers", range(1, 18))
-@pytest.mark.parametrize("bucket", [1, 3, 4, 40])
-@pytest.mark.parametrize("wire", ["paper", "released"])
+@each("workers", range(1, 18))
+@each("bucket", [1, 3, 4, 40])
+@each("wire", ["paper", "released"])
 def test_buckets(workers, bucket, wire):
     entries = np.random.default_rng(workers).integers(0, 3, (workers, workers))
     schedule = split_schedule(entries, bucket, create("oktopk", workers, 9, wire=wire).wire)
@@ -501,7 +502,7 @@ def forced(workers, k, pattern, allgather):
     return model.exchange(f32(target - model.residual))
 
 
-@pytest.mark.parametrize("workers", [2, 4, 6, 8, 16])
+@each("workers", [2, 4, 6, 8, 16])
 @pytest.mark.parametrize("pattern", ["even", "uneven"])
 def test_volume_is_between_the_bounds_if_k_entries_are_selected(workers, pattern):
     P, k = workers, 5 * workers
@@ -526,7 +527,7 @@ def test_volume_is_between_the_bounds_if_k_entries_are_selected(workers, pattern
         assert volume[0] == exchange.stats["words_bound"]
 
 
-@pytest.mark.parametrize("workers", [2, 4, 8, 16])
+@each("workers", [2, 4, 8, 16])
 @pytest.mark.parametrize("pattern", ["even", "uneven"])
 def test_latency_is_within_equation_3(workers, pattern):
     log2 = int(math.log2(workers))
@@ -673,7 +674,7 @@ def test_an_idle_worker_finds_its_threshold_when_it_has_something_to_send():
 
 
 @pytest.mark.parametrize("options", VARIANTS)
-@pytest.mark.parametrize(("workers", "parameters"), [(1, 1), (1, 50), (5, 1), (17, 5), (3, 3)])
+@each("workers, parameters", [(1, 1), (1, 50), (5, 1), (17, 5), (3, 3)])
 def test_few_entries_and_one_worker(options, workers, parameters):
     model = create("oktopk", workers, parameters, 0.3, **options)
     for t in range(8):

@@ -57,7 +57,7 @@ def jobs(draw, longest=3000):
 
 
 @identify
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(job=jobs())
 @example(job=(1, 1, "normal", 0))
 @example(job=(17, 1, "constant", 0))

@@ -515,7 +515,7 @@ def mutations(draw):
     return name.split()[0], text.encode("utf-8", "replace"), draw(st.sampled_from([None, None, *KINDS]))
 
 
-@settings(max_examples=1100)
+@settings(max_examples=750)
 @given(mutation=mutations(), inconsistent=st.sampled_from(["keep", "drop"]), junk=st.binary(max_size=3))
 def test_damaged_files_are_read_or_refused_and_nothing_else(tmp_path_factory, mutation, inconsistent, junk):
     _, content, kind = mutation
@@ -591,7 +591,8 @@ def damaged(draws, content):
     return content
 
 
-def test_a_thousand_damaged_real_logs(tmp_path):
+@pytest.mark.parametrize("many", [300, pytest.param(3000, marks=pytest.mark.slow)])
+def test_damaged_real_logs(tmp_path, many):
     """Logs as benchmarks printed them, where they are beside this checkout, and otherwise those of `benchmark_logs`."""
     measured = Path(__file__).parents[2] / "shared" / "measured"
     real = [path.read_bytes() for path in sorted(measured.glob("*/raw.log"))]
@@ -599,7 +600,7 @@ def test_a_thousand_damaged_real_logs(tmp_path):
     path = tmp_path / "damaged.log"
     draws, longest, good = stream(0, "damaged logs"), 0.0, 0
     messages = []
-    for _ in range(1000):
+    for _ in range(many):
         path.write_bytes(damaged(draws, originals[draws.integers(0, len(originals))]))
         before = time.process_time()
         try:
@@ -609,7 +610,7 @@ def test_a_thousand_damaged_real_logs(tmp_path):
         except InputError as error:
             messages.append(len(str(error)))
         longest = max(longest, time.process_time() - before)
-    assert good > 100
+    assert good > many / 10
     assert max(messages) < 1500
     assert longest < 5
 

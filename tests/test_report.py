@@ -181,11 +181,16 @@ def weather_driven(count, policies=4, by_iteration=False):
     return made
 
 
-def test_figures_are_deterministic_well_formed_and_undated():
+@pytest.fixture(scope="module")
+def drawn():
+    """Iterations and their figures."""
     iterations = joined(weather_driven(60))
-    plots, again = figures.render(iterations, "clairvoyant"), figures.render(iterations, "clairvoyant")
+    return iterations, figures.render(iterations, "clairvoyant")
+
+
+def test_figures_are_well_formed_and_undated(drawn):
+    _, plots = drawn
     assert [plot.name for plot in plots] == ["iteration_time", "cumulative_time", "breakdown", "choices"]
-    assert plots == again
     for plot in plots:
         assert plot.png.startswith(b"\x89PNG\r\n")
         assert not re.search(rb"Software|tEXt|20\d\d-\d\d-\d\d", plot.png)
@@ -193,12 +198,11 @@ def test_figures_are_deterministic_well_formed_and_undated():
         assert ET.fromstring(plot.svg).tag.endswith("svg")
 
 
-def test_figures_leave_the_settings_of_matplotlib_alone_and_use_none_of_them(monkeypatch):
-    iterations = joined(weather_driven(20))
-    before = figures.render(iterations)
+def test_figures_are_deterministic_and_leave_the_settings_of_matplotlib_alone_and_use_none(drawn, monkeypatch):
+    iterations, before = drawn
     monkeypatch.setitem(mpl.rcParams, "font.size", 31.0)
     settings = dict(mpl.rcParams)
-    assert figures.render(iterations) == before
+    assert figures.render(iterations, "clairvoyant") == before
     assert dict(mpl.rcParams) == settings
     if "matplotlib.pyplot" in sys.modules:
         assert not sys.modules["matplotlib.pyplot"].get_fignums()

@@ -632,7 +632,7 @@ def test_a_topology_of_another_package(tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("name", sorted(scenario.shipped()))
 def test_shipped_scenarios_build_and_their_locks_give_the_same_job(tmp_path: Path, name: str) -> None:
     if name == "time_to_accuracy_wan":
-        pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install 'simnet[train]'")
+        pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install 'simnet[digits]'")
     found = load(name)
     assert found.name == name
     assert found.config.description

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gradients import gradients_of
+from looping import each
 from simnet.devices import load_device
 from sparsifier_models.spar_all_gather import Adaptive, adapted, merged, started
 from sparsifier_models.spar_reduce_scatter import Entries, add, spar_reduce_scatter, srs_rounds, srs_route
@@ -66,7 +67,7 @@ def jobs(draw, longest=300, teams=divisors):
 # The schedule of Spar-Reduce-Scatter
 
 
-@pytest.mark.parametrize("T", range(2, 33))
+@each("T", range(2, 33))
 def test_distances_and_bags_are_those_of_the_released_code(T):
     expected = [
         (int(row["distance_g"]), int(row["blocks_in_sending_bag_m"]))
@@ -77,7 +78,7 @@ def test_distances_and_bags_are_those_of_the_released_code(T):
     assert srs_rounds(T) == expected
 
 
-@pytest.mark.parametrize("T", range(1, 65))
+@each("T", range(1, 65))
 def test_every_block_reaches_its_owner_with_each_contribution_exactly_once(T):
     # held[w][b]: whose contributions to block b worker w has, and how often.
     held = [[Counter([w]) for _ in range(T)] for w in range(T)]
@@ -647,7 +648,7 @@ def test_a_new_density_starts_h_anew():
 # Messages
 
 
-@pytest.mark.parametrize("P", range(1, 33))
+@each("P", range(1, 33))
 def test_rounds_and_elements_are_those_of_the_cost_formulas(P):
     n, rho = 96 * P, 0.25
     k = 24 * P

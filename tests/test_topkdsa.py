@@ -13,6 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gradients import f32, gradients_of
+from looping import each
 from simnet.devices import device_names, load_device
 from sparsifier_models import create
 from sparsifier_models.conformance import check
@@ -49,7 +50,7 @@ def bytes_of(schedule, phase=None):
 # What comes out
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from(VARIANTS), st.integers(1, 17), st.one_of(st.integers(1, 30), st.integers(1, 1500)),
     st.sampled_from([1e-9, 0.01, 0.1, 0.5, 1.0]), st.sampled_from(KINDS), st.integers(0, 2**32),
@@ -179,7 +180,7 @@ def test_recursive_doubling_is_what_each_rank_does(workers, parameters, density,
     assert phases == ["fold"] * folds + ["doubling"] * levels + ["unfold"] * folds
 
 
-@pytest.mark.parametrize("workers", [2, 4, 8, 16])
+@each("workers", [2, 4, 8, 16])
 def test_recursive_doubling_costs_2k_log_p_words_of_equal_supports_and_2k_p_of_disjoint_ones(workers):
     k, n = 10, 40 * workers
     same = [np.arange(k)] * workers
@@ -218,8 +219,8 @@ def test_a_dense_stream_stays_dense():
 # Splits
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3, 5, 8, 17])
-@pytest.mark.parametrize("wire", ["paper", "released"])
+@each("workers", [1, 2, 3, 5, 8, 17])
+@each("wire", ["paper", "released"])
 @pytest.mark.parametrize("density", [0.05, 0.6])
 @pytest.mark.parametrize("algorithm", ["split_allgather", "dense_allgather"])
 def test_sparcml_splits(algorithm, workers, wire, density):
@@ -295,7 +296,7 @@ def test_regions_are_gathered_dense_from_a_third_of_the_entries_on(rules, parame
             assert phases == {"split sizes", "split", "sizes", *gathered}
 
 
-@pytest.mark.parametrize("workers", [2, 4, 8])
+@each("workers", [2, 4, 8])
 def test_volume_lies_between_equal_supports_and_dense(workers):
     P, k = workers, 6 * workers
     n = 10 * k

@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import topologies
+from looping import each
 from topologies import (
     Routes,
     build,
@@ -202,7 +203,7 @@ def test_a_single_host_is_a_topology(one):
 # --- the families ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("P", range(1, 18))
+@each("P", range(1, 18))
 def test_star_has_two_links_per_host_and_pays_alpha_once(P):
     graph = star(P, LATENCY, BANDWIDTH)
     assert graph.number_of_edges() == 2 * P
@@ -213,7 +214,7 @@ def test_star_has_two_links_per_host_and_pays_alpha_once(P):
         assert hops(routes, src, dst) == 2
 
 
-@pytest.mark.parametrize("P", range(1, 18))
+@each("P", range(1, 18))
 def test_ring_links_neighbours_both_ways_and_routes_go_the_shorter_way(P):
     graph = ring(P, LATENCY, BANDWIDTH)
     assert set(graph.edges) == {(i, (i + step) % P) for i in range(P) for step in (1, -1) if P > 1}
@@ -241,8 +242,8 @@ def test_ring_sends_to_the_opposite_host_both_ways_round():
     assert 96 <= clockwise <= 160
 
 
-@pytest.mark.parametrize("arity", [2, 3, 8])
-@pytest.mark.parametrize("P", range(1, 18))
+@each("arity", [2, 3, 8])
+@each("P", range(1, 18))
 def test_tree_routes_climb_to_the_lowest_common_switch(P, arity):
     graph = tree(P, arity, LATENCY, BANDWIDTH)
     # Every node but the root has one link up.
@@ -643,10 +644,10 @@ SORT_OF = {
 }
 
 
-@pytest.mark.parametrize(
-    ("builder", "parameter", "value"),
+@each(
+    "builder, parameter, value",
     [
-        pytest.param(builder, parameter, value, id=f"{builder.__name__}-{parameter}-{str(value)[:8]}")
+        (builder, parameter, value)
         for builder, good in GOOD.items()
         for parameter in good
         if parameter in SORT_OF

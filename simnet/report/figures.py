@@ -1,4 +1,4 @@
-"""The figures of a run: what was learnt, iteration time under the network's weather, cumulative time, breakdown, choices.
+"""The figures of a run: what was learnt, iteration time under the network's weather, total time, breakdown, choices.
 
 Each function takes the iterations of all policies (one frame, see `simnet.training.PolicyResult`) and returns a
 matplotlib figure; `render` draws all of them to PNG and SVG, byte-identical for equal input. Long runs are thinned
