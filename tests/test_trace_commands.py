@@ -15,8 +15,10 @@ from simnet.traces import SyntheticParameters, fit, recorded, synthetic
 from simnet.traces.comparing import closeness, described
 from simnet.traces.converting import Part, ReadArchive, in_memory, write_npz
 from simnet.traces.files import decoded, encoded
-from simnet.traces.ordering import Order, orders, survival
-from simnet.traces.statistics import build_up, overlap, overlap_between_workers
+from simnet.traces.ordering import SHARES, Kinds, beyond, counted, fitted, lognormal, survival
+from simnet.traces.refining import BEYOND, COARSE
+from simnet.traces.statistics import build_up, overlap
+from simnet.traces.synthetic import LayerParameters
 
 STEPS = (0, 1, 20, 40, 41, 79)
 
@@ -81,15 +83,38 @@ def logistic(workers=8, inputs=400, classes=10, batch=32):
     return found
 
 
+def embedding(workers=8, words=600, width=16):
+    """Rows of words that are at a worker if its batch has them, and an output layer: words by Zipf's law."""
+    rng = np.random.default_rng(4)
+    often = 60 / (1 + np.arange(words)) ** 0.9
+    sizes = np.exp(0.5 * rng.standard_normal((words, width)))
+    found = {}
+    for step in STEPS:
+        batch = np.exp(rng.standard_normal((workers, 1, 1)))
+        there = rng.poisson(often, (workers, words))[..., None]
+        rows = np.sqrt(there) * rng.standard_normal((workers, words, width))
+        out = rng.standard_normal((workers, words, width)) * 0.1 + (there - often[:, None]) / 10
+        found[step] = {"embedding": batch * sizes * rows, "output": batch * np.exp(-step / 40) * out}
+    return found
+
+
+def shared_signs(workers=8):
+    """Entries of which each has its sign, whatever the worker and the magnitude."""
+    rng = np.random.default_rng(6)
+    signs = np.sign(rng.standard_normal((100, 50)))
+    return {step: {"w": signs * np.exp(rng.standard_normal((workers, 100, 50)))} for step in STEPS}
+
+
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
     return written(tmp_path_factory.mktemp("traces") / "small", heavy(5, 0.5, workers=4))
 
 
 class TestFit:
-    @pytest.mark.parametrize("kind", ["digits", "heavy", "heavier", "logistic"])
+    @pytest.mark.parametrize("kind", ["digits", "heavy", "heavier", "logistic", "embedding"])
     def test_synthetic_gradients_match_the_trace(self, tmp_path, kind):
         made = {"heavy": lambda: heavy(3, 1.0), "heavier": lambda: heavy(1.7, 0.3), "logistic": logistic}
+        made["embedding"] = embedding
         source = recorded("digits" if kind == "digits" else written(tmp_path / kind, made[kind]()))
         parameters = fit(source)
         figures = closeness(source, parameters)
@@ -99,6 +124,8 @@ class TestFit:
             # At the lowest density some workers select but four entries.
             few = one["density"] * source.parameters < 5
             assert one["build_up"]["ratio"] == pytest.approx(1, abs=0.2 if few else 0.1), one
+            if one["density"] * source.parameters >= 100:
+                assert one["threshold_drift"]["ratio"] == pytest.approx(1, abs=0.12), one
         parameters.save(tmp_path / "parameters.json")
         assert synthetic(10, 1, like=tmp_path / "parameters.json").like == parameters
 
@@ -118,33 +145,90 @@ class TestFit:
         assert np.isfinite(gradients).all()
         assert (gradients != 0).mean() > 0.99
 
-    @pytest.mark.parametrize("order", [Order(0.0, 0.0, 0.0), Order(0.75, 0.0, 0.3), Order(1.0, 0.4, 0.0)])
-    def test_orders_are_what_draws_have(self, order):
-        grid = orders(6, 0.0)
-        nearest = min(
-            range(len(grid.found)),
-            key=lambda one: sum(abs(a - b) for a, b in zip(grid.found[one], order, strict=True)),
-        )
-        spread, skew, dead = grid.found[nearest]
+    @pytest.mark.parametrize("shared", [0.0, 0.6])
+    @pytest.mark.parametrize(
+        "kinds",
+        [
+            lognormal(0.0),
+            lognormal(1.0, dead=0.3),
+            lognormal(1.0, 0.4),
+            Kinds(np.array([0.7, 0.3]), np.array([2.0, 0.0]), np.array([0.5, 0.0])),
+        ],
+    )
+    def test_what_kinds_of_entries_draws_have(self, kinds, shared):
+        """Draws are beyond thresholds as often as kinds say, and kinds that are fitted to draws do as those do."""
         rng = np.random.default_rng(1)
-        n = 200_000
-        z = rng.standard_normal(n)
-        logs = spread * (z if skew == 0 else (1 - np.exp(-skew * z)) / skew)
-        x = np.abs(np.exp(logs) * rng.standard_normal((6, n)))
-        x *= np.where(rng.random(n) < dead, 1e-9, 1.0)
-        for density in (0.01, 0.1):
-            close, distinct = (one[nearest, 0] for one in grid.at(np.array([density])))
-            assert overlap_between_workers(x.astype(np.float32), density) == pytest.approx(close, rel=0.05, abs=0.002)
-            assert build_up(x.astype(np.float32), density) == pytest.approx(distinct, rel=0.03)
-        for m in np.quantile(x, [0.5, 0.9, 0.99]):
-            assert survival(grid.found[nearest], np.array([m]))[0] == pytest.approx((x > m).mean(), rel=0.05)
+        P, n = 6, 60_000
+        which = rng.choice(len(kinds.share), n, p=kinds.share)
+        x = np.abs(np.sqrt(shared) * rng.standard_normal(n) + np.sqrt(1 - shared) * rng.standard_normal((P, n)))
+        above = x - kinds.shift[which]
+        v = (np.exp(kinds.log_scale[which]) * np.maximum(above, 1e-4 * x)).astype(np.float32)
+        levels = np.quantile(v, [0.5, 0.9, 0.99])
+        np.testing.assert_allclose(survival(kinds, levels), [0.5, 0.1, 0.01], rtol=0.05)
+        # The order is all that counts, so any ascending function of the magnitudes has the same kinds.
+        count = counted(np.cbrt(v))
+        order = fitted([count], 0.99)
+        assert np.isclose(order.shares.sum(), 1)
+        if not shared:
+            q = beyond(order.kinds, np.exp(np.linspace(-40, 40, 4000)))
+            share, any_of = order.shares[0] @ q, order.shares[0] @ -np.expm1(P * np.log1p(-np.minimum(q, 1 - 1e-12)))
+            at = -np.log(np.maximum(share, 1e-300))
+            found = np.interp(-np.log(SHARES), at, any_of / np.maximum(share, 1e-300))
+            many = (n * SHARES > 100) & (SHARES < 0.25)
+            np.testing.assert_allclose(found[many], count.figures[0][many], rtol=0.08)
+
+    def test_signs_that_workers_share(self, tmp_path):
+        source = recorded(written(tmp_path / "signs", shared_signs()))
+        made = synthetic(source.shapes, 8, like=fit(source), iterations=80).gradients(20)
+        assert np.abs(np.sign(made).mean(axis=0)).mean() > 0.98
+        assert build_up(made, 0.01) == pytest.approx(build_up(source.gradients(20), 0.01), rel=0.1)
+
+    def test_workers_are_as_large_as_recorded_ones(self):
+        parameters = fit(recorded("digits"))
+        sizes = np.array(parameters.worker_sizes[-1])
+        source = synthetic([("w", (50, 400))], 19, like=parameters, iterations=400)
+        norms = np.sqrt(np.square(source.gradients(399), dtype=np.float64).mean(axis=1))
+        assert np.exp(np.log(sizes).mean()) == pytest.approx(1, rel=1e-3)
+        for group in (norms[:8], norms[8:16]):
+            np.testing.assert_allclose(np.sort(group) / np.sort(group).mean(), sizes / sizes.mean(), rtol=0.1)
+        few = synthetic([("w", (50, 400))], 5, like=parameters, iterations=400)
+        np.testing.assert_array_equal(few.gradients(399), source.gradients(399)[:5])
+
+    def test_small_layers_have_every_kind_in_its_share(self):
+        """Entries of a kind that is large at all workers: as many as its share says, whatever the seed."""
+        layer = LayerParameters(
+            name="w", matrix=True, rms=(1.0,), dead=(0.0,), spread=(0.0,), tail=(0.0,), shared=(0.0,), agree=(0.0,),
+            magnitudes=(tuple((1.0 / BEYOND).tolist()),), kinds=((0.0, -8.0), (-6.0, 3.0)), shares=((0.9, 0.1),),
+        )  # fmt: skip
+        like = SyntheticParameters(
+            name="two", steps=9, knots=(0.0,), worker_spread=(0.0,), memory=0.0, fixed=0.3, period=1.0, layers=(layer,)
+        )
+        for seed in range(3):
+            gradients = synthetic([("w", (20, 50))], 4, like=like, seed=seed).gradients(5)
+            assert build_up(gradients, 0.1) == 1
+            assert build_up(gradients, 0.05) > 1.5
+            assert build_up(gradients, 0.15) > 1.3
+
+    def test_tables_without_kinds(self, tmp_path):
+        """Files may give quantiles in a coarser table, and a lognormal order in place of kinds."""
+        layer = {
+            "name": "w", "matrix": True, "rms": [1.0], "dead": [0.2], "spread": [1.0], "tail": [0.0], "shared": [0.1],
+            "skew": 0.2, "magnitudes": [(1.0 / COARSE - 1.0).tolist()],
+        }  # fmt: skip
+        said = {"version": 1, "name": "old", "steps": 9, "knots": [0.0], "worker_spread": [0.0], "memory": 0.0,
+                "fixed": 0.5, "period": 1.0, "layers": [layer]}  # fmt: skip
+        (tmp_path / "old.json").write_text(json.dumps(said))
+        gradients = synthetic(50_000, 3, like=tmp_path / "old.json").gradients(3)
+        np.testing.assert_allclose(np.quantile(np.abs(gradients), [0.5, 0.9, 0.99]), [1.0, 9.0, 99.0], rtol=0.1)
+        assert 1.2 < build_up(gradients, 0.05) < 2.5
 
     @pytest.mark.parametrize("ending", ["png", "svg"])
     def test_the_command(self, small, tmp_path, ending):
         out = tmp_path / "p.json"
-        text = simnet("trace", "fit", small, "-o", out, "--figure", tmp_path / f"f.{ending}", "--density", "1%,0.1")
+        text = simnet("trace", "fit", small, "-o", out, "--figure", tmp_path / f"f.{ending}", "--density", "0.1%,0.1")
         assert "build-up, P = 4" in text
         assert "threshold drift" in text
+        assert "selects few entries (10 at 0.001)," in text
         assert (tmp_path / f"f.{ending}").stat().st_size > 1000
         assert synthetic(100, 2, like=out).like == fit(recorded(small))
         assert "is there already" in simnet("trace", "fit", small, "-o", out, ok=False)
@@ -162,8 +246,13 @@ class TestFit:
         for change, says in (
             (lambda layer: layer["magnitudes"].pop(), "magnitudes must have 6 rows"),
             (lambda layer: layer["magnitudes"][0].reverse(), "must ascend"),
-            (lambda layer: layer["magnitudes"][0].pop(), "magnitudes[0]"),
+            (lambda layer: layer["magnitudes"][0].pop(), "magnitudes of layer"),
             (lambda layer: layer.update(skew=9.0), "skew"),
+            (lambda layer: layer["kinds"].pop(), "shares of layer 'weight' must have"),
+            (lambda layer: layer.pop("shares"), "must have kinds and shares"),
+            (lambda layer: layer["shares"].pop(), "shares must have 6 rows"),
+            (lambda layer: layer["shares"][0].__setitem__(0, -1.0), "shares[0][0]"),
+            (lambda layer: layer["kinds"][0].__setitem__(1, 1e9), "kinds[0][1]"),
         ):
             content = json.loads(parameters.model_dump_json())
             change(content["layers"][0])

@@ -182,11 +182,16 @@ def fit(
         "overlap_time": "overlap over time", "threshold": "threshold", "threshold_drift": "threshold drift",
     }  # fmt: skip
     rows = [
-        [f"{one['density']:g}", label, *(_number(one[key][side]) for side in ("real", "synthetic", "ratio"))]
+        [f"{one['density']:g}", label, *(_number(one[key][side]) for side in ("real", "synthetic", "ratio", "error"))]
         for one in found["densities"]
         for key, label in names.items()
     ]
-    _show("recorded and synthetic, means over steps", ("density", "figure", "recorded", "synthetic", "ratio"), rows)
+    columns = ("density", "figure", "recorded", "synthetic", "ratio", "±")
+    _show("recorded and synthetic, means over steps", columns, rows)
+    few = [one for one in found["densities"] if one["selected"] < comparing.FEW]
+    if few:
+        said = ", ".join(f"{one['selected']} at {one['density']:g}" for one in few)
+        typer.echo(f"A worker selects few entries ({said}), so chance decides much of these figures.")
     typer.echo(f"Written: {out}")
 
 

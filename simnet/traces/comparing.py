@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from simnet.traces.recorded import RecordedSource
 from simnet.traces.source import Values
-from simnet.traces.statistics import build_up, compression_gain, overlap, overlap_between_workers, tail_index
+from simnet.traces.statistics import Support, overlap, support, tail_index
 from simnet.traces.synthetic import SyntheticParameters, SyntheticSource, synthetic
 
 DENSITIES = (0.001, 0.01, 0.1)
@@ -23,7 +23,11 @@ DENSITIES = (0.001, 0.01, 0.1)
 TAIL = 0.01
 """Share of the largest magnitudes from which the tail index is estimated."""
 
+FEW = 20
+"""With fewer selected entries than this a figure is mostly chance."""
+
 _FEWEST_FOR_TAIL = 1000
+_FEWEST_FOR_ERROR = 3
 _CURVE = 25
 
 
@@ -58,7 +62,8 @@ def described(source: RecordedSource, densities: Sequence[float] = DENSITIES) ->
     ends = np.cumsum([size for _, size in source.layers]).tolist()
     tails, per_layer = [], []
     rows: list[list[dict[str, float | None]]] = [[] for _ in densities]
-    first = last = np.empty((0, 0), dtype=np.float32)
+    first = np.empty((0, 0), dtype=np.float32)
+    last: list[Support] = [np.empty((0, 0), dtype=np.bool_)] * len(densities)
     between: list[list[tuple[int, float]]] = [[] for _ in densities]
     for place, step in enumerate(steps):
         gradients = source.recorded(place)
@@ -66,10 +71,11 @@ def described(source: RecordedSource, densities: Sequence[float] = DENSITIES) ->
         tails.append(_tail(gradients))
         per_layer.append([_of_layer(part) for part in np.split(gradients, ends[:-1], axis=1)])
         for which, density in enumerate(densities):
-            rows[which].append(_selected(gradients, density))
+            chosen = support(gradients, density)
+            rows[which].append(_selected(gradients, chosen))
             if place:
-                between[which].append((step - steps[place - 1], overlap(last, gradients, density)))
-        last = gradients
+                between[which].append((step - steps[place - 1], _in_common(last[which], chosen)))
+            last[which] = chosen
     total = np.array([[one["squares"] for one in layers] for layers in per_layer], dtype=np.float64)
     share = total / np.maximum(total.sum(axis=1, keepdims=True), 1e-300)
     return {
@@ -89,7 +95,7 @@ def described(source: RecordedSource, densities: Sequence[float] = DENSITIES) ->
                 **{name: _mean([one[name] for one in rows[which]]) for name in rows[which][0]},
                 "overlap_next": _mean([value for lag, value in between[which] if lag == 1]),
                 "overlap_time": _mean([value for _, value in between[which]]),
-                "overlap_first_last": overlap(first, last, density) if len(steps) > 1 else None,
+                "overlap_first_last": overlap(first, gradients, density) if len(steps) > 1 else None,
             }
             for which, density in enumerate(densities)
         ],
@@ -143,7 +149,8 @@ def closeness(
     Returns
     -------
     dict
-        ``densities`` has, for each figure, real, synthetic and their ratio, means over the recorded steps;
+        ``densities`` has how many entries a worker selects and, for each figure, real, synthetic and their ratio, means
+        over the recorded steps, with the relative standard ``error`` of the ratio as it scatters over the steps;
         ``threshold_drift`` is the threshold of the last step over that of the first. ``curve`` has the gain at
         densities over the whole range, ``thresholds`` the threshold at each step over that of the first.
     """
@@ -153,17 +160,19 @@ def closeness(
     curve = np.unique(np.round(np.geomspace(1, n, _CURVE)).astype(int)) / n
     gains = np.zeros((2, len(curve)))
     table: list[list[list[dict[str, float | None]]]] = [[[], []] for _ in densities]
-    before: list[Values] = []
+    before: list[list[Support]] = []
     steps = [point.step for point in source.info.points]
     for place, step in enumerate(steps):
         both = [source.recorded(place), other.gradients(step)]
+        selected = []
         for side, gradients in enumerate(both):
             gains[side] += _gains(gradients, curve) / len(steps)
-            for which, density in enumerate(densities):
-                row = _selected(gradients, density, P)
-                row["overlap_time"] = overlap(before[side], gradients, density) if before else None
+            selected.append([support(gradients, density) for density in densities])
+            for which, chosen in enumerate(selected[side]):
+                row = _selected(gradients, chosen, P)
+                row["overlap_time"] = _in_common(before[side][which], chosen) if before else None
                 table[which][side].append(row)
-        before = both
+        before = selected
     found = []
     for which, density in enumerate(densities):
         real, made = ({name: _mean([one[name] for one in side]) for name in side[0]} for side in table[which])
@@ -173,8 +182,14 @@ def closeness(
         found.append(
             {
                 "density": density,
+                "selected": max(1, round(density * n)),
                 **{
-                    name: {"real": real[name], "synthetic": made[name], "ratio": _ratio(made[name], real[name])}
+                    name: {
+                        "real": real[name],
+                        "synthetic": made[name],
+                        "ratio": _ratio(made[name], real[name]),
+                        "error": _error(table[which], name),
+                    }
                     for name in real
                 },
             }
@@ -196,16 +211,23 @@ def closeness(
     }
 
 
-def _selected(gradients: Values, density: float, workers: int | None = None) -> dict[str, float | None]:
-    n = gradients.shape[1]
-    k = max(1, round(density * n))
-    threshold = np.partition(np.abs(gradients), n - k, axis=1)[:, n - k]
+def _selected(gradients: Values, chosen: Support, workers: int | None = None) -> dict[str, float | None]:
+    """Return figures of what top-k selects, as those of `simnet.traces.statistics`."""
+    P, k = len(chosen), int(chosen[0].sum())
+    magnitudes = np.abs(gradients[chosen]).reshape(P, k)
+    kept, total = (np.square(one, dtype=np.float64).sum(axis=1) for one in (magnitudes, gradients))
+    times = chosen.sum(axis=0, dtype=np.int64)
     return {
-        "gain": compression_gain(gradients, density),
-        "build_up": build_up(gradients[:workers], density),
-        "overlap_workers": overlap_between_workers(gradients, density) if len(gradients) > 1 else None,
-        "threshold": float(threshold.mean(dtype=np.float64)),
+        "gain": float(np.mean(np.divide(kept, total, out=np.ones_like(total), where=total > 0))),
+        "build_up": float(chosen[:workers].any(axis=0).sum() / k),
+        "overlap_workers": float((times * (times - 1)).sum() / (P * (P - 1) * k)) if P > 1 else None,
+        "threshold": float(magnitudes.min(axis=1).mean(dtype=np.float64)),
     }
+
+
+def _in_common(one: Support, other: Support) -> float:
+    """Return the share of what a worker selects at one point that it selects at another, mean over workers."""
+    return float(np.mean((one & other).sum(axis=1) / one.sum(axis=1)))
 
 
 def _gains(gradients: Values, densities: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -243,6 +265,16 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 def _ratio(made: float | None, real: float | None) -> float | None:
     return made / real if made is not None and real else None
+
+
+def _error(rows: Sequence[Sequence[dict[str, float | None]]], name: str) -> float | None:
+    """Return the standard error of a ratio, by how it scatters over the steps; None of one step or none."""
+    of_ends = name == "threshold_drift"
+    pairs = zip(*([one.get("threshold" if of_ends else name) for one in side] for side in rows), strict=True)
+    logs = [math.log(made / real) for real, made in pairs if real and made]
+    if len(logs) < _FEWEST_FOR_ERROR:
+        return None
+    return float(np.std(logs, ddof=1)) * math.sqrt(2 if of_ends else 1 / len(logs))
 
 
 def _relative(values: Sequence[float | None]) -> list[float | None]:

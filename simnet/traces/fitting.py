@@ -10,8 +10,9 @@ g = s y. What two workers v and w have in common is s and, of the noise, a small
 - E[g_v^2 g_w^2] with v and w at two steps tells how much of the scales has lasted between them: exp(4 sigma^2 R) in
   place of exp(4 sigma^2), with the correlation R of log s.
 
-Where gain or build-up of such gradients are not those of the trace, the tails are of another kind, and quantiles are
-taken in place of moments: see `simnet.traces.refining`.
+Where gain or build-up of such gradients are not those of the trace, the tails are of another kind, or entries are zero
+at most workers. Then quantiles are taken in place of moments, and who has which entries among the largest is counted:
+see `simnet.traces.refining`.
 
 Fourth moments rather than logarithms, as top-k looks at the large entries, and logarithms at the small.
 """
@@ -26,9 +27,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from simnet.traces import refining
 from simnet.traces.comparing import DENSITIES, closeness
 from simnet.traces.recorded import RecordedSource
-from simnet.traces.refining import refined
 from simnet.traces.source import Values
 from simnet.traces.synthetic import LayerParameters, SyntheticParameters
 
@@ -36,8 +37,9 @@ _Table = NDArray[np.float64]
 _HEAVIEST_TAIL = 100.0
 _LONGEST_MEMORY = 0.9
 _MOST_DEAD = 0.99
+_MOST_SIZES = 64
 # Moments will do if gain and build-up come as near as this.
-_CLOSE = 0.05
+_CLOSE = 0.04
 # Densities at which a worker selects fewer entries say little.
 _FEWEST = 3
 
@@ -69,10 +71,10 @@ def fit(source: RecordedSource) -> SyntheticParameters:
     info = source.info
     steps = np.array([point.step for point in info.points])
     by_moments = _by_moments(source, steps)
-    if _far(source, by_moments) <= _CLOSE:
+    if np.abs(_misses(source, by_moments)).max() <= _CLOSE:
         return by_moments
     by_quantiles = _by_quantiles(source, by_moments)
-    return min((by_moments, by_quantiles), key=lambda one: _far(source, one))
+    return min((by_moments, by_quantiles), key=lambda one: float(np.square(_misses(source, one)).sum()))
 
 
 def _by_moments(source: RecordedSource, steps: NDArray[np.int64]) -> SyntheticParameters:
@@ -88,6 +90,7 @@ def _by_moments(source: RecordedSource, steps: NDArray[np.int64]) -> SyntheticPa
         steps=info.steps,
         knots=_rounded(steps / max(info.steps - 1, 1)),
         worker_spread=_rounded(worker_spread),
+        worker_sizes=_worker_sizes(factors[:, :, 0]),
         memory=_rounded([_memory(gradients, steps)])[0],
         fixed=_rounded([fixed])[0],
         period=_rounded([period])[0],
@@ -107,40 +110,44 @@ def _by_moments(source: RecordedSource, steps: NDArray[np.int64]) -> SyntheticPa
 
 
 def _by_quantiles(source: RecordedSource, like: SyntheticParameters) -> SyntheticParameters:
-    """Return parameters with quantiles of the magnitudes, and orders, in place of moments."""
-    gradients = np.stack([source.recorded(point) for point in range(len(source.info.points))])
-    # Means, as squares have none where tails are heavy.
-    sizes = np.abs(gradients).mean(axis=2, dtype=np.float64, keepdims=True)
-    logs = np.log(np.where(sizes > 0, sizes, 1.0))
-    logs -= logs.mean(axis=1, keepdims=True)
-    gradients /= np.exp(logs).astype(np.float32)
-    found = refined(np.split(gradients, np.cumsum([size for _, size in source.layers])[:-1], axis=2))
+    """Return parameters with quantiles of the magnitudes, and kinds of entries, in place of moments."""
+    sizes = [size for _, size in source.layers]
+    steps = np.array([point.step for point in source.info.points])
+    points = [refining.looked_at(source.recorded(place), sizes) for place in range(len(steps))]
+    orders = [refining.ordered(points, place) for place in range(len(sizes))]
+    # Their thresholds are those of a worker of mean size.
+    shares = [np.array(row) / np.mean(row) for row in like.worker_sizes or ()]
+    fixed, period = _lasting_kinds(refining.lasting(points, [order for order, _ in orders], sizes), steps)
     return like.model_copy(
         update={
-            "worker_spread": _rounded(np.sqrt(_smooth(logs.var(axis=(1, 2), ddof=1)))),
+            "worker_sizes": tuple(_rounded(row) for row in shares),
+            "fixed": _rounded([fixed])[0],
+            "period": _rounded([period])[0],
             "layers": tuple(
                 layer.model_copy(
                     update={
-                        "dead": _rounded(order.dead for order in one.orders),
-                        "spread": _rounded(order.spread for order in one.orders),
-                        "skew": one.orders[0].skew,
-                        "tail": (0.0,) * len(one.orders),
-                        "shared": _rounded(one.shared),
-                        "magnitudes": tuple(_rounded(row) for row in one.magnitudes),
+                        "dead": (0.0,) * len(points),
+                        "spread": (0.0,) * len(points),
+                        "tail": (0.0,) * len(points),
+                        "shared": (order.shared,) * len(points),
+                        "agree": _rounded(agree),
+                        "magnitudes": tuple(_rounded(point.magnitudes[place]) for point in points),
+                        "kinds": tuple(zip(*(_rounded(one) for one in order.kinds[1:]), strict=True)),
+                        "shares": tuple(_rounded(row) for row in order.shares),
                     }
                 )
-                for layer, one in zip(like.layers, found, strict=True)
+                for place, (layer, (order, agree)) in enumerate(zip(like.layers, orders, strict=True))
             ),
         }
     )
 
 
-def _far(source: RecordedSource, parameters: SyntheticParameters) -> float:
-    """Return by which factor at most, as its logarithm, gain or build-up differ from those of the trace."""
+def _misses(source: RecordedSource, parameters: SyntheticParameters) -> _Table:
+    """Return by which factors gain and build-up differ from those of the trace, as logarithms."""
     densities = [one for one in DENSITIES if one * source.parameters >= _FEWEST] or [1.0]
     figures = closeness(source, parameters, densities)["densities"]
     ratios = [one[name]["ratio"] for one in figures for name in ("gain", "build_up")]
-    return max(abs(math.log(ratio)) if ratio else math.inf for ratio in ratios)
+    return np.array([math.log(ratio) if ratio else math.inf for ratio in ratios])
 
 
 class _Scales(NamedTuple):
@@ -205,6 +212,15 @@ def _worker_factors(gradients: Values) -> tuple[Values, _Table]:
     return np.exp(logs).astype(np.float32), np.sqrt(_smooth(logs.var(axis=(1, 2), ddof=1)))
 
 
+def _worker_sizes(factors: Values) -> tuple[tuple[float, ...], ...]:
+    """Return the factors of the workers at each point, ascending, of many workers some quantiles."""
+    in_order = np.sort(factors, axis=1)
+    many = in_order.shape[1]
+    if many > _MOST_SIZES:
+        in_order = in_order[:, ((np.arange(_MOST_SIZES) + 0.5) * many / _MOST_SIZES).astype(int)]
+    return tuple(_rounded(row) for row in in_order)
+
+
 def _tail(evenness: float) -> float:
     """Return b for which y = x + b x |x| of a standard normal x has this (E|y|)^2 / E y^2."""
     root = math.sqrt(2 / math.pi)
@@ -247,6 +263,30 @@ def _lasting(scales: list[_Scales], sizes: list[int], steps: NDArray[np.int64]) 
         fixed = float(np.clip(rest @ (correlation - changing) / max(float(rest @ rest), 1e-12), 0.0, 1.0))
         error = float(np.square(correlation - fixed - (1 - fixed) * changing).sum())
         best = min(best, (error, fixed, float(period)))
+    return best[1], best[2]
+
+
+def _lasting_kinds(found: refining.Lasting, steps: NDArray[np.int64]) -> tuple[float, float]:
+    """Return the share of what decides the kinds that is fixed, and the period of the rest, by overlap over time."""
+    first, second = np.triu_indices(len(steps), 1)
+    if not len(first):
+        return 1.0, 1.0
+    recorded = found.recorded[:, first, second]
+    predicted = found.predicted[:, :, first, second]
+    typical = np.maximum(recorded.mean(axis=1, keepdims=True), 1e-3)
+    clock = np.log1p(steps)
+    lags = clock[second] - clock[first]
+    pairs = np.arange(len(first))
+    best = (math.inf, 1.0, 1.0)
+    for period in np.geomspace(0.1, 10 * max(float(clock[-1]), 1.0), 40):
+        changing = _arc_correlation(lags / period)
+        for fixed in np.linspace(0.0, 1.0, 21):
+            place = np.interp(fixed + (1 - fixed) * changing, found.correlation, np.arange(len(found.correlation)))
+            low = np.minimum(place.astype(int), len(found.correlation) - 2)
+            weight = place - low
+            expected = (1 - weight) * predicted[low, :, pairs].T + weight * predicted[low + 1, :, pairs].T
+            error = float(np.square((expected - recorded) / typical).sum())
+            best = min(best, (error, float(fixed), float(period)))
     return best[1], best[2]
 
 

@@ -1,162 +1,345 @@
 """Which entries are large at several workers: the order of magnitudes, whatever the magnitudes themselves.
 
-The order of a worker's entries is that of s |x|, with the scale s of an entry, which all workers share, and a standard
-normal x of each worker's own, a part of which workers share, too. log s is spread * (1 - exp(-skew z)) / skew of a
-standard normal z: the more skew, the more equal are the large scales, and the fewer of the very largest entries workers
-have in common; with none log s is normal. A share `dead` of the entries stays behind all others.
+The entries of a layer are of kinds, and a worker's entry of a kind comes at
 
-The entries beyond a threshold m, with q(s) = P(s |x| > m), are the share E q of one worker's, E q^2 of two, and
-E[1 - (1 - q)^P] of any of P. So overlap and build-up at every density are integrals over z, and over the shared part.
+    v = scale * (|x| - shift),
+
+with a standard normal x of each worker's own, of which workers share a part, too; where |x| is below the shift, v is
+small. The order of the v is that of the magnitudes. The scale says how large the entries of a kind are, the shift how
+much workers differ: entries with a shift above zero are large at a few workers and next to nothing at the others, as
+rows of an embedding are whose words are seldom in a batch; those with one below zero are about as large at all.
+
+The entries beyond a threshold m, with q = P(v > m) of their kind, are the share E q of one worker's, E q^2 of two, and
+E[1 - (1 - q)^P] of any of P: how many workers have an entry among their largest is binomial, and all such figures are
+linear in the shares of the kinds. So the shares are those non-negative ones whose figures come nearest to what was
+counted, as in the nonparametric estimate of a mixing distribution (Laird, Journal of the American Statistical
+Association 73, 1978).
 """
 
 from __future__ import annotations
 
-import itertools
 import math
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import erfc
+from scipy.optimize import nnls
+from scipy.special import bdtrc, erfc
 
 _Table = NDArray[np.float64]
 
-BEHIND = math.exp(-12.0)
-"""Scale of entries that stay behind, over that of others."""
+BEHIND = 1e-4
+"""What |x| below the shift counts, over what it counts above."""
 
 LARGEST_LOG = 60.0
-"""log s is cut off here, and at its negative."""
+"""Logarithms of scales are within this and its negative."""
 
-_SPREADS = (0.0, *np.geomspace(0.05, 5.0, 30).tolist())
-_SKEWS = (-0.4, -0.2, 0.0, 0.2, 0.4, 0.7, 1.0)
-_DEAD = (0.0, 0.15, 0.3, 0.5, 0.7, 0.85, 0.95)
-_SHARED = (0.0, 0.3, 0.45, 0.6, 0.75, 0.9)
-_DENSITIES = np.geomspace(1e-6, 1.0, 49)
+SHARES: _Table = np.concatenate([np.geomspace(1e-4, 0.3, 13), [0.4, 0.5, 0.6, 0.7, 0.8, 0.9]])
+"""Shares of a layer's entries, at all workers together, at which it is counted who has them; ascending."""
+
+_UNITS = (0.0, 0.4, 0.8, 1.2, 1.8, 2.6)
+_SHIFTS = (-40.0, -15.0, -6.0, -3.0, -1.5, -0.75, 0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5)
+_SCALES = 30
+_NARROW = -2.0
+_SHARED = (0.0, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.87, 0.93, 0.97, 0.99)
+# A figure within this share of what was counted is as good as exact.
+_EXACT = 0.02
+# What workers share is the largest that is nearly as good as the best.
+_AS_GOOD = 1.2
+# Kinds are looked for at so many points together, and at all.
+_PHASE = 4
+# Shares at a point are those of so many points before and after, too: what scatters would not last.
+_AROUND = 2
+_LEAST = 1e-7
+_UPDATES = 3000
+
+
+class Kinds(NamedTuple):
+    """Kinds of entries, from those that are seldom among the largest to those that often are.
+
+    Parameters
+    ----------
+    share : ndarray, shape (K,)
+        Of the entries; they add up to one.
+    shift, log_scale : ndarray, shape (K,)
+        Of each kind.
+    """
+
+    share: _Table
+    shift: _Table
+    log_scale: _Table
+
+
+def lognormal(spread: float, skew: float = 0.0, dead: float = 0.0) -> Kinds:
+    """Return kinds without shift whose scales are lognormal.
+
+    Parameters
+    ----------
+    spread : float
+        Deviation of the logarithm of the scale.
+    skew : float
+        How much it is bent: spread * (1 - exp(-skew z)) / skew of a standard normal z.
+    dead : float
+        Share of entries that stay behind all others.
+
+    Examples
+    --------
+    >>> found = lognormal(0.5, dead=0.25)
+    >>> round(float(found.share[found.log_scale < -10].sum()), 3)
+    0.25
+    """
+    z, share = _normal(81)
+    bent = z if skew == 0 else -np.expm1(-skew * z) / skew
+    logs = np.clip(spread * bent, -LARGEST_LOG, LARGEST_LOG)
+    if not dead:
+        return Kinds(share, np.zeros_like(z), logs)
+    behind = np.clip(logs - 12.0, -LARGEST_LOG, LARGEST_LOG)
+    return Kinds(
+        np.concatenate([dead * share, (1 - dead) * share]), np.zeros(2 * len(z)), np.concatenate([behind, logs])
+    )
+
+
+def beyond(kinds: Kinds, values: _Table) -> _Table:
+    """Return the share of each kind's entries above each v; shape (K, number of values).
+
+    Examples
+    --------
+    >>> one = Kinds(np.ones(1), np.zeros(1), np.zeros(1))
+    >>> beyond(one, np.array([1e-9, 1.959964])).round(3).tolist()
+    [[1.0, 0.05]]
+    """
+    return np.asarray(erfc(_bounds(kinds.shift, kinds.log_scale, values) / math.sqrt(2)))
+
+
+def survival(kinds: Kinds, values: _Table) -> _Table:
+    """Return the share of all entries above each v."""
+    return np.asarray(kinds.share @ beyond(kinds, values))
+
+
+class Counted(NamedTuple):
+    """What was counted of a layer.
+
+    Parameters
+    ----------
+    size : int
+        Its entries.
+    workers : int
+        P.
+    levels : ndarray of int, shape (J,)
+        Numbers of workers, from 1, ascending.
+    figures : ndarray, shape (J, len(SHARES))
+        Share of the entries that at least so many workers have among the largest of all workers together, over the
+        share that these are; NaN at shares that include zeros.
+    """
+
+    size: int
+    workers: int
+    levels: NDArray[np.int64]
+    figures: _Table
+
+
+def levels(workers: int) -> NDArray[np.int64]:
+    """Return at how many workers entries are counted: all numbers to eight, then fewer.
+
+    Examples
+    --------
+    >>> levels(3).tolist(), levels(20).tolist()
+    ([1, 2, 3], [1, 2, 3, 4, 5, 6, 7, 8, 11, 15, 20])
+    """
+    wanted = np.concatenate([np.arange(1, 9), np.round(np.geomspace(8, max(workers, 8), 4))]).astype(np.int64)
+    return np.unique(wanted[wanted <= workers])
+
+
+def counted(magnitudes: NDArray[np.float32]) -> Counted:
+    """Count at how many workers each entry is among the largest.
+
+    Parameters
+    ----------
+    magnitudes : ndarray, shape (P, size)
+        Of one layer, >= 0.
+
+    Examples
+    --------
+    >>> once = counted(np.eye(4, 10_000, dtype=np.float32))
+    >>> once.figures[:, 0].tolist()  # a ten-thousandth are the four
+    [4.0, 0.0, 0.0, 0.0]
+    """
+    P, size = magnitudes.shape
+    pooled = np.sort(magnitudes, axis=None)[::-1]
+    among = levels(P)
+    figures = np.full((len(among), len(SHARES)), np.nan)
+    for place, share in enumerate(SHARES):
+        last = max(round(share * P * size), 1)
+        threshold = pooled[last - 1]
+        if threshold <= 0:
+            break
+        times = np.bincount(np.count_nonzero(magnitudes >= threshold, axis=0), minlength=P + 1)
+        at_least = np.cumsum(times[::-1])[::-1]
+        figures[:, place] = at_least[among] * P / (np.arange(P + 1) @ times)
+    return Counted(size, P, among, figures)
 
 
 class Order(NamedTuple):
-    """The parameters of an order.
+    """The order of a layer's entries at several points.
 
     Parameters
     ----------
-    spread, skew : float
-        Of the scales.
-    dead : float
-        Share of entries that stay behind.
+    shared : float
+        Correlation of x between workers.
+    kinds : Kinds
+        With their shares at all points together, sorted: the larger the v, the later.
+    shares : ndarray, shape (T, K)
+        Those at each point.
     """
 
-    spread: float
-    skew: float
-    dead: float
+    shared: float
+    kinds: Kinds
+    shares: _Table
 
 
-class Orders(NamedTuple):
-    """What a grid of orders predicts.
+def fitted(counts: Sequence[Counted], most_shared: float) -> Order:
+    """Return the order of a layer's entries whose figures come nearest to what was counted.
 
     Parameters
     ----------
-    found : tuple of Order
-        The grid.
-    densities : ndarray, shape (D,)
-        Ascending.
-    overlap, build_up : ndarray, shape (number of orders, D)
-        Share that two workers have in common, and distinct entries of all over those of one.
-    """
-
-    found: tuple[Order, ...]
-    densities: _Table
-    overlap: _Table
-    build_up: _Table
-
-    def at(self, densities: _Table) -> tuple[_Table, _Table]:
-        """Return overlap and build-up of all orders at other densities."""
-        place = np.interp(np.log(densities), np.log(self.densities), np.arange(len(self.densities)))
-        low = np.minimum(place.astype(int), len(self.densities) - 2)
-        weight = place - low
-        both = [(1 - weight) * one[:, low] + weight * one[:, low + 1] for one in (self.overlap, self.build_up)]
-        return both[0], both[1]
-
-
-def logs(spread: float, skew: float, normal: NDArray[np.floating[Any]]) -> _Table:
-    """Return log s of standard normal values.
+    counts : sequence of Counted
+        What was counted at each point.
+    most_shared : float
+        The correlation is at most this, as signs tell.
 
     Examples
     --------
-    >>> logs(0.5, 0.0, np.array([2.0])).tolist()
-    [1.0]
+    >>> x = np.abs(np.random.default_rng(0).standard_normal((4, 20_000))).astype(np.float32)
+    >>> order = fitted([counted(x)], 0.0)
+    >>> order.shared, round(float(survival(order.kinds, np.array([1e-9]))[0]), 3)
+    (0.0, 1.0)
     """
-    bent = normal if skew == 0 else -np.expm1(-skew * normal) / skew
-    return np.asarray(np.clip(spread * bent, -LARGEST_LOG, LARGEST_LOG), dtype=np.float64)
+    together = _mean(counts)
+    correlations = [rho for rho in _SHARED if rho <= most_shared or not rho]
+    unit = min(_UNITS, key=lambda one: _nearest(together, 0.0, one)[0])
+    misses = {rho: _nearest(together, rho, unit)[0] for rho in correlations}
+    close = _AS_GOOD * min(misses.values())
+    rho = max(one for one, miss in misses.items() if miss <= close)
+    unit = min(_UNITS, key=lambda one: _nearest(together, rho, one)[0])
+    share = _nearest(together, rho, unit)[1]
+    phases = [counts[place : place + _PHASE] for place in range(0, len(counts), _PHASE)]
+    if len(phases) > 1:
+        share = np.mean([_nearest(_mean(phase), rho, unit)[1] for phase in phases], axis=0)
+    there = share > _LEAST
+    grid, _ = _predicted(together.workers, rho, unit)
+    kept = np.flatnonzero(there)
+    kept = kept[np.argsort(_mean_logs(grid)[kept], kind="stable")]
+    near = [counts[max(place - _AROUND, 0) : place + _AROUND + 1] for place in range(len(counts))]
+    shares = np.array([_nearest(_mean(some), rho, unit, kept)[1] for some in near])
+    mean = shares.mean(axis=0)
+    used = mean > 0
+    kept, shares, mean = kept[used], shares[:, used], mean[used]
+    return Order(rho, Kinds(mean, grid.shift[kept], grid.log_scale[kept]), shares)
 
 
-def survival(order: Order, magnitudes: _Table) -> _Table:
-    """Return the share of entries s |x| above each magnitude.
+def _mean_logs(kinds: Kinds) -> _Table:
+    """Return the logarithm of the mean v of each kind, where |x| is above the shift."""
+    above = np.maximum(kinds.shift, 0.0)
+    density = np.exp(-(above**2) / 2) / math.sqrt(2 * math.pi)
+    mean = 2 * density - above * erfc(above / math.sqrt(2)) + np.maximum(-kinds.shift, 0.0)
+    return np.asarray(kinds.log_scale + np.log(np.maximum(mean, 1e-300)))
 
-    Examples
-    --------
-    >>> survival(Order(0.0, 0.0, 0.0), np.array([0.0, 1.959964])).round(3).tolist()
-    [1.0, 0.05]
+
+def _mean(counts: Sequence[Counted]) -> Counted:
+    """Return what was counted at several points together."""
+    figures = np.array([one.figures for one in counts])
+    known = np.isfinite(figures)
+    times = known.sum(axis=0)
+    mean = np.where(known, figures, 0.0).sum(axis=0) / np.maximum(times, 1)
+    first = counts[0]
+    return Counted(first.size * len(counts), first.workers, first.levels, np.where(times > 0, mean, np.nan))
+
+
+def _nearest(counts: Counted, rho: float, unit: float, allowed: NDArray[np.intp] | None = None) -> tuple[float, _Table]:
+    """Return how far the nearest figures are, in squared deviations of what was counted, and the shares of the kinds.
+
+    Parameters
+    ----------
+    allowed : ndarray of int, optional
+        Which kinds of the grid there may be; all by default.
     """
-    z, weights = _normal(81)
-    scales = np.exp(logs(order.spread, order.skew, z))
-    alive = weights @ erfc(magnitudes / (math.sqrt(2) * scales[:, None]))
-    behind = weights @ erfc(magnitudes / (math.sqrt(2) * BEHIND * scales[:, None])) if order.dead else 0.0
-    return np.asarray((1 - order.dead) * alive + order.dead * behind)
+    kinds, predicted = _predicted(counts.workers, rho, unit)
+    marginal = beyond(kinds, _thresholds(unit)).T / SHARES[:, None]
+    if allowed is not None:
+        predicted, marginal = predicted[..., allowed], marginal[:, allowed]
+    target = counts.figures
+    known = np.isfinite(target)
+    expected = np.where(known, target, 0.0)
+    # What is counted scatters about as its root.
+    entries = counts.size * SHARES
+    deviation = np.sqrt((_EXACT * expected) ** 2 + (expected + 0.5 / entries) / entries + 1e-6)
+    rows = (predicted / deviation[..., None])[known]
+    right = (expected / deviation)[known]
+    tight = 0.5 * np.sqrt(_EXACT**2 + 1 / (counts.workers * entries))
+    whole = known.any(axis=0)
+    a = np.vstack([rows, (marginal / tight[:, None])[whole], np.full((1, marginal.shape[1]), 1e3)])
+    b = np.concatenate([right, (1 / tight)[whole], [1e3]])
+    share = _non_negative(a, b)
+    miss = float(np.square(a @ share - b).sum())
+    total = share.sum()
+    return miss, share / total if total > 0 else np.full(len(share), 1 / len(share))
 
 
-def grid(order: Order) -> _Table:
-    """Return magnitudes from where hardly an entry is smaller to where hardly one is larger, ascending.
-
-    Examples
-    --------
-    >>> values = grid(Order(0.5, 0.0, 0.2))
-    >>> share = survival(Order(0.5, 0.0, 0.2), values)
-    >>> bool(share[0] > 0.999), bool(share[-1] < 1e-6)
-    (True, True)
-    """
-    ends = logs(order.spread, order.skew, np.array([-5.0, 5.0]))
-    # However far the smallest scales reach down, nobody selects them.
-    lowest = max(float(ends[0]), -20.0) - 8 + (math.log(BEHIND) if order.dead else 0.0)
-    return np.exp(np.linspace(lowest, float(ends[1]) + 1.8, 400))
+def _non_negative(a: _Table, b: _Table) -> _Table:
+    """Return the x >= 0 of least |a x - b|."""
+    try:
+        return np.asarray(nnls(a, b)[0])
+    except RuntimeError:
+        # Columns that are all but equal can keep the active set from settling. Multiplicative updates always descend.
+        x = np.full(a.shape[1], 1 / a.shape[1])
+        gram, right = a.T @ a, a.T @ b
+        for _ in range(_UPDATES):
+            x *= right / np.maximum(gram @ x, 1e-300)
+        return x
 
 
 @lru_cache(maxsize=16)
-def orders(workers: int, shared: float) -> Orders:
-    """Return what all orders of the grid predict, for a number of workers and the correlation of their x.
+def _thresholds(unit: float) -> _Table:
+    """Return the v beyond which each of `SHARES` is, of kinds with lognormal scales."""
+    kinds = lognormal(unit)
+    values = np.exp(np.linspace(-12.0 - 6 * unit, 3.0 + 6 * unit, 2000))
+    above = survival(kinds, values)
+    return np.exp(np.interp(-np.log(SHARES), -np.log(np.maximum(above, 1e-300)), np.log(values)))
 
-    Examples
-    --------
-    >>> grid = orders(8, 0.0)
-    >>> independent = grid.found.index(Order(0.0, 0.0, 0.0))
-    >>> overlap, build_up = grid.at(np.array([0.1]))
-    >>> overlap[independent].round(3).tolist(), build_up[independent].round(1).tolist()
-    ([0.1], [5.7])
-    """
-    rho = min(_SHARED, key=lambda one: abs(one - shared))
-    z, weights = _normal(41)
-    common, shares = _normal(9) if rho else (np.zeros(1), np.ones(1))
-    found, overlap, build_up = [], [], []
-    for spread, skew in itertools.product(_SPREADS, _SKEWS):
-        if spread == 0 and skew != 0:
-            continue
-        log = logs(spread, skew, z)
-        thresholds = np.exp(np.linspace(max(float(log.min()), -20.0) - 8, log.max() + 1.8, 160))
-        m = thresholds / np.exp(log)[:, None]
-        # q of each z, threshold and shared part.
-        own, moved = math.sqrt(2 * (1 - rho)), math.sqrt(rho) * common
-        q = 0.5 * (erfc((m[..., None] - moved) / own) + erfc((m[..., None] + moved) / own))
-        weight = weights[:, None, None] * shares
-        of_any = -np.expm1(workers * np.log1p(-q * (1 - 1e-12)))
-        one, two, some = ((weight * value).sum(axis=(0, 2)) for value in (q, q**2, of_any))
-        for dead in _DEAD:
-            c = np.maximum((1 - dead) * one, 1e-300)[::-1]
-            logs_c = np.log(np.maximum.accumulate(c))
-            at = np.log(np.minimum(_DENSITIES, 1 - dead))
-            found.append(Order(spread, skew, dead))
-            overlap.append(np.interp(at, logs_c, (two / np.maximum(one, 1e-300))[::-1]))
-            build_up.append(np.interp(at, logs_c, (some / np.maximum(one, 1e-300))[::-1]))
-    return Orders(tuple(found), _DENSITIES, np.array(overlap), np.array(build_up))
+
+@lru_cache(maxsize=64)
+def _predicted(workers: int, rho: float, unit: float) -> tuple[Kinds, _Table]:
+    """Return a grid of kinds, and the figures of each as in `Counted`; shape (J, len(SHARES), K)."""
+    thresholds = _thresholds(unit)
+    highest, lowest = math.log(thresholds[0]), math.log(thresholds[-1])
+    wide = np.concatenate([[lowest - 12.0], np.linspace(lowest - 1.5, highest + 2.0, _SCALES)])
+    # The less workers differ, the closer must scales be.
+    close = np.linspace(lowest - 0.5, highest + 0.5, 2 * _SCALES)
+    grids = [(one, wide - math.log(max(-one, 1.0)) if one > _NARROW else close - math.log(-one)) for one in _SHIFTS]
+    shift = np.concatenate([np.full(len(logs), one) for one, logs in grids])
+    log_scale = np.concatenate([logs for _, logs in grids])
+    kinds = Kinds(np.full(len(shift), 1 / len(shift)), shift, log_scale)
+    bounds = _bounds(shift, log_scale, thresholds)
+    common, weights = _normal(25 if rho > 0.6 else 13) if rho else (np.zeros(1), np.ones(1))
+    own, moved = math.sqrt(2 * (1 - rho)), math.sqrt(rho) * common
+    q = 0.5 * (erfc((bounds[..., None] - moved) / own) + erfc((bounds[..., None] + moved) / own))
+    q = np.where(bounds[..., None] <= 0, 1.0, q)
+    levels_of_q = np.concatenate([[0.0], np.geomspace(1e-9, 1e-2, 300), np.linspace(0.01, 1.0, 700)[1:]])
+    cell = np.minimum(np.searchsorted(levels_of_q, q, side="right") - 1, len(levels_of_q) - 2)
+    weight = (q - levels_of_q[cell]) / np.diff(levels_of_q)[cell]
+    figures = np.empty((len(levels(workers)), len(thresholds), len(shift)))
+    for place, at_least in enumerate(levels(workers)):
+        table = bdtrc(at_least - 1, workers, levels_of_q)
+        figures[place] = ((table[cell] + weight * np.diff(table)[cell]) @ weights).T
+    return kinds, figures / SHARES[:, None]
+
+
+def _bounds(shift: _Table, log_scale: _Table, values: _Table) -> _Table:
+    """Return which |x| has each v > 0, of each kind, not below zero."""
+    over = np.exp(np.minimum(np.log(values) - log_scale[:, None], 200.0))
+    return np.maximum(np.minimum(over + shift[:, None], over / BEHIND), 0.0)
 
 
 def _normal(points: int) -> tuple[_Table, _Table]:

@@ -1,124 +1,212 @@
-"""Magnitudes and order of a layer's entries, each from what was recorded of it.
+"""Magnitudes and order of the entries, each from what was recorded of it.
 
 The moments of `simnet.traces.fitting` describe gradients whose tails are about those of a lognormal mixture. Others
-have heavier or lighter ones, or are zero at most workers. Top-k sees two things of them. One is how large the entries
-of a layer are: tables of quantiles here, from the smallest to the largest. The other is which entries they are at
-several workers: an order as in `simnet.traces.ordering`, the one whose overlap and build-up come nearest to those of
-the layer, at as many entries as the layer has among the top-k of the whole gradient.
+have heavier or lighter ones, or are zero at most workers. Top-k sees two things of them. One is how large a worker's
+entries are, from the largest to the smallest: tables of quantiles here, for each layer. The other is which entries
+they are at several workers: shares of kinds of entries as in `simnet.traces.ordering`.
+
+Workers differ, and top-k goes by the ranks within one worker. So the magnitudes of each worker are replaced by those
+that the same ranks have on average: the root mean square, over the workers, of the magnitudes of a rank divided by the
+size of the worker's gradient. Then the share of the squared norm that top-k keeps is about the mean of the workers',
+one threshold selects the same number at all of them, and the layers have their shares of it. In the tables of
+quantiles the few largest stay each worker's own, as a mean would hide how heavy the tail is.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import ndtri
 
-from simnet.traces.ordering import Order, orders
+from simnet.traces.ordering import Counted, Order, beyond, counted, fitted, survival
 from simnet.traces.source import Values
 
 _Table = NDArray[np.float64]
 
-BEYOND: _Table = np.concatenate([[1.0, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2], np.geomspace(0.1, 1e-6, 26)])
+BEYOND: _Table = np.concatenate([np.linspace(1.0, 0.1, 37), np.geomspace(0.1, 1e-6, 31)[1:]])
 """Shares of larger entries for which magnitudes are tabulated: the smallest entry first."""
 
-# Densities of the whole gradient at which the order is looked at.
-_DENSITIES = np.geomspace(3e-4, 0.25, 12)
-# So many selected entries of a worker count half as much as many.
-_FEW = 5.0
+COARSE: _Table = np.concatenate([[1.0, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2], np.geomspace(0.1, 1e-6, 26)])
+"""Those of tables as short as this."""
+
+# So many largest magnitudes of a worker are left as they are, but no larger share.
+_OWN, _OWN_SHARE = 30, 1 / 300
+# Densities of the whole gradient at which thresholds, and overlaps over time, are looked at.
+_DENSITIES = (0.001, 0.01, 0.1)
 
 
-class Refined(NamedTuple):
-    """What a layer is like.
+# Bins of what decides the kind of an entry, fine where the largest are, and correlations between two points.
+_BINS = np.concatenate([np.linspace(0.0, 0.9, 28), 1 - np.geomspace(0.1, 1e-6, 36)[1:], [1.0]])
+_CORRELATIONS = np.concatenate([np.linspace(0.0, 0.9, 10), [0.95, 0.98, 1.0]])
+
+
+class Point(NamedTuple):
+    """What one recorded step is like.
 
     Parameters
     ----------
-    orders : tuple of Order
-        At each point.
-    shared : ndarray, shape (T,)
-        Correlation of x between workers.
-    magnitudes : ndarray, shape (T, Q)
-        Quantiles of the magnitude, ascending; `BEYOND` says which.
+    signs : tuple of float
+        Mean product of the signs of an entry at two workers, of each layer, not below zero.
+    magnitudes : ndarray, shape (number of layers, Q)
+        Quantiles of the magnitude, ascending, at a worker of mean size; `BEYOND` says which.
+    counts : tuple of Counted
+        Of each layer.
+    local : ndarray, shape (number of layers, number of densities)
+        Share of a layer's entries that top-k of the whole gradient selects.
+    largest : tuple of ndarray of bool, shape (P, n)
+        What top-k selects, at each density, packed along the entries.
     """
 
-    orders: tuple[Order, ...]
-    shared: _Table
+    signs: tuple[float, ...]
     magnitudes: _Table
+    counts: tuple[Counted, ...]
+    local: _Table
+    largest: tuple[NDArray[np.uint8], ...]
 
 
-def refined(parts: list[Values]) -> list[Refined]:
-    """Return what the layers are like.
+def looked_at(gradients: Values, sizes: Sequence[int]) -> Point:
+    """Return what a recorded step is like.
 
     Parameters
     ----------
-    parts : list of ndarray of float32, shape (T, P, size)
-        Gradients of each layer, of workers that are about as large.
+    gradients : ndarray of float32, shape (P, n)
+    sizes : sequence of int
+        Entries of each layer.
     """
-    whole = np.concatenate([np.abs(part) for part in parts], axis=2)
-    n = whole.shape[2]
-    counts = np.unique(np.maximum(1, np.round(_DENSITIES * n)).astype(int))
-    # The magnitude at which each worker's k largest begin; shape (T, P, number of counts).
-    thresholds = -np.sort(-whole, axis=2)[:, :, counts - 1]
-    del whole
-    return [_layer(part, np.maximum(thresholds, 1e-45)) for part in parts]
+    P, n = gradients.shape
+    ends = np.cumsum(sizes)[:-1]
+    signs = tuple(_same_signs(part) for part in np.split(gradients, ends, axis=1))
+    magnitudes = np.abs(gradients)
+    order = np.argsort(-magnitudes, axis=1, kind="stable")
+    top = order[:, : max(1, min(_OWN, round(_OWN_SHARE * n)))]
+    # Squares without the few largest, as where tails are heavy those are most of the sum.
+    squares = np.square(magnitudes, dtype=np.float64).sum(axis=1)
+    rest = squares - np.square(np.take_along_axis(magnitudes, top, axis=1), dtype=np.float64).sum(axis=1)
+    norms = np.sqrt(np.where(rest > 1e-6 * squares, rest, squares) / n)
+    unit = np.where(norms > 0, norms, 1.0)
+    shape, thresholds = np.zeros(n), np.zeros(len(_DENSITIES))
+    ranks = [max(1, round(density * n)) - 1 for density in _DENSITIES]
+    for worker, places in enumerate(order):
+        in_order = magnitudes[worker, places].astype(np.float64)
+        shape += np.square(in_order / unit[worker]) / P
+        thresholds += in_order[ranks] / P
+    shape = np.sqrt(shape)
+    found = thresholds > 0
+    # The mean threshold over workers is about that of the trace, whatever they are like each.
+    factor = float(np.exp(np.median(np.log(thresholds[found] / shape[ranks][found])))) if found.any() else 1.0
+    shape *= factor
+    zero = magnitudes == 0
+    largest = []
+    for rank in ranks:
+        chosen = np.zeros((P, n), dtype=np.bool_)
+        np.put_along_axis(chosen, order[:, : rank + 1], True, axis=1)
+        largest.append(chosen & ~zero)
+    own = np.take_along_axis(magnitudes, top, axis=1) * (factor / unit)[:, None]
+    for worker, places in enumerate(order):
+        magnitudes[worker, places] = shape
+    magnitudes[zero] = 0
+    parts = np.split(magnitudes, ends, axis=1)
+    counts = tuple(counted(part) for part in parts)
+    np.put_along_axis(magnitudes, top, np.maximum(own, shape[top.shape[1] - 1]).astype(np.float32), axis=1)
+    magnitudes[zero] = 0
+    return Point(
+        signs,
+        np.array([_quantiles(part) for part in parts]),
+        counts,
+        np.array([[part.mean() for part in np.split(chosen, ends, axis=1)] for chosen in largest]).T,
+        tuple(np.packbits(chosen, axis=1) for chosen in largest),
+    )
 
 
-def _layer(part: Values, thresholds: Values) -> Refined:
-    points, P, size = part.shape
-    shared = _smooth(np.array([_sign_correlation(gradients) for gradients in part]))
-    local = np.empty((points, thresholds.shape[2]))
-    overlap, build_up = np.empty_like(local), np.empty_like(local)
-    for point, gradients in enumerate(np.abs(part)):
-        ranks = np.argsort(np.argsort(-gradients, axis=1), axis=1)
-        alive = int((gradients > 0).sum(axis=1).min())
-        for place in range(local.shape[1]):
-            k = round(int((gradients >= thresholds[point, :, place : place + 1]).sum()) / P)
-            k = min(k, alive)
-            local[point, place] = k
-            times = (ranks < k).sum(axis=0)
-            overlap[point, place] = (times * (times - 1)).sum() / max(P * (P - 1) * k, 1)
-            build_up[point, place] = (times > 0).sum() / max(k, 1)
-    weight = local / (local + _FEW)
-    weighted = [_smooth(value * weight) / np.maximum(_smooth(weight), 1e-12) for value in (overlap, build_up)]
-    weight, local = _smooth(weight), _smooth(local)
-    errors = []
-    for point in range(points):
-        grid = orders(P, float(shared[point]))
-        close, distinct = grid.at(np.clip(local[point] / size, 1e-6, 1.0))
-        # What is sure at least: entries that differ by chance alone.
-        misses = np.square(np.log(distinct / np.maximum(weighted[1][point], 1.0)))
-        misses += 0.25 * np.square(close - weighted[0][point])
-        errors.append(misses @ weight[point])
-    return Refined(_chosen(np.array(errors), grid.found), shared, _magnitudes(part))
+def ordered(points: Sequence[Point], layer: int) -> tuple[Order, tuple[float, ...]]:
+    """Return the order of a layer's entries, and the share of them that have the same sign at all workers anyway.
 
-
-def _chosen(errors: _Table, found: tuple[Order, ...]) -> tuple[Order, ...]:
-    """Return the order of least error at each point, of one skew and share of dead at all points."""
-    kinds: dict[tuple[float, float], list[int]] = {}
-    for place, order in enumerate(found):
-        kinds.setdefault((order.skew, order.dead), []).append(place)
-    best = min(kinds.values(), key=lambda places: float(errors[:, places].min(axis=1).sum()))
-    return tuple(found[best[place]] for place in errors[:, best].argmin(axis=1))
-
-
-def _magnitudes(part: Values) -> _Table:
-    """Return quantiles of the magnitude at each point, of all workers together; shape (T, Q)."""
-    tables = np.quantile(np.abs(part).reshape(len(part), -1), 1 - BEYOND, axis=1).T
-    return np.asarray(np.maximum.accumulate(tables.astype(np.float64), axis=1))
-
-
-def _sign_correlation(gradients: Values) -> float:
-    """Return the correlation of two normals that have the same sign as often as two workers' entries, not below zero.
-
-    Signs do not care how heavy the tails are.
+    What workers share makes magnitudes alike as well as signs. Where the signs are more alike, some entries have the
+    same sign everywhere: those of an output layer, say, for whatever is seldom the answer.
     """
+    signs = [point.signs[layer] for point in points]
+    order = fitted([point.counts[layer] for point in points], math.sin(math.pi / 2 * float(np.mean(signs))))
+    explained = 2 / math.pi * math.asin(order.shared)
+    return order, tuple(max((one - explained) / (1 - explained), 0.0) for one in signs)
+
+
+class Lasting(NamedTuple):
+    """How much of what a worker selects at one point it selects at another, by how much of the kinds has lasted.
+
+    Parameters
+    ----------
+    correlation : ndarray, shape (R,)
+        Of what decides the kinds, from 0 to 1.
+    predicted : ndarray, shape (R, number of densities, T, T)
+        Entries in common, over all that either has on average.
+    recorded : ndarray, shape (number of densities, T, T)
+        The same of the trace.
+    """
+
+    correlation: _Table
+    predicted: _Table
+    recorded: _Table
+
+
+def lasting(points: Sequence[Point], layers: Sequence[Order], sizes: Sequence[int]) -> Lasting:
+    """Return what is predicted of the overlap over time, and what was recorded."""
+    T, D = len(points), len(_DENSITIES)
+    recorded = np.full((D, T, T), np.nan)
+    for density in range(D):
+        sets = [point.largest[density] for point in points]
+        totals = [int(np.bitwise_count(one).sum(dtype=np.int64)) for one in sets]
+        for first in range(T):
+            for second in range(first + 1, T):
+                common = int(np.bitwise_count(sets[first] & sets[second]).sum(dtype=np.int64))
+                recorded[density, first, second] = common / max((totals[first] + totals[second]) / 2, 1)
+    z = ndtri((_BINS[1:] + _BINS[:-1]) / 2)
+    widths = np.diff(_BINS)
+    kernels = [_together(z, widths, r) for r in _CORRELATIONS]
+    predicted = np.zeros((len(kernels), D, T, T))
+    selected = np.zeros((D, T))
+    values = np.exp(np.linspace(-30.0, 30.0, 1500))
+    for layer, size in enumerate(sizes):
+        q = np.zeros((D, T, len(z)))
+        for place, (point, share) in enumerate(zip(points, layers[layer].shares, strict=True)):
+            kinds = layers[layer].kinds._replace(share=share)
+            above = np.maximum(survival(kinds, values), 1e-300)
+            at = np.exp(np.interp(-np.log(np.maximum(point.local[layer], 1e-300)), -np.log(above), np.log(values)))
+            # The mean over the kinds that the entries of each bin have.
+            edges = np.concatenate([[0.0], np.cumsum(kinds.share)])
+            sums = np.concatenate([np.zeros((1, D)), np.cumsum(kinds.share[:, None] * beyond(kinds, at), axis=0)])
+            for density in np.flatnonzero(point.local[layer] > 0).tolist():
+                q[density, place] = np.diff(np.interp(_BINS, edges, sums[:, density])) / widths
+        selected += size * (q @ widths)
+        for which, kernel in enumerate(kernels):
+            predicted[which] += size * (q @ kernel @ q.transpose(0, 2, 1))
+    predicted /= np.maximum((selected[:, :, None] + selected[:, None, :]) / 2, 1e-12)
+    return Lasting(_CORRELATIONS, predicted, recorded)
+
+
+def _together(z: _Table, widths: _Table, correlation: float) -> _Table:
+    """Return the joint shares of two normals in bins, given the middles and shares of those."""
+    if correlation > 0.999:
+        return np.diag(widths)
+    squares = correlation**2 * (z[:, None] ** 2 + z**2) - 2 * correlation * z[:, None] * z
+    shares = np.exp(-squares / (2 * (1 - correlation**2))) * widths[:, None] * widths
+    for _ in range(30):
+        shares *= (widths / shares.sum(axis=1))[:, None]
+        shares = (shares + shares.T) / 2
+    return np.asarray(shares)
+
+
+def _quantiles(magnitudes: Values) -> _Table:
+    """Return quantiles of the magnitude, of all workers together."""
+    return np.maximum.accumulate(np.quantile(magnitudes.ravel(), 1 - BEYOND).astype(np.float64))
+
+
+def _same_signs(gradients: Values) -> float:
+    """Return the mean product of the signs of an entry at two workers, where neither is zero, and not below zero."""
     signs = np.sign(gradients)
     total, nonzero = signs.sum(axis=0, dtype=np.float64), np.abs(signs).sum(axis=0, dtype=np.float64)
     pairs = float((nonzero * (nonzero - 1)).sum())
-    mean = float((total**2 - nonzero).sum()) / pairs if pairs else 0.0
-    return float(np.clip(np.sin(np.pi / 2 * np.clip(mean, -1.0, 1.0)), 0.0, 0.999))
-
-
-def _smooth(table: _Table) -> _Table:
-    padded = np.concatenate([table[:1], table, table[-1:]])
-    return np.asarray((padded[:-2] + padded[1:-1] + padded[2:]) / 3)
+    return max(float((total**2 - nonzero).sum()) / pairs, 0.0) if pairs else 0.0

@@ -13,14 +13,16 @@ a mixture of Gaussians whose scales are themselves random:
   entries is zero, and log s of the others is normal with deviation `spread`. A part of log s is fixed. The rest changes
   with the logarithm of the iteration, ever more slowly, so top-k sets of two iterations overlap, the less the farther
   apart they are.
-- rms, dead, spread, tail and shared follow the progress of training. a is lognormal: batches differ in how much there
-  is to learn.
+- rms, dead, spread, tail and shared follow the progress of training. a is how much larger than is typical a worker's
+  gradient is: batches differ in how much there is to learn. It has the values that recorded workers had, in random
+  order; without those it is lognormal.
 
 With a lognormal scale the magnitudes have tails between those of generalised Gaussians and of Student's t, which are
 Gaussian mixtures too.
 
-Where the magnitudes of a layer follow no such law, they are given as quantiles, and s and x decide only which entries
-are the larger ones (`simnet.traces.refining`).
+Where the magnitudes of a layer follow no such law, they are given as quantiles (`simnet.traces.refining`). Which
+entries are the larger ones is then decided by s (|x| - shift), with s and the shift of kinds of entries
+(`simnet.traces.ordering`). What is log s above, over its deviation, decides the kind of an entry.
 
 Every draw comes from a stream named after the iteration, so any iteration can be had without those before, and nothing
 of the run is stored but a few arrays of length n.
@@ -38,17 +40,21 @@ from typing import Annotated, Literal
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
+from scipy.special import ndtri
 
 from simnet.errors import nearest
 from simnet.models import Layer, ModelProfile, model
 from simnet.rng import stream
 from simnet.traces import ordering
 from simnet.traces.metadata import SHIPPED, Description, is_name, read_description
-from simnet.traces.refining import BEYOND
+from simnet.traces.refining import BEYOND, COARSE
 from simnet.traces.source import Values, buffer, position, shrunk
 
 _FILE = "synthetic.json"
 _BLOCK = 8192
+_CELL_BITS = 18
+# Layers of at most so many entries have as many of each kind as is to be expected.
+_SMALL = 1 << 14
 # What workers share is computed afresh every so many iterations, from where it has forgotten all but a hundredth.
 _RESTART = 64
 _FORGOTTEN = 0.01
@@ -56,10 +62,14 @@ _TABLES = ("rms", "dead", "spread", "tail", "shared")
 
 _Share = Annotated[float, Field(ge=0, le=1)]
 _Deviation = Annotated[float, Field(ge=0, le=5)]
+_Size = Annotated[float, Field(gt=0, le=1e12)]
 _Weight = Annotated[float, Field(ge=0, le=1e6)]
-_Quantiles = Annotated[
-    tuple[Annotated[float, Field(ge=0, le=3e38)], ...], Field(min_length=len(BEYOND), max_length=len(BEYOND))
+_Kind = tuple[
+    Annotated[float, Field(ge=-100, le=10)],
+    Annotated[float, Field(ge=-ordering.LARGEST_LOG, le=ordering.LARGEST_LOG)],
 ]
+_Magnitude = Annotated[float, Field(ge=0, le=3e38)]
+_Quantiles = Annotated[tuple[_Magnitude, ...], Field(min_length=len(COARSE), max_length=len(BEYOND))]
 
 
 class LayerParameters(Description):
@@ -81,22 +91,32 @@ class LayerParameters(Description):
         Weight of x |x|.
     shared : tuple of float
         Correlation between two workers, within [0, 1].
-    skew : float
-        How much log s is bent, within [-0.4, 1]; see `simnet.traces.ordering`.
     magnitudes : tuple of tuple of float, optional
         At each knot the quantiles of the magnitude, as `simnet.traces.refining` tabulates them; then rms and tail do
-        not count, dead entries are the smallest, and s and x decide the order alone.
+        not count, and the rest decides the order alone.
+    kinds : tuple of (float, float), optional
+        Shift and logarithm of the scale of each kind of entries, where magnitudes are given; see
+        `simnet.traces.ordering`. Without them the scales are lognormal, and the dead entries are the smallest.
+    shares : tuple of tuple of float, optional
+        At each knot the share of each kind.
+    agree : tuple of float, optional
+        Share of the entries that have the same sign at all workers, at the knots, where kinds are given.
+    skew : float
+        How much log s is bent then, within [-0.4, 1].
     """
 
     name: str
     matrix: bool
-    rms: tuple[_Weight, ...]
+    rms: tuple[_Magnitude, ...]
     dead: tuple[Annotated[float, Field(ge=0, lt=1)], ...]
     spread: tuple[_Deviation, ...]
     tail: tuple[_Weight, ...]
     shared: tuple[_Share, ...]
-    skew: Annotated[float, Field(ge=-0.4, le=1)] = 0.0
     magnitudes: tuple[_Quantiles, ...] | None = None
+    kinds: Annotated[tuple[_Kind, ...], Field(min_length=1)] | None = None
+    shares: tuple[tuple[_Share, ...], ...] | None = None
+    agree: tuple[_Share, ...] | None = None
+    skew: Annotated[float, Field(ge=-0.4, le=1)] = 0.0
 
 
 class SyntheticParameters(Description):
@@ -114,6 +134,9 @@ class SyntheticParameters(Description):
         Progress of training, from 0 to 1, ascending, at which the tables hold; linear between them.
     worker_spread : tuple of float
         Standard deviation of log a at the knots.
+    worker_sizes : tuple of tuple of float, optional
+        Values of a at each knot, ascending, > 0; each group of so many workers has them in random order. Without them
+        a is lognormal.
     memory : float
         Correlation of c from one iteration to the next, within [0, 0.9].
     fixed : float
@@ -129,6 +152,7 @@ class SyntheticParameters(Description):
     steps: Annotated[int, Field(ge=1)]
     knots: Annotated[tuple[_Share, ...], Field(min_length=1)]
     worker_spread: tuple[_Deviation, ...]
+    worker_sizes: tuple[Annotated[tuple[_Size, ...], Field(min_length=1)], ...] | None = None
     memory: Annotated[float, Field(ge=0, le=0.9)]
     fixed: _Share
     period: Annotated[float, Field(ge=1e-3, le=1e9)]
@@ -144,11 +168,26 @@ class SyntheticParameters(Description):
                 f"worker_spread, {', '.join(_TABLES)} must have {len(self.knots)} values, one for each knot"
             )
         for layer in self.layers:
+            if {len(row) for row in layer.magnitudes or ()} not in (set(), {len(BEYOND)}, {len(COARSE)}):
+                raise ValueError(f"magnitudes of layer {layer.name!r} must have {len(BEYOND)} values at each knot")
             for quantiles in layer.magnitudes or ():
                 if any(later < earlier for earlier, later in pairwise(quantiles)):
                     raise ValueError(f"magnitudes of layer {layer.name!r} must ascend")
-            if layer.magnitudes is not None and len(layer.magnitudes) != len(self.knots):
-                raise ValueError(f"magnitudes must have {len(self.knots)} rows, one for each knot")
+            for name in ("magnitudes", "shares", "agree"):
+                rows = getattr(layer, name)
+                if rows is not None and len(rows) != len(self.knots):
+                    raise ValueError(f"{name} must have {len(self.knots)} rows, one for each knot")
+            if (layer.kinds is None) != (layer.shares is None) or (layer.kinds and layer.magnitudes is None):
+                raise ValueError(f"layer {layer.name!r} must have kinds and shares, and then magnitudes, or neither")
+            if any(len(row) != len(layer.kinds or ()) or not sum(row) for row in layer.shares or ()):
+                raise ValueError(
+                    f"shares of layer {layer.name!r} must have {len(layer.kinds or ())} values, not all zero"
+                )
+        if self.worker_sizes is not None:
+            if len(self.worker_sizes) != len(self.knots):
+                raise ValueError(f"worker_sizes must have {len(self.knots)} rows, one for each knot")
+            if len({len(row) for row in self.worker_sizes}) > 1:
+                raise ValueError("worker_sizes must have as many values at each knot")
         return self
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -204,6 +243,7 @@ class SyntheticSource:
             for index, (end, size) in enumerate(zip(np.cumsum(sizes).tolist(), sizes, strict=True))
             for start in range(end - size, end, _BLOCK)
         ]
+        self._places = [slice(end - size, end) for end, size in zip(np.cumsum(sizes).tolist(), sizes, strict=True)]
         self._life = stream(seed, "gradients", "life").random(self.parameters, dtype=np.float32)
         self._fixed = self._normal("fixed")
         self._anchors: dict[int, Values] = {}
@@ -228,19 +268,28 @@ class SyntheticSource:
         rms = rms * np.exp(-(spread**2)) / np.sqrt(1 - dead)
         rms /= np.sqrt(1 + 4 * math.sqrt(2 / math.pi) * tail + 3 * tail**2)
         weights = np.array([np.sqrt(1 - shared), np.sqrt(shared), rms, rms * tail, spread, dead], dtype=np.float32)
-        tables = [self._table(layer, progress, spread[place], dead[place]) for place, layer in enumerate(self._kin)]
+        agree = [
+            0.0 if layer.agree is None else float(self._at(np.array(layer.agree), progress)) for layer in self._kin
+        ]
+        orders = [self._order(layer, progress) for layer in self._kin]
+        for order, entries in zip(orders, self._places, strict=True):
+            if order is not None and entries.stop - entries.start <= _SMALL:
+                logs[entries] = _spread_evenly(logs[entries], float(self._life[entries.start]))
         magnitudes = np.empty((self.workers, _BLOCK), dtype=np.float32)
         for layer, entries in self._blocks:
             own, joint, linear, square, deviation, zeros = weights[:, layer]
             x = gradients[:, entries]
             x *= own
             x += joint * common[entries]
-            table = tables[layer]
-            if table is not None:
-                scales = ordering.logs(deviation, self._kin[layer].skew, logs[entries])
-                scales -= np.where(self._life[entries] < zeros, -math.log(ordering.BEHIND), 0.0)
-                x *= np.exp(scales).astype(np.float32)
-                x[:] = np.copysign(np.interp(np.abs(x), *table), x) * factors
+            order = orders[layer]
+            if order is not None:
+                y = magnitudes[:, : x.shape[1]]
+                order.magnitudes(x, logs[entries], y)
+                y *= factors
+                np.copysign(y, x, out=x)
+                if agree[layer] > 0:
+                    same = self._life[entries] > 1 - agree[layer]
+                    np.copysign(x, common[entries], out=x, where=same)
                 continue
             y = np.abs(x, out=magnitudes[:, : x.shape[1]])
             y *= square
@@ -252,17 +301,19 @@ class SyntheticSource:
             x *= factors
         return gradients
 
-    def _table(
-        self, layer: LayerParameters, progress: float, spread: float, dead: float
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
-        """Return what s |x| becomes, as a table of values and magnitudes; None if the layer has no quantiles."""
+    def _order(self, layer: LayerParameters, progress: float) -> _Ranked | None:
+        """Return what makes magnitudes of normals, if the layer has quantiles."""
         if layer.magnitudes is None:
             return None
-        quantiles = self._at(np.array(layer.magnitudes).T, progress)
-        order = ordering.Order(spread, layer.skew, dead)
-        values = ordering.grid(order)
-        beyond = np.maximum(ordering.survival(order, values), 1e-12)
-        return values, np.interp(-np.log(beyond), -np.log(BEYOND), quantiles)
+        return _Ranked(self._kinds(layer, progress), self._at(np.array(layer.magnitudes).T, progress))
+
+    def _kinds(self, layer: LayerParameters, progress: float) -> ordering.Kinds:
+        if layer.kinds is None or layer.shares is None:
+            spread, dead = (float(self._at(np.array(table), progress)) for table in (layer.spread, layer.dead))
+            return ordering.lognormal(spread, layer.skew, dead)
+        shift, log_scale = np.array(layer.kinds).T
+        shares = self._at(np.array(layer.shares).T, progress)
+        return ordering.Kinds(shares / shares.sum(), shift, log_scale)
 
     def _normal(self, *name: str | int) -> Values:
         return stream(self._seed, "gradients", *name).standard_normal(self.parameters, dtype=np.float32)
@@ -278,8 +329,13 @@ class SyntheticSource:
 
     def _factors(self, iteration: int, progress: float) -> Values:
         """Return a; shape (P, 1)."""
+        random = stream(self._seed, "gradients", "worker", iteration)
+        if self.like.worker_sizes is not None:
+            sizes = self._at(np.array(self.like.worker_sizes).T, progress)
+            groups = [random.permutation(sizes) for _ in range(0, self.workers, len(sizes))]
+            return np.concatenate(groups)[: self.workers, None].astype(np.float32)
         spread = self._at(np.array(self.like.worker_spread), progress)
-        draws = stream(self._seed, "gradients", "worker", iteration).standard_normal((self.workers, 1))
+        draws = random.standard_normal((self.workers, 1))
         return np.exp(spread * draws).astype(np.float32)
 
     def _common(self, iteration: int) -> Values:
@@ -311,6 +367,65 @@ class SyntheticSource:
         logs += np.float32(changing * math.cos(angle)) * self._anchors[before]
         logs += np.float32(changing * math.sin(angle)) * self._anchors[before + 1]
         return logs
+
+
+def _spread_evenly(normals: Values, offset: float) -> Values:
+    """Return standard normals in the same order that are spread evenly: of a small layer chance would decide much."""
+    ranks = np.empty(len(normals))
+    ranks[np.argsort(normals)] = np.arange(len(normals))
+    return np.asarray(ndtri((ranks + 0.01 + 0.98 * offset) / len(normals)), dtype=np.float32)
+
+
+class _Ranked:
+    """Magnitudes with given quantiles, in the order that kinds of entries have.
+
+    Parameters
+    ----------
+    kinds : Kinds
+        From those of the smallest standard normals to those of the largest.
+    quantiles : ndarray
+        Of the magnitude, as `BEYOND` says.
+    """
+
+    def __init__(self, kinds: ordering.Kinds, quantiles: NDArray[np.float64]) -> None:
+        self._bounds = ndtri(np.minimum(np.cumsum(kinds.share)[:-1], 1.0)).astype(np.float32)
+        self._shift = kinds.shift.astype(np.float32)
+        self._scale = np.exp(kinds.log_scale).astype(np.float32)
+        # Cells between floats whose bits agree but for the last ones, so that bits tell the cell of a value.
+        low, high = np.log([self._scale.min() * ordering.BEHIND * 1e-3, self._scale.max() * (8 - self._shift.min())])
+        ends = np.exp(np.clip([low, high], -85.0, 85.0)).astype(np.float32).view(np.int32) >> _CELL_BITS
+        self._first = int(ends[0])
+        cells = np.arange(ends[0], ends[1] + 2, dtype=np.int32) << _CELL_BITS
+        above = np.maximum(ordering.survival(kinds, cells.view(np.float32).astype(np.float64)), 1e-12)
+        shares = BEYOND if len(quantiles) == len(BEYOND) else COARSE
+        table = np.interp(-np.log(above), -np.log(shares), quantiles).astype(np.float32)
+        self._starts, self._slopes = table[:-1], np.diff(table) * np.float32(2.0**-_CELL_BITS)
+
+    def magnitudes(self, x: Values, logs: Values, out: Values) -> None:
+        """Put the magnitudes of entries into `out`.
+
+        Parameters
+        ----------
+        x : ndarray, shape (P, size)
+            Standard normals of the workers.
+        logs : ndarray, shape (size,)
+            Standard normals that decide the kinds.
+        """
+        kind = np.searchsorted(self._bounds, logs)
+        shift, scale = self._shift[kind], self._scale[kind]
+        np.abs(x, out=out)
+        behind = out * np.float32(ordering.BEHIND)
+        out -= shift
+        np.maximum(out, behind, out=out)
+        out *= scale
+        bits = out.view(np.int32)
+        cell = bits >> _CELL_BITS
+        cell -= self._first
+        bits &= (1 << _CELL_BITS) - 1
+        np.take(self._slopes, cell, out=behind, mode="clip")
+        behind *= bits
+        np.take(self._starts, cell, out=out, mode="clip")
+        out += behind
 
 
 def synthetic(
