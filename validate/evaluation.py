@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from simnet.errors import InputError
 from simnet.report.drawing import COLOURS, Plot, plot, scale, style
-from validate.calibration.crossval import choose, folds
+from validate.calibration.crossval import FOLDS, MIN_SIZES, choose, folds
 from validate.calibration.curves import Curve, Floats, curves_of, systems
 from validate.calibration.fabric import COVERAGE
 from validate.calibration.fabric_file import fabric_of
@@ -39,8 +39,12 @@ from validate.readers import bus_factor
 SPLITS: tuple[str, ...] = ("sizes", "ranks", "collectives", "links")
 """What is left out in turn; with ``links`` all, but for the time of a message; see `validate.links`."""
 
+HALVES: Literal["halves"] = "halves"
+"""A split that is made when asked for alone: every second size at once, as figures of plain models are often given."""
+
 TITLES = {
     "sizes": "sizes left out",
+    "halves": "every second size left out",
     "ranks": "ranks left out",
     "collectives": "collectives left out",
     **LINK_TITLES,
@@ -144,7 +148,7 @@ def evaluate(source: str, facts: Mapping[str, Any] | None = None, splits: Sequen
     facts : mapping, optional
         What a log does not say.
     splits : sequence of str
-        Which of `SPLITS`.
+        Which of `SPLITS`, or `HALVES`.
 
     Raises
     ------
@@ -317,17 +321,31 @@ def drawn(evaluation: Evaluation) -> Plot:
 
 def _sizes(curves: Sequence[Curve]) -> list[pd.DataFrame]:
     """Leave every fourth size out, of all curves at once."""
-    usable = [one for one in curves if folds(one)]
     found = []
-    for fold in range(max((len(folds(one)) for one in usable), default=0)):
-        split = [(one, folds(one)[fold]) for one in usable if fold < len(folds(one))]
-        kept = [one.at(~mask) for one, mask in split]
-        chosen = choose(kept, plain=False, wide=False)
-        model = fit(kept, chosen.form, weights=chosen.weights, with_steps=False)
-        bins = widths(chosen.held["sizes"], COVERAGE)
-        for (one, mask), rest in zip(split, kept, strict=True):
-            others = {name: FITS[name](rest.sizes, rest.seconds).at(one.sizes[mask]) for name in PLAIN}
-            found.append(_predicted("sizes", "", model, one.at(mask), bins, others))
+    for fold in range(FOLDS):
+        split = [(one, folds(one)[fold]) for one in curves if fold < len(folds(one))]
+        found += _at_sizes("sizes", split)
+    return found
+
+
+def _halves(curves: Sequence[Curve]) -> list[pd.DataFrame]:
+    """Leave every second size out, of all curves of which enough is left to choose models by."""
+    usable = [one for one in curves if len(one.sizes) >= 2 * MIN_SIZES]
+    return _at_sizes(HALVES, [(one, np.arange(len(one.sizes)) % 2 == 1) for one in usable])
+
+
+def _at_sizes(name: Way | Literal["halves"], split: Sequence[tuple[Curve, NDArray[np.bool_]]]) -> list[pd.DataFrame]:
+    """Predict the sizes that a mask of each curve leaves out, by a calibration of the others."""
+    if not split:
+        return []
+    kept = [one.at(~mask) for one, mask in split]
+    chosen = choose(kept, plain=False, wide=False)
+    model = fit(kept, chosen.form, weights=chosen.weights, with_steps=False)
+    bins = widths(chosen.held["sizes"], COVERAGE)
+    found = []
+    for (one, mask), rest in zip(split, kept, strict=True):
+        others = {plain: FITS[plain](rest.sizes, rest.seconds).at(one.sizes[mask]) for plain in PLAIN}
+        found.append(_predicted(name, "", model, one.at(mask), bins, others))
     return [one for one in found if one is not None]
 
 
@@ -390,11 +408,11 @@ def _collectives(curves: Sequence[Curve]) -> list[pd.DataFrame]:
     return [one for one in found if one is not None]
 
 
-_SPLITTERS = {"sizes": _sizes, "ranks": _ranks, "collectives": _collectives}
+_SPLITTERS = {"sizes": _sizes, HALVES: _halves, "ranks": _ranks, "collectives": _collectives}
 
 
 def _predicted(
-    split: Way,
+    split: Way | Literal["halves"],
     place: str,
     model: Model,
     held: Curve,

@@ -11,7 +11,7 @@ import pandas as pd
 
 from validate.calibration.fabric import COVERAGE
 from validate.calibration.intervals import BIN_NAMES, bin_of
-from validate.evaluation import FROM_BASE, PLACES, RULE, TITLES
+from validate.evaluation import FROM_BASE, HALVES, PLACES, RULE, TITLES
 
 MODELS = {
     "ours": "ours",
@@ -170,6 +170,13 @@ def _summary(table: pd.DataFrame, known: Mapping[str, Any]) -> str:
     rows = [
         _aim("Size left out, NCCL and RCCL over several nodes", "median 4 %, p90 15 %", sizes, "three_segments"),
         _aim("of these from 16 MB", "median 2 %", sizes[sizes["size"] >= LARGE], "three_segments"),
+        _by_curve("the same, curve by curve", "median 4 %, p90 15 %", sizes, "three_segments"),
+        _by_curve(
+            "every second size left out, curve by curve",
+            "median 4 %, p90 15 %",
+            many[many["split"] == HALVES],
+            "three_segments",
+        ),
         *_with_nccl("Other ranks, between those measured", "median 7 %", _placed(ranks, PLACES[0]), "line", 0.07),
         *_with_nccl("Other ranks, one doubling outside", "median 20 %", _placed(ranks, PLACES[1]), "line", 0.2),
         *_with_nccl("Collective from all-reduce, 64 MB and more", "median 10 %", base[base["size"] >= HUGE], RULE),
@@ -209,10 +216,25 @@ def _summary(table: pd.DataFrame, known: Mapping[str, Any]) -> str:
 """
     foot = """
 
+*Curve by curve* are medians over curves of the median and the p90 of each: so figures of simple models are often
+given, and no long curve counts more than a short one. With every second size left out, sizes are factors of four apart.
+
 The plain model is three segments for sizes, the interpolated line for ranks, the rule of the bus factor for
 collectives, and alpha-beta with framing for links; its figures are over what it says anything of.
 """
     return head + "\n".join(row for row in rows if row) + foot
+
+
+def _by_curve(what: str, aim: str, part: pd.DataFrame, plain: str) -> str:
+    """Return a row of medians over curves, of the median and the 90 % quantile of each."""
+    if not len(part):
+        return f"| {what} | {aim} | not in this run | | |"
+    said = []
+    for name in ("ours", plain):
+        off = (part[name] / part["measured"] - 1).abs().groupby([part[key] for key in ("set", "system", "setting")])
+        said.append(f"{_percent(float(off.median().median()))} / {_percent(float(off.quantile(0.9).median()))}")
+    curves = part.groupby(["set", "system", "setting"]).ngroups
+    return f"| {what} | {aim} | {said[0]} | {said[1]} | {curves} curves |"
 
 
 def _with_nccl(what: str, aim: str, part: pd.DataFrame, plain: str, most: float | None = None) -> list[str]:
@@ -331,7 +353,7 @@ def _worst(table: pd.DataFrame) -> str:
     lines = ["## Where it is worst", ""]
     lines += ["Settings with at least five predictions and the largest median of the absolute error.", ""]
     rows = []
-    for split, part in table.groupby("split", sort=False):
+    for split, part in table[table["split"] != HALVES].groupby("split", sort=False):
         medians = part.groupby(["set", "setting"]).apply(_typical, include_groups=False).dropna()
         for (name, setting), value in medians.sort_values(ascending=False).head(4).items():
             rows.append([TITLES.get(split, "from specification"), f"`{name}`", setting, _percent(value)])

@@ -25,7 +25,7 @@ from validate.calibration.fabric import COVERAGE
 from validate.calibration.intervals import bin_of
 from validate.calibration.reporting import rows_of
 from validate.calibration.specification import widths
-from validate.evaluation import evaluate
+from validate.evaluation import HALVES, SPLITS, evaluate
 from validate.readers import kind_of
 from validating.platforms import Case, cases_of, predicted
 
@@ -115,7 +115,7 @@ def validated(one: Set) -> dict[str, Any]:
     entry: dict[str, Any] = asdict(one)
     del entry["source"]
     try:
-        made = evaluate(one.source)
+        made = evaluate(one.source, splits=[*SPLITS, HALVES])
     except InputError as error:
         return entry | {"error": error.message, "seconds": time.process_time() - begin}
     models = [name for name in made.held if name not in _KEPT]

@@ -7,7 +7,7 @@ For every algorithm that a collective may use, and for each protocol, the time i
 steps and bytes counted inside nodes and between nodes, and the library takes the fastest; the minimum is a smooth one,
 so that it can be fitted. Protocols are those of NCCL: *LL* sends a flag with every 4 bytes, so that nobody waits for a
 fence, at a fraction of the bandwidth; *LL128* a flag with every 120 bytes; *Simple* has the bandwidth whole and waits
-at each step. Where a setting pins a protocol, that one alone counts. The messages of an all-to-all do not follow on one
+at each step. Where a setting pins a protocol that an algorithm has, that one alone counts. The messages of an all-to-all do not follow on one
 another, so it has the latency of one step, whatever the protocol, and that of each peer. MPI's eager messages and
 rendezvous stand in the places of LL and Simple, with no third one. With `nccl`, steps are counted as NCCL does;
 without, through the schedules of its algorithms.
@@ -257,15 +257,14 @@ def switched(curves: Sequence[Curve]) -> bool:
 
 
 def _protocols(cost: Cost, nccl: bool, pinned: str) -> tuple[str, ...]:
-    """Return the protocols that an algorithm may use: the pinned one, else all that it has."""
+    """Return the protocols that an algorithm may use: the pinned one where it has it, else all that it has."""
     if not nccl:
         return "LL", "Simple"
     if cost.kind == "switch":
         return ("Simple",)
-    if cost.kind == "peers":
-        return "LL128", "Simple"
-    named = tuple(name for name in PROTOCOLS if name.casefold() == pinned.casefold())
-    return named or PROTOCOLS
+    known = ("LL128", "Simple") if cost.kind == "peers" else PROTOCOLS
+    named = tuple(name for name in known if name.casefold() == pinned.casefold())
+    return named or known
 
 
 def _table(ways: Sequence[Cost], nccl: bool, pinned: str) -> _Ways:
