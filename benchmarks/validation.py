@@ -20,11 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from validating.drawing import predicted
-from validating.page import SPECIFIED, frame, page
+from validating.page import WHAT, frame, page
 from validating.running import load, run, save, sets
 
 from simnet.errors import InputError
-from validate.evaluation import TITLES
 
 
 def machine() -> dict[str, str]:
@@ -79,7 +78,7 @@ def main() -> None:
     drawn: dict[str, str] = {}
     if given.figures is not None:
         table = frame(results)
-        for split in (*TITLES, SPECIFIED):
+        for split in WHAT:
             if (table["split"] == split).any():
                 one = predicted(table, split)
                 path = given.figures / f"{one.name}.svg"

@@ -19,10 +19,13 @@ from simnet.commands.choose import choose
 from simnet.commands.common import Fields, Quiet, Seed, TwoWords
 from simnet.commands.reproduce import reproduce
 from simnet.commands.sweep import sweep
-from simnet.errors import InputError
+from simnet.errors import InputError, SimnetError, plain_warnings
 from simnet.threads import one_thread
 
 if TYPE_CHECKING:
+    import pandas as pd
+
+    from simnet.report.summary import Summary
     from simnet.scenario import Run, Scenario
     from simnet.scenario.runner import Outcome
     from simnet.training import PolicyResult
@@ -56,6 +59,7 @@ class Kind(StrEnum):
 
 def main() -> None:
     """Run the command line; the entry point of the console script."""
+    plain_warnings()
     with one_thread():
         app()
 
@@ -98,8 +102,7 @@ def run(
     """Run the policies of a scenario side by side, and write figures, tables and a report; goes on after a kill."""
     from simnet.results import prepare_folder
     from simnet.scenario import load
-    from simnet.scenario.identity import identity
-    from simnet.scenario.runner import Checkpoints, Source
+    from simnet.scenario.runner import Source
 
     loaded = load(scenario, set_ or (), seed)
     if policies is not None:
@@ -107,9 +110,11 @@ def run(
     folder = prepare_folder(Path("runs") / loaded.name if out is None else out)
     built = loaded.build()
     results: dict[str, PolicyResult] = {}
-    with running.kept(folder, force) as place:
-        checkpoints = Checkpoints(place, identity(loaded, "run"), checkpoint)
-        running.going_on({name: (checkpoints, name) for name in built.policies}, built.job.iterations, place, quiet)
+    summary: Summary | None = None
+    checkpoints = running.checkpoints(loaded, folder, checkpoint)
+    ours = {name: checkpoints.of(name) for name in built.policies}
+    with running.kept(folder, [one.path for one in ours.values()], force) as place:
+        running.going_on(ours, built.job.iterations, place, quiet)
         with running.shown(list(built.policies), built.job.iterations, quiet) as progress:
             source = Source(scenario, set_ or (), seed)
             finished = running.finished(source, loaded, built, jobs, progress, checkpoints)
@@ -118,8 +123,12 @@ def run(
         if results:
             with common.sheltered():
                 done_in_order = {name: results[name] for name in built.policies if name in results}
-                _write(folder, loaded, built, done_in_order, missing, quiet)
+                summary = _write(folder, loaded, built, done_in_order, missing)
+        if wrong and summary is not None and not quiet:
+            _show(summary, loaded, folder)
         running.end(wrong, missing if results else None, place)
+    if summary is not None and not quiet:
+        _show(summary, loaded, folder)
 
 
 @app.command(epilog="Example: simnet compare --schemes topk,oktopk,spardl --workers 2,4,8 --density 0.01")
@@ -160,8 +169,6 @@ def compare(
     from simnet import comparison
     from simnet.results import prepare_folder
     from simnet.scenario import load
-    from simnet.scenario.identity import identity
-    from simnet.scenario.runner import Checkpoints
 
     counts = common.counts(workers, "--workers")
     names = [] if schemes is None else [name.strip() for name in schemes.split(",")]
@@ -176,12 +183,10 @@ def compare(
     folder = prepare_folder(Path("runs") / f"compare-{largest.name}" if out is None else out)
     rows: dict[tuple[int, str], dict[str, str | float]] = {}
     wanted = {f"{name} {count}": (count, name) for count, run in built.items() for name in run.policies}
-    with running.kept(folder, force) as place:
-        every = {
-            count: Checkpoints(place, identity(loaded, f"compare {count}"), checkpoint)
-            for count, (_, loaded) in runs.items()
-        }
-        running.going_on({label: (every[one[0]], one[1]) for label, one in wanted.items()}, iterations, place, quiet)
+    every = {count: running.checkpoints(loaded, folder, checkpoint) for count, (_, loaded) in runs.items()}
+    ours = {label: every[count].of(name) for label, (count, name) in wanted.items()}
+    with running.kept(folder, [one.path for one in ours.values()], force) as place:
+        running.going_on(ours, iterations, place, quiet)
         with running.shown(list(wanted), iterations, quiet) as progress:
 
             def finished() -> Iterator[tuple[str, Outcome]]:
@@ -191,7 +196,9 @@ def compare(
                         progress(f"{name} {count}", done)
 
                     found = running.finished(source, loaded, built[count], jobs, of_count, every[count])
-                    yield from ((f"{name} {count}", outcome) for name, outcome in found)
+                    for name, outcome in found:
+                        wrong = isinstance(outcome, SimnetError)
+                        yield f"{name} {count}", SimnetError(f"with {count} workers: {outcome}") if wrong else outcome
 
             def take(label: str, result: PolicyResult) -> None:
                 rows[wanted[label]] = comparison.row(*wanted[label], result, skipped)
@@ -203,15 +210,11 @@ def compare(
         with common.sheltered():
             running.mark(folder, [f"{name} with {count} workers" for count, name in rows], missing)
             table = comparison.write(folder, [rows[one] for one in wanted.values() if one in rows], largest)
-        if not quiet:
-            from rich.console import Console
-
-            from simnet.report.comparison import comparison_table
-            from simnet.report.console import print_wide
-
-            print_wide(comparison_table(table, largest.name), Console())
-            typer.echo(f"Results: {folder / 'compare.csv'}, {folder / 'figures' / 'compare.png'}")
+        if wrong and not quiet:
+            _show_comparison(table, largest.name, folder)
         running.end(wrong, missing, place)
+    if not quiet:
+        _show_comparison(table, largest.name, folder)
 
 
 app.command(epilog="Example: simnet sweep quickstart --param bandwidth=1,5,10Gbit/s --param density=0.001:0.1:5:log")(
@@ -257,12 +260,8 @@ def _write(
     built: Run,
     results: Mapping[str, PolicyResult],
     missing: Sequence[str],
-    quiet: bool,
-) -> None:
-    """Write the run folder, and show the table and the sentence."""
-    from rich.console import Console
-
-    from simnet.report.console import show
+) -> Summary:
+    """Write the run folder."""
     from simnet.results import write_run
     from simnet.writing import atomic_write
 
@@ -289,10 +288,28 @@ def _write(
         reference=next(iter(built.policies)),
     )
     running.mark(folder, list(results), missing)
-    if not quiet:
-        show(summary, Console())
-        page = "report.html" if loaded.config.output.report else "summary.json"
-        typer.echo(f"Results: {folder / page}")
+    return summary
+
+
+def _show_comparison(table: pd.DataFrame, name: str, folder: Path) -> None:
+    from rich.console import Console
+
+    from simnet.report.comparison import comparison_table
+    from simnet.report.console import print_wide
+
+    print_wide(comparison_table(table, name), Console())
+    typer.echo(f"Results: {folder / 'compare.csv'}, {folder / 'figures' / 'compare.png'}")
+
+
+def _show(summary: Summary, loaded: Scenario, folder: Path) -> None:
+    """Show the table and the sentence."""
+    from rich.console import Console
+
+    from simnet.report.console import show
+
+    show(summary, Console())
+    page = "report.html" if loaded.config.output.report else "summary.json"
+    typer.echo(f"Results: {folder / page}")
 
 
 if __name__ == "__main__":

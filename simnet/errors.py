@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import difflib
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 
 class SimnetError(Exception):
     """Something the user can mend. The command line prints the message without a traceback and exits with 2."""
+
+
+def plain_warnings() -> None:
+    """Let warnings of this process be a line for people, without the place in the code that they come from."""
+    warnings.formatwarning = lambda message, *_: f"warning: {message}\n"
 
 
 class InputError(SimnetError):

@@ -23,7 +23,6 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
-import secrets
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,7 +36,7 @@ import simnet
 from simnet.report import company, deaths
 from simnet.report.summary import Summary, learning_columns, significant, summarize, with_exploration
 from simnet.report.timeline import LinkNames, write_timeline
-from simnet.writing import atomic_write, explained
+from simnet.writing import atomic_write, explained, temporary
 
 if TYPE_CHECKING:
     from simnet.training import PolicyResult
@@ -163,7 +162,7 @@ def prepare_folder(folder: str | Path) -> Path:
     folder = Path(folder)
     with explained(folder):
         (folder / "figures").mkdir(parents=True, exist_ok=True)
-        trial = folder / f".{secrets.token_hex(8)}.tmp"
+        trial = temporary(folder / "trial")
         trial.touch()
         trial.unlink()
     return folder

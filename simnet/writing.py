@@ -115,7 +115,8 @@ def alone(folder: Path, what: str) -> Iterator[bool]:
         If another one is at work there.
     """
     # The system lets go of it when this process ends, however that happens.
-    held = os.open(folder, os.O_RDONLY) if _locks is not None else None
+    with explained(folder):
+        held = os.open(folder, os.O_RDONLY) if _locks is not None else None
     try:
         yield held is not None and _locked(held, folder, what)
     finally:

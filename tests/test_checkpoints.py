@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 import warnings
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -122,7 +123,7 @@ def test_a_job_killed_after_any_iteration_goes_on_to_the_same_results(name, tmp_
         path = tmp_path / f"{count}.safetensors"
         if killed_after(count, path, make(), policy()):
             kills += 1
-            assert Checkpoint(path, "it").done() == count
+            assert Checkpoint(path, "it").done() == (count, False)
             assert_same(run(make(), policy(), checkpoint=Checkpoint(path, "it")), whole)
     assert kills == make().iterations - 1 or whole.stops
     assert kills > 1
@@ -187,9 +188,12 @@ def test_a_state_that_does_not_fit_is_explained(tmp_path):
     assert killed_after(2, path, job(), Fixed(AG))
     with pytest.raises(InputError, match=r"a\.safetensors: is no checkpoint of this job; --force begins anew"):
         run(job(source=Counted(sizes=(50, 40))), Fixed(AG), checkpoint=Checkpoint(path, "it"))
-    Checkpoint(path, "it").write({"shares": 1}, 2)
-    with pytest.raises(InputError, match="is no checkpoint of this job"):
-        run(job(), Fixed(AG), checkpoint=Checkpoint(path, "it"))
+    for wrong in ({"shares": 1}, {"now": 0.0, "number": 2, "attempts": 0, "crew": np.array([9])}, {"now": 1}):
+        Checkpoint(path, "it").write(wrong, 2)
+        with pytest.raises(InputError, match="is no checkpoint of this job"):
+            run(job(), Fixed(AG), checkpoint=Checkpoint(path, "it"))
+    Checkpoint(path, "it").write([1], 2)
+    assert Checkpoint(path, "it").read() is None
 
 
 def test_a_full_disk_does_not_end_the_job(tmp_path):
@@ -242,6 +246,28 @@ def invoke(*arguments):
     return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
 
 
+def await_files(out, process):
+    """Wait until a run has written a checkpoint."""
+    deadline = time.monotonic() + 60
+    while not list((out / "checkpoints").glob("*.safetensors")):
+        assert time.monotonic() < deadline
+        assert process.poll() is None, "it was done before it could be killed"
+        time.sleep(0.01)
+
+
+def interrupted_when(monkeypatch, when):
+    """Let Ctrl-C come after so many checkpoints have been written."""
+    real, written = Checkpoint.write, []
+
+    def write(self, state, done, ended=False):
+        real(self, state, done, ended)
+        written.append(done)
+        if when(len(written)):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Checkpoint, "write", write)
+
+
 def contents(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
@@ -259,11 +285,7 @@ def test_a_run_that_was_killed_goes_on_to_the_same_bytes(jobs, scenario, tmp_pat
     out = tmp_path / "killed"
     command = ["run", str(scenario), "--out", str(out), "--jobs", str(jobs), "--checkpoint", "0"]
     process = subprocess.Popen([sys.executable, "-m", "simnet.cli", *command, "-q"], start_new_session=True)
-    deadline = time.monotonic() + 60
-    while not list((out / "checkpoints").glob("*.safetensors")):
-        assert time.monotonic() < deadline
-        assert process.poll() is None, "it was done before it could be killed"
-        time.sleep(0.01)
+    await_files(out, process)
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     assert not (out / "summary.json").exists()
@@ -287,14 +309,8 @@ def test_ctrl_c_says_that_the_same_command_goes_on(scenario, tmp_path, monkeypat
         "--set",
         "job.iterations=8",
     )
-    real = Checkpoint.write
-
-    def interrupted(self, state, done):
-        real(self, state, done)
-        if done == 4:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(Checkpoint, "write", interrupted)
+    # After the fourth iteration of AG; then after its other four and its end, and the fourth of moo.
+    interrupted_when(monkeypatch, lambda count: count in (4, 4 + 5 + 4))
     result = invoke(*arguments)
     assert result.exit_code == 130
     assert "no results were written; the same command goes on from there" in result.stderr
@@ -310,23 +326,105 @@ def test_ctrl_c_says_that_the_same_command_goes_on(scenario, tmp_path, monkeypat
     assert invoke(*arguments, "-q").stderr == ""
 
 
-def test_what_an_earlier_run_left_is_for_the_same_run_alone(scenario, tmp_path):
-    short = ("--set", "job.iterations=6", "-q")
-    reference = tmp_path / "reference"
-    assert invoke("run", scenario, "--out", reference, *short).exit_code == 0
-    out = tmp_path / "out"
-    (out / "checkpoints").mkdir(parents=True)
-    (out / "checkpoints" / "foreign.safetensors").write_bytes(b"no checkpoint")
-    assert invoke("run", scenario, "--out", out, *short).exit_code == 0
-    assert contents(out) == contents(reference)
+@pytest.mark.parametrize("linked", [False, True])
+def test_files_of_others_stay(linked, scenario, tmp_path):
+    arguments = ("run", scenario, "--set", "job.iterations=6", "--checkpoint", 0)
+    out, place = tmp_path / "out", tmp_path / "out" / "checkpoints"
+    out.mkdir()
+    if linked:
+        (tmp_path / "elsewhere").mkdir()
+        place.symlink_to(tmp_path / "elsewhere")
+    theirs = {"model.pt", "epoch1/model.pt", f"{'a' * 32}.safetensors"}
+    for name in theirs:
+        (place / name).parent.mkdir(parents=True, exist_ok=True)
+        (place / name).write_bytes(b"weights")
+    result = invoke(*arguments, "--out", out)
+    assert result.exit_code == 0, result.stderr
+    assert "has checkpoints of other runs, too, which stay; --force takes them away" in result.stderr
+    assert contents(place).keys() == theirs
+    assert invoke(*arguments, "--out", out, "--force", "-q").exit_code == 0
+    assert contents(place).keys() == {"model.pt", "epoch1/model.pt"}
+
+
+def test_another_seed_or_fewer_policies_cost_nothing_that_was_done(scenario, tmp_path, monkeypatch):
+    arguments = (
+        "run",
+        scenario,
+        "--out",
+        tmp_path / "out",
+        "--set",
+        "job.iterations=6",
+        "--checkpoint",
+        0,
+        "--jobs",
+        1,
+    )
+    interrupted_when(monkeypatch, lambda count: count == 10)
+    assert invoke(*arguments).exit_code == 130
+    monkeypatch.undo()
+    assert "goes on" not in invoke(*arguments, "--seed", 8).stderr
+    assert "goes on where it had stopped: moo after 3 of 6 iterations" in invoke(*arguments, "--policies", "moo").stderr
+    assert "goes on where it had stopped: AG done" in invoke(*arguments).stderr
 
 
 def test_force_begins_anew(scenario, tmp_path, monkeypatch):
-    arguments = ("run", scenario, "--out", tmp_path / "out", "--set", "job.iterations=6", "--jobs", 1)
-    with monkeypatch.context() as patched:
-        patched.setattr(cli, "_write", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        assert invoke(*arguments).exit_code == 130
-    assert "AG done" not in invoke(*arguments, "--force").stderr
+    arguments = (
+        "run",
+        scenario,
+        "--out",
+        tmp_path / "out",
+        "--set",
+        "job.iterations=6",
+        "--jobs",
+        1,
+        "--checkpoint",
+        0,
+    )
+    interrupted_when(monkeypatch, lambda count: count == 10)
+    assert invoke(*arguments).exit_code == 130
+    monkeypatch.undo()
+    assert len(list((tmp_path / "out" / "checkpoints").iterdir())) == 2
+    assert "goes on" not in invoke(*arguments, "--force").stderr
+
+
+def test_a_run_tidies_up_after_one_that_was_killed_while_it_wrote(scenario, tmp_path):
+    out = tmp_path / "out"
+    (out / "figures").mkdir(parents=True)
+    for name in (".summary.json.0123456789abcdef.tmp", "figures/.a.png.0123456789abcdef.tmp", "mine.tmp"):
+        (out / name).write_bytes(b"")
+    assert invoke("run", scenario, "--out", out, "--set", "job.iterations=2", "-q").exit_code == 0
+    assert [path.name for path in out.rglob("*.tmp")] == ["mine.tmp"]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
+def test_a_pipe_in_place_of_a_checkpoint_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "a.safetensors")
+    one = Checkpoint(tmp_path / "a.safetensors", "it")
+    assert one.done() is one.read() is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the processes of a process are told by /proc")
+def test_processes_end_with_the_one_that_started_them(scenario, tmp_path):
+    out = tmp_path / "out"
+    command = ["run", str(scenario), "--out", str(out), "--jobs", "2", "--checkpoint", "0", "-q"]
+    command += ["--set", "job.iterations=100000"]
+    process = subprocess.Popen([sys.executable, "-m", "simnet.cli", *command], start_new_session=True)
+    await_files(out, process)
+    process.kill()
+    process.wait()
+    deadline = time.monotonic() + 20
+    while any(one.name.isdigit() and session(one) == process.pid for one in Path("/proc").iterdir()):
+        assert time.monotonic() < deadline, "processes were left behind"
+        time.sleep(0.05)
+
+
+def session(process):
+    """Return the session of a process that runs, None if it has ended."""
+    try:
+        fields = (process / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else int(fields[3])
 
 
 def test_two_runs_in_one_folder_are_refused(scenario, tmp_path):
@@ -341,16 +439,8 @@ def test_a_comparison_goes_on(scenario, tmp_path, monkeypatch):
     arguments = ("compare", scenario, "--set", "job.iterations=6", "--workers", "1,2", "--jobs", 1, "--checkpoint", 0)
     arguments += ("--set", "output.report=false", "--schemes", "topk,dense")
     assert invoke(*arguments, "--out", tmp_path / "whole", "-q").exit_code == 0
-    real, written = Checkpoint.write, []
-
-    def interrupted(self, state, done):
-        real(self, state, done)
-        written.append(done)
-        if len(written) == 16:
-            raise KeyboardInterrupt
-
     with monkeypatch.context() as patched:
-        patched.setattr(Checkpoint, "write", interrupted)
+        interrupted_when(patched, lambda count: count == 16)
         assert invoke(*arguments, "--out", tmp_path / "out").exit_code == 130
     result = invoke(*arguments, "--out", tmp_path / "out")
     assert "topk 1 done, " in result.stderr

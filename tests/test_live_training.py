@@ -18,7 +18,7 @@ from simnet.errors import SimnetError
 from simnet.moo import Moo, Search
 from simnet.network import Network
 from simnet.policies import Candidate, Clairvoyant, Fixed, Monitor
-from simnet.report import learning
+from simnet.report import figures, learning
 from simnet.scenario import load
 from simnet.traces.live import Perceptron, Rate, classification, data, digits, docstrings, train
 from simnet.traces.live.source import LiveTraining
@@ -399,6 +399,8 @@ def refusal(folder, *overrides):
         ("job.gradients.train.model=mpl", "did you mean 'mlp'"),
         ("job.gradients.train.shards={dirichlet: 0}", "must be > 0"),
         ("job.gradients.train.momentum=1", "must be < 1"),
+        ("job.gradients.train.device=cuda", "job.gradients: mlp is computed by numpy, so device must be cpu"),
+        ("workers=500", "job.gradients: 500 workers cannot share 400 examples"),
         ("job.gradients.train.data={classification: {samples: 100000000, features: 1000}}", "smaller model, batch or"),
         ("job.gradients.train.model={mlp: {hidden: [100000000, 100000000]}}", "smaller model, batch or"),
         ("job.model=resnet18", "takes no model beside gradients.train"),
@@ -441,6 +443,15 @@ def test_a_run_leaves_loss_accuracy_and_the_time_to_the_target(tmp_path):
     assert learnt["dense"]["statistical_efficiency"] == 1.0
     needed = learnt["dense"]["iterations_to_target"], learnt["AG"]["iterations_to_target"]
     assert learnt["AG"]["statistical_efficiency"] == pytest.approx(needed[0] / needed[1])
+
+
+@pytest.mark.parametrize("parallel", [0.0, None, 0.5])
+def test_efficiencies_are_drawn_where_there_are_any(parallel):
+    source = train("logistic", "classification", workers=2, options={"samples": 60}, evaluate=1)
+    iterations = run(source, iterations=3).iterations
+    learnt = {"p": {"parallel_efficiency": parallel, "statistical_efficiency": 1.0}}
+    worth = figures.efficiency(iterations, None, learnt).axes[1]
+    assert sum(line.get_marker() == "o" for line in worth.lines) == (parallel == 0.5)
 
 
 def test_a_target_that_nobody_reaches_is_said_to_be_so():

@@ -7,8 +7,8 @@ goes on from them after a kill, Ctrl-C or an error; when all is done they go.
 from __future__ import annotations
 
 import os
-import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
@@ -20,7 +20,7 @@ from simnet.errors import SimnetError
 if TYPE_CHECKING:
     from simnet.scenario import Run, Scenario
     from simnet.scenario.runner import Checkpoints, Outcome, Progress, Source
-    from simnet.training import PolicyResult
+    from simnet.training import Checkpoint, PolicyResult
 
 CHECKPOINTS = "checkpoints"
 """Folder of the checkpoints in that of a run."""
@@ -32,6 +32,8 @@ Every: TypeAlias = Annotated[
     ),
 ]
 Anew: TypeAlias = Annotated[bool, typer.Option("--force", help="Begin anew where an earlier run did not end.")]
+
+_A_CHECKPOINT = re.compile(r"[0-9a-f]{32}\.safetensors")
 
 # Starting processes takes about this long; what is done sooner is done here.
 _WORTH_PROCESSES = 3.0
@@ -67,9 +69,27 @@ def collected(
     return wrong
 
 
+def checkpoints(loaded: Scenario, folder: Path, every: float) -> Checkpoints:
+    """Return where the policies of a scenario have their checkpoints, of which each is for itself."""
+    from simnet.scenario.identity import identity
+    from simnet.scenario.runner import Checkpoints
+
+    identities = {name: identity(loaded.only([name]), f"policy {name}") for name in loaded.config.policies}
+    return Checkpoints(folder / CHECKPOINTS, identities, every)
+
+
 @contextmanager
-def kept(folder: Path, force: bool) -> Iterator[Path]:
+def kept(folder: Path, own: Collection[Path], force: bool) -> Iterator[Path]:
     """Keep other runs out of a folder, and have a folder of checkpoints in it, until the run is done.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder of the run.
+    own : collection of Path
+        The checkpoints of the run; those of others stay.
+    force : bool
+        Take away all checkpoints that are there.
 
     Raises
     ------
@@ -79,37 +99,44 @@ def kept(folder: Path, force: bool) -> Iterator[Path]:
     from simnet import writing
 
     place = folder / CHECKPOINTS
-    with writing.alone(folder, "run"):
-        if force:
-            shutil.rmtree(place, ignore_errors=True)
+    with writing.alone(folder, "run") as surely:
+        if surely:
+            for one in (folder, folder / "figures", folder / "inputs", place):
+                writing.tidy(one)
         with writing.explained(place):
             place.mkdir(exist_ok=True)
+        if force:
+            _remove(one for one in place.iterdir() if _A_CHECKPOINT.fullmatch(one.name))
         try:
             yield place
-        except BaseException:
-            # Of a run that did nothing, nothing remains.
+            _remove(own)
+        finally:
+            # If nothing is left in it, which may also be files of somebody else.
             with suppress(OSError):
                 place.rmdir()
-            raise
-        shutil.rmtree(place, ignore_errors=True)
 
 
-def going_on(runs: Mapping[str, tuple[Checkpoints, str]], iterations: int, place: Path, quiet: bool) -> None:
-    """Say where runs, each with the checkpoints of its policy, go on, and take away the checkpoints of others."""
-    own = {label: checkpoints.of(policy) for label, (checkpoints, policy) in runs.items()}
-    mine = {one.path for one in own.values()}
-    for file in place.iterdir():
-        if file not in mine:
-            with suppress(OSError):
-                file.unlink()
-    done = {label: one.done() for label, one in own.items()}
+def _remove(files: Iterable[Path]) -> None:
+    for file in list(files):
+        with suppress(OSError):
+            file.unlink()
+
+
+def going_on(runs: Mapping[str, Checkpoint], iterations: int, place: Path, quiet: bool) -> None:
+    """Say where runs, each with its checkpoint, go on, and that there are checkpoints of others."""
+    if quiet:
+        return
+    done = {label: one.done() for label, one in runs.items()}
     parts = [
-        f"{label} {'done' if count == iterations else f'after {count:,} of {iterations:,} iterations'}"
-        for label, count in done.items()
-        if count is not None
+        f"{label} {'done' if found[1] else f'after {found[0]:,} of {iterations:,} iterations'}"
+        for label, found in done.items()
+        if found is not None
     ]
-    if parts and not quiet:
+    if parts:
         typer.echo(f"goes on where it had stopped: {', '.join(parts)}", err=True)
+    own = {one.path for one in runs.values()}
+    if any(_A_CHECKPOINT.fullmatch(one.name) and one not in own for one in place.iterdir()):
+        typer.echo(f"{place} has checkpoints of other runs, too, which stay; --force takes them away", err=True)
 
 
 @contextmanager

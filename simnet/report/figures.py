@@ -263,9 +263,10 @@ def efficiency(
             policy: 100 * np.array([one["parallel_efficiency"], one["statistical_efficiency"]], dtype=np.float64)
             for policy, one in (learnt or {}).items()
         }
-        points = np.array([place for place in places.values() if np.isfinite(place).all()]).reshape(-1, 2)
+        points = np.array([place for place in places.values() if (place > 0).all()]).reshape(-1, 2)
         for policy, (x, y) in places.items():
-            if math.isfinite(x) and math.isfinite(y):
+            # Not where there is none, or none in a logarithm.
+            if x > 0 and y > 0:
                 worth.plot([x], [y], "o", color=looks[policy]["color"], zorder=3)
         if len(points):
             _equal_products(worth, points)

@@ -73,7 +73,8 @@ def _registered(loaded: Scenario) -> Iterator[str]:
 
 def _trained(loaded: Scenario) -> Iterator[str]:
     """Yield the versions of what gives data and gradients where a model is trained."""
-    if loaded.config.job.gradients.train is not None:
+    jobs = (loaded.config.job, *(other.job for other in (loaded.config.other_jobs or {}).values()))
+    if any(job.gradients.train is not None for job in jobs):
         yield f"Python {platform.python_version()}"
         for package in ("scikit-learn", "torch"):
             try:

@@ -16,7 +16,7 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from simnet.errors import InputError
+from simnet.errors import InputError, SimnetError
 from simnet.reading import read_text
 
 MAX_BYTES = 256 * 2**10
@@ -223,9 +223,9 @@ class _At:
             # It stands in another file, such as a trace; say who asked for that.
             asked = str(self._document.problem(self._loc, "")).removesuffix(": ")
             self._findings.take(InputError(f"{error} (needed by {asked})"))
-        elif isinstance(error, ValueError | OverflowError):
+        elif isinstance(error, SimnetError | ValueError | OverflowError):
             self._findings.add(self._loc, str(error))
-        return error is None or isinstance(error, InputError | ValueError | OverflowError)
+        return error is None or isinstance(error, SimnetError | ValueError | OverflowError)
 
 
 def _step(node: Any, parts: list[str], loc: Loc, option: str) -> tuple[str | int, int]:

@@ -6,13 +6,14 @@ come back over a pipe; the end of a process without a result is noticed at once.
 
 from __future__ import annotations
 
-import hashlib
 import multiprocessing
 import multiprocessing.resource_tracker as resource_tracker
+import os
 import signal
+import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -21,7 +22,7 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from simnet.errors import SimnetError
+from simnet.errors import SimnetError, plain_warnings
 from simnet.policies import Policy
 from simnet.scenario import Run, load
 from simnet.threads import one_thread
@@ -57,21 +58,21 @@ class Checkpoints:
     Parameters
     ----------
     folder : Path
-        The folder, which is there.
-    identity : str
-        What the results depend on; see `simnet.scenario.identity`.
+        The folder, which is there when they are written.
+    identities : mapping of str to str
+        What the result of each policy depends on; see `simnet.scenario.identity`.
     every : float
         Seconds between two of a policy.
     """
 
     folder: Path
-    identity: str
+    identities: Mapping[str, str]
     every: float = EVERY
 
     def of(self, policy: str) -> Checkpoint:
         """Return the checkpoint of a policy."""
-        whose = hashlib.sha256(f"{self.identity} {policy}".encode()).hexdigest()[:32]
-        return Checkpoint(self.folder / f"{whose}.safetensors", whose, self.every)
+        identity = self.identities[policy]
+        return Checkpoint(self.folder / f"{identity}.safetensors", identity, self.every)
 
 
 def run_here(run: Run, progress: Progress, checkpoints: Checkpoints | None = None) -> Iterator[tuple[str, Outcome]]:
@@ -225,6 +226,8 @@ def interrupts_held_back() -> Iterator[None]:
 def _work(sender: Connection, source: Source, policy: str, checkpoints: Checkpoints | None) -> None:
     """Run one policy and send its result; the life of a process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    plain_warnings()
     reported = -1.0
 
     def progress(done: int) -> None:
@@ -245,6 +248,14 @@ def _work(sender: Connection, source: Source, policy: str, checkpoints: Checkpoi
         message = ("failed", traceback.format_exc())
     with suppress(BrokenPipeError):
         sender.send(message)
+
+
+def end_with_parent() -> None:
+    """End this process when the one that started it is gone, be it in the middle of its work."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
 
 
 def ending(exitcode: int | None) -> str:

@@ -6,9 +6,7 @@ the others notice that it is gone and end themselves.
 
 from __future__ import annotations
 
-import multiprocessing
 import multiprocessing.resource_tracker as resource_tracker
-import os
 import signal
 import threading
 import time
@@ -20,8 +18,8 @@ from multiprocessing.context import BaseContext
 from multiprocessing.process import BaseProcess
 from typing import Any, NamedTuple, TypeAlias
 
-from simnet.errors import SimnetError
-from simnet.scenario.runner import context, ending, interrupts_held_back
+from simnet.errors import SimnetError, plain_warnings
+from simnet.scenario.runner import context, end_with_parent, ending, interrupts_held_back
 from simnet.sweeping import cell
 from simnet.threads import one_thread
 
@@ -143,7 +141,8 @@ def _start(started_by: BaseContext) -> _Worker:
 def _work(connection: Connection) -> None:
     """Do one task after another; the life of a process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    threading.Thread(target=end_with_parent, daemon=True).start()
+    plain_warnings()
     reported = -1.0
 
     def progress(share: float) -> None:
@@ -170,11 +169,3 @@ def _check(*arguments: Any) -> tuple[str, Any]:
         return "refused", str(error)
     except Exception:
         return "failed", traceback.format_exc()
-
-
-def _end_with_parent() -> None:
-    """End this process when the one that started it is gone, be it in the middle of a task."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        os._exit(1)

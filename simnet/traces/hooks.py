@@ -6,6 +6,7 @@ PyTorch is imported when a recording begins.
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable
 from os import PathLike
 from types import TracebackType
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simnet.checks import whole
 from simnet.errors import InputError
 from simnet.traces.recording import Recorder
 
@@ -115,6 +117,12 @@ class TorchRecording:
         for hook in self._removed:
             hook.remove()
         self._removed = []
+        if not self.recorder.step:
+            warnings.warn(
+                "no step was recorded: give an optimizer to record, call step() after each backward pass, or put the "
+                "model into DistributedDataParallel before",
+                stacklevel=2,
+            )
         self.recorder.close()
 
     def __enter__(self) -> TorchRecording:
@@ -220,6 +228,9 @@ def record(
         from torch.nn.parallel import DistributedDataParallel
     except ImportError:
         raise InputError("recording needs PyTorch: pip install simnet[train]", file="simnet.traces.record") from None
+    whole(microbatches, "microbatches", 1)
+    if optimizer is not None and not hasattr(optimizer, "register_step_pre_hook"):
+        raise ValueError(f"optimizer must be one of torch.optim, got {type(optimizer).__name__}")
     distributed = isinstance(model, DistributedDataParallel)
     if distributed and (optimizer is not None or microbatches != 1 or accumulates):
         raise ValueError("optimizer, microbatches and accumulates are for models that are not in DDP")

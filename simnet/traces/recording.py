@@ -126,7 +126,7 @@ class Recorder:
             raise ValueError(f"there is no type {dtype!r}: {nearest(str(dtype), DTYPES)}")
         if not layers or any(size < 1 for shape in layers.values() for size in shape):
             raise ValueError("there must be a layer, and each must have at least one entry")
-        self.fraction, self.dtype, self.seed = float(fraction), dtype, seed
+        self.fraction, self.dtype, self.seed = float(fraction), dtype, whole(seed, "seed", 0)
         self.folder = Path(folder)
         self.shapes = {one: tuple(int(size) for size in shape) for one, shape in layers.items()}
         self.entries = {one: _chosen(one, prod(shape), fraction, seed) for one, shape in self.shapes.items()}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -33,7 +34,7 @@ EVERY = 10.0
 
 # Checkpoints may take this share of the time, no more.
 _SHARE = 0.05
-_ARRAY, _TEXT = "array", "text"
+_ARRAY, _TEXTS, _STATE = "array", "texts", "state"
 # What is met in a file that was not written here, or not to its end.
 _BROKEN = (OSError, SafetensorError, ValueError, LookupError, TypeError, AttributeError, RecursionError)
 
@@ -64,55 +65,78 @@ class Checkpoint:
         self.path = path
         self._identity = identity
         self._every = every
-        self._next = time.monotonic() + every
+        self._began = time.monotonic()
+        self._next = self._began + every
 
     def due(self) -> bool:
-        """Whether it is time to write another one."""
-        return time.monotonic() >= self._next
+        """Whether it is time to gather a state, and to write it."""
+        self._began = time.monotonic()
+        return self._began >= self._next
 
-    def write(self, state: State, done: int) -> None:
-        """Put a state, after `done` iterations, in the place of the one before.
+    def write(self, state: State, done: int, ended: bool = False) -> None:
+        """Put a state in the place of the one before; if it cannot be written, warn and keep that one.
 
-        If it cannot be written, it warns and keeps the one before.
+        Parameters
+        ----------
+        state : mapping
+            The state.
+        done : int
+            After how many iterations it is.
+        ended : bool
+            Whether there are no more.
         """
-        began = time.monotonic()
         arrays: dict[str, NDArray[Any]] = {}
         text = json.dumps(_flat(state, arrays), separators=(",", ":"))
         # As a tensor, since there is a limit to how long a header may be.
-        arrays[_TEXT] = np.frombuffer(text.encode(), dtype=np.uint8)
-        header = {"identity": self._identity, "sha256": _digest(arrays), "done": str(done)}
+        arrays[_STATE] = np.frombuffer(text.encode(), dtype=np.uint8)
+        header = {"identity": self._identity, "sha256": _digest(arrays), "done": str(done), "ended": str(ended)}
         begun = temporary(self.path)
         try:
+            with begun.open("xb") as empty:
+                mode = os.fstat(empty.fileno()).st_mode & 0o777
             save_file(arrays, begun, header)
+            # As others may read it as other files of this user may be; safetensors makes files for the user alone.
+            begun.chmod(mode)
             synced(begun)
             begun.replace(self.path)
         except (OSError, SafetensorError) as error:
-            warnings.warn(f"no checkpoint: {self.path} cannot be written: {error}", stacklevel=2)
+            why = getattr(error, "strerror", None) or error
+            warnings.warn(f"no checkpoint: {self.path} cannot be written: {why}", stacklevel=2)
         finally:
             with suppress(OSError):
                 begun.unlink(missing_ok=True)
         now = time.monotonic()
-        self._next = now + max(self._every, (now - began) / _SHARE if self._every else 0.0)
+        self._next = now + max(self._every, (now - self._began) / _SHARE if self._every else 0.0)
 
-    def done(self) -> int | None:
-        """Return after how many iterations the last one was written; None if there is none of this job."""
-        with suppress(*_BROKEN), safe_open(self.path, framework="numpy") as file:
+    def done(self) -> tuple[int, bool] | None:
+        """Return after how many iterations the last one was written, and whether these are all.
+
+        None if there is none of this job. The state itself is not looked at.
+        """
+        with suppress(*_BROKEN), self._opened() as file:
             header = file.metadata()
-            return int(header["done"]) if header["identity"] == self._identity else None
+            if header["identity"] == self._identity:
+                return int(header["done"]), header["ended"] == str(True)
         return None
 
     def read(self) -> dict[str, Any] | None:
         """Return the state of the last one; None if there is none of this job, or it is not whole."""
         with suppress(*_BROKEN):
-            with safe_open(self.path, framework="numpy") as file:
+            with self._opened() as file:
                 header = file.metadata()
                 if header["identity"] != self._identity:
                     return None
                 arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             if header["sha256"] == _digest(arrays):
-                found: dict[str, Any] = _deep(json.loads(arrays[_TEXT].tobytes()), arrays)
-                return found
+                found = _deep(json.loads(arrays[_STATE].tobytes()), arrays)
+                return found if isinstance(found, dict) else None
         return None
+
+    def _opened(self) -> Any:
+        # To open a pipe would wait for ever.
+        if not self.path.is_file():
+            raise FileNotFoundError(self.path)
+        return safe_open(self.path, framework="numpy")
 
     @contextmanager
     def understood(self) -> Iterator[None]:
@@ -125,7 +149,7 @@ class Checkpoint:
         """
         try:
             yield
-        except (LookupError, ValueError, TypeError, AttributeError) as error:
+        except (LookupError, ValueError, TypeError, AttributeError, ArithmeticError) as error:
             raise InputError("is no checkpoint of this job; --force begins anew", file=str(self.path)) from error
 
 
@@ -133,7 +157,7 @@ def _flat(value: Any, arrays: dict[str, NDArray[Any]]) -> Any:
     """Return a value as JSON can hold it; arrays of numbers go into `arrays`, those of texts become lists."""
     if isinstance(value, np.ndarray):
         if value.dtype.kind not in "biuf":
-            return {_ARRAY: value.tolist()}
+            return {_TEXTS: value.tolist()}
         name = str(len(arrays))
         # Not `ascontiguousarray`, which would give an array without axes one.
         arrays[name] = np.asarray(value, order="C")
@@ -154,8 +178,7 @@ def _deep(value: Any, arrays: Mapping[str, NDArray[Any]]) -> Any:
     if isinstance(value, dict):
         if "of" in value:
             return {key: _deep(one, arrays) for key, one in value["of"].items()}
-        given = value[_ARRAY]
-        return arrays[given] if isinstance(given, str) and given in arrays else np.array(given, dtype=str)
+        return np.array(value[_TEXTS], dtype=str) if _TEXTS in value else arrays[value[_ARRAY]]
     return value
 
 

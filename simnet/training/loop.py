@@ -6,11 +6,13 @@ import math
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import simpy
 from numpy.typing import NDArray
 
+from simnet.checks import whole
 from simnet.errors import DivergedError, StalledError
 from simnet.network import Network, Timing
 from simnet.policies import Candidate, Fixed, Policy, probe_pairs
@@ -107,14 +109,68 @@ def run_policy(
         asks = _iterate(job, policy, record, timeline=timeline, progress=progress)
         stops, shares = _in_company(job, asks, record, neighbours)
     else:
+        begun = None
+        if checkpoint is not None and kept is not None:
+            with checkpoint.understood():
+                begun = _restored(job, policy, record, kept)
+        # Its arrays are not needed any more.
+        kept = None
         _alone(
-            _iterate(job, policy, record, True, timeline=timeline, progress=progress, checkpoint=checkpoint, kept=kept)
+            _iterate(
+                job, policy, record, True, timeline=timeline, progress=progress, checkpoint=checkpoint, begun=begun
+            )
         )
         stops = record.stops
     if checkpoint is not None:
         last = {"record": record.save(), "stops": [one.save() for one in stops], "shares": list(shares)}
-        checkpoint.write(last, record.done)
+        checkpoint.write(last, record.done, ended=True)
     return record.result(stops, shares)
+
+
+class _Begun(NamedTuple):
+    """Where a job is between two iterations.
+
+    Parameters
+    ----------
+    now : float
+        Simulated time [s].
+    number, attempts : int
+        Iterations done, and attempts of exploration.
+    crew : ndarray of int, shape (P',)
+        The workers that are left.
+    models : Models
+        Sparsifiers and training.
+    dialogue : Dialogue
+        The policy.
+    """
+
+    now: float
+    number: int
+    attempts: int
+    crew: NDArray[np.intp]
+    models: Models
+    dialogue: Dialogue
+
+
+def _restored(job: Job, policy: Policy, record: Record, kept: State) -> _Begun:
+    """Return where a job was when its checkpoint was written.
+
+    Raises
+    ------
+    LookupError, TypeError, ValueError, ArithmeticError
+        If it is not of this job.
+    """
+    now, crew = float(kept["now"]), np.asarray(kept["crew"], dtype=np.intp)
+    number, attempts = (whole(kept[name], name, 0) for name in ("number", "attempts"))
+    if number > job.iterations or not math.isfinite(now) or not crew.size:
+        raise ValueError("there is no such time or iteration, or nobody is left")
+    if not set(crew.tolist()) <= set(range(job.source.workers)) or (np.diff(crew) <= 0).any():
+        raise ValueError("these are no workers")
+    models, dialogue = Models(job, policy.candidates, crew.size), Dialogue(job, policy)
+    models.restore(kept["models"])
+    dialogue.restore(kept["dialogue"])
+    record.restore(kept["record"])
+    return _Begun(now, number, attempts, crew, models, dialogue)
 
 
 def _kept(record: Record, kept: State) -> PolicyResult:
@@ -134,28 +190,21 @@ def _iterate(
     timeline: int = 0,
     progress: Progress | None = None,
     checkpoint: Checkpoint | None = None,
-    kept: State | None = None,
+    begun: _Begun | None = None,
 ) -> Asks:
     """Go through the iterations of a job until they are done or a death ends it; ask for the time of each exchange.
 
     Before an iteration there may be attempts of exploration: iterations that take their time, on copies of what the
-    training has, and leave no trace in it. With a state `kept` by the checkpoint it goes on from there.
+    training has, and leave no trace in it. One that has `begun` goes on from there.
     """
-    crew = np.arange(job.source.workers)
-    hosts = crew if job.placement is None else np.asarray(job.placement)
-    now, number, attempts = start, 0, 0
-    dialogue = Dialogue(job, policy)
-    if checkpoint is not None and kept is not None:
-        with checkpoint.understood():
-            now, number, attempts, crew = kept["now"], kept["number"], kept["attempts"], kept["crew"]
-            models = Models(job, policy.candidates, crew.size)
-            models.restore(kept["models"])
-            dialogue.restore(kept["dialogue"])
-            record.restore(kept["record"])
-        if progress is not None:
-            progress(number)
-    else:
-        models = Models(job, policy.candidates)
+    everybody = np.arange(job.source.workers)
+    hosts = everybody if job.placement is None else np.asarray(job.placement)
+    if begun is None:
+        begun = _Begun(start, 0, 0, everybody, Models(job, policy.candidates), Dialogue(job, policy))
+    elif progress is not None:
+        progress(begun.number)
+    now, number, attempts, crew, models, dialogue = begun
+    del begun
     while number < job.iterations:
         network, placement = job.network(number), hosts[crew].tolist()
         latency, bandwidth = probe_pairs(network, placement, now)

@@ -315,7 +315,7 @@ def train(
     options : mapping, optional
         Of the data: the parameters of the function of its name.
     device : str
-        Where PyTorch computes, ``cpu`` or ``cuda``; the models in numpy take no notice.
+        Where PyTorch computes, ``cpu`` or ``cuda``; ``cpu`` for the models in numpy.
 
     Raises
     ------
@@ -340,7 +340,7 @@ def create(model: str, data: Data, hidden: Sequence[int] = _HIDDEN, device: str 
     Raises
     ------
     ValueError
-        If there is no such model, or it does not take such data.
+        If there is no such model, or it does not take such data, or does not compute on such a device.
     SimnetError
         If PyTorch is needed and not there.
     """
@@ -348,6 +348,8 @@ def create(model: str, data: Data, hidden: Sequence[int] = _HIDDEN, device: str 
         raise ValueError(f"there is no model {model!r} to train; {nearest(model, MODELS)}")
     if model in torched.MODELS:
         return torched.create(model, data, device)
+    if device != "cpu":
+        raise ValueError(f"{model} is computed by numpy, so device must be cpu, got {device!r}")
     return Perceptron(data.features, hidden if model == "mlp" else (), data.classes, data.symbols)
 
 
