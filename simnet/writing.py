@@ -41,17 +41,39 @@ def tidy(folder: Path) -> None:
 
 
 @contextmanager
-def atomic_write(path: str | Path, sync: bool = True) -> Iterator[BinaryIO]:
+def whole(path: Path, sync: bool = True) -> Iterator[BinaryIO]:
     """Open a file that appears under its name when it is complete, and not at all when something goes wrong.
 
     Until then an older file of that name stays. The folder must exist.
 
     Parameters
     ----------
-    path : path
+    path : Path
         Its name.
     sync : bool
         Whether to wait for the disk, so that it outlives a loss of power, too, and not only the process.
+
+    Raises
+    ------
+    OSError
+        If it cannot be written.
+    """
+    begun = temporary(path)
+    try:
+        with begun.open("xb") as stream:
+            yield stream
+            stream.flush()
+            if sync:
+                os.fsync(stream.fileno())
+        begun.replace(path)
+    finally:
+        with suppress(OSError):
+            begun.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_write(path: str | Path) -> Iterator[BinaryIO]:
+    """Open a file as `whole` does, with an error for people.
 
     Raises
     ------
@@ -67,19 +89,8 @@ def atomic_write(path: str | Path, sync: bool = True) -> Iterator[BinaryIO]:
     >>> path.read_text()
     '42'
     """
-    path = Path(path)
-    begun = temporary(path)
-    try:
-        with explained(path):
-            with begun.open("xb") as stream:
-                yield stream
-                stream.flush()
-                if sync:
-                    os.fsync(stream.fileno())
-            begun.replace(path)
-    finally:
-        with suppress(OSError):
-            begun.unlink(missing_ok=True)
+    with explained(Path(path)), whole(Path(path)) as stream:
+        yield stream
 
 
 def synced(path: Path) -> None:

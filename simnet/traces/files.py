@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.errors import InputError
-from simnet.writing import temporary
+from simnet.writing import temporary, whole
 
 DTYPES = {"fp32": "F32", "fp16": "F16", "bf16": "BF16"}
 """Types of entries, and what safetensors files call them."""
@@ -173,17 +173,8 @@ def stored_tensor(path: Path, name: str) -> NDArray[Any]:
 
 def write_text(path: Path, text: str, sync: bool = True) -> None:
     """Write a file that appears under its name when it is complete; until then an older one stays."""
-    begun = temporary(path)
-    try:
-        with begun.open("x", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            if sync:
-                os.fsync(file.fileno())
-        begun.replace(path)
-    finally:
-        with suppress(OSError):
-            begun.unlink(missing_ok=True)
+    with whole(path, sync) as file:
+        file.write(text.encode())
 
 
 @contextmanager
