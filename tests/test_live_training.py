@@ -296,11 +296,12 @@ def reached(source, candidate, iterations=200, density=0.01):
     return run(source, candidate, iterations, density).iterations["accuracy"].dropna().iloc[-1]
 
 
-def digits_reached(candidate, density=0.01, seeds=(1, 2, 3)):
+def digits_reached(candidate, density=0.01, seeds=(1, 2, 3), policy=None):
     """Return the mean accuracy in the last 100 of 600 iterations: once measured, 357 images hardly tell a point."""
     pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install 'simnet[digits]'")
     sources = (train("mlp", "digits", workers=8, learning_rate=0.03, evaluate=25, seed=seed) for seed in seeds)
-    return np.mean([run(one, candidate, 600, density).iterations["accuracy"].dropna()[-5:].mean() for one in sources])
+    runs = (run(one, candidate, 600, density, policy).iterations for one in sources)
+    return np.mean([one["accuracy"].dropna()[-5:].mean() for one in runs])
 
 
 def test_one_hundredth_with_error_feedback_is_as_good_as_all_and_without_is_not():
@@ -310,6 +311,9 @@ def test_one_hundredth_with_error_feedback_is_as_good_as_all_and_without_is_not(
     assert without < dense - 0.05
 
 
+# A seed takes two seconds for each candidate, and one is enough for these claims, as each of the seeds 1 to 7 meets
+# them alone: dense training ends at most 0.3 points above that with error feedback, and 1.9 to 4.2 points above that
+# without; global collection ends 0.7 to 3.9 points above local.
 several = pytest.mark.parametrize("seeds", [(2,), pytest.param((1, 2, 3), marks=pytest.mark.slow)], ids=str)
 
 
@@ -343,15 +347,9 @@ def test_accuracy_falls_with_the_density(selection):
 @pytest.mark.slow
 def test_the_search_for_a_density_costs_little_accuracy():
     """The AR-Topk paper's final accuracies of MOO are within a point or two of those of dense."""
-    pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install 'simnet[digits]'")
     among = [Candidate(name, "artopk", {"collective": name}) for name in ("ring", "tree")]
-    source = train("mlp", "digits", workers=8, learning_rate=0.03, evaluate=600, seed=1)
-    one = job_on(Network(topologies.star(8, 1e-3, 1e6)), 8, 600, source=source, density=[Ramp(1, 0.01, 0.01)])
-    dense, found = (
-        run_policy(one, "p", policy).iterations["accuracy"].dropna().iloc[-1]
-        for policy in (Fixed(DENSE), Moo(among, search=Search(tries=3)))
-    )
-    assert found >= dense - 0.02
+    found = digits_reached(None, policy=Moo(among, search=Search(tries=3)))
+    assert found >= digits_reached(DENSE) - 0.02
 
 
 # In scenarios

@@ -1,6 +1,7 @@
 """Gradient sources: the recorded trace, files from anywhere, and how like a trace synthetic gradients are."""
 
 import json
+import math
 import struct
 import tracemalloc
 from contextlib import suppress
@@ -14,8 +15,10 @@ from safetensors.numpy import load_file, save_file
 
 from simnet.errors import InputError
 from simnet.models import model
+from simnet.rng import stream
 from simnet.traces import SyntheticParameters, fit, names, recorded, synthetic
 from simnet.traces.metadata import SHIPPED
+from simnet.traces.refining import BEYOND
 from simnet.traces.source import shrunk
 from simnet.traces.statistics import (
     build_up,
@@ -446,6 +449,24 @@ class TestSynthetic:
         assert source.scale == 1
 
 
+def record(folder, shapes, gradients):
+    """Write gradients, by step, as a trace."""
+    workers = len(next(iter(gradients.values())))
+    layers = [{"name": name, "shape": list(shape)} for name, shape in shapes.items()]
+    points = [{"step": step} for step in gradients]
+    fields = {"version": 1, "name": "made", "workers": workers, "steps": max(gradients) + 1}
+    folder.mkdir(exist_ok=True)
+    (folder / "trace.json").write_text(json.dumps(fields | {"layers": layers, "points": points}))
+    ends = np.cumsum([math.prod(shape) for shape in shapes.values()])[:-1]
+    for step, rows in gradients.items():
+        parts = {
+            name: np.ascontiguousarray(part).reshape(workers, *shape)
+            for (name, shape), part in zip(shapes.items(), np.split(rows, ends, axis=1), strict=True)
+        }
+        save_file(parts, folder / f"{step:06d}.safetensors")
+    return recorded(folder)
+
+
 class TestParameters:
     def test_the_shipped_ones_are_those_of_the_shipped_trace(self, digits):
         again = fit(digits)
@@ -479,6 +500,11 @@ class TestParameters:
             (lambda p: p["layers"][3]["rms"].__setitem__(0, float("nan")), "layers[3].rms[0]: Input should be"),
             (lambda p: p["layers"][3]["spread"].__setitem__(0, 1e9), "layers[3].spread[0]: Input should be"),
             (lambda p: p.update(layers=[]), "layers: "),
+            # No normal is beyond such a shift.
+            (
+                lambda p: p["layers"][3].update(kinds=[[8.0, 0.0]]),
+                "layers[3].kinds[0][0]: Input should be less than or",
+            ),
         ],
     )
     def test_bad_files(self, digits, tmp_path, change, says):
@@ -488,6 +514,20 @@ class TestParameters:
         message = refusal(synthetic, 10, 1, like=tmp_path / "bad.json")
         assert says in message
         assert "bad.json" in message
+
+    @pytest.mark.parametrize("kinds", [((7.0, 60.0),), ((-100.0, -60.0), (7.0, 60.0)), ((7.0, -60.0), (7.0, -60.0))])
+    def test_kinds_at_the_ends_of_what_is_allowed(self, kinds):
+        layer = LayerParameters(
+            **{"name": "w", "matrix": True, "dead": (0.0,), "spread": (0.0,), "tail": (0.0,), "shared": (0.0,)},
+            rms=(1.0,),
+            kinds=kinds,
+            shares=((1.0,) * len(kinds),),
+            magnitudes=(tuple(np.linspace(1.0, 2.0, len(BEYOND))),),
+        )
+        like = synthetic(10, 1).like.model_copy(update={"knots": (0.0,), "layers": (layer,), "worker_sizes": ((1.0,),)})
+        found = np.abs(synthetic(20_000, 2, like=like).gradients(3))
+        assert found.min() >= 1
+        assert found.max() <= 2
 
     def test_fitting_needs_two_workers(self):
         with pytest.raises(ValueError, match="at least two workers"):
@@ -526,17 +566,7 @@ class TestParameters:
         shapes = {"weight": (200, 200), "bias": (10_000,)}
         source = synthetic(list(shapes.items()), 8, like=made)
         steps = [0, 1, 2, 5, 6, 12, 13, 25, 26, 40, 41, 58, 59]
-        layers = [{"name": name, "shape": list(shape)} for name, shape in shapes.items()]
-        points = [{"step": step} for step in steps]
-        (tmp_path / "trace.json").write_text(
-            json.dumps({"version": 1, "name": "made", "workers": 8, "steps": 60, "layers": layers, "points": points})
-        )
-        for step in steps:
-            weight, bias = np.split(source.gradients(step), [40_000], axis=1)
-            save_file(
-                {"weight": np.ascontiguousarray(weight).reshape(8, 200, 200), "bias": np.ascontiguousarray(bias)},
-                tmp_path / f"{step:06d}.safetensors",
-            )
+        record(tmp_path, shapes, {step: source.gradients(step) for step in steps})
         found = fit(recorded(tmp_path))
         weight, bias = found.layers
         assert np.mean(weight.dead) == pytest.approx(0.2, abs=0.05)
@@ -550,6 +580,27 @@ class TestParameters:
         assert found.memory == pytest.approx(0.5, abs=0.1)
         assert found.fixed == pytest.approx(0.4, abs=0.2)
         assert found.period == pytest.approx(2.0, rel=0.4)
+
+    def test_a_worker_whose_gradient_is_zero_is_a_small_one(self, tmp_path):
+        size = np.array([[2.0], [1.0], [2.0], [4.0]])
+        draws = stream(0, "normals").standard_normal((3, 4, 3000)) * size
+        draws[1, 0] = 0
+        sizes = []
+        for scale in (1e-4, 1e-20):
+            rows = {20 * place: (scale * one).astype(np.float32) for place, one in enumerate(draws)}
+            found = fit(record(tmp_path / str(scale), {"weight": (60, 50)}, rows))
+            ascending = np.array(found.worker_sizes)
+            np.testing.assert_allclose(ascending / ascending[:, :1], [[1, 2, 2, 4], [1, 1, 2, 4], [1, 2, 2, 4]], 0.1)
+            assert max(found.worker_spread) < 0.8
+            sizes.append(ascending)
+        np.testing.assert_allclose(sizes[0], sizes[1], rtol=1e-4)
+
+    def test_workers_that_are_worlds_apart(self, tmp_path):
+        size = np.array([[1e-30], [1.0], [1.0], [1e20]])
+        draws = stream(0, "normals").standard_normal((2, 4, 3000)) * size
+        rows = {step: one.astype(np.float32) for step, one in enumerate(draws)}
+        found = fit(record(tmp_path, {"weight": (60, 50)}, rows))
+        assert all(row[-1] > 1e18 * row[0] for row in found.worker_sizes)
 
 
 DENSITIES = (0.001, 0.01, 0.1)
@@ -668,9 +719,11 @@ def test_the_sampling_error_of_scale_is_small(at_scale, scale, error):
 
 
 class TestStatistics:
-    @given(st.integers(1, 6), st.integers(2, 60), st.floats(0.001, 1), st.integers(0, 99))
-    def test_against_sets(self, P, n, density, seed):
+    @given(st.integers(1, 6), st.integers(2, 60), st.floats(0.001, 1), st.integers(0, 99), st.booleans())
+    def test_against_sets(self, P, n, density, seed, alike):
         gradients = np.random.default_rng(seed).standard_normal((P, n)).astype(np.float32)
+        if alike:
+            gradients = np.copysign(np.ceil(np.abs(gradients)), gradients)
         k = max(1, round(density * n))
         chosen = [set(np.argsort(-np.abs(row), kind="stable")[:k].tolist()) for row in gradients]
         assert [set(np.flatnonzero(row).tolist()) for row in support(gradients, density)] == chosen

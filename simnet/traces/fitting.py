@@ -31,13 +31,15 @@ from simnet.traces import refining
 from simnet.traces.comparing import DENSITIES, closeness
 from simnet.traces.recorded import RecordedSource
 from simnet.traces.source import Values
-from simnet.traces.synthetic import LayerParameters, SyntheticParameters
+from simnet.traces.synthetic import LARGEST_DEVIATION, LARGEST_SIZE, LayerParameters, SyntheticParameters
 
 _Table = NDArray[np.float64]
 _HEAVIEST_TAIL = 100.0
 _LONGEST_MEMORY = 0.9
 _MOST_DEAD = 0.99
 _MOST_SIZES = 64
+# Workers whose gradients are further apart than these parameters can say are taken to be as far apart as that.
+_FURTHEST_SIZE = math.log(LARGEST_SIZE)
 # Moments will do if gain and build-up come as near as this.
 _CLOSE = 0.04
 # Densities at which a worker selects fewer entries say little.
@@ -205,11 +207,20 @@ def _between_workers(values: NDArray[np.floating[Any]]) -> _Table:
 
 
 def _worker_factors(gradients: Values) -> tuple[Values, _Table]:
-    """Return how much larger than is typical each worker's gradient was at each point, and how that spreads."""
-    norms = np.sqrt(np.square(gradients, dtype=np.float64).mean(axis=2, keepdims=True))
-    logs = np.log(np.where(norms > 0, norms, 1.0))
-    logs -= logs.mean(axis=1, keepdims=True)
-    return np.exp(logs).astype(np.float32), np.sqrt(_smooth(logs.var(axis=(1, 2), ddof=1)))
+    """Return how much larger than is typical each worker's gradient was at each point, and how that spreads.
+
+    Both are of the workers whose gradient is not zero. The others count as being as small as the smallest of those.
+    """
+    norms = np.sqrt(np.square(gradients, dtype=np.float64).mean(axis=2))
+    there = norms > 0
+    count = there.sum(axis=1, keepdims=True)
+    logs = np.log(norms, where=there, out=np.zeros_like(norms))
+    logs = np.where(there, logs - logs.sum(axis=1, keepdims=True) / np.maximum(count, 1), 0.0)
+    variance = np.square(logs).sum(axis=1) / np.maximum(count[:, 0] - 1, 1)
+    smallest = np.min(logs, axis=1, keepdims=True, where=there, initial=math.inf)
+    logs = np.where(there | (count == 0), logs, smallest)
+    factors = np.exp(np.clip(logs, -_FURTHEST_SIZE, _FURTHEST_SIZE)).astype(np.float32)
+    return factors[:, :, None], np.minimum(np.sqrt(_smooth(variance)), LARGEST_DEVIATION)
 
 
 def _worker_sizes(factors: Values) -> tuple[tuple[float, ...], ...]:

@@ -39,20 +39,34 @@ LARGEST_LOG = 60.0
 SHARES: _Table = np.concatenate([np.geomspace(1e-4, 0.3, 13), [0.4, 0.5, 0.6, 0.7, 0.8, 0.9]])
 """Shares of a layer's entries, at all workers together, at which it is counted who has them; ascending."""
 
+# None of these is critical. On four drawn traces (tails heavy and heavier, regression, embedding) build-up is off by at
+# most 3 %, and by at most 7 % with any one of them, or of those in `_nearest`, halved or doubled, or a grid half as
+# fine.
+
+# Spreads of lognormal scales whose thresholds, at `SHARES`, are tried as the unit of v: from all entries alike to a
+# tail over many decades.
 _UNITS = (0.0, 0.4, 0.8, 1.2, 1.8, 2.6)
+# From entries that differ by 1.5 % between workers to some that are large at one worker of two thousand.
 _SHIFTS = (-40.0, -15.0, -6.0, -3.0, -1.5, -0.75, 0.0, 0.5, 1.0, 1.5, 2.0, 2.5, 3.0, 3.5)
+# Scales of each shift, evenly spaced in the logarithm from below the last threshold to above the first, and the shift
+# from which on down there are twice as many, on a shorter stretch: a kind whose v hardly vary is a step.
 _SCALES = 30
 _NARROW = -2.0
+# Correlations of workers that are tried, closer towards one, where workers become alike.
 _SHARED = (0.0, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.87, 0.93, 0.97, 0.99)
-# A figure within this share of what was counted is as good as exact.
+# A figure within this share of what was counted is as good as exact, so that those with the most entries do not decide
+# alone.
 _EXACT = 0.02
-# What workers share is the largest that is nearly as good as the best.
+# What workers share is the largest that is nearly as good as the best, as signs bound it from above, and kinds can
+# stand for what is not taken here. With 1.05 or 2 the same is found on drawn traces.
 _AS_GOOD = 1.2
-# Kinds are looked for at so many points together, and at all.
+# Kinds are looked for at so many points together, and at all: fewer scatter, more hide what changes in training.
 _PHASE = 4
 # Shares at a point are those of so many points before and after, too: what scatters would not last.
 _AROUND = 2
+# Smaller shares are those that the least squares leave of zero: not an entry of a layer of millions.
 _LEAST = 1e-7
+# Multiplicative updates, where the active set does not settle: they still descend then, but slowly.
 _UPDATES = 3000
 
 
@@ -272,13 +286,16 @@ def _nearest(counts: Counted, rho: float, unit: float, allowed: NDArray[np.intp]
     target = counts.figures
     known = np.isfinite(target)
     expected = np.where(known, target, 0.0)
-    # What is counted scatters about as its root.
+    # What is counted scatters about as its root, as if half an entry were there where none is expected. A thousandth of
+    # what one worker has is not told apart.
     entries = counts.size * SHARES
     deviation = np.sqrt((_EXACT * expected) ** 2 + (expected + 0.5 / entries) / entries + 1e-6)
     rows = (predicted / deviation[..., None])[known]
     right = (expected / deviation)[known]
+    # The share that one worker has is what thresholds rest on, and counts as if it were known twice as well.
     tight = 0.5 * np.sqrt(_EXACT**2 + 1 / (counts.workers * entries))
     whole = known.any(axis=0)
+    # Shares add up to one: a thousandth off counts as much as a deviation, and is divided away.
     a = np.vstack([rows, (marginal / tight[:, None])[whole], np.full((1, marginal.shape[1]), 1e3)])
     b = np.concatenate([right, (1 / tight)[whole], [1e3]])
     share = _non_negative(a, b)

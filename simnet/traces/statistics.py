@@ -16,7 +16,7 @@ Support: TypeAlias = NDArray[np.bool_]
 
 
 def support(gradients: Values, density: float) -> Support:
-    """Return which entries top-k selects at each worker; shape (P, n), k of each row.
+    """Return which entries top-k selects at each worker; shape (P, n), k of each row, of equal ones the first.
 
     Parameters
     ----------
@@ -28,9 +28,14 @@ def support(gradients: Values, density: float) -> Support:
         raise ValueError(f"density must be > 0 and <= 1, got {density}")
     n = gradients.shape[1]
     k = max(1, round(density * n))
-    chosen = np.argpartition(np.abs(gradients), n - k, axis=1)[:, n - k :]
-    selected = np.zeros(gradients.shape, dtype=np.bool_)
-    np.put_along_axis(selected, chosen, True, axis=1)
+    magnitudes = np.abs(gradients)
+    # By the value, as which of equal entries a partition of indices leaves on top depends on the processor.
+    least = np.partition(magnitudes, n - k, axis=1)[:, n - k, None]
+    selected = magnitudes >= least
+    for worker in np.flatnonzero(np.count_nonzero(selected, axis=1) > k):
+        equal = np.flatnonzero(magnitudes[worker] == least[worker])
+        over = np.count_nonzero(selected[worker]) - k
+        selected[worker, equal[len(equal) - over :]] = False
     return selected
 
 

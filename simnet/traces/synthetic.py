@@ -53,6 +53,8 @@ from simnet.traces.source import Values, buffer, position, shrunk
 _FILE = "synthetic.json"
 _BLOCK = 8192
 _CELL_BITS = 18
+# No standard normal is larger in as many draws as are ever made: one in 10^15 is.
+_FURTHEST = 8
 # Layers of at most so many entries have as many of each kind as is to be expected.
 _SMALL = 1 << 14
 # What workers share is computed afresh every so many iterations, from where it has forgotten all but a hundredth.
@@ -60,12 +62,19 @@ _RESTART = 64
 _FORGOTTEN = 0.01
 _TABLES = ("rms", "dead", "spread", "tail", "shared")
 
+LARGEST_DEVIATION = 5.0
+"""Of the logarithms of scales, and of the sizes of workers."""
+
+LARGEST_SIZE = 1e12
+"""Of a worker's gradient, over what is typical."""
+
 _Share = Annotated[float, Field(ge=0, le=1)]
-_Deviation = Annotated[float, Field(ge=0, le=5)]
-_Size = Annotated[float, Field(gt=0, le=1e12)]
+_Deviation = Annotated[float, Field(ge=0, le=LARGEST_DEVIATION)]
+_Size = Annotated[float, Field(gt=0, le=LARGEST_SIZE)]
 _Weight = Annotated[float, Field(ge=0, le=1e6)]
 _Kind = tuple[
-    Annotated[float, Field(ge=-100, le=10)],
+    # No |x| is beyond 8, so that entries with a shift of as much would have no magnitudes.
+    Annotated[float, Field(ge=-100, le=_FURTHEST - 1)],
     Annotated[float, Field(ge=-ordering.LARGEST_LOG, le=ordering.LARGEST_LOG)],
 ]
 _Magnitude = Annotated[float, Field(ge=0, le=3e38)]
@@ -372,7 +381,7 @@ class SyntheticSource:
 def _spread_evenly(normals: Values, offset: float) -> Values:
     """Return standard normals in the same order that are spread evenly: of a small layer chance would decide much."""
     ranks = np.empty(len(normals))
-    ranks[np.argsort(normals)] = np.arange(len(normals))
+    ranks[np.argsort(normals, kind="stable")] = np.arange(len(normals))
     return np.asarray(ndtri((ranks + 0.01 + 0.98 * offset) / len(normals)), dtype=np.float32)
 
 
@@ -392,7 +401,9 @@ class _Ranked:
         self._shift = kinds.shift.astype(np.float32)
         self._scale = np.exp(kinds.log_scale).astype(np.float32)
         # Cells between floats whose bits agree but for the last ones, so that bits tell the cell of a value.
-        low, high = np.log([self._scale.min() * ordering.BEHIND * 1e-3, self._scale.max() * (8 - self._shift.min())])
+        low, high = np.log(
+            [self._scale.min() * ordering.BEHIND * 1e-3, self._scale.max() * (_FURTHEST - self._shift.min())]
+        )
         ends = np.exp(np.clip([low, high], -85.0, 85.0)).astype(np.float32).view(np.int32) >> _CELL_BITS
         self._first = int(ends[0])
         cells = np.arange(ends[0], ends[1] + 2, dtype=np.int32) << _CELL_BITS

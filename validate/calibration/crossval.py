@@ -156,18 +156,17 @@ def mixture_held(forms: Mapping[str, Sequence[Held]], weights: Mapping[Setting, 
     return found
 
 
-def leave_ranks_out(
-    curves: Sequence[Curve], form: str, across: Sequence[Across], nccl: bool
-) -> dict[Across, list[Held]]:
-    """Predict every number of ranks from the others, in each of some ways."""
-    found: dict[Across, list[Held]] = {way: [] for way in across}
+def leave_ranks_out(curves: Sequence[Curve], form: str, nccl: bool) -> dict[Across, list[Held]]:
+    """Predict every number of ranks from the others, in each way."""
+    ways: tuple[Across, ...] = get_args(Across)
+    found: dict[Across, list[Held]] = {way: [] for way in ways}
     for ranks in sorted({curve.setting.ranks for curve in curves}):
         kept = [one for one in curves if one.setting.ranks != ranks]
         families = {one.setting.family for one in kept}
         held = [one for one in curves if one.setting.ranks == ranks and one.setting.family in families]
         if held:
-            model = fit(kept, form, nccl=nccl, with_steps="steps" in across)
-            for way in across:
+            model = fit(kept, form, nccl=nccl)
+            for way in ways:
                 found[way] += _predicted(replace(model, across=way, beyond=way), held)
     return found
 
@@ -294,7 +293,7 @@ def _wide(
 
     That is numbers of ranks inside those kept, outside them, and collectives.
     """
-    by_way = leave_ranks_out(curves, form, get_args(Across), nccl)
+    by_way = leave_ranks_out(curves, form, nccl)
     across, inside = _best(by_way, "scaled", outside=False)
     beyond, outside = _best(by_way, "blended", outside=True)
     by_transfer = leave_collectives_out(curves, form, nccl)
