@@ -411,12 +411,13 @@ def test_shipped_scenarios_run(name: str, tmp_path: Path) -> None:
     assert invoke("run", name, "--out", tmp_path, "-q").exit_code == 0
     summary = json.loads((tmp_path / "summary.json").read_text())
     seconds = {policy: one["simulated_s"] for policy, one in summary["policies"].items()}
-    fixed = set(seconds) - {"flexible", "moo", "clairvoyant"}
-    if shipped()[name].parent.name == "papers":
-        return
+    assert seconds
+    assert all(one > 0 for one in seconds.values())
     if name == "time_to_accuracy_wan":
         assert all(one["learning"]["time_to_target_s"] for one in summary["policies"].values())
+    if shipped()[name].parent.name == "papers" or "flexible" not in seconds:
         return
+    fixed = set(seconds) - {"flexible", "moo", "clairvoyant"}
     assert seconds["flexible"] < min(seconds[policy] for policy in fixed)
     assert summary["policies"]["flexible"]["switch_count"] >= 1
     if name == "fluctuating_wan":
