@@ -41,7 +41,6 @@ app = typer.Typer(
 )
 
 
-# Options that commands share.
 class Kind(StrEnum):
     """What `simnet list` can list."""
 
@@ -112,9 +111,9 @@ def run(
     results: dict[str, PolicyResult] = {}
     summary: Summary | None = None
     checkpoints = running.checkpoints(loaded, folder, checkpoint)
-    ours = {name: checkpoints.of(name) for name in built.policies}
-    with running.kept(folder, [one.path for one in ours.values()], force) as place:
-        running.going_on(ours, built.job.iterations, place, quiet)
+    own = {name: checkpoints.of(name) for name in built.policies}
+    with running.kept(folder, force) as place:
+        running.going_on(own, built.job.iterations, place, quiet)
         with running.shown(list(built.policies), built.job.iterations, quiet) as progress:
             source = Source(scenario, set_ or (), seed)
             finished = running.finished(source, loaded, built, jobs, progress, checkpoints)
@@ -124,11 +123,12 @@ def run(
             with common.sheltered():
                 done_in_order = {name: results[name] for name in built.policies if name in results}
                 summary = _write(folder, loaded, built, done_in_order, missing)
-        if wrong and summary is not None and not quiet:
-            _show(summary, loaded, folder)
-        running.end(wrong, missing if results else None, place)
+        if not wrong:
+            running.remove(own)
+    # Only what was asked for is left to do: a closed terminal costs nothing any more.
     if summary is not None and not quiet:
         _show(summary, loaded, folder)
+    running.end(wrong, missing if results else None, place)
 
 
 @app.command(epilog="Example: simnet compare --schemes topk,oktopk,spardl --workers 2,4,8 --density 0.01")
@@ -184,9 +184,9 @@ def compare(
     rows: dict[tuple[int, str], dict[str, str | float]] = {}
     wanted = {f"{name} {count}": (count, name) for count, run in built.items() for name in run.policies}
     every = {count: running.checkpoints(loaded, folder, checkpoint) for count, (_, loaded) in runs.items()}
-    ours = {label: every[count].of(name) for label, (count, name) in wanted.items()}
-    with running.kept(folder, [one.path for one in ours.values()], force) as place:
-        running.going_on(ours, iterations, place, quiet)
+    own = {label: every[count].of(name) for label, (count, name) in wanted.items()}
+    with running.kept(folder, force) as place:
+        running.going_on(own, iterations, place, quiet)
         with running.shown(list(wanted), iterations, quiet) as progress:
 
             def finished() -> Iterator[tuple[str, Outcome]]:
@@ -197,8 +197,9 @@ def compare(
 
                     found = running.finished(source, loaded, built[count], jobs, of_count, every[count])
                     for name, outcome in found:
-                        wrong = isinstance(outcome, SimnetError)
-                        yield f"{name} {count}", SimnetError(f"with {count} workers: {outcome}") if wrong else outcome
+                        if isinstance(outcome, SimnetError):
+                            outcome = SimnetError(f"with {count} workers: {outcome}")
+                        yield f"{name} {count}", outcome
 
             def take(label: str, result: PolicyResult) -> None:
                 rows[wanted[label]] = comparison.row(*wanted[label], result, skipped)
@@ -210,11 +211,11 @@ def compare(
         with common.sheltered():
             running.mark(folder, [f"{name} with {count} workers" for count, name in rows], missing)
             table = comparison.write(folder, [rows[one] for one in wanted.values() if one in rows], largest)
-        if wrong and not quiet:
-            _show_comparison(table, largest.name, folder)
-        running.end(wrong, missing, place)
+        if not wrong:
+            running.remove(own)
     if not quiet:
         _show_comparison(table, largest.name, folder)
+    running.end(wrong, missing, place)
 
 
 app.command(epilog="Example: simnet sweep quickstart --param bandwidth=1,5,10Gbit/s --param density=0.001:0.1:5:log")(

@@ -100,13 +100,13 @@ def synced(path: Path) -> None:
 
 
 @contextmanager
-def explained(path: Path) -> Iterator[None]:
-    """Turn what the system says against writing into an error for people."""
+def explained(path: Path, advice: str = "; choose another folder with --out") -> Iterator[None]:
+    """Turn what the system says against writing into an error for people, with advice at its end."""
     try:
         yield
     except OSError as error:
         reason = error.strerror or str(error)
-        raise InputError(f"cannot be written: {reason}; choose another folder with --out", file=str(path)) from error
+        raise InputError(f"cannot be written: {reason}{advice}", file=str(path)) from error
 
 
 @contextmanager

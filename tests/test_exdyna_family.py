@@ -19,20 +19,11 @@ from sparsifier_models.exdyna import allocate, block_layout
 from sparsifier_models.partitioned import PartitionedOptions
 from sparsifier_models.sage import sample_size, scaling
 from states import assert_continues, same_state
+from validate.reproduction.exdyna import LAYERS, STEMS
 
 GOLDEN = Path(__file__).parent / "golden" / "exdyna"
 EPS = float(np.finfo(np.float32).eps)
 
-# Scheme and the stem of its golden files.
-STEMS = {
-    "exdyna": "exdyna",
-    "micro": "micro",
-    "deft": "deft",
-    "hardthreshold": "hard_threshold",
-    "uniontopk": "topk",
-    "cltk": "cltk",
-}
-LAYERS = (140, 281, 563, 1126, 2253, 4507, 9014, 18028, 2253, 1126, 563, 146)
 
 CASES = [
     ("exdyna", {}),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeAlias
@@ -79,15 +79,13 @@ def checkpoints(loaded: Scenario, folder: Path, every: float) -> Checkpoints:
 
 
 @contextmanager
-def kept(folder: Path, own: Collection[Path], force: bool) -> Iterator[Path]:
-    """Keep other runs out of a folder, and have a folder of checkpoints in it, until the run is done.
+def kept(folder: Path, force: bool) -> Iterator[Path]:
+    """Keep other runs out of a folder, and have a folder of checkpoints in it, which goes when it is empty.
 
     Parameters
     ----------
     folder : Path
         The folder of the run.
-    own : collection of Path
-        The checkpoints of the run; those of others stay.
     force : bool
         Take away all checkpoints that are there.
 
@@ -106,18 +104,22 @@ def kept(folder: Path, own: Collection[Path], force: bool) -> Iterator[Path]:
         with writing.explained(place):
             place.mkdir(exist_ok=True)
         if force:
-            _remove(one for one in place.iterdir() if _A_CHECKPOINT.fullmatch(one.name))
+            _unlink([one for one in place.iterdir() if _A_CHECKPOINT.fullmatch(one.name)])
         try:
             yield place
-            _remove(own)
         finally:
             # If nothing is left in it, which may also be files of somebody else.
             with suppress(OSError):
                 place.rmdir()
 
 
-def _remove(files: Iterable[Path]) -> None:
-    for file in list(files):
+def remove(own: Mapping[str, Checkpoint]) -> None:
+    """Take away the checkpoints of a run that is done; those of others stay."""
+    _unlink([one.path for one in own.values()])
+
+
+def _unlink(files: Iterable[Path]) -> None:
+    for file in files:
         with suppress(OSError):
             file.unlink()
 
@@ -188,7 +190,7 @@ def end(wrong: Sequence[BaseException], missing: Sequence[str] | None, place: Pa
     from simnet.writing import INCOMPLETE
 
     interrupted = isinstance(wrong[-1], KeyboardInterrupt)
-    goes_on = "; the same command goes on from there" if interrupted and any(place.iterdir()) else ""
+    goes_on = "; the same command goes on from there" if interrupted and place.is_dir() and any(place.iterdir()) else ""
     if missing is not None:
         said = "interrupted" if interrupted else "stopped by an error"
         typer.echo(f"{said}: {', '.join(missing)} not done, as the file {INCOMPLETE} says{goes_on}", err=True)

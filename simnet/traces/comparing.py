@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from simnet.traces.recorded import RecordedSource
 from simnet.traces.source import Values
-from simnet.traces.statistics import Support, overlap, support, tail_index
+from simnet.traces.statistics import Support, in_common, in_common_between_workers, overlap, support, tail_index
 from simnet.traces.synthetic import SyntheticParameters, SyntheticSource, synthetic
 
 DENSITIES = (0.001, 0.01, 0.1)
@@ -74,7 +74,7 @@ def described(source: RecordedSource, densities: Sequence[float] = DENSITIES) ->
             chosen = support(gradients, density)
             rows[which].append(_selected(gradients, chosen))
             if place:
-                between[which].append((step - steps[place - 1], _in_common(last[which], chosen)))
+                between[which].append((step - steps[place - 1], in_common(last[which], chosen)))
             last[which] = chosen
     total = np.array([[one["squares"] for one in layers] for layers in per_layer], dtype=np.float64)
     share = total / np.maximum(total.sum(axis=1, keepdims=True), 1e-300)
@@ -170,7 +170,7 @@ def closeness(
             selected.append([support(gradients, density) for density in densities])
             for which, chosen in enumerate(selected[side]):
                 row = _selected(gradients, chosen, P)
-                row["overlap_time"] = _in_common(before[side][which], chosen) if before else None
+                row["overlap_time"] = in_common(before[side][which], chosen) if before else None
                 table[which][side].append(row)
         before = selected
     found = []
@@ -216,18 +216,12 @@ def _selected(gradients: Values, chosen: Support, workers: int | None = None) ->
     P, k = len(chosen), int(chosen[0].sum())
     magnitudes = np.abs(gradients[chosen]).reshape(P, k)
     kept, total = (np.square(one, dtype=np.float64).sum(axis=1) for one in (magnitudes, gradients))
-    times = chosen.sum(axis=0, dtype=np.int64)
     return {
         "gain": float(np.mean(np.divide(kept, total, out=np.ones_like(total), where=total > 0))),
         "build_up": float(chosen[:workers].any(axis=0).sum() / k),
-        "overlap_workers": float((times * (times - 1)).sum() / (P * (P - 1) * k)) if P > 1 else None,
+        "overlap_workers": in_common_between_workers(chosen) if P > 1 else None,
         "threshold": float(magnitudes.min(axis=1).mean(dtype=np.float64)),
     }
-
-
-def _in_common(one: Support, other: Support) -> float:
-    """Return the share of what a worker selects at one point that it selects at another, mean over workers."""
-    return float(np.mean((one & other).sum(axis=1) / one.sum(axis=1)))
 
 
 def _gains(gradients: Values, densities: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -24,10 +24,11 @@ from pydantic import ValidationError
 from simnet.errors import InputError
 from simnet.models import Layer
 from simnet.rng import stream
-from simnet.traces.files import TensorFile, encoded, explained, write_text
+from simnet.traces.files import TensorFile, encoded, write_text
 from simnet.traces.recorded import DESCRIPTION, RecordedLayer, RecordedPoint, TraceInfo, step_file
 from simnet.traces.source import Values
 from simnet.traces.synthetic import SyntheticSource
+from simnet.writing import explained
 
 LARGEST = 8 * 2**30
 """Bytes of gradients that are in memory at once at most."""
@@ -213,7 +214,7 @@ def write_folder(steps: Steps, folder: Path, dtype: str, per_worker: bool = Fals
         If a value is too large for the type, the disk is too small, or something cannot be written.
     """
     info = steps.info.model_copy(update={"per_worker": per_worker})
-    with explained(folder):
+    with explained(folder, advice=""):
         _fits_disk(folder, info, dtype)
         for place, point in enumerate(info.points):
             gradients = steps.recorded(place)
@@ -244,7 +245,7 @@ def write_npz(steps: Steps, path: Path, dtype: str) -> None:
     if dtype == "bf16":
         raise InputError("numpy has no bfloat16; take fp32 or fp16 for .npz", file="--dtype")
     info = steps.info.model_copy(update={"per_worker": False})
-    with explained(path):
+    with explained(path, advice=""):
         _fits_disk(path.parent, info, dtype)
         with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
             archive.writestr(zipfile.ZipInfo(DESCRIPTION), info.model_dump_json(indent=1, exclude_none=True) + "\n")

@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import os
 import struct
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.errors import InputError
 from simnet.writing import temporary, whole
 
 DTYPES = {"fp32": "F32", "fp16": "F16", "bf16": "BF16"}
@@ -175,12 +174,3 @@ def write_text(path: Path, text: str, sync: bool = True) -> None:
     """Write a file that appears under its name when it is complete; until then an older one stays."""
     with whole(path, sync) as file:
         file.write(text.encode())
-
-
-@contextmanager
-def explained(path: Path) -> Iterator[None]:
-    """Turn what the system says against writing into an error for people."""
-    try:
-        yield
-    except OSError as error:
-        raise InputError(f"cannot be written: {error.strerror or error}", file=str(path)) from None

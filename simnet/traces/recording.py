@@ -30,9 +30,9 @@ from numpy.typing import NDArray
 from simnet.checks import whole
 from simnet.errors import InputError, nearest
 from simnet.rng import stream
-from simnet.traces.files import DTYPES, TensorFile, encoded, explained, write_text
+from simnet.traces.files import DTYPES, TensorFile, encoded, write_text
 from simnet.traces.recorded import DESCRIPTION, RecordedLayer, RecordedPoint, Recording, TraceInfo, step_file
-from simnet.writing import synced
+from simnet.writing import explained, synced
 
 ENTRIES = "entries.safetensors"
 """The file that says which entries of each layer are recorded, where not all are; int64, in the layer flattened."""
@@ -270,7 +270,7 @@ class Recorder:
         self._own += time.perf_counter() - start
 
     def _make_folder(self) -> None:
-        with explained(self.folder):
+        with explained(self.folder, advice=""):
             self.folder.mkdir(parents=True, exist_ok=True)
             if not self.worker and any(
                 path.name == DESCRIPTION or path.suffix == ".safetensors" for path in self.folder.iterdir()

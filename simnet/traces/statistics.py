@@ -74,7 +74,11 @@ def overlap(first: Values, second: Values, density: float) -> float:
     >>> overlap(np.array([[3, 2, 0, 0]], dtype=np.float32), np.array([[1, 0, 0, 4]], dtype=np.float32), 0.5)
     0.5
     """
-    one, other = support(first, density), support(second, density)
+    return in_common(support(first, density), support(second, density))
+
+
+def in_common(one: Support, other: Support) -> float:
+    """Return the share of what each worker selects in one support that it selects in another, mean over workers."""
     return float(np.mean((one & other).sum(axis=1) / one.sum(axis=1)))
 
 
@@ -86,7 +90,11 @@ def overlap_between_workers(gradients: Values, density: float) -> float:
     >>> overlap_between_workers(np.array([[3, 2, 0, 0], [1, 0, 0, 4], [1, 0, 0, 4]], dtype=np.float32), 0.5)
     0.6666666666666666
     """
-    selected = support(gradients, density)
+    return in_common_between_workers(support(gradients, density))
+
+
+def in_common_between_workers(selected: Support) -> float:
+    """Return the share of what a worker selects that another one selects, too, mean over all pairs of workers."""
     P, k = len(selected), selected[0].sum()
     times = selected.sum(axis=0, dtype=np.int64)
     return float((times * (times - 1)).sum() / (P * (P - 1) * k))

@@ -27,8 +27,10 @@ from validate.reproduction.table import Missing, Reproduction, Row, golden, publ
 
 PAPER = "ExDyna"
 
-_LAYERS = (140, 281, 563, 1126, 2253, 4507, 9014, 18028, 2253, 1126, 563, 146)
-_GOLDEN = {
+LAYERS = (140, 281, 563, 1126, 2253, 4507, 9014, 18028, 2253, 1126, 563, 146)
+"""Entries of each layer in the golden runs."""
+
+STEMS = {
     "exdyna": "exdyna",
     "micro": "micro",
     "deft": "deft",
@@ -36,6 +38,8 @@ _GOLDEN = {
     "uniontopk": "topk",
     "cltk": "cltk",
 }
+"""Scheme, and the stem of its golden files."""
+
 _ITERATIONS, _SETTLED = 120, 60
 
 
@@ -183,10 +187,10 @@ def released() -> list[Row]:
     with np.load(folder / "gradients_t00.npz") as archive:
         gradients = archive["gradients"]
     rows = []
-    for scheme, stem in _GOLDEN.items():
+    for scheme, stem in STEMS.items():
         with (folder / f"{stem}.jsonl").open(encoding="utf-8") as file:
             theirs = json.loads(file.readline())
-        model = create(scheme, theirs["n"], theirs["n_g"], 0.01, wire="released", layers=_LAYERS)
+        model = create(scheme, theirs["n"], theirs["n_g"], 0.01, wire="released", layers=LAYERS)
         stats = model.exchange(gradients).stats
         for what, key, name, unit in (
             ("density", "actual_density", "density", ""),
