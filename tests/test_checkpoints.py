@@ -268,6 +268,15 @@ def interrupted_when(monkeypatch, when):
     monkeypatch.setattr(Checkpoint, "write", write)
 
 
+def interrupted_run(scenario, out, monkeypatch):
+    """Let Ctrl-C come when AG is done and moo has done three of its six iterations; return how the run was called."""
+    arguments = ("run", scenario, "--out", out, "--set", "job.iterations=6", "--checkpoint", 0, "--jobs", 1)
+    interrupted_when(monkeypatch, lambda count: count == 10)
+    assert invoke(*arguments).exit_code == 130
+    monkeypatch.undo()
+    return arguments
+
+
 def contents(folder):
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
@@ -347,42 +356,14 @@ def test_files_of_others_stay(linked, scenario, tmp_path):
 
 
 def test_another_seed_or_fewer_policies_cost_nothing_that_was_done(scenario, tmp_path, monkeypatch):
-    arguments = (
-        "run",
-        scenario,
-        "--out",
-        tmp_path / "out",
-        "--set",
-        "job.iterations=6",
-        "--checkpoint",
-        0,
-        "--jobs",
-        1,
-    )
-    interrupted_when(monkeypatch, lambda count: count == 10)
-    assert invoke(*arguments).exit_code == 130
-    monkeypatch.undo()
+    arguments = interrupted_run(scenario, tmp_path / "out", monkeypatch)
     assert "goes on" not in invoke(*arguments, "--seed", 8).stderr
     assert "goes on where it had stopped: moo after 3 of 6 iterations" in invoke(*arguments, "--policies", "moo").stderr
     assert "goes on where it had stopped: AG done" in invoke(*arguments).stderr
 
 
 def test_force_begins_anew(scenario, tmp_path, monkeypatch):
-    arguments = (
-        "run",
-        scenario,
-        "--out",
-        tmp_path / "out",
-        "--set",
-        "job.iterations=6",
-        "--jobs",
-        1,
-        "--checkpoint",
-        0,
-    )
-    interrupted_when(monkeypatch, lambda count: count == 10)
-    assert invoke(*arguments).exit_code == 130
-    monkeypatch.undo()
+    arguments = interrupted_run(scenario, tmp_path / "out", monkeypatch)
     assert len(list((tmp_path / "out" / "checkpoints").iterdir())) == 2
     assert "goes on" not in invoke(*arguments, "--force").stderr
 
