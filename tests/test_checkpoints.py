@@ -1,18 +1,15 @@
 """Checkpoints: a job that was killed after any iteration goes on to the results of one that was left alone."""
 
 import os
-import signal
-import subprocess
-import sys
 import time
 import warnings
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+import killing
 import sparsifier_models
 import topologies
 from jobs import Source, job_on
@@ -246,15 +243,6 @@ def invoke(*arguments):
     return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
 
 
-def await_files(out, process):
-    """Wait until a run has written a checkpoint."""
-    deadline = time.monotonic() + 60
-    while not list((out / "checkpoints").glob("*.safetensors")):
-        assert time.monotonic() < deadline
-        assert process.poll() is None, "it was done before it could be killed"
-        time.sleep(0.01)
-
-
 def interrupted_when(monkeypatch, when):
     """Let Ctrl-C come after so many checkpoints have been written."""
     real, written = Checkpoint.write, []
@@ -288,15 +276,12 @@ def scenario(tmp_path):
     return path
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_a_run_that_was_killed_goes_on_to_the_same_bytes(jobs, scenario, tmp_path):
+@killing.on_linux
+@pytest.mark.parametrize(("jobs", "number", "when"), [(1, 50, "before"), (2, 25, "after")])
+def test_a_run_that_was_killed_goes_on_to_the_same_bytes(jobs, number, when, scenario, tmp_path):
     out = tmp_path / "killed"
     command = ["run", str(scenario), "--out", str(out), "--jobs", str(jobs), "--checkpoint", "0"]
-    process = subprocess.Popen([sys.executable, "-m", "simnet.cli", *command, "-q"], start_new_session=True)
-    await_files(out, process)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    killing.run_killed([*command, "-q"], "checkpoints", number, when=when)
     assert not (out / "summary.json").exists()
     result = invoke(*command)
     assert result.exit_code == 0, result.stderr
@@ -384,28 +369,15 @@ def test_a_pipe_in_place_of_a_checkpoint_is_not_waited_for(tmp_path):
     assert one.done() is one.read() is None
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the processes of a process are told by /proc")
+@killing.on_linux
 def test_processes_end_with_the_one_that_started_them(scenario, tmp_path):
     out = tmp_path / "out"
-    command = ["run", str(scenario), "--out", str(out), "--jobs", "2", "--checkpoint", "0", "-q"]
-    command += ["--set", "job.iterations=100000"]
-    process = subprocess.Popen([sys.executable, "-m", "simnet.cli", *command], start_new_session=True)
-    await_files(out, process)
+    command = ["run", scenario, "--out", out, "--jobs", "2", "--checkpoint", "0", "-q"]
+    process = killing.start([*command, "--set", "job.iterations=100000"])
+    killing.await_that(lambda: list((out / "checkpoints").glob("*.safetensors")), process)
     process.kill()
     process.wait()
-    deadline = time.monotonic() + 20
-    while any(one.name.isdigit() and session(one) == process.pid for one in Path("/proc").iterdir()):
-        assert time.monotonic() < deadline, "processes were left behind"
-        time.sleep(0.05)
-
-
-def session(process):
-    """Return the session of a process that runs, None if it has ended."""
-    try:
-        fields = (process / "stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] in "ZX" else int(fields[3])
+    killing.await_end(process.pid)
 
 
 def test_two_runs_in_one_folder_are_refused(scenario, tmp_path):

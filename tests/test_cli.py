@@ -9,8 +9,6 @@ import re
 import signal
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +16,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner, Result
 
+import killing
 import simnet.training
 from refusals import refused
 from simnet import cli
@@ -68,7 +67,7 @@ def simnet_process(*arguments: str | Path, **environment: str) -> subprocess.Com
         [sys.executable, "-m", "simnet.cli", *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=killing.PATIENCE,
         env=os.environ | environment,
     )
 
@@ -261,35 +260,18 @@ def test_ctrl_c_before_anything_is_done_writes_nothing(
     assert not (tmp_path / "out" / "summary.json").exists()
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="there are no POSIX signals")
+@killing.on_linux
 def test_ctrl_c_ends_the_processes_too(small: Path, tmp_path: Path) -> None:
-    arguments = ["run", str(small), "--out", str(tmp_path / "out"), "--jobs", "2", "--set", "job.iterations=200000"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "simnet.cli", *arguments],
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    while not (tmp_path / "out" / "figures").exists() and process.poll() is None:
-        time.sleep(0.05)
-    time.sleep(3)
+    command = ["run", small, "--out", tmp_path / "out", "--jobs", "2", "--set", "job.iterations=200000"]
+    process = killing.start([*command, "--checkpoint", "0"], stderr=subprocess.PIPE, text=True)
+    # Both policies are at work, in processes of their own.
+    killing.await_that(lambda: len(list((tmp_path / "out" / "checkpoints").glob("*.safetensors"))) == 2, process)
     os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=20)
+    _, errors = process.communicate(timeout=killing.PATIENCE)
     assert process.returncode == 130
     assert errors.startswith("interrupted")
     assert "Traceback" not in errors
-    deadline = time.monotonic() + 10
-    while _alive(process.pid):
-        assert time.monotonic() < deadline, "processes were left behind"
-        time.sleep(0.1)
-
-
-def _alive(group: int) -> bool:
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return True
+    killing.await_end(process.pid)
 
 
 # Processes
@@ -298,23 +280,16 @@ def _alive(group: int) -> bool:
 def test_the_end_of_a_process_is_noticed(small: Path) -> None:
     source = runner.Source(small, ["job.iterations=200000"])
 
-    def kill() -> None:
-        deadline = time.monotonic() + 30
-        while not (children := multiprocessing.active_children()) and time.monotonic() < deadline:
-            time.sleep(0.05)
-        time.sleep(1.0)
-        assert children
-        assert children[0].pid is not None
-        os.kill(children[0].pid, signal.SIGKILL)
+    def kill(name: str, done: int) -> None:
+        for child in multiprocessing.active_children():
+            if child.name == f"simnet {name}" and child.pid is not None:
+                os.kill(child.pid, signal.SIGKILL)
 
-    killer = threading.Thread(target=kill)
-    killer.start()
-    outcomes = runner.run_apart(source, ["AG", "flexible"], 2, lambda name, done: None)
+    outcomes = runner.run_apart(source, ["AG", "flexible"], 2, kill)
     name, killed = next(outcomes)
     assert isinstance(killed, SimnetError)
     assert re.match(rf"the process of policy '{name}' was ended by SIGKILL", str(killed))
     outcomes.close()  # type: ignore[attr-defined]
-    killer.join()
     assert not multiprocessing.active_children()
 
 
@@ -392,7 +367,9 @@ def test_help_loads_nothing_heavy() -> None:
         "except SystemExit: pass\n"
         "print([name for name in sys.modules if '.' not in name])\n"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=killing.PATIENCE, check=True
+    )
     loaded = set(re.findall(r"'(\w+)'", done.stdout.splitlines()[-1]))
     assert not loaded & {"numpy", "pandas", "pydantic", "networkx", "matplotlib", "scipy", "pint", "ruamel", "simpy"}
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+import killing
 from simnet.choosing.asking import Given, from_flags
 from simnet.choosing.policy import entry, make
 from simnet.choosing.policy_file import Edges, PolicyFile, PolicyTable
@@ -126,7 +127,7 @@ def test_dense_is_plain_ddp_and_sparse_keeps_all_gradient_mass(tmp_path):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(workers)]
     done = subprocess.run(
         [*command, "work.py", "rows.json", "made.json"],
-        cwd=tmp_path, env=os.environ | more, capture_output=True, text=True, timeout=120,
+        cwd=tmp_path, env=os.environ | more, capture_output=True, text=True, timeout=killing.PATIENCE,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.count("done") == workers

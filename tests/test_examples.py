@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import killing
 from sparsifier_models.conformance import check
 
 PACKAGE = Path(__file__).parents[1] / "examples" / "blocktopk"
@@ -39,7 +40,9 @@ def installed(tmp_path_factory):
 
 def simnet(environment, *arguments):
     command = [sys.executable, "-m", "simnet.cli", *map(str, arguments)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=True).stdout
+    return subprocess.run(
+        command, env=environment, capture_output=True, text=True, timeout=killing.PATIENCE, check=True
+    ).stdout
 
 
 @pytest.mark.parametrize("workers", [1, 2, 5, 8])

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from safetensors.numpy import load_file
 
+import killing
 import sparsifier_models
 from simnet.errors import InputError
 from simnet.traces import Recorder, recorded
@@ -216,7 +217,7 @@ class TestTrouble:
             "    if step == 9: os.kill(os.getpid(), signal.SIGKILL)\n"
             "    recorder.end_step()\n"
         )
-        ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=60, capture_output=True)
+        ended = subprocess.run([sys.executable, "-c", code], cwd=ROOT, timeout=killing.PATIENCE, capture_output=True)
         assert ended.returncode == -signal.SIGKILL, ended.stderr
         source = recorded(tmp_path / "trace")
         assert [point.step for point in source.info.points] == [0, 3, 6]
@@ -409,7 +410,7 @@ class TestTorch:
             subprocess.Popen([sys.executable, "-c", code, str(rank), str(tmp_path), str(ROOT)], env=environment)
             for rank in range(2)
         ]
-        assert [one.wait(timeout=120) for one in ranks] == [0, 0]
+        assert [one.wait(timeout=killing.PATIENCE) for one in ranks] == [0, 0]
         source = recorded(tmp_path / "trace")
         assert [point.step for point in source.info.points] == [0, 2, 4]
         model, optimizer = job(torch)

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import killing
 from simnet.collectives import allgather_ring, allreduce_ring, allreduce_tree, alltoallv_pairwise
 from simnet.errors import InputError
 from simnet.interchange import write_messages
@@ -34,7 +35,7 @@ class Threads:
         self.size = size
         self.queues = {(a, b): queue.Queue() for a in range(size) for b in range(size)}
         self.table = [None] * size
-        self.gate = threading.Barrier(size, timeout=20)
+        self.gate = threading.Barrier(size, timeout=killing.PATIENCE)
 
     def of(self, rank):
         one = object.__new__(Threads)
@@ -54,7 +55,7 @@ class Threads:
         for peer, part in sends:
             self.queues[self.rank, peer].put(part.copy())
         for peer, part in receives:
-            part[:] = self.queues[peer, self.rank].get(timeout=20)
+            part[:] = self.queues[peer, self.rank].get(timeout=killing.PATIENCE)
 
     def finish(self):
         pass
@@ -136,14 +137,20 @@ def test_any_schedule_runs_to_its_end_and_every_message_arrives(schedule):
         np.testing.assert_array_equal(a.seconds, b.seconds)
 
 
-def test_compute_is_waited_for_only_if_asked():
+def test_compute_is_waited_for_only_if_asked(monkeypatch):
+    waits, wait = [], replay._wait_until
+    monkeypatch.setattr(replay, "_wait_until", lambda moment: (waits.append(moment), wait(moment)))
     schedule = Schedule(2, [Round([0], [1], 8, compute=[0.05, 0.0])])
-    with_it, without = (
-        run_ranks(2, lambda one, wait=wait: replay.measure(schedule, one, repetitions=1, compute=wait))[0][0]
-        for wait in (True, False)
-    )
-    assert with_it.seconds.min() >= 0.05
-    assert without.seconds.min() < 0.05
+    counts = []
+    for compute in (False, True):
+        waits.clear()
+        done = run_ranks(
+            2, lambda one, compute=compute: replay.measure(schedule, one, repetitions=1, warmup=2, compute=compute)
+        )
+        counts.append(len(waits))
+    assert done[0][0].seconds.min() >= 0.05
+    # Both ranks wait for each other before every repetition, and one of them computes.
+    assert counts == [2 * 3, 2 * 3 + 3]
 
 
 def test_ranks_with_different_schedules_are_told_apart():
@@ -219,7 +226,12 @@ def replayed(launcher, folder, backend):
     work = ["--collective", "allreduce_ring", "--size", "64 KiB", str(folder / "x.csv")]
     environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
-        [*launcher, *command, *work], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120
+        [*launcher, *command, *work],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=killing.PATIENCE,
     )
     assert done.returncode == 0, done.stderr
     rows = read(out).rows

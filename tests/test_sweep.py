@@ -6,9 +6,7 @@ import multiprocessing
 import os
 import random
 import signal
-import subprocess
 import sys
-import time
 
 import numpy as np
 import pandas as pd
@@ -17,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+import killing
 import refusals
 from simnet import cli, units
 from simnet.errors import InputError
@@ -714,63 +713,35 @@ def test_a_cell_that_is_not_the_same_on_the_worker_is_refused(tiny):
 # Kills
 
 
-def killed(command, place, kills, draws):
-    """Start a sweep again and again and kill it at random, each time in the middle."""
+def killed(command, place, cells, kills, draws):
+    """Start a sweep again and again and kill it in the middle of the cells that are left; some are left at the end."""
     count = 0
-    for share in sorted(draws.uniform(0, 1) for _ in range(kills)):
-        wanted = count + round(share * (command.cells - count - 1))
-        process = command.start(place)
-        while len(list(place.glob("cells/*.json"))) < wanted and process.poll() is None:
-            time.sleep(0.005)
-        time.sleep(draws.uniform(0, 0.05))
-        assert process.poll() is None, "it was done before it could be killed"
-        process.kill()
-        process.wait()
-        count = len(list(place.glob("cells/*.json")))
-        deadline = time.monotonic() + 60
-        while alive(process.pid):
-            assert time.monotonic() < deadline, "processes outlived the one that was killed"
-            time.sleep(0.02)
-        assert (place / INCOMPLETE).exists() or count == 0
+    for left in range(kills, 0, -1):
+        number = draws.randint(1, cells - count - left)
+        when = ("before", "after")[left % 2]
+        killing.run_killed(["sweep", *command, "--out", place, "-q"], folder.CELLS, number, when=when, whom="one")
+        count += number - (when == "before")
+        assert len(list(place.glob("cells/*.json"))) == count
+        assert len(list(place.glob("cells/.*.tmp"))) == (when == "before")
+        assert (place / INCOMPLETE).exists()
 
 
-def alive(group):
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-class Command:
-    def __init__(self, cells, *arguments):
-        self.cells, self.arguments = cells, arguments
-
-    def start(self, place):
-        return subprocess.Popen(
-            [sys.executable, "-m", "simnet.cli", "sweep", *map(str, self.arguments), "-q", "--out", str(place)],
-            start_new_session=True,
-        )
-
-
-@pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs process groups")
+@killing.on_linux
 def test_a_sweep_killed_twice_ends_with_the_bytes_of_one_left_alone(here, swept, tiny, tmp_path):
-    killed(Command(CELLS, tiny, *GRID, "--jobs", 1), tmp_path, 2, random.Random(8))
-    assert 1 <= len(list(tmp_path.glob("cells/*.json"))) < CELLS
+    killed((tiny, *GRID, "--jobs", 1), tmp_path, CELLS, 2, random.Random(8))
     assert invoke(tiny, *GRID, "--out", tmp_path).exit_code == 0
     assert contents(tmp_path) == contents(swept[0])
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not hasattr(os, "killpg"), reason="needs process groups")
+@killing.on_linux
 def test_a_sweep_of_200_runs_killed_five_times_ends_with_the_bytes_of_one_left_alone(tiny, tmp_path):
     parameters = ("--param", "bandwidth=0.01:100:20:log Gbit/s", "--param", "density=0.1,0.3,1,3,10%")
     parameters += ("--param", "seed=1,2")
-    command = Command(200, tiny, *parameters)
     undisturbed, disturbed = tmp_path / "undisturbed", tmp_path / "disturbed"
-    assert command.start(undisturbed).wait() == 0
-    killed(command, disturbed, 5, random.Random())
-    assert command.start(disturbed).wait() == 0
+    assert killing.start(["sweep", tiny, *parameters, "--out", undisturbed, "-q"]).wait() == 0
+    killed((tiny, *parameters), disturbed, 200, 5, random.Random(1))
+    assert killing.start(["sweep", tiny, *parameters, "--out", disturbed, "-q"]).wait() == 0
     found = contents(disturbed)
     assert len([name for name in found if name.startswith("cells/")]) == 200
     assert found == contents(undisturbed)

@@ -1,0 +1,79 @@
+"""Commands that are killed when they put a file in its place: at a moment of the work, not of the clock.
+
+A test that waits a while and then kills races the command, which may have ended by then on a busy machine. Here the
+processes of the command count the files that they put into a folder, and kill at the one that was asked for.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+PATIENCE = 300
+"""Seconds after which something that ends by itself has failed to; far more than it takes anywhere."""
+
+on_linux = pytest.mark.skipif(sys.platform != "linux", reason="the processes of a session are told by /proc")
+
+
+def run_killed(command, folder, number, *, when="after", whom="all"):
+    """Run a command of simnet until it is killed, and wait until none of its processes is left.
+
+    Parameters
+    ----------
+    command : sequence
+        Its arguments.
+    folder : str
+        The name of the folder in which files are counted, by each process its own.
+    number : int
+        At which of them it is killed, from 1.
+    when : {"before", "after"}
+        Whether that file has its name yet.
+    whom : {"one", "all"}
+        Whether only the process is killed that writes it; the others have to end by themselves.
+
+    Raises
+    ------
+    AssertionError
+        If it was not killed, or processes are left.
+    """
+    path = [str(Path(__file__).with_name("killed")), *filter(None, [os.environ.get("PYTHONPATH")])]
+    more = {"PYTHONPATH": os.pathsep.join(path), "SIMNET_TESTS_KILL": f"{folder} {number} {when} {whom}"}
+    process = start(command, env=os.environ | more)
+    assert process.wait(PATIENCE) == -signal.SIGKILL, "it was not killed"
+    await_end(process.pid)
+
+
+def start(command, **options):
+    """Start a command of simnet in a session of its own."""
+    arguments = [sys.executable, "-m", "simnet.cli", *map(str, command)]
+    return subprocess.Popen(arguments, start_new_session=True, **options)
+
+
+def await_that(it, process):
+    """Wait until something holds, and fail if the process has ended before."""
+    deadline = time.monotonic() + PATIENCE
+    while not it():
+        assert process.poll() is None, "it ended too early"
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def await_end(session):
+    """Wait until no process of a session is left, and fail if some are there for long."""
+    deadline = time.monotonic() + PATIENCE
+    while any(_session(one) == session for one in Path("/proc").iterdir() if one.name.isdigit()):
+        assert time.monotonic() < deadline, "processes were left behind"
+        time.sleep(0.02)
+
+
+def _session(process):
+    """Return the session of a process that runs, None if it has ended, be it that nobody took notice yet."""
+    try:
+        state, _, _, session, *_ = (process / "stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if state in "ZX" else int(session)
