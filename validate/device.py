@@ -24,6 +24,7 @@ import numpy as np
 
 from simnet.devices import DeviceProfile, Method
 from simnet.errors import InputError, nearest
+from simnet.progress import tracked
 from simnet.rng import stream
 from sparsifier_models import selection
 
@@ -105,8 +106,8 @@ def measure_device(
     kernels = kernels_of(library)
     entries: dict[str, list[int]] = {}
     seconds: dict[str, list[float]] = {}
-    for n in (_SHORTEST, *(n for n in LENGTHS if n <= largest and n * _BYTES_PER_ENTRY <= kernels.memory)):
-        for method, (count, call) in kernels.make(n, density).items():
+    for n in tracked([_SHORTEST, *(n for n in LENGTHS if n <= largest and n * _BYTES_PER_ENTRY <= kernels.memory)]):
+        for method, (count, call) in tracked(kernels.make(n, density).items()):
             before = list(zip(entries.get(method, ()), seconds.get(method, ()), strict=True))
             if len(before) > 1 and before[-1][1] * count / before[-1][0] * 3 > 10 * budget:
                 continue

@@ -23,6 +23,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from simnet.errors import InputError
+from simnet.progress import tracked
 from simnet.report.drawing import COLOURS, Plot, plot, scale, style
 from validate.calibration.crossval import FOLDS, MIN_SIZES, choose, folds
 from validate.calibration.curves import Curve, Floats, curves_of, systems
@@ -165,11 +166,11 @@ def evaluate(source: str, facts: Mapping[str, Any] | None = None, splits: Sequen
     parts = systems(rows)
     held: list[pd.DataFrame] = []
     count = 0
-    for name, part in parts.items():
+    for name, part in tracked(parts.items()):
         curves = curves_of(part)
         count += len(curves)
         known = [_SPLITTERS[split] for split in splits if split != "links"]
-        held += [table.assign(system=name) for splitter in known for table in splitter(curves)]
+        held += [table.assign(system=name) for splitter in tracked(known) for table in splitter(curves)]
     if "links" in splits and len(one := held_by_links(rows)):
         held.append(one)
     _refuse_nothing(count + len(held), source)
@@ -203,7 +204,7 @@ def compare(
     parts = systems(rows)
     found = []
     count = 0
-    for name, part in parts.items():
+    for name, part in tracked(parts.items()):
         for one in curves_of(part):
             count += 1
             setting = one.setting
@@ -322,7 +323,7 @@ def drawn(evaluation: Evaluation) -> Plot:
 def _sizes(curves: Sequence[Curve]) -> list[pd.DataFrame]:
     """Leave every fourth size out, of all curves at once."""
     found = []
-    for fold in range(FOLDS):
+    for fold in tracked(range(FOLDS)):
         split = [(one, folds(one)[fold]) for one in curves if fold < len(folds(one))]
         found += _at_sizes("sizes", split)
     return found
@@ -352,7 +353,7 @@ def _at_sizes(name: Way | Literal["halves"], split: Sequence[tuple[Curve, NDArra
 def _ranks(curves: Sequence[Curve]) -> list[pd.DataFrame]:
     """Leave out one number of ranks at a time."""
     found = []
-    for ranks in sorted({one.setting.ranks for one in curves}):
+    for ranks in tracked(sorted({one.setting.ranks for one in curves})):
         kept = [one for one in curves if one.setting.ranks != ranks]
         known: dict[tuple[str, str, str], list[int]] = {}
         for one in kept:
@@ -390,7 +391,7 @@ def place_of(ranks: int, measured: Sequence[int]) -> str:
 def _collectives(curves: Sequence[Curve]) -> list[pd.DataFrame]:
     """Leave out one collective at a time, where others remain from which it can be predicted; see `FROM_BASE`."""
     found = []
-    for collective in sorted({one.setting.collective for one in curves}):
+    for collective in tracked(sorted({one.setting.collective for one in curves})):
         kept = [one for one in curves if one.setting.collective != collective]
         base = [one for one in kept if one.setting.collective in BASE]
         if collective in FROM_BASE and any(one.setting.collective == "all_reduce" for one in base):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -12,6 +11,7 @@ import numpy as np
 from simnet.choosing.choices import Choice
 from simnet.choosing.clocks import Clock, Took
 from simnet.choosing.point import Point
+from simnet.progress import tracked
 from simnet.schedule import Floats
 from simnet.training.job import Overlap
 
@@ -213,13 +213,14 @@ def decide(
     >>> decision.best.choice.label, f"{decision.best.seconds:.4f}"
     ('ART-ring', '0.0348')
     """
-    rows = sorted((_row(choice, clock(choice, point)) for choice in choices), key=lambda row: row.seconds)
+    rows = [_row(choice, clock(choice, point)) for choice in tracked(choices, 0.2)]
+    rows.sort(key=lambda row: row.seconds)
     best = rows[0].choice
     several = [row.choice for row in rows]
     return Decision(
         point,
         tuple(rows),
-        tuple(itertools.chain.from_iterable(_flips(several, point, clock, one, coarse) for one in varies)),
+        tuple(flip for one in tracked(varies, 0.7) for flip in _flips(several, point, clock, one, coarse)),
         {one: _elasticity(best, point, clock, one) for one in varies},
         _regret(several, point, clock, misjudged) if {"latency", "bandwidth"} <= set(varies) else None,
     )

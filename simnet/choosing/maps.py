@@ -25,6 +25,7 @@ from simnet.choosing.asking import Question
 from simnet.choosing.point import VALUE, Point
 from simnet.choosing.shares import largest_first
 from simnet.errors import InputError, nearest
+from simnet.progress import tracked
 from simnet.report.drawing import COLOURS, Plot, plot, style
 from simnet.schedule import Floats
 
@@ -206,7 +207,7 @@ def draw_map(question: Question, x: Axis, y: Axis) -> Map:
         raise InputError(f"holds no number of workers that fills nodes of {per_node}", file="--range workers")
     where = _over(question.point, x, y)
     best: NDArray[np.intp] | None = None
-    for place, choice in enumerate(question.among):
+    for place, choice in tracked(list(enumerate(question.among))):
         found = np.broadcast_to(question.clock(choice, where).seconds, (len(y.values), len(x.values)))
         if best is None:
             best = np.zeros(found.shape, dtype=np.intp)

@@ -22,6 +22,7 @@ from simnet.choosing.choices import Choice
 from simnet.choosing.point import Point
 from simnet.choosing.policy_file import Edges, Entry, Gain, Gains, Loss, MadeFor, PolicyFile, PolicyTable
 from simnet.errors import InputError
+from simnet.progress import tracked
 from simnet.rng import stream
 from simnet.schedule import Floats
 from simnet.traces import GradientSource
@@ -160,7 +161,7 @@ class Exact:
         column = np.array(self.densities)[:, np.newaxis]
         where: Point = self.question.point._replace(latency=latency, bandwidth=bandwidth, density=column)
         shape = (len(self.densities), len(latency))
-        found = [self.question.clock(one, where) for one in self.question.among]
+        found = [self.question.clock(one, where) for one in tracked(self.question.among, 0.5)]
         communicate = np.stack([np.broadcast_to(one.communicate, shape) for one in found])
         return communicate, np.stack([np.broadcast_to(one.select, shape) for one in found])
 
@@ -172,7 +173,7 @@ class Exact:
         if len(self.densities) == 1:
             return fastest[0], np.zeros(len(latency), dtype=np.intp)
         rates = np.zeros(len(latency), dtype=np.intp)
-        for state in states:
+        for state in tracked(states):
             places = fastest[:, state].tolist()
             gain = [self._gain(place, density) for place, density in zip(places, self.densities, strict=True)]
             of = (places, range(len(places)), state)

@@ -177,7 +177,8 @@ def choose(
         else:
             raise InputError(f"must end with .json or .csv, got {export.name!r}", file="--export")
         return
-    decision = question.answer()
+    with common.progress("choices", json_):
+        decision = question.answer()
     if json_:
         typer.echo(json.dumps(showing.figures(question, decision), indent=2, allow_nan=False))
         return
@@ -203,7 +204,9 @@ def _map(question: Question, names: str, ranges: dict[str, str], cells: int, out
     for name in ranges:
         if name not in wanted:
             raise InputError(f"{name} is no axis of the map; allowed: {', '.join(wanted)}", file="--range")
-    made = maps.draw_map(question, *(maps.axis(name, ranges.get(name), cells) for name in wanted))
+    axes = [maps.axis(name, ranges.get(name), cells) for name in wanted]
+    with common.progress("choices"):
+        made = maps.draw_map(question, *axes)
     image = maps.drawn(made)
     content = {".png": image.png, ".svg": image.svg, ".csv": made.csv()}
     paths = [out.with_name(out.name + ending) for ending in content]
@@ -238,10 +241,12 @@ def _policy(
     ends = {name: maps.axis(name, text, 2).values.tolist() for name, text in ranges.items()}
     words = [] if ratios is None else ratios.split(",")
     densities = [one for one in (_density(word, "--ratios") for word in words) if one is not None]
-    table = policy.make(
-        question, ends.get("latency"), ends.get("bandwidth"),
-        cells=cells, densities=densities, weights=_weights(weights), seed=seed,
-    )  # fmt: skip
+    objectives = _weights(weights)
+    with common.progress("policy table"):
+        table = policy.make(
+            question, ends.get("latency"), ends.get("bandwidth"),
+            cells=cells, densities=densities, weights=objectives, seed=seed,
+        )  # fmt: skip
     with staged([path], force) as folder:
         (folder / path.name).write_text(table.json(), encoding="utf-8")
     for label, share in table.shares().items():

@@ -56,6 +56,49 @@ def explained(command: Callable[P, R]) -> Callable[P, R]:
     return explained
 
 
+@contextmanager
+def bar(text: str, quiet: bool = False) -> Iterator[Callable[..., None]]:
+    """Show on a terminal how much is done, and how long the rest will take.
+
+    Parameters
+    ----------
+    text : str
+        What is going on.
+    quiet : bool
+        Whether to show nothing.
+
+    Yields
+    ------
+    callable
+        To be called with the share that is done, in [0, 1], and perhaps another text.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        TaskProgressColumn(),
+        TextColumn("left:"),
+        TimeRemainingColumn(),
+    )
+    # What takes minutes may have steps that take longer than the half minute from which the rest is told otherwise.
+    options: dict[str, Any] = {"transient": True, "redirect_stdout": False, "speed_estimate_period": 600.0}
+    with Progress(*columns, console=console, disable=quiet or not console.is_terminal, **options) as shown:
+        task = shown.add_task(text, total=1.0)
+        yield lambda share, text=None: shown.update(task, completed=share, description=text)
+
+
+@contextmanager
+def progress(text: str, quiet: bool = False) -> Iterator[None]:
+    """Show how far the loops are, inside a block, that go over `simnet.progress.tracked`."""
+    from simnet.progress import told
+
+    with bar(text, quiet) as show, told(show):
+        yield
+
+
 def only(what: str, given: bool, options: Mapping[str, object]) -> None:
     """Refuse options that mean nothing without something else."""
     for name, value in options.items():

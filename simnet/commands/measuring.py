@@ -86,14 +86,10 @@ def calibrate(
     if not logs:
         raise InputError("needs logs of benchmarks, or --platform", file="simnet calibrate")
     with staged([out], force) as folder:
-        made = reporting.calibrated(
-            logs,
-            common.fields(where, "--where"),
-            common.fields(fact, "--fact"),
-            in_place,
-            None if topology is None else placed(topology, set_ or ()),
-            coverage,
-        )
+        rows, facts = common.fields(where, "--where"), common.fields(fact, "--fact")
+        place = None if topology is None else placed(topology, set_ or ())
+        with common.progress("models"):
+            made = reporting.calibrated(logs, rows, facts, in_place, place, coverage)
         (folder / out.name).write_text(made.yaml, encoding="utf-8")
     if json_:
         typer.echo(json.dumps(made.figures(), indent=2))
@@ -124,7 +120,8 @@ def calibrate_device(
 
     with staged([out], force) as folder:
         each = common.seconds(budget, "--budget") or 0.0
-        made = measure_device(name or out.stem, library, density=density, largest=largest, budget=each)
+        with common.progress("kernels"):
+            made = measure_device(name or out.stem, library, density=density, largest=largest, budget=each)
         (folder / out.name).write_text(profile_yaml(made), encoding="utf-8")
     typer.echo(f"Wrote {out}: {made.device}, {made.source}")
     for method, one in made.methods.items():
@@ -169,11 +166,12 @@ def validate(
     facts = typed_facts(common.fields(fact, "--fact"))
     splits = [one.value for one in split or Split]
     found = []
-    for name in names:
-        if fabric is not None:
-            found.append(evaluation.compare(fabric, name, facts, strict=strict))
-        else:
-            found.append(evaluation.evaluate(name, facts, splits))
+    for number, name in enumerate(names, 1):
+        with common.progress(f"{number} of {len(names)}: {name}"):
+            if fabric is not None:
+                found.append(evaluation.compare(fabric, name, facts, strict=strict))
+            else:
+                found.append(evaluation.evaluate(name, facts, splits))
         if not json_:
             typer.echo("\n".join([*found[-1].sentences(), ""]))
     figures = [one.figures() for one in found]

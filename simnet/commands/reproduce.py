@@ -34,6 +34,7 @@ def reproduce(
 ) -> None:
     """Reproduce figures, tables and claims of papers: published value, ours, error, tolerance."""
     from simnet.exporting import free
+    from simnet.progress import tracked
     from validate.reproduction import REPRODUCTIONS, reproduction
 
     if names and (every or fast):
@@ -55,8 +56,9 @@ def reproduce(
         return
     free([path for path in (out, markdown) if path is not None], force)
     found: dict[str, Sequence[Row] | None] = {}
-    for one in wanted:
-        found[one.name] = _run(one, quiet)
+    with common.progress("reproductions", quiet):
+        for one in tracked(wanted):
+            found[one.name] = _run(one, quiet)
     if json_:
         typer.echo(json.dumps([_figures(REPRODUCTIONS[name], rows) for name, rows in found.items()], indent=2))
     elif not quiet:

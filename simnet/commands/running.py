@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from simnet.commands import common
 from simnet.errors import SimnetError
 
 if TYPE_CHECKING:
@@ -144,24 +145,14 @@ def going_on(runs: Mapping[str, Checkpoint], iterations: int, place: Path, quiet
 @contextmanager
 def shown(names: Sequence[str], iterations: int, quiet: bool) -> Iterator[Progress]:
     """Show how many iterations of all runs are done, and how long the rest will take."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
     done = dict.fromkeys(names, 0)
-    console = Console(stderr=True)
-    columns = (
-        TextColumn(f"{len(done)} runs"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("iterations, left:"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
-        task = bar.add_task("", total=iterations * len(done))
+    total = iterations * len(done)
+    with common.bar(f"{len(done)} runs", quiet) as show:
 
         def progress(name: str, iterations: int) -> None:
             done[name] = iterations
-            bar.update(task, completed=sum(done.values()))
+            count = sum(done.values())
+            show(count / total, f"{len(done)} runs, {count:,} of {total:,} iterations")
 
         yield progress
 

@@ -165,21 +165,9 @@ def _report(todo: Work) -> None:
 @contextmanager
 def _progress(total: int, what: str, quiet: bool) -> Iterator[Step]:
     """Show how many cells are done, those in progress in part, and how long the rest will take."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
     begun: dict[int, float] = {}
     done = 0
-    console = Console(stderr=True)
-    columns = (
-        TextColumn("{task.fields[done]} of {task.total:.0f} " + what),
-        BarColumn(),
-        TaskProgressColumn(),
-        TextColumn("left:"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as bar:
-        task = bar.add_task("", total=total, done=0)
+    with common.bar(f"0 of {total} {what}", quiet) as show:
 
         def step(number: int, share: float) -> None:
             nonlocal done
@@ -188,6 +176,6 @@ def _progress(total: int, what: str, quiet: bool) -> Iterator[Step]:
             else:
                 begun.pop(number, None)
                 done += 1
-            bar.update(task, completed=done + sum(begun.values()), done=done)
+            show((done + sum(begun.values())) / total, f"{done} of {total} {what}")
 
         yield step

@@ -70,8 +70,10 @@ def info(
     from simnet.traces import comparing
 
     densities = _densities(density)
+    source = _recorded(trace, scale, seed)
     with _figure(figure, force) as draw:
-        found = comparing.described(_recorded(trace, scale, seed), densities)
+        with common.progress("steps"):
+            found = comparing.described(source, densities)
         draw(lambda: description_plot(found))
     if json_:
         typer.echo(json.dumps(found, indent=2, allow_nan=False))
@@ -143,7 +145,8 @@ def synth(
     made = converting.generated(source, shapes, model or "synthetic", iterations, list(steps), seed)
     with staged([out], False) as folder:
         (folder / out.name).mkdir()
-        converting.write_folder(made, folder / out.name, dtype.value)
+        with common.progress("steps"):
+            converting.write_folder(made, folder / out.name, dtype.value)
     typer.echo(f"Written: {out}: {len(steps)} steps, {workers} workers, {source.parameters:,} entries")
 
 
@@ -160,6 +163,7 @@ def fit(
 ) -> None:
     """Fit the synthetic generator to a trace, and say how close it comes."""
     from simnet.exporting import staged
+    from simnet.progress import stage
     from simnet.report.traces import closeness_plot
     from simnet.traces import comparing
     from simnet.traces import fit as fitted
@@ -169,9 +173,10 @@ def fit(
     densities = _densities(density)
     source = _recorded(trace, scale, seed, all_steps=True)
     with staged([out], force) as folder, _figure(figure, force) as draw:
-        with _usable(trace):
-            parameters = fitted(source)
-        found = comparing.closeness(source, parameters, densities, seed=seed)
+        with common.progress("fit"):
+            with _usable(trace), stage(0.8):
+                parameters = fitted(source)
+            found = comparing.closeness(source, parameters, densities, seed=seed)
         draw(lambda: closeness_plot(found))
         parameters.save(folder / out.name)
     if json_:
@@ -234,7 +239,7 @@ def convert(
         entries=entries,
         seed=seed,
     )
-    with staged([out], force and archive) as folder:
+    with staged([out], force and archive) as folder, common.progress("steps"):
         if archive:
             converting.write_npz(part, folder / out.name, (dtype or kept).value)
         else:

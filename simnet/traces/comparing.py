@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from simnet.progress import tracked
 from simnet.traces.recorded import RecordedSource
 from simnet.traces.source import Values
 from simnet.traces.statistics import Support, in_common, in_common_between_workers, overlap, support, tail_index
@@ -65,7 +66,7 @@ def described(source: RecordedSource, densities: Sequence[float] = DENSITIES) ->
     first = np.empty((0, 0), dtype=np.float32)
     last: list[Support] = [np.empty((0, 0), dtype=np.bool_)] * len(densities)
     between: list[list[tuple[int, float]]] = [[] for _ in densities]
-    for place, step in enumerate(steps):
+    for place, step in tracked(list(enumerate(steps))):
         gradients = source.recorded(place)
         first = gradients if place == 0 else first
         tails.append(_tail(gradients))
@@ -162,7 +163,7 @@ def closeness(
     table: list[list[list[dict[str, float | None]]]] = [[[], []] for _ in densities]
     before: list[list[Support]] = []
     steps = [point.step for point in source.info.points]
-    for place, step in enumerate(steps):
+    for place, step in tracked(list(enumerate(steps))):
         both = [source.recorded(place), other.gradients(step)]
         selected = []
         for side, gradients in enumerate(both):

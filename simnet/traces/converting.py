@@ -23,6 +23,7 @@ from pydantic import ValidationError
 
 from simnet.errors import InputError
 from simnet.models import Layer
+from simnet.progress import tracked
 from simnet.rng import stream
 from simnet.traces.files import TensorFile, encoded, write_text
 from simnet.traces.recorded import DESCRIPTION, RecordedLayer, RecordedPoint, TraceInfo, step_file
@@ -216,7 +217,7 @@ def write_folder(steps: Steps, folder: Path, dtype: str, per_worker: bool = Fals
     info = steps.info.model_copy(update={"per_worker": per_worker})
     with explained(folder, advice=""):
         _fits_disk(folder, info, dtype)
-        for place, point in enumerate(info.points):
+        for place, point in tracked(list(enumerate(info.points))):
             gradients = steps.recorded(place)
             groups = [(worker, gradients[worker : worker + 1]) for worker in range(info.workers)]
             for worker, rows in groups if per_worker else [(None, gradients)]:
@@ -249,7 +250,7 @@ def write_npz(steps: Steps, path: Path, dtype: str) -> None:
         _fits_disk(path.parent, info, dtype)
         with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
             archive.writestr(zipfile.ZipInfo(DESCRIPTION), info.model_dump_json(indent=1, exclude_none=True) + "\n")
-            for place, point in enumerate(info.points):
+            for place, point in tracked(list(enumerate(info.points))):
                 for layer, values in _by_layer(info, steps.recorded(place)):
                     stored = _stored(values, dtype, layer.name, point.step).reshape(info.workers, *layer.shape)
                     member = zipfile.ZipInfo(f"{point.step:06d}/{layer.name}.npy")

@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from simnet.progress import stage, tracked
 from simnet.traces import refining
 from simnet.traces.comparing import DENSITIES, closeness
 from simnet.traces.recorded import RecordedSource
@@ -72,11 +73,15 @@ def fit(source: RecordedSource) -> SyntheticParameters:
         raise ValueError("fitting needs the gradients of at least two workers")
     info = source.info
     steps = np.array([point.step for point in info.points])
-    by_moments = _by_moments(source, steps)
-    if np.abs(_misses(source, by_moments)).max() <= _CLOSE:
+    with stage(0.2):
+        by_moments = _by_moments(source, steps)
+        misses = _misses(source, by_moments)
+    if np.abs(misses).max() <= _CLOSE:
         return by_moments
-    by_quantiles = _by_quantiles(source, by_moments)
-    return min((by_moments, by_quantiles), key=lambda one: float(np.square(_misses(source, one)).sum()))
+    with stage(0.7):
+        by_quantiles = _by_quantiles(source, by_moments)
+    closer = np.square(_misses(source, by_quantiles)).sum() < np.square(misses).sum()
+    return by_quantiles if closer else by_moments
 
 
 def _by_moments(source: RecordedSource, steps: NDArray[np.int64]) -> SyntheticParameters:
@@ -115,8 +120,8 @@ def _by_quantiles(source: RecordedSource, like: SyntheticParameters) -> Syntheti
     """Return parameters with quantiles of the magnitudes, and kinds of entries, in place of moments."""
     sizes = [size for _, size in source.layers]
     steps = np.array([point.step for point in source.info.points])
-    points = [refining.looked_at(source.recorded(place), sizes) for place in range(len(steps))]
-    orders = [refining.ordered(points, place) for place in range(len(sizes))]
+    points = [refining.looked_at(source.recorded(place), sizes) for place in tracked(range(len(steps)), 0.3)]
+    orders = [refining.ordered(points, place) for place in tracked(range(len(sizes)), 0.5)]
     # Their thresholds are those of a worker of mean size.
     shares = [np.array(row) / np.mean(row) for row in like.worker_sizes or ()]
     fixed, period = _lasting_kinds(refining.lasting(points, [order for order, _ in orders], sizes), steps)

@@ -18,6 +18,7 @@ from typing import NamedTuple, get_args
 
 import numpy as np
 
+from simnet.progress import tracked
 from validate.calibration.curves import Curve, Floats, Setting
 from validate.calibration.predictor import Across, Model, Transfer, Way, fit
 from validate.calibration.shapes import FITS, OURS
@@ -160,7 +161,7 @@ def leave_ranks_out(curves: Sequence[Curve], form: str, nccl: bool) -> dict[Acro
     """Predict every number of ranks from the others, in each way."""
     ways: tuple[Across, ...] = get_args(Across)
     found: dict[Across, list[Held]] = {way: [] for way in ways}
-    for ranks in sorted({curve.setting.ranks for curve in curves}):
+    for ranks in tracked(sorted({curve.setting.ranks for curve in curves}), 0.5):
         kept = [one for one in curves if one.setting.ranks != ranks]
         families = {one.setting.family for one in kept}
         held = [one for one in curves if one.setting.ranks == ranks and one.setting.family in families]
@@ -175,7 +176,7 @@ def leave_collectives_out(curves: Sequence[Curve], form: str, nccl: bool) -> dic
     """Predict every collective from the others, in each way."""
     ways: tuple[Transfer, ...] = get_args(Transfer)
     found: dict[Transfer, list[Held]] = {way: [] for way in ways}
-    for collective in sorted({curve.setting.collective for curve in curves}):
+    for collective in tracked(sorted({curve.setting.collective for curve in curves})):
         kept = [one for one in curves if one.setting.collective != collective]
         held = [one for one in curves if one.setting.collective == collective]
         if kept:
@@ -234,7 +235,7 @@ def choose(curves: Sequence[Curve], *, plain: bool = True, wide: bool = True) ->
     'line'
     """
     names = tuple(FITS) if plain else OURS
-    forms = {name: leave_sizes_out(curves, name) for name in names}
+    forms = {name: leave_sizes_out(curves, name) for name in tracked(names, 0.3 if wide else 1.0)}
     measured = any(forms.values())
     form = min(OURS, key=lambda name: round(score(forms[name]), 4)) if measured else "interpolated"
     ours = {name: forms[name] for name in OURS}
@@ -246,7 +247,7 @@ def choose(curves: Sequence[Curve], *, plain: bool = True, wide: bool = True) ->
     transfer: Transfer = "steps"
     nccl = False
     if wide:
-        counted = {counting: _wide(curves, form, counting) for counting in (False, True)}
+        counted = {counting: _wide(curves, form, counting) for counting in tracked((False, True), 0.8)}
         # Ranks alone hardly tell how steps are counted, as what is wrong with them is corrected there.
         known = any(found[-1] for found in counted.values())
         nccl = could_be_nccl(curves) and (1 if known else _MUCH) * counted[True][0] <= counted[False][0]

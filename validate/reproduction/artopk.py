@@ -28,6 +28,7 @@ from simnet.collectives import (
     broadcast_binomial,
 )
 from simnet.network import Network
+from simnet.progress import tracked
 from simnet.rng import stream
 from simnet.scenario import load, runner
 from simnet.schedule import Schedule
@@ -244,7 +245,7 @@ def fig_8_jobs() -> list[Row]:
     """Return Fig. 8 for ResNet-18: epochs per collective of the simulated jobs of `scenarios/papers`."""
     frame = published("fig_8.csv")
     chosen: dict[tuple[str, str], float] = {}
-    for config in frame["config"].unique():
+    for config in tracked(frame["config"].unique()):
         run = load(f"artopk_fig8_{config.lower()}").only(["flexible"]).build()
         counts = runner.results_of(run)["flexible"].iterations["choice"].value_counts()
         chosen |= {(config, str(label)): int(count) / STEPS for label, count in counts.items()}

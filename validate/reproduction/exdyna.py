@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from simnet.progress import tracked
 from simnet.rng import stream
 from simnet.traces import synthetic
 from sparsifier_models import create
@@ -112,7 +113,7 @@ def _logged(scheme: str) -> tuple[float, float]:
     model = create(scheme, 4, source.parameters, 0.001, **options)
     unions: list[float] = []
     most, own = [], []
-    for iteration in range(_ITERATIONS):
+    for iteration in tracked(range(_ITERATIONS)):
         exchange = model.exchange(source.gradients(iteration))
         if iteration >= _SETTLED:
             unions.append(exchange.union / source.parameters)
@@ -124,7 +125,7 @@ def _logged(scheme: str) -> tuple[float, float]:
 def density() -> list[Row]:
     """Return actual densities: of ExDyna and MiCRO about their target, and as logged with SAGE."""
     rows = []
-    for scheme, workers in (("exdyna", 2), ("exdyna", 4), ("exdyna", 8), ("micro", 8)):
+    for scheme, workers in tracked((("exdyna", 2), ("exdyna", 4), ("exdyna", 8), ("micro", 8)), 0.5):
         entries, target = 8192, 0.02
         model = create(scheme, workers, entries, target, initial_threshold=8.0)
         found = [
@@ -138,7 +139,7 @@ def density() -> list[Row]:
         )
     rows += [
         Row(f"{row['task']}, {row['scheme']}", row["mean_density"], _logged(row["scheme"])[0], "density", None)
-        for row in published("exdyna_logs.csv").dropna(subset="mean_density").to_dict("records")
+        for row in tracked(published("exdyna_logs.csv").dropna(subset="mean_density").to_dict("records"))
     ]
     return rows
 
@@ -146,7 +147,7 @@ def density() -> list[Row]:
 def build_up() -> list[Row]:
     """Return entries of the union over k, which grow up to P with local Top-k and do not with exclusive selection."""
     rows = []
-    for workers in (2, 4, 8, 16):
+    for workers in tracked((2, 4, 8, 16)):
         entries, target = 50_000, 0.002
         layers = (entries // 4,) * 4
         for scheme, options in (

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet import costs
+from simnet.progress import tracked
 from simnet.rng import stream
 from simnet.scenario import load, runner
 from simnet.schedule import Schedule
@@ -110,7 +111,7 @@ def volume() -> list[Row]:
             ),
             Row(f"{of}, lower bound", 2 * share, least, "k words", 0.0, relation=">="),
         ]
-    for task, workers, parameters, density in SETTINGS:
+    for task, workers, parameters, density in tracked(SETTINGS):
         entries = 400_000 // workers
         options: dict[str, Any] = {"scale": parameters / entries}
         gradients = noise(workers, entries, 0)

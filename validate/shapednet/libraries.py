@@ -4,6 +4,7 @@ A table of measurements that has ``link_latency`` [s] and ``link_bandwidth`` [by
 but one thing: what software adds to a message. That is taken from one idle link of the table for each library: the one
 of shortest latency, among these the fastest, there with the fewest ranks. The smallest size tells the time per message,
 the largest of at most 1 MiB that per byte, for each algorithm that was measured there, and by the median for others.
+No algorithm's time per message differs from the median by more than `UNLIKE`.
 Where it is not known what the sends of a library wait for, the smallest size on the link of the longest latency tells
 it. These settings are not predicted.
 
@@ -48,6 +49,13 @@ MAX_RANKS, MAX_SIZE = 64, 2**30
 
 LARGE = 2**20
 """The largest message that tells what software takes for a byte; of larger ones, processors may be the limit."""
+
+
+UNLIKE = 2.0
+"""By how much the time per message of one algorithm may differ from the median of all of a library.
+
+What differs by more was held up: a single setting tells, and other work on the machine may have met it.
+"""
 
 
 class Library(NamedTuple):
@@ -294,10 +302,12 @@ def _with_software(
     bare: Stack, small: pd.DataFrame, large: pd.DataFrame, piece: float
 ) -> Mapping[tuple[str, str], Stack]:
     """Return a stack with the software that explains what was measured on an idle link."""
-    found: dict[tuple[str, str], Stack] = {}
-    for one in _cases(small):
-        found[one.collective, one.algorithm] = bare._replace(overhead=_software(one, bare, "overhead", 1e-4, piece))
-    overhead = float(np.median([each.overhead for each in found.values()]))
+    measured = {(one.collective, one.algorithm): _software(one, bare, "overhead", 1e-4, piece) for one in _cases(small)}
+    overhead = float(np.median(list(measured.values())))
+    found = {
+        key: bare._replace(overhead=min(max(own, overhead / UNLIKE), overhead * UNLIKE))
+        for key, own in measured.items()
+    }
     for one in _cases(large):
         key = (one.collective, one.algorithm)
         quick = found.get(key, bare._replace(overhead=overhead))

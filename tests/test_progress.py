@@ -1,0 +1,105 @@
+"""How far a computation is: never backwards, to the end, whatever loops are inside."""
+
+import threading
+from contextlib import suppress
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simnet.commands import common
+from simnet.progress import stage, told, tracked
+
+trees = st.recursive(
+    st.just([]), lambda inner: st.lists(st.tuples(st.floats(0.01, 1), inner), max_size=4), max_leaves=9
+)
+
+
+def work(tree):
+    """Go over a tree: each node is a loop over its parts, in stages and in shares."""
+    for share, inner in tracked(tree, 1.0):
+        with stage(share):
+            for _ in tracked(range(2), share):
+                work(inner)
+            work(inner)
+
+
+@given(trees)
+def test_what_is_done_grows_to_its_end(tree):
+    shares = []
+    with told(shares.append):
+        work(tree)
+    assert shares == sorted(set(shares))
+    assert all(0 < share <= 1 for share in shares)
+    assert (shares[-1:] == [1.0]) == bool(tree)
+
+
+@given(st.integers(1, 20), st.integers(1, 20))
+def test_loops_in_loops_take_equal_parts(outer, inner):
+    shares = []
+    with told(shares.append):
+        for _ in tracked(range(outer)):
+            for _ in tracked(range(inner)):
+                pass
+    assert shares == pytest.approx([number / (outer * inner) for number in range(1, outer * inner + 1)])
+
+
+def test_two_loops_in_a_step_share_it():
+    shares = []
+    with told(shares.append):
+        for _ in tracked("a"):
+            list(tracked("bc", 0.5))
+            list(tracked("de"))
+    assert shares == [0.25, 0.5, 0.75, 1.0]
+
+
+def test_a_loop_that_is_left_takes_no_more_than_it_did():
+    shares = []
+    with told(shares.append):
+        for _ in tracked("ab"):
+            for letter in tracked("cdef"):
+                if letter == "d":
+                    break
+    assert shares == [0.125, 0.5, 0.625, 1.0]
+
+
+def test_nobody_listens_elsewhere():
+    shares = []
+    with told(shares.append):
+        other = threading.Thread(target=lambda: list(tracked("abc")))
+        other.start()
+        other.join()
+    assert list(tracked("abc")) == ["a", "b", "c"]
+    with stage(0.5):
+        pass
+    assert shares == []
+
+
+def test_what_fails_leaves_no_listener():
+    shares = []
+    with suppress(RuntimeError), told(shares.append):
+        for _ in tracked("ab"):
+            raise RuntimeError
+    list(tracked("cd"))
+    assert shares == []
+
+
+def test_a_bar_shows_on_a_terminal_and_leaves_what_is_printed_alone(monkeypatch, capsys):
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    with common.progress("models"):
+        for _ in tracked("ab"):
+            print("printed")
+    shown = capsys.readouterr()
+    assert shown.out == "printed\nprinted\n"
+    assert "models" in shown.err
+    assert "left:" in shown.err
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_a_bar_shows_nothing_in_a_file_or_when_asked_not_to(monkeypatch, capsys, quiet):
+    if quiet:
+        monkeypatch.setenv("FORCE_COLOR", "1")
+    with common.bar("models", quiet) as show:
+        show(0.5, "half")
+    shown = capsys.readouterr()
+    assert shown.out == shown.err == ""
