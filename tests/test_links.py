@@ -28,15 +28,17 @@ WORK = [("all_reduce", "ring"), ("all_gather", "bruck"), ("broadcast", "binomial
 LINKS = ((1.0, 100), (5.0, 100), (20.0, 50))
 
 
-def made(path, tool, stack, ranks=(3, 4), sizes=(1000, 60_000), piece=math.inf):
+def made(path, tool, stack, ranks=(3, 4), sizes=(1000, 60_000)):
     """Write a table that a library with this stack would measure, and return the path."""
     lines = [HEAD]
     for count in ranks:
         for latency, rate in LINKS:
             for collective, algorithm in WORK:
                 for size in sizes:
-                    schedule = schedule_of(collective, algorithm, count, size, piece)
-                    seconds = predict(schedule, [Change(0, latency * 1e-3, rate * 125e3)], stack)[0]
+                    schedule = schedule_of(collective, algorithm, count, size, library(tool))
+                    depth = library(tool).halves if algorithm == "ring" else 1
+                    link = Change(0, latency * 1e-3, rate * 125e3)
+                    seconds = predict(schedule, [link], stack._replace(depth=depth))[0]
                     lines.append(
                         f"{tool},{algorithm},ideal_default,{NAMES[collective]},{count},{latency},{rate},{size},0,{seconds:.9f}\n"
                     )
@@ -61,11 +63,11 @@ def test_what_sends_wait_for_and_what_software_takes_are_found_again(tmp_path, s
 
 def test_known_libraries_are_predicted_with_other_ranks(tmp_path):
     for tool, known in STACKS.items():
-        stack = Stack(known.sends[0], overhead=2e-4, acknowledged=known.acknowledged, together=known.together)
+        stack = Stack(known.sends[0], overhead=2e-4, acknowledged=known.acknowledged)
         profile = "" if known.limit == math.inf else known.limit
         if profile:
             stack = stack._replace(sends="request", limit=known.limit)
-        path = made(tmp_path / f"{tool}.csv", tool, stack, ranks=(2, 5), piece=known.piece)
+        path = made(tmp_path / f"{tool}.csv", tool, stack, ranks=(2, 5))
         table = from_links(read(path).rows)
         assert set(table["ranks"]) == {2, 5}
         np.testing.assert_allclose(table["ours"], table["seconds"], rtol=0.01)
@@ -82,7 +84,7 @@ def test_other_measurements_do_not_move_a_prediction():
 
 
 def test_pieces_of_a_gather_keep_its_bytes():
-    whole, cut = (schedule_of("ag_topk", "ring", 4, 100_000, piece) for piece in (math.inf, 32 * 1024))
+    whole, cut = (schedule_of("ag_topk", "ring", 4, 100_000, library(name)) for name in ("openmpi", "mpich"))
     assert whole.n_messages * 7 == cut.n_messages
     np.testing.assert_allclose(whole.bytes_sent(), cut.bytes_sent())
     assert library("openmpi").piece == math.inf
@@ -138,7 +140,7 @@ def test_settings_without_sense_are_not_predicted():
     assert len(from_links(rows)) == 0
 
 
-@pytest.mark.parametrize("name", ["shaped_openmpi", "shaped_sparse", "shaped_gloo", "shaped_varying"])
+@pytest.mark.parametrize("name", [name for name in measured.datasets() if name.startswith("shaped_")])
 def test_shipped_measurements_follow_from_their_links(name):
     figures = evaluate(name, splits=["links"]).figures()
     recorded = {key: one for key, one in recorded_figures()[name].items() if key.startswith("links")}
@@ -148,8 +150,10 @@ def test_shipped_measurements_follow_from_their_links(name):
     ours, plain = part["models"]["ours"]["all"], part["models"]["closed_form"]["all"]
     assert ours["median"] <= (0.05 if "links_changing" in recorded else 0.02)
     assert ours["median"] <= plain["median"]
-    if "links" in recorded:
+    if "links" in recorded and name != "shaped_gloo_ranks":
         assert ours["p90"] <= 0.08
+    # Four or eight processes on two cores.
+    assert ours["p90"] < 0.5 * plain["p90"] or "links_changing" in recorded
     if name == "shaped_sparse":
         assert part["winners"]["right"] >= part["winners"]["closed_form"]
         assert part["winners"]["settings"] > 50
@@ -184,7 +188,7 @@ def test_iterations_across_a_change_are_predicted_with_both_links():
 
 def test_a_raw_table_can_be_validated_as_it_is(tmp_path):
     stack = Stack("eager", overhead=2e-4, acknowledged=64 * 1024)
-    path = made(tmp_path / "raw.csv", "mpich", stack, piece=32 * 1024)
+    path = made(tmp_path / "raw.csv", "mpich", stack)
     done = CliRunner().invoke(app, ["validate", str(path), "--split", "links"])
     assert done.exit_code == 0, done.output
     assert "from links alone" in done.output

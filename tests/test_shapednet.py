@@ -103,6 +103,35 @@ def test_sends_that_start_together_end_together(peers, nbytes):
     assert together == pytest.approx((peers + 1) * wire, rel=0.2 + 4e-3 / wire)
 
 
+def halves(steps, nbytes, ranks=4, phases=1):
+    """A ring whose steps go in halves."""
+    ring = [(rank, (rank + 1) % ranks) for rank in range(ranks)]
+    rounds = [Round(*zip(*ring, strict=True), nbytes / 2, phase=str(one)) for one in range(phases)]
+    return Schedule(ranks, [one for one in rounds for _ in range(2 * steps)])
+
+
+@given(st.integers(1, 5), st.sampled_from([0.2, 0.5, 0.9, 1.5, 4.0]))
+def test_halves_overlap_where_they_are_shorter_than_the_latency(steps, ratio):
+    # A word that a rank is ready waits behind the half that the rank is sending: then the next half starts only when
+    # the words of both have arrived, and a step takes two latencies and both halves, as if they were one.
+    latency, rate = 10e-3, 1.25e6
+    nbytes = 2 * SEGMENT * round(ratio * latency * rate / SEGMENT)
+    half = float(framed(halves(1, nbytes)).rounds[0].nbytes[0]) / rate
+    found = predict(halves(steps, nbytes), [Change(0, latency, rate)], Stack("ready", overhead=2e-4, depth=2))[0]
+    whole = steps * (2 * latency + 2 * half)
+    overlapped = steps * (2 * latency + half) + half
+    assert found == pytest.approx(overlapped if ratio < 0.95 else whole, rel=0.06)
+
+
+@given(st.integers(1, 4), st.integers(1, 10**5), st.sampled_from(("eager", "acknowledged", "ready", "request")))
+def test_more_rounds_under_way_are_never_slower_without_words_and_phases_wait_for_all(steps, nbytes, sends):
+    link = [Change(0, 1e-2, 1e6)]
+    one, two = (predict(halves(steps, nbytes), link, Stack("eager", depth=depth))[0] for depth in (1, 2))
+    assert two <= one * (1 + 1e-9)
+    both, single = (predict(halves(steps, nbytes, phases=n), link, Stack(sends, depth=2))[0] for n in (2, 1))
+    assert both == pytest.approx(2 * single, rel=1e-6)
+
+
 @given(
     st.sampled_from((*SINGLE, "broadcast_binomial")),
     st.integers(2, 7),

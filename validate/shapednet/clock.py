@@ -4,10 +4,12 @@ The clocks of `simnet.network` let a rank go on when what it sent is delivered. 
 has taken its bytes: a root that sends to three children hands all three messages over at once, a latency apart from
 none of them. Where no rank sends twice without receiving between, both are the same, to rounding.
 
-A message waits its turn on the uplink of its sender, in the order of handing over or piece by piece. It goes in
+A message waits its turn on the uplink of its sender, in the order of handing over or piece by piece, and a word between
+libraries waits behind the messages that were handed over before. It goes in
 pieces; each is passed on when its first frame is there, waits its turn on the downlink of its receiver, and is there
 with its last byte. So two messages to one receiver share its downlink piece by piece. A rank enters a round when it has
-handed over, and received, all messages of the round before. Links may change while messages are under way.
+handed over, and received, all messages of the round before; or, of a library that has two rounds under way, as gloo's
+rings of halves, of the round before that. Links may change while messages are under way.
 
 Four ways to send a message are told apart, by what a send waits for:
 
@@ -69,15 +71,18 @@ class Stack(NamedTuple):
     limit : float
         Messages of at most so many bytes are eager in any case.
     overhead : float
-        Seconds of software for a message, half of them before it leaves and half after it has arrived.
+        Seconds of software for a message, half of them before it leaves and half after it has arrived; all after it
+        has arrived where it leaves upon a word that the receiver is ready.
     copying : float
         Seconds of software for a byte, likewise.
     acknowledged : int
         Bytes for which TCP sends one acknowledgement: two segments; 64 KiB where the network device cuts segments and
         puts them together again, as nearly all do.
     together : bool
-        Whether messages that a rank has handed over share its uplink piece by piece, as those of a library that starts
-        all its sends at once; else they leave in the order of handing over, as those of blocking sends.
+        Whether messages that a rank has handed over share its uplink piece by piece, as when TCP paces what it sends
+        (BBR); else they leave in the order of handing over, as when the windows of TCP are open.
+    depth : int
+        How many rounds of one phase a rank has under way at once.
     """
 
     sends: Sends = "eager"
@@ -86,6 +91,7 @@ class Stack(NamedTuple):
     copying: float = 0.0
     acknowledged: int = 2 * SEGMENT
     together: bool = False
+    depth: int = 1
 
 
 def rank_finish(
@@ -155,7 +161,12 @@ class _Run:
             self.awaited[message.dst][message.round].append(number)
         self.now = [float(start) for start in starts]
         self.at = [-1] * ranks
-        self.open = [0] * ranks
+        self.done = [0] * ranks
+        self.open = [[0] * len(rounds) for _ in range(ranks)]
+        self.ahead = [
+            0 if not number or one.phase != rounds[number - 1].phase else stack.depth - 1
+            for number, one in enumerate(rounds)
+        ]
         self.early: set[tuple[str, int]] = set()
         self.free = {"up": [-math.inf] * ranks, "down": [-math.inf] * ranks}
         self.queues: list[deque[list[tuple[str, int, float]]]] = [deque() for _ in range(ranks)]
@@ -196,21 +207,32 @@ class _Run:
         self.now[rank] += seconds
         return self.now[rank]
 
-    def _cost(self, message: int) -> float:
-        return (self.stack.overhead + self.stack.copying * self.messages[message].nbytes) / 2
+    def _leaving(self, message: int) -> float:
+        """Return the software of a message before it leaves; none where a thread of its own waits for the word."""
+        return 0.0 if self._waits(message) and self.stack.sends == "ready" else self._software(message) / 2
+
+    def _arriving(self, message: int) -> float:
+        return self._software(message) - self._leaving(message)
+
+    def _software(self, message: int) -> float:
+        return self.stack.overhead + self.stack.copying * self.messages[message].nbytes
 
     def _go_on(self, rank: int) -> None:
         """Enter round after round, as far as nothing has to be waited for."""
-        while self.open[rank] == 0 and self.at[rank] < len(self.rounds):
-            self.at[rank] += 1
-            if self.at[rank] < len(self.rounds):
-                self._enter(rank, self.at[rank])
+        while True:
+            while self.done[rank] <= self.at[rank] and self.open[rank][self.done[rank]] == 0:
+                self.done[rank] += 1
+            following = self.at[rank] + 1
+            if following == len(self.rounds) or following - self.done[rank] > self.ahead[following]:
+                return
+            self.at[rank] = following
+            self._enter(rank, following)
 
     def _enter(self, rank: int, number: int) -> None:
         work = self.rounds[number].compute
         self._busy(rank, float(work if isinstance(work, float) else work[rank]))
         coming, going = self.awaited[rank][number], self.sent[rank][number]
-        self.open[rank] = len(coming)
+        self.open[rank][number] = len(coming)
         for message in coming:
             if self._waits(message) and self.stack.sends == "ready":
                 self._push(self._busy(rank, self.stack.overhead / 2), "hand over", "ready", message)
@@ -218,33 +240,36 @@ class _Run:
                 self._push(self._busy(rank, self.stack.overhead / 2), "hand over", "answer", message)
         for message in going:
             if not self._waits(message) or self.stack.sends == "acknowledged" or ("ready", message) in self.early:
-                self._push(self._busy(rank, self._cost(message)), "hand over", "data", message)
-                self.open[rank] += self._waits(message) and self.stack.sends == "acknowledged"
+                self._push(self._busy(rank, self._leaving(message)), "hand over", "data", message)
+                self.open[rank][number] += self._waits(message) and self.stack.sends == "acknowledged"
             else:
                 if self.stack.sends == "request":
                     self._push(self._busy(rank, self.stack.overhead / 2), "hand over", "request", message)
-                self.open[rank] += 1
+                self.open[rank][number] += 1
         for message in coming:
             if ("data", message) in self.early:
-                self._busy(rank, self._cost(message))
-                self.open[rank] -= 1
+                self._busy(rank, self._arriving(message))
+                self.open[rank][number] -= 1
 
     def _arrived(self, moment: float, what: str, message: int) -> None:
         rank = self._ends(what, message)[1]
         if what == "data" and self._waits(message) and self.stack.sends == "acknowledged":
             self._push(moment, "hand over", "received", message)
-        if self.at[rank] != self.messages[message].round:
+        number = self.messages[message].round
+        if self.at[rank] < number:
             self.early.add((what, message))
             return
+        if what == "ready":
+            self._push(moment, "hand over", "data", message)
         self.now[rank] = max(self.now[rank], moment)
         if what == "request":
             self._push(self._busy(rank, self.stack.overhead / 2), "hand over", "answer", message)
             return
-        if what in ("ready", "answer"):
-            self._push(self._busy(rank, self._cost(message)), "hand over", "data", message)
+        if what == "answer":
+            self._push(self._busy(rank, self._leaving(message)), "hand over", "data", message)
         elif what == "data":
-            self._busy(rank, self._cost(message))
-        self.open[rank] -= 1
+            self._busy(rank, self._arriving(message))
+        self.open[rank][number] -= 1
         self._go_on(rank)
 
     def _uplink(self, moment: float, what: str, message: int) -> None:

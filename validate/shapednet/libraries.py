@@ -4,17 +4,19 @@ A table of measurements that has ``link_latency`` [s] and ``link_bandwidth`` [by
 but one thing: what software adds to a message. That is taken from one idle link of the table for each library: the one
 of shortest latency, among these the fastest, there with the fewest ranks. The smallest size tells the time per message,
 the largest of at most 1 MiB that per byte, for each algorithm that was measured there, and by the median for others.
-No algorithm's time per message differs from the median by more than `UNLIKE`.
-Where it is not known what the sends of a library wait for, the smallest size on the link of the longest latency tells
-it. These settings are not predicted.
+Processors that are short show most on idle links: so the lower quartile of the repetitions tells, no algorithm's time
+per message differs from the median by more than `UNLIKE`, and that per byte is at most `SLOWEST`. Where it is not known
+what the sends of a library wait for, the smallest size on the link of the longest latency tells it. These settings are
+not predicted.
 
 What is known of libraries, as `STACKS`:
 
 - Open MPI is eager as long as its limit is not exceeded; above it a message takes a rendezvous. Tables that say
   ``eager`` in their column ``profile``, or have no such column, raised the limit above every message.
-- gloo waits for the receiver to be ready (``NOTIFY_RECV_READY`` in its ``transport/tcp/pair.h``), and starts all sends
-  of a root at once. Its ring all-gather sends halves, of which one may be on its way while the other waits; this is
-  not modelled.
+- gloo waits for the receiver to be ready (``NOTIFY_RECV_READY`` in its ``transport/tcp/pair.h``). Its rings send
+  halves, of which one is on its way while the other waits (``allreduce.cc``, ``allgather.cc``). A rank's word that it
+  is ready for the next half goes over the same uplink as the halves that it sends, and behind them: where a half takes
+  longer than the latency, halves do not overlap.
 - MPICH over UCX is eager; over libfabric's provider for TCP a send waits until it is acknowledged. Its all-gather of
   varying sizes, which its ring all-reduce ends with, goes in pieces of 32 KiB, each a round
   (``MPIR_CVAR_ALLGATHERV_PIPELINE_MSG_SIZE``).
@@ -26,7 +28,7 @@ all-reduce of values. A *tree* is a Bruck all-gather, or a binomial reduction an
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -51,6 +53,9 @@ LARGE = 2**20
 """The largest message that tells what software takes for a byte; of larger ones, processors may be the limit."""
 
 
+SLOWEST = 2e-9
+"""The most that software takes for a byte [s]: copies and sums are quicker, and what takes longer is not software."""
+
 UNLIKE = 2.0
 """By how much the time per message of one algorithm may differ from the median of all of a library.
 
@@ -71,22 +76,25 @@ class Library(NamedTuple):
         As of `Stack`.
     limit : float
         Eager limit of a table whose ``profile`` does not say that it was raised [byte].
-    together : bool
-        As of `Stack`.
+    halves : int
+        In how many pieces the steps of its rings go, of which as many are under way at once.
     """
 
     sends: tuple[Sends, ...] = ("eager", "acknowledged", "ready", "request")
     piece: float = math.inf
     acknowledged: int = OFFLOADED
     limit: float = math.inf
-    together: bool = False
+    halves: int = 1
 
+
+PLAIN = Library()
+"""One of which nothing is known: any sends, steps as they are."""
 
 STACKS: Mapping[str, Library] = MappingProxyType(
     {
         "openmpi": Library(("eager",), limit=64 * 1024),
         "mpich": Library(("eager", "acknowledged"), piece=32 * 1024),
-        "gloo": Library(("ready",), together=True),
+        "gloo": Library(("ready",), halves=2),
         "tcp": Library(("eager",), acknowledged=2 * SEGMENT),
     }
 )
@@ -106,10 +114,13 @@ class _Case(NamedTuple):
     bandwidth: float
     seconds: float
 
-    def schedule(self, piece: float) -> Schedule:
-        made = schedule_of(self.collective, self.algorithm, self.ranks, self.size, piece)
-        assert made is not None
-        return made
+    def takes(self, links: Sequence[Change], stack: Stack) -> float:
+        known = library(self.tool)
+        schedule = schedule_of(self.collective, self.algorithm, self.ranks, self.size, known)
+        assert schedule is not None
+        # Only what a ring sends does not depend on the round before.
+        depth = known.halves if self.algorithm == "ring" and self.collective in _RINGS else 1
+        return float(predict(schedule, links, stack._replace(depth=depth))[0])
 
     def link(self) -> Change:
         return Change(0.0, self.latency, self.bandwidth)
@@ -124,8 +135,11 @@ _KINDS = {
     "reduce_scatter": "reduce_scatter",
     "reduce": "reduce",
 }
+_RINGS = ("all_reduce", "all_gather", "all_gatherv", "reduce_scatter", "ag_topk")
 _KEYS = ["tool", "profile", "collective", "algorithm", "ranks", "size", "link_latency", "link_bandwidth"]
 _STEPS = 4
+# Idle links are where processors that are short show most.
+_UNDISTURBED = 0.25
 _FRAMING = (SEGMENT + BESIDE) / SEGMENT
 
 
@@ -137,10 +151,12 @@ def library(tool: str) -> Library:
     >>> library("openmpi_mpi4py").sends, library("mine").sends
     (('eager',), ('eager', 'acknowledged', 'ready', 'request'))
     """
-    return next((one for name, one in STACKS.items() if tool.startswith(name)), Library())
+    return next((one for name, one in STACKS.items() if tool.startswith(name)), PLAIN)
 
 
-def schedule_of(collective: str, algorithm: str, ranks: int, nbytes: float, piece: float = math.inf) -> Schedule | None:
+def schedule_of(
+    collective: str, algorithm: str, ranks: int, nbytes: float, sent_by: Library = PLAIN
+) -> Schedule | None:
     """Return what a collective sends; None where that is not known.
 
     Parameters
@@ -152,14 +168,14 @@ def schedule_of(collective: str, algorithm: str, ranks: int, nbytes: float, piec
     nbytes : float
         As simnet counts: the vector, or what a rank contributes to a gather; for ``ag_topk`` and ``ar_topk`` the values
         of a rank.
-    piece : float
-        As of `Library`.
+    sent_by : Library
+        Whose messages.
 
     Examples
     --------
     >>> schedule_of("ar_topk", "tree", 4, 1000)
     Schedule(4 ranks, 6 rounds, 9 messages)
-    >>> schedule_of("all_reduce", "ring", 3, 300_000, piece=32 * 1024)
+    >>> schedule_of("all_reduce", "ring", 3, 300_000, library("mpich"))
     Schedule(3 ranks, 10 rounds, 30 messages)
     >>> schedule_of("all_reduce", "magic", 3, 100) is None
     True
@@ -168,26 +184,29 @@ def schedule_of(collective: str, algorithm: str, ranks: int, nbytes: float, piec
     if collective == "ag_topk":
         kind = {"ring": "ring", "tree": "bruck", "bruck": "bruck"}.get(algorithm)
         if kind == "ring":
-            return _in_pieces(collectives.allgather_ring(ranks, 2 * nbytes), piece)
+            return _in_pieces(collectives.allgather_ring(ranks, 2 * nbytes), sent_by.halves, sent_by.piece)
         return None if kind is None else collectives.allgather_bruck(ranks, 2 * nbytes)
     if collective == "ar_topk":
-        values = schedule_of("all_reduce", algorithm, ranks, nbytes, piece)
+        values = schedule_of("all_reduce", algorithm, ranks, nbytes, sent_by)
         return None if values is None else collectives.broadcast_binomial(ranks, nbytes).concat(values)
-    if collective == "all_reduce" and algorithm == "ring" and piece < math.inf:
-        first = collectives.reduce_scatter_ring(ranks, nbytes)
-        return first.concat(_in_pieces(collectives.allgather_ring(ranks, nbytes / ranks), piece))
+    if (collective, algorithm) == ("all_reduce", "ring"):
+        first = _in_pieces(collectives.reduce_scatter_ring(ranks, nbytes), sent_by.halves)
+        gathered = collectives.allgather_ring(ranks, nbytes / ranks)
+        return first.concat(_in_pieces(gathered, sent_by.halves, sent_by.piece))
     found = getattr(collectives, f"{_KINDS.get(collective)}_{algorithm}", None)
     if collective not in _KINDS or found is None or found.__name__ not in collectives.__all__:
         return None
     made: Schedule = found(ranks, nbytes)
-    return _in_pieces(made, piece) if (collective, algorithm) == ("all_gatherv", "ring") else made
+    if algorithm == "ring":
+        return _in_pieces(made, sent_by.halves, sent_by.piece if collective == "all_gatherv" else math.inf)
+    return made
 
 
-def _in_pieces(schedule: Schedule, piece: float) -> Schedule:
+def _in_pieces(schedule: Schedule, fewest: int, longest: float = math.inf) -> Schedule:
     """Return a schedule whose rounds are cut into pieces, each a round of its own."""
     rounds: list[Round] = []
     for one in schedule.rounds:
-        count = max(1, math.ceil(float(one.nbytes.max(initial=0.0)) / piece))
+        count = max(fewest, math.ceil(float(one.nbytes.max(initial=0.0)) / longest))
         rounds += [Round(one.src, one.dst, one.nbytes / count, one.compute, one.phase)] * count
     return Schedule(schedule.n_ranks, rounds)
 
@@ -205,11 +224,14 @@ def predictable(rows: pd.DataFrame) -> pd.DataFrame:
     DataFrame
         Of at most `MAX_RANKS` and `MAX_SIZE`.
         Columns ``tool``, ``profile``, ``collective``, ``algorithm``, ``ranks``, ``size`` (as simnet counts),
-        ``link_latency``, ``link_bandwidth``, ``seconds``. Empty where nothing can be.
+        ``link_latency``, ``link_bandwidth``, ``seconds``, and ``undisturbed``, the lower quartile of their times, which
+        tells software. Empty where nothing can be.
     """
     table = _keyed(rows)
-    medians = table.groupby(_KEYS, sort=True)["seconds"].median().reset_index()
-    return medians[_known(medians)].reset_index(drop=True)
+    repetitions = table.groupby(_KEYS, sort=True)["seconds"]
+    found = repetitions.median().reset_index()
+    found["undisturbed"] = repetitions.quantile(_UNDISTURBED).to_numpy()
+    return found[_known(found)].reset_index(drop=True)
 
 
 def from_links(rows: pd.DataFrame) -> pd.DataFrame:
@@ -276,33 +298,32 @@ def calibrated(
     """
     known = library(tool)
     idle = _corner(settings, far=False)
+    idle = idle.assign(seconds=idle["undisturbed"])
     small = idle[idle["size"] == idle["size"].min()]
     large = idle[(idle["size"] == idle["size"][idle["size"] <= LARGE].max()) & (idle["size"] > small["size"].max())]
     limited = known.limit < math.inf and profile and "eager" not in profile
     candidates = []
     for sends in known.sends:
-        bare = Stack(sends, acknowledged=known.acknowledged, together=known.together)
+        bare = Stack(sends, acknowledged=known.acknowledged)
         if limited and sends == "eager":
             bare = bare._replace(sends="request", limit=known.limit)
-        candidates.append(_with_software(bare, small, large, known.piece))
+        candidates.append(_with_software(bare, small, large))
     used = sorted({*small.index, *large.index})
     if len(candidates) > 1:
         far = _corner(settings, far=True)
         far = far[far["size"] == far["size"].min()]
         used += [index for index in far.index if index not in used]
         off = [
-            float(np.mean([abs(_ours(one, stack["", ""], known.piece) / one.seconds - 1) for one in _cases(far)]))
+            float(np.mean([abs(_ours(one, stack["", ""]) / one.seconds - 1) for one in _cases(far)]))
             for stack in candidates
         ]
         return candidates[int(np.argmin(off))], used
     return candidates[0], used
 
 
-def _with_software(
-    bare: Stack, small: pd.DataFrame, large: pd.DataFrame, piece: float
-) -> Mapping[tuple[str, str], Stack]:
+def _with_software(bare: Stack, small: pd.DataFrame, large: pd.DataFrame) -> Mapping[tuple[str, str], Stack]:
     """Return a stack with the software that explains what was measured on an idle link."""
-    measured = {(one.collective, one.algorithm): _software(one, bare, "overhead", 1e-4, piece) for one in _cases(small)}
+    measured = {(one.collective, one.algorithm): _software(one, bare, "overhead", 1e-4) for one in _cases(small)}
     overhead = float(np.median(list(measured.values())))
     found = {
         key: bare._replace(overhead=min(max(own, overhead / UNLIKE), overhead * UNLIKE))
@@ -311,7 +332,7 @@ def _with_software(
     for one in _cases(large):
         key = (one.collective, one.algorithm)
         quick = found.get(key, bare._replace(overhead=overhead))
-        found[key] = quick._replace(copying=_software(one, quick, "copying", 1e-9, piece))
+        found[key] = quick._replace(copying=min(_software(one, quick, "copying", 1e-9), SLOWEST))
     copying = float(np.median([each.copying for each in found.values()]))
     found["", ""] = bare._replace(overhead=overhead, copying=copying)
     return found
@@ -330,12 +351,12 @@ def _corner(settings: pd.DataFrame, *, far: bool) -> pd.DataFrame:
     return part
 
 
-def _software(one: _Case, stack: Stack, name: str, probe: float, piece: float) -> float:
+def _software(one: _Case, stack: Stack, name: str, probe: float) -> float:
     """Return the seconds of software, per message or per byte, that explain what was measured."""
 
     def at(value: float) -> float:
         changed = stack._replace(overhead=value) if name == "overhead" else stack._replace(copying=value)
-        return _ours(one, changed, piece)
+        return _ours(one, changed)
 
     # Time is piecewise linear in software, as the path that takes longest changes.
     value = 0.0
@@ -345,17 +366,18 @@ def _software(one: _Case, stack: Stack, name: str, probe: float, piece: float) -
     return value
 
 
-def _ours(one: _Case, stack: Stack, piece: float) -> float:
-    return float(predict(one.schedule(piece), [one.link()], stack)[0])
+def _ours(one: _Case, stack: Stack) -> float:
+    return one.takes([one.link()], stack)
 
 
 def _three(one: _Case, stack: Stack) -> tuple[float, float, float]:
     """Return what is predicted, what of it remains without software, and the closed form."""
-    schedule, link = one.schedule(library(one.tool).piece), one.link()
-    ours = float(predict(schedule, [link], stack)[0])
-    bare = float(predict(schedule, [link], stack._replace(overhead=0.0, copying=0.0))[0])
+    link = one.link()
+    ours, bare = _ours(one, stack), _ours(one, stack._replace(overhead=0.0, copying=0.0))
     star = topologies.star(one.ranks, latency=link.latency, bandwidth=link.bandwidth / _FRAMING)
-    return ours, bare, float(Network(star).time(one.schedule(math.inf)).finish)
+    plain = schedule_of(one.collective, one.algorithm, one.ranks, one.size)
+    assert plain is not None
+    return ours, bare, float(Network(star).time(plain).finish)
 
 
 def _cases(table: pd.DataFrame) -> list[_Case]:
@@ -400,8 +422,7 @@ def _across_changes(
             coming = [changes[last[place]]._replace(at=start), *changes[last[place] + 1 :]]
             one = _cases(part.iloc[[place]])[0]
             moved = [each._replace(at=each.at - start) for each in coming]
-            schedule = one.schedule(library(one.tool).piece)
-            ours[part.index[place]] = predict(schedule, moved, _stack(one, stacks))[0]
+            ours[part.index[place]] = one.takes(moved, _stack(one, stacks))
     return table.assign(ours=ours)
 
 
