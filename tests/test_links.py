@@ -150,10 +150,10 @@ def test_shipped_measurements_follow_from_their_links(name):
     ours, plain = part["models"]["ours"]["all"], part["models"]["closed_form"]["all"]
     assert ours["median"] <= (0.05 if "links_changing" in recorded else 0.02)
     assert ours["median"] <= plain["median"]
-    if "links" in recorded and name != "shaped_gloo_ranks":
-        assert ours["p90"] <= 0.08
-    # Four or eight processes on two cores.
-    assert ours["p90"] < 0.5 * plain["p90"] or "links_changing" in recorded
+    if "links" in recorded:
+        # Eight processes on two cores take turns on short links.
+        assert ours["p90"] <= {"shaped_mpich": 0.12, "shaped_gloo_ranks": 0.3}.get(name, 0.08)
+        assert ours["p90"] < 0.5 * plain["p90"]
     if name == "shaped_sparse":
         assert part["winners"]["right"] >= part["winners"]["closed_form"]
         assert part["winners"]["settings"] > 50

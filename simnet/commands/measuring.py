@@ -5,16 +5,13 @@ from __future__ import annotations
 import json
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from simnet.commands import common
 from simnet.commands.common import Force
 from simnet.errors import InputError, nearest
-
-if TYPE_CHECKING:
-    pass
 
 
 class Split(StrEnum):
