@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -28,16 +29,19 @@ _BEGUN = re.compile(r"\..*[0-9a-f]{16}\.tmp")
 
 
 def temporary(path: Path) -> Path:
-    """Return the name, which nobody else uses, under which a file is written before it gets its own."""
+    """Return the name, which nobody else uses, of what is written before it gets its own: a file, or its folder."""
     return path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
 
 
 def tidy(folder: Path) -> None:
-    """Take away the files that somebody who was killed had begun to write in a folder."""
-    for file in folder.iterdir() if folder.is_dir() else ():
-        if _BEGUN.fullmatch(file.name):
+    """Take away the files, and folders, that somebody who was killed had begun to write in a folder."""
+    for one in folder.iterdir() if folder.is_dir() else ():
+        if _BEGUN.fullmatch(one.name):
             with suppress(OSError):
-                file.unlink()
+                if one.is_dir() and not one.is_symlink():
+                    shutil.rmtree(one)
+                else:
+                    one.unlink()
 
 
 @contextmanager

@@ -1,6 +1,7 @@
 """Checkpoints: a job that was killed after any iteration goes on to the results of one that was left alone."""
 
 import os
+import shutil
 import time
 import warnings
 
@@ -20,9 +21,9 @@ from simnet.moo import Moo, Search
 from simnet.network import Network
 from simnet.policies import Candidate, Clairvoyant, Fixed, Flexible, Monitor
 from simnet.traces.live import train
-from simnet.training import Checkpoint, Compute, Neighbour, Overlap, Ramp, run_policy
+from simnet.training import Checkpoint, Compute, Neighbour, Overlap, Ramp, checkpoint, run_policy
 from simnet.weather import Weather, steps
-from simnet.writing import alone
+from simnet.writing import alone, tidy
 
 AG = Candidate("AG", "topk")
 RING = Candidate("ART-ring", "artopk", {"collective": "ring"})
@@ -356,10 +357,30 @@ def test_force_begins_anew(scenario, tmp_path, monkeypatch):
 def test_a_run_tidies_up_after_one_that_was_killed_while_it_wrote(scenario, tmp_path):
     out = tmp_path / "out"
     (out / "figures").mkdir(parents=True)
-    for name in (".summary.json.0123456789abcdef.tmp", "figures/.a.png.0123456789abcdef.tmp", "mine.tmp"):
+    begun = "checkpoints/.a.safetensors.0123456789abcdef.tmp/.tmpAbCdEf"
+    for name in (".summary.json.0123456789abcdef.tmp", "figures/.a.png.0123456789abcdef.tmp", "mine.tmp", begun):
+        (out / name).parent.mkdir(parents=True, exist_ok=True)
         (out / name).write_bytes(b"")
     assert invoke("run", scenario, "--out", out, "--set", "job.iterations=2", "-q").exit_code == 0
     assert [path.name for path in out.rglob("*.tmp")] == ["mine.tmp"]
+    assert not (out / "checkpoints").exists()
+
+
+def test_all_that_is_begun_lies_in_a_folder_that_is_tidied(tmp_path, monkeypatch):
+    seen = []
+
+    def save(arrays, file, header):
+        seen.extend([file, *tmp_path.iterdir()])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(checkpoint, "save_file", save)
+    monkeypatch.setattr(shutil, "rmtree", lambda *_, **__: None)
+    with pytest.raises(KeyboardInterrupt):
+        Checkpoint(tmp_path / "a.safetensors", "it").write({"a": np.ones(3)}, 1)
+    assert list(tmp_path.iterdir()) == seen[1:] == [seen[0].parent]
+    monkeypatch.undo()
+    tidy(tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -90,21 +91,23 @@ class Checkpoint:
         # As a tensor, since there is a limit to how long a header may be.
         arrays[_STATE] = np.frombuffer(text.encode(), dtype=np.uint8)
         header = {"identity": self._identity, "sha256": _digest(arrays), "done": str(done), "ended": str(ended)}
+        # In a folder of its own, as safetensors begins a file under a name of its own, too.
         begun = temporary(self.path)
+        file = begun / self.path.name
         try:
-            with begun.open("xb") as empty:
+            begun.mkdir()
+            with file.open("xb") as empty:
                 mode = os.fstat(empty.fileno()).st_mode & 0o777
-            save_file(arrays, begun, header)
+            save_file(arrays, file, header)
             # As others may read it as other files of this user may be; safetensors makes files for the user alone.
-            begun.chmod(mode)
-            synced(begun)
-            begun.replace(self.path)
+            file.chmod(mode)
+            synced(file)
+            file.replace(self.path)
         except (OSError, SafetensorError) as error:
             why = getattr(error, "strerror", None) or error
             warnings.warn(f"no checkpoint: {self.path} cannot be written: {why}", stacklevel=2)
         finally:
-            with suppress(OSError):
-                begun.unlink(missing_ok=True)
+            shutil.rmtree(begun, ignore_errors=True)
         now = time.monotonic()
         self._next = now + max(self._every, (now - self._began) / _SHARE if self._every else 0.0)
 
