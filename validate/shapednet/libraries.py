@@ -118,7 +118,7 @@ class _Case(NamedTuple):
         known = library(self.tool)
         schedule = schedule_of(self.collective, self.algorithm, self.ranks, self.size, known)
         assert schedule is not None
-        # Only what a ring sends does not depend on the round before.
+        # In a ring of halves, what is sent does not depend on the round before, but on that before it.
         depth = known.halves if self.algorithm == "ring" and self.collective in _RINGS else 1
         return float(predict(schedule, links, stack._replace(depth=depth))[0])
 
