@@ -55,7 +55,7 @@ def stage(share: float) -> Iterator[None]:
         yield
         return
     end = listener.end
-    listener.end = listener.done + (end - listener.done) * share
+    listener.end = end if share == 1 else listener.done + (end - listener.done) * share
     try:
         yield
         _reached(listener)
@@ -79,19 +79,16 @@ def tracked(items: Collection[T], share: float = 1.0) -> Iterator[T]:
         Each in turn.
     """
     listener = _listener.get()
-    if listener is None:
+    if listener is None or len(items) == 0:
         yield from items
         return
-    begun, end = listener.done, listener.end
-    try:
+    with stage(share):
+        begun, end = listener.done, listener.end
         for number, item in enumerate(items, 1):
-            part = share * number / len(items)
-            # Without rounding at the end, which is that of the step around.
-            listener.end = end if part == 1 else begun + (end - begun) * part
+            # Without rounding at the end, which is that of the stage.
+            listener.end = end if number == len(items) else begun + (end - begun) * number / len(items)
             yield item
             _reached(listener)
-    finally:
-        listener.end = end
 
 
 def _reached(listener: _Listener) -> None:

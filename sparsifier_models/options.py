@@ -82,6 +82,7 @@ class Options:
         whole(self.seed, "seed", 0)
 
 
+# Not `functools.cache`: to mypy, classes of dataclasses are not hashable.
 _HINTS: dict[type[Options], dict[str, Any]] = {}
 
 

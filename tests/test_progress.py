@@ -3,6 +3,7 @@
 import threading
 from contextlib import suppress
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -42,6 +43,13 @@ def test_loops_in_loops_take_equal_parts(outer, inner):
             for _ in tracked(range(inner)):
                 pass
     assert shares == pytest.approx([number / (outer * inner) for number in range(1, outer * inner + 1)])
+
+
+def test_arrays_are_gone_over_as_well():
+    shares = []
+    with told(shares.append):
+        assert list(tracked(np.arange(2))) == [0, 1]
+    assert shares == [0.5, 1.0]
 
 
 def test_two_loops_in_a_step_share_it():

@@ -202,15 +202,14 @@ def _summary(table: pd.DataFrame, known: Mapping[str, Any]) -> str:
     won = [one["figures"]["splits"][split]["winners"] for one in known.values() for split in ("links",)
            if one["figures"]["splits"].get(split, {}).get("winners")]  # fmt: skip
     if won:
-        right, count = sum(one["right"] for one in won), sum(one["settings"] for one in won)
-        plain = sum(one.get("closed_form", 0) for one in won)
-        what = "The faster of AG-Topk and AR-Topk, margins above 5 %"
-        rows.append(f"| {what} | 99 % | {right / count:.1%} | {plain / count:.1%} | {count} settings |")
-        best = winners(links, best=True)
-        if best is not None:
-            right, plain, count = (best[name] for name in ("right", "closed_form", "settings"))
-            what = "the same, each with its fastest algorithm"
-            rows.append(f"| {what} | 99 % | {right / count:.1%} | {plain / count:.1%} | {count} settings |")
+        every = {name: sum(one.get(name, 0) for one in won) for name in ("right", "closed_form", "settings")}
+        for what, counts in (
+            ("The faster of AG-Topk and AR-Topk, margins above 5 %", every),
+            ("the same, each with its fastest algorithm", winners(links, best=True)),
+        ):
+            if counts is not None:
+                right, plain, count = (counts[name] for name in ("right", "closed_form", "settings"))
+                rows.append(f"| {what} | 99 % | {right / count:.1%} | {plain / count:.1%} | {count} settings |")
     better = _never_worse(table)
     if better is not None:
         rows.append(better)

@@ -5,11 +5,11 @@ has taken its bytes: a root that sends to three children hands all three message
 none of them. Where no rank sends twice without receiving between, both are the same, to rounding.
 
 A message waits its turn on the uplink of its sender, in the order of handing over or piece by piece, and a word between
-libraries waits behind the messages that were handed over before. It goes in
-pieces; each is passed on when its first frame is there, waits its turn on the downlink of its receiver, and is there
-with its last byte. So two messages to one receiver share its downlink piece by piece. A rank enters a round when it has
-handed over, and received, all messages of the round before; or, of a library that has two rounds under way, as gloo's
-rings of halves, of the round before that. Links may change while messages are under way.
+libraries waits behind the messages that were handed over before. It goes in pieces; each is passed on when its first
+frame is there, waits its turn on the downlink of its receiver, and is there with its last byte. So two messages to one
+receiver share its downlink piece by piece. A rank enters a round when it has handed over, and received, all messages of
+the round before; or, of a library that has two rounds under way, as gloo's rings of halves, of the round before that.
+Links may change while messages are under way.
 
 Four ways to send a message are told apart, by what a send waits for:
 

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -45,13 +46,11 @@ from validate.shapednet.prediction import predict
 OFFLOADED = 64 * 1024
 """Bytes acknowledged at once by hosts whose network device cuts segments and puts them together again."""
 
-
 MAX_RANKS, MAX_SIZE = 64, 2**30
 """The most ranks, and the longest messages [byte], that are predicted."""
 
 LARGE = 2**20
 """The largest message that tells what software takes for a byte; of larger ones, processors may be the limit."""
-
 
 SLOWEST = 2e-9
 """The most that software takes for a byte [s]: copies and sums are quicker, and what takes longer is not software."""
@@ -114,13 +113,14 @@ class _Case(NamedTuple):
     bandwidth: float
     seconds: float
 
-    def takes(self, links: Sequence[Change], stack: Stack) -> float:
+    def takes(self, stack: Stack, links: Sequence[Change] | None = None) -> float:
+        """Return the seconds on its own link, or on others."""
         known = library(self.tool)
         schedule = schedule_of(self.collective, self.algorithm, self.ranks, self.size, known)
         assert schedule is not None
         # In a ring of halves, what is sent does not depend on the round before, but on that before it.
         depth = known.halves if self.algorithm == "ring" and self.collective in _RINGS else 1
-        return float(predict(schedule, links, stack._replace(depth=depth))[0])
+        return float(predict(schedule, links or [self.link()], stack._replace(depth=depth))[0])
 
     def link(self) -> Change:
         return Change(0.0, self.latency, self.bandwidth)
@@ -154,6 +154,8 @@ def library(tool: str) -> Library:
     return next((one for name, one in STACKS.items() if tool.startswith(name)), PLAIN)
 
 
+# Settings that differ in their links alone have the same.
+@lru_cache(maxsize=64)
 def schedule_of(
     collective: str, algorithm: str, ranks: int, nbytes: float, sent_by: Library = PLAIN
 ) -> Schedule | None:
@@ -314,7 +316,7 @@ def calibrated(
         far = far[far["size"] == far["size"].min()]
         used += [index for index in far.index if index not in used]
         off = [
-            float(np.mean([abs(_ours(one, stack["", ""]) / one.seconds - 1) for one in _cases(far)]))
+            float(np.mean([abs(one.takes(stack["", ""]) / one.seconds - 1) for one in _cases(far)]))
             for stack in candidates
         ]
         return candidates[int(np.argmin(off))], used
@@ -356,7 +358,7 @@ def _software(one: _Case, stack: Stack, name: str, probe: float) -> float:
 
     def at(value: float) -> float:
         changed = stack._replace(overhead=value) if name == "overhead" else stack._replace(copying=value)
-        return _ours(one, changed)
+        return one.takes(changed)
 
     # Time is piecewise linear in software, as the path that takes longest changes.
     value = 0.0
@@ -366,14 +368,10 @@ def _software(one: _Case, stack: Stack, name: str, probe: float) -> float:
     return value
 
 
-def _ours(one: _Case, stack: Stack) -> float:
-    return one.takes([one.link()], stack)
-
-
 def _three(one: _Case, stack: Stack) -> tuple[float, float, float]:
     """Return what is predicted, what of it remains without software, and the closed form."""
     link = one.link()
-    ours, bare = _ours(one, stack), _ours(one, stack._replace(overhead=0.0, copying=0.0))
+    ours, bare = one.takes(stack), one.takes(stack._replace(overhead=0.0, copying=0.0))
     star = topologies.star(one.ranks, latency=link.latency, bandwidth=link.bandwidth / _FRAMING)
     plain = schedule_of(one.collective, one.algorithm, one.ranks, one.size)
     assert plain is not None
@@ -422,7 +420,7 @@ def _across_changes(
             coming = [changes[last[place]]._replace(at=start), *changes[last[place] + 1 :]]
             one = _cases(part.iloc[[place]])[0]
             moved = [each._replace(at=each.at - start) for each in coming]
-            ours[part.index[place]] = one.takes(moved, _stack(one, stacks))
+            ours[part.index[place]] = one.takes(_stack(one, stacks), moved)
     return table.assign(ours=ours)
 
 
