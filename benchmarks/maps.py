@@ -8,8 +8,8 @@ from __future__ import annotations
 import itertools
 import time
 
-from simnet.choosing.asking import Given, from_flags
-from simnet.choosing.maps import AXES, axis, draw_map
+from simnet.studies.choosing.asking import Given, from_flags
+from simnet.studies.choosing.maps import AXES, axis, draw_map
 
 CELLS, LIMIT = 1000, 1.0
 

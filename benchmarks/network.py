@@ -27,9 +27,9 @@ from scaling.peers import Peer, peers, run, simgrid_version
 from scaling.programs import BANDWIDTH, LATENCY, NBYTES
 
 import topologies
-from simnet import collectives, flows
-from simnet.memory import compiled_kernel
-from simnet.network import Network
+from simnet import collectives
+from simnet.network import Network, flows
+from simnet.network.memory import compiled_kernel
 
 
 def chosen(what: object, words: str) -> bool:

@@ -20,11 +20,11 @@ import numpy as np
 import pandas as pd
 
 import topologies
-from simnet.choosing import Point, by_closed_form, by_simulation, choices, decide
-from simnet.devices import load_device
+from simnet.base.rng import stream
+from simnet.costs.devices import load_device
 from simnet.network import Network
 from simnet.policies import probe_pairs
-from simnet.rng import stream
+from simnet.studies.choosing import Point, by_closed_form, by_simulation, choices, decide
 
 KINDS = ("star", "ring", "tree", "fat_tree")
 

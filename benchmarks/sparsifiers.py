@@ -28,7 +28,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet import models
+from simnet.costs import models
 from sparsifier_models import create, names
 from sparsifier_models.selection import above, count_above, entries_above, kth_magnitude, squared_norm, top_k
 

@@ -23,7 +23,7 @@ from validating.drawing import predicted
 from validating.page import WHAT, frame, page
 from validating.running import load, run, save, sets
 
-from simnet.errors import InputError
+from simnet.base.errors import InputError
 
 
 def machine() -> dict[str, str]:

@@ -8,27 +8,27 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import simnet
+from simnet.base.errors import InputError, SimnetError, plain_warnings
+from simnet.base.threads import one_thread
 from simnet.commands import common, measuring, running, schedules, trace
 from simnet.commands.choose import choose
 from simnet.commands.common import Fields, Quiet, Seed, TwoWords
-from simnet.commands.reproduce import reproduce
 from simnet.commands.sweep import sweep
-from simnet.errors import InputError, SimnetError, plain_warnings
-from simnet.threads import one_thread
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from simnet.job import PolicyResult
     from simnet.report.summary import Summary
     from simnet.scenario import Run, Scenario
     from simnet.scenario.runner import Outcome
-    from simnet.training import PolicyResult
 
 app = typer.Typer(
     cls=TwoWords,
@@ -99,7 +99,7 @@ def run(
     quiet: Quiet = False,
 ) -> None:
     """Run the policies of a scenario side by side, and write figures, tables and a report; goes on after a kill."""
-    from simnet.results import prepare_folder
+    from simnet.report.results import prepare_folder
     from simnet.scenario import load
     from simnet.scenario.runner import Source
 
@@ -166,9 +166,9 @@ def compare(
     quiet: Quiet = False,
 ) -> None:
     """Compare schemes on one trace and network: time to select and to communicate, volume, density, build-up."""
-    from simnet import comparison
-    from simnet.results import prepare_folder
+    from simnet.report.results import prepare_folder
     from simnet.scenario import load
+    from simnet.studies import comparison
 
     counts = common.counts(workers, "--workers")
     names = [] if schemes is None else [name.strip() for name in schemes.split(",")]
@@ -224,12 +224,13 @@ app.command(epilog="Example: simnet sweep quickstart --param bandwidth=1,5,10Gbi
 app.command(epilog="Example: simnet choose --workers 8 --model resnet50 --latency '1 ms' --bandwidth '10 Gbit/s'")(
     choose
 )
-app.command(epilog="Example: simnet reproduce artopk-table-vi --check")(reproduce)
 
 
 schedules.register(app)
 measuring.register(app)
 trace.register(app)
+for _registered in entry_points(group="simnet.commands"):
+    _registered.load()(app)
 
 
 @app.command("list", epilog="Example: simnet list sparsifiers")
@@ -238,8 +239,8 @@ def list_(kind: Annotated[Kind | None, typer.Argument(help="What to list; defaul
     """List what comes with simnet: sparsifiers, topologies, scenarios, models, ..."""
     from rich.console import Console
 
-    from simnet import listing
     from simnet.report.console import show_listing
+    from simnet.studies import listing
 
     console = Console()
     for one in Kind if kind is None else (kind,):
@@ -263,8 +264,8 @@ def _write(
     missing: Sequence[str],
 ) -> Summary:
     """Write the run folder."""
-    from simnet.results import write_run
-    from simnet.writing import atomic_write
+    from simnet.base.writing import atomic_write
+    from simnet.report.results import write_run
 
     if missing:
         running.mark(folder, list(results), missing)

@@ -13,15 +13,14 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeAlias, TypedDict, TypeVar
+from typing import Any, TypedDict, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from simnet.checks import whole
+from simnet.base.arrays import Floats, Ranks
+from simnet.base.checks import whole
 
-Ranks: TypeAlias = NDArray[np.int64]
-Floats: TypeAlias = NDArray[np.float64]
 T = TypeVar("T", bound=np.generic)
 
 

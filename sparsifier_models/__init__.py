@@ -38,7 +38,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from simnet.errors import nearest
+from simnet.base.errors import nearest
 from sparsifier_models.artopk import ARTopk
 from sparsifier_models.base import Exchange, Sparsifier, Wire
 from sparsifier_models.cltk import CLTk

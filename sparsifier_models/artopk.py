@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from simnet import collectives
 from simnet.costs import artopk_ring, artopk_tree, var_overhead
-from simnet.devices import Kernel
+from simnet.costs.devices import Kernel
 from simnet.schedule import Schedule
 from sparsifier_models.base import Exchange, Sparsifier, State
 from sparsifier_models.dense import ALLREDUCE

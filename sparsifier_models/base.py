@@ -17,13 +17,13 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.checks import is_number, whole
-from simnet.devices import Kernel
+from simnet.base.arrays import Floats
+from simnet.base.checks import is_number, whole
+from simnet.costs.devices import Kernel
 from simnet.schedule import Schedule
 from sparsifier_models.options import Options, named_layers, option_values
 from sparsifier_models.selection import Values, entries_kept, kth_magnitude, squared_norm, squared_norms
 
-Floats: TypeAlias = NDArray[np.float64]
 Stats: TypeAlias = dict[str, float | Floats]
 State: TypeAlias = dict[str, NDArray[Any]]
 Cost: TypeAlias = Callable[..., Any]
@@ -101,7 +101,8 @@ class Exchange:
     selected : ndarray of int64, shape (P,)
         Entries each worker selected itself.
     kernels : tuple of Kernel
-        What each worker ran to select, pack and unpack; `simnet.devices.DeviceProfile.seconds` says how long it takes.
+        What each worker ran to select, pack and unpack; `simnet.costs.devices.DeviceProfile.seconds` says how long it
+        takes.
     union : int
         Number of entries in U.
     sent : ndarray of float64, shape (P,)

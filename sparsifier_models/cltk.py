@@ -8,7 +8,7 @@ import numpy as np
 
 from simnet import collectives
 from simnet.costs import cltk
-from simnet.devices import Kernel
+from simnet.costs.devices import Kernel
 from sparsifier_models.base import Exchange, Sparsifier
 from sparsifier_models.dense import ALLREDUCE, Allreduce
 from sparsifier_models.options import Options

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
+from simnet.base.arrays import Floats
 from simnet.schedule import Schedule
-from sparsifier_models.base import Exchange, Floats, Sparsifier, State
+from sparsifier_models.base import Exchange, Sparsifier, State
 from sparsifier_models.selection import Values
 
 _EPS = float(np.finfo(np.float32).eps)

@@ -9,7 +9,7 @@ import numpy as np
 
 from simnet import collectives
 from simnet.costs import deft
-from simnet.devices import Kernel
+from simnet.costs.devices import Kernel
 from sparsifier_models.base import Exchange
 from sparsifier_models.selection import Indices, Values, squared_norm, top_k
 from sparsifier_models.union_reduced import UnionReduced

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, TypeAlias
 import numpy as np
 
 from simnet import collectives
-from simnet.checks import whole
+from simnet.base.checks import whole
 from simnet.costs import (
     hierarchical_allreduce,
     parameter_server,

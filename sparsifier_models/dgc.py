@@ -12,10 +12,10 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from simnet.checks import is_number, whole
+from simnet.base.checks import is_number, whole
+from simnet.base.rng import stream
 from simnet.costs import threshold_allgather
-from simnet.devices import Kernel
-from simnet.rng import stream
+from simnet.costs.devices import Kernel
 from sparsifier_models.base import Exchange, State
 from sparsifier_models.gathered import GatheredOptions
 from sparsifier_models.selection import Indices, Values, above, entries_kept, kth_magnitude, top_k

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.checks import positive, whole
+from simnet.base.checks import positive, whole
 from simnet.costs import exdyna
 from sparsifier_models.base import Exchange, State
 from sparsifier_models.partitioned import Partitioned, PartitionedOptions

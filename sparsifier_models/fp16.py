@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from simnet.costs import fp16
-from simnet.devices import Kernel
+from simnet.costs.devices import Kernel
 from sparsifier_models.base import Exchange, Wire
 from sparsifier_models.dense import Dense, DenseOptions
 from sparsifier_models.selection import Values, squared_norm

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet import collectives
-from simnet.devices import Kernel
+from simnet.costs.devices import Kernel
 from simnet.schedule import Schedule
 from sparsifier_models.base import Exchange, Sparsifier
 from sparsifier_models.options import Options

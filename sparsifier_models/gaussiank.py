@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.costs import gaussiank
-from simnet.devices import Kernel
+from simnet.costs.devices import Kernel
 from simnet.schedule import Schedule
 from sparsifier_models.gathered import ALLGATHERV, GatheredOptions
 from sparsifier_models.selection import Values, above, count_above

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from simnet import collectives
 from simnet.costs import gtopk, gtopk_reduce
-from simnet.devices import Kernel
+from simnet.costs.devices import Kernel
 from simnet.schedule import Schedule
 from sparsifier_models.base import Exchange, Sparsifier
 from sparsifier_models.options import Options

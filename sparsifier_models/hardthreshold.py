@@ -8,9 +8,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.checks import positive
+from simnet.base.checks import positive
 from simnet.costs import hardthreshold, threshold_allgather
-from simnet.devices import Kernel
+from simnet.costs.devices import Kernel
 from simnet.schedule import Schedule
 from sparsifier_models.base import Exchange, Wire
 from sparsifier_models.gathered import ALLGATHERV, Gathered

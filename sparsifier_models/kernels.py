@@ -19,7 +19,7 @@ from llvmlite import ir
 from numba import float32, float64, int64, njit, types, uint32, uint64
 from numba.extending import intrinsic
 
-from simnet.compiling import Function, compiled
+from simnet.base.compiling import Function, compiled
 
 WORD = 64
 SLACK = 8

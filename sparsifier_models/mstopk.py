@@ -9,9 +9,9 @@ import math
 
 import numpy as np
 
+from simnet.base.rng import stream
 from simnet.costs import topk_allgather
-from simnet.devices import Kernel
-from simnet.rng import stream
+from simnet.costs.devices import Kernel
 from sparsifier_models.gathered import Gathered
 from sparsifier_models.selection import Indices, Values, count_above, entries_above
 

@@ -15,11 +15,12 @@ from typing import Any, Literal
 import numpy as np
 
 from simnet import collectives
-from simnet.checks import positive, whole
+from simnet.base.arrays import Floats
+from simnet.base.checks import positive, whole
 from simnet.costs import oktopk, oktopk_balance_and_allgatherv, oktopk_split_and_reduce
-from simnet.devices import Kernel
+from simnet.costs.devices import Kernel
 from simnet.schedule import Schedule
-from sparsifier_models.base import Exchange, Floats, State
+from sparsifier_models.base import Exchange, State
 from sparsifier_models.selection import Indices, Values, above, kth_magnitude, squared_norm, squared_norms, top_k
 from sparsifier_models.split_reduce import (
     Places,

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from types import UnionType
 from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
-from simnet.checks import is_number, positive, whole
-from simnet.errors import nearest
+from simnet.base.checks import is_number, positive, whole
+from simnet.base.errors import nearest
 
 T = TypeVar("T", bound="Options")
 _LARGEST = 3.4028234663852886e38

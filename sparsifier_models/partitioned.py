@@ -13,9 +13,10 @@ from typing import Literal
 
 import numpy as np
 
-from simnet.checks import positive
-from simnet.devices import Kernel
-from sparsifier_models.base import Exchange, Floats, State
+from simnet.base.arrays import Floats
+from simnet.base.checks import positive
+from simnet.costs.devices import Kernel
+from sparsifier_models.base import Exchange, State
 from sparsifier_models.selection import Indices, Values, above, kth_magnitude
 from sparsifier_models.union_reduced import (
     UnionReduced,

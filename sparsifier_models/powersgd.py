@@ -12,12 +12,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from simnet.checks import whole
+from simnet.base.arrays import Floats
+from simnet.base.checks import whole
+from simnet.base.rng import stream
 from simnet.costs import powersgd
-from simnet.devices import Kernel
-from simnet.rng import stream
+from simnet.costs.devices import Kernel
 from simnet.schedule import Schedule
-from sparsifier_models.base import Exchange, Floats, State
+from sparsifier_models.base import Exchange, State
 from sparsifier_models.dense import ALLREDUCE, Dense, DenseOptions
 from sparsifier_models.selection import Values, squared_norm
 

@@ -13,11 +13,12 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.checks import whole
+from simnet.base.arrays import Floats
+from simnet.base.checks import whole
+from simnet.base.rng import stream
 from simnet.costs import qsgd
-from simnet.devices import Kernel
-from simnet.rng import stream
-from sparsifier_models.base import Exchange, Floats, Sparsifier
+from simnet.costs.devices import Kernel
+from sparsifier_models.base import Exchange, Sparsifier
 from sparsifier_models.gathered import ALLGATHERV, GatheredOptions
 from sparsifier_models.selection import Values, squared_norm
 

@@ -10,9 +10,9 @@ from typing import Literal
 
 import numpy as np
 
+from simnet.base.rng import stream
 from simnet.costs import ring_allreduce, topk_allgather, tree_allreduce
-from simnet.devices import Kernel
-from simnet.rng import stream
+from simnet.costs.devices import Kernel
 from sparsifier_models.base import Exchange
 from sparsifier_models.dense import ALLREDUCE
 from sparsifier_models.gathered import Gathered, GatheredOptions

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simnet.checks import positive
+from simnet.base.checks import positive
 from simnet.costs import threshold_allgather
-from simnet.devices import Kernel
+from simnet.costs.devices import Kernel
 from sparsifier_models.gathered import GatheredOptions
 from sparsifier_models.selection import Values, above, count_above, top_k
 from sparsifier_models.thresholded import Found, Thresholded, moments

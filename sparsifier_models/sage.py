@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simnet.checks import positive
+from simnet.base.checks import positive
+from simnet.base.rng import stream
 from simnet.costs import hardthreshold
-from simnet.devices import Kernel
-from simnet.rng import stream
+from simnet.costs.devices import Kernel
 from sparsifier_models.base import Exchange, State
 from sparsifier_models.selection import Indices, Values, above
 from sparsifier_models.union_reduced import UnionReduced, UnionReducedOptions, bounded, checked_thresholds

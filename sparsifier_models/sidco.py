@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from simnet.checks import positive, whole
+from simnet.base.checks import positive, whole
 from simnet.costs import threshold_allgather
-from simnet.devices import Kernel
+from simnet.costs.devices import Kernel
 from sparsifier_models.base import Exchange, State
 from sparsifier_models.gathered import GatheredOptions
 from sparsifier_models.selection import Values, above, squared_norm

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet import collectives
+from simnet.base.rng import stream
 from simnet.costs import signsgd, signsgd_allgather
-from simnet.devices import Kernel
-from simnet.rng import stream
+from simnet.costs.devices import Kernel
 from simnet.schedule import Round, Schedule
 from sparsifier_models.base import Exchange, Sparsifier
 from sparsifier_models.options import Options

@@ -17,8 +17,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from simnet.base.arrays import Floats
 from simnet.collectives import allgatherv_recursive_doubling
-from simnet.schedule import Floats, Round, Schedule
+from simnet.schedule import Round, Schedule
 from sparsifier_models.selection import Indices, Values
 from sparsifier_models.split_reduce import Places
 

@@ -12,12 +12,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from simnet.checks import whole
+from simnet.base.arrays import Floats
+from simnet.base.checks import whole
 from simnet.collectives.programs import allgather_bruck
 from simnet.costs import spardl, spardl_bsag, spardl_rsag
-from simnet.devices import Kernel
+from simnet.costs.devices import Kernel
 from simnet.schedule import Round, Schedule
-from sparsifier_models.base import Exchange, Floats, Sparsifier, State
+from sparsifier_models.base import Exchange, Sparsifier, State
 from sparsifier_models.options import Options
 from sparsifier_models.selection import Indices, Values, squared_norm
 from sparsifier_models.spar_all_gather import (

@@ -14,8 +14,8 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.checks import whole
-from simnet.devices import Kernel
+from simnet.base.checks import whole
+from simnet.costs.devices import Kernel
 from simnet.schedule import Round, Schedule
 from sparsifier_models.base import Sparsifier, Wire
 from sparsifier_models.gathered import ALLGATHERV, GatheredOptions

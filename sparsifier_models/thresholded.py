@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.devices import Kernel
+from simnet.costs.devices import Kernel
 from sparsifier_models.base import Exchange
 from sparsifier_models.gathered import Gathered
 from sparsifier_models.selection import Indices, Values

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.costs import topk_allgather
-from simnet.devices import Kernel
+from simnet.costs.devices import Kernel
 from simnet.schedule import Schedule
 from sparsifier_models.gains import candidate_gains, corrected_rows, counts_at
 from sparsifier_models.gathered import Gathered, GatheredOptions

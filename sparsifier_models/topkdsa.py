@@ -13,7 +13,7 @@ import numpy as np
 
 from simnet.collectives import alltoall_pairwise
 from simnet.costs import sparcml_bounds, topkdsa, topkdsa_bounds
-from simnet.devices import Kernel
+from simnet.costs.devices import Kernel
 from simnet.schedule import Schedule
 from sparsifier_models import sparcml
 from sparsifier_models.base import Exchange

@@ -15,9 +15,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.devices import Kernel
+from simnet.base.arrays import Floats
+from simnet.costs.devices import Kernel
 from simnet.schedule import Schedule
-from sparsifier_models.base import Exchange, Floats
+from sparsifier_models.base import Exchange
 from sparsifier_models.dense import ALLREDUCE, Allreduce
 from sparsifier_models.gathered import ALLGATHERV, Allgather, Gathered, GatheredOptions
 from sparsifier_models.selection import Values, take_mean

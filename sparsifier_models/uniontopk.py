@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simnet.costs import uniontopk
-from simnet.devices import Kernel
+from simnet.costs.devices import Kernel
 from sparsifier_models.selection import Indices, Values, top_k
 from sparsifier_models.union_reduced import UnionReduced
 

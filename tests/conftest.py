@@ -9,7 +9,7 @@ import pytest
 import typer
 from hypothesis import settings
 
-from simnet.threads import THREADS
+from simnet.base.threads import THREADS
 
 # Tests run on all processors already, and the threads of linear algebra would wait for each other. Read when numpy is
 # imported, here and in processes that tests start.

@@ -2,9 +2,10 @@
 
 import numpy as np
 
-from simnet.devices import load_device
-from simnet.rng import stream
-from simnet.training import Compute, Job, Ramp
+from simnet.base.rng import stream
+from simnet.costs.devices import load_device
+from simnet.job import Compute, Job
+from simnet.policies import Ramp
 
 
 class Source:

@@ -2,8 +2,8 @@
 
 import math
 
-from simnet import kernel as k
-from simnet.memory import Store
+from simnet.network import event_loop as k
+from simnet.network.memory import Store
 from topologies.routes import as_table
 
 

@@ -14,7 +14,7 @@ from scipy import stats as distributions
 
 from gradients import f32, gradients_of
 from simnet import costs
-from simnet.devices import device_names, load_device
+from simnet.costs.devices import device_names, load_device
 from simnet.network import Network
 from sparsifier_models import create
 from sparsifier_models.dgc import VARIANTS as DGC_VARIANTS

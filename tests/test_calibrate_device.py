@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from simnet.calibration.device import fitted, kernels_of, measure_device, profile_yaml
 from simnet.cli import app
-from simnet.devices import DeviceProfile, Kernel, Method, load_device
-from validate.device import fitted, kernels_of, measure_device, profile_yaml
+from simnet.costs.devices import DeviceProfile, Kernel, Method, load_device
 
 EXPECTED = {"topk", "topk_layer", "count", "scan", "norm", "gather", "scatter", "copy"}
 positive = st.floats(1e-9, 1e3)
@@ -27,7 +27,7 @@ def test_no_other_slope_has_a_smaller_largest_error(launch, points, other):
 def test_any_words_are_read_back(words):
     words = " ".join("".join(one for one in words if one.isprintable()).split())
     profile = DeviceProfile(words, words, words, 1e9, {"topk": Method(1e-6, 12.0, words)})
-    from simnet.devices import _profile
+    from simnet.costs.devices import _profile
 
     back = _profile(profile_yaml(profile), "x.yaml")
     assert (back.name, back.device, back.methods["topk"].source) == (words, words, words)

@@ -9,15 +9,15 @@ from typer.testing import CliRunner
 
 import topologies
 from simnet import collectives
+from simnet.base.errors import InputError
+from simnet.calibration import Curve, Setting, load_fabric
+from simnet.calibration.network import Place, links, on_nodes, placed
+from simnet.calibration.per_step import fit_steps
+from simnet.calibration.readers import write_tidy
+from simnet.calibration.readers.tables import table
 from simnet.cli import app
-from simnet.errors import InputError
 from simnet.interchange import kind_of, read_fabric_network, read_network, write_nodelink
 from simnet.network import Network
-from validate.calibration import Curve, Setting, load_fabric
-from validate.calibration.network import Place, links, on_nodes, placed
-from validate.calibration.per_step import fit_steps
-from validate.readers import write_tidy
-from validate.readers.tables import table
 
 SIZES = 2.0 ** np.arange(8, 26, 2)
 RINGS = {

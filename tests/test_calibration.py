@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 from simnet import collectives
-from simnet.errors import InputError
-from simnet.rng import stream
-from validate.calibration import Curve, Setting, calibrate, choose, load_fabric, written
-from validate.calibration.crossval import MIXTURE, Held, could_be_nccl, folds, leave_sizes_out, mixtures, score
-from validate.calibration.curves import chosen_rows, curves_of, differing
-from validate.calibration.intervals import BINS, TYPICAL, UNKNOWN, bin_of, intervals, widest, widths
-from validate.calibration.per_step import (
+from simnet.base.errors import InputError
+from simnet.base.rng import stream
+from simnet.calibration import Curve, Setting, calibrate, choose, load_fabric, written
+from simnet.calibration.crossval import MIXTURE, Held, could_be_nccl, folds, leave_sizes_out, mixtures, score
+from simnet.calibration.curves import chosen_rows, curves_of, differing
+from simnet.calibration.intervals import BINS, TYPICAL, UNKNOWN, bin_of, intervals, widest, widths
+from simnet.calibration.per_step import (
     PARAMETERS,
     PROTOCOLS,
     Steps,
@@ -28,9 +28,11 @@ from validate.calibration.per_step import (
     switched,
     undetermined,
 )
-from validate.calibration.predictor import fit
-from validate.calibration.scaling import over_ranks
-from validate.calibration.shapes import (
+from simnet.calibration.predictor import fit
+from simnet.calibration.readers import write_tidy
+from simnet.calibration.readers.tables import table
+from simnet.calibration.scaling import over_ranks
+from simnet.calibration.shapes import (
     FITS,
     OURS,
     Shape,
@@ -41,9 +43,7 @@ from validate.calibration.shapes import (
     piecewise,
     three_segments,
 )
-from validate.calibration.steps import costs, like_nccl, through_schedule
-from validate.readers import write_tidy
-from validate.readers.tables import table
+from simnet.calibration.steps import costs, like_nccl, through_schedule
 
 SIZES = 2.0 ** np.arange(10, 27)
 TRUTH = Steps(False, (1e-5, 1e-6, 2e-5, 1e-11, 1e-9, 1e-12, 2.0, 3.0, 2.5, 1.1, 1.0, 1.0, 1e-5, 1.0, 1.0, 1.2))

@@ -16,14 +16,14 @@ import topologies
 from jobs import Source, job_on
 from refusals import refused
 from simnet import cli
-from simnet.errors import InputError
-from simnet.moo import Moo, Search
+from simnet.base.errors import InputError
+from simnet.base.writing import alone, tidy
+from simnet.job import Checkpoint, Compute, Neighbour, Overlap, checkpoint, run_policy
 from simnet.network import Network
-from simnet.policies import Candidate, Clairvoyant, Fixed, Flexible, Monitor
+from simnet.network.weather import Weather, steps
+from simnet.policies import Candidate, Clairvoyant, Fixed, Flexible, Monitor, Ramp
+from simnet.policies.moo import Moo, Search
 from simnet.traces.live import train
-from simnet.training import Checkpoint, Compute, Neighbour, Overlap, Ramp, checkpoint, run_policy
-from simnet.weather import Weather, steps
-from simnet.writing import alone, tidy
 
 AG = Candidate("AG", "topk")
 RING = Candidate("ART-ring", "artopk", {"collective": "ring"})

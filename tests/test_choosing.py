@@ -12,16 +12,16 @@ from typer.testing import CliRunner
 
 import topologies
 from looping import each
-from simnet import models
-from simnet.choosing import Point, by_closed_form, by_simulation, choices, decide, fastest
-from simnet.choosing.asking import Given, from_flags, from_scenario
-from simnet.choosing.clocks import sample, selecting
-from simnet.choosing.decision import QUANTITIES, exposed
-from simnet.choosing.maps import axis, draw_map
 from simnet.cli import app
-from simnet.devices import load_device
+from simnet.costs import models
+from simnet.costs.devices import load_device
 from simnet.network import Network
 from simnet.scenario import load
+from simnet.studies.choosing import Point, by_closed_form, by_simulation, choices, decide, fastest
+from simnet.studies.choosing.asking import Given, from_flags, from_scenario
+from simnet.studies.choosing.clocks import sample, selecting
+from simnet.studies.choosing.decision import QUANTITIES, exposed
+from simnet.studies.choosing.maps import axis, draw_map
 from validate.published import table_vi
 
 IDEAL = load_device("ideal")

@@ -10,19 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from simnet import moo
-from simnet.choosing import Point, decide
-from simnet.choosing.asking import Given, from_flags, from_scenario
-from simnet.choosing.policy import Exact, entry, lost_at, make
-from simnet.choosing.policy_file import load_policy
-from simnet.choosing.tuner import ALGORITHMS, HEADER, LARGEST, by_fabric, by_links
+from simnet.base.errors import InputError
+from simnet.calibration import calibrate
+from simnet.calibration.curves import Curve, Setting
+from simnet.calibration.fabric_file import fabric_of
+from simnet.calibration.per_step import Steps
 from simnet.cli import app
-from simnet.errors import InputError
+from simnet.policies import moo
 from simnet.scenario import load
-from validate.calibration import calibrate
-from validate.calibration.curves import Curve, Setting
-from validate.calibration.fabric_file import fabric_of
-from validate.calibration.per_step import Steps
+from simnet.studies.choosing import Point, decide
+from simnet.studies.choosing.asking import Given, from_flags, from_scenario
+from simnet.studies.choosing.policy import Exact, entry, lost_at, make
+from simnet.studies.choosing.policy_file import load_policy
+from simnet.studies.choosing.tuner import ALGORITHMS, HEADER, LARGEST, by_fabric, by_links
 
 asked = st.builds(
     Given,

@@ -17,13 +17,13 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import killing
-import simnet.training
+import simnet.job
 from refusals import refused
 from simnet import cli
-from simnet.errors import SimnetError
+from simnet.base.errors import SimnetError
+from simnet.base.writing import INCOMPLETE
+from simnet.job import PolicyResult
 from simnet.scenario import runner, shipped
-from simnet.training import PolicyResult
-from simnet.writing import INCOMPLETE
 
 SMALL = """\
 name: small
@@ -229,9 +229,9 @@ def test_other_errors_keep_their_traceback(small: Path, tmp_path: Path, monkeypa
 
 
 def test_ctrl_c_keeps_the_policies_that_are_done(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = simnet.training.run_policy
+    real = simnet.job.run_policy
 
-    def run_policy(job: simnet.training.Job, name: str, *arguments: object, **options: object) -> PolicyResult:
+    def run_policy(job: simnet.job.Job, name: str, *arguments: object, **options: object) -> PolicyResult:
         if name == "flexible":
             raise KeyboardInterrupt
         return real(job, name, *arguments, **options)  # type: ignore[arg-type]

@@ -15,13 +15,13 @@ from typer.testing import CliRunner
 import topologies
 from jobs import job_on
 from simnet import cli, collectives
-from simnet.errors import InputError, StalledError
+from simnet.base.errors import InputError, StalledError
+from simnet.job import MAIN, Compute, Neighbour, Overlap, run_policy
 from simnet.network import Network
-from simnet.policies import Candidate, Clairvoyant, Fixed, Flexible, Monitor
+from simnet.network.weather import Weather, ornstein_uhlenbeck
+from simnet.policies import Candidate, Clairvoyant, Fixed, Flexible, Monitor, Ramp
 from simnet.scenario import load
 from simnet.schedule import Round, Schedule
-from simnet.training import MAIN, Compute, Neighbour, Overlap, Ramp, run_policy
-from simnet.weather import Weather, ornstein_uhlenbeck
 
 LATENCY, BANDWIDTH = 1e-3, 1e6
 AG = Candidate("AG", "topk")

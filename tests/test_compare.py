@@ -9,13 +9,14 @@ import pytest
 from typer.testing import CliRunner
 
 import refusals
-from simnet import cli, comparison
-from simnet.errors import InputError
+from simnet import cli
+from simnet.base.errors import InputError
+from simnet.base.writing import INCOMPLETE
+from simnet.job import run_policy
 from simnet.report import learning
 from simnet.report.comparison import COLUMNS
 from simnet.scenario import load
-from simnet.training import run_policy
-from simnet.writing import INCOMPLETE
+from simnet.studies import comparison
 
 FEW = ("--set", "job.iterations=6")
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from simnet.collectives import allreduce_ring
-from simnet.devices import Kernel
+from simnet.costs.devices import Kernel
 from simnet.schedule import Round, Schedule
 from sparsifier_models import Exchange, Sparsifier
 from sparsifier_models.conformance import check

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 import killing
-from simnet.choosing.asking import Given, from_flags
-from simnet.choosing.policy import entry, make
-from simnet.choosing.policy_file import Edges, PolicyFile, PolicyTable
+from simnet.studies.choosing.asking import Given, from_flags
+from simnet.studies.choosing.policy import entry, make
+from simnet.studies.choosing.policy_file import Edges, PolicyFile, PolicyTable
 
 ROOT = Path(__file__).parents[1]
 HOOK = ROOT / "examples" / "ddp_hook"

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simnet.devices import DeviceProfile, Kernel, Method, device_names, load_device
-from simnet.errors import InputError
+from simnet.base.errors import InputError
+from simnet.costs.devices import DeviceProfile, Kernel, Method, device_names, load_device
 
 # Tensors and parameters of the models of the AR-Topk paper. What it calls ViT has the parameters of VGG-11, and by
 # Fig. 2 also its number of tensors.

@@ -17,12 +17,12 @@ import pytest
 import simpy
 
 import topologies
-from simnet import collectives, engine
-from simnet.errors import StalledError
-from simnet.network import ConstantLoad, Network, OnOffFlow
+from simnet import collectives
+from simnet.base.errors import StalledError
+from simnet.network import ConstantLoad, Network, OnOffFlow, engine
+from simnet.network.transport import Incast, Loss, MeasuredIncast, Transport
+from simnet.network.weather import Weather, markov, outages, steps
 from simnet.schedule import Round, Schedule
-from simnet.transport import Incast, Loss, MeasuredIncast, Transport
-from simnet.weather import Weather, markov, outages, steps
 from topologies import Routes
 
 CASES = 150

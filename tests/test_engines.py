@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import topologies
-from simnet import collectives, engine, links, vectorised
-from simnet.errors import SimnetError, StalledError
-from simnet.network import ConstantLoad, Network, OnOffFlow
+from simnet import collectives
+from simnet.base.errors import SimnetError, StalledError
+from simnet.network import ConstantLoad, Network, OnOffFlow, engine, links, vectorised
+from simnet.network.weather import Signal, Weather, constant, markov, ornstein_uhlenbeck, product, steps
 from simnet.schedule import Round, Schedule
-from simnet.weather import Signal, Weather, constant, markov, ornstein_uhlenbeck, product, steps
 
 COLLECTIVES = {
     "ring": collectives.allreduce_ring,
@@ -148,7 +148,7 @@ def passages(monkeypatch):
         went.append(result is not None)
         return result
 
-    monkeypatch.setattr("simnet.network.pass_through", counted)
+    monkeypatch.setattr("simnet.network.component.pass_through", counted)
     return went
 
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from simnet.calibration import measured
+from simnet.calibration.readers import write_tidy
 from simnet.cli import app
-from validate import measured
 from validate.evaluation import evaluate, recorded_figures, worse
-from validate.readers import write_tidy
 
 QUICK = ("shaped_gloo", "shaped_sparse", "published_plateaus")
 

@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gradients import gradients_of
-from simnet.rng import stream
+from simnet.base.rng import stream
 from sparsifier_models import create
 from sparsifier_models.deft import assign_k, cut_layers, pack
 from sparsifier_models.exdyna import allocate, block_layout

@@ -14,14 +14,14 @@ from typer.testing import CliRunner
 import topologies
 from jobs import Source, job_on
 from simnet import cli, collectives
-from simnet.errors import InputError, SimnetError, StalledError, Waits
+from simnet.base.errors import InputError, SimnetError, StalledError, Waits
+from simnet.job import Compute, Overlap, run_policy
+from simnet.job.exchanging import Models
 from simnet.network import Network, OnOffFlow
+from simnet.network.weather import Weather, constant, markov
 from simnet.policies import Candidate, Clairvoyant, Fixed, Flexible, Monitor
 from simnet.scenario import load
 from simnet.schedule import Round, Schedule
-from simnet.training import Compute, Overlap, run_policy
-from simnet.training.exchanging import Models
-from simnet.weather import Weather, constant, markov
 
 LATENCY, BANDWIDTH = 1e-3, 1e6
 

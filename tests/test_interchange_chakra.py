@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simnet.base.errors import InputError
 from simnet.collectives import allgather_bruck, allreduce_ring, alltoallv_pairwise
-from simnet.errors import InputError
 from simnet.interchange.chakra import read_chakra, write_chakra
 from simnet.schedule import Round, Schedule
 

@@ -19,9 +19,8 @@ from typer.testing import CliRunner, Result
 
 import topologies
 from simnet import cli
+from simnet.base.errors import InputError
 from simnet.collectives import allreduce_ring, hierarchical
-from simnet.errors import InputError
-from simnet.exporting import COLLECTIVES, staged
 from simnet.interchange import (
     kind_of,
     read_chakra,
@@ -35,9 +34,10 @@ from simnet.interchange import (
     write_platform,
 )
 from simnet.network import Network
+from simnet.network.weather import Weather, steps
 from simnet.scenario import load
 from simnet.schedule import Round, Schedule
-from simnet.weather import Weather, steps
+from simnet.studies.exporting import COLLECTIVES, staged
 from topologies.graphs import label
 
 SCENARIO = """\

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simnet.base.errors import InputError
 from simnet.collectives import allgather_bruck, allreduce_rabenseifner, allreduce_tree, alltoallv_pairwise
-from simnet.errors import InputError
 from simnet.interchange import read_goal
 from simnet.network import Network
 from simnet.schedule import Round, Schedule

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simnet.base.errors import InputError
 from simnet.collectives import allgather_ring, allreduce_ring
-from simnet.errors import InputError
 from simnet.interchange.msccl import read_msccl
 from simnet.network import Network
 from topologies import star

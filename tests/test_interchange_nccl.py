@@ -2,7 +2,7 @@
 
 import pytest
 
-from simnet.errors import InputError
+from simnet.base.errors import InputError
 from simnet.interchange.nccl import read_nccl_topology
 from topologies import Routes
 from topologies.graphs import check

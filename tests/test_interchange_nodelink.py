@@ -5,7 +5,7 @@ import json
 import networkx as nx
 import pytest
 
-from simnet.errors import InputError
+from simnet.base.errors import InputError
 from simnet.interchange.nodelink import read_nodelink, write_nodelink
 from topologies import fat_tree, multi_gpu_nodes, ring, star, tree, wan
 from topologies.graphs import check

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simnet.base.errors import InputError
 from simnet.collectives import alltoallv_pairwise
-from simnet.errors import InputError
 from simnet.interchange import simgrid, xmlfile
 from simnet.interchange.simgrid import read_platform, read_profile, write_platform
 from simnet.network import Network
-from simnet.weather import Weather, steps
+from simnet.network.weather import Weather, steps
 from topologies import Routes, fat_tree, multi_gpu_nodes, ring, star, tree, wan
 
 HEAD = """<?xml version='1.0'?>

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gradients import gradients_of
 from looping import each
-from simnet.devices import load_device
+from simnet.costs.devices import load_device
 from sparsifier_models import SCHEMES, create
 from sparsifier_models.conformance import check
 

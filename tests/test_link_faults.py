@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from simnet.errors import InputError, StalledError
+from simnet.base.errors import InputError, StalledError
 from simnet.scenario import load
 from simnet.schedule import Round, Schedule
 

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
+from simnet.base.errors import InputError
+from simnet.calibration import measured
+from simnet.calibration.readers import kind_of, read, read_shaped
 from simnet.cli import app
-from simnet.errors import InputError
-from validate import measured
 from validate.evaluation import evaluate, recorded_figures, worse
 from validate.links import held_by_links
-from validate.readers import kind_of, read, read_shaped
 from validate.shapednet import Change, Stack, predict
 from validate.shapednet.libraries import STACKS, calibrated, from_links, library, predictable, schedule_of
 

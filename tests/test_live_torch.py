@@ -5,12 +5,12 @@ import pytest
 
 import topologies
 from jobs import job_on
-from simnet.errors import SimnetError
+from simnet.base.errors import SimnetError
+from simnet.job import run_policy
 from simnet.network import Network
-from simnet.policies import Candidate, Fixed
+from simnet.policies import Candidate, Fixed, Ramp
 from simnet.traces.live import classification, create, needs, train
 from simnet.traces.live.source import LiveTraining
-from simnet.training import Ramp, run_policy
 
 TEXT = {"context": 5, "characters": 4000}
 

@@ -13,16 +13,16 @@ from typer.testing import CliRunner
 
 import topologies
 from jobs import Source, job_on
+from simnet.base.errors import SimnetError
 from simnet.cli import app
-from simnet.errors import SimnetError
-from simnet.moo import Moo, Search
+from simnet.job import Overlap, run_policy
 from simnet.network import Network
-from simnet.policies import Candidate, Clairvoyant, Fixed, Monitor
+from simnet.policies import Candidate, Clairvoyant, Fixed, Monitor, Ramp
+from simnet.policies.moo import Moo, Search
 from simnet.report import figures, learning
 from simnet.scenario import load
 from simnet.traces.live import Perceptron, Rate, classification, data, digits, docstrings, train
 from simnet.traces.live.source import LiveTraining
-from simnet.training import Overlap, Ramp, run_policy
 
 SMALL = {"samples": 400, "features": 12, "classes": 4, "noise": 1.0}
 DENSE, TOPK = Candidate("dense", "dense"), Candidate("AG", "topk")

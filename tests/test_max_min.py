@@ -11,9 +11,9 @@ from scipy.optimize import linprog
 
 import topologies
 from sharing import Sharing
-from simnet.flows import max_min_shares
 from simnet.network import Network
-from simnet.weather import Weather, steps
+from simnet.network.flows import max_min_shares
+from simnet.network.weather import Weather, steps
 
 TIGHT = 1e-11
 """Relative difference that rounding may make to a rate; a wrong share is off by far more."""

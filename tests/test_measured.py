@@ -5,9 +5,9 @@ import pandas as pd
 import pytest
 
 from simnet import costs
-from simnet.errors import InputError
-from validate import measured
-from validate.readers import COLUMNS, kind_of, read, total_bytes
+from simnet.base.errors import InputError
+from simnet.calibration import measured
+from simnet.calibration.readers import COLUMNS, kind_of, read, total_bytes
 
 NAMES = sorted(measured.datasets())
 FRAMING = 1538 / 1448
@@ -40,14 +40,14 @@ def test_every_entry_says_what_a_reader_must_know(name):
 def test_no_table_is_without_an_entry():
     from importlib.resources import files
 
-    tables = {one.name for one in files("validate.measured").iterdir() if one.name.endswith(".csv")}
+    tables = {one.name for one in files("simnet.calibration.measured").iterdir() if one.name.endswith(".csv")}
     assert tables == {entry.file for entry in measured.datasets().values()}
 
 
 def test_they_are_tidy_files_like_any_other():
     from importlib.resources import as_file, files
 
-    with as_file(files("validate.measured").joinpath("shaped_gloo.csv")) as path:
+    with as_file(files("simnet.calibration.measured").joinpath("shaped_gloo.csv")) as path:
         assert kind_of(path) == "tidy"
         assert len(read(path)) == 300
 

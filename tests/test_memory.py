@@ -5,10 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simnet import jitter as jitter_module
-from simnet import kernel as k
-from simnet.jitter import Delays
-from simnet.memory import Store
+from simnet.network import event_loop as k
+from simnet.network import jitter as jitter_module
+from simnet.network.jitter import Delays
+from simnet.network.memory import Store
 
 
 @pytest.mark.parametrize("compiled", [False, True])

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from simnet.models import Layer, model, names, transformer_flops
+from simnet.costs.models import Layer, model, names, transformer_flops
 
 PUBLISHED = {
     "resnet18": 11_689_512,

@@ -14,16 +14,26 @@ from hypothesis.extra.numpy import arrays
 import sparsifier_models
 import topologies
 from jobs import job_on
-from simnet import costs, moo
-from simnet.errors import InputError
-from simnet.moo import DENSITIES, Moo, Search, Weights, choose, choose_as_published, knee, normalised, pareto_front
+from simnet import costs
+from simnet.base.errors import InputError
+from simnet.job import EXPLORE, TRAIN, Compute, Neighbour, run_policy
 from simnet.network import Network
-from simnet.policies import Adaptive, Candidate, Fixed, Moment, Monitor, Seen, closed_form
+from simnet.network.weather import PROFILES, Weather, profile_state, steps
+from simnet.policies import Adaptive, Candidate, Fixed, Moment, Monitor, Ramp, Seen, closed_form, density_at, moo
+from simnet.policies.moo import (
+    DENSITIES,
+    Moo,
+    Search,
+    Weights,
+    choose,
+    choose_as_published,
+    knee,
+    normalised,
+    pareto_front,
+)
+from simnet.report.results import write_run
 from simnet.report.summary import summarize, with_exploration
-from simnet.results import write_run
 from simnet.scenario import load
-from simnet.training import EXPLORE, TRAIN, Compute, Neighbour, Ramp, density_at, run_policy
-from simnet.weather import PROFILES, Weather, profile_state, steps
 from sparsifier_models.artopk import windowed_mean
 
 AG = Candidate("AG", "topk")

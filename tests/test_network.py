@@ -9,10 +9,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import topologies
-from simnet.errors import StalledError
+from simnet.base.errors import StalledError
 from simnet.network import ConstantLoad, Network, OnOffFlow
+from simnet.network.weather import Weather, constant, ornstein_uhlenbeck, outages, steps
 from simnet.schedule import Round, Schedule
-from simnet.weather import Weather, constant, ornstein_uhlenbeck, outages, steps
 
 ALPHA, RATE = 1e-3, 1e6
 

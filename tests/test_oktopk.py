@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from gradients import f32, gradients_of
 from looping import each
-from simnet.devices import device_names, load_device
+from simnet.costs.devices import device_names, load_device
 from sparsifier_models import create
 from sparsifier_models.conformance import check
 from sparsifier_models.oktopk import RULES, WARM_UP, balancing, raised, region_cuts, unevenness

@@ -11,9 +11,8 @@ import sparsifier_models
 import topologies
 from simnet import costs
 from simnet.network import Network
-from simnet.policies import Candidate, Clairvoyant, Fixed, Flexible, Moment, Monitor, closed_form
-from simnet.training import Ramp, density_at
-from simnet.weather import PROFILES, Weather, constant, profile_state, steps
+from simnet.network.weather import PROFILES, Weather, constant, profile_state, steps
+from simnet.policies import Candidate, Clairvoyant, Fixed, Flexible, Moment, Monitor, Ramp, closed_form, density_at
 from validate.published import schedule_shares
 
 AG = Candidate("AG", "topk")

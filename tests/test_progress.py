@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simnet.base.progress import stage, told, tracked
 from simnet.commands import common
-from simnet.progress import stage, told, tracked
 
 trees = st.recursive(
     st.just([]), lambda inner: st.lists(st.tuples(st.floats(0.01, 1), inner), max_size=4), max_leaves=9

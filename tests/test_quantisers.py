@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gradients import f32, gradients_of
-from simnet.rng import stream
+from simnet.base.rng import stream
 from sparsifier_models import create
 from sparsifier_models.conformance import check
 from sparsifier_models.fp16 import rounded

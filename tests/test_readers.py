@@ -13,11 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import benchmark_logs as logs
-from simnet.errors import InputError
-from simnet.rng import stream
-from validate.readers import COLUMNS, KINDS, bus_factor, kind_of, read, read_tidy, total_bytes, write_tidy
-from validate.readers.conventions import COLLECTIVES, bandwidth_factors, collective, mpi_convention, nccl_convention
-from validate.readers.tables import LONGEST, SHORTEST, inconsistency, printed, table
+from simnet.base.errors import InputError
+from simnet.base.rng import stream
+from simnet.calibration.readers import COLUMNS, KINDS, bus_factor, kind_of, read, read_tidy, total_bytes, write_tidy
+from simnet.calibration.readers.conventions import (
+    COLLECTIVES,
+    bandwidth_factors,
+    collective,
+    mpi_convention,
+    nccl_convention,
+)
+from simnet.calibration.readers.tables import LONGEST, SHORTEST, inconsistency, printed, table
 
 
 def put(folder, text, name="a.log"):

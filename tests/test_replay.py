@@ -15,13 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import killing
+from simnet.base.errors import InputError
+from simnet.calibration.readers import read, write_tidy
 from simnet.collectives import allgather_ring, allreduce_ring, allreduce_tree, alltoallv_pairwise
-from simnet.errors import InputError
 from simnet.interchange import write_messages
 from simnet.schedule import Round, Schedule
 from validate import replay
 from validate.communicators import connect, environment
-from validate.readers import read, write_tidy
 
 ROOT = Path(__file__).parents[1]
 

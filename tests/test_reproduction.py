@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from simnet import costs
+from simnet.base.errors import InputError
 from simnet.cli import app
-from simnet.errors import InputError
+from simnet.network.weather import profile_state
 from simnet.scenario import load, shipped
 from simnet.scenario.runner import results_of
-from simnet.weather import profile_state
 from validate import published as tables
 from validate.reproduction import MISSING, REPRODUCTIONS, Row, artopk, as_frame, outcome, page, reproduction
 from validate.reproduction.table import KINDS, golden, published

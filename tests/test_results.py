@@ -20,10 +20,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from simnet import results
-from simnet.errors import InputError
+from simnet.base.errors import InputError
+from simnet.base.writing import atomic_write
+from simnet.report import results
 from simnet.report.summary import significant
-from simnet.writing import atomic_write
 
 PHASES = ("compute", "select", "communicate", "wait")
 LOCK = "name: made up\nseed: 7\n"
@@ -298,7 +298,7 @@ def test_a_kill_while_writing_leaves_the_old_file(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(b"old")
     script = (
-        "import os, signal, sys; from simnet.writing import atomic_write\n"
+        "import os, signal, sys; from simnet.base.writing import atomic_write\n"
         "with atomic_write(sys.argv[1]) as stream:\n"
         "    stream.write(b'x' * 10**6); stream.flush(); os.kill(os.getpid(), signal.SIGKILL)"
     )

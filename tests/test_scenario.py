@@ -16,11 +16,13 @@ from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
 import topologies
-from simnet import costs, scenario, units
-from simnet.errors import InputError, SimnetError
+from simnet import costs, scenario
+from simnet.base import units
+from simnet.base.errors import InputError, SimnetError
+from simnet.job import run_policy
+from simnet.network.weather import profile_state
+from simnet.policies import density_at
 from simnet.scenario import Scenario, load, loader, schema
-from simnet.training import density_at, run_policy
-from simnet.weather import profile_state
 
 BASE = """\
 name: small

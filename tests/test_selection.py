@@ -419,7 +419,7 @@ def loaded_from(path):
 # Compiled as the loops of `kernels` are; those would take seconds.
 SMALL = """
 from numba.core import types
-from simnet.compiling import compiled
+from simnet.base.compiling import compiled
 
 @compiled(types.int64(types.int64))
 def twice(number):

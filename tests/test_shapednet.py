@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import topologies
+from simnet.base.errors import InputError
 from simnet.collectives import allgather_ring
-from simnet.errors import InputError
 from simnet.network import Network
 from simnet.schedule import Round, Schedule
 from validate import shapednet

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gradients import gradients_of
 from looping import each
-from simnet.devices import load_device
+from simnet.costs.devices import load_device
 from sparsifier_models.spar_all_gather import Adaptive, adapted, merged, started
 from sparsifier_models.spar_reduce_scatter import Entries, add, spar_reduce_scatter, srs_rounds, srs_route
 from sparsifier_models.spardl import SparDL, SparDLOptions

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import sparsifier_models
 from gradients import f32, gradients_of
-from simnet.devices import device_names, load_device
+from simnet.costs.devices import device_names, load_device
 from sparsifier_models import SCHEMES, Sparsifier, create, names, scheme
 from sparsifier_models.artopk import WINDOW, windowed_mean
 from sparsifier_models.mstopk import bracket
@@ -1080,7 +1080,7 @@ def test_every_scheme_says_what_it_is():
 
 
 def test_importing_pulls_in_nothing_heavy():
-    code = "import sys, json, sparsifier_models, simnet.devices; print(json.dumps(sorted(sys.modules)))"
+    code = "import sys, json, sparsifier_models, simnet.costs.devices; print(json.dumps(sorted(sys.modules)))"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     heavy = {"pandas", "matplotlib", "scipy", "pydantic", "pint", "networkx", "torch", "simpy", "ruamel.yaml"}
     assert not heavy & set(json.loads(found.stdout))

@@ -15,8 +15,8 @@ from validating import platforms as platforms_of_sets
 from validating.platforms import CASES, Case, platform
 
 from simnet import cli
-from simnet.errors import InputError
-from validate.calibration import (
+from simnet.base.errors import InputError
+from simnet.calibration import (
     Curve,
     Setting,
     calibrate,
@@ -26,8 +26,9 @@ from validate.calibration import (
     specified,
     written,
 )
-from validate.calibration.per_step import PARAMETERS
-from validate.calibration.specification import (
+from simnet.calibration.per_step import PARAMETERS
+from simnet.calibration.readers import read
+from simnet.calibration.specification import (
     COLLECTIVES,
     GENERATIONS,
     LINKS,
@@ -41,7 +42,6 @@ from validate.calibration.specification import (
     times,
     widths,
 )
-from validate.readers import read
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "measured"
 SIZES = 2.0 ** np.arange(3, 34)

@@ -17,14 +17,15 @@ from typer.testing import CliRunner
 
 import killing
 import refusals
-from simnet import cli, units
-from simnet.errors import InputError
+from simnet import cli
+from simnet.base import units
+from simnet.base.errors import InputError
+from simnet.base.writing import INCOMPLETE
+from simnet.job import run_policy
 from simnet.report import learning
 from simnet.scenario import load
-from simnet.sweeping import cell, cluster, drawing, folder, grid, pool, work
-from simnet.sweeping import table as table_files
-from simnet.training import run_policy
-from simnet.writing import INCOMPLETE
+from simnet.studies.sweeping import cell, cluster, drawing, folder, grid, pool, work
+from simnet.studies.sweeping import table as table_files
 
 TINY = """
 workers: 2
@@ -71,7 +72,7 @@ CELLS = 12
 
 
 class Here:
-    """In place of `simnet.sweeping.pool.Pool`: one cell after the other in this process."""
+    """In place of `simnet.studies.sweeping.pool.Pool`: one cell after the other in this process."""
 
     def __init__(self, jobs):
         self.answered = 0

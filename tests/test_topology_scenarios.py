@@ -5,9 +5,9 @@ from pathlib import Path
 import networkx as nx
 import pytest
 
-from simnet.errors import InputError
-from simnet.listing import topologies_
+from simnet.base.errors import InputError
 from simnet.scenario import load, schema
+from simnet.studies.listing import topologies_
 from topologies import dragonfly, fat_tree, multi_gpu_nodes, star, torus, wan_of_clusters
 
 SCENARIO = """\

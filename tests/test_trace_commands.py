@@ -9,8 +9,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 from typer.testing import CliRunner
 
+from simnet.base.errors import InputError
 from simnet.cli import app
-from simnet.errors import InputError
 from simnet.traces import SyntheticParameters, fit, recorded, synthetic
 from simnet.traces.comparing import closeness, described
 from simnet.traces.converting import Part, ReadArchive, in_memory, write_npz

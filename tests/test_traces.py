@@ -13,9 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
-from simnet.errors import InputError
-from simnet.models import model
-from simnet.rng import stream
+from simnet.base.errors import InputError
+from simnet.base.rng import stream
+from simnet.costs.models import model
 from simnet.traces import SyntheticParameters, fit, names, recorded, synthetic
 from simnet.traces.metadata import SHIPPED
 from simnet.traces.refining import BEYOND

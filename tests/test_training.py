@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 import topologies
 from jobs import Source, job_on
 from simnet import costs
+from simnet.job import Compute, Overlap, buckets, run_policy
+from simnet.job.exchanging import Models
 from simnet.network import Network
-from simnet.policies import Candidate, Clairvoyant, Fixed, Flexible, Monitor
-from simnet.training import Compute, Overlap, Ramp, buckets, density_at, run_policy
-from simnet.training.exchanging import Models
-from simnet.weather import Weather, ornstein_uhlenbeck, steps
+from simnet.network.weather import Weather, ornstein_uhlenbeck, steps
+from simnet.policies import Candidate, Clairvoyant, Fixed, Flexible, Monitor, Ramp, density_at
 
 AG = Candidate("AG", "topk")
 RING = Candidate("ART-ring", "artopk", {"collective": "ring"})

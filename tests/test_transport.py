@@ -10,10 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import topologies
-from simnet import rng, scenario
-from simnet.errors import InputError
-from simnet.links import Links
-from simnet.transport import Incast, Limits, Loss, MeasuredIncast, Transport
+from simnet import scenario
+from simnet.base import rng
+from simnet.base.errors import InputError
+from simnet.network.links import Links
+from simnet.network.transport import Incast, Limits, Loss, MeasuredIncast, Transport
 
 GIGABIT = 1.25e8
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 import topologies
 from simnet.collectives import parameter_server
 from simnet.network import Network, OnOffFlow
+from simnet.network.transport import Incast, Loss, MeasuredIncast, Transport
+from simnet.network.weather import Weather, constant, steps
 from simnet.scenario import load
 from simnet.schedule import Round, Schedule
-from simnet.transport import Incast, Loss, MeasuredIncast, Transport
-from simnet.weather import Weather, constant, steps
 
 ALPHA, RATE = 0.01, 1e6
 ENGINES = ["auto", "fluid", "vectorised"]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from simnet.units import bandwidth, format_bandwidth, format_bytes, format_seconds, seconds, size
+from simnet.base.units import bandwidth, format_bandwidth, format_bytes, format_seconds, seconds, size
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_tables_round_up_into_the_next_unit():
 def test_pint_is_imported_only_when_a_unit_is_read():
     script = """
 import sys
-from simnet.units import seconds
+from simnet.base.units import seconds
 for text in ("0", "1 s"):
     seconds(text)
     print("pint" in sys.modules)

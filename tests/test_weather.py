@@ -14,8 +14,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from simnet.errors import InputError, SimnetError
-from simnet.weather import (
+from simnet.base.errors import InputError, SimnetError
+from simnet.network.weather import (
     PROFILES,
     Signal,
     Weather,
@@ -309,7 +309,7 @@ def test_a_signal_that_never_changes_again_is_recognised():
 
 
 def test_the_bound_on_quiet_points_does_not_depend_on_the_chunks(monkeypatch):
-    monkeypatch.setattr("simnet.weather.signal.MAX_QUIET", 10)
+    monkeypatch.setattr("simnet.network.weather.signal.MAX_QUIET", 10)
     for quiet, seen in ((9, True), (10, True), (11, False)):
         values = [0.0, 1.0, *[1.0] * quiet, 2.0]
         times = [float(t) for t in range(len(values))]
@@ -321,7 +321,7 @@ def test_the_bound_on_quiet_points_does_not_depend_on_the_chunks(monkeypatch):
 
 @pytest.mark.parametrize("asked_before", [0.0, 30.0])
 def test_changes_of_the_others_while_a_factor_is_down_are_not_quiet_points(monkeypatch, asked_before):
-    monkeypatch.setattr("simnet.weather.signal.MAX_QUIET", 100)
+    monkeypatch.setattr("simnet.network.weather.signal.MAX_QUIET", 100)
     noise = ornstein_uhlenbeck(0.1, 10, 1e-3, mean=1e6, seed=1)
     flicker = steps([0, 0.001], [0, 1], period=0.002)
     for other in (noise, flicker, noise * flicker):
@@ -348,7 +348,7 @@ def test_a_factor_that_is_down_for_long_spares_the_others():
 
 
 def test_when_a_product_counts_as_constant_does_not_depend_on_the_chunks(monkeypatch):
-    monkeypatch.setattr("simnet.weather.signal.MAX_QUIET", 3)
+    monkeypatch.setattr("simnet.network.weather.signal.MAX_QUIET", 3)
     rng = np.random.default_rng(0)
     for _ in range(300):
         factors = []
@@ -363,7 +363,7 @@ def test_when_a_product_counts_as_constant_does_not_depend_on_the_chunks(monkeyp
 
 
 def test_points_that_are_given_and_not_generated_are_never_too_quiet(monkeypatch):
-    monkeypatch.setattr("simnet.weather.signal.MAX_QUIET", 10)
+    monkeypatch.setattr("simnet.network.weather.signal.MAX_QUIET", 10)
     times, values = np.arange(60.0), [1.0] * 50 + [2.0] * 10
     assert steps(times, values).next_change(0) == 50
     assert steps(times, values, period=61).at(61 + 55) == 2
@@ -398,7 +398,7 @@ def test_a_link_that_is_down_for_good_ends_a_product_of_noise():
 
 
 def test_too_many_changes_are_an_error_every_time(monkeypatch):
-    monkeypatch.setattr("simnet.weather.signal.MAX_CHANGES", 2000)
+    monkeypatch.setattr("simnet.network.weather.signal.MAX_CHANGES", 2000)
     signal = product(ornstein_uhlenbeck(0.2, 60, 1, seed=1), constant(2.0))
     for _ in range(3):
         with pytest.raises(SimnetError, match="more than 2,000 times"):
@@ -789,10 +789,10 @@ def test_files_that_cannot_be_read(tmp_path, monkeypatch):
         with pytest.raises(InputError, match="not a file"):
             read(tmp_path)
     path = written(tmp_path, "time_s,latency_s\n0,1\n1,1\n2,1\n")
-    monkeypatch.setattr("simnet.weather.files.MAX_ROWS", 2)
+    monkeypatch.setattr("simnet.network.weather.files.MAX_ROWS", 2)
     with pytest.raises(InputError, match=r":4: has more than 2 rows"):
         trace_csv(path)
-    monkeypatch.setattr("simnet.weather.files.MAX_BYTES", 10)
+    monkeypatch.setattr("simnet.network.weather.files.MAX_BYTES", 10)
     with pytest.raises(InputError, match="larger than 10 bytes"):
         trace_csv(path)
 
@@ -938,6 +938,6 @@ def test_weather_leaves_out_what_does_not_change():
 
 
 def test_importing_weather_is_light():
-    script = "import sys, simnet.weather; print({'pint', 'scipy', 'pandas', 'networkx'} & set(sys.modules))"
+    script = "import sys, simnet.network.weather; print({'pint', 'scipy', 'pandas', 'networkx'} & set(sys.modules))"
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "set()"

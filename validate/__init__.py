@@ -1,5 +1,6 @@
 """How far simnet can be trusted: its formulas and policies against what others published.
 
 `validate.published` holds the numbers of the AR-Topk paper (Tables II and VI, Figs. 5 and 8) beside simnet's own,
-`validate.readers` reads what benchmarks of collectives print, and `validate.measured` has measurements to start from.
+`simnet.calibration.readers` reads what benchmarks of collectives print, and `simnet.calibration.measured` has
+measurements to start from.
 """

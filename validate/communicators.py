@@ -14,11 +14,11 @@ from typing import Any, Literal, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.errors import InputError, nearest
+from simnet.base.arrays import Floats
+from simnet.base.errors import InputError, nearest
 
 Backend: TypeAlias = Literal["gloo", "nccl", "mpi"]
 Bytes: TypeAlias = NDArray[np.uint8]
-Floats: TypeAlias = NDArray[np.float64]
 Message: TypeAlias = tuple[int, Any]
 """The other rank, and a buffer or a part of one."""
 

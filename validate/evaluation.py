@@ -22,20 +22,20 @@ import pandas as pd
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from simnet.errors import InputError
-from simnet.progress import tracked
+from simnet.base.errors import InputError
+from simnet.base.progress import tracked
+from simnet.calibration.crossval import FOLDS, MIN_SIZES, choose, folds
+from simnet.calibration.curves import Curve, Floats, curves_of, systems
+from simnet.calibration.fabric import COVERAGE
+from simnet.calibration.fabric_file import fabric_of
+from simnet.calibration.intervals import BIN_NAMES, bin_of, intervals, widths
+from simnet.calibration.predictor import Model, Way, fit
+from simnet.calibration.readers import bus_factor
+from simnet.calibration.reporting import rows_of
+from simnet.calibration.shapes import FITS
 from simnet.report.drawing import COLOURS, Plot, plot, scale, style
-from validate.calibration.crossval import FOLDS, MIN_SIZES, choose, folds
-from validate.calibration.curves import Curve, Floats, curves_of, systems
-from validate.calibration.fabric import COVERAGE
-from validate.calibration.fabric_file import fabric_of
-from validate.calibration.intervals import BIN_NAMES, bin_of, intervals, widths
-from validate.calibration.predictor import Model, Way, fit
-from validate.calibration.reporting import rows_of
-from validate.calibration.shapes import FITS
 from validate.links import CLOSED_FORM, held_by_links, winners
 from validate.links import TITLES as LINK_TITLES
-from validate.readers import bus_factor
 
 SPLITS: tuple[str, ...] = ("sizes", "ranks", "collectives", "links")
 """What is left out in turn; with ``links`` all, but for the time of a message; see `validate.links`."""
@@ -145,7 +145,7 @@ def evaluate(source: str, facts: Mapping[str, Any] | None = None, splits: Sequen
     Parameters
     ----------
     source : str
-        A name of `validate.measured.datasets`, a file, or a folder with a ``data.csv``.
+        A name of `simnet.calibration.measured.datasets`, a file, or a folder with a ``data.csv``.
     facts : mapping, optional
         What a log does not say.
     splits : sequence of str

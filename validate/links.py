@@ -40,7 +40,7 @@ def held_by_links(rows: pd.DataFrame) -> pd.DataFrame:
     Parameters
     ----------
     rows : DataFrame
-        As `validate.readers` has them. Without ``link_latency`` and ``link_bandwidth``, nothing is predicted.
+        As `simnet.calibration.readers` has them. Without ``link_latency`` and ``link_bandwidth``, nothing is predicted.
 
     Returns
     -------

@@ -19,9 +19,9 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from simnet import costs
-from simnet.errors import nearest
-from simnet.schedule import Floats
-from simnet.weather import PROFILES, profile_state
+from simnet.base.arrays import Floats
+from simnet.base.errors import nearest
+from simnet.network.weather import PROFILES, profile_state
 
 PARAMETERS = {"ResNet18": 11_689_512, "ResNet50": 25_557_032, "AlexNet": 61_100_840, "ViT": 132_863_336}
 """Parameters that reproduce the tables. The paper's ViT has the size of torchvision's VGG-11, not of its ViT-L/16."""
@@ -130,7 +130,7 @@ def schedule_shares(
     Parameters
     ----------
     config : str
-        A name in `simnet.weather.PROFILES`.
+        A name in `simnet.network.weather.PROFILES`.
     model : str
         A name in `PARAMETERS`.
     warmup_epochs : int

@@ -29,13 +29,14 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from simnet import collectives, units
-from simnet.errors import InputError, SimnetError, nearest
+from simnet import collectives
+from simnet.base import units
+from simnet.base.errors import InputError, SimnetError, nearest
+from simnet.calibration.readers import write_tidy
+from simnet.calibration.readers.conventions import mpi_convention
 from simnet.interchange import read_schedule
 from simnet.schedule import Schedule
 from validate.communicators import BACKENDS, Communicator, connect
-from validate.readers import write_tidy
-from validate.readers.conventions import mpi_convention
 
 Floats = NDArray[np.float64]
 

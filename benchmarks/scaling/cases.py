@@ -15,10 +15,11 @@ import numpy as np
 import topologies
 from scaling.measuring import Cost, measured
 from scaling.programs import BANDWIDTH, LATENCY, NBYTES
-from simnet import collectives, rng
+from simnet import collectives
+from simnet.base import rng
 from simnet.network import Network
+from simnet.network.weather import Weather, steps
 from simnet.schedule import Round, Schedule
-from simnet.weather import Weather, steps
 from sparsifier_models.base import Wire
 from sparsifier_models.split_reduce import split_schedule
 

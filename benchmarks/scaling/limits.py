@@ -14,7 +14,10 @@ import numpy as np
 from scaling.cases import TOPOLOGIES, Bench, Case
 from scaling.measuring import Cost, measured, whole
 from scaling.programs import BANDWIDTH, LATENCY, NBYTES
-from simnet import costs, flows, kernel, rng
+from simnet import costs
+from simnet.base import rng
+from simnet.network import event_loop as kernel
+from simnet.network import flows
 from topologies import Routes
 
 FOLDER = Path(__file__).parent

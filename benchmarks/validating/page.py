@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from validate.calibration.fabric import COVERAGE
-from validate.calibration.intervals import BIN_NAMES, bin_of
+from simnet.calibration.fabric import COVERAGE
+from simnet.calibration.intervals import BIN_NAMES, bin_of
 from validate.evaluation import FROM_BASE, HALVES, PLACES, RULE, TITLES
 from validate.links import winners
 

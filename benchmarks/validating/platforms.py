@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
-from validate.calibration import Setting, chosen_rows, curves_of
-from validate.calibration.curves import Floats
-from validate.calibration.specification import Platform, load_platform, times
+from simnet.calibration import Setting, chosen_rows, curves_of
+from simnet.calibration.curves import Floats
+from simnet.calibration.specification import Platform, load_platform, times
 
 
 def platform(like: str | None = None, **fields: object) -> Platform:
@@ -122,7 +122,7 @@ def predicted(case: Case, rows: pd.DataFrame) -> list[tuple[Setting, Floats, Flo
     case : Case
         The set and its platform.
     rows : DataFrame
-        The set, as `validate.readers` has it.
+        The set, as `simnet.calibration.readers` has it.
     """
     host = case.platform.library == "mpi"
     known = ("ring_ompi", "recursive_doubling_ompi", "rabenseifner_ompi", "pairwise_ompi", "binomial_ompi")

@@ -18,15 +18,15 @@ import pandas as pd
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from simnet.errors import InputError
-from simnet.writing import atomic_write
-from validate import measured
-from validate.calibration.fabric import COVERAGE
-from validate.calibration.intervals import bin_of
-from validate.calibration.reporting import rows_of
-from validate.calibration.specification import widths
+from simnet.base.errors import InputError
+from simnet.base.writing import atomic_write
+from simnet.calibration import measured
+from simnet.calibration.fabric import COVERAGE
+from simnet.calibration.intervals import bin_of
+from simnet.calibration.readers import kind_of
+from simnet.calibration.reporting import rows_of
+from simnet.calibration.specification import widths
 from validate.evaluation import HALVES, SPLITS, evaluate
-from validate.readers import kind_of
 from validating.platforms import Case, cases_of, predicted
 
 MAX_META = 2**20

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simnet.checks import whole
-from simnet.devices import Kernel
+from simnet.base.checks import whole
+from simnet.costs.devices import Kernel
 from simnet.schedule import Schedule
 from sparsifier_models.gathered import ALLGATHERV, Gathered, GatheredOptions
 from sparsifier_models.selection import Indices, Values, top_k

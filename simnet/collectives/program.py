@@ -13,8 +13,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from simnet.checks import whole
-from simnet.schedule import Floats, Ranks, Round, Schedule
+from simnet.base.arrays import Floats, Ranks
+from simnet.base.checks import whole
+from simnet.schedule import Round, Schedule
 
 Array: TypeAlias = NDArray[Any]
 

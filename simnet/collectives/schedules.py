@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
+from simnet.base.arrays import Floats
 from simnet.collectives import programs
 from simnet.collectives.program import Program
-from simnet.schedule import Floats, Schedule
+from simnet.schedule import Schedule
 
 
 def allreduce_ring(n_ranks: int, nbytes: float, *, gamma: float = 0.0) -> Schedule:

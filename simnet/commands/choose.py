@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from simnet.base.errors import InputError
 from simnet.commands import common
 from simnet.commands.common import Fields, Force
-from simnet.errors import InputError
 
 if TYPE_CHECKING:
-    from simnet.choosing.asking import Question
-    from simnet.moo import Weights
-    from validate.calibration import Fabric
+    from simnet.calibration import Fabric
+    from simnet.policies.moo import Weights
+    from simnet.studies.choosing.asking import Question
 
 
 @common.explained
@@ -98,7 +98,7 @@ def choose(
     json_: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """Choose between dense, allgather and AR-Topk offline: ranking, margin, what would flip it."""
-    from simnet.choosing import asking, showing
+    from simnet.studies.choosing import asking, showing
 
     given = asking.Given(
         workers=workers,
@@ -135,7 +135,7 @@ def choose(
         overrides = [*(set_ or ()), *([f"workers={workers}"] if workers is not None else [])]
         question = asking.from_scenario(load(scenario, overrides, seed), given)
     elif fabric is not None:
-        from validate.calibration import load_fabric
+        from simnet.calibration import load_fabric
 
         common.only(
             "closed forms and simulation", False, {**links, "--simulate": simulate, "--all": every, "--set": set_}
@@ -193,8 +193,8 @@ def choose(
 
 def _map(question: Question, names: str, ranges: dict[str, str], cells: int, out: Path, force: bool) -> None:
     """Draw a map and write it."""
-    from simnet.choosing import maps
-    from simnet.exporting import staged
+    from simnet.studies.choosing import maps
+    from simnet.studies.exporting import staged
 
     if not out.name:
         raise InputError(f"must end with a name, got {str(out)!r}", file="--out")
@@ -229,8 +229,8 @@ def _policy(
     force: bool,
 ) -> None:
     """Make a policy table and write it."""
-    from simnet.choosing import maps, policy
-    from simnet.exporting import free, staged
+    from simnet.studies.choosing import maps, policy
+    from simnet.studies.exporting import free, staged
 
     free([path], force)
     for name in ranges:
@@ -263,8 +263,8 @@ def _policy(
 
 def _tuner(question: Question, fabric: Fabric | None, path: Path, force: bool) -> None:
     """Write what NCCL's example tuner plugin reads."""
-    from simnet.choosing import tuner
-    from simnet.exporting import staged
+    from simnet.studies.choosing import tuner
+    from simnet.studies.exporting import staged
 
     if fabric is not None:
         tuning = tuner.by_fabric(fabric, int(question.point.workers), question.title)
@@ -281,7 +281,7 @@ def _tuner(question: Question, fabric: Fabric | None, path: Path, force: bool) -
 
 def _weights(text: str | None) -> Weights | None:
     """Read how much each objective counts."""
-    from simnet.moo import Weights
+    from simnet.policies.moo import Weights
 
     if text is None:
         return None
@@ -299,7 +299,7 @@ def _density(text: str | None, option: str = "--density") -> float | None:
     """Read a fraction: a number, or per cent."""
     if text is None:
         return None
-    from simnet import units
+    from simnet.base import units
 
     try:
         found = units.fraction(text)

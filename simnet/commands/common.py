@@ -11,7 +11,7 @@ from typing import Annotated, Any, ParamSpec, TypeAlias, TypeVar
 import typer
 from typer.core import TyperGroup
 
-from simnet.errors import InputError, SimnetError
+from simnet.base.errors import InputError, SimnetError
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -92,8 +92,8 @@ def bar(text: str, quiet: bool = False) -> Iterator[Callable[..., None]]:
 
 @contextmanager
 def progress(text: str, quiet: bool = False) -> Iterator[None]:
-    """Show how far the loops are, inside a block, that go over `simnet.progress.tracked`."""
-    from simnet.progress import told
+    """Show how far the loops are, inside a block, that go over `simnet.base.progress.tracked`."""
+    from simnet.base.progress import told
 
     with bar(text, quiet) as show, told(show):
         yield
@@ -119,21 +119,21 @@ def fields(given: Sequence[str] | None, option: str) -> dict[str, str]:
 
 def size(text: str | None, option: str) -> float | None:
     """Return an amount of data [byte] that an option gives."""
-    from simnet import units
+    from simnet.base import units
 
     return None if text is None else quantity(text, option, units.size)
 
 
 def seconds(text: str | None, option: str) -> float | None:
     """Return a time [s] that an option gives."""
-    from simnet import units
+    from simnet.base import units
 
     return None if text is None else quantity(text, option, units.seconds)
 
 
 def bandwidth(text: str | None, option: str) -> float | None:
     """Return a bandwidth [byte/s] that an option gives."""
-    from simnet import units
+    from simnet.base import units
 
     return None if text is None else quantity(text, option, units.bandwidth)
 

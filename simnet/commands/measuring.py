@@ -1,26 +1,16 @@
-"""``simnet calibrate``, ``validate`` and ``predict``: from measured times to times that are predicted."""
+"""``simnet calibrate`` and ``predict``: from measured times to times that are predicted."""
 
 from __future__ import annotations
 
 import json
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from simnet.base.errors import InputError, nearest
 from simnet.commands import common
 from simnet.commands.common import Force
-from simnet.errors import InputError, nearest
-
-
-class Split(StrEnum):
-    """What `simnet validate` leaves out."""
-
-    SIZES = "sizes"
-    RANKS = "ranks"
-    COLLECTIVES = "collectives"
-    LINKS = "links"
 
 
 def register(app: typer.Typer) -> None:
@@ -28,7 +18,6 @@ def register(app: typer.Typer) -> None:
     one_of_them = "--where link_latency=0.001 --where link_bandwidth=12500000.0"
     app.command(epilog=f"Example: simnet calibrate shaped_openmpi {one_of_them} -o fabric.yaml")(calibrate)
     app.command("calibrate device", epilog="Example: simnet calibrate device -o my-machine.yaml")(calibrate_device)
-    app.command(epilog="Example: simnet validate shaped_gloo --split sizes")(validate)
     app.command(epilog="Example: simnet predict dgx-h100 all_reduce --ranks 16 --size 25MB")(predict)
 
 
@@ -63,9 +52,9 @@ def calibrate(
     force: Force = False,
 ) -> None:
     """Fit a fabric file to measured times; models are chosen by what they were not fitted to."""
-    from simnet.exporting import staged
-    from validate.calibration import reporting, specification, specified, written
-    from validate.calibration.network import placed
+    from simnet.calibration import reporting, specification, specified, written
+    from simnet.calibration.network import placed
+    from simnet.studies.exporting import staged
 
     common.only("--topology", topology is not None, {"--set": set_})
     if platform is not None:
@@ -112,8 +101,8 @@ def calibrate_device(
     force: Force = False,
 ) -> None:
     """Measure what selecting costs on this machine's processor or GPU, and write a device profile."""
-    from simnet.exporting import staged
-    from validate.device import measure_device, profile_yaml
+    from simnet.calibration.device import measure_device, profile_yaml
+    from simnet.studies.exporting import staged
 
     with staged([out], force) as folder:
         each = common.seconds(budget, "--budget") or 0.0
@@ -123,74 +112,6 @@ def calibrate_device(
     typer.echo(f"Wrote {out}: {made.device}, {made.source}")
     for method, one in made.methods.items():
         typer.echo(f"{method:11} {one.launch:9.2e} s and {one.bytes_per_entry:7.1f} bytes per entry: {one.source}")
-
-
-@common.explained
-def validate(
-    sources: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="[DATASET|LOG]...", help="Shipped measurements or logs; default: all that are shipped."),
-    ] = None,
-    split: Annotated[
-        list[Split] | None, typer.Option(help="What is left out; repeatable; default: each in turn.")
-    ] = None,
-    fabric: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Compare with this fabric file; nothing is fitted.")
-    ] = None,
-    strict: Annotated[bool, typer.Option("--strict", help="With --fabric: refuse to extrapolate.")] = False,
-    fact: Annotated[
-        list[str] | None,
-        typer.Option(metavar="COLUMN=VALUE", help="What the logs do not say, as ranks=16; repeatable."),
-    ] = None,
-    figure: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw predicted against measured, as .png or .svg; one source.")
-    ] = None,
-    check: Annotated[bool, typer.Option("--check", help="End with 1 if a figure is worse than recorded.")] = False,
-    json_: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
-    force: Force = False,
-) -> None:
-    """Say how well measured times are predicted that were left out, beside what simpler models make of them."""
-    from validate import evaluation
-    from validate.calibration.reporting import typed_facts
-    from validate.measured import datasets
-
-    common.only("--fabric", fabric is not None, {"--strict": strict})
-    common.only("what is left out, which --fabric does without", fabric is None, {"--split": split, "--check": check})
-    names = list(sources or datasets())
-    common.only("shipped measurements", set(names) <= set(datasets()), {"--check": check})
-    if figure is not None and (len(names) != 1 or figure.suffix not in (".png", ".svg")):
-        raise InputError("needs one source, and a file that ends in .png or .svg", file="--figure")
-    facts = typed_facts(common.fields(fact, "--fact"))
-    splits = [one.value for one in split or Split]
-    found = []
-    for number, name in enumerate(names, 1):
-        with common.progress(f"{number} of {len(names)}: {name}"):
-            if fabric is not None:
-                found.append(evaluation.compare(fabric, name, facts, strict=strict))
-            else:
-                found.append(evaluation.evaluate(name, facts, splits))
-        if not json_:
-            typer.echo("\n".join([*found[-1].sentences(), ""]))
-    figures = [one.figures() for one in found]
-    if json_:
-        typer.echo(json.dumps(figures, indent=2))
-    if figure is not None:
-        from simnet.exporting import staged
-
-        drawing = evaluation.drawn(found[0])
-        with staged([figure], force) as folder:
-            (folder / figure.name).write_bytes(drawing.png if figure.suffix == ".png" else drawing.svg)
-    if check:
-        recorded = evaluation.recorded_figures()
-        wanted = {
-            name: {key: one for key, one in recorded.get(name, {}).items() if key.partition("_")[0] in splits}
-            for name in names
-        }
-        said = [line for one in figures for line in evaluation.worse(one, wanted[one["dataset"]])]
-        for line in said:
-            typer.echo(f"worse: {line}", err=True)
-        if said:
-            raise typer.Exit(1)
 
 
 @common.explained
@@ -211,8 +132,8 @@ def predict(
     json_: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """Predict the time of a collective from a fabric file or a specification alone, with its interval."""
-    from simnet.units import format_seconds
-    from validate.calibration import fabric_of
+    from simnet.base.units import format_seconds
+    from simnet.calibration import fabric_of
 
     loaded = fabric_of(fabric)
     for option, value in (("--algorithm", algorithm), ("--protocol", protocol)):

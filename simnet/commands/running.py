@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from simnet.base.errors import SimnetError
 from simnet.commands import common
-from simnet.errors import SimnetError
 
 if TYPE_CHECKING:
+    from simnet.job import Checkpoint, PolicyResult
     from simnet.scenario import Run, Scenario
     from simnet.scenario.runner import Checkpoints, Outcome, Progress, Source
-    from simnet.training import Checkpoint, PolicyResult
 
 CHECKPOINTS = "checkpoints"
 """Folder of the checkpoints in that of a run."""
@@ -95,7 +95,7 @@ def kept(folder: Path, force: bool) -> Iterator[Path]:
     InputError
         If another run is at work there.
     """
-    from simnet import writing
+    from simnet.base import writing
 
     place = folder / CHECKPOINTS
     with writing.alone(folder, "run") as surely:
@@ -159,7 +159,7 @@ def shown(names: Sequence[str], iterations: int, quiet: bool) -> Iterator[Progre
 
 def mark(folder: Path, done: Sequence[str], missing: Sequence[str]) -> None:
     """Leave a file that says what is missing, or take it away if nothing is."""
-    from simnet.writing import INCOMPLETE, atomic_write
+    from simnet.base.writing import INCOMPLETE, atomic_write
 
     if not missing:
         (folder / INCOMPLETE).unlink(missing_ok=True)
@@ -178,7 +178,7 @@ def end(wrong: Sequence[BaseException], missing: Sequence[str] | None, place: Pa
     """
     if not wrong:
         return
-    from simnet.writing import INCOMPLETE
+    from simnet.base.writing import INCOMPLETE
 
     interrupted = isinstance(wrong[-1], KeyboardInterrupt)
     goes_on = "; the same command goes on from there" if interrupted and place.is_dir() and any(place.iterdir()) else ""

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from simnet.base.errors import InputError
 from simnet.commands import common
 from simnet.commands.common import Fields, Force, Seed
-from simnet.errors import InputError
 
 if TYPE_CHECKING:
-    from simnet.exporting import Sent
+    from simnet.studies.exporting import Sent
 
 Collective: TypeAlias = Annotated[
     str | None,
@@ -97,8 +97,8 @@ def export(
     seed: Seed = None,
 ) -> None:
     """Write a schedule, or the network of a scenario, for LogGOPSim, ASTRA-sim, SimGrid, networkx, spreadsheets."""
-    from simnet import exporting
     from simnet.scenario import load
+    from simnet.studies import exporting
 
     if (scenario is None) == (collective is None):
         raise InputError("needs either a scenario or --collective", file="simnet export")
@@ -184,9 +184,9 @@ def time_(
     force: Force = False,
 ) -> None:
     """Time a schedule from a file, or a collective, on a network: finish, spread of the ranks, bytes, lower bound."""
-    from simnet import timing
     from simnet.interchange import read_schedule, write_messages
     from simnet.scenario import load
+    from simnet.studies import timing
 
     if (file is None) == (collective is None):
         raise InputError("needs either a file with a schedule or --collective", file="simnet time")
@@ -216,7 +216,7 @@ def time_(
         schedule, place, common.seconds(start, "--start") or 0.0, messages=messages is not None
     )
     if messages is not None and timed.messages is not None:
-        from simnet.exporting import staged
+        from simnet.studies.exporting import staged
 
         with staged([messages], force) as folder:
             write_messages(timed.messages, folder / messages.name)
@@ -229,7 +229,7 @@ def time_(
 
 def _collective(name: str | None, workers: int | None, size: str | None, options: Sequence[str] | None) -> Sent:
     """Return the schedule of a collective given by options."""
-    from simnet import exporting
+    from simnet.studies import exporting
 
     assert name is not None
     nbytes = common.size(size, "--size")

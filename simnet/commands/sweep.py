@@ -16,8 +16,8 @@ from simnet.commands.common import Fields, Quiet, Seed
 if TYPE_CHECKING:
     import pandas as pd
 
-    from simnet.sweeping.pool import Step
-    from simnet.sweeping.work import Checks, Plan, Work
+    from simnet.studies.sweeping.pool import Step
+    from simnet.studies.sweeping.work import Checks, Plan, Work
 
 # Cells without a result that are listed.
 _LISTED = 20
@@ -56,8 +56,8 @@ def sweep(
     quiet: Quiet = False,
 ) -> None:
     """Run a scenario over a grid of values, on all processors or a cluster; goes on where it was killed."""
-    from simnet.sweeping import folder, pool, table, work
-    from simnet.writing import INCOMPLETE
+    from simnet.base.writing import INCOMPLETE
+    from simnet.studies.sweeping import folder, pool, table, work
 
     only = None if policies is None else [name.strip() for name in policies.split(",")]
     planned = work.plan(scenario, param or (), set_ or (), seed, only, zipped=zip_, most=max_cells)
@@ -113,7 +113,7 @@ def sweep(
 
 def _list(planned: Plan, checks: Checks, place: Path) -> None:
     """List the cells."""
-    from simnet.sweeping import folder, work
+    from simnet.studies.sweeping import folder, work
 
     for cell in planned.cells:
         if cell.number in checks.refused:
@@ -138,7 +138,7 @@ def _show(written: pd.DataFrame, name: str, place: Path) -> None:
     from rich.console import Console
 
     from simnet.report.console import print_wide
-    from simnet.sweeping.drawing import MEASURES, sweep_table
+    from simnet.studies.sweeping.drawing import MEASURES, sweep_table
 
     print_wide(sweep_table(written, name), Console())
     figures = (place / "figures" / f"{measure.figure}.png" for measure in MEASURES)

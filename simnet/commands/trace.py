@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import typer
 
+from simnet.base.errors import InputError
 from simnet.commands import common
 from simnet.commands.common import Force
-from simnet.errors import InputError
 
 if TYPE_CHECKING:
     from simnet.report.drawing import Plot
@@ -124,9 +124,9 @@ def synth(
     dtype: Annotated[Dtype, typer.Option(help="Type of the entries.")] = Dtype.FP32,
 ) -> None:
     """Write a trace of synthetic gradients."""
-    from simnet import models
-    from simnet.exporting import staged
-    from simnet.models import Layer
+    from simnet.costs import models
+    from simnet.costs.models import Layer
+    from simnet.studies.exporting import staged
     from simnet.traces import converting, synthetic
 
     if (model is None) == (parameters is None):
@@ -162,9 +162,9 @@ def fit(
     json_: Json = False,
 ) -> None:
     """Fit the synthetic generator to a trace, and say how close it comes."""
-    from simnet.exporting import staged
-    from simnet.progress import stage
+    from simnet.base.progress import stage
     from simnet.report.traces import closeness_plot
+    from simnet.studies.exporting import staged
     from simnet.traces import comparing
     from simnet.traces import fit as fitted
 
@@ -217,7 +217,7 @@ def convert(
     force: Force = False,
 ) -> None:
     """Write a trace, or part of it, with another type or as another kind of file."""
-    from simnet.exporting import staged
+    from simnet.studies.exporting import staged
     from simnet.traces import converting
 
     archive = out.suffix == ".npz"
@@ -286,7 +286,7 @@ def _usable(what: str) -> Iterator[None]:
 @contextmanager
 def _figure(path: Path | None, force: bool) -> Iterator[Any]:
     """Give a function that takes what draws a figure, and writes it if one is asked for."""
-    from simnet.exporting import staged
+    from simnet.studies.exporting import staged
 
     if path is None:
         yield lambda draw: None
@@ -303,7 +303,7 @@ def _figure(path: Path | None, force: bool) -> Iterator[Any]:
 
 
 def _densities(text: str | None) -> list[float]:
-    from simnet import units
+    from simnet.base import units
     from simnet.traces.comparing import DENSITIES
 
     if text is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from simnet.schedule import Floats
+from simnet.base.arrays import Floats
 
 # Arguments of which there is one at least.
 _COUNTS = ("N", "P", "bucket", "d", "group", "levels")

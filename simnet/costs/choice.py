@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from simnet.base.arrays import Floats
 from simnet.costs.arguments import checked
 from simnet.costs.sparsifiers import artopk_ring, artopk_tree, topk_allgather
-from simnet.schedule import Floats
 
 SPARSE_COLLECTIVES = ("ART-ring", "ART-tree", "AG")
 """Candidates of the flexible exchange, in the order in which the released code compares them."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
+from simnet.base.arrays import Floats
 from simnet.costs.arguments import checked
-from simnet.schedule import Floats
 
 
 def parameter_server(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike) -> Floats:

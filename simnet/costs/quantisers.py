@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
+from simnet.base.arrays import Floats
 from simnet.costs.arguments import checked, selected_entries
 from simnet.costs.collectives import allgather, parameter_server, ring_allreduce
-from simnet.schedule import Floats
 
 
 def fp16(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike) -> Floats:

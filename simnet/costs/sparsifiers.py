@@ -7,9 +7,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
+from simnet.base.arrays import Floats
 from simnet.costs.arguments import checked, selected_entries
 from simnet.costs.collectives import allgather, broadcast, ring_allgather, ring_allreduce
-from simnet.schedule import Floats
 
 VALUE = 4.0
 ENTRY = 8.0

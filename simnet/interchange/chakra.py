@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from simnet.errors import InputError
+from simnet.base.errors import InputError
 from simnet.interchange.operations import Messages, Operation, Placed, Program, read_rounds
 from simnet.schedule import Schedule
 

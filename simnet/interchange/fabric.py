@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import topologies
-from simnet.errors import InputError, nearest
-from simnet.plain_yaml import plain_yaml
-from simnet.reading import read_text
+from simnet.base.errors import InputError, nearest
+from simnet.base.plain_yaml import plain_yaml
+from simnet.base.reading import read_text
 from topologies.graphs import Node
 
 if TYPE_CHECKING:

@@ -17,10 +17,10 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from simnet.checks import positive
-from simnet.errors import nearest
+from simnet.base.checks import positive
+from simnet.base.errors import nearest
+from simnet.base.reading import read_text
 from simnet.interchange.operations import Messages, Operation, Placed, Program, read_rounds
-from simnet.reading import read_text
 from simnet.schedule import Schedule
 
 MAX_BYTES = 256 * 2**20

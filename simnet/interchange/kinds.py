@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
-from simnet.errors import InputError, nearest
+from simnet.base.errors import InputError, nearest
 from simnet.interchange.chakra import read_chakra
 from simnet.interchange.fabric import read_fabric_network
 from simnet.interchange.goal import read_goal
@@ -16,8 +16,8 @@ from simnet.interchange.msccl import read_msccl
 from simnet.interchange.nccl import read_nccl_topology
 from simnet.interchange.nodelink import read_nodelink
 from simnet.interchange.simgrid import profile_names, read_platform
+from simnet.network.weather import Weather
 from simnet.schedule import Schedule
-from simnet.weather import Weather
 from topologies.graphs import Link, Node
 
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ from typing import NoReturn
 
 import numpy as np
 
-from simnet.errors import InputError, nearest
+from simnet.base.errors import InputError, nearest
+from simnet.base.reading import read_text
 from simnet.network import Messages
-from simnet.reading import read_text
 from simnet.schedule import Columns, Round, Schedule
 
 MAX_BYTES = 256 * 2**20

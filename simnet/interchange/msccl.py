@@ -20,8 +20,8 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
 
-from simnet.checks import is_number
-from simnet.errors import nearest
+from simnet.base.checks import is_number
+from simnet.base.errors import nearest
 from simnet.interchange.xmlfile import Element, read_xml
 from simnet.schedule import Round, Schedule
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from simnet.checks import whole
+from simnet.base.checks import whole
 from simnet.interchange.xmlfile import Element, read_xml
 from topologies.checks import affordable, seconds
 from topologies.graphs import Node, empty

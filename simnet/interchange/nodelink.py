@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from simnet.errors import InputError, nearest
-from simnet.reading import read_text
+from simnet.base.errors import InputError, nearest
+from simnet.base.reading import read_text
 from topologies.graphs import Node, check, label
 
 if TYPE_CHECKING:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
-from simnet.errors import InputError
-from simnet.schedule import Floats, Round, Schedule
+from simnet.base.arrays import Floats
+from simnet.base.errors import InputError
+from simnet.schedule import Round, Schedule
 
 if TYPE_CHECKING:
     import networkx as nx

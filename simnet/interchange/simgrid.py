@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from simnet.checks import positive
-from simnet.errors import InputError, nearest
+from simnet.base.checks import positive
+from simnet.base.errors import InputError, nearest
+from simnet.base.reading import read_text
 from simnet.interchange.xmlfile import Element, read_xml
-from simnet.reading import read_text
-from simnet.weather import Signal, Weather
+from simnet.network.weather import Signal, Weather
 from topologies import Routes
 from topologies.graphs import Link, Node, check, empty, label
 

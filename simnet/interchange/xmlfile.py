@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import NoReturn
 from xml.parsers import expat
 
-from simnet.errors import InputError, nearest
-from simnet.reading import read_text
+from simnet.base.errors import InputError, nearest
+from simnet.base.reading import read_text
 
 MAX_BYTES = 64 * 2**20
 """The largest XML file that is read."""

@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from simnet.units import format_seconds
+from simnet.base.units import format_seconds
 
 if TYPE_CHECKING:
-    from simnet.training import Share
+    from simnet.job import Share
 
 COLUMNS = ("policy", "job", "workers", "iterations", "planned", "iteration_s", "alone_s", "slowdown")
 """Of the table of jobs: a row per policy and job."""

@@ -13,8 +13,8 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from simnet.base.units import format_bytes, format_seconds
 from simnet.report.drawing import COLOURS, HOURS, PHASE_COLOURS, SECONDS, Plot, plot, scale, style, unit
-from simnet.units import format_bytes, format_seconds
 
 COLUMNS = {
     "exchange": "what is compared",

@@ -6,10 +6,10 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from simnet.units import format_seconds
+from simnet.base.units import format_seconds
 
 if TYPE_CHECKING:
-    from simnet.training import Stop
+    from simnet.job import Stop
 
 MAX_WAITING = 20
 """Waiting workers that the summary lists per stop; all of them are counted, and stand in deaths.csv."""

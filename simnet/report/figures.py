@@ -1,6 +1,6 @@
 """The figures of a run: what was learnt, iteration time under the network's weather, total time, breakdown, choices.
 
-Each function takes the iterations of all policies (one frame, see `simnet.training.PolicyResult`) and returns a
+Each function takes the iterations of all policies (one frame, see `simnet.job.PolicyResult`) and returns a
 matplotlib figure; `render` draws all of them to PNG and SVG, byte-identical for equal input. Long runs are thinned
 before they are drawn: a line is the mean over a stretch of iterations, its band the extremes.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -19,14 +19,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
-from numpy.typing import NDArray
 
+from simnet.base.arrays import Floats
+from simnet.base.units import format_seconds
+from simnet.job import TRAIN
 from simnet.report.drawing import BITS, COLOURS, HOURS, PHASE_COLOURS, SECONDS, Plot, plot, scale, style, unit
 from simnet.report.summary import PHASES, with_exploration
-from simnet.training import TRAIN
-from simnet.units import format_seconds
-
-Floats: TypeAlias = NDArray[np.float64]
 
 _BOUND_COLOUR = "#111111"
 _WEATHER_COLOUR = "#5B6B7A"

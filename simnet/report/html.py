@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import jinja2
 
+from simnet.base.units import format_bandwidth, format_seconds
 from simnet.report import company, learning
 from simnet.report.drawing import Plot
 from simnet.report.summary import (
@@ -22,7 +23,6 @@ from simnet.report.summary import (
     switching,
     what_happened,
 )
-from simnet.units import format_bandwidth, format_seconds
 
 _SHOWN_SWITCHES = 12
 

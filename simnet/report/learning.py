@@ -13,7 +13,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypedDict
 
-from simnet.units import format_seconds
+from simnet.base.units import format_seconds
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -15,9 +15,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from simnet.base.units import format_bandwidth, format_bytes, format_seconds
+from simnet.job import EXPLORE, MAIN, Share, Stop
 from simnet.report import company, deaths, learning
-from simnet.training import EXPLORE, MAIN, Share, Stop
-from simnet.units import format_bandwidth, format_bytes, format_seconds
 
 PHASES = ("compute", "select", "communicate", "wait")
 """Where the time of an iteration goes; the frames' columns are these names with ``_s``."""

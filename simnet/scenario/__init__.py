@@ -18,8 +18,9 @@ from pydantic import TypeAdapter, ValidationError
 from ruamel.yaml import YAML
 
 import sparsifier_models
-from simnet.errors import InputError, nearest
+from simnet.base.errors import InputError, nearest
 from simnet.interchange.kinds import companions
+from simnet.job import Job, Neighbour
 from simnet.policies import Clairvoyant, Policy
 from simnet.scenario import schema
 from simnet.scenario.job import (
@@ -35,7 +36,6 @@ from simnet.scenario.loader import Document, Findings, read
 from simnet.scenario.messages import problems
 from simnet.scenario.network import build_network
 from simnet.scenario.resolve import own_options, resolve
-from simnet.training import Job, Neighbour
 from topologies.graphs import label
 
 __all__ = ["Run", "Scenario", "find", "json_schema", "load", "shipped"]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from simnet.errors import InputError
-from simnet.rng import stream
+from simnet.base.errors import InputError
+from simnet.base.rng import stream
+from simnet.job import MAIN
 from simnet.scenario import schema
 from simnet.scenario.loader import Findings, Loc
 from simnet.scenario.network import Stages
-from simnet.training import MAIN
 
 if TYPE_CHECKING:
     from simnet.scenario.loader import _At

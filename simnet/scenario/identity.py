@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, entry_points, version
 from pathlib import Path
 
 import sparsifier_models
-from simnet.results import versions
+from simnet.report.results import versions
 from simnet.scenario import Scenario
 from simnet.scenario.job import is_file
 

@@ -10,10 +10,13 @@ from pathlib import Path
 import numpy as np
 
 import sparsifier_models
-from simnet import models, traces
-from simnet.devices import DeviceProfile, load_device
-from simnet.moo import Moo
-from simnet.policies import Candidate, Clairvoyant, Fixed, Flexible, Monitor, Policy
+from simnet import traces
+from simnet.base.units import format_bytes
+from simnet.costs import models
+from simnet.costs.devices import DeviceProfile, load_device
+from simnet.job import Compute, Job, Neighbour, Overlap, buckets, create_sparsifier
+from simnet.policies import Candidate, Clairvoyant, Fixed, Flexible, Monitor, Policy, Ramp
+from simnet.policies.moo import Moo
 from simnet.scenario import schema
 from simnet.scenario.company import InJob, alone, placements
 from simnet.scenario.loader import Findings
@@ -21,8 +24,6 @@ from simnet.scenario.network import Stages
 from simnet.scenario.resolve import candidate
 from simnet.traces import GradientSource, live
 from simnet.traces.source import shrunk
-from simnet.training import Compute, Job, Neighbour, Overlap, Ramp, buckets, create_sparsifier
-from simnet.units import format_bytes
 
 # Arrays of P x n float32 that are alive at once beside the residual of each candidate: gradients, the residual handed
 # on, its sum with the gradients, and room to select; and arrays of n for synthetic gradients.

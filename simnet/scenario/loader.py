@@ -16,8 +16,8 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from simnet.errors import InputError, SimnetError
-from simnet.reading import read_text
+from simnet.base.errors import InputError, SimnetError
+from simnet.base.reading import read_text
 
 MAX_BYTES = 256 * 2**10
 """The largest scenario file that is read."""

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from simnet.errors import InputError, nearest
+from simnet.base.errors import InputError, nearest
 from simnet.scenario.loader import Document, shown
 from simnet.scenario.words import field_names
 

@@ -10,16 +10,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 
 import topologies
-from simnet import weather
+from simnet.base.arrays import Floats
+from simnet.base.rng import stream
 from simnet.interchange import NetworkRead, read_network
-from simnet.network import ConstantLoad, Jitter, Network, OnOffFlow
-from simnet.rng import stream
+from simnet.network import ConstantLoad, Jitter, Network, OnOffFlow, weather
+from simnet.network.transport import Incast, Loss, MeasuredIncast, Transport
+from simnet.network.weather import Signal, Weather
 from simnet.scenario import schema
 from simnet.scenario.loader import Findings, Loc, dotted
 from simnet.scenario.words import Part
-from simnet.schedule import Floats
-from simnet.transport import Incast, Loss, MeasuredIncast, Transport
-from simnet.weather import Signal, Weather
 from topologies.graphs import Link, label
 
 if TYPE_CHECKING:

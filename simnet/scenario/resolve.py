@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import sparsifier_models
-from simnet import models
-from simnet.errors import nearest
+from simnet.base.errors import nearest
+from simnet.costs import models
+from simnet.job import check_feedback
 from simnet.policies import Candidate, closed_form
 from simnet.scenario import schema
 from simnet.scenario.company import InJob, check_company
 from simnet.scenario.loader import Findings, Loc
 from simnet.scenario.words import MAX_ITERATIONS
-from simnet.training import check_feedback
 
 FROM_JOB = ("layers", "scale", "seed", "shapes")
 """Options of a sparsifier that the job decides, or that go by the shape of its layers."""

@@ -22,11 +22,11 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from simnet.errors import SimnetError, plain_warnings
+from simnet.base.errors import SimnetError, plain_warnings
+from simnet.base.threads import one_thread
+from simnet.job import EVERY, Checkpoint, PolicyResult, run_policy
 from simnet.policies import Policy
 from simnet.scenario import Run, load
-from simnet.threads import one_thread
-from simnet.training import EVERY, Checkpoint, PolicyResult, run_policy
 
 Progress: TypeAlias = Callable[[str, int], None]
 """Called with the name of a policy and the number of its iterations that are done."""

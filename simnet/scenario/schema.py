@@ -11,11 +11,11 @@ from typing import Annotated, Any, Generic, Literal, Self, TypeAlias, TypeVar
 
 from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, Tag, model_validator
 
-from simnet import moo, units
+from simnet.base import units
 from simnet.interchange.kinds import NetworkKind
-from simnet.moo import DENSITIES, Mode, Search
 from simnet.network import EngineName, OnOutage, Routing
-from simnet.policies import Aggregate
+from simnet.policies import Aggregate, moo
+from simnet.policies.moo import DENSITIES, Mode, Search
 from simnet.scenario.words import (
     POSITIVE,
     TIMES,
@@ -514,7 +514,7 @@ class Transport(OneOf):
 
 
 class Timeouts(Part):
-    """Incast by time-outs behind a shallow buffer; see `simnet.transport.Incast`."""
+    """Incast by time-outs behind a shallow buffer; see `simnet.network.transport.Incast`."""
 
     buffer: Size = Field(default=131072.0, description="of a port of the switch")
     window: Annotated[Size, POSITIVE] = Field(default=14600.0, description="in flight per sender at the start")

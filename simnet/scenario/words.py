@@ -22,7 +22,7 @@ from pydantic import (
     model_validator,
 )
 
-from simnet import units
+from simnet.base import units
 
 MAX_ITERATIONS = 10_000_000
 """The longest job."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.progress import tracked
+from simnet.base.progress import tracked
 from simnet.traces.recorded import RecordedSource
 from simnet.traces.source import Values
 from simnet.traces.statistics import Support, in_common, in_common_between_workers, overlap, support, tail_index

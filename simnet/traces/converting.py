@@ -21,15 +21,15 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from simnet.errors import InputError
-from simnet.models import Layer
-from simnet.progress import tracked
-from simnet.rng import stream
+from simnet.base.errors import InputError
+from simnet.base.progress import tracked
+from simnet.base.rng import stream
+from simnet.base.writing import explained
+from simnet.costs.models import Layer
 from simnet.traces.files import TensorFile, encoded, write_text
 from simnet.traces.recorded import DESCRIPTION, RecordedLayer, RecordedPoint, TraceInfo, step_file
 from simnet.traces.source import Values
 from simnet.traces.synthetic import SyntheticSource
-from simnet.writing import explained
 
 LARGEST = 8 * 2**30
 """Bytes of gradients that are in memory at once at most."""

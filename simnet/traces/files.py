@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.writing import temporary, whole
+from simnet.base.writing import temporary, whole
 
 DTYPES = {"fp32": "F32", "fp16": "F16", "bf16": "BF16"}
 """Types of entries, and what safetensors files call them."""

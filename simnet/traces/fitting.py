@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.progress import stage, tracked
+from simnet.base.progress import stage, tracked
 from simnet.traces import refining
 from simnet.traces.comparing import DENSITIES, closeness
 from simnet.traces.recorded import RecordedSource

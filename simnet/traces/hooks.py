@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.checks import whole
-from simnet.errors import InputError
+from simnet.base.checks import whole
+from simnet.base.errors import InputError
 from simnet.traces.recording import Recorder
 
 Hook = Callable[[Any, Any], Any]

@@ -8,8 +8,8 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from simnet.errors import InputError, nearest
-from simnet.reading import read_text
+from simnet.base.errors import InputError, nearest
+from simnet.base.reading import read_text
 
 SHIPPED = Path(__file__).parents[1] / "data" / "traces"
 """Where the traces that come with simnet lie, each in a folder of its name."""

@@ -27,9 +27,9 @@ from numpy.typing import NDArray
 from pydantic import Field, field_validator, model_validator
 from safetensors import SafetensorError, safe_open
 
-from simnet.errors import InputError, nearest
-from simnet.models import Layer
-from simnet.rng import stream
+from simnet.base.errors import InputError, nearest
+from simnet.base.rng import stream
+from simnet.costs.models import Layer
 from simnet.traces.files import decoded, stored_tensor
 from simnet.traces.metadata import SHIPPED, Description, is_name, read_description
 from simnet.traces.source import Values, buffer, position, shrunk

@@ -27,12 +27,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.checks import whole
-from simnet.errors import InputError, nearest
-from simnet.rng import stream
+from simnet.base.checks import whole
+from simnet.base.errors import InputError, nearest
+from simnet.base.rng import stream
+from simnet.base.writing import explained, synced
 from simnet.traces.files import DTYPES, TensorFile, encoded, write_text
 from simnet.traces.recorded import DESCRIPTION, RecordedLayer, RecordedPoint, Recording, TraceInfo, step_file
-from simnet.writing import explained, synced
 
 ENTRIES = "entries.safetensors"
 """The file that says which entries of each layer are recorded, where not all are; int64, in the layer flattened."""

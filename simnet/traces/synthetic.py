@@ -42,9 +42,9 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from scipy.special import ndtri
 
-from simnet.errors import nearest
-from simnet.models import Layer, ModelProfile, model
-from simnet.rng import stream
+from simnet.base.errors import nearest
+from simnet.base.rng import stream
+from simnet.costs.models import Layer, ModelProfile, model
 from simnet.traces import ordering
 from simnet.traces.metadata import SHIPPED, Description, is_name, read_description
 from simnet.traces.refining import BEYOND, COARSE
@@ -456,8 +456,8 @@ def synthetic(
     Parameters
     ----------
     layers : str, ModelProfile, int or sequence of (name, shape)
-        The model: its name (see `simnet.models.names`) or profile, its layers, or its number of parameters, which are
-        then the weights of one layer.
+        The model: its name (see `simnet.costs.models.names`) or profile, its layers, or its number of parameters, which
+        are then the weights of one layer.
     workers : int
         P, >= 1.
     like : str, Path or SyntheticParameters

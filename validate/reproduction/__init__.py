@@ -7,7 +7,7 @@ note of the reproduction says is an input.
 0.125
 """
 
-from simnet.errors import InputError, nearest
+from simnet.base.errors import InputError, nearest
 from validate.reproduction import artopk, exdyna, oktopk, spardl
 from validate.reproduction.table import KINDS, Missing, Outcome, Reproduction, Row, as_frame, outcome
 

@@ -20,7 +20,9 @@ import numpy as np
 import pandas as pd
 
 import topologies
-from simnet import costs, moo
+from simnet import costs
+from simnet.base.progress import tracked
+from simnet.base.rng import stream
 from simnet.collectives import (
     allgather_recursive_doubling,
     allreduce_ring,
@@ -28,11 +30,10 @@ from simnet.collectives import (
     broadcast_binomial,
 )
 from simnet.network import Network
-from simnet.progress import tracked
-from simnet.rng import stream
+from simnet.network.weather import PROFILES, profile_state
+from simnet.policies import moo
 from simnet.scenario import load, runner
 from simnet.schedule import Schedule
-from simnet.weather import PROFILES, profile_state
 from sparsifier_models import create
 from validate import published as tables
 from validate.reproduction.table import Missing, Reproduction, Row, published

@@ -18,8 +18,8 @@ from typing import Any
 
 import numpy as np
 
-from simnet.progress import tracked
-from simnet.rng import stream
+from simnet.base.progress import tracked
+from simnet.base.rng import stream
 from simnet.traces import synthetic
 from sparsifier_models import create
 from sparsifier_models.hardthreshold import HardThreshold

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet import costs
-from simnet.progress import tracked
-from simnet.rng import stream
+from simnet.base.progress import tracked
+from simnet.base.rng import stream
 from simnet.scenario import load, runner
 from simnet.schedule import Schedule
 from sparsifier_models import Exchange, create

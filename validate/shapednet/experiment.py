@@ -20,10 +20,10 @@ from typing import Literal, TypeAlias
 import numpy as np
 import pandas as pd
 
-from simnet.errors import InputError
+from simnet.base.errors import InputError
+from simnet.calibration.readers import read_tidy, write_tidy
 from simnet.interchange import write_messages
 from simnet.schedule import Round, Schedule
-from validate.readers import read_tidy, write_tidy
 from validate.replay import Workload
 from validate.shapednet.namespaces import Star, star
 from validate.shapednet.prediction import Change, Stack, predict
@@ -99,10 +99,10 @@ def experiment(
     Returns
     -------
     DataFrame
-        Measurements as `validate.readers` has them, with ``link_latency``, ``link_bandwidth`` and ``predicted`` [s]. On
-        links that change, all three are those of the moment when the repetition began; it is the one thing that the
-        prediction takes from the run. ``since`` is that moment, ``overhead`` the time per message, ``drops`` and
-        ``switch_lateness`` what the switch says of itself.
+        Measurements as `simnet.calibration.readers` has them, with ``link_latency``, ``link_bandwidth`` and
+        ``predicted`` [s]. On links that change, all three are those of the moment when the repetition began; it is the
+        one thing that the prediction takes from the run. ``since`` is that moment, ``overhead`` the time per message,
+        ``drops`` and ``switch_lateness`` what the switch says of itself.
 
     Raises
     ------

@@ -219,7 +219,7 @@ def predictable(rows: pd.DataFrame) -> pd.DataFrame:
     Parameters
     ----------
     rows : DataFrame
-        As `validate.readers` has them, with ``link_latency`` and ``link_bandwidth``.
+        As `simnet.calibration.readers` has them, with ``link_latency`` and ``link_bandwidth``.
 
     Returns
     -------

@@ -20,8 +20,8 @@ from importlib.resources import as_file, files
 from pathlib import Path
 from typing import NamedTuple
 
-from simnet.checks import whole
-from simnet.errors import InputError
+from simnet.base.checks import whole
+from simnet.base.errors import InputError
 
 MAX_HOSTS = 32
 """The most hosts of a star."""

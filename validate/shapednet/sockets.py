@@ -15,7 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from validate.communicators import ArrayBuffers, Floats, Message
+from simnet.base.arrays import Floats
+from validate.communicators import ArrayBuffers, Message
 
 _PORT = 29600
 _PATIENCE = 60.0

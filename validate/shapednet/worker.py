@@ -16,9 +16,9 @@ from typing import Any
 
 import pandas as pd
 
+from simnet.calibration.readers import write_tidy
 from simnet.interchange import read_messages
 from validate.communicators import Communicator, TorchCommunicator
-from validate.readers import write_tidy
 from validate.replay import Workload, measure, table
 from validate.shapednet.sockets import SocketCommunicator
 

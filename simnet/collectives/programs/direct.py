@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from simnet.checks import whole
+from simnet.base.checks import whole
 from simnet.collectives.program import Program, Step
 
 

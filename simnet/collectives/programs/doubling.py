@@ -17,9 +17,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from simnet.checks import whole
+from simnet.base.arrays import Ranks
+from simnet.base.checks import whole
 from simnet.collectives.program import Program, Step
-from simnet.schedule import Ranks
 
 
 def allreduce_recursive_doubling(n_ranks: int) -> Program:

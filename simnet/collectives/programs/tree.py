@@ -16,9 +16,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.checks import whole
+from simnet.base.arrays import Ranks
+from simnet.base.checks import whole
 from simnet.collectives.program import Program, Step
-from simnet.schedule import Ranks
 
 
 class Edges(NamedTuple):

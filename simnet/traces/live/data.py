@@ -27,8 +27,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.errors import SimnetError
-from simnet.rng import stream
+from simnet.base.errors import SimnetError
+from simnet.base.rng import stream
 
 DATA = ("digits", "classification", "docstrings")
 """What there is to train on."""

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.models import Layer
+from simnet.base.arrays import Floats
+from simnet.costs.models import Layer
 from simnet.traces.source import Values
-
-Floats: TypeAlias = NDArray[np.float64]
 
 
 class Perceptron:

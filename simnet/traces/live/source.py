@@ -15,13 +15,14 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.checks import whole
-from simnet.errors import DivergedError, nearest
-from simnet.models import Layer
-from simnet.rng import stream
+from simnet.base.arrays import Floats
+from simnet.base.checks import whole
+from simnet.base.errors import DivergedError, nearest
+from simnet.base.rng import stream
+from simnet.costs.models import Layer
 from simnet.traces.live import torched
 from simnet.traces.live.data import ALPHABET, DATA, Data, classification, digits, docstrings, shards
-from simnet.traces.live.perceptron import Floats, Perceptron
+from simnet.traces.live.perceptron import Perceptron
 from simnet.traces.source import Score, Values, buffer
 
 MODELS = ("logistic", "mlp", *torched.MODELS)

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.errors import SimnetError
-from simnet.models import Layer
+from simnet.base.arrays import Floats
+from simnet.base.errors import SimnetError
+from simnet.costs.models import Layer
 from simnet.traces.live.data import Data
-from simnet.traces.live.perceptron import Floats
 from simnet.traces.source import Values
 
 MODELS = ("conv", "char")

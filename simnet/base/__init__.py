@@ -1,0 +1,1 @@
+"""What everything else stands on: errors for people, units, random streams, checks, files read and written whole."""

@@ -1,0 +1,66 @@
+"""YAML files from strangers that hold data alone: no tags, no anchors, no deep nesting."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from simnet.base.errors import InputError
+
+MAX_DEPTH = 20
+"""The deepest nesting of brackets; deeper ones cost the parser a time that grows with its square."""
+
+
+def plain_yaml(text: str, file: str, what: str) -> dict[Any, Any]:
+    """Return the fields of a YAML text, which must be a mapping.
+
+    Parameters
+    ----------
+    text : str
+        The text.
+    file : str
+        What messages call the file.
+    what : str
+        What it should be, such as ``a platform``.
+
+    Raises
+    ------
+    InputError
+        If it is no YAML, is nested deeper than `MAX_DEPTH`, has tags or anchors, or has no fields.
+
+    Examples
+    --------
+    >>> plain_yaml("a: [1, 2]", "some.yaml", "a list")
+    {'a': [1, 2]}
+    >>> plain_yaml("a: &b 1", "some.yaml", "a list")
+    Traceback (most recent call last):
+    simnet.base.errors.InputError: some.yaml: has anchors or tags, which a list has not
+    """
+    if _depth(text) > MAX_DEPTH:
+        raise InputError(f"is nested deeper than {what} may be", file=file)
+    try:
+        if any(_is_marked(event) for event in YAML(typ="safe", pure=True).parse(text)):
+            raise InputError(f"has anchors or tags, which {what} has not", file=file)
+        loaded = YAML(typ="safe", pure=True).load(text)
+    except (YAMLError, ValueError, RecursionError) as error:
+        raise InputError(f"is no YAML: {str(error).splitlines()[0]}", file=file) from None
+    if not isinstance(loaded, dict):
+        raise InputError(f"is not {what}: it has no fields", file=file)
+    return loaded
+
+
+def _is_marked(event: Any) -> bool:
+    """Return whether a part of a YAML file has an anchor, is an alias, or has a tag."""
+    return getattr(event, "anchor", None) is not None or getattr(event, "tag", None) is not None
+
+
+def _depth(text: str) -> int:
+    """Return how deep brackets are nested, before a parser spends time on them."""
+    depth = deepest = 0
+    for one in re.findall(r"[\[\]{}]", text):
+        depth += 1 if one in "[{" else -1
+        deepest = max(deepest, depth)
+    return deepest

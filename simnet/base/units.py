@@ -1,0 +1,296 @@
+"""Quantities as people write them, ``10 ms``, ``25 Gbit/s``, ``64 MiB``, and the SI numbers they stand for.
+
+Inside simnet every time is in seconds, every amount in bytes and every rate in bytes per second. This module is the
+border. It reads one number and one unit, nothing else: no arithmetic, no bare numbers (10 of what?), no guessing
+between bits (``b``) and bytes (``B``), and no units that are nearly always a slip, such as millibits (``mb``).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import reprlib
+from decimal import Context, Decimal
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from simnet.base.errors import nearest
+
+if TYPE_CHECKING:
+    from pint import UnitRegistry
+
+Quantity: TypeAlias = str | int | float
+
+_LONGEST = 64
+# The exponent has at most three digits, so that no number can be expensive to expand.
+_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?")
+_UNIT = re.compile(r"[A-Za-z\u00b5\u03bc]+(?: ?/ ?[A-Za-z\u00b5\u03bc]+)?")
+_MICRO = {0xB5: "u", 0x3BC: "u"}
+_ARITHMETIC = Context(prec=50)
+
+_SMALL = {"nano": "n", "micro": "u", "milli": "m"}
+_LARGE = {"kilo": "k", "mega": "M", "giga": "G", "tera": "T", "kibi": "Ki", "mebi": "Mi", "gibi": "Gi", "tebi": "Ti"}
+_FACTORS = {
+    **{"nano": "1e-9", "micro": "1e-6", "milli": "1e-3", "kilo": "1e3", "mega": "1e6", "giga": "1e9", "tera": "1e12"},
+    **{"kibi": str(2**10), "mebi": str(2**20), "gibi": str(2**30), "tebi": str(2**40)},
+}
+# pint's own definitions call information dimensionless and b a barn (an area), so the registry holds only these.
+_DEFINITIONS = (
+    *(f"{name}- = {_FACTORS[name]} = {symbol}-" for name, symbol in (_SMALL | _LARGE).items()),
+    "second = [time] = s = sec",
+    "minute = 60 * second = min",
+    "hour = 3600 * second = h",
+    "day = 86400 * second = d",
+    "byte = [information] = B",
+    "bit = byte / 8 = b",
+    "byte_per_second = byte / second = Bps",
+    "bit_per_second = bit / second = bps",
+)
+_PREFIXES = {
+    "second": _SMALL,
+    **dict.fromkeys(("byte", "bit", "byte_per_second", "bit_per_second"), _LARGE),
+}
+
+
+class _Kind(NamedTuple):
+    """A dimension: what to call it, its pint dimensionality, its common units, and an example."""
+
+    name: str
+    dimensionality: str
+    units: tuple[str, ...]
+    example: str
+
+
+_TIME = _Kind("a time", "[time]", ("ns", "us", "ms", "s", "min", "h", "d"), "10 ms")
+_SIZE = _Kind(
+    "a size",
+    "[information]",
+    tuple(f"{prefix}{unit}" for unit in ("B", "bit") for prefix in ("", *_LARGE.values())),
+    "64 MiB",
+)
+_RATE = _Kind(
+    "a bandwidth",
+    "[information] / [time]",
+    tuple(f"{prefix}{unit}/s" for unit in ("B", "bit") for prefix in ("", *_LARGE.values()))
+    + tuple(f"{prefix}bps" for prefix in ("k", "M", "G", "T")),
+    "25 Gbit/s",
+)
+
+
+def seconds(text: Quantity) -> float:
+    """Read a time; return seconds.
+
+    Parameters
+    ----------
+    text : str or number
+        A number and a unit: ns, us, ms, s, min, h or d. Only 0 may stand without unit.
+
+    Returns
+    -------
+    float
+        Seconds, >= 0 and finite; the float nearest to the decimal number written.
+
+    Raises
+    ------
+    ValueError
+        If there is no unit, or an unknown one, or one that is not a time; if the number is negative or too large.
+
+    Examples
+    --------
+    >>> seconds("10 ms"), seconds("1.5h"), seconds(0)
+    (0.01, 5400.0, 0.0)
+    >>> seconds(10)
+    Traceback (most recent call last):
+        ...
+    ValueError: 10 has no unit; write e.g. '10 ms'
+    >>> seconds("10 mss")
+    Traceback (most recent call last):
+        ...
+    ValueError: '10 mss': unknown unit 'mss'; did you mean 'ms'? Allowed: d, h, min, ms, ns, s, us
+    """
+    return _parse(text, _TIME)
+
+
+def size(text: Quantity) -> float:
+    """Read an amount of data; return bytes.
+
+    Parameters
+    ----------
+    text : str or number
+        A number and a unit: B or bit (b), with k, M, G, T (powers of 1000) or Ki, Mi, Gi, Ti (powers of 1024).
+        Only 0 may stand without unit.
+
+    Returns
+    -------
+    float
+        Bytes, >= 0 and finite.
+
+    Raises
+    ------
+    ValueError
+        As `seconds`.
+
+    Examples
+    --------
+    >>> size("64 MiB"), size("64 MB"), size("64 Mbit")
+    (67108864.0, 64000000.0, 8000000.0)
+    """
+    return _parse(text, _SIZE)
+
+
+def bandwidth(text: Quantity) -> float:
+    """Read a bandwidth; return bytes per second.
+
+    Parameters
+    ----------
+    text : str or number
+        A number and a unit: an amount of data (see `size`) per time, or bps, kbps, Mbps, Gbps, Tbps (bits per second)
+        and Bps, kBps, MBps, ... (bytes per second). Only 0 may stand without unit.
+
+    Returns
+    -------
+    float
+        Bytes per second, >= 0 and finite.
+
+    Raises
+    ------
+    ValueError
+        As `seconds`.
+
+    Examples
+    --------
+    >>> bandwidth("25 Gbit/s"), bandwidth("25 Gbps"), bandwidth("1 GiB/s")
+    (3125000000.0, 3125000000.0, 1073741824.0)
+    >>> bandwidth("10 ms")
+    Traceback (most recent call last):
+        ...
+    ValueError: '10 ms' is not a bandwidth; write e.g. '25 Gbit/s'
+    """
+    return _parse(text, _RATE)
+
+
+def fraction(text: str) -> float:
+    """Read a number or a percentage; return the number.
+
+    Raises
+    ------
+    ValueError
+        If it is neither.
+
+    Examples
+    --------
+    >>> fraction("7 %"), fraction("0.07")
+    (0.07, 0.07)
+    """
+    number, percent, rest = text.partition("%")
+    try:
+        if not rest.strip():
+            # Division, unlike multiplication by 0.01, gives the float nearest to the decimal number meant.
+            return float(number) / 100 if percent else float(number)
+    except ValueError:
+        pass
+    raise ValueError(f"must be a number or a percentage such as '10 %', got {text!r}")
+
+
+def format_seconds(value: float) -> str:
+    """Return a time for a table: three significant digits, unit from ns to d.
+
+    Examples
+    --------
+    >>> format_seconds(0.0123), format_seconds(0.9999), format_seconds(5400), format_seconds(0)
+    ('12.3 ms', '1 s', '1.5 h', '0 s')
+    """
+    return _format(value, (("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1), ("min", 60), ("h", 3600), ("d", 86400)))
+
+
+def format_bytes(value: float) -> str:
+    """Return an amount of data for a table: three significant digits, powers of 1000.
+
+    Examples
+    --------
+    >>> format_bytes(102_228_128), format_bytes(12), format_bytes(999_999)
+    ('102 MB', '12 B', '1 MB')
+    """
+    return _format(value, tuple((f"{prefix}B", 1000.0**power) for power, prefix in enumerate(("", *"kMGT"))))
+
+
+def format_bandwidth(value: float) -> str:
+    """Return a bandwidth [byte/s] for a table: in bits per second, three significant digits, powers of 1000.
+
+    Examples
+    --------
+    >>> format_bandwidth(3.125e9), format_bandwidth(1.56e6)
+    ('25 Gbit/s', '12.5 Mbit/s')
+    """
+    return _format(8 * value, tuple((f"{prefix}bit/s", 1000.0**power) for power, prefix in enumerate(("", *"kMGT"))))
+
+
+def _parse(text: Quantity, kind: _Kind) -> float:
+    if isinstance(text, bool) or not isinstance(text, str | int | float):
+        raise ValueError(f"{reprlib.repr(text)} is not {kind.name}; write e.g. '{kind.example}'")
+    shown = reprlib.repr(text)
+    stripped = shown if isinstance(text, int) else str(text).strip()
+    number = _NUMBER.match(stripped)
+    unit = stripped[number.end() :].strip() if number else ""
+    if len(stripped) > _LONGEST or number is None or not _UNIT.fullmatch(unit or "s"):
+        raise ValueError(f"{shown} is not a number with a unit; write e.g. '{kind.example}'")
+    amount = Decimal(number.group())
+    if amount < 0:
+        raise ValueError(f"{shown} is negative; {kind.name} must be >= 0, e.g. '{kind.example}'")
+    if not unit and amount:
+        written = f"{number.group()} {kind.example.split()[1]}"
+        raise ValueError(f"{shown} has no unit; write e.g. '{written}'")
+    value = float(_ARITHMETIC.multiply(amount, _factor(unit, shown, kind))) if unit else 0.0
+    if not math.isfinite(value):
+        raise ValueError(f"{shown} is too large; write e.g. '{kind.example}'")
+    return abs(value)
+
+
+def _factor(unit: str, shown: str, kind: _Kind) -> Decimal:
+    known = _resolve(unit.translate(_MICRO))
+    if known is None:
+        alike = [f"'{name}'" for name in kind.units if name.casefold() == unit.casefold()]
+        remedy = f"did you mean {' or '.join(alike)}? Case matters" if alike else nearest(unit, kind.units)
+        raise ValueError(f"{shown}: unknown unit '{unit}'; {remedy}")
+    factor, dimensionality = known
+    if dimensionality != kind.dimensionality:
+        raise ValueError(f"{shown} is not {kind.name}; write e.g. '{kind.example}'")
+    return factor
+
+
+@lru_cache(maxsize=1024)
+def _resolve(unit: str) -> tuple[Decimal, str] | None:
+    """Return the factor to SI (with bytes) and the dimensionality of a unit, or None if there is no such unit."""
+    if not all(_is_known(name.strip()) for name in unit.split("/")):
+        return None
+    registry = _registry()
+    quantity = (Decimal(1) * registry.parse_units(unit)).to_base_units()
+    return Decimal(quantity.magnitude), str(quantity.dimensionality)
+
+
+def _is_known(name: str) -> bool:
+    """Whether a unit name is defined, with a prefix that people mean with it, and no plural of a symbol ("ds")."""
+    return any(
+        (not prefix or prefix in _PREFIXES.get(base, {})) and (not plural or len(name) > 3)
+        for prefix, base, plural in _registry().parse_unit_name(name)
+    )
+
+
+@cache
+def _registry() -> UnitRegistry[Decimal]:
+    from pint import UnitRegistry
+
+    registry: UnitRegistry[Decimal] = UnitRegistry(None, non_int_type=Decimal)
+    for definition in _DEFINITIONS:
+        registry.define(definition)
+    return registry
+
+
+def _format(value: float, units: tuple[tuple[str, float], ...]) -> str:
+    """Write `value` in the largest of the ascending `units` in which it rounds to at least 1."""
+    base = next(name for name, factor in units if factor == 1)
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g} {base}"
+    written = [(f"{value / factor:.3g}", name) for name, factor in units]
+    number, name = next(((number, name) for number, name in reversed(written) if abs(float(number)) >= 1), written[0])
+    return f"{float(number):.0f} {name}" if 1e3 <= abs(float(number)) < 1e6 else f"{number} {name}"

@@ -1,0 +1,200 @@
+"""Curves of time over size: what calibration works on.
+
+A *curve* has the time of one collective for several sizes, with all else the same: algorithm, protocol, ranks, nodes. A
+*system* is what one fabric file describes: curves measured on the same hardware, with the same configuration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from simnet.base.errors import InputError, nearest
+from simnet.calibration.readers import COLUMNS, total_bytes
+
+Floats = NDArray[np.float64]
+
+CONDITIONS = ("variant", "platform", "link_latency", "link_bandwidth", "dtype", "tool")
+"""Columns whose values tell one system from another."""
+
+
+@dataclass(frozen=True, order=True)
+class Setting:
+    """What a curve is the time of.
+
+    Parameters
+    ----------
+    collective : str
+        As nccl-tests names it.
+    ranks : int
+        Number of ranks P, >= 1.
+    nodes : int
+        Number of nodes that they are on; 0 if not known.
+    algorithm, protocol : str
+        Where they were pinned, else empty.
+
+    Examples
+    --------
+    >>> str(Setting("all_reduce", 16, 2, "ring"))
+    'all_reduce, ring, 16 ranks on 2 nodes'
+    """
+
+    collective: str
+    ranks: int
+    nodes: int = 0
+    algorithm: str = ""
+    protocol: str = ""
+
+    def __str__(self) -> str:
+        what = ", ".join(part for part in (self.collective, self.algorithm, self.protocol) if part)
+        nodes = f" on {self.nodes} node{'s' if self.nodes > 1 else ''}" if self.nodes else ""
+        return f"{what}, {self.ranks} ranks{nodes}"
+
+    @property
+    def family(self) -> tuple[str, str, str]:
+        """Collective, algorithm and protocol: curves that differ in ranks and nodes alone are of one family."""
+        return self.collective, self.algorithm, self.protocol
+
+
+@dataclass(frozen=True, eq=False)
+class Curve:
+    """Time over size.
+
+    Parameters
+    ----------
+    setting : Setting
+        What was measured.
+    sizes : ndarray of float, shape (n,)
+        Total sizes as nccl-tests counts them [byte], > 0, ascending, without repetition.
+    seconds : ndarray of float, shape (n,)
+        Median over repetitions [s], > 0.
+    """
+
+    setting: Setting
+    sizes: Floats
+    seconds: Floats
+
+    def at(self, chosen: NDArray[np.bool_]) -> Curve:
+        """Return the curve with some of its sizes alone."""
+        return Curve(self.setting, self.sizes[chosen], self.seconds[chosen])
+
+
+def curves_of(rows: pd.DataFrame) -> list[Curve]:
+    """Return the curves of one system: medians over repetitions, in the order of their settings.
+
+    Rows of 0 bytes, or without a number of ranks, are left out: they have no place on a curve.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        As `simnet.calibration.readers.read` gives them.
+
+    Examples
+    --------
+    >>> from simnet.calibration.measured import load
+    >>> curves = curves_of(load("published_plateaus").rows)
+    >>> [str(one.setting) for one in curves]
+    ['all_reduce, 8 ranks on 1 node', 'all_reduce, 16 ranks on 2 nodes']
+    """
+    table = pd.DataFrame(
+        {
+            "collective": rows["collective"].astype(str),
+            "ranks": rows["ranks"].fillna(0).astype(int),
+            "nodes": rows["nodes"].fillna(0).astype(int),
+            "algorithm": rows["algorithm"].fillna("").astype(str),
+            "protocol": rows["protocol"].fillna("").astype(str),
+            "size": total_bytes(rows),
+            "seconds": rows["seconds"],
+        }
+    )
+    table = table[(table["size"] > 0) & (table["ranks"] > 0)]
+    keys = ["collective", "ranks", "nodes", "algorithm", "protocol"]
+    found = []
+    for key, part in table.groupby(keys, sort=True):
+        medians = part.groupby("size")["seconds"].median()
+        collective, ranks, nodes, algorithm, protocol = (str(one) for one in key)
+        setting = Setting(collective, int(ranks), int(nodes), algorithm, protocol)
+        found.append(Curve(setting, medians.index.to_numpy(dtype=float), medians.to_numpy(dtype=float)))
+    return found
+
+
+def systems(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Tell apart the systems in a table; each has the rows of one configuration, in place or out of place.
+
+    Returns
+    -------
+    dict of str to DataFrame
+        By a name of what differs between them; the empty name if nothing does.
+
+    Examples
+    --------
+    >>> from simnet.calibration.measured import load
+    >>> next(iter(systems(load("shaped_gloo").rows)))
+    'link_latency=0.0001, link_bandwidth=12500000.0'
+    """
+    named = [name for name in CONDITIONS if name in rows and rows[name].fillna("").astype(str).nunique() > 1]
+    keys = {name: rows[name].fillna("").astype(str) for name in named}
+    if rows["in_place"].fillna(False).nunique() > 1:
+        keys["in_place"] = rows["in_place"].fillna(False).astype(str)
+    if not keys:
+        return {"": rows}
+    grouped = rows.groupby(list(keys.values()), sort=False)
+    return {
+        ", ".join(f"{name}={value}" for name, value in zip(keys, values, strict=True) if value): part
+        for values, part in grouped
+    }
+
+
+def chosen_rows(rows: pd.DataFrame, where: Mapping[str, str], in_place: bool = False) -> pd.DataFrame:
+    """Return the rows of one side, in place or out of place, whose columns have given values.
+
+    Where only one side was measured, that side is taken.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        As `simnet.calibration.readers.read` gives them.
+    where : mapping of str to str
+        Values by column, as text.
+    in_place : bool
+        Which side is wanted.
+
+    Raises
+    ------
+    InputError
+        If there is no such column or value.
+
+    Examples
+    --------
+    >>> from simnet.calibration.measured import load
+    >>> len(chosen_rows(load("shaped_gloo").rows, {"collective": "broadcast"}))
+    100
+    """
+    for name, value in where.items():
+        if name not in rows:
+            allowed = list(dict.fromkeys([*COLUMNS, *rows.columns]))
+            raise InputError(f"there is no column {name!r}; {nearest(name, allowed)}", file="--where")
+        texts = rows[name].fillna("").astype(str)
+        if not (texts == value).any():
+            allowed = sorted(texts.unique())[:30]
+            raise InputError(f"no row has {name} = {value!r}; {nearest(value, allowed)}", file="--where")
+        rows = rows[texts == value]
+    side = rows["in_place"].fillna(False) == in_place
+    return rows[side] if side.any() else rows
+
+
+def differing(rows: pd.DataFrame) -> dict[str, list[str]]:
+    """Return the columns that tell systems apart and have several values, with these.
+
+    Examples
+    --------
+    >>> from simnet.calibration.measured import load
+    >>> sorted(differing(load("shaped_gloo").rows))
+    ['link_bandwidth', 'link_latency']
+    """
+    values = {name: sorted(rows[name].fillna("").astype(str).unique()) for name in CONDITIONS if name in rows}
+    return {name: found for name, found in values.items() if len(found) > 1}

@@ -1,0 +1,339 @@
+"""A calibrated system: times of collectives with intervals, and what they extrapolate.
+
+It is made of measured curves by `calibrate`, or of a specification alone by `specified`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple, get_args
+
+import numpy as np
+
+from simnet.base.errors import InputError, nearest
+from simnet.calibration.crossval import Chosen, choose, score
+from simnet.calibration.curves import Curve, Setting
+from simnet.calibration.intervals import bin_of, intervals
+from simnet.calibration.per_step import PROTOCOLS
+from simnet.calibration.predictor import Known, Model, Way, fit
+from simnet.calibration.specification import COLLECTIVES, HELD_OUT, Platform, Specified, widths
+from simnet.calibration.specification import specified as steps_of
+from simnet.calibration.steps import ALGORITHMS, MAX_RANKS
+
+COVERAGE = 0.9
+"""Share of measurements that intervals shall hold."""
+
+
+class Prediction(NamedTuple):
+    """A predicted time.
+
+    Parameters
+    ----------
+    seconds, low, high : float
+        The time and its interval [s].
+    extrapolates : bool
+        Whether it is outside the sizes, ranks or collectives that were measured.
+    why : str
+        What it rests on and, if it extrapolates, what was not measured.
+    """
+
+    seconds: float
+    low: float
+    high: float
+    extrapolates: bool
+    why: str
+
+
+class Fabric:
+    """A calibrated system.
+
+    Parameters
+    ----------
+    model : Model
+        What is known of it.
+    intervals : mapping of str to sequence of (float, float)
+        Widths by what a prediction rests on and bin of sizes; see `simnet.calibration.intervals.widths`.
+    held_out : mapping of str to int
+        How many held-out predictions each rests on.
+    scores : mapping of str to float
+        Mean error of held-out sizes by model.
+    coverage : float
+        Share of measurements that the intervals shall hold.
+    sources, system, topology : sequence of str, str, str
+        Where the measurements are from, which of the systems in them, and on which topology.
+    network : dict, optional
+        The topology with the latencies [s] and bandwidths [byte/s] of its links; see `simnet.calibration.network`.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        intervals: dict[Way, list[tuple[float, float]]],
+        held_out: dict[Way, int],
+        scores: dict[str, float],
+        coverage: float = COVERAGE,
+        sources: Sequence[str] = (),
+        system: str = "",
+        topology: str = "",
+        network: dict[str, dict[str, int | float]] | None = None,
+    ) -> None:
+        self.model, self.intervals, self.held_out = model, intervals, held_out
+        self.scores, self.coverage = scores, coverage
+        self.sources, self.system, self.topology, self.network = tuple(sources), system, topology, network
+
+    @property
+    def platform(self) -> Platform | None:
+        """The platform of which nothing was measured, if it is one."""
+        return self.model.steps.platform if isinstance(self.model.steps, Specified) else None
+
+    def predict(
+        self,
+        collective: str,
+        ranks: int,
+        nbytes: float,
+        *,
+        nodes: int | None = None,
+        algorithm: str | None = None,
+        protocol: str | None = None,
+        strict: bool = False,
+    ) -> Prediction:
+        """Return the predicted time of a collective, with its interval.
+
+        Parameters
+        ----------
+        collective : str
+            As nccl-tests names it.
+        ranks : int
+            Number of ranks, >= 1.
+        nbytes : float
+            Total size as nccl-tests counts it [byte], > 0.
+        nodes : int, optional
+            Nodes that the ranks are on; where omitted, as in the measurements.
+        algorithm, protocol : str, optional
+            Pinned ones; where omitted, those that were measured, if there is one choice only.
+        strict : bool
+            Refuse to extrapolate.
+
+        Raises
+        ------
+        InputError
+            If nothing is known of the collective, a value is outside its range, or `strict` and it would extrapolate.
+        """
+        if not (math.isfinite(nbytes) and nbytes > 0):
+            raise InputError(f"must be a finite number of bytes > 0, got {nbytes}", field="nbytes")
+        if not 1 <= ranks <= 10**7:
+            raise InputError(f"must be a whole number from 1 to 10,000,000, got {ranks}", field="ranks")
+        if nodes is not None and not 1 <= nodes <= ranks:
+            raise InputError(f"must be a whole number from 1 to {ranks:,}, the ranks, got {nodes}", field="nodes")
+        setting = self._setting(collective, ranks, nodes, algorithm, protocol)
+        found = self.model.at(setting, [nbytes])
+        if found is None:
+            raise self._unknown(setting)
+        seconds = float(found[0])
+        if not 0 < seconds < math.inf:
+            raise InputError(f"{setting}, {nbytes:g} bytes have no time that can be told, but {seconds:g} s")
+        way = self.model.way(setting)
+        unlike = way == "ranks" and self._unlike_nodes(setting)
+        reasons = self._beyond(setting, way, nbytes)
+        if strict and reasons:
+            raise InputError(f"{setting}, {nbytes:g} bytes would be an extrapolation: {'; '.join(reasons)}")
+        bounds = np.array(self.intervals["beyond" if unlike else way][int(bin_of(np.array([nbytes]))[0])])
+        below, above = (bounds * self.model.reach(setting) * self._stretch(setting, nbytes)).tolist()
+        rests = {
+            "sizes": "the curve itself",
+            "ranks": "other numbers of ranks or nodes",
+            "beyond": "other numbers of ranks or nodes",
+            "collectives": "other collectives",
+        }
+        what = rests[way] if self.platform is None else f"the specification of {self.platform.name} alone"
+        why = "; ".join([f"rests on {what}", *reasons])
+        return Prediction(seconds, seconds * math.exp(-below), seconds * math.exp(above), bool(reasons), why)
+
+    def pinned(self, name: str) -> list[str]:
+        """Return which an ``algorithm``, or a ``protocol``, may be: those measured, and those of the model of steps."""
+        known = ALGORITHMS if name == "algorithm" else PROTOCOLS
+        return sorted({*known, *(getattr(one.setting, name) for one in self.model.known)} - {""})
+
+    def _setting(
+        self, collective: str, ranks: int, nodes: int | None, algorithm: str | None, protocol: str | None
+    ) -> Setting:
+        """Return the setting that is meant, what was left open taken from the curves."""
+        given = {"algorithm": algorithm, "protocol": protocol}
+        matching = [
+            one.setting
+            for one in self.model.known
+            if one.setting.collective == collective
+            and all(value is None or getattr(one.setting, name) == value for name, value in given.items())
+        ]
+        words = {}
+        for name, value in given.items():
+            choices = {getattr(one, name) for one in matching}
+            if value is None and len(choices) > 1 and "" not in choices:
+                listed = ", ".join(sorted(choices))
+                raise InputError(f"several were measured of {collective}: {listed}; name one", field=name)
+            words[name] = value if value is not None else "" if len(choices) != 1 else choices.pop()
+        if self.platform is not None:
+            least = self.platform.nodes(ranks)
+            if nodes is not None and nodes < least:
+                what = f"{ranks} ranks need {least} nodes of {self.platform.name}"
+                raise InputError(f"{what}, got {nodes}", field="nodes")
+            nodes = nodes or least
+        if nodes is None:
+            family = [one for one in matching if (one.algorithm, one.protocol) == tuple(words.values())]
+            family = family or [one.setting for one in self.model.known]
+            same = [one for one in family if one.ranks == ranks]
+            close = min(family, key=lambda one: abs(math.log(one.ranks / ranks)))
+            nodes = max(one.nodes for one in same) if same else _nodes(close, ranks)
+        return Setting(collective, ranks, nodes, words["algorithm"], words["protocol"])
+
+    def _unknown(self, setting: Setting) -> InputError:
+        """Return why nothing is known of a setting."""
+        name = setting.collective
+        known = {one.setting.collective for one in self.model.known}
+        if self.model.steps is not None:
+            known |= set(COLLECTIVES)
+        if name not in known:
+            return InputError(f"nothing is known of {name!r}; {nearest(name, known)}", field="collective")
+        some = "2 or more" if self.model.steps is not None and self.model.steps.nccl else f"2 to {MAX_RANKS:,}"
+        return InputError(f"{name} was not measured; without, {some} are allowed, got {setting.ranks}", field="ranks")
+
+    def _unlike_nodes(self, setting: Setting) -> bool:
+        """Return whether nodes are fewer or more than were measured of the family, or hold fewer or more ranks each."""
+        if not setting.nodes:
+            return False
+        known = [one.setting for one in self.model.family(setting) if one.setting.nodes]
+        nodes = [one.nodes for one in known]
+        if not known or not min(nodes) <= setting.nodes <= max(nodes):
+            return True
+        filled = [-(-setting.ranks * one.nodes // one.ranks) for one in known]
+        return not min(filled) <= setting.nodes <= max(filled)
+
+    def _beyond(self, setting: Setting, way: Way, nbytes: float) -> list[str]:
+        """Return in which respects a prediction is outside what was measured."""
+        if self.platform is not None:
+            return ["nothing was measured"]
+        family = self.model.family(setting)
+        if not family:
+            what = ", ".join(word for word in setting.family if word)
+            return [f"{what} was not measured"]
+        reasons = []
+        ranks = sorted({one.setting.ranks for one in family})
+        if way == "beyond":
+            reasons.append(f"{_counted_of(setting.ranks, 'rank')}, measured were {_range(ranks)}")
+        elif way == "ranks" and self._unlike_nodes(setting):
+            reasons.append(
+                f"{_counted_of(setting.ranks, 'rank')} on {_counted_of(setting.nodes, 'node')}, {_on(family)}"
+            )
+        low, high = self._measured(setting)
+        if not low <= nbytes <= high:
+            reasons.append(f"{nbytes:g} bytes, measured were {low:g} to {high:g}")
+        return reasons
+
+    def _measured(self, setting: Setting) -> tuple[float, float]:
+        """Return between which sizes [byte] a prediction has measurements: of its curve, its family, or of anything."""
+        family = self.model.family(setting)
+        near = [one for one in family if one.setting == setting] or family or self.model.known
+        return min(one.smallest for one in near), max(one.largest for one in near)
+
+    def _stretch(self, setting: Setting, nbytes: float) -> float:
+        """Return by how much intervals widen beyond the sizes measured: as errors that add up with each doubling."""
+        if self.platform is not None:
+            return 1.0
+        low, high = self._measured(setting)
+        doublings = max(math.log2(low / nbytes), math.log2(nbytes / high), 0.0)
+        return math.sqrt(1.0 + doublings)
+
+
+def calibrate(
+    curves: Sequence[Curve],
+    *,
+    coverage: float = COVERAGE,
+    sources: Sequence[str] = (),
+    system: str = "",
+    topology: str = "",
+    chosen: Chosen | None = None,
+) -> Fabric:
+    """Fit a fabric to the curves of one system: models chosen by cross-validation, intervals from what it saw.
+
+    Parameters
+    ----------
+    curves : sequence of Curve
+        What was measured.
+    coverage : float
+        Share of measurements that intervals shall hold, in (0, 1).
+    sources, system, topology : sequence of str, str, str
+        Kept with it; see `Fabric`.
+    chosen : Chosen, optional
+        The choice, if it is made already.
+
+    Raises
+    ------
+    InputError
+        If there are no curves.
+
+    Examples
+    --------
+    >>> sizes = 2.0 ** np.arange(10, 20)
+    >>> fabric = calibrate([Curve(Setting("all_reduce", p), sizes, p * 1e-5 + sizes * 1e-9) for p in (4, 8, 16)])
+    >>> round(fabric.predict("all_reduce", 8, 100_000).seconds, 6)
+    0.00018
+    >>> fabric.predict("all_reduce", 8, 1e9).extrapolates
+    True
+    """
+    if not curves:
+        raise InputError("there is no curve to calibrate on: no row has a size above 0 and a number of ranks")
+    made = choose(curves) if chosen is None else chosen
+    choices = made.form, made.across, made.nccl, made.transfer, made.beyond
+    model = fit(curves, *choices, weights=made.weights)
+    bounds = intervals(made.held, coverage)
+    counts = {way: sum(len(one.sizes) for one in held) for way, held in made.held.items()}
+    scores = {name: score(held) for name, held in made.forms.items() if held}
+    return Fabric(model, bounds, counts, scores, coverage, sources, system, topology)
+
+
+def specified(platform: Platform, coverage: float = COVERAGE) -> Fabric:
+    """Return a fabric from a specification alone; whatever it predicts is an extrapolation.
+
+    Parameters
+    ----------
+    platform : Platform
+        The specification.
+    coverage : float
+        Share of measurements that the intervals shall hold, in (0, 1).
+
+    Examples
+    --------
+    >>> from simnet.calibration.specification import load_platform
+    >>> found = specified(load_platform("dgx-h100")).predict("all_reduce", 16, 2**30)
+    >>> found.extrapolates, found.low < found.seconds < found.high
+    (True, True)
+    """
+    bounds = widths(platform, coverage)
+    intervals_: dict[Way, list[tuple[float, float]]] = dict.fromkeys(get_args(Way), bounds)
+    model = Model("interpolated", "steps", "steps", "steps", (), steps_of(platform))
+    held_out: dict[Way, int] = {"sizes": 0, "ranks": 0, "beyond": 0, "collectives": HELD_OUT[platform.counted]}
+    return Fabric(model, intervals_, held_out, {}, coverage, platform.sources, platform.description)
+
+
+def _nodes(like: Setting, ranks: int) -> int:
+    """Return on how many nodes ranks are if a node holds as many of them as in another setting; 0 if not known."""
+    return -(-ranks * like.nodes // like.ranks)
+
+
+def _counted_of(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def _on(family: Sequence[Known]) -> str:
+    """Return on how many nodes curves were measured, and how many ranks are on each."""
+    known = [one.setting for one in family if one.setting.nodes]
+    if not known:
+        return "on how many was measured is not known"
+    nodes, each = {one.nodes for one in known}, {-(-one.ranks // one.nodes) for one in known}
+    return f"measured were {_range(sorted(nodes))}, with {_range(sorted(each))} on each"
+
+
+def _range(counts: Sequence[int]) -> str:
+    """Return how numbers in ascending order are said."""
+    return str(counts[0]) if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"

@@ -1,0 +1,327 @@
+"""The fabric file: a calibrated system as YAML, written once and asked for times ever after.
+
+Its fields are explained in ``docs/calibration.md``. A file is data from a stranger: its size is checked before it is
+read, tags are refused, and every field is checked.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+import pydantic
+from pydantic import ConfigDict, Field
+from ruamel.yaml import YAML
+
+from simnet.base.errors import InputError, nearest
+from simnet.base.plain_yaml import plain_yaml
+from simnet.base.reading import read_text
+from simnet.calibration.curves import Setting
+from simnet.calibration.fabric import Fabric, specified
+from simnet.calibration.intervals import BINS
+from simnet.calibration.per_step import PARAMETERS, Steps
+from simnet.calibration.predictor import Across, Known, Model, Transfer, Way
+from simnet.calibration.shapes import FITS, Mixture, Part, Shape
+from simnet.calibration.specification import Platform, is_platform, load_platform, platform_names
+from simnet.calibration.specification import specified as steps_of
+
+VERSION: Literal[1] = 1
+"""The version of fabric files that is written and read."""
+
+MAX_BYTES = 2 * 2**20
+"""The largest fabric file that is read."""
+
+# Wider than any machine, and narrow enough that no product of some of them overflows.
+_Positive = Annotated[float, Field(ge=1e-30, le=1e30, allow_inf_nan=False)]
+_NotNegative = Annotated[float, Field(ge=0, le=1e30, allow_inf_nan=False)]
+_Log = Annotated[float, Field(ge=-50, le=50, allow_inf_nan=False)]
+_Width = Annotated[float, Field(ge=0, le=50, allow_inf_nan=False)]
+_Name = Annotated[str, Field(max_length=200)]
+
+
+class _Part(pydantic.BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ModelEntry(_Part):
+    """A model of a curve and its weight."""
+
+    model: str
+    weight: Annotated[float, Field(ge=0, le=1)]
+    segments: Annotated[list[tuple[_NotNegative, _NotNegative, _NotNegative]], Field(max_length=20_000)] = []
+    points: Annotated[list[tuple[_Positive, _Positive]], Field(max_length=10_000)] = []
+    corrections: Annotated[list[tuple[_Positive, _Log]], Field(max_length=10_000)] = []
+
+    @pydantic.model_validator(mode="after")
+    def _is_a_model(self) -> ModelEntry:
+        if self.model not in FITS:
+            raise ValueError(f"there is no model {self.model!r}; {nearest(self.model, FITS)}")
+        if bool(self.segments) == bool(self.points):
+            raise ValueError("needs either segments or points")
+        for name in ("segments", "points", "corrections"):
+            starts = [one[0] for one in getattr(self, name)]
+            if any(later <= earlier for earlier, later in itertools.pairwise(starts)):
+                raise ValueError(f"{name} must ascend in size")
+        if self.segments and (self.segments[0][0] != 0 or any(one[1] + one[2] <= 0 for one in self.segments)):
+            raise ValueError("segments must begin at size 0, each with a latency or seconds per byte above 0")
+        return self
+
+
+class CurveEntry(_Part):
+    """A measured curve and its models."""
+
+    collective: _Name
+    ranks: Annotated[int, Field(ge=1, le=10**7)]
+    nodes: Annotated[int, Field(ge=0, le=10**7)] = 0
+    algorithm: _Name = ""
+    protocol: _Name = ""
+    smallest: _Positive
+    largest: _Positive
+    measured_sizes: Annotated[int, Field(ge=1)]
+    models: Annotated[list[ModelEntry], Field(min_length=1, max_length=len(FITS))]
+
+    @pydantic.model_validator(mode="after")
+    def _is_consistent(self) -> CurveEntry:
+        if abs(sum(one.weight for one in self.models) - 1) > 1e-6:
+            raise ValueError("weights of models must add to 1")
+        if self.smallest > self.largest:
+            raise ValueError("smallest must not be above largest")
+        return self
+
+
+class Parameter(_Part):
+    """A parameter of the model of steps, with its relative standard error."""
+
+    value: _Positive
+    relative_error: _NotNegative = 0.0
+
+
+class StepsEntry(_Part):
+    """The model of steps."""
+
+    counted: Literal["through the schedule", "as NCCL does", "as NCCL does, with in-switch reduction"]
+    parameters: dict[str, Parameter]
+
+    @pydantic.model_validator(mode="after")
+    def _has_all(self) -> StepsEntry:
+        for name in self.parameters:
+            if name not in PARAMETERS:
+                raise ValueError(f"there is no parameter {name!r}; {nearest(name, PARAMETERS)}")
+        missing = [name for name in PARAMETERS if name not in self.parameters]
+        if missing:
+            raise ValueError(f"lacks {', '.join(missing)}")
+        return self
+
+
+class IntervalEntry(_Part):
+    """Widths of intervals by bin of sizes, for predictions of one kind."""
+
+    held_out: Annotated[int, Field(ge=0)]
+    below: Annotated[list[_Width], Field(min_length=len(BINS), max_length=len(BINS))]
+    above: Annotated[list[_Width], Field(min_length=len(BINS), max_length=len(BINS))]
+
+
+class FabricFile(_Part):
+    """The fabric file as it is written."""
+
+    version: Literal[1]
+    sources: Annotated[list[Annotated[str, Field(max_length=1000)]], Field(max_length=1000)] = []
+    system: Annotated[str, Field(max_length=1000)] = ""
+    topology: Annotated[str, Field(max_length=1000)] = ""
+    network: dict[Literal["star", "multi_gpu_nodes"], dict[_Name, int | _NotNegative]] | None = None
+    model: str
+    across_ranks: Across
+    beyond_ranks: Across = "blended"
+    across_collectives: Transfer = "steps"
+    scores: dict[_Name, _NotNegative] = {}
+    coverage: Annotated[float, Field(gt=0, lt=1)]
+    intervals: dict[Way, IntervalEntry]
+    steps: StepsEntry | None = None
+    platform: Platform | None = None
+    curves: Annotated[list[CurveEntry], Field(max_length=10_000)]
+
+    @pydantic.model_validator(mode="after")
+    def _is_known(self) -> FabricFile:
+        if self.model not in FITS:
+            raise ValueError(f"there is no model {self.model!r}; {nearest(self.model, FITS)}")
+        missing = [way for way in get_args(Way) if way not in self.intervals]
+        if missing:
+            raise ValueError(f"intervals lack {', '.join(missing)}")
+        if self.platform is None and not self.curves:
+            raise ValueError("needs curves that were measured, or a platform")
+        if self.platform is not None and (self.curves or self.steps is not None):
+            raise ValueError("has a platform, of which nothing was measured, and curves or steps")
+        settings = [_setting(one) for one in self.curves]
+        if len(set(settings)) < len(settings):
+            raise ValueError("two curves are of the same setting")
+        return self
+
+
+def written(fabric: Fabric) -> str:
+    """Return a fabric as YAML.
+
+    Raises
+    ------
+    InputError
+        If it could not be read again: a name is too long, say, or the file too large.
+    """
+    try:
+        file = _file_of(fabric)
+    except pydantic.ValidationError as error:
+        raise _explained(error, "") from None
+    yaml: Any = YAML(typ="safe", pure=True)
+    yaml.default_flow_style = None
+    yaml.sort_base_mapping_type_on_output = False
+    yaml.width = 110
+    stream = io.StringIO()
+    stream.write("# A fabric calibrated by simnet; docs/calibration.md explains the fields. Units: s, byte.\n")
+    yaml.dump(file.model_dump(mode="json", exclude_defaults=False), stream)
+    text = stream.getvalue()
+    if len(text.encode()) > MAX_BYTES:
+        size = f"{len(text.encode()) / 2**20:.0f} MiB, of which {MAX_BYTES // 2**20} are read"
+        raise InputError(f"the fabric file would have {size}; --where takes some of the curves")
+    return text
+
+
+def _explained(error: pydantic.ValidationError, file: str) -> InputError:
+    """Return the first of the things that are wrong with fields of a file."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return InputError(first["msg"].removeprefix("Value error, "), file=file or None, field=where or None)
+
+
+def _file_of(fabric: Fabric) -> FabricFile:
+    model = fabric.model
+    steps = None
+    if model.steps is not None and fabric.platform is None:
+        errors = model.steps.errors or (0.0,) * len(PARAMETERS)
+        listed = zip(PARAMETERS, model.steps.values, errors, strict=True)
+        steps = StepsEntry(
+            counted=_counted(model.steps),
+            parameters={name: Parameter(value=value, relative_error=error) for name, value, error in listed},
+        )
+    return FabricFile(
+        version=VERSION,
+        sources=list(fabric.sources),
+        system=fabric.system,
+        topology=fabric.topology,
+        network=fabric.network,  # type: ignore[arg-type]
+        model=model.form,
+        across_ranks=model.across,
+        beyond_ranks=model.beyond,
+        across_collectives=model.transfer,
+        scores=fabric.scores,
+        coverage=fabric.coverage,
+        intervals={
+            way: IntervalEntry(
+                held_out=fabric.held_out[way], below=[one[0] for one in bins], above=[one[1] for one in bins]
+            )
+            for way, bins in fabric.intervals.items()
+        },
+        steps=steps,
+        platform=fabric.platform,
+        curves=[_entry(one) for one in model.known],
+    )
+
+
+def fabric_of(source: str) -> Fabric:
+    """Return the fabric of a file that `written` made, or of a platform: the name of a shipped one, or its file.
+
+    Raises
+    ------
+    InputError
+        As `load_fabric` and `load_platform` do.
+
+    Examples
+    --------
+    >>> fabric_of("dgx-h100").platform.devices_per_node
+    8
+    """
+    path = Path(source)
+    if source in platform_names():
+        return specified(load_platform(source))
+    if not path.exists() and not path.suffix:
+        raise InputError(f"there is no such file, and no platform {source!r}; {nearest(source, platform_names())}")
+    return specified(load_platform(path)) if is_platform(path) else load_fabric(path)
+
+
+def load_fabric(path: str | Path) -> Fabric:
+    """Read a fabric file.
+
+    Raises
+    ------
+    InputError
+        If it cannot be read, is too large, no YAML, or a field of it is not as it must be.
+    """
+    text = read_text(Path(path), MAX_BYTES)
+    name = str(path)
+    loaded = plain_yaml(text, name, "a fabric file")
+    if loaded.get("version") != VERSION:
+        found = str(loaded.get("version"))[:40]
+        raise InputError(f"must be {VERSION}, the version that is read, got {found}", file=name, field="version")
+    try:
+        file = FabricFile.model_validate(loaded)
+    except pydantic.ValidationError as error:
+        raise _explained(error, name) from None
+    steps: Steps | None = None if file.platform is None else steps_of(file.platform)
+    if file.steps is not None:
+        chosen = [file.steps.parameters[one] for one in PARAMETERS]
+        values, errors = tuple(one.value for one in chosen), tuple(one.relative_error for one in chosen)
+        counted = file.steps.counted
+        steps = Steps(counted != "through the schedule", values, errors, counted.endswith("in-switch reduction"))
+    known = tuple(_known(one) for one in file.curves)
+    return Fabric(
+        Model(file.model, file.across_ranks, file.beyond_ranks, file.across_collectives, known, steps),
+        {way: list(zip(one.below, one.above, strict=True)) for way, one in file.intervals.items()},
+        {way: one.held_out for way, one in file.intervals.items()},
+        dict(file.scores),
+        file.coverage,
+        file.sources,
+        file.system,
+        file.topology,
+        None if file.network is None else {str(name): dict(one) for name, one in file.network.items()},
+    )
+
+
+def _counted(steps: Steps) -> Literal["through the schedule", "as NCCL does", "as NCCL does, with in-switch reduction"]:
+    if not steps.nccl:
+        return "through the schedule"
+    return "as NCCL does, with in-switch reduction" if steps.switch else "as NCCL does"
+
+
+def _entry(one: Known) -> CurveEntry:
+    setting = one.setting
+    return CurveEntry(
+        collective=setting.collective,
+        ranks=setting.ranks,
+        nodes=setting.nodes,
+        algorithm=setting.algorithm,
+        protocol=setting.protocol,
+        smallest=one.smallest,
+        largest=one.largest,
+        measured_sizes=one.count,
+        models=[
+            ModelEntry(
+                model=name,
+                weight=weight,
+                segments=list(shape.segments),
+                points=list(shape.points),
+                corrections=list(shape.corrections),
+            )
+            for name, weight, shape in one.shape.parts
+        ],
+    )
+
+
+def _known(one: CurveEntry) -> Known:
+    parts = tuple(
+        Part(each.model, each.weight, Shape(tuple(each.segments), tuple(each.points), tuple(each.corrections)))
+        for each in one.models
+    )
+    return Known(_setting(one), Mixture(parts), one.smallest, one.largest, one.measured_sizes)
+
+
+def _setting(one: CurveEntry) -> Setting:
+    return Setting(one.collective, one.ranks, one.nodes, one.algorithm, one.protocol)

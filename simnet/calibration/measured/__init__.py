@@ -1,0 +1,114 @@
+"""Measurements that come with simnet, and what each is: source, hardware, date, licence.
+
+`registry.toml` describes them; each is a tidy CSV beside it, in the format of `simnet.calibration.readers.tidy`. They
+are what simnet's own tools measured on networks of known latency and bandwidth, and single published numbers with
+citation.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass, fields
+from functools import cache
+from importlib.resources import as_file, files
+from types import MappingProxyType
+from typing import Any
+
+from simnet.base.errors import InputError, nearest
+from simnet.calibration.readers.tables import Inconsistent, Measurements
+from simnet.calibration.readers.tidy import read_tidy
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """What is known of measurements that come with simnet.
+
+    Parameters
+    ----------
+    name : str
+        What it is called.
+    file : str
+        Its table, beside the registry.
+    title, source, hardware, interconnect, date, licence, citation, notes : str
+        What was measured, by whom, on what, when, on which terms, how to cite it, and what to know.
+    collectives : tuple of str
+        The collectives that its rows have.
+    ranks : tuple of int
+        The numbers of ranks that its rows have.
+    rows : int
+        How many measurements there are.
+    facts : mapping
+        Values by column that hold for all rows.
+    columns : mapping of str
+        Columns beyond those of every table, and what they hold.
+    """
+
+    name: str
+    file: str
+    title: str
+    source: str
+    hardware: str
+    interconnect: str
+    date: str
+    licence: str
+    citation: str
+    notes: str
+    collectives: tuple[str, ...]
+    ranks: tuple[int, ...]
+    rows: int
+    facts: MappingProxyType[str, Any]
+    columns: MappingProxyType[str, str]
+
+
+@cache
+def datasets() -> MappingProxyType[str, Dataset]:
+    """Return the measurements that come with simnet, by name.
+
+    Examples
+    --------
+    >>> datasets()["shaped_sparse"].collectives
+    ('ag_topk', 'ar_topk')
+    """
+    registry = tomllib.loads(files("simnet.calibration.measured").joinpath("registry.toml").read_text(encoding="utf-8"))
+    named = {field.name for field in fields(Dataset)} - {"name"}
+    made = {}
+    for name, entry in registry.items():
+        if set(entry) | {"columns"} != named:
+            differs = sorted(set(entry).symmetric_difference(named) - {"columns"})
+            raise InputError(f"missing or unknown: {', '.join(differs)}", file="registry.toml", field=name)
+        lists = {key: tuple(entry[key]) for key in ("collectives", "ranks")}
+        maps = {key: MappingProxyType(dict(entry.get(key, {}))) for key in ("facts", "columns")}
+        made[name] = Dataset(**(entry | lists | maps | {"name": name}))
+    return MappingProxyType(made)
+
+
+def load(name: str, *, inconsistent: Inconsistent = "drop") -> Measurements:
+    """Return the measurements of a dataset.
+
+    Parameters
+    ----------
+    name : str
+        A name of `datasets`.
+    inconsistent : {"keep", "drop"}
+        As for `simnet.calibration.readers.read`.
+
+    Raises
+    ------
+    InputError
+        If there is no such dataset.
+
+    Examples
+    --------
+    >>> gloo = load("shaped_gloo").rows
+    >>> len(gloo), gloo["tool"].unique().tolist()
+    (300, ['gloo'])
+    """
+    if name not in datasets():
+        raise InputError(f"there are no measurements {name!r}; {nearest(name, datasets())}")
+    one = datasets()[name]
+    with as_file(files("simnet.calibration.measured").joinpath(one.file)) as path:
+        read = read_tidy(path, inconsistent=inconsistent, facts=one.facts)
+    return Measurements(read.rows.assign(source=name), read.problems, read.kind)
+
+
+__all__ = ["Dataset", "datasets", "load"]

@@ -1,0 +1,214 @@
+"""The network under a calibration: on which nodes ranks are, and the links that a simulation of the same system takes.
+
+A topology says what many logs do not: how many ranks share a node. Given by its name, it gets its latencies and
+bandwidths from the model of steps: the latency is what one more step of a ring costs at the smallest size measured, the
+bandwidth that of the protocol for large messages. Between these sizes real protocols are slower than either. The cost
+of a call (launch) and of reducing are no property of links, and are not in it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import networkx as nx
+import pandas as pd
+
+from simnet.base.errors import InputError, nearest
+from simnet.calibration.curves import Curve, Setting
+from simnet.calibration.per_step import PARAMETERS, Steps, undetermined
+from simnet.calibration.steps import costs
+from simnet.interchange import read_network
+
+FAMILIES = ("star", "multi_gpu_nodes")
+"""Topologies whose links a calibration describes; others come as files."""
+
+MAX_PER_NODE = 4096
+"""The most ranks on a node."""
+
+_INSIDE = frozenset({"intra", "nvlink", "pci", "sys"})
+
+
+class Place(NamedTuple):
+    """A topology as it was given.
+
+    Parameters
+    ----------
+    name : str
+        One of `FAMILIES`, or a file.
+    each : int or None
+        Ranks per node; None if it does not say.
+    """
+
+    name: str
+    each: int | None
+
+
+class Links(NamedTuple):
+    """A topology with latencies [s] and bandwidths [byte/s].
+
+    Parameters
+    ----------
+    parameters : dict
+        By the name of the family, what its builder in `topologies` takes.
+    undetermined : tuple of str
+        Parameters of steps that the data do not determine, so that a typical value stands for them.
+    """
+
+    parameters: dict[str, dict[str, int | float]]
+    undetermined: tuple[str, ...]
+
+
+def placed(given: str, overrides: Sequence[str] = ()) -> Place:
+    """Return a topology given by name, with ``gpus_per_node=N`` where that is wanted, or by a file.
+
+    In a file, ranks that links of a node (NVLink, PCIe, ``intra``) join are on one node; all others are alone.
+
+    Raises
+    ------
+    InputError
+        If there is no such topology or parameter, the file cannot be read, or its nodes differ in size.
+
+    Examples
+    --------
+    >>> placed("multi_gpu_nodes", ["gpus_per_node=8"]), placed("star")
+    (Place(name='multi_gpu_nodes', each=8), Place(name='star', each=1))
+    """
+    each: int | None = None
+    for one in overrides:
+        name, _, value = one.partition("=")
+        if given != "multi_gpu_nodes" or name != "gpus_per_node":
+            raise InputError(f"{one[:60]!r} is not for --topology {given}; allowed: gpus_per_node=N of multi_gpu_nodes",
+                             file="--set")  # fmt: skip
+        if not (value.isascii() and value.isdigit() and len(value) < 6 and 1 <= int(value) <= MAX_PER_NODE):
+            raise InputError(
+                f"must be a whole number in 1..{MAX_PER_NODE}, got {value[:40]!r}", file="--set", field=name
+            )
+        each = int(value)
+    if given in FAMILIES:
+        return Place(given, 1 if given == "star" else each)
+    if not Path(given).suffix and not Path(given).exists():
+        raise InputError(f"there is no topology and no file {given[:200]!r}; {nearest(given[:200], FAMILIES)}",
+                         file="--topology")  # fmt: skip
+    return Place(given, _each(given))
+
+
+def on_nodes(rows: pd.DataFrame, place: Place) -> pd.DataFrame:
+    """Return rows with the nodes that a topology gives their ranks, where the logs do not say them.
+
+    Examples
+    --------
+    >>> rows = pd.DataFrame({"ranks": [16, 16], "nodes": [None, 4], "ranks_per_node": [None, 4]}, dtype="Int64")
+    >>> on_nodes(rows, Place("multi_gpu_nodes", 8))["nodes"].tolist()
+    [2, 4]
+    """
+    if place.each is None:
+        return rows
+    counted = -(-rows["ranks"] // place.each)
+    each = rows["ranks"].clip(upper=place.each)
+    return rows.assign(
+        nodes=rows["nodes"].fillna(counted),
+        ranks_per_node=rows["ranks_per_node"].fillna(each.where(rows["nodes"].isna())),
+    )
+
+
+def links(place: Place, steps: Steps | None, curves: Sequence[Curve]) -> Links | None:
+    """Return the links of a topology given by its name; None for one from a file, which has its own.
+
+    Parameters
+    ----------
+    place : Place
+        The topology.
+    steps : Steps or None
+        The model of steps.
+    curves : sequence of Curve
+        What was measured; the network has as many hosts as the curve with the most ranks.
+
+    Raises
+    ------
+    InputError
+        If no model of steps could be fitted, or nothing says how many ranks are on a node.
+    """
+    if place.name not in FAMILIES:
+        return None
+    where = f"--topology {place.name}"
+    if steps is None:
+        raise InputError("needs measurements of a collective whose algorithms are known", file=where)
+    largest = max((one.setting for one in curves), key=lambda one: (one.ranks, one.nodes))
+    if place.each is None and not largest.nodes:
+        raise InputError("the logs do not say how many ranks are on a node; --set gpus_per_node=8 does", file=where)
+    smallest = min(float(one.sizes[0]) for one in curves)
+    value = dict(zip(PARAMETERS, steps.values, strict=True))
+    inside, between = ("inner_latency", "inner_seconds_per_byte"), ("outer_latency", "outer_seconds_per_byte")
+    if place.name == "star":
+        alone = all(one.setting.nodes == 1 for one in curves)
+        used: tuple[str, ...] = inside if alone else between
+        made: dict[str, int | float] = {
+            "hosts": largest.ranks,
+            "latency": _latency(steps, smallest, alone),
+            "bandwidth": 1 / value[used[1]],
+        }
+    else:
+        # Ranks may send over one card together or each over its own; the card of a node in a simulation is all of them.
+        nodes = largest.nodes or -(-largest.ranks // cast(int, place.each))
+        used = (*inside, *between)
+        out = _out_of_a_node(steps, max((one.setting for one in curves), key=lambda one: one.nodes))
+        made = {
+            "nodes": nodes,
+            "gpus_per_node": -(-largest.ranks // nodes),
+            "intra_latency": _latency(steps, smallest, alone=True),
+            # A message between nodes passes a link inside each, which must not be its bottleneck.
+            "intra_bandwidth": max(1 / value["inner_seconds_per_byte"], out / value["outer_seconds_per_byte"]),
+            "nic_latency": max(_latency(steps, smallest, alone=False) - _latency(steps, smallest, alone=True), 0.0),
+            "nic_bandwidth": out / value["outer_seconds_per_byte"],
+        }
+    unknown = undetermined(steps)
+    return Links({place.name: made}, tuple(name for name in used if name in unknown))
+
+
+def _latency(steps: Steps, size: float, alone: bool) -> float:
+    """Return what one more step of a ring inside a node (`alone`) or between nodes costs beside its bytes [s]."""
+    few, many = (Setting("all_reduce", ranks, 1 if alone else ranks, "ring") for ranks in (4, 8))
+    seconds, counted, moved = [], [], []
+    per_byte = dict(zip(PARAMETERS, steps.values, strict=True))
+    for one in (few, many):
+        (cost, *_), found = costs(one, steps.nccl), steps.at(one, [size])
+        seconds.append(0.0 if found is None else float(found[0]))
+        counted.append(cost.inner + cost.outer)
+        slopes = per_byte["inner_seconds_per_byte"], per_byte["outer_seconds_per_byte"]
+        moved.append(size * (cost.inner_bytes * slopes[0] + cost.outer_bytes * slopes[1]))
+    more = seconds[1] - moved[1] - seconds[0] + moved[0]
+    return max(more / (counted[1] - counted[0]), 0.0)
+
+
+def _out_of_a_node(steps: Steps, setting: Setting) -> float:
+    """Return how many times the bytes that are counted leave a node in a ring: once, or for each of its cards."""
+    if setting.nodes < 2:
+        return 1.0
+    ring = costs(Setting("all_reduce", setting.ranks, setting.nodes, "ring"), steps.nccl)
+    return 2 * (setting.ranks - 1) / setting.ranks / ring[0].outer_bytes if ring else 1.0
+
+
+def _each(file: str) -> int:
+    """Return how many hosts a node has in a topology from a file."""
+    try:
+        graph: nx.DiGraph[Any] = read_network(file, latency=0.0).graph if _is_nccl(file) else read_network(file).graph
+    except ValueError as error:
+        raise InputError(str(error), file="--topology") from None
+    inside: nx.Graph[Any] = nx.Graph()
+    inside.add_nodes_from(range(graph.graph["hosts"]))
+    inside.add_edges_from((a, b) for a, b, facts in graph.edges(data=True) if facts.get("kind") in _INSIDE)
+    sizes = Counter(sum(isinstance(one, int) for one in part) for part in nx.connected_components(inside))
+    del sizes[0]
+    if len(sizes) > 1:
+        found = ", ".join(map(str, sorted(sizes)))
+        raise InputError(f"has nodes of {found} hosts, so that ranks per node are not told", file=file)
+    return next(iter(sizes))
+
+
+def _is_nccl(file: str) -> bool:
+    from simnet.interchange.kinds import kind_of
+
+    return kind_of(file) == "nccl"

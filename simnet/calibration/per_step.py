@@ -1,0 +1,379 @@
+"""The model of steps: launch cost, latency of a step, seconds per byte, seconds per byte reduced.
+
+For every algorithm that a collective may use, and for each protocol, the time is
+
+    launch + steps * latency + peers * peer latency + bytes * seconds per byte + reduced * gamma,
+
+steps and bytes counted inside nodes and between nodes, and the library takes the fastest; the minimum is a smooth one,
+so that it can be fitted. Protocols are those of NCCL: *LL* sends a flag with every 4 bytes, so that nobody waits for a
+fence, at a fraction of the bandwidth; *LL128* a flag with every 120 bytes; *Simple* has the bandwidth whole and waits
+at each step. Where a setting pins a protocol that an algorithm has, that one alone counts. The messages of an
+all-to-all do not follow on one another, so it has the latency of one step, whatever the protocol, and that of each
+peer. MPI's eager messages and rendezvous stand in the places of LL and Simple, with no third one. With `nccl`, steps
+are counted as NCCL does; without, through the schedules of its algorithms.
+
+References
+----------
+A. Alexandrov et al., "LogGP: Incorporating long messages into the LogP model", SPAA 1995. Z. Hu et al., "Demystifying
+NCCL: An in-depth analysis of GPU communication protocols and algorithms", arXiv:2507.04786, 2025. NVIDIA, NCCL,
+``src/graph/tuning.cc``: typical values of the factors. <https://github.com/NVIDIA/nccl>
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.optimize import least_squares
+
+from simnet.calibration.curves import Curve, Floats, Setting
+from simnet.calibration.steps import Cost, costs
+
+PARAMETERS: MappingProxyType[str, str] = MappingProxyType(
+    {
+        "launch": "s: cost of a call",
+        "inner_latency": "s: a step inside a node, LL",
+        "outer_latency": "s: a step between nodes, LL",
+        "inner_seconds_per_byte": "s/byte: inside a node, Simple",
+        "outer_seconds_per_byte": "s/byte: between nodes, Simple",
+        "gamma": "s/byte: reducing",
+        "ll128_latency_factor": "latency of a step of LL128 over LL, >= 1",
+        "simple_latency_factor": "latency of a step of Simple over LL, >= 1",
+        "ll_byte_factor": "seconds per byte of LL over Simple, >= 1",
+        "ll128_byte_factor": "seconds per byte of LL128 over Simple, >= 1",
+        "tree_latency_factor": "latency of a step between nodes along a tree over a ring",
+        "tree_byte_factor": "seconds per byte along a tree over a ring",
+        "peer_latency": "s: each peer of an all-to-all, those on other nodes if there are any",
+        "peer_byte_factor": "seconds per byte between nodes of an all-to-all over a ring",
+        "pair_byte_factor": "seconds per byte of send-receive over a ring",
+        "switch_byte_factor": "seconds per byte of in-switch reduction over a ring",
+    }
+)
+"""The parameters and their units."""
+
+PROTOCOLS = ("LL", "LL128", "Simple")
+"""The protocols, in order of latency."""
+
+_NAMES = tuple(PARAMETERS)
+_OF_DATA = np.nan  # In place of a typical value, it is scaled to the data.
+# A typical value, and how far its logarithm spreads over systems.
+_NCCL = {
+    "launch": (_OF_DATA, 1.0),
+    "inner_seconds_per_byte": (_OF_DATA, 3.0),
+    "outer_seconds_per_byte": (_OF_DATA, 3.0),
+    "inner_latency": (4e-7, 0.7),
+    "outer_latency": (5e-6, 1.0),
+    "gamma": (5e-14, 0.5),
+    "ll128_latency_factor": (1.8, 0.5),
+    "simple_latency_factor": (3.5, 1.0),
+    "ll_byte_factor": (3.0, 0.7),
+    "ll128_byte_factor": (128 / 120, 0.05),
+    "tree_latency_factor": (0.8, 0.2),
+    "tree_byte_factor": (1.6, 0.3),
+    "peer_latency": (8e-6, 0.7),
+    "peer_byte_factor": (1.1, 0.3),
+    "pair_byte_factor": (1.1, 0.7),
+    "switch_byte_factor": (1 / 0.85, 0.05),
+}
+_MPI = _NCCL | {
+    "launch": (_OF_DATA, 0.5),
+    "inner_latency": (5e-7, 2.0),
+    "outer_latency": (_OF_DATA, 1.0),
+    "gamma": (1e-10, 1.5),
+}
+# Typical on the public sets of docs/calibration.md. How much each matters is said as median errors of other
+# collectives, predicted from all-reduce and send-receive alone, on eight of them.
+
+# s: the most that a call typically costs; a longer time is not taken for launch. With half, 16 % become 23 % on one
+# set; twice as much changes nothing.
+_LAUNCH = 3e-5
+# Both are a message through proxy and network, but peers need not wait for one another. With half or twice as much,
+# 31 % become 44 and 39 % on Polaris, 24 % become 29 and 31 % on Sirius, which have all-to-alls.
+_PEER_OVER_STEP = 0.6
+# Two ways that are equally fast count as one that is faster by 8 %. From 4 to 16, errors change by at most 4 points. At
+# 2 they are several times as large on four sets; a sharp minimum has no slope in ways that are not the fastest.
+_SHARPNESS = 8.0
+# A parameter that is one spread from typical costs as much as errors of 2 % everywhere. Half of that changes errors by
+# at most 5 points, and a tenth nearly doubles those of Polaris and Sirius; with twice as much, 17 % become 56 % on
+# AWS p4d.
+_PRIOR = 0.02
+_LITTLE = 0.7  # Of its variance half is left.
+# Sizes of a curve that are fitted, evenly spread, for speed; 10 or 40 change errors by at most 2 points.
+_MAX_SIZES = 20
+_AT_LEAST_ONE = ("ll128_latency_factor", "simple_latency_factor", "ll_byte_factor", "ll128_byte_factor")
+# Bounded by a factor of exp(1.5), 4.5, either way.
+_NEAR_ONE = ("tree_latency_factor", "tree_byte_factor", "peer_byte_factor", "pair_byte_factor", "switch_byte_factor")
+# byte/s in one direction, of Hopper and Blackwell, and what of it only switches that reduce reach; see `switched`.
+_NVLINK = (450e9, 900e9)
+_ABOVE_A_RING = (0.9, 1.2)
+
+_TERMS = ("launch", "inner", "outer", "inner_bytes", "outer_bytes", "reduced", "peers")
+_Ways = tuple[NDArray[np.float64], NDArray[np.float64]]
+
+
+@dataclass(frozen=True)
+class Steps:
+    """A fitted model of steps.
+
+    Parameters
+    ----------
+    nccl : bool
+        Whether steps are counted as NCCL does.
+    values : tuple of float
+        The parameters, in the order of `PARAMETERS`.
+    errors : tuple of float
+        Standard errors of their logarithms; near those of typical values where the data do not tell, see
+        `undetermined`.
+    switch : bool
+        Whether switches inside a node reduce.
+    """
+
+    nccl: bool
+    values: tuple[float, ...]
+    errors: tuple[float, ...] = ()
+    switch: bool = False
+
+    def at(self, setting: Setting, sizes: ArrayLike) -> Floats | None:
+        """Return times [s] of sizes [byte], or None for a collective without a known algorithm."""
+        found = self.by_way(setting, sizes)
+        return None if found is None else _softly(np.stack(list(found.values()), axis=1))[0]
+
+    def by_way(self, setting: Setting, sizes: ArrayLike) -> dict[str, Floats] | None:
+        """Return times [s] of sizes [byte] by algorithm and protocol; None for a collective without any.
+
+        Examples
+        --------
+        >>> model = Steps(True, (1e-5, 1e-6, 5e-6, 1e-11, 1e-10, 1e-12, 2, 3, 3, 1.1, 1, 1, 1e-5, 1, 1, 1.2))
+        >>> list(model.by_way(Setting("all_reduce", 16, 2, protocol="Simple"), [1e6]))
+        ['ring, Simple', 'tree, Simple']
+        """
+        ways = costs(setting, self.nccl, self.switch)
+        asked = np.atleast_1d(np.asarray(sizes, dtype=np.float64))
+        if not ways:
+            return None
+        counts, powers = _table(ways, self.nccl, setting.protocol)
+        times = _terms(np.log(self.values), counts, powers, asked).sum(axis=2)
+        names = [
+            f"{one.kind}, {protocol}" if self.nccl else f"{number}: {protocol}"
+            for number, one in enumerate(ways)
+            for protocol in _protocols(one, self.nccl, setting.protocol)
+        ]
+        return dict(zip(names, times.T, strict=True))
+
+
+def fit_steps(curves: Sequence[Curve], nccl: bool) -> Steps | None:
+    """Fit a model of steps to all curves of a system at once.
+
+    Relative errors count, large ones less (soft L1); what the data do not determine stays near typical values.
+
+    Returns
+    -------
+    Steps or None
+        None if no algorithm is known for any of the curves.
+
+    Examples
+    --------
+    >>> truth = Steps(False, (1e-5, 1e-6, 2e-5, 1e-11, 1e-9, 1e-12, 2, 3, 2.5, 1.1, 1, 1, 1e-5, 1, 1, 1.2))
+    >>> sizes = 2.0 ** np.arange(10, 27, 2)
+    >>> rings = [Setting("all_reduce", ranks, ranks, "ring") for ranks in (4, 8)]
+    >>> fitted = fit_steps([Curve(one, sizes, truth.at(one, sizes)) for one in rings], nccl=False)
+    >>> other = Setting("all_gather", 16, 16, "ring")
+    >>> bool(np.abs(np.log(fitted.at(other, sizes) / truth.at(other, sizes))).max() < 0.2)
+    True
+    """
+    switch = nccl and switched(curves)
+    parts, measured = [], []
+    for curve in curves:
+        ways = costs(curve.setting, nccl, switch)
+        if not ways:
+            continue
+        chosen = np.unique(np.linspace(0, len(curve.sizes) - 1, min(len(curve.sizes), _MAX_SIZES)).round().astype(int))
+        counts, powers = _table(ways, nccl, curve.setting.protocol)
+        parts.append((counts, powers, curve.sizes[chosen]))
+        measured.append(curve.seconds[chosen])
+    if not parts:
+        return None
+    seconds = np.concatenate(measured)
+    start, spread = _start(parts, seconds, nccl)
+    typical = np.eye(len(_NAMES))
+    if any(counts[:, _TERMS.index("outer")].any() for counts, *_ in parts):
+        # Between nodes, what a peer costs goes with what a step costs.
+        peer, step = _NAMES.index("peer_latency"), _NAMES.index("outer_latency")
+        typical[peer, step] = -1.0
+        start[peer] = start[step] + np.log(_PEER_OVER_STEP)
+    typical /= spread[:, None]
+    weight = _PRIOR * np.sqrt(len(seconds))
+
+    def off(logs: Floats) -> Floats:
+        times = [_softly(_terms(logs, *one).sum(axis=2))[0] for one in parts]
+        return np.concatenate([np.log(np.concatenate(times) / seconds), weight * (typical @ (logs - start))])
+
+    def slopes(logs: Floats) -> Floats:
+        return np.concatenate([*(_slopes(logs, *one) for one in parts), weight * typical])
+
+    low, high = start - 12, start + 12
+    for name in _AT_LEAST_ONE:
+        low[_NAMES.index(name)] = 0.0
+    for name in _NEAR_ONE:
+        low[_NAMES.index(name)], high[_NAMES.index(name)] = -1.5, 1.5
+    begin = np.clip(start, low, high)
+    found = least_squares(off, begin, slopes, loss="soft_l1", f_scale=0.1, bounds=(low, high), max_nfev=100)
+    noise = max(float(np.median(np.abs(found.fun[: len(seconds)]))) / 0.6745, 1e-6)
+    # What the data tell, by the Jacobian at the optimum, beside what is typical: the spread of that is no measurement,
+    # and so not the smaller the less the data scatter.
+    told = np.asarray(found.jac, dtype=np.float64)[: len(seconds)] / noise
+    errors = np.sqrt(np.diag(np.linalg.inv(told.T @ told + typical.T @ typical)))
+    return Steps(nccl, tuple(np.exp(found.x).tolist()), tuple(errors.tolist()), switch)
+
+
+def undetermined(steps: Steps) -> tuple[str, ...]:
+    """Return the parameters that the data say little of, so that typical values stand for them.
+
+    They are those whose standard error is more than 0.7 of how far typical values spread.
+
+    Examples
+    --------
+    >>> sizes = 2.0 ** np.arange(10, 27, 2)
+    >>> fitted = fit_steps([Curve(Setting("all_reduce", 8, 8), sizes, 1e-4 + sizes * 1e-9)], nccl=True)
+    >>> [name in undetermined(fitted) for name in ("peer_latency", "outer_seconds_per_byte")]
+    [True, False]
+    """
+    if not steps.errors:
+        return ()
+    spread = _spread(steps.nccl)
+    return tuple(name for name, error, one in zip(_NAMES, steps.errors, spread, strict=True) if error > _LITTLE * one)
+
+
+def switched(curves: Sequence[Curve]) -> bool:
+    """Return whether the data show in-switch reduction inside nodes.
+
+    They do if the bus bandwidth of an all-reduce on one node is 0.9 to 1.2 times that of the NVLink of a GPU of the
+    generations whose switches reduce: a ring reaches some 0.8 of it, and cannot exceed it.
+
+    References
+    ----------
+    NVIDIA H100 and B200 data sheets: NVLink of 900 and 1,800 GB/s, both directions together.
+
+    Examples
+    --------
+    >>> sizes = np.array([1e6, 1e9])
+    >>> [switched([Curve(Setting("all_reduce", 8, 1), sizes, sizes / speed)]) for speed in (270e9, 210e9)]
+    [True, False]
+    """
+    for one in curves:
+        ranks = one.setting.ranks
+        if one.setting.collective == "all_reduce" and one.setting.nodes == 1 and ranks > 1:
+            bus = 2 * (ranks - 1) / ranks * float((one.sizes / one.seconds).max())
+            if any(_ABOVE_A_RING[0] * link <= bus <= _ABOVE_A_RING[1] * link for link in _NVLINK):
+                return True
+    return False
+
+
+def _protocols(cost: Cost, nccl: bool, pinned: str) -> tuple[str, ...]:
+    """Return the protocols that an algorithm may use: the pinned one where it has it, else all that it has."""
+    if not nccl:
+        return "LL", "Simple"
+    if cost.kind == "switch":
+        return ("Simple",)
+    known = ("LL128", "Simple") if cost.kind == "peers" else PROTOCOLS
+    named = tuple(name for name in known if name.casefold() == pinned.casefold())
+    return named or known
+
+
+def _table(ways: Sequence[Cost], nccl: bool, pinned: str) -> _Ways:
+    """Return how often each way pays each term, (ways, terms), and which parameters a term has, (ways, terms, all)."""
+    counts, powers = [], []
+    for one in ways:
+        for protocol in _protocols(one, nccl, pinned):
+            counts.append([1.0, one.inner, one.outer, one.inner_bytes, one.outer_bytes, one.reduced, one.peers])
+            powers.append(_powers(one.kind, protocol))
+    return np.array(counts), np.array(powers)
+
+
+def _powers(kind: str, protocol: str) -> Floats:
+    """Return which parameters each term is a product of, shape (terms, parameters)."""
+    of = {
+        "launch": ["launch"],
+        "inner": ["inner_latency"],
+        "outer": ["outer_latency"],
+        "inner_bytes": ["inner_seconds_per_byte"],
+        "outer_bytes": ["outer_seconds_per_byte"],
+        "reduced": ["gamma"],
+        "peers": ["peer_latency"],
+    }
+    if protocol != "LL" and kind != "peers":
+        for term in ("inner", "outer"):
+            of[term].append(f"{protocol.casefold()}_latency_factor")
+    if protocol != "Simple":
+        for term in ("inner_bytes", "outer_bytes"):
+            of[term].append(f"{protocol.casefold()}_byte_factor")
+    if kind == "tree":
+        of["outer"].append("tree_latency_factor")
+        of["inner_bytes"].append("tree_byte_factor")
+        of["outer_bytes"].append("tree_byte_factor")
+    elif kind == "peers":
+        of["outer_bytes"].append("peer_byte_factor")
+    elif kind == "pair":
+        of["inner_bytes"].append("pair_byte_factor")
+        of["outer_bytes"].append("pair_byte_factor")
+    elif kind == "switch":
+        of["inner_bytes"].append("switch_byte_factor")
+    return np.array([[float(name in of[term]) for name in _NAMES] for term in _TERMS])
+
+
+def _terms(logs: Floats, counts: Floats, powers: Floats, sizes: Floats) -> Floats:
+    """Return every term of the time [s], shape (sizes, ways, terms); bytes grow with the size, steps do not."""
+    grows = np.array([term in ("inner_bytes", "outer_bytes", "reduced") for term in _TERMS])
+    each = counts * np.exp(powers @ logs)
+    return np.asarray(each[None] * np.where(grows, sizes[:, None, None], 1.0), dtype=np.float64)
+
+
+def _softly(ways: Floats) -> tuple[Floats, Floats]:
+    """Return the smooth minimum over ways, shape (sizes,), and its logarithmic slope in each way, (sizes, ways)."""
+    fastest = np.maximum(ways.min(axis=1), 1e-15)
+    share = (np.maximum(ways, 1e-15) / fastest[:, None]) ** -_SHARPNESS
+    total = share.sum(axis=1)
+    return fastest * total ** (-1 / _SHARPNESS), share / total[:, None]
+
+
+def _slopes(logs: Floats, counts: Floats, powers: Floats, sizes: Floats) -> Floats:
+    """Return the slope of the logarithm of the time in the logarithm of each parameter, shape (sizes, parameters)."""
+    terms = _terms(logs, counts, powers, sizes)
+    ways = np.maximum(terms.sum(axis=2), 1e-15)
+    _, share = _softly(ways)
+    return np.asarray(np.einsum("sw,swt,wtp->sp", share / ways, terms, powers), dtype=np.float64)
+
+
+def _start(parts: Sequence[tuple[Floats, Floats, Floats]], seconds: Floats, nccl: bool) -> tuple[Floats, Floats]:
+    """Return the logarithms of typical parameters and how far they spread.
+
+    Seconds per byte are scaled to the least that there are. Of NCCL, so is the launch cost, to the least time; of MPI,
+    the latency of a step to the time of the smallest sizes by step of the algorithm with the fewest, and a call counts
+    as half a step.
+    """
+    known = _NCCL if nccl else _MPI
+    moved = [max(float(counts[:, 3:5].sum(axis=1).min()), 1e-9) * sizes for counts, _, sizes in parts]
+    per_byte = float(np.quantile(seconds / np.concatenate(moved), 0.1))
+    scaled = {"inner_seconds_per_byte": per_byte, "outer_seconds_per_byte": per_byte}
+    if nccl:
+        least = float(seconds.min())
+        latency = [known["inner_latency"][0], known["outer_latency"][0]]
+        steps = min(float((counts[:, 1:3] @ latency).min()) for counts, *_ in parts)
+        scaled["launch"] = min(max(least - steps, 0.3 * least), _LAUNCH)
+    else:
+        ends = np.cumsum([len(sizes) for *_, sizes in parts])
+        first = seconds[np.concatenate([[0], ends[:-1]])]
+        fewest = np.array([counts[:, 1:3].sum(axis=1).min() for counts, *_ in parts])
+        scaled["outer_latency"] = float(np.median(first / (1 + fewest)))
+        scaled["launch"] = min(scaled["outer_latency"] / 2, _LAUNCH)
+    values = [scaled.get(name, known[name][0]) for name in _NAMES]
+    return np.log(values), _spread(nccl)
+
+
+def _spread(nccl: bool) -> Floats:
+    """Return how far typical parameters spread: standard deviations of their logarithms."""
+    known = _NCCL if nccl else _MPI
+    return np.array([known[name][1] for name in _NAMES])

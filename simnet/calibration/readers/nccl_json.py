@@ -1,0 +1,257 @@
+"""The JSON that nccl-tests writes with ``-J``, versions 1 to 3.
+
+Truth values are strings, and what is no number is ``"nan"``. The file also holds the whole environment of the job, keys
+and passwords included, the names of its hosts and its command line. Two settings (``NCCL_ALGO``, ``NCCL_PROTO``) and
+counts are taken from these; the rest is dropped once the file is parsed and appears in no table, message or error.
+
+References
+----------
+NVIDIA, nccl-tests, ``src/util.cu``, ``JSON_FILE_VERSION``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+from pathlib import Path, PurePosixPath
+from typing import Any, NoReturn
+
+from simnet.base.errors import InputError
+from simnet.calibration.readers.conventions import collective, collective_in, nccl_convention
+from simnet.calibration.readers.lines import read_lines
+from simnet.calibration.readers.nccl_text import STATISTICS, chosen
+from simnet.calibration.readers.tables import MAX_RANKS, MAX_WHOLE, Collector, Inconsistent, Measurements, Printed, Row
+
+MAX_BYTES = 64 * 2**20
+"""The largest file that is read."""
+
+MAX_VALUES = 4_000_000
+"""The most values that a file may hold."""
+
+MAX_CONTAINERS = 1_000_000
+"""The most lists and objects that a file may hold."""
+
+NEWEST = 3
+"""The latest version of the format that is read."""
+
+_SPACE = re.compile(r"\s*")
+
+
+def read_nccl_json(
+    path: str | Path,
+    *,
+    inconsistent: Inconsistent = "drop",
+    facts: Mapping[str, object] | None = None,
+    iterations: bool = False,
+) -> Measurements:
+    """Read the JSON of nccl-tests.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file.
+    inconsistent : {"keep", "drop"}
+        What becomes of rows that do not agree with themselves.
+    facts : mapping, optional
+        Values by column for what the file does not say.
+    iterations : bool
+        A row for each iteration instead of one for all, where the file has their times.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, is not JSON of this form, or does not say which collective it measured.
+    """
+    path = Path(path)
+    file = str(path)
+    given = dict(facts or {})
+
+    def refuse(message: str, name: str | None = None) -> NoReturn:
+        raise InputError(message, file=file, field=name)
+
+    data = load(path)
+    version = data.get("version")
+    if isinstance(version, bool) or not isinstance(version, int) or not 1 <= version <= NEWEST:
+        refuse(f"must be a whole number in 1..{NEWEST}, got {_kind(version)}", "version")
+    results = data.get("results")
+    if not isinstance(results, list):
+        refuse(f"must be a list, got {_kind(results)}", "results")
+    stated, name = _stated(data)
+    name = name or collective_in(path.name) or _text(given.get("collective"))
+    if not name:
+        refuse("does not say which collective this is; give it, as collective=all_reduce", "args")
+    out = Collector(file, "nccl-json", inconsistent, given)
+    for number, one in enumerate(results):
+        where = f"results[{number}]"
+        if not isinstance(one, dict):
+            out.report(None, f"{where} must be an object, got {_kind(one)}")
+            continue
+        nbytes = _whole(one.get("size"))
+        if nbytes is None:
+            out.report(None, f"{where}.size must be a whole number >= 0, got {_kind(one.get('size'))}")
+            continue
+        for side, in_place in (("out_of_place", False), ("in_place", True)):
+            body = one.get(side)
+            if body is None:
+                continue
+            if not isinstance(body, dict):
+                out.report(None, f"{where}.{side} must be an object, got {_kind(body)}")
+                continue
+            time = _printed(body.get("time", body.get("cpu_time")), -6)
+            algbw, busbw = _printed(body.get("alg_bw"), 9), _printed(body.get("bus_bw"), 9)
+            row: Row = stated | {
+                "collective": name,
+                "nbytes": nbytes,
+                "size_convention": nccl_convention(name),
+                "dtype": _text(one.get("type")),
+                "reduction": _text(one.get("redop")).replace("none", ""),
+                "root": _whole(one.get("root")),
+                "in_place": in_place,
+                "seconds": None if time is None else time.value,
+                "algbw": None if algbw is None else algbw.value,
+                "busbw": None if busbw is None else busbw.value,
+                "wrong": _number(body.get("nwrong")),
+                "iterations": _whole(one.get("actual_iterations")) or stated.get("iterations"),
+                "tool": "nccl-tests",
+                "run": "1",
+            }
+            each = one.get(f"{side}_per_iter", body.get("per_iter"))
+            times = _per_iteration(row, each) if isinstance(each, dict) else []
+            label = f"{where}.{side}"
+            if not (iterations and times):
+                out.add(row, None, time=time, algbw=algbw, busbw=busbw, where=label)
+                continue
+            for index, seconds in enumerate(times):
+                own = dict.fromkeys(("seconds_min", "seconds_max", "seconds_p50", "seconds_p99", "algbw", "busbw"))
+                single: Row = row | own | {"seconds": seconds, "statistic": "max", "iterations": 1, "iteration": index}
+                out.add(single, None, where=f"{label}, iteration {index}")
+    return out.done()
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Return the JSON object of a file, without its environment but for what pins algorithm and protocol.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, is no JSON object, or is larger or deeper than what nccl-tests writes.
+    """
+    file = str(path)
+    text = "\n".join(read_lines(path, MAX_BYTES))
+    for count, most, what in (
+        (text.count("[") + text.count("{"), MAX_CONTAINERS, "lists and objects"),
+        (text.count(","), MAX_VALUES, "values"),
+    ):
+        if count > most:
+            raise InputError(f"has some {count:,} {what}; at most {most:,} are read", file=file)
+    try:
+        data, end = json.JSONDecoder().raw_decode(text, _skip(text, 0))
+    except json.JSONDecodeError as error:
+        message = f"is not JSON, or was cut: {error.msg}"
+        raise InputError(message, file=file, line=error.lineno) from None
+    except RecursionError:
+        raise InputError("is not JSON of nccl-tests: it is nested too deeply", file=file) from None
+    except ValueError:
+        raise InputError("is not JSON of nccl-tests: a number has thousands of digits", file=file) from None
+    if _skip(text, end) != len(text):
+        line = text.count("\n", 0, _skip(text, end)) + 1
+        raise InputError("goes on after the end of the JSON object", file=file, line=line)
+    if not isinstance(data, dict):
+        raise InputError(f"must be a JSON object, got {_kind(data)}", file=file, line=1)
+    environment = data.pop("env", None)
+    pinned: dict[str, str] = {}
+    for entry in environment if isinstance(environment, list) else ():
+        if isinstance(entry, str) and entry.startswith(("NCCL_ALGO=", "NCCL_PROTO=")):
+            what, _, value = entry.removeprefix("NCCL_").partition("=")
+            pinned |= chosen(what, value)
+    return data | {"pinned": pinned}
+
+
+def _stated(data: Mapping[str, Any]) -> tuple[dict[str, object], str | None]:
+    """Return what holds for all rows, and the collective."""
+    listed = data.get("args")
+    args = [one for one in listed if isinstance(one, str)] if isinstance(listed, list) else []
+    name = collective(PurePosixPath(args[0]).name) if args else None
+    average = next((args[at + 1] for at, one in enumerate(args[:-1]) if one in ("-a", "--average")), "1")
+    config = data.get("config") if isinstance(data.get("config"), dict) else {}
+    devices = data.get("devices", config.get("devices") if isinstance(config, dict) else None)
+    ranks: set[int] = set()
+    hosts: set[str] = set()
+    for one in devices if isinstance(devices, list) else ():
+        rank = _whole(one.get("rank")) if isinstance(one, dict) else None
+        if rank is not None and rank < MAX_RANKS and _whole(one.get("group")) in (None, 0):
+            ranks.add(rank)
+            hosts.add(_text(one.get("hostname")))
+    stated: dict[str, object] = {"statistic": STATISTICS.get(average, "mean")} | data["pinned"]
+    if ranks:
+        stated["ranks"] = len(ranks)
+        stated["nodes"] = len(hosts)
+    stated["iterations"] = _whole(config.get("iterations")) if isinstance(config, dict) else None
+    return stated, name
+
+
+def _per_iteration(row: Row, each: Mapping[str, Any]) -> list[float]:
+    """Put statistics over iterations into a row, and return the times of all iterations [s]."""
+    for column, key in (
+        ("seconds_min", "min_us"),
+        ("seconds_max", "max_us"),
+        ("seconds_p50", "p50_us"),
+        ("seconds_p99", "p99_us"),
+    ):
+        value = _number(each.get(key))
+        row[column] = None if value is None else _scaled(value, -6)
+    times = each.get("times_us")
+    numbers = [_number(one) for one in times] if isinstance(times, list) else []
+    return [math.nan if one is None else _scaled(one, -6) for one in numbers]
+
+
+def _printed(value: object, power: int) -> Printed | None:
+    number = _number(value)
+    return None if number is None else Printed(_scaled(number, power), float(f"5e{power - 7}"))
+
+
+def _scaled(number: float, power: int) -> float:
+    """Return a number in SI units without the rounding of a product."""
+    return float(Decimal(repr(number)).scaleb(power))
+
+
+def _number(value: object) -> float | None:
+    """Return a number, which may be a string; None if it is none or not finite."""
+    if isinstance(value, str) and len(value) <= 60 and "_" not in value:
+        try:
+            value = float(value)
+        except ValueError:
+            return None
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int | float)
+        or (isinstance(value, int) and abs(value) > MAX_WHOLE)
+    ):
+        return None
+    return float(value) if math.isfinite(value) else None
+
+
+def _whole(value: object) -> int | None:
+    number = _number(value)
+    return int(number) if number is not None and 0 <= number <= MAX_WHOLE and number == int(number) else None
+
+
+def _text(value: object) -> str:
+    return value[:60] if isinstance(value, str) else ""
+
+
+def _skip(text: str, at: int) -> int:
+    found = _SPACE.match(text, at)
+    return at if found is None else found.end()
+
+
+def _kind(value: object) -> str:
+    """Return what a value is without showing it: it may be a secret."""
+    if value is None:
+        return "nothing"
+    if isinstance(value, bool | int | float):
+        return str(value)[:40]
+    return "text" if isinstance(value, str) else "a list" if isinstance(value, list) else "an object"

@@ -1,0 +1,367 @@
+"""What nccl-tests and rccl-tests print.
+
+A table has a row per size: ``size count type redop root``, then ``time algbw busbw #wrong`` out of place and again in
+place. Older versions have no ``redop`` or ``root`` where the collective has none, and the largest error instead of the
+number of wrong elements; with ``-I 1`` each side ends in ``i_min i_max i_p99 i_cv%``, with ``-S 1`` the row ends in a
+timestamp. Anything may stand between the rows: what NCCL logs, what the job prints, other tables.
+
+References
+----------
+NVIDIA, nccl-tests, ``src/util.cu`` and ``src/common.cu``; AMD, rccl-tests, ``src/common.cu``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+from simnet.base.errors import InputError
+from simnet.calibration.readers.conventions import collective, collective_in, nccl_convention
+from simnet.calibration.readers.lines import bare, read_lines
+from simnet.calibration.readers.tables import (
+    MAX_RANKS,
+    MAX_ROWS,
+    Collector,
+    Inconsistent,
+    Measurements,
+    Printed,
+    Row,
+    printed,
+    whole,
+)
+
+DTYPES = frozenset(
+    (
+        *("int8", "uint8", "int32", "uint32", "int64", "uint64", "char", "int"),
+        *("half", "float", "double", "bfloat16", "f8e4m3", "f8e5m2", "fp8_e4m3", "fp8_e5m2", "f16", "f32", "f64"),
+    )
+)
+"""Types that a row may begin with."""
+
+ALGORITHMS = frozenset(("tree", "ring", "collnetdirect", "collnetchain", "nvls", "nvlstree", "pat"))
+"""Algorithms of NCCL, as a setting may pin them."""
+
+STATISTICS = {"0": "rank0", "1": "mean", "2": "min", "3": "max"}
+"""What times are over ranks, by the option ``-a`` of the tests."""
+
+PROTOCOLS = frozenset(("ll", "ll128", "simple"))
+"""Protocols of NCCL."""
+
+_HEAD = re.compile(r"\s*(\d{1,19})\s+(\d{1,19})\s+([a-z][a-z0-9_]{2,11})(?:\s+(.*))?$")
+_NUMBER = re.compile(
+    r"[-+]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][-+]?\d{1,3})?|N/A|[-+]?nan|[-+]?inf", re.ASCII
+)
+_ROOT = re.compile(r"-?[0-9]{1,9}")
+_OPERATION = re.compile(r"[a-z][a-z0-9_]{1,11}")
+_STAMP = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d")
+_PROGRAM = re.compile(
+    r"(?<![A-Za-z_])((?:all_reduce|all_gather|reduce_scatter|broadcast|reduce|alltoallv?|sendrecv|gather|scatter"
+    r"|hypercube)_perf)(?![A-Za-z_])"
+)
+_RANK = re.compile(r"#\s+Rank\s+(\d{1,8})\s+(?:Group\s+(\d{1,8})\s+)?Pid\s+\d+\s+on\s+(\S+)\s+device")
+_ITERATIONS = re.compile(r"(?<!warmup )(?<!agg )iters:\s{0,9}(\d{1,12})")
+_EXCERPT = re.compile(r"#.*\bnranks=(\d{1,8})\b(?:.*\bnnodes=(\d{1,8})\b)?")
+_NCCL_RANKS = re.compile(r"\bnranks (\d{1,8})\b")
+_CHOICE = re.compile(r"\bNCCL_(ALGO|PROTO)(?:=| set by environment to )([A-Za-z0-9_]{2,20})(?![\w,;:^])")
+_AVERAGE = re.compile(r"_perf\b.* (?:-a|--average)[ =]?([0-3])(?!\S)")
+_OLD_HEADER = re.compile(r"#\s*bytes\s+N\s+type\b")
+
+
+class Cells(NamedTuple):
+    """A row of a table as it is printed."""
+
+    nbytes: int
+    dtype: str
+    reduction: str
+    root: int | None
+    sides: Sequence[tuple[bool, Sequence[str]]]
+    """Whether it is in place, and the printed numbers of that side."""
+
+
+@dataclass
+class _Context:
+    """What the lines above say of the tables below."""
+
+    collective: str | None = None
+    named_in_use: bool = False
+    groups: dict[int, set[int]] = field(default_factory=dict)
+    hosts: dict[int, set[str]] = field(default_factory=dict)
+    stated_ranks: int | None = None
+    stated_nodes: int | None = None
+    iterations: int | None = None
+    statistic: str = "mean"
+    choices: dict[str, str] = field(default_factory=dict)
+    unit: int = -6
+    per_iteration: bool = False
+    counts_wrong: bool = True
+
+    def restart(self) -> None:
+        """Forget what belongs to the test before."""
+        if self.named_in_use:
+            self.collective, self.named_in_use = None, False
+        self.groups, self.hosts = {}, {}
+        self.stated_ranks = self.stated_nodes = self.iterations = None
+        self.unit, self.per_iteration, self.counts_wrong = -6, False, True
+
+    def facts(self) -> dict[str, object]:
+        """Return ranks and nodes; of a run split into groups, those of the first."""
+        first = min(self.groups, default=None)
+        ranks, nodes = self.stated_ranks, self.stated_nodes
+        if first is not None:
+            members = self.groups[first]
+            ranks = max(members) + 1 if len(self.groups) == 1 else len(members)
+            nodes = len(self.hosts[first]) if ranks == len(members) else None
+        return {"ranks": ranks, "nodes": nodes, "iterations": self.iterations}
+
+
+def read_nccl_text(
+    path: str | Path, *, inconsistent: Inconsistent = "drop", facts: Mapping[str, object] | None = None
+) -> Measurements:
+    """Read what nccl-tests or rccl-tests printed.
+
+    Parameters
+    ----------
+    path : str or Path
+        The log, UTF-8.
+    inconsistent : {"keep", "drop"}
+        What becomes of rows that do not agree with themselves. They are reported in either case.
+    facts : mapping, optional
+        Values by column for what the log does not say, such as ``collective`` or ``ranks``.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, holds no row, or does not say which collective it measured.
+    """
+    path = Path(path)
+    given = dict(facts or {})
+    lines = read_lines(path)
+    out = Collector(str(path), "nccl", inconsistent, given)
+    context = _Context()
+    tool = "nccl-tests"
+    number = 0
+    waiting: list[tuple[int, Cells, _Context]] = []
+    known_rows: list[tuple[int, Cells, str, dict[str, object], _Context, int]] = []
+    fallback = collective_in(path.name)
+
+    def settle() -> None:
+        """Give the rows of a table their collective, once all of them are there."""
+        if not waiting:
+            return
+        line, _, above = waiting[0]
+        said = above.collective or fallback or _told_by_bandwidth([cells for _, cells, _ in waiting])
+        name = said or given.get("collective")
+        if not isinstance(name, str):
+            message = "does not say which collective this is; give it, as collective=all_reduce"
+            raise InputError(message, file=str(path), line=line)
+        stated = above.facts()
+        for at, cells, one in waiting:
+            known_rows.append((at, cells, name, stated, one, number))
+        waiting.clear()
+
+    above = context
+    for at, raw in enumerate(lines, 1):
+        line = bare(raw)
+        cells = parse_row(line, per_iteration=context.per_iteration)
+        if isinstance(cells, Cells):
+            if not waiting:
+                number += 1
+                context.named_in_use = True
+                above = _Context(**vars(context))
+                above.choices = dict(context.choices)
+            waiting.append((at, cells, above))
+            if len(waiting) + len(known_rows) > MAX_ROWS:
+                raise InputError(f"has more than {MAX_ROWS:,} rows, the most that are read", file=str(path), line=at)
+            continue
+        if cells is not None:
+            out.report(at, cells)
+            continue
+        if "rccl" in line.casefold():
+            tool = "rccl-tests"
+        if _begins_table(line, context):
+            settle()
+        _look(line, context)
+    settle()
+    for at, cells, name, stated, one, table_number in known_rows:
+        for row, time, algbw, busbw in _rows(cells, name, one):
+            row |= {key: value for key, value in stated.items() if value is not None}
+            row |= one.choices | {"tool": tool, "run": str(table_number)}
+            side = "in place" if row["in_place"] else "out of place"
+            out.add(row, at, time=time, algbw=algbw, busbw=busbw, where=side)
+    return out.done()
+
+
+def parse_row(line: str, *, per_iteration: bool = False) -> Cells | str | None:
+    """Return a row of a table; None if the line is none; what is wrong with it if it is one that is damaged.
+
+    Parameters
+    ----------
+    line : str
+        A line without labels of launchers.
+    per_iteration : bool
+        Whether the header names columns ``i_min`` and so on.
+
+    Examples
+    --------
+    >>> parse_row("  1048576  262144  float  sum  -1  105.9  9.90  17.33  0  105.7  9.92  17.37  0").reduction
+    'sum'
+    >>> parse_row("  1048576  262144  float  sum  -1  105.9  9.9")
+    'the row has 3 numbers after type and operation; a whole one 8, or 9 with root'
+    >>> parse_row("node1:87:91 [0] NCCL INFO Channel 00/02 : 0 1") is None
+    True
+    """
+    text = line.rstrip()
+    head = _HEAD.match(text[:-19].rstrip() if _STAMP.fullmatch(text[-19:]) else text)
+    if head is None:
+        return None
+    rest = head[4] or ""
+    words = rest.split()
+    certain = head[3] in DTYPES
+    reduction = ""
+    if words and not _NUMBER.fullmatch(words[0]) and _OPERATION.fullmatch(words[0]):
+        reduction = words.pop(0)
+    if not certain and (len(words) < 4 or not all(_NUMBER.fullmatch(word) for word in words)):
+        return None
+    numbers = words[: next((k for k, word in enumerate(words) if not _NUMBER.fullmatch(word)), len(words))]
+    each = 8 if per_iteration or len(numbers) > 9 else 4
+    rooted = len(numbers) % 4 == 1 and _ROOT.fullmatch(numbers[0]) is not None
+    values = numbers[1:] if rooted else numbers
+    nbytes = whole(head[1])
+    noisy = len(numbers) != len(words)
+    if nbytes is None or len(values) not in (each, 2 * each) or (noisy and len(values) == each):
+        most = 2 * each
+        return (
+            f"the row has {len(numbers)} numbers after type and operation; a whole one {most}, or {most + 1} with root"
+        )
+    root = int(numbers[0]) if rooted else None
+    sides = [(False, values[:each]), (True, values[each:])]
+    if len(values) == each:
+        gap = re.search(r"\s{24,}\S", rest)
+        sides = [(gap is not None, values)]
+    return Cells(
+        nbytes,
+        head[3],
+        "" if reduction == "none" else reduction,
+        root if root is None or root >= 0 else None,
+        sides,
+    )
+
+
+def is_table_header(line: str) -> bool:
+    """Whether a line heads a table of nccl-tests.
+
+    Examples
+    --------
+    >>> is_table_header("#  size  count  type  redop  root  time  algbw  busbw #wrong  time  algbw  busbw #wrong")
+    True
+    """
+    return "algbw" in line and "busbw" in line and "time" in line
+
+
+def _begins_table(line: str, context: _Context) -> bool:
+    """Whether rows below this line belong to another table than those above."""
+    if not line.lstrip().startswith("#"):
+        return _PROGRAM.search(line) is not None
+    return (
+        is_table_header(line)
+        or "nThread" in line
+        or "Using devices" in line
+        or "Collective test starting" in line
+        or _EXCERPT.match(line.lstrip()) is not None
+    )
+
+
+def _look(line: str, context: _Context) -> None:
+    """Take from a line what it says of the tables below."""
+    if "nThread" in line or "Collective test starting" in line:
+        context.restart()
+    if "Collective test concluded" in line:
+        return
+    if excerpt := _EXCERPT.match(line.lstrip()):
+        context.restart()
+        ranks, nodes = excerpt.groups()
+        context.stated_ranks = whole(ranks, MAX_RANKS)
+        context.stated_nodes = None if nodes is None else whole(nodes, MAX_RANKS)
+        context.collective = collective_in(line.rpartition("|")[2]) or context.collective
+    programs = set(_PROGRAM.findall(line))
+    if len(programs) == 1:
+        context.collective, context.named_in_use = collective(programs.pop()), False
+        average = _AVERAGE.search(line)
+        context.statistic = STATISTICS[average[1] if average else "1"]
+    if "iters:" in line and (iterations := _ITERATIONS.search(line)):
+        context.iterations = int(iterations[1])
+    if "Rank" in line and (rank := _RANK.search(line)):
+        group = int(rank[2] or 0)
+        context.groups.setdefault(group, set()).add(min(int(rank[1]), MAX_RANKS))
+        context.hosts.setdefault(group, set()).add(rank[3])
+    if "NCCL INFO" in line and context.stated_ranks is None and (ranks_said := _NCCL_RANKS.search(line)):
+        context.stated_ranks = int(ranks_said[1])
+    if "NCCL_" in line:
+        for what, value in _CHOICE.findall(line):
+            context.choices |= chosen(what, value)
+    if is_table_header(line):
+        context.unit = -3 if _OLD_HEADER.search(line) else -6
+        context.per_iteration = "i_min" in line
+        context.counts_wrong = "wrong" in line
+
+
+def chosen(what: str, value: str) -> dict[str, str]:
+    """Return the column that a setting ``NCCL_ALGO`` or ``NCCL_PROTO`` pins, if it names one that NCCL has.
+
+    Examples
+    --------
+    >>> chosen("ALGO", "Ring"), chosen("PROTO", "LL128"), chosen("ALGO", "fastest")
+    ({'algorithm': 'ring'}, {'protocol': 'll128'}, {})
+    """
+    word = value.casefold().replace("_", "")
+    if what == "ALGO":
+        return {"algorithm": word} if word in ALGORITHMS else {}
+    return {"protocol": word} if word in PROTOCOLS else {}
+
+
+def _rows(
+    cells: Cells, name: str, context: _Context
+) -> list[tuple[Row, Printed | None, Printed | None, Printed | None]]:
+    """Return the sides of a row, each with its time and bandwidths as printed."""
+    made = []
+    for in_place, words in cells.sides:
+        time = printed(words[0], context.unit)
+        algbw, busbw = printed(words[1], 9), printed(words[2], 9)
+        error = printed(words[3])
+        row: Row = {
+            "collective": name,
+            "nbytes": cells.nbytes,
+            "size_convention": nccl_convention(name),
+            "dtype": cells.dtype,
+            "reduction": cells.reduction,
+            "root": cells.root,
+            "in_place": in_place,
+            "seconds": None if time is None else time.value,
+            "statistic": context.statistic,
+            "algbw": None if algbw is None else algbw.value,
+            "busbw": None if busbw is None else busbw.value,
+        }
+        if error is not None:
+            count = context.counts_wrong and error.value == int(error.value) and "e-" not in words[3]
+            row["wrong" if count else "max_error"] = error.value
+        if len(words) == 8:
+            for column, word in zip(("seconds_min", "seconds_max", "seconds_p99"), words[4:7], strict=True):
+                number = printed(word, context.unit)
+                row[column] = None if number is None else number.value
+        made.append((row, time, algbw, busbw))
+    return made
+
+
+def _told_by_bandwidth(rows: Sequence[Cells]) -> str | None:
+    """Return ``all_reduce`` if bus bandwidths exceed algorithm bandwidths: they do in no other collective."""
+    ratios = []
+    for cells in rows:
+        for _, words in cells.sides:
+            algbw, busbw = printed(words[1]), printed(words[2])
+            if algbw is not None and busbw is not None and algbw.value >= 50 * algbw.half > 0:
+                ratios.append(busbw.value / algbw.value)
+    return "all_reduce" if ratios and median(ratios) > 1.05 else None

@@ -1,0 +1,119 @@
+"""Measurements on links of known latency and bandwidth, as CSV with units in the names of the columns.
+
+The columns are ``collective`` (``allreduce``, ``allgather``, ``bcast``) or ``method`` (``ag``, ``art``), ``N``,
+``latency_ms``, ``rate_mbit``, ``size_bytes``, ``seconds``, and any of ``stack, algorithm, profile, rep, params, cr,
+t_start_s, since_change_s, straddles_change, start_skew_s``. Sizes are those of MPI: the vector of an all-reduce or
+broadcast, what a rank contributes to an all-gather; with ``method``, the values that a rank sends. Latency is from host
+to host, the rate that of each host's link with Ethernet framing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from simnet.base.errors import InputError
+from simnet.calibration.readers.conventions import collective, mpi_convention
+from simnet.calibration.readers.tables import (
+    MAX_RANKS,
+    MAX_WHOLE,
+    Collector,
+    Inconsistent,
+    Measurements,
+    Row,
+    printed,
+    whole,
+)
+from simnet.calibration.readers.tidy import read_records
+
+NEEDED = ("N", "latency_ms", "rate_mbit", "size_bytes", "seconds")
+"""Columns without which a table is none of these."""
+
+_NUMBERS = {
+    "latency_ms": ("link_latency", 1e-3),
+    "rate_mbit": ("link_bandwidth", 125e3),
+    "params": ("parameters", 1.0),
+    "cr": ("density", 1.0),
+    "t_after_bcast_s": ("seconds_after_broadcast", 1.0),
+    "start_skew_s": ("start_skew", 1.0),
+    "t_start_s": ("began", 1.0),
+    "since_change_s": ("since_change", 1.0),
+    "straddles_change": ("straddles_change", 1.0),
+}
+_WHOLE = {"N": ("ranks", MAX_RANKS), "size_bytes": ("nbytes", MAX_WHOLE), "rep": ("iteration", MAX_WHOLE)}
+_METHODS = {"ag": "ag_topk", "art": "ar_topk"}
+_ALGORITHMS = {"rd": "recursive_doubling", "raben": "rabenseifner"}
+
+
+def read_shaped(
+    path: str | Path, *, inconsistent: Inconsistent = "drop", facts: Mapping[str, object] | None = None
+) -> Measurements:
+    r"""Read a CSV of measurements on links of known latency and bandwidth.
+
+    Columns that tables of measurements do not have are kept in SI units: ``link_latency`` [s], ``link_bandwidth``
+    [byte/s], ``profile``, ``parameters``, ``density``, ``seconds_after_broadcast``, ``start_skew``, ``began``,
+    ``since_change``, ``straddles_change``.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file, UTF-8.
+    inconsistent : {"keep", "drop"}
+        What becomes of rows that do not agree with themselves.
+    facts : mapping, optional
+        Values by column for cells that are empty.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, a column is missing, or a value is not what its column holds. With file and line.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     file = Path(folder, "mine.csv")
+    ...     _ = file.write_text("stack,collective,N,latency_ms,rate_mbit,size_bytes,seconds\nmpich,bcast,3,5,100,9,1\n")
+    ...     rows = read_shaped(file).rows
+    >>> rows[["tool", "collective", "ranks", "link_latency", "link_bandwidth"]].to_dict("records")
+    [{'tool': 'mpich', 'collective': 'broadcast', 'ranks': 3, 'link_latency': 0.005, 'link_bandwidth': 12500000.0}]
+    """
+    path = Path(path)
+    file = str(path)
+    names, records = read_records(path, NEEDED)
+    if not {"collective", "method"} & set(names):
+        raise InputError("has neither a column 'collective' nor a column 'method'", file=file, line=1)
+    out = Collector(file, "shaped", inconsistent, dict(facts or {}))
+    for line, cells in records:
+        method = cells.get("method", "").strip()
+        named = cells.get("collective", "").strip()
+        kind = _METHODS.get(method, method[:60]) if method else collective(named) or named[:60]
+        algorithm = cells.get("algorithm", "").strip()[:60]
+        row: Row = {
+            "collective": kind,
+            "algorithm": _ALGORITHMS.get(algorithm, algorithm),
+            "size_convention": "vector" if method else mpi_convention(kind),
+            "tool": cells.get("stack", "").strip()[:60],
+            "profile": cells.get("profile", "").strip()[:60],
+            "statistic": "max",
+        }
+        for name, (column, most) in _WHOLE.items():
+            text = cells.get(name, "").strip().removesuffix(".0")
+            number = whole(text, most)
+            if number is None and (text or name in NEEDED):
+                raise InputError(f"must be a whole number >= 0, got {text[:40]!r}", file=file, line=line, field=name)
+            row[column] = number
+        for name, (column, unit) in _NUMBERS.items():
+            text = cells.get(name, "").strip()
+            value = printed(text)
+            if value is None and (text or name in NEEDED):
+                raise InputError(f"must be a number, got {text[:40]!r}", file=file, line=line, field=name)
+            row[column] = None if value is None else value.value * unit
+        time = printed(cells["seconds"])
+        row["seconds"] = None if time is None else time.value
+        out.add(row, line, time=time)
+    extra = [column for name, (column, _) in _NUMBERS.items() if name in names]
+    read = out.done([*extra, *(["profile"] if "profile" in names else [])])
+    for column in extra:
+        read.rows[column] = read.rows[column].astype("float64")
+    return read

@@ -1,0 +1,366 @@
+"""Measurements as a table of tidy rows, what is wrong with them, and whether a row agrees with itself."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from typing import Literal, NamedTuple, TypeAlias
+
+import pandas as pd
+
+from simnet.base.errors import InputError
+from simnet.calibration.readers.conventions import bandwidth_factors, fill_nodes, mpi_convention, total_size
+
+Form: TypeAlias = Literal["text", "whole", "number", "flag"]
+Row: TypeAlias = dict[str, object]
+Inconsistent: TypeAlias = Literal["keep", "drop"]
+
+COLUMNS: Mapping[str, Form] = {
+    "collective": "text",
+    "algorithm": "text",
+    "protocol": "text",
+    "ranks": "whole",
+    "nodes": "whole",
+    "ranks_per_node": "whole",
+    "nbytes": "whole",
+    "size_convention": "text",
+    "dtype": "text",
+    "reduction": "text",
+    "root": "whole",
+    "in_place": "flag",
+    "seconds": "number",
+    "statistic": "text",
+    "seconds_min": "number",
+    "seconds_max": "number",
+    "seconds_p50": "number",
+    "seconds_p99": "number",
+    "algbw": "number",
+    "busbw": "number",
+    "wrong": "number",
+    "max_error": "number",
+    "iterations": "whole",
+    "iteration": "whole",
+    "tool": "text",
+    "run": "text",
+    "source": "text",
+    "line": "whole",
+}
+"""Columns of every table, and what their values are; text is empty, the others missing, where it is not known."""
+
+MAX_ROWS = 500_000
+"""The most rows that are read from a file."""
+
+MAX_PROBLEMS = 10_000
+"""The most problems of a file that are listed."""
+
+MAX_WHOLE = 2**62
+"""The largest whole number that is read."""
+
+MAX_RANKS = 10_000_000
+"""The most ranks that a file may name."""
+
+SHORTEST, LONGEST = 1e-12, 1e9
+"""Times that a measurement may have [s]: a picosecond to thirty years."""
+
+SLACK = 1e-6
+"""Relative error that numbers may have beyond what is printed: products were rounded too."""
+
+_TYPES = {"text": "object", "whole": "Int64", "number": "float64", "flag": "boolean"}
+_NUMBER = re.compile(r"[-+]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][-+]?\d{1,3})?", re.ASCII)
+
+
+class Problem(NamedTuple):
+    """Something in a file that cannot be right, and whether the row was left out because of it."""
+
+    file: str
+    line: int | None
+    message: str
+    dropped: bool
+
+    def __str__(self) -> str:
+        where = self.file if self.line is None else f"{self.file}:{self.line}"
+        return f"{where}: {self.message}{' (left out)' if self.dropped else ''}"
+
+
+@dataclass(frozen=True, eq=False)
+class Measurements:
+    """Measured times of collectives.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        A row per measurement; `COLUMNS`, and behind them what else a tidy CSV had. Seconds, bytes, bytes per second.
+    problems : tuple of Problem
+        What is not as it should be, in the order of the file.
+    kind : str
+        The format that was read.
+    """
+
+    rows: pd.DataFrame
+    problems: tuple[Problem, ...] = ()
+    kind: str = "tidy"
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+
+class Printed(NamedTuple):
+    """A number as it was printed: its value, and how far the true one may be from it."""
+
+    value: float
+    half: float
+
+
+@dataclass
+class Collector:
+    """Rows and problems of a file while it is read.
+
+    Parameters
+    ----------
+    file : str
+        The file as the user named it.
+    kind : str
+        Its format.
+    inconsistent : {"keep", "drop"}
+        What becomes of rows that do not agree with themselves.
+    facts : mapping
+        Values for columns where the file has none.
+    """
+
+    file: str
+    kind: str
+    inconsistent: Inconsistent = "drop"
+    facts: Mapping[str, object] = field(default_factory=dict)
+    rows: list[Row] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+
+    def report(self, line: int | None, message: str, *, dropped: bool = True) -> None:
+        """Note a problem; of very many, the first."""
+        if len(self.problems) < MAX_PROBLEMS:
+            self.problems.append(Problem(self.file, line, message, dropped))
+        elif len(self.problems) == MAX_PROBLEMS:
+            self.problems.append(Problem(self.file, line, "has more problems, which are not listed", False))
+
+    def add(
+        self,
+        row: Row,
+        line: int | None,
+        *,
+        time: Printed | None = None,
+        algbw: Printed | None = None,
+        busbw: Printed | None = None,
+        where: str = "",
+    ) -> None:
+        """Take a row, unless its time is none, or it does not agree with itself and such rows are left out.
+
+        Parameters
+        ----------
+        row : dict
+            Values by column.
+        line : int, optional
+            Where it stands.
+        time, algbw, busbw : Printed, optional
+            Its time [s], algorithm and bus bandwidth [byte/s] as printed.
+        where : str
+            What of the line it is, for messages.
+
+        Raises
+        ------
+        InputError
+            If there are too many rows.
+        """
+        if len(self.rows) >= MAX_ROWS:
+            raise InputError(f"has more than {MAX_ROWS:,} rows, the most that are read", file=self.file, line=line)
+        seconds = row.get("seconds")
+        before = f"{where}: " if where else ""
+        if not isinstance(seconds, float) or not 0 < seconds < math.inf:
+            self.report(line, f"{before}the time must be a number > 0, got {_shown(seconds)}")
+            return
+        if not SHORTEST <= seconds <= LONGEST:
+            allowed = f"{SHORTEST:g} to {LONGEST:g} s"
+            self.report(line, f"{before}the time must be {allowed}, got {_shown(seconds)} s")
+            return
+        for name, value in self.facts.items():
+            if row.get(name) in (None, ""):
+                row[name] = value
+        row |= fill_nodes(row)
+        count = row.get("wrong")
+        if isinstance(count, float) and count > 0:
+            self.report(line, f"{before}{count:g} elements of the result were wrong", dropped=False)
+        wrong = inconsistency(row, time, algbw, busbw)
+        if wrong is not None:
+            self.report(line, before + wrong, dropped=self.inconsistent == "drop")
+            if self.inconsistent == "drop":
+                return
+        if not row.get("source"):
+            row["source"] = self.file
+        if row.get("line") is None:
+            row["line"] = line
+        self.rows.append(row)
+
+    def done(self, extra: Sequence[str] = ()) -> Measurements:
+        """Return the table.
+
+        Raises
+        ------
+        InputError
+            If there is not a single row.
+        """
+        if not self.rows:
+            first = f"; the first problem: {self.problems[0].message}" if self.problems else ""
+            line = self.problems[0].line if self.problems else None
+            raise InputError(f"holds no measurement that can be read{first}", file=self.file, line=line)
+        return Measurements(table(self.rows, extra), tuple(self.problems), self.kind)
+
+
+def table(rows: Iterable[Row], extra: Sequence[str] = ()) -> pd.DataFrame:
+    """Return rows as a table with all `COLUMNS`, then those of `extra`.
+
+    Examples
+    --------
+    >>> table([{"collective": "all_reduce", "nbytes": 8, "seconds": 1e-5}])["seconds"].tolist()
+    [1e-05]
+    """
+    listed = list(rows)
+    made: dict[str, pd.Series] = {}
+    for name, form in COLUMNS.items():
+        values = [row.get(name) for row in listed]
+        if form == "text":
+            made[name] = pd.Series(["" if value is None else value for value in values], dtype="object")
+        elif form == "number":
+            made[name] = pd.Series([math.nan if value is None else value for value in values], dtype="float64")
+        else:
+            made[name] = pd.Series(values, dtype=_TYPES[form])
+    for name in extra:
+        made[name] = pd.Series([row.get(name) for row in listed])
+    return pd.DataFrame(made)
+
+
+def printed(text: str, power: int = 0) -> Printed | None:
+    """Return a number as it was printed, or None if it is none (``N/A``, ``nan``).
+
+    Parameters
+    ----------
+    text : str
+        As printed.
+    power : int
+        Its unit in SI units, as a power of ten.
+
+    Examples
+    --------
+    >>> printed("2.50"), printed("3e+06", -6), printed("N/A")
+    (Printed(value=2.5, half=0.005), Printed(value=3.0, half=0.5), None)
+    """
+    word = text.strip()
+    if not _NUMBER.fullmatch(word):
+        return None
+    digits, _, exponent = word.lower().partition("e")
+    last = int(exponent or 0) - len(digits.partition(".")[2]) + power
+    value, half = float(Decimal(word).scaleb(power)), float(f"5e{last - 1}")
+    return Printed(value, half) if math.isfinite(value) and math.isfinite(half) else None
+
+
+def whole(text: str, most: int = MAX_WHOLE) -> int | None:
+    """Return a whole number in 0 .. `most`, or None if the text is none.
+
+    Examples
+    --------
+    >>> whole("42"), whole("-1"), whole("4.5"), whole("9" * 30)
+    (42, None, None, None)
+    """
+    word = text.strip()
+    if not (word.isascii() and word.isdigit() and len(word) <= 19):
+        return None
+    return int(word) if int(word) <= most else None
+
+
+def mpi_row(name: str, size: int, cells: Mapping[str, str], iterations: str, times: Mapping[str, str]) -> Row:
+    """Return a row of an MPI benchmark, whose times are means over ranks in microseconds.
+
+    Parameters
+    ----------
+    name : str
+        The collective.
+    size : int
+        Its size, as the benchmark counts it.
+    cells : mapping of str to str
+        What is printed, by head of the column.
+    iterations : str
+        Head of the column with the number of iterations.
+    times : mapping of str to str
+        Columns of the row by heads of columns with times.
+    """
+    row: Row = {
+        "collective": name,
+        "nbytes": size,
+        "size_convention": mpi_convention(name),
+        "in_place": False,
+        "statistic": "mean",
+        "iterations": whole(cells.get(iterations, "")),
+    }
+    for head, column in times.items():
+        time = printed(cells.get(head, ""), -6)
+        if time is not None:
+            row[column] = time.value
+    return row
+
+
+def inconsistency(
+    row: Mapping[str, object], time: Printed | None, algbw: Printed | None, busbw: Printed | None
+) -> str | None:
+    """Return what about a row does not agree with itself, or None.
+
+    Algorithm bandwidth must be size over time, bus bandwidth algorithm bandwidth times the factor of the collective
+    and its ranks, both as far as the printed digits tell.
+
+    Examples
+    --------
+    >>> row = {"collective": "all_reduce", "ranks": 8, "nbytes": 1_000_000, "size_convention": "vector"}
+    >>> inconsistency(row, printed("100", -6), printed("10.00", 9), printed("17.50", 9))
+    >>> inconsistency(row, printed("100", -6), printed("10.00", 9), printed("10.00", 9))
+    'bus bandwidth is 10 GB/s, but 1.75 times the algorithm bandwidth is 17.5 GB/s (all_reduce, 8 ranks)'
+    """
+    ranks, name = row.get("ranks"), str(row.get("collective"))
+    known = ranks if isinstance(ranks, int) and ranks > 0 else None
+    nbytes = row.get("nbytes")
+    size = None if not isinstance(nbytes, int) else total_size(nbytes, str(row.get("size_convention")), known)
+    first = None
+    for algorithm_factor, bus_factor in bandwidth_factors(name, known):
+        found = _algorithm(size, algorithm_factor, time, algbw) or _bus(name, known, bus_factor, algbw, busbw)
+        if found is None:
+            return None
+        first = first or found
+    return first
+
+
+def _algorithm(size: float | None, factor: float, time: Printed | None, algbw: Printed | None) -> str | None:
+    if size is None or time is None or algbw is None:
+        return None
+    low = factor * size / (time.value + time.half)
+    high = factor * size / (time.value - time.half) if time.value > time.half else math.inf
+    if low * (1 - SLACK) <= algbw.value + algbw.half and algbw.value - algbw.half <= high * (1 + SLACK):
+        return None
+    got, must = algbw.value / 1e9, factor * size / time.value / 1e9
+    return f"algorithm bandwidth is {got:.5g} GB/s, but {size:g} bytes in {time.value:.5g} s are {must:.5g} GB/s"
+
+
+def _bus(
+    name: str, ranks: int | None, factor: float | None, algbw: Printed | None, busbw: Printed | None
+) -> str | None:
+    if factor is None or algbw is None or busbw is None:
+        return None
+    room = factor * algbw.half + busbw.half + SLACK * abs(busbw.value)
+    if abs(factor * algbw.value - busbw.value) <= room:
+        return None
+    must = factor * algbw.value / 1e9
+    return (
+        f"bus bandwidth is {busbw.value / 1e9:.5g} GB/s, but {factor:.5g} times the algorithm bandwidth is "
+        f"{must:.5g} GB/s ({name}, {ranks} ranks)"
+    )
+
+
+def _shown(value: object) -> str:
+    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)[:40]

@@ -1,0 +1,251 @@
+"""Measurements as a table of tidy rows in CSV: the format that simnet writes, and asks others for.
+
+A row is one measurement. The first row of the file names the columns, those of
+`simnet.calibration.readers.tables.COLUMNS`; ``collective``, ``nbytes`` and ``seconds`` must be there. All values are in
+SI units: seconds, bytes, bytes per second. Other columns are kept as they are, numbers as numbers. Lines that begin
+with ``#`` are remarks.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import io
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from pathlib import Path
+
+import pandas as pd
+
+from simnet.base.errors import InputError, nearest
+from simnet.calibration.readers.conventions import CONVENTIONS, nccl_convention
+from simnet.calibration.readers.lines import read_lines
+from simnet.calibration.readers.tables import (
+    COLUMNS,
+    MAX_RANKS,
+    MAX_WHOLE,
+    Collector,
+    Inconsistent,
+    Measurements,
+    Row,
+    printed,
+    whole,
+)
+
+NEEDED = ("collective", "nbytes", "seconds")
+"""Columns without which a table is none of measurements."""
+
+MAX_COLUMNS = 100
+"""The most columns of a table."""
+
+MAX_LINE = 65_536
+"""The longest row [characters]."""
+
+MAX_TEXT = 200
+"""The longest text in a cell [characters]."""
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,59}")
+_FLAGS = {"true": True, "1": True, "false": False, "0": False, "": None}
+
+
+def read_tidy(
+    path: str | Path, *, inconsistent: Inconsistent = "drop", facts: Mapping[str, object] | None = None
+) -> Measurements:
+    r"""Read a tidy CSV of measurements.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file, UTF-8.
+    inconsistent : {"keep", "drop"}
+        What becomes of rows that do not agree with themselves.
+    facts : mapping, optional
+        Values by column for cells that are empty or columns that are not there.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, a column is missing, or a value is not what its column holds. With file and line.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     file = Path(folder, "mine.csv")
+    ...     _ = file.write_text("collective,ranks,nbytes,seconds,site\nall_reduce,8,1024,2.5e-05,Bergen\n")
+    ...     rows = read_tidy(file).rows
+    >>> rows[["seconds", "site"]].to_dict("records")
+    [{'seconds': 2.5e-05, 'site': 'Bergen'}]
+    """
+    path = Path(path)
+    file = str(path)
+    given = dict(facts or {})
+    names, records = read_records(path, [name for name in NEEDED if name not in given])
+    out = Collector(file, "tidy", inconsistent, given)
+    extra = [name for name in names if name not in COLUMNS]
+    for name in extra:
+        if close := difflib.get_close_matches(name, COLUMNS, n=1, cutoff=0.85):
+            out.report(1, f"column {name!r} is not known and kept as it is; did you mean {close[0]!r}?", dropped=False)
+    numeric = set(extra)
+    for line, cells in records:
+        row: Row = {}
+        for name, text in cells.items():
+            if name in COLUMNS:
+                row[name] = _value(name, text, file, line)
+            else:
+                row[name] = _short(text, name, file, line)
+                if name in numeric and text.strip() and printed(text) is None:
+                    numeric.discard(name)
+        if row.get("nbytes", given.get("nbytes")) is None:
+            raise InputError("must be a whole number >= 0, got ''", file=file, line=line, field="nbytes")
+        convention = str(row.get("size_convention") or given.get("size_convention") or "")
+        if not convention:
+            row["size_convention"] = nccl_convention(str(row.get("collective") or given.get("collective")))
+        elif convention not in CONVENTIONS:
+            raise InputError(f"is {convention[:40]!r}; {nearest(convention[:40], CONVENTIONS)}", file=file, line=line)
+        own = {name: printed(cells.get(name, "")) for name in ("seconds", "algbw", "busbw")}
+        shown = {name: value if value is not None and value.value != 0 else None for name, value in own.items()}
+        out.add(row, line, time=shown["seconds"], algbw=shown["algbw"], busbw=shown["busbw"])
+    read = out.done(extra)
+    for name in extra:
+        if name in numeric:
+            read.rows[name] = pd.to_numeric(read.rows[name].replace("", None), errors="coerce").astype("float64")
+    return read
+
+
+def write_tidy(rows: pd.DataFrame, path: str | Path) -> None:
+    """Write measurements as tidy CSV; `read_tidy` gives them back to the last bit.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        Some of `COLUMNS`, those of `NEEDED` among them, and any others. Columns that are empty are left out.
+    path : str or Path
+        The file.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be written.
+    ValueError
+        If a column that is needed is missing.
+    """
+    missing = [name for name in NEEDED if name not in rows]
+    if missing:
+        raise ValueError(f"rows must have columns {', '.join(NEEDED)}; missing: {', '.join(missing)}")
+    ordered = [name for name in COLUMNS if name in rows] + [str(name) for name in rows if name not in COLUMNS]
+    written = {name: [_cell(value) for value in rows[name].tolist()] for name in ordered}
+    kept = [name for name in ordered if name in NEEDED or any(written[name])]
+    try:
+        with Path(path).open("w", encoding="utf-8", newline="") as file:
+            out = csv.writer(file, lineterminator="\n")
+            out.writerow(kept)
+            out.writerows(zip(*(written[name] for name in kept), strict=True))
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror}", file=str(path)) from None
+
+
+def read_records(path: Path, needed: Iterable[str] = ()) -> tuple[list[str], Iterator[tuple[int, dict[str, str]]]]:
+    """Return the names of the columns of a CSV, and its rows by column, each with its line.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    needed : iterable of str
+        Columns that must be there.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, has no rows, lacks a column, has too many or unusable ones, or a row of another
+        length.
+    """
+    file = str(path)
+    rows = _csv_rows(read_lines(path), file)
+    line, head = next(rows, (1, []))
+    names = [name.strip() for name in head]
+    if not names:
+        raise InputError("is empty", file=file, line=line)
+    if len(names) > MAX_COLUMNS:
+        raise InputError(f"has {len(names):,} columns; at most {MAX_COLUMNS} are read", file=file, line=line)
+    for at, name in enumerate(names):
+        if not _NAME.fullmatch(name):
+            message = f"column {at + 1} is named {name[:60]!r}; allowed are letters, digits and _, from a letter on"
+            raise InputError(message, file=file, line=line)
+        if name in names[:at]:
+            raise InputError(f"column {name!r} stands twice", file=file, line=line)
+    for name in needed:
+        if name not in names:
+            message = f"has no column {name!r}; {nearest(name, names)}".replace("Allowed:", "Given:")
+            raise InputError(message, file=file, line=1)
+
+    def records() -> Iterator[tuple[int, dict[str, str]]]:
+        for at, cells in rows:
+            if len(cells) != len(names):
+                raise InputError(f"has {len(cells)} values, but there are {len(names)} columns", file=file, line=at)
+            yield at, dict(zip(names, cells, strict=True))
+
+    return names, records()
+
+
+def _csv_rows(lines: Sequence[str], file: str) -> Iterator[tuple[int, list[str]]]:
+    """Yield the rows that are neither empty nor remarks, each with its line; a row is one line."""
+    for at, line in enumerate(lines, 1):
+        text = line.rstrip("\r")
+        if not text.strip() or text.startswith("#"):
+            continue
+        if len(text) > MAX_LINE:
+            raise InputError(f"is longer than {MAX_LINE:,} characters", file=file, line=at)
+        try:
+            yield at, next(csv.reader(io.StringIO(text), strict=True))
+        except csv.Error as error:
+            raise InputError(f"is not CSV: {error}", file=file, line=at) from None
+
+
+def _value(name: str, text: str, file: str, line: int) -> object:
+    """Return the value of a cell of a known column."""
+    word = text.strip()
+    form = COLUMNS[name]
+    if form == "text":
+        return _short(word, name, file, line)
+    if form == "flag":
+        if word.casefold() not in _FLAGS:
+            raise InputError(f"must be true or false, got {word[:40]!r}", file=file, line=line, field=name)
+        return _FLAGS[word.casefold()]
+    if not word:
+        return None
+    if form == "whole":
+        most = MAX_RANKS if name in ("ranks", "nodes", "ranks_per_node") else MAX_WHOLE
+        number = whole(word.removesuffix(".0"), most)
+        if number is None or (number == 0 and most == MAX_RANKS):
+            low = 1 if most == MAX_RANKS else 0
+            raise InputError(
+                f"must be a whole number in {low}..{most}, got {word[:40]!r}", file=file, line=line, field=name
+            )
+        return number
+    value = printed(word)
+    if value is None or value.value < 0:
+        raise InputError(f"must be a finite number >= 0, got {word[:40]!r}", file=file, line=line, field=name)
+    return value.value
+
+
+def _short(text: str, name: str, file: str, line: int) -> str:
+    if len(text) > MAX_TEXT:
+        raise InputError(f"is longer than {MAX_TEXT} characters", file=file, line=line, field=name)
+    return text
+
+
+def _cell(value: object) -> str:
+    """Return a value as it is written: numbers with the fewest digits that give them back, and no zeros behind."""
+    if value is None or value is pd.NA or (isinstance(value, float) and math.isnan(value)):
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, float):
+        short = Decimal(repr(value)).normalize()
+        plain = f"{short:f}"
+        return plain if -5 < short.adjusted() < 5 and not (len(plain) > 1 and plain.endswith("0")) else f"{short:e}"
+    return str(value)

@@ -1,0 +1,116 @@
+"""Collections of benchmark results as CSV with both sides in a row, and units in the names of the columns.
+
+The columns are ``collective, algo, proto, nranks, nnodes, ranks_per_node, dtype, op, size_bytes, total_bytes,
+time_us_oop, algbw_gbs_oop, busbw_gbs_oop, err_oop`` and the same with ``_ip`` for in place, ``time_min_us,
+time_max_us, time_p50_us, n_iter``, and ``variant, run`` for repetitions of a setting. Empty means not stated.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from simnet.base.errors import InputError
+from simnet.calibration.readers.conventions import collective, nccl_convention
+from simnet.calibration.readers.tables import (
+    MAX_RANKS,
+    Collector,
+    Inconsistent,
+    Measurements,
+    Printed,
+    Row,
+    printed,
+    whole,
+)
+from simnet.calibration.readers.tidy import read_records
+
+NEEDED = ("collective", "nranks", "size_bytes", "time_us_oop")
+"""Columns without which a table is none of these."""
+
+_TEXT = {"algo": "algorithm", "proto": "protocol", "dtype": "dtype", "op": "reduction"}
+_WHOLE = {"nranks": "ranks", "nnodes": "nodes", "ranks_per_node": "ranks_per_node", "n_iter": "iterations"}
+_TIMES = {"time_min_us": "seconds_min", "time_max_us": "seconds_max", "time_p50_us": "seconds_p50"}
+_WORD = re.compile(r"[\w .:/+-]{0,120}")
+
+
+def read_wide(
+    path: str | Path, *, inconsistent: Inconsistent = "drop", facts: Mapping[str, object] | None = None
+) -> Measurements:
+    """Read a CSV with both sides in a row.
+
+    The size is ``total_bytes`` where that is given, and ``size_bytes`` otherwise; both as nccl-tests counts.
+    The column ``variant`` is kept; ``run`` tells repetitions apart.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file, UTF-8.
+    inconsistent : {"keep", "drop"}
+        What becomes of rows that do not agree with themselves.
+    facts : mapping, optional
+        Values by column for cells that are empty.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, a column is missing, or a value is not what its column holds. With file and line.
+    """
+    path = Path(path)
+    file = str(path)
+    names, records = read_records(path, NEEDED)
+    out = Collector(file, "wide", inconsistent, dict(facts or {}))
+    for line, cells in records:
+        measured = collective(cells["collective"]) or cells["collective"][:60]
+        size = whole(cells.get("total_bytes") or cells["size_bytes"])
+        if size is None:
+            raise InputError(
+                f"must be a whole number >= 0, got {cells['size_bytes'][:40]!r}",
+                file=file,
+                line=line,
+                field="size_bytes",
+            )
+        common: Row = {
+            "collective": measured,
+            "nbytes": size,
+            "size_convention": nccl_convention(measured),
+            "statistic": "mean",
+            "tool": "",
+        }
+        for name in ("variant", "run"):
+            common[name] = cells.get(name, "")[:120]
+        for name, column in _TEXT.items():
+            word = cells.get(name, "").strip()
+            common[column] = word[:60] if _WORD.fullmatch(word) and word != "none" else ""
+        for name, column in _WHOLE.items():
+            text = cells.get(name, "").strip()
+            number = whole(text, MAX_RANKS if column != "iterations" else 2**62)
+            if text and number is None:
+                raise InputError(f"must be a whole number, got {text[:40]!r}", file=file, line=line, field=name)
+            common[column] = number or None
+        for name, column in _TIMES.items():
+            value = printed(cells.get(name, ""), -6)
+            common[column] = None if value is None else value.value
+        for side, in_place in (("oop", False), ("ip", True)):
+            text = cells.get(f"time_us_{side}", "").strip()
+            if not text:
+                continue
+            time = printed(text, -6)
+            algbw, busbw = (printed(cells.get(f"{name}_gbs_{side}", ""), 9) for name in ("algbw", "busbw"))
+            row = common | {
+                "in_place": in_place,
+                "seconds": None if time is None else time.value,
+                "algbw": None if algbw is None else algbw.value,
+                "busbw": None if busbw is None else busbw.value,
+            }
+            error = printed(cells.get(f"err_{side}", ""))
+            if error is not None:
+                row["wrong" if error.value == int(error.value) else "max_error"] = error.value
+            where = "in place" if in_place else "out of place"
+            out.add(row, line, time=time, algbw=_telling(algbw), busbw=_telling(busbw), where=where)
+    return out.done(["variant"] if "variant" in names else [])
+
+
+def _telling(rate: Printed | None) -> Printed | None:
+    """Return a bandwidth unless it is 0: a plain 0 stands for one that was too small for its digits."""
+    return None if rate is None or rate.value == 0 else rate

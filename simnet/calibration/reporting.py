@@ -1,0 +1,250 @@
+"""What `simnet calibrate` does: reads logs, fits a fabric, and says how good it is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from simnet.base.errors import InputError, nearest
+from simnet.calibration import measured
+from simnet.calibration.crossval import MIXTURE, Chosen, Held, choose
+from simnet.calibration.curves import chosen_rows, curves_of, differing
+from simnet.calibration.fabric import Fabric, calibrate
+from simnet.calibration.fabric_file import written
+from simnet.calibration.network import Links, Place, links, on_nodes
+from simnet.calibration.per_step import PARAMETERS, undetermined
+from simnet.calibration.predictor import Way
+from simnet.calibration.readers import COLUMNS, read
+
+MAX_CURVES = 1000
+"""The most curves that are fitted at once."""
+
+MAX_SIZES = 10_000
+"""The most sizes of a curve; of all curves together ten times as many."""
+
+
+@dataclass(frozen=True, eq=False)
+class Calibrated:
+    """A calibration, to be written and shown.
+
+    Parameters
+    ----------
+    fabric : Fabric
+        The result.
+    chosen : Chosen
+        What cross-validation saw.
+    rows : int
+        Rows of the logs that were used.
+    problems : tuple of str
+        Rows that contradict themselves or cannot be read.
+    mixed : mapping of str to list of str
+        Columns that tell systems apart, but of which several values were put together.
+    links : Links, optional
+        The network that is in the file.
+    """
+
+    fabric: Fabric
+    chosen: Chosen
+    rows: int
+    problems: tuple[str, ...]
+    mixed: Mapping[str, Sequence[str]]
+    links: Links | None = None
+
+    @property
+    def yaml(self) -> str:
+        """The fabric file."""
+        return written(self.fabric)
+
+    def figures(self) -> dict[str, Any]:
+        """Return what is shown, as plain values."""
+        steps = self.fabric.model.steps
+        return {
+            "rows": self.rows,
+            "curves": len(self.fabric.model.known),
+            "problems": list(self.problems),
+            "mixed": {name: list(values) for name, values in self.mixed.items()},
+            "model": self.fabric.model.form,
+            "held_out_sizes": {name: errors(held) for name, held in self.chosen.forms.items() if held},
+            "across_ranks": self.fabric.model.across,
+            "held_out_ranks": errors([*self.chosen.held["ranks"], *self.chosen.held["beyond"]]),
+            "held_out_collectives": errors(self.chosen.held["collectives"]),
+            "steps": None if steps is None else dict(zip(PARAMETERS, steps.values, strict=True)),
+            "network": None if self.links is None else self.links.parameters,
+        }
+
+    def sentences(self) -> list[str]:
+        """Return lines for people."""
+        lines = [f"{self.rows:,} rows, {len(self.fabric.model.known)} curves"]
+        if self.problems:
+            lines.append(f"{len(self.problems)} problems in the logs, the first: {self.problems[0]}")
+        for name, values in self.mixed.items():
+            lines.append(
+                f"warning: rows of {len(values)} values of {name} were put together; "
+                f"--where {name}={values[0]} takes one of them"
+            )
+        shown = {name: found for name, held in self.chosen.forms.items() if (found := errors(held))}
+        if shown:
+            lines += ["", f"{'sizes left out':<20}{'median':>9}{'p90':>9}{'worst':>9}"]
+        for name, one in shown.items():
+            mark = "  <- chosen" if name == MIXTURE else ""
+            lines.append(_row(name, one) + mark)
+        titles: dict[Way, str] = {
+            "ranks": "ranks left out",
+            "beyond": "outermost ranks",
+            "collectives": "collectives",
+        }
+        for held, title in titles.items():
+            found = errors(self.chosen.held[held])
+            if found is not None:
+                lines.append(_row(title, found))
+        steps = self.fabric.model.steps
+        if steps is not None:
+            unknown = undetermined(steps)
+            lines += ["", "parameters of a step:"]
+            for (name, what), value, error in zip(PARAMETERS.items(), steps.values, steps.errors, strict=True):
+                within = f"within a factor of {np.exp(1.645 * error):.2f}"
+                said = "not determined by these data" if name in unknown else within
+                lines.append(f"  {name:<24}{value:>10.3g}  {said} ({what})")
+        if self.links is not None:
+            for family, parameters in self.links.parameters.items():
+                shown_parameters = ", ".join(f"{name} {value:.3g}" for name, value in parameters.items())
+                lines += ["", f"network: {family}, {shown_parameters}"]
+            if self.links.undetermined:
+                named = ", ".join(self.links.undetermined)
+                lines.append(f"warning: these data do not determine {named}; typical values stand in the network")
+        return lines
+
+
+def errors(held: Sequence[Held]) -> dict[str, float] | None:
+    """Return number, median, 90 % quantile and worst of absolute relative errors; None if nothing was held out.
+
+    Examples
+    --------
+    >>> errors([]) is None
+    True
+    """
+    if not held:
+        return None
+    off = np.abs(np.expm1(np.concatenate([one.off for one in held])))
+    return {
+        "count": len(off),
+        "median": float(np.median(off)),
+        "p90": float(np.quantile(off, 0.9)),
+        "worst": float(off.max()),
+    }
+
+
+def rows_of(source: str, facts: Mapping[str, Any]) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    """Return the rows of a shipped dataset or of a log, and its problems.
+
+    Examples
+    --------
+    >>> len(rows_of("shaped_gloo", {})[0])
+    300
+    """
+    shipped = measured.datasets()
+    if source not in shipped and Path(source).name == source and not Path(source).suffix and not _exists(source):
+        named = f"{source[:60]!r}; {nearest(source, shipped)}"
+        raise InputError(f"there is no such file, and no shipped measurements {named}")
+    found = measured.load(source) if source in shipped else read(source, facts=facts)
+    return found.rows, tuple(str(one) for one in found.problems)
+
+
+def calibrated(
+    logs: Sequence[str],
+    where: Mapping[str, str],
+    facts: Mapping[str, str],
+    in_place: bool,
+    topology: Place | None,
+    coverage: float,
+) -> Calibrated:
+    """Read logs and fit a fabric to them.
+
+    Parameters
+    ----------
+    logs : sequence of str
+        Files, folders with a ``data.csv``, or names of shipped measurements.
+    where : mapping of str to str
+        Values by column that rows must have.
+    facts : mapping of str to str
+        What the logs do not say.
+    in_place : bool
+        Whether times in place are taken rather than those out of place.
+    topology : Place, optional
+        What the ranks are on.
+    coverage : float
+        Share of measurements that intervals shall hold.
+
+    Raises
+    ------
+    InputError
+        If a log cannot be read, or nothing, or too much, is left to calibrate on.
+    """
+    typed = typed_facts(facts)
+    parts = [rows_of(log, typed) for log in logs]
+    rows = chosen_rows(pd.concat([part for part, _ in parts], ignore_index=True), where, in_place)
+    if topology is not None:
+        rows = on_nodes(rows, topology)
+    curves = curves_of(rows)
+    if not curves:
+        raise InputError("no row has a size above 0 and a number of ranks; --fact ranks=16 says what the logs do not")
+    if len(curves) > MAX_CURVES:
+        raise InputError(
+            f"{len(curves):,} curves are there; at most {MAX_CURVES:,} are fitted at once, --where takes some"
+        )
+    points = [len(one.sizes) for one in curves]
+    if max(points) > MAX_SIZES or sum(points) > 10 * MAX_SIZES:
+        most = f"{MAX_SIZES:,} of a curve and {10 * MAX_SIZES:,} of all are fitted"
+        raise InputError(f"{max(points):,} sizes of one curve, {sum(points):,} of all; at most {most}")
+    chosen = choose(curves)
+    system = ", ".join(f"{name}={value}" for name, value in where.items())
+    name = "" if topology is None else topology.name
+    fabric = calibrate(curves, coverage=coverage, sources=logs, system=system, topology=name, chosen=chosen)
+    network = None if topology is None else links(topology, fabric.model.steps, curves)
+    fabric.network = None if network is None else network.parameters
+    problems = tuple(problem for _, found in parts for problem in found)
+    return Calibrated(fabric, chosen, len(rows), problems, differing(rows), network)
+
+
+def _exists(path: str) -> bool:
+    try:
+        return Path(path).exists()
+    except OSError:
+        return False
+
+
+def typed_facts(facts: Mapping[str, str]) -> dict[str, Any]:
+    """Return facts with numbers where their columns have numbers.
+
+    Raises
+    ------
+    InputError
+        If there is no such column, or a number is none.
+
+    Examples
+    --------
+    >>> typed_facts({"ranks": "16", "collective": "all_reduce"})
+    {'ranks': 16, 'collective': 'all_reduce'}
+    """
+    made: dict[str, Any] = {}
+    for name, value in facts.items():
+        if name not in COLUMNS:
+            raise InputError(f"there is no column {name!r}; {nearest(name, COLUMNS)}", file="--fact")
+        form = COLUMNS[name]
+        if form == "text":
+            made[name] = value
+        elif value.isascii() and value.isdigit() and len(value) < 16:
+            made[name] = int(value) if form == "whole" else float(value)
+        else:
+            raise InputError(f"must be a whole number, got {value[:40]!r}", file="--fact", field=name)
+    return made
+
+
+def _row(name: str, one: Mapping[str, float]) -> str:
+    shown = "".join(f"{100 * one[key]:>7.1f} %" for key in ("median", "p90", "worst"))
+    return f"{name:<20}{shown}"

@@ -1,0 +1,208 @@
+"""Time over the number of ranks, size by size: what the curves of some numbers of ranks say of another.
+
+At one size, the time of a collective is taken to be a sum of terms, each >= 0, that grow with the ranks in the ways in
+which algorithms do: not at all (launch), with the logarithm of the nodes (trees), with the messages between nodes that
+follow on one another (rings, and the peers of an all-to-all), with the bytes that a rank sends out of its node, and, on
+one node alone, with those that it sends there: with more, they are hidden behind the network. What the terms cost is
+fitted to the curves that there are, the near ones first, with a little ridge, and what remains is interpolated over
+the logarithm of the ranks. Where a time is too short for all messages of a ring, it is no ring. Where ranks with more
+to do take less time, that and a tenth is the time.
+
+The switch points of an algorithm whose messages are parts of the vector, as in an all-gather along a ring, are at the
+same size of the parts: there the curves are compared at the same size per rank, in place of the same size.
+
+References
+----------
+C. L. Lawson, R. J. Hanson, "Solving Least Squares Problems", Prentice-Hall 1974 (non-negative least squares). NVIDIA,
+NCCL, ``src/graph/tuning.cc``: on two nodes a tree is counted with the bandwidth inside the nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.optimize import nnls
+
+from simnet.calibration.curves import Floats, Setting
+from simnet.calibration.shapes import Mixture, Shape
+from simnet.calibration.steps import like_nccl
+
+CHUNKED = ("all_gather", "reduce_scatter", "alltoall", "gather", "scatter")
+"""Collectives whose messages have the size of a part of the vector."""
+
+# Typical on the public sets of docs/calibration.md. On five of them the median error of ranks left out is 2 to 31 %,
+# and half or twice as much of `_INSIDE`, `_RIDGE`, `_NEAR` or `_FASTEST_MESSAGE` moves it by at most 3 percentage
+# points.
+
+# A step inside a node over one between nodes.
+_INSIDE = 0.15
+# Of relative errors: few numbers of ranks do not tell five terms apart, and without it one would stand for another.
+_RIDGE = 0.05
+# A curve whose logarithm of the ranks is off by this counts half.
+_NEAR = 1.0
+# Places of the terms that bytes and rings have, and how many terms there are; see `terms`.
+_RING, _OUTER, _INNER, _TERMS = 2, 3, 4, 5
+# s: no message between nodes takes less, through a network card.
+_FASTEST_MESSAGE = 5e-7
+# What noise may add to a time that cannot be longer than another; without it, the H100 cluster is off by 4.0 %
+# in place of 2.3 %.
+_SLACK = 1.1
+# byte: where bandwidth is all of the time.
+_LARGE = 2.0**30
+_OF_RING = 0.46  # As NCCL counts: half, for both ways along the tree, less 8 %.
+
+
+def terms(setting: Setting, by_tree: float = np.inf) -> Floats:
+    """Return how often a setting pays each term, shape (5,).
+
+    They are launch, a step of a tree, a step of a ring or a peer, a byte out of the node, and a byte inside the only
+    node. Steps inside a node count little beside those between nodes.
+
+    Parameters
+    ----------
+    setting : Setting
+        The setting.
+    by_tree : float
+        Bytes that a node of two sends along a double tree, for a vector of one byte.
+
+    Examples
+    --------
+    >>> terms(Setting("all_reduce", 16, 4)).round(3).tolist()
+    [1.0, 2.3, 5.65, 0.469, 0.0]
+    >>> [float(terms(Setting("all_reduce", 8, 2), sent)[3]) for sent in (1.0, 2.0)]
+    [0.25, 0.4375]
+    """
+    ranks, nodes = setting.ranks, min(setting.nodes or setting.ranks, setting.ranks)
+    if ranks < 2:
+        return np.array([1.0, 0.0, 0.0, 0.0, 0.0])
+    name = setting.collective if setting.collective in ("all_reduce", "alltoall", "sendrecv", "broadcast") else ""
+    way = like_nccl(name, "ring", ranks, nodes)[0]
+    crossing = ranks - ranks / nodes if name == "alltoall" else min(nodes, ranks - 1) * (nodes > 1)
+    tree = np.log2(nodes) + _INSIDE * np.log2(ranks / nodes)
+    outer = min(way.outer_bytes, by_tree * nodes / ranks) if nodes == 2 else way.outer_bytes
+    inner = way.inner_bytes if nodes == 1 else 0.0
+    return np.array([1.0, tree, crossing + _INSIDE * (ranks - 1 - crossing), outer, inner])
+
+
+def over_ranks(
+    settings: Sequence[Setting],
+    shapes: Sequence[Shape | Mixture],
+    asked: Setting,
+    sizes: Floats,
+    *,
+    chunked: bool,
+    nccl: bool = False,
+) -> Floats:
+    """Predict the time of a collective on a number of ranks from its curves on others.
+
+    Parameters
+    ----------
+    settings, shapes : sequence of Setting, of Shape
+        The curves that there are, at least 1.
+    asked : Setting
+        What is asked for.
+    sizes : ndarray of float, shape (n,)
+        Total sizes [byte].
+    chunked : bool
+        Whether curves are compared at the same size per rank.
+    nccl : bool
+        Whether the library is NCCL, which has double trees.
+
+    Returns
+    -------
+    ndarray of float, shape (n,)
+        Times [s].
+
+    Examples
+    --------
+    A tree, whose time grows with the logarithm of the nodes:
+
+    >>> nodes = (2, 4, 16)
+    >>> shapes = [Shape(segments=((0.0, 1e-5 * (1 + np.log2(n)), 1e-15),)) for n in nodes]
+    >>> known = [Setting("all_reduce", n, n) for n in nodes]
+    >>> seconds = over_ranks(known, shapes, Setting("all_reduce", 8, 8), np.array([8.0]), chunked=False)
+    >>> bool(abs(seconds[0] - 4e-5) < 1e-6)
+    True
+    """
+    ratios = [(one.ranks / asked.ranks if chunked else 1.0) for one in settings]
+    known = np.array([shape.at(sizes * ratio) for shape, ratio in zip(shapes, ratios, strict=True)])
+    large = np.array([float(shape.at([_LARGE * ratio])[0]) for shape, ratio in zip(shapes, ratios, strict=True)])
+    trees = nccl and asked.collective == "all_reduce" and not asked.algorithm.casefold().startswith("ring")
+    by_tree = _sent_by_tree(settings, large) if trees else np.inf
+    counted = np.array([terms(one, by_tree) for one in settings])
+    wanted = terms(asked, by_tree)
+    if chunked:
+        counted[:, _OUTER:] *= np.array(ratios)[:, None]
+    # With no less to do, no time is less: where it is, the longer one was disturbed, or badly chosen for these ranks.
+    more = np.all(counted >= counted[:, None] * (1 - 1e-9), axis=2)
+    known = np.minimum(known, _SLACK * np.where(more[:, :, None], known, np.inf).min(axis=1))
+    distance = np.abs(np.log([one.ranks / asked.ranks for one in settings]))
+    weight = _NEAR / (_NEAR + distance)
+    # Where bandwidth cannot be most of the time, it is not to stand for something else that starts with two nodes.
+    ridge = np.full((_TERMS, len(sizes)), _RIDGE)
+    for term in (_OUTER, _INNER):
+        ridge[term] /= np.maximum(_share(counted[:, term], known, large, sizes), 1e-6)
+    phases = 2 if asked.collective == "all_reduce" else 1
+    too_fast = np.any(known < phases * counted[:, _RING, None] * _FASTEST_MESSAGE, axis=0)
+    order = np.argsort([one.ranks for one in settings], kind="stable")
+    ranks, places = np.unique([settings[number].ranks for number in order], return_inverse=True)
+    found = np.empty(len(sizes))
+    for number in range(len(sizes)):
+        relative = counted / known[:, number, None] * weight[:, None]
+        relative[:, _RING] *= ~too_fast[number]
+        scale = np.linalg.norm(relative, axis=0)
+        scale[scale == 0] = 1.0
+        system = np.vstack([relative / scale, np.diag(ridge[:, number])])
+        cost, _ = nnls(system, np.concatenate([weight, np.zeros(_TERMS)]))
+        cost = cost / scale
+        left = np.log(known[:, number] / np.maximum(counted @ cost, 1e-15))[order]
+        means = np.bincount(places, left) / np.bincount(places)
+        rest = float(np.interp(np.log(asked.ranks), np.log(ranks), means))
+        found[number] = max(float(wanted @ cost), 1e-15) * np.exp(rest)
+    return found
+
+
+def _share(moved: Floats, known: Floats, large: Floats, sizes: Floats) -> Floats:
+    """Return the most of the time that bytes can be, shape (sizes,), by what they cost at a large size.
+
+    Parameters
+    ----------
+    moved : ndarray of float, shape (curves,)
+        Bytes that each curve moves, for a size of one.
+    known : ndarray of float, shape (curves, sizes)
+        Times [s].
+    large : ndarray of float, shape (curves,)
+        Times of the large size [s].
+    sizes : ndarray of float, shape (sizes,)
+        Sizes [byte].
+    """
+    paying = moved > 0
+    if not paying.any():
+        return np.ones(len(sizes))
+    per_byte = np.median(large[paying] / (_LARGE * moved[paying]))
+    return np.asarray(np.minimum(per_byte * sizes * moved.max() / np.median(known[paying], axis=0), 1.0))
+
+
+def _sent_by_tree(settings: Sequence[Setting], large: Floats) -> float:
+    """Return how much longer a vector takes between two nodes along a double tree than its bytes alone, at least 1.
+
+    Along the tree each byte crosses the network once in each direction, if the nodes keep up with that: there it has
+    less than half of the bandwidth of a ring. Curves of one node, and of more than two, at whose large sizes a ring is
+    the fastest way, tell both bandwidths; without them it is infinite, and what a ring sends counts.
+
+    Parameters
+    ----------
+    settings : sequence of Setting
+        All-reduces.
+    large : ndarray of float, shape (curves,)
+        Their times of the large size [s].
+    """
+    inside, between = 0.0, 0.0
+    for one, seconds in zip(settings, large, strict=True):
+        bandwidth = 2 * (one.ranks - 1) / one.ranks * _LARGE / float(seconds)
+        if one.nodes == 1:
+            inside = max(inside, bandwidth)
+        elif one.nodes > 2:
+            between = max(between, bandwidth)
+    return max(1.0, between / (_OF_RING * inside)) if inside and between else np.inf

@@ -1,0 +1,405 @@
+"""Models of a single curve, from plain to rich.
+
+=============== ==================================================================================================
+line            latency plus size over bandwidth (Hockney's alpha-beta), one slope for all sizes
+three_segments  three straight segments in log-log, joined where they fit best
+five_anchors    straight lines in log-log between five of the measured sizes
+piecewise       alpha-beta by stretches of sizes, with breakpoints found; libraries change protocol there
+adjacent        alpha-beta from each measured size to the next
+interpolated    the line, corrected at every measured size, with a monotone cubic between them
+=============== ==================================================================================================
+
+All are fitted to relative errors: to the logarithm of the time where that is possible. `line`, `three_segments` and
+`five_anchors` are what others do; they stand beside the rest for comparison.
+
+Between two measured sizes of which one is in another protocol than the other, `piecewise` and `adjacent` take the
+faster of the two: a library that chooses well changes over where the lines cross, and where they do not cross, nothing
+says where it does.
+
+References
+----------
+R. W. Hockney, "The communication challenge for MPP: Intel Paragon and Meiko CS-2", Parallel Computing 20, 1994.
+F. N. Fritsch, R. E. Carlson, "Monotone piecewise cubic interpolation", SIAM J. Numer. Anal. 17, 1980.
+J. M. Bates, C. W. J. Granger, "The combination of forecasts", Operational Research Quarterly 20, 1969.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.interpolate import PchipInterpolator
+from scipy.optimize import least_squares
+
+from simnet.calibration.curves import Floats
+
+MAX_SEGMENTS = 12
+"""The most stretches of a piecewise alpha-beta model."""
+
+_MAX_HINGES = 40
+_MAX_BREAKS = 512
+_NOISE = 1e-3
+_STEEPEST = 2.0
+_JUST_ABOVE = 1 + 1e-9
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Time as a function of size, in numbers that a file can hold.
+
+    Parameters
+    ----------
+    segments : tuple of (float, float, float)
+        From which size [byte], latency [s], seconds per byte; ascending, the first from 0.
+    points : tuple of (float, float)
+        Size [byte] and time [s], ascending; straight lines in log-log between them and beyond. In place of segments.
+    corrections : tuple of (float, float)
+        Size [byte], and the logarithm of the measured time over that of the segments or points, ascending. A monotone
+        cubic over the logarithm of the size between them, constant beyond.
+
+    Examples
+    --------
+    >>> Shape(segments=((0.0, 1e-3, 1e-9),)).at([0.0, 1e6])
+    array([0.001, 0.002])
+    """
+
+    segments: tuple[tuple[float, float, float], ...] = ()
+    points: tuple[tuple[float, float], ...] = ()
+    corrections: tuple[tuple[float, float], ...] = ()
+
+    def at(self, sizes: ArrayLike) -> Floats:
+        """Return times [s] of sizes [byte]."""
+        asked = np.atleast_1d(np.asarray(sizes, dtype=np.float64))
+        if self.segments:
+            starts, latency, slope = np.array(self.segments).T
+            place = np.clip(np.searchsorted(starts, asked, side="right") - 1, 0, None)
+            seconds = latency[place] + slope[place] * asked
+        else:
+            seconds = _joined(np.array(self.points), asked)
+        if not self.corrections:
+            return np.asarray(seconds, dtype=np.float64)
+        return np.asarray(seconds * np.exp(corrected(self.corrections, asked)), dtype=np.float64)
+
+
+class Part(NamedTuple):
+    """One of the models that together describe a curve.
+
+    Parameters
+    ----------
+    model : str
+        A name of `FITS`.
+    weight : float
+        Its share, in [0, 1]; those of a mixture add to 1.
+    shape : Shape
+        The model itself.
+    """
+
+    model: str
+    weight: float
+    shape: Shape
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """The geometric mean of models of a curve, by weight.
+
+    Parameters
+    ----------
+    parts : tuple of Part
+        At least one.
+
+    Examples
+    --------
+    >>> low, high = (Shape(segments=((0.0, latency, 0.0),)) for latency in (1e-6, 4e-6))
+    >>> Mixture((Part("line", 0.5, low), Part("piecewise", 0.5, high))).at([1.0, 1e3])
+    array([2.e-06, 2.e-06])
+    """
+
+    parts: tuple[Part, ...]
+
+    def at(self, sizes: ArrayLike) -> Floats:
+        """Return times [s] of sizes [byte]."""
+        logs = [weight * np.log(shape.at(sizes)) for _, weight, shape in self.parts if weight]
+        return np.asarray(np.exp(np.sum(logs, axis=0)), dtype=np.float64)
+
+
+def corrected(corrections: tuple[tuple[float, float], ...], sizes: Floats) -> Floats:
+    """Return the logarithm of the correction at sizes [byte], held constant beyond the first and last of them.
+
+    Examples
+    --------
+    >>> corrected(((10.0, 0.1), (1000.0, 0.3)), np.array([1.0, 100.0, 1e6])).round(3).tolist()
+    [0.1, 0.2, 0.3]
+    """
+    known, values = np.array(corrections).T
+    if len(known) == 1:
+        return np.full(len(sizes), values[0])
+    logs = np.log(known)
+    asked = np.clip(np.log(np.maximum(sizes, known[0])), logs[0], logs[-1])
+    return np.asarray(PchipInterpolator(logs, values)(asked), dtype=np.float64)
+
+
+def line(sizes: Floats, seconds: Floats) -> Shape:
+    """Fit latency plus size over bandwidth to relative errors, with little weight on outliers.
+
+    Examples
+    --------
+    >>> sizes = np.array([1e3, 1e4, 1e5, 1e6])
+    >>> fitted = line(sizes, 1e-3 + 1e-9 * sizes).segments[0]
+    >>> bool(np.allclose(fitted, (0.0, 1e-3, 1e-9), rtol=1e-3))
+    True
+    """
+    if len(sizes) == 1:
+        return Shape(segments=((0.0, 0.0, float(seconds[0] / sizes[0])),))
+    start = np.log([seconds.min(), seconds[-1] / sizes[-1]])
+
+    def off(logs: Floats) -> Floats:
+        return np.asarray(np.log((np.exp(logs[0]) + np.exp(logs[1]) * sizes) / seconds))
+
+    def slopes(logs: Floats) -> Floats:
+        share = 1 / (1 + np.exp(logs[1] - logs[0]) * sizes)
+        return np.column_stack([share, 1 - share])
+
+    found = least_squares(off, start, slopes, loss="soft_l1", f_scale=0.1, bounds=(start - 20, start + 20)).x
+    return Shape(segments=((0.0, float(np.exp(found[0])), float(np.exp(found[1]))),))
+
+
+def three_segments(sizes: Floats, seconds: Floats) -> Shape:
+    """Fit three segments, straight in log-log and joined, by least squares over all pairs of joints.
+
+    Examples
+    --------
+    >>> sizes = 2.0 ** np.arange(10, 20)
+    >>> fitted = three_segments(sizes, np.maximum(1e-5, 1e-9 * sizes))
+    >>> len(fitted.points)
+    4
+    """
+    count = len(sizes)
+    if count < 5:
+        return five_anchors(sizes, seconds)
+    x, y = np.log(sizes), np.log(seconds)
+    inner = np.unique(np.linspace(1, count - 2, min(count - 2, _MAX_HINGES)).round().astype(int))
+    pairs = np.array(list(itertools.combinations(inner, 2)))
+    joints = np.column_stack([np.full(len(pairs), x[0]), x[pairs], np.full(len(pairs), x[-1])])
+    # Hats of height 1 at each joint, which fall to 0 at its neighbours.
+    share = np.clip((x[None, :, None] - joints[:, None, :-1]) / np.diff(joints)[:, None, :], 0, 1)
+    rising = np.concatenate([np.ones((*share.shape[:2], 1)), share], axis=2)
+    basis = rising - np.concatenate([share, np.zeros((*share.shape[:2], 1))], axis=2)
+    turned = basis.transpose(0, 2, 1)
+    values = np.linalg.solve(turned @ basis, turned @ y[:, None])[..., 0]
+    best = int(np.argmin((((basis @ values[..., None])[..., 0] - y) ** 2).sum(axis=1)))
+    return Shape(points=tuple(zip(np.exp(joints[best]).tolist(), np.exp(values[best]).tolist(), strict=True)))
+
+
+def five_anchors(sizes: Floats, seconds: Floats) -> Shape:
+    """Interpolate between five of the measured sizes, evenly spread, the first and last among them.
+
+    Examples
+    --------
+    >>> five_anchors(np.arange(1.0, 10.0), np.ones(9)).points
+    ((1.0, 1.0), (3.0, 1.0), (5.0, 1.0), (7.0, 1.0), (9.0, 1.0))
+    """
+    chosen = np.unique(np.linspace(0, len(sizes) - 1, 5).round().astype(int))
+    return Shape(points=tuple(zip(sizes[chosen].tolist(), seconds[chosen].tolist(), strict=True)))
+
+
+def piecewise(sizes: Floats, seconds: Floats) -> Shape:
+    """Fit alpha-beta by stretches of sizes; where they begin, and how many there are, is found.
+
+    For every number of stretches the best breakpoints are found by dynamic programming over the measured sizes; the
+    number itself by Bayes' information criterion, which takes errors of 3 % for noise. A stretch may be of one size
+    alone. Between the last size of a stretch and the first of the next the faster of the two lines holds.
+
+    References
+    ----------
+    R. Bellman, R. Roth, "Curve fitting by segmented straight lines", J. Amer. Stat. Assoc. 64, 1969.
+
+    Examples
+    --------
+    >>> sizes = 2.0 ** np.arange(10, 20)
+    >>> jump = np.where(sizes < 2**15, 1e-5 + 1e-9 * sizes, 5e-5 + 1e-10 * sizes)
+    >>> [round(start) for start, *_ in piecewise(sizes, jump).segments]
+    [0, 32768]
+    """
+    count = len(sizes)
+    if count < 6:
+        return line(sizes, seconds)
+    places = np.unique(np.linspace(0, count, min(count, _MAX_BREAKS) + 1).round().astype(int))
+    costs, latencies, slopes = _stretches(sizes, seconds, places)
+    reached = np.full(len(places), np.inf)
+    reached[0] = 0.0
+    befores: list[NDArray[np.int_]] = []
+    best, starts = math.inf, [0]
+    for number in range(1, MAX_SEGMENTS + 1):
+        ways = reached[:, None] + costs
+        befores.append(ways.argmin(axis=0))
+        reached = ways.min(axis=0)
+        criterion = count * math.log(max(reached[-1] / count, _NOISE)) + 3 * number * math.log(count)
+        if criterion < best:
+            best, starts, end = criterion, [], len(places) - 1
+            for reached_from in reversed(befores):
+                end = int(reached_from[end])
+                starts.insert(0, end)
+    lines = [(float(latencies[at]), float(slopes[at])) for at in itertools.pairwise([*starts, len(places) - 1])]
+    segments = [(0.0, *lines[0])]
+    for start, before, after in zip(places[starts[1:]], lines, lines[1:], strict=False):
+        segments.append((_crossover(before, after, float(sizes[start - 1]), float(sizes[start])), *after))
+    return Shape(segments=tuple(segments))
+
+
+def adjacent(sizes: Floats, seconds: Floats) -> Shape:
+    """Return alpha-beta from each measured size to the next, through both.
+
+    Where that takes a latency or a bandwidth below 0, as the time falls or grows by more than the size, the library
+    does something else at one size than at the other. There the line from before goes on, or the line from after goes
+    back, whichever is faster.
+
+    Examples
+    --------
+    >>> adjacent(np.array([1e3, 2e3, 4e3]), np.array([2e-5, 3e-5, 4e-5])).at([1500.0, 3000.0])
+    array([2.5e-05, 3.5e-05])
+    >>> adjacent(np.array([1e3, 2e3, 4e3, 8e3]), np.array([2e-5, 3e-5, 9e-5, 9e-5])).at([3000.0, 5000.0])
+    array([4.e-05, 9.e-05])
+    """
+    count = len(sizes)
+    if count < 2:
+        return line(sizes, seconds)
+    slopes = np.diff(seconds) / np.diff(sizes)
+    latencies = seconds[:-1] - slopes * sizes[:-1]
+    possible = (slopes >= 0) & (latencies >= 0)
+    steepest = seconds / sizes
+    # The line that ends at each size, and the one that begins there, where they are not through two sizes.
+    ending = np.clip(np.concatenate([[0.0], slopes]), 0.0, steepest)
+    beginning = np.clip(np.concatenate([slopes, steepest[-1:]]), 0.0, steepest)
+    segments: list[tuple[float, float, float]] = []
+    for place in range(count - 1):
+        low, high = float(sizes[place]), float(sizes[place + 1])
+        start = low if place else 0.0
+        if possible[place]:
+            segments.append((start, float(latencies[place]), float(slopes[place])))
+            continue
+        before, after = (
+            (float(max(seconds[at] - slope * sizes[at], 0.0)), float(slope))
+            for at, slope in ((place, ending[place]), (place + 1, beginning[place + 1]))
+        )
+        segments.append((start, *before))
+        change = _crossover(before, after, low, high)
+        if change < high:
+            segments.append((change, *after))
+    last = float(ending[-1])
+    segments.append((float(sizes[-1]), max(float(seconds[-1] - last * sizes[-1]), 0.0), last))
+    return Shape(segments=tuple(segments))
+
+
+def interpolated(sizes: Floats, seconds: Floats) -> Shape:
+    """Return the line, corrected so that it goes through every measured point.
+
+    Examples
+    --------
+    >>> sizes, seconds = np.array([1e3, 1e5, 1e6]), np.array([1e-5, 3e-5, 9e-5])
+    >>> bool(np.allclose(interpolated(sizes, seconds).at(sizes), seconds))
+    True
+    """
+    base = line(sizes, seconds)
+    logs = np.log(seconds / base.at(sizes))
+    return Shape(base.segments, corrections=tuple(zip(sizes.tolist(), logs.tolist(), strict=True)))
+
+
+FITS: MappingProxyType[str, Callable[[Floats, Floats], Shape]] = MappingProxyType(
+    {
+        "line": line,
+        "three_segments": three_segments,
+        "five_anchors": five_anchors,
+        "piecewise": piecewise,
+        "adjacent": adjacent,
+        "interpolated": interpolated,
+    }
+)
+"""How each model is fitted to sizes [byte] and times [s], both ascending in size."""
+
+OURS = ("line", "three_segments", "piecewise", "adjacent", "interpolated")
+"""Models among which cross-validation weighs, plain ones first."""
+
+
+def mixed(sizes: Floats, seconds: Floats, weights: Mapping[str, float]) -> Mixture:
+    """Fit several models to a curve.
+
+    Parameters
+    ----------
+    sizes, seconds : ndarray of float, shape (n,)
+        Sizes [byte], ascending, and times [s].
+    weights : mapping of str to float
+        By name of `FITS`, each >= 0, not all 0.
+
+    Examples
+    --------
+    >>> sizes = np.array([1e3, 1e4, 1e5, 1e6])
+    >>> [part.weight for part in mixed(sizes, 1e-9 * sizes, {"line": 3.0, "adjacent": 1.0}).parts]
+    [0.75, 0.25]
+    """
+    whole = sum(weights.values())
+    return Mixture(tuple(Part(name, weight / whole, FITS[name](sizes, seconds)) for name, weight in weights.items()))
+
+
+def _stretches(sizes: Floats, seconds: Floats, places: NDArray[np.int_]) -> tuple[Floats, Floats, Floats]:
+    """Fit the best alpha-beta line, with latency and slope >= 0, to the relative errors of every stretch of sizes.
+
+    Returns
+    -------
+    tuple of three ndarray of float, shape (p, p)
+        Sum of squared relative errors, latency and slope, by where the stretch begins and where the next one does,
+        both among the p places; the sum is infinite where there is no stretch.
+    """
+    weight = 1 / seconds
+    columns = (weight**2, weight**2 * sizes, (weight * sizes) ** 2, weight, weight * sizes, np.ones(len(sizes)))
+    upto = [np.concatenate([[0.0], np.cumsum(column)])[places] for column in columns]
+    a, b, c, d, e, count = (one[None, :] - one[:, None] for one in upto)
+
+    def error(latency: Floats, slope: Floats) -> Floats:
+        found = latency * (latency * a + 2 * slope * b - 2 * d) + slope * (slope * c - 2 * e) + count
+        return np.asarray(np.maximum(found, 0.0))
+
+    with np.errstate(divide="ignore", invalid="ignore"):
+        determinant = a * c - b * b
+        both = (c * d - b * e) / determinant, (a * e - b * d) / determinant
+        flat, steep = d / a, e / c
+        none = np.zeros_like(a)
+        flat_is_better = error(flat, none) <= error(none, steep)
+        free = (determinant > 1e-12 * a * c) & (both[0] >= 0) & (both[1] >= 0)
+        latency = np.where(free, both[0], np.where(flat_is_better, flat, 0.0))
+        slope = np.where(free, both[1], np.where(flat_is_better, 0.0, steep))
+        costs = np.where(count > 0, error(latency, slope), np.inf)
+    return costs, latency, slope
+
+
+def _crossover(before: tuple[float, float], after: tuple[float, float], low: float, high: float) -> float:
+    """Return from which size on, above `low` and at most at `high`, one line (latency, slope) holds after another.
+
+    That is where they cross; else at the end of the gap that leaves most of it to the faster one.
+    """
+    if before[1] != after[1]:
+        crossing = (after[0] - before[0]) / (before[1] - after[1])
+        if low < crossing < high:
+            return crossing
+    middle = math.sqrt(low * high)
+    return high if before[0] + before[1] * middle <= after[0] + after[1] * middle else low * _JUST_ABOVE
+
+
+def _joined(points: Floats, asked: Floats) -> Floats:
+    """Interpolate in log-log; the first and last straight line go on beyond the points, but time never falls there."""
+    x, y = np.log(points).T
+    if len(x) == 1:
+        return np.full(len(asked), float(points[0, 1]))
+    at = np.log(np.maximum(asked, 1e-9))
+    place = np.clip(np.searchsorted(x, at) - 1, 0, len(x) - 2)
+    slope = np.diff(y) / np.diff(x)
+    ends = np.clip(slope[[0, -1]], 0.0, _STEEPEST)
+    inside = y[place] + slope[place] * (np.clip(at, x[0], x[-1]) - x[place])
+    beyond = ends[0] * np.minimum(at - x[0], 0.0) + ends[1] * np.maximum(at - x[-1], 0.0)
+    return np.asarray(np.exp(inside + beyond), dtype=np.float64)

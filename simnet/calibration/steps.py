@@ -1,0 +1,257 @@
+"""What a collective costs in steps and bytes, read from the schedule of its algorithm.
+
+A model of steps has a few parameters of the machine (latency of a step, seconds per byte, seconds per byte reduced) and
+takes how often each is paid from the schedule. So parameters fitted on an all-reduce of 8 ranks say something of an
+all-gather of 16. Steps between nodes and steps inside a node are counted apart.
+
+Of NCCL, these kinds of algorithms are counted. A *ring* passes chunks around. A *tree*, for all-reduce, is a chain
+inside each node and a double binary tree between nodes. *Peers*, for all-to-all, are messages from each rank to each
+other, of which those to other nodes count where there are any; a *pair*, for send-receive, is one from each rank to the
+next. The *switch* reduces and copies all-reduces inside
+an NVLink domain (NVLink SHARP).
+
+References
+----------
+A. Alexandrov et al., "LogGP: Incorporating long messages into the LogP model", SPAA 1995. NVIDIA, NCCL,
+``src/graph/tuning.cc``: latencies and bandwidths by algorithm and protocol, from which NCCL chooses. P. Sanders,
+J. Speck, J. L. Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and scan", Parallel Computing 35,
+2009. J. Bruck et al., "Efficient algorithms for all-to-all communications in multiport message-passing systems", TPDS
+8, 1997. R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of collective communication operations in MPICH", IJHPCA
+19, 2005: recursive halving, Bruck's all-to-all for short messages.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache
+from types import MappingProxyType
+from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from simnet import collectives
+from simnet.calibration.curves import Setting
+from simnet.schedule import Round, Schedule
+
+MAX_RANKS = 4096
+"""The most ranks whose schedule is made; beyond, and for NCCL, closed forms count the steps."""
+
+
+Kind: TypeAlias = Literal["ring", "tree", "peers", "pair", "switch"]
+"""What an algorithm goes along; latency and bandwidth of a step differ among these."""
+
+
+class Cost(NamedTuple):
+    """How often an algorithm pays what, for a size of one byte.
+
+    Parameters
+    ----------
+    inner, outer : float
+        Steps inside a node, and between nodes.
+    inner_bytes, outer_bytes : float
+        Bytes on the critical path inside a node, and between nodes: out of the busiest node, or, as NCCL counts, out of
+        one rank, as each has its share of the network cards.
+    reduced : float
+        Bytes that a rank reduces.
+    peers : float
+        Ranks to which each rank opens a connection of its own: those on other nodes, or, on one node, all others.
+    kind : str
+        What it goes along: a schedule of `simnet.collectives` counts as ``ring``.
+    """
+
+    inner: float
+    outer: float
+    inner_bytes: float
+    outer_bytes: float
+    reduced: float = 0.0
+    peers: float = 0.0
+    kind: Kind = "ring"
+
+
+def _halving(ranks: int) -> Schedule:
+    """Return a reduce-scatter by recursive halving: an all-gather by recursive doubling, backwards.
+
+    What a round brings is counted as reduced with it.
+    """
+    rounds = reversed(collectives.allgather_recursive_doubling(ranks, 1.0 / ranks).rounds)
+    return Schedule(ranks, [Round(one.dst, one.src, one.nbytes, float(one.nbytes.max())) for one in rounds])
+
+
+def _alltoall_bruck(ranks: int) -> Schedule:
+    """Return Bruck's all-to-all: in round k every rank passes on, over 2^k, the blocks whose distance has that bit."""
+    rank, rounds = np.arange(ranks), []
+    for bit in (1 << k for k in range((ranks - 1).bit_length())):
+        blocks = np.count_nonzero(np.arange(1, ranks) & bit)
+        rounds.append(Round(rank, (rank + bit) % ranks, blocks / ranks))
+    return Schedule(ranks, rounds)
+
+
+_SCHEDULES: MappingProxyType[str, MappingProxyType[str, Callable[[int], Schedule]]] = MappingProxyType(
+    {
+        "all_reduce": MappingProxyType(
+            {
+                "ring": lambda ranks: collectives.allreduce_ring(ranks, 1.0, gamma=1.0),
+                "recursive_doubling": lambda ranks: collectives.allreduce_recursive_doubling(ranks, 1.0, gamma=1.0),
+                "rabenseifner": lambda ranks: collectives.allreduce_rabenseifner(ranks, 1.0, gamma=1.0),
+            }
+        ),
+        "all_gather": MappingProxyType(
+            {
+                "ring": lambda ranks: collectives.allgather_ring(ranks, 1.0 / ranks),
+                "bruck": lambda ranks: collectives.allgather_bruck(ranks, 1.0 / ranks),
+            }
+        ),
+        "reduce_scatter": MappingProxyType(
+            {
+                "ring": lambda ranks: collectives.reduce_scatter_ring(ranks, 1.0, gamma=1.0),
+                "recursive_halving": _halving,
+            }
+        ),
+        "broadcast": MappingProxyType({"binomial": lambda ranks: collectives.broadcast_binomial(ranks, 1.0)}),
+        "reduce": MappingProxyType({"binomial": lambda ranks: collectives.reduce_binomial(ranks, 1.0, gamma=1.0)}),
+        "alltoall": MappingProxyType(
+            {
+                "pairwise": lambda ranks: collectives.alltoall_pairwise(ranks, 1.0 / ranks),
+                "bruck": _alltoall_bruck,
+            }
+        ),
+    }
+)
+"""Schedules of one byte by collective and algorithm."""
+
+ALGORITHMS = ("ring", "tree", *sorted({name for known in _SCHEDULES.values() for name in known} - {"ring"}))
+"""Algorithms that are told apart: NCCL's, and those of the schedules."""
+
+
+def algorithms(collective: str, algorithm: str) -> tuple[str, ...]:
+    """Return the algorithms whose schedules are looked at: the one that is named, or all of the collective.
+
+    Examples
+    --------
+    >>> algorithms("all_reduce", "Ring"), algorithms("broadcast", ""), algorithms("alltoall", "modified_bruck")
+    (('ring',), ('binomial',), ('bruck',))
+    """
+    known = _SCHEDULES.get(collective, MappingProxyType({}))
+    word = algorithm.casefold()
+    named = tuple(name for name in known if name in word)
+    return named or tuple(known)
+
+
+@cache
+def through_schedule(collective: str, algorithm: str, ranks: int, nodes: int) -> Cost:
+    """Return what an algorithm pays, read from its schedule.
+
+    Ranks are placed on nodes in blocks. A round with a message between nodes is a step between nodes.
+
+    Parameters
+    ----------
+    collective, algorithm : str
+        As `algorithms` has them.
+    ranks, nodes : int
+        Ranks, 2 .. `MAX_RANKS`, and nodes; 0 nodes if not known, which counts as a node for each rank.
+
+    Examples
+    --------
+    >>> through_schedule("all_reduce", "ring", 4, 0)
+    Cost(inner=0.0, outer=6.0, inner_bytes=0.0, outer_bytes=1.5, reduced=0.75, peers=0.0, kind='ring')
+    """
+    schedule = _SCHEDULES[collective][algorithm](ranks)
+    node = np.arange(ranks) * (nodes or ranks) // ranks
+    counted: dict[int, tuple[float, float, float, float, float]] = {}
+    total = np.zeros(5)
+    for one in schedule.rounds:
+        if id(one) not in counted:
+            counted[id(one)] = _round(one, node)
+        total += counted[id(one)]
+    inner, outer, inner_bytes, outer_bytes, reduced = (float(value) for value in total)
+    return Cost(inner, outer, inner_bytes, outer_bytes, reduced)
+
+
+def like_nccl(collective: str, algorithm: str, ranks: int, nodes: int, switch: bool = False) -> tuple[Cost, ...]:
+    """Return what NCCL counts for the algorithms that it may choose.
+
+    A chunk crosses the network as often as there are nodes on its way; all other steps are inside nodes. Trees are
+    pipelined: their bytes do not grow with their depth. With two nodes, each half of the vector crosses the network
+    once each way along the double tree; with more, an inner node of a tree sends up and down.
+
+    Parameters
+    ----------
+    collective, algorithm : str
+        The collective, and the pinned algorithm, if any.
+    ranks, nodes : int
+        Ranks and nodes; 0 nodes if not known, which counts as a node for each rank.
+    switch : bool
+        Whether switches inside a node reduce.
+
+    Examples
+    --------
+    >>> like_nccl("all_reduce", "ring", 16, 2)[0][:4]
+    (26, 4, 0.0, 0.234375)
+    >>> like_nccl("all_gather", "", 8, 1)[0][:4]
+    (7, 0, 0.875, 0.0)
+    >>> [one.kind for one in like_nccl("all_reduce", "", 8, 1, switch=True)]
+    ['ring', 'tree', 'switch']
+    """
+    many = nodes or ranks
+    each = ranks / many
+    share, alone = (ranks - 1) / ranks, many == 1
+    if collective == "sendrecv":
+        return (Cost(float(alone), float(not alone), float(alone), float(not alone), kind="pair"),)
+    if collective == "alltoall":
+        away = 0.0 if alone else 1 - 1 / many
+        peers = ranks - (1.0 if alone else each)
+        return (Cost(float(alone), float(not alone), (each - 1) / ranks, away, 0.0, peers, "peers"),)
+    passes = 2 if collective == "all_reduce" else 1
+    steps = passes * (ranks - 1)
+    crossing = 0 if alone else min(passes * many, steps)
+    factor = {"all_reduce": 2 * share, "broadcast": 1.0, "reduce": 1.0}.get(collective, share)
+    reduced = share if collective in ("all_reduce", "reduce_scatter") else 1.0 if collective == "reduce" else 0.0
+    ring = Cost(steps - crossing, crossing, factor if alone else 0.0, 0.0 if alone else factor / each, reduced)
+    if collective != "all_reduce":
+        return (ring,)
+    depth = 0 if alone else 2 * math.ceil(math.log2(many))
+    sent = 0.0 if alone else (1.0 if many == 2 else 2.0) / each
+    tree = Cost(2 * (each - 1), depth, 2.0 if alone else 0.0, sent, 1.0, kind="tree")
+    ways = {"ring": (ring,), "tree": (tree,)}
+    inside = (Cost(2, 0, 1 + 1 / ranks, 0.0, kind="switch"),) if switch and alone else ()
+    if algorithm.casefold().startswith("nvls") and inside:
+        return inside
+    return ways.get(algorithm.casefold()[:4], (ring, tree, *inside))
+
+
+def costs(setting: Setting, nccl: bool, switch: bool = False) -> tuple[Cost, ...]:
+    """Return what each algorithm that a setting may use pays; nothing if none is known.
+
+    Examples
+    --------
+    >>> len(costs(Setting("all_reduce", 8), nccl=False)), costs(Setting("gather", 8), nccl=False)
+    (3, ())
+    """
+    if setting.ranks < 2:
+        return ()
+    if setting.collective not in (*_SCHEDULES, "sendrecv"):
+        return ()
+    nodes = setting.nodes if 0 < setting.nodes <= setting.ranks else 0
+    if nccl:
+        return like_nccl(setting.collective, setting.algorithm, setting.ranks, nodes, switch)
+    if setting.collective == "sendrecv":
+        return like_nccl(setting.collective, "", setting.ranks, nodes)
+    if setting.ranks > MAX_RANKS:
+        return ()
+    names = algorithms(setting.collective, setting.algorithm)
+    return tuple(through_schedule(setting.collective, name, setting.ranks, nodes) for name in names)
+
+
+def _round(one: Round, node: np.ndarray) -> tuple[float, float, float, float, float]:
+    """Return steps and bytes inside and between nodes of a round, and the bytes that a rank reduces before it."""
+    reduced = float(np.max(one.compute))
+    if not len(one):
+        return 0.0, 0.0, 0.0, 0.0, reduced
+    crosses = node[one.src] != node[one.dst]
+    if crosses.any():
+        away = one.nbytes[crosses]
+        busiest = max(np.bincount(node[ends][crosses], weights=away).max() for ends in (one.src, one.dst))
+        return 0.0, 1.0, 0.0, float(busiest), reduced
+    busiest = max(np.bincount(ends, weights=one.nbytes).max() for ends in (one.src, one.dst))
+    return 1.0, 0.0, float(busiest), 0.0, reduced

@@ -1,0 +1,306 @@
+"""What selecting costs: the time a device takes for the kernels of a sparsifier.
+
+A scheme reports the kernels it ran, such as one top-k over n entries. A device profile turns them into seconds by the
+streaming model: each launch of a kernel costs a fixed time, and each entry it goes through costs bytes, which stream at
+the memory bandwidth. The constants of each method stand in a profile file, with where they come from.
+
+The methods of the schemes in `sparsifier_models`:
+
+==============  =========================================================================================
+method          one launch over `entries` entries
+==============  =========================================================================================
+``topk``        exact top-k of the whole, fused gradient
+``topk_layer``  exact top-k of one layer
+``scan``        one pass that counts, averages or picks out the entries above a threshold
+``norm``        sum of squares
+``gather``      values read at indices
+``scatter``     values written at, or added to, indices
+==============  =========================================================================================
+
+A profile file is YAML, with seconds, bytes and bytes per second:
+
+.. code-block:: yaml
+
+    name: my-gpu
+    device: what was measured
+    source: how, when, or which table of which paper
+    memory_bandwidth: 900.0e+9
+    methods:
+      topk: {launch: 20.0e-6, bytes_per_entry: 12, source: measured so and so}
+
+The method ``"*"`` stands for every method that is not listed.
+"""
+
+from __future__ import annotations
+
+import math
+import reprlib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simnet.base.errors import InputError, nearest
+from simnet.base.reading import read_text
+
+_LARGEST_FILE = 1_000_000
+_ANY = "*"
+
+
+class Kernel(NamedTuple):
+    """Launches of one kernel.
+
+    Parameters
+    ----------
+    method : str
+        What it does; a method of the device profile.
+    entries : float or ndarray, shape (P,)
+        Entries one launch goes through: the same at every worker, or one number each. A worker with no entries does
+        not launch it.
+    launches : int
+        Number of equal launches.
+
+    Examples
+    --------
+    >>> Kernel("scan", 1000, launches=25)
+    Kernel(method='scan', entries=1000, launches=25)
+    """
+
+    method: str
+    entries: float | NDArray[np.floating[Any]] | NDArray[np.integer[Any]]
+    launches: int = 1
+
+    def scaled(self, factor: float) -> Kernel:
+        """Return the kernel over `factor` times as many entries.
+
+        Examples
+        --------
+        >>> Kernel("topk", 100).scaled(4)
+        Kernel(method='topk', entries=400, launches=1)
+        """
+        return self._replace(entries=self.entries * factor)
+
+
+@dataclass(frozen=True)
+class Method:
+    """What one kernel costs.
+
+    Parameters
+    ----------
+    launch : float
+        Seconds of each launch, whatever its length, >= 0.
+    bytes_per_entry : float
+        Bytes streamed for each entry, >= 0; for methods with several passes, of all passes together.
+    source : str
+        Where the two figures come from.
+    """
+
+    launch: float
+    bytes_per_entry: float
+    source: str
+
+
+@dataclass(frozen=True)
+class DeviceProfile:
+    """The kernels of a device and what they cost.
+
+    Parameters
+    ----------
+    name, device, source : str
+        What to call it, what it is, and where the figures come from.
+    memory_bandwidth : float
+        Bytes per second, > 0.
+    methods : mapping of str to Method
+        By name; ``"*"`` stands for every method that is not listed.
+
+    Examples
+    --------
+    >>> profile = DeviceProfile("toy", "none", "made up", 1e9, {"scan": Method(1e-5, 4, "made up")})
+    >>> profile.seconds([Kernel("scan", 1_000_000)], workers=2)
+    array([0.00401, 0.00401])
+    """
+
+    name: str
+    device: str
+    source: str
+    memory_bandwidth: float
+    methods: Mapping[str, Method]
+
+    def seconds(self, kernels: Iterable[Kernel], workers: int) -> NDArray[np.float64]:
+        """Return how long each worker takes for the kernels, one after the other.
+
+        Parameters
+        ----------
+        kernels : iterable of Kernel
+            What each worker runs.
+        workers : int
+            Number of workers P, >= 1.
+
+        Returns
+        -------
+        ndarray of float64, shape (P,)
+            Seconds.
+
+        Raises
+        ------
+        ValueError
+            If the profile lacks a method, `workers` is < 1, or a kernel's entries or launches are negative, not
+            finite, or not one or P numbers.
+
+        Examples
+        --------
+        >>> load_device("ideal").seconds([Kernel("topk", 10**9)], workers=3)
+        array([0., 0., 0.])
+        """
+        if workers < 1:
+            raise ValueError(f"workers must be >= 1, got {workers}")
+        total = np.zeros(workers)
+        for kernel in kernels:
+            method = self.method(kernel.method)
+            entries = np.asarray(kernel.entries, dtype=np.float64)
+            if entries.shape not in ((), (workers,)):
+                raise ValueError(
+                    f"entries of {kernel.method!r} must be one number or {workers}, got shape {entries.shape}"
+                )
+            if not np.isfinite(entries).all() or entries.min() < 0 or kernel.launches < 0:
+                raise ValueError(f"entries and launches of {kernel.method!r} must be finite and >= 0")
+            one = method.launch + entries * (method.bytes_per_entry / self.memory_bandwidth)
+            total += kernel.launches * np.where(entries > 0, one, 0.0)
+        return total
+
+    def method(self, name: str) -> Method:
+        """Return what a kernel costs.
+
+        Raises
+        ------
+        ValueError
+            If the profile has no method of this name, nor one for all.
+
+        Examples
+        --------
+        >>> load_device("v100").method("topk").bytes_per_entry > 0
+        True
+        """
+        found = self.methods.get(name, self.methods.get(_ANY))
+        if found is None:
+            raise ValueError(f"device profile {self.name!r} has no method {name!r}: {nearest(name, self.methods)}")
+        return found
+
+
+def device_names() -> list[str]:
+    """Return the names of the profiles that come with simnet, sorted.
+
+    Examples
+    --------
+    >>> device_names()
+    ['cpu', 'ideal', 'v100']
+    """
+    shipped = (Path(one.name) for one in (files("simnet") / "data" / "devices").iterdir())
+    return sorted(path.stem for path in shipped if path.suffix == ".yaml")
+
+
+def load_device(name_or_path: str | Path) -> DeviceProfile:
+    """Return the device profile of this name, or from this file.
+
+    Parameters
+    ----------
+    name_or_path : str or Path
+        One of `device_names`, or the path of a YAML file; a string with a directory or with the ending ``.yaml`` or
+        ``.yml`` is a path.
+
+    Raises
+    ------
+    ValueError
+        If there is no profile of this name.
+    InputError
+        If the file cannot be read, is no YAML, or a field of it is missing, unknown or out of range.
+
+    Examples
+    --------
+    >>> load_device("v100").memory_bandwidth
+    900000000000.0
+    >>> load_device("v10")
+    Traceback (most recent call last):
+    ValueError: there is no device profile 'v10' (nor a .yaml file): did you mean 'v100'? Allowed: cpu, ideal, v100
+    """
+    path = Path(name_or_path)
+    if isinstance(name_or_path, Path) or path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
+        return _profile(read_text(path, _LARGEST_FILE), str(path))
+    if str(path) not in device_names():
+        known = nearest(str(path), device_names())
+        raise ValueError(f"there is no device profile {str(path)!r} (nor a .yaml file): {known}")
+    return _shipped(str(path))
+
+
+@cache
+def _shipped(name: str) -> DeviceProfile:
+    text = (files("simnet") / "data" / "devices" / f"{name}.yaml").read_text(encoding="utf-8")
+    return _profile(text, f"{name}.yaml")
+
+
+def _profile(text: str, file: str) -> DeviceProfile:
+    """Build the profile that the YAML `text` of `file` describes."""
+
+    def fields(given: object, field: str, names: tuple[str, ...]) -> dict[str, Any]:
+        if not isinstance(given, dict):
+            raise InputError(f"must be a mapping with {', '.join(names)}", file=file, field=field or None)
+        for name in given:
+            if name not in names:
+                message = f"there is no such field: {nearest(str(name), names)}"
+                raise InputError(message, file=file, field=f"{field}{name}")
+        missing = [name for name in names if name not in given]
+        if missing:
+            raise InputError("is missing", file=file, field=f"{field}{missing[0]}")
+        return given
+
+    def words(value: object, field: str) -> str:
+        if not isinstance(value, str) or not value.strip():
+            raise InputError(f"must be a text, got {reprlib.repr(value)}", file=file, field=field)
+        return value.strip()
+
+    def number(value: object, field: str, *, positive: bool = False) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise InputError(f"must be a number, got {reprlib.repr(value)}", file=file, field=field)
+        if not math.isfinite(value) or value < 0 or (positive and value == 0):
+            raise InputError(f"must be {'> 0' if positive else '>= 0'} and finite, got {value}", file=file, field=field)
+        return float(value)
+
+    top = fields(_parse(text, file), "", ("name", "device", "source", "memory_bandwidth", "methods"))
+    if not isinstance(top["methods"], dict):
+        raise InputError("must be a mapping of method names to their figures", file=file, field="methods")
+    methods = {}
+    for name, figures in top["methods"].items():
+        at = f"methods.{name}."
+        one = fields(figures, at, ("launch", "bytes_per_entry", "source"))
+        methods[words(name, "methods")] = Method(
+            launch=number(one["launch"], f"{at}launch"),
+            bytes_per_entry=number(one["bytes_per_entry"], f"{at}bytes_per_entry"),
+            source=words(one["source"], f"{at}source"),
+        )
+    return DeviceProfile(
+        name=words(top["name"], "name"),
+        device=words(top["device"], "device"),
+        source=words(top["source"], "source"),
+        memory_bandwidth=number(top["memory_bandwidth"], "memory_bandwidth", positive=True),
+        methods=methods,
+    )
+
+
+def _parse(text: str, file: str) -> object:
+    # Only who loads a profile pays for the parser.
+    from ruamel.yaml import YAML
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+    try:
+        loaded: object = YAML(typ="safe", pure=True).load(text)
+    except MarkedYAMLError as error:
+        line = None if error.problem_mark is None else error.problem_mark.line + 1
+        raise InputError(f"is not YAML: {error.problem or error.context}", file=file, line=line) from None
+    except (YAMLError, ValueError, RecursionError) as error:
+        raise InputError(f"is not YAML: {str(error).splitlines()[0]}", file=file) from None
+    return loaded

@@ -1,0 +1,360 @@
+"""Known networks: the tensors that a gradient consists of, and how long a forward and backward pass takes.
+
+Names, shapes and order of the tensors are those of the reference implementation (torchvision; Hugging Face transformers
+for BERT and GPT-2), so that a layer-wise scheme meets the same layers as on a cluster. Compute times are of one NVIDIA
+V100 in single precision at a stated batch size. Each says whether it was measured, and by whom, or is an estimate.
+
+References
+----------
+.. [artopk] S. Tyagi, M. Swany, "Flexible Communication for Optimal Distributed Learning over Unpredictable Networks",
+   IEEE BigData 2023, arXiv 2312.02493: Fig. 1a (single node, V100) and Tables III-IV. The image sizes are not stated.
+.. [u39kun] github.com/u39kun/deep-learning-benchmark, README: PyTorch 0.3.0, "V100 (Amazon p3)", 32-bit.
+.. [nvidia] github.com/NVIDIA/DeepLearningExamples, TensorFlow/LanguageModeling/BERT, README, "Pre-training training
+   performance: single-node", one V100, FP32, BERT-large, 128 tokens: 39.43 sequences/s at batch size 8 (16 GB), 46.78
+   at 32 (32 GB).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from typing import NamedTuple
+
+from simnet.base.errors import nearest
+
+
+class Layer(NamedTuple):
+    """A tensor of parameters.
+
+    Examples
+    --------
+    >>> Layer("fc.weight", (1000, 512)).size
+    512000
+    """
+
+    name: str
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        """Number of entries."""
+        return math.prod(self.shape)
+
+
+class ComputeTime(NamedTuple):
+    """Seconds of one forward and backward pass.
+
+    Parameters
+    ----------
+    seconds : float
+        Of one iteration of one worker.
+    batch : int
+        Samples per worker and iteration.
+    source : str
+        Where the figure comes from, or how it was estimated.
+    measured : bool
+        Whether somebody measured it on the device; otherwise it is inferred or estimated.
+    """
+
+    seconds: float
+    batch: int
+    source: str
+    measured: bool
+
+
+@dataclass(frozen=True)
+class ModelProfile:
+    """A network as far as the exchange of its gradients is concerned.
+
+    Parameters
+    ----------
+    name : str
+        As `names` lists it.
+    layers : tuple of Layer
+        Its tensors, in the order of the reference implementation: the first is the last to get its gradient.
+    times : tuple of ComputeTime
+        Compute times known for it, the one to use first.
+    backward_fraction : float
+        Share of the compute time that is back-propagation. As a rule 2/3, as back-propagation does the matrix products
+        of the forward pass twice: once for the inputs, once for the weights.
+    reference : str
+        Where names and shapes come from.
+    """
+
+    name: str
+    layers: tuple[Layer, ...]
+    times: tuple[ComputeTime, ...]
+    reference: str
+    backward_fraction: float = 2 / 3
+
+    @property
+    def parameters(self) -> int:
+        """Number of parameters n."""
+        return sum(layer.size for layer in self.layers)
+
+    @property
+    def compute(self) -> float:
+        """Seconds of forward and backward pass of one iteration."""
+        return self.times[0].seconds
+
+    @property
+    def batch(self) -> int:
+        """Samples per worker and iteration that `compute` holds for."""
+        return self.times[0].batch
+
+    @property
+    def source(self) -> str:
+        """Where `compute` comes from."""
+        return self.times[0].source
+
+
+def names() -> list[str]:
+    """Return the names of the networks, sorted.
+
+    Examples
+    --------
+    >>> names()
+    ['alexnet', 'bert-base', 'gpt2', 'resnet18', 'resnet50', 'vgg16', 'vit-l-16', 'vit-paper']
+    """
+    return sorted(_MODELS)
+
+
+def model(name: str) -> ModelProfile:
+    """Return the profile of a network.
+
+    Parameters
+    ----------
+    name : str
+        One of `names`, or one of the other names it goes by; case and punctuation do not matter.
+
+    Raises
+    ------
+    ValueError
+        If there is no such network.
+
+    Examples
+    --------
+    >>> model("ResNet-50").parameters
+    25557032
+    >>> model("ViT-L/16") is model("vit_l_16")
+    True
+    >>> model("resnet51")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ValueError: there is no model 'resnet51': did you mean 'resnet50'? Allowed: alexnet, ...
+    """
+    key = _plain(name)
+    found = {_plain(known): known for known in _MODELS} | _ALIASES
+    if key not in found:
+        raise ValueError(f"there is no model {name!r}: {nearest(name.lower(), _MODELS)}")
+    return _build(found[key])
+
+
+def transformer_flops(batch: int, tokens: int, layers: int, width: int, vocabulary: int = 0) -> float:
+    """Return the floating-point operations of a forward and backward pass through a transformer.
+
+    Every weight of a matrix takes 2 operations per token forward and 4 backward. A block has 12 width^2 weights (4 for
+    queries, keys, values and output, 8 for the perceptron), an output layer has width x vocabulary. Scores and weighted
+    values of the attention take another 4 x tokens x width per token and block forward, and twice that backward.
+
+    Parameters
+    ----------
+    batch, tokens : int
+        Sequences per iteration, and their length.
+    layers, width : int
+        Blocks, and the width of the model.
+    vocabulary : int
+        Rows of the output layer; 0 for none.
+
+    Examples
+    --------
+    >>> f"{transformer_flops(batch=1, tokens=128, layers=24, width=1024) / 1e9:.0f} GFLOP"  # BERT-large
+    '237 GFLOP'
+    """
+    weights = 12 * layers * width**2 + vocabulary * width
+    return float(batch * tokens * (6 * weights + 12 * layers * tokens * width))
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+@cache
+def _build(name: str) -> ModelProfile:
+    return _MODELS[name]()
+
+
+def _weight_and_bias(name: str, *shape: int) -> Iterator[Layer]:
+    yield Layer(f"{name}.weight", shape)
+    yield Layer(f"{name}.bias", shape[:1])
+
+
+def _resnet(blocks: tuple[int, ...], kernels: tuple[int, ...], expansion: int) -> Iterator[Layer]:
+    # Residual blocks in stages: in each a convolution per kernel size, with batch norm behind it.
+    yield Layer("conv1.weight", (64, 3, 7, 7))
+    yield from _weight_and_bias("bn1", 64)
+    inputs = 64
+    for stage, count in enumerate(blocks):
+        width, outputs = 64 << stage, expansion * 64 << stage
+        for block in range(count):
+            at = f"layer{stage + 1}.{block}"
+            widths = (inputs, *[width] * (len(kernels) - 1), outputs)
+            for index, kernel in enumerate(kernels, start=1):
+                yield Layer(f"{at}.conv{index}.weight", (widths[index], widths[index - 1], kernel, kernel))
+                yield from _weight_and_bias(f"{at}.bn{index}", widths[index])
+            if inputs != outputs:
+                yield Layer(f"{at}.downsample.0.weight", (outputs, inputs, 1, 1))
+                yield from _weight_and_bias(f"{at}.downsample.1", outputs)
+            inputs = outputs
+    yield from _weight_and_bias("fc", 1000, inputs)
+
+
+def _vgg(*stages: tuple[int, ...]) -> Iterator[Layer]:
+    # 3 x 3 convolutions of these widths, a pooling after each stage, and three fully connected layers.
+    index, inputs = 0, 3
+    for stage in stages:
+        for width in stage:
+            yield from _weight_and_bias(f"features.{index}", width, inputs, 3, 3)
+            index, inputs = index + 2, width
+        index += 1
+    yield from _weight_and_bias("classifier.0", 4096, inputs * 7 * 7)
+    yield from _weight_and_bias("classifier.3", 4096, 4096)
+    yield from _weight_and_bias("classifier.6", 1000, 4096)
+
+
+def _alexnet() -> Iterator[Layer]:
+    yield from _weight_and_bias("features.0", 64, 3, 11, 11)
+    yield from _weight_and_bias("features.3", 192, 64, 5, 5)
+    yield from _weight_and_bias("features.6", 384, 192, 3, 3)
+    yield from _weight_and_bias("features.8", 256, 384, 3, 3)
+    yield from _weight_and_bias("features.10", 256, 256, 3, 3)
+    yield from _weight_and_bias("classifier.1", 4096, 256 * 6 * 6)
+    yield from _weight_and_bias("classifier.4", 4096, 4096)
+    yield from _weight_and_bias("classifier.6", 1000, 4096)
+
+
+def _vit(layers: int, width: int, patch: int, image: int) -> Iterator[Layer]:
+    yield Layer("class_token", (1, 1, width))
+    yield from _weight_and_bias("conv_proj", width, 3, patch, patch)
+    yield Layer("encoder.pos_embedding", (1, (image // patch) ** 2 + 1, width))
+    for index in range(layers):
+        at = f"encoder.layers.encoder_layer_{index}"
+        yield from _weight_and_bias(f"{at}.ln_1", width)
+        yield Layer(f"{at}.self_attention.in_proj_weight", (3 * width, width))
+        yield Layer(f"{at}.self_attention.in_proj_bias", (3 * width,))
+        yield from _weight_and_bias(f"{at}.self_attention.out_proj", width, width)
+        yield from _weight_and_bias(f"{at}.ln_2", width)
+        yield from _weight_and_bias(f"{at}.mlp.0", 4 * width, width)
+        yield from _weight_and_bias(f"{at}.mlp.3", width, 4 * width)
+    yield from _weight_and_bias("encoder.ln", width)
+    yield from _weight_and_bias("heads.head", 1000, width)
+
+
+def _bert(layers: int, width: int) -> Iterator[Layer]:
+    yield Layer("embeddings.word_embeddings.weight", (30522, width))
+    yield Layer("embeddings.position_embeddings.weight", (512, width))
+    yield Layer("embeddings.token_type_embeddings.weight", (2, width))
+    yield from _weight_and_bias("embeddings.LayerNorm", width)
+    for index in range(layers):
+        at = f"encoder.layer.{index}"
+        for what in ("query", "key", "value"):
+            yield from _weight_and_bias(f"{at}.attention.self.{what}", width, width)
+        yield from _weight_and_bias(f"{at}.attention.output.dense", width, width)
+        yield from _weight_and_bias(f"{at}.attention.output.LayerNorm", width)
+        yield from _weight_and_bias(f"{at}.intermediate.dense", 4 * width, width)
+        yield from _weight_and_bias(f"{at}.output.dense", width, 4 * width)
+        yield from _weight_and_bias(f"{at}.output.LayerNorm", width)
+    yield from _weight_and_bias("pooler.dense", width, width)
+
+
+def _gpt2(layers: int, width: int) -> Iterator[Layer]:
+    # The output layer shares its weights with wte. The weights of a block stand as (inputs, outputs).
+    yield Layer("wte.weight", (50257, width))
+    yield Layer("wpe.weight", (1024, width))
+    for index in range(layers):
+        yield from _weight_and_bias(f"h.{index}.ln_1", width)
+        for what, inputs, outputs in (("attn.c_attn", 1, 3), ("attn.c_proj", 1, 1)):
+            yield from _transposed(f"h.{index}.{what}", inputs * width, outputs * width)
+        yield from _weight_and_bias(f"h.{index}.ln_2", width)
+        for what, inputs, outputs in (("mlp.c_fc", 1, 4), ("mlp.c_proj", 4, 1)):
+            yield from _transposed(f"h.{index}.{what}", inputs * width, outputs * width)
+    yield from _weight_and_bias("ln_f", width)
+
+
+def _transposed(name: str, inputs: int, outputs: int) -> Iterator[Layer]:
+    yield Layer(f"{name}.weight", (inputs, outputs))
+    yield Layer(f"{name}.bias", (outputs,))
+
+
+def _published(figure_1a: float, implied: float, batch: int) -> tuple[ComputeTime, ComputeTime]:
+    plotted = "AR-Topk paper (arXiv 2312.02493), Fig. 1a, read off the vector graphic; V100, image size not stated"
+    inferred = "AR-Topk paper (arXiv 2312.02493), implied by the step times of Tables III-IV, which are not measured"
+    return ComputeTime(figure_1a, batch, plotted, True), ComputeTime(implied, batch, inferred, False)
+
+
+def _estimate(batch: int, tokens: int, layers: int, width: int, vocabulary: int = 0) -> tuple[ComputeTime]:
+    """Operations over the operations per second that a V100 achieved on BERT-large, at about as many tokens at a time.
+
+    With NVIDIA's figures [nvidia]_ these are 9.3e12 and 11.1e12, which is 59 % and 71 % of the V100's peak.
+    """
+    bert_large = 39.43 if batch * tokens <= 8 * 128 else 46.78
+    rate = bert_large * transformer_flops(1, 128, 24, 1024)
+    seconds = transformer_flops(batch, tokens, layers, width, vocabulary) / rate
+    how = (
+        f"estimate: operations of {batch} sequences of {tokens} tokens at the {rate / 1e12:.1f} TFLOP/s that a V100 "
+        "achieved on BERT-large in FP32 (NVIDIA DeepLearningExamples)"
+    )
+    return (ComputeTime(seconds, batch, how, False),)
+
+
+def _torchvision(name: str, layers: Iterator[Layer], times: tuple[ComputeTime, ...], model_name: str) -> ModelProfile:
+    return ModelProfile(name, tuple(layers), times, f"torchvision.models.{model_name}")
+
+
+def _vgg16() -> ModelProfile:
+    source = "github.com/u39kun/deep-learning-benchmark: 83.5 ms forward and backward, 26.2 ms forward; V100, 32-bit"
+    stages = (64, 64), (128, 128), (256,) * 3, (512,) * 3, (512,) * 3
+    return ModelProfile(
+        "vgg16",
+        tuple(_vgg(*stages)),
+        (ComputeTime(83.5e-3, 16, source, True),),
+        "torchvision.models.vgg16",
+        backward_fraction=1 - 26.2 / 83.5,
+    )
+
+
+def _vit_paper() -> ModelProfile:
+    # The paper's code uses ViT-L/16, but Table IV requires 132.855 to 132.870 M parameters. VGG-11 has so many, and is
+    # the stand-in: right in size, and only a guess as to its layers.
+    stages = (64,), (128,), (256, 256), (512, 512), (512, 512)
+    reference = "torchvision.models.vgg11, which has the size that the AR-Topk paper's numbers require of its ViT"
+    return ModelProfile("vit-paper", tuple(_vgg(*stages)), _published(47e-3, 47e-3, 32), reference)
+
+
+_MODELS: dict[str, Callable[[], ModelProfile]] = {
+    "alexnet": lambda: _torchvision("alexnet", _alexnet(), _published(5e-3, 3.5e-3, 32), "alexnet"),
+    "bert-base": lambda: ModelProfile(
+        "bert-base", tuple(_bert(12, 768)), _estimate(8, 128, 12, 768), "transformers.BertModel, bert-base-uncased"
+    ),
+    "gpt2": lambda: ModelProfile(
+        "gpt2", tuple(_gpt2(12, 768)), _estimate(4, 1024, 12, 768, 50257), "transformers.GPT2Model, gpt2"
+    ),
+    "resnet18": lambda: _torchvision(
+        "resnet18", _resnet((2, 2, 2, 2), (3, 3), 1), _published(15e-3, 10e-3, 32), "resnet18"
+    ),
+    "resnet50": lambda: _torchvision(
+        "resnet50", _resnet((3, 4, 6, 3), (1, 3, 1), 4), _published(28e-3, 25e-3, 64), "resnet50"
+    ),
+    "vgg16": _vgg16,
+    "vit-l-16": lambda: _torchvision("vit-l-16", _vit(24, 1024, 16, 224), _estimate(32, 197, 24, 1024), "vit_l_16"),
+    "vit-paper": _vit_paper,
+}
+
+_ALIASES = {
+    "bertbaseuncased": "bert-base",
+    "gpt2small": "gpt2",
+    "vitlarge16": "vit-l-16",
+    "vitlargepatch16224": "vit-l-16",
+}

@@ -1,0 +1,295 @@
+"""The exchange of an iteration: what is sent by real sparsifiers, as a request for its time."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from copy import copy
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simnet.base.arrays import Floats
+from simnet.base.errors import StalledError
+from simnet.job.checkpoint import State
+from simnet.job.job import Job, buckets, create_sparsifier
+from simnet.network import Network, Timing
+from simnet.policies import Candidate, Turn
+from simnet.schedule import Schedule
+from simnet.traces.source import Training, begun
+
+if TYPE_CHECKING:
+    from sparsifier_models import Exchange, Sparsifier
+
+Outcome: TypeAlias = Timing | StalledError
+"""What became of an exchange: its times, or that it can never end."""
+
+
+class Ask(NamedTuple):
+    """An exchange to be timed: a network, and what `Network.time` and `Network.run` of it take."""
+
+    network: Network
+    parts: list[tuple[Schedule, Floats]]
+    start: Floats
+    placement: list[int]
+    messages: bool
+    stream: tuple[str | int, ...]
+    accounted_from: Floats
+    deaths: dict[int, float]
+
+    def options(self) -> dict[str, Any]:
+        """Return what both take by keyword."""
+        return {name: value for name, value in self._asdict().items() if name not in ("network", "parts", "start")}
+
+
+Asks: TypeAlias = Generator[Ask, Outcome, None]
+"""A job as it goes: it asks for the time of one exchange after the other, and is told what became of each."""
+
+
+class Situation(NamedTuple):
+    """When and where an exchange takes place.
+
+    Parameters
+    ----------
+    iteration : int
+        Which iteration; it decides on the network in force.
+    batch : int
+        Of which iteration the gradients are; in exploration it may be a later one.
+    density : float
+        Target fraction kept.
+    crew : ndarray of int, shape (P',)
+        The workers that take part, by their numbers in the job.
+    placement : list of int
+        Their hosts.
+    complete : ndarray, shape (P',)
+        When each has its whole gradient [s].
+    behind : ndarray, shape (P',)
+        Seconds of computing before that, of which a share is the backward pass that buckets become ready in.
+    messages : bool
+        Whether to keep the times of all messages.
+    stream : tuple of str or int
+        Name of the random stream of the jitter.
+    """
+
+    iteration: int
+    batch: int
+    density: float
+    crew: NDArray[np.intp]
+    placement: list[int]
+    complete: Floats
+    behind: Floats
+    messages: bool
+    stream: tuple[str | int, ...]
+
+
+class Step(NamedTuple):
+    """An exchange gone through with one candidate; `select` are the seconds it took each worker to select."""
+
+    candidate: Candidate
+    exchanges: list[Exchange]
+    select: Floats
+    outcome: Outcome
+
+    @property
+    def end(self) -> float:
+        """When the last worker was done, or everything had stopped [s]."""
+        if isinstance(self.outcome, Timing):
+            return self.outcome.finish
+        assert self.outcome.at is not None
+        return self.outcome.at
+
+
+class Models:
+    """The sparsifiers of a job, one per candidate and bucket, and the residual that they hand to each other.
+
+    Parameters
+    ----------
+    job : Job
+        The job.
+    candidates : sequence of Candidate
+        Every exchange that there may be.
+    workers : int, optional
+        How many workers exchange; default: all of the job.
+    residuals : sequence of ndarray, optional
+        What each bucket begins with, shape (workers, entries); zero when omitted.
+    training : Training, optional
+        Where the gradients come from; one that begins when omitted.
+    """
+
+    def __init__(
+        self,
+        job: Job,
+        candidates: Sequence[Candidate],
+        workers: int | None = None,
+        residuals: Sequence[NDArray[np.float32]] | None = None,
+        training: Training | None = None,
+    ) -> None:
+        self._job = job
+        self.training = begun(job.source) if training is None else training
+        self._candidates = candidates
+        self._buckets = buckets(job.source, job.overlap)
+        self._models = {
+            candidate.label: [create_sparsifier(candidate, one, job, workers) for one in self._buckets]
+            for candidate in candidates
+        }
+        self._in_force: list[Sparsifier] | None = None
+        self._residuals = residuals
+        # What attempts go on from, beside the training.
+        self._explored: list[Sparsifier] | None = None
+        check_feedback({label: models[0].options.error_feedback for label, models in self._models.items()})
+
+    def without(self, gone: NDArray[np.bool_]) -> Models:
+        """Return new sparsifiers for the workers that are not gone, as if the last exchange had not been.
+
+        They keep their residuals of before it; what else a scheme adapts (thresholds, partitions, momentum) starts
+        anew. The residuals of those that are gone are lost.
+        """
+        kept = None if self._residuals is None else [one[~gone] for one in self._residuals]
+        return Models(self._job, self._candidates, int((~gone).sum()), kept, self.training)
+
+    def step(self, where: Situation, shortlist: Sequence[Candidate]) -> Generator[Ask, Outcome, Step]:
+        """Exchange the gradients of an iteration with each of the shortlist, and keep what the fastest did.
+
+        One that stops because a worker dies loses against one that does not; of those that stop, the one that stops
+        first counts.
+
+        Raises
+        ------
+        StalledError
+            If an exchange can never end for another reason than a death.
+        """
+        gradients = self.training.gradients(where.batch, where.crew)
+        in_force, self._explored = self._in_force, None
+        if in_force is not None:
+            switches = any(self._models[one.label] is not in_force for one in shortlist)
+            self._residuals = [model.residual for model in in_force] if switches or self._job.deaths else None
+        best: Step | None = None
+        for candidate in shortlist:
+            models = self._models[candidate.label]
+            if self._residuals is not None and models is not in_force:
+                for model, residual in zip(models, self._residuals, strict=True):
+                    model.residual = residual
+            step = yield from self._timed(candidate, self._exchanged(models, gradients, where), where)
+            if best is None or _order(step) < _order(best):
+                best = step
+        assert best is not None, "a policy returned an empty shortlist"
+        self._in_force = self._models[best.candidate.label]
+        if not self._job.deaths:
+            self._residuals = None
+        return best
+
+    def explore(self, where: Situation, turn: Turn) -> Generator[Ask, Outcome, Step]:
+        """Exchange gradients as an attempt of exploration, after which the training goes on as if it had not been.
+
+        Raises
+        ------
+        StalledError
+            If the exchange can never end for another reason than a death.
+        """
+        (candidate,), in_force = turn.shortlist, self._in_force
+        if in_force is not None and self._job.deaths:
+            self._residuals = [model.residual for model in in_force]
+        if self._explored is None or turn.attempt == 0:
+            # What an exchange changes of a sparsifier it replaces, so that a shallow copy leaves the original alone.
+            self._explored = [copy(model) for model in self._models[candidate.label]]
+            residuals = self._residuals if in_force is None else [model.residual for model in in_force]
+            for index, model in enumerate(self._explored):
+                if turn.fresh:
+                    model.residual = np.zeros_like(model.residual)
+                elif residuals is not None:
+                    model.residual = residuals[index]
+        gradients = self.training.gradients(where.batch, where.crew)
+        exchanges = self._exchanged(self._explored, gradients, where)
+        return (yield from self._timed(candidate, exchanges, where))
+
+    def save(self) -> State:
+        """Return all that the iterations to come depend on, after one of the training."""
+        sparsifiers = {label: [model.save() for model in models] for label, models in self._models.items()}
+        for label, states in sparsifiers.items():
+            if self._models[label] is not self._in_force:
+                # Whoever comes into force takes over the residual of its predecessor.
+                for state in states:
+                    state.pop("residual", None)
+                    state["has_residual"] = np.array(False)
+        in_force = next(label for label, models in self._models.items() if models is self._in_force)
+        return {"in_force": in_force, "sparsifiers": sparsifiers, "training": self.training.save()}
+
+    def restore(self, state: State) -> None:
+        """Go on from what `save` returned.
+
+        Raises
+        ------
+        KeyError, ValueError
+            If it is not of these sparsifiers and this training, of which some may then have taken over theirs.
+        """
+        for label, states in state["sparsifiers"].items():
+            for model, one in zip(self._models[label], states, strict=True):
+                model.restore(one)
+        self._in_force = self._models[state["in_force"]]
+        self.training.restore(state["training"])
+
+    def apply(self, exchanges: Sequence[Exchange]) -> None:
+        """Apply the update of an exchange that came to its end."""
+        if len(exchanges) == 1:
+            self.training.apply(exchanges[0].update)
+            return
+        update = np.empty(self._job.source.parameters, dtype=np.float32)
+        for bucket, exchange in zip(self._buckets, exchanges, strict=True):
+            update[bucket.entries] = exchange.update
+        self.training.apply(update)
+
+    def _exchanged(
+        self, models: Sequence[Sparsifier], gradients: NDArray[np.float32], where: Situation
+    ) -> list[Exchange]:
+        exchanges = []
+        for bucket, model in zip(self._buckets, models, strict=True):
+            model.density, model.iteration = where.density, where.batch
+            exchanges.append(model.exchange(gradients[:, bucket.entries]))
+        return exchanges
+
+    def _timed(
+        self, candidate: Candidate, exchanges: list[Exchange], where: Situation
+    ) -> Generator[Ask, Outcome, Step]:
+        job, workers = self._job, where.crew.size
+        backward = job.overlap.backward if job.overlap is not None else 0.0
+        selected = np.zeros(workers)
+        parts = []
+        for bucket, exchange in zip(self._buckets, exchanges, strict=True):
+            ready = where.complete - (1.0 - bucket.ready) * backward * where.behind
+            selected = np.maximum(selected, ready) + job.device.seconds(exchange.kernels, workers)
+            parts.append((exchange.schedule, selected))
+        numbers = where.crew.tolist()
+        outcome = yield Ask(
+            job.network(where.iteration),
+            parts,
+            start=parts[0][1],
+            placement=where.placement,
+            messages=where.messages,
+            stream=where.stream,
+            accounted_from=selected,
+            deaths={rank: job.deaths[worker] for rank, worker in enumerate(numbers) if worker in job.deaths},
+        )
+        if isinstance(outcome, StalledError) and not outcome.died:
+            raise outcome
+        return Step(candidate, exchanges, selected - where.complete, outcome)
+
+
+def _order(step: Step) -> tuple[bool, float]:
+    return isinstance(step.outcome, StalledError), step.end
+
+
+def check_feedback(feedback: Mapping[str, bool]) -> None:
+    """Refuse to switch between exchanges of which some, by their labels, have error feedback and some have not.
+
+    Raises
+    ------
+    ValueError
+        If so: the residual would be lost.
+    """
+    if len(set(feedback.values())) > 1:
+        with_it = ", ".join(label for label, has in feedback.items() if has)
+        without = ", ".join(label for label, has in feedback.items() if not has)
+        raise ValueError(
+            f"cannot switch between exchanges with error feedback ({with_it}) and without ({without}): the residual of "
+            "the former would be lost"
+        )

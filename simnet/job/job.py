@@ -1,0 +1,230 @@
+"""What is trained: compute times, densities, buckets, who dies, and the job that they make up."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+import sparsifier_models
+from simnet.base.arrays import Floats
+from simnet.base.rng import stream
+from simnet.costs.devices import DeviceProfile
+from simnet.network import Network
+from simnet.policies import Candidate, Ramp
+
+if TYPE_CHECKING:
+    from simnet.traces import GradientSource
+    from sparsifier_models import Sparsifier
+
+
+@dataclass(frozen=True)
+class Compute:
+    """Seconds that forward and backward pass take on each worker.
+
+    Parameters
+    ----------
+    mean : float
+        Mean seconds of an iteration.
+    spread : float
+        Standard deviation of the logarithm of a worker's time, independent between workers and iterations; the mean
+        stays `mean`.
+    slow : mapping of int to float
+        Workers that are always slower, and by which factor.
+    straggle : float
+        Probability that a worker is a straggler in an iteration.
+    slowdown : float
+        Factor by which a straggler is slower.
+
+    Raises
+    ------
+    ValueError
+        If a figure is negative or not finite, `straggle` is no probability, or a factor is not > 0.
+    """
+
+    mean: float
+    spread: float = 0.0
+    slow: Mapping[int, float] = field(default_factory=dict)
+    straggle: float = 0.0
+    slowdown: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("mean", "spread"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise ValueError(f"{name} must be >= 0 and finite, got {getattr(self, name)}")
+        if not 0 <= self.straggle <= 1:
+            raise ValueError(f"straggle is a probability within 0..1, got {self.straggle}")
+        if not all(0 < factor < math.inf for factor in (self.slowdown, *self.slow.values())):
+            raise ValueError("slow and slowdown are factors > 0")
+
+    def seconds(self, seed: int, iteration: int, workers: int) -> Floats:
+        """Return the compute time [s] of each worker in an iteration; shape (P,)."""
+        draws = stream(seed, "compute", iteration)
+        noise = np.exp(self.spread * draws.standard_normal(workers) - self.spread**2 / 2)
+        straggles = draws.random(workers) < self.straggle
+        factor = np.ones(workers)
+        for worker, slower in self.slow.items():
+            factor[worker] = slower
+        return self.mean * factor * noise * np.where(straggles, self.slowdown, 1.0)
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """Exchange of buckets while back-propagation goes on, as PyTorch's DistributedDataParallel does.
+
+    Layers become ready from the last to the first. A bucket closes when it reaches `bucket` bytes; it is selected and
+    exchanged on its own, after the bucket before it. Of the backward pass each tensor takes an equal share.
+
+    Parameters
+    ----------
+    bucket : float
+        Bytes of dense gradient from which a bucket closes, > 0 (25 MiB in PyTorch).
+    backward : float
+        Share of the compute time that is back-propagation, within 0..1.
+
+    Raises
+    ------
+    ValueError
+        If one of them is not.
+    """
+
+    bucket: float = 25 * 2**20
+    backward: float = 2 / 3
+
+    def __post_init__(self) -> None:
+        if not 0 < self.bucket < math.inf:
+            raise ValueError(f"bucket must be a number of bytes > 0, got {self.bucket}")
+        if not 0 <= self.backward <= 1:
+            raise ValueError(f"backward is a share within 0..1, got {self.backward}")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A training job on a network.
+
+    Parameters
+    ----------
+    source : GradientSource
+        Fresh gradients of all workers, iteration by iteration; fixes P and n.
+    iterations : int
+        How many.
+    stages : sequence of (int, Network)
+        The network from each iteration on, the first from 0. Most jobs have one, whose weather is a function of time;
+        several give weather by iteration, as the schedules C1 and C2 of the AR-Topk paper do.
+    density : sequence of Ramp
+        Target density by iteration.
+    compute : Compute
+        Compute time of the workers.
+    device : DeviceProfile
+        What selecting costs.
+    placement : sequence of int, optional
+        Host of each worker; worker r is on host r when omitted.
+    overlap : Overlap, optional
+        Exchange buckets during back-propagation; without it the whole gradient is exchanged after it.
+    update : float
+        Seconds to apply the update, for every worker.
+    seed : int
+        Seed of everything stochastic in the job.
+    deaths : mapping of int to float
+        Workers that stop for good, and when [s], on the clock of the network.
+    patience : float, optional
+        Seconds after everything has stopped for want of a dead worker until the others notice, as a time-out of NCCL or
+        Gloo would, and go on without it. The job ends there when omitted.
+
+    Raises
+    ------
+    ValueError
+        If there are no iterations, stages or densities, the stages do not start at 0 and ascend, a host or worker that
+        is named does not exist, or `update`, `patience` or the time of a death is negative or not finite.
+    """
+
+    source: GradientSource
+    iterations: int
+    stages: Sequence[tuple[int, Network]]
+    density: Sequence[Ramp]
+    compute: Compute
+    device: DeviceProfile
+    placement: Sequence[int] | None = None
+    overlap: Overlap | None = None
+    update: float = 0.0
+    seed: int = 0
+    deaths: Mapping[int, float] = field(default_factory=dict)
+    patience: float | None = None
+
+    def __post_init__(self) -> None:
+        workers = self.source.workers
+        if self.iterations < 1:
+            raise ValueError(f"a job needs at least 1 iteration, got {self.iterations}")
+        firsts = [first for first, _ in self.stages]
+        if not firsts or firsts[0] != 0 or any(a >= b for a, b in itertools.pairwise(firsts)):
+            raise ValueError(f"stages must start with iteration 0 and ascend, got {firsts}")
+        if not self.density or not all(
+            ramp.iterations >= 1 and 0 < ramp.start <= 1 and 0 < ramp.end <= 1 for ramp in self.density
+        ):
+            raise ValueError("density needs ramps of at least 1 iteration between fractions > 0 and <= 1")
+        if not 0 <= self.update < math.inf:
+            raise ValueError(f"update must be >= 0 and finite, got {self.update}")
+        if not all(0 <= worker < workers for worker in self.compute.slow):
+            raise ValueError(f"slow workers must be within 0..{workers - 1}, got {sorted(self.compute.slow)}")
+        if not all(0 <= worker < workers for worker in self.deaths):
+            raise ValueError(f"workers that die must be within 0..{workers - 1}, got {sorted(self.deaths)}")
+        if not all(0 <= time < math.inf for time in (*self.deaths.values(), self.patience or 0.0)):
+            raise ValueError("times of deaths and patience must be >= 0 and finite")
+        hosts = list(range(workers)) if self.placement is None else list(self.placement)
+        for _, network in self.stages:
+            if len(hosts) != workers or not all(0 <= host < network.routes.n_hosts for host in hosts):
+                raise ValueError(
+                    f"{workers} workers need as many hosts within 0..{network.routes.n_hosts - 1}, got {hosts}"
+                )
+
+    def network(self, iteration: int) -> Network:
+        """Return the network in force in an iteration."""
+        return next(network for first, network in reversed(self.stages) if first <= iteration)
+
+
+class Bucket(NamedTuple):
+    """A stretch of the gradient that is exchanged on its own, and the share of the backward pass after which."""
+
+    entries: slice
+    layers: tuple[tuple[str, int], ...]
+    ready: float
+
+
+def buckets(source: GradientSource, overlap: Overlap | None) -> list[Bucket]:
+    """Split a gradient into buckets, from the last layer to the first; one bucket without overlap."""
+    sizes = [size for _, size in source.layers]
+    if overlap is None:
+        return [Bucket(slice(0, source.parameters), source.layers, 1.0)]
+    ends = np.cumsum(sizes)
+    found = []
+    last = len(sizes)
+    for first in reversed(range(len(sizes))):
+        entries = int(ends[last - 1] - ends[first] + sizes[first])
+        if entries * source.scale * 4 >= overlap.bucket or first == 0:
+            stretch = slice(int(ends[first]) - sizes[first], int(ends[last - 1]))
+            found.append(Bucket(stretch, source.layers[first:last], (len(sizes) - first) / len(sizes)))
+            last = first
+    return found
+
+
+def create_sparsifier(candidate: Candidate, bucket: Bucket, job: Job, workers: int | None = None) -> Sparsifier:
+    """Return the sparsifier of an exchange for a bucket, of all workers of a job or of as many as are left.
+
+    Raises
+    ------
+    ValueError
+        If its options do not fit the job.
+    """
+    return sparsifier_models.create(
+        candidate.scheme,
+        workers=job.source.workers if workers is None else workers,
+        parameters=bucket.entries.stop - bucket.entries.start,
+        layers=bucket.layers,
+        scale=job.source.scale,
+        seed=job.seed,
+        **candidate.options,
+    )

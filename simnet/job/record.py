@@ -1,0 +1,427 @@
+"""What is kept of a job: the rows of its iterations and workers, messages and spans, and where it stopped."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simnet.base.arrays import Floats
+from simnet.job.checkpoint import State
+from simnet.network import Messages, Timing
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from simnet.traces.source import Score
+    from sparsifier_models import Exchange
+
+
+MAIN = "job"
+"""Name of a scenario's own job beside those that share its network."""
+
+TRAIN, EXPLORE = "train", "explore"
+"""Purposes of an iteration: to make progress, or to find out what a candidate takes and gives."""
+
+
+class Wait(NamedTuple):
+    """A worker that waits for ever: in which round, of which phase, and for which workers."""
+
+    worker: int
+    round: int
+    phase: str
+    workers: tuple[int, ...]
+
+
+class Stop(NamedTuple):
+    """How an iteration came to a stop because workers had died.
+
+    Parameters
+    ----------
+    job : str
+        Which job: `MAIN`, or the name of one beside it.
+    iteration : int
+        Which iteration; those before it are complete.
+    stopped : float
+        When nothing went on any more [s].
+    died : mapping of int to float
+        Workers that the job does without from here on, and when they died [s].
+    waits : tuple of Wait
+        Who waited for whom.
+    resumed : float or None
+        When the workers that are left went on, with the same iteration [s]; None if the job ended.
+    left : int
+        How many those are.
+    """
+
+    job: str
+    iteration: int
+    stopped: float
+    died: dict[int, float]
+    waits: tuple[Wait, ...]
+    resumed: float | None
+    left: int
+
+    def save(self) -> list[Any]:
+        """Return it as values that a checkpoint holds."""
+        return [*self._replace(died={}), list(self.died.items())]
+
+    @classmethod
+    def restored(cls, saved: Sequence[Any]) -> Stop:
+        """Return what was saved."""
+        *fields, died = saved
+        stop = cls(*fields)
+        waits = (Wait(worker, number, phase, tuple(workers)) for worker, number, phase, workers in stop.waits)
+        return stop._replace(died=dict(died), waits=tuple(waits))
+
+
+class Share(NamedTuple):
+    """How a job fared on a network that it shared with others.
+
+    Parameters
+    ----------
+    job : str
+        `MAIN`, or the name of a job beside it.
+    workers : int
+        How many it began with.
+    iterations, planned : int
+        Iterations done by the end of the main job, and those that it was to do.
+    iteration_s : float
+        Mean seconds of an iteration, those of exploration before it included; NaN if none was done.
+    alone_s : float
+        The same if every exchange, starting when it did, had had the network to itself.
+    slowdown : float
+        The ratio of the two: 1 is as fast as alone.
+    """
+
+    job: str
+    workers: int
+    iterations: int
+    planned: int
+    iteration_s: float
+    alone_s: float
+    slowdown: float
+
+
+@dataclass(frozen=True)
+class PolicyResult:
+    """What a job did under one policy. Every column's name ends in its unit.
+
+    Parameters
+    ----------
+    iterations : DataFrame
+        A row per iteration: when it started, how long it took, how that splits (means over workers, which add up),
+        bytes sent by all workers, what was chosen, and the worst latency and bandwidth between neighbours at its start.
+        `purpose` is ``train``; or ``explore``, for what a policy tried before the iteration of that number, and which
+        is no progress.
+    workers : DataFrame
+        A row per iteration and worker: the split of the iteration, which adds up to it, and its bytes. Exploration
+        has rows of its own, which `purpose` tells, too.
+    messages, spans : DataFrame
+        Every message, and what each worker did when, of the first iterations.
+    stops : tuple of Stop
+        Where the job, or one beside it, stopped because workers had died, in the order of time.
+    shares : tuple of Share
+        How the job and those beside it fared; empty for a job alone.
+    """
+
+    iterations: pd.DataFrame
+    workers: pd.DataFrame
+    messages: pd.DataFrame
+    spans: pd.DataFrame
+    stops: tuple[Stop, ...] = ()
+    shares: tuple[Share, ...] = ()
+
+
+class Iteration(NamedTuple):
+    """When an iteration was, and what for, and what the network was like at its start."""
+
+    iteration: int
+    start: float
+    finish: float
+    density: float
+    latency: float
+    bandwidth: float
+    purpose: str = TRAIN
+
+
+class Doing(NamedTuple):
+    """What the workers of an iteration did up to the exchange that got to its end.
+
+    Parameters
+    ----------
+    crew : ndarray of int, shape (P',)
+        The workers that took part, by their numbers in the job.
+    compute : ndarray, shape (P',)
+        Seconds of forward and backward pass of each.
+    selections : list of (ndarray, ndarray), each of shape (P',)
+        From when on and how long each selected: once, and once more after every stop.
+    """
+
+    crew: NDArray[np.intp]
+    compute: Floats
+    selections: list[tuple[Floats, Floats]]
+
+    @property
+    def select(self) -> Floats:
+        """Seconds that each worker selected."""
+        return sum((seconds for _, seconds in self.selections[1:]), self.selections[0][1])
+
+    @property
+    def lost(self) -> Floats:
+        """Seconds that each worker waited, in vain, before it selected once more."""
+        between = [later - (begin + seconds) for (begin, seconds), (later, _) in itertools.pairwise(self.selections)]
+        return sum(between, np.zeros(self.crew.size))
+
+    def without(self, gone: NDArray[np.bool_]) -> Doing:
+        """Return the same for those that are not gone."""
+        selections = [(begin[~gone], seconds[~gone]) for begin, seconds in self.selections]
+        return Doing(self.crew[~gone], self.compute[~gone], selections)
+
+
+class Record:
+    """The rows of a policy's result, as they come."""
+
+    def __init__(self, policy: str, job: str = MAIN) -> None:
+        self.policy = policy
+        self.job = job
+        self.stops: list[Stop] = []
+        # Seconds that company cost.
+        self.held_up = 0.0
+        self._iterations: list[dict[str, Any]] = []
+        self._crews: list[NDArray[np.intp]] = []
+        self._split: list[NDArray[np.float64]] = []
+        self._messages: list[tuple[int, Messages]] = []
+        self._spans: list[tuple[int, int, str, float, float]] = []
+
+    @property
+    def whose(self) -> str:
+        """How messages call the job."""
+        return self.policy if self.job == MAIN else f"{self.job}, beside {self.policy}"
+
+    @property
+    def durations(self) -> list[float]:
+        """Seconds of each iteration done, exploration included."""
+        return [row["iteration_s"] for row in self._iterations]
+
+    @property
+    def done(self) -> int:
+        """How many iterations are done, exploration not counted."""
+        return sum(row["purpose"] == TRAIN for row in self._iterations)
+
+    def add(
+        self,
+        at: Iteration,
+        choice: str,
+        exchanges: Sequence[Exchange],
+        timing: Timing,
+        doing: Doing,
+        update: float,
+        *,
+        keep: bool,
+        score: Score | None = None,
+    ) -> None:
+        """Book an iteration: every worker's time from its start to its end goes under one of four headings.
+
+        Of an exchange that was repeated, the bytes of the last time count. Where a model is trained, its `score` is.
+        """
+        select = doing.select
+        rank_compute = doing.compute + timing.rank_compute + update
+        rank_wait = timing.rank_wait + (timing.finish - timing.rank_finish) + doing.lost
+        sent, received = (
+            sum(np.asarray(exchange.stats[name]) for exchange in exchanges) for name in ("bytes_sent", "bytes_received")
+        )
+        split = np.column_stack([rank_compute, select, timing.rank_communicate, rank_wait, sent, received])
+        self._crews.append(doing.crew)
+        self._split.append(split)
+        means = split.mean(axis=0)
+        self._iterations.append(
+            {
+                "policy": self.policy,
+                "iteration": at.iteration,
+                "start_s": at.start,
+                "iteration_s": at.finish - at.start,
+                "compute_s": means[0],
+                "select_s": means[1],
+                "communicate_s": means[2],
+                "wait_s": means[3],
+                "bytes_sent_B": float(split[:, 4].sum()),
+                "purpose": at.purpose,
+                "choice": choice,
+                "density": at.density,
+                "selected": float(np.mean(sum(exchange.selected for exchange in exchanges))),
+                **_statistics(exchanges),
+                "latency_s": at.latency,
+                "bandwidth_Bps": at.bandwidth,
+                **({} if score is None else score._asdict()),
+            }
+        )
+        if keep and timing.messages is not None:
+            named = replace(timing.messages, src=doing.crew[timing.messages.src], dst=doing.crew[timing.messages.dst])
+            self._messages.append((at.iteration, named))
+            for rank, worker in enumerate(doing.crew.tolist()):
+                spans = _spans(at, rank, worker, named, doing, update, float(timing.rank_finish[rank]))
+                self._spans += [(at.iteration, worker, *span) for span in spans]
+
+    def save(self) -> State:
+        """Return all rows so far."""
+        return {
+            "iterations": _columns(self._iterations),
+            "crews": _joined(self._crews, np.zeros(0, dtype=np.intp)),
+            "sizes": np.array([crew.size for crew in self._crews], dtype=np.int64),
+            "split": _joined(self._split, np.zeros((0, len(_SPLIT)))),
+            "messages": [{"iteration": number, **vars(one)} for number, one in self._messages],
+            "spans": [np.array(column) for column in zip(*self._spans, strict=True)],
+            "stops": [stop.save() for stop in self.stops],
+        }
+
+    def restore(self, state: State) -> None:
+        """Go on from what `save` returned."""
+        ends = np.cumsum(state["sizes"])[:-1]
+        messages = [(one["iteration"], Messages(**{name: one[name] for name in _MESSAGE})) for one in state["messages"]]
+        stops = [Stop.restored(one) for one in state["stops"]]
+        spans = list(zip(*(column.tolist() for column in state["spans"]), strict=True))
+        rows = _rows(state["iterations"])
+        self._crews = np.split(state["crews"], ends) if rows else []
+        self._split = np.split(state["split"], ends) if rows else []
+        self._iterations, self._messages, self._spans, self.stops = rows, messages, spans, stops
+
+    def result(self, stops: Sequence[Stop] = (), shares: Sequence[Share] = ()) -> PolicyResult:
+        """Return the rows as data frames, with the stops and shares of all jobs."""
+        import pandas as pd
+
+        count, sizes = len(self._iterations), [crew.size for crew in self._crews]
+        numbers, purposes = ([row[name] for row in self._iterations] for name in ("iteration", "purpose"))
+        split = _joined(self._split, np.zeros((0, len(_SPLIT))))
+        workers = pd.DataFrame(
+            {
+                "policy": self.policy,
+                "iteration": np.repeat(np.array(numbers, dtype=np.int64), sizes),
+                "purpose": np.repeat(np.array(purposes, dtype=object), sizes),
+                "worker": _joined(self._crews, np.zeros(0, dtype=np.intp)),
+                **dict(zip(_SPLIT, split.T, strict=True)),
+            }
+        )
+        messages = [
+            pd.DataFrame(
+                {
+                    "policy": self.policy,
+                    "iteration": iteration,
+                    "round": one.round,
+                    "phase": one.phase,
+                    "src": one.src,
+                    "dst": one.dst,
+                    "nbytes_B": one.nbytes,
+                    "start_s": one.start,
+                    "finish_s": one.finish,
+                }
+            )
+            for iteration, one in self._messages
+        ]
+        spans = pd.DataFrame(self._spans, columns=["iteration", "worker", "what", "start_s", "finish_s"])
+        spans.insert(0, "policy", self.policy)
+        return PolicyResult(
+            iterations=pd.DataFrame(self._iterations, columns=None if count else list(_ITERATIONS)),
+            workers=workers,
+            messages=pd.concat(messages, ignore_index=True) if messages else pd.DataFrame(columns=list(_MESSAGES)),
+            spans=spans,
+            stops=tuple(stops),
+            shares=tuple(shares),
+        )
+
+
+def gains(exchanges: Sequence[Exchange]) -> tuple[float, Floats]:
+    """Return the compression gain of an iteration over all its buckets, and that of each worker; 1 if all is zero."""
+    sent, given = (_squares(exchanges, name) for name in ("sent_norm", "given_norm"))
+    each = np.divide(sent, given, out=np.ones_like(given), where=given > 0)
+    return (float(sent.sum()) / float(given.sum()) if given.any() else 1.0), each
+
+
+def _columns(rows: Sequence[Mapping[str, Any]]) -> dict[str, NDArray[Any]]:
+    """Return the columns of rows with equal keys."""
+    return {name: np.array([row[name] for row in rows]) for name in rows[0]} if rows else {}
+
+
+def _rows(columns: Mapping[str, NDArray[Any]]) -> list[dict[str, Any]]:
+    values = zip(*(column.tolist() for column in columns.values()), strict=True)
+    return [dict(zip(columns, row, strict=True)) for row in values]
+
+
+def _joined(arrays: Sequence[NDArray[Any]], none: NDArray[Any]) -> NDArray[Any]:
+    return np.concatenate(arrays) if arrays else none
+
+
+def _squares(exchanges: Sequence[Exchange], name: str) -> Floats:
+    return np.asarray(sum(np.square(exchange.stats[name]) for exchange in exchanges))
+
+
+def _statistics(exchanges: Sequence[Exchange]) -> dict[str, float]:
+    """Return the statistics of an iteration over all its buckets; see `sparsifier_models.Exchange`."""
+    union = sum(exchange.union for exchange in exchanges)
+    entries = sum(exchange.update.size for exchange in exchanges)
+    selected = np.asarray(sum(exchange.selected for exchange in exchanges))
+    target = sum(exchange.union / exchange.stats["build_up"] for exchange in exchanges if exchange.union)
+    return {
+        "actual_density": union / entries,
+        "build_up": float(union / target) if union else 1.0,
+        "imbalance": float(selected.size * selected.max() / selected.sum()) if selected.any() else 1.0,
+        "gain": gains(exchanges)[0],
+        "global_error": float(np.sqrt(_squares(exchanges, "residual_norm")).mean()),
+    }
+
+
+_ITERATIONS = (
+    "policy",
+    "iteration",
+    "start_s",
+    "iteration_s",
+    "compute_s",
+    "select_s",
+    "communicate_s",
+    "wait_s",
+    "bytes_sent_B",
+    "purpose",
+    "choice",
+    "density",
+    "selected",
+    "actual_density",
+    "build_up",
+    "imbalance",
+    "gain",
+    "global_error",
+    "latency_s",
+    "bandwidth_Bps",
+)
+_MESSAGE = ("round", "src", "dst", "nbytes", "start", "finish", "phase")
+_SPLIT = ("compute_s", "select_s", "communicate_s", "wait_s", "bytes_sent_B", "bytes_received_B")
+_MESSAGES = ("policy", "iteration", "round", "phase", "src", "dst", "nbytes_B", "start_s", "finish_s")
+
+
+def _spans(
+    at: Iteration, rank: int, worker: int, messages: Messages, doing: Doing, update: float, left: float
+) -> Iterator[tuple[str, float, float]]:
+    """Yield what a worker did from the start to the end of an iteration, one thing after another."""
+    pieces = []
+    reached = at.start + float(doing.compute[rank])
+    pieces.append(("compute", at.start, reached))
+    for begins, seconds in doing.selections:
+        begin = float(begins[rank])
+        pieces.append(("wait", reached, begin))
+        reached = begin + float(seconds[rank])
+        pieces.append(("select", begin, reached))
+    own = (messages.src == worker) | (messages.dst == worker)
+    for begin, end in sorted(zip(messages.start[own].tolist(), messages.finish[own].tolist(), strict=True)):
+        if end <= reached:
+            continue
+        pieces.append(("wait", reached, max(reached, begin)))
+        pieces.append(("communicate", max(reached, begin), end))
+        reached = end
+    pieces.append(("wait", max(reached, left), at.finish - update))
+    pieces.append(("compute", at.finish - update, at.finish))
+    for what, begin, end in pieces:
+        if end > begin:
+            yield what, begin, end

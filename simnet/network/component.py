@@ -1,0 +1,421 @@
+"""The network as a SimPy component: messages over routes of shared links whose weather changes.
+
+A message of B bytes from s to d costs the sender's overhead, then the latency of its route as it is at that moment
+(plus jitter), then its bytes at the max-min fair share of every link on the route, then the receiver's overhead. On an
+idle constant route that is alpha + B * beta exactly. A transfer in flight is re-rated whenever a link on its route
+changes or a flow that it shares links with comes or goes; a link that is down makes transfers wait.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
+
+import numpy as np
+import simpy
+from numpy.typing import ArrayLike
+
+from simnet.base.arrays import Floats, Ranks
+from simnet.base.errors import SimnetError, nearest
+from simnet.base.rng import stream
+from simnet.network.engine import Engines, Program
+from simnet.network.execution import Messages, Run, Split, Timing
+from simnet.network.jitter import Delays, Jitter, drawn
+from simnet.network.links import ConstantLoad, Links, OnOffFlow
+from simnet.network.simpy_clock import Clock
+from simnet.network.transport import Incast, Loss, MeasuredIncast
+from simnet.network.vectorised import Passage, pass_through, pass_through_weather, split_of
+from simnet.network.weather import Weather
+from simnet.schedule import Round, Schedule
+from topologies.graphs import Link
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+__all__ = ["ConstantLoad", "Jitter", "Messages", "Network", "OnOffFlow", "Timing"]
+
+EngineName: TypeAlias = Literal["auto", "vectorised", "fluid"]
+
+Routing: TypeAlias = Literal["hash", "single", "flow", "adaptive"]
+
+OnOutage: TypeAlias = Literal["wait", "reroute"]
+
+# A message of routing by flow draws one of so many numbers.
+_PICKS = 1 << 40
+
+
+class Network:
+    """Hosts and links that carry messages in simulated time.
+
+    Parameters
+    ----------
+    graph : networkx.DiGraph
+        Hosts 0 .. P-1 and links with `latency` [s] and `bandwidth` [byte/s]; see `topologies`.
+    weather : mapping of link (u, v) to Weather, optional
+        How latency and bandwidth of a link move in time, in absolute terms; where a Weather leaves one of them open,
+        and on links not named, the graph's values hold.
+    env : simpy.Environment, optional
+        The clock of `transfer` and `run`; a new one when omitted.
+    send_overhead, receive_overhead : float
+        Seconds per message before it leaves the sender and after its last byte arrived.
+    jitter : callable, optional
+        Draws the extra latency of each message; see `Jitter`.
+    background : sequence of ConstantLoad or OnOffFlow
+        Traffic of others.
+    seed : int
+        Seed of the jitter and of the choice between equal routes.
+    engine : {"auto", "vectorised", "fluid"}
+        How `time` works: by the vectorised clock where no messages meet, else by solving how they share; or by one of
+        them alone. Where both can, they agree to rounding.
+    loss : Loss, optional
+        Packet loss by link, and how a transport answers it; none when omitted.
+    incast : Incast or MeasuredIncast, optional
+        Goodput collapse where many send to one host; none when omitted.
+    routing : {"hash", "single", "flow", "adaptive"}
+        How messages choose between routes of equal cost: by a hash of the pair of hosts, as ECMP does (all messages of
+        a pair go one way); always the first; at random for each message; or, when it leaves, the route whose most
+        loaded link is the least loaded, counting the messages under way, itself included, over the bandwidth.
+    on_outage : {"wait", "reroute"}
+        What messages do on a link that is down: wait until it is up; or go around it, those under way included, from
+        the moment it is down until it is up again. Where there is no other route, or only one of more than 256 links,
+        they wait.
+
+    Raises
+    ------
+    ValueError
+        If weather, background traffic or loss names a link or host that the graph has not, an overhead is negative, or
+        there is no such engine, routing or answer to an outage.
+
+    Examples
+    --------
+    >>> import simpy, topologies
+    >>> env = simpy.Environment()
+    >>> network = Network(topologies.star(4, latency=1e-3, bandwidth=1e6), env=env)
+    >>> def job():
+    ...     yield network.transfer(0, 1, nbytes=1000)
+    ...     print(f"{env.now:.6f} s")
+    >>> process = env.process(job())
+    >>> env.run()
+    0.002000 s
+    """
+
+    def __init__(
+        self,
+        graph: nx.DiGraph[Any],
+        weather: Mapping[Link, Weather] | None = None,
+        env: simpy.Environment | None = None,
+        *,
+        send_overhead: float = 0.0,
+        receive_overhead: float = 0.0,
+        jitter: Jitter | None = None,
+        background: Sequence[ConstantLoad | OnOffFlow] = (),
+        seed: int = 0,
+        engine: EngineName = "auto",
+        loss: Loss | None = None,
+        incast: Incast | MeasuredIncast | None = None,
+        routing: Routing = "hash",
+        on_outage: OnOutage = "wait",
+    ) -> None:
+        for name, value, allowed in (
+            ("engine", engine, get_args(EngineName)),
+            ("routing", routing, get_args(Routing)),
+            ("on_outage", on_outage, get_args(OnOutage)),
+        ):
+            if value not in allowed:
+                raise ValueError(f"there is no {name} {value!r}: {nearest(str(value), allowed)}")
+        if not (0 <= send_overhead < math.inf and 0 <= receive_overhead < math.inf):
+            raise ValueError(f"overheads must be >= 0 and finite, got {send_overhead} and {receive_overhead}")
+        self.graph = graph
+        choice: Literal["hash", "single"] = "single" if routing == "single" else "hash"
+        self.links = Links(graph, weather or {}, background, seed, routing=choice, loss=loss, incast=incast)
+        self.routes = self.links.routes
+        self.send_overhead = float(send_overhead)
+        self.receive_overhead = float(receive_overhead)
+        self.jitter = jitter
+        self.seed = seed
+        self.engine, self.routing, self.on_outage = engine, routing, on_outage
+        self._timing = self._engines()
+        self._begin_on(simpy.Environment() if env is None else env)
+
+    def _engines(self) -> Engines:
+        return Engines(
+            self.links,
+            (self.send_overhead, self.receive_overhead),
+            fans=self.routing in ("flow", "adaptive"),
+            adaptive=self.routing == "adaptive",
+            watching=self.on_outage == "reroute" and not self.links.constant,
+        )
+
+    def on(self, env: simpy.Environment) -> Network:
+        """Return the same network on another clock, with nothing under way: links and routes are shared."""
+        other = copy.copy(self)
+        other._begin_on(env)
+        return other
+
+    def _begin_on(self, env: simpy.Environment) -> None:
+        """Have nothing under way, on the clock of an environment."""
+        self.env = env
+        self._clock: Clock | None = None
+        self._transfers = stream(self.seed, "jitter", "transfer")
+        self._picks = stream(self.seed, "routes", "transfer")
+
+    def path(self, src: int, dst: int, t: float = 0.0) -> tuple[float, float]:
+        """Return latency [s] and bottleneck bandwidth [byte/s] of the route from `src` to `dst` as it is at `t`.
+
+        Constant background load is taken off the bandwidth; flows are not. Where packets get lost, it is what loss
+        leaves of the bandwidth to a transfer alone.
+        """
+        return self.links.path(src, dst, t)
+
+    def transfer(self, src: int, dst: int, nbytes: float) -> simpy.Event:
+        """Send `nbytes` from host `src` to host `dst` now, and return the SimPy event of their arrival.
+
+        The event's value is the time of arrival [s]. A transfer that can never end fails with `StalledError`.
+
+        Raises
+        ------
+        ValueError
+            If `nbytes` is negative or not finite, or there is no route.
+        """
+        if not 0 <= nbytes < math.inf:
+            raise ValueError(f"nbytes must be >= 0 and finite, got {nbytes}")
+        delay = 0.0 if self.jitter is None else float(drawn(self.jitter, self._transfers, 1)[0])
+        pick = int(self._picks.integers(_PICKS)) if self.routing == "flow" else 0
+        self.routes.route(src, dst)
+        return self._own_clock().transfer(src, dst, float(nbytes), delay, pick)
+
+    def run(
+        self,
+        schedule: Schedule | Sequence[tuple[Schedule, ArrayLike]],
+        start: float | ArrayLike | None = None,
+        *,
+        placement: ArrayLike | None = None,
+        messages: bool = False,
+        stream: tuple[str | int, ...] = (),
+        accounted_from: float | ArrayLike | None = None,
+        deaths: Mapping[int, float] | None = None,
+    ) -> simpy.Event:
+        """Start a schedule in the company of whatever else is under way, and return the event of its end.
+
+        The event's value is a `Timing`; where the schedule can never end, the event fails with `StalledError`. See
+        `time` for the parameters. A start not given is now; one given must not lie in the past.
+        """
+        clock = self._own_clock()
+        parts = _parts(schedule)
+        begin = _moments(clock.now() if start is None else start, parts[0][0].n_ranks, "start")
+        # SimPy's sums of delays may be off by a rounding.
+        if begin.min() < (1 - 1e-9) * clock.now():
+            raise ValueError(f"start must not be before now, {clock.now():g} s, got {begin.min():g} s")
+        begin = np.maximum(begin, clock.now())
+        run = self._prepared(parts, begin, placement, stream, accounted_from, deaths)
+        return clock.run(run.on(clock.env, messages), run.hosts)
+
+    def time(
+        self,
+        schedule: Schedule | Sequence[tuple[Schedule, ArrayLike]],
+        start: float | ArrayLike = 0.0,
+        *,
+        placement: ArrayLike | None = None,
+        messages: bool = False,
+        stream: tuple[str | int, ...] = (),
+        accounted_from: float | ArrayLike | None = None,
+        deaths: Mapping[int, float] | None = None,
+    ) -> Timing:
+        """Time a schedule on this network, alone but for the background traffic, on a clock of its own.
+
+        The network's `env` neither moves nor matters: asked twice, the answer is the same.
+
+        Parameters
+        ----------
+        schedule : Schedule or sequence of (Schedule, ready)
+            With a sequence, each rank goes through the schedules in order, one after another, and enters each not
+            before its time `ready` (scalar or shape (P,), seconds): buckets of a gradient that become ready one by one.
+        start : float or array_like, shape (P,)
+            When each rank enters [s].
+        placement : array_like of int, shape (P,), optional
+            The host of each rank; rank r is on host r when omitted.
+        messages : bool
+            Whether to keep start and finish of every message.
+        stream : tuple of str or int
+            Name of the random stream of the jitter; equal names give equal draws, message by message.
+        accounted_from : float or array_like, shape (P,), optional
+            What a rank does before this time is not accounted (it is busy with something else); default `start`.
+        deaths : mapping of int to float, optional
+            Ranks that stop for good, and when [s], on the network's clock. A dead rank sends nothing more; its messages
+            under way, sent by it or to it, vanish at once and leave their links to others; so do messages to it that
+            would start later, whose senders never get done with their round. At one instant, a death comes before
+            all else. The death of a rank that is done is no matter; if any other rank dies, the schedule fails as soon
+            as no message of it is in flight and none of its ranks computes. The vectorised clock knows no deaths.
+
+        Raises
+        ------
+        SimnetError
+            If the engine is ``vectorised``, and cannot time the schedule.
+        StalledError
+            If the schedule can never end; names the waiting ranks and what each waits for, and who died.
+        ValueError
+            If the placement names a host that the graph has not, or has not one entry per rank; or a death is that of
+            no rank, or its time negative or not finite.
+
+        Examples
+        --------
+        >>> import topologies
+        >>> from simnet.schedule import Round, Schedule
+        >>> network = Network(topologies.star(2, latency=1e-3, bandwidth=1e6))
+        >>> network.time(Schedule(2, [Round([0], [1], [500])])).finish
+        0.0015
+        """
+        parts = _parts(schedule)
+        begin = _moments(start, parts[0][0].n_ranks, "start")
+        run = self._prepared(parts, begin, placement, stream, accounted_from, deaths)
+        if run.deaths and self.engine == "vectorised":
+            raise SimnetError("the vectorised clock cannot time ranks that die; engine auto or fluid can")
+        timing = None if self.engine == "fluid" or run.deaths else self._through(run, messages)
+        if timing is not None:
+            return timing
+        if self.engine == "vectorised":
+            raise SimnetError(
+                "the vectorised clock cannot time this: messages meet, or meet flows of others, or wait for too long"
+            )
+        return self._by_fluid(run, messages)
+
+    def _by_fluid(self, run: _Prepared, messages: bool) -> Timing:
+        env = simpy.Environment(initial_time=float(run.start.min()))
+        timing = env.run(until=Clock(env, self._timing).run(run.on(env, messages), run.hosts))
+        assert isinstance(timing, Timing)
+        return timing
+
+    def _through(self, run: _Prepared, messages: bool) -> Timing | None:
+        """Time schedules by the vectorised clock; None if messages meet, or it does not know what they do."""
+        links = self.links
+        changing = not links.constant
+        if links.flows or self.routing in ("flow", "adaptive"):
+            return None
+        if changing and (self.on_outage == "reroute" or not links.lossless):
+            return None
+        hosts, n_ranks = run.hosts, run.hosts.size
+        overheads = (self.send_overhead, self.receive_overhead)
+
+        def passage(keep: bool) -> Passage | None:
+            if changing:
+                return pass_through_weather(run.parts, hosts, run.start, links, overheads, run.delays, keep)
+            return pass_through(run.parts, hosts, run.start, links, overheads, run.delays, alone, keep)
+
+        def alone(one: Round) -> tuple[Floats, Floats, Floats]:
+            zero, calm = np.zeros(n_ranks), Delays(None, lambda: stream(0), 0)
+            single = _Prepared([(Schedule(n_ranks, [one]), zero)], hosts, zero, zero, calm, run.picks, {})
+            timing = self._by_fluid(single, messages=True)
+            assert timing.messages is not None
+            return timing.rank_finish, timing.messages.start, timing.messages.finish
+
+        went = passage(messages)
+        if went is None:
+            return None
+
+        def joined() -> Schedule:
+            return Schedule(n_ranks).concat(*(part for part, _ in run.parts))
+
+        def account() -> Split:
+            kept = went if messages else passage(True)
+            assert kept is not None
+            return split_of(joined(), kept, run.accounted)
+
+        return Timing(
+            start=float(run.start.min()),
+            finish=float(went.finish.max()),
+            rank_start=run.start,
+            rank_finish=went.finish,
+            account=account,
+            messages=Messages(**joined().columns(), start=went.start, finish=went.arrive) if messages else None,
+        )
+
+    def _own_clock(self) -> Clock:
+        if self._clock is None:
+            self._clock = Clock(self.env, self._engines())
+        return self._clock
+
+    def _prepared(
+        self,
+        parts: Sequence[tuple[Schedule, ArrayLike]],
+        start: Floats,
+        placement: ArrayLike | None,
+        name: tuple[str | int, ...],
+        accounted_from: float | ArrayLike | None = None,
+        deaths: Mapping[int, float] | None = None,
+    ) -> _Prepared:
+        n_ranks = parts[0][0].n_ranks
+        for schedule, _ in parts:
+            if schedule.n_ranks != n_ranks:
+                raise ValueError(f"the schedules have {n_ranks} and {schedule.n_ranks} ranks")
+        hosts = np.arange(n_ranks) if placement is None else np.asarray(placement)
+        if hosts.shape != (n_ranks,) or not np.issubdtype(hosts.dtype, np.integer):
+            raise ValueError(f"placement must name one host, a whole number, for each of the {n_ranks} ranks")
+        if hosts.min() < 0 or hosts.max() >= self.routes.n_hosts:
+            raise ValueError(
+                f"{n_ranks} ranks need hosts within 0..{self.routes.n_hosts - 1}, the placement has "
+                f"{hosts.min()}..{hosts.max()}"
+            )
+        n_messages = sum(schedule.n_messages for schedule, _ in parts)
+        delays = Delays(self.jitter, lambda: stream(self.seed, "jitter", *name), n_messages)
+        picks = np.zeros(0, dtype=np.int64)
+        if self.routing == "flow":
+            picks = stream(self.seed, "routes", *name).integers(_PICKS, size=n_messages)
+        accounted = start if accounted_from is None else _moments(accounted_from, n_ranks, "accounted_from")
+        gated = [(schedule, _moments(ready, n_ranks, "ready")) for schedule, ready in parts]
+        dying = _checked_deaths(deaths or {}, n_ranks)
+        return _Prepared(gated, hosts.astype(np.int64), start, np.maximum(start, accounted), delays, picks, dying)
+
+
+class _Prepared(NamedTuple):
+    """Schedules about to run: with when ranks may enter each, hosts, when ranks enter, what is drawn, and deaths."""
+
+    parts: list[tuple[Schedule, Floats]]
+    hosts: Ranks
+    start: Floats
+    accounted: Floats
+    delays: Delays
+    picks: Ranks
+    deaths: Mapping[int, float]
+
+    def on(self, env: simpy.Environment, messages: bool) -> Run:
+        """Return them as a run of an environment, whose timing has all messages if these are asked for."""
+        return Run(
+            Program.of(self.parts, self.start, self.accounted, self.delays.all(), self.picks),
+            env.event(),
+            messages,
+            self.deaths,
+        )
+
+
+def _parts(
+    schedule: Schedule | Sequence[tuple[Schedule, ArrayLike]],
+) -> Sequence[tuple[Schedule, ArrayLike]]:
+    """Return schedules with when ranks may enter each; a single one may be entered at any time."""
+    parts = [(schedule, 0.0)] if isinstance(schedule, Schedule) else list(schedule)
+    if not parts:
+        raise ValueError("there is no schedule to time")
+    return parts
+
+
+def _checked_deaths(deaths: Mapping[int, float], n_ranks: int) -> dict[int, float]:
+    """Return when which ranks die [s]."""
+    if not isinstance(deaths, Mapping):
+        raise ValueError(f"deaths must be a mapping from ranks to seconds, got {deaths!r}")
+    for rank, time in deaths.items():
+        if not (isinstance(rank, int | np.integer) and 0 <= rank < n_ranks):
+            raise ValueError(f"deaths must be those of ranks 0..{n_ranks - 1}, got {rank!r}")
+        if not (isinstance(time, int | float | np.number) and 0 <= time < math.inf):
+            raise ValueError(f"a rank must die at a finite time >= 0, got {time!r} for rank {rank}")
+    return {int(rank): float(time) for rank, time in deaths.items()}
+
+
+def _moments(times: float | ArrayLike, n_ranks: int, name: str) -> Floats:
+    """Return times [s] of all ranks, given one for all or one each."""
+    given = np.asarray(times, dtype=np.float64)
+    if given.shape not in ((), (n_ranks,)):
+        raise ValueError(f"{name} must be one time or {n_ranks}, one for each rank; got shape {given.shape}")
+    if not (np.isfinite(given).all() and given.min() >= 0):
+        raise ValueError(f"{name} must be finite and >= 0, got {times!r}")
+    return np.broadcast_to(given, n_ranks)

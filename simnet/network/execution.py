@@ -1,0 +1,225 @@
+"""A schedule under way: who waits for it, and how it went."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+import simpy
+from numpy.typing import NDArray
+
+from simnet.base.arrays import Floats, Ranks
+from simnet.base.errors import StalledError, Waits
+from simnet.network import event_loop as k
+from simnet.network.engine import Engine, Program, Seat
+from simnet.schedule import Schedule
+
+# Ranks that a line of a message names.
+_NAMED = 8
+
+
+@dataclass(frozen=True)
+class Messages:
+    """Every message of a timed schedule, as columns of equal length, in the order of the schedule."""
+
+    round: Ranks
+    src: Ranks
+    dst: Ranks
+    nbytes: Floats
+    start: Floats
+    finish: Floats
+    phase: NDArray[np.str_]
+
+
+class Split(NamedTuple):
+    """Seconds of each rank, shape (P,): with a message of its own in flight, computing, and neither."""
+
+    communicate: Floats
+    compute: Floats
+    wait: Floats
+
+
+@dataclass(frozen=True)
+class Timing:
+    """When a schedule was done, and what each rank did meanwhile.
+
+    Parameters
+    ----------
+    start, finish : float
+        When the first rank entered and the last one was done [s].
+    rank_start, rank_finish : ndarray, shape (P,)
+        The same for each rank.
+    account : callable
+        Returns the `split` when it is first asked for.
+    messages : Messages or None
+        Start and finish of every message, when asked for.
+    """
+
+    start: float
+    finish: float
+    rank_start: Floats
+    rank_finish: Floats
+    account: Callable[[], Split]
+    messages: Messages | None = None
+
+    @cached_property
+    def split(self) -> Split:
+        """What each rank did between its start and its finish; the three add up to the time between both."""
+        return self.account()
+
+    @property
+    def rank_communicate(self) -> Floats:
+        """Seconds of each rank with a message of its own in flight; shape (P,)."""
+        return self.split.communicate
+
+    @property
+    def rank_compute(self) -> Floats:
+        """Seconds that each rank computes, the `compute` of its rounds; shape (P,)."""
+        return self.split.compute
+
+    @property
+    def rank_wait(self) -> Floats:
+        """Seconds that each rank does neither; shape (P,)."""
+        return self.split.wait
+
+    @property
+    def duration(self) -> float:
+        """Seconds from start to finish."""
+        return self.finish - self.start
+
+
+class Run:
+    """A schedule under way, as those see it who wait for it.
+
+    Parameters
+    ----------
+    program : Program
+        The schedule.
+    done : simpy.Event
+        Succeeds with a `Timing`, or fails with `StalledError`.
+    messages : bool
+        Whether the timing has start and finish of every message.
+    deaths : mapping of int to float
+        Ranks that stop for good, and when [s]. Messages from and to a dead rank vanish; who needs it waits for ever.
+    """
+
+    def __init__(self, program: Program, done: simpy.Event, messages: bool, deaths: Mapping[int, float]) -> None:
+        self.done = done
+        self._program, self._messages, self._deaths = program, messages, deaths
+
+    @property
+    def n_messages(self) -> int:
+        """Number of messages."""
+        return self._program.n_messages
+
+    def enter(self, engine: Engine, hosts: Ranks) -> int:
+        """Let the ranks enter, each on its host; return the number of the run in the engine."""
+        self._seat: Seat = engine.run(self._program, hosts, self._deaths, self._messages)
+        return self._seat.run
+
+    def succeed(self, engine: Engine) -> None:
+        """Tell that it is done, and leave the engine."""
+        self.done.succeed(self._timing(engine))
+        engine.over(self._seat)
+
+    def fail(self, engine: Engine, error: StalledError) -> None:
+        """Tell that it will never be done, and leave the engine."""
+        self.done.fail(error)
+        engine.over(self._seat)
+
+    def _timing(self, engine: Engine) -> Timing:
+        finish, communicate, compute, wait = (
+            engine.of_ranks(self._seat, "x", field)
+            for field in (k.RANK_FINISH, k.RANK_COMMUNICATE, k.RANK_COMPUTE, k.RANK_WAIT)
+        )
+        messages = None
+        if self._messages:
+            columns = Schedule(finish.size, self._program.rounds).columns()
+            sent, arrived = (engine.of_messages(self._seat, field) for field in (k.RUN_SENT, k.RUN_ARRIVED))
+            messages = Messages(**columns, start=sent, finish=arrived)
+        return Timing(
+            start=float(self._program.start.min()),
+            finish=float(finish.max()),
+            rank_start=self._program.start,
+            rank_finish=finish,
+            account=lambda: Split(communicate, compute, wait),
+            messages=messages,
+        )
+
+    def stalled(self, engine: Engine, blocked: Mapping[tuple[int, int], str], now: float) -> StalledError:
+        """Return the error that names each rank that is not done, and what it waits for.
+
+        Parameters
+        ----------
+        engine : Engine
+            In which it runs.
+        blocked : mapping of (int, int) to str
+            Messages that make no progress, by round and position in it, and why.
+        now : float
+            The time [s].
+        """
+        rounds = self._program.rounds
+        at, state, left = (
+            engine.of_ranks(self._seat, "n", field).tolist() for field in (k.RANK_AT, k.RANK_STATE, k.RANK_LEFT)
+        )
+        died = [rank for rank, what in enumerate(state) if what == k.DEAD]
+        dead = {rank: self._deaths[rank] for rank in sorted(died, key=self._deaths.__getitem__)}
+        missing = self._missing(engine, blocked, at, state, dead)
+        waiting, stuck = [], []
+        for rank, index in enumerate(at):
+            if index == len(rounds) or rank in dead:
+                continue
+            phase, known = rounds[index].phase, missing.get(rank, [])
+            more = f"; and {len(known) - _NAMED} more" if len(known) > _NAMED else ""
+            what = "; ".join(text for _, text in known[:_NAMED]) or "from ranks that wait themselves"
+            waiting.append(
+                f"rank {rank} waits in round {index}{f' ({phase})' if phase else ''} for {left[rank]} message(s): "
+                f"{what}{more}"
+            )
+            stuck.append(Waits(rank, index, phase, tuple(dict.fromkeys(peer for peer, _ in known))))
+        deaths = " and ".join(f"rank {rank} died at {time:g} s" for rank, time in dead.items())
+        after = f", after {deaths}" if deaths else ""
+        message = f"the exchange stopped for ever at {now:g} s{after}{':' if waiting else ''}"
+        return StalledError(message, waiting, now, dead, stuck)
+
+    def _missing(
+        self,
+        engine: Engine,
+        blocked: Mapping[tuple[int, int], str],
+        at: list[int],
+        state: list[int],
+        dead: Mapping[int, float],
+    ) -> dict[int, list[tuple[int, str]]]:
+        """Return what each waiting rank waits for, the dead first: from or to whom, and in words.
+
+        Where nobody died, it is only what is `blocked`: that explains everything else.
+        """
+        found: dict[int, list[tuple[int, str]]] = {}
+
+        def note(rank: int, way: str, peer: int, why: str) -> None:
+            known = f", which died at {dead[peer]:g} s" if peer in dead else why
+            found.setdefault(rank, []).append((peer, f"{way} rank {peer}{known}"))
+
+        rounds = self._program.rounds
+        arrived = ~np.isnan(engine.of_messages(self._seat, k.RUN_ARRIVED)) if dead else None
+        first = np.cumsum([0, *map(len, rounds)])
+        for index in sorted({one for one in at if 0 <= one < len(rounds)}):
+            for position, (src, dst) in enumerate(zip(rounds[index].src, rounds[index].dst, strict=True)):
+                sent = at[src] > index or (at[src] == index and state[src] in (k.IN_ROUND, k.DEAD))
+                why = blocked.get((index, position))
+                if why is not None:
+                    why = f" ({why})"
+                elif arrived is not None and not arrived[first[index] + position]:
+                    why = ""
+                else:
+                    continue
+                if at[dst] == index:
+                    note(int(dst), "from", int(src), why)
+                if at[src] == index and sent:
+                    note(int(src), "to", int(dst), why)
+        for known in found.values():
+            known.sort(key=lambda one: one[0] not in dead)
+        return found

@@ -1,0 +1,74 @@
+"""The extra latency of messages, drawn in blocks as they are needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+import numpy as np
+
+from simnet.base.arrays import Floats
+
+Jitter: TypeAlias = Callable[[np.random.Generator, int], Floats]
+"""Draws n extra latencies [s], >= 0, from a generator."""
+
+# Messages that are drawn for at a time: what a message gets must not depend on who asks for how many at once.
+_BLOCK = 1 << 16
+
+
+def drawn(jitter: Jitter, draws: np.random.Generator, count: int) -> Floats:
+    """Return the extra latency [s] of each of `count` messages.
+
+    Raises
+    ------
+    ValueError
+        If they are not so many finite numbers >= 0.
+    """
+    delays = np.asarray(jitter(draws, count), dtype=np.float64)
+    if delays.shape != (count,) or not (np.isfinite(delays) & (delays >= 0)).all():
+        raise ValueError(f"jitter must draw {count} finite latencies >= 0, got {delays!r}")
+    return delays
+
+
+class Delays:
+    """The extra latency of each message of a schedule, the same however often it is gone through.
+
+    Parameters
+    ----------
+    jitter : callable or None
+        Draws them; None for no extra latency.
+    draws : callable
+        Returns a generator at its start.
+    count : int
+        Number of messages.
+    """
+
+    def __init__(self, jitter: Jitter | None, draws: Callable[[], np.random.Generator], count: int) -> None:
+        self._jitter, self._draws, self._count = jitter, draws, count
+
+    def __bool__(self) -> bool:
+        return self._jitter is not None
+
+    def all(self) -> Floats:
+        """Return the extra latency of all messages [s]; empty without jitter."""
+        return np.concatenate([np.zeros(0), *self._blocks()])
+
+    def reader(self) -> Callable[[int], Floats]:
+        """Return what returns the extra latencies of the next so many messages [s]; empty without jitter."""
+        blocks, left = self._blocks(), np.zeros(0)
+
+        def read(count: int) -> Floats:
+            nonlocal left
+            while self and left.size < count:
+                left = np.concatenate([left, next(blocks)])
+            taken, left = left[:count], left[count:]
+            return taken
+
+        return read
+
+    def _blocks(self) -> Iterator[Floats]:
+        if self._jitter is None:
+            return
+        draws = self._draws()
+        for first in range(0, self._count, _BLOCK):
+            yield drawn(self._jitter, draws, min(_BLOCK, self._count - first))

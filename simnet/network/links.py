@@ -1,0 +1,444 @@
+"""What the links are like at a moment: routes, weather, and what background traffic leaves of them."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from simnet.network.transport import Incast, Limits, Loss, MeasuredIncast
+from simnet.network.weather import Signal, Weather
+from topologies import Routes
+from topologies.graphs import Link
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+# Changes of links that are looked through for a moment at which a whole route has capacity.
+_PATIENCE = 200_000
+
+# Transfers at once into one host that tables of factors tell apart.
+_CROWD = 1024
+
+_NO_LOSS = Limits(0.0, 0.0, 1.0)
+
+# Times beyond this would leave no room for sums.
+_FURTHEST = 1e300
+
+# Pieces that a link's course is known by at first, and pieces of all links that are held at a time.
+_FIRST, _HELD = 64, 1 << 25
+
+
+@dataclass(frozen=True)
+class ConstantLoad:
+    """Background traffic that takes a constant rate from a link and does not give way.
+
+    Parameters
+    ----------
+    link : (u, v)
+        The directed link.
+    rate : float
+        Bytes per second, >= 0. What exceeds the link's bandwidth is lost, not carried over.
+    """
+
+    link: Link
+    rate: float
+
+
+@dataclass(frozen=True)
+class OnOffFlow:
+    """Background traffic that shares fairly, as a long TCP transfer would, while it is on.
+
+    Parameters
+    ----------
+    src, dst : int
+        Hosts between which it flows.
+    on : Signal
+        Greater than 0 while it is on.
+    limit : float
+        Bytes per second that it takes at most.
+    """
+
+    src: int
+    dst: int
+    on: Signal
+    limit: float = math.inf
+
+
+class Crowding(NamedTuple):
+    """What is left of links that many transfers share at once.
+
+    Parameters
+    ----------
+    factors : ndarray, shape (k, m + 1), float64
+        The factor on a link's capacity while 0, 1, ... m transfers are on it; for more than m, the last one holds.
+        Those for 0 and 1 are exactly 1.
+    rows : ndarray, shape (L,), int64
+        The row of each link in `factors`, -1 for links whose capacity is left alone.
+    """
+
+    factors: NDArray[np.float64]
+    rows: NDArray[np.int64]
+
+    def factor(self, link: int, transfers: int) -> float:
+        """Return the factor on the capacity of a link while so many transfers are on it."""
+        row = self.rows[link]
+        return 1.0 if row < 0 else float(self.factors[row, min(transfers, self.factors.shape[1] - 1)])
+
+
+class Courses(NamedTuple):
+    """The bandwidths, or the latencies, of all links as piecewise-constant functions of time, in flat arrays.
+
+    The pieces of link i are ``first[i] .. last[i] - 1``: from ``times[j]`` until ``times[j + 1]`` the link has
+    ``values[j]``. The last of them, of the value -1, begins where the course is not known any further, at infinity for
+    one that is known for ever. ``times[last[i]]`` is infinity, so a search forward for the piece of a moment ends by
+    itself; one backward does for every moment from `since` on. Links with the same course share its pieces.
+
+    Parameters
+    ----------
+    first, last : ndarray of int64, shape (L,)
+        Where the pieces of each link begin, and the entry behind them.
+    times : ndarray of float64, shape (n,)
+        Seconds.
+    values : ndarray of float64, shape (n,)
+        Bytes per second that constant background load leaves, or seconds of latency; >= 0, or -1 where not known.
+    since, until : float
+        All links are known in [since, until) [s].
+    """
+
+    first: NDArray[np.int64]
+    last: NDArray[np.int64]
+    times: NDArray[np.float64]
+    values: NDArray[np.float64]
+    since: float
+    until: float
+
+    def at(self, t: float | NDArray[np.float64]) -> NDArray[np.int64]:
+        """Return the piece that each link is in at `t` (scalar or shape (L,), seconds from `since` on)."""
+        low, high = self.first, self.last
+        while (high - low > 1).any():
+            middle = (low + high) // 2
+            begun = self.times[middle] <= t
+            low, high = np.where(begun, middle, low), np.where(begun, high, middle)
+        return low.copy()
+
+
+class Record:
+    """The `Courses` of one quantity of all links, taken from their signals as far as they are asked for, and kept.
+
+    Parameters
+    ----------
+    values : sequence of Signal or float, length L
+        The quantity of each link.
+    load : mapping of int to float
+        What background load takes off the value of a link.
+    """
+
+    def __init__(self, values: Sequence[Signal | float], load: Mapping[int, float]) -> None:
+        # Links of the same signal, or constant, and load share a slot; those of signals come first.
+        distinct: dict[tuple[bool, Any, float], int] = {}
+        slots = np.empty(len(values), dtype=np.int64)
+        for signals in (True, False):
+            for link, value in enumerate(values):
+                if signals == isinstance(value, Signal):
+                    key = signals, id(value) if signals else value, load.get(link, 0.0)
+                    slots[link] = distinct.setdefault(key, len(distinct))
+        some = np.unique(slots, return_index=True)[1].tolist()
+        self._slots = slots
+        self._signals = [value for value in map(values.__getitem__, some) if isinstance(value, Signal)]
+        self._constants = [values[link] for link in some[len(self._signals) :]]
+        self._loads = np.array([load.get(link, 0.0) for link in some])
+        self._known: Courses | None = None
+
+    def courses(self, start: float, until: float, likely: float = 0.0) -> Courses:
+        """Return the courses from `start` or earlier until later than `until`, or as far as they can be generated.
+
+        They are made anew where those at hand do not begin early enough or do not reach far enough. Who goes on where
+        they end gets several times as much, up to about the time `likely` at which all is done; if that is too much to
+        hold, as much as before, and what lies before `start` goes.
+        """
+        known = self._known
+        if known is None or not known.since <= start or not until < known.until:
+            far = math.nextafter(until, math.inf)
+            if known is not None and known.since <= start and (likely or start <= known.until):
+                span = known.until - known.since
+                longer = min(max(likely - known.since, 2 * span), 64 * span) if likely else 4 * span
+                longer = min(longer, span * (_HELD / known.times.size))
+                if longer >= 2 * span:
+                    start, span = known.since, longer
+                # What is asked for twice with no progress between must become more as well.
+                far = max(start + span, until + (until - start), far)
+            known = self._known = self._taken(start, min(far, _FURTHEST))
+        return known
+
+    def _taken(self, start: float, until: float) -> Courses:
+        flat, levels, tail, unknown = array("d"), array("d"), array("d", [0.0, math.inf]), array("d", [-1.0, -1.0])
+        last, ends = [], []
+        for value in self._signals:
+            begin, behind, end = value.ahead(start, until, _FIRST)
+            value.write(begin, behind, flat, levels)
+            # Every course is followed by when it is not known any further, and by infinity.
+            flat.extend(tail)
+            levels.extend(unknown)
+            last.append(len(flat) - 1)
+            ends.append(end)
+        for one in self._constants:
+            flat.extend((0.0, math.inf, math.inf))
+            levels.extend((one, -1.0, -1.0))
+            last.append(len(flat) - 1)
+            ends.append(math.inf)
+        times, values = np.frombuffer(flat), np.frombuffer(levels)
+        stop = np.array(last, dtype=np.int64)
+        first = np.append(0, stop[:-1] + 1)
+        times[stop - 1] = ends
+        if self._loads.any():
+            np.maximum(values - np.repeat(self._loads, stop + 1 - first), 0.0, out=values)
+            values[stop - 1] = values[stop] = -1.0
+        return Courses(first[self._slots], stop[self._slots], times, values, start, min(ends, default=math.inf))
+
+
+class Links:
+    """The links of a network and the routes over them, as functions of time.
+
+    Parameters
+    ----------
+    graph, weather, background, seed
+        As for `simnet.network.Network`.
+    routing : {"hash", "single"}
+        How `Routes` chooses.
+    loss : Loss, optional
+        Packet loss by link, and the transport that answers it; none when omitted.
+    incast : Incast or MeasuredIncast, optional
+        Goodput collapse where many send to one host; none when omitted.
+
+    Attributes
+    ----------
+    routes : Routes
+        Routes as tuples of links; a link is its index in ``routes.links``.
+    flows : list of OnOffFlow
+        The background traffic that shares fairly.
+    crowding : Crowding or None
+        What incast leaves of links; None without incast.
+    segment : float
+        Bytes of payload in a packet, to which `limits` refer.
+
+    Raises
+    ------
+    ValueError
+        If weather, background traffic, loss or incast names a link or host that the graph has not, or is no such thing.
+    """
+
+    def __init__(
+        self,
+        graph: nx.DiGraph[Any],
+        weather: Mapping[Link, Weather],
+        background: Sequence[ConstantLoad | OnOffFlow],
+        seed: int,
+        *,
+        routing: Literal["hash", "single"] = "hash",
+        loss: Loss | None = None,
+        incast: Incast | MeasuredIncast | None = None,
+    ) -> None:
+        self.routes = Routes(graph, seed=seed, routing=routing)
+        self.flows: list[OnOffFlow] = []
+        self._bandwidth: list[Signal | float] = self.routes.bandwidth.tolist()
+        self._latency: list[Signal | float] = self.routes.latency.tolist()
+        self._load: dict[int, float] = {}
+        for link, one in weather.items():
+            index = self._index(link, "weather")
+            if not isinstance(one, Weather):
+                raise ValueError(f"weather of the link {link!r} must be a Weather, got {one!r}")
+            if one.bandwidth is not None:
+                self._bandwidth[index] = one.bandwidth
+            if one.latency is not None:
+                self._latency[index] = one.latency
+        for traffic in background:
+            if not isinstance(traffic, ConstantLoad | OnOffFlow):
+                raise ValueError(f"background traffic must be ConstantLoad or OnOffFlow, got {traffic!r}")
+            if isinstance(traffic, ConstantLoad):
+                if not 0 <= traffic.rate < math.inf:
+                    raise ValueError(f"background load must be >= 0 and finite, got {traffic.rate}")
+                index = self._index(traffic.link, "background traffic")
+                self._load[index] = self._load.get(index, 0.0) + traffic.rate
+            else:
+                if not traffic.limit > 0:
+                    raise ValueError(f"the limit of a background flow must be > 0, got {traffic.limit}")
+                if not self.routes.route(traffic.src, traffic.dst):
+                    raise ValueError(f"a background flow needs two hosts, got {traffic.src} and {traffic.dst}")
+                self.flows.append(traffic)
+        self._set_loss(loss)
+        self.crowding = None if incast is None else self._crowded(graph, incast)
+
+    def _set_loss(self, loss: Loss | None) -> None:
+        if loss is not None and not isinstance(loss, Loss):
+            raise ValueError(f"loss must be a Loss, got {loss!r}")
+        self._loss = loss
+        self.segment = 1.0 if loss is None else float(loss.transport.segment)
+        # Logarithms of what each link lets through: they add up along a route, and keep small losses to full precision.
+        self._kept = [0.0] * len(self.routes.links)
+        self._limits: dict[float, Limits] = {}
+        for link, p in {} if loss is None else loss.probability.items():
+            self._kept[self._index(link, "loss")] = float(np.log1p(-p))
+        # The entry at the end is that of -1, which tables of routes have after the last link.
+        self._kept_of = np.array([*self._kept, 0.0])
+
+    def _crowded(self, graph: nx.DiGraph[Any], incast: Incast | MeasuredIncast) -> Crowding:
+        if not isinstance(incast, Incast | MeasuredIncast):
+            raise ValueError(f"incast must be an Incast or a MeasuredIncast, got {incast!r}")
+        crowded = _last_hops(graph) if incast.links is None else incast.links
+        where = np.array([self._index(link, "incast") for link in crowded], dtype=np.int64)
+        # Links of one bandwidth share a table.
+        bandwidths, rows = np.unique(self.routes.bandwidth[where], return_inverse=True)
+        of_link = np.full(len(self.routes.links), -1, dtype=np.int64)
+        of_link[where] = rows
+        factors = np.ones((bandwidths.size, _CROWD + 1))
+        for row, bandwidth in enumerate(bandwidths.tolist()):
+            factors[row] = incast.shares(_CROWD, bandwidth)
+        return Crowding(factors, of_link)
+
+    def _index(self, link: Link, what: str) -> int:
+        try:
+            return int(self.routes.index[link])
+        except KeyError:
+            raise ValueError(f"{what} names the link {link!r}, which the graph has not") from None
+
+    @cached_property
+    def constant(self) -> bool:
+        """Whether nothing about the links ever changes: neither weather nor background flows."""
+        return not self.flows and all(
+            isinstance(value, float) for values in (self._bandwidth, self._latency) for value in values
+        )
+
+    @cached_property
+    def latency_changes(self) -> bool:
+        """Whether the latency of any link ever changes."""
+        return not all(isinstance(value, float) for value in self._latency)
+
+    @cached_property
+    def constant_latency(self) -> NDArray[np.float64]:
+        """Seconds of latency of each link, if that never changes."""
+        return np.array(self._latency, dtype=np.float64)
+
+    @cached_property
+    def constant_capacity(self) -> NDArray[np.float64]:
+        """Bytes per second that each link leaves to flows, if they are `constant`."""
+        return np.array([self.capacity(link, 0.0)[0] for link in range(len(self._bandwidth))])
+
+    def latency(self, link: int, t: float) -> float:
+        """Seconds of latency of a link, by its index in `routes.links`, at time `t`."""
+        value = self._latency[link]
+        return value if isinstance(value, float) else value.at(t)
+
+    def capacity(self, link: int, t: float) -> tuple[float, float]:
+        """Bytes per second that a link leaves to flows at time `t`, and until when (infinity when for ever)."""
+        value = self._bandwidth[link]
+        load = self._load.get(link, 0.0)
+        if isinstance(value, float):
+            return max(0.0, value - load), math.inf
+        return max(0.0, value.at(t) - load), value.next_change(t)
+
+    def capacities(self, link: int, start: float, end: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return from when on [s] a link leaves how many bytes per second to flows in [start, end), as two arrays."""
+        value = self._bandwidth[link]
+        times, levels = (np.array([start]), np.array([value])) if isinstance(value, float) else value.window(start, end)
+        return times, np.maximum(levels - self._load.get(link, 0.0), 0.0)
+
+    def constant_latency_of(self, routes: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Seconds of latency of each row of a table of routes, -1 after the last link, if no latency ever changes.
+
+        Added up link by link, in the order of the route, as they are where latencies change.
+        """
+        total = np.zeros(len(routes))
+        for column in routes.T:
+            total += np.where(column >= 0, self.constant_latency[column], 0.0)
+        return total
+
+    @property
+    def lossless(self) -> bool:
+        """Whether no link loses packets, so that all `limits` are none."""
+        return not any(self._kept)
+
+    def limits(self, route: Sequence[int]) -> Limits:
+        """Return what packet loss does to a transfer over a route: numbers a, b and share; 0, 0 and 1 without loss."""
+        if self._loss is None:
+            return _NO_LOSS
+        kept = 0.0
+        for link in route:
+            kept += self._kept[link]
+        found = self._limits.get(kept)
+        if found is None:
+            limits = self._loss.transport.limits(_lost([kept]))
+            found = self._limits[kept] = Limits(*(float(column[0]) for column in limits))
+        return found
+
+    def limits_of(self, routes: NDArray[np.int64]) -> Limits:
+        """Return what `limits` does for each row of a table of routes, shape (m, L), -1 after the last link."""
+        kept = np.zeros(len(routes))
+        if self._loss is None:
+            return Limits(kept, kept, np.ones(len(routes)))
+        for column in routes.T:
+            kept += self._kept_of[column]
+        return self._loss.transport.limits(_lost(kept))
+
+    @cached_property
+    def bandwidths(self) -> Record:
+        """Bytes per second that each link leaves to flows, as courses in flat arrays."""
+        return Record(self._bandwidth, self._load)
+
+    @cached_property
+    def latencies(self) -> Record:
+        """Seconds of latency of each link, as courses in flat arrays."""
+        return Record(self._latency, {})
+
+    def opens(self, route: Sequence[int], t: float) -> float:
+        """Return the first time from `t` on at which every link of a route has capacity; infinity if there is none.
+
+        It counts as none, too, if it lies further than 200,000 changes of the links away.
+        """
+        for _ in range(_PATIENCE):
+            for link in route:
+                capacity, until = self.capacity(link, t)
+                if capacity <= 0:
+                    t = until
+                    break
+            else:
+                return t
+            if t == math.inf:
+                break
+        return math.inf
+
+    def path(self, src: int, dst: int, t: float = 0.0) -> tuple[float, float]:
+        """Return latency [s] and bottleneck bandwidth [byte/s] of the route from `src` to `dst` as it is at `t`.
+
+        Constant background load is taken off the bandwidth; flows are not. Where packets get lost, it is what loss
+        leaves of the bandwidth to a transfer alone.
+        """
+        route = self.routes.route(src, dst)
+        latency = sum((self.latency(link, t) for link in route), 0.0)
+        bandwidth = min((self.capacity(link, t)[0] for link in route), default=math.inf)
+        limits = self.limits(route)
+        if limits == _NO_LOSS:
+            return latency, bandwidth
+        return latency, min(bandwidth, float(limits.rate(2 * latency, self.segment))) * limits.share
+
+
+def _last_hops(graph: nx.DiGraph[Any]) -> list[Link]:
+    """Return the links from a switch into a host, or into a node of several GPUs as a whole."""
+
+    def ends(u: object, v: object, kind: object) -> bool:
+        if not isinstance(u, str) or kind == "intra":
+            return False
+        return isinstance(v, int) or (kind == "nic" and any(isinstance(beyond, int) for beyond in graph.successors(v)))
+
+    return [(u, v) for u, v, link in graph.edges(data=True) if ends(u, v, link.get("kind"))]
+
+
+def _lost(kept: ArrayLike) -> NDArray[np.float64]:
+    """Return the probability that a packet is lost, from the logarithm of that of its arrival; always below 1."""
+    return np.minimum(-np.expm1(kept), np.nextafter(1.0, 0.0))

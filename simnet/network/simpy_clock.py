@@ -1,0 +1,192 @@
+"""The clock of a network: it drives the engine from one event of SimPy to the next.
+
+SimPy is the master of time. One of its events stands for the next thing due in the network. When it fires, the engine
+works off what is due, and goes on by itself up to the next event of anybody else, or until somebody has to be told
+something: that a schedule is done, or that a message has arrived.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
+import simpy
+
+from simnet.base.arrays import Ranks
+from simnet.base.errors import StalledError
+from simnet.network import event_loop as k
+from simnet.network.engine import Engines
+from simnet.network.execution import Run
+
+# Links that come up while nothing moves, after which there is no more waiting for a way around those that are down.
+_PATIENCE = 20_000
+
+
+class Clock:
+    """What is under way in a network.
+
+    Parameters
+    ----------
+    env : simpy.Environment
+        Whose time it keeps.
+    engines : Engines
+        The network in motion. Nobody else may use it at the same time.
+    """
+
+    def __init__(self, env: simpy.Environment, engines: Engines) -> None:
+        self.env = env
+        self._engines = engines
+        self._engine = engines.take(0)
+        self._engine.begin(float(env.now))
+        self._links = engines.links
+        self._armed = math.inf
+        self._runs: dict[int, Run] = {}
+        self._transfers: dict[int, _Transfer] = {}
+        self._count = 0
+        self._waits, self._left = 0, (0, 0.0)
+
+    def now(self) -> float:
+        """Return the time [s]: that of the environment, or of the last batch if rounding put that behind."""
+        return max(float(self._engine.memory.x[k.NOW]), float(self.env.now))
+
+    def transfer(self, src: int, dst: int, nbytes: float, delay: float, pick: int) -> simpy.Event:
+        """Send a message from host to host now, and return the event of its arrival."""
+        self._expect(1)
+        self._count += 1
+        one = self._transfers[self._count] = _Transfer(self.env.event(), src, dst)
+        self._engine.transfer(src, dst, nbytes, delay, pick, self._count)
+        self._arm()
+        return one.done
+
+    def run(self, run: Run, hosts: Ranks) -> simpy.Event:
+        """Let the ranks of a schedule enter, each on its host, and return the event of its end."""
+        self._expect(run.n_messages)
+        self._runs[run.enter(self._engine, hosts)] = run
+        self._arm()
+        return run.done
+
+    def _expect(self, n_messages: int) -> None:
+        """Have the engine ready for so many messages more."""
+        now = self.now()
+        engine = self._engines.take(n_messages)
+        if not self._runs and not self._transfers and engine is not self._engine:
+            self._engine = engine
+            engine.begin(now)
+        x = self._engine.memory.x
+        x[k.NOW] = now
+        if now + x[k.SEND_OVERHEAD] >= x[k.HORIZON]:
+            self._engine.look_ahead(now)
+
+    def _arm(self) -> None:
+        """Make sure that SimPy wakes this clock in time for what is due next."""
+        if not self._runs and not self._transfers:
+            return
+        s = self._engine.memory
+        self._wake_at(float(s.x[k.NOW] if s.n[k.N_NOTICES] else self._engine.kernel.next_due(s)))
+
+    def _wake_at(self, time: float) -> None:
+        if time < self._armed:
+            self._armed = time
+            # SimPy adds delays to its own now, which may miss `time` by a rounding; the value carries it exactly.
+            event = self.env.timeout(max(0.0, time - self.env.now), value=time)
+            assert event.callbacks is not None
+            event.callbacks.append(self._wake)
+
+    def _wake(self, event: simpy.Event) -> None:
+        time = event.value
+        if time != self._armed:
+            return
+        self._armed = math.inf
+        engine = self._engine
+        while self._runs or self._transfers:
+            if engine.memory.n[k.N_NOTICES]:
+                if engine.memory.x[k.NOW] > time:
+                    break
+                self._tell()
+                continue
+            came_to = engine.kernel.advance(engine.memory, time, float(self.env.peek()))
+            if came_to == k.WAITING:
+                break
+            if came_to == k.STUCK:
+                if engine.memory.x[k.NOW] > time:
+                    self._wake_at(float(engine.memory.x[k.NOW]))
+                    return
+                self._give_up()
+            elif came_to == k.GROW:
+                engine.grow()
+            elif came_to == k.EXTEND:
+                engine.look_ahead(float(engine.kernel.next_due(engine.memory)))
+            elif came_to == k.OUTAGE:
+                engine.reroute()
+        self._arm()
+
+    def _tell(self) -> None:
+        """Tell whoever waits for what has happened."""
+        engine = self._engine
+        now = float(engine.memory.x[k.NOW])
+        for kind, item in engine.notices():
+            if kind == k.ARRIVED:
+                engine.arrived()
+                self._transfers.pop(item).done.succeed(now)
+            elif kind == k.DONE:
+                self._runs.pop(item).succeed(engine)
+            else:
+                run = self._runs.pop(item)
+                run.fail(engine, run.stalled(engine, {}, now))
+
+    def _give_up(self) -> None:
+        """Tell those whose messages can never arrive, once nothing else can happen."""
+        engine = self._engine
+        now = float(engine.memory.x[k.NOW])
+        messages = engine.under_way()
+        blocked = {f: engine.route(f) for f in messages if engine.is_blocked(f)}
+        hope = self._hope(blocked)
+        if hope < math.inf:
+            engine.memory.x[k.HOPE] = hope
+            return
+        held: dict[int, dict[tuple[int, int], str]] = {}
+        failures: list[Callable[[], object]] = []
+        for f in messages:
+            why = self._what_is_down(blocked.get(f, ()), now)
+            owner, token = engine.owner(f)
+            if owner == k.TRANSFER:
+                one = self._transfers.pop(token)
+                engine.arrived()
+                waits = f"host {one.dst} waits for a message from host {one.src}: {why}"
+                error = StalledError(f"a transfer stopped for ever at {now:g} s:", [waits], now)
+                failures.append(functools.partial(one.done.fail, error))
+            elif f in blocked:
+                held.setdefault(owner, {})[engine.place(f)] = why
+        for e, run in self._runs.items():
+            failures.append(functools.partial(run.fail, engine, run.stalled(engine, held.get(e, {}), now)))
+        self._runs.clear()
+        engine.clear()
+        for fail in failures:
+            fail()
+
+    def _hope(self, blocked: Mapping[int, Sequence[int]]) -> float:
+        """Return until when it is worth waiting for one of the messages that are blocked, given their routes."""
+        engine = self._engine
+        now = float(engine.memory.x[k.NOW])
+        if not engine.memory.n[k.WATCHING]:
+            return min((self._links.opens(route, now) for route in blocked.values()), default=math.inf)
+        # Whichever link comes up may open a way, but need not: only so often without a byte that got through.
+        left = len(blocked), math.fsum(engine.memory.x[f + k.FLOW_REMAINING] for f in blocked)
+        self._waits = self._waits + 1 if left == self._left else 0
+        self._left = left
+        return engine.reopens() if self._waits < _PATIENCE else math.inf
+
+    def _what_is_down(self, route: Sequence[int], now: float) -> str:
+        names = self._links.routes.links
+        down = [f"{names[link][0]}->{names[link][1]}" for link in route if self._links.capacity(link, now)[0] <= 0]
+        return f"no capacity on {', '.join(down)}" if down else "next to no capacity"
+
+
+class _Transfer(NamedTuple):
+    """A single message of somebody's own process."""
+
+    done: simpy.Event
+    src: int
+    dst: int

@@ -1,0 +1,32 @@
+"""Network weather: how the bandwidth and the latency of a link change while a job runs.
+
+A `Signal` is a piecewise-constant function of time with an exact integral; a `Weather` is a link's pair of signals.
+Signals come from given steps, published schedules, recorded traces, or seeded stochastic processes, and multiply.
+"""
+
+from simnet.network.weather.files import mahimahi, trace_csv, write_mahimahi
+from simnet.network.weather.processes import diurnal, markov, ornstein_uhlenbeck, outages
+from simnet.network.weather.profiles import PROFILES, EpochProfile, EpochState, profile, profile_state
+from simnet.network.weather.signal import MAX_CHANGES, MAX_QUIET, Signal, Weather, constant, product, steps
+
+__all__ = [
+    "MAX_CHANGES",
+    "MAX_QUIET",
+    "PROFILES",
+    "EpochProfile",
+    "EpochState",
+    "Signal",
+    "Weather",
+    "constant",
+    "diurnal",
+    "mahimahi",
+    "markov",
+    "ornstein_uhlenbeck",
+    "outages",
+    "product",
+    "profile",
+    "profile_state",
+    "steps",
+    "trace_csv",
+    "write_mahimahi",
+]

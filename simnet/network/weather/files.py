@@ -1,0 +1,327 @@
+"""Recorded network traces: CSV tables of time, bandwidth and latency, and Mahimahi packet-opportunity traces.
+
+Files are read as data from strangers: their size is checked before they are read, every number before it is used, and
+a refusal names the file, the line and the value.
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import io
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from simnet.base import units
+from simnet.base.checks import positive
+from simnet.base.errors import InputError, nearest
+from simnet.base.reading import read_text
+from simnet.network.weather.signal import Signal, Weather, steps
+
+MAX_BYTES = 64 * 2**20
+"""The largest trace file that is read."""
+
+MAX_ROWS = 1_000_000
+"""The most rows of a CSV trace, and the most bins of a Mahimahi trace."""
+
+_READERS = {"time": units.seconds, "bandwidth": units.bandwidth, "latency": units.seconds}
+_ALMOST = 1e-6
+_EXAMPLES = {"time": "time_s", "bandwidth": "bandwidth_Mbit_s", "latency": "latency_ms"}
+_EXAMPLE = ",".join(_EXAMPLES.values())
+# In difflib's measure "bandwith" and "latencies" are alike enough, "timestamp" and "late" are names of their own.
+_ALIKE = 0.75
+
+
+def trace_csv(
+    path: str | Path,
+    *,
+    columns: Mapping[str, tuple[str, str]] | None = None,
+    at_end: Literal["hold", "repeat"] = "hold",
+    period: float | None = None,
+) -> Weather:
+    r"""Read a link's bandwidth and latency over time from a CSV file.
+
+    The first row names the columns as quantity and unit, e.g. ``time_s,bandwidth_Mbit_s,latency_ms`` or
+    ``time_s,bandwidth_Bps``. One of bandwidth and latency may be missing. Other columns are ignored, unless the name
+    is nearly that of a missing one; and so are empty rows and those that begin with ``#``. Each row holds until the
+    time of the next; time counts from the first row.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file: UTF-8, at most `MAX_BYTES` bytes and `MAX_ROWS` rows.
+    columns : mapping, optional
+        For files that name their columns otherwise: from ``"time"``, ``"bandwidth"`` and ``"latency"`` to the column's
+        name and unit, e.g. ``{"time": ("t_s", "s"), "bandwidth": ("mbps", "Mbit/s")}``.
+    at_end : {"hold", "repeat"}
+        After the last row, its values hold for ever, or the trace begins again.
+    period : float, optional
+        Seconds from the first row to the first row of the next repetition. Default: the last row lasts as long as the
+        one before.
+
+    Raises
+    ------
+    InputError
+        If the file is missing, too large, empty or no such table; if a value is not a number, not finite or negative;
+        if the times do not ascend. With file and line.
+    ValueError
+        If `at_end` is neither, or `period` is given without ``at_end="repeat"``.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     file = Path(folder, "trace.csv")
+    ...     _ = file.write_text("time_s,bandwidth_Mbit_s,latency_ms\n0,80,10\n60,8,25\n")
+    ...     weather = trace_csv(file)
+    >>> weather.bandwidth.at(59), weather.latency.at(61)
+    (10000000.0, 0.025)
+    """
+    if at_end not in ("hold", "repeat"):
+        raise ValueError(f"unknown at_end {at_end!r}; {nearest(at_end, ('hold', 'repeat'))}")
+    if period is not None and at_end == "hold":
+        raise ValueError("period needs at_end='repeat'")
+    table = _Table(path, columns)
+    times = np.array(table.times) - table.times[0]
+    if at_end == "repeat" and period is None:
+        if times.size == 1:
+            raise InputError("has one row; to repeat it needs a second, or a period", file=table.file)
+        period = float(times[-1] + (times[-1] - times[-2]))
+    if period is not None and not times[-1] < period < math.inf:
+        raise InputError(f"lasts {times[-1]:g} s; the period must be longer, got {period!r}", file=table.file)
+    signals = {name: steps(times, values, period) for name, values in table.values.items()}
+    return Weather(bandwidth=signals.get("bandwidth"), latency=signals.get("latency"))
+
+
+def mahimahi(path: str | Path, *, packet_bytes: float = 1500.0, every: float = 0.1) -> Signal:
+    r"""Read a Mahimahi link trace as bandwidth [byte/s].
+
+    Each line is a whole number of milliseconds from the start, at which the link can deliver one packet; the trace
+    repeats after its last line. The opportunities are counted in bins: those in (a, b] give the rate from a to b, so
+    that at the end of every bin, and of every period, the integral is exactly what the trace delivers up to then.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file, at most `MAX_BYTES` bytes.
+    packet_bytes : float
+        Bytes per opportunity, > 0.
+    every : float
+        Width of the bins [s], a whole number of milliseconds. The last one of a period is shorter if need be.
+
+    Raises
+    ------
+    InputError
+        If the file is missing, too large or empty; if a line is not a whole number or smaller than the one before; if
+        all are 0. With file and line.
+    ValueError
+        If a parameter is outside its range.
+
+    References
+    ----------
+    R. Netravali et al., "Mahimahi: Accurate Record-and-Replay for HTTP", USENIX ATC 2015; manual page mm-link(1).
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     file = Path(folder, "link.down")
+    ...     _ = file.write_text("10\n10\n20\n")
+    ...     signal = mahimahi(file, every=0.01)
+    >>> signal.at(0), signal.at(0.01), signal.at(0.02)
+    (300000.0, 150000.0, 300000.0)
+    """
+    width = round(every * 1000) if 0 < every < 1e9 else 0
+    if width < 1 or not math.isclose(every, width / 1000, rel_tol=1e-9):
+        raise ValueError(f"every must be a whole number of milliseconds >= 0.001 s, got {every!r} s")
+    positive(packet_bytes, "packet_bytes")
+    opportunities = _opportunities(path)
+    duration = int(opportunities[-1])
+    bins = -(-duration // width)
+    if bins > MAX_ROWS:
+        raise InputError(
+            f"lasts {duration} ms, more than {MAX_ROWS:,} bins of {width} ms; choose a larger bin (every)",
+            file=str(path),
+            line=opportunities.size,
+        )
+    # An opportunity at 0 coincides with the end of the period before, but belongs to this one.
+    counts = np.bincount(np.maximum(-(-opportunities // width) - 1, 0), minlength=bins)
+    edges = np.minimum(np.arange(bins + 1) * width, duration)
+    return steps(edges[:-1] / 1000, counts * packet_bytes * 1000 / np.diff(edges), period=duration / 1000)
+
+
+def write_mahimahi(signal: Signal, path: str | Path, duration: float, *, packet_bytes: float = 1500.0) -> None:
+    """Write the first `duration` seconds of a bandwidth [byte/s] as a Mahimahi link trace.
+
+    A packet's opportunity is the first millisecond at whose end the signal has delivered it. Mahimahi repeats a trace
+    after its last opportunity, so the period is `duration` only if a packet is completed in its last millisecond.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be written.
+    ValueError
+        If no packet, or more than fit a file of `MAX_BYTES`, can be delivered in `duration` seconds, or
+        `packet_bytes` is not positive.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     file = Path(folder, "link.up")
+    ...     write_mahimahi(steps([0, 0.01], [300_000, 150_000]), file, duration=0.02)
+    ...     file.read_text().split()
+    ['5', '10', '20']
+    """
+    positive(packet_bytes, "packet_bytes")
+    packets = math.floor(signal.integral(0.0, duration) / packet_bytes + _ALMOST)
+    if not 1 <= packets <= MAX_BYTES // len(f"{duration * 1000:.0f}\n"):
+        raise ValueError(
+            f"{duration:g} s of the signal are {packets} packets; a trace needs at least 1, and a small file"
+        )
+    # Rounding must not push a packet that just fits to after an outage, or to the next millisecond.
+    finish = (signal.inverse(0.0, (packet - _ALMOST) * packet_bytes) for packet in range(1, packets + 1))
+    lines = (f"{math.ceil(1000 * time - _ALMOST)}\n" for time in finish)
+    try:
+        Path(path).write_text("".join(lines), encoding="ascii")
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror}", file=str(path)) from None
+
+
+class _Table:
+    """The columns of a CSV trace in SI units: `times` as written, and `values` by quantity."""
+
+    def __init__(self, path: str | Path, columns: Mapping[str, tuple[str, str]] | None) -> None:
+        self.file = str(path)
+        self.times: list[float] = []
+        self.values: dict[str, list[float]] = {}
+        reader = csv.reader(io.StringIO(_read(path), newline=""), strict=True)
+        try:
+            rows = ((reader.line_num, row) for row in reader if row and not row[0].lstrip().startswith("#"))
+            line, header = next(rows, (1, []))
+            if not header:
+                raise InputError(f"has no row that names its columns; expected e.g. {_EXAMPLE}", file=self.file)
+            places = self._places([name.strip() for name in header], line, columns)
+            self.values = {name: [] for name in places if name != "time"}
+            for line, row in rows:
+                self._take(row, line, len(header), places)
+        except csv.Error as error:
+            raise InputError(f"is not CSV: {error}", file=self.file, line=reader.line_num) from None
+        if not self.times:
+            raise InputError("has no rows below its header", file=self.file)
+
+    def _places(
+        self, header: list[str], line: int, columns: Mapping[str, tuple[str, str]] | None
+    ) -> dict[str, tuple[int, float]]:
+        """Return the position and the factor to SI of each quantity's column."""
+        named = self._named(header, line) if columns is None else columns
+        unknown = [name for name in named if name not in _READERS]
+        if unknown:
+            raise ValueError(f"unknown quantity {unknown[0]!r}; {nearest(unknown[0], _READERS)}")
+        for column, _ in named.values():
+            if header.count(column) != 1:
+                found = "no" if column not in header else "more than one"
+                raise InputError(f"has {found} column {column!r}; {nearest(column, header)}", file=self.file, line=line)
+        if "time" not in named or len(named) == 1:
+            missing = "time" if "time" not in named else "bandwidth or latency"
+            raise InputError(
+                f"has no column for {missing}; columns: {', '.join(header)}; expected e.g. {_EXAMPLE}",
+                file=self.file,
+                line=line,
+            )
+        places = {}
+        for name, (column, unit) in named.items():
+            try:
+                places[name] = (header.index(column), _READERS[name](f"1 {unit}"))
+            except ValueError as error:
+                raise InputError(
+                    f"column {column!r} needs a unit, as in {_EXAMPLE}: {error}", file=self.file, line=line
+                ) from None
+        return places
+
+    def _named(self, header: list[str], line: int) -> dict[str, tuple[str, str]]:
+        """Read quantity and unit from column names such as ``bandwidth_Mbit_s``."""
+        named: dict[str, tuple[str, str]] = {}
+        for column in header:
+            name, _, unit = column.partition("_")
+            if name not in _READERS:
+                continue
+            if name in named:
+                raise InputError(
+                    f"has two columns for {name}: {named[name][0]} and {column}", file=self.file, line=line
+                )
+            if not unit:
+                raise InputError(
+                    f"column {column!r} needs a unit in its name, e.g. {_EXAMPLES[name]!r}", file=self.file, line=line
+                )
+            named[name] = (column, unit.replace("_per_", "/").replace("_", "/"))
+        lacking = [name for name in _READERS if name not in named]
+        for column in header:
+            name, _, unit = column.partition("_")
+            meant = difflib.get_close_matches(name.casefold(), lacking, n=1, cutoff=_ALIKE)
+            if meant:
+                right = f"{meant[0]}_{unit}" if unit else _EXAMPLES[meant[0]]
+                raise InputError(f"has a column {column!r}; did you mean {right!r}?", file=self.file, line=line)
+        return named
+
+    def _take(self, row: list[str], line: int, width: int, places: dict[str, tuple[int, float]]) -> None:
+        if len(row) != width:
+            raise InputError(f"expected {width} columns, got {len(row)}", file=self.file, line=line)
+        if len(self.times) == MAX_ROWS:
+            raise InputError(f"has more than {MAX_ROWS:,} rows", file=self.file, line=line)
+        for name, (place, factor) in places.items():
+            value = self._number(row[place], line, name) * factor
+            if name != "time":
+                self.values[name].append(value)
+            elif self.times and value <= self.times[-1]:
+                before = self.times[-1] / factor
+                raise InputError(
+                    f"must be later than the row before ({before:g}), got {row[place].strip()}",
+                    file=self.file,
+                    line=line,
+                    field=name,
+                )
+            else:
+                self.times.append(value)
+
+    def _number(self, text: str, line: int, name: str) -> float:
+        try:
+            # Python's own digit separator, and digits of other scripts, are no numbers of a table.
+            value = float(text) if text.isascii() and "_" not in text else math.nan
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value) or value < 0:
+            shown = text.strip() if len(text) < 40 else f"{text[:40]}..."
+            raise InputError(f"must be a finite number >= 0, got {shown!r}", file=self.file, line=line, field=name)
+        return value
+
+
+def _opportunities(path: str | Path) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Return the milliseconds of a Mahimahi trace."""
+    lines = _read(path).removesuffix("\n").split("\n")
+    times: list[int] = []
+    for number, line in enumerate(lines, start=1):
+        text = line.strip()
+        if not (text.isascii() and text.isdigit() and len(text) <= 15):
+            shown = text if len(text) < 40 else f"{text[:40]}..."
+            raise InputError(f"must be a whole number of milliseconds >= 0, got {shown!r}", file=str(path), line=number)
+        times.append(int(text))
+        if number > 1 and times[-1] < times[-2]:
+            raise InputError(
+                f"must not be smaller than the line before ({times[-2]}), got {text}", file=str(path), line=number
+            )
+    if times[-1] == 0:
+        raise InputError("must end later than at 0 ms", file=str(path), line=len(times))
+    return np.array(times, dtype=np.int64)
+
+
+def _read(path: str | Path) -> str:
+    """Return the text of a trace file, which must not be empty."""
+    text = read_text(Path(path), MAX_BYTES)
+    if not text.strip():
+        raise InputError("is empty", file=str(path))
+    return text

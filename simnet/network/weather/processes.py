@@ -1,0 +1,291 @@
+"""Stochastic processes, daily courses and outages: signals that multiply a bandwidth or a latency, or stand alone.
+
+Every stochastic signal draws from the named stream ``(kind, *name)`` of its seed: the same seed and name give the same
+signal, another name an independent one.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from itertools import accumulate
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from simnet.base.arrays import Floats
+from simnet.base.checks import is_number, positive, whole
+from simnet.base.rng import stream
+from simnet.network.weather.signal import CHUNK, MAX_CHANGES, Chunks, Signal, constant, steps
+
+
+def markov(
+    levels: Sequence[float],
+    mean_dwell: float | Sequence[float],
+    *,
+    seed: int,
+    name: tuple[str | int, ...] = (),
+    transition: ArrayLike | None = None,
+    start: int | None = None,
+) -> Signal:
+    """Return a Markov-modulated signal: it dwells in each level for an exponential time, then jumps to another.
+
+    Parameters
+    ----------
+    levels : sequence of float, length n
+        The value of each state, finite and >= 0.
+    mean_dwell : float or sequence of float, length n
+        Mean seconds in each state, > 0.
+    seed, name
+        The random stream.
+    transition : array_like of float, shape (n, n), optional
+        Row i: the probabilities of the states after state i; zero diagonal. Default: all others alike.
+    start : int, optional
+        The state at time 0. Default: drawn from the stationary distribution, so that time averages are unbiased.
+
+    Raises
+    ------
+    ValueError
+        If there is no level or one is negative or not finite, a length differs, a dwell time is not positive, or
+        `transition` is no such matrix.
+
+    References
+    ----------
+    W. Fischer, K. Meier-Hellstern, "The Markov-modulated Poisson process (MMPP) cookbook", Performance Evaluation 18,
+    1993: the modulating chain.
+
+    Examples
+    --------
+    >>> signal = markov([1.0, 0.25], mean_dwell=[60, 10], seed=7, name=("uplink", 3), start=0)
+    >>> signal.at(0), signal.at(signal.next_change(0))
+    (1.0, 0.25)
+    """
+    n = len(levels)
+    if n == 0:
+        raise ValueError("markov needs at least one level")
+    values = np.array(levels, np.float64)
+    for index, level in enumerate(values.tolist()):
+        if not 0 <= level < math.inf:
+            raise ValueError(f"levels must be finite and >= 0, but number {index} is {level:g}")
+    means = np.asarray(mean_dwell, np.float64)
+    dwell: list[float] = means.tolist() if means.ndim else [float(means)] * n
+    if len(dwell) != n:
+        raise ValueError(f"mean_dwell must be one number or one per level ({n}), got {len(dwell)}")
+    for mean in dwell:
+        positive(mean, "mean_dwell")
+    if n == 1:
+        return constant(values[0])
+    jumps = _jump_chain(transition, n)
+    rng = stream(seed, "markov", *name)
+    if start is None:
+        first = int(rng.choice(n, p=_stationary(jumps, np.array(dwell))))
+    else:
+        first = whole(start, "start", 0, n - 1)
+
+    def chunks() -> Chunks:
+        cumulative, state, time = np.cumsum(jumps, axis=1).tolist(), first, 0.0
+        while True:
+            uniforms, waits = rng.random(CHUNK).tolist(), rng.standard_exponential(CHUNK).tolist()
+            times, states = [], []
+            for uniform, wait in zip(uniforms, waits, strict=True):
+                time = max(time + wait * dwell[state], math.nextafter(time, math.inf))
+                row = cumulative[state]
+                state = bisect_right(row, uniform * row[-1])
+                times.append(time)
+                states.append(state)
+            yield times, values[states]
+
+    return Signal([0.0], [values[first]], chunks())
+
+
+def ornstein_uhlenbeck(
+    sigma: float, tau: float, every: float, *, mean: float = 1.0, seed: int, name: tuple[str | int, ...] = ()
+) -> Signal:
+    """Return noise with memory: the exponential of a stationary Ornstein-Uhlenbeck process, held over intervals.
+
+    At t = k `every` the logarithm x has mean 0, standard deviation `sigma` and autocorrelation exp(-lag / `tau`),
+    exactly (the AR(1) form of the process, not an Euler step). The value is ``mean * exp(x - sigma**2 / 2)``, whose
+    expectation is `mean`, since E exp(x) = exp(sigma**2 / 2).
+
+    Parameters
+    ----------
+    sigma : float
+        Standard deviation of the logarithm, >= 0: 0.1 is about 10 %.
+    tau : float
+        Correlation time [s], > 0.
+    every : float
+        Seconds for which a value holds, > 0.
+    mean : float
+        The expectation, in any unit, >= 0.
+    seed, name
+        The random stream.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is outside its range.
+
+    References
+    ----------
+    D. T. Gillespie, "Exact numerical simulation of the Ornstein-Uhlenbeck process and its integral", Phys. Rev. E 54,
+    1996, eq. 2.4.
+
+    Examples
+    --------
+    >>> signal = ornstein_uhlenbeck(sigma=0.2, tau=30, every=1, mean=1e9, seed=7)
+    >>> signal.next_change(0)
+    1.0
+    """
+    positive(tau, "tau")
+    positive(every, "every")
+    if not (0 <= sigma < math.inf and 0 <= mean < math.inf):
+        raise ValueError(f"sigma and mean must be >= 0 and finite, got {sigma!r} and {mean!r}")
+    if sigma == 0 or mean == 0:
+        return constant(mean)
+    keep = math.exp(-every / tau)
+    spread = sigma * math.sqrt(-math.expm1(-2 * every / tau))
+    rng = stream(seed, "ornstein_uhlenbeck", *name)
+    begin = sigma * rng.standard_normal()
+
+    def value(x: ArrayLike) -> Floats:
+        return mean * np.exp(np.asarray(x) - sigma**2 / 2)
+
+    def chunks() -> Chunks:
+        x, done = begin, 0
+        while True:
+            shocks = (spread * rng.standard_normal(CHUNK)).tolist()
+            path = list(accumulate(shocks, lambda before, shock: keep * before + shock, initial=x))[1:]
+            yield np.arange(done + 1, done + CHUNK + 1) * every, value(path)
+            x, done = path[-1], done + CHUNK
+
+    return Signal([0.0], [float(value(begin))], chunks())
+
+
+def diurnal(amplitude: float, *, period: float = 86400.0, phase: float = 0.0, every: float | None = None) -> Signal:
+    """Return a daily course: 1 + `amplitude` sin(2 pi (t + `phase`) / `period`), held over intervals.
+
+    Each piece is the mean of the sinusoid over its interval, so that the integral is exact at every change and the
+    mean over a period is 1.
+
+    Parameters
+    ----------
+    amplitude : float
+        Between 0 and 1.
+    period : float
+        Seconds, > 0; a day by default.
+    phase : float
+        Seconds by which the course is ahead.
+    every : float, optional
+        Length of the intervals [s]; the last one of a period is shorter if it does not divide it. Default: a 96th of
+        the period, a quarter of an hour of a day.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is outside its range, or there are too many intervals in a period.
+
+    Examples
+    --------
+    >>> signal = diurnal(0.5, every=6 * 3600)
+    >>> [round(signal.at(hour * 3600), 3) for hour in (0, 6, 12, 18, 24)]
+    [1.318, 1.318, 0.682, 0.682, 1.318]
+    """
+    interval = period / 96 if every is None else every
+    positive(period, "period")
+    positive(interval, "every")
+    if not 0 <= amplitude <= 1:
+        raise ValueError(f"amplitude must lie between 0 and 1, got {amplitude!r}")
+    if not math.isfinite(phase):
+        raise ValueError(f"phase must be finite, got {phase!r}")
+    if period / interval > MAX_CHANGES:
+        raise ValueError(
+            f"every = {interval:g} s cuts the period of {period:g} s into more than {MAX_CHANGES:,} pieces"
+        )
+    # The allowance keeps a rounded quotient from leaving a last piece of no length.
+    count = math.ceil(period / interval - 1e-9)
+    edges = np.append(np.arange(count) * interval, period)
+    angles = 2 * math.pi / period * (edges + math.fmod(phase, period))
+    half, middle = np.diff(angles) / 2, (angles[:-1] + angles[1:]) / 2
+    values = 1 + amplitude * np.sin(middle) * np.sin(half) / half
+    return steps(edges[:-1], np.maximum(values, 0.0), period)
+
+
+def outages(
+    mean_up: float | None = None,
+    mean_down: float | None = None,
+    *,
+    at: Iterable[tuple[float, float]] | None = None,
+    seed: int | None = None,
+    name: tuple[str | int, ...] = (),
+) -> Signal:
+    """Return a signal that is 1 while a link is up and 0 while it is down; transfers wait for it to come back.
+
+    Parameters
+    ----------
+    mean_up, mean_down : float
+        Mean seconds of the exponential times up and down, in turn. The link is up at time 0.
+    at : iterable of (start, duration)
+        Instead: the outages themselves, in seconds. They may overlap; a duration of inf lasts for ever.
+    seed, name
+        The random stream of the first form, which needs a seed.
+
+    Raises
+    ------
+    ValueError
+        If not exactly one of the two forms is given in full, or a time is out of its range.
+
+    Examples
+    --------
+    >>> outages(at=[(10, 5), (12, 8)]).window(0, 60)
+    (array([ 0., 10., 20.]), array([1., 0., 1.]))
+    >>> outages(mean_up=3600, mean_down=20, seed=7).at(0)
+    1.0
+    """
+    if at is None and mean_up is not None and mean_down is not None and seed is not None:
+        positive(mean_up, "mean_up")
+        positive(mean_down, "mean_down")
+        return markov([1.0, 0.0], [mean_up, mean_down], seed=seed, name=("outages", *name), start=0)
+    if at is None or mean_up is not None or mean_down is not None:
+        raise ValueError("outages needs either mean_up, mean_down and a seed, or at")
+    changes: list[tuple[float, int]] = []
+    for one in at:
+        try:
+            start, duration = one
+        except (TypeError, ValueError):
+            raise ValueError(f"an outage is a pair (start, duration) in seconds, got {one!r}") from None
+        if not (is_number(start) and is_number(duration) and 0 <= start < math.inf and duration >= 0):
+            raise ValueError(f"an outage needs a start >= 0 and a duration >= 0, got ({start!r}, {duration!r})")
+        changes += [(start, 1), (start + duration, -1)]
+    times, down = [0.0], [0]
+    for time, change in sorted(changes):
+        if time > times[-1]:
+            times.append(time)
+            down.append(down[-1])
+        down[-1] += change
+    lasting = [(time, 0.0 if count else 1.0) for time, count in zip(times, down, strict=True) if time < math.inf]
+    return steps([time for time, _ in lasting], [value for _, value in lasting])
+
+
+def _jump_chain(transition: ArrayLike | None, n: int) -> Floats:
+    """Return the (n, n) matrix of jump probabilities, checked."""
+    if transition is None:
+        return (1 - np.eye(n)) / (n - 1)
+    jumps = np.array(transition, np.float64)
+    if jumps.shape != (n, n):
+        raise ValueError(f"transition must have shape ({n}, {n}), one row per level, got {jumps.shape}")
+    if not (np.isfinite(jumps) & (jumps >= 0)).all() or np.diag(jumps).any():
+        raise ValueError("transition must hold probabilities, with a diagonal of zeros")
+    if not np.allclose(jumps.sum(axis=1), 1, rtol=0, atol=1e-9):
+        raise ValueError(f"each row of transition must add up to 1, got {jumps.sum(axis=1).tolist()}")
+    return jumps
+
+
+def _stationary(jumps: Floats, means: Floats) -> Floats:
+    """Return the shares of time that a chain of jumps with given mean dwell times spends in each state."""
+    n = means.size
+    balance = np.vstack([jumps.T - np.eye(n), np.ones(n)])
+    visits = np.linalg.lstsq(balance, np.append(np.zeros(n), 1.0), rcond=None)[0]
+    time = np.maximum(visits, 0) * means
+    shares: Floats = time / time.sum()
+    return shares

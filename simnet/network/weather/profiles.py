@@ -1,0 +1,135 @@
+"""The published network schedules C1 and C2, per training epoch, and as weather.
+
+References
+----------
+S. Tyagi, M. Swany, "Flexible Communication for Optimal Distributed Learning over Unpredictable Networks", IEEE BigData
+2023, section 3-E and Fig. 6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
+from simnet.base.checks import positive, whole
+from simnet.base.errors import nearest
+from simnet.network.weather.signal import Weather, steps
+
+_MILLISECOND = 1e-3
+_GBIT_PER_S = 1.25e8
+
+
+class EpochState(NamedTuple):
+    """The network from one epoch on.
+
+    `latency` [s] is from host to host, the paper's alpha: on a star half of it lies on each of the two links.
+    `bandwidth` [byte/s] is what one host sends or receives at, the paper's 1/beta.
+    """
+
+    first_epoch: int
+    latency: float
+    bandwidth: float
+
+
+class EpochProfile(NamedTuple):
+    """A schedule: `states` in ascending order, for the epochs 0 .. `epochs` - 1; `source` says where it is printed."""
+
+    states: tuple[EpochState, ...]
+    epochs: int
+    source: str
+
+
+def profile_state(name: str, epoch: int) -> EpochState:
+    """Return the network of a published schedule in one epoch.
+
+    Parameters
+    ----------
+    name : str
+        A name in `PROFILES`: ``"C1"``, ``"C2"`` (models trained for 50 epochs), ``"C1-resnet50"``, ``"C2-resnet50"``
+        (100 epochs).
+    epoch : int
+        From 0 to ``PROFILES[name].epochs - 1``; the schedules print one epoch more than is trained.
+
+    Raises
+    ------
+    ValueError
+        If there is no such schedule or epoch.
+
+    Examples
+    --------
+    >>> profile_state("C1", 30)
+    EpochState(first_epoch=25, latency=0.05, bandwidth=125000000.0)
+    """
+    schedule = _find(name)
+    whole(epoch, f"epoch of {name}", 0, schedule.epochs - 1)
+    return next(state for state in reversed(schedule.states) if state.first_epoch <= epoch)
+
+
+def profile(name: str, epoch_seconds: float) -> Weather:
+    """Return a published schedule as weather, with epochs of a fixed duration.
+
+    Parameters
+    ----------
+    name : str
+        As in `profile_state`.
+    epoch_seconds : float
+        Seconds per epoch, > 0 and finite.
+
+    Returns
+    -------
+    Weather
+        Bandwidth [byte/s] and latency [s] from host to host. On a star each link has half of the latency: use
+        ``latency * 0.5`` there. After its last change the schedule holds its last state.
+
+    Raises
+    ------
+    ValueError
+        If there is no such schedule, or `epoch_seconds` is not a positive number.
+
+    Examples
+    --------
+    >>> weather = profile("C1", epoch_seconds=60)
+    >>> weather.bandwidth.window(0, 3000)
+    (array([   0.,  780., 2220.]), array([3.125e+09, 1.250e+08, 3.125e+09]))
+    >>> weather.latency.next_change(0)
+    1500.0
+    """
+    positive(epoch_seconds, "epoch_seconds")
+    states = _find(name).states
+    times = [state.first_epoch * epoch_seconds for state in states]
+    return Weather(
+        bandwidth=steps(times, [state.bandwidth for state in states]),
+        latency=steps(times, [state.latency for state in states]),
+    )
+
+
+def _find(name: str) -> EpochProfile:
+    if name not in PROFILES:
+        raise ValueError(f"unknown network schedule {name!r}; {nearest(name, PROFILES)}")
+    return PROFILES[name]
+
+
+def _schedule(rows: Sequence[tuple[int, float, float]], epochs: int, source: str) -> EpochProfile:
+    """Build a schedule from rows of first epoch, alpha [ms], bandwidth [Gbit/s]."""
+    states = tuple(EpochState(epoch, alpha * _MILLISECOND, rate * _GBIT_PER_S) for epoch, alpha, rate in rows)
+    return EpochProfile(states, epochs, source)
+
+
+_C2 = ((1, 25), (2, 20), (4, 15), (8, 10), (16, 5), (32, 1), (32, 1), (16, 5), (8, 10), (4, 15), (2, 20), (1, 25))
+
+PROFILES: Mapping[str, EpochProfile] = MappingProxyType(
+    {
+        "C1": _schedule(((0, 1, 25), (13, 1, 1), (25, 50, 1), (37, 50, 25)), 51, "Fig. 6a"),
+        "C2": _schedule([(4 * block, *state) for block, state in enumerate(_C2)], 51, "Fig. 6b"),
+        "C1-resnet50": _schedule(
+            ((0, 1, 25), (25, 1, 1), (49, 50, 1), (73, 50, 25)),
+            101,
+            "section 3-E1 prints the first boundary; the others are those of C1 with the segments doubled",
+        ),
+        "C2-resnet50": _schedule(
+            [(8 * block, *state) for block, state in enumerate(_C2)], 101, "the authors' released code"
+        ),
+    }
+)
+"""The published schedules by name."""

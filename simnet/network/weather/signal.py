@@ -1,0 +1,490 @@
+"""Piecewise-constant functions of time and their integrals: the available bandwidth or the latency of a link.
+
+Because a link's bandwidth is piecewise constant, the bytes it can deliver since time zero are a piecewise-linear curve.
+The finish of a transfer is then one inverse look-up on that curve: exact, with no time step.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from simnet.base.arrays import Floats
+from simnet.base.errors import SimnetError
+
+Chunks: TypeAlias = Iterator[tuple[ArrayLike, ArrayLike] | tuple[ArrayLike, ArrayLike, float]]
+
+MAX_CHANGES = 10_000_000
+"""Changes of value that one signal may hold (about 320 MB)."""
+
+MAX_QUIET = 1_000_000
+"""Points in a row at which a lazily generated signal may keep its value before it counts as constant from there on."""
+
+CHUNK = 512
+"""Points that a generated signal is extended by at a time."""
+
+_FOREVER = sys.float_info.max
+_NOTHING: Floats = np.zeros(0)
+
+
+def constant(value: float) -> Signal:
+    """Return the signal that always has one value.
+
+    Examples
+    --------
+    >>> constant(1e9).inverse(2.0, 5e8)
+    2.5
+    """
+    return Signal([0.0], [value])
+
+
+def steps(times: ArrayLike, values: ArrayLike, period: float | None = None) -> Signal:
+    """Return the signal that has ``values[i]`` from ``times[i]`` on.
+
+    Parameters
+    ----------
+    times : array_like of float, shape (n,)
+        Seconds, strictly ascending, the first 0.
+    values : array_like of float, shape (n,)
+        Finite and >= 0, in any unit.
+    period : float, optional
+        Seconds, > ``times[-1]``, after which the steps repeat, for ever. Without it the last value holds for ever.
+
+    Raises
+    ------
+    ValueError
+        If the times do not ascend from 0, the lengths differ, a value is negative or not finite, or `period` is too
+        short.
+
+    Examples
+    --------
+    >>> signal = steps([0, 1, 3], [10, 0, 5], period=4)
+    >>> signal.at(2.5), signal.next_change(3.5), signal.integral(0, 8)
+    (0.0, 4.0, 30.0)
+    """
+    once = Signal(times, values)
+    if period is None:
+        return once
+    last = float(np.asarray(times)[-1])
+    if not last < period < math.inf:
+        raise ValueError(f"period must be finite and longer than the last time {last:g}, got {period!r}")
+    offsets, levels = once.window(0.0, period)
+    if offsets.size == 1:
+        return once
+
+    def chunks() -> Chunks:
+        at_once = max(1, CHUNK // offsets.size)
+        first = 1
+        while True:
+            starts = np.arange(first, first + at_once + 1) * period
+            points = np.append((starts[:-1, np.newaxis] + offsets).ravel(), starts[-1])
+            # After many periods a short step can be shorter than the resolution of the time.
+            lasting = points[:-1] < points[1:]
+            yield points[:-1][lasting], np.tile(levels, at_once)[lasting]
+            first += at_once
+
+    return Signal(offsets, levels, chunks())
+
+
+def product(*signals: Signal) -> Signal:
+    """Return the product of signals, e.g. a bandwidth, its daily course and its outages.
+
+    The product is exact: it changes where a factor changes. It is generated only as far as it is asked for; while one
+    factor is zero, the others need not be. Nor do their changes count for `MAX_QUIET` then, however long that lasts.
+
+    Examples
+    --------
+    >>> product(constant(8.0), steps([0, 1], [1, 0.5]), steps([0, 2], [1, 0])).window(0, 5)
+    (array([0., 1., 2.]), array([8., 4., 0.]))
+    """
+
+    def points_between(after: float, until: float) -> tuple[Floats, Floats]:
+        """Return the points in (`after`, `until`] and the values there."""
+        pieces = [one._piece(after, until) for one in signals]
+        points = np.unique(np.concatenate([times[times > after] for times, _ in pieces]))
+        values = np.ones(points.size)
+        staying, ending = np.full((2, points.size), math.inf)
+        with np.errstate(over="ignore"):
+            for times, levels in pieces:
+                now = np.searchsorted(times, points, side="right") - 1
+                values *= levels[now]
+                changes = times[now] == points
+                before = now - changes
+                zero_since = np.where(levels[before] == 0, times[before], math.inf)
+                np.minimum(staying, zero_since, out=staying, where=~changes)
+                np.minimum(ending, zero_since, out=ending, where=changes)
+        # Inside a zero piece of the factor that has been zero for longest, changes of the others are none of the
+        # product: they must not count as quiet points, however many there are.
+        counting = (ending < staying) | np.isinf(staying)
+        return points[counting], values[counting]
+
+    def chunks() -> Chunks:
+        reached = 0.0
+        while reached < _FOREVER:
+            zeros = [one._zero_piece(reached) for one in signals]
+            if any(end == _FOREVER for _, end in zeros):
+                return
+            # As far as the factor that has been zero for longest is known to stay so, no other is looked at.
+            _, zero_until = min(zeros, key=lambda piece: (piece[0], -piece[1]))
+            until = min(one._known for one in signals)
+            if until <= reached < zero_until:
+                yield _NOTHING, _NOTHING, zero_until
+                reached = zero_until
+                continue
+            for one in signals:
+                while one._known <= reached:
+                    one._extend()
+            until = min(one._known for one in signals)
+            yield *points_between(reached, until), until
+            reached = until
+
+    return Signal([0.0], [math.prod(one.at(0.0) for one in signals)], chunks() if signals else None)
+
+
+def _checked(times: ArrayLike, values: ArrayLike, known: float) -> tuple[Floats, Floats]:
+    """Return the points that continue a signal known until `known` (negative: not at all), or raise ValueError."""
+    points, levels = np.asarray(times, np.float64), np.asarray(values, np.float64)
+    if points.ndim != 1 or points.shape != levels.shape or not points.size:
+        raise ValueError(
+            f"times and values must be one-dimensional, of one length >= 1, got {points.shape} and {levels.shape}"
+        )
+    if known < 0 and points[0] != 0:
+        raise ValueError(f"the first time must be 0, got {points[0]:g}")
+    wrong = np.flatnonzero(~(points > np.append(known, points[:-1])) | ~np.isfinite(points))
+    if wrong.size:
+        raise ValueError(f"times must be finite and ascend strictly, but number {wrong[0]} is {points[wrong[0]]:g}")
+    wrong = np.flatnonzero(~(np.isfinite(levels) & (levels >= 0)))
+    if wrong.size:
+        raise ValueError(f"values must be finite and >= 0, but number {wrong[0]} is {levels[wrong[0]]:g}")
+    return points, levels + 0.0
+
+
+def _failing(error: Exception) -> Chunks:
+    """Return an iterator that raises `error` every time."""
+
+    def fail() -> tuple[ArrayLike, ArrayLike]:
+        raise error
+
+    return iter(fail, None)
+
+
+@dataclass(frozen=True)
+class Weather:
+    """How a link changes over time; absolute values in place of the constants of the link.
+
+    Parameters
+    ----------
+    bandwidth : Signal, optional
+        Bytes per second. None: the link keeps its own.
+    latency : Signal, optional
+        Seconds. None: the link keeps its own.
+    """
+
+    bandwidth: Signal | None = None
+    latency: Signal | None = None
+
+
+class Signal:
+    """A non-negative, piecewise-constant, right-continuous function of time on [0, inf).
+
+    The answers do not depend on the order of the questions, nor on points at which the value does not change. A
+    question takes O(log n) time for n changes; sums over many changes are carried in double-double precision, so that a
+    short integral late in a long signal is as exact as one at its beginning.
+
+    Parameters
+    ----------
+    times : array_like of float, shape (n,)
+        Seconds, strictly ascending, the first 0.
+    values : array_like of float, shape (n,)
+        ``values[i]`` holds from ``times[i]`` to ``times[i + 1]``. Finite and >= 0.
+    chunks : iterator of (times, values), optional
+        Continues the signal, chunk by chunk, when later times are asked for. At least one point per chunk; the times
+        ascend from chunk to chunk. Without it, or when it ends, the last value holds for ever. A third entry says
+        until when the chunk is complete, if that is later than its last point; it may then have no points.
+
+    Raises
+    ------
+    ValueError
+        If the times do not ascend from 0, the lengths differ, or a value is negative or not finite; for a bad chunk,
+        when it is reached.
+
+    Notes
+    -----
+    Two bounds keep every question finite. A signal whose value stays the same over more than `MAX_QUIET` generated
+    points in a row counts as constant from the first of them on: `next_change` is then inf, and `inverse` is inf if
+    the value is 0. A signal that would hold more than `MAX_CHANGES` changes raises `SimnetError`.
+
+    Examples
+    --------
+    >>> signal = Signal([0, 10, 20], [4.0, 0.0, 1.0])
+    >>> signal.at(10), signal.next_change(10), signal.integral(5, 25)
+    (0.0, 20.0, 25.0)
+    >>> signal.inverse(5, 20), signal.inverse(5, 25)
+    (10.0, 25.0)
+    """
+
+    __slots__ = ("_known", "_quiet", "_source", "_times", "_totals", "_trailing", "_values")
+
+    def __init__(self, times: ArrayLike, values: ArrayLike, chunks: Chunks | None = None) -> None:
+        # The total up to a change is the unevaluated sum of _totals and the much smaller _trailing.
+        self._times, self._values, self._totals, self._trailing = array("d"), array("d"), array("d"), array("d")
+        self._known = -1.0
+        self._quiet = 0
+        self._source = chunks
+        self._append(times, values, most_quiet=sys.maxsize)
+        self._quiet = 0
+        if chunks is None:
+            self._known = _FOREVER
+
+    def __repr__(self) -> str:
+        more = "" if self._source is None else f", more from {self._known:g} s on"
+        return f"Signal({self._values[0]:g} at 0 s, {len(self._times) - 1} changes{more})"
+
+    def __mul__(self, other: Signal | float) -> Signal:
+        if isinstance(other, Signal):
+            return product(self, other)
+        if isinstance(other, int | float):
+            return product(self, constant(other))
+        return NotImplemented
+
+    __rmul__ = __mul__
+
+    def at(self, t: float) -> float:
+        """Return the value at `t` seconds; at a change, the new value.
+
+        Raises
+        ------
+        ValueError
+            If `t` is negative or not finite, here and for every time asked for below.
+        """
+        if not 0.0 <= t <= self._known:
+            self._reach(t)
+        return self._values[bisect_right(self._times, t) - 1]
+
+    def next_change(self, t: float) -> float:
+        """Return the first time after `t` at which the value changes; inf if it never does."""
+        if not 0.0 <= t <= self._known:
+            self._reach(t)
+        index = bisect_right(self._times, t)
+        while index == len(self._times):
+            if self._source is None:
+                return math.inf
+            self._extend()
+        return self._times[index]
+
+    def integral(self, start: float, end: float) -> float:
+        """Return the integral from `start` to `end` seconds, e.g. the bytes that can be delivered.
+
+        Raises
+        ------
+        ValueError
+            If `end` lies before `start`.
+        """
+        if not 0.0 <= start <= end <= self._known:
+            self._reach(start)
+            self._reach(end)
+            if end < start:
+                raise ValueError(f"end {end!r} lies before start {start!r}")
+        first = bisect_right(self._times, start)
+        last = bisect_right(self._times, end, first - 1) - 1
+        if last < first:
+            return self._values[last] * (end - start)
+        head = self._values[first - 1] * (self._times[first] - start)
+        return head + self._between(first, last) + self._values[last] * (end - self._times[last])
+
+    def inverse(self, start: float, amount: float) -> float:
+        """Return the earliest time t >= `start` at which ``integral(start, t)`` reaches `amount`; inf if never.
+
+        Raises
+        ------
+        ValueError
+            If `amount` is negative or NaN.
+        """
+        if not 0.0 <= start <= self._known:
+            self._reach(start)
+        if not 0.0 < amount < math.inf:
+            if amount == 0:
+                return start
+            if amount == math.inf:
+                return math.inf
+            raise ValueError(f"amount must be >= 0, got {amount!r}")
+        times, values = self._times, self._values
+        first = bisect_right(times, start)
+        while first == len(times) and self._source is not None:
+            self._extend()
+        rate = values[first - 1]
+        if first == len(times):
+            return start + amount / rate if rate else math.inf
+        head = rate * (times[first] - start)
+        if amount <= head:
+            return min(start + amount / rate, times[first])
+        return self._inverse_from(first, amount - head)
+
+    def window(self, start: float, end: float) -> tuple[Floats, Floats]:
+        """Return the times and values of the pieces in [`start`, `end`), the first at `start`; each shape (n,)."""
+        self._reach(start)
+        self._reach(end)
+        if end < start:
+            raise ValueError(f"end {end!r} lies before start {start!r}")
+        pieces = slice(bisect_right(self._times, start) - 1, bisect_left(self._times, end))
+        times, values = np.array(self._times[pieces]), np.array(self._values[pieces])
+        if start == end:
+            return times[:0], values[:0]
+        times[0] = start
+        return times, values
+
+    def ahead(self, start: float, until: float, known: int) -> tuple[int, int, float]:
+        """Return which pieces hold from `start` on, and before which time these are all there are.
+
+        Pieces that begin before `until` are generated where need be; of what is generated already there may be more,
+        up to `known` pieces. What cannot be generated is left out, unless it is the piece at `start` itself.
+
+        Returns
+        -------
+        first, last : int
+            For `write`: the number of the piece in force at `start`, and one more than that of the last piece.
+        end : float
+            Later than `start`; infinity where the last value holds for ever.
+
+        Examples
+        --------
+        >>> constant(5.0).ahead(3.0, 4.0, 1)
+        (0, 1, inf)
+        >>> steps([0, 1, 3, 4], [10, 0, 5, 6]).ahead(2.0, 2.0, 2)
+        (1, 3, 4.0)
+        """
+        if not 0.0 <= start < self._known:
+            self._reach(start)
+            while self._source is not None and self._known <= start:
+                self._extend()
+        if until > self._known:
+            try:
+                self._reach(until)
+            except (SimnetError, ValueError):
+                # Whoever asks for a moment that far will hear of it.
+                until = self._known
+        times = self._times
+        first = bisect_right(times, start) - 1
+        last = min(max(bisect_left(times, until, first), first + known), len(times))
+        if last < len(times):
+            return first, last, times[last]
+        return first, last, math.inf if self._source is None else math.nextafter(self._known, math.inf)
+
+    def write(self, first: int, last: int, times: array[float], values: array[float]) -> None:
+        """Append when the pieces number `first` to ``last - 1`` begin, and their values, to arrays of doubles."""
+        times.extend(self._times[first:last])
+        values.extend(self._values[first:last])
+
+    def _inverse_from(self, first: int, amount: float) -> float:
+        """As `inverse` from the change number `first`, with the value there already known."""
+        times, values = self._times, self._values
+        searched = first
+        while self._between(first, len(times) - 1) < amount and self._source is not None:
+            searched = len(times) - 1
+            self._extend()
+        after = bisect_left(
+            range(len(times)), amount, searched, len(times), key=lambda index: self._between(first, index)
+        )
+        begin, rate = times[after - 1], values[after - 1]
+        if after == len(times):
+            return begin + (amount - self._between(first, after - 1)) / rate if rate else math.inf
+        return min(begin + (amount - self._between(first, after - 1)) / rate, times[after])
+
+    def _between(self, first: int, last: int) -> float:
+        """Return the integral between two changes."""
+        return (self._totals[last] - self._totals[first]) + (self._trailing[last] - self._trailing[first])
+
+    def _piece(self, after: float, until: float) -> tuple[Floats, Floats]:
+        """Return the change points in (`after`, `until`], led by the one in force at `after`."""
+        pieces = slice(bisect_right(self._times, after) - 1, bisect_right(self._times, until))
+        return np.array(self._times[pieces]), np.array(self._values[pieces])
+
+    def _zero_piece(self, t: float) -> tuple[float, float]:
+        """Return when the piece in force at `t` began and until when it is known to last; (inf, t) if it is not 0."""
+        index = bisect_right(self._times, t)
+        if self._values[index - 1]:
+            return math.inf, t
+        last = math.nextafter(self._times[index], 0) if index < len(self._times) else self._known
+        return self._times[index - 1], last
+
+    def _reach(self, t: float) -> None:
+        if not 0.0 <= t < math.inf:
+            raise ValueError(f"time must be finite and >= 0, got {t!r}")
+        while self._known < t:
+            self._extend()
+
+    def _extend(self) -> None:
+        assert self._source is not None
+        try:
+            chunk = next(self._source, None)
+            if chunk is None:
+                self._finish()
+            elif len(chunk) == 2:
+                self._append(*chunk, MAX_QUIET)
+            else:
+                times, values, until = chunk
+                if np.size(times):
+                    self._append(times, values, MAX_QUIET)
+                self._known = max(self._known, until)
+        except BaseException as error:
+            # A generator that has raised is at its end; asked again, the signal must not pass for constant from here.
+            lasting = (
+                error if isinstance(error, Exception) else SimnetError("the generation of a signal was interrupted")
+            )
+            self._source = _failing(lasting)
+            raise
+
+    def _finish(self) -> None:
+        self._source = None
+        self._known = _FOREVER
+
+    def _append(self, times: ArrayLike, values: ArrayLike, most_quiet: int) -> None:
+        points, levels = _checked(times, values, self._known)
+        previous = np.append(self._values[-1] if self._values else -1.0, levels[:-1])
+        changes = np.flatnonzero(levels != previous)
+        quiet_runs = np.diff(np.concatenate([[-1 - self._quiet], changes, [points.size]])) - 1
+        too_quiet = np.flatnonzero(quiet_runs > most_quiet)
+        if too_quiet.size:
+            changes = changes[: too_quiet[0]]
+        if len(self._times) + changes.size > MAX_CHANGES:
+            raise SimnetError(
+                f"a signal changes more than {MAX_CHANGES:,} times before {points[-1]:g} s; make it coarser, or check "
+                "whether the time asked for is meant"
+            )
+        self._store(points[changes], levels[changes])
+        self._quiet = int(quiet_runs[-1])
+        self._known = float(points[-1])
+        if too_quiet.size:
+            self._finish()
+
+    def _store(self, times: Floats, values: Floats) -> None:
+        if not times.size:
+            return
+        if self._times:
+            time, value, total, trail = self._times[-1], self._values[-1], self._totals[-1], self._trailing[-1]
+        else:
+            time = value = total = trail = 0.0
+        with np.errstate(over="ignore"):
+            amounts = np.append(value, values[:-1]) * np.diff(times, prepend=time)
+            totals = np.add.accumulate(np.append(total, amounts))
+        if totals[-1] == math.inf:
+            raise ValueError(f"the integral of a signal exceeds the largest float before {times[-1]:g} s")
+        # Knuth's two-sum: what rounding lost at each addition, exactly.
+        added = totals[1:] - totals[:-1]
+        lost = (totals[:-1] - (totals[1:] - added)) + (amounts - added)
+        trailing = np.add.accumulate(np.append(trail, lost))
+        for column, new in (
+            (self._times, times),
+            (self._values, values),
+            (self._totals, totals[1:]),
+            (self._trailing, trailing[1:]),
+        ):
+            column.frombytes(new.tobytes())

@@ -1,0 +1,520 @@
+"""Which density and which exchange, by several objectives at once: gain, compression time, communication time.
+
+A high density (little compression) keeps most of the gradient and takes long, a low one is fast and loses much of it:
+the compression gain, squares sent over squares there are to send, tells how much is kept. No density is best in both.
+The AR-Topk paper lets a job try some candidate densities, drops those that another one beats in every respect, which
+leaves the Pareto front, and picks one of the front:
+
+- **Exploration.** Each candidate density is tried for some iterations, on a copy of the state of the training: their
+  time is charged, their updates are not applied, and they are no progress. They measure gain and compression time.
+- **Search.** The communication time is the smallest of the closed forms at the latency and bandwidth last probed. The
+  choice is the knee of the front, or the least weighted loss; the exchange is the one whose closed form is smallest.
+- **Triggers.** A network that has changed calls for a new search with the gains already measured, a gain that has
+  changed for new exploration of all candidates. Different exchanges have different gains at the same density: in the
+  mode ``grid`` a candidate at which another exchange has become the fastest is explored with it before the search,
+  unless it has been since the gain last changed.
+
+Two modes tell what the paper describes from what its code does:
+
+====================  ==========================================  ====================================================
+what                  ``grid``                                    ``published``
+====================  ==========================================  ====================================================
+objectives            1/gain, compression time, communication     F1(c) = v2 exp(v1 c) - 1, fitted to the smallest
+                      time, exact at the candidate densities      closed forms [ms] at the candidates; F2 = 1/gain(c),
+                                                                  gain(c) being a fraction of exponentials, fitted to
+                                                                  those measured, to 1 at c = 1 and to 0 at c = 0
+choice                knee, or weighted                           least max(0.6 nF1, 0.4 nF2), both normalised from
+                                                                  least to greatest over the front
+density               one of the candidates                       anything between the lowest and the highest
+gain                  ratio of mean squares, all workers          ratio of norms, of the broadcasting worker
+gain has changed      smoothed, against that first seen with the  smoothed change from one iteration to the next
+                      choice in force, by 10 % or more            of 10 % or more
+exploration           with the residual in force, followed by a   with a residual of zero; no search before the
+                      search                                      network changes
+begins with           exploration and a search, after the         exploration, after the warm-up; the highest density,
+                      warm-up if there is one                     with the exchange that it began with, until the
+                                                                  network changes for the first time
+a change is noticed   before the next iteration                   the same; networks that change by iteration, one
+                                                                  iteration late
+====================  ==========================================  ====================================================
+
+The released code looks for the front with NSGA-II, whose result depends on its random numbers. The front of two
+functions of one variable needs no such search: here it is that of 1,001 densities, evenly spaced in their logarithm.
+Smoothed means the weighted mean of the last five values, see `sparsifier_models.artopk.windowed_mean`. What saving and
+restoring take is not published and not charged. Whether the released code starts the five values anew after
+exploration is not known to us; here it does.
+
+References
+----------
+S. Tyagi, M. Swany, "Flexible Communication for Optimal Distributed Learning over Unpredictable Networks", IEEE BigData
+2023 (arXiv 2312.02493), section 3-E, Eqn 6, and the code released with it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, TypeAlias, get_args
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from simnet.base.arrays import Floats
+from simnet.base.checks import whole
+from simnet.policies.density import Ramp, density_at
+from simnet.policies.policies import Candidate, Moment, Monitor, Seen, Turn, closed_form, distinct
+from sparsifier_models.artopk import GAIN_DECAY, GAIN_WINDOW, windowed_mean
+
+Mode: TypeAlias = Literal["grid", "published"]
+
+DENSITIES = (0.1, 0.033, 0.011, 0.004, 0.001)
+"""The candidates of the paper: from 0.1 to 0.001 by a factor of about 3."""
+
+RELEASED_WEIGHTS = (0.6, 0.4)
+"""Weights of communication time and 1/gain in the released code."""
+
+_FINE = 1001
+# A front whose points are closer to the chord than this, in parts of its extent, is straight but for rounding.
+_STRAIGHT = 1e-9
+# Parameters of the released fit of the gain, of which the anchors at 0 and 1 settle two.
+_FEWEST = 4
+
+
+class Weights(NamedTuple):
+    """How much each objective counts, each >= 0, not all 0."""
+
+    gain: float = 1.0
+    compression: float = 1.0
+    communication: float = 1.0
+
+
+def pareto_front(points: ArrayLike) -> NDArray[np.intp]:
+    """Return which points no other one beats: as good in every objective, and better in one.
+
+    Parameters
+    ----------
+    points : array_like, shape (D, m)
+        A row per point, a column per objective; less is better.
+
+    Returns
+    -------
+    ndarray of int, shape (F,)
+        Rows, ascending. Equal points stand or fall together.
+
+    Examples
+    --------
+    >>> pareto_front([[1, 4], [2, 2], [3, 3], [4, 1]])
+    array([0, 1, 3])
+    """
+    given = np.asarray(points, dtype=np.float64)
+    if given.shape[1] == 2:
+        # Sorted by the first objective, the least of the second so far tells at once.
+        level = np.unique(given[:, 0], return_inverse=True)[1].reshape(-1)
+        least = np.full(len(given), np.inf)
+        np.minimum.at(least, level, given[:, 1])
+        before = np.append(np.inf, np.minimum.accumulate(least)[:-1])
+        return np.flatnonzero((before[level] > given[:, 1]) & (least[level] >= given[:, 1]))
+    beaten = [bool(((given <= one).all(axis=1) & (given < one).any(axis=1)).any()) for one in given]
+    return np.flatnonzero(~np.array(beaten, dtype=bool))
+
+
+def normalised(points: ArrayLike, units: Sequence[int]) -> Floats:
+    """Return the points with each objective from 0 on, and up to 1 where it spans most among those of its unit.
+
+    Objectives of one unit are divided by one number, so that a time that hardly varies hardly counts beside one that
+    does. What does not vary at all is 0.
+
+    Parameters
+    ----------
+    points : array_like, shape (D, m)
+        A row per point, a column per objective.
+    units : sequence of int, length m
+        Equal numbers for objectives of one unit.
+
+    Examples
+    --------
+    >>> normalised([[5.0, 0.0, 3.0], [9.0, 0.1, 2.0], [7.0, 0.1, 1.0]], units=[0, 1, 1])
+    array([[0.  , 0.  , 1.  ],
+           [1.  , 0.05, 0.5 ],
+           [0.5 , 0.05, 0.  ]])
+    """
+    given = np.asarray(points, dtype=np.float64)
+    extent = np.ptp(given, axis=0)
+    shared = np.array([max(extent[np.equal(units, unit)]) for unit in units])
+    scaled: Floats = np.divide(given - given.min(axis=0), shared, out=np.zeros_like(given), where=shared > 0)
+    return scaled
+
+
+def knee(front: ArrayLike) -> int:
+    """Return the knee of a front: the point farthest from the chord, on the side of what is best in everything.
+
+    The chord joins the point that is best in the first objective and the one with the smallest sum of the others; among
+    equal ones, the best in the sum or in the first, and then in one objective after the other.
+    Where no point is on that side, the front is straight or bulges away: then the point whose largest loss is least,
+    see `weighted`.
+
+    Parameters
+    ----------
+    front : array_like, shape (F, m)
+        Normalised points, none beaten by another.
+
+    Returns
+    -------
+    int
+        A row; of equal ones the first.
+
+    Examples
+    --------
+    >>> knee([[0, 1], [0.1, 0.2], [0.5, 0.1], [1, 0]]), knee([[0, 1], [0.5, 0.5], [1, 0]])
+    (1, 1)
+    """
+    given = np.asarray(front, dtype=np.float64)
+    rest = given[:, 1:].sum(axis=1)
+    # The last key is the first to sort by.
+    order = [*given.T[::-1]]
+    first, last = given[np.lexsort((*order, rest, given[:, 0]))[0]], given[np.lexsort((*order, rest))[0]]
+    chord = last - first
+    length = float(chord @ chord)
+    along = (given - first) @ chord / length if length else np.zeros(len(given))
+    off = given - first - np.outer(along, chord)
+    distance = np.where(off.sum(axis=1) < 0, np.sqrt(np.square(off).sum(axis=1)), 0.0)
+    if distance.max() > _STRAIGHT:
+        return _first_least(-distance)
+    return weighted(given, np.ones(given.shape[1]))
+
+
+def weighted(front: ArrayLike, weights: ArrayLike) -> int:
+    """Return the point of a front whose largest weighted loss is least, and of several the one with the least sum.
+
+    Every point of a front is the choice for some weights, which the least weighted sum is not true of.
+
+    Parameters
+    ----------
+    front : array_like, shape (F, m)
+        Normalised points, none beaten by another.
+    weights : array_like, shape (m,)
+        How much each objective counts, >= 0.
+
+    Returns
+    -------
+    int
+        A row; of equal ones the first.
+
+    Examples
+    --------
+    >>> front = [[0, 1], [0.4, 0.3], [1, 0]]
+    >>> weighted(front, [1, 1]), weighted(front, [9, 1]), weighted(front, [1, 9])
+    (1, 0, 2)
+    """
+    losses = np.asarray(front, dtype=np.float64) * np.asarray(weights, dtype=np.float64)
+    largest, total = losses.max(axis=1), losses.sum(axis=1)
+    return _first_least(np.where(largest <= largest.min() + _STRAIGHT * max(1.0, largest.max()), total, math.inf))
+
+
+def _first_least(values: Floats) -> int:
+    """Return where the first value stands that is the least but for rounding."""
+    least = float(values.min())
+    return int(np.argmax(values <= least + _STRAIGHT * max(1.0, abs(least))))
+
+
+def choose(gain: ArrayLike, compression: ArrayLike, communication: ArrayLike, weights: Weights | None = None) -> int:
+    """Return which candidate the mode ``grid`` takes: the knee of the Pareto front, or the weighted choice.
+
+    Parameters
+    ----------
+    gain, compression, communication : array_like, shape (D,)
+        Compression gain within (0, 1], seconds to select, seconds to communicate of each candidate.
+    weights : Weights, optional
+        The knee when omitted.
+
+    Examples
+    --------
+    >>> gain, sync = [0.9, 0.8, 0.7, 0.5, 0.2], [1.0, 0.33, 0.11, 0.04, 0.01]
+    >>> choose(gain, [0.002] * 5, sync), choose(gain, [0.002] * 5, sync, Weights(gain=9))
+    (2, 1)
+    """
+    points = np.column_stack([1.0 / np.maximum(gain, 1e-30), compression, communication])
+    front = pareto_front(points)
+    scaled = normalised(points[front], units=(0, 1, 1))
+    return int(front[knee(scaled) if weights is None else weighted(scaled, weights)])
+
+
+def communication_fit(c: ArrayLike, v1: float, v2: float) -> Floats:
+    """Return F1(c) of the released code, its fit of communication time [ms]."""
+    return np.asarray(v2 * np.exp(v1 * np.asarray(c)) - 1)
+
+
+def gain_fit(c: ArrayLike, v1: float, v2: float, v3: float, v4: float, v5: float, v6: float) -> Floats:
+    """Return gain(c) of the released code, whose inverse is F2(c)."""
+    given = np.asarray(c)
+    above, below = np.exp(v1 * given) - np.exp(-v2 * given) + v5, np.exp(v3 * given) + np.exp(-v4 * given) + v6
+    return np.asarray(above / below)
+
+
+def choose_as_published(densities: ArrayLike, gain: ArrayLike, communication: ArrayLike) -> float | None:
+    """Return the density that the released objective takes, between the lowest and the highest of the candidates.
+
+    Parameters
+    ----------
+    densities, gain, communication : array_like, shape (D,)
+        Candidates, at least 4; gain as the released code measures it; smallest communication time [s] of each.
+
+    Returns
+    -------
+    float or None
+        None if a fit does not converge from the starting values of the released code, all 1.
+
+    Examples
+    --------
+    >>> from simnet import costs
+    >>> sync = costs.best_collective(1e-3, 8 / 25e9, 46_758_048, DENSITIES, 8).seconds
+    >>> round(choose_as_published(DENSITIES, [0.7, 0.48, 0.27, 0.19, 0.1], sync), 2)
+    0.02
+    """
+    c = np.asarray(densities, dtype=np.float64)
+    fine = np.geomspace(c.max(), c.min(), _FINE)
+    times = _fitted(communication_fit, c, 1e3 * np.asarray(communication), 2)
+    gains = _fitted(gain_fit, np.append(c, [1.0, 0.0]), np.append(gain, [1.0, 0.0]), 6)
+    if times is None or gains is None:
+        return None
+    with np.errstate(all="ignore"):
+        points = np.column_stack([communication_fit(fine, *times), 1 / gain_fit(fine, *gains)])
+    # Where the fit of the gain goes to zero or below, its inverse means nothing.
+    sound = np.isfinite(points).all(axis=1) & (points[:, 1] > 0)
+    if not sound.any():
+        return None
+    points, fine = points[sound], fine[sound]
+    front = pareto_front(points)
+    return float(fine[front[weighted(normalised(points[front], units=(0, 1)), RELEASED_WEIGHTS)]])
+
+
+def _fitted(function: Callable[..., Floats], x: Floats, y: Floats, parameters: int) -> Floats | None:
+    # Half a second to load, for those that ask for it.
+    from scipy.optimize import curve_fit
+
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            found: Floats = curve_fit(function, x, y, p0=np.ones(parameters))[0]
+        except (RuntimeError, ValueError):
+            return None
+    return found if np.isfinite(found).all() else None
+
+
+@dataclass(frozen=True)
+class Search:
+    """How `Moo` searches.
+
+    Parameters
+    ----------
+    mode : {"grid", "published"}
+        See the module.
+    densities : sequence of float
+        Candidates, each in (0, 1], no two alike; at least 4 in the mode ``published``.
+    tries : int
+        Iterations for which each is tried.
+    weights : Weights, optional
+        The weighted choice instead of the knee; not in the mode ``published``, which has weights of its own.
+    gain_change : float
+        Relative change of the gain from which on the candidates are explored again.
+    warm_up : int
+        First iterations, over which the density goes from 1 to the highest candidate, linearly, both included; the
+        exchange is that whose closed form is smallest. Exploration comes after them.
+
+    Raises
+    ------
+    ValueError
+        If one of them is not so.
+    """
+
+    mode: Mode = "grid"
+    densities: Sequence[float] = DENSITIES
+    tries: int = 10
+    weights: Weights | None = None
+    gain_change: float = 0.1
+    warm_up: int = 0
+
+    def __post_init__(self) -> None:
+        if self.mode not in get_args(Mode):
+            raise ValueError(f"mode must be one of {', '.join(get_args(Mode))}, got {self.mode!r}")
+        if not len(self.densities) or not all(0 < density <= 1 for density in self.densities):
+            raise ValueError(f"densities must be at least one fraction > 0 and <= 1, got {list(self.densities)}")
+        if len(set(self.densities)) < len(self.densities):
+            raise ValueError(f"densities must be no two alike, got {list(self.densities)}")
+        if self.mode == "published" and len(self.densities) < _FEWEST:
+            raise ValueError(f"densities must be at least {_FEWEST} in mode published, as its fits need so many")
+        whole(self.tries, "tries", 1)
+        whole(self.warm_up, "warm_up", 0)
+        if self.weights is not None and self.mode == "published":
+            raise ValueError("weights cannot be set in mode published, whose weights are those of the released code")
+        if self.weights is not None and not (
+            all(0 <= weight < math.inf for weight in self.weights) and any(self.weights)
+        ):
+            raise ValueError(f"weights must be >= 0 and finite, and not all 0, got {tuple(self.weights)}")
+        if not 0 < self.gain_change < math.inf:
+            raise ValueError(f"gain_change must be > 0 and finite, got {self.gain_change}")
+
+
+class Moo:
+    """The multi-objective choice of density and exchange of the AR-Topk paper, as an adaptive policy.
+
+    While a probe finds a link down, the decision stands, and no exploration begins. A candidate density is tried with
+    the exchange whose closed form is smallest there when exploration begins. Where a fit of the mode ``published`` does
+    not converge, the density stands and the exchange is chosen anew.
+
+    Parameters
+    ----------
+    candidates : sequence of Candidate
+        Exchanges, each with a closed form.
+    monitor : Monitor
+        How the links are watched.
+    search : Search
+        How the density is searched for.
+
+    Raises
+    ------
+    ValueError
+        If there is no candidate, or one without a closed form.
+    """
+
+    def __init__(
+        self, candidates: Sequence[Candidate], monitor: Monitor | None = None, search: Search | None = None
+    ) -> None:
+        self.candidates = distinct(candidates)
+        self.monitor = monitor or Monitor()
+        self.search = search or Search()
+        self._densities = np.array(sorted(self.search.densities, reverse=True), dtype=np.float64)
+        self._published = self.search.mode == "published"
+        self._costs = [closed_form(candidate) for candidate in self.candidates]
+        self.start()
+
+    def start(self) -> None:
+        """Forget everything: a job begins."""
+        self._choice, self._density = self.candidates[0], float(self._densities[0])
+        # Latency and bandwidth that the last search was based on.
+        self._basis: tuple[float, float] | None = None
+        self._before: Moment | None = None
+        # What is left to explore, gain and compression time of the attempts at the first of it, and means of those
+        # that are complete, by density and exchange.
+        self._left: list[tuple[float, Candidate]] = []
+        self._attempts: list[tuple[float, float]] = []
+        self._measured: dict[tuple[float, str], tuple[float, float]] = {}
+        self._explores, self._searches = True, False
+        self._watch_anew()
+
+    def shortlist(self, moment: Moment) -> Sequence[Candidate]:
+        """Return the one exchange to consider now."""
+        return self.turn(moment).shortlist
+
+    def turn(self, moment: Moment) -> Turn:
+        """Return an attempt of exploration if one is due, else the choice in force, after a search if that is due."""
+        state = self._state(moment)
+        up = state[1] > 0
+        if moment.iteration < self.search.warm_up:
+            top = float(self._densities[0])
+            density = density_at([Ramp(self.search.warm_up, 1.0, top)], moment.iteration)
+            if up:
+                self._settle(density, state, moment)
+            return Turn((self._choice,), density)
+        if up and self._basis is None:
+            self._settle(self._density, state, moment)
+        if up and self._explores:
+            self._explores, self._measured = False, {}
+            self._left = self._unknown(state, moment)
+        changed = self._basis is not None and self.monitor.departs(state, self._basis)
+        if up and not self._left and self._measured and (self._searches or changed):
+            self._left = self._unknown(state, moment)
+            if not self._left:
+                self._decide(state, moment)
+        if self._left:
+            density, candidate = self._left[0]
+            return Turn((candidate,), density, attempt=len(self._attempts), fresh=self._published)
+        return Turn((self._choice,), self._density)
+
+    def told(self, moment: Moment, seen: Seen) -> None:
+        """Book what was explored, or watch the gain of the choice in force."""
+        self._before = moment
+        gain = seen.released_gain if self._published else seen.gain
+        if seen.turn.attempt is not None:
+            self._attempts.append((gain, seen.compression))
+            if len(self._attempts) < self.search.tries:
+                return
+            (density, candidate), *self._left = self._left
+            gains, times = zip(*self._attempts, strict=True)
+            self._measured[self._key(density, candidate)] = (_mean(gains), _mean(times))
+            self._attempts = []
+            if not self._left:
+                self._searches = not self._published
+                self._watch_anew()
+        elif moment.iteration >= self.search.warm_up:
+            self._explores = self._explores or self._gain_has_changed(gain)
+
+    def _state(self, moment: Moment) -> tuple[float, float]:
+        """Return latency and bandwidth as probed; in the mode ``published`` on the network of the last iteration."""
+        if self._published and self._before is not None:
+            moment = dataclasses.replace(moment, network=self._before.network)
+        return self.monitor.probe(moment)
+
+    def _communication(
+        self, density: ArrayLike, state: tuple[float, float], moment: Moment
+    ) -> tuple[Floats, NDArray[np.intp]]:
+        """Return the smallest closed form [s] at each density, and of which candidate it is; the first among equals."""
+        latency, bandwidth = state
+        workers, c = len(moment.placement), np.atleast_1d(np.asarray(density, dtype=np.float64))
+        found = (cost(latency, 1.0 / bandwidth, moment.message, c, workers) for cost in self._costs)
+        seconds = np.stack([np.broadcast_to(one, c.shape) for one in found])
+        return seconds.min(axis=0), seconds.argmin(axis=0)
+
+    def _settle(self, density: float, state: tuple[float, float], moment: Moment) -> None:
+        """Take the fastest exchange at a density."""
+        self._basis = state
+        self._choice = self.candidates[int(self._communication(density, state, moment)[1][0])]
+
+    def _key(self, density: float, candidate: Candidate) -> tuple[float, str]:
+        # The released code knows one gain for each density.
+        return density, "" if self._published else candidate.label
+
+    def _unknown(self, state: tuple[float, float], moment: Moment) -> list[tuple[float, Candidate]]:
+        """Return the candidate densities, each with its fastest exchange, of which gain and time are not known."""
+        fastest = self._communication(self._densities, state, moment)[1].tolist()
+        pairs = zip(self._densities.tolist(), [self.candidates[one] for one in fastest], strict=True)
+        return [pair for pair in pairs if self._key(*pair) not in self._measured]
+
+    def _decide(self, state: tuple[float, float], moment: Moment) -> None:
+        communication, fastest = self._communication(self._densities, state, moment)
+        pairs = zip(self._densities.tolist(), [self.candidates[one] for one in fastest.tolist()], strict=True)
+        gain, compression = np.array([self._measured[self._key(*pair)] for pair in pairs]).T
+        before, self._searches = (self._density, self._choice), False
+        if self._published:
+            found = choose_as_published(self._densities, gain, communication)
+            self._density = self._density if found is None else found
+        else:
+            self._density = float(self._densities[choose(gain, compression, communication, self.search.weights)])
+        self._settle(self._density, state, moment)
+        if (self._density, self._choice) != before:
+            self._watch_anew()
+
+    def _watch_anew(self) -> None:
+        self._gains: list[float] = []
+        self._reference: float | None = None
+
+    def _gain_has_changed(self, gain: float) -> bool:
+        self._gains = [*self._gains, gain][-GAIN_WINDOW - 1 :]
+        gains = np.array(self._gains)
+        if self._published:
+            changes = np.abs(np.diff(gains)) / np.maximum(gains[:-1], 1e-30)
+            return float(windowed_mean(changes, GAIN_WINDOW, GAIN_DECAY)) >= self.search.gain_change
+        if len(gains) < GAIN_WINDOW:
+            return False
+        smoothed = float(windowed_mean(gains, GAIN_WINDOW, GAIN_DECAY))
+        if self._reference is None:
+            self._reference = smoothed
+        return abs(smoothed - self._reference) >= self.search.gain_change * self._reference
+
+
+def _mean(values: Iterable[float]) -> float:
+    listed = list(values)
+    return math.fsum(listed) / len(listed)

@@ -1,0 +1,212 @@
+"""The run folder: what a run leaves behind for people, for spreadsheets and for other programs.
+
+Every file appears whole or not at all, and equal runs leave equal bytes: no dates, no paths, and in the summary and the
+iterations no digits that differ between machines.
+
+=====================  ==================================================================================
+summary.json           per policy: time, bytes, breakdown, regret, choices; who won; seed, versions, hash
+iterations.csv         a row per policy and iteration; `purpose` tells training from exploration; `loss` and
+                       `accuracy` where a model is trained, empty where they were not measured
+iterations.parquet     the same
+workers.parquet        a row per policy, iteration and worker
+scenario.lock.yaml     the scenario with every default and override written out
+figures/               the figures as PNG and SVG
+report.html            all of it on one page
+timeline.json          the first iterations for Perfetto (ui.perfetto.dev) or chrome://tracing
+deaths.*               where workers died: a row for each of them, and for each that waited in vain (CSV, Parquet)
+company.*              where jobs shared the network: a row per policy and job (CSV, Parquet)
+=====================  ==================================================================================
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+import simnet
+from simnet.base.writing import atomic_write, explained, temporary
+from simnet.report import company, deaths
+from simnet.report.summary import Summary, learning_columns, significant, summarize, with_exploration
+from simnet.report.timeline import LinkNames, write_timeline
+
+if TYPE_CHECKING:
+    from simnet.job import PolicyResult
+
+
+def write_run(
+    folder: str | Path,
+    results: Mapping[str, PolicyResult],
+    *,
+    scenario: str,
+    scenario_lock: str,
+    seed: int,
+    command: str = "simnet run scenario.lock.yaml",
+    bound: str | None = "clairvoyant",
+    links: LinkNames | None = None,
+    timeline_events: int = 50_000,
+    report: bool = True,
+    missing: Sequence[str] = (),
+    target: float | None = None,
+    reference: str | None = None,
+) -> Summary:
+    """Write everything that a run leaves behind into its folder.
+
+    Parameters
+    ----------
+    folder : path
+        The run folder; made when it is not there. What an earlier run wrote is replaced, other files stay.
+    results : mapping of policy name to PolicyResult
+        In the order in which the policies stand in the scenario.
+    scenario : str
+        Name of the scenario.
+    scenario_lock : str
+        Text of the resolved scenario; its hash goes into the summary.
+    seed : int
+        The run's seed.
+    command : str
+        What the report says to type for the same run.
+    bound : str, optional
+        The policy against which regret is measured, if it is among the results.
+    links : callable, optional
+        Names the links between two ranks, for the timeline; see `simnet.report.timeline.write_timeline`.
+    timeline_events : int
+        The timeline has no more events than this.
+    report : bool
+        Whether to draw the figures and write the report; else those of an earlier run go.
+    missing : sequence of str
+        Policies of the scenario that were interrupted before they were done; the summary and the report name them.
+    target : float, optional
+        Where a model was trained: the accuracy whose time is of interest.
+    reference : str, optional
+        The policy against which statistical efficiency is measured; the first of `results` when omitted.
+
+    Returns
+    -------
+    Summary
+        What summary.json holds.
+
+    Raises
+    ------
+    InputError
+        If something cannot be written.
+    ValueError
+        If the policies did not all run the same number of iterations, at least one, but for those that ended early.
+    """
+    folder = prepare_folder(folder)
+    lock = scenario_lock.encode()
+    summary = summarize(
+        {name: result.iterations for name, result in results.items()},
+        scenario=scenario,
+        scenario_sha256=hashlib.sha256(lock).hexdigest(),
+        seed=seed,
+        versions=versions(),
+        bound=bound,
+        missing=missing,
+        stops={name: result.stops for name, result in results.items()},
+        shares={name: result.shares for name, result in results.items()},
+        target=target,
+        reference=reference,
+    )
+    iterations = _joined(results, lambda result: result.iterations)
+    files = {"scenario.lock.yaml": lock}
+    if report:
+        # Drawn before anything is written: a failure leaves an older run as it was.
+        files |= _report(summary, iterations, scenario_lock, command)
+    else:
+        for old in (folder / "report.html", *(folder / "figures").glob("*")):
+            if old.suffix in (".html", ".png", ".svg"):
+                old.unlink(missing_ok=True)
+    for name, content in files.items():
+        with atomic_write(folder / name) as stream:
+            stream.write(content)
+    _write_table(folder, "iterations", _whole_bytes(iterations).apply(_significant))
+    _write_table(folder, "workers", _joined(results, lambda result: result.workers), csv=False)
+    died = [row for name, result in results.items() for row in deaths.table(name, result.stops)]
+    shared = [row for name, result in results.items() for row in company.table(name, result.shares)]
+    for name, rows, columns in (("deaths", died, deaths.COLUMNS), ("company", shared, company.COLUMNS)):
+        if rows:
+            table = pd.DataFrame(rows, columns=list(columns)).apply(_significant)
+            if "round" in table:
+                # The dead have none, which would make numbers with fractions of the others.
+                table["round"] = pd.array([row["round"] for row in rows], dtype="Int64")
+            _write_table(folder, name, table)
+        else:
+            for kind in ("csv", "parquet"):
+                (folder / f"{name}.{kind}").unlink(missing_ok=True)
+    with atomic_write(folder / "timeline.json") as stream:
+        spans, messages = (_joined(results, lambda one: one.spans), _joined(results, lambda one: one.messages))
+        write_timeline(stream, spans, messages, links=links, max_events=timeline_events)
+    # Last, so that a folder with a summary of this run has the rest of it too.
+    with atomic_write(folder / "summary.json") as stream:
+        stream.write(json.dumps(summary, indent=2, sort_keys=True, allow_nan=False).encode() + b"\n")
+    return summary
+
+
+def prepare_folder(folder: str | Path) -> Path:
+    """Make the run folder and prove that it can be written to, which is better known before a long run than after.
+
+    Raises
+    ------
+    InputError
+        If it cannot be made, or is no folder, or cannot be written to.
+    """
+    folder = Path(folder)
+    with explained(folder):
+        (folder / "figures").mkdir(parents=True, exist_ok=True)
+        trial = temporary(folder / "trial")
+        trial.touch()
+        trial.unlink()
+    return folder
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of what computes the times: simnet, numpy, SimPy."""
+    return {"numpy": np.__version__, "simnet": simnet.__version__, "simpy": importlib.metadata.version("simpy")}
+
+
+def _write_table(folder: Path, name: str, table: pd.DataFrame, *, csv: bool = True) -> None:
+    if csv:
+        with atomic_write(folder / f"{name}.csv") as stream:
+            table.to_csv(stream, index=False, lineterminator="\n", mode="wb")
+    with atomic_write(folder / f"{name}.parquet") as stream:
+        # Without the metadata of pandas, which names the versions of everything.
+        plain = pa.Table.from_pandas(table, preserve_index=False).replace_schema_metadata(None)
+        pq.write_table(plain, stream, compression="zstd")
+
+
+def _joined(results: Mapping[str, PolicyResult], frame: Callable[[PolicyResult], pd.DataFrame]) -> pd.DataFrame:
+    """Put the frames of all policies one below the other."""
+    frames = [frame(result).assign(policy=name) for name, result in results.items()]
+    # An empty frame has no types of its own and would spoil those of the others.
+    return pd.concat([one for one in frames if len(one)] or frames[:1], ignore_index=True)
+
+
+def _whole_bytes(frame: pd.DataFrame) -> pd.DataFrame:
+    counts = [name for name in frame.columns if name.endswith("_B")]
+    return frame.assign(**{name: frame[name].round().astype(np.int64) for name in counts})
+
+
+def _significant(column: pd.Series) -> pd.Series:
+    return pd.Series(significant(column), index=column.index) if column.dtype == np.float64 else column
+
+
+def _report(summary: Summary, iterations: pd.DataFrame, scenario_lock: str, command: str) -> dict[str, bytes]:
+    """Draw the figures and write the page; imported here because drawing is half a second to load."""
+    from simnet.report import figures, html
+
+    learnt = learning_columns(summary)
+    plots = figures.render(iterations, summary["bound"], learnt) if len(with_exploration(iterations)) else []
+    page = html.report(summary, plots, scenario=scenario_lock, command=command)
+    files = {"report.html": page.encode()}
+    for plot in plots:
+        files |= {f"figures/{plot.name}.png": plot.png, f"figures/{plot.name}.svg": plot.svg}
+    return files

@@ -1,0 +1,1 @@
+"""What the verbs of the command line compute: choosing, sweeping, comparing, exporting, timing, listing."""

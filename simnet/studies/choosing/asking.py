@@ -1,0 +1,436 @@
+"""What is asked: an operating point and a clock, from numbers, from a scenario, or from a calibrated fabric."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+import topologies
+from simnet.base.arrays import Floats
+from simnet.base.errors import InputError, nearest
+from simnet.costs.devices import DeviceProfile, load_device
+from simnet.costs.models import model, names
+from simnet.job.job import Overlap
+from simnet.network import Network
+from simnet.policies import density_at, probe_pairs
+from simnet.studies.choosing.choices import Choice, choices
+from simnet.studies.choosing.clocks import ERROR, Clock, by_closed_form, by_fabric, by_simulation
+from simnet.studies.choosing.decision import MISJUDGED, QUANTITIES, Decision, decide, fastest
+from simnet.studies.choosing.point import Point
+from simnet.studies.choosing.shares import largest_first
+from simnet.studies.timing import on_topology
+from simnet.traces import GradientSource, synthetic
+
+if TYPE_CHECKING:
+    from simnet.calibration import Fabric
+    from simnet.scenario import Scenario
+
+MOMENTS = 64
+"""Moments of a scenario at which its links are looked at."""
+
+SIMULATED = 8
+"""Of these, how many are simulated."""
+
+MOST_SIMULATED = 4096
+"""The most workers that are simulated, of those that flags ask for."""
+
+# Entries of all workers, and workers, of gradients that stand for larger ones.
+_SAMPLED, _SAMPLED_WORKERS = 2**17, 64
+
+# Links that exist, and by far more; beyond them times leave what floats hold [s], [byte/s].
+_MOST_LATENCY, _LEAST_BANDWIDTH, _MOST_BANDWIDTH = 1e6, 1.0, 1e18
+
+
+class Trajectory(NamedTuple):
+    """The links of a scenario as time goes on, as closed forms see them: the slowest pair of each moment.
+
+    Parameters
+    ----------
+    latency, bandwidth : ndarray, shape (m,)
+        [s], [byte/s].
+    """
+
+    latency: Floats
+    bandwidth: Floats
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is to be decided.
+
+    Parameters
+    ----------
+    title : str
+        What it is about.
+    point : Point
+        The job and the links.
+    among : tuple of Choice
+        What there is to choose from.
+    clock : Clock
+        How long each takes.
+    method : str
+        How that is found, for people.
+    varies : tuple of str
+        Quantities that the clock heeds.
+    misjudged : float
+        By which factor latency and bandwidth may be misjudged.
+    trajectory : Trajectory, optional
+        Of a scenario, whose links change.
+    backward : float
+        Seconds of back-propagation of an iteration; 0 if not known.
+    coarse : bool
+        Whether the clock is so slow that flips are looked for in large steps.
+    device : str
+        What selects, by name.
+    gradients : callable, optional
+        Makes a source of the gradients that are exchanged, or of gradients like them.
+    gradients_name : str
+        What that source is, for people.
+    """
+
+    title: str
+    point: Point
+    among: tuple[Choice, ...]
+    clock: Clock
+    method: str
+    varies: tuple[str, ...] = QUANTITIES
+    misjudged: float = MISJUDGED
+    trajectory: Trajectory | None = None
+    backward: float = 0.0
+    coarse: bool = False
+    device: str = ""
+    gradients: Callable[[], GradientSource] | None = None
+    gradients_name: str = ""
+
+    def answer(self) -> Decision:
+        """Return the decision."""
+        return decide(
+            self.among, self.point, self.clock, varies=self.varies, misjudged=self.misjudged, coarse=self.coarse
+        )
+
+    def shares(self) -> dict[str, float]:
+        """Return in which share of the trajectory each choice is the fastest, the largest first; empty without one."""
+        if self.trajectory is None or not set(self.varies) >= {"latency", "bandwidth"}:
+            return {}
+        where = self.point._replace(latency=self.trajectory.latency, bandwidth=self.trajectory.bandwidth)
+        which, _ = fastest(self.among, where, self.clock)
+        found = largest_first(which, [one.label for one in self.among])
+        return {label: share for label, share in found.items() if share > 0}
+
+
+@dataclass(frozen=True)
+class Given:
+    """What flags say; None where they say nothing. SI units."""
+
+    workers: int | None = None
+    model: str | None = None
+    parameters: int | None = None
+    density: float | None = None
+    latency: float | None = None
+    bandwidth: float | None = None
+    per_node: int | None = None
+    inner_latency: float | None = None
+    inner_bandwidth: float | None = None
+    device: str | None = None
+    every: bool = False
+    simulate: bool = False
+    topology: str | None = None
+    fields: Sequence[str] = ()
+    error: float = ERROR
+    misjudged: float = MISJUDGED
+    seed: int = 0
+
+
+def from_flags(given: Given) -> Question:
+    """Return the question that flags ask; what they leave out has the defaults of the AR-Topk paper's Table VI.
+
+    Raises
+    ------
+    InputError
+        If a value is out of range, there is no such model or device, or values do not fit each other.
+
+    Examples
+    --------
+    >>> from_flags(Given(workers=8, model="resnet50", density=0.01)).answer().best.choice.label
+    'AG-Topk'
+    """
+    point = Point(
+        _count(given.workers, 8, "--workers"),
+        _parameters(given),
+        _fraction(given.density, 0.01),
+        _latency(given.latency, 1e-3, "--latency"),
+        _bandwidth(given.bandwidth, 1.25e9, "--bandwidth"),
+        *_nodes(given),
+    )
+    if int(point.workers) % point.per_node and point.per_node < int(point.workers):
+        raise InputError(f"must divide the {point.workers} workers, got {point.per_node}", file="--gpus-per-node")
+    what = given.model or (f"{point.parameters:,} parameters" if given.parameters else "resnet50")
+    title = f"{what}, {point.workers} workers"
+    device = _device(given.device, "v100")
+    among = choices(point.per_node, every=given.every)
+    if not given.simulate:
+        _refuse_flat_forms(point.per_node, given)
+        if given.topology is not None or given.fields:
+            raise InputError("is only for --simulate", file="--topology" if given.topology else "--set")
+        clock = by_closed_form(device, given.error)
+        gradients, said = _gradients(given, point)
+        return Question(
+            title,
+            point,
+            among,
+            clock,
+            "closed forms",
+            _heeded(among),
+            given.misjudged,
+            backward=_backward(given),
+            device=device.name,
+            gradients=gradients,
+            gradients_name=said,
+        )
+    if int(point.workers) > MOST_SIMULATED:
+        raise InputError(f"must be at most {MOST_SIMULATED:,} for --simulate, got {point.workers:,}", file="--workers")
+    network = _network(given, point)
+    clock = by_simulation([(network, 0.0)], device, seed=given.seed)
+    method = f"simulated on {given.topology or _plain(point)}"
+    return Question(title, point, among, clock, method, (), backward=_backward(given))
+
+
+def from_scenario(loaded: Scenario, given: Given) -> Question:
+    """Return the question that a scenario asks: its job, on its links; flags say otherwise where they say something.
+
+    Closed forms see the slowest pair of workers at the median moment. Simulated exchanges begin at moments that are
+    spread over the job.
+
+    Raises
+    ------
+    InputError
+        If something is wrong with it, or with what flags say.
+    """
+    run = loaded.build()
+    job = run.job
+    if given.simulate and (given.latency is not None or given.bandwidth is not None):
+        name = "--latency" if given.latency is not None else "--bandwidth"
+        raise InputError("is not for --simulate, which takes the links of the scenario", file=name)
+    iterations = np.unique(np.linspace(0, job.iterations - 1, MOMENTS).round().astype(int)).tolist()
+    hosts = list(range(job.source.workers)) if job.placement is None else list(job.placement)
+    density = _fraction(given.density, density_at(job.density, job.iterations - 1))
+    device = job.device if given.device is None else _device(given.device, "")
+    per_node, inner_latency, inner_bandwidth = _nodes_of(loaded)
+    point = Point(
+        job.source.workers, int(job.source.true_parameters), density, 0.0, 1.0, per_node, inner_latency, inner_bandwidth
+    )
+    if not given.simulate:
+        _refuse_flat_forms(per_node, given)
+    among = choices(per_node, every=given.every)
+    closed = by_closed_form(device, given.error)
+    latency: list[float] = []
+    bandwidth: list[float] = []
+    times: list[float] = []
+    now, before = 0.0, 0
+    for iteration in iterations:
+        # The job is as far as compute and the fastest exchange of the moment before carry it.
+        if times:
+            where = point._replace(latency=latency[-1], bandwidth=max(bandwidth[-1], 1.0))
+            step = job.compute.mean + float(fastest(among, where, closed)[1])
+            now += (iteration - before) * step
+        pairs = probe_pairs(job.network(iteration), hosts, now)
+        before = iteration
+        times.append(now)
+        latency.append(float(pairs[0].max()))
+        bandwidth.append(float(pairs[1].min()))
+    up = np.array(bandwidth) > 0
+    if not up.any():
+        raise InputError("some pair of workers has no link that is up, at whatever moment", file=loaded.name)
+    seen = Trajectory(np.array(latency)[up], np.array(bandwidth)[up])
+    typical = point._replace(
+        latency=_over(given.latency, float(np.median(seen.latency))),
+        bandwidth=_over(given.bandwidth, float(np.median(seen.bandwidth))),
+    )
+    title = f"{loaded.name}, {point.workers} workers"
+    backward = job.compute.mean * (job.overlap.backward if job.overlap is not None else Overlap().backward)
+    if given.simulate:
+        chosen = np.unique(np.linspace(0, len(iterations) - 1, SIMULATED).round().astype(int)).tolist()
+        moments = [(job.network(iterations[one]), times[one]) for one in chosen]
+        clock = by_simulation(moments, device, hosts, seed=given.seed)
+        method = f"simulated at {len(moments)} moments"
+        return Question(title, typical, among, clock, method, (), trajectory=seen, backward=backward)
+    method = "closed forms, on the slowest pair"
+    return Question(
+        title,
+        typical,
+        among,
+        closed,
+        method,
+        _heeded(among),
+        given.misjudged,
+        seen,
+        backward,
+        device=device.name,
+        gradients=lambda: job.source,
+        gradients_name=f"those of {loaded.name}",
+    )
+
+
+def from_fabric(fabric: Fabric, given: Given) -> Question:
+    """Return the question on a calibrated cluster: an exchange takes as long as its collectives there.
+
+    Raises
+    ------
+    InputError
+        If a value is out of range, or the fabric says nothing of a collective.
+    """
+    known = [one.setting for one in fabric.model.known]
+    workers = _count(given.workers, max((one.ranks for one in known), default=8), "--workers")
+    point = Point(workers, _parameters(given), _fraction(given.density, 0.01), math.nan, math.nan)
+    pinned = {one.algorithm.casefold() for one in known}
+    # Where the library chose between ring and tree, they are one choice.
+    among = tuple(
+        one for one in choices() if (not one.label.endswith("tree") and "tree " not in one.label) or "tree" in pinned
+    )
+    clock = by_fabric(fabric, _device(given.device, "v100"))
+    title = f"{given.model or f'{point.parameters:,} parameters'}, {workers} workers"
+    method = "the calibrated fabric"
+    return Question(title, point, among, clock, method, ("density",), backward=_backward(given), coarse=True)
+
+
+def _refuse_flat_forms(per_node: int, given: Given) -> None:
+    """Refuse to rank closed forms that know nothing of nodes beside those that do."""
+    if per_node > 1 and given.every:
+        raise InputError("has closed forms that know nothing of nodes; add --simulate", file="--all")
+
+
+def _heeded(among: Sequence[Choice]) -> tuple[str, ...]:
+    """Return the quantities of which closed forms take arrays: none where selecting is sampled."""
+    return QUANTITIES if all(one.passes is not None for one in among) else ()
+
+
+def _parameters(given: Given) -> int:
+    if given.parameters is not None:
+        if given.model is not None:
+            raise InputError("is either --model or --parameters", file="simnet choose")
+        if not 1 <= given.parameters <= 10**13:
+            raise InputError(f"must be from 1 to 1e13, got {given.parameters}", file="--parameters")
+        return given.parameters
+    name = given.model or "resnet50"
+    if name not in names():
+        raise InputError(f"there is no model {name!r}; {nearest(name, names())}", file="--model")
+    return model(name).parameters
+
+
+def _backward(given: Given) -> float:
+    """Return the seconds of back-propagation of the model; 0 where only its size is known."""
+    if given.parameters is not None:
+        return 0.0
+    profile = model(given.model or "resnet50")
+    return profile.compute * profile.backward_fraction
+
+
+def _gradients(given: Given, point: Point) -> tuple[Callable[[], GradientSource], str]:
+    """Return what makes synthetic gradients of fewer entries and, of many workers, fewer workers; and what they are."""
+    workers = min(int(point.workers), _SAMPLED_WORKERS)
+    entries = min(int(point.parameters), _SAMPLED // workers)
+    of: str | int = int(point.parameters) if given.parameters is not None else given.model or "resnet50"
+
+    def make() -> GradientSource:
+        return synthetic(of, workers, scale=int(point.parameters) / entries, seed=given.seed)
+
+    shape = f"{of:,} parameters in one layer" if isinstance(of, int) else of
+    return make, f"synthetic, like the recorded digits, in the shape of {shape}"
+
+
+def _count(value: int | None, default: int, option: str) -> int:
+    found = default if value is None else value
+    if not 1 <= found <= 1_000_000:
+        raise InputError(f"must be from 1 to 1,000,000, got {found}", file=option)
+    return found
+
+
+def _fraction(value: float | None, default: float) -> float:
+    found = default if value is None else value
+    if not 0 < found <= 1:
+        raise InputError(f"must be > 0 and <= 1, got {found:g}", file="--density")
+    return found
+
+
+def _latency(value: float | None, default: float, option: str) -> float:
+    found = default if value is None else value
+    if not 0 <= found <= _MOST_LATENCY:
+        raise InputError(f"must be from 0 to {_MOST_LATENCY:g} s, got {found:g} s", file=option)
+    return found
+
+
+def _bandwidth(value: float | None, default: float, option: str) -> float:
+    found = default if value is None else value
+    if not _LEAST_BANDWIDTH <= found <= _MOST_BANDWIDTH:
+        raise InputError(
+            f"must be from {_LEAST_BANDWIDTH:g} to {_MOST_BANDWIDTH:g} B/s, got {found:g} B/s", file=option
+        )
+    return found
+
+
+def _over(value: float | None, default: float) -> float:
+    return default if value is None else value
+
+
+def _nodes(given: Given) -> tuple[int, float, float]:
+    """Return workers per node, and latency [s] and bandwidth [byte/s] inside one."""
+    per_node = _count(given.per_node, 1, "--gpus-per-node")
+    if per_node == 1 and (given.inner_latency is not None or given.inner_bandwidth is not None):
+        raise InputError("is only for --gpus-per-node above 1", file="--inner-latency or --inner-bandwidth")
+    latency = _latency(given.inner_latency, 5e-6 if per_node > 1 else 0.0, "--inner-latency")
+    bandwidth = given.inner_bandwidth
+    return per_node, latency, math.inf if per_node == 1 else _bandwidth(bandwidth, 100e9, "--inner-bandwidth")
+
+
+def _nodes_of(loaded: Scenario) -> tuple[int, float, float]:
+    """Return the same of a scenario whose nodes share one card each."""
+    found = loaded.config.network.topology.multi_gpu_nodes
+    if found is None or found.rails or found.gpus_per_node == 1 or loaded.config.network.placement != "packed":
+        return 1, 0.0, math.inf
+    return found.gpus_per_node, found.intra_latency, found.intra_bandwidth
+
+
+def _device(name: str | None, default: str) -> DeviceProfile:
+    try:
+        return load_device(name or default)
+    except ValueError as error:
+        raise InputError(str(error), file="--device") from None
+
+
+def _network(given: Given, point: Point) -> Network:
+    """Return the network of flags: a family of topologies, a star, or nodes of GPUs."""
+    workers, latency, bandwidth = int(point.workers), float(point.latency), float(point.bandwidth)
+    if given.topology is not None:
+        if point.per_node > 1:
+            raise InputError(f"is not for --topology, whose hosts have one worker each, got {point.per_node}",
+                             file="--gpus-per-node")  # fmt: skip
+        fields = {"latency": f"{latency!r} s", "bandwidth": f"{bandwidth!r} B/s"}
+        place = on_topology(given.topology, fields, given.fields, workers, given.seed)
+        if place.network.routes.n_hosts < workers:
+            raise InputError(
+                f"has {place.network.routes.n_hosts} hosts, fewer than {workers} workers",
+                file=f"--topology {given.topology}",
+            )
+        return place.network
+    if given.fields:
+        raise InputError("is only for --topology", file="--set")
+    if point.per_node == 1:
+        return Network(topologies.star(workers, latency=latency, bandwidth=bandwidth))
+    return Network(
+        topologies.multi_gpu_nodes(
+            -(-workers // point.per_node),
+            point.per_node,
+            intra_latency=point.inner_latency,
+            intra_bandwidth=point.inner_bandwidth,
+            nic_latency=max(latency - point.inner_latency, 0.0),
+            nic_bandwidth=bandwidth,
+        )
+    )
+
+
+def _plain(point: Point) -> str:
+    return "a star" if point.per_node == 1 else "nodes with one network card each"

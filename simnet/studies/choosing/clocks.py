@@ -1,0 +1,229 @@
+"""What a choice takes at a point, and between which values: by closed forms, a calibrated fabric, or simulation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+import numpy as np
+
+import sparsifier_models
+from simnet.base.arrays import Floats
+from simnet.base.errors import InputError
+from simnet.costs.devices import DeviceProfile, Kernel
+from simnet.network import Network
+from simnet.schedule import Schedule
+from simnet.studies.choosing.choices import Choice, Part
+from simnet.studies.choosing.point import Point
+from simnet.traces import synthetic
+
+if TYPE_CHECKING:
+    from simnet.calibration import Fabric
+
+ERROR = 0.08
+"""How far closed forms are off in 9 of 10 cases on links without other traffic; see ``docs/validation.md``."""
+
+_SAMPLE = 4096
+_SMALL = 64
+_LAYERS = 8
+_LEAST_TIMES, _MOST_TIMES = 4, 40
+_LARGEST_SAMPLE = 2**26
+
+
+class Took(NamedTuple):
+    """Seconds of an exchange; each of the shape to which a point's fields broadcast.
+
+    Parameters
+    ----------
+    communicate, select : ndarray
+        To send, and to select and put together [s].
+    low, high : ndarray
+        Interval of their sum [s].
+    """
+
+    communicate: Floats
+    select: Floats
+    low: Floats
+    high: Floats
+
+    @property
+    def seconds(self) -> Floats:
+        """Both together [s]."""
+        return np.asarray(self.communicate + self.select)
+
+
+Clock: TypeAlias = Callable[[Choice, Point], Took]
+"""How long a choice takes at a point."""
+
+
+class Sample(NamedTuple):
+    """What an exchange sends and runs, found by doing it on a sample of gradients."""
+
+    schedule: Schedule
+    kernels: tuple[Kernel, ...]
+
+
+def by_closed_form(device: DeviceProfile, error: float = ERROR) -> Clock:
+    """Return the clock of the closed forms, in which no two messages share a link.
+
+    Parameters
+    ----------
+    device : DeviceProfile
+        What selecting costs.
+    error : float
+        Relative error of the time to communicate that the interval stands for, >= 0.
+
+    Examples
+    --------
+    >>> from simnet.studies.choosing import choices
+    >>> from simnet.costs.devices import load_device
+    >>> took = by_closed_form(load_device("ideal"))(choices()[0], Point(8, 11_689_512, 0.1, 1e-3, 1.25e9))
+    >>> f"{took.seconds:.4f} s, {took.low:.4f} to {took.high:.4f}"
+    '0.0795 s, 0.0736 to 0.0858'
+    """
+
+    def clock(choice: Choice, point: Point) -> Took:
+        communicate, select = choice.communicate(point), selecting(choice, point, device)
+        return Took(communicate, select, communicate / (1 + error) + select, communicate * (1 + error) + select)
+
+    return clock
+
+
+def by_fabric(fabric: Fabric, device: DeviceProfile) -> Clock:
+    """Return the clock of a calibrated fabric: an exchange takes as long as its collectives.
+
+    Latency and bandwidth of a point do not matter: they are in the fabric.
+    """
+
+    def clock(choice: Choice, point: Point) -> Took:
+        if choice.parts is None:
+            raise InputError(f"a fabric says nothing of the messages of {choice.label}", file="simnet choose")
+        parts, select = choice.parts(point), selecting(choice, point, device)
+        algorithms = [_algorithms(fabric, part) for part in parts]
+        workers, *sizes = np.broadcast_arrays(point.workers, *(part.nbytes for part in parts))
+        found = np.zeros((3, workers.size))
+        for cell, ranks in enumerate(workers.ravel().tolist()):
+            for part, known, nbytes in zip(parts, algorithms, sizes, strict=True):
+                asked = part.collective, int(ranks), float(nbytes.ravel()[cell])
+                one = min((fabric.predict(*asked, algorithm=each) for each in known), key=lambda one: one.seconds)
+                found[:, cell] += one.seconds, one.low, one.high
+        seconds, low, high = found.reshape(3, *workers.shape)
+        return Took(seconds, select, low + select, high + select)
+
+    return clock
+
+
+def _algorithms(fabric: Fabric, part: Part) -> list[str | None]:
+    """Return with which algorithms to predict a collective: its own where that was measured, else all that were."""
+    known = {one.setting.algorithm for one in fabric.model.known if one.setting.collective == part.collective}
+    same = {one for one in known if one.casefold() == part.algorithm}
+    return [one or None for one in sorted(same or known or {""})]
+
+
+def by_simulation(
+    moments: Sequence[tuple[Network, float]],
+    device: DeviceProfile,
+    placement: Sequence[int] | None = None,
+    seed: int = 0,
+) -> Clock:
+    """Return the clock of a network: messages meet, links change; points have no arrays.
+
+    Latency and bandwidth of a point do not matter: they are in the network. The time is the mean over the `moments`,
+    its interval from the least to the most.
+
+    Parameters
+    ----------
+    moments : sequence of (Network, float)
+        Networks, and when exchanges begin there [s].
+    device : DeviceProfile
+        What selecting costs.
+    placement : sequence of int, optional
+        Host of each worker.
+    seed : int
+        Seed of the gradients of which a sample is exchanged.
+    """
+    samples: dict[tuple[object, ...], Sample] = {}
+
+    def clock(choice: Choice, point: Point) -> Took:
+        key = (choice.label, point.workers, point.parameters, point.density)
+        if key not in samples:
+            samples[key] = sample(choice, point, seed)
+        schedule, kernels = samples[key]
+        workers = int(point.workers)
+        hosts = None if placement is None else list(placement[:workers])
+        select = device.seconds(kernels, workers)
+        times = [
+            network.time(schedule, start + select, placement=hosts).finish - start - float(select.max())
+            for network, start in moments
+        ]
+        slowest = np.asarray(select.max())
+        return Took(np.asarray(np.mean(times)), slowest, min(times) + slowest, max(times) + slowest)
+
+    return clock
+
+
+def selecting(choice: Choice, point: Point, device: DeviceProfile) -> Floats:
+    """Return what a worker takes to select at a point [s], and to put together what it receives."""
+    if choice.passes is None:
+        found = sample(choice, point, 0)
+        return np.asarray(device.seconds(found.kernels, int(point.workers)).max())
+    total = np.zeros(())
+    for one in choice.passes(point):
+        method = device.method(one.method)
+        per_entry = method.bytes_per_entry / device.memory_bandwidth
+        total = total + one.launches * (method.launch + one.entries * per_entry)
+    return total
+
+
+def sample(choice: Choice, point: Point, seed: int = 0) -> Sample:
+    """Exchange a sample of synthetic gradients, and return what the last of some exchanges sends and runs.
+
+    Bytes and entries count for the whole gradient. Where a scheme keeps k entries they are exact; where thresholds
+    decide they are those of this sample.
+
+    Raises
+    ------
+    InputError
+        If the sample would not fit into memory, or the scheme cannot do with what it is given.
+    """
+    workers, parameters, density = int(point.workers), int(point.parameters), float(point.density)
+    keeps_k = choice.passes is not None
+    wanted = min(parameters, _SMALL if keeps_k else max(_SAMPLE, math.ceil(16 / density)))
+    if workers * wanted > _LARGEST_SAMPLE:
+        raise InputError(
+            f"{workers} workers with a density of {density:g} need a sample of {workers * wanted:.3g} entries, at "
+            f"most {_LARGEST_SAMPLE:.3g} are taken; use the closed forms, fewer workers or a higher density",
+            file="simnet choose",
+        )
+    times = 1 if keeps_k else int(np.clip(_LARGEST_SAMPLE / 2 / (workers * wanted), _LEAST_TIMES, _MOST_TIMES))
+    count = min(_LAYERS, parameters)
+    sizes = [(number + 1) * parameters // count - number * parameters // count for number in range(count)]
+    source = synthetic(
+        [(f"layer {number}", (size,)) for number, size in enumerate(sizes)],
+        workers,
+        iterations=times,
+        scale=parameters / wanted,
+        seed=seed,
+    )
+    scheme = choice.candidate.scheme
+    options = dict(choice.candidate.options)
+    if hasattr(sparsifier_models.scheme(scheme).option_type, "initial"):
+        # Thresholds that start elsewhere take hundreds of iterations to get where they belong.
+        options["initial"] = "exact"
+    try:
+        model = sparsifier_models.create(
+            scheme,
+            workers,
+            source.parameters,
+            density,
+            scale=source.scale,
+            seed=seed,
+            layers=source.layers,
+            **options,
+        )
+    except ValueError as error:
+        raise InputError(f"{choice.label}: {error}", file="simnet choose") from None
+    for iteration in range(times):
+        exchange = model.exchange(source.gradients(iteration))
+    return Sample(exchange.schedule, tuple(exchange.kernels))

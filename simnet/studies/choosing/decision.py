@@ -1,0 +1,310 @@
+"""The decision: what is fastest, by how much, how sure, and what would change it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from simnet.base.arrays import Floats
+from simnet.base.progress import tracked
+from simnet.job.job import Overlap
+from simnet.studies.choosing.choices import Choice
+from simnet.studies.choosing.clocks import Clock, Took
+from simnet.studies.choosing.point import Point
+
+QUANTITIES = ("latency", "bandwidth", "density", "workers")
+"""What a decision is held against, one at a time."""
+
+MISJUDGED = 2.0
+"""By which factor latency and bandwidth may both be misjudged, either way, unless said otherwise."""
+
+BUCKET = Overlap().bucket
+"""Bytes of a bucket of an overlapped all-reduce, as by default in PyTorch."""
+
+_FINE, _COARSE = 240, 24
+_DECADES = 4.0
+# From a step of 4 % to one of 1e-12.
+_HALVINGS = 36
+_MOST_WORKERS = 4096
+_SIDE = 21
+
+
+class Row(NamedTuple):
+    """A choice in the ranking.
+
+    Parameters
+    ----------
+    choice : Choice
+        Which one.
+    seconds, low, high : float
+        Time to select and to communicate, and its interval [s].
+    communicate, select : float
+        Its parts [s].
+    """
+
+    choice: Choice
+    seconds: float
+    low: float
+    high: float
+    communicate: float
+    select: float
+
+
+class Flip(NamedTuple):
+    """The nearest value of one quantity at which another choice becomes the fastest.
+
+    Parameters
+    ----------
+    quantity : str
+        One of `QUANTITIES`.
+    value : float
+        From there on, in SI units.
+    label : str
+        Which choice it is then.
+    up : bool
+        Whether the value is above that of the point.
+    """
+
+    quantity: str
+    value: float
+    label: str
+    up: bool
+
+
+class Regret(NamedTuple):
+    """What it costs if latency and bandwidth are not what they were thought to be.
+
+    Parameters
+    ----------
+    factor : float
+        By which each of them is up to, either way.
+    worst : float
+        The most by which the choice is slower than the fastest, as a fraction of the fastest.
+    latency, bandwidth : float
+        Where [s], [byte/s].
+    label : str
+        What would be the fastest there.
+    holds : float
+        In which share of the range, on a logarithmic grid, the choice is the fastest.
+    """
+
+    factor: float
+    worst: float
+    latency: float
+    bandwidth: float
+    label: str
+    holds: float
+
+
+class Decision(NamedTuple):
+    """What is fastest at a point, and how sure that is.
+
+    Parameters
+    ----------
+    point : Point
+        Where.
+    rows : tuple of Row
+        All choices, the fastest first.
+    flips : tuple of Flip
+        What would change the decision.
+    elasticities : dict of str to float
+        By how many per cent the time of the fastest changes for one per cent of each quantity.
+    regret : Regret or None
+        If the network is misjudged; None where latency and bandwidth are not what a point says.
+    """
+
+    point: Point
+    rows: tuple[Row, ...]
+    flips: tuple[Flip, ...]
+    elasticities: dict[str, float]
+    regret: Regret | None
+
+    @property
+    def best(self) -> Row:
+        """The fastest."""
+        return self.rows[0]
+
+    @property
+    def margin(self) -> float:
+        """By which fraction the runner-up is slower than the fastest; infinite if there is only one."""
+        return self.over(self.rows[1]) if len(self.rows) > 1 else math.inf
+
+    def over(self, row: Row) -> float:
+        """Return by which fraction a choice is slower than the fastest; infinite if that takes no time at all."""
+        if row.seconds == self.best.seconds:
+            return 0.0
+        return row.seconds / self.best.seconds - 1 if self.best.seconds > 0 else math.inf
+
+    @property
+    def too_close(self) -> bool:
+        """Whether the interval of another choice overlaps that of the fastest."""
+        return any(row.low <= self.best.high for row in self.rows[1:])
+
+    def gain_over_dense(self, backward: float = 0.0) -> float:
+        """Return how many times as fast as the fastest choice that sends the whole gradient the fastest sparse one is.
+
+        NaN if there is no choice of one of these kinds.
+
+        Parameters
+        ----------
+        backward : float
+            Seconds of back-propagation behind which an all-reduce of the whole gradient hides, bucket by bucket, as
+            PyTorch's DistributedDataParallel has it. A selection from the whole gradient cannot begin before the end.
+        """
+        whole = [
+            exposed(row.communicate, backward, float(self.point.dense_bytes)) + row.select
+            for row in self.rows
+            if row.choice.kind != "sparse"
+        ]
+        sparse = [row.seconds for row in self.rows if row.choice.kind == "sparse"]
+        return min(whole) / min(sparse) if whole and sparse and min(sparse) > 0 else math.nan
+
+
+def exposed(communicate: float, backward: float, dense_bytes: float) -> float:
+    """Return the seconds of an all-reduce that are left when it overlaps the backward pass.
+
+    The gradient goes in buckets of `BUCKET` bytes, the first when the backward pass has come as far. The last one
+    waits for the end.
+
+    Examples
+    --------
+    >>> exposed(1.0, 0.5, 4 * BUCKET), exposed(1.0, 9.0, 4 * BUCKET), exposed(1.0, 9.0, 1.0)
+    (0.625, 0.25, 1.0)
+    """
+    buckets = max(math.ceil(dense_bytes / BUCKET), 1)
+    return max(communicate - backward * (1 - 1 / buckets), communicate / buckets)
+
+
+def decide(
+    choices: Sequence[Choice],
+    point: Point,
+    clock: Clock,
+    *,
+    varies: Sequence[str] = QUANTITIES,
+    misjudged: float = MISJUDGED,
+    coarse: bool = False,
+) -> Decision:
+    """Rank the choices at a point.
+
+    Parameters
+    ----------
+    choices : sequence of Choice
+        At least one.
+    point : Point
+        Without arrays.
+    clock : callable
+        How long each takes.
+    varies : sequence of str
+        The quantities that the clock heeds, of which it takes arrays; nothing is said of others.
+    misjudged : float
+        By which factor latency and bandwidth may be misjudged, >= 1.
+    coarse : bool
+        Look for flips in steps of 50 % in place of 4 %, and find them to 0.1 % in place of 1e-12; for slow clocks.
+
+    Examples
+    --------
+    >>> from simnet.studies.choosing import by_closed_form, choices
+    >>> from simnet.costs.devices import load_device
+    >>> point = Point(8, 11_689_512, 0.1, 1e-3, 1.25e9)
+    >>> decision = decide(choices(), point, by_closed_form(load_device("ideal")))
+    >>> decision.best.choice.label, f"{decision.best.seconds:.4f}"
+    ('ART-ring', '0.0348')
+    """
+    rows = [_row(choice, clock(choice, point)) for choice in tracked(choices, 0.2)]
+    rows.sort(key=lambda row: row.seconds)
+    best = rows[0].choice
+    several = [row.choice for row in rows]
+    return Decision(
+        point,
+        tuple(rows),
+        tuple(flip for one in tracked(varies, 0.7) for flip in _flips(several, point, clock, one, coarse)),
+        {one: _elasticity(best, point, clock, one) for one in varies},
+        _regret(several, point, clock, misjudged) if {"latency", "bandwidth"} <= set(varies) else None,
+    )
+
+
+def fastest(choices: Sequence[Choice], point: Point, clock: Clock) -> tuple[np.ndarray, Floats]:
+    """Return which choice is fastest, as its place among them, and its time [s]; of equals the first."""
+    times = np.stack(np.broadcast_arrays(*(clock(choice, point).seconds for choice in choices)))
+    return times.argmin(axis=0), times.min(axis=0)
+
+
+def _row(choice: Choice, took: Took) -> Row:
+    return Row(
+        choice, float(took.seconds), float(took.low), float(took.high), float(took.communicate), float(took.select)
+    )
+
+
+def _flips(choices: Sequence[Choice], point: Point, clock: Clock, quantity: str, coarse: bool) -> Iterator[Flip]:
+    """Yield the nearest flip below and above; the first of the `choices` is the fastest at the point."""
+    own = float(getattr(point, quantity))
+    for up in (False, True):
+        values = _values(point, quantity, up, _COARSE if coarse else _FINE)
+        if not len(values):
+            continue
+        which, _ = fastest(choices, point.at(quantity, values), clock)
+        other = np.flatnonzero(which)
+        if not len(other):
+            continue
+        at = int(other[0])
+        near, far = (float(values[at - 1]) if at else own), float(values[at])
+        if quantity != "workers":
+            # Between the last value where the decision holds and the first where it does not.
+            for _ in range(10 if coarse else _HALVINGS):
+                middle = math.sqrt(near * far)
+                found, _ = fastest(choices, point.at(quantity, np.array([middle])), clock)
+                near, far = (near, middle) if found[0] else (middle, far)
+        found, _ = fastest(choices, point.at(quantity, np.array([far])), clock)
+        yield Flip(quantity, far, choices[int(found[0])].label, up)
+
+
+def _values(point: Point, quantity: str, up: bool, steps: int) -> Floats:
+    """Return values of a quantity away from that of the point, the nearest first."""
+    own = float(getattr(point, quantity))
+    if quantity == "workers":
+        every = np.arange(own + 1, _MOST_WORKERS + 1) if up else np.arange(own - 1, 1, -1)
+        whole: Floats = every[every % point.per_node == 0]
+        return whole
+    away = np.linspace(0, _DECADES, steps + 1)[1:]
+    values = own * 10 ** (away if up else -away)
+    if quantity == "density":
+        values = np.minimum(values, 1.0)
+        values = values[: int(np.searchsorted(values, 1.0)) + 1] if up else values[point.at("density", values).kept > 1]
+    return np.asarray(values[values > 0])
+
+
+def _elasticity(choice: Choice, point: Point, clock: Clock, quantity: str) -> float:
+    """Return d ln t / d ln x of a choice, by what it takes at values 1 % below and above."""
+    own = float(getattr(point, quantity))
+    low, high = own / 1.01, own * 1.01
+    if quantity == "workers":
+        low, high = max(own - point.per_node, 1.0), own + point.per_node
+    if quantity == "density":
+        high = min(high, 1.0)
+    if not 0 < low < high:
+        return 0.0
+    seconds = clock(choice, point.at(quantity, np.array([low, high]))).seconds
+    before, after = np.broadcast_to(seconds, 2).tolist()
+    return math.log(after / before) / math.log(high / low) if before > 0 else 0.0
+
+
+def _regret(choices: Sequence[Choice], point: Point, clock: Clock, factor: float) -> Regret:
+    factors = np.geomspace(1 / factor, factor, _SIDE) if factor > 1 else np.ones(1)
+    where = point._replace(
+        latency=np.multiply(point.latency, factors)[:, np.newaxis], bandwidth=np.multiply(point.bandwidth, factors)
+    )
+    which, least = fastest(choices, where, clock)
+    own = np.broadcast_to(clock(choices[0], where).seconds, which.shape)
+    lost = np.divide(own, least, out=np.where(own > least, np.inf, 1.0), where=least > 0) - 1
+    row, column = np.unravel_index(int(lost.argmax()), lost.shape)
+    return Regret(
+        factor,
+        float(lost[row, column]),
+        float(np.asarray(where.latency)[row, 0]),
+        float(np.asarray(where.bandwidth)[column]),
+        choices[int(which[row, column])].label,
+        float((lost <= 0).mean()),
+    )

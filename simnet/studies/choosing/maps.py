@@ -1,0 +1,284 @@
+"""Decision maps: which exchange is fastest over two quantities, where it changes, and where the user is."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.colors import BoundaryNorm, ListedColormap
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FuncFormatter, NullFormatter
+from numpy.typing import NDArray
+
+from simnet.base import units
+from simnet.base.arrays import Floats
+from simnet.base.errors import InputError, nearest
+from simnet.base.progress import tracked
+from simnet.report.drawing import COLOURS, Plot, plot, style
+from simnet.studies.choosing.asking import Question
+from simnet.studies.choosing.point import VALUE, Point
+from simnet.studies.choosing.shares import largest_first
+
+MOST_CELLS = 4_000_000
+"""The most cells of a map."""
+
+_FURTHER = ("#F0E442", "#999933", "#882255", "#44AA99", "#332288", "#DDCC77", "#AA4499", "#117733")
+
+
+class Quantity(NamedTuple):
+    """What an axis may be.
+
+    Parameters
+    ----------
+    field : str
+        Of `Point`.
+    heading : str
+        On the axis and as the column's name, with its unit.
+    factor : float
+        SI units in one of the heading's.
+    read : callable
+        From text to SI.
+    low, high : float
+        Range if none is asked for, SI.
+    least, most : float
+        The widest range that may be asked for, SI.
+    whole : bool
+        Whether it takes whole numbers alone.
+    """
+
+    field: str
+    heading: str
+    factor: float
+    read: Callable[[str], float]
+    low: float
+    high: float
+    least: float
+    most: float
+    whole: bool = False
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(f"must be a number, got {text!r}") from None
+
+
+AXES: MappingProxyType[str, Quantity] = MappingProxyType(
+    {
+        "latency": Quantity("latency", "latency_ms", 1e-3, units.seconds, 1e-5, 0.2, 1e-12, 1e6),
+        "bandwidth": Quantity("bandwidth", "bandwidth_Gbit_per_s", 1.25e8, units.bandwidth, 1.25e6, 5e10, 1.0, 1e18),
+        "density": Quantity("density", "density", 1.0, units.fraction, 1e-4, 0.3, 1e-12, 1.0),
+        "workers": Quantity("workers", "workers", 1.0, _number, 2, 256, 1, 1e6, whole=True),
+        "model": Quantity("parameters", "parameters", 1.0, _number, 1e6, 1e9, 1, 1e13),
+    }
+)
+"""What a map may go over."""
+
+
+class Axis(NamedTuple):
+    """An axis of a map: its quantity and its values in SI units, ascending."""
+
+    name: str
+    values: Floats
+
+    @property
+    def quantity(self) -> Quantity:
+        """What it is."""
+        return AXES[self.name]
+
+    @property
+    def shown(self) -> Floats:
+        """The values in the unit of the heading."""
+        return self.values / self.quantity.factor
+
+
+@dataclass(frozen=True, eq=False)
+class Map:
+    """Which choice is fastest, cell by cell.
+
+    Parameters
+    ----------
+    question : Question
+        What is asked.
+    x, y : Axis
+        The axes.
+    which : ndarray of int, shape (len(y), len(x))
+        Place of the fastest among the choices; of equals the first.
+    seconds : ndarray, shape (len(y), len(x))
+        Its time [s].
+    runner_up : ndarray, shape (len(y), len(x))
+        Time of the second [s].
+    """
+
+    question: Question
+    x: Axis
+    y: Axis
+    which: NDArray[np.intp]
+    seconds: Floats
+    runner_up: Floats
+
+    def table(self) -> pd.DataFrame:
+        """Return a row per cell: both quantities, the fastest exchange, its time, and the margin of the runner-up."""
+        names = np.array([one.label for one in self.question.among])
+        rows, columns = np.indices(self.which.shape)
+        return pd.DataFrame(
+            {
+                self.x.quantity.heading: self.x.shown[columns.ravel()],
+                self.y.quantity.heading: self.y.shown[rows.ravel()],
+                "exchange": names[self.which.ravel()],
+                "seconds_s": self.seconds.ravel(),
+                "margin": (self.runner_up / self.seconds - 1).ravel(),
+            }
+        )
+
+    def shares(self) -> dict[str, float]:
+        """Return the share of the cells in which each exchange is the fastest, the largest first."""
+        found = largest_first(self.which, [one.label for one in self.question.among])
+        return {label: share for label, share in found.items() if share > 0}
+
+    def csv(self) -> bytes:
+        """Return the table as CSV, six significant digits."""
+        text = io.StringIO()
+        self.table().to_csv(text, index=False, float_format="%.6g", lineterminator="\n")
+        return text.getvalue().encode()
+
+
+def axis(name: str, text: str | None, cells: int) -> Axis:
+    """Return an axis of a map: values evenly spread over the logarithm of a range such as ``10 us:200 ms``.
+
+    Raises
+    ------
+    InputError
+        If there is no such quantity, or the range is none.
+
+    Examples
+    --------
+    >>> axis("workers", "2:8", 100).values
+    array([2., 3., 4., 5., 6., 7., 8.])
+    """
+    if name not in AXES:
+        raise InputError(f"there is no quantity {name!r}; {nearest(name, AXES)}", file="--map")
+    quantity = AXES[name]
+    low, high = quantity.low, quantity.high
+    if text is not None:
+        parts = text.split(":")
+        if len(parts) != 2:
+            raise InputError(f"must be LOW:HIGH, got {text!r}", file=f"--range {name}")
+        try:
+            low, high = (quantity.read(part.strip()) for part in parts)
+        except ValueError as error:
+            raise InputError(str(error), file=f"--range {name}") from None
+    if not quantity.least <= low < high <= quantity.most:
+        wanted = f"LOW < HIGH, both from {quantity.least:g} to {quantity.most:g}"
+        raise InputError(f"must be {wanted} in SI units, got {text!r}", file=f"--range {name}")
+    values = np.geomspace(low, high, cells)
+    return Axis(name, np.unique(values.round()) if quantity.whole else values)
+
+
+def draw_map(question: Question, x: Axis, y: Axis) -> Map:
+    """Weigh the choices of a question in every cell.
+
+    Raises
+    ------
+    InputError
+        If both axes are the same, there are too many cells, or the clock of the question does not heed an axis.
+    """
+    if x.name == y.name:
+        raise InputError(f"needs two quantities, got {x.name} twice", file="--map")
+    if len(x.values) * len(y.values) > MOST_CELLS:
+        raise InputError(f"is {len(x.values) * len(y.values):,} cells, at most {MOST_CELLS:,}", file="--cells")
+    for one in (x, y):
+        if one.name != "model" and one.name not in question.varies:
+            raise InputError(f"cannot go over {one.name}: {question.method} does not heed it", file="--map")
+    per_node = question.point.per_node
+    x, y = (_of_whole_nodes(one, per_node) if one.name == "workers" else one for one in (x, y))
+    if not (len(x.values) and len(y.values)):
+        raise InputError(f"holds no number of workers that fills nodes of {per_node}", file="--range workers")
+    where = _over(question.point, x, y)
+    best: NDArray[np.intp] | None = None
+    for place, choice in tracked(list(enumerate(question.among))):
+        found = np.broadcast_to(question.clock(choice, where).seconds, (len(y.values), len(x.values)))
+        if best is None:
+            best = np.zeros(found.shape, dtype=np.intp)
+            least, second = found.copy(), np.full(found.shape, np.inf)
+            continue
+        better = found < least
+        second = np.where(better, least, np.minimum(second, found))
+        least = np.where(better, found, least)
+        best[better] = place
+    assert best is not None, "there is nothing to choose from"
+    return Map(question, x, y, best, least, second)
+
+
+def drawn(made: Map) -> Plot:
+    """Draw a map: an area per exchange, lines where the fastest changes, the operating point and its trajectory."""
+    question, x, y = made.question, made.x, made.y
+    present = np.unique(made.which).tolist()
+    colours = dict(zip(range(len(question.among)), itertools.cycle((*COLOURS, *_FURTHER)), strict=False))
+    with style():
+        figure = Figure(figsize=(7.6, 5.6), layout="constrained")
+        axes = figure.subplots()
+        norm = BoundaryNorm(np.arange(len(question.among) + 1) - 0.5, len(question.among))
+        palette = ListedColormap([colours[one] for one in range(len(question.among))])
+        look: dict[str, Any] = {"cmap": palette, "norm": norm, "alpha": 0.55, "shading": "nearest", "rasterized": True}
+        axes.pcolormesh(x.shown, y.shown, made.which, **look)
+        for one in present[:-1]:
+            area = (made.which == one).astype(float)
+            axes.contour(x.shown, y.shown, area, levels=[0.5], colors="#222222", linewidths=0.9)
+        axes.set(xscale="log", yscale="log", xlabel=_label(x), ylabel=_label(y))
+        axes.grid(visible=False)
+        for one in (axes.xaxis, axes.yaxis):
+            one.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            one.set_minor_formatter(NullFormatter())
+        handles: list[Artist] = [
+            Patch(color=colours[one], alpha=0.55, label=question.among[one].label) for one in present
+        ]
+        handles += _place(axes, question, x, y)
+        axes.set_xlim(x.shown[0], x.shown[-1])
+        axes.set_ylim(y.shown[0], y.shown[-1])
+        figure.legend(handles=handles, loc="outside right upper")
+        figure.suptitle(f"Fastest exchange: {question.title}", x=0.01, ha="left")
+    return plot("map", f"fastest exchange over {x.name} and {y.name}", "", figure)
+
+
+def _of_whole_nodes(one: Axis, per_node: int) -> Axis:
+    """Return an axis of workers without those numbers that would leave nodes half empty."""
+    return Axis(one.name, one.values[(one.values % per_node == 0) | (one.values < per_node)])
+
+
+def _over(point: Point, x: Axis, y: Axis) -> Point:
+    return point.at(x.quantity.field, x.values[np.newaxis, :]).at(y.quantity.field, y.values[:, np.newaxis])
+
+
+def _label(one: Axis) -> str:
+    names = {
+        "latency": "latency [ms]",
+        "bandwidth": "bandwidth [Gbit/s]",
+        "density": "density (fraction kept)",
+        "workers": "workers",
+        "model": f"parameters ({VALUE:.0f} bytes each)",
+    }
+    return names[one.name]
+
+
+def _place(axes: Axes, question: Question, x: Axis, y: Axis) -> list[Line2D]:
+    """Draw where the user is, and the course of the links if they change; return what the legend says of it."""
+    seen = question.trajectory
+    here = [float(getattr(question.point, one.quantity.field)) / one.quantity.factor for one in (x, y)]
+    handles: list[Line2D] = []
+    if seen is not None and {x.name, y.name} <= {"latency", "bandwidth"}:
+        course = [getattr(seen, one.name) / one.quantity.factor for one in (x, y)]
+        handles += axes.plot(*course, color="black", linewidth=0.7, marker=".", markersize=4, label="links over time")
+    handles += axes.plot(*[[one] for one in here], color="black", marker="X", markersize=9, linestyle="", label="here")
+    return handles

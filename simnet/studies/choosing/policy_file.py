@@ -1,0 +1,322 @@
+"""The file of a policy table, checked like one from a stranger, and what is looked up in it.
+
+The plane of latency and bandwidth is cut into cells. The file is JSON: edges of the cells in SI units, choices, and a
+matrix with a row per latency and a column per bandwidth, whose numbers say which choice, from 0.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
+
+import numpy as np
+import pydantic
+from numpy.typing import NDArray
+from pydantic import ConfigDict, Field
+
+import sparsifier_models
+from simnet.base.arrays import Floats
+from simnet.base.checks import is_number
+from simnet.base.errors import InputError, nearest
+from simnet.base.reading import read_text
+from simnet.policies import moo
+from simnet.studies.choosing.shares import largest_first
+
+VERSION = 1
+"""The version of the file that is written and read."""
+
+MAX_BYTES = 8 * 2**20
+"""The largest file that is read."""
+
+_Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_Share = Annotated[float, Field(ge=0, le=1)]
+_Text = Annotated[str, Field(max_length=300)]
+
+
+class _Part(pydantic.BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Entry(_Part):
+    """A choice of a table.
+
+    Parameters
+    ----------
+    label : str
+        Its name for people.
+    scheme, options : str, dict
+        Of the sparsifier.
+    kind : {"dense", "half", "sparse"}
+        What is sent.
+    density : float
+        Fraction that is kept; 1 of the whole gradient.
+    """
+
+    label: _Text
+    scheme: _Text
+    options: Annotated[dict[_Text, _Text | int | float | bool], Field(max_length=50)] = {}
+    kind: Literal["dense", "half", "sparse"]
+    density: Annotated[float, Field(gt=0, le=1)]
+
+    @pydantic.field_validator("scheme")
+    @classmethod
+    def _is_known(cls, name: str) -> str:
+        if name not in sparsifier_models.names():
+            raise ValueError(f"there is no scheme {name!r}; {nearest(name, sparsifier_models.names())}")
+        return name
+
+
+class Gain(_Part):
+    """The mean compression gain of an exchange at a density, over iterations from the first to before the second."""
+
+    exchange: _Text
+    density: Annotated[float, Field(gt=0, le=1)]
+    gain: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    iterations: tuple[int, int]
+
+
+class Gains(_Part):
+    """On what gains were measured, and what they are."""
+
+    source: _Text
+    workers: Annotated[int, Field(ge=1)]
+    entries: Annotated[int, Field(ge=1)]
+    of: Annotated[tuple[Gain, ...], Field(max_length=10_000)]
+
+
+class Loss(_Part):
+    """By how much the table is slower than the exact choice, at random points inside its cells.
+
+    Parameters
+    ----------
+    points : int
+        How many.
+    mean, worst : float
+        As a fraction of the fastest at the density that the table has there.
+    latency_s, bandwidth_B_per_s : float
+        Where it is worst.
+    same_exchange, same_density : float
+        In which share of the points the exact choice is the same.
+    """
+
+    points: Annotated[int, Field(ge=1)]
+    mean: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    worst: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    latency_s: _Positive
+    bandwidth_B_per_s: _Positive  # noqa: N815
+    same_exchange: _Share
+    same_density: _Share
+
+
+class MadeFor(_Part):
+    """What a table was made for."""
+
+    title: _Text
+    workers: Annotated[int, Field(ge=1)]
+    parameters: Annotated[int, Field(ge=1)]
+    gpus_per_node: Annotated[int, Field(ge=1)] = 1
+    device: _Text
+    method: _Text
+    densities: Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], Field(min_length=1, max_length=1000)]
+    weights: moo.Weights | None = None
+    seed: Annotated[int, Field(ge=0)] = 0
+
+
+class Edges(_Part):
+    """Where cells begin and end, ascending; one more than there are cells."""
+
+    latency_s: Annotated[tuple[_Positive, ...], Field(min_length=2, max_length=10_000)]
+    bandwidth_B_per_s: Annotated[tuple[_Positive, ...], Field(min_length=2, max_length=10_000)]  # noqa: N815
+
+    @pydantic.field_validator("latency_s", "bandwidth_B_per_s")
+    @classmethod
+    def _ascend(cls, values: tuple[float, ...]) -> tuple[float, ...]:
+        if any(later <= earlier for earlier, later in itertools.pairwise(values)):
+            raise ValueError("must ascend")
+        return values
+
+
+class PolicyFile(_Part):
+    """The file as it is written."""
+
+    version: Literal[1]
+    made_for: MadeFor
+    edges: Edges
+    choices: Annotated[tuple[Entry, ...], Field(min_length=1, max_length=1000)]
+    gains: Gains | None = None
+    regret: Loss | None = None
+    matrix: tuple[tuple[Annotated[int, Field(ge=0)], ...], ...]
+
+    @pydantic.model_validator(mode="after")
+    def _fits(self) -> PolicyFile:
+        rows, columns = len(self.edges.latency_s) - 1, len(self.edges.bandwidth_B_per_s) - 1
+        if len(self.matrix) != rows or any(len(row) != columns for row in self.matrix):
+            raise ValueError(f"matrix must have {rows} rows of {columns} numbers, one less than there are edges")
+        most = max(max(row) for row in self.matrix)
+        if most >= len(self.choices):
+            raise ValueError(f"matrix has the number {most}, but there are {len(self.choices)} choices, from 0")
+        return self
+
+
+class Found(NamedTuple):
+    """What a table says of a state of the network.
+
+    Parameters
+    ----------
+    entry : Entry
+        The choice.
+    outside : str
+        In which respect the state is outside the table, whose nearest cell was taken; "" if it is inside.
+    """
+
+    entry: Entry
+    outside: str
+
+
+@dataclass(frozen=True)
+class PolicyTable:
+    """A policy table.
+
+    Parameters
+    ----------
+    file : PolicyFile
+        What stands in it.
+    """
+
+    file: PolicyFile
+    _matrix: NDArray[np.intp] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_matrix", np.array(self.file.matrix, dtype=np.intp))
+
+    @property
+    def latency(self) -> Floats:
+        """Edges of the cells [s]."""
+        return np.array(self.file.edges.latency_s)
+
+    @property
+    def bandwidth(self) -> Floats:
+        """Edges of the cells [byte/s]."""
+        return np.array(self.file.edges.bandwidth_B_per_s)
+
+    def lookup(self, latency: float, bandwidth: float) -> Found:
+        """Return the choice for a state of the network; outside the table that of the nearest cell.
+
+        Parameters
+        ----------
+        latency, bandwidth : float
+            [s] >= 0, [byte/s] > 0.
+
+        Raises
+        ------
+        ValueError
+            If one of them is no such number.
+        """
+        if not is_number(latency) or not 0 <= latency < math.inf:
+            raise ValueError(f"latency must be a number of seconds >= 0 and finite, got {latency!r}")
+        if not is_number(bandwidth) or not 0 < bandwidth < math.inf:
+            raise ValueError(f"bandwidth must be a number of byte/s > 0 and finite, got {bandwidth!r}")
+        said = []
+        for name, value, edges in (("latency", latency, self.latency), ("bandwidth", bandwidth, self.bandwidth)):
+            if value < edges[0]:
+                said.append(f"{name} below the table")
+            elif value > edges[-1]:
+                said.append(f"{name} above the table")
+        which = int(self.which(np.array([latency]), np.array([bandwidth]))[0])
+        return Found(self.file.choices[which], ", ".join(said))
+
+    def which(self, latency: Floats, bandwidth: Floats) -> NDArray[np.intp]:
+        """Return the numbers of the choices for arrays of states, which broadcast."""
+        # Of the inner edges alone, so that what is outside falls into the nearest cell.
+        row = np.searchsorted(self.latency[1:-1], latency, side="right")
+        column = np.searchsorted(self.bandwidth[1:-1], bandwidth, side="right")
+        return np.asarray(self._matrix[row, column], dtype=np.intp)
+
+    def shares(self) -> dict[str, float]:
+        """Return the share of the cells of each choice, by its name and density, the largest first."""
+        return largest_first(self._matrix, [_named(one) for one in self.file.choices])
+
+    def json(self) -> str:
+        """Return the file: a line per choice and per row of the matrix."""
+        shown = self.file.model_dump(mode="json")
+        if self.file.made_for.weights is not None:
+            shown["made_for"]["weights"] = self.file.made_for.weights._asdict()
+        parts = []
+        for name, value in shown.items():
+            if name in ("choices", "matrix"):
+                listed = ",\n".join(f"    {json.dumps(one)}" for one in value)
+                text = f"[\n{listed}\n  ]"
+            else:
+                text = _lines(value)
+            parts.append(f'  "{name}": {text}')
+        return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def load_policy(path: str | Path) -> PolicyTable:
+    """Read a table.
+
+    Raises
+    ------
+    InputError
+        If it cannot be read, is too large, no JSON, or a field of it is not as it must be.
+    """
+    name = str(path)
+    text = read_text(Path(path), MAX_BYTES)
+    try:
+        loaded: Any = json.loads(text, parse_constant=_no_number)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"is no JSON: {error}", file=name) from None
+    if not isinstance(loaded, dict) or "version" not in loaded:
+        raise InputError("is no policy table: it has no version", file=name)
+    if loaded["version"] != VERSION or not is_number(loaded["version"]):
+        found = str(loaded["version"])[:40]
+        raise InputError(f"must be {VERSION}, the version that is read, got {found}", file=name, field="version")
+    try:
+        return PolicyTable(PolicyFile.model_validate(loaded))
+    except pydantic.ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        message = first["msg"].removeprefix("Value error, ")
+        if first["type"] == "extra_forbidden":
+            message = f"there is no such field; {nearest(str(first['loc'][-1]), _siblings(first['loc']))}"
+        raise InputError(message, file=name, field=where[:200] or None) from None
+
+
+def _siblings(where: tuple[int | str, ...]) -> list[str]:
+    """Return the fields that there are beside one."""
+    parts: dict[str, type[_Part]] = {
+        "made_for": MadeFor,
+        "edges": Edges,
+        "choices": Entry,
+        "gains": Gains,
+        "of": Gain,
+        "regret": Loss,
+    }
+    above = [one for one in where[:-1] if isinstance(one, str)]
+    return list(parts.get(above[-1] if above else "", PolicyFile).model_fields)
+
+
+def _no_number(word: str) -> float:
+    raise ValueError(f"{word} is no number")
+
+
+def _named(one: Entry) -> str:
+    return f"{one.label} at {100 * one.density:.3g} %" if one.kind == "sparse" else one.label
+
+
+def _lines(value: Any) -> str:
+    """Return JSON: a line per field of what has fields, lists on one line unless of what has fields."""
+    if not isinstance(value, dict):
+        return json.dumps(value)
+    parts = []
+    for name, one in value.items():
+        if isinstance(one, list) and one and isinstance(one[0], dict):
+            listed = ",\n".join(f"      {json.dumps(each)}" for each in one)
+            parts.append(f'    "{name}": [\n{listed}\n    ]')
+        else:
+            parts.append(f'    "{name}": {json.dumps(one)}')
+    return "{\n" + ",\n".join(parts) + "\n  }"

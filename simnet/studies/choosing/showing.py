@@ -1,0 +1,205 @@
+"""A decision for people and for programs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from simnet.base.units import format_bandwidth, format_bytes, format_seconds
+from simnet.studies.choosing.asking import Question
+from simnet.studies.choosing.clocks import sample
+from simnet.studies.choosing.decision import Decision, Flip
+
+_HEADINGS = (
+    "exchange", "time", "from", "to", "over the\nfastest", "commu-\nnicate", "select", "sent by\na worker",
+)  # fmt: skip
+_MOST_BYTES_ASKED = 1024
+_UNITS = {"latency": "s", "bandwidth": "B/s", "density": "1", "workers": "1"}
+_FORMATS: dict[str, Callable[[float], str]] = {
+    "latency": format_seconds,
+    "bandwidth": format_bandwidth,
+    "density": lambda value: f"{100 * value:.3g} %",
+    "workers": lambda value: f"{value:.0f}",
+}
+
+
+def ranking(question: Question, decision: Decision) -> Table:
+    """Return the choices as a table, the fastest first."""
+    sent = sent_bytes(question, decision)
+    table = Table(title=Text(title(question)), title_justify="left", box=SIMPLE_HEAD)
+    for heading in (
+        "exchange",
+        "time",
+        "from",
+        "to",
+        "over the\nfastest",
+        "commu-\nnicate",
+        "select",
+        "sent by\na worker",
+    ):
+        table.add_column(heading, justify="left" if heading == "exchange" else "right", no_wrap=True)
+    for place, row in enumerate(decision.rows):
+        more = decision.over(row)
+        cells = (
+            row.choice.label + (" (at most)" if row.choice.bound else ""),
+            *(format_seconds(one) for one in (row.seconds, row.low, row.high)),
+            f"+{100 * more:.3g} %" if place and math.isfinite(more) else "",
+            format_seconds(row.communicate),
+            format_seconds(row.select),
+            format_bytes(sent[row.choice.label]) if row.choice.label in sent else "",
+        )
+        table.add_row(*map(Text, cells), style="bold" if place == 0 else "")
+    return table
+
+
+def title(question: Question) -> str:
+    """Return what is asked, on one line."""
+    point = question.point
+    links = ""
+    if not math.isnan(float(point.latency)):
+        links = f", {format_seconds(float(point.latency))}, {format_bandwidth(float(point.bandwidth))}"
+        links += f" a node of {point.per_node} GPUs" if point.per_node > 1 else ""
+    gradient = f"{format_bytes(float(point.dense_bytes))} gradient, density {100 * float(point.density):.3g} %"
+    return f"{question.title}, {gradient}{links}; {question.method}"
+
+
+def sentences(question: Question, decision: Decision) -> list[str]:
+    """Return the decision in words: what, by how much, whether compression pays, what would change it."""
+    best = decision.best
+    if best.seconds == 0:
+        return [f"{best.choice.label} takes no time: there is nothing to choose."]
+    said = []
+    if len(decision.rows) > 1:
+        runner_up = decision.rows[1].choice.label
+        margin = f"{100 * decision.margin:.3g} % before {runner_up}"
+        if decision.too_close:
+            said.append(f"Too close to call: {best.choice.label} is fastest, but only {margin}, and intervals overlap.")
+        else:
+            said.append(f"Take {best.choice.label}: {margin}.")
+    gain = decision.gain_over_dense()
+    if not math.isnan(gain):
+        sparse, dense = (
+            next(row.choice.label for row in decision.rows if (row.choice.kind == "sparse") == wanted)
+            for wanted in (True, False)
+        )
+        text = (
+            f"Compression pays: {sparse} is {gain:.3g} times as fast as {dense}"
+            if gain > 1
+            else f"Compression does not pay: {sparse} takes {1 / gain:.3g} times as long as {dense}"
+        )
+        if question.backward > 0:
+            hidden = decision.gain_over_dense(question.backward)
+            times = hidden if gain > 1 else 1 / hidden
+            text += f"; {times:.3g} times where that hides behind {format_seconds(question.backward)} of backward pass"
+        said.append(f"{text}.")
+    said += [f"{_sentence(flip)}." for flip in decision.flips]
+    if decision.elasticities:
+        parts = ", ".join(f"{name} {value:+.2f}" for name, value in decision.elasticities.items())
+        said.append(f"One per cent more of each changes the time of {best.choice.label} by, in per cent: {parts}.")
+    regret = decision.regret
+    if regret is not None and regret.factor > 1:
+        where = f"{format_seconds(regret.latency)} and {format_bandwidth(regret.bandwidth)}"
+        text = f"If latency and bandwidth are off by up to {regret.factor:g} times, "
+        if regret.worst > 0:
+            text += (
+                f"{best.choice.label} stays fastest in {100 * regret.holds:.0f} % of the range; at worst it is "
+                f"{100 * regret.worst:.3g} % slower than {regret.label}, at {where}."
+            )
+        else:
+            text += f"{best.choice.label} stays fastest."
+        said.append(text)
+    shares = question.shares()
+    if shares:
+        parts = ", ".join(f"{label} {100 * share:.0f} %" for label, share in shares.items())
+        said.append(f"As the links change, fastest in this share of the moments: {parts}.")
+    return said
+
+
+def figures(question: Question, decision: Decision) -> dict[str, Any]:
+    """Return the decision for programs; names end in units."""
+    point, regret = question.point, decision.regret
+    sent = sent_bytes(question, decision)
+    return {
+        "question": {
+            "title": question.title,
+            "method": question.method,
+            "workers": int(point.workers),
+            "parameters": int(point.parameters),
+            "density": float(point.density),
+            "latency_s": _number(float(point.latency)),
+            "bandwidth_B_per_s": _number(float(point.bandwidth)),
+            "gpus_per_node": point.per_node,
+        },
+        "ranking": [
+            {
+                "exchange": row.choice.label,
+                "scheme": row.choice.candidate.scheme,
+                "options": dict(row.choice.candidate.options),
+                "kind": row.choice.kind,
+                "seconds_s": row.seconds,
+                "low_s": row.low,
+                "high_s": row.high,
+                "communicate_s": row.communicate,
+                "select_s": row.select,
+                "sent_B": sent.get(row.choice.label),
+                "bound": row.choice.bound,
+            }
+            for row in decision.rows
+        ],
+        "decision": decision.best.choice.label,
+        "margin": _number(decision.margin),
+        "too_close_to_call": decision.too_close,
+        "gain_over_dense": _number(decision.gain_over_dense()),
+        "gain_over_overlapped_dense": _number(decision.gain_over_dense(question.backward)),
+        "backward_s": question.backward,
+        "compression_pays": bool(decision.gain_over_dense() > 1),
+        "compression_pays_overlapped": bool(decision.gain_over_dense(question.backward) > 1),
+        "flips": [
+            {
+                "quantity": one.quantity,
+                "direction": "up" if one.up else "down",
+                "value": one.value,
+                "exchange": one.label,
+            }
+            for one in decision.flips
+        ],
+        "elasticities": decision.elasticities,
+        "misjudged": None
+        if regret is None
+        else {
+            "factor": regret.factor,
+            "worst_regret": regret.worst,
+            "latency_s": regret.latency,
+            "bandwidth_B_per_s": regret.bandwidth,
+            "exchange": regret.label,
+            "holds": regret.holds,
+        },
+        "shares_of_moments": question.shares(),
+    }
+
+
+def sent_bytes(question: Question, decision: Decision) -> dict[str, float]:
+    """Return the bytes that the busiest worker sends, by choice.
+
+    Nothing is said where thresholds decide how much that is, nor for more workers than are worth a sample.
+    """
+    if int(question.point.workers) > _MOST_BYTES_ASKED:
+        return {}
+    exact = [row.choice for row in decision.rows if row.choice.passes is not None]
+    return {one.label: float(sample(one, question.point).schedule.bytes_sent().max()) for one in exact}
+
+
+def _sentence(flip: Flip) -> str:
+    shown = _FORMATS[flip.quantity](flip.value)
+    if flip.quantity == "workers":
+        return f"{flip.label} is faster with {shown} workers"
+    return f"{flip.label} is faster from a {flip.quantity} of {shown} {'up' if flip.up else 'down'}"
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None

@@ -1,0 +1,195 @@
+"""Schemes side by side: what an exchange of each costs on one trace and network, for several numbers of workers.
+
+A comparison takes a scenario, one exchange after the other and one number of workers after the other, and runs the job
+under each as a fixed policy. The first iterations, in which residuals and thresholds settle, are left out of the means.
+Where the scenario trains a model, the table also tells what each exchange made of it, from the first iteration on.
+
+=====================  ==================================================================================
+compare.csv            a row per exchange and number of workers; where a model is trained, with what was learnt
+compare.json           the same, with seed, versions and hash of the scenario
+scenario.lock.yaml     the scenario with the most workers, every default and override written out
+figures/compare.*      time split into select and communicate, volume, density, build-up, time to the target
+=====================  ==================================================================================
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+import sparsifier_models
+from simnet.base.errors import InputError
+from simnet.base.writing import atomic_write
+from simnet.report import learning
+from simnet.report.comparison import COLUMNS, draw
+from simnet.report.results import prepare_folder, versions
+from simnet.report.summary import learnt_by, significant
+from simnet.scenario import Scenario, load
+from simnet.scenario.runner import Source
+
+if TYPE_CHECKING:
+    from simnet.job import PolicyResult
+
+ALL = "all"
+"""In place of names of schemes: every scheme there is."""
+
+# The key of a row under which is what its training is judged by.
+_TRAINING = "training"
+_JUDGED = ("start_s", "iteration_s", "compute_s", "loss", "accuracy")
+
+
+def sources(
+    scenario: str | Path,
+    workers: Sequence[int] = (),
+    schemes: Sequence[str] = (),
+    density: str | None = None,
+    overrides: Sequence[str] = (),
+    seed: int | None = None,
+) -> dict[int, Source]:
+    """Return, for each number of workers, the scenario in which every exchange is a policy of its own.
+
+    Parameters
+    ----------
+    scenario : str or Path
+        A YAML file, or the name of a scenario that comes with simnet.
+    workers : sequence of int
+        Numbers of workers; that of the scenario when empty.
+    schemes : sequence of str
+        Schemes to compare in place of the exchanges of the scenario, with their default options; `ALL` for every one.
+    density : str, optional
+        Density in place of that of the scenario, as a scenario would have it: ``0.01`` or ``1 %``.
+    overrides, seed
+        As for `simnet.scenario.load`.
+
+    Raises
+    ------
+    InputError
+        If there is no such scenario or scheme, or something is wrong with the scenario.
+
+    Examples
+    --------
+    >>> found = sources("quickstart", workers=[2, 3], schemes=["topk", "spardl"], density="2 %")
+    >>> list(found), list(found[3].build().policies)
+    ([2, 3], ['topk', 'spardl'])
+    """
+    fields = [] if density is None else [f"job.density={density}", "job.compression_ratio=null"]
+    if schemes:
+        labels = sparsifier_models.names() if ALL in schemes else list(dict.fromkeys(schemes))
+        for name in labels:
+            try:
+                sparsifier_models.scheme(name)
+            except ValueError as error:
+                raise InputError(str(error), file="--schemes") from None
+        fields.append("exchanges=" + json.dumps({name: {"scheme": name} for name in labels}))
+    # What the user sets may be about these exchanges.
+    fields += overrides
+    if not schemes:
+        labels = list(load(scenario, [*fields, "policies={}"], seed).config.exchanges)
+    fields.append("policies=" + json.dumps({name: {"fixed": name} for name in labels}))
+    # Means over iterations want all workers in all of them.
+    fields += ["job.deaths=null", "job.on_death=null"]
+    fields.append("output={timeline: 0, report: false}")
+    counts = workers or [load(scenario, fields, seed).config.workers]
+    return {count: Source(scenario, (*fields, f"workers={count}"), seed) for count in counts}
+
+
+def row(workers: int, label: str, result: PolicyResult, skip: int) -> dict[str, Any]:
+    """Return the means of a run from iteration `skip` on: a row of the comparison, see `COLUMNS`.
+
+    Where a model was trained, there is beside them what `write` needs to tell how that went.
+
+    Raises
+    ------
+    ValueError
+        If no iteration is left.
+    """
+    counted = result.iterations[result.iterations["iteration"] >= skip]
+    if not len(counted):
+        raise ValueError(f"skip must be less than the {len(result.iterations)} iterations, got {skip}")
+    means = counted.mean(numeric_only=True)
+    trained = "accuracy" in result.iterations
+    return {
+        "exchange": label,
+        "workers": workers,
+        "iteration_s": means["iteration_s"],
+        "select_s": means["select_s"],
+        "communicate_s": means["communicate_s"] + means["wait_s"],
+        "bytes_sent_B": means["bytes_sent_B"] / workers,
+        "selected": means["selected"],
+        "target_density": means["density"],
+        "actual_density": means["actual_density"],
+        "build_up": means["build_up"],
+        "imbalance": means["imbalance"],
+        "gain": means["gain"],
+        "global_error": means["global_error"],
+        **({_TRAINING: result.iterations[list(_JUDGED)]} if trained else {}),
+    }
+
+
+def write(folder: str | Path, rows: Sequence[Mapping[str, Any]], loaded: Scenario) -> pd.DataFrame:
+    """Write the comparison into its folder, and return it as a table.
+
+    Where a model was trained, it has the columns of `simnet.report.learning.COLUMNS`, too. The first exchange is the
+    reference of those with as many workers.
+
+    Parameters
+    ----------
+    folder : path
+        Made when it is not there.
+    rows : sequence of dict
+        What `row` returned, at least one.
+    loaded : Scenario
+        The scenario, with the most workers.
+
+    Raises
+    ------
+    InputError
+        If something cannot be written.
+    """
+    folder = prepare_folder(folder)
+    table = pd.DataFrame(list(rows), columns=list(COLUMNS))
+    numbers = [name for name in COLUMNS if name not in ("exchange", "workers")]
+    table[numbers] = table[numbers].apply(lambda column: pd.Series(significant(column), index=column.index))
+    table = table.assign(**_learnt(rows, loaded))
+    lock = loaded.lock().encode()
+    drawn = draw(table, loaded.name)
+    content = {
+        "scenario": loaded.name,
+        "scenario_sha256": hashlib.sha256(lock).hexdigest(),
+        "seed": loaded.config.seed,
+        "versions": versions(),
+        "rows": table.astype(object).where(table.notna(), None).to_dict(orient="records"),
+    }
+    files = {
+        "scenario.lock.yaml": lock,
+        "figures/compare.png": drawn.png,
+        "figures/compare.svg": drawn.svg,
+        "compare.csv": table.to_csv(index=False, lineterminator="\n").encode(),
+        "compare.json": json.dumps(content, indent=2, sort_keys=True, allow_nan=False).encode() + b"\n",
+    }
+    for name, data in files.items():
+        with atomic_write(folder / name) as stream:
+            stream.write(data)
+    return table
+
+
+def _learnt(rows: Sequence[Mapping[str, Any]], loaded: Scenario) -> dict[str, pd.Series]:
+    """Return the columns that tell how the training went; none where there was none."""
+    trained = loaded.config.job.gradients.train
+    if trained is None:
+        return {}
+    reference = next(iter(loaded.config.policies))
+    found: dict[tuple[int, str], dict[str, Any]] = {}
+    for workers in dict.fromkeys(row["workers"] for row in rows):
+        frames = {row["exchange"]: row[_TRAINING] for row in rows if row["workers"] == workers}
+        for label, one in learning.columns(learnt_by(frames, trained.target, reference)).items():
+            found[workers, label] = one
+    table = pd.DataFrame([found[row["workers"], row["exchange"]] for row in rows], columns=list(learning.COLUMNS))
+    kinds = dict.fromkeys(learning.COLUMNS, "float64")
+    kinds |= {"iterations_to_target": "Int64", "first_to_target": "boolean"}
+    return {str(name): column for name, column in table.astype(kinds).items()}

@@ -1,0 +1,457 @@
+"""``simnet export``: schedules and networks as files for other simulators, whole or not at all.
+
+What a format cannot carry is said with what was written.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import secrets
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from simnet import collectives
+from simnet.base.errors import InputError, nearest
+from simnet.base.units import format_bytes
+from simnet.interchange import write_chakra, write_messages, write_nodelink, write_platform
+from simnet.job import buckets, create_sparsifier
+from simnet.policies import density_at
+from simnet.scenario.loader import Findings
+from simnet.scenario.network import Stages, build_network
+from simnet.scenario.resolve import candidate
+from simnet.schedule import Round, Schedule
+
+if TYPE_CHECKING:
+    from simnet.scenario import Scenario
+    from sparsifier_models import Exchange
+
+ScheduleFormat: TypeAlias = Literal["goal", "chakra", "csv"]
+NetworkFormat: TypeAlias = Literal["simgrid", "nodelink"]
+
+MAX_MESSAGES = 3_000_000
+"""The most messages that are written."""
+
+MAX_WORKERS = (16_384, 4_096)
+"""The most ranks of a collective; of one in which each of them sends something else to every other."""
+
+COLLECTIVES: Mapping[str, Callable[..., Schedule]] = {
+    name: getattr(collectives, name)
+    for name in collectives.__all__
+    if list(inspect.signature(getattr(collectives, name)).parameters)[:2] == ["n_ranks", "nbytes"]
+}
+"""The collectives whose ranks are all alike, by name."""
+
+SUFFIXES = {"goal": ".goal", "chakra": "_chakra", "csv": ".csv", "simgrid": ".xml", "nodelink": ".json"}
+"""How names of files, and of the folder of Chakra traces, end by default."""
+
+_FILES_OF_FOLDERS = (".et", ".profile")
+
+
+class Exported(NamedTuple):
+    """What was written: a sentence, the paths, and a sentence for each thing that the format does not carry."""
+
+    what: str
+    paths: list[Path]
+    missing: list[str]
+
+
+class Sent(NamedTuple):
+    """A schedule, a name for it, and what it leaves out of where it comes from."""
+
+    schedule: Schedule
+    name: str
+    missing: list[str]
+
+
+def collective(name: str, workers: int, nbytes: float, options: Mapping[str, float] | None = None) -> Sent:
+    """Return the schedule of a collective by name.
+
+    Parameters
+    ----------
+    name : str
+        One of `COLLECTIVES`.
+    workers : int
+        Ranks.
+    nbytes : float
+        Bytes of the vector, or of the contribution of a rank; see `simnet.collectives`.
+    options : mapping of str to float
+        Further parameters of the collective.
+
+    Raises
+    ------
+    InputError
+        If there is no such collective or option, it refuses a value, or there are too many workers.
+
+    Examples
+    --------
+    >>> collective("allreduce_ring", 4, 4096).schedule
+    Schedule(4 ranks, 6 rounds, 24 messages)
+    """
+    if name not in COLLECTIVES:
+        raise InputError(f"there is no collective {name!r}; {nearest(name, COLLECTIVES)}", file="--collective")
+    most = MAX_WORKERS[name.startswith("alltoall")]
+    if workers > most:
+        raise InputError(f"must be at most {most:,} for {name}, got {workers:,}", file="--workers")
+    known = [*inspect.signature(COLLECTIVES[name]).parameters][2:]
+    for option in options or {}:
+        if option not in known:
+            allowed = nearest(option, known) if known else "it has none"
+            raise InputError(f"{name} has no option {option!r}; {allowed}", file="--option")
+    try:
+        schedule = COLLECTIVES[name](workers, nbytes, **(options or {}))
+    except ValueError as error:
+        raise InputError(str(error), file=f"--collective {name}") from None
+    return Sent(schedule, f"{name}_{workers}", [])
+
+
+def exchange(scenario: Scenario, label: str | None, iteration: int, *, compute: bool = False) -> Sent:
+    """Return what the workers of a scenario send in one iteration, if all of its iterations use the same exchange.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        The scenario.
+    label : str, optional
+        Which of its exchanges; may be left out if there is only one.
+    iteration : int
+        Which iteration, from 0. Those before are gone through, as the residuals come from them.
+    compute : bool
+        Whether to put the time that each worker computes and selects in front.
+
+    Raises
+    ------
+    InputError
+        If there is no such exchange or iteration, or the scenario cannot be built.
+    """
+    labels = scenario.config.exchanges
+    if label is None:
+        if len(labels) > 1:
+            raise InputError(f"is missing: which exchange of {scenario.name}? {nearest('', labels)}", file="--exchange")
+        label = next(iter(labels))
+    if label not in labels:
+        raise InputError(f"there is no exchange {label!r}; {nearest(label, labels)}", file="--exchange")
+    job = scenario.build().job
+    if not 0 <= iteration < job.iterations:
+        raise InputError(
+            f"must be in 0..{job.iterations - 1}, the iterations of {scenario.name}, got {iteration}",
+            file="--iteration",
+        )
+    workers = job.source.workers
+    parts = buckets(job.source, job.overlap)
+    models = [create_sparsifier(candidate(label, labels[label]), one, job) for one in parts]
+    exchanges: list[Exchange] = []
+    for index in range(iteration + 1):
+        gradients = job.source.gradients(index)
+        exchanges = []
+        for one, model in zip(parts, models, strict=True):
+            model.density, model.iteration = density_at(job.density, index), index
+            exchanges.append(model.exchange(gradients[:, one.entries]))
+    missing = []
+    rounds: list[Round] = []
+    if compute:
+        work = job.compute.seconds(job.seed, iteration, workers)
+        for done in exchanges:
+            work = work + job.device.seconds(done.kernels, workers)
+        rounds.append(Round([], [], [], work))
+    else:
+        missing.append("the time to compute and to select; --compute puts it in front")
+    if len(parts) > 1:
+        missing.append(f"overlap: the {len(parts)} buckets are exchanged one after another, after the backward pass")
+    if left_out(scenario):
+        missing.append(left_out(scenario))
+    if job.placement is not None and list(job.placement) != list(range(workers)):
+        missing.append("placement: ranks are workers, not the hosts that they are on")
+    schedule = Schedule(workers, rounds).concat(*(done.schedule for done in exchanges))
+    return Sent(schedule, f"{scenario.name}-{label}-{iteration}", missing)
+
+
+def write_schedule(sent: Sent, to: ScheduleFormat, out: Path | None = None, *, force: bool = False) -> Exported:
+    """Write a schedule.
+
+    Parameters
+    ----------
+    sent : Sent
+        What is sent.
+    to : {"goal", "chakra", "csv"}
+        The format.
+    out : Path, optional
+        The file, for Chakra the folder; by default in the working directory, named after what is sent.
+    force : bool
+        Whether to replace what is there; a folder only if it holds traces and nothing else.
+
+    Raises
+    ------
+    InputError
+        If there is something already and `force` is not set, it cannot be written, or there are too many messages.
+    """
+    schedule = sent.schedule
+    if schedule.n_messages > MAX_MESSAGES:
+        raise InputError(f"has {schedule.n_messages:,} messages; at most {MAX_MESSAGES:,} are written", file=sent.name)
+    target = _target(out, sent.name, to)
+    with staged([target], force) as folder:
+        if to == "goal":
+            schedule.to_goal(folder / target.name)
+        elif to == "csv":
+            write_messages(schedule, folder / target.name)
+        else:
+            (folder / target.name).mkdir()
+            write_chakra(schedule, folder / target.name / "trace")
+    one = {"goal": "GOAL text", "chakra": "Chakra traces, one per rank", "csv": "a table of messages"}[to]
+    what = (
+        f"{one}: {schedule.n_messages:,} messages of {schedule.n_ranks:,} ranks in {len(schedule.rounds):,} rounds, "
+        f"{format_bytes(schedule.nbytes)}"
+    )
+    return Exported(what, [target], [*sent.missing, *_lost_of_schedule(schedule, to)])
+
+
+def write_network(
+    scenario: Scenario,
+    to: NetworkFormat,
+    out: Path | None = None,
+    *,
+    iteration: int = 0,
+    duration: float | None = None,
+    routing: Literal["Full", "Dijkstra"] = "Full",
+    force: bool = False,
+) -> Exported:
+    """Write the network of a scenario.
+
+    Parameters
+    ----------
+    scenario : Scenario
+        The scenario.
+    to : {"simgrid", "nodelink"}
+        The format. SimGrid carries the weather as profiles, node-link JSON carries the graph alone.
+    out : Path, optional
+        The file; by default in the working directory, named after the scenario. Profiles lie beside it.
+    iteration : int
+        Of which iteration, where the network changes by iteration.
+    duration : float, optional
+        Seconds of the weather that are written, for SimGrid.
+    routing : {"Full", "Dijkstra"}
+        See `simnet.interchange.write_platform`.
+    force : bool
+        Whether to replace what is there; profiles only if their folder holds nothing else.
+
+    Raises
+    ------
+    InputError
+        If there is something already and `force` is not set, it cannot be written, the scenario cannot be built, or it
+        has weather and no `duration` is given, or its routes are too many to be written one by one.
+    """
+    stages = network_of(scenario)
+    stage = stage_at(stages, iteration)
+    network, weather = stages.networks[stage][1], stages.weather[stage]
+    missing = _lost_of_network(scenario, stages)
+    target = _target(out, scenario.name, to)
+    targets = [target]
+    count = f"{network.routes.n_hosts:,} hosts, {len(network.routes.links):,} links"
+    if to == "nodelink":
+        if weather:
+            missing.append(f"weather: that of {len(weather):,} links; SimGrid platforms carry it")
+        with staged(targets, force) as folder:
+            write_nodelink(network.graph, folder / target.name)
+        return Exported(f"node-link JSON: {count}", targets, missing)
+    if duration == 0:
+        raise InputError("must be > 0 s, got 0 s", file="--duration")
+    if weather and duration is None:
+        raise InputError(
+            f"is missing: how much of the weather of {scenario.name} to write, such as --duration '10 min'",
+            file="--duration",
+        )
+    if weather:
+        targets.append(target.with_name(f"{target.stem}_profiles"))
+        missing.append(f"weather after {duration:g} s: from then on its last values hold")
+    if routing == "Dijkstra":
+        missing.append("the choice between equally short routes: SimGrid finds its own")
+    with staged(targets, force) as folder:
+        try:
+            write_platform(
+                network.graph,
+                folder / target.name,
+                weather,
+                duration=duration if weather else None,
+                routing=routing,
+                routes=network.routes,
+            )
+        except ValueError as error:
+            message = str(error).replace("routing='Dijkstra'", "--routing Dijkstra")
+            raise InputError(message, file=scenario.name) from None
+    profiles = f", profiles of {len(weather):,} links" if weather else ""
+    return Exported(f"a SimGrid platform: {count}{profiles}", targets, missing)
+
+
+def network_of(scenario: Scenario) -> Stages:
+    """Build the networks of a scenario, without its job.
+
+    Raises
+    ------
+    InputError
+        If they cannot be built.
+    """
+    found = Findings(scenario.document)
+    stages = build_network(scenario.config, scenario.folder, found)
+    found.refuse()
+    assert stages is not None
+    return stages
+
+
+def left_out(scenario: Scenario) -> str:
+    """Say what of a scenario a schedule by itself does not meet: other jobs, deaths; "" if there are none."""
+    names = {"the other jobs": scenario.config.other_jobs, "deaths of workers": scenario.config.job.deaths}
+    return " and ".join(name for name, given in names.items() if given)
+
+
+def stage_at(stages: Stages, iteration: int) -> int:
+    """Return the position of the network in force in an iteration."""
+    return max(place for place, (first, _) in enumerate(stages.networks) if first <= iteration)
+
+
+def options_of(given: Sequence[str], option: str = "--option") -> dict[str, float]:
+    """Read options of collectives, ``NAME=NUMBER``; whole numbers stay whole.
+
+    Raises
+    ------
+    InputError
+        If one is not of this form.
+    """
+    found: dict[str, float] = {}
+    for one in given:
+        match = re.fullmatch(
+            r"([a-z_]{1,40})=([0-9]{1,15}|[0-9]{0,15}\.?[0-9]{1,30}(?:e[+-]?[0-9]{1,3})?)", one.strip()
+        )
+        if match is None:
+            raise InputError(f"must be written as NAME=NUMBER, e.g. group_size=4, got {one[:60]!r}", file=option)
+        found[match[1]] = int(match[2]) if match[2].isdigit() else float(match[2])
+    return found
+
+
+@contextmanager
+def staged(targets: Sequence[Path], force: bool) -> Iterator[Path]:
+    """Give a folder in which to write files and folders that then appear as `targets`, unless something goes wrong.
+
+    Parameters
+    ----------
+    targets : sequence of Path
+        Beside each other. What is written has their names.
+    force : bool
+        Whether they may be there already. A folder that is replaced holds traces or profiles and nothing else.
+
+    Raises
+    ------
+    InputError
+        If one is there already and may not be replaced, or something cannot be written.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as home:
+    ...     with staged([Path(home, "a.txt")], force=False) as folder:
+    ...         _ = (folder / "a.txt").write_text("42")
+    ...     Path(home, "a.txt").read_text(), len(list(Path(home).iterdir()))
+    ('42', 1)
+    """
+    free(targets, force)
+    parent = targets[0].parent
+    folder = parent / f".{targets[0].name}.{secrets.token_hex(8)}.tmp"
+    try:
+        folder.mkdir()
+        yield folder
+        free(targets, force)
+        # The first is what people open: it appears when all it needs is there.
+        for target in reversed(targets):
+            old = folder / f".{target.name}.old"
+            if target.is_dir():
+                target.rename(old)
+            try:
+                (folder / target.name).replace(target)
+            except OSError:
+                if old.exists():
+                    old.rename(target)
+                raise
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror or error}", file=str(targets[0])) from None
+    finally:
+        with suppress(OSError):
+            shutil.rmtree(folder)
+
+
+def free(targets: Sequence[Path], force: bool) -> None:
+    """Refuse what may not be replaced: worth asking before work that takes long.
+
+    Raises
+    ------
+    InputError
+        If a target is there already and may not be replaced.
+    """
+    for target in targets:
+        if not (target.exists() or target.is_symlink()):
+            continue
+        if target.exists() and not (target.is_file() or target.is_dir()):
+            raise InputError("is neither a file nor a folder, and is not replaced", file=str(target))
+        if not force:
+            raise InputError("is there already; --force replaces it, or take another name", file=str(target))
+        if target.is_dir() and any(one.suffix not in _FILES_OF_FOLDERS for one in target.iterdir()):
+            raise InputError("is a folder with other files in it, which is not replaced", file=str(target))
+
+
+def _target(out: Path | None, name: str, to: str) -> Path:
+    if out is None:
+        return Path(re.sub(r"[^A-Za-z0-9._+-]", "_", name).lstrip(".-") + SUFFIXES[to])
+    if not out.name or out.name == "..":
+        raise InputError("must be the name of a file", file="--out")
+    folder = to == "chakra"
+    if out.is_dir() and not folder:
+        raise InputError("is a folder; name a file in it", file=str(out))
+    if out.is_file() and folder:
+        raise InputError("is a file; Chakra traces, one per rank, go to a folder", file=str(out))
+    return out
+
+
+def _lost_of_schedule(schedule: Schedule, to: ScheduleFormat) -> list[str]:
+    """Say what of a schedule a format does not carry."""
+    rounds = {id(one): one for one in schedule.rounds}.values()
+    works = any(np.any(one.compute) for one in rounds)
+    lost = []
+    if to == "csv":
+        if works:
+            lost.append("computation: a table has messages only")
+        active = max((int(max(one.src.max(), one.dst.max())) for one in rounds if len(one)), default=-1) + 1
+        if active < schedule.n_ranks:
+            lost.append(f"ranks {active} to {schedule.n_ranks - 1}, which have no messages; give --ranks on reading")
+        return lost
+    if any(not np.array_equal(one.nbytes, np.rint(one.nbytes)) for one in rounds):
+        lost.append("fractions of a byte: sizes are rounded")
+    unit, name = (1e-9, "nanosecond") if to == "goal" else (1e-6, "microsecond")
+    if works and any(np.any(np.abs(c - np.rint(c)) > 1e-6) for c in (np.asarray(one.compute) / unit for one in rounds)):
+        lost.append(f"fractions of a {name}: times of computation are rounded")
+    if any(one.phase for one in rounds):
+        lost.append("phases: the format has none" if to == "goal" else "phases, except in the names of nodes")
+    return lost
+
+
+def _lost_of_network(scenario: Scenario, stages: Stages) -> list[str]:
+    """Say what of the network of a scenario neither format carries: whatever is not links, their weather and routes."""
+    given = scenario.config.network
+    carried = ["topology", "weather", "faults", "engine", "placement"]
+    if given.routing in ("hash", "single"):
+        carried.append("routing")
+    lost = []
+    others: dict[str, Any] = {name: getattr(given, name) for name in type(given).model_fields if name not in carried}
+    different = [name for name, value in others.items() if value != type(given).model_fields[name].default]
+    if different:
+        lost.append(f"{', '.join(different)} of the network, which the format has no place for")
+    if scenario.config.other_jobs:
+        lost.append("the other jobs")
+    workers = scenario.config.workers
+    if stages.placement != list(range(workers)):
+        lost.append(f"placement: worker 0 is on host {stages.placement[0]}, and so on")
+    if len(stages.networks) > 1:
+        lost.append("weather by iteration: one network is written, that of --iteration")
+    return lost

@@ -1,0 +1,209 @@
+"""What comes with simnet, as tables of names and what they stand for."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Collection, Mapping, Sequence
+from inspect import getdoc
+from typing import Literal, TypeAlias, get_args, get_origin, get_type_hints
+
+import sparsifier_models
+import topologies
+from simnet import scenario, traces
+from simnet.base.errors import InputError
+from simnet.base.units import format_bandwidth, format_bytes, format_seconds
+from simnet.calibration import measured
+from simnet.calibration.specification import load_platform, platform_names
+from simnet.costs import devices, models
+from simnet.network.weather import PROFILES
+from simnet.scenario import schema
+from simnet.scenario.loader import read
+from simnet.scenario.resolve import FROM_JOB, own_options
+from simnet.scenario.words import Part, field_names
+
+Listing: TypeAlias = tuple[tuple[str, ...], Sequence[tuple[str, ...]]]
+"""Column names, and rows."""
+
+
+def sparsifiers() -> Listing:
+    """List schemes of exchange.
+
+    Examples
+    --------
+    >>> "topk" in [row[0] for row in sparsifiers()[1]]
+    True
+    """
+    common = {field.name for field in dataclasses.fields(sparsifier_models.Options)}
+    symbols = (
+        "alpha: latency [s], beta: seconds per byte, N: workers, M: bytes of the gradient, c: density, k = c M / 4, "
+        "k' and |U|: entries selected and their union; a word is 4 bytes"
+    )
+    rows = [("any", "Options that every scheme has.", "", _options(sparsifier_models.Options, common), symbols)]
+    for name in sparsifier_models.names():
+        scheme = sparsifier_models.scheme(name)
+        own = set(own_options(name)) - common
+        costs = "; ".join(_formula(cost) for cost in scheme.costs)
+        rows.append((name, _summary(scheme), scheme.paper, _options(scheme.option_type, own), costs))
+    return ("scheme", "what it is", "after", "options", "closed-form cost"), rows
+
+
+def topologies_() -> Listing:
+    """List families of topologies."""
+    described: dict[str, type[Part]] = {
+        "star": schema.Star,
+        "ring": schema.Ring,
+        "tree": schema.Tree,
+        "fat_tree": schema.FatTree,
+        "torus": schema.Torus,
+        "dragonfly": schema.Dragonfly,
+        "wan": schema.Wan,
+        "multi_gpu_nodes": schema.MultiGpuNodes,
+        "wan_of_clusters": schema.WanOfClusters,
+        "file": schema.TopologyFile,
+    }
+    rows = [(name, _summary(part), ", ".join(field_names(part))) for name, part in described.items()]
+    others = (name for name in topologies.names() if name not in described)
+    rows += [(name, f"From another package: write registered: {{name: {name}, ...}}.", "") for name in others]
+    return ("topology", "what it is", "parameters"), rows
+
+
+def scenarios() -> Listing:
+    """List scenarios that come with simnet."""
+    rows = []
+    for name, path in scenario.shipped().items():
+        try:
+            description = str(read(path).data.get("description", ""))
+        except InputError as error:
+            description = str(error)
+        rows.append((name, " ".join(description.split())))
+    return ("scenario", "what it is"), rows
+
+
+def models_() -> Listing:
+    """List networks whose layers and compute time are known."""
+    found = [models.model(name) for name in models.names()]
+    rows = [
+        (one.name, f"{one.parameters:,}", format_bytes(4 * one.parameters), format_seconds(one.compute), one.source)
+        for one in found
+    ]
+    return ("model", "parameters", "gradient", "iteration", "source of the time"), rows
+
+
+def devices_() -> Listing:
+    """List devices for which the cost of selecting is known."""
+    found = [(name, devices.load_device(name)) for name in devices.device_names()]
+    rows = [(name, one.device, ", ".join(one.methods)) for name, one in found]
+    return ("device", "what it is", "kernels"), rows
+
+
+def policies() -> Listing:
+    """List kinds of policies."""
+    rows = [
+        ("fixed", "Always the same exchange.", "its name"),
+        *(
+            (kind, _summary(part), ", ".join(field_names(part)))
+            for kind, part in (("flexible", schema.Flexible), ("moo", schema.Moo), ("clairvoyant", schema.Clairvoyant))
+        ),
+    ]
+    return ("policy", "what it does", "fields"), rows
+
+
+def weather() -> Listing:
+    """List what can move a bandwidth or a latency, and the published schedules."""
+    rows = [
+        ("constant", "One value in place of the link's own.", "a quantity"),
+        ("factor", "A factor on the link's own value.", "a number"),
+        *(
+            (kind, _summary(part), ", ".join(field_names(part)))
+            for kind, part in (
+                ("steps", schema.Steps),
+                ("markov", schema.Markov),
+                ("noise", schema.Noise),
+                ("diurnal", schema.Diurnal),
+                ("outages", schema.Outages),
+                ("mahimahi", schema.Mahimahi),
+                ("trace", schema.Trace),
+                ("profile", schema.Profile),
+            )
+        ),
+        *(
+            (f"profile {name}", f"{one.epochs} epochs of latency and bandwidth.", one.source)
+            for name, one in PROFILES.items()
+        ),
+    ]
+    return ("weather", "what it is", "fields, or source"), rows
+
+
+def traces_() -> Listing:
+    """List recorded gradients."""
+    found = [(name, traces.recorded(name)) for name in traces.names()]
+    rows = [
+        (name, f"{one.workers} workers, {one.parameters:,} entries, {len(one.layers)} layers") for name, one in found
+    ]
+    return ("trace", "what it holds"), rows
+
+
+def measured_() -> Listing:
+    """List measurements that come with simnet.
+
+    Examples
+    --------
+    >>> "shaped_openmpi" in [row[0] for row in measured_()[1]]
+    True
+    """
+    rows = []
+    for name, one in measured.datasets().items():
+        what = f"{one.title}. {one.rows} rows: {', '.join(one.collectives)}; ranks {', '.join(map(str, one.ranks))}"
+        rows.append((name, what, f"{one.hardware}; {one.interconnect}", f"{one.source} ({one.date}; {one.licence})"))
+    return ("measurements", "what they are", "hardware", "source (date; licence)"), rows
+
+
+def platforms_() -> Listing:
+    """List platforms that are predicted from their specification alone."""
+    rows = []
+    for name in platform_names():
+        one = load_platform(name)
+        out = one.outer
+        cards = "" if out is None else f"{out.nics} x {format_bandwidth(out.rate)} {out.transport}"
+        inside = f"{one.devices_per_node} x {format_bandwidth(one.inner.rate)} {one.inner.link}"
+        rows.append((name, one.description, inside, cards, " ".join(one.sources)))
+    return ("platform", "what it is", "inside a node", "out of a node", "source"), rows
+
+
+LISTS: Mapping[str, Callable[[], Listing]] = {
+    "sparsifiers": sparsifiers,
+    "topologies": topologies_,
+    "scenarios": scenarios,
+    "models": models_,
+    "devices": devices_,
+    "policies": policies,
+    "weather": weather,
+    "traces": traces_,
+    "measured": measured_,
+    "platforms": platforms_,
+}
+"""Every listing by its name."""
+
+
+def _options(option_type: type[sparsifier_models.Options], names: Collection[str]) -> str:
+    """Return options and their defaults, or their names alone if there is none; of several words, the default first."""
+    hints = get_type_hints(option_type)
+    shown = []
+    for one in dataclasses.fields(option_type):
+        if one.name not in names or one.name in FROM_JOB:
+            continue
+        default = str(one.default).lower()
+        words = [word for word in map(str, get_args(hints[one.name])) if word != default]
+        choice = get_origin(hints[one.name]) is Literal
+        value = "|".join([default, *words]) if choice else "" if one.default in (None, ()) else default
+        shown.append(f"{one.name}={value}" if value else one.name)
+    return ", ".join(shown)
+
+
+def _formula(cost: Callable[..., object]) -> str:
+    """Return the formula of a function of `simnet.costs`: its first line tells it between colon and semicolon."""
+    return _summary(cost).partition(";")[0].rpartition(": ")[2]
+
+
+def _summary(documented: object) -> str:
+    return (getdoc(documented) or "").split("\n\n")[0].replace("\n", " ")

@@ -1,0 +1,258 @@
+"""A cell of a sweep: one scenario under all its policies, and what is kept of that.
+
+`answer` is what runs elsewhere, in another process or on another machine. It returns bytes and writes nothing, and they
+depend on nothing but the scenario, the files that it names and the versions of what computes; `identity` is a hash of
+just these. The bytes carry a hash of themselves, so that a file that was cut off or altered is known as such.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+import traceback
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+import pandas as pd
+
+from simnet.base.errors import SimnetError
+from simnet.job import PolicyResult, run_policy
+from simnet.report import learning
+from simnet.report.results import versions
+from simnet.report.summary import PHASES, Summary, learning_columns, significant, summarize
+from simnet.scenario import Run, Scenario, load
+from simnet.scenario.identity import identity
+
+FORMAT = "simnet sweep cell 2"
+"""What the files of cells say that they are; with other columns, or another meaning of one, they say another."""
+
+MAX_BYTES = 64 * 2**20
+"""The largest file of a cell that is read."""
+
+COLUMNS = {
+    "policy": "which policy",
+    "status": "done; ended: workers died; failed: see message; refused: the cell did not run",
+    "wins": "whether it was the fastest policy that can be run, or as fast as that one",
+    "iterations": "complete iterations",
+    "simulated_s": "time of all iterations [s]",
+    "iteration_s": "mean time of an iteration [s], the sum of the next four",
+    "compute_s": "computing, mean over iterations and workers [s]",
+    "select_s": "selecting, packing and unpacking, mean over iterations and workers [s]",
+    "communicate_s": "communicating, mean over iterations and workers [s]",
+    "wait_s": "waiting for others, mean over iterations and workers [s]",
+    "bytes_sent_B": "sent in all iterations by all workers [byte]",
+    "actual_density": "entries that the workers sent, all different ones together, over n; mean over iterations",
+    "build_up": "the same over k",
+    "gain": "compression gain: share of the squared norm that was sent; mean over iterations",
+    "choice": "the exchange chosen most often",
+    "switches": "changes of choice",
+    "vs_best": "its time over that of the fastest policy that can be run",
+    "regret_s": "time lost against the clairvoyant bound [s]",
+    **learning.COLUMNS,
+    "message": "why there is no result",
+}
+"""Columns of the results of a sweep, after those of its parameters."""
+
+Progress: TypeAlias = Callable[[float], None]
+"""Called with the share of a cell that is done."""
+
+Kind: TypeAlias = Literal["done", "refused", "failed"]
+
+# A machine's workers may be threads of one process, and simulations that take turns lose nothing by it.
+_TURN = threading.Lock()
+
+
+class Task(NamedTuple):
+    """What a process needs to read the scenario of a cell for itself."""
+
+    scenario: str
+    overrides: tuple[str, ...]
+    seed: int | None
+    policies: tuple[str, ...] | None
+
+    def load(self) -> Scenario:
+        """Read the scenario; see `simnet.scenario.load`."""
+        # What is drawn does not alter what is simulated.
+        loaded = load(self.scenario, [*self.overrides, "output={timeline: 0, report: false}"], self.seed)
+        return loaded if self.policies is None else loaded.only(self.policies)
+
+
+class Checked(NamedTuple):
+    """A cell that was found to make sense: its identity, and how many like it fit the memory at once."""
+
+    identity: str
+    at_once: int
+
+
+def check(task: Task, folder: str, wanted: int) -> Checked:
+    """Read a cell, and build it unless its file is in the folder already.
+
+    Raises
+    ------
+    InputError
+        If something is wrong with it.
+    """
+    loaded = task.load()
+    found = identity(loaded, FORMAT)
+    if not (Path(folder) / f"{found}.json").exists():
+        loaded.build()
+    return Checked(found, loaded.at_once(wanted))
+
+
+def answer(task: Task, expected: str, progress: Progress = lambda share: None) -> tuple[Kind, bytes | str]:
+    """Run a cell; return its bytes, or why it was refused, or the traceback of what went wrong.
+
+    Parameters
+    ----------
+    task : Task
+        The cell.
+    expected : str
+        Its identity where it was asked for.
+    progress : callable
+        Called now and then.
+    """
+    try:
+        with _TURN:
+            return "done", run(task, expected, progress)
+    except SimnetError as error:
+        return "refused", str(error)
+    except Exception:
+        return "failed", traceback.format_exc()
+
+
+def run(task: Task, expected: str, progress: Progress = lambda share: None) -> bytes:
+    """Run a cell and return its bytes.
+
+    Raises
+    ------
+    SimnetError
+        If something is wrong with the scenario, or it is not the same here as where it was asked for.
+    """
+    loaded = task.load()
+    if identity(loaded, FORMAT) != expected:
+        raise SimnetError(
+            "is not the same on the worker: the versions of simnet, numpy, SimPy or registered schemes differ, or "
+            "files that the scenario names"
+        )
+    built = loaded.build()
+    results: dict[str, PolicyResult] = {}
+    failed: dict[str, str] = {}
+    total = len(built.policies) * built.job.iterations
+    for name, policy in built.policies.items():
+        before = (len(results) + len(failed)) * built.job.iterations
+
+        def of_policy(done: int, before: int = before) -> None:
+            progress((before + done) / total)
+
+        try:
+            results[name] = run_policy(
+                built.job, name, policy, timeline=0, progress=of_policy, neighbours=built.neighbours
+            )
+        except SimnetError as error:
+            failed[name] = str(error).splitlines()[0]
+    trained = loaded.config.job.gradients.train
+    target = None if trained is None else trained.target
+    return encoded(expected, loaded, rows(built, results, failed, target))
+
+
+def rows(
+    built: Run, results: Mapping[str, PolicyResult], failed: Mapping[str, str], target: float | None = None
+) -> list[dict[str, Any]]:
+    """Return a row for each policy; see `COLUMNS`. What there is not is None.
+
+    Parameters
+    ----------
+    built : Run
+        The cell.
+    results : mapping of policy name to PolicyResult
+        Those of policies that ran.
+    failed : mapping of policy name to str
+        Why the others did not get to the end.
+    target : float, optional
+        Where a model was trained: the accuracy whose time is of interest; 99 % of the best of the first policy when
+        omitted.
+    """
+    summary: Summary | None = None
+    if results:
+        summary = summarize(
+            {name: result.iterations for name, result in results.items()},
+            scenario="",
+            scenario_sha256="",
+            seed=0,
+            versions={},
+            bound=built.bound,
+            stops={name: result.stops for name, result in results.items()},
+            target=target,
+            # In every cell the same one, be it that it failed.
+            reference=next(iter(built.policies)),
+        )
+    learnt = {} if summary is None else learning_columns(summary)
+    found = []
+    for name in built.policies:
+        row: dict[str, Any] = dict.fromkeys(COLUMNS)
+        row |= {"policy": name, "status": "failed", "wins": False, "message": failed.get(name, "")}
+        if summary is not None and name in results:
+            row |= _row(summary, name, results[name].iterations) | learnt.get(name, {})
+        found.append(row)
+    return found
+
+
+def encoded(name: str, loaded: Scenario, found: list[dict[str, Any]]) -> bytes:
+    """Return the file of a cell: its rows, and what they come from."""
+    content = {
+        "format": FORMAT,
+        "identity": name,
+        "rows": found,
+        "scenario": loaded.lock(),
+        "versions": versions(),
+    }
+    written = {"content": content, "sha256": _sha256(content)}
+    return json.dumps(written, indent=1, sort_keys=True, allow_nan=False).encode() + b"\n"
+
+
+def decoded(data: bytes, name: str) -> list[dict[str, Any]] | None:
+    """Return the rows in the file of a cell; None if it is not whole, or not that of this cell."""
+    if len(data) > MAX_BYTES:
+        return None
+    try:
+        written = json.loads(data)
+        content = written["content"]
+        if written["sha256"] != _sha256(content) or (content["format"], content["identity"]) != (FORMAT, name):
+            return None
+        found = content["rows"]
+        return found if found and all(row.keys() == COLUMNS.keys() for row in found) else None
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+
+
+def _row(summary: Summary, name: str, frame: pd.DataFrame) -> dict[str, Any]:
+    one, winner = summary["policies"][name], summary["winner"]
+    count = one["iterations"]
+    best = summary["policies"][winner["policy"]]["simulated_s"] if winner is not None else 0.0
+    compared = best > 0 and not one["ended"]
+    means = {"iteration_s": one["simulated_s"]} | {f"{phase}_s": one["breakdown_s"][phase] for phase in PHASES}
+    statistics = {column: frame[column].mean() for column in ("actual_density", "build_up", "gain") if count}
+    return {
+        "status": "ended" if one["ended"] else "done",
+        "wins": winner is not None and name in (winner["policy"], *winner["tied_with"]),
+        "iterations": count,
+        "simulated_s": one["simulated_s"],
+        **{column: _number(total / count) if count else None for column, total in means.items()},
+        "bytes_sent_B": one["bytes_sent_B"],
+        **{column: _number(value) for column, value in statistics.items()},
+        "choice": next(iter(one["choices"]), None),
+        "switches": one["switch_count"],
+        "vs_best": _number(one["simulated_s"] / best) if compared else None,
+        "regret_s": None if one["regret"] is None else one["regret"]["seconds"],
+    }
+
+
+def _number(value: float) -> float | None:
+    return float(significant(value)) if np.isfinite(value) else None
+
+
+def _sha256(content: object) -> str:
+    return hashlib.sha256(json.dumps(content, sort_keys=True, allow_nan=False).encode()).hexdigest()

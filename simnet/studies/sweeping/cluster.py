@@ -1,0 +1,66 @@
+"""Cells on a Dask cluster: the same function as on the processors of this machine, sent to the workers of a scheduler.
+
+The files that the scenario names, and the scenario itself, must be where the workers find them under the same path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+
+from simnet.base.errors import InputError
+from simnet.studies.sweeping import cell
+from simnet.studies.sweeping.pool import Outcome
+
+_TIMEOUT = "10 s"
+
+
+def answered(tasks: Sequence[tuple[cell.Task, str]], scheduler: str) -> Iterator[tuple[int, Outcome]]:
+    """Run cells with their identities on a cluster; yield the number of each with its bytes, in any order.
+
+    Parameters
+    ----------
+    tasks : sequence of (Task, str)
+        The cells.
+    scheduler : str
+        Address of the scheduler, such as ``tcp://10.0.0.1:8786``.
+
+    Raises
+    ------
+    InputError
+        If Dask is not installed, or there is no scheduler.
+    """
+    option = f"--scheduler {scheduler}"
+    try:
+        import distributed
+    except ImportError:
+        raise InputError("needs Dask: pip install 'simnet[dask]'", file=option) from None
+    try:
+        client = distributed.Client(scheduler, timeout=_TIMEOUT, set_as_default=False)
+    except (OSError, ValueError) as failure:
+        raise InputError(f"there is no Dask scheduler that answers: {failure}", file=option) from None
+    futures: list[Any] = []
+    try:
+        # The same cell under the same name: the scheduler runs it once, whoever asks.
+        futures = client.map(
+            cell.answer,
+            [task for task, _ in tasks],
+            [identity for _, identity in tasks],
+            key=[f"simnet-{identity}" for _, identity in tasks],
+        )
+        numbers = {future.key: number for number, future in enumerate(futures)}
+        for future in distributed.as_completed(futures, loop=client.loop):
+            if future.status == "finished":
+                yield numbers[future.key], Outcome(*future.result())
+            else:
+                why = "cancelled" if future.cancelled() else repr(future.exception())
+                yield numbers[future.key], Outcome("lost", f"the cluster did not finish it: {why}")
+            # Its bytes are no longer needed there.
+            future.release()
+    finally:
+        # Whatever has become of the scheduler meanwhile.
+        with suppress(Exception):
+            client.cancel([future for future in futures if not future.done()])
+        with suppress(Exception):
+            client.close()

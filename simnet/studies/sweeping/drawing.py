@@ -1,0 +1,240 @@
+"""A sweep on the console and as figures: of one parameter the policies' times, of two who wins where.
+
+Where a model is trained there are two times, that of an iteration and that until a target accuracy is reached. Seeds
+are repetitions, not a parameter: means over them are drawn, and as a band the range. There is no mean time to the
+target where some repetitions do not reach it: that of the others would be too short.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+from matplotlib.axis import Axis, XAxis
+from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from rich.box import SIMPLE_HEAD
+from rich.table import Table
+from rich.text import Text
+
+from simnet.base.units import format_bandwidth, format_bytes, format_seconds
+from simnet.report.drawing import BITS, COLOURS, HOURS, SECONDS, Plot, plot, scale, style, unit
+from simnet.report.summary import percent
+from simnet.studies.sweeping.grid import Column
+
+_BYTES = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("byte", 1.0))
+_UNITS = {"Bps": BITS, "s": HOURS, "B": _BYTES}
+_FORMATS: dict[str, Callable[[float], str]] = {"Bps": format_bandwidth, "s": format_seconds, "B": format_bytes}
+_LINES = ("-", (0, (4, 2)), (0, (1, 1.5)))
+# With more values than this, not every one is named, or has its time written in.
+_NAMED = 14
+
+
+class Measure(NamedTuple):
+    """By which time policies are compared.
+
+    Parameters
+    ----------
+    figure : str
+        Name of the figure's files.
+    seconds, wins : str
+        Columns of the table: the time [s], and whether it was the shortest.
+    statuses : tuple of str
+        Rows that count.
+    label, winner, written : str
+        What to call the time, the policy with the shortest, and the time of that one.
+    units : sequence of (str, float)
+        Units of the time, the largest first.
+    """
+
+    figure: str
+    seconds: str
+    wins: str
+    statuses: tuple[str, ...]
+    label: str
+    winner: str
+    written: str
+    units: Sequence[tuple[str, float]]
+
+
+ITERATION = Measure(
+    "sweep", "iteration_s", "wins", ("done",), "time of an iteration", "fastest policy", "its time of an iteration",
+    SECONDS,
+)  # fmt: skip
+"""Time of an iteration, as it has been for all that got to the end."""
+
+TARGET = Measure(
+    "sweep-target", "time_to_target_s", "first_to_target", ("done", "ended", "failed"), "time to target accuracy",
+    "first to reach the target accuracy", "the time that it took", HOURS,
+)  # fmt: skip
+"""Time to the target accuracy, which those do not reach that fail on the way."""
+
+MEASURES = (ITERATION, TARGET)
+"""The figures that a sweep may have."""
+
+
+def draw(
+    table: pd.DataFrame, columns: Sequence[Column], title: str, *, zipped: bool = False, measure: Measure = ITERATION
+) -> Plot | None:
+    """Draw a sweep of one or two numeric parameters; None if it has others, or if nothing was done.
+
+    Parameters
+    ----------
+    table : DataFrame
+        The table of the sweep.
+    columns : sequence of Column
+        Its parameters.
+    title : str
+        Heading.
+    zipped : bool
+        Whether the parameters change side by side, so that one tells the others.
+    measure : Measure
+        By which time the policies are compared.
+    """
+    moving = [one for one in columns if not is_seed(one) and len(set(one.values)) > 1]
+    counted = table[table["status"].isin(measure.statuses) & (table["policy"] != "")]
+    if not 1 <= len(moving) <= 2 or not all(one.numeric for one in moving) or counted[measure.seconds].isna().all():
+        return None
+    wins = counted[measure.wins].astype("boolean").fillna(value=False).astype(bool)
+    counted = counted.assign(**{measure.wins: wins})
+    with style():
+        if len(moving) == 1 or zipped:
+            figure = _lines(counted, moving[0].name, title, measure)
+        elif wins.any():
+            figure = _map(counted, moving[0].name, moving[1].name, title, measure)
+        else:
+            return None
+    return plot(measure.figure, title, "", figure)
+
+
+def is_seed(column: Column) -> bool:
+    """Whether a parameter is the seed."""
+    return column.name.rpartition(".")[2] == "seed"
+
+
+def sweep_table(table: pd.DataFrame, title: str) -> Table:
+    """Return, for each policy, how many cells it won, and its time over that of the winner.
+
+    Where a model was trained also in how many cells it was the first to reach the target, in how many it did reach it,
+    its mean time to it if it did so in all, and its mean accuracy at the end.
+    """
+    shown = Table(title=Text(title), title_justify="left", box=SIMPLE_HEAD)
+    headings = ["policy", "won", "of cells", "vs best,\ngeometric mean", "vs best,\nworst", "mean\niteration"]
+    trained = bool(table["accuracy"].notna().any())
+    if trained:
+        headings += ["first to\ntarget", "reached\ntarget", "mean time\nto target", "mean\naccuracy"]
+    for heading in headings:
+        shown.add_column(heading, justify="left" if heading == "policy" else "right", no_wrap=True)
+    named = table[table["policy"] != ""]
+    for name, group in sorted(named.groupby("policy", sort=True), key=lambda one: (-int(one[1]["wins"].sum()), one[0])):
+        ratios = group["vs_best"].dropna().to_numpy(dtype=np.float64)
+        seconds = group["iteration_s"].dropna()
+        shown.add_row(
+            Text(str(name)),
+            str(int(group["wins"].sum())),
+            str(len(group)),
+            percent(float(np.exp(np.log(ratios).mean())) - 1, "+") if ratios.size and ratios.min() > 0 else "-",
+            percent(float(ratios.max()) - 1, "+") if ratios.size else "-",
+            format_seconds(float(seconds.mean())) if len(seconds) else "-",
+            *(_learnt(group) if trained else ()),
+        )
+    return shown
+
+
+def _learnt(group: pd.DataFrame) -> tuple[str, ...]:
+    times, accuracies = group["time_to_target_s"].dropna(), group["accuracy"].dropna()
+    return (
+        str(int(group["first_to_target"].astype("boolean").sum())),
+        str(len(times)),
+        format_seconds(float(times.mean())) if len(times) == len(group) else "-",
+        f"{100 * accuracies.mean():.1f} %" if len(accuracies) else "-",
+    )
+
+
+def _lines(counted: pd.DataFrame, parameter: str, title: str, measure: Measure) -> Figure:
+    figure = Figure(figsize=(8, 4.6), layout="constrained")
+    axes = figure.subplots()
+    name, factor = unit(float(counted[measure.seconds].max()), measure.units)
+    groups = counted.groupby(["policy", parameter])[measure.seconds]
+    grouped = groups.agg(["mean", "min", "max"]) / factor
+    grouped[groups.count() < groups.size()] = np.nan
+    x_factor = _label(axes.xaxis, parameter, counted[parameter])
+    for number, policy in enumerate(dict.fromkeys(counted["policy"])):
+        one = grouped.loc[policy].sort_index()
+        x = one.index.to_numpy(dtype=np.float64) / x_factor
+        colour, line = COLOURS[number % len(COLOURS)], _LINES[number // len(COLOURS) % len(_LINES)]
+        axes.plot(x, one["mean"], color=colour, linestyle=line, marker="o", markersize=3.5, label=policy)
+        if (one["max"] > one["min"]).any():
+            axes.fill_between(x, one["min"], one["max"], color=colour, alpha=0.15, linewidth=0)
+    scale(axes.yaxis, grouped["mean"].to_numpy())
+    scale(axes.xaxis, counted[parameter].to_numpy(dtype=np.float64) / x_factor)
+    axes.set_ylabel(f"{measure.label} [{name}]")
+    axes.set_title(title)
+    figure.legend(loc="outside lower left", ncols=4)
+    return figure
+
+
+def _map(counted: pd.DataFrame, down: str, across: str, title: str, measure: Measure) -> Figure:
+    groups = counted.groupby([down, across, "policy"])
+    reached, total = groups[measure.seconds].count(), groups[measure.seconds].size()
+    seconds = groups[measure.seconds].mean().where(reached == total)
+    # Seeds may disagree: the policy that won most often, and among equals the one that is faster on average.
+    ranked = pd.DataFrame({"wins": -groups[measure.wins].sum(), "seconds": seconds, "reached": reached, "total": total})
+    ranked = ranked.reset_index()
+    ranked = ranked[ranked["wins"] < 0].sort_values(["wins", "seconds", "policy"], kind="stable")
+    best = ranked.groupby([down, across]).first()
+    rows, places = sorted(counted[down].unique()), sorted(counted[across].unique())
+    winners = [name for name in dict.fromkeys(counted["policy"]) if (best["policy"] == name).any()]
+    codes = np.full((len(rows), len(places)), np.nan)
+    figure = Figure(figsize=(3.2 + 0.5 * min(len(places), 16), 2.6 + 0.35 * min(len(rows), 16)), layout="constrained")
+    axes = figure.subplots()
+    few = max(len(rows), len(places)) <= _NAMED
+    shown = best.reset_index()[[down, across, "policy", "seconds", "reached", "total"]]
+    for y, x, policy, duration, count, all_ in shown.itertuples(index=False):
+        row, place = rows.index(y), places.index(x)
+        codes[row, place] = winners.index(policy)
+        if few:
+            text = format_seconds(duration) if np.isfinite(duration) else f"{count} of {all_}"
+            axes.text(place, row, text, ha="center", va="center", fontsize=6.5, color="white")
+    colours = [COLOURS[number % len(COLOURS)] for number in range(len(winners))]
+    axes.pcolormesh(
+        np.arange(len(places) + 1) - 0.5, np.arange(len(rows) + 1) - 0.5, codes, cmap=ListedColormap(colours),
+        vmin=-0.5, vmax=len(winners) - 0.5, edgecolor="white", linewidth=0.5,
+    )  # fmt: skip
+    for axis, name, values in ((axes.xaxis, across, places), (axes.yaxis, down, rows)):
+        named = range(0, len(values), 1 + (len(values) - 1) // _NAMED)
+        axis.set_ticks(list(named), [_written(name, values[one]) for one in named])
+        axis.set_label_text(_plain(name))
+    axes.grid(visible=False)
+    axes.tick_params(axis="x", rotation=45)
+    axes.set_title(title)
+    handles = [Patch(color=colours[number], label=name) for number, name in enumerate(winners)]
+    said = measure.winner + (f", and {measure.written}" if few else "")
+    figure.legend(handles=handles, loc="outside lower left", ncols=3, title=said, alignment="left")
+    return figure
+
+
+def _label(axis: Axis, name: str, values: pd.Series) -> float:
+    """Name an axis after its parameter; return the value of its unit."""
+    units = _UNITS.get(name.rpartition("_")[2])
+    if units is None:
+        axis.set_label_text(name)
+        return 1.0
+    found, factor = unit(float(values.max()), units)
+    axis.set_label_text(f"{_plain(name)} [{found}]")
+    assert isinstance(axis, XAxis)
+    return factor
+
+
+def _plain(name: str) -> str:
+    """Return a parameter without the ending for its unit."""
+    before, _, ending = name.rpartition("_")
+    return before if ending in _UNITS and before else name
+
+
+def _written(name: str, value: float) -> str:
+    write = _FORMATS.get(name.rpartition("_")[2])
+    return f"{value:.3g}" if write is None and value < 1000 else f"{value:g}" if write is None else write(value)

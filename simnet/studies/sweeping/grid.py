@@ -1,0 +1,400 @@
+"""The grid: parameters as people write them, the fields of the scenario that they stand for, and the cells.
+
+A parameter is ``FIELD=VALUES``: values in YAML with commas between, or ranges ``lo:hi:n`` and ``lo:hi:n:log``. A number
+without a unit takes that of the next value that has one, so ``1,5,10 Gbit/s`` are three bandwidths.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from simnet.base import units
+from simnet.base.errors import InputError, nearest
+from simnet.scenario import Scenario, load, schema
+
+MAX_CELLS = 10_000
+"""The largest grid that runs without being asked for."""
+
+MOST_CELLS = 1_000_000
+"""The largest grid there is."""
+
+_NUMBER = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?"
+_UNIT = r"(?:%|[A-Za-z\u00b5\u03bc]+(?: ?/ ?[A-Za-z\u00b5\u03bc]+)?)"
+_VALUE = re.compile(rf"({_NUMBER})\s*({_UNIT})?")
+_RANGE = re.compile(
+    rf"({_NUMBER})\s*({_UNIT})?\s*:\s*({_NUMBER})\s*({_UNIT})?\s*:\s*([0-9]{{1,9}})\s*(?::\s*(lin|log)(?:\s+({_UNIT}))?)?"
+)
+_KINDS = (("s", units.seconds), ("B", units.size), ("Bps", units.bandwidth))
+_SI = {"s": "s", "B": "B", "Bps": "B/s"}
+# What a sweep sets itself, or what alters no run.
+_IDLE = ("name", "description", "output")
+# Hold further fields, or take the place of another.
+_PARTS = ("other_jobs", "deaths", "on_death", "overlap")
+_DIGITS = 12
+
+
+class Axis(NamedTuple):
+    """A parameter: its field, in short or in full as it was given, and its values as YAML."""
+
+    name: str
+    values: tuple[str, ...]
+
+
+class Cell(NamedTuple):
+    """A cell of the grid: its number, the value of each parameter, and the fields of the scenario to set."""
+
+    number: int
+    values: tuple[str, ...]
+    overrides: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return ", ".join(self.overrides)
+
+
+class Column(NamedTuple):
+    """The values of a parameter, one for each cell: in SI units, ending in ``_s``, ``_B`` or ``_Bps``, or as text."""
+
+    name: str
+    values: list[int | float] | list[str]
+
+    @property
+    def numeric(self) -> bool:
+        """Whether the values are numbers."""
+        return not isinstance(self.values[0], str)
+
+
+def axis(text: str, limit: int = MOST_CELLS) -> Axis:
+    """Read a parameter.
+
+    Parameters
+    ----------
+    text : str
+        ``FIELD=VALUES``.
+    limit : int
+        No more values than this.
+
+    Raises
+    ------
+    InputError
+        If it has no field or no values, or too many of them.
+
+    Examples
+    --------
+    >>> axis("network.bandwidth=1,5,10Gbit/s").values
+    ('1 Gbit/s', '5 Gbit/s', '10Gbit/s')
+    >>> axis("density=0.001:0.1:3:log, 0.5").values
+    ('0.001', '0.01', '0.1', '0.5')
+    >>> axis("workers=2:8:4").values
+    ('2', '4', '6', '8')
+    """
+    option = f"--param {text}" if len(text) <= 100 else f"--param {text[:97]}..."
+    name, equals, given = text.partition("=")
+    name = name.strip()
+    pieces = [piece.strip() for piece in _pieces(given, option)]
+    if not equals or not name or not all(pieces):
+        raise InputError("must be FIELD=VALUES, e.g. --param network.bandwidth=1,5,10Gbit/s", file=option)
+    values: list[str] = []
+    for piece in _with_units(pieces, option):
+        found = _RANGE.fullmatch(piece)
+        more = [piece] if found is None else _range(found, limit, option)
+        if len(values) + len(more) > limit:
+            raise InputError(f"has more than {limit:,} values", file=option)
+        values += more
+    return Axis(name, tuple(values))
+
+
+def cells(
+    source: str, base: Scenario, axes: Sequence[Axis], overrides: Sequence[str], *, zipped: bool = False
+) -> list[Cell]:
+    """Return the cells: every combination of values, the last parameter changing fastest; or the values side by side.
+
+    Parameters
+    ----------
+    source : str
+        The scenario, as `simnet.scenario.load` takes it.
+    base : Scenario
+        The same, loaded with `overrides`.
+    axes : sequence of Axis
+        The parameters, at least one.
+    overrides : sequence of str
+        Fields that are set in every cell.
+    zipped : bool
+        Whether the first cell has the first value of each parameter, the second the second, and so on.
+
+    Raises
+    ------
+    InputError
+        If a parameter is none of the scenario, or given twice; if `zipped` parameters differ in length.
+    """
+    shape = size(axes, zipped=zipped)
+    # A value that is a mapping may make the fields that other parameters are about.
+    first = sorted(range(len(axes)), key=lambda one: not any(value.startswith("{") for value in axes[one].values))
+
+    @lru_cache(maxsize=256)
+    def meant(name: str, before: tuple[str, ...]) -> str:
+        if not before:
+            return field(name, base)
+        try:
+            loaded = load(source, [*overrides, *before])
+        except InputError:
+            # The cell itself will say what is wrong with it.
+            loaded = base
+        return field(name, loaded)
+
+    found: dict[tuple[str, ...], Cell] = {}
+    combinations: Iterator[tuple[str, ...]] = (
+        zip(*(one.values for one in axes), strict=True) if zipped else itertools.product(*(one.values for one in axes))
+    )
+    for values in combinations:
+        if values in found:
+            continue
+        assigned: list[str] = []
+        for number in first:
+            parts = tuple(one for one in assigned if one.partition("=")[2].startswith("{"))
+            assigned.append(f"{meant(axes[number].name, parts)}={values[number]}")
+        fields = [one.partition("=")[0] for one in assigned]
+        if len(set(fields)) < len(fields):
+            twice = next(one for one in fields if fields.count(one) > 1)
+            raise InputError(f"{twice} is a parameter twice", file="--param")
+        found[values] = Cell(len(found), values, tuple(assigned))
+    assert len(found) <= shape
+    return list(found.values())
+
+
+def size(axes: Sequence[Axis], *, zipped: bool = False) -> int:
+    """Return how many cells there are.
+
+    Raises
+    ------
+    InputError
+        If there is no parameter, or `zipped` ones differ in length.
+    """
+    if not axes:
+        raise InputError("is missing, e.g. --param network.bandwidth=1,5,10Gbit/s", file="--param")
+    lengths = {one.name: len(one.values) for one in axes}
+    if zipped and len(set(lengths.values())) > 1:
+        listed = ", ".join(f"{name} has {length}" for name, length in lengths.items())
+        raise InputError(f"needs parameters with equally many values; {listed}", file="--zip")
+    return next(iter(lengths.values())) if zipped else math.prod(len(one.values) for one in axes)
+
+
+def field(name: str, scenario: Scenario) -> str:
+    """Return the field of a scenario that a parameter means, dotted as ``--set`` takes it.
+
+    A name that leaves parts out means the one field that fits: first of the topology and the job, then anywhere.
+
+    Raises
+    ------
+    InputError
+        If no field fits, or several do.
+
+    Examples
+    --------
+    >>> scenario = load("quickstart")
+    >>> field("network.bandwidth", scenario), field("density", scenario), field("spread", scenario)
+    ('network.topology.star.bandwidth', 'job.density', 'job.compute.spread')
+    >>> field("bandwith", scenario)
+    Traceback (most recent call last):
+        ...
+    simnet.base.errors.InputError: --param bandwith: there is no such field in scenario 'quickstart'; did you mean \
+'bandwidth'? Allowed: any field in full, as --set takes it, or in short bandwidth, compression_ratio, density, device, \
+epoch, hosts, iterations, latency, memory, model, parameters, scale, seed, update, workers
+    """
+    option = f"--param {name}"
+    parts = name.split(".")
+    if parts[0] in _IDLE:
+        raise InputError("does not alter what is simulated", file=option)
+    if parts[-1] in ("density", "compression_ratio") and parts[:-1] in ([], ["job"]):
+        # They mean the same, and a scenario may hold one of them.
+        ratio = scenario.document.found(("job", "compression_ratio")) is not None
+        return "job.compression_ratio" if ratio else "job.density"
+    known = _fields(scenario.config.model_dump(mode="json", by_alias=True))
+    if name in known:
+        return name
+    kind = scenario.config.network.topology.choice[0]
+    topology, job = f"network.topology.{kind}", "job"
+    for scope in (topology, job):
+        one = f"{scope}.{parts[-1]}"
+        if one in known and _fits(parts, one):
+            if isinstance(known[one], list | dict):
+                raise InputError(f"is more than one value here; --param {one}=... replaces all of them", file=option)
+            return one
+    leaves = [one for one, value in known.items() if not isinstance(value, dict) and _fits(parts, one)]
+    own = [one for one in leaves if not one.startswith("other_jobs.")] or leaves
+    fitting = [one for one in own if known[one] is not None] or own
+    if len(fitting) == 1:
+        return fitting[0]
+    if fitting:
+        raise InputError(f"may mean {', '.join(fitting[:8])}; write one of them", file=option)
+    if len(parts) > 1 and parts[0] in schema.Config.model_fields and (parts[-1] in _names() or _free(parts)):
+        # A field in full that the scenario does not have: what it may have is said where it is set.
+        return name
+    plain = [one.rpartition(".") for one, value in known.items() if not isinstance(value, dict | list)]
+    short = sorted({last for scope, _, last in plain if scope in ("", topology, job)} - {*_IDLE, *_PARTS})
+    close = nearest(parts[-1], short).partition("Allowed: ")[0]
+    listed = f"Allowed: any field in full, as --set takes it, or in short {', '.join(short)}"
+    raise InputError(f"there is no such field in scenario {scenario.name!r}; {close}{listed}", file=option)
+
+
+def columns(axes: Sequence[Axis], listed: Sequence[Cell], taken: Mapping[str, str]) -> list[Column]:
+    """Return the parameters as columns of a table whose other columns are `taken`.
+
+    Examples
+    --------
+    >>> rates = axis("bandwidth=800 Mbit/s, 1 Gbit/s")
+    >>> columns([rates], [Cell(n, (value,), ()) for n, value in enumerate(rates.values)], {})
+    [Column(name='bandwidth_Bps', values=[100000000.0, 125000000.0])]
+    """
+    found: list[Column] = []
+    for number, one in enumerate(axes):
+        texts = [cell.values[number] for cell in listed]
+        unit, values = numbers(texts)
+        name = one.name if unit is None else f"{one.name}_{unit}"
+        found.append(Column(f"param_{name}" if name in taken else name, values))
+    return found
+
+
+def numbers(texts: Sequence[str]) -> tuple[str | None, list[int | float] | list[str]]:
+    """Return values in SI units with the ending for their name; the texts themselves if one of them is no number.
+
+    Examples
+    --------
+    >>> numbers(["1 ms", "0"]), numbers(["5 %", "0.1"]), numbers(["2", "4"]), numbers(["resnet18", "4"])
+    (('s', [0.001, 0.0]), (None, [0.05, 0.1]), (None, [2, 4]), (None, ['resnet18', '4']))
+    """
+    for unit, read in _KINDS:
+        try:
+            found: list[int | float] = [read(0 if text == "0" else text) for text in texts]
+        except ValueError:
+            continue
+        if any(text != "0" for text in texts):
+            return unit, found
+    plain: list[int | float] = []
+    for text in texts:
+        match = _VALUE.fullmatch(text)
+        if match is None or match[2] not in (None, "%"):
+            return None, list(texts)
+        number = int(match[1]) if re.fullmatch(r"[+-]?[0-9]{1,15}", match[1]) else float(match[1])
+        plain.append(number if match[2] is None else number / 100)
+    if not all(math.isfinite(one) for one in plain):
+        return None, list(texts)
+    return None, plain if all(isinstance(one, int) for one in plain) else [float(one) for one in plain]
+
+
+def _fits(parts: Sequence[str], path: str) -> bool:
+    """Whether a field is meant by some of the parts of its path, the last one among them."""
+    whole = path.split(".")
+    if parts[-1] != whole[-1]:
+        return False
+    rest = iter(whole[:-1])
+    return all(part in rest for part in parts[:-1])
+
+
+def _free(parts: Sequence[str]) -> bool:
+    """Whether a field is below one whose fields have any names, as options of schemes have."""
+    return parts[0] not in ("network", "job") or parts[-1].isdigit() or bool({"registered", "slow"} & set(parts))
+
+
+@lru_cache(maxsize=1)
+def _names() -> frozenset[str]:
+    """Return the names of all fields that a scenario can have."""
+    parts = schema.Config.model_json_schema(by_alias=True)
+    return frozenset(name for part in (parts, *parts["$defs"].values()) for name in part.get("properties", ()))
+
+
+def _fields(node: Any, path: str = "") -> dict[str, Any]:
+    """Return all fields, those that hold others included, by the way to them."""
+    found = {}
+    items = node.items() if isinstance(node, dict) else enumerate(node)
+    for key, value in items:
+        way = f"{path}.{key}" if path else str(key)
+        found[way] = value
+        # Lists of numbers, such as matrices, are one value.
+        if isinstance(value, dict) or (isinstance(value, list) and any(isinstance(one, dict) for one in value)):
+            found |= _fields(value, way)
+    return found
+
+
+def _pieces(text: str, option: str) -> list[str]:
+    """Split at the commas that stand in no brackets and no quotes."""
+    pieces, depth, quote = [""], 0, ""
+    for letter in text:
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "'\"" and (depth or not pieces[-1].strip()):
+            quote = letter
+        elif letter in "[{":
+            depth += 1
+        elif letter in "]}":
+            depth -= 1
+        if letter == "," and not depth and not quote:
+            pieces.append("")
+        else:
+            pieces[-1] += letter
+        if depth < 0:
+            break
+    if depth or quote:
+        raise InputError("has brackets or quotes that do not match", file=option)
+    return pieces
+
+
+def _with_units(pieces: Sequence[str], option: str) -> list[str]:
+    """Give numbers without a unit that of the next value that has one."""
+    found: list[str] = []
+    unit = ""
+    bare = [match[1] for match in map(_VALUE.fullmatch, pieces) if match is not None and match[2] is None]
+    # A number above 1 is no fraction, so that the others beside it are none either.
+    fractions = all(abs(float(one)) <= 1 for one in bare)
+    for piece in reversed(pieces):
+        value, span = _VALUE.fullmatch(piece), _RANGE.fullmatch(piece)
+        if value is not None and value[2] is None and unit:
+            if unit == "%" and fractions and 0 < abs(float(value[1])) < 1:
+                raise InputError(
+                    f"{piece} may mean {piece} % or {100 * float(value[1]):g} %; write % at each value", file=option
+                )
+            piece = piece if float(value[1]) == 0 and unit != "%" else f"{piece} {unit}"
+        elif value is not None and value[2] is not None:
+            unit = value[2]
+        elif span is not None:
+            own = span[7] or span[4]
+            if own is None and unit:
+                piece = f"{span[1]}{span[2] or ''}:{span[3]} {unit}:{span[5]}" + (f":{span[6]}" if span[6] else "")
+            unit = own or span[2] or unit
+        found.append(piece)
+    return found[::-1]
+
+
+def _range(found: re.Match[str], limit: int, option: str) -> list[str]:
+    """Return the values of a range."""
+    low, high, count, log = found[1], found[3], int(found[5]), found[6] == "log"
+    last = found[4] or found[7]
+    first = found[2] or last
+    if not 2 <= count <= limit:
+        raise InputError(f"a range lo:hi:n needs n from 2 to {limit:,}, got {count}", file=option)
+    if first != last:
+        low, high, first = _same_unit(f"{low} {first}", f"{high} {last or ''}".strip(), option)
+    begin, end = float(low), float(high)
+    if begin == end:
+        raise InputError(f"a range needs two different ends, got {found[0]!r}", file=option)
+    if log and not (begin > 0 and end > 0):
+        raise InputError(f"a logarithmic range needs ends > 0, got {found[0]!r}", file=option)
+    shares = [step / (count - 1) for step in range(count)]
+    values = [begin * (end / begin) ** share if log else begin + (end - begin) * share for share in shares]
+    # Rounded, so that the last bits, which differ between machines, do not show.
+    texts = [low, *(f"{value:.{_DIGITS}g}" for value in values[1:-1]), high]
+    return [text if first is None else f"{text} {first}" for text in texts]
+
+
+def _same_unit(low: str, high: str, option: str) -> tuple[str, str, str]:
+    for unit, read in _KINDS:
+        try:
+            ends = read(low), read(high)
+        except ValueError:
+            continue
+        return f"{ends[0]:.{_DIGITS}g}", f"{ends[1]:.{_DIGITS}g}", _SI[unit]
+    raise InputError(f"a range needs ends with units of one kind, got {low!r} and {high!r}", file=option)

@@ -1,0 +1,145 @@
+"""The table of a sweep, a row per cell and policy in the order of the grid, and the files that hold it.
+
+Equal sweeps leave equal bytes, whatever was interrupted on the way, and in whatever order the cells came.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from simnet.base.writing import atomic_write
+from simnet.report.results import versions
+from simnet.scenario import Scenario
+from simnet.studies.sweeping import drawing
+from simnet.studies.sweeping.cell import COLUMNS
+from simnet.studies.sweeping.grid import Axis, Cell, Column
+
+_TEXTS = ("policy", "status", "choice", "message")
+_WHOLE = ("iterations", "bytes_sent_B", "switches", "iterations_to_target")
+
+
+def without_result(status: str, message: str) -> list[dict[str, Any]]:
+    """Return what stands for the rows of a cell that has none.
+
+    Examples
+    --------
+    >>> [(row["status"], row["message"]) for row in without_result("refused", "workers: must be >= 1, got 0")]
+    [('refused', 'workers: must be >= 1, got 0')]
+    """
+    return [{**dict.fromkeys(COLUMNS), "policy": "", "status": status, "wins": False, "message": message}]
+
+
+def records(
+    cells: Sequence[Cell], columns: Sequence[Column], results: Mapping[int, Sequence[Mapping[str, Any]]]
+) -> list[dict[str, Any]]:
+    """Return the rows of the sweep.
+
+    Parameters
+    ----------
+    cells : sequence of Cell
+        The grid.
+    columns : sequence of Column
+        The parameters.
+    results : mapping of int to rows
+        By the number of the cell; cells that are not there are left out.
+    """
+    return [
+        {"cell": cell.number, **{column.name: column.values[cell.number] for column in columns}, **row}
+        for cell in cells
+        for row in results.get(cell.number, ())
+    ]
+
+
+def frame(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> pd.DataFrame:
+    """Return rows as a table; what is not there is blank in texts, and missing in numbers."""
+    table = pd.DataFrame(list(rows), columns=["cell", *(column.name for column in columns), *COLUMNS])
+    for name in COLUMNS:
+        if name in _TEXTS:
+            table[name] = table[name].fillna("").astype(str)
+        elif name in _WHOLE:
+            table[name] = pd.array([row[name] for row in rows], dtype="Int64")
+        elif name == "wins":
+            table[name] = table[name].astype(bool)
+        elif name == "first_to_target":
+            table[name] = pd.array([row[name] for row in rows], dtype="boolean")
+        else:
+            table[name] = table[name].astype("float64")
+    return table
+
+
+def write(
+    folder: Path,
+    loaded: Scenario,
+    axes: Sequence[Axis],
+    cells: Sequence[Cell],
+    columns: Sequence[Column],
+    results: Mapping[int, Sequence[Mapping[str, Any]]],
+    *,
+    zipped: bool,
+) -> pd.DataFrame:
+    """Write all but the cells into the folder, and return the table.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder, which exists.
+    loaded : Scenario
+        The scenario without the parameters.
+    axes, cells, columns, results
+        As for `records`.
+    zipped : bool
+        Whether the parameters change side by side.
+
+    Raises
+    ------
+    InputError
+        If something cannot be written.
+    """
+    rows = records(cells, columns, results)
+    table = frame(rows, columns)
+    lock = loaded.lock().encode()
+    content = {
+        "scenario": loaded.name,
+        "scenario_sha256": hashlib.sha256(lock).hexdigest(),
+        "seed": loaded.config.seed,
+        "versions": versions(),
+        "parameters": [
+            {"name": axis.name, "column": column.name, "values": list(axis.values)}
+            for axis, column in zip(axes, columns, strict=True)
+        ],
+        "zip": zipped,
+        "cells": len(cells),
+        "missing": [cell.number for cell in cells if cell.number not in results],
+        "rows": rows,
+    }
+    files = {"scenario.lock.yaml": lock}
+    for name, path in loaded.inputs().items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        files[name] = path.read_bytes()
+    for measure in drawing.MEASURES:
+        plot = drawing.draw(table, columns, loaded.name, zipped=zipped, measure=measure)
+        for kind in ("png", "svg"):
+            name = f"figures/{measure.figure}.{kind}"
+            if plot is None:
+                (folder / name).unlink(missing_ok=True)
+            else:
+                files[name] = plot.png if kind == "png" else plot.svg
+    files["sweep.csv"] = table.to_csv(index=False, lineterminator="\n").encode()
+    # Without the metadata of pandas, which names the versions of everything.
+    plain = pa.Table.from_pandas(table, preserve_index=False).replace_schema_metadata(None)
+    buffer = pa.BufferOutputStream()
+    pq.write_table(plain, buffer, compression="zstd")
+    files["sweep.parquet"] = buffer.getvalue().to_pybytes()
+    files["sweep.json"] = json.dumps(content, indent=1, allow_nan=False).encode() + b"\n"
+    for name, data in files.items():
+        with atomic_write(folder / name) as stream:
+            stream.write(data)
+    return table

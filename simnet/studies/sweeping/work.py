@@ -1,0 +1,232 @@
+"""What a sweep has to do: the cells that it plans, what checking them found, which are there already, which to run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from simnet.base.errors import InputError
+from simnet.scenario import Scenario, find, load
+from simnet.studies.sweeping import cell, cluster, folder, grid, pool, table
+from simnet.studies.sweeping.pool import Outcome, Step
+
+_LISTED = 20
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The cells of a sweep.
+
+    Parameters
+    ----------
+    base : Scenario
+        The scenario without the parameters.
+    axes : list of Axis
+        The parameters.
+    cells : list of Cell
+        The grid.
+    tasks : list of Task
+        What to run, one for each cell.
+    zipped : bool
+        Whether the parameters change side by side.
+    """
+
+    base: Scenario
+    axes: list[grid.Axis]
+    cells: list[grid.Cell]
+    tasks: list[cell.Task]
+    zipped: bool
+
+    @property
+    def columns(self) -> list[grid.Column]:
+        """The parameters as columns of the table."""
+        return grid.columns(self.axes, self.cells, {"cell": "", **cell.COLUMNS})
+
+
+@dataclass
+class Checks:
+    """What checking the cells found: identities of those that make sense, why the others do not, by number."""
+
+    identities: dict[int, str] = field(default_factory=dict)
+    refused: dict[int, str] = field(default_factory=dict)
+    at_once: int = 1_000_000
+
+
+def plan(
+    scenario: str,
+    parameters: Sequence[str],
+    overrides: Sequence[str] = (),
+    seed: int | None = None,
+    policies: Sequence[str] | None = None,
+    *,
+    zipped: bool = False,
+    most: int = grid.MAX_CELLS,
+) -> Plan:
+    """Lay out a sweep.
+
+    Parameters
+    ----------
+    scenario : str
+        A YAML file, or the name of a scenario that comes with simnet.
+    parameters : sequence of str
+        As ``FIELD=VALUES``; see `simnet.studies.sweeping.grid.axis`.
+    overrides, seed
+        As for `simnet.scenario.load`.
+    policies : sequence of str, optional
+        The policies to run; default: all.
+    zipped : bool
+        Whether the first values go together, the second ones together, and so on, in place of every combination.
+    most : int
+        Refuse more cells.
+
+    Raises
+    ------
+    InputError
+        If something is wrong with the scenario or a parameter, or there are too many cells.
+
+    Examples
+    --------
+    >>> found = plan("quickstart", ["bandwidth=1,10 Gbit/s", "density=1,5%"])
+    >>> [str(one) for one in found.cells][:2]
+    ['network.topology.star.bandwidth=1 Gbit/s, job.density=1 %', 'network.topology.star.bandwidth=1 Gbit/s, \
+job.density=5%']
+    """
+    axes = [grid.axis(one) for one in parameters]
+    asked = grid.size(axes, zipped=zipped)
+    if asked > most:
+        raise InputError(f"there are {asked:,} cells, more than {most:,}; --max-cells allows more", file="--param")
+    base = load(scenario, overrides, seed)
+    only = None if policies is None else tuple(policies)
+    base = base if only is None else base.only(only)
+    cells = grid.cells(scenario, base, axes, overrides, zipped=zipped)
+    if seed is not None and any(one.startswith("seed=") for one in cells[0].overrides):
+        raise InputError("is a parameter already", file="--seed")
+    # Processes elsewhere have folders of their own to start from.
+    found = find(scenario)
+    source = str(found.resolve()) if found == Path(scenario) else scenario
+    tasks = [cell.Task(source, (*overrides, *one.overrides), seed, only) for one in cells]
+    return Plan(base, axes, cells, tasks, zipped)
+
+
+def check(planned: Plan, place: Path, workers: pool.Pool, step: Step) -> Checks:
+    """Read and build every cell before the first one runs, but for those whose files are in `place`.
+
+    Raises
+    ------
+    RuntimeError
+        If that failed, other than for what is wrong with a cell.
+    """
+    found = Checks()
+    for number, outcome in workers.check(planned.tasks, str((place / folder.CELLS).resolve()), step):
+        if outcome.kind == "done":
+            found.identities[number] = outcome.content.identity
+            found.at_once = min(found.at_once, outcome.content.at_once)
+        elif outcome.kind == "failed":
+            raise RuntimeError(f"checking cell {number} ({planned.cells[number]}) failed:\n{outcome.content}")
+        elif outcome.kind == "lost":
+            # It may make sense, but not in the memory that there is.
+            found.refused[number] = f"could not be checked: {outcome.content}"
+        else:
+            said = str(outcome.content)
+            for one in planned.cells[number].overrides:
+                said = said.replace(f"--set {one}:", f"--param {one}:")
+            found.refused[number] = said
+        step(number, 1.0)
+    return found
+
+
+def refuse_all(planned: Plan, checks: Checks) -> None:
+    """Raise InputError if no cell makes sense."""
+    if len(checks.refused) < len(planned.cells):
+        return
+    said = list(dict.fromkeys(checks.refused[number] for number in sorted(checks.refused)))
+    if len(said) == 1:
+        raise InputError(said[0])
+    more = [f"... and {len(said) - _LISTED} more"] if len(said) > _LISTED else []
+    raise InputError("\n  ".join([f"none of the {len(planned.cells)} cells makes sense", *said[:_LISTED], *more]))
+
+
+class Work:
+    """The cells of a sweep that are there, and those that are still to run.
+
+    Parameters
+    ----------
+    planned : Plan
+        All cells.
+    checks : Checks
+        What checking them found.
+    place : Path
+        The folder.
+    again : bool
+        Whether to run also the cells whose files are there.
+    """
+
+    def __init__(self, planned: Plan, checks: Checks, place: Path, *, again: bool = False) -> None:
+        self.planned, self.checks, self.place = planned, checks, place
+        self.results = {one: table.without_result("refused", _line(said)) for one, said in checks.refused.items()}
+        self.failures: list[str] = []
+        # Values may be written differently and mean the same cell.
+        self._numbers: dict[str, list[int]] = {}
+        for number in sorted(checks.identities):
+            self._numbers.setdefault(checks.identities[number], []).append(number)
+        for identity, numbers in self._numbers.items():
+            rows = None if again else folder.stored(place, identity)
+            if rows is not None:
+                self.results |= dict.fromkeys(numbers, rows)
+        self.there = len(self.results) - len(checks.refused)
+        # In the order of a hash: long cells and short ones mix, so that the time left can be told from that past.
+        self.waiting = sorted(one for one, numbers in self._numbers.items() if numbers[0] not in self.results)
+
+    @property
+    def missing(self) -> int:
+        """How many cells have not been dealt with."""
+        return len(self.planned.cells) - len(self.results)
+
+    def run(self, workers: pool.Pool, scheduler: str | None, step: Step) -> None:
+        """Run what is waiting and write the file of each cell as soon as it is done.
+
+        Parameters
+        ----------
+        workers : Pool
+            Where to run it if there is no scheduler; on fewer of its processes if all would not fit the memory.
+        scheduler : str, optional
+            Address of a Dask scheduler.
+        step : callable
+            Called now and then.
+
+        Raises
+        ------
+        InputError
+            If a file cannot be written, or there is no such scheduler.
+        """
+        if not self.waiting:
+            return
+        tasks = [(self.planned.tasks[self._numbers[one][0]], one) for one in self.waiting]
+        if scheduler is None:
+            outcomes = workers.answer(tasks, self.checks.at_once, step)
+        else:
+            outcomes = cluster.answered(tasks, scheduler)
+        for number, outcome in outcomes:
+            self._take(self.waiting[number], outcome)
+            step(number, 1.0)
+
+    def _take(self, identity: str, outcome: Outcome) -> None:
+        rows: list[dict[str, Any]] | None = None
+        if outcome.kind == "done":
+            rows = cell.decoded(outcome.content, identity)
+            if rows is not None:
+                folder.store(self.place, identity, outcome.content)
+        elif outcome.kind == "failed":
+            self.failures.append(outcome.content)
+        if rows is None:
+            # No file is written, as this may go better another time.
+            status = "refused" if outcome.kind == "refused" else "failed"
+            said = "what came back is not whole" if outcome.kind == "done" else str(outcome.content).strip()
+            rows = table.without_result(status, said.splitlines()[-1] if outcome.kind == "failed" else _line(said))
+        self.results |= dict.fromkeys(self._numbers[identity], rows)
+
+
+def _line(said: str) -> str:
+    return "; ".join(line.strip() for line in said.splitlines())

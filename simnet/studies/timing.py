@@ -1,0 +1,294 @@
+"""``simnet time``: how long a schedule takes on a network that is given by a scenario, by its family, or by a file."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar, get_args
+
+import numpy as np
+from pydantic import ValidationError
+
+import topologies
+from simnet.base.errors import InputError, nearest
+from simnet.base.units import format_bytes, format_seconds
+from simnet.network import Network, Timing
+from simnet.scenario import schema
+from simnet.scenario.loader import Document
+from simnet.scenario.messages import problems
+from simnet.scenario.network import build_topology
+from simnet.scenario.words import Part, field_names
+from simnet.schedule import Round, Schedule
+from simnet.studies.exporting import left_out, network_of, stage_at
+
+if TYPE_CHECKING:
+    from simnet.network.links import Links
+    from simnet.scenario import Scenario
+
+FAMILIES = tuple(name for name in schema.Topology.model_fields if name != "file")
+"""Topologies that need no file."""
+
+R = TypeVar("R", bound=Part)
+
+Figures: TypeAlias = dict[str, float | int | str]
+"""Figures by name; the names end in the unit."""
+
+
+class Place(NamedTuple):
+    """A network, the host of each rank that may be there, and what else of its scenario is left out."""
+
+    network: Network
+    placement: list[int]
+    iteration: int = 0
+    left_out: str = ""
+
+
+class Bound(NamedTuple):
+    """The least seconds that the bytes of the busiest host take on its links, which host, what it does, how many."""
+
+    seconds: float
+    host: int
+    verb: str
+    nbytes: float
+
+
+def in_scenario(scenario: Scenario, iteration: int = 0) -> Place:
+    """Return the network of a scenario as it is in an iteration, with its placement.
+
+    Raises
+    ------
+    InputError
+        If it cannot be built.
+    """
+    stages = network_of(scenario)
+    return Place(stages.networks[stage_at(stages, iteration)][1], stages.placement, iteration, left_out(scenario))
+
+
+def on_topology(
+    family: str, fields: Mapping[str, str | int], overrides: Sequence[str], n_ranks: int, seed: int = 0
+) -> Place:
+    """Return the network of a family of topologies; rank r is on host r.
+
+    Parameters
+    ----------
+    family : str
+        One of `FAMILIES`.
+    fields : mapping of str to str or int
+        Its parameters as a scenario writes them; the name is that of an option.
+    overrides : sequence of str
+        Further ones, as ``k=4``.
+    n_ranks : int
+        Hosts, where the family has a number of hosts and none is given.
+    seed : int
+        Seed of the choice between equal routes.
+
+    Raises
+    ------
+    InputError
+        If there is no such family, a parameter is missing, unknown or out of range, or hosts do not reach each other.
+    """
+    if family not in FAMILIES:
+        raise InputError(f"there is no topology {family!r}; {nearest(family, FAMILIES)}", file="--topology")
+    part = _described(_part_of(family), fields, overrides, f"--topology {family}")
+    if getattr(part, "hosts", 0) is None:
+        part = part.model_copy(update={"hosts": n_ranks})
+    return _built(schema.Topology.model_validate({family: part}), f"--topology {family}", seed)
+
+
+def on_platform(file: str, fields: Mapping[str, str | int], overrides: Sequence[str], seed: int = 0) -> Place:
+    """Return the network of a file: SimGrid platform, NCCL topology, node-link JSON, fabric; rank r is on host r.
+
+    Parameters
+    ----------
+    file : str
+        The file.
+    fields, overrides, seed
+        As for `on_topology`, of `simnet.scenario.schema.TopologyFile`.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, or hosts do not reach each other.
+    """
+    part = _described(schema.TopologyFile, {"path": file, **fields}, overrides, f"--platform {file}")
+    return _built(schema.Topology.model_validate({"file": part}), f"--platform {file}", seed)
+
+
+def time_schedule(schedule: Schedule, place: Place, start: float = 0.0, *, messages: bool = False) -> Timing:
+    """Time a schedule; rank r is on the host of worker r.
+
+    Raises
+    ------
+    InputError
+        If there are fewer hosts than ranks.
+    SimnetError
+        If it can never end.
+    """
+    return place.network.time(
+        schedule,
+        start,
+        placement=hosts_of(schedule, place),
+        messages=messages,
+        stream=("iteration", place.iteration),
+    )
+
+
+def hosts_of(schedule: Schedule, place: Place) -> list[int]:
+    """Return the host of each rank.
+
+    Raises
+    ------
+    InputError
+        If there are fewer hosts than ranks.
+    """
+    if schedule.n_ranks > len(place.placement):
+        raise InputError(
+            f"the schedule has {schedule.n_ranks:,} ranks, but the network has places for {len(place.placement):,}; "
+            "take more --hosts, more workers of the scenario, or a larger network"
+        )
+    return place.placement[: schedule.n_ranks]
+
+
+def least_time(schedule: Schedule, place: Place, timing: Timing) -> Bound:
+    """Return what the busiest host needs for the bytes that it sends or receives, all its links busy from the start on.
+
+    No order of these messages is faster, over whatever routes: latencies and who waits for whom are left out.
+    """
+    hosts, links = np.array(hosts_of(schedule, place)), place.network.links
+    sent, received = (np.zeros(place.network.routes.n_hosts) for _ in range(2))
+    for one, times in Counter(map(_Same, schedule.rounds)).items():
+        src, dst = hosts[one.round.src], hosts[one.round.dst]
+        nbytes = np.where(src == dst, 0.0, times * one.round.nbytes)
+        np.add.at(sent, src, nbytes)
+        np.add.at(received, dst, nbytes)
+    found = Bound(0.0, int(hosts[0]), "sends", 0.0)
+    for verb, totals, gates in (("sends", sent, _gates(place, True)), ("receives", received, _gates(place, False))):
+        for host in np.flatnonzero(totals).tolist():
+            seconds = _seconds(links, gates[host], float(totals[host]), timing.start, timing.finish)
+            if seconds > found.seconds:
+                found = Bound(seconds, host, verb, float(totals[host]))
+    return found
+
+
+def figures(schedule: Schedule, place: Place, timing: Timing) -> Figures:
+    """Return what `simnet time` says, for programs: names end in their units."""
+    bound = least_time(schedule, place, timing)
+    sent = schedule.bytes_sent()
+    return {
+        "ranks": schedule.n_ranks,
+        "hosts": place.network.routes.n_hosts,
+        "rounds": len(schedule.rounds),
+        "messages": schedule.n_messages,
+        "start_s": timing.start,
+        "finish_s": timing.finish,
+        "duration_s": timing.duration,
+        "first_rank_finish_s": float(timing.rank_finish.min()),
+        "last_rank_finish_s": float(timing.rank_finish.max()),
+        "bytes_B": float(sent.sum()),
+        "least_sent_B": float(sent.min()),
+        "most_sent_B": float(sent.max()),
+        "lower_bound_s": bound.seconds,
+        "lower_bound_host": bound.host,
+        "lower_bound_of": f"host {bound.host} {bound.verb} {bound.nbytes:.0f} B",
+    }
+
+
+def sentences(schedule: Schedule, place: Place, timing: Timing) -> list[str]:
+    """Return what `simnet time` says, for people."""
+    bound = least_time(schedule, place, timing)
+    sent, first = schedule.bytes_sent(), float(timing.rank_finish.min())
+    share = f"; {bound.seconds / timing.duration:.1%} of the time" if timing.duration > 0 else ""
+    rounds, (least, most) = len(schedule.rounds), (format_bytes(float(one)) for one in (sent.min(), sent.max()))
+    by = f" after its start at {format_seconds(timing.start)}" if timing.start else ""
+    lines = [
+        f"Finish       {format_seconds(timing.duration)} ({timing.duration:.9g} s){by}",
+        f"Ranks        {schedule.n_ranks:,}, done {format_seconds(first - timing.start)} to "
+        f"{format_seconds(timing.duration)}, {format_seconds(timing.finish - first)} apart",
+        f"Messages     {schedule.n_messages:,} in {rounds:,} round{'s' * (rounds != 1)}, "
+        f"{format_bytes(schedule.nbytes)}; a rank sends {least} to {most}",
+        f"Lower bound  {format_seconds(bound.seconds)}: host {bound.host} {bound.verb} {format_bytes(bound.nbytes)} "
+        f"at its bandwidth{share}",
+    ]
+    return [*lines, f"Left out     {place.left_out} of the scenario"] if place.left_out else lines
+
+
+class _Same:
+    """A round, equal to itself only: rounds are compared by their arrays, and the same one often stands many times."""
+
+    def __init__(self, one: Round) -> None:
+        self.round = one
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.round is self.round
+
+    def __hash__(self) -> int:
+        return id(self.round)
+
+
+def _gates(place: Place, out: bool) -> list[list[int]]:
+    """Return the links over which each host sends, or receives; those that cost nothing lead to the next ones."""
+    graph, routes = place.network.graph, place.network.routes
+    gates = []
+    for host in range(routes.n_hosts):
+        found: set[int] = set()
+        seen, open_ = {host}, [host]
+        while open_:
+            node = open_.pop()
+            for beyond in graph.successors(node) if out else graph.predecessors(node):
+                link = (node, beyond) if out else (beyond, node)
+                if graph.edges[link].get("kind") != "free":
+                    found.add(routes.index[link])
+                elif beyond not in seen:
+                    seen.add(beyond)
+                    open_.append(beyond)
+        gates.append(sorted(found))
+    return gates
+
+
+def _seconds(links: Links, gates: Sequence[int], nbytes: float, start: float, finish: float) -> float:
+    """Return how long some links together take for so many bytes, all of them busy; at most until `finish`."""
+    if links.constant:
+        return nbytes / float(links.constant_capacity[gates].sum())
+    courses = [links.capacities(link, start, max(finish, start)) for link in gates]
+    times = np.unique(np.concatenate([at for at, _ in courses]))
+    rate = np.sum([values[np.searchsorted(at, times, "right") - 1] for at, values in courses], axis=0)
+    carried = np.concatenate([[0.0], np.cumsum(rate * np.diff(np.append(times, finish)))])
+    last = int(np.searchsorted(carried, nbytes)) - 1
+    if last < 0 or last >= times.size:
+        return finish - start if last >= 0 else 0.0
+    return float(times[last] - start + (nbytes - carried[last]) / rate[last])
+
+
+def _part_of(family: str) -> type[Part]:
+    """Return the class of a family's parameters."""
+    choices = get_args(schema.Topology.model_fields[family].annotation)
+    return next(one for one in choices if isinstance(one, type) and issubclass(one, Part))
+
+
+def _described(part: type[R], fields: Mapping[str, str | int], overrides: Sequence[str], option: str) -> R:
+    """Read the parameters of a topology from options."""
+    document = Document("{}", option)
+    for name, value in fields.items():
+        if name not in field_names(part):
+            raise InputError(f"has no such parameter; {nearest(name, field_names(part))}", file=option, field=name)
+        document.data[name] = value
+    for override in overrides:
+        document.set(override)
+    try:
+        return part.model_validate(document.data)
+    except ValidationError as error:
+        found = problems(document, error, part)
+        # There is no file, and so no line.
+        lines = [str(InputError(one.message, file=one.file, field=one.field)) for one in found]
+        raise InputError("\n  ".join(lines)) from None
+
+
+def _built(given: schema.Topology, option: str, seed: int) -> Place:
+    try:
+        read = build_topology(given, Path())
+        topologies.check_connected(read.graph)
+        network = Network(read.graph, read.weather, seed=seed)
+    except (ValueError, OverflowError) as error:
+        raise InputError(str(error), file=option) from None
+    return Place(network, list(range(network.routes.n_hosts)))

@@ -1,0 +1,279 @@
+"""``simnet validate`` and ``simnet reproduce``: predictions beside what was measured, and papers beside simnet.
+
+They reach the command line through the entry-point group ``simnet.commands``, as commands of other packages may.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from simnet.base.errors import InputError
+from simnet.commands import common
+from simnet.commands.common import Force, Quiet
+
+if TYPE_CHECKING:
+    from validate.reproduction import Reproduction, Row
+
+
+class Split(StrEnum):
+    """What `simnet validate` leaves out."""
+
+    SIZES = "sizes"
+    RANKS = "ranks"
+    COLLECTIVES = "collectives"
+    LINKS = "links"
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to an application."""
+    app.command(epilog="Example: simnet reproduce artopk-table-vi --check")(reproduce)
+    app.command(epilog="Example: simnet validate shaped_gloo --split sizes")(validate)
+
+
+@common.explained
+def validate(
+    sources: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[DATASET|LOG]...", help="Shipped measurements or logs; default: all that are shipped."),
+    ] = None,
+    split: Annotated[
+        list[Split] | None, typer.Option(help="What is left out; repeatable; default: each in turn.")
+    ] = None,
+    fabric: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Compare with this fabric file; nothing is fitted.")
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="With --fabric: refuse to extrapolate.")] = False,
+    fact: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN=VALUE", help="What the logs do not say, as ranks=16; repeatable."),
+    ] = None,
+    figure: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw predicted against measured, as .png or .svg; one source.")
+    ] = None,
+    check: Annotated[bool, typer.Option("--check", help="End with 1 if a figure is worse than recorded.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+    force: Force = False,
+) -> None:
+    """Say how well measured times are predicted that were left out, beside what simpler models make of them."""
+    from simnet.calibration.measured import datasets
+    from simnet.calibration.reporting import typed_facts
+    from validate import evaluation
+
+    common.only("--fabric", fabric is not None, {"--strict": strict})
+    common.only("what is left out, which --fabric does without", fabric is None, {"--split": split, "--check": check})
+    names = list(sources or datasets())
+    common.only("shipped measurements", set(names) <= set(datasets()), {"--check": check})
+    if figure is not None and (len(names) != 1 or figure.suffix not in (".png", ".svg")):
+        raise InputError("needs one source, and a file that ends in .png or .svg", file="--figure")
+    facts = typed_facts(common.fields(fact, "--fact"))
+    splits = [one.value for one in split or Split]
+    found = []
+    for number, name in enumerate(names, 1):
+        with common.progress(f"{number} of {len(names)}: {name}"):
+            if fabric is not None:
+                found.append(evaluation.compare(fabric, name, facts, strict=strict))
+            else:
+                found.append(evaluation.evaluate(name, facts, splits))
+        if not json_:
+            typer.echo("\n".join([*found[-1].sentences(), ""]))
+    figures = [one.figures() for one in found]
+    if json_:
+        typer.echo(json.dumps(figures, indent=2))
+    if figure is not None:
+        from simnet.studies.exporting import staged
+
+        drawing = evaluation.drawn(found[0])
+        with staged([figure], force) as folder:
+            (folder / figure.name).write_bytes(drawing.png if figure.suffix == ".png" else drawing.svg)
+    if check:
+        recorded = evaluation.recorded_figures()
+        wanted = {
+            name: {key: one for key, one in recorded.get(name, {}).items() if key.partition("_")[0] in splits}
+            for name in names
+        }
+        said = [line for one in figures for line in evaluation.worse(one, wanted[one["dataset"]])]
+        for line in said:
+            typer.echo(f"worse: {line}", err=True)
+        if said:
+            raise typer.Exit(1)
+
+
+@common.explained
+def reproduce(
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[NAME]...", help="What to reproduce; without: list what there is.")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="All of them, the slow ones too: a few minutes.")] = False,
+    fast: Annotated[bool, typer.Option("--fast", help="All but those that take more than a few seconds.")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Exit with 1 if a value is outside its tolerance.")] = False,
+    json_: Annotated[bool, typer.Option("--json", help="Print the values as JSON.")] = False,
+    out: Annotated[Path | None, typer.Option(metavar="FILE.csv", help="Write the values as a table.")] = None,
+    markdown: Annotated[Path | None, typer.Option(metavar="FILE.md", help="Write the page docs/papers.md.")] = None,
+    force: Force = False,
+    quiet: Quiet = False,
+) -> None:
+    """Reproduce figures, tables and claims of papers: published value, ours, error, tolerance."""
+    from simnet.base.progress import tracked
+    from simnet.studies.exporting import free
+    from validate.reproduction import REPRODUCTIONS, reproduction
+
+    if names and (every or fast):
+        raise InputError("is either names or --all or --fast", file="simnet reproduce")
+    if every and fast:
+        raise InputError("is either --all or --fast", file="simnet reproduce")
+    if names:
+        wanted = [reproduction(name) for name in dict.fromkeys(names)]
+    else:
+        wanted = [one for one in REPRODUCTIONS.values() if every or (fast and not one.slow)]
+    common.only("a NAME, --all or --fast", bool(wanted), {"--check": check, "--out": out, "--markdown": markdown})
+    common.only("--out and --markdown", out is not None or markdown is not None, {"--force": force})
+    if out is not None and out.suffix != ".csv":
+        raise InputError(f"must end in .csv, got {out.name!r}", file="--out")
+    if markdown is not None and markdown.suffix != ".md":
+        raise InputError(f"must end in .md, got {markdown.name!r}", file="--markdown")
+    if not wanted:
+        _list(list(REPRODUCTIONS.values()), json_)
+        return
+    free([path for path in (out, markdown) if path is not None], force)
+    found: dict[str, Sequence[Row] | None] = {}
+    with common.progress("reproductions", quiet):
+        for one in tracked(wanted):
+            found[one.name] = _run(one, quiet)
+    if json_:
+        typer.echo(json.dumps([_figures(REPRODUCTIONS[name], rows) for name, rows in found.items()], indent=2))
+    elif not quiet:
+        _show(found)
+    _write(found, out, markdown, force)
+    outside = [f"{name}: {row.what}" for name, rows in found.items() for row in rows or () if row.passes is False]
+    if check and outside:
+        typer.echo("outside its tolerance: " + "; ".join(outside), err=True)
+        raise typer.Exit(1)
+
+
+def _run(one: Reproduction, quiet: bool) -> list[Row] | None:
+    reason = one.needs()
+    if reason:
+        typer.echo(f"{one.name} is left out: it {reason}", err=True)
+        return None
+    if one.slow and not quiet:
+        typer.echo(f"{one.name} takes a while", err=True)
+    return one.rows()
+
+
+def _list(every: Sequence[Reproduction], json_: bool) -> None:
+    """Show what there is."""
+    from validate.reproduction import KINDS, MISSING
+
+    def status(one: Reproduction) -> str:
+        return one.needs() or ("takes longer" if one.slow else "ready")
+
+    if json_:
+        rows = [
+            {
+                "name": one.name,
+                "paper": one.paper,
+                "place": one.place,
+                "title": one.title,
+                "values": one.values,
+                "kind": one.kind,
+                "status": status(one),
+            }
+            for one in every
+        ]
+        typer.echo(json.dumps({"reproductions": rows, "missing": [one._asdict() for one in MISSING]}, indent=2))
+        return
+    from rich.console import Console
+
+    from simnet.report.console import print_wide
+
+    columns = ("name", "paper", "published", "what", "values", "kind", "status")
+    cells = [(one.name, one.paper, one.place, one.title, str(one.values), one.kind, status(one)) for one in every]
+    print_wide(_table("Reproductions", columns, cells), Console())
+    for kind, meaning in KINDS.items():
+        typer.echo(f"{kind}: {meaning}")
+    typer.echo(f"{len(MISSING)} figures, tables and claims are not reproduced; docs/papers.md and --json say why")
+
+
+def _show(found: Mapping[str, Sequence[Row] | None]) -> None:
+    """Print the values of each, and how it came out."""
+    from rich.console import Console
+
+    from simnet.report.console import print_wide
+    from validate.reproduction import REPRODUCTIONS, outcome, page
+
+    columns = ("value", "published", "ours", "unit", "error", "tolerance", "")
+    for name, rows in found.items():
+        if rows is None:
+            continue
+        one, result = REPRODUCTIONS[name], outcome(rows)
+        cells = [
+            (
+                row.what,
+                page.value(row.published),
+                page.value(row.ours),
+                row.unit,
+                page.error(row),
+                page.tolerance(row),
+                page.verdict(row),
+            )
+            for row in rows
+        ]
+        print_wide(_table(f"{one.paper}, {one.place}: {one.title}", columns, cells), Console())
+        typer.echo(one.note)
+        judged = f"{result.passed} of {result.judged} within tolerance" if result.judged else "no tolerance is stated"
+        typer.echo(f"{name}: {result.rows} values, {judged}; worst {page.worst(rows)}\n")
+
+
+def _table(title: str, columns: Sequence[str], cells: Sequence[Sequence[str]]) -> Any:
+    from rich.box import SIMPLE_HEAD
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=Text(title), title_justify="left", box=SIMPLE_HEAD)
+    for name in columns:
+        right = name in ("published", "ours", "error", "values") and "value" in columns
+        table.add_column(name, justify="right" if right else "left", no_wrap=True)
+    for row in cells:
+        table.add_row(*map(Text, row))
+    return table
+
+
+def _figures(one: Reproduction, rows: Sequence[Row] | None) -> dict[str, Any]:
+    """Return a reproduction for JSON."""
+    from validate.reproduction import outcome
+
+    head = {"name": one.name, "paper": one.paper, "place": one.place, "title": one.title, "kind": one.kind}
+    if rows is None:
+        return {**head, "note": one.note, "status": f"left out: it {one.needs()}", "values": []}
+    values = [{**row._asdict(), "error": row.error, "passes": row.passes} for row in rows]
+    plain = [
+        {key: None if isinstance(cell, float) and not math.isfinite(cell) else cell for key, cell in row.items()}
+        for row in values
+    ]
+    return {**head, "note": one.note, "status": outcome(rows).status, "values": plain}
+
+
+def _write(found: Mapping[str, Sequence[Row] | None], out: Path | None, markdown: Path | None, force: bool) -> None:
+    """Write the table and the page that were asked for."""
+    from simnet.studies.exporting import staged
+    from validate.reproduction import as_frame, page
+
+    if out is not None:
+        import pandas as pd
+
+        parts = [as_frame(rows).assign(name=name) for name, rows in found.items() if rows]
+        frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
+        if parts:
+            frame.insert(0, "name", frame.pop("name"))
+        with staged([out], force) as folder:
+            frame.to_csv(folder / out.name, index=False)
+    if markdown is not None:
+        with staged([markdown], force) as folder:
+            (folder / markdown.name).write_text(page.page(found), encoding="utf-8")
