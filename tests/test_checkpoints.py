@@ -21,7 +21,7 @@ from simnet.base.writing import alone, tidy
 from simnet.job import Checkpoint, Compute, Neighbour, Overlap, checkpoint, run_policy
 from simnet.network import Network
 from simnet.network.weather import Weather, steps
-from simnet.policies import Candidate, Clairvoyant, Fixed, Flexible, Monitor, Ramp
+from simnet.policies import Candidate, Fixed, Flexible, Monitor, OneStepOracle, Ramp
 from simnet.policies.moo import Moo, Search
 from simnet.traces.live import train
 
@@ -75,7 +75,7 @@ def moo(mode="grid", **search):
 JOBS = {
     "fixed": (job, lambda: Fixed(AG)),
     "flexible": (job, flexible),
-    "clairvoyant": (job, lambda: Clairvoyant(FEEDBACK)),
+    "clairvoyant": (job, lambda: OneStepOracle(FEEDBACK)),
     "moo": (job, moo),
     "moo as published": (lambda: job(iterations=9), lambda: moo("published", warm_up=3)),
     "buckets": (lambda: job(overlap=Overlap(bucket=200.0)), lambda: Fixed(RING)),

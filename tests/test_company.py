@@ -19,7 +19,7 @@ from simnet.base.errors import InputError, StalledError
 from simnet.job import MAIN, Compute, Neighbour, Overlap, run_policy
 from simnet.network import Network
 from simnet.network.weather import Weather, ornstein_uhlenbeck
-from simnet.policies import Candidate, Clairvoyant, Fixed, Flexible, Monitor, Ramp
+from simnet.policies import Candidate, Fixed, Flexible, Monitor, OneStepOracle, Ramp
 from simnet.scenario import load
 from simnet.schedule import Round, Schedule
 
@@ -203,7 +203,7 @@ def test_what_cannot_be_in_company_is_refused():
     network = star(4)
     beside = {"other": Neighbour(job_on(network), DENSE)}
     with pytest.raises(ValueError, match="cannot try several exchanges"):
-        run_policy(job_on(network), "p", Clairvoyant([AG, RING]), neighbours=beside)
+        run_policy(job_on(network), "p", OneStepOracle([AG, RING]), neighbours=beside)
     with pytest.raises(ValueError, match="function of time"):
         run_policy(job_on(network, stages=[(0, network), (2, star(4))]), "p", Fixed(AG), neighbours=beside)
 

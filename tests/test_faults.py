@@ -19,7 +19,7 @@ from simnet.job import Compute, Overlap, run_policy
 from simnet.job.exchanging import Models
 from simnet.network import Network, OnOffFlow
 from simnet.network.weather import Weather, constant, markov
-from simnet.policies import Candidate, Clairvoyant, Fixed, Flexible, Monitor
+from simnet.policies import Candidate, Fixed, Flexible, Monitor, OneStepOracle
 from simnet.scenario import load
 from simnet.schedule import Round, Schedule
 
@@ -334,7 +334,7 @@ def test_the_split_still_adds_up_and_spans_tell_the_same(candidate, overlap):
 
 
 @pytest.mark.parametrize(
-    "policy", [Fixed(AG), Fixed(RING), Flexible([RING, AG], Monitor(every=0)), Clairvoyant([AG, RING])]
+    "policy", [Fixed(AG), Fixed(RING), Flexible([RING, AG], Monitor(every=0)), OneStepOracle([AG, RING])]
 )
 def test_survivors_keep_their_residuals_and_nothing_of_theirs_is_lost(policy, monkeypatch):
     original = Models.step
@@ -390,7 +390,7 @@ def test_a_clairvoyant_takes_the_exchange_that_is_done_before_the_death():
     seconds = 0.01 + ring_seconds(4)
     first = run_policy(job(iterations=1), "p", Fixed(AG)).iterations["iteration_s"][0]
     assert first < seconds
-    result = run_policy(job(iterations=1, deaths={2: (first + seconds) / 2}), "p", Clairvoyant([slow, AG]))
+    result = run_policy(job(iterations=1, deaths={2: (first + seconds) / 2}), "p", OneStepOracle([slow, AG]))
     assert result.iterations["choice"].tolist() == ["AG"]
 
 

@@ -17,7 +17,7 @@ from simnet.base.errors import SimnetError
 from simnet.cli import app
 from simnet.job import Overlap, run_policy
 from simnet.network import Network
-from simnet.policies import Candidate, Clairvoyant, Fixed, Monitor, Ramp
+from simnet.policies import Candidate, Fixed, Monitor, OneStepOracle, Ramp
 from simnet.policies.moo import Moo, Search
 from simnet.report import figures, learning
 from simnet.scenario import load
@@ -151,7 +151,7 @@ def test_policies_train_apart_and_a_run_repeats_itself():
     alone = run(source, TOPK).iterations
     run(source, DENSE)
     assert run(source, TOPK).iterations.equals(alone)
-    assert run(source, policy=Clairvoyant([TOPK])).iterations.equals(alone)
+    assert run(source, policy=OneStepOracle([TOPK])).iterations.equals(alone)
 
 
 def test_exploration_leaves_no_trace_in_the_training(trainings):

@@ -19,7 +19,18 @@ from simnet.base.errors import InputError
 from simnet.job import EXPLORE, TRAIN, Compute, Neighbour, run_policy
 from simnet.network import Network
 from simnet.network.weather import PROFILES, Weather, profile_state, steps
-from simnet.policies import Adaptive, Candidate, Fixed, Moment, Monitor, Ramp, Seen, closed_form, density_at, moo
+from simnet.policies import (
+    Adaptive,
+    Candidate,
+    Fixed,
+    Monitor,
+    Observation,
+    PolicyContext,
+    Ramp,
+    closed_form,
+    density_at,
+    moo,
+)
 from simnet.policies.moo import (
     DENSITIES,
     Moo,
@@ -27,10 +38,8 @@ from simnet.policies.moo import (
     Weights,
     choose,
     choose_as_published,
-    knee,
-    normalised,
-    pareto_front,
 )
+from simnet.policies.pareto import knee, normalised, pareto_front, weighted
 from simnet.report.results import write_run
 from simnet.report.summary import summarize, with_exploration
 from simnet.scenario import load
@@ -75,7 +84,7 @@ def test_the_choice_does_not_depend_on_units_origins_or_order(front, gain_unit, 
     assert np.array_equal(again, scaled[order])
     assert merits(again, knee(again)) == pytest.approx(merits(scaled, knee(scaled)), abs=1e-8)
     weights = (2.0, 1.0, 1.0)
-    one, other = moo.weighted(scaled, weights), moo.weighted(again, weights)
+    one, other = weighted(scaled, weights), moo.weighted(again, weights)
     assert losses(again * weights, other) == pytest.approx(losses(scaled * weights, one), abs=1e-8)
 
 
@@ -118,7 +127,7 @@ def test_every_point_of_a_front_is_the_choice_for_some_weights(front):
     # The worst in one objective are left out: they are chosen where that objective counts nothing.
     scaled = normalised(front, (0, 1, 2)) + 0.01
     for index, one in enumerate(scaled):
-        assert moo.weighted(scaled, 1 / one) == index
+        assert weighted(scaled, 1 / one) == index
 
 
 HUNDREDTHS = st.integers(1, 100).map(lambda number: number / 100)
@@ -225,21 +234,21 @@ class Course:
             return (choose if grid else choose_as_published)(*arguments)
 
         monkeypatch.setattr(moo, "choose" if grid else "choose_as_published", counted)
-        policy.start()
+        policy.reset()
         for number in range(iterations):
             network = networks(number) if callable(networks) else networks
-            moment = Moment(number, float(number), network, range(8), RESNET18, 0.5)
-            while (turn := policy.turn(moment)).attempt is not None:
-                assert policy.turn(moment) == turn
-                self.explored.setdefault(number, []).append((turn.density, turn.shortlist[0].label))
-                assert turn.attempt == (len(self.explored[number]) - 1) % policy.search.tries
-                policy.told(moment, seen(turn, gains(number, turn.density)))
-            self.trained.append((turn.density, turn.shortlist[0].label))
-            policy.told(moment, seen(turn, gains(number, turn.density)))
+            context = PolicyContext(number, float(number), network, range(8), RESNET18, 0.5)
+            while (decision := policy.decide(context)).attempt is not None:
+                assert policy.decide(context) == decision
+                self.explored.setdefault(number, []).append((decision.density, decision.shortlist[0].label))
+                assert decision.attempt == (len(self.explored[number]) - 1) % policy.search.tries
+                policy.observe(context, seen(decision, gains(number, decision.density)))
+            self.trained.append((decision.density, decision.shortlist[0].label))
+            policy.observe(context, seen(decision, gains(number, decision.density)))
 
 
-def seen(turn, gain):
-    return Seen(turn, turn.shortlist[0], gain, gain, 1e-3)
+def seen(decision, gain):
+    return Observation(decision, decision.shortlist[0], gain, gain, 1e-3)
 
 
 def by_density(number, density):
@@ -254,13 +263,13 @@ def grid(among=SPARSE, every=0.0, change=0.1, **search):
 @settings(max_examples=30)
 def test_on_the_grid_the_choice_is_exact(latency, bandwidth, power, among):
     policy = grid(among, tries=1)
-    moment = Moment(0, 0.0, star(bandwidth, latency), range(8), RESNET18, 0.5)
-    while (turn := policy.turn(moment)).attempt is not None:
-        policy.told(moment, seen(turn, turn.density**power))
+    context = PolicyContext(0, 0.0, star(bandwidth, latency), range(8), RESNET18, 0.5)
+    while (decision := policy.decide(context)).attempt is not None:
+        policy.observe(context, seen(decision, decision.density**power))
     sync = np.array([[closed_form(one)(latency, 1 / bandwidth, RESNET18, c, 8) for one in among] for c in DENSITIES])
     expected = choose(np.array(DENSITIES) ** power, [1e-3] * 5, sync.min(axis=1))
-    assert turn.density == DENSITIES[expected]
-    assert turn.shortlist == (among[int(sync[expected].argmin())],)
+    assert decision.density == DENSITIES[expected]
+    assert decision.shortlist == (among[int(sync[expected].argmin())],)
 
 
 def test_with_nothing_new_it_explores_and_searches_once(monkeypatch):

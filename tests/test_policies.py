@@ -12,7 +12,17 @@ import topologies
 from simnet import costs
 from simnet.network import Network
 from simnet.network.weather import PROFILES, Weather, constant, profile_state, steps
-from simnet.policies import Candidate, Clairvoyant, Fixed, Flexible, Moment, Monitor, Ramp, closed_form, density_at
+from simnet.policies import (
+    Candidate,
+    Fixed,
+    Flexible,
+    Monitor,
+    OneStepOracle,
+    PolicyContext,
+    Ramp,
+    closed_form,
+    density_at,
+)
 from validate.published import schedule_shares
 
 AG = Candidate("AG", "topk")
@@ -22,8 +32,8 @@ SPARSE = (RING, TREE, AG)
 RESNET18 = 46_758_048.0
 
 
-def moment(network, now=0.0, *, iteration=0, workers=8, message=RESNET18, density=0.01):
-    return Moment(iteration, now, network, range(workers), message, density)
+def context(network, now=0.0, *, iteration=0, workers=8, message=RESNET18, density=0.01):
+    return PolicyContext(iteration, now, network, range(workers), message, density)
 
 
 def star(weather=None, workers=8, latency=1e-3, bandwidth=1.25e9):
@@ -101,7 +111,7 @@ def test_a_misspelt_option_is_found():
 
 
 def test_labels_tell_candidates_apart():
-    for policy in (Clairvoyant, Flexible):
+    for policy in (OneStepOracle, Flexible):
         with pytest.raises(ValueError, match="two candidates are called 'AG'"):
             policy([AG, Candidate("AG", "dense")])
 
@@ -114,7 +124,7 @@ def test_a_candidate_without_closed_form_is_refused_by_name():
 @given(st.floats(1e-5, 0.2), st.floats(1e6, 5e10), st.floats(1e-4, 1.0), st.integers(1, 64), st.permutations(SPARSE))
 def test_a_flexible_policy_takes_the_arg_min(latency, bandwidth, density, workers, among):
     network = star(workers=workers, latency=latency, bandwidth=bandwidth)
-    (choice,) = Flexible(among, Monitor()).shortlist(moment(network, workers=workers, density=density))
+    (choice,) = Flexible(among, Monitor()).shortlist(context(network, workers=workers, density=density))
     if workers == 1:
         assert choice is among[0]
         return
@@ -125,27 +135,27 @@ def test_a_flexible_policy_takes_the_arg_min(latency, bandwidth, density, worker
 def test_a_monitor_sees_the_worst_link_as_of_its_last_probe():
     weather = {(3, "switch"): Weather(bandwidth=steps([0, 25], [1e6, 2e6]), latency=constant(0.5))}
     monitor = Monitor(every=10)
-    latency, bandwidth = monitor.probe(moment(star(weather), now=29.0))
+    latency, bandwidth = monitor.probe(context(star(weather), now=29.0))
     assert (latency, bandwidth) == (pytest.approx(0.5005), 1e6)
-    assert monitor.probe(moment(star(weather), now=30.0))[1] == 2e6
-    assert Monitor(every=0).probe(moment(star(weather), now=26.0))[1] == 2e6
-    assert Monitor(every=10, aggregate="median").probe(moment(star(weather), now=29.0))[1] == 1.25e9
+    assert monitor.probe(context(star(weather), now=30.0))[1] == 2e6
+    assert Monitor(every=0).probe(context(star(weather), now=26.0))[1] == 2e6
+    assert Monitor(every=10, aggregate="median").probe(context(star(weather), now=29.0))[1] == 1.25e9
 
 
 def test_probe_noise_is_of_the_stated_size_and_the_same_for_the_same_probe():
     monitor = Monitor(every=1.0, noise=0.1, aggregate="mean", seed=3)
-    seen = np.array([monitor.probe(moment(star(), now=t + 0.5)) for t in range(500)])
+    seen = np.array([monitor.probe(context(star(), now=t + 0.5)) for t in range(500)])
     spread = np.log(seen / [1e-3, 1.25e9]).std(axis=0)
     assert spread == pytest.approx([0.1 / math.sqrt(8)] * 2, rel=0.15)
-    assert monitor.probe(moment(star(), now=7.2)) == monitor.probe(moment(star(), now=7.9))
-    assert monitor.probe(moment(star(), now=7.2)) != monitor.probe(moment(star(), now=8.2))
+    assert monitor.probe(context(star(), now=7.2)) == monitor.probe(context(star(), now=7.9))
+    assert monitor.probe(context(star(), now=7.2)) != monitor.probe(context(star(), now=8.2))
 
 
 def choices(policy, bandwidths_over_time):
     weather = {link: Weather(bandwidth=bandwidths_over_time) for link in topologies.star(8, 1e-3, 1e9).edges}
     network = star(weather)
-    policy.start()
-    return [policy.shortlist(moment(network, now=float(t), density=0.01))[0].label for t in range(6)]
+    policy.reset()
+    return [policy.shortlist(context(network, now=float(t), density=0.01))[0].label for t in range(6)]
 
 
 def test_small_changes_do_not_trigger_a_new_decision_and_large_ones_do():
@@ -167,10 +177,10 @@ def test_a_decision_stands_while_a_link_is_down():
 
 
 def test_fixed_and_clairvoyant_shortlists():
-    assert Fixed(AG).shortlist(moment(star())) == (AG,)
-    assert Clairvoyant(SPARSE).shortlist(moment(star())) == SPARSE
+    assert Fixed(AG).shortlist(context(star())) == (AG,)
+    assert OneStepOracle(SPARSE).shortlist(context(star())) == SPARSE
     with pytest.raises(ValueError, match="at least one"):
-        Clairvoyant([])
+        OneStepOracle([])
     with pytest.raises(ValueError, match="at least one"):
         Flexible([])
 
@@ -202,7 +212,7 @@ def test_the_policy_replays_the_published_shares(config):
         state = profile_state(config, step // per_epoch)
         if state not in networks:
             networks[state] = star(latency=state.latency, bandwidth=state.bandwidth)
-        (choice,) = policy.shortlist(moment(networks[state], density=density_at(ramps, step)))
+        (choice,) = policy.shortlist(context(networks[state], density=density_at(ramps, step)))
         counts[choice.label] += 1
     published = {"C1": (5070, 2718, 2157), "C2": (9165, 378, 402)}[config]
     assert tuple(counts.values()) == published

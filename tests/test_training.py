@@ -14,7 +14,7 @@ from simnet.job import Compute, Overlap, buckets, run_policy
 from simnet.job.exchanging import Models
 from simnet.network import Network
 from simnet.network.weather import Weather, ornstein_uhlenbeck, steps
-from simnet.policies import Candidate, Clairvoyant, Fixed, Flexible, Monitor, Ramp, density_at
+from simnet.policies import Candidate, Fixed, Flexible, Monitor, OneStepOracle, Ramp, density_at
 
 AG = Candidate("AG", "topk")
 RING = Candidate("ART-ring", "artopk", {"collective": "ring"})
@@ -121,7 +121,7 @@ def test_a_clairvoyant_is_never_slower_than_any_fixed_policy_it_may_imitate():
     # Bandwidth varies, latency does not, and no two messages share a link: starting earlier never ends later.
     weather = noisy_weather()
     one = job(4, iterations=25, weather=weather, latency=5e-3, source=Source(4, scale=40.0))
-    best = run_policy(one, "best", Clairvoyant([RING, DENSE, AG]))
+    best = run_policy(one, "best", OneStepOracle([RING, DENSE, AG]))
     ends = (best.iterations["start_s"] + best.iterations["iteration_s"]).to_numpy()
     for candidate in (RING, DENSE, AG):
         fixed = run_policy(one, "p", Fixed(candidate)).iterations
@@ -131,7 +131,7 @@ def test_a_clairvoyant_is_never_slower_than_any_fixed_policy_it_may_imitate():
 
 def test_a_clairvoyant_with_one_candidate_does_what_the_fixed_policy_does():
     one = job(4, weather=noisy_weather(), network=None)
-    fixed, clairvoyant = run_policy(one, "p", Fixed(RING)), run_policy(one, "p", Clairvoyant([RING]))
+    fixed, clairvoyant = run_policy(one, "p", Fixed(RING)), run_policy(one, "p", OneStepOracle([RING]))
     assert fixed.iterations.equals(clairvoyant.iterations)
 
 
@@ -258,7 +258,7 @@ def test_wrong_overlap_is_refused(arguments):
 def test_a_policy_does_not_mix_exchanges_with_and_without_error_feedback():
     forgetful = Candidate("forgetful", "topk", {"error_feedback": False})
     with pytest.raises(ValueError, match=r"with error feedback \(ART-ring\) and without \(forgetful\)"):
-        run_policy(job(4), "p", Clairvoyant([RING, forgetful]))
+        run_policy(job(4), "p", OneStepOracle([RING, forgetful]))
 
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.floats(0.01, 1), st.floats(0.01, 1)), min_size=1, max_size=4))

@@ -17,7 +17,7 @@ from simnet.job.checkpoint import State
 from simnet.job.exchanging import Step
 from simnet.job.job import Job
 from simnet.job.record import gains
-from simnet.policies import Adaptive, Moment, Policy, Seen, Turn, density_at
+from simnet.policies import Adaptive, Decision, Observation, Policy, PolicyContext, density_at
 
 
 class _Said(NamedTuple):
@@ -47,12 +47,12 @@ class Dialogue:
     def __init__(self, job: Job, policy: Policy) -> None:
         self._job, self._policy = job, policy
         self._hosts = np.arange(job.source.workers) if job.placement is None else np.asarray(job.placement)
-        self._moment: Moment | None = None
+        self._context: PolicyContext | None = None
         self._said: list[_Said] = []
         self._crews: list[list[int]] = []
-        policy.start()
+        policy.reset()
 
-    def ask(self, iteration: int, now: float, crew: NDArray[np.intp]) -> Turn:
+    def ask(self, iteration: int, now: float, crew: NDArray[np.intp]) -> Decision:
         """Return what the policy wants next; one that is not adaptive wants to train, at the density of the job.
 
         Parameters
@@ -67,31 +67,33 @@ class Dialogue:
         job, policy = self._job, self._policy
         placement, workers = self._hosts[crew].tolist(), crew.tolist()
         message, usual = 4.0 * job.source.true_parameters, density_at(job.density, iteration)
-        self._moment = Moment(iteration, now, job.network(iteration), placement, message, usual)
+        self._context = PolicyContext(iteration, now, job.network(iteration), placement, message, usual)
         if not self._crews or self._crews[-1] != workers:
             self._crews.append(workers)
         self._said.append(_Said(iteration, now, len(self._crews) - 1))
-        return policy.turn(self._moment) if isinstance(policy, Adaptive) else Turn(policy.shortlist(self._moment))
+        return (
+            policy.decide(self._context) if isinstance(policy, Adaptive) else Decision(policy.shortlist(self._context))
+        )
 
-    def tell(self, turn: Turn, step: Step) -> None:
+    def tell(self, decision: Decision, step: Step) -> None:
         """Tell the policy what came of what it wanted last."""
         if isinstance(self._policy, Adaptive):
             gain, each = gains(step.exchanges)
             norms, broadcaster = np.sqrt(each), step.exchanges[0].stats.get("broadcaster")
             released = norms.mean() if broadcaster is None else norms[int(float(broadcaster))]
-            self._tell(Seen(turn, step.candidate, gain, float(released), float(step.select.max())))
+            self._tell(Observation(decision, step.candidate, gain, float(released), float(step.select.max())))
 
-    def _tell(self, seen: Seen) -> None:
+    def _tell(self, observation: Observation) -> None:
         assert isinstance(self._policy, Adaptive)
-        assert self._moment is not None
+        assert self._context is not None
         self._said[-1] = self._said[-1]._replace(
-            attempt=-1 if seen.turn.attempt is None else seen.turn.attempt,
-            candidate=list(self._policy.candidates).index(seen.candidate),
-            gain=seen.gain,
-            released_gain=seen.released_gain,
-            compression=seen.compression,
+            attempt=-1 if observation.decision.attempt is None else observation.decision.attempt,
+            candidate=list(self._policy.candidates).index(observation.candidate),
+            gain=observation.gain,
+            released_gain=observation.released_gain,
+            compression=observation.compression,
         )
-        self._policy.told(self._moment, seen)
+        self._policy.observe(self._context, observation)
 
     def save(self) -> State:
         """Return what was said, from which `restore` goes on."""
@@ -102,10 +104,12 @@ class Dialogue:
         """Say once more what was said."""
         for row in state["said"].tolist():
             said = _Said(*row)
-            turn = self.ask(int(said.iteration), said.now, np.array(state["crews"][int(said.crew)], dtype=np.intp))
+            decision = self.ask(int(said.iteration), said.now, np.array(state["crews"][int(said.crew)], dtype=np.intp))
             if said.candidate >= 0:
                 candidate = self._policy.candidates[int(said.candidate)]
                 attempt = None if said.attempt < 0 else int(said.attempt)
                 self._tell(
-                    Seen(turn._replace(attempt=attempt), candidate, said.gain, said.released_gain, said.compression)
+                    Observation(
+                        decision._replace(attempt=attempt), candidate, said.gain, said.released_gain, said.compression
+                    )
                 )

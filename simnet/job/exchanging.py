@@ -14,7 +14,7 @@ from simnet.base.errors import StalledError
 from simnet.job.checkpoint import State
 from simnet.job.job import Job, buckets, create_sparsifier
 from simnet.network import Network, Timing
-from simnet.policies import Candidate, Turn
+from simnet.policies import Candidate, Decision
 from simnet.schedule import Schedule
 from simnet.traces.source import Training, begun
 
@@ -178,7 +178,7 @@ class Models:
             self._residuals = None
         return best
 
-    def explore(self, where: Situation, turn: Turn) -> Generator[Ask, Outcome, Step]:
+    def explore(self, where: Situation, decision: Decision) -> Generator[Ask, Outcome, Step]:
         """Exchange gradients as an attempt of exploration, after which the training goes on as if it had not been.
 
         Raises
@@ -186,15 +186,15 @@ class Models:
         StalledError
             If the exchange can never end for another reason than a death.
         """
-        (candidate,), in_force = turn.shortlist, self._in_force
+        (candidate,), in_force = decision.shortlist, self._in_force
         if in_force is not None and self._job.deaths:
             self._residuals = [model.residual for model in in_force]
-        if self._explored is None or turn.attempt == 0:
+        if self._explored is None or decision.attempt == 0:
             # What an exchange changes of a sparsifier it replaces, so that a shallow copy leaves the original alone.
             self._explored = [copy(model) for model in self._models[candidate.label]]
             residuals = self._residuals if in_force is None else [model.residual for model in in_force]
             for index, model in enumerate(self._explored):
-                if turn.fresh:
+                if decision.fresh:
                     model.residual = np.zeros_like(model.residual)
                 elif residuals is not None:
                     model.residual = residuals[index]

@@ -208,8 +208,8 @@ def _iterate(
     while number < job.iterations:
         network, placement = job.network(number), hosts[crew].tolist()
         latency, bandwidth = probe_pairs(network, placement, now)
-        turn = dialogue.ask(number, now, crew)
-        attempt, trains = turn.attempt, turn.attempt is None
+        decision = dialogue.ask(number, now, crew)
+        attempt, trains = decision.attempt, decision.attempt is None
         batch = min(number + (attempt or 0), job.iterations - 1)
         named: tuple[str | int, ...] = ("iteration", number) if trains else ("exploration", attempts)
         compute = job.compute.seconds(job.seed, batch, job.source.workers)[crew]
@@ -218,7 +218,7 @@ def _iterate(
             where = Situation(
                 number,
                 batch,
-                density_at(job.density, number) if turn.density is None else turn.density,
+                density_at(job.density, number) if decision.density is None else decision.density,
                 crew,
                 placement,
                 complete,
@@ -226,10 +226,10 @@ def _iterate(
                 messages=trains and number < timeline,
                 stream=(*stream, *named),
             )
-            if len(turn.shortlist) > 1 and not may_try:
+            if len(decision.shortlist) > 1 and not may_try:
                 raise ValueError("beside other jobs a policy cannot try several exchanges, as only one takes place")
             try:
-                step = yield from models.step(where, turn.shortlist) if trains else models.explore(where, turn)
+                step = yield from models.step(where, decision.shortlist) if trains else models.explore(where, decision)
             except StalledError as stalled:
                 why, *more = stalled.args
                 raise StalledError(f"{record.whose}, iteration {number}: {why}", *more) from None
@@ -245,7 +245,7 @@ def _iterate(
             models, doing, crew = models.without(gone), doing.without(gone), crew[~gone]
             complete, behind = np.full(crew.size, stop.resumed), np.zeros(crew.size)
             placement = hosts[crew].tolist()
-            turn = dialogue.ask(number, stop.resumed, crew)._replace(attempt=attempt)
+            decision = dialogue.ask(number, stop.resumed, crew)._replace(attempt=attempt)
         finish = step.outcome.finish + job.update
         purpose = TRAIN if trains else EXPLORE
         if trains:
@@ -260,7 +260,7 @@ def _iterate(
             keep=where.messages,
             score=models.training.score(number if trains else None),
         )
-        dialogue.tell(turn, step)
+        dialogue.tell(decision, step)
         now = finish
         attempts += not trains
         number += trains

@@ -1,36 +1,30 @@
-"""Which exchange comes next, and at which density: fixed, flexible, clairvoyant, by several objectives."""
+"""Which exchange comes next, and at which density: fixed, flexible, the one-step oracle, by several objectives.
 
+A policy is a class with what `Policy` asks for, in a module of its own; `Adaptive` is for one that also chooses the
+density. `simnet.policies.moo` is the choice by several objectives.
+"""
+
+from simnet.policies.candidate import Candidate, closed_form, distinct
 from simnet.policies.density import Ramp, density_at
-from simnet.policies.policies import (
-    Adaptive,
-    Aggregate,
-    Candidate,
-    Clairvoyant,
-    Fixed,
-    Flexible,
-    Moment,
-    Monitor,
-    Policy,
-    Seen,
-    Turn,
-    closed_form,
-    distinct,
-    probe_pairs,
-)
+from simnet.policies.fixed import Fixed
+from simnet.policies.flexible import Flexible
+from simnet.policies.monitor import Aggregate, Monitor, probe_pairs
+from simnet.policies.oracle import OneStepOracle
+from simnet.policies.protocol import Adaptive, Decision, Observation, Policy, PolicyContext
 
 __all__ = [
     "Adaptive",
     "Aggregate",
     "Candidate",
-    "Clairvoyant",
+    "Decision",
     "Fixed",
     "Flexible",
-    "Moment",
     "Monitor",
+    "Observation",
+    "OneStepOracle",
     "Policy",
+    "PolicyContext",
     "Ramp",
-    "Seen",
-    "Turn",
     "closed_form",
     "density_at",
     "distinct",

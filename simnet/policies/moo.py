@@ -64,8 +64,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from simnet.base.arrays import Floats
 from simnet.base.checks import whole
+from simnet.policies.candidate import Candidate, closed_form, distinct
 from simnet.policies.density import Ramp, density_at
-from simnet.policies.policies import Candidate, Moment, Monitor, Seen, Turn, closed_form, distinct
+from simnet.policies.monitor import Monitor
+from simnet.policies.pareto import knee, normalised, pareto_front, weighted
+from simnet.policies.protocol import Decision, Observation, PolicyContext
 from sparsifier_models.artopk import GAIN_DECAY, GAIN_WINDOW, windowed_mean
 
 Mode: TypeAlias = Literal["grid", "published"]
@@ -77,8 +80,6 @@ RELEASED_WEIGHTS = (0.6, 0.4)
 """Weights of communication time and 1/gain in the released code."""
 
 _FINE = 1001
-# A front whose points are closer to the chord than this, in parts of its extent, is straight but for rounding.
-_STRAIGHT = 1e-9
 # Parameters of the released fit of the gain, of which the anchors at 0 and 1 settle two.
 _FEWEST = 4
 
@@ -89,135 +90,6 @@ class Weights(NamedTuple):
     gain: float = 1.0
     compression: float = 1.0
     communication: float = 1.0
-
-
-def pareto_front(points: ArrayLike) -> NDArray[np.intp]:
-    """Return which points no other one beats: as good in every objective, and better in one.
-
-    Parameters
-    ----------
-    points : array_like, shape (D, m)
-        A row per point, a column per objective; less is better.
-
-    Returns
-    -------
-    ndarray of int, shape (F,)
-        Rows, ascending. Equal points stand or fall together.
-
-    Examples
-    --------
-    >>> pareto_front([[1, 4], [2, 2], [3, 3], [4, 1]])
-    array([0, 1, 3])
-    """
-    given = np.asarray(points, dtype=np.float64)
-    if given.shape[1] == 2:
-        # Sorted by the first objective, the least of the second so far tells at once.
-        level = np.unique(given[:, 0], return_inverse=True)[1].reshape(-1)
-        least = np.full(len(given), np.inf)
-        np.minimum.at(least, level, given[:, 1])
-        before = np.append(np.inf, np.minimum.accumulate(least)[:-1])
-        return np.flatnonzero((before[level] > given[:, 1]) & (least[level] >= given[:, 1]))
-    beaten = [bool(((given <= one).all(axis=1) & (given < one).any(axis=1)).any()) for one in given]
-    return np.flatnonzero(~np.array(beaten, dtype=bool))
-
-
-def normalised(points: ArrayLike, units: Sequence[int]) -> Floats:
-    """Return the points with each objective from 0 on, and up to 1 where it spans most among those of its unit.
-
-    Objectives of one unit are divided by one number, so that a time that hardly varies hardly counts beside one that
-    does. What does not vary at all is 0.
-
-    Parameters
-    ----------
-    points : array_like, shape (D, m)
-        A row per point, a column per objective.
-    units : sequence of int, length m
-        Equal numbers for objectives of one unit.
-
-    Examples
-    --------
-    >>> normalised([[5.0, 0.0, 3.0], [9.0, 0.1, 2.0], [7.0, 0.1, 1.0]], units=[0, 1, 1])
-    array([[0.  , 0.  , 1.  ],
-           [1.  , 0.05, 0.5 ],
-           [0.5 , 0.05, 0.  ]])
-    """
-    given = np.asarray(points, dtype=np.float64)
-    extent = np.ptp(given, axis=0)
-    shared = np.array([max(extent[np.equal(units, unit)]) for unit in units])
-    scaled: Floats = np.divide(given - given.min(axis=0), shared, out=np.zeros_like(given), where=shared > 0)
-    return scaled
-
-
-def knee(front: ArrayLike) -> int:
-    """Return the knee of a front: the point farthest from the chord, on the side of what is best in everything.
-
-    The chord joins the point that is best in the first objective and the one with the smallest sum of the others; among
-    equal ones, the best in the sum or in the first, and then in one objective after the other.
-    Where no point is on that side, the front is straight or bulges away: then the point whose largest loss is least,
-    see `weighted`.
-
-    Parameters
-    ----------
-    front : array_like, shape (F, m)
-        Normalised points, none beaten by another.
-
-    Returns
-    -------
-    int
-        A row; of equal ones the first.
-
-    Examples
-    --------
-    >>> knee([[0, 1], [0.1, 0.2], [0.5, 0.1], [1, 0]]), knee([[0, 1], [0.5, 0.5], [1, 0]])
-    (1, 1)
-    """
-    given = np.asarray(front, dtype=np.float64)
-    rest = given[:, 1:].sum(axis=1)
-    # The last key is the first to sort by.
-    order = [*given.T[::-1]]
-    first, last = given[np.lexsort((*order, rest, given[:, 0]))[0]], given[np.lexsort((*order, rest))[0]]
-    chord = last - first
-    length = float(chord @ chord)
-    along = (given - first) @ chord / length if length else np.zeros(len(given))
-    off = given - first - np.outer(along, chord)
-    distance = np.where(off.sum(axis=1) < 0, np.sqrt(np.square(off).sum(axis=1)), 0.0)
-    if distance.max() > _STRAIGHT:
-        return _first_least(-distance)
-    return weighted(given, np.ones(given.shape[1]))
-
-
-def weighted(front: ArrayLike, weights: ArrayLike) -> int:
-    """Return the point of a front whose largest weighted loss is least, and of several the one with the least sum.
-
-    Every point of a front is the choice for some weights, which the least weighted sum is not true of.
-
-    Parameters
-    ----------
-    front : array_like, shape (F, m)
-        Normalised points, none beaten by another.
-    weights : array_like, shape (m,)
-        How much each objective counts, >= 0.
-
-    Returns
-    -------
-    int
-        A row; of equal ones the first.
-
-    Examples
-    --------
-    >>> front = [[0, 1], [0.4, 0.3], [1, 0]]
-    >>> weighted(front, [1, 1]), weighted(front, [9, 1]), weighted(front, [1, 9])
-    (1, 0, 2)
-    """
-    losses = np.asarray(front, dtype=np.float64) * np.asarray(weights, dtype=np.float64)
-    largest, total = losses.max(axis=1), losses.sum(axis=1)
-    return _first_least(np.where(largest <= largest.min() + _STRAIGHT * max(1.0, largest.max()), total, math.inf))
-
-
-def _first_least(values: Floats) -> int:
-    """Return where the first value stands that is the least but for rounding."""
-    least = float(values.min())
-    return int(np.argmax(values <= least + _STRAIGHT * max(1.0, abs(least))))
 
 
 def choose(gain: ArrayLike, compression: ArrayLike, communication: ArrayLike, weights: Weights | None = None) -> int:
@@ -389,14 +261,14 @@ class Moo:
         self._densities = np.array(sorted(self.search.densities, reverse=True), dtype=np.float64)
         self._published = self.search.mode == "published"
         self._costs = [closed_form(candidate) for candidate in self.candidates]
-        self.start()
+        self.reset()
 
-    def start(self) -> None:
+    def reset(self) -> None:
         """Forget everything: a job begins."""
         self._choice, self._density = self.candidates[0], float(self._densities[0])
         # Latency and bandwidth that the last search was based on.
         self._basis: tuple[float, float] | None = None
-        self._before: Moment | None = None
+        self._before: PolicyContext | None = None
         # What is left to explore, gain and compression time of the attempts at the first of it, and means of those
         # that are complete, by density and exchange.
         self._left: list[tuple[float, Candidate]] = []
@@ -405,41 +277,41 @@ class Moo:
         self._explores, self._searches = True, False
         self._watch_anew()
 
-    def shortlist(self, moment: Moment) -> Sequence[Candidate]:
+    def shortlist(self, context: PolicyContext) -> Sequence[Candidate]:
         """Return the one exchange to consider now."""
-        return self.turn(moment).shortlist
+        return self.decide(context).shortlist
 
-    def turn(self, moment: Moment) -> Turn:
+    def decide(self, context: PolicyContext) -> Decision:
         """Return an attempt of exploration if one is due, else the choice in force, after a search if that is due."""
-        state = self._state(moment)
+        state = self._state(context)
         up = state[1] > 0
-        if moment.iteration < self.search.warm_up:
+        if context.iteration < self.search.warm_up:
             top = float(self._densities[0])
-            density = density_at([Ramp(self.search.warm_up, 1.0, top)], moment.iteration)
+            density = density_at([Ramp(self.search.warm_up, 1.0, top)], context.iteration)
             if up:
-                self._settle(density, state, moment)
-            return Turn((self._choice,), density)
+                self._settle(density, state, context)
+            return Decision((self._choice,), density)
         if up and self._basis is None:
-            self._settle(self._density, state, moment)
+            self._settle(self._density, state, context)
         if up and self._explores:
             self._explores, self._measured = False, {}
-            self._left = self._unknown(state, moment)
+            self._left = self._unknown(state, context)
         changed = self._basis is not None and self.monitor.departs(state, self._basis)
         if up and not self._left and self._measured and (self._searches or changed):
-            self._left = self._unknown(state, moment)
+            self._left = self._unknown(state, context)
             if not self._left:
-                self._decide(state, moment)
+                self._decide(state, context)
         if self._left:
             density, candidate = self._left[0]
-            return Turn((candidate,), density, attempt=len(self._attempts), fresh=self._published)
-        return Turn((self._choice,), self._density)
+            return Decision((candidate,), density, attempt=len(self._attempts), fresh=self._published)
+        return Decision((self._choice,), self._density)
 
-    def told(self, moment: Moment, seen: Seen) -> None:
+    def observe(self, context: PolicyContext, observation: Observation) -> None:
         """Book what was explored, or watch the gain of the choice in force."""
-        self._before = moment
-        gain = seen.released_gain if self._published else seen.gain
-        if seen.turn.attempt is not None:
-            self._attempts.append((gain, seen.compression))
+        self._before = context
+        gain = observation.released_gain if self._published else observation.gain
+        if observation.decision.attempt is not None:
+            self._attempts.append((gain, observation.compression))
             if len(self._attempts) < self.search.tries:
                 return
             (density, candidate), *self._left = self._left
@@ -449,42 +321,42 @@ class Moo:
             if not self._left:
                 self._searches = not self._published
                 self._watch_anew()
-        elif moment.iteration >= self.search.warm_up:
+        elif context.iteration >= self.search.warm_up:
             self._explores = self._explores or self._gain_has_changed(gain)
 
-    def _state(self, moment: Moment) -> tuple[float, float]:
+    def _state(self, context: PolicyContext) -> tuple[float, float]:
         """Return latency and bandwidth as probed; in the mode ``published`` on the network of the last iteration."""
         if self._published and self._before is not None:
-            moment = dataclasses.replace(moment, network=self._before.network)
-        return self.monitor.probe(moment)
+            context = dataclasses.replace(context, network=self._before.network)
+        return self.monitor.probe(context)
 
     def _communication(
-        self, density: ArrayLike, state: tuple[float, float], moment: Moment
+        self, density: ArrayLike, state: tuple[float, float], context: PolicyContext
     ) -> tuple[Floats, NDArray[np.intp]]:
         """Return the smallest closed form [s] at each density, and of which candidate it is; the first among equals."""
         latency, bandwidth = state
-        workers, c = len(moment.placement), np.atleast_1d(np.asarray(density, dtype=np.float64))
-        found = (cost(latency, 1.0 / bandwidth, moment.message, c, workers) for cost in self._costs)
+        workers, c = len(context.placement), np.atleast_1d(np.asarray(density, dtype=np.float64))
+        found = (cost(latency, 1.0 / bandwidth, context.message, c, workers) for cost in self._costs)
         seconds = np.stack([np.broadcast_to(one, c.shape) for one in found])
         return seconds.min(axis=0), seconds.argmin(axis=0)
 
-    def _settle(self, density: float, state: tuple[float, float], moment: Moment) -> None:
+    def _settle(self, density: float, state: tuple[float, float], context: PolicyContext) -> None:
         """Take the fastest exchange at a density."""
         self._basis = state
-        self._choice = self.candidates[int(self._communication(density, state, moment)[1][0])]
+        self._choice = self.candidates[int(self._communication(density, state, context)[1][0])]
 
     def _key(self, density: float, candidate: Candidate) -> tuple[float, str]:
         # The released code knows one gain for each density.
         return density, "" if self._published else candidate.label
 
-    def _unknown(self, state: tuple[float, float], moment: Moment) -> list[tuple[float, Candidate]]:
+    def _unknown(self, state: tuple[float, float], context: PolicyContext) -> list[tuple[float, Candidate]]:
         """Return the candidate densities, each with its fastest exchange, of which gain and time are not known."""
-        fastest = self._communication(self._densities, state, moment)[1].tolist()
+        fastest = self._communication(self._densities, state, context)[1].tolist()
         pairs = zip(self._densities.tolist(), [self.candidates[one] for one in fastest], strict=True)
         return [pair for pair in pairs if self._key(*pair) not in self._measured]
 
-    def _decide(self, state: tuple[float, float], moment: Moment) -> None:
-        communication, fastest = self._communication(self._densities, state, moment)
+    def _decide(self, state: tuple[float, float], context: PolicyContext) -> None:
+        communication, fastest = self._communication(self._densities, state, context)
         pairs = zip(self._densities.tolist(), [self.candidates[one] for one in fastest.tolist()], strict=True)
         gain, compression = np.array([self._measured[self._key(*pair)] for pair in pairs]).T
         before, self._searches = (self._density, self._choice), False
@@ -493,7 +365,7 @@ class Moo:
             self._density = self._density if found is None else found
         else:
             self._density = float(self._densities[choose(gain, compression, communication, self.search.weights)])
-        self._settle(self._density, state, moment)
+        self._settle(self._density, state, context)
         if (self._density, self._choice) != before:
             self._watch_anew()
 

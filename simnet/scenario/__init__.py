@@ -21,7 +21,7 @@ import sparsifier_models
 from simnet.base.errors import InputError, nearest
 from simnet.interchange.kinds import companions
 from simnet.job import Job, Neighbour
-from simnet.policies import Clairvoyant, Policy
+from simnet.policies import OneStepOracle, Policy
 from simnet.scenario import schema
 from simnet.scenario.job import (
     build_job,
@@ -73,7 +73,7 @@ class Run:
         entries = 3e-8 * self.job.source.workers * self.job.source.parameters
         candidates = self.policies[policy].candidates
         once = [entries + 2e-5 * self.messages[candidate.label] for candidate in candidates]
-        tried = len(candidates) if isinstance(self.policies[policy], Clairvoyant) else 1
+        tried = len(candidates) if isinstance(self.policies[policy], OneStepOracle) else 1
         beside = sum(one.job.iterations * 4e-5 * self.messages[label] for label, one in self.neighbours.items())
         return self.job.iterations * tried * sum(once) / len(once) + beside
 

@@ -15,7 +15,7 @@ from simnet.base.units import format_bytes
 from simnet.costs import models
 from simnet.costs.devices import DeviceProfile, load_device
 from simnet.job import Compute, Job, Neighbour, Overlap, buckets, create_sparsifier
-from simnet.policies import Candidate, Clairvoyant, Fixed, Flexible, Monitor, Policy, Ramp
+from simnet.policies import Candidate, Fixed, Flexible, Monitor, OneStepOracle, Policy, Ramp
 from simnet.policies.moo import Moo
 from simnet.scenario import schema
 from simnet.scenario.company import InJob, alone, placements
@@ -322,7 +322,7 @@ def _policy(config: schema.Config, given: schema.Policy) -> Policy:
     if kind == "fixed":
         return Fixed(candidates[0])
     if kind == "clairvoyant":
-        return Clairvoyant(candidates)
+        return OneStepOracle(candidates)
     monitor = Monitor(part.probe_every, part.noise, part.change, part.aggregate, config.seed)
     if kind == "moo":
         return Moo(candidates, monitor, part.search(int(part.warm_up or 0)))

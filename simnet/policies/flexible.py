@@ -1,0 +1,58 @@
+"""The policy of the AR-Topk paper: the arg-min of the closed forms on monitored links."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from simnet.policies.candidate import Candidate, closed_form, distinct
+from simnet.policies.monitor import Monitor
+from simnet.policies.protocol import PolicyContext
+
+
+class Flexible:
+    """The arg-min of the closed forms at the latency and bandwidth last probed (Eqn 5 of the AR-Topk paper).
+
+    The decision is taken anew when a probe departs from what the last one was based on by more than the monitor's
+    `change`, or when the density changes. Of equal costs the first candidate wins. While a probe finds a link down,
+    the decision stands.
+
+    Parameters
+    ----------
+    candidates : sequence of Candidate
+        Each with a closed form.
+    monitor : Monitor
+        How the links are watched.
+
+    Raises
+    ------
+    ValueError
+        If there is no candidate, or one without a closed form.
+    """
+
+    def __init__(self, candidates: Sequence[Candidate], monitor: Monitor | None = None) -> None:
+        self.candidates = distinct(candidates)
+        self.monitor = monitor or Monitor()
+        self._costs = [closed_form(candidate) for candidate in self.candidates]
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget the last decision."""
+        self._basis: tuple[float, float, float] | None = None
+        self._choice = self.candidates[0]
+
+    def shortlist(self, context: PolicyContext) -> Sequence[Candidate]:
+        """Return the choice in force, after a new decision where one is due."""
+        latency, bandwidth = self.monitor.probe(context)
+        if bandwidth > 0 and self._is_due(latency, bandwidth, context.density):
+            self._basis = latency, bandwidth, context.density
+            workers = len(context.placement)
+            found = [cost(latency, 1.0 / bandwidth, context.message, context.density, workers) for cost in self._costs]
+            self._choice = self.candidates[int(np.argmin(found))]
+        return (self._choice,)
+
+    def _is_due(self, latency: float, bandwidth: float, density: float) -> bool:
+        if self._basis is None or density != self._basis[2]:
+            return True
+        return self.monitor.departs((latency, bandwidth), self._basis[:2])

@@ -1,0 +1,27 @@
+"""The policy that knows what each exchange would take now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from simnet.policies.candidate import Candidate, distinct
+from simnet.policies.protocol import PolicyContext
+
+
+class OneStepOracle:
+    """The exchange that is fastest in the iteration to come, on the true weather, found by simulating all of them.
+
+    Scenarios and results call it `clairvoyant`; the regret of other policies is reported against it. It looks one
+    iteration ahead and no further: each iteration begins when the one before it ended, so a slower exchange can lead
+    to better weather, and a real policy can come out ahead.
+    """
+
+    def __init__(self, candidates: Sequence[Candidate]) -> None:
+        self.candidates = distinct(candidates)
+
+    def reset(self) -> None:
+        """Forget nothing: there is nothing to remember."""
+
+    def shortlist(self, context: PolicyContext) -> Sequence[Candidate]:
+        """Return all candidates."""
+        return self.candidates

@@ -1,0 +1,143 @@
+"""Pareto fronts of points that are better the less they are, and which point of a front to take."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from simnet.base.arrays import Floats
+
+# A front whose points are closer to the chord than this, in parts of its extent, is straight but for rounding.
+_STRAIGHT = 1e-9
+
+
+def pareto_front(points: ArrayLike) -> NDArray[np.intp]:
+    """Return which points no other one beats: as good in every objective, and better in one.
+
+    Parameters
+    ----------
+    points : array_like, shape (D, m)
+        A row per point, a column per objective; less is better.
+
+    Returns
+    -------
+    ndarray of int, shape (F,)
+        Rows, ascending. Equal points stand or fall together.
+
+    Examples
+    --------
+    >>> pareto_front([[1, 4], [2, 2], [3, 3], [4, 1]])
+    array([0, 1, 3])
+    """
+    given = np.asarray(points, dtype=np.float64)
+    if given.shape[1] == 2:
+        # Sorted by the first objective, the least of the second so far tells at once.
+        level = np.unique(given[:, 0], return_inverse=True)[1].reshape(-1)
+        least = np.full(len(given), np.inf)
+        np.minimum.at(least, level, given[:, 1])
+        before = np.append(np.inf, np.minimum.accumulate(least)[:-1])
+        return np.flatnonzero((before[level] > given[:, 1]) & (least[level] >= given[:, 1]))
+    beaten = [bool(((given <= one).all(axis=1) & (given < one).any(axis=1)).any()) for one in given]
+    return np.flatnonzero(~np.array(beaten, dtype=bool))
+
+
+def normalised(points: ArrayLike, units: Sequence[int]) -> Floats:
+    """Return the points with each objective from 0 on, and up to 1 where it spans most among those of its unit.
+
+    Objectives of one unit are divided by one number, so that a time that hardly varies hardly counts beside one that
+    does. What does not vary at all is 0.
+
+    Parameters
+    ----------
+    points : array_like, shape (D, m)
+        A row per point, a column per objective.
+    units : sequence of int, length m
+        Equal numbers for objectives of one unit.
+
+    Examples
+    --------
+    >>> normalised([[5.0, 0.0, 3.0], [9.0, 0.1, 2.0], [7.0, 0.1, 1.0]], units=[0, 1, 1])
+    array([[0.  , 0.  , 1.  ],
+           [1.  , 0.05, 0.5 ],
+           [0.5 , 0.05, 0.  ]])
+    """
+    given = np.asarray(points, dtype=np.float64)
+    extent = np.ptp(given, axis=0)
+    shared = np.array([max(extent[np.equal(units, unit)]) for unit in units])
+    scaled: Floats = np.divide(given - given.min(axis=0), shared, out=np.zeros_like(given), where=shared > 0)
+    return scaled
+
+
+def knee(front: ArrayLike) -> int:
+    """Return the knee of a front: the point farthest from the chord, on the side of what is best in everything.
+
+    The chord joins the point that is best in the first objective and the one with the smallest sum of the others; among
+    equal ones, the best in the sum or in the first, and then in one objective after the other.
+    Where no point is on that side, the front is straight or bulges away: then the point whose largest loss is least,
+    see `weighted`.
+
+    Parameters
+    ----------
+    front : array_like, shape (F, m)
+        Normalised points, none beaten by another.
+
+    Returns
+    -------
+    int
+        A row; of equal ones the first.
+
+    Examples
+    --------
+    >>> knee([[0, 1], [0.1, 0.2], [0.5, 0.1], [1, 0]]), knee([[0, 1], [0.5, 0.5], [1, 0]])
+    (1, 1)
+    """
+    given = np.asarray(front, dtype=np.float64)
+    rest = given[:, 1:].sum(axis=1)
+    # The last key is the first to sort by.
+    order = [*given.T[::-1]]
+    first, last = given[np.lexsort((*order, rest, given[:, 0]))[0]], given[np.lexsort((*order, rest))[0]]
+    chord = last - first
+    length = float(chord @ chord)
+    along = (given - first) @ chord / length if length else np.zeros(len(given))
+    off = given - first - np.outer(along, chord)
+    distance = np.where(off.sum(axis=1) < 0, np.sqrt(np.square(off).sum(axis=1)), 0.0)
+    if distance.max() > _STRAIGHT:
+        return _first_least(-distance)
+    return weighted(given, np.ones(given.shape[1]))
+
+
+def weighted(front: ArrayLike, weights: ArrayLike) -> int:
+    """Return the point of a front whose largest weighted loss is least, and of several the one with the least sum.
+
+    Every point of a front is the choice for some weights, which the least weighted sum is not true of.
+
+    Parameters
+    ----------
+    front : array_like, shape (F, m)
+        Normalised points, none beaten by another.
+    weights : array_like, shape (m,)
+        How much each objective counts, >= 0.
+
+    Returns
+    -------
+    int
+        A row; of equal ones the first.
+
+    Examples
+    --------
+    >>> front = [[0, 1], [0.4, 0.3], [1, 0]]
+    >>> weighted(front, [1, 1]), weighted(front, [9, 1]), weighted(front, [1, 9])
+    (1, 0, 2)
+    """
+    losses = np.asarray(front, dtype=np.float64) * np.asarray(weights, dtype=np.float64)
+    largest, total = losses.max(axis=1), losses.sum(axis=1)
+    return _first_least(np.where(largest <= largest.min() + _STRAIGHT * max(1.0, largest.max()), total, math.inf))
+
+
+def _first_least(values: Floats) -> int:
+    """Return where the first value stands that is the least but for rounding."""
+    least = float(values.min())
+    return int(np.argmax(values <= least + _STRAIGHT * max(1.0, abs(least))))
