@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import time
 
-from simnet.studies.choosing.asking import Given, from_flags
+from simnet.studies.choosing.inputs import Given, from_flags
 from simnet.studies.choosing.maps import AXES, axis, draw_map
 
 CELLS, LIMIT = 1000, 1.0

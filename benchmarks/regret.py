@@ -24,7 +24,7 @@ from simnet.base.rng import stream
 from simnet.costs.devices import load_device
 from simnet.network import Network
 from simnet.policies import probe_pairs
-from simnet.studies.choosing import Point, by_closed_form, by_simulation, choices, decide
+from simnet.studies.choosing import OperatingPoint, by_closed_form, by_simulation, choices, decide
 
 KINDS = ("star", "ring", "tree", "fat_tree")
 
@@ -72,7 +72,7 @@ def lost(kind: str, number: int, seed: int) -> Lost:
     graph, workers, parameters, density = setting(kind, number, seed)
     network, ideal = Network(graph), load_device("ideal")
     pairs = probe_pairs(network, range(workers), 0.0)
-    point = Point(workers, parameters, density, float(pairs[0].max()), float(pairs[1].min()))
+    point = OperatingPoint(workers, parameters, density, float(pairs[0].max()), float(pairs[1].min()))
     decision = decide(choices(), point, by_closed_form(ideal), varies=())
     simulated = decide(choices(), point, by_simulation([(network, 0.0)], ideal), varies=())
     seconds = {row.choice.label: row.seconds for row in simulated.rows}

@@ -17,10 +17,10 @@ from simnet.costs import models
 from simnet.costs.devices import load_device
 from simnet.network import Network
 from simnet.scenario import load
-from simnet.studies.choosing import Point, by_closed_form, by_simulation, choices, decide, fastest
-from simnet.studies.choosing.asking import Given, from_flags, from_scenario
-from simnet.studies.choosing.clocks import sample, selecting
+from simnet.studies.choosing import OperatingPoint, by_closed_form, by_simulation, choices, decide, fastest
+from simnet.studies.choosing.cost_models import sample, selecting
 from simnet.studies.choosing.decision import QUANTITIES, exposed
+from simnet.studies.choosing.inputs import Given, from_flags, from_scenario
 from simnet.studies.choosing.maps import axis, draw_map
 from validate.published import table_vi
 
@@ -29,7 +29,7 @@ ALPHA, BANDWIDTH = 1e-3, 1e8
 GPU = load_device("v100")
 
 points = st.builds(
-    Point,
+    OperatingPoint,
     workers=st.integers(2, 128),
     parameters=st.integers(10**4, 10**9),
     density=st.floats(1e-4, 0.3),
@@ -49,7 +49,7 @@ def simulated(choice, point):
 @each("workers", [*range(1, 18), 32])
 @pytest.mark.parametrize("choice", choices(), ids=lambda one: one.label)
 def test_closed_forms_are_what_the_network_says(choice, workers):
-    point = Point(workers, 20_000, 0.05, ALPHA, BANDWIDTH)
+    point = OperatingPoint(workers, 20_000, 0.05, ALPHA, BANDWIDTH)
     off = float(choice.communicate(point)) - simulated(choice, point)
     exact = workers & (workers - 1) == 0 or choice.label in ("dense ring", "fp16 ring", "AG-Topk", "ART-ring")
     assert abs(off) <= (1e-9 if exact else 0.15) * simulated(choice, point) + 1e-15
@@ -60,7 +60,7 @@ def test_closed_forms_are_what_the_network_says(choice, workers):
 def test_closed_forms_know_that_nodes_share_a_card(which, workers, per_node):
     choice = choices(per_node)[which]
     inner = 5e-6, 1e11
-    point = Point(workers, 10**6, 0.01, 5e-5, 1.25e9, per_node, *inner)
+    point = OperatingPoint(workers, 10**6, 0.01, 5e-5, 1.25e9, per_node, *inner)
     graph = topologies.multi_gpu_nodes(
         -(-workers // per_node),
         per_node,
@@ -69,16 +69,16 @@ def test_closed_forms_know_that_nodes_share_a_card(which, workers, per_node):
         nic_latency=5e-5 - inner[0],
         nic_bandwidth=1.25e9,
     )
-    took = by_simulation([(Network(graph), 0.0)], IDEAL)(choice, point)
+    estimate = by_simulation([(Network(graph), 0.0)], IDEAL)(choice, point)
     # Votes of no power of two count rounds as between nodes that are partly inside them.
     uneven = choice.label.endswith("VAR") and workers & (workers - 1) != 0
-    assert float(choice.communicate(point)) == pytest.approx(float(took.communicate), rel=0.35 if uneven else 0.15)
+    assert float(choice.communicate(point)) == pytest.approx(float(estimate.communicate), rel=0.35 if uneven else 0.15)
 
 
 @pytest.mark.parametrize("choice", choices(4), ids=lambda one: one.label)
 @each("workers", [1, 2, 5, 8])
 def test_what_selecting_costs_is_what_the_schemes_report(choice, workers):
-    point = Point(workers, 100_000, 0.01, ALPHA, BANDWIDTH)
+    point = OperatingPoint(workers, 100_000, 0.01, ALPHA, BANDWIDTH)
     kernels = sample(choice, point).kernels
     assert float(selecting(choice, point, GPU)) == pytest.approx(GPU.seconds(kernels, workers).max(), rel=0.02)
 
@@ -86,10 +86,12 @@ def test_what_selecting_costs_is_what_the_schemes_report(choice, workers):
 @pytest.mark.parametrize("choice", choices(), ids=lambda one: one.label)
 def test_parts_carry_what_is_sent(choice):
     # By the bus factors of nccl-tests, the bytes that leave a rank follow from the collectives.
-    point = Point(8, 100_000, 0.01, ALPHA, BANDWIDTH)
+    point = OperatingPoint(8, 100_000, 0.01, ALPHA, BANDWIDTH)
     sent = sample(choice, point).schedule.bytes_sent().sum()
     share = {"all_gather": 7, "broadcast": 7, "all_reduce": 14}
-    assert sent == pytest.approx(sum(share[part.collective] * float(part.nbytes) for part in choice.parts(point)))
+    assert sent == pytest.approx(
+        sum(share[part.collective] * float(part.nbytes) for part in choice.collective_calls(point))
+    )
 
 
 def test_table_vi_36_of_36():
@@ -99,7 +101,7 @@ def test_table_vi_36_of_36():
     cells = list(rows.groupby(["parameters", "bandwidth_Gbps", "density"]))
     for (parameters, rate, density), cell in cells:
         published = labels[cell.loc[cell["published_ms"].idxmin(), "collective"]]
-        point = Point(8, parameters, density, 1e-3, rate * 1.25e8)
+        point = OperatingPoint(8, parameters, density, 1e-3, rate * 1.25e8)
         assert decide(among, point, by_closed_form(IDEAL)).best.choice.label == published
     assert len(cells) == 36
 
@@ -107,9 +109,9 @@ def test_table_vi_36_of_36():
 @settings(max_examples=25, deadline=None)
 @given(point=points, error=st.floats(0, 1))
 def test_the_decision_is_the_fastest_and_says_how_sure(point, error):
-    clock = by_closed_form(GPU, error)
-    decision = decide(choices(), point, clock)
-    times = {one.label: float(clock(one, point).seconds) for one in choices()}
+    cost_model = by_closed_form(GPU, error)
+    decision = decide(choices(), point, cost_model)
+    times = {one.label: float(cost_model(one, point).seconds) for one in choices()}
     assert decision.best.seconds == min(times.values()) == times[decision.best.choice.label]
     assert [row.seconds for row in decision.rows] == sorted(times.values())
     assert all(row.low <= row.seconds <= row.high for row in decision.rows)
@@ -124,19 +126,19 @@ def test_the_decision_is_the_fastest_and_says_how_sure(point, error):
 @settings(max_examples=25, deadline=None)
 @given(point=points)
 def test_flips_are_where_the_decision_changes(point):
-    clock = by_closed_form(GPU)
-    decision = decide(choices(), point, clock)
+    cost_model = by_closed_form(GPU)
+    decision = decide(choices(), point, cost_model)
     among = [row.choice for row in decision.rows]
     for flip in decision.flips:
         own = getattr(point, flip.quantity)
         assert (flip.value > own) == flip.up
-        found, _ = fastest(among, point.at(flip.quantity, np.array([flip.value])), clock)
+        found, _ = fastest(among, point.at(flip.quantity, np.array([flip.value])), cost_model)
         assert among[int(found[0])].label == flip.label != decision.best.choice.label
         if flip.quantity == "workers":
             between = np.arange(own, flip.value, 1 if flip.up else -1)
         else:
             between = np.geomspace(own, flip.value, 7)[:-1]
-        held, _ = fastest(among, point.at(flip.quantity, between), clock)
+        held, _ = fastest(among, point.at(flip.quantity, between), cost_model)
         assert not held[0]
         assert not held[-1] or flip.quantity != "workers"
 
@@ -144,31 +146,31 @@ def test_flips_are_where_the_decision_changes(point):
 @settings(max_examples=20, deadline=None)
 @given(point=points, factor=st.floats(1.1, 10))
 def test_more_latency_or_less_bandwidth_is_never_faster(point, factor):
-    clock = by_closed_form(GPU)
-    best = decide(choices(), point, clock, varies=()).best.seconds
+    cost_model = by_closed_form(GPU)
+    best = decide(choices(), point, cost_model, varies=()).best.seconds
     slower = (point.at("latency", point.latency * factor), point.at("bandwidth", point.bandwidth / factor))
     for one in slower:
-        assert decide(choices(), one, clock, varies=()).best.seconds >= best
+        assert decide(choices(), one, cost_model, varies=()).best.seconds >= best
 
 
 def test_too_close_to_call_goes_by_intervals():
-    point = Point(8, 25_557_032, 0.01, 1e-3, 1.25e9)
+    point = OperatingPoint(8, 25_557_032, 0.01, 1e-3, 1.25e9)
     assert decide(choices(), point, by_closed_form(GPU, 0.5)).too_close
     assert not decide(choices(), point, by_closed_form(GPU, 0.0)).too_close
 
 
 def test_simulation_has_no_regret_by_construction():
     graph = topologies.fat_tree(4, latency=1e-5, bandwidth=1.25e8, oversubscription=4.0)
-    clock = by_simulation([(Network(graph), 0.0)], IDEAL)
-    point = Point(16, 10**6, 0.05, 4e-5, 1.25e8)
-    decision = decide(choices(), point, clock, varies=())
-    assert decision.best.seconds == min(float(clock(one, point).seconds) for one in choices())
+    cost_model = by_simulation([(Network(graph), 0.0)], IDEAL)
+    point = OperatingPoint(16, 10**6, 0.05, 4e-5, 1.25e8)
+    decision = decide(choices(), point, cost_model, varies=())
+    assert decision.best.seconds == min(float(cost_model(one, point).seconds) for one in choices())
     assert decision.regret is None
 
 
 def test_simulation_takes_the_mean_over_the_moments():
     slow, fast = (Network(topologies.star(4, latency=1e-3, bandwidth=rate)) for rate in (1e7, 1e8))
-    point, choice = Point(4, 10**5, 0.1, 1e-3, 1e8), choices()[0]
+    point, choice = OperatingPoint(4, 10**5, 0.1, 1e-3, 1e8), choices()[0]
     each = [float(by_simulation([(one, 0.0)], IDEAL)(choice, point).seconds) for one in (slow, fast)]
     both = by_simulation([(slow, 0.0), (fast, 5.0)], IDEAL)(choice, point)
     assert float(both.seconds) == pytest.approx(np.mean(each))
@@ -180,7 +182,7 @@ def gain_in_iteration_time(name, workers, latency, rate, density, per_node, batc
     profile = models.model(name)
     compute = profile.compute * batches
     inner = (5e-6, 1e11) if per_node > 1 else ()
-    point = Point(workers, profile.parameters, density, latency, rate, per_node, *inner)
+    point = OperatingPoint(workers, profile.parameters, density, latency, rate, per_node, *inner)
     rows = decide(choices(per_node), point, by_closed_form(GPU), varies=()).rows
     backward = compute * profile.backward_fraction
     dense = min(
@@ -221,7 +223,7 @@ def test_a_map_is_the_decision_cell_by_cell(names):
     assert made.which.shape == (len(y.values), len(x.values))
     for row, column in itertools.product(range(len(y.values)), range(len(x.values))):
         point = question.point.at(x.quantity.field, x.values[column]).at(y.quantity.field, y.values[row])
-        decision = decide(question.among, point, question.clock, varies=())
+        decision = decide(question.among, point, question.cost_model, varies=())
         assert made.seconds[row, column] == pytest.approx(decision.best.seconds, rel=1e-12)
         assert made.runner_up[row, column] == pytest.approx(decision.rows[1].seconds, rel=1e-12)
     assert len(made.table()) == made.which.size

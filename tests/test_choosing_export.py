@@ -18,8 +18,8 @@ from simnet.calibration.per_step import Steps
 from simnet.cli import app
 from simnet.policies import moo
 from simnet.scenario import load
-from simnet.studies.choosing import Point, decide
-from simnet.studies.choosing.asking import Given, from_flags, from_scenario
+from simnet.studies.choosing import OperatingPoint, decide
+from simnet.studies.choosing.inputs import Given, from_flags, from_scenario
 from simnet.studies.choosing.policy import Exact, entry, lost_at, make
 from simnet.studies.choosing.policy_file import load_policy
 from simnet.studies.choosing.tuner import ALGORITHMS, HEADER, LARGEST, by_fabric, by_links
@@ -51,7 +51,7 @@ def test_lookups_at_the_centres_of_cells_are_the_decision(flags, cells):
     for latency in centres(table.latency):
         for bandwidth in centres(table.bandwidth):
             point = question.point._replace(latency=latency, bandwidth=bandwidth)
-            best = decide(question.among, point, question.clock, varies=()).best.choice
+            best = decide(question.among, point, question.cost_model, varies=()).best.choice
             found = table.lookup(latency, bandwidth)
             assert found.entry == entry(best, question.point.density)
             assert found.outside == ""
@@ -69,7 +69,7 @@ def test_densities_are_chosen_as_the_multi_objective_policy_does(weights):
                 decide(
                     question.among,
                     question.point._replace(latency=latency, bandwidth=bandwidth, density=density),
-                    question.clock,
+                    question.cost_model,
                     varies=(),
                 ).best
                 for density in densities
@@ -271,7 +271,7 @@ sizes = st.lists(st.floats(0, 40).map(lambda power: int(2**power)), min_size=5, 
     sizes=sizes,
 )
 def test_ranges_of_the_tuner_cover_all_sizes_once_and_hold_the_decision(latency, bandwidth, shape, sizes):
-    point = Point(shape[0], 10**6, 0.01, latency, bandwidth, shape[1], 3e-6, 1e11)
+    point = OperatingPoint(shape[0], 10**6, 0.01, latency, bandwidth, shape[1], 3e-6, 1e11)
     tuning = by_links(point, "links")
     check(tuning, sizes)
     # On one node alone bytes are known to arrive in order.
@@ -282,7 +282,7 @@ def test_ranges_of_the_tuner_cover_all_sizes_once_and_hold_the_decision(latency,
 @settings(max_examples=20, deadline=None)
 @given(workers=st.integers(4, 512), latency=st.floats(1e-4, 0.1), bandwidth=st.floats(1e7, 1e10))
 def test_a_ring_follows_a_tree_where_their_closed_forms_meet(workers, latency, bandwidth):
-    tuning = by_links(Point(workers, 1, 1.0, latency, bandwidth), "links")
+    tuning = by_links(OperatingPoint(workers, 1, 1.0, latency, bandwidth), "links")
     ways = [one.way.algorithm for one in tuning.ranges("allreduce")]
     assert ways[0] == "tree"
     assert ways[-1] == "ring"

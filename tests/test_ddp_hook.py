@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import killing
-from simnet.studies.choosing.asking import Given, from_flags
+from simnet.studies.choosing.inputs import Given, from_flags
 from simnet.studies.choosing.policy import entry, make
 from simnet.studies.choosing.policy_file import Edges, PolicyFile, PolicyTable
 

@@ -16,7 +16,7 @@ from simnet.commands.common import Fields, Force
 if TYPE_CHECKING:
     from simnet.calibration import Fabric
     from simnet.policies.moo import Weights
-    from simnet.studies.choosing.asking import Question
+    from simnet.studies.choosing.inputs import Question
 
 
 @common.explained
@@ -98,9 +98,9 @@ def choose(
     json_: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """Choose between dense, allgather and AR-Topk offline: ranking, margin, what would flip it."""
-    from simnet.studies.choosing import asking, showing
+    from simnet.studies.choosing import inputs, output
 
-    given = asking.Given(
+    given = inputs.Given(
         workers=workers,
         model=model,
         parameters=parameters,
@@ -133,7 +133,7 @@ def choose(
             "flags alone", False, {"--model": model, "--parameters": parameters, **of_nodes, "--topology": topology}
         )
         overrides = [*(set_ or ()), *([f"workers={workers}"] if workers is not None else [])]
-        question = asking.from_scenario(load(scenario, overrides, seed), given)
+        question = inputs.from_scenario(load(scenario, overrides, seed), given)
     elif fabric is not None:
         from simnet.calibration import load_fabric
 
@@ -141,9 +141,9 @@ def choose(
             "closed forms and simulation", False, {**links, "--simulate": simulate, "--all": every, "--set": set_}
         )
         loaded = load_fabric(fabric)
-        question = asking.from_fabric(loaded, given)
+        question = inputs.from_fabric(loaded, given)
     else:
-        question = asking.from_flags(given)
+        question = inputs.from_flags(given)
     common.only("--map", map_ is not None, {"--out": out})
     common.only(
         "--map or --export",
@@ -180,14 +180,14 @@ def choose(
     with common.progress("choices", json_):
         decision = question.answer()
     if json_:
-        typer.echo(json.dumps(showing.figures(question, decision), indent=2, allow_nan=False))
+        typer.echo(json.dumps(output.figures(question, decision), indent=2, allow_nan=False))
         return
     from rich.console import Console
 
     from simnet.report.console import print_wide
 
-    print_wide(showing.ranking(question, decision), Console())
-    for line in showing.sentences(question, decision):
+    print_wide(output.ranking(question, decision), Console())
+    for line in output.sentences(question, decision):
         typer.echo(line)
 
 

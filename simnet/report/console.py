@@ -11,7 +11,7 @@ from rich.segment import Segments
 from rich.table import Table
 from rich.text import Text
 
-from simnet.report import company, learning
+from simnet.report import co_located, learning
 from simnet.report.summary import PHASES, Summary, company_rows, headings, learning_rows, rows, sentence, what_happened
 
 _LEFT = ("policy", "most used choice")
@@ -40,7 +40,7 @@ def show(summary: Summary, console: Console) -> None:
         show_listing("what the training came to", learning.HEADINGS, learnt, console)
     shared = company_rows(summary)
     if shared:
-        show_listing("jobs that shared the network", company.HEADINGS, shared, console)
+        show_listing("jobs that shared the network", co_located.HEADINGS, shared, console)
 
 
 def print_wide(table: Table, console: Console) -> None:

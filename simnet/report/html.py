@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import jinja2
 
 from simnet.base.units import format_bandwidth, format_seconds
-from simnet.report import company, learning
+from simnet.report import co_located, learning
 from simnet.report.drawing import Plot
 from simnet.report.summary import (
     PHASES,
@@ -59,7 +59,7 @@ def report(summary: Summary, plots: Sequence[Plot], *, scenario: str, command: s
         happened=what_happened(summary),
         learning_headings=learning.HEADINGS,
         learning_rows=learning_rows(summary),
-        company_headings=company.HEADINGS,
+        company_headings=co_located.HEADINGS,
         company_rows=company_rows(summary),
         ranking=ranking(summary),
         phases=PHASES,

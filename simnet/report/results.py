@@ -34,7 +34,7 @@ import pyarrow.parquet as pq
 
 import simnet
 from simnet.base.writing import atomic_write, explained, temporary
-from simnet.report import company, deaths
+from simnet.report import co_located, failures
 from simnet.report.summary import Summary, learning_columns, significant, summarize, with_exploration
 from simnet.report.timeline import LinkNames, write_timeline
 
@@ -130,9 +130,9 @@ def write_run(
             stream.write(content)
     _write_table(folder, "iterations", _whole_bytes(iterations).apply(_significant))
     _write_table(folder, "workers", _joined(results, lambda result: result.workers), csv=False)
-    died = [row for name, result in results.items() for row in deaths.table(name, result.stops)]
-    shared = [row for name, result in results.items() for row in company.table(name, result.shares)]
-    for name, rows, columns in (("deaths", died, deaths.COLUMNS), ("company", shared, company.COLUMNS)):
+    died = [row for name, result in results.items() for row in failures.table(name, result.stops)]
+    shared = [row for name, result in results.items() for row in co_located.table(name, result.shares)]
+    for name, rows, columns in (("deaths", died, failures.COLUMNS), ("company", shared, co_located.COLUMNS)):
         if rows:
             table = pd.DataFrame(rows, columns=list(columns)).apply(_significant)
             if "round" in table:

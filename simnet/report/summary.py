@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from simnet.base.units import format_bandwidth, format_bytes, format_seconds
 from simnet.job import EXPLORE, MAIN, Share, Stop
-from simnet.report import company, deaths, learning
+from simnet.report import co_located, failures, learning
 
 PHASES = ("compute", "select", "communicate", "wait")
 """Where the time of an iteration goes; the frames' columns are these names with ``_s``."""
@@ -82,8 +82,8 @@ class PolicySummary(TypedDict):
     switch_count: int
     switches: list[Switch]
     ended: bool
-    stops: list[deaths.StopSummary]
-    shares: list[company.ShareSummary]
+    stops: list[failures.StopSummary]
+    shares: list[co_located.ShareSummary]
     learning: NotRequired[learning.LearningSummary]
 
 
@@ -214,8 +214,8 @@ def summarize(
     policies = {name: _policy(frame) for name, frame in iterations.items()}
     for name, one in policies.items():
         one["ended"] = name in ended
-        one["stops"] = [deaths.condensed(stop, _rounded) for stop in stops.get(name, ())]
-        one["shares"] = [company.condensed(share, _rounded) for share in (shares or {}).get(name, ())]
+        one["stops"] = [failures.condensed(stop, _rounded) for stop in stops.get(name, ())]
+        one["shares"] = [co_located.condensed(share, _rounded) for share in (shares or {}).get(name, ())]
     for name, learnt in learnt_by(iterations, target, reference).items():
         policies[name]["learning"] = learnt
     if bound is not None and bound not in ended:
@@ -297,12 +297,12 @@ def sentence(summary: Summary) -> str:
 
 def what_happened(summary: Summary) -> list[str]:
     """Say of every stop which worker died when, who waited for it, and how the job went on or ended."""
-    return [deaths.told(name, stop, MAIN) for name, one in summary["policies"].items() for stop in one["stops"]]
+    return [failures.told(name, stop, MAIN) for name, one in summary["policies"].items() for stop in one["stops"]]
 
 
 def company_rows(summary: Summary) -> list[tuple[str, ...]]:
     """Return the cells of the table of the jobs that shared the network; empty for a job alone."""
-    return company.rows({name: one["shares"] for name, one in summary["policies"].items()})
+    return co_located.rows({name: one["shares"] for name, one in summary["policies"].items()})
 
 
 def learning_rows(summary: Summary) -> list[tuple[str, ...]]:

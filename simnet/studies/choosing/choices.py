@@ -27,22 +27,22 @@ import sparsifier_models
 from simnet import costs
 from simnet.base.arrays import Floats
 from simnet.policies import Candidate, closed_form
-from simnet.studies.choosing.point import VALUE, Number, Point
+from simnet.studies.choosing.operating_point import VALUE, Number, OperatingPoint
 
 Kind: TypeAlias = Literal["dense", "half", "sparse"]
 """The whole gradient in single precision, in half precision, or a selection of it."""
 
 
-class Part(NamedTuple):
-    """A collective of an exchange: its name as nccl-tests has it, its algorithm, and its total bytes."""
+class CollectiveCall(NamedTuple):
+    """A collective call of an exchange: its name as nccl-tests has it, its algorithm, and its total bytes."""
 
     collective: str
     algorithm: str
     nbytes: Floats
 
 
-class Pass(NamedTuple):
-    """Launches of a kernel of a worker: method of a device profile, entries gone through, launches."""
+class KernelCall(NamedTuple):
+    """Calls of a kernel by a worker: method of a device profile, entries gone through, launches."""
 
     method: str
     entries: Number
@@ -61,9 +61,9 @@ class Choice:
         What is sent.
     communicate : callable
         Seconds that the exchange takes at a point, without selecting.
-    passes : callable, optional
+    kernel_calls : callable, optional
         What a worker goes through to select and to put together at a point; none if unknown.
-    parts : callable, optional
+    collective_calls : callable, optional
         The collectives that it consists of at a point.
     bound : bool
         Whether the closed form is a bound from above.
@@ -71,9 +71,9 @@ class Choice:
 
     candidate: Candidate
     kind: Kind
-    communicate: Callable[[Point], Floats]
-    passes: Callable[[Point], Sequence[Pass]] | None = None
-    parts: Callable[[Point], Sequence[Part]] | None = None
+    communicate: Callable[[OperatingPoint], Floats]
+    kernel_calls: Callable[[OperatingPoint], Sequence[KernelCall]] | None = None
+    collective_calls: Callable[[OperatingPoint], Sequence[CollectiveCall]] | None = None
     bound: bool = False
 
     @property
@@ -115,7 +115,7 @@ def _dense(algorithm: str, half: bool, per_node: int) -> Choice:
     share = 0.5 if half else 1.0
     scheme = "fp16" if half else "dense"
 
-    def communicate(point: Point) -> Floats:
+    def communicate(point: OperatingPoint) -> Floats:
         nbytes = share * point.dense_bytes
         if algorithm == "ring":
             return costs.ring_allreduce(*_links(point), nbytes, point.workers)
@@ -125,47 +125,53 @@ def _dense(algorithm: str, half: bool, per_node: int) -> Choice:
             point.latency, point.beta, nbytes, point.workers, point.group, point.inner_latency, point.inner_beta
         )
 
-    def parts(point: Point) -> list[Part]:
-        return [Part("all_reduce", algorithm, share * point.dense_bytes)]
+    def collective_calls(point: OperatingPoint) -> list[CollectiveCall]:
+        return [CollectiveCall("all_reduce", algorithm, share * point.dense_bytes)]
 
-    def passes(point: Point) -> list[Pass]:
-        return [Pass("scan", point.parameters, 2)] if half else []
+    def kernel_calls(point: OperatingPoint) -> list[KernelCall]:
+        return [KernelCall("scan", point.parameters, 2)] if half else []
 
     options: dict[str, str | int] = {"algorithm": algorithm}
     if algorithm == "hierarchical":
         options["group_size"] = per_node
     return Choice(
-        Candidate(f"{scheme} {algorithm}", scheme, options), "half" if half else "dense", communicate, passes, parts
+        Candidate(f"{scheme} {algorithm}", scheme, options),
+        "half" if half else "dense",
+        communicate,
+        kernel_calls,
+        collective_calls,
     )
 
 
 def _allgather(algorithm: str) -> Choice:
-    def communicate(point: Point) -> Floats:
+    def communicate(point: OperatingPoint) -> Floats:
         nbytes = 2 * VALUE * point.kept
         if algorithm == "ring":
             return costs.ring_allgather(*_links(point), nbytes, point.workers)
         return _bruck(point, nbytes)
 
-    def passes(point: Point) -> list[Pass]:
+    def kernel_calls(point: OperatingPoint) -> list[KernelCall]:
         k = point.kept
         return [
-            Pass("topk", point.parameters),
-            Pass("gather", k),
-            Pass("scatter", k),
-            Pass("scatter", point.workers * k),
+            KernelCall("topk", point.parameters),
+            KernelCall("gather", k),
+            KernelCall("scatter", k),
+            KernelCall("scatter", point.workers * k),
         ]
 
-    def parts(point: Point) -> list[Part]:
-        return [Part("all_gather", algorithm, point.workers * 2 * VALUE * point.kept)]
+    def collective_calls(point: OperatingPoint) -> list[CollectiveCall]:
+        return [CollectiveCall("all_gather", algorithm, point.workers * 2 * VALUE * point.kept)]
 
     label = "AG-Topk" if algorithm == "bruck" else f"AG-Topk {algorithm}"
-    return Choice(Candidate(label, "topk", {"allgather": algorithm}), "sparse", communicate, passes, parts)
+    return Choice(
+        Candidate(label, "topk", {"allgather": algorithm}), "sparse", communicate, kernel_calls, collective_calls
+    )
 
 
 def _artopk(collective: str, selection: str) -> Choice:
     votes = selection == "var"
 
-    def communicate(point: Point) -> Floats:
+    def communicate(point: OperatingPoint) -> Floats:
         nbytes = VALUE * point.kept
         indices = _tree(point, nbytes, up_and_down=False) + _astray(point, nbytes)
         if collective == "ring":
@@ -174,19 +180,19 @@ def _artopk(collective: str, selection: str) -> Choice:
             values = _tree(point, nbytes, up_and_down=True)
         return indices + values + (_vote(point) if votes else 0.0)
 
-    def passes(point: Point) -> list[Pass]:
+    def kernel_calls(point: OperatingPoint) -> list[KernelCall]:
         k = point.kept
-        norm = [Pass("norm", k)] if votes else []
-        return [Pass("topk", point.parameters), *norm, Pass("gather", k), Pass("scatter", k, 2)]
+        norm = [KernelCall("norm", k)] if votes else []
+        return [KernelCall("topk", point.parameters), *norm, KernelCall("gather", k), KernelCall("scatter", k, 2)]
 
-    def parts(point: Point) -> list[Part]:
+    def collective_calls(point: OperatingPoint) -> list[CollectiveCall]:
         nbytes = VALUE * point.kept
-        vote = [Part("all_gather", "", np.asarray(VALUE * point.workers))] if votes else []
-        return [*vote, Part("broadcast", "", nbytes), Part("all_reduce", collective, nbytes)]
+        vote = [CollectiveCall("all_gather", "", np.asarray(VALUE * point.workers))] if votes else []
+        return [*vote, CollectiveCall("broadcast", "", nbytes), CollectiveCall("all_reduce", collective, nbytes)]
 
     label = f"ART-{collective}" + (" VAR" if votes else "")
     options = {"collective": collective, "selection": selection}
-    return Choice(Candidate(label, "artopk", options), "sparse", communicate, passes, parts)
+    return Choice(Candidate(label, "artopk", options), "sparse", communicate, kernel_calls, collective_calls)
 
 
 def _published(name: str) -> Choice | None:
@@ -197,7 +203,7 @@ def _published(name: str) -> Choice | None:
     except ValueError:
         return None
 
-    def communicate(point: Point) -> Floats:
+    def communicate(point: OperatingPoint) -> Floats:
         return cost(point.latency, point.beta, point.dense_bytes, point.density, point.workers)
 
     # A scheme's first formula is a bound where its sparsifier says so.
@@ -206,7 +212,7 @@ def _published(name: str) -> Choice | None:
     return Choice(candidate, "sparse", communicate, bound=bound)
 
 
-def _tree(point: Point, nbytes: Floats, *, up_and_down: bool) -> Floats:
+def _tree(point: OperatingPoint, nbytes: Floats, *, up_and_down: bool) -> Floats:
     """Return the time of a binomial tree: a broadcast, or a reduction and a broadcast."""
     levels, inner = np.log2(point.workers), np.log2(point.group)
     # A reduction whose last level is not full goes up in a round less, but its root gets as many messages.
@@ -221,7 +227,7 @@ def _tree(point: Point, nbytes: Floats, *, up_and_down: bool) -> Floats:
     return np.asarray(seconds + times * inside * (point.inner_latency + nbytes * point.inner_beta))
 
 
-def _astray(point: Point, nbytes: Floats) -> Floats:
+def _astray(point: OperatingPoint, nbytes: Floats) -> Floats:
     """Return what a broadcast takes more whose root is any worker of a node, and not its first: a crossing."""
     group = point.group
     # Other nodes have no root that is better than another.
@@ -230,7 +236,7 @@ def _astray(point: Point, nbytes: Floats) -> Floats:
     return np.asarray(np.where(whole, (1 - 1 / group) * slower, 0.0))
 
 
-def _bruck(point: Point, nbytes: Floats) -> Floats:
+def _bruck(point: OperatingPoint, nbytes: Floats) -> Floats:
     """Return the time of Bruck's all-gather of so many bytes of each worker."""
     flat = costs.bruck_allgather(point.latency, point.beta, nbytes, point.workers)
     if point.per_node == 1:
@@ -246,7 +252,7 @@ def _bruck(point: Point, nbytes: Floats) -> Floats:
     return np.where(np.greater(point.workers, group), between, inside)
 
 
-def _links(point: Point) -> tuple[Number, Number]:
+def _links(point: OperatingPoint) -> tuple[Number, Number]:
     """Return latency [s] and seconds per byte of the slowest links of a ring: between nodes, or inside a single one."""
     if point.per_node == 1:
         return point.latency, point.beta
@@ -257,7 +263,7 @@ def _links(point: Point) -> tuple[Number, Number]:
     )
 
 
-def _vote(point: Point) -> Floats:
+def _vote(point: OperatingPoint) -> Floats:
     """Return the time of the all-gather by recursive doubling of one value of each worker."""
     P, group = np.asarray(point.workers, dtype=np.float64), point.group
     whole = np.log2(P) % 1 == 0

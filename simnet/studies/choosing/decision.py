@@ -12,8 +12,8 @@ from simnet.base.arrays import Floats
 from simnet.base.progress import tracked
 from simnet.job.job import Overlap
 from simnet.studies.choosing.choices import Choice
-from simnet.studies.choosing.clocks import Clock, Took
-from simnet.studies.choosing.point import Point
+from simnet.studies.choosing.cost_models import CostModel, Estimate
+from simnet.studies.choosing.operating_point import OperatingPoint
 
 QUANTITIES = ("latency", "bandwidth", "density", "workers")
 """What a decision is held against, one at a time."""
@@ -104,7 +104,7 @@ class Decision(NamedTuple):
 
     Parameters
     ----------
-    point : Point
+    point : OperatingPoint
         Where.
     rows : tuple of Row
         All choices, the fastest first.
@@ -116,7 +116,7 @@ class Decision(NamedTuple):
         If the network is misjudged; None where latency and bandwidth are not what a point says.
     """
 
-    point: Point
+    point: OperatingPoint
     rows: tuple[Row, ...]
     flips: tuple[Flip, ...]
     elasticities: dict[str, float]
@@ -180,8 +180,8 @@ def exposed(communicate: float, backward: float, dense_bytes: float) -> float:
 
 def decide(
     choices: Sequence[Choice],
-    point: Point,
-    clock: Clock,
+    point: OperatingPoint,
+    cost_model: CostModel,
     *,
     varies: Sequence[str] = QUANTITIES,
     misjudged: float = MISJUDGED,
@@ -193,59 +193,66 @@ def decide(
     ----------
     choices : sequence of Choice
         At least one.
-    point : Point
+    point : OperatingPoint
         Without arrays.
-    clock : callable
+    cost_model : callable
         How long each takes.
     varies : sequence of str
-        The quantities that the clock heeds, of which it takes arrays; nothing is said of others.
+        The quantities of which the cost model takes arrays; nothing is said of others.
     misjudged : float
         By which factor latency and bandwidth may be misjudged, >= 1.
     coarse : bool
-        Look for flips in steps of 50 % in place of 4 %, and find them to 0.1 % in place of 1e-12; for slow clocks.
+        Look for flips in steps of 50 % in place of 4 %, and find them to 0.1 % in place of 1e-12; for slow cost models.
 
     Examples
     --------
     >>> from simnet.studies.choosing import by_closed_form, choices
     >>> from simnet.costs.devices import load_device
-    >>> point = Point(8, 11_689_512, 0.1, 1e-3, 1.25e9)
+    >>> point = OperatingPoint(8, 11_689_512, 0.1, 1e-3, 1.25e9)
     >>> decision = decide(choices(), point, by_closed_form(load_device("ideal")))
     >>> decision.best.choice.label, f"{decision.best.seconds:.4f}"
     ('ART-ring', '0.0348')
     """
-    rows = [_row(choice, clock(choice, point)) for choice in tracked(choices, 0.2)]
+    rows = [_row(choice, cost_model(choice, point)) for choice in tracked(choices, 0.2)]
     rows.sort(key=lambda row: row.seconds)
     best = rows[0].choice
     several = [row.choice for row in rows]
     return Decision(
         point,
         tuple(rows),
-        tuple(flip for one in tracked(varies, 0.7) for flip in _flips(several, point, clock, one, coarse)),
-        {one: _elasticity(best, point, clock, one) for one in varies},
-        _regret(several, point, clock, misjudged) if {"latency", "bandwidth"} <= set(varies) else None,
+        tuple(flip for one in tracked(varies, 0.7) for flip in _flips(several, point, cost_model, one, coarse)),
+        {one: _elasticity(best, point, cost_model, one) for one in varies},
+        _regret(several, point, cost_model, misjudged) if {"latency", "bandwidth"} <= set(varies) else None,
     )
 
 
-def fastest(choices: Sequence[Choice], point: Point, clock: Clock) -> tuple[np.ndarray, Floats]:
+def fastest(choices: Sequence[Choice], point: OperatingPoint, cost_model: CostModel) -> tuple[np.ndarray, Floats]:
     """Return which choice is fastest, as its place among them, and its time [s]; of equals the first."""
-    times = np.stack(np.broadcast_arrays(*(clock(choice, point).seconds for choice in choices)))
+    times = np.stack(np.broadcast_arrays(*(cost_model(choice, point).seconds for choice in choices)))
     return times.argmin(axis=0), times.min(axis=0)
 
 
-def _row(choice: Choice, took: Took) -> Row:
+def _row(choice: Choice, estimate: Estimate) -> Row:
     return Row(
-        choice, float(took.seconds), float(took.low), float(took.high), float(took.communicate), float(took.select)
+        choice,
+        float(estimate.seconds),
+        float(estimate.low),
+        float(estimate.high),
+        float(estimate.communicate),
+        float(estimate.select),
     )
 
 
-def _flips(choices: Sequence[Choice], point: Point, clock: Clock, quantity: str, coarse: bool) -> Iterator[Flip]:
+def _flips(
+    choices: Sequence[Choice], point: OperatingPoint, cost_model: CostModel, quantity: str, coarse: bool
+) -> Iterator[Flip]:
     """Yield the nearest flip below and above; the first of the `choices` is the fastest at the point."""
     own = float(getattr(point, quantity))
     for up in (False, True):
         values = _values(point, quantity, up, _COARSE if coarse else _FINE)
         if not len(values):
             continue
-        which, _ = fastest(choices, point.at(quantity, values), clock)
+        which, _ = fastest(choices, point.at(quantity, values), cost_model)
         other = np.flatnonzero(which)
         if not len(other):
             continue
@@ -255,13 +262,13 @@ def _flips(choices: Sequence[Choice], point: Point, clock: Clock, quantity: str,
             # Between the last value where the decision holds and the first where it does not.
             for _ in range(10 if coarse else _HALVINGS):
                 middle = math.sqrt(near * far)
-                found, _ = fastest(choices, point.at(quantity, np.array([middle])), clock)
+                found, _ = fastest(choices, point.at(quantity, np.array([middle])), cost_model)
                 near, far = (near, middle) if found[0] else (middle, far)
-        found, _ = fastest(choices, point.at(quantity, np.array([far])), clock)
+        found, _ = fastest(choices, point.at(quantity, np.array([far])), cost_model)
         yield Flip(quantity, far, choices[int(found[0])].label, up)
 
 
-def _values(point: Point, quantity: str, up: bool, steps: int) -> Floats:
+def _values(point: OperatingPoint, quantity: str, up: bool, steps: int) -> Floats:
     """Return values of a quantity away from that of the point, the nearest first."""
     own = float(getattr(point, quantity))
     if quantity == "workers":
@@ -276,7 +283,7 @@ def _values(point: Point, quantity: str, up: bool, steps: int) -> Floats:
     return np.asarray(values[values > 0])
 
 
-def _elasticity(choice: Choice, point: Point, clock: Clock, quantity: str) -> float:
+def _elasticity(choice: Choice, point: OperatingPoint, cost_model: CostModel, quantity: str) -> float:
     """Return d ln t / d ln x of a choice, by what it takes at values 1 % below and above."""
     own = float(getattr(point, quantity))
     low, high = own / 1.01, own * 1.01
@@ -286,18 +293,18 @@ def _elasticity(choice: Choice, point: Point, clock: Clock, quantity: str) -> fl
         high = min(high, 1.0)
     if not 0 < low < high:
         return 0.0
-    seconds = clock(choice, point.at(quantity, np.array([low, high]))).seconds
+    seconds = cost_model(choice, point.at(quantity, np.array([low, high]))).seconds
     before, after = np.broadcast_to(seconds, 2).tolist()
     return math.log(after / before) / math.log(high / low) if before > 0 else 0.0
 
 
-def _regret(choices: Sequence[Choice], point: Point, clock: Clock, factor: float) -> Regret:
+def _regret(choices: Sequence[Choice], point: OperatingPoint, cost_model: CostModel, factor: float) -> Regret:
     factors = np.geomspace(1 / factor, factor, _SIDE) if factor > 1 else np.ones(1)
     where = point._replace(
         latency=np.multiply(point.latency, factors)[:, np.newaxis], bandwidth=np.multiply(point.bandwidth, factors)
     )
-    which, least = fastest(choices, where, clock)
-    own = np.broadcast_to(clock(choices[0], where).seconds, which.shape)
+    which, least = fastest(choices, where, cost_model)
+    own = np.broadcast_to(cost_model(choices[0], where).seconds, which.shape)
     lost = np.divide(own, least, out=np.where(own > least, np.inf, 1.0), where=least > 0) - 1
     row, column = np.unravel_index(int(lost.argmax()), lost.shape)
     return Regret(

@@ -25,8 +25,8 @@ from simnet.base.arrays import Floats
 from simnet.base.errors import InputError, nearest
 from simnet.base.progress import tracked
 from simnet.report.drawing import COLOURS, Plot, plot, style
-from simnet.studies.choosing.asking import Question
-from simnet.studies.choosing.point import VALUE, Point
+from simnet.studies.choosing.inputs import Question
+from simnet.studies.choosing.operating_point import VALUE, OperatingPoint
 from simnet.studies.choosing.shares import largest_first
 
 MOST_CELLS = 4_000_000
@@ -41,7 +41,7 @@ class Quantity(NamedTuple):
     Parameters
     ----------
     field : str
-        Of `Point`.
+        Of `OperatingPoint`.
     heading : str
         On the axis and as the column's name, with its unit.
     factor : float
@@ -192,7 +192,7 @@ def draw_map(question: Question, x: Axis, y: Axis) -> Map:
     Raises
     ------
     InputError
-        If both axes are the same, there are too many cells, or the clock of the question does not heed an axis.
+        If both axes are the same, there are too many cells, or the cost model of the question says nothing of an axis.
     """
     if x.name == y.name:
         raise InputError(f"needs two quantities, got {x.name} twice", file="--map")
@@ -208,7 +208,7 @@ def draw_map(question: Question, x: Axis, y: Axis) -> Map:
     where = _over(question.point, x, y)
     best: NDArray[np.intp] | None = None
     for place, choice in tracked(list(enumerate(question.among))):
-        found = np.broadcast_to(question.clock(choice, where).seconds, (len(y.values), len(x.values)))
+        found = np.broadcast_to(question.cost_model(choice, where).seconds, (len(y.values), len(x.values)))
         if best is None:
             best = np.zeros(found.shape, dtype=np.intp)
             least, second = found.copy(), np.full(found.shape, np.inf)
@@ -257,7 +257,7 @@ def _of_whole_nodes(one: Axis, per_node: int) -> Axis:
     return Axis(one.name, one.values[(one.values % per_node == 0) | (one.values < per_node)])
 
 
-def _over(point: Point, x: Axis, y: Axis) -> Point:
+def _over(point: OperatingPoint, x: Axis, y: Axis) -> OperatingPoint:
     return point.at(x.quantity.field, x.values[np.newaxis, :]).at(y.quantity.field, y.values[:, np.newaxis])
 
 

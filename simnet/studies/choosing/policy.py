@@ -21,9 +21,9 @@ from simnet.base.errors import InputError
 from simnet.base.progress import tracked
 from simnet.base.rng import stream
 from simnet.policies import moo
-from simnet.studies.choosing.asking import Question
 from simnet.studies.choosing.choices import Choice
-from simnet.studies.choosing.point import Point
+from simnet.studies.choosing.inputs import Question
+from simnet.studies.choosing.operating_point import OperatingPoint
 from simnet.studies.choosing.policy_file import Edges, Entry, Gain, Gains, Loss, MadeFor, PolicyFile, PolicyTable
 from simnet.traces import GradientSource
 
@@ -57,7 +57,7 @@ def make(
     Parameters
     ----------
     question : Question
-        Whose clock heeds latency, bandwidth and density.
+        Whose cost model knows latency, bandwidth and density.
     latency, bandwidth : (float, float), optional
         Ranges [s], [byte/s]; by default those of the question's trajectory and a quarter beyond, else from a tenth to
         ten times its point.
@@ -73,11 +73,11 @@ def make(
     Raises
     ------
     InputError
-        If the clock does not heed what it must, or a value is out of range.
+        If the cost model does not know what it must, or a value is out of range.
 
     Examples
     --------
-    >>> from simnet.studies.choosing.asking import Given, from_flags
+    >>> from simnet.studies.choosing.inputs import Given, from_flags
     >>> table = make(from_flags(Given(workers=8, model="resnet50")), cells=6)
     >>> table.lookup(1e-4, 1.25e9).entry.label, table.lookup(1e-2, 1.25e9).entry.label
     ('ART-ring', 'AG-Topk')
@@ -159,9 +159,9 @@ class Exact:
     def times(self, latency: Floats, bandwidth: Floats) -> tuple[Floats, Floats]:
         """Return seconds to communicate and to select, each of shape (exchanges, densities, states)."""
         column = np.array(self.densities)[:, np.newaxis]
-        where: Point = self.question.point._replace(latency=latency, bandwidth=bandwidth, density=column)
+        where: OperatingPoint = self.question.point._replace(latency=latency, bandwidth=bandwidth, density=column)
         shape = (len(self.densities), len(latency))
-        found = [self.question.clock(one, where) for one in tracked(self.question.among, 0.5)]
+        found = [self.question.cost_model(one, where) for one in tracked(self.question.among, 0.5)]
         communicate = np.stack([np.broadcast_to(one.communicate, shape) for one in found])
         return communicate, np.stack([np.broadcast_to(one.select, shape) for one in found])
 

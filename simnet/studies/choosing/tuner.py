@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 import numpy as np
 
 from simnet.base.errors import InputError
-from simnet.studies.choosing.point import Point
+from simnet.studies.choosing.operating_point import OperatingPoint
 
 if TYPE_CHECKING:
     from simnet.calibration import Fabric
@@ -147,7 +147,7 @@ class Tuning:
         return "\n".join(lines) + "\n"
 
 
-def by_links(point: Point, title: str) -> Tuning:
+def by_links(point: OperatingPoint, title: str) -> Tuning:
     """Return what to use on links of a latency and a bandwidth.
 
     The latency counts as that of a step of the LL protocol; steps of the others take as much longer as in NCCL's own
@@ -161,7 +161,7 @@ def by_links(point: Point, title: str) -> Tuning:
 
     Examples
     --------
-    >>> tuning = by_links(Point(16, 1, 1.0, 1e-5, 1.25e9), "an example")
+    >>> tuning = by_links(OperatingPoint(16, 1, 1.0, 1e-5, 1.25e9), "an example")
     >>> [tuning.best("allreduce", size) for size in (1, 10**9)]
     [Way(algorithm='tree', protocol='ll'), Way(algorithm='ring', protocol='simple')]
     """

@@ -1,4 +1,4 @@
-"""What is asked: an operating point and a clock, from numbers, from a scenario, or from a calibrated fabric."""
+"""The question: an operating point and a cost model, from flags, a scenario or a calibrated cluster."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from simnet.job.job import Overlap
 from simnet.network import Network
 from simnet.policies import density_at, probe_pairs
 from simnet.studies.choosing.choices import Choice, choices
-from simnet.studies.choosing.clocks import ERROR, Clock, by_closed_form, by_fabric, by_simulation
+from simnet.studies.choosing.cost_models import ERROR, CostModel, by_closed_form, by_fabric, by_simulation
 from simnet.studies.choosing.decision import MISJUDGED, QUANTITIES, Decision, decide, fastest
-from simnet.studies.choosing.point import Point
+from simnet.studies.choosing.operating_point import OperatingPoint
 from simnet.studies.choosing.shares import largest_first
 from simnet.studies.timing import on_topology
 from simnet.traces import GradientSource, synthetic
@@ -66,16 +66,16 @@ class Question:
     ----------
     title : str
         What it is about.
-    point : Point
+    point : OperatingPoint
         The job and the links.
     among : tuple of Choice
         What there is to choose from.
-    clock : Clock
+    cost_model : CostModel
         How long each takes.
     method : str
         How that is found, for people.
     varies : tuple of str
-        Quantities that the clock heeds.
+        Quantities that the cost model takes arrays of.
     misjudged : float
         By which factor latency and bandwidth may be misjudged.
     trajectory : Trajectory, optional
@@ -83,7 +83,7 @@ class Question:
     backward : float
         Seconds of back-propagation of an iteration; 0 if not known.
     coarse : bool
-        Whether the clock is so slow that flips are looked for in large steps.
+        Whether the cost model is so slow that flips are looked for in large steps.
     device : str
         What selects, by name.
     gradients : callable, optional
@@ -93,9 +93,9 @@ class Question:
     """
 
     title: str
-    point: Point
+    point: OperatingPoint
     among: tuple[Choice, ...]
-    clock: Clock
+    cost_model: CostModel
     method: str
     varies: tuple[str, ...] = QUANTITIES
     misjudged: float = MISJUDGED
@@ -109,7 +109,7 @@ class Question:
     def answer(self) -> Decision:
         """Return the decision."""
         return decide(
-            self.among, self.point, self.clock, varies=self.varies, misjudged=self.misjudged, coarse=self.coarse
+            self.among, self.point, self.cost_model, varies=self.varies, misjudged=self.misjudged, coarse=self.coarse
         )
 
     def shares(self) -> dict[str, float]:
@@ -117,7 +117,7 @@ class Question:
         if self.trajectory is None or not set(self.varies) >= {"latency", "bandwidth"}:
             return {}
         where = self.point._replace(latency=self.trajectory.latency, bandwidth=self.trajectory.bandwidth)
-        which, _ = fastest(self.among, where, self.clock)
+        which, _ = fastest(self.among, where, self.cost_model)
         found = largest_first(which, [one.label for one in self.among])
         return {label: share for label, share in found.items() if share > 0}
 
@@ -158,7 +158,7 @@ def from_flags(given: Given) -> Question:
     >>> from_flags(Given(workers=8, model="resnet50", density=0.01)).answer().best.choice.label
     'AG-Topk'
     """
-    point = Point(
+    point = OperatingPoint(
         _count(given.workers, 8, "--workers"),
         _parameters(given),
         _fraction(given.density, 0.01),
@@ -176,13 +176,13 @@ def from_flags(given: Given) -> Question:
         _refuse_flat_forms(point.per_node, given)
         if given.topology is not None or given.fields:
             raise InputError("is only for --simulate", file="--topology" if given.topology else "--set")
-        clock = by_closed_form(device, given.error)
+        cost_model = by_closed_form(device, given.error)
         gradients, said = _gradients(given, point)
         return Question(
             title,
             point,
             among,
-            clock,
+            cost_model,
             "closed forms",
             _heeded(among),
             given.misjudged,
@@ -194,9 +194,9 @@ def from_flags(given: Given) -> Question:
     if int(point.workers) > MOST_SIMULATED:
         raise InputError(f"must be at most {MOST_SIMULATED:,} for --simulate, got {point.workers:,}", file="--workers")
     network = _network(given, point)
-    clock = by_simulation([(network, 0.0)], device, seed=given.seed)
+    cost_model = by_simulation([(network, 0.0)], device, seed=given.seed)
     method = f"simulated on {given.topology or _plain(point)}"
-    return Question(title, point, among, clock, method, (), backward=_backward(given))
+    return Question(title, point, among, cost_model, method, (), backward=_backward(given))
 
 
 def from_scenario(loaded: Scenario, given: Given) -> Question:
@@ -220,7 +220,7 @@ def from_scenario(loaded: Scenario, given: Given) -> Question:
     density = _fraction(given.density, density_at(job.density, job.iterations - 1))
     device = job.device if given.device is None else _device(given.device, "")
     per_node, inner_latency, inner_bandwidth = _nodes_of(loaded)
-    point = Point(
+    point = OperatingPoint(
         job.source.workers, int(job.source.true_parameters), density, 0.0, 1.0, per_node, inner_latency, inner_bandwidth
     )
     if not given.simulate:
@@ -255,9 +255,9 @@ def from_scenario(loaded: Scenario, given: Given) -> Question:
     if given.simulate:
         chosen = np.unique(np.linspace(0, len(iterations) - 1, SIMULATED).round().astype(int)).tolist()
         moments = [(job.network(iterations[one]), times[one]) for one in chosen]
-        clock = by_simulation(moments, device, hosts, seed=given.seed)
+        cost_model = by_simulation(moments, device, hosts, seed=given.seed)
         method = f"simulated at {len(moments)} moments"
-        return Question(title, typical, among, clock, method, (), trajectory=seen, backward=backward)
+        return Question(title, typical, among, cost_model, method, (), trajectory=seen, backward=backward)
     method = "closed forms, on the slowest pair"
     return Question(
         title,
@@ -285,16 +285,16 @@ def from_fabric(fabric: Fabric, given: Given) -> Question:
     """
     known = [one.setting for one in fabric.model.known]
     workers = _count(given.workers, max((one.ranks for one in known), default=8), "--workers")
-    point = Point(workers, _parameters(given), _fraction(given.density, 0.01), math.nan, math.nan)
+    point = OperatingPoint(workers, _parameters(given), _fraction(given.density, 0.01), math.nan, math.nan)
     pinned = {one.algorithm.casefold() for one in known}
     # Where the library chose between ring and tree, they are one choice.
     among = tuple(
         one for one in choices() if (not one.label.endswith("tree") and "tree " not in one.label) or "tree" in pinned
     )
-    clock = by_fabric(fabric, _device(given.device, "v100"))
+    cost_model = by_fabric(fabric, _device(given.device, "v100"))
     title = f"{given.model or f'{point.parameters:,} parameters'}, {workers} workers"
     method = "the calibrated fabric"
-    return Question(title, point, among, clock, method, ("density",), backward=_backward(given), coarse=True)
+    return Question(title, point, among, cost_model, method, ("density",), backward=_backward(given), coarse=True)
 
 
 def _refuse_flat_forms(per_node: int, given: Given) -> None:
@@ -305,7 +305,7 @@ def _refuse_flat_forms(per_node: int, given: Given) -> None:
 
 def _heeded(among: Sequence[Choice]) -> tuple[str, ...]:
     """Return the quantities of which closed forms take arrays: none where selecting is sampled."""
-    return QUANTITIES if all(one.passes is not None for one in among) else ()
+    return QUANTITIES if all(one.kernel_calls is not None for one in among) else ()
 
 
 def _parameters(given: Given) -> int:
@@ -329,7 +329,7 @@ def _backward(given: Given) -> float:
     return profile.compute * profile.backward_fraction
 
 
-def _gradients(given: Given, point: Point) -> tuple[Callable[[], GradientSource], str]:
+def _gradients(given: Given, point: OperatingPoint) -> tuple[Callable[[], GradientSource], str]:
     """Return what makes synthetic gradients of fewer entries and, of many workers, fewer workers; and what they are."""
     workers = min(int(point.workers), _SAMPLED_WORKERS)
     entries = min(int(point.parameters), _SAMPLED // workers)
@@ -401,7 +401,7 @@ def _device(name: str | None, default: str) -> DeviceProfile:
         raise InputError(str(error), file="--device") from None
 
 
-def _network(given: Given, point: Point) -> Network:
+def _network(given: Given, point: OperatingPoint) -> Network:
     """Return the network of flags: a family of topologies, a star, or nodes of GPUs."""
     workers, latency, bandwidth = int(point.workers), float(point.latency), float(point.bandwidth)
     if given.topology is not None:
@@ -432,5 +432,5 @@ def _network(given: Given, point: Point) -> Network:
     )
 
 
-def _plain(point: Point) -> str:
+def _plain(point: OperatingPoint) -> str:
     return "a star" if point.per_node == 1 else "nodes with one network card each"

@@ -1,4 +1,4 @@
-"""What a choice takes at a point, and between which values: by closed forms, a calibrated fabric, or simulation."""
+"""Cost models: the estimated time of an exchange with its interval, by closed forms, measurements, or simulation."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from simnet.base.errors import InputError
 from simnet.costs.devices import DeviceProfile, Kernel
 from simnet.network import Network
 from simnet.schedule import Schedule
-from simnet.studies.choosing.choices import Choice, Part
-from simnet.studies.choosing.point import Point
+from simnet.studies.choosing.choices import Choice, CollectiveCall
+from simnet.studies.choosing.operating_point import OperatingPoint
 from simnet.traces import synthetic
 
 if TYPE_CHECKING:
@@ -31,8 +31,8 @@ _LEAST_TIMES, _MOST_TIMES = 4, 40
 _LARGEST_SAMPLE = 2**26
 
 
-class Took(NamedTuple):
-    """Seconds of an exchange; each of the shape to which a point's fields broadcast.
+class Estimate(NamedTuple):
+    """The estimated time of an exchange; fields have the shape to which those of the operating point broadcast.
 
     Parameters
     ----------
@@ -53,8 +53,8 @@ class Took(NamedTuple):
         return np.asarray(self.communicate + self.select)
 
 
-Clock: TypeAlias = Callable[[Choice, Point], Took]
-"""How long a choice takes at a point."""
+CostModel: TypeAlias = Callable[[Choice, OperatingPoint], Estimate]
+"""The estimated time of a choice at an operating point."""
 
 
 class Sample(NamedTuple):
@@ -64,8 +64,8 @@ class Sample(NamedTuple):
     kernels: tuple[Kernel, ...]
 
 
-def by_closed_form(device: DeviceProfile, error: float = ERROR) -> Clock:
-    """Return the clock of the closed forms, in which no two messages share a link.
+def by_closed_form(device: DeviceProfile, error: float = ERROR) -> CostModel:
+    """Return the cost model of the closed forms, in which no two messages share a link.
 
     Parameters
     ----------
@@ -78,43 +78,43 @@ def by_closed_form(device: DeviceProfile, error: float = ERROR) -> Clock:
     --------
     >>> from simnet.studies.choosing import choices
     >>> from simnet.costs.devices import load_device
-    >>> took = by_closed_form(load_device("ideal"))(choices()[0], Point(8, 11_689_512, 0.1, 1e-3, 1.25e9))
-    >>> f"{took.seconds:.4f} s, {took.low:.4f} to {took.high:.4f}"
+    >>> estimate = by_closed_form(load_device("ideal"))(choices()[0], OperatingPoint(8, 11_689_512, 0.1, 1e-3, 1.25e9))
+    >>> f"{estimate.seconds:.4f} s, {estimate.low:.4f} to {estimate.high:.4f}"
     '0.0795 s, 0.0736 to 0.0858'
     """
 
-    def clock(choice: Choice, point: Point) -> Took:
+    def cost_model(choice: Choice, point: OperatingPoint) -> Estimate:
         communicate, select = choice.communicate(point), selecting(choice, point, device)
-        return Took(communicate, select, communicate / (1 + error) + select, communicate * (1 + error) + select)
+        return Estimate(communicate, select, communicate / (1 + error) + select, communicate * (1 + error) + select)
 
-    return clock
+    return cost_model
 
 
-def by_fabric(fabric: Fabric, device: DeviceProfile) -> Clock:
-    """Return the clock of a calibrated fabric: an exchange takes as long as its collectives.
+def by_fabric(fabric: Fabric, device: DeviceProfile) -> CostModel:
+    """Return the cost model of a calibrated cluster: an exchange takes as long as its collectives.
 
     Latency and bandwidth of a point do not matter: they are in the fabric.
     """
 
-    def clock(choice: Choice, point: Point) -> Took:
-        if choice.parts is None:
+    def cost_model(choice: Choice, point: OperatingPoint) -> Estimate:
+        if choice.collective_calls is None:
             raise InputError(f"a fabric says nothing of the messages of {choice.label}", file="simnet choose")
-        parts, select = choice.parts(point), selecting(choice, point, device)
-        algorithms = [_algorithms(fabric, part) for part in parts]
-        workers, *sizes = np.broadcast_arrays(point.workers, *(part.nbytes for part in parts))
+        collective_calls, select = choice.collective_calls(point), selecting(choice, point, device)
+        algorithms = [_algorithms(fabric, part) for part in collective_calls]
+        workers, *sizes = np.broadcast_arrays(point.workers, *(part.nbytes for part in collective_calls))
         found = np.zeros((3, workers.size))
         for cell, ranks in enumerate(workers.ravel().tolist()):
-            for part, known, nbytes in zip(parts, algorithms, sizes, strict=True):
+            for part, known, nbytes in zip(collective_calls, algorithms, sizes, strict=True):
                 asked = part.collective, int(ranks), float(nbytes.ravel()[cell])
                 one = min((fabric.predict(*asked, algorithm=each) for each in known), key=lambda one: one.seconds)
                 found[:, cell] += one.seconds, one.low, one.high
         seconds, low, high = found.reshape(3, *workers.shape)
-        return Took(seconds, select, low + select, high + select)
+        return Estimate(seconds, select, low + select, high + select)
 
-    return clock
+    return cost_model
 
 
-def _algorithms(fabric: Fabric, part: Part) -> list[str | None]:
+def _algorithms(fabric: Fabric, part: CollectiveCall) -> list[str | None]:
     """Return with which algorithms to predict a collective: its own where that was measured, else all that were."""
     known = {one.setting.algorithm for one in fabric.model.known if one.setting.collective == part.collective}
     same = {one for one in known if one.casefold() == part.algorithm}
@@ -126,8 +126,8 @@ def by_simulation(
     device: DeviceProfile,
     placement: Sequence[int] | None = None,
     seed: int = 0,
-) -> Clock:
-    """Return the clock of a network: messages meet, links change; points have no arrays.
+) -> CostModel:
+    """Return the cost model that simulates: messages meet, links change; points have no arrays.
 
     Latency and bandwidth of a point do not matter: they are in the network. The time is the mean over the `moments`,
     its interval from the least to the most.
@@ -145,7 +145,7 @@ def by_simulation(
     """
     samples: dict[tuple[object, ...], Sample] = {}
 
-    def clock(choice: Choice, point: Point) -> Took:
+    def cost_model(choice: Choice, point: OperatingPoint) -> Estimate:
         key = (choice.label, point.workers, point.parameters, point.density)
         if key not in samples:
             samples[key] = sample(choice, point, seed)
@@ -158,25 +158,25 @@ def by_simulation(
             for network, start in moments
         ]
         slowest = np.asarray(select.max())
-        return Took(np.asarray(np.mean(times)), slowest, min(times) + slowest, max(times) + slowest)
+        return Estimate(np.asarray(np.mean(times)), slowest, min(times) + slowest, max(times) + slowest)
 
-    return clock
+    return cost_model
 
 
-def selecting(choice: Choice, point: Point, device: DeviceProfile) -> Floats:
+def selecting(choice: Choice, point: OperatingPoint, device: DeviceProfile) -> Floats:
     """Return what a worker takes to select at a point [s], and to put together what it receives."""
-    if choice.passes is None:
+    if choice.kernel_calls is None:
         found = sample(choice, point, 0)
         return np.asarray(device.seconds(found.kernels, int(point.workers)).max())
     total = np.zeros(())
-    for one in choice.passes(point):
+    for one in choice.kernel_calls(point):
         method = device.method(one.method)
         per_entry = method.bytes_per_entry / device.memory_bandwidth
         total = total + one.launches * (method.launch + one.entries * per_entry)
     return total
 
 
-def sample(choice: Choice, point: Point, seed: int = 0) -> Sample:
+def sample(choice: Choice, point: OperatingPoint, seed: int = 0) -> Sample:
     """Exchange a sample of synthetic gradients, and return what the last of some exchanges sends and runs.
 
     Bytes and entries count for the whole gradient. Where a scheme keeps k entries they are exact; where thresholds
@@ -188,7 +188,7 @@ def sample(choice: Choice, point: Point, seed: int = 0) -> Sample:
         If the sample would not fit into memory, or the scheme cannot do with what it is given.
     """
     workers, parameters, density = int(point.workers), int(point.parameters), float(point.density)
-    keeps_k = choice.passes is not None
+    keeps_k = choice.kernel_calls is not None
     wanted = min(parameters, _SMALL if keeps_k else max(_SAMPLE, math.ceil(16 / density)))
     if workers * wanted > _LARGEST_SAMPLE:
         raise InputError(

@@ -11,9 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from simnet.base.units import format_bandwidth, format_bytes, format_seconds
-from simnet.studies.choosing.asking import Question
-from simnet.studies.choosing.clocks import sample
+from simnet.studies.choosing.cost_models import sample
 from simnet.studies.choosing.decision import Decision, Flip
+from simnet.studies.choosing.inputs import Question
 
 _HEADINGS = (
     "exchange", "time", "from", "to", "over the\nfastest", "commu-\nnicate", "select", "sent by\na worker",
@@ -190,7 +190,7 @@ def sent_bytes(question: Question, decision: Decision) -> dict[str, float]:
     """
     if int(question.point.workers) > _MOST_BYTES_ASKED:
         return {}
-    exact = [row.choice for row in decision.rows if row.choice.passes is not None]
+    exact = [row.choice for row in decision.rows if row.choice.kernel_calls is not None]
     return {one.label: float(sample(one, question.point).schedule.bytes_sent().max()) for one in exact}
 
 

@@ -16,7 +16,7 @@ VALUE = 4.0
 """Bytes of a value, and of an index."""
 
 
-class Point(NamedTuple):
+class OperatingPoint(NamedTuple):
     """A job on links that are all alike, or on nodes of several GPUs; fields may be arrays that broadcast.
 
     Parameters
@@ -38,7 +38,7 @@ class Point(NamedTuple):
 
     Examples
     --------
-    >>> point = Point(8, 25_557_032, 0.01, 1e-3, 1.25e9)
+    >>> point = OperatingPoint(8, 25_557_032, 0.01, 1e-3, 1.25e9)
     >>> float(point.kept), float(point.dense_bytes)
     (255571.0, 102228128.0)
     """
@@ -79,12 +79,12 @@ class Point(NamedTuple):
         exact = np.multiply(np.asarray(self.parameters, dtype=np.float64), self.density)
         return np.asarray(np.maximum(np.ceil(exact * (1 - 1e-12)), 1.0))
 
-    def at(self, quantity: str, values: Number) -> Point:
+    def at(self, quantity: str, values: Number) -> OperatingPoint:
         """Return the point with other values of one field.
 
         Examples
         --------
-        >>> Point(8, 1000, 0.01, 1e-3, 1.25e9).at("workers", 16).workers
+        >>> OperatingPoint(8, 1000, 0.01, 1e-3, 1.25e9).at("workers", 16).workers
         16
         """
         changed: dict[str, Any] = {quantity: values}

@@ -1,4 +1,4 @@
-"""Jobs that shared the network: how far each came, and how much slower it was than alone."""
+"""Co-located jobs: how far each came on the shared network, and its slow-down against running alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers that died: in which iteration, who waited in which round for whom, and how the job went on or ended."""
+"""Failed workers (fail-stop): in which iteration, who was blocked by them in which round, and how the job went on."""
 
 from __future__ import annotations
 
