@@ -18,7 +18,7 @@ from refusals import refused
 from simnet import cli
 from simnet.base.errors import InputError
 from simnet.base.writing import alone, tidy
-from simnet.job import Checkpoint, Compute, Neighbour, Overlap, checkpoint, run_policy
+from simnet.job import Checkpoint, ColocatedJob, Compute, Overlap, checkpoint, run_policy
 from simnet.network import Network
 from simnet.network.weather import Weather, steps
 from simnet.policies import Candidate, Fixed, Flexible, Monitor, OneStepOracle, Ramp
@@ -80,9 +80,9 @@ JOBS = {
     "moo as published": (lambda: job(iterations=9), lambda: moo("published", warm_up=3)),
     "buckets": (lambda: job(overlap=Overlap(bucket=200.0)), lambda: Fixed(RING)),
     "density that falls": (lambda: job(density=[Ramp(5, 1.0, 0.01)]), lambda: Fixed(AG)),
-    "deaths, others go on": (lambda: job(deaths={1: 0.06, 2: 0.3}, patience=0.02), flexible),
-    "deaths, and exploration": (lambda: job(deaths={1: 0.15}, patience=0.02), moo),
-    "deaths, the end": (lambda: job(deaths={3: 0.2}), lambda: Fixed(AG)),
+    "failures, others go on": (lambda: job(failures={1: 0.06, 2: 0.3}, patience=0.02), flexible),
+    "failures, and exploration": (lambda: job(failures={1: 0.15}, patience=0.02), moo),
+    "failures, the end": (lambda: job(failures={3: 0.2}), lambda: Fixed(AG)),
     "networks by iteration": (lambda: job(stages=[(0, fickle()), (3, Network(topologies.star(4, 1e-2, 1e5)))]), moo),
     "training": (learning, lambda: Fixed(RING)),
     "training, moo": (learning, moo),
@@ -110,7 +110,7 @@ def killed_after(count, path, one, policy, **options):
 def assert_same(one, other):
     for name in ("iterations", "workers", "messages", "spans"):
         pd.testing.assert_frame_equal(getattr(one, name), getattr(other, name), check_exact=True, obj=name)
-    assert (one.stops, one.shares) == (other.stops, other.shares)
+    assert (one.interruptions, one.job_shares) == (other.interruptions, other.job_shares)
 
 
 @pytest.mark.parametrize("name", JOBS)
@@ -123,7 +123,7 @@ def test_a_job_killed_after_any_iteration_goes_on_to_the_same_results(name, tmp_
             kills += 1
             assert Checkpoint(path, "it").done() == (count, False)
             assert_same(run(make(), policy(), checkpoint=Checkpoint(path, "it")), whole)
-    assert kills == make().iterations - 1 or whole.stops
+    assert kills == make().iterations - 1 or whole.interruptions
     assert kills > 1
 
 
@@ -145,22 +145,22 @@ def test_a_job_killed_again_and_again_computes_each_iteration_once(tmp_path):
     assert (asked, last.source.asked) == (6, 1)
 
 
-@pytest.mark.parametrize("neighbours", [None, {"other": Neighbour(job(5, placement=[0, 1, 2, 3]), AG, 0.02)}])
-def test_what_is_done_is_not_done_again(neighbours, tmp_path):
+@pytest.mark.parametrize("colocated", [None, {"other": ColocatedJob(job(5, placement=[0, 1, 2, 3]), AG, 0.02)}])
+def test_what_is_done_is_not_done_again(colocated, tmp_path):
     path, seen = tmp_path / "a.safetensors", []
-    mortal = {"deaths": {1: 0.06}, "patience": 0.02}
-    whole = run(job(**mortal), Fixed(AG), neighbours=neighbours, checkpoint=Checkpoint(path, "it"))
+    mortal = {"failures": {1: 0.06}, "patience": 0.02}
+    whole = run(job(**mortal), Fixed(AG), colocated=colocated, checkpoint=Checkpoint(path, "it"))
     again = job(**mortal)
-    result = run(again, Fixed(AG), neighbours=neighbours, checkpoint=Checkpoint(path, "it"), progress=seen.append)
+    result = run(again, Fixed(AG), colocated=colocated, checkpoint=Checkpoint(path, "it"), progress=seen.append)
     assert_same(result, whole)
     assert (again.source.asked, seen) == (0, [7])
-    assert len(whole.shares) == (0 if neighbours is None else 2)
+    assert len(whole.job_shares) == (0 if colocated is None else 2)
 
 
 def test_a_job_in_company_begins_anew(tmp_path):
     path = tmp_path / "a.safetensors"
-    beside = {"other": Neighbour(job(5), AG, 0.02)}
-    assert killed_after(3, path, job(), Fixed(AG), neighbours=beside)
+    beside = {"other": ColocatedJob(job(5), AG, 0.02)}
+    assert killed_after(3, path, job(), Fixed(AG), colocated=beside)
     assert not path.exists()
 
 
@@ -186,7 +186,7 @@ def test_a_state_that_does_not_fit_is_explained(tmp_path):
     assert killed_after(2, path, job(), Fixed(AG))
     with pytest.raises(InputError, match=r"a\.safetensors: is no checkpoint of this job; --force begins anew"):
         run(job(source=Counted(sizes=(50, 40))), Fixed(AG), checkpoint=Checkpoint(path, "it"))
-    for wrong in ({"shares": 1}, {"now": 0.0, "number": 2, "attempts": 0, "crew": np.array([9])}, {"now": 1}):
+    for wrong in ({"job_shares": 1}, {"now": 0.0, "number": 2, "attempts": 0, "active": np.array([9])}, {"now": 1}):
         Checkpoint(path, "it").write(wrong, 2)
         with pytest.raises(InputError, match="is no checkpoint of this job"):
             run(job(), Fixed(AG), checkpoint=Checkpoint(path, "it"))

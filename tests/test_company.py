@@ -16,7 +16,7 @@ import topologies
 from jobs import job_on
 from simnet import cli, collectives
 from simnet.base.errors import InputError, StalledError
-from simnet.job import MAIN, Compute, Neighbour, Overlap, run_policy
+from simnet.job import MAIN, ColocatedJob, Compute, Overlap, run_policy
 from simnet.network import Network
 from simnet.network.weather import Weather, ornstein_uhlenbeck
 from simnet.policies import Candidate, Fixed, Flexible, Monitor, OneStepOracle, Ramp
@@ -133,30 +133,30 @@ def test_company_that_is_not_met_changes_nothing(policy, overlap):
     network = star(8, jitter=lambda draws, n: draws.exponential(1e-3, n))
     one = job_on(network, device="v100", overlap=overlap, update=1e-3, compute=Compute(0.01, spread=0.3))
     alone = run_policy(one, "p", policy, timeline=2)
-    elsewhere = Neighbour(job_on(network, placement=[4, 5, 6, 7], iterations=3), DENSE)
-    later = Neighbour(job_on(network), DENSE, start=1e6)
-    beside = run_policy(one, "p", policy, timeline=2, neighbours={"elsewhere": elsewhere, "later": later})
+    elsewhere = ColocatedJob(job_on(network, placement=[4, 5, 6, 7], iterations=3), DENSE)
+    later = ColocatedJob(job_on(network), DENSE, start=1e6)
+    beside = run_policy(one, "p", policy, timeline=2, colocated={"elsewhere": elsewhere, "later": later})
     for name in ("iterations", "workers", "messages", "spans"):
         pd.testing.assert_frame_equal(getattr(alone, name), getattr(beside, name), rtol=1e-9, atol=1e-12)
-    assert [(share.job, share.workers, share.iterations, share.planned) for share in beside.shares] == [
+    assert [(share.job, share.workers, share.iterations, share.planned) for share in beside.job_shares] == [
         (MAIN, 4, 8, 8),
         ("elsewhere", 4, 3, 3),
         ("later", 4, 0, 8),
     ]
-    assert [share.slowdown for share in beside.shares[:2]] == pytest.approx([1.0, 1.0])
-    assert math.isnan(beside.shares[2].slowdown)
+    assert [share.slowdown for share in beside.job_shares[:2]] == pytest.approx([1.0, 1.0])
+    assert math.isnan(beside.job_shares[2].slowdown)
 
 
 def test_two_equal_jobs_on_the_same_hosts_each_get_half_of_the_links():
     network = star(2)
     one, twin = (job_on(network, 2, density=[Ramp(1, 1.0, 1.0)]) for _ in range(2))
-    result = run_policy(one, "p", Fixed(DENSE), neighbours={"twin": Neighbour(twin, DENSE)})
+    result = run_policy(one, "p", Fixed(DENSE), colocated={"twin": ColocatedJob(twin, DENSE)})
     alone, shared = (0.01 + 2 * (LATENCY + share * 400 / BANDWIDTH) for share in (1, 2))
     assert result.iterations["iteration_s"].to_numpy() == pytest.approx(shared)
-    for share in result.shares:
+    for share in result.job_shares:
         assert (share.iteration_s, share.alone_s) == pytest.approx((shared, alone))
         assert share.slowdown == pytest.approx(shared / alone)
-    assert result.shares[0].iterations == 8
+    assert result.job_shares[0].iterations == 8
 
 
 @given(st.integers(2, 4), st.floats(0, 0.1), st.sampled_from([AG, RING, DENSE]), st.integers(0, 3))
@@ -167,45 +167,45 @@ def test_a_job_is_never_faster_in_company(workers, start, exchange, shift):
     hosts = [(rank + shift) % 4 for rank in range(workers)]
     other = job_on(network, workers, 6, placement=hosts, compute=Compute(0.002, spread=0.4), seed=8)
     alone = run_policy(one, "p", Fixed(DENSE)).iterations
-    result = run_policy(one, "p", Fixed(DENSE), neighbours={"other": Neighbour(other, exchange, start)})
+    result = run_policy(one, "p", Fixed(DENSE), colocated={"other": ColocatedJob(other, exchange, start)})
     ends = (result.iterations["start_s"] + result.iterations["iteration_s"]).to_numpy()
     assert (ends >= (alone["start_s"] + alone["iteration_s"]).to_numpy() * (1 - 1e-9)).all()
-    assert result.shares[0].slowdown >= 1 - 1e-9
+    assert result.job_shares[0].slowdown >= 1 - 1e-9
     assert len(result.workers) == 32
 
 
 def test_others_run_until_the_job_is_done_and_again_for_every_policy():
     network = star(4)
-    one, endless = job_on(network), Neighbour(job_on(network, iterations=10**6), DENSE)
-    first, again = (run_policy(one, "p", Fixed(AG), neighbours={"endless": endless}) for _ in range(2))
-    assert 0 < first.shares[1].iterations < 100
-    assert first.shares == again.shares
+    one, endless = job_on(network), ColocatedJob(job_on(network, iterations=10**6), DENSE)
+    first, again = (run_policy(one, "p", Fixed(AG), colocated={"endless": endless}) for _ in range(2))
+    assert 0 < first.job_shares[1].iterations < 100
+    assert first.job_shares == again.job_shares
     assert first.iterations.equals(again.iterations)
 
 
 def test_a_death_in_one_job_leaves_the_network_to_the_other():
     network = star(4)
     one = job_on(network, iterations=20)
-    mortal = job_on(network, iterations=20, deaths={2: 0.1})
-    result = run_policy(one, "p", Fixed(DENSE), neighbours={"mortal": Neighbour(mortal, DENSE)})
-    (stop,) = result.stops
-    assert (stop.job, stop.died, stop.resumed) == ("mortal", {2: 0.1}, None)
-    assert result.shares[1].iterations == stop.iteration < 20
+    mortal = job_on(network, iterations=20, failures={2: 0.1})
+    result = run_policy(one, "p", Fixed(DENSE), colocated={"mortal": ColocatedJob(mortal, DENSE)})
+    (stop,) = result.interruptions
+    assert (stop.job, stop.failed, stop.resumed) == ("mortal", {2: 0.1}, None)
+    assert result.job_shares[1].iterations == stop.iteration < 20
     assert result.iterations["iteration_s"].iloc[-1] == pytest.approx(
         run_policy(one, "p", Fixed(DENSE)).iterations["iteration_s"].iloc[-1]
     )
-    ended = run_policy(mortal, "p", Fixed(DENSE), neighbours={"one": Neighbour(one, DENSE)})
-    assert len(ended.iterations) == ended.stops[0].iteration == ended.shares[0].iterations
-    assert ended.shares[1].iterations < 20
+    ended = run_policy(mortal, "p", Fixed(DENSE), colocated={"one": ColocatedJob(one, DENSE)})
+    assert len(ended.iterations) == ended.interruptions[0].iteration == ended.job_shares[0].iterations
+    assert ended.job_shares[1].iterations < 20
 
 
 def test_what_cannot_be_in_company_is_refused():
     network = star(4)
-    beside = {"other": Neighbour(job_on(network), DENSE)}
+    beside = {"other": ColocatedJob(job_on(network), DENSE)}
     with pytest.raises(ValueError, match="cannot try several exchanges"):
-        run_policy(job_on(network), "p", OneStepOracle([AG, RING]), neighbours=beside)
+        run_policy(job_on(network), "p", OneStepOracle([AG, RING]), colocated=beside)
     with pytest.raises(ValueError, match="function of time"):
-        run_policy(job_on(network, stages=[(0, network), (2, star(4))]), "p", Fixed(AG), neighbours=beside)
+        run_policy(job_on(network, stages=[(0, network), (2, star(4))]), "p", Fixed(AG), colocated=beside)
 
 
 # In a scenario
@@ -235,7 +235,7 @@ def test_other_jobs_are_placed_on_hosts_that_nobody_has_taken(file):
     run = load(file).build()
     assert list(run.policies) == ["AG", "dense"]
     assert run.bound is None
-    packed, listed = run.neighbours["packed"], run.neighbours["listed"]
+    packed, listed = run.colocated["packed"], run.colocated["listed"]
     assert packed.job.placement == [1, 3, 5]
     assert listed.job.placement == [7, 0]
     assert (packed.start, listed.start) == (0.0, 0.02)
@@ -301,7 +301,7 @@ def test_the_lock_gives_the_same_jobs(file, tmp_path):
     (tmp_path / "lock.yaml").write_text(one.lock())
     again = load(tmp_path / "lock.yaml", ["name=one"])
     assert again.lock() == one.lock()
-    first, second = one.build().neighbours, again.build().neighbours
+    first, second = one.build().colocated, again.build().colocated
     assert list(first) == list(second)
     for label, neighbour in first.items():
         other = second[label]
@@ -339,7 +339,7 @@ def test_an_exchange_that_never_ends_is_told_with_its_policy_its_job_and_its_ite
     down = [f"{{links: 'host:{host}', down: {{at: 0 s}}}}" for host in (0, 1)]
     run = load(file, [f"network.faults=[{', '.join(down)}]"]).build()
     with pytest.raises(StalledError, match=r"^(packed, beside |listed, beside |)AG, iteration 0: the exch") as caught:
-        run_policy(run.job, "AG", run.policies["AG"], neighbours=run.neighbours)
+        run_policy(run.job, "AG", run.policies["AG"], colocated=run.colocated)
     assert caught.value.waiting
     run = load(file, ["network.faults=[{links: 'host:4', down: {at: 25 ms}}]", "other_jobs=null"]).build()
     with pytest.raises(StalledError, match=r"^dense, iteration \d+: the exchange stopped for ever"):

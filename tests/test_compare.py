@@ -70,7 +70,7 @@ def test_the_figures_are_those_of_the_job(compared):
 def test_deaths_are_left_out():
     dying = ["job.iterations=3", "job.deaths=[{worker: 1, at: 0 s}]", "job.on_death={continue: {after: 1 s}}"]
     job = comparison.sources("compare", [2], ["topk"], overrides=dying)[2].build().job
-    assert (dict(job.deaths), job.patience) == ({}, None)
+    assert (dict(job.failures), job.patience) == ({}, None)
 
 
 def test_densities_and_build_up_are_what_the_schemes_imply(compared):

@@ -569,7 +569,7 @@ def agree(run, result):
         # A message that waits for ever for a link leaves the naive one waiting.
         if run.stalled is None:
             return not all(run.done)
-        return near([run.stalled], [result.at]) and set(result.died) == set(np.flatnonzero(run.dead).tolist())
+        return near([run.stalled], [result.at]) and set(result.failed) == set(np.flatnonzero(run.dead).tolist())
     return (
         all(run.done)
         and near(run.finish, result.rank_finish)

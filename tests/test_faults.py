@@ -16,7 +16,7 @@ from jobs import Source, job_on
 from simnet import cli, collectives
 from simnet.base.errors import InputError, SimnetError, StalledError, Waits
 from simnet.job import Compute, Overlap, run_policy
-from simnet.job.exchanging import Models
+from simnet.job.exchange import SparsifierSet
 from simnet.network import Network, OnOffFlow
 from simnet.network.weather import Weather, constant, markov
 from simnet.policies import Candidate, Fixed, Flexible, Monitor, OneStepOracle
@@ -44,7 +44,7 @@ def test_who_waits_in_which_round_for_whom_and_since_when():
     chain = Schedule(4, [Round([0], [1], [10_000], phase="first"), Round([1, 2], [2, 3], [10_000, 1], phase="second")])
     error = stall(star(4), chain, deaths={2: 0.015})
     assert error.at == pytest.approx(0.015)
-    assert error.died == {2: 0.015}
+    assert error.failed == {2: 0.015}
     assert error.stuck == [Waits(1, 1, "second", (2,))]
     assert str(error) == (
         "the exchange stopped for ever at 0.015 s, after rank 2 died at 0.015 s:\n"
@@ -60,7 +60,7 @@ def test_who_waits_in_which_round_for_whom_and_since_when():
 
 def test_those_who_wait_for_others_who_wait_are_told_apart():
     error = stall(star(4), collectives.allreduce_ring(4, 4e4), start=0.5, deaths={3: 0.2})
-    assert error.died == {3: 0.2}
+    assert error.failed == {3: 0.2}
     assert [one.rank for one in error.stuck] == [0, 1, 2]
     by_rank = {one.rank: one for one in error.stuck}
     assert 3 in by_rank[0].peers
@@ -128,9 +128,9 @@ def test_a_standstill_is_noticed_while_others_go_on_for_ever():
 def test_all_may_die_and_the_last_one_with_nobody_waiting():
     error = stall(star(2), collectives.allreduce_ring(2, 1e5), deaths={0: 0.01, 1: 0.02})
     assert error.at == pytest.approx(0.01)
-    assert error.died == {0: 0.01}
+    assert error.failed == {0: 0.01}
     error = stall(star(2), collectives.allreduce_ring(2, 1e5), deaths={0: 0.0, 1: 0.0})
-    assert error.died == {0: 0.0, 1: 0.0}
+    assert error.failed == {0: 0.0, 1: 0.0}
     assert error.waiting == error.stuck == []
     lonely = Schedule(1, [Round([], [], [], compute=1.0)])
     assert stall(star(1), lonely, deaths={0: 0.5}).at == 0.5
@@ -140,7 +140,7 @@ def test_a_link_that_is_down_for_ever_and_a_death_are_both_named():
     network = star(4, weather={(0, "switch"): Weather(bandwidth=constant(0.0))})
     both = Schedule(4, [Round([0, 2], [1, 3], [1000, 1000])])
     error = stall(network, both, deaths={3: 0.0})
-    assert error.died == {3: 0.0}
+    assert error.failed == {3: 0.0}
     assert "rank 1 waits in round 0 for 1 message(s): from rank 0 (no capacity on 0->switch)" in error.waiting
     assert "rank 2 waits in round 0 for 1 message(s): to rank 3, which died at 0 s" in error.waiting
 
@@ -150,7 +150,7 @@ def test_the_error_survives_pickling_and_copies():
     again = pickle.loads(pickle.dumps(error))
     copy = type(error)(*error.args)
     for one in (again, copy):
-        assert (str(one), one.at, one.died, one.stuck) == (str(error), error.at, error.died, error.stuck)
+        assert (str(one), one.at, one.failed, one.stuck) == (str(error), error.at, error.failed, error.stuck)
 
 
 def test_deaths_that_make_no_sense_are_refused():
@@ -200,7 +200,7 @@ def test_a_schedule_fails_exactly_if_somebody_dies_before_he_is_done(schedule, d
         np.testing.assert_array_equal(timing.messages.finish, plain.messages.finish)
     elif death <= done:
         error = stall(network, schedule, deaths={rank: death})
-        assert error.died == {rank: death}
+        assert error.failed == {rank: death}
         assert error.at >= death
         waiting = {one.rank for one in error.stuck}
         assert rank not in waiting
@@ -253,13 +253,13 @@ def test_a_job_that_stops_has_done_what_it_would_have_done_without_the_death():
     options = {"compute": Compute(0.01, spread=0.3), "device": "v100", "update": 1e-3}
     plain = run_policy(job(**options), "p", Fixed(AG))
     death = float(plain.iterations["start_s"][5]) + 0.004
-    result = run_policy(job(**options, deaths={2: death}), "p", Fixed(AG))
+    result = run_policy(job(**options, failures={2: death}), "p", Fixed(AG))
     assert result.iterations.equals(plain.iterations.head(5))
     assert result.workers.equals(plain.workers.head(20))
-    (stop,) = result.stops
-    assert (stop.iteration, stop.resumed, stop.left, stop.died) == (5, None, 3, {2: death})
-    assert {one.worker for one in stop.waits} == {0, 1, 3}
-    assert stop.waits[0].workers[0] == 2
+    (stop,) = result.interruptions
+    assert (stop.iteration, stop.resumed, stop.left, stop.failed) == (5, None, 3, {2: death})
+    assert {one.worker for one in stop.blocked} == {0, 1, 3}
+    assert stop.blocked[0].workers[0] == 2
     assert stop.stopped > death
 
 
@@ -267,30 +267,30 @@ def test_a_death_after_the_end_is_no_matter_nor_is_one_between_done_and_the_end_
     plain = run_policy(job(update=0.5), "p", Fixed(DENSE)).iterations
     end = float(plain["start_s"].iloc[-1] + plain["iteration_s"].iloc[-1])
     for death in (end + 1, end - 0.2):
-        result = run_policy(job(update=0.5, deaths={1: death}), "p", Fixed(DENSE))
+        result = run_policy(job(update=0.5, failures={1: death}), "p", Fixed(DENSE))
         assert result.iterations.equals(plain)
-        assert not result.stops
+        assert not result.interruptions
     early = float(plain["start_s"][1]) - 0.2
-    (stop,) = run_policy(job(update=0.5, deaths={1: early}), "p", Fixed(DENSE)).stops
+    (stop,) = run_policy(job(update=0.5, failures={1: early}), "p", Fixed(DENSE)).interruptions
     assert stop.iteration == 1
 
 
 def test_who_dies_while_it_computes_never_enters_the_exchange():
-    one = job(2, deaths={1: 0.005})
+    one = job(2, failures={1: 0.005})
     result = run_policy(one, "p", Fixed(DENSE))
     assert len(result.iterations) == 0
-    (stop,) = result.stops
+    (stop,) = result.interruptions
     assert stop.stopped == pytest.approx(0.01)
-    assert [(one.worker, one.round, one.workers) for one in stop.waits] == [(0, 0, (1,))]
+    assert [(one.worker, one.round, one.workers) for one in stop.blocked] == [(0, 0, (1,))]
 
 
 @pytest.mark.parametrize("patience", [0.0, 0.7])
 def test_the_others_notice_repeat_the_exchange_and_go_on(patience):
     whole, fewer = 0.01 + ring_seconds(4), 0.01 + ring_seconds(3)
     death = 2 * whole + 0.005
-    result = run_policy(job(deaths={1: death}, patience=patience), "p", Fixed(DENSE))
+    result = run_policy(job(failures={1: death}, patience=patience), "p", Fixed(DENSE))
     took = result.iterations["iteration_s"].to_numpy()
-    (stop,) = result.stops
+    (stop,) = result.interruptions
     assert stop.resumed == stop.stopped + patience
     # The ring goes on for two more rounds at most, until nobody has anything of its predecessor.
     assert 0.01 <= stop.stopped - 2 * whole <= 0.01 + 2 * ring_seconds(4) / 6 + 1e-9
@@ -311,12 +311,12 @@ def test_the_split_still_adds_up_and_spans_tell_the_same(candidate, overlap):
         device="v100",
         update=1e-3,
         overlap=overlap,
-        deaths={4: 0.03, 0: 0.05, 2: 2.0},
+        failures={4: 0.03, 0: 0.05, 2: 2.0},
         patience=0.3,
     )
     result = run_policy(one, "p", Fixed(candidate), timeline=8)
     assert len(result.iterations) == 8
-    assert 0 < len(result.stops) <= 3
+    assert 0 < len(result.interruptions) <= 3
     each = result.workers.set_index(["iteration", "worker"])
     took = result.iterations.set_index("iteration")["iteration_s"]
     assert (each[SPLIT].to_numpy() >= -1e-12).all()
@@ -337,14 +337,14 @@ def test_the_split_still_adds_up_and_spans_tell_the_same(candidate, overlap):
     "policy", [Fixed(AG), Fixed(RING), Flexible([RING, AG], Monitor(every=0)), OneStepOracle([AG, RING])]
 )
 def test_survivors_keep_their_residuals_and_nothing_of_theirs_is_lost(policy, monkeypatch):
-    original = Models.step
+    original = SparsifierSet.step
     source, crews = Source(4), []
     residual = {worker: np.zeros(source.parameters) for worker in range(4)}
 
     def spying(self, where, shortlist):
         step = yield from original(self, where, shortlist)
-        if not isinstance(step.outcome, StalledError):
-            crew = where.crew.tolist()
+        if not isinstance(step.result, StalledError):
+            crew = where.active.tolist()
             entered = sum(source.gradients(where.iteration)[worker].astype(float) + residual[worker] for worker in crew)
             kept = self._in_force[0].residual
             left = len(crew) * step.exchanges[0].update.astype(float) + kept.sum(axis=0, dtype=float)
@@ -353,35 +353,35 @@ def test_survivors_keep_their_residuals_and_nothing_of_theirs_is_lost(policy, mo
             crews.append(crew)
         return step
 
-    monkeypatch.setattr(Models, "step", spying)
-    result = run_policy(job(deaths={1: 0.04, 3: 0.09}, patience=0.01), "p", policy)
+    monkeypatch.setattr(SparsifierSet, "step", spying)
+    result = run_policy(job(failures={1: 0.04, 3: 0.09}, patience=0.01), "p", policy)
     assert len(result.iterations) == 8
-    assert len(result.stops) == 2
+    assert len(result.interruptions) == 2
     assert crews[0] == [0, 1, 2, 3]
     assert crews[-1] == [0, 2]
 
 
 def test_one_may_be_left_and_when_all_have_died_the_job_ends():
-    result = run_policy(job(3, deaths={0: 0.02, 2: 0.02}, patience=0.1), "p", Fixed(AG))
+    result = run_policy(job(3, failures={0: 0.02, 2: 0.02}, patience=0.1), "p", Fixed(AG))
     assert len(result.iterations) == 8
     assert set(result.workers.loc[result.workers["iteration"] == 7, "worker"]) == {1}
     assert result.iterations["iteration_s"].iloc[-1] == pytest.approx(0.01)
-    result = run_policy(job(3, deaths={0: 0.02, 1: 0.145, 2: 0.02}, patience=0.1), "p", Fixed(AG))
-    assert [stop.left for stop in result.stops] == [1, 0]
-    assert result.stops[-1].resumed is None
-    assert result.stops[-1].waits == ()
+    result = run_policy(job(3, failures={0: 0.02, 1: 0.145, 2: 0.02}, patience=0.1), "p", Fixed(AG))
+    assert [stop.left for stop in result.interruptions] == [1, 0]
+    assert result.interruptions[-1].resumed is None
+    assert result.interruptions[-1].blocked == ()
     assert 0 < len(result.iterations) < 8
-    result = run_policy(job(3, deaths=dict.fromkeys(range(3), 0.0), patience=0.1), "p", Fixed(AG))
-    assert (len(result.iterations), len(result.stops), result.stops[0].left) == (0, 1, 0)
-    assert result.stops[0].stopped == 0.0
-    result = run_policy(job(3, deaths={0: 0.001, 1: 0.003, 2: 0.002}), "p", Fixed(AG))
-    assert result.stops[0].stopped == 0.003
+    result = run_policy(job(3, failures=dict.fromkeys(range(3), 0.0), patience=0.1), "p", Fixed(AG))
+    assert (len(result.iterations), len(result.interruptions), result.interruptions[0].left) == (0, 1, 0)
+    assert result.interruptions[0].stopped == 0.0
+    result = run_policy(job(3, failures={0: 0.001, 1: 0.003, 2: 0.002}), "p", Fixed(AG))
+    assert result.interruptions[0].stopped == 0.003
 
 
 def test_who_dies_while_the_others_wait_is_missed_together_with_the_first():
-    result = run_policy(job(5, deaths={0: 0.02, 1: 0.5}, patience=1.0), "p", Fixed(AG))
-    (stop,) = result.stops
-    assert stop.died == {0: 0.02, 1: 0.5}
+    result = run_policy(job(5, failures={0: 0.02, 1: 0.5}, patience=1.0), "p", Fixed(AG))
+    (stop,) = result.interruptions
+    assert stop.failed == {0: 0.02, 1: 0.5}
     assert stop.left == 3
 
 
@@ -390,13 +390,13 @@ def test_a_clairvoyant_takes_the_exchange_that_is_done_before_the_death():
     seconds = 0.01 + ring_seconds(4)
     first = run_policy(job(iterations=1), "p", Fixed(AG)).iterations["iteration_s"][0]
     assert first < seconds
-    result = run_policy(job(iterations=1, deaths={2: (first + seconds) / 2}), "p", OneStepOracle([slow, AG]))
+    result = run_policy(job(iterations=1, failures={2: (first + seconds) / 2}), "p", OneStepOracle([slow, AG]))
     assert result.iterations["choice"].tolist() == ["AG"]
 
 
 def test_deaths_of_a_job_that_make_no_sense_are_refused():
-    for changes in ({"deaths": {4: 1.0}}, {"deaths": {0: -1.0}}, {"deaths": {0: math.inf}}, {"patience": -1.0}):
-        with pytest.raises(ValueError, match=r"workers that die|deaths and patience"):
+    for changes in ({"failures": {4: 1.0}}, {"failures": {0: -1.0}}, {"failures": {0: math.inf}}, {"patience": -1.0}):
+        with pytest.raises(ValueError, match=r"workers that fail|failures and patience"):
             job(**changes)
 
 
@@ -495,5 +495,5 @@ def test_the_lock_keeps_deaths(file, tmp_path):
     again = load(tmp_path / "lock.yaml")
     assert again.lock() == one.lock()
     job = again.build().job
-    assert (job.deaths, job.patience) == ({3: 0.05}, 30.0)
+    assert (job.failures, job.patience) == ({3: 0.05}, 30.0)
     assert "on_death: stop" in load(file).lock()

@@ -172,8 +172,8 @@ def test_exploration_leaves_no_trace_in_the_training(trainings):
 
 def test_the_others_go_on_training_without_the_dead(trainings):
     source = small()
-    result = run(source, deaths={2: 0.15}, patience=1.0)
-    (stop,) = result.stops
+    result = run(source, failures={2: 0.15}, patience=1.0)
+    (stop,) = result.interruptions
     assert stop.left == 3
     assert trainings[0].applied == 20
     assert len(trainings) == 1

@@ -16,7 +16,7 @@ import topologies
 from jobs import job_on
 from simnet import costs
 from simnet.base.errors import InputError
-from simnet.job import EXPLORE, TRAIN, Compute, Neighbour, run_policy
+from simnet.job import EXPLORE, TRAIN, ColocatedJob, Compute, run_policy
 from simnet.network import Network
 from simnet.network.weather import PROFILES, Weather, profile_state, steps
 from simnet.policies import (
@@ -495,7 +495,7 @@ def test_explored_gains_are_those_that_the_scheme_says_beforehand(candidate):
 
 
 def test_a_job_that_ends_while_it_explores_leaves_a_run(tmp_path):
-    result = run_policy(job(deaths={2: 0.05}), "p", small())
+    result = run_policy(job(failures={2: 0.05}), "p", small())
     assert set(result.iterations["purpose"]) == {EXPLORE}
     summary = write_run(tmp_path, {"p": result}, scenario="s", scenario_lock="", seed=0)
     assert (summary["policies"]["p"]["iterations"], summary["policies"]["p"]["ended"]) == (0, True)
@@ -512,9 +512,9 @@ def test_equal_runs_are_equal():
 
 
 def test_workers_may_die_while_it_explores():
-    one = job(deaths={2: 0.05}, patience=0.1)
+    one = job(failures={2: 0.05}, patience=0.1)
     result = run_policy(one, "p", small())
-    (stop,) = result.stops
+    (stop,) = result.interruptions
     frame = result.iterations
     during = frame[(frame["start_s"] < stop.stopped) & (frame["start_s"] + frame["iteration_s"] > stop.stopped)]
     assert during["purpose"].tolist() == [EXPLORE]
@@ -527,11 +527,11 @@ def test_workers_may_die_while_it_explores():
 def test_it_explores_beside_other_jobs():
     network = Network(topologies.star(4, 1e-3, 1e6))
     one, other = job_on(network, 4, 8), job_on(network, 4, 500)
-    result = run_policy(one, "p", small(among=[AG]), neighbours={"other": Neighbour(other, AG)})
-    assert result.shares[0].iterations == 8
-    assert result.shares[0].slowdown > 1
+    result = run_policy(one, "p", small(among=[AG]), colocated={"other": ColocatedJob(other, AG)})
+    assert result.job_shares[0].iterations == 8
+    assert result.job_shares[0].slowdown > 1
     total = math.fsum(result.iterations["iteration_s"])
-    assert result.shares[0].iteration_s == pytest.approx(total / 8)
+    assert result.job_shares[0].iteration_s == pytest.approx(total / 8)
 
 
 # In scenarios

@@ -11,7 +11,7 @@ import topologies
 from jobs import Source, job_on
 from simnet import costs
 from simnet.job import Compute, Overlap, buckets, run_policy
-from simnet.job.exchanging import Models
+from simnet.job.exchange import SparsifierSet
 from simnet.network import Network
 from simnet.network.weather import Weather, ornstein_uhlenbeck, steps
 from simnet.policies import Candidate, Fixed, Flexible, Monitor, OneStepOracle, Ramp, density_at
@@ -145,7 +145,7 @@ def test_the_residual_goes_along_when_the_exchange_changes(monkeypatch):
     applied = np.zeros(source.parameters)
     kept = []
 
-    original = Models.step
+    original = SparsifierSet.step
 
     def spying(self, *arguments):
         step = yield from original(self, *arguments)
@@ -153,7 +153,7 @@ def test_the_residual_goes_along_when_the_exchange_changes(monkeypatch):
         kept[:] = [model.residual for model in self._in_force]
         return step
 
-    monkeypatch.setattr(Models, "step", spying)
+    monkeypatch.setattr(SparsifierSet, "step", spying)
     result = run_policy(one, "p", policy)
     assert result.iterations["choice"].nunique() == 2
     entered = sum(source.gradients(iteration).sum(axis=0, dtype=np.float64) for iteration in range(12))

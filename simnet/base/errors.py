@@ -69,10 +69,10 @@ class StalledError(SimnetError):
         One line per waiting rank or transfer: who waits, and for what.
     at : float, optional
         When everything had stopped [s].
-    died : mapping of int to float, optional
-        Ranks that died before they were done, and when [s].
+    failed : mapping of int to float, optional
+        Ranks that failed before they were done, and when [s].
     stuck : sequence of Waits
-        Where they died, the ranks that wait in consequence.
+        Where ranks failed, the ranks that wait in consequence.
     """
 
     def __init__(
@@ -80,14 +80,14 @@ class StalledError(SimnetError):
         message: str,
         waiting: Sequence[str],
         at: float | None = None,
-        died: Mapping[int, float] | None = None,
+        failed: Mapping[int, float] | None = None,
         stuck: Sequence[Waits] = (),
     ) -> None:
         # All stay in args: SimPy and multiprocessing make copies of exceptions from these.
-        super().__init__(message, waiting, at, died, stuck)
+        super().__init__(message, waiting, at, failed, stuck)
         self.waiting = list(waiting)
         self.at = at
-        self.died = dict(died or {})
+        self.failed = dict(failed or {})
         self.stuck = list(stuck)
 
     def __str__(self) -> str:

@@ -2,32 +2,32 @@
 
 Each iteration every worker computes its gradient, selects what to send, takes part in the exchange, and waits for the
 slowest (synchronous SGD). The gradients and the sparsifier are real; computing and selecting take modelled time; the
-exchange is timed on the network as its weather is at that moment, alone or in the company of other jobs. A worker may
-die: then the job ends, or its others go on without it.
+exchange is timed on the network as its weather is at that moment, alone or beside co-located jobs. A worker may fail:
+then the job ends, or the others resume without it.
 """
 
 from simnet.job.checkpoint import EVERY, Checkpoint
-from simnet.job.exchanging import check_feedback
+from simnet.job.exchange import check_feedback
 from simnet.job.job import Bucket, Compute, Job, Overlap, buckets, create_sparsifier
-from simnet.job.loop import Neighbour, Progress, run_policy
-from simnet.job.record import EXPLORE, MAIN, TRAIN, PolicyResult, Share, Stop, Wait
+from simnet.job.loop import ColocatedJob, Progress, run_policy
+from simnet.job.record import EXPLORE, MAIN, TRAIN, BlockedWorker, Interruption, JobShare, PolicyResult
 
 __all__ = [
     "EVERY",
     "EXPLORE",
     "MAIN",
     "TRAIN",
+    "BlockedWorker",
     "Bucket",
     "Checkpoint",
+    "ColocatedJob",
     "Compute",
+    "Interruption",
     "Job",
-    "Neighbour",
+    "JobShare",
     "Overlap",
     "PolicyResult",
     "Progress",
-    "Share",
-    "Stop",
-    "Wait",
     "buckets",
     "check_feedback",
     "create_sparsifier",

@@ -1,4 +1,4 @@
-"""Checkpoints: a file from which a job that was killed goes on under one policy, to the same results.
+"""Checkpoints: the file from which a killed job resumes under one policy, to the same results.
 
 What is kept are numbers, texts, lists and mappings of these, and arrays: a safetensors file with the arrays, one of
 which is the rest, as JSON. It is written between two iterations, at which the network holds nothing (all that it does

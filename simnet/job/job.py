@@ -1,4 +1,4 @@
-"""What is trained: compute times, densities, buckets, who dies, and the job that they make up."""
+"""The training job: compute times, densities, gradient buckets, and workers that fail."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class Compute:
 
 @dataclass(frozen=True)
 class Overlap:
-    """Exchange of buckets while back-propagation goes on, as PyTorch's DistributedDataParallel does.
+    """Exchange of buckets during back-propagation, as PyTorch's DistributedDataParallel does.
 
     Layers become ready from the last to the first. A bucket closes when it reaches `bucket` bytes; it is selected and
     exchanged on its own, after the bucket before it. Of the backward pass each tensor takes an equal share.
@@ -129,17 +129,17 @@ class Job:
         Seconds to apply the update, for every worker.
     seed : int
         Seed of everything stochastic in the job.
-    deaths : mapping of int to float
-        Workers that stop for good, and when [s], on the clock of the network.
+    failures : mapping of int to float
+        Workers that fail for good (fail-stop), and when [s], on the clock of the network.
     patience : float, optional
-        Seconds after everything has stopped for want of a dead worker until the others notice, as a time-out of NCCL or
-        Gloo would, and go on without it. The job ends there when omitted.
+        Seconds from when everything has stopped for want of a failed worker until the others notice, as a time-out of
+        NCCL or Gloo would, and resume without it. The job ends there when omitted.
 
     Raises
     ------
     ValueError
         If there are no iterations, stages or densities, the stages do not start at 0 and ascend, a host or worker that
-        is named does not exist, or `update`, `patience` or the time of a death is negative or not finite.
+        is named does not exist, or `update`, `patience` or the time of a failure is negative or not finite.
     """
 
     source: GradientSource
@@ -152,7 +152,7 @@ class Job:
     overlap: Overlap | None = None
     update: float = 0.0
     seed: int = 0
-    deaths: Mapping[int, float] = field(default_factory=dict)
+    failures: Mapping[int, float] = field(default_factory=dict)
     patience: float | None = None
 
     def __post_init__(self) -> None:
@@ -170,10 +170,10 @@ class Job:
             raise ValueError(f"update must be >= 0 and finite, got {self.update}")
         if not all(0 <= worker < workers for worker in self.compute.slow):
             raise ValueError(f"slow workers must be within 0..{workers - 1}, got {sorted(self.compute.slow)}")
-        if not all(0 <= worker < workers for worker in self.deaths):
-            raise ValueError(f"workers that die must be within 0..{workers - 1}, got {sorted(self.deaths)}")
-        if not all(0 <= time < math.inf for time in (*self.deaths.values(), self.patience or 0.0)):
-            raise ValueError("times of deaths and patience must be >= 0 and finite")
+        if not all(0 <= worker < workers for worker in self.failures):
+            raise ValueError(f"workers that fail must be within 0..{workers - 1}, got {sorted(self.failures)}")
+        if not all(0 <= time < math.inf for time in (*self.failures.values(), self.patience or 0.0)):
+            raise ValueError("times of failures and patience must be >= 0 and finite")
         hosts = list(range(workers)) if self.placement is None else list(self.placement)
         for _, network in self.stages:
             if len(hosts) != workers or not all(0 <= host < network.routes.n_hosts for host in hosts):

@@ -1,4 +1,4 @@
-"""The iterations of a job, and the clocks that time their exchanges: its own, or one that it shares with other jobs."""
+"""The iterations of a job, timed on a clock of its own or on one that it shares with co-located jobs."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from numpy.typing import NDArray
 from simnet.base.checks import whole
 from simnet.base.errors import DivergedError, StalledError
 from simnet.job.checkpoint import Checkpoint, State
-from simnet.job.dialogue import Dialogue
-from simnet.job.exchanging import Ask, Asks, Models, Outcome, Situation, Step
+from simnet.job.exchange import Situation, SparsifierSet, TimedExchange, TimingRequest, TimingRequests, TimingResult
 from simnet.job.job import Job
+from simnet.job.policy_log import PolicyLog
 from simnet.job.record import (
     EXPLORE,
     TRAIN,
-    Doing,
+    BlockedWorker,
+    Interruption,
     Iteration,
+    IterationState,
+    JobShare,
     PolicyResult,
     Record,
-    Share,
-    Stop,
-    Wait,
 )
 from simnet.network import Network, Timing
 from simnet.policies import Candidate, Fixed, Policy, density_at, probe_pairs
@@ -37,8 +37,8 @@ Progress = Callable[[int], None]
 
 
 @dataclass(frozen=True)
-class Neighbour:
-    """A job that runs beside another one, on the same network, always with the same exchange.
+class ColocatedJob:
+    """A co-located job: it runs beside another one, on the same network, always with the same exchange.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ def run_policy(
     *,
     timeline: int = 0,
     progress: Progress | None = None,
-    neighbours: Mapping[str, Neighbour] | None = None,
+    colocated: Mapping[str, ColocatedJob] | None = None,
     checkpoint: Checkpoint | None = None,
 ) -> PolicyResult:
     """Run a job under one policy.
@@ -79,35 +79,35 @@ def run_policy(
         Keep the messages and spans of this many first iterations.
     progress : callable, optional
         Called with the number of iterations done after each.
-    neighbours : mapping of str to Neighbour, optional
+    colocated : mapping of str to ColocatedJob, optional
         Jobs that share the network, until they or the job are done.
     checkpoint : Checkpoint, optional
-        Where what is done is kept, and from where it goes on if there is something. Beside other jobs only a job
-        that is done is kept, as theirs are under way between its iterations.
+        Where progress is kept, and from where the job resumes if there is something. Beside co-located jobs only the
+        end of a job is kept, as exchanges of theirs are under way between its iterations.
 
     Raises
     ------
     StalledError
-        If an exchange can never end for another reason than a death.
+        If an exchange can never end for another reason than a failure.
     ValueError
-        If the job has neighbours, and either a network for each stretch of iterations, or a policy that tries several
-        exchanges, of which only one can take place.
+        If there are co-located jobs, and either a network for each stretch of iterations, or a policy that tries
+        several exchanges, of which only one can take place.
     """
     record = Record(name)
     kept = None if checkpoint is None else checkpoint.read()
-    if checkpoint is not None and kept is not None and "shares" in kept:
+    if checkpoint is not None and kept is not None and "job_shares" in kept:
         with checkpoint.understood():
             result = _kept(record, kept)
         if progress is not None:
             progress(record.done)
         return result
-    stops: Sequence[Stop]
-    shares: Sequence[Share] = ()
-    if neighbours:
+    interruptions: Sequence[Interruption]
+    job_shares: Sequence[JobShare] = ()
+    if colocated:
         if len(job.stages) > 1:
             raise ValueError("jobs that share a network need one that is a function of time, not of iterations")
-        asks = _iterate(job, policy, record, timeline=timeline, progress=progress)
-        stops, shares = _in_company(job, asks, record, neighbours)
+        requests = _iterate(job, policy, record, timeline=timeline, progress=progress)
+        interruptions, job_shares = _on_shared_clock(job, requests, record, colocated)
     else:
         begun = None
         if checkpoint is not None and kept is not None:
@@ -120,11 +120,15 @@ def run_policy(
                 job, policy, record, True, timeline=timeline, progress=progress, checkpoint=checkpoint, begun=begun
             )
         )
-        stops = record.stops
+        interruptions = record.interruptions
     if checkpoint is not None:
-        last = {"record": record.save(), "stops": [one.save() for one in stops], "shares": list(shares)}
+        last = {
+            "record": record.save(),
+            "interruptions": [one.save() for one in interruptions],
+            "job_shares": list(job_shares),
+        }
         checkpoint.write(last, record.done, ended=True)
-    return record.result(stops, shares)
+    return record.result(interruptions, job_shares)
 
 
 class _Begun(NamedTuple):
@@ -136,20 +140,20 @@ class _Begun(NamedTuple):
         Simulated time [s].
     number, attempts : int
         Iterations done, and attempts of exploration.
-    crew : ndarray of int, shape (P',)
+    active : ndarray of int, shape (P',)
         The workers that are left.
-    models : Models
+    models : SparsifierSet
         Sparsifiers and training.
-    dialogue : Dialogue
-        The policy.
+    log : PolicyLog
+        What the policy was asked, and observed.
     """
 
     now: float
     number: int
     attempts: int
-    crew: NDArray[np.intp]
-    models: Models
-    dialogue: Dialogue
+    active: NDArray[np.intp]
+    models: SparsifierSet
+    log: PolicyLog
 
 
 def _restored(job: Job, policy: Policy, record: Record, kept: State) -> _Begun:
@@ -160,23 +164,25 @@ def _restored(job: Job, policy: Policy, record: Record, kept: State) -> _Begun:
     LookupError, TypeError, ValueError, ArithmeticError
         If it is not of this job.
     """
-    now, crew = float(kept["now"]), np.asarray(kept["crew"], dtype=np.intp)
+    now, active = float(kept["now"]), np.asarray(kept["active"], dtype=np.intp)
     number, attempts = (whole(kept[name], name, 0) for name in ("number", "attempts"))
-    if number > job.iterations or not math.isfinite(now) or not crew.size:
+    if number > job.iterations or not math.isfinite(now) or not active.size:
         raise ValueError("there is no such time or iteration, or nobody is left")
-    if not set(crew.tolist()) <= set(range(job.source.workers)) or (np.diff(crew) <= 0).any():
+    if not set(active.tolist()) <= set(range(job.source.workers)) or (np.diff(active) <= 0).any():
         raise ValueError("these are no workers")
-    models, dialogue = Models(job, policy.candidates, crew.size), Dialogue(job, policy)
+    models, log = SparsifierSet(job, policy.candidates, active.size), PolicyLog(job, policy)
     models.restore(kept["models"])
-    dialogue.restore(kept["dialogue"])
+    log.restore(kept["log"])
     record.restore(kept["record"])
-    return _Begun(now, number, attempts, crew, models, dialogue)
+    return _Begun(now, number, attempts, active, models, log)
 
 
 def _kept(record: Record, kept: State) -> PolicyResult:
     """Return the result of a job that was done when its checkpoint was written."""
     record.restore(kept["record"])
-    return record.result([Stop.restored(one) for one in kept["stops"]], [Share(*one) for one in kept["shares"]])
+    return record.result(
+        [Interruption.restored(one) for one in kept["interruptions"]], [JobShare(*one) for one in kept["job_shares"]]
+    )
 
 
 def _iterate(
@@ -191,35 +197,35 @@ def _iterate(
     progress: Progress | None = None,
     checkpoint: Checkpoint | None = None,
     begun: _Begun | None = None,
-) -> Asks:
-    """Go through the iterations of a job until they are done or a death ends it; ask for the time of each exchange.
+) -> TimingRequests:
+    """Go through the iterations of a job until they are done or a failure ends it; yield a request for each exchange.
 
     Before an iteration there may be attempts of exploration: iterations that take their time, on copies of what the
-    training has, and leave no trace in it. One that has `begun` goes on from there.
+    training has, and leave no trace in it. A job that has `begun` resumes from there.
     """
     everybody = np.arange(job.source.workers)
     hosts = everybody if job.placement is None else np.asarray(job.placement)
     if begun is None:
-        begun = _Begun(start, 0, 0, everybody, Models(job, policy.candidates), Dialogue(job, policy))
+        begun = _Begun(start, 0, 0, everybody, SparsifierSet(job, policy.candidates), PolicyLog(job, policy))
     elif progress is not None:
         progress(begun.number)
-    now, number, attempts, crew, models, dialogue = begun
+    now, number, attempts, active, models, log = begun
     del begun
     while number < job.iterations:
-        network, placement = job.network(number), hosts[crew].tolist()
+        network, placement = job.network(number), hosts[active].tolist()
         latency, bandwidth = probe_pairs(network, placement, now)
-        decision = dialogue.ask(number, now, crew)
+        decision = log.decide(number, now, active)
         attempt, trains = decision.attempt, decision.attempt is None
         batch = min(number + (attempt or 0), job.iterations - 1)
         named: tuple[str | int, ...] = ("iteration", number) if trains else ("exploration", attempts)
-        compute = job.compute.seconds(job.seed, batch, job.source.workers)[crew]
-        doing, complete, behind = Doing(crew, compute, []), now + compute, compute
+        compute = job.compute.seconds(job.seed, batch, job.source.workers)[active]
+        state, complete, behind = IterationState(active, compute, []), now + compute, compute
         while True:
             where = Situation(
                 number,
                 batch,
                 density_at(job.density, number) if decision.density is None else decision.density,
-                crew,
+                active,
                 placement,
                 complete,
                 behind,
@@ -235,18 +241,18 @@ def _iterate(
                 raise StalledError(f"{record.whose}, iteration {number}: {why}", *more) from None
             except DivergedError as diverged:
                 raise DivergedError(f"{record.whose}, iteration {number}: {diverged}") from None
-            doing.selections.append((complete, step.select))
-            if isinstance(step.outcome, Timing):
+            state.selections.append((complete, step.select))
+            if isinstance(step.result, Timing):
                 break
-            stop, gone = _stopped(job, record.job, number, doing, step, step.outcome)
-            record.stops.append(stop)
-            if stop.resumed is None:
+            interruption, gone = _interrupted(job, record.job, number, state, step, step.result)
+            record.interruptions.append(interruption)
+            if interruption.resumed is None:
                 return
-            models, doing, crew = models.without(gone), doing.without(gone), crew[~gone]
-            complete, behind = np.full(crew.size, stop.resumed), np.zeros(crew.size)
-            placement = hosts[crew].tolist()
-            decision = dialogue.ask(number, stop.resumed, crew)._replace(attempt=attempt)
-        finish = step.outcome.finish + job.update
+            models, state, active = models.without(gone), state.without(gone), active[~gone]
+            complete, behind = np.full(active.size, interruption.resumed), np.zeros(active.size)
+            placement = hosts[active].tolist()
+            decision = log.decide(number, interruption.resumed, active)._replace(attempt=attempt)
+        finish = step.result.finish + job.update
         purpose = TRAIN if trains else EXPLORE
         if trains:
             models.apply(step.exchanges)
@@ -254,123 +260,129 @@ def _iterate(
             Iteration(number, now, finish, where.density, float(latency.max()), float(bandwidth.min()), purpose),
             step.candidate.label,
             step.exchanges,
-            step.outcome,
-            doing,
+            step.result,
+            state,
             job.update,
             keep=where.messages,
             score=models.training.score(number if trains else None),
         )
-        dialogue.tell(decision, step)
+        log.observe(decision, step)
         now = finish
         attempts += not trains
         number += trains
         # What is tried in exploration is a state of its own, which is not kept.
         if trains and checkpoint is not None and checkpoint.due():
-            position = {"now": now, "number": number, "attempts": attempts, "crew": crew}
-            parts = {"models": models.save(), "dialogue": dialogue.save(), "record": record.save()}
+            position = {"now": now, "number": number, "attempts": attempts, "active": active}
+            parts = {"models": models.save(), "log": log.save(), "record": record.save()}
             checkpoint.write(position | parts, number)
         if trains and progress is not None:
             progress(number)
 
 
-def _stopped(
-    job: Job, name: str, iteration: int, doing: Doing, step: Step, stalled: StalledError
-) -> tuple[Stop, NDArray[np.bool_]]:
-    """Return how an iteration stopped for its dead, and which of its workers are gone when it goes on."""
-    crew = doing.crew.tolist()
-    dead = np.isin(np.arange(len(crew)), list(stalled.died))
-    begin, seconds = doing.selections[-1]
+def _interrupted(
+    job: Job, name: str, iteration: int, state: IterationState, step: TimedExchange, stalled: StalledError
+) -> tuple[Interruption, NDArray[np.bool_]]:
+    """Return how failed workers interrupted an iteration, and which of its workers are gone when it resumes."""
+    active = state.active.tolist()
+    failed = np.isin(np.arange(len(active)), list(stalled.failed))
+    begin, seconds = state.selections[-1]
     # Nothing has stopped as long as a later bucket is still being computed or selected.
-    stopped = max([step.end, *(begin + seconds)[~dead].tolist()])
-    if dead.all():
-        stopped = min(stopped, max(stalled.died.values()))
+    stopped = max([step.end, *(begin + seconds)[~failed].tolist()])
+    if failed.all():
+        stopped = min(stopped, max(stalled.failed.values()))
     resumed = None if job.patience is None else stopped + job.patience
-    # Who dies while the others wait is found missing together with the first.
-    deaths = np.array([job.deaths.get(worker, math.inf) for worker in crew])
-    gone = dead | (deaths <= (stopped if resumed is None else resumed))
+    # A worker that fails while the others wait is found missing together with the first.
+    failures = np.array([job.failures.get(worker, math.inf) for worker in active])
+    gone = failed | (failures <= (stopped if resumed is None else resumed))
     if gone.all():
         resumed = None
-    # Whoever waits for the dead themselves comes first: the others wait for these.
-    stuck = sorted(stalled.stuck, key=lambda one: stalled.died.keys().isdisjoint(one.peers))
-    stop = Stop(
+    # Workers that wait for a failed one come first: the others wait for these.
+    stuck = sorted(stalled.stuck, key=lambda one: stalled.failed.keys().isdisjoint(one.peers))
+    interruption = Interruption(
         name,
         iteration,
         stopped,
-        {worker: job.deaths[worker] for worker, is_gone in zip(crew, gone.tolist(), strict=True) if is_gone},
-        tuple(Wait(crew[one.rank], one.round, one.phase, tuple(crew[peer] for peer in one.peers)) for one in stuck),
+        {worker: job.failures[worker] for worker, is_gone in zip(active, gone.tolist(), strict=True) if is_gone},
+        tuple(
+            BlockedWorker(active[one.rank], one.round, one.phase, tuple(active[peer] for peer in one.peers))
+            for one in stuck
+        ),
         resumed,
         int((~gone).sum()),
     )
-    return stop, gone
+    return interruption, gone
 
 
-def _alone(asks: Asks) -> None:
+def _alone(requests: TimingRequests) -> None:
     """Time every exchange of a job on a clock of its own."""
-    ask = _told(asks, None)
-    while ask is not None:
-        outcome: Outcome
+    request = _next_request(requests, None)
+    while request is not None:
+        result: TimingResult
         try:
-            outcome = _time(ask)
+            result = _time(request)
         except StalledError as stalled:
-            outcome = stalled
-        ask = _told(asks, outcome)
+            result = stalled
+        request = _next_request(requests, result)
 
 
-def _in_company(
-    job: Job, asks: Asks, record: Record, neighbours: Mapping[str, Neighbour]
-) -> tuple[list[Stop], list[Share]]:
+def _on_shared_clock(
+    job: Job, requests: TimingRequests, record: Record, colocated: Mapping[str, ColocatedJob]
+) -> tuple[list[Interruption], list[JobShare]]:
     """Time the exchanges of several jobs on one clock, until those of the first job are done; return how they fared."""
     env = simpy.Environment()
     shared = job.stages[0][1].on(env)
-    end = env.process(_live(shared, asks, record))
+    end = env.process(_process(shared, requests, record))
     jobs = [(job, record)]
-    for label, one in neighbours.items():
+    for label, one in colocated.items():
         own = Record(record.policy, label)
         itself = _iterate(one.job, Fixed(one.exchange), own, start=one.start, stream=("neighbour", label))
-        env.process(_live(shared, itself, own))
+        env.process(_process(shared, itself, own))
         jobs.append((one.job, own))
     env.run(until=end)
-    stops = sorted((stop for _, own in jobs for stop in own.stops), key=lambda stop: stop.stopped)
-    return stops, [_share(*one) for one in jobs]
+    interruptions = sorted(
+        (interruption for _, own in jobs for interruption in own.interruptions),
+        key=lambda interruption: interruption.stopped,
+    )
+    return interruptions, [_job_share(*one) for one in jobs]
 
 
-def _live(shared: Network, asks: Asks, record: Record) -> Generator[simpy.Event, Timing, None]:
-    """Be the SimPy process of a job."""
-    ask = _told(asks, None)
-    while ask is not None:
-        outcome: Outcome
+def _process(shared: Network, requests: TimingRequests, record: Record) -> Generator[simpy.Event, Timing, None]:
+    """Run a job as a SimPy process."""
+    request = _next_request(requests, None)
+    while request is not None:
+        result: TimingResult
         try:
-            outcome = yield shared.run(ask.parts, ask.start, **ask.options())
+            result = yield shared.run(request.parts, request.start, **request.options())
         except StalledError as stalled:
-            outcome = stalled
+            result = stalled
         else:
-            record.held_up += outcome.finish - _time(ask._replace(deaths={}, messages=False)).finish
-        ask = _told(asks, outcome)
+            record.held_up += result.finish - _time(request._replace(failures={}, messages=False)).finish
+        request = _next_request(requests, result)
 
 
-def _told(asks: Asks, outcome: Outcome | None) -> Ask | None:
-    """Tell a job what became of its exchange, and return what it asks for next; None if it is done."""
+def _next_request(requests: TimingRequests, result: TimingResult | None) -> TimingRequest | None:
+    """Send a job the result of its exchange, and return its next request; None if it is done."""
     try:
-        return next(asks) if outcome is None else asks.send(outcome)
+        return next(requests) if result is None else requests.send(result)
     except StopIteration:
         return None
 
 
-def _time(ask: Ask) -> Timing:
+def _time(request: TimingRequest) -> Timing:
     """Time an exchange on a clock of its own."""
-    if ask.deaths:
-        # Where all are done before they die, deaths are no matter, and every clock will do.
+    if request.failures:
+        # Where all are done before they fail, failures are no matter, and every clock will do.
         with suppress(StalledError):
-            timing = _time(ask._replace(deaths={}))
-            if all(timing.rank_finish[rank] < death for rank, death in ask.deaths.items()):
+            timing = _time(request._replace(failures={}))
+            if all(timing.rank_finish[rank] < failure for rank, failure in request.failures.items()):
                 return timing
-    return ask.network.time(ask.parts, ask.start, **ask.options())
+    return request.network.time(request.parts, request.start, **request.options())
 
 
-def _share(job: Job, record: Record) -> Share:
+def _job_share(job: Job, record: Record) -> JobShare:
     """Return how a job fared beside others."""
     durations, done = record.durations, record.done
     mean = math.fsum(durations) / done if done else math.nan
     alone = mean - record.held_up / done if done else math.nan
     slowdown = mean / alone if alone > 0 else 1.0 if done else math.nan
-    return Share(record.job, job.source.workers, done, job.iterations, mean, alone, slowdown)
+    return JobShare(record.job, job.source.workers, done, job.iterations, mean, alone, slowdown)

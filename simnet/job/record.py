@@ -1,4 +1,4 @@
-"""What is kept of a job: the rows of its iterations and workers, messages and spans, and where it stopped."""
+"""The record of a job: rows of its iterations and workers, messages and spans, and interruptions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TRAIN, EXPLORE = "train", "explore"
 """Purposes of an iteration: to make progress, or to find out what a candidate takes and gives."""
 
 
-class Wait(NamedTuple):
+class BlockedWorker(NamedTuple):
     """A worker that waits for ever: in which round, of which phase, and for which workers."""
 
     worker: int
@@ -37,8 +37,8 @@ class Wait(NamedTuple):
     workers: tuple[int, ...]
 
 
-class Stop(NamedTuple):
-    """How an iteration came to a stop because workers had died.
+class Interruption(NamedTuple):
+    """An iteration that came to a stop because workers had failed.
 
     Parameters
     ----------
@@ -47,13 +47,13 @@ class Stop(NamedTuple):
     iteration : int
         Which iteration; those before it are complete.
     stopped : float
-        When nothing went on any more [s].
-    died : mapping of int to float
-        Workers that the job does without from here on, and when they died [s].
-    waits : tuple of Wait
+        When nothing moved any more [s].
+    failed : mapping of int to float
+        Workers that the job does without from here on, and when they failed [s].
+    blocked : tuple of BlockedWorker
         Who waited for whom.
     resumed : float or None
-        When the workers that are left went on, with the same iteration [s]; None if the job ended.
+        When the workers that are left resumed, with the same iteration [s]; None if the job ended.
     left : int
         How many those are.
     """
@@ -61,26 +61,29 @@ class Stop(NamedTuple):
     job: str
     iteration: int
     stopped: float
-    died: dict[int, float]
-    waits: tuple[Wait, ...]
+    failed: dict[int, float]
+    blocked: tuple[BlockedWorker, ...]
     resumed: float | None
     left: int
 
     def save(self) -> list[Any]:
         """Return it as values that a checkpoint holds."""
-        return [*self._replace(died={}), list(self.died.items())]
+        return [*self._replace(failed={}), list(self.failed.items())]
 
     @classmethod
-    def restored(cls, saved: Sequence[Any]) -> Stop:
+    def restored(cls, saved: Sequence[Any]) -> Interruption:
         """Return what was saved."""
-        *fields, died = saved
-        stop = cls(*fields)
-        waits = (Wait(worker, number, phase, tuple(workers)) for worker, number, phase, workers in stop.waits)
-        return stop._replace(died=dict(died), waits=tuple(waits))
+        *fields, failed = saved
+        interruption = cls(*fields)
+        blocked = (
+            BlockedWorker(worker, number, phase, tuple(workers))
+            for worker, number, phase, workers in interruption.blocked
+        )
+        return interruption._replace(failed=dict(failed), blocked=tuple(blocked))
 
 
-class Share(NamedTuple):
-    """How a job fared on a network that it shared with others.
+class JobShare(NamedTuple):
+    """How a job fared on a network that it shared with co-located jobs.
 
     Parameters
     ----------
@@ -123,18 +126,18 @@ class PolicyResult:
         has rows of its own, which `purpose` tells, too.
     messages, spans : DataFrame
         Every message, and what each worker did when, of the first iterations.
-    stops : tuple of Stop
-        Where the job, or one beside it, stopped because workers had died, in the order of time.
-    shares : tuple of Share
-        How the job and those beside it fared; empty for a job alone.
+    interruptions : tuple of Interruption
+        Where the job, or a co-located one, stopped because workers had failed, in the order of time.
+    job_shares : tuple of JobShare
+        How the job and its co-located jobs fared; empty for a job alone.
     """
 
     iterations: pd.DataFrame
     workers: pd.DataFrame
     messages: pd.DataFrame
     spans: pd.DataFrame
-    stops: tuple[Stop, ...] = ()
-    shares: tuple[Share, ...] = ()
+    interruptions: tuple[Interruption, ...] = ()
+    job_shares: tuple[JobShare, ...] = ()
 
 
 class Iteration(NamedTuple):
@@ -149,20 +152,20 @@ class Iteration(NamedTuple):
     purpose: str = TRAIN
 
 
-class Doing(NamedTuple):
-    """What the workers of an iteration did up to the exchange that got to its end.
+class IterationState(NamedTuple):
+    """What the active workers of an iteration have done so far.
 
     Parameters
     ----------
-    crew : ndarray of int, shape (P',)
+    active : ndarray of int, shape (P',)
         The workers that took part, by their numbers in the job.
     compute : ndarray, shape (P',)
         Seconds of forward and backward pass of each.
     selections : list of (ndarray, ndarray), each of shape (P',)
-        From when on and how long each selected: once, and once more after every stop.
+        From when on and how long each selected: once, and again after every interruption.
     """
 
-    crew: NDArray[np.intp]
+    active: NDArray[np.intp]
     compute: Floats
     selections: list[tuple[Floats, Floats]]
 
@@ -173,14 +176,14 @@ class Doing(NamedTuple):
 
     @property
     def lost(self) -> Floats:
-        """Seconds that each worker waited, in vain, before it selected once more."""
+        """Seconds that each worker waited, in vain, before it selected again."""
         between = [later - (begin + seconds) for (begin, seconds), (later, _) in itertools.pairwise(self.selections)]
-        return sum(between, np.zeros(self.crew.size))
+        return sum(between, np.zeros(self.active.size))
 
-    def without(self, gone: NDArray[np.bool_]) -> Doing:
-        """Return the same for those that are not gone."""
+    def without(self, gone: NDArray[np.bool_]) -> IterationState:
+        """Return the same for the workers that are not gone."""
         selections = [(begin[~gone], seconds[~gone]) for begin, seconds in self.selections]
-        return Doing(self.crew[~gone], self.compute[~gone], selections)
+        return IterationState(self.active[~gone], self.compute[~gone], selections)
 
 
 class Record:
@@ -189,11 +192,11 @@ class Record:
     def __init__(self, policy: str, job: str = MAIN) -> None:
         self.policy = policy
         self.job = job
-        self.stops: list[Stop] = []
-        # Seconds that company cost.
+        self.interruptions: list[Interruption] = []
+        # Seconds that co-located jobs cost.
         self.held_up = 0.0
         self._iterations: list[dict[str, Any]] = []
-        self._crews: list[NDArray[np.intp]] = []
+        self._active_sets: list[NDArray[np.intp]] = []
         self._split: list[NDArray[np.float64]] = []
         self._messages: list[tuple[int, Messages]] = []
         self._spans: list[tuple[int, int, str, float, float]] = []
@@ -219,7 +222,7 @@ class Record:
         choice: str,
         exchanges: Sequence[Exchange],
         timing: Timing,
-        doing: Doing,
+        state: IterationState,
         update: float,
         *,
         keep: bool,
@@ -229,14 +232,14 @@ class Record:
 
         Of an exchange that was repeated, the bytes of the last time count. Where a model is trained, its `score` is.
         """
-        select = doing.select
-        rank_compute = doing.compute + timing.rank_compute + update
-        rank_wait = timing.rank_wait + (timing.finish - timing.rank_finish) + doing.lost
+        select = state.select
+        rank_compute = state.compute + timing.rank_compute + update
+        rank_wait = timing.rank_wait + (timing.finish - timing.rank_finish) + state.lost
         sent, received = (
             sum(np.asarray(exchange.stats[name]) for exchange in exchanges) for name in ("bytes_sent", "bytes_received")
         )
         split = np.column_stack([rank_compute, select, timing.rank_communicate, rank_wait, sent, received])
-        self._crews.append(doing.crew)
+        self._active_sets.append(state.active)
         self._split.append(split)
         means = split.mean(axis=0)
         self._iterations.append(
@@ -261,40 +264,42 @@ class Record:
             }
         )
         if keep and timing.messages is not None:
-            named = replace(timing.messages, src=doing.crew[timing.messages.src], dst=doing.crew[timing.messages.dst])
+            named = replace(
+                timing.messages, src=state.active[timing.messages.src], dst=state.active[timing.messages.dst]
+            )
             self._messages.append((at.iteration, named))
-            for rank, worker in enumerate(doing.crew.tolist()):
-                spans = _spans(at, rank, worker, named, doing, update, float(timing.rank_finish[rank]))
+            for rank, worker in enumerate(state.active.tolist()):
+                spans = _spans(at, rank, worker, named, state, update, float(timing.rank_finish[rank]))
                 self._spans += [(at.iteration, worker, *span) for span in spans]
 
     def save(self) -> State:
         """Return all rows so far."""
         return {
             "iterations": _columns(self._iterations),
-            "crews": _joined(self._crews, np.zeros(0, dtype=np.intp)),
-            "sizes": np.array([crew.size for crew in self._crews], dtype=np.int64),
+            "active": _joined(self._active_sets, np.zeros(0, dtype=np.intp)),
+            "sizes": np.array([active.size for active in self._active_sets], dtype=np.int64),
             "split": _joined(self._split, np.zeros((0, len(_SPLIT)))),
             "messages": [{"iteration": number, **vars(one)} for number, one in self._messages],
             "spans": [np.array(column) for column in zip(*self._spans, strict=True)],
-            "stops": [stop.save() for stop in self.stops],
+            "interruptions": [interruption.save() for interruption in self.interruptions],
         }
 
     def restore(self, state: State) -> None:
-        """Go on from what `save` returned."""
+        """Resume from what `save` returned."""
         ends = np.cumsum(state["sizes"])[:-1]
         messages = [(one["iteration"], Messages(**{name: one[name] for name in _MESSAGE})) for one in state["messages"]]
-        stops = [Stop.restored(one) for one in state["stops"]]
+        interruptions = [Interruption.restored(one) for one in state["interruptions"]]
         spans = list(zip(*(column.tolist() for column in state["spans"]), strict=True))
         rows = _rows(state["iterations"])
-        self._crews = np.split(state["crews"], ends) if rows else []
+        self._active_sets = np.split(state["active"], ends) if rows else []
         self._split = np.split(state["split"], ends) if rows else []
-        self._iterations, self._messages, self._spans, self.stops = rows, messages, spans, stops
+        self._iterations, self._messages, self._spans, self.interruptions = rows, messages, spans, interruptions
 
-    def result(self, stops: Sequence[Stop] = (), shares: Sequence[Share] = ()) -> PolicyResult:
-        """Return the rows as data frames, with the stops and shares of all jobs."""
+    def result(self, interruptions: Sequence[Interruption] = (), job_shares: Sequence[JobShare] = ()) -> PolicyResult:
+        """Return the rows as data frames, with the interruptions and shares of all jobs."""
         import pandas as pd
 
-        count, sizes = len(self._iterations), [crew.size for crew in self._crews]
+        count, sizes = len(self._iterations), [active.size for active in self._active_sets]
         numbers, purposes = ([row[name] for row in self._iterations] for name in ("iteration", "purpose"))
         split = _joined(self._split, np.zeros((0, len(_SPLIT))))
         workers = pd.DataFrame(
@@ -302,7 +307,7 @@ class Record:
                 "policy": self.policy,
                 "iteration": np.repeat(np.array(numbers, dtype=np.int64), sizes),
                 "purpose": np.repeat(np.array(purposes, dtype=object), sizes),
-                "worker": _joined(self._crews, np.zeros(0, dtype=np.intp)),
+                "worker": _joined(self._active_sets, np.zeros(0, dtype=np.intp)),
                 **dict(zip(_SPLIT, split.T, strict=True)),
             }
         )
@@ -329,8 +334,8 @@ class Record:
             workers=workers,
             messages=pd.concat(messages, ignore_index=True) if messages else pd.DataFrame(columns=list(_MESSAGES)),
             spans=spans,
-            stops=tuple(stops),
-            shares=tuple(shares),
+            interruptions=tuple(interruptions),
+            job_shares=tuple(job_shares),
         )
 
 
@@ -402,13 +407,13 @@ _MESSAGES = ("policy", "iteration", "round", "phase", "src", "dst", "nbytes_B", 
 
 
 def _spans(
-    at: Iteration, rank: int, worker: int, messages: Messages, doing: Doing, update: float, left: float
+    at: Iteration, rank: int, worker: int, messages: Messages, state: IterationState, update: float, left: float
 ) -> Iterator[tuple[str, float, float]]:
     """Yield what a worker did from the start to the end of an iteration, one thing after another."""
     pieces = []
-    reached = at.start + float(doing.compute[rank])
+    reached = at.start + float(state.compute[rank])
     pieces.append(("compute", at.start, reached))
-    for begins, seconds in doing.selections:
+    for begins, seconds in state.selections:
         begin = float(begins[rank])
         pieces.append(("wait", reached, begin))
         reached = begin + float(seconds[rank])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from simnet.base.units import format_seconds
 
 if TYPE_CHECKING:
-    from simnet.job import Share
+    from simnet.job import JobShare
 
 COLUMNS = ("policy", "job", "workers", "iterations", "planned", "iteration_s", "alone_s", "slowdown")
 """Of the table of jobs: a row per policy and job."""
@@ -30,7 +30,7 @@ class ShareSummary(TypedDict):
     slowdown: float | None
 
 
-def condensed(share: Share, rounded: Callable[[float], float]) -> ShareSummary:
+def condensed(share: JobShare, rounded: Callable[[float], float]) -> ShareSummary:
     """Return how a job fared as the summary holds it, its times rounded; None where it did no iteration."""
 
     def known(value: float) -> float | None:
@@ -47,7 +47,7 @@ def condensed(share: Share, rounded: Callable[[float], float]) -> ShareSummary:
     }
 
 
-def table(policy: str, shares: Iterable[Share]) -> list[dict[str, Any]]:
+def table(policy: str, shares: Iterable[JobShare]) -> list[dict[str, Any]]:
     """Return the rows of the table of jobs for a policy; see `COLUMNS`."""
     return [{"policy": policy, **share._asdict()} for share in shares]
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from simnet.base.units import format_seconds
 
 if TYPE_CHECKING:
-    from simnet.job import Stop
+    from simnet.job import Interruption
 
 MAX_WAITING = 20
 """Waiting workers that the summary lists per stop; all of them are counted, and stand in deaths.csv."""
@@ -59,7 +59,7 @@ class StopSummary(TypedDict):
     waited: list[WaitSummary]
 
 
-def condensed(stop: Stop, rounded: Callable[[float], float]) -> StopSummary:
+def condensed(stop: Interruption, rounded: Callable[[float], float]) -> StopSummary:
     """Return a stop as the summary holds it, its times rounded."""
     return {
         "job": stop.job,
@@ -67,16 +67,16 @@ def condensed(stop: Stop, rounded: Callable[[float], float]) -> StopSummary:
         "stopped_s": rounded(stop.stopped),
         "resumed_s": None if stop.resumed is None else rounded(stop.resumed),
         "workers_left": stop.left,
-        "died": [{"worker": worker, "at_s": rounded(at)} for worker, at in stop.died.items()],
-        "waited_count": len(stop.waits),
+        "died": [{"worker": worker, "at_s": rounded(at)} for worker, at in stop.failed.items()],
+        "waited_count": len(stop.blocked),
         "waited": [
             {"worker": one.worker, "round": one.round, "phase": one.phase, "waits_for": list(one.workers)[:MAX_WAITING]}
-            for one in stop.waits[:MAX_WAITING]
+            for one in stop.blocked[:MAX_WAITING]
         ],
     }
 
 
-def table(policy: str, stops: Iterable[Stop]) -> list[dict[str, Any]]:
+def table(policy: str, stops: Iterable[Interruption]) -> list[dict[str, Any]]:
     """Return the rows of the table of deaths for a policy; see `COLUMNS`."""
     rows = []
     for stop in stops:
@@ -94,7 +94,7 @@ def table(policy: str, stops: Iterable[Stop]) -> list[dict[str, Any]]:
                 "waits_for": "",
                 **after,
             }
-            for worker, at in stop.died.items()
+            for worker, at in stop.failed.items()
         ]
         rows += [
             {
@@ -107,7 +107,7 @@ def table(policy: str, stops: Iterable[Stop]) -> list[dict[str, Any]]:
                 "waits_for": " ".join(map(str, one.workers)),
                 **after,
             }
-            for one in stop.waits
+            for one in stop.blocked
         ]
     return rows
 

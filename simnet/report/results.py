@@ -111,8 +111,8 @@ def write_run(
         versions=versions(),
         bound=bound,
         missing=missing,
-        stops={name: result.stops for name, result in results.items()},
-        shares={name: result.shares for name, result in results.items()},
+        stops={name: result.interruptions for name, result in results.items()},
+        shares={name: result.job_shares for name, result in results.items()},
         target=target,
         reference=reference,
     )
@@ -130,8 +130,8 @@ def write_run(
             stream.write(content)
     _write_table(folder, "iterations", _whole_bytes(iterations).apply(_significant))
     _write_table(folder, "workers", _joined(results, lambda result: result.workers), csv=False)
-    died = [row for name, result in results.items() for row in failures.table(name, result.stops)]
-    shared = [row for name, result in results.items() for row in co_located.table(name, result.shares)]
+    died = [row for name, result in results.items() for row in failures.table(name, result.interruptions)]
+    shared = [row for name, result in results.items() for row in co_located.table(name, result.job_shares)]
     for name, rows, columns in (("deaths", died, failures.COLUMNS), ("company", shared, co_located.COLUMNS)):
         if rows:
             table = pd.DataFrame(rows, columns=list(columns)).apply(_significant)

@@ -16,7 +16,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from simnet.base.units import format_bandwidth, format_bytes, format_seconds
-from simnet.job import EXPLORE, MAIN, Share, Stop
+from simnet.job import EXPLORE, MAIN, Interruption, JobShare
 from simnet.report import co_located, failures, learning
 
 PHASES = ("compute", "select", "communicate", "wait")
@@ -153,8 +153,8 @@ def summarize(
     versions: Mapping[str, str],
     bound: str | None = "clairvoyant",
     missing: Sequence[str] = (),
-    stops: Mapping[str, Sequence[Stop]] | None = None,
-    shares: Mapping[str, Sequence[Share]] | None = None,
+    stops: Mapping[str, Sequence[Interruption]] | None = None,
+    shares: Mapping[str, Sequence[JobShare]] | None = None,
     target: float | None = None,
     reference: str | None = None,
 ) -> Summary:
@@ -176,9 +176,9 @@ def summarize(
         The policy that bounds the others and takes no part in the contest; none where it did not run.
     missing : sequence of str
         Policies of the scenario that were interrupted before they were done.
-    stops : mapping of policy name to sequence of Stop, optional
+    stops : mapping of policy name to sequence of Interruption, optional
         Where workers died. A policy that ended there takes no part in the contest.
-    shares : mapping of policy name to sequence of Share, optional
+    shares : mapping of policy name to sequence of JobShare, optional
         How the job and those beside it fared.
     target : float, optional
         Where a model was trained: the accuracy whose time is of interest; see `simnet.report.learning`.

@@ -20,12 +20,12 @@ from ruamel.yaml import YAML
 import sparsifier_models
 from simnet.base.errors import InputError, nearest
 from simnet.interchange.kinds import companions
-from simnet.job import Job, Neighbour
+from simnet.job import ColocatedJob, Job
 from simnet.policies import OneStepOracle, Policy
 from simnet.scenario import schema
 from simnet.scenario.job import (
+    build_colocated,
     build_job,
-    build_neighbours,
     build_policies,
     is_file,
     memory,
@@ -57,7 +57,7 @@ class Run:
         First iterations whose every message is kept.
     messages : mapping of str to int
         Messages of one exchange, by its label, and of other jobs by theirs.
-    neighbours : mapping of str to Neighbour
+    colocated : mapping of str to ColocatedJob
         The jobs that run beside every policy.
     """
 
@@ -66,7 +66,7 @@ class Run:
     bound: str | None
     timeline: int
     messages: Mapping[str, int]
-    neighbours: Mapping[str, Neighbour] = field(default_factory=dict)
+    colocated: Mapping[str, ColocatedJob] = field(default_factory=dict)
 
     def effort(self, policy: str) -> float:
         """Return about how many seconds a policy takes to simulate."""
@@ -74,7 +74,7 @@ class Run:
         candidates = self.policies[policy].candidates
         once = [entries + 2e-5 * self.messages[candidate.label] for candidate in candidates]
         tried = len(candidates) if isinstance(self.policies[policy], OneStepOracle) else 1
-        beside = sum(one.job.iterations * 4e-5 * self.messages[label] for label, one in self.neighbours.items())
+        beside = sum(one.job.iterations * 4e-5 * self.messages[label] for label, one in self.colocated.items())
         return self.job.iterations * tried * sum(once) / len(once) + beside
 
     def links(self, src: int, dst: int) -> tuple[str, ...]:
@@ -136,7 +136,7 @@ class Scenario:
         stages = build_network(self.config, self.folder, found)
         messages = try_exchanges(self.config, self.folder, found) if stages is not None else {}
         job = build_job(self.config, stages, self.folder, found)
-        neighbours, theirs = build_neighbours(self.config, stages, self.folder, found)
+        colocated, theirs = build_colocated(self.config, stages, self.folder, found)
         found.refuse()
         assert job is not None
         everything = set(self.config.exchanges)
@@ -146,7 +146,7 @@ class Scenario:
             if policy.clairvoyant is not None and set(policy.clairvoyant.among or ()) == everything
         ]
         policies, timeline = build_policies(self.config), self.config.output.timeline
-        return Run(job, policies, next(iter(bounds), None), timeline, theirs | messages, neighbours)
+        return Run(job, policies, next(iter(bounds), None), timeline, theirs | messages, colocated)
 
     def at_once(self, wanted: int) -> int:
         """Return how many policies may run side by side, at most `wanted`, within the memory allowed."""

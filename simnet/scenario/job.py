@@ -14,7 +14,7 @@ from simnet import traces
 from simnet.base.units import format_bytes
 from simnet.costs import models
 from simnet.costs.devices import DeviceProfile, load_device
-from simnet.job import Compute, Job, Neighbour, Overlap, buckets, create_sparsifier
+from simnet.job import ColocatedJob, Compute, Job, Overlap, buckets, create_sparsifier
 from simnet.policies import Candidate, Fixed, Flexible, Monitor, OneStepOracle, Policy, Ramp
 from simnet.policies.moo import Moo
 from simnet.scenario import schema
@@ -76,7 +76,7 @@ def build_job(config: schema.Config, stages: Stages | None, folder: Path, found:
         overlap=None if overlap is None else Overlap(overlap.bucket, overlap.backward or 0.0),
         update=given.update,
         seed=config.seed,
-        deaths={death.worker: death.at for death in given.deaths or ()},
+        failures={death.worker: death.at for death in given.deaths or ()},
         patience=given.on_death.go_on.after if isinstance(given.on_death, schema.OnDeath) else None,
     )
     for label, exchange in config.exchanges.items():
@@ -85,20 +85,20 @@ def build_job(config: schema.Config, stages: Stages | None, folder: Path, found:
     return job
 
 
-def build_neighbours(
+def build_colocated(
     config: schema.Config, stages: Stages | None, folder: Path, found: Findings
-) -> tuple[dict[str, Neighbour], dict[str, int]]:
+) -> tuple[dict[str, ColocatedJob], dict[str, int]]:
     """Build the other jobs of a resolved scenario, those with which something is wrong left out.
 
     Returns
     -------
-    dict of str to Neighbour, dict of str to int
+    dict of str to ColocatedJob, dict of str to int
         The jobs, and the messages of one exchange of each.
     """
-    neighbours: dict[str, Neighbour] = {}
+    colocated: dict[str, ColocatedJob] = {}
     messages: dict[str, int] = {}
     if stages is None or not config.other_jobs:
-        return neighbours, messages
+        return colocated, messages
     before = len(found)
     hosts = placements(config, stages, found)
     placed = len(found) == before
@@ -110,8 +110,8 @@ def build_neighbours(
             continue
         job = build_job(own, stages._replace(placement=hosts[label]), folder, inside)
         if job is not None:
-            neighbours[label] = Neighbour(job, candidate(label, given.exchange), given.start)
-    return neighbours, messages
+            colocated[label] = ColocatedJob(job, candidate(label, given.exchange), given.start)
+    return colocated, messages
 
 
 def _searched(config: schema.Config, label: str) -> list[float]:

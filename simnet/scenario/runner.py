@@ -175,7 +175,7 @@ def _run(
         policy,
         timeline=run.timeline,
         progress=progress,
-        neighbours=run.neighbours,
+        colocated=run.colocated,
         checkpoint=checkpoint,
     )
 

@@ -149,7 +149,7 @@ def run(task: Task, expected: str, progress: Progress = lambda share: None) -> b
 
         try:
             results[name] = run_policy(
-                built.job, name, policy, timeline=0, progress=of_policy, neighbours=built.neighbours
+                built.job, name, policy, timeline=0, progress=of_policy, colocated=built.colocated
             )
         except SimnetError as error:
             failed[name] = str(error).splitlines()[0]
@@ -184,7 +184,7 @@ def rows(
             seed=0,
             versions={},
             bound=built.bound,
-            stops={name: result.stops for name, result in results.items()},
+            stops={name: result.interruptions for name, result in results.items()},
             target=target,
             # In every cell the same one, be it that it failed.
             reference=next(iter(built.policies)),

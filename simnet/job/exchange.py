@@ -1,4 +1,4 @@
-"""The exchange of an iteration: what is sent by real sparsifiers, as a request for its time."""
+"""The exchange of an iteration: real sparsifiers make its messages, and the network is asked for their times."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from simnet.traces.source import Training, begun
 if TYPE_CHECKING:
     from sparsifier_models import Exchange, Sparsifier
 
-Outcome: TypeAlias = Timing | StalledError
-"""What became of an exchange: its times, or that it can never end."""
+TimingResult: TypeAlias = Timing | StalledError
+"""The times of an exchange, or the error that it can never end."""
 
 
-class Ask(NamedTuple):
+class TimingRequest(NamedTuple):
     """An exchange to be timed: a network, and what `Network.time` and `Network.run` of it take."""
 
     network: Network
@@ -35,15 +35,16 @@ class Ask(NamedTuple):
     messages: bool
     stream: tuple[str | int, ...]
     accounted_from: Floats
-    deaths: dict[int, float]
+    failures: dict[int, float]
 
     def options(self) -> dict[str, Any]:
         """Return what both take by keyword."""
-        return {name: value for name, value in self._asdict().items() if name not in ("network", "parts", "start")}
+        names = ("placement", "messages", "stream", "accounted_from")
+        return {"deaths": self.failures} | {name: getattr(self, name) for name in names}
 
 
-Asks: TypeAlias = Generator[Ask, Outcome, None]
-"""A job as it goes: it asks for the time of one exchange after the other, and is told what became of each."""
+TimingRequests: TypeAlias = Generator[TimingRequest, TimingResult, None]
+"""A running job: it yields a request for the time of each exchange, and is sent the result."""
 
 
 class Situation(NamedTuple):
@@ -57,7 +58,7 @@ class Situation(NamedTuple):
         Of which iteration the gradients are; in exploration it may be a later one.
     density : float
         Target fraction kept.
-    crew : ndarray of int, shape (P',)
+    active : ndarray of int, shape (P',)
         The workers that take part, by their numbers in the job.
     placement : list of int
         Their hosts.
@@ -74,7 +75,7 @@ class Situation(NamedTuple):
     iteration: int
     batch: int
     density: float
-    crew: NDArray[np.intp]
+    active: NDArray[np.intp]
     placement: list[int]
     complete: Floats
     behind: Floats
@@ -82,24 +83,27 @@ class Situation(NamedTuple):
     stream: tuple[str | int, ...]
 
 
-class Step(NamedTuple):
-    """An exchange gone through with one candidate; `select` are the seconds it took each worker to select."""
+class TimedExchange(NamedTuple):
+    """An exchange with one candidate, and its times; `select` are the seconds it took each worker to select."""
 
     candidate: Candidate
     exchanges: list[Exchange]
     select: Floats
-    outcome: Outcome
+    result: TimingResult
 
     @property
     def end(self) -> float:
         """When the last worker was done, or everything had stopped [s]."""
-        if isinstance(self.outcome, Timing):
-            return self.outcome.finish
-        assert self.outcome.at is not None
-        return self.outcome.at
+        if isinstance(self.result, Timing):
+            return self.result.finish
+        assert self.result.at is not None
+        return self.result.at
 
 
-class Models:
+Timed: TypeAlias = Generator[TimingRequest, TimingResult, TimedExchange]
+
+
+class SparsifierSet:
     """The sparsifiers of a job, one per candidate and bucket, and the residual that they hand to each other.
 
     Parameters
@@ -134,36 +138,36 @@ class Models:
         }
         self._in_force: list[Sparsifier] | None = None
         self._residuals = residuals
-        # What attempts go on from, beside the training.
+        # What attempts of exploration continue from, beside the training.
         self._explored: list[Sparsifier] | None = None
         check_feedback({label: models[0].options.error_feedback for label, models in self._models.items()})
 
-    def without(self, gone: NDArray[np.bool_]) -> Models:
-        """Return new sparsifiers for the workers that are not gone, as if the last exchange had not been.
+    def without(self, gone: NDArray[np.bool_]) -> SparsifierSet:
+        """Return new sparsifiers for the workers that are left, in the state before the last exchange.
 
         They keep their residuals of before it; what else a scheme adapts (thresholds, partitions, momentum) starts
-        anew. The residuals of those that are gone are lost.
+        afresh. The residuals of failed workers are lost.
         """
         kept = None if self._residuals is None else [one[~gone] for one in self._residuals]
-        return Models(self._job, self._candidates, int((~gone).sum()), kept, self.training)
+        return SparsifierSet(self._job, self._candidates, int((~gone).sum()), kept, self.training)
 
-    def step(self, where: Situation, shortlist: Sequence[Candidate]) -> Generator[Ask, Outcome, Step]:
+    def step(self, where: Situation, shortlist: Sequence[Candidate]) -> Timed:
         """Exchange the gradients of an iteration with each of the shortlist, and keep what the fastest did.
 
-        One that stops because a worker dies loses against one that does not; of those that stop, the one that stops
-        first counts.
+        One that a failure interrupts loses against one that comes to its end; of those interrupted, the first to stop
+        counts.
 
         Raises
         ------
         StalledError
-            If an exchange can never end for another reason than a death.
+            If an exchange can never end for another reason than a failure.
         """
-        gradients = self.training.gradients(where.batch, where.crew)
+        gradients = self.training.gradients(where.batch, where.active)
         in_force, self._explored = self._in_force, None
         if in_force is not None:
             switches = any(self._models[one.label] is not in_force for one in shortlist)
-            self._residuals = [model.residual for model in in_force] if switches or self._job.deaths else None
-        best: Step | None = None
+            self._residuals = [model.residual for model in in_force] if switches or self._job.failures else None
+        best: TimedExchange | None = None
         for candidate in shortlist:
             models = self._models[candidate.label]
             if self._residuals is not None and models is not in_force:
@@ -174,20 +178,20 @@ class Models:
                 best = step
         assert best is not None, "a policy returned an empty shortlist"
         self._in_force = self._models[best.candidate.label]
-        if not self._job.deaths:
+        if not self._job.failures:
             self._residuals = None
         return best
 
-    def explore(self, where: Situation, decision: Decision) -> Generator[Ask, Outcome, Step]:
-        """Exchange gradients as an attempt of exploration, after which the training goes on as if it had not been.
+    def explore(self, where: Situation, decision: Decision) -> Timed:
+        """Exchange gradients as an attempt of exploration, which leaves no trace in the training.
 
         Raises
         ------
         StalledError
-            If the exchange can never end for another reason than a death.
+            If the exchange can never end for another reason than a failure.
         """
         (candidate,), in_force = decision.shortlist, self._in_force
-        if in_force is not None and self._job.deaths:
+        if in_force is not None and self._job.failures:
             self._residuals = [model.residual for model in in_force]
         if self._explored is None or decision.attempt == 0:
             # What an exchange changes of a sparsifier it replaces, so that a shallow copy leaves the original alone.
@@ -198,7 +202,7 @@ class Models:
                     model.residual = np.zeros_like(model.residual)
                 elif residuals is not None:
                     model.residual = residuals[index]
-        gradients = self.training.gradients(where.batch, where.crew)
+        gradients = self.training.gradients(where.batch, where.active)
         exchanges = self._exchanged(self._explored, gradients, where)
         return (yield from self._timed(candidate, exchanges, where))
 
@@ -207,7 +211,7 @@ class Models:
         sparsifiers = {label: [model.save() for model in models] for label, models in self._models.items()}
         for label, states in sparsifiers.items():
             if self._models[label] is not self._in_force:
-                # Whoever comes into force takes over the residual of its predecessor.
+                # A sparsifier that comes into force takes over the residual of its predecessor.
                 for state in states:
                     state.pop("residual", None)
                     state["has_residual"] = np.array(False)
@@ -215,7 +219,7 @@ class Models:
         return {"in_force": in_force, "sparsifiers": sparsifiers, "training": self.training.save()}
 
     def restore(self, state: State) -> None:
-        """Go on from what `save` returned.
+        """Resume from what `save` returned.
 
         Raises
         ------
@@ -229,7 +233,7 @@ class Models:
         self.training.restore(state["training"])
 
     def apply(self, exchanges: Sequence[Exchange]) -> None:
-        """Apply the update of an exchange that came to its end."""
+        """Apply the update of a complete exchange."""
         if len(exchanges) == 1:
             self.training.apply(exchanges[0].update)
             return
@@ -247,10 +251,8 @@ class Models:
             exchanges.append(model.exchange(gradients[:, bucket.entries]))
         return exchanges
 
-    def _timed(
-        self, candidate: Candidate, exchanges: list[Exchange], where: Situation
-    ) -> Generator[Ask, Outcome, Step]:
-        job, workers = self._job, where.crew.size
+    def _timed(self, candidate: Candidate, exchanges: list[Exchange], where: Situation) -> Timed:
+        job, workers = self._job, where.active.size
         backward = job.overlap.backward if job.overlap is not None else 0.0
         selected = np.zeros(workers)
         parts = []
@@ -258,8 +260,8 @@ class Models:
             ready = where.complete - (1.0 - bucket.ready) * backward * where.behind
             selected = np.maximum(selected, ready) + job.device.seconds(exchange.kernels, workers)
             parts.append((exchange.schedule, selected))
-        numbers = where.crew.tolist()
-        outcome = yield Ask(
+        numbers = where.active.tolist()
+        result = yield TimingRequest(
             job.network(where.iteration),
             parts,
             start=parts[0][1],
@@ -267,15 +269,15 @@ class Models:
             messages=where.messages,
             stream=where.stream,
             accounted_from=selected,
-            deaths={rank: job.deaths[worker] for rank, worker in enumerate(numbers) if worker in job.deaths},
+            failures={rank: job.failures[worker] for rank, worker in enumerate(numbers) if worker in job.failures},
         )
-        if isinstance(outcome, StalledError) and not outcome.died:
-            raise outcome
-        return Step(candidate, exchanges, selected - where.complete, outcome)
+        if isinstance(result, StalledError) and not result.failed:
+            raise result
+        return TimedExchange(candidate, exchanges, selected - where.complete, result)
 
 
-def _order(step: Step) -> tuple[bool, float]:
-    return isinstance(step.outcome, StalledError), step.end
+def _order(step: TimedExchange) -> tuple[bool, float]:
+    return isinstance(step.result, StalledError), step.end
 
 
 def check_feedback(feedback: Mapping[str, bool]) -> None:
