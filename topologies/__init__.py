@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from topologies.checks import nearest
+from simnet.base import plugins
+from simnet.base.errors import nearest
 from topologies.dragonfly import dragonfly
 from topologies.fat_tree import fat_tree
 from topologies.links import select_links
@@ -24,8 +25,6 @@ from topologies.wan import wan
 from topologies.wan_of_clusters import wan_of_clusters
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoints
-
     import networkx as nx
 
 __all__ = [
@@ -66,7 +65,7 @@ def names() -> list[str]:
     >>> set(names()) >= {"dragonfly", "fat_tree", "multi_gpu_nodes", "ring", "star", "torus", "tree", "wan"}
     True
     """
-    return sorted({*_BUILDERS, *_registered().names})
+    return sorted({*_BUILDERS, *plugins.names("topologies")})
 
 
 def build(name: str, **parameters: Any) -> nx.DiGraph[Any]:
@@ -92,21 +91,11 @@ def build(name: str, **parameters: Any) -> nx.DiGraph[Any]:
     Traceback (most recent call last):
     ValueError: star has no parameter 'hots': did you mean 'hosts'? Allowed: bandwidth, hosts, latency
     """
-    builder = _BUILDERS.get(name)
+    builder = _BUILDERS.get(name) or plugins.load("topologies", name)
     if builder is None:
-        found = _registered().select(name=name)
-        if not found:
-            raise ValueError(f"there is no topology {name!r}: {nearest(name, names())}")
-        builder = next(iter(found)).load()
+        raise ValueError(f"there is no topology {name!r}: {nearest(name, names())}")
     _check_names(name, builder, parameters)
     return builder(**parameters)
-
-
-def _registered() -> EntryPoints:
-    # Looking through every installed package costs more than importing this one: only when asked for.
-    from importlib.metadata import entry_points
-
-    return entry_points(group="simnet.topologies")
 
 
 def _check_names(name: str, builder: Callable[..., Any], parameters: dict[str, Any]) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
 import math
-from collections.abc import Iterable, Sequence
 from numbers import Integral, Real
 
 LARGEST = 1_000_000
@@ -80,42 +78,6 @@ def affordable(links: int, what: str) -> None:
     """
     if links > LARGEST:
         raise ValueError(f"{what} needs {links:,} directed links; at most {LARGEST:,} are allowed")
-
-
-def nearest(name: str, allowed: Iterable[str]) -> str:
-    """Return a sentence that lists `allowed` and, for a likely typo, the nearest of them.
-
-    Examples
-    --------
-    >>> nearest("fattree", ["star", "fat_tree"])
-    "did you mean 'fat_tree'? Allowed: fat_tree, star"
-    """
-    names = sorted(allowed)
-    return f"{suggestion(name, names)}Allowed: {listed(names)}"
-
-
-def suggestion(name: str, allowed: Iterable[str]) -> str:
-    """Return the question whether the nearest of `allowed` was meant, with a blank after it; "" if none is near.
-
-    Examples
-    --------
-    >>> suggestion("fattree", ["star", "fat_tree"])
-    "did you mean 'fat_tree'? "
-    """
-    close = difflib.get_close_matches(name, sorted(allowed), n=1)
-    return f"did you mean '{close[0]}'? " if close else ""
-
-
-def listed(names: Sequence[str], most: int = 20) -> str:
-    """Return `names` as a list in a sentence, cut after `most` of them.
-
-    Examples
-    --------
-    >>> listed(["a", "b", "c", "d"], most=2)
-    'a, b, ... (4 in all)'
-    """
-    shown = names if len(names) <= most else [*names[:most], f"... ({len(names)} in all)"]
-    return ", ".join(shown)
 
 
 def _real(value: object, name: str, allowed: str) -> float:

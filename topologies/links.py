@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from topologies.checks import listed, nearest, suggestion
+from simnet.base.errors import listed, nearest, suggestion
 from topologies.graphs import Link, Node, label
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from topologies.checks import affordable, nearest, rate, seconds
+from simnet.base.errors import nearest
+from topologies.checks import affordable, rate, seconds
 from topologies.graphs import Link, Node, cable, check, empty, label
 from topologies.recognition import described, links_of, recognised
 from topologies.shapes import OUTSIDE, Cable, Choose, SiteShape

@@ -7,6 +7,9 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+MOST_LISTED = 50
+"""Names that an error lists; of more it says how many there are."""
+
 
 class SimnetError(Exception):
     """Something the user can mend. The command line prints the message without a traceback and exits with 2."""
@@ -95,8 +98,8 @@ class StalledError(SimnetError):
         return "\n  ".join([self.args[0], *self.waiting[:20], *more])
 
 
-def nearest(name: str, allowed: Iterable[str]) -> str:
-    """Return a sentence that lists `allowed` and, for a likely typo, the nearest of them.
+def nearest(name: str, allowed: Iterable[str], most: int = MOST_LISTED) -> str:
+    """Return a sentence that lists `allowed`, at most so many, and, for a likely typo, the nearest of them.
 
     Examples
     --------
@@ -104,7 +107,28 @@ def nearest(name: str, allowed: Iterable[str]) -> str:
     "did you mean 'artopk'? Allowed: artopk, dense, topk"
     """
     names = sorted(allowed)
-    listed = f"Allowed: {', '.join(names) or 'none'}"
-    folded = {one.casefold(): one for one in names}
+    return f"{suggestion(name, names)}Allowed: {listed(names, most) or 'none'}"
+
+
+def suggestion(name: str, allowed: Iterable[str]) -> str:
+    """Return the question whether the nearest of `allowed` was meant, with a blank after it; "" if none is near.
+
+    Examples
+    --------
+    >>> suggestion("fattree", ["star", "fat_tree"])
+    "did you mean 'fat_tree'? "
+    """
+    folded = {one.casefold(): one for one in sorted(allowed)}
     close = difflib.get_close_matches(name.casefold(), folded, n=1)
-    return f"did you mean '{folded[close[0]]}'? {listed}" if close else listed
+    return f"did you mean '{folded[close[0]]}'? " if close else ""
+
+
+def listed(names: Sequence[str], most: int = MOST_LISTED) -> str:
+    """Return `names` as a list in a sentence, cut after `most` of them.
+
+    Examples
+    --------
+    >>> listed(["a", "b", "c", "d"], most=2)
+    'a, b, ... (4 in all)'
+    """
+    return ", ".join(names if len(names) <= most else [*names[:most], f"... ({len(names)} in all)"])

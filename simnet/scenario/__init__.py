@@ -23,6 +23,7 @@ from simnet.interchange.kinds import companions
 from simnet.job import ColocatedJob, Job
 from simnet.policies import OneStepOracle, Policy
 from simnet.scenario import schema
+from simnet.scenario.error_texts import problems
 from simnet.scenario.job import (
     build_colocated,
     build_job,
@@ -33,7 +34,6 @@ from simnet.scenario.job import (
     try_exchanges,
 )
 from simnet.scenario.loader import Document, Findings, read
-from simnet.scenario.messages import problems
 from simnet.scenario.network import build_network
 from simnet.scenario.resolve import own_options, resolve
 from topologies.graphs import label

@@ -18,7 +18,7 @@ from simnet.job import ColocatedJob, Compute, Job, Overlap, buckets, create_spar
 from simnet.policies import Candidate, Fixed, Flexible, Monitor, OneStepOracle, Policy, Ramp
 from simnet.policies.moo import Moo
 from simnet.scenario import schema
-from simnet.scenario.company import InJob, alone, placements
+from simnet.scenario.colocated import InJob, alone, placements
 from simnet.scenario.loader import Findings
 from simnet.scenario.network import Stages
 from simnet.scenario.resolve import candidate

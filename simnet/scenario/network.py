@@ -17,8 +17,8 @@ from simnet.network import ConstantLoad, Jitter, Network, OnOffFlow, weather
 from simnet.network.transport import Incast, Loss, MeasuredIncast, Transport
 from simnet.network.weather import Signal, Weather
 from simnet.scenario import schema
+from simnet.scenario.fields import Part
 from simnet.scenario.loader import Findings, Loc, dotted
-from simnet.scenario.words import Part
 from topologies.graphs import Link, label
 
 if TYPE_CHECKING:

@@ -13,9 +13,9 @@ from simnet.costs import models
 from simnet.job import check_feedback
 from simnet.policies import Candidate, closed_form
 from simnet.scenario import schema
-from simnet.scenario.company import InJob, check_company
+from simnet.scenario.colocated import InJob, check_company
+from simnet.scenario.fields import MAX_ITERATIONS
 from simnet.scenario.loader import Findings, Loc
-from simnet.scenario.words import MAX_ITERATIONS
 
 FROM_JOB = ("layers", "scale", "seed", "shapes")
 """Options of a sparsifier that the job decides, or that go by the shape of its layers."""

@@ -16,7 +16,7 @@ from simnet.interchange.kinds import NetworkKind
 from simnet.network import EngineName, OnOutage, Routing
 from simnet.policies import Aggregate, moo
 from simnet.policies.moo import DENSITIES, Mode, Search
-from simnet.scenario.words import (
+from simnet.scenario.fields import (
     POSITIVE,
     TIMES,
     Count,

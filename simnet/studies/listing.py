@@ -17,9 +17,9 @@ from simnet.calibration.specification import load_platform, platform_names
 from simnet.costs import devices, models
 from simnet.network.weather import PROFILES
 from simnet.scenario import schema
+from simnet.scenario.fields import Part, field_names
 from simnet.scenario.loader import read
 from simnet.scenario.resolve import FROM_JOB, own_options
-from simnet.scenario.words import Part, field_names
 
 Listing: TypeAlias = tuple[tuple[str, ...], Sequence[tuple[str, ...]]]
 """Column names, and rows."""

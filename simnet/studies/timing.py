@@ -15,10 +15,10 @@ from simnet.base.errors import InputError, nearest
 from simnet.base.units import format_bytes, format_seconds
 from simnet.network import Network, Timing
 from simnet.scenario import schema
+from simnet.scenario.error_texts import problems
+from simnet.scenario.fields import Part, field_names
 from simnet.scenario.loader import Document
-from simnet.scenario.messages import problems
 from simnet.scenario.network import build_topology
-from simnet.scenario.words import Part, field_names
 from simnet.schedule import Round, Schedule
 from simnet.studies.exporting import left_out, network_of, stage_at
 

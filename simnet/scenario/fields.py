@@ -1,4 +1,4 @@
-"""The words of a scenario: quantities with their units, fractions, names, and the two kinds of mappings.
+"""The fields of a scenario: quantities with their units, fractions, names, and the two kinds of mappings.
 
 Times, sizes and rates are texts with a unit and arrive as seconds, bytes and bytes per second. Written out again, they
 read back as exactly the same numbers.

@@ -9,8 +9,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from simnet.base.errors import InputError, nearest
+from simnet.scenario.fields import field_names
 from simnet.scenario.loader import Document, shown
-from simnet.scenario.words import field_names
 
 _WANTED = {
     "int_type": "a whole number",
