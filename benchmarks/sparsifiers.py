@@ -38,7 +38,7 @@ FASTER, SHARE, SECONDS, COPIES = 5.0, 0.5, 3.0, 1 + 8 / WORKERS
 # Where half of the entries are above the threshold, getting fresh memory for the result takes most of the time.
 JUDGED = 0.1
 
-IMPORT = "import time, numba; start = time.perf_counter(); import sparsifier_models.kernels; "
+IMPORT = "import time, numba; start = time.perf_counter(); import sparsifier_models.compiled_selection; "
 IMPORT += "print(time.perf_counter() - start)"
 
 

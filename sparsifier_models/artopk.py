@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from simnet import collectives
 from simnet.costs import artopk_ring, artopk_tree, var_overhead
-from simnet.costs.devices import Kernel
+from simnet.costs.devices import DeviceOp
 from simnet.schedule import Schedule
 from sparsifier_models.base import Exchange, Sparsifier, State
 from sparsifier_models.dense import ALLREDUCE
@@ -222,7 +222,7 @@ class ARTopk(Sparsifier):
             update=update,
             schedule=self._schedule(broadcaster, k),
             selected=selected,
-            kernels=self._kernels(selected),
+            kernels=self._ops(selected),
             union=k,
             sent=sent,
             stats=stats,
@@ -251,13 +251,13 @@ class ARTopk(Sparsifier):
     def _norms_with(self, gradients: Values) -> NDArray[np.float64]:
         return np.vstack([self._window, np.sqrt(squared_norms(gradients))])[-WINDOW:]
 
-    def _kernels(self, selected: NDArray[np.int64]) -> tuple[Kernel, ...]:
+    def _ops(self, selected: NDArray[np.int64]) -> tuple[DeviceOp, ...]:
         k = float(selected.max())
-        norms: tuple[Kernel, ...] = ()
+        norms: tuple[DeviceOp, ...] = ()
         if self.options.selection == "var":
-            norms = (Kernel("norm", self.parameters if self._released else k),)
+            norms = (DeviceOp("norm", self.parameters if self._released else k),)
         selecting = np.where(selected > 0, float(self.parameters), 0.0)
-        return (Kernel("topk", selecting), *norms, Kernel("gather", k), Kernel("scatter", k, launches=2))
+        return (DeviceOp("topk", selecting), *norms, DeviceOp("gather", k), DeviceOp("scatter", k, launches=2))
 
     def _schedule(self, broadcaster: int, k: int) -> Schedule:
         def broadcast(nbytes: float) -> Schedule:

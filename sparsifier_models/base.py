@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
 from simnet.base.checks import is_number, whole
-from simnet.costs.devices import Kernel
+from simnet.costs.devices import DeviceOp
 from simnet.schedule import Schedule
 from sparsifier_models.options import Options, named_layers, option_values
 from sparsifier_models.selection import Values, entries_kept, kth_magnitude, squared_norm, squared_norms
@@ -100,7 +100,7 @@ class Exchange:
         The messages that carried it.
     selected : ndarray of int64, shape (P,)
         Entries each worker selected itself.
-    kernels : tuple of Kernel
+    kernels : tuple of DeviceOp
         What each worker ran to select, pack and unpack; `simnet.costs.devices.DeviceProfile.seconds` says how long it
         takes.
     union : int
@@ -141,7 +141,7 @@ class Exchange:
     update: Values
     schedule: Schedule
     selected: NDArray[np.int64]
-    kernels: tuple[Kernel, ...]
+    kernels: tuple[DeviceOp, ...]
     union: int
     sent: Floats
     stats: Stats = field(default_factory=dict)

@@ -8,7 +8,7 @@ import numpy as np
 
 from simnet import collectives
 from simnet.costs import cltk
-from simnet.costs.devices import Kernel
+from simnet.costs.devices import DeviceOp
 from sparsifier_models.base import Exchange, Sparsifier
 from sparsifier_models.dense import ALLREDUCE, Allreduce
 from sparsifier_models.options import Options
@@ -71,7 +71,7 @@ class CLTk(Sparsifier):
             update=update,
             schedule=broadcast.in_phase("indices").concat(values.in_phase("values")),
             selected=np.full(self.workers, k),
-            kernels=(Kernel("topk", self.parameters), Kernel("gather", k), Kernel("scatter", k, launches=2)),
+            kernels=(DeviceOp("topk", self.parameters), DeviceOp("gather", k), DeviceOp("scatter", k, launches=2)),
             union=k,
             sent=sent,
             stats={

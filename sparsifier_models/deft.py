@@ -9,7 +9,7 @@ import numpy as np
 
 from simnet import collectives
 from simnet.costs import deft
-from simnet.costs.devices import Kernel
+from simnet.costs.devices import DeviceOp
 from sparsifier_models.base import Exchange
 from sparsifier_models.selection import Indices, Values, squared_norm, top_k
 from sparsifier_models.union_reduced import UnionReduced
@@ -185,7 +185,7 @@ class DEFT(UnionReduced):
             chosen.append(start + top_k(values[start:end], self._k_l[worker][layer]))
         return np.concatenate(chosen)
 
-    def _selection_kernels(self) -> tuple[Kernel, ...]:
+    def _selection_kernels(self) -> tuple[DeviceOp, ...]:
         L = len(self._sizes)
         turn = [self._bins[(self.iteration + worker) % self.workers] for worker in range(self.workers)]
         # One kernel for the first layers of all bins, one for the second ones, and so on.
@@ -193,6 +193,6 @@ class DEFT(UnionReduced):
         for worker, layers in enumerate(turn):
             entries[: len(layers), worker] = [self._sizes[layer] for layer in layers]
         return (
-            Kernel("norm", self.parameters / L, launches=L),
-            *(Kernel("topk_layer", sizes) for sizes in entries),
+            DeviceOp("norm", self.parameters / L, launches=L),
+            *(DeviceOp("topk_layer", sizes) for sizes in entries),
         )

@@ -15,7 +15,7 @@ import numpy as np
 from simnet.base.checks import is_number, whole
 from simnet.base.rng import stream
 from simnet.costs import threshold_allgather
-from simnet.costs.devices import Kernel
+from simnet.costs.devices import DeviceOp
 from sparsifier_models.base import Exchange, State
 from sparsifier_models.gathered import GatheredOptions
 from sparsifier_models.selection import Indices, Values, above, entries_kept, kth_magnitude, top_k
@@ -191,11 +191,11 @@ class DGC(Thresholded):
         samples, top = self._sample(values, worker)
         threshold = np.float32(kth_magnitude(samples, top))
         indices, tries = above(values, float(threshold), strict=False), 1
-        kernels = [Kernel("gather", samples.size), Kernel("topk", samples.size)]
+        kernels = [DeviceOp("gather", samples.size), DeviceOp("topk", samples.size)]
         while tries <= variant.adaptations and samples.size < values.size:
             if indices.size > variant.upper * k:
                 if variant.exact:
-                    kernels.append(Kernel("topk", indices.size))
+                    kernels.append(DeviceOp("topk", indices.size))
                     indices = indices[top_k(values[indices], k)]
                     threshold = np.abs(values[indices]).min()
                     break
@@ -206,7 +206,7 @@ class DGC(Thresholded):
                 break
             indices = above(values, float(threshold), strict=False)
             tries += 1
-        kernels.append(Kernel("scan", values.size, launches=tries))
+        kernels.append(DeviceOp("scan", values.size, launches=tries))
         return Found(indices[:k] if variant.truncated else indices, float(threshold), tries, kernels)
 
     def _sample(self, values: Values, worker: int) -> tuple[Values, int]:

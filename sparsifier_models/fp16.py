@@ -11,7 +11,7 @@ from typing import Literal
 import numpy as np
 
 from simnet.costs import fp16
-from simnet.costs.devices import Kernel
+from simnet.costs.devices import DeviceOp
 from sparsifier_models.base import Exchange, Wire
 from sparsifier_models.dense import Dense, DenseOptions
 from sparsifier_models.selection import Values, squared_norm
@@ -131,7 +131,7 @@ class FP16(Dense):
             update=update,
             schedule=self._reduction(n * self.wire.value_bytes).in_phase("values"),
             selected=np.full(self.workers, n),
-            kernels=(Kernel("scan", n, launches=2),),
+            kernels=(DeviceOp("scan", n, launches=2),),
             union=n,
             sent=sent,
         )

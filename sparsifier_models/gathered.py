@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet import collectives
-from simnet.costs.devices import Kernel
+from simnet.costs.devices import DeviceOp
 from simnet.schedule import Schedule
 from sparsifier_models.base import Exchange, Sparsifier
 from sparsifier_models.options import Options
@@ -61,7 +61,7 @@ class Gathered(Sparsifier):
         """Return the distinct indices that a worker sends of its `values`, shape (n,)."""
 
     @abstractmethod
-    def _selection_kernels(self) -> tuple[Kernel, ...]:
+    def _selection_kernels(self) -> tuple[DeviceOp, ...]:
         """Return what a worker ran to select."""
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
@@ -84,9 +84,9 @@ class Gathered(Sparsifier):
             selected=selected,
             kernels=(
                 *self._selection_kernels(),
-                Kernel("gather", selected.astype(np.float64)),
-                Kernel("scatter", selected.astype(np.float64)),
-                Kernel("scatter", float(selected.sum())),
+                DeviceOp("gather", selected.astype(np.float64)),
+                DeviceOp("scatter", selected.astype(np.float64)),
+                DeviceOp("scatter", float(selected.sum())),
             ),
             union=int(np.count_nonzero(touched)),
             sent=sent,

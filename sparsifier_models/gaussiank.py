@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.costs import gaussiank
-from simnet.costs.devices import Kernel
+from simnet.costs.devices import DeviceOp
 from simnet.schedule import Schedule
 from sparsifier_models.gathered import ALLGATHERV, GatheredOptions
 from sparsifier_models.selection import Values, above, count_above
@@ -113,7 +113,7 @@ class GaussianK(Thresholded):
             direction = 0 if rule.turns else taken
             tries += 1
         # Mean and deviation are a pass each.
-        kernel = Kernel("scan", self.parameters, launches=2 + tries)
+        kernel = DeviceOp("scan", self.parameters, launches=2 + tries)
         return Found(above(values, threshold), threshold, tries, [kernel])
 
     def _allgather(self, entries: NDArray[np.int64]) -> Schedule:

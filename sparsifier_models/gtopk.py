@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from simnet import collectives
 from simnet.costs import gtopk, gtopk_reduce
-from simnet.costs.devices import Kernel
+from simnet.costs.devices import DeviceOp
 from simnet.schedule import Schedule
 from sparsifier_models.base import Exchange, Sparsifier
 from sparsifier_models.options import Options
@@ -160,19 +160,19 @@ class GTopk(Sparsifier):
             update=update,
             schedule=self._schedule(k),
             selected=np.full(P, k),
-            kernels=self._kernels(k),
+            kernels=self._ops(k),
             union=k,
             sent=sent,
             stats={"threshold": threshold, "global_threshold": float(np.abs(result.values).min())},
         )
 
-    def _kernels(self, k: int) -> tuple[Kernel, ...]:
+    def _ops(self, k: int) -> tuple[DeviceOp, ...]:
         workers, merges, d = np.arange(self.workers), [], 1
         while d < self.workers:
             receives = (workers % (2 * d) == 0) & (workers + d < self.workers)
-            merges += [Kernel("scatter", np.where(receives, k, 0)), Kernel("topk", np.where(receives, 2 * k, 0))]
+            merges += [DeviceOp("scatter", np.where(receives, k, 0)), DeviceOp("topk", np.where(receives, 2 * k, 0))]
             d *= 2
-        return (Kernel("topk", self.parameters), Kernel("gather", k), *merges, Kernel("scatter", k, launches=2))
+        return (DeviceOp("topk", self.parameters), DeviceOp("gather", k), *merges, DeviceOp("scatter", k, launches=2))
 
     def _schedule(self, k: int) -> Schedule:
         nbytes = k * self.wire.entry_bytes

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from simnet.base.checks import positive
 from simnet.costs import hardthreshold, threshold_allgather
-from simnet.costs.devices import Kernel
+from simnet.costs.devices import DeviceOp
 from simnet.schedule import Schedule
 from sparsifier_models.base import Exchange, Wire
 from sparsifier_models.gathered import ALLGATHERV, Gathered
@@ -100,10 +100,10 @@ class HardThreshold(UnionReduced):
     def _select(self, values: Values, worker: int) -> Indices:
         return above(values, self.threshold, strict=False)
 
-    def _selection_kernels(self) -> tuple[Kernel, ...]:
+    def _selection_kernels(self) -> tuple[DeviceOp, ...]:
         if self.options.form == "fused" or not self.layers:
-            return (Kernel("scan", self.parameters),)
-        return (Kernel("scan", self.parameters / len(self.layers), launches=len(self.layers)),)
+            return (DeviceOp("scan", self.parameters),)
+        return (DeviceOp("scan", self.parameters / len(self.layers), launches=len(self.layers)),)
 
     def _allgather(self, entries: NDArray[np.int64]) -> Schedule:
         if self.options.form == "fused":

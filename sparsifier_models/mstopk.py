@@ -11,7 +11,7 @@ import numpy as np
 
 from simnet.base.rng import stream
 from simnet.costs import topk_allgather
-from simnet.costs.devices import Kernel
+from simnet.costs.devices import DeviceOp
 from sparsifier_models.gathered import Gathered
 from sparsifier_models.selection import Indices, Values, count_above, entries_above
 
@@ -91,6 +91,6 @@ class MSTopk(Gathered):
         offset = int(generator.integers(band.size - missing + 1 + trap))
         return np.sort(np.concatenate([sure, band[offset : offset + missing]]))
 
-    def _selection_kernels(self) -> tuple[Kernel, ...]:
+    def _selection_kernels(self) -> tuple[DeviceOp, ...]:
         # Mean, maximum, the rounds, and the pass that picks the entries out.
-        return (Kernel("scan", self.parameters, launches=ROUNDS + 3),)
+        return (DeviceOp("scan", self.parameters, launches=ROUNDS + 3),)

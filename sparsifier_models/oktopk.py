@@ -18,7 +18,7 @@ from simnet import collectives
 from simnet.base.arrays import Floats
 from simnet.base.checks import positive, whole
 from simnet.costs import oktopk, oktopk_balance_and_allgatherv, oktopk_split_and_reduce
-from simnet.costs.devices import Kernel
+from simnet.costs.devices import DeviceOp
 from simnet.schedule import Schedule
 from sparsifier_models.base import Exchange, State
 from sparsifier_models.selection import Indices, Values, above, kth_magnitude, squared_norm, squared_norms, top_k
@@ -340,7 +340,7 @@ class Oktopk(SplitReduce):
             update=update,
             schedule=self._schedule(recut, entries, moved),
             selected=nnz,
-            kernels=self._kernels(passes, entries, int(pieces.sum()), kept.size, exact),
+            kernels=self._ops(passes, entries, int(pieces.sum()), kept.size, exact),
             union=kept.size,
             sent=sent,
             stats={
@@ -455,16 +455,16 @@ class Oktopk(SplitReduce):
             parts.append(Schedule(P, [entry_messages(src, dst, moved[src, dst], wire, "balance")]))
         return Schedule(P).concat(*parts, self._pieces(moved.sum(axis=0)))
 
-    def _kernels(self, passes: Indices, entries: Indices, gathered: int, kept: int, exact: bool) -> tuple[Kernel, ...]:
+    def _ops(self, passes: Indices, entries: Indices, gathered: int, kept: int, exact: bool) -> tuple[DeviceOp, ...]:
         n = float(self.parameters)
-        counting = [Kernel("scan", np.where(passes >= one, n, 0.0)) for one in range(1, int(passes.max()) + 1)]
+        counting = [DeviceOp("scan", np.where(passes >= one, n, 0.0)) for one in range(1, int(passes.max()) + 1)]
         return (
-            Kernel("topk", np.where(passes == 0, n, 0.0)),
+            DeviceOp("topk", np.where(passes == 0, n, 0.0)),
             *counting,
             *split_kernels(self.parameters, entries),
-            Kernel("scan", np.diff(self._cuts).astype(np.float64)),
-            Kernel("topk", float(gathered if exact else 0)),
-            Kernel("scatter", float(kept), launches=2),
+            DeviceOp("scan", np.diff(self._cuts).astype(np.float64)),
+            DeviceOp("topk", float(gathered if exact else 0)),
+            DeviceOp("scatter", float(kept), launches=2),
         )
 
     def _own_state(self) -> State:

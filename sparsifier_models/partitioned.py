@@ -15,7 +15,7 @@ import numpy as np
 
 from simnet.base.arrays import Floats
 from simnet.base.checks import positive
-from simnet.costs.devices import Kernel
+from simnet.costs.devices import DeviceOp
 from sparsifier_models.base import Exchange, State
 from sparsifier_models.selection import Indices, Values, above, kth_magnitude
 from sparsifier_models.union_reduced import (
@@ -150,11 +150,11 @@ class Partitioned(UnionReduced):
             found = np.array([self.iteration % (end - start)])
         return start + found
 
-    def _selection_kernels(self) -> tuple[Kernel, ...]:
+    def _selection_kernels(self) -> tuple[DeviceOp, ...]:
         p = (self.iteration + np.arange(self.workers)) % self.workers
         first = not self._counts.size
-        exact = (Kernel("topk", self.parameters),) if first and self._starts_exact else ()
-        return (*exact, Kernel("scan", np.diff(self._edges)[p]))
+        exact = (DeviceOp("topk", self.parameters),) if first and self._starts_exact else ()
+        return (*exact, DeviceOp("scan", np.diff(self._edges)[p]))
 
     def _own_state(self) -> State:
         return {"threshold": self._threshold, "counts": self._counts, "inefficiency": np.array(self._inefficiency)}

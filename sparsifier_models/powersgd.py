@@ -16,7 +16,7 @@ from simnet.base.arrays import Floats
 from simnet.base.checks import whole
 from simnet.base.rng import stream
 from simnet.costs import powersgd
-from simnet.costs.devices import Kernel
+from simnet.costs.devices import DeviceOp
 from simnet.schedule import Schedule
 from sparsifier_models.base import Exchange, State
 from sparsifier_models.dense import ALLREDUCE, Dense, DenseOptions
@@ -258,7 +258,7 @@ class PowerSGD(Dense):
             update=update,
             schedule=self._schedule(),
             selected=np.full(self.workers, self.parameters),
-            kernels=self._kernels(),
+            kernels=self._ops(),
             union=self.parameters,
             sent=sent,
         )
@@ -297,10 +297,10 @@ class PowerSGD(Dense):
         np.divide(_finite(query), np.float32(self.workers), out=query)
         return sent
 
-    def _kernels(self) -> tuple[Kernel, ...]:
+    def _ops(self) -> tuple[DeviceOp, ...]:
         entries = self.parameters - sum(place.stop - place.start for place in self._vectors)
         columns = sum(one.rank * one.rows for one in self._matrices)
-        return (Kernel("scan", entries, launches=3), Kernel("norm", columns, launches=self.options.rank))
+        return (DeviceOp("scan", entries, launches=3), DeviceOp("norm", columns, launches=self.options.rank))
 
     def _schedule(self) -> Schedule:
         width = float(self.options.value_bytes or 4)

@@ -17,7 +17,7 @@ from simnet.base.arrays import Floats
 from simnet.base.checks import whole
 from simnet.base.rng import stream
 from simnet.costs import qsgd
-from simnet.costs.devices import Kernel
+from simnet.costs.devices import DeviceOp
 from sparsifier_models.base import Exchange, Sparsifier
 from sparsifier_models.gathered import ALLGATHERV, GatheredOptions
 from sparsifier_models.selection import Values, squared_norm
@@ -239,7 +239,7 @@ class QSGD(Sparsifier):
             update=total / np.float32(self.workers),
             schedule=ALLGATHERV[self.options.allgather](nbytes).in_phase("levels"),
             selected=np.full(self.workers, n),
-            kernels=(Kernel("norm", n), Kernel("scan", n), Kernel("scan", n, launches=self.workers)),
+            kernels=(DeviceOp("norm", n), DeviceOp("scan", n), DeviceOp("scan", n, launches=self.workers)),
             union=n,
             sent=sent,
             stats={"bits_per_entry": 8 * nbytes / self._k_at(self.options.scale)},

@@ -12,7 +12,7 @@ import numpy as np
 
 from simnet.base.rng import stream
 from simnet.costs import ring_allreduce, topk_allgather, tree_allreduce
-from simnet.costs.devices import Kernel
+from simnet.costs.devices import DeviceOp
 from sparsifier_models.base import Exchange
 from sparsifier_models.dense import ALLREDUCE
 from sparsifier_models.gathered import Gathered, GatheredOptions
@@ -68,7 +68,7 @@ class Randomk(Gathered):
     def _select(self, values: Values, worker: int) -> Indices:
         return self._draw(worker)
 
-    def _selection_kernels(self) -> tuple[Kernel, ...]:
+    def _selection_kernels(self) -> tuple[DeviceOp, ...]:
         return ()
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
@@ -81,7 +81,7 @@ class Randomk(Gathered):
             update=update,
             schedule=ALLREDUCE[self.options.collective](self.workers, k * self.wire.value_bytes),
             selected=np.full(self.workers, k),
-            kernels=(Kernel("gather", k), Kernel("scatter", k, launches=2)),
+            kernels=(DeviceOp("gather", k), DeviceOp("scatter", k, launches=2)),
             union=k,
             sent=sent,
         )

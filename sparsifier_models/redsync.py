@@ -8,7 +8,7 @@ import numpy as np
 
 from simnet.base.checks import positive
 from simnet.costs import threshold_allgather
-from simnet.costs.devices import Kernel
+from simnet.costs.devices import DeviceOp
 from sparsifier_models.gathered import GatheredOptions
 from sparsifier_models.selection import Values, above, count_above, top_k
 from sparsifier_models.thresholded import Found, Thresholded, moments
@@ -92,7 +92,7 @@ class RedSync(Thresholded):
             else:
                 low = q
         # Mean, maximum, the counts, and the pass that picks the entries out.
-        kernel = Kernel("scan", self.parameters, launches=3 + tries)
+        kernel = DeviceOp("scan", self.parameters, launches=3 + tries)
         return Found(above(values, threshold), threshold, tries, [kernel])
 
     def _trimmed(self, values: Values, magnitude: Values, mean: float, spread: float) -> Found:
@@ -104,5 +104,5 @@ class RedSync(Thresholded):
                 kept = above(values, threshold)
                 break
         indices = kept[top_k(values[kept], self.k)]
-        kernels = [Kernel("scan", self.parameters, launches=2 + tries), Kernel("topk", kept.size)]
+        kernels = [DeviceOp("scan", self.parameters, launches=2 + tries), DeviceOp("topk", kept.size)]
         return Found(indices, float(magnitude[indices].min()), tries, kernels)

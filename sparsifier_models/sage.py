@@ -10,7 +10,7 @@ import numpy as np
 from simnet.base.checks import positive
 from simnet.base.rng import stream
 from simnet.costs import hardthreshold
-from simnet.costs.devices import Kernel
+from simnet.costs.devices import DeviceOp
 from sparsifier_models.base import Exchange, State
 from sparsifier_models.selection import Indices, Values, above
 from sparsifier_models.union_reduced import UnionReduced, UnionReducedOptions, bounded, checked_thresholds
@@ -131,10 +131,10 @@ class SAGE(UnionReduced):
     def _select(self, values: Values, worker: int) -> Indices:
         return above(values, float(self._threshold[worker]), strict=False)
 
-    def _selection_kernels(self) -> tuple[Kernel, ...]:
+    def _selection_kernels(self) -> tuple[DeviceOp, ...]:
         # One scan counts what the old threshold would select, the other selects.
         scans = 1 if self._first else 2
-        return (Kernel("gather", sample_size(self.parameters)), Kernel("scan", self.parameters, launches=scans))
+        return (DeviceOp("gather", sample_size(self.parameters)), DeviceOp("scan", self.parameters, launches=scans))
 
     def _own_state(self) -> State:
         return {"threshold": self._threshold, "mean": self._mean}

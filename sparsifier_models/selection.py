@@ -1,8 +1,9 @@
-"""The kernels that schemes share: exact top-k, norms, and averages over sparse selections.
+"""Selection that schemes share: exact top-k, norms, and averages over sparse selections.
 
 All of them are deterministic to the bit. No result depends on the number of threads or the processor, which the sums of
 a BLAS do, or on the order in which a partition happens to leave its elements. Long arrays go through the compiled loops
-of `sparsifier_models.kernels`; short ones, and all where numba is missing, through numpy, with the same results.
+of `sparsifier_models.compiled_selection`; short ones, and all where numba is missing, through numpy, with the same
+results.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _BLOCK = 8192
 _LONG = 1 << 17
 # One entry in so many is looked at to tell how many there will be, or where the k-th magnitude lies.
 _SAMPLED = 512
-# Magnitudes as integers, see `sparsifier_models.kernels`.
+# Magnitudes as integers, see `sparsifier_models.compiled_selection`.
 _INFINITY, _LARGEST = 0x7F800000, 0x7FFFFFFF
 
 
@@ -235,10 +236,10 @@ def _exceed(values: Values, threshold: float, strict: bool) -> NDArray[np.bool_]
 def _loops() -> ModuleType | None:
     """Return the compiled loops; None where numba is missing or switched off."""
     try:
-        from sparsifier_models import kernels
+        from sparsifier_models import compiled_selection
     except (ImportError, OSError):
         return None
-    return kernels
+    return compiled_selection
 
 
 def _loops_for(values: NDArray[np.floating]) -> ModuleType | None:

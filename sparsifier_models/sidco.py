@@ -13,7 +13,7 @@ import numpy as np
 
 from simnet.base.checks import positive, whole
 from simnet.costs import threshold_allgather
-from simnet.costs.devices import Kernel
+from simnet.costs.devices import DeviceOp
 from sparsifier_models.base import Exchange, State
 from sparsifier_models.gathered import GatheredOptions
 from sparsifier_models.selection import Values, above, squared_norm
@@ -232,25 +232,25 @@ class SIDCo(Thresholded):
         tail = np.abs(values)
         mean, variance = moments(tail)
         if not mean:
-            return Found(np.zeros(0, dtype=np.int64), 0.0, 1, [Kernel("norm", values.size)])
+            return Found(np.zeros(0, dtype=np.int64), 0.0, 1, [DeviceOp("norm", values.size)])
         first, *later = stage_targets(self.density, stages, self.options.stage_ratio)
         fit, passes = exponential if self.options.distribution == "exponential" else generalised_pareto, 1
         if self.options.distribution == "gammapareto":
             threshold, passes = gamma(tail, mean, first, exact=self.options.error_feedback), 2
         else:
             threshold = fit(mean, variance, first)
-        kernels, tries = [Kernel("norm", values.size), Kernel("scan", values.size, launches=passes)], 1
+        kernels, tries = [DeviceOp("norm", values.size), DeviceOp("scan", values.size, launches=passes)], 1
         for delta in later:
-            kernels.append(Kernel("scan", tail.size))
+            kernels.append(DeviceOp("scan", tail.size))
             tail = tail[tail > np.float32(threshold)]
             if tail.size < 2:
                 break
             mean, variance = moments(tail)
             low = float(tail.min())
             threshold = low + fit(mean - low, variance, delta)
-            kernels.append(Kernel("scan", tail.size))
+            kernels.append(DeviceOp("scan", tail.size))
             tries += 1
-        return Found(above(values, threshold), threshold, tries, [*kernels, Kernel("scan", values.size)])
+        return Found(above(values, threshold), threshold, tries, [*kernels, DeviceOp("scan", values.size)])
 
     def _own_state(self) -> State:
         if not self._adapts:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from simnet import collectives
 from simnet.base.rng import stream
 from simnet.costs import signsgd, signsgd_allgather
-from simnet.costs.devices import Kernel
+from simnet.costs.devices import DeviceOp
 from simnet.schedule import Round, Schedule
 from sparsifier_models.base import Exchange, Sparsifier
 from sparsifier_models.options import Options
@@ -138,7 +138,7 @@ class SignSGD(Sparsifier):
             schedule=self._schedule(),
             selected=np.full(self.workers, n),
             # The mean magnitude, the signs, and what they all make together.
-            kernels=(Kernel("scan", n, launches=2 + self.options.scaled),),
+            kernels=(DeviceOp("scan", n, launches=2 + self.options.scaled),),
             union=n,
             sent=np.square(scales, dtype=np.float64) * n,
         )

@@ -16,7 +16,7 @@ from simnet.base.arrays import Floats
 from simnet.base.checks import whole
 from simnet.collectives.programs import allgather_bruck
 from simnet.costs import spardl, spardl_bsag, spardl_rsag
-from simnet.costs.devices import Kernel
+from simnet.costs.devices import DeviceOp
 from simnet.schedule import Round, Schedule
 from sparsifier_models.base import Exchange, Sparsifier, State
 from sparsifier_models.options import Options
@@ -236,22 +236,22 @@ class SparDL(Sparsifier):
             keeps[rank] = squared_norm(row[gathered.final.indices])
         return gave, keeps
 
-    def _kernels(self, k_b: int, h: Indices, u: Indices, union: int) -> tuple[Kernel, ...]:
+    def _kernels(self, k_b: int, h: Indices, u: Indices, union: int) -> tuple[DeviceOp, ...]:
         """Return what a worker runs: every block is cut once, and once more where teams meet."""
         T, d = self._T, self._d
         kernels = [
-            Kernel("topk", self._block_length(), launches=T),
-            Kernel("gather", k_b, launches=T - 1),
-            Kernel("gather", h),
-            Kernel("scatter", k_b, launches=T - 1),
+            DeviceOp("topk", self._block_length(), launches=T),
+            DeviceOp("gather", k_b, launches=T - 1),
+            DeviceOp("gather", h),
+            DeviceOp("scatter", k_b, launches=T - 1),
         ]
         if self._recursive:
             steps = d.bit_length() - 1
-            kernels += [Kernel("scatter", k_b, launches=2 * steps), Kernel("topk", 2 * k_b, launches=steps)]
+            kernels += [DeviceOp("scatter", k_b, launches=2 * steps), DeviceOp("topk", 2 * k_b, launches=steps)]
         elif d > 1:
-            kernels += [Kernel("scatter", h, launches=d), Kernel("topk", np.where(u > k_b, u, 0))]
+            kernels += [DeviceOp("scatter", h, launches=d), DeviceOp("topk", np.where(u > k_b, u, 0))]
         # The update, and the residual at the entries of the update.
-        return (*kernels, Kernel("scatter", union, launches=2))
+        return (*kernels, DeviceOp("scatter", union, launches=2))
 
     def _schedule(self, k_b: int, h: Indices, gathered: Indices) -> Schedule:
         """Return the messages.

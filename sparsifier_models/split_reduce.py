@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.checks import whole
-from simnet.costs.devices import Kernel
+from simnet.costs.devices import DeviceOp
 from simnet.schedule import Round, Schedule
 from sparsifier_models.base import Sparsifier, Wire
 from sparsifier_models.gathered import ALLGATHERV, GatheredOptions
@@ -171,13 +171,13 @@ def split_schedule(entries: Indices, bucket: int, wire: Wire) -> Schedule:
     return Schedule(P, rounds)
 
 
-def split_kernels(parameters: int, entries: Indices) -> tuple[Kernel, ...]:
+def split_kernels(parameters: int, entries: Indices) -> tuple[DeviceOp, ...]:
     """Return what a worker runs to take its selection apart, region by region, and to add up what it receives."""
     P = len(entries)
     return (
-        Kernel("scan", parameters / P, launches=P),
-        Kernel("gather", entries.sum(axis=1).astype(np.float64)),
-        Kernel("scatter", entries.sum(axis=0) / P, launches=P),
+        DeviceOp("scan", parameters / P, launches=P),
+        DeviceOp("gather", entries.sum(axis=1).astype(np.float64)),
+        DeviceOp("scatter", entries.sum(axis=0) / P, launches=P),
     )
 
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.costs.devices import Kernel
+from simnet.costs.devices import DeviceOp
 from sparsifier_models.base import Exchange
 from sparsifier_models.gathered import Gathered
 from sparsifier_models.selection import Indices, Values
@@ -34,14 +34,14 @@ class Found(NamedTuple):
         Magnitude by which they were selected.
     tries : int
         Thresholds it tried.
-    kernels : sequence of Kernel
+    kernels : sequence of DeviceOp
         What it ran.
     """
 
     indices: Indices
     threshold: float
     tries: int
-    kernels: Sequence[Kernel]
+    kernels: Sequence[DeviceOp]
 
 
 def in_double(values: Values) -> Iterator[NDArray[np.float64]]:
@@ -76,18 +76,18 @@ def moments(values: Values) -> tuple[float, float]:
     return mean, spread / (n - 1) if n > 1 else 0.0
 
 
-def side_by_side(runs: Sequence[Sequence[Kernel]]) -> tuple[Kernel, ...]:
+def side_by_side(runs: Sequence[Sequence[DeviceOp]]) -> tuple[DeviceOp, ...]:
     """Return the kernels that workers run each on its own, entries one number each, as kernels of all of them.
 
     Parameters
     ----------
-    runs : sequence of sequences of Kernel, length P
+    runs : sequence of sequences of DeviceOp, length P
 
     Examples
     --------
-    >>> side_by_side([[Kernel("scan", 10, launches=2)], [Kernel("scan", 10), Kernel("topk", 3)]])
-    (Kernel(method='scan', entries=array([10., 10.]), launches=1), Kernel(method='scan', entries=array([10.,  0.]), \
-launches=1), Kernel(method='topk', entries=array([0., 3.]), launches=1))
+    >>> side_by_side([[DeviceOp("scan", 10, launches=2)], [DeviceOp("scan", 10), DeviceOp("topk", 3)]])
+    (DeviceOp(method='scan', entries=array([10., 10.]), launches=1), \
+DeviceOp(method='scan', entries=array([10.,  0.]), launches=1), DeviceOp(method='topk', entries=array([0., 3.]), launches=1))
     """
     launched: dict[tuple[str, int], NDArray[Any]] = {}
     for worker, kernels in enumerate(runs):
@@ -96,7 +96,7 @@ launches=1), Kernel(method='topk', entries=array([0., 3.]), launches=1))
             for _ in range(launches):
                 number = count[method] = count.get(method, 0) + 1
                 launched.setdefault((method, number), np.zeros(len(runs)))[worker] = entries
-    return tuple(Kernel(method, entries) for (method, _), entries in launched.items())
+    return tuple(DeviceOp(method, entries) for (method, _), entries in launched.items())
 
 
 class Thresholded(Gathered):
@@ -119,7 +119,7 @@ class Thresholded(Gathered):
         self._runs.append(found._replace(indices=np.zeros(0, dtype=np.int64)))
         return found.indices
 
-    def _selection_kernels(self) -> tuple[Kernel, ...]:
+    def _selection_kernels(self) -> tuple[DeviceOp, ...]:
         return side_by_side([one.kernels for one in self._runs])
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:

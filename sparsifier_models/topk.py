@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.costs import topk_allgather
-from simnet.costs.devices import Kernel
+from simnet.costs.devices import DeviceOp
 from simnet.schedule import Schedule
 from sparsifier_models.gains import candidate_gains, corrected_rows, counts_at
 from sparsifier_models.gathered import Gathered, GatheredOptions
@@ -76,8 +76,8 @@ class Topk(Gathered):
     def _select(self, values: Values, worker: int) -> Indices:
         return top_k(values, self.k)
 
-    def _selection_kernels(self) -> tuple[Kernel, ...]:
-        return (Kernel("topk", self.parameters),)
+    def _selection_kernels(self) -> tuple[DeviceOp, ...]:
+        return (DeviceOp("topk", self.parameters),)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,8 +132,8 @@ class LayerwiseTopk(Gathered):
         ]
         return np.concatenate(chosen)
 
-    def _selection_kernels(self) -> tuple[Kernel, ...]:
-        return tuple(Kernel("topk_layer", size) for _, size in self.layers)
+    def _selection_kernels(self) -> tuple[DeviceOp, ...]:
+        return tuple(DeviceOp("topk_layer", size) for _, size in self.layers)
 
     def _allgather(self, entries: NDArray[np.int64]) -> Schedule:
         if self.options.fused:

@@ -13,7 +13,7 @@ import numpy as np
 
 from simnet.collectives import alltoall_pairwise
 from simnet.costs import sparcml_bounds, topkdsa, topkdsa_bounds
-from simnet.costs.devices import Kernel
+from simnet.costs.devices import DeviceOp
 from simnet.schedule import Schedule
 from sparsifier_models import sparcml
 from sparsifier_models.base import Exchange
@@ -121,7 +121,7 @@ class TopkDSA(SplitReduce):
         if algorithm == "recursive_doubling":
             stream, schedule, received = sparcml.recursive_doubling(corrected, chosen, self._form)
             total, dense = stream.dense(n), stream.indices is None
-            adding: tuple[Kernel, ...] = (Kernel("scatter", received),)
+            adding: tuple[DeviceOp, ...] = (DeviceOp("scatter", received),)
         else:
             total, schedule, entries, dense = self._split_and_gather(corrected, chosen)
             adding = split_kernels(n, entries)
@@ -135,7 +135,7 @@ class TopkDSA(SplitReduce):
             update=total,
             schedule=schedule,
             selected=selected,
-            kernels=(Kernel("topk", n), *adding, Kernel("scatter", float(n if dense else nnz))),
+            kernels=(DeviceOp("topk", n), *adding, DeviceOp("scatter", float(n if dense else nnz))),
             union=int(np.count_nonzero(touched)),
             sent=sent,
             stats={"threshold": threshold, "global_nnz": float(nnz), "dense": float(dense)},

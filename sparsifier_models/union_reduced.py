@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
-from simnet.costs.devices import Kernel
+from simnet.costs.devices import DeviceOp
 from simnet.schedule import Schedule
 from sparsifier_models.base import Exchange
 from sparsifier_models.dense import ALLREDUCE, Allreduce
@@ -157,7 +157,7 @@ class UnionReduced(Gathered):
         wire, k_max = self.wire, int(counts.max())
         values = ALLREDUCE[self.options.allreduce](self.workers, U.size * wire.value_bytes).in_phase("values")
         # The released code makes the gathered indices unique by sorting them.
-        unique = () if self.disjoint else (Kernel("topk_layer", float(counts.sum())),)
+        unique = () if self.disjoint else (DeviceOp("topk_layer", float(counts.sum())),)
         return Exchange(
             update=update,
             schedule=self._allgather(counts).concat(values),
@@ -165,8 +165,8 @@ class UnionReduced(Gathered):
             kernels=(
                 *self._selection_kernels(),
                 *unique,
-                Kernel("gather", U.size),
-                Kernel("scatter", U.size, launches=2),
+                DeviceOp("gather", U.size),
+                DeviceOp("scatter", U.size, launches=2),
             ),
             union=U.size,
             sent=sent,

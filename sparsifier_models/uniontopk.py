@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simnet.costs import uniontopk
-from simnet.costs.devices import Kernel
+from simnet.costs.devices import DeviceOp
 from sparsifier_models.selection import Indices, Values, top_k
 from sparsifier_models.union_reduced import UnionReduced
 
@@ -41,5 +41,5 @@ class UnionTopk(UnionReduced):
     def _select(self, values: Values, worker: int) -> Indices:
         return top_k(values, self.k)
 
-    def _selection_kernels(self) -> tuple[Kernel, ...]:
-        return (Kernel("topk", self.parameters),)
+    def _selection_kernels(self) -> tuple[DeviceOp, ...]:
+        return (DeviceOp("topk", self.parameters),)

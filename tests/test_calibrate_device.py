@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from simnet.calibration.device import fitted, kernels_of, measure_device, profile_yaml
 from simnet.cli import app
-from simnet.costs.devices import DeviceProfile, Kernel, Method, load_device
+from simnet.costs.devices import DeviceOp, DeviceProfile, Method, load_device
 
 EXPECTED = {"topk", "topk_layer", "count", "scan", "norm", "gather", "scatter", "copy"}
 positive = st.floats(1e-9, 1e3)
@@ -39,7 +39,7 @@ def measured(library, folder):
     (folder / "mine.yaml").write_text(profile_yaml(profile))
     back = load_device(folder / "mine.yaml")
     assert back.memory_bandwidth == pytest.approx(profile.memory_bandwidth, rel=1e-3)
-    seconds = back.seconds([Kernel("topk", 10_000), Kernel("scatter", 1000)], workers=2)
+    seconds = back.seconds([DeviceOp("topk", 10_000), DeviceOp("scatter", 1000)], workers=2)
     assert (seconds > 0).all()
     assert (seconds < 1).all()
 

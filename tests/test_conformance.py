@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from simnet.collectives import allreduce_ring
-from simnet.costs.devices import Kernel
+from simnet.costs.devices import DeviceOp
 from simnet.schedule import Round, Schedule
 from sparsifier_models import Exchange, Sparsifier
 from sparsifier_models.conformance import check
@@ -20,7 +20,7 @@ class Rotating(Sparsifier):
         P, n, k = self.workers, self.parameters, self.k
         update, sent = take_mean(corrected, (self.iteration * k + np.arange(k)) % n)
         schedule = allreduce_ring(P, k * self.wire.value_bytes)
-        return self.broken(Exchange(update, schedule, np.full(P, k), (Kernel("gather", k),), k, sent), corrected)
+        return self.broken(Exchange(update, schedule, np.full(P, k), (DeviceOp("gather", k),), k, sent), corrected)
 
     def broken(self, exchange, corrected):
         return exchange
@@ -72,7 +72,7 @@ BROKEN = {
     "union too small": (changed(union=1), "the union of 1 is not between"),
     "sent of one worker": (changed(sent=np.ones(1)), "ends with|sent is"),
     "messages of other ranks": (changed(schedule=Schedule(5)), "ends with|the schedule is of 5 ranks"),
-    "kernels of other workers": (changed(kernels=(Kernel("scan", np.ones(7)),)), "ends with|goes through"),
+    "kernels of other workers": (changed(kernels=(DeviceOp("scan", np.ones(7)),)), "ends with|goes through"),
     "statistics that are not finite": (changed(stats={"mine": np.nan}), "statistic mine is not finite"),
 }  # fmt: skip
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simnet.base.errors import InputError
-from simnet.costs.devices import DeviceProfile, Kernel, Method, device_names, load_device
+from simnet.costs.devices import DeviceOp, DeviceProfile, Method, device_names, load_device
 
 # Tensors and parameters of the models of the AR-Topk paper. What it calls ViT has the parameters of VGG-11, and by
 # Fig. 2 also its number of tensors.
@@ -47,20 +47,20 @@ def milliseconds(*kernels):
 def test_v100_explains_the_layerwise_times_of_figure_2_within_7_1_per_cent(model):
     tensors, parameters = MODELS[model]
     # The cost is linear in entries: layers of equal size cost as much together as those of the model.
-    ours = milliseconds(*[Kernel("topk_layer", parameters / tensors)] * tensors)
+    ours = milliseconds(*[DeviceOp("topk_layer", parameters / tensors)] * tensors)
     assert np.abs(ours / np.array(FIGURE_2["LWTopk", model]) - 1).max() < 0.071
 
 
 @pytest.mark.parametrize("model", MODELS)
 def test_v100_explains_the_threshold_searches_of_figure_2_within_28_2_per_cent(model):
-    ours = milliseconds(Kernel("scan", MODELS[model][1], launches=28))
+    ours = milliseconds(DeviceOp("scan", MODELS[model][1], launches=28))
     assert np.abs(ours / np.array(FIGURE_2["MSTopk", model]) - 1).max() < 0.282
 
 
 def test_v100_orders_the_two_methods_as_figure_2_does_but_at_resnet50_where_it_has_them_level():
     for model, (tensors, parameters) in MODELS.items():
-        layerwise = milliseconds(*[Kernel("topk_layer", parameters / tensors)] * tensors)
-        search = milliseconds(Kernel("scan", parameters, launches=28))
+        layerwise = milliseconds(*[DeviceOp("topk_layer", parameters / tensors)] * tensors)
+        search = milliseconds(DeviceOp("scan", parameters, launches=28))
         if model == "ResNet50":
             assert layerwise == pytest.approx(search, rel=0.02)
         else:
@@ -70,14 +70,14 @@ def test_v100_orders_the_two_methods_as_figure_2_does_but_at_resnet50_where_it_h
 
 @pytest.mark.parametrize("model", MODELS)
 def test_v100_explains_the_fused_top_k_of_table_4_within_30_per_cent(model):
-    assert milliseconds(Kernel("topk", MODELS[model][1])) == pytest.approx(STAR_MS[model], rel=0.3)
+    assert milliseconds(DeviceOp("topk", MODELS[model][1])) == pytest.approx(STAR_MS[model], rel=0.3)
 
 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("column", range(3))
 def test_v100_explains_what_var_adds_in_table_5_within_half_a_millisecond(model, column):
     k = MODELS[model][1] * (0.1, 0.01, 0.001)[column]
-    assert milliseconds(Kernel("norm", k)) == pytest.approx(VAR_MINUS_STAR_MS[model][column], abs=0.5)
+    assert milliseconds(DeviceOp("norm", k)) == pytest.approx(VAR_MINUS_STAR_MS[model][column], abs=0.5)
 
 
 def test_no_kernel_of_the_v100_streams_faster_than_its_memory():
@@ -103,7 +103,7 @@ def test_cpu_profile_was_measured_with_all_methods():
 
 
 def test_ideal_costs_nothing_whatever_is_run():
-    assert load_device("ideal").seconds([Kernel("anything", 1e12, 9)], 3).tolist() == [0, 0, 0]
+    assert load_device("ideal").seconds([DeviceOp("anything", 1e12, 9)], 3).tolist() == [0, 0, 0]
 
 
 PROFILE = DeviceProfile("toy", "toy", "toy", 1e9, {"scan": Method(1e-5, 8, "toy"), "norm": Method(0, 4, "toy")})
@@ -114,30 +114,30 @@ def test_seconds_are_launches_and_bytes_over_bandwidth(kernels):
     expected = sum(
         launches * ((1e-5 + 8 * n / 1e9) if method == "scan" else 4 * n / 1e9) for method, n, launches in kernels if n
     )
-    seconds = PROFILE.seconds([Kernel(*one) for one in kernels], 3)
+    seconds = PROFILE.seconds([DeviceOp(*one) for one in kernels], 3)
     assert seconds.shape == (3,)
     np.testing.assert_allclose(seconds, expected, rtol=1e-12)
 
 
 def test_workers_without_entries_do_not_launch():
-    seconds = PROFILE.seconds([Kernel("scan", np.array([0, 10**6]))], 2)
+    seconds = PROFILE.seconds([DeviceOp("scan", np.array([0, 10**6]))], 2)
     np.testing.assert_allclose(seconds, [0, 1e-5 + 8e-3])
 
 
 def test_scaled_kernels_go_through_more_entries_in_as_many_launches():
-    assert Kernel("scan", 3, 25).scaled(2) == Kernel("scan", 6, 25)
-    np.testing.assert_array_equal(Kernel("scan", np.array([1, 2])).scaled(10).entries, [10, 20])
+    assert DeviceOp("scan", 3, 25).scaled(2) == DeviceOp("scan", 6, 25)
+    np.testing.assert_array_equal(DeviceOp("scan", np.array([1, 2])).scaled(10).entries, [10, 20])
 
 
 @pytest.mark.parametrize(
     ("kernel", "workers", "message"),
     [
-        (Kernel("scam", 1), 1, "device profile 'toy' has no method 'scam': did you mean 'scan'. Allowed: norm, scan"),
-        (Kernel("scan", 1), 0, "workers must be >= 1, got 0"),
-        (Kernel("scan", -1), 1, "must be finite and >= 0"),
-        (Kernel("scan", np.nan), 1, "must be finite and >= 0"),
-        (Kernel("scan", 1, -1), 1, "must be finite and >= 0"),
-        (Kernel("scan", np.ones(3)), 2, r"must be one number or 2, got shape \(3,\)"),
+        (DeviceOp("scam", 1), 1, "device profile 'toy' has no method 'scam': did you mean 'scan'. Allowed: norm, scan"),
+        (DeviceOp("scan", 1), 0, "workers must be >= 1, got 0"),
+        (DeviceOp("scan", -1), 1, "must be finite and >= 0"),
+        (DeviceOp("scan", np.nan), 1, "must be finite and >= 0"),
+        (DeviceOp("scan", 1, -1), 1, "must be finite and >= 0"),
+        (DeviceOp("scan", np.ones(3)), 2, r"must be one number or 2, got shape \(3,\)"),
     ],
 )
 def test_wrong_kernels_are_refused(kernel, workers, message):
@@ -160,9 +160,9 @@ def test_a_profile_of_ones_own(tmp_path):
     path.write_text(GOOD)
     for given_path in (path, str(path)):
         profile = load_device(given_path)
-        assert profile.seconds([Kernel("scan", 1e9)], 1)[0] == pytest.approx(4 + 1e-6)
+        assert profile.seconds([DeviceOp("scan", 1e9)], 1)[0] == pytest.approx(4 + 1e-6)
     with pytest.raises(ValueError, match="'mine' has no method 'topk'"):
-        profile.seconds([Kernel("topk", 1)], 1)
+        profile.seconds([DeviceOp("topk", 1)], 1)
 
 
 @pytest.mark.parametrize(

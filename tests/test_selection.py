@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sparsifier_models import kernels, selection
+from sparsifier_models import compiled_selection, selection
 from sparsifier_models.mstopk import ROUNDS, bracket
 from sparsifier_models.selection import above, count_above, entries_above, kth_magnitude, squared_norm, top_k
 
@@ -169,7 +169,7 @@ class Counted:
         self.calls = []
 
     def __getattr__(self, name):
-        found = getattr(kernels, name)
+        found = getattr(compiled_selection, name)
         if callable(found) and name.islower():
             self.calls.append(name)
         return found
@@ -177,7 +177,7 @@ class Counted:
 
 def sampled_places(n):
     taken = np.empty(n // selection._SAMPLED, dtype=np.uint32)
-    kernels.sample(np.arange(n, dtype=np.uint32), n // taken.size, taken)
+    compiled_selection.sample(np.arange(n, dtype=np.uint32), n // taken.size, taken)
     return taken
 
 
@@ -265,7 +265,7 @@ def test_a_random_order_takes_one_pass(monkeypatch):
 
 
 @settings(max_examples=300)
-@given(kinds, st.integers(1, 400), st.integers(-3, kernels.SLACK), st.integers(0, 400), seeds)
+@given(kinds, st.integers(1, 400), st.integers(-3, compiled_selection.SLACK), st.integers(0, 400), seeds)
 def test_loops_never_write_past_the_end_of_a_buffer(kind, n, spare, ties, seed):
     bits = values_of(kind, n, seed).view(np.uint32)
     magnitude = bits & 0x7FFFFFFF
@@ -275,9 +275,9 @@ def test_loops_never_write_past_the_end_of_a_buffer(kind, n, spare, ties, seed):
     places = np.setdiff1d(np.flatnonzero((magnitude >= low) & (magnitude <= high)), equal[ties:])
 
     room, buffer = max(0, inside.size + spare), np.full(1000, 123, dtype=np.uint32)
-    found, larger = kernels.band(bits, low, high, buffer[:room])
+    found, larger = compiled_selection.band(bits, low, high, buffer[:room])
     assert (buffer[room:] == 123).all()
-    assert found == inside.size or (found == -1 and spare < kernels.SLACK)
+    assert found == inside.size or (found == -1 and spare < compiled_selection.SLACK)
     if found >= 0:
         np.testing.assert_array_equal(buffer[:found], inside)
         assert larger == np.count_nonzero(magnitude > high)
@@ -285,10 +285,12 @@ def test_loops_never_write_past_the_end_of_a_buffer(kind, n, spare, ties, seed):
     room = max(0, places.size + spare)
     for buffer in (None, np.full(1000, 123, dtype=np.uint32)):
         indices = np.full(1000, -5)
-        found = kernels.select(bits, low, high, ties, indices[:room], None if buffer is None else buffer[:room])
+        found = compiled_selection.select(
+            bits, low, high, ties, indices[:room], None if buffer is None else buffer[:room]
+        )
         assert (indices[room:] == -5).all()
         assert buffer is None or (buffer[room:] == 123).all()
-        assert found == places.size or (found == -1 and spare < kernels.SLACK)
+        assert found == places.size or (found == -1 and spare < compiled_selection.SLACK)
         if found >= 0:
             np.testing.assert_array_equal(indices[:found], places)
             assert buffer is None or (buffer[:found] == bits[places]).all()
@@ -343,7 +345,7 @@ def test_what_is_returned_holds_little_more_memory_than_it_needs():
             base = array if array.base is None else array.base
             while base.base is not None:
                 base = base.base
-            assert base.nbytes <= 2 * array.nbytes + 8 * kernels.SLACK
+            assert base.nbytes <= 2 * array.nbytes + 8 * compiled_selection.SLACK
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -416,7 +418,7 @@ def loaded_from(path):
     return module
 
 
-# Compiled as the loops of `kernels` are; those would take seconds.
+# Compiled as the loops of `compiled_selection` are; those would take seconds.
 SMALL = """
 from numba.core import types
 from simnet.base.compiling import compiled

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from simnet.base.checks import whole
-from simnet.costs.devices import Kernel
+from simnet.costs.devices import DeviceOp
 from simnet.schedule import Schedule
 from sparsifier_models.gathered import ALLGATHERV, Gathered, GatheredOptions
 from sparsifier_models.selection import Indices, Values, top_k
@@ -64,8 +64,8 @@ class BlockTopk(Gathered):
         indices = (blocks[:, np.newaxis] * block + np.arange(block)).ravel()
         return indices[indices < values.size]
 
-    def _selection_kernels(self) -> tuple[Kernel, ...]:
-        return Kernel("norm", self.parameters), Kernel("topk", -(-self.parameters // self.options.block))
+    def _selection_kernels(self) -> tuple[DeviceOp, ...]:
+        return DeviceOp("norm", self.parameters), DeviceOp("topk", -(-self.parameters // self.options.block))
 
     def _allgather(self, entries: np.ndarray) -> Schedule:
         entry = self.wire.value_bytes + self.wire.index_bytes / self.options.block

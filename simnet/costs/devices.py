@@ -52,8 +52,8 @@ _LARGEST_FILE = 1_000_000
 _ANY = "*"
 
 
-class Kernel(NamedTuple):
-    """Launches of one kernel.
+class DeviceOp(NamedTuple):
+    """An operation of a device: launches of one kernel.
 
     Parameters
     ----------
@@ -67,23 +67,27 @@ class Kernel(NamedTuple):
 
     Examples
     --------
-    >>> Kernel("scan", 1000, launches=25)
-    Kernel(method='scan', entries=1000, launches=25)
+    >>> DeviceOp("scan", 1000, launches=25)
+    DeviceOp(method='scan', entries=1000, launches=25)
     """
 
     method: str
     entries: float | NDArray[np.floating[Any]] | NDArray[np.integer[Any]]
     launches: int = 1
 
-    def scaled(self, factor: float) -> Kernel:
-        """Return the kernel over `factor` times as many entries.
+    def scaled(self, factor: float) -> DeviceOp:
+        """Return the operation over `factor` times as many entries.
 
         Examples
         --------
-        >>> Kernel("topk", 100).scaled(4)
-        Kernel(method='topk', entries=400, launches=1)
+        >>> DeviceOp("topk", 100).scaled(4)
+        DeviceOp(method='topk', entries=400, launches=1)
         """
         return self._replace(entries=self.entries * factor)
+
+
+Kernel = DeviceOp
+"""The name of `DeviceOp` in schemes that others wrote."""
 
 
 @dataclass(frozen=True)
@@ -121,7 +125,7 @@ class DeviceProfile:
     Examples
     --------
     >>> profile = DeviceProfile("toy", "none", "made up", 1e9, {"scan": Method(1e-5, 4, "made up")})
-    >>> profile.seconds([Kernel("scan", 1_000_000)], workers=2)
+    >>> profile.seconds([DeviceOp("scan", 1_000_000)], workers=2)
     array([0.00401, 0.00401])
     """
 
@@ -131,12 +135,12 @@ class DeviceProfile:
     memory_bandwidth: float
     methods: Mapping[str, Method]
 
-    def seconds(self, kernels: Iterable[Kernel], workers: int) -> NDArray[np.float64]:
+    def seconds(self, kernels: Iterable[DeviceOp], workers: int) -> NDArray[np.float64]:
         """Return how long each worker takes for the kernels, one after the other.
 
         Parameters
         ----------
-        kernels : iterable of Kernel
+        kernels : iterable of DeviceOp
             What each worker runs.
         workers : int
             Number of workers P, >= 1.
@@ -154,7 +158,7 @@ class DeviceProfile:
 
         Examples
         --------
-        >>> load_device("ideal").seconds([Kernel("topk", 10**9)], workers=3)
+        >>> load_device("ideal").seconds([DeviceOp("topk", 10**9)], workers=3)
         array([0., 0., 0.])
         """
         if workers < 1:

@@ -11,7 +11,7 @@ import numpy as np
 import sparsifier_models
 from simnet.base.arrays import Floats
 from simnet.base.errors import InputError
-from simnet.costs.devices import DeviceProfile, Kernel
+from simnet.costs.devices import DeviceOp, DeviceProfile
 from simnet.network import Network
 from simnet.schedule import Schedule
 from simnet.studies.choosing.choices import Choice, CollectiveCall
@@ -61,7 +61,7 @@ class Sample(NamedTuple):
     """What an exchange sends and runs, found by doing it on a sample of gradients."""
 
     schedule: Schedule
-    kernels: tuple[Kernel, ...]
+    kernels: tuple[DeviceOp, ...]
 
 
 def by_closed_form(device: DeviceProfile, error: float = ERROR) -> CostModel:
