@@ -94,14 +94,14 @@ def run(
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Policies at a time; default: one per processor. Never alters results.")
     ] = None,
-    checkpoint: running.Every = 10.0,
+    every: running.Every = 10.0,
     force: running.Anew = False,
     quiet: Quiet = False,
 ) -> None:
     """Run the policies of a scenario side by side, and write figures, tables and a report; goes on after a kill."""
     from simnet.report.results import prepare_folder
     from simnet.scenario import load
-    from simnet.scenario.runner import Source
+    from simnet.scenario.runner import Source, checkpoints, run_policies
 
     loaded = load(scenario, set_ or (), seed)
     if policies is not None:
@@ -110,13 +110,13 @@ def run(
     built = loaded.build()
     results: dict[str, PolicyResult] = {}
     summary: Summary | None = None
-    checkpoints = running.checkpoints(loaded, folder, checkpoint)
-    own = {name: checkpoints.of(name) for name in built.policies}
+    resumed = checkpoints(loaded, folder / running.CHECKPOINTS, every)
+    own = {name: resumed.of(name) for name in built.policies}
     with running.kept(folder, force) as place:
         running.going_on(own, built.job.iterations, place, quiet)
         with running.shown(list(built.policies), built.job.iterations, quiet) as progress:
             source = Source(scenario, set_ or (), seed)
-            finished = running.finished(source, loaded, built, jobs, progress, checkpoints)
+            finished = run_policies(source, loaded, built, jobs, progress, resumed)
             wrong = running.collected(finished, results.__setitem__)
         missing = [name for name in built.policies if name not in results]
         if results:
@@ -161,19 +161,19 @@ def compare(
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Exchanges at a time; default: one per processor. Never alters results.")
     ] = None,
-    checkpoint: running.Every = 10.0,
+    every: running.Every = 10.0,
     force: running.Anew = False,
     quiet: Quiet = False,
 ) -> None:
     """Compare schemes on one trace and network: time to select and to communicate, volume, density, build-up."""
     from simnet.report.results import prepare_folder
-    from simnet.scenario import load
+    from simnet.scenario.runner import checkpoints, run_policies
     from simnet.studies import comparison
 
     counts = common.counts(workers, "--workers")
     names = [] if schemes is None else [name.strip() for name in schemes.split(",")]
     found = comparison.sources(scenario, counts, names, density, set_ or (), seed)
-    runs = {count: (source, load(source.path, source.overrides, source.seed)) for count, source in found.items()}
+    runs = {count: (source, source.load()) for count, source in found.items()}
     built = {count: loaded.build() for count, (_, loaded) in runs.items()}
     largest = runs[max(runs)][1]
     iterations = next(iter(built.values())).job.iterations
@@ -183,8 +183,8 @@ def compare(
     folder = prepare_folder(Path("runs") / f"compare-{largest.name}" if out is None else out)
     rows: dict[tuple[int, str], dict[str, str | float]] = {}
     wanted = {f"{name} {count}": (count, name) for count, run in built.items() for name in run.policies}
-    every = {count: running.checkpoints(loaded, folder, checkpoint) for count, (_, loaded) in runs.items()}
-    own = {label: every[count].of(name) for label, (count, name) in wanted.items()}
+    resumed = {count: checkpoints(loaded, folder / running.CHECKPOINTS, every) for count, (_, loaded) in runs.items()}
+    own = {label: resumed[count].of(name) for label, (count, name) in wanted.items()}
     with running.kept(folder, force) as place:
         running.going_on(own, iterations, place, quiet)
         with running.shown(list(wanted), iterations, quiet) as progress:
@@ -195,7 +195,7 @@ def compare(
                     def of_count(name: str, done: int, count: int = count) -> None:
                         progress(f"{name} {count}", done)
 
-                    found = running.finished(source, loaded, built[count], jobs, of_count, every[count])
+                    found = run_policies(source, loaded, built[count], jobs, of_count, resumed[count])
                     for name, outcome in found:
                         if isinstance(outcome, SimnetError):
                             outcome = SimnetError(f"with {count} workers: {outcome}")

@@ -55,7 +55,7 @@ def test_there_is_a_row_for_each_exchange_and_number_of_workers(compared):
 def test_the_figures_are_those_of_the_job(compared):
     table = pd.read_csv(compared[0] / "compare.csv").set_index(["exchange", "workers"])
     source = comparison.sources("compare", [5], ["topk"], overrides=["job.iterations=6"])[5]
-    run = source.build()
+    run = source.load().build()
     frame = run_policy(run.job, "topk", run.policies["topk"]).iterations.iloc[2:]
     row = table.loc["topk", 5]
     assert row["iteration_s"] == pytest.approx(frame["iteration_s"].mean())
@@ -69,7 +69,7 @@ def test_the_figures_are_those_of_the_job(compared):
 
 def test_deaths_are_left_out():
     dying = ["job.iterations=3", "job.deaths=[{worker: 1, at: 0 s}]", "job.on_death={continue: {after: 1 s}}"]
-    job = comparison.sources("compare", [2], ["topk"], overrides=dying)[2].build().job
+    job = comparison.sources("compare", [2], ["topk"], overrides=dying)[2].load().build().job
     assert (dict(job.failures), job.patience) == ({}, None)
 
 
@@ -115,7 +115,7 @@ def test_the_lock_gives_the_same_comparison(compared, tmp_path):
 def test_every_shipped_exchange_builds():
     source = comparison.sources("compare", [2, 8])
     for one in source.values():
-        assert list(one.build().policies) == list(load("compare").config.exchanges)
+        assert list(one.load().build().policies) == list(load("compare").config.exchanges)
 
 
 def test_an_interrupted_comparison_keeps_what_is_done(tmp_path, monkeypatch):
@@ -163,7 +163,7 @@ def test_what_is_learnt_stands_beside_what_exchanges_cost(tmp_path):
     table = pd.read_csv(tmp_path / "out" / "compare.csv")
     assert list(table.columns) == [*COLUMNS, *learning.COLUMNS]
     for count, group in table.groupby("workers"):
-        run = comparison.sources(path, [count])[count].build()
+        run = comparison.sources(path, [count])[count].load().build()
         needed = {}
         for name, row in group.set_index("exchange").iterrows():
             frame = run_policy(run.job, name, run.policies[name]).iterations
@@ -215,7 +215,7 @@ def test_what_cannot_be_compared_is_refused(arguments, said, tmp_path):
 
 
 def test_rows_refuse_to_leave_out_everything():
-    run = comparison.sources("compare", [2], ["dense"], overrides=["job.iterations=2"])[2].build()
+    run = comparison.sources("compare", [2], ["dense"], overrides=["job.iterations=2"])[2].load().build()
     result = run_policy(run.job, "dense", run.policies["dense"])
     with pytest.raises(ValueError, match="skip must be less than the 2 iterations"):
         comparison.row(2, "dense", result, 2)

@@ -18,13 +18,14 @@ from typer.testing import CliRunner
 import killing
 import refusals
 from simnet import cli
-from simnet.base import units
+from simnet.base import processes, units
 from simnet.base.errors import InputError
 from simnet.base.writing import INCOMPLETE
 from simnet.job import run_policy
 from simnet.report import learning
 from simnet.scenario import load
-from simnet.studies.sweeping import cell, cluster, drawing, folder, grid, pool, work
+from simnet.scenario.runner import Source
+from simnet.studies.sweeping import cell, cluster, drawing, folder, grid, work
 from simnet.studies.sweeping import table as table_files
 
 TINY = """
@@ -72,10 +73,10 @@ CELLS = 12
 
 
 class Here:
-    """In place of `simnet.studies.sweeping.pool.Pool`: one cell after the other in this process."""
+    """In place of `simnet.base.processes.Pool`: one cell after the other in this process."""
 
     def __init__(self, jobs):
-        self.answered = 0
+        self.jobs = jobs
 
     def __enter__(self):
         return self
@@ -83,21 +84,14 @@ class Here:
     def __exit__(self, *failure):
         pass
 
-    def check(self, tasks, place, step):
+    def each(self, work, tasks, progress, **options):
         for number, task in enumerate(tasks):
-            try:
-                yield number, pool.Outcome("done", cell.check(task, place, 1))
-            except InputError as error:
-                yield number, pool.Outcome("refused", str(error))
-
-    def answer(self, tasks, at_once, step):
-        for number, (task, identity) in enumerate(tasks):
-            yield number, pool.Outcome(*cell.answer(task, identity))
+            yield number, processes.attempt(work, task)
 
 
 @pytest.fixture
 def here(monkeypatch):
-    monkeypatch.setattr(pool, "Pool", Here)
+    monkeypatch.setattr(processes, "Pool", Here)
 
 
 @pytest.fixture(scope="module")
@@ -379,7 +373,7 @@ def trained(tmp_path_factory):
     path = tmp_path_factory.mktemp("scenarios") / "trained.yaml"
     path.write_text(TRAINED)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pool, "Pool", Here)
+        patch.setattr(processes, "Pool", Here)
         out = tmp_path_factory.mktemp("trained")
         result = invoke(path, "--param", "seed=0,1,2", "--out", out)
     assert result.exit_code == 0, result.output
@@ -500,7 +494,7 @@ def test_processes_of_a_sweep_have_one_thread_of_linear_algebra(monkeypatch):
         def start(self):
             seen.extend(os.environ[name] for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"))
 
-    pool._start(Started())
+    processes._start(Started())
     assert seen == ["1", "1"]
     assert (os.environ["OMP_NUM_THREADS"], os.environ.get("OPENBLAS_NUM_THREADS")) == ("7", None)
 
@@ -558,7 +552,7 @@ def test_a_bug_in_a_cell_costs_no_other_and_is_not_kept(here, tiny, tmp_path, mo
     assert "Traceback" in result.stderr
     assert list(table(tmp_path)["status"]) == ["done", "failed", "done"]
     monkeypatch.undo()
-    monkeypatch.setattr(pool, "Pool", Here)
+    monkeypatch.setattr(processes, "Pool", Here)
     assert invoke(*arguments).exit_code == 0
     assert (table(tmp_path)["status"] == "done").all()
 
@@ -566,8 +560,8 @@ def test_a_bug_in_a_cell_costs_no_other_and_is_not_kept(here, tiny, tmp_path, mo
 def test_a_process_that_ends_costs_no_cell(tiny):
     planned = work.plan(str(tiny), ["seed=1,2,3"], policies=["AG"])
     tasks = [(one, cell.identity(one.load(), cell.FORMAT)) for one in planned.tasks]
-    with pool.Pool(1) as workers:
-        outcomes = workers.answer(tasks, 1, lambda number, share: None)
+    with processes.Pool(1) as workers:
+        outcomes = workers.each(cell.run, tasks, lambda number, share: None, retry=True)
         found = dict([next(outcomes)])
         (process,) = multiprocessing.active_children()
         os.kill(process.pid, signal.SIGKILL)
@@ -621,20 +615,20 @@ def test_force_runs_all_and_gives_the_same(here, swept, tiny):
 
 def test_ctrl_c_keeps_what_is_done(here, swept, tiny, tmp_path, monkeypatch):
     class Interrupted(Here):
-        def answer(self, tasks, at_once, step):
-            for number, found in super().answer(tasks, at_once, step):
-                if number == 5:
+        def each(self, work, tasks, progress, **options):
+            for number, found in super().each(work, tasks, progress):
+                if work is cell.run and number == 5:
                     raise KeyboardInterrupt
                 yield number, found
 
-    monkeypatch.setattr(pool, "Pool", Interrupted)
+    monkeypatch.setattr(processes, "Pool", Interrupted)
     result = invoke(tiny, *GRID, "--out", tmp_path)
     assert result.exit_code == 130
     assert "interrupted: 7 cells not done, as the file INCOMPLETE says" in result.stderr
     assert (tmp_path / INCOMPLETE).read_text().startswith("interrupted: 7 of 12 cells missing")
     assert len(table(tmp_path)) == 15
     assert len(json.loads((tmp_path / "sweep.json").read_text())["missing"]) == 7
-    monkeypatch.setattr(pool, "Pool", Here)
+    monkeypatch.setattr(processes, "Pool", Here)
     assert invoke(tiny, *GRID, "--out", tmp_path).exit_code == 0
     assert contents(tmp_path) == contents(swept[0])
 
@@ -689,7 +683,7 @@ def test_a_dry_run_lists_the_cells_and_writes_nothing(here, tiny, tmp_path):
     "change", ["workers=3", "seed=6", "job.density=0.051", "network.jitter={uniform: {high: 1 ms}}"]
 )
 def test_the_identity_is_that_of_all_a_cell_depends_on(tiny, change):
-    first, same, other = (cell.Task(str(tiny), fields, None, None).load() for fields in ((), (), (change,)))
+    first, same, other = (Source(str(tiny), fields).load() for fields in ((), (), (change,)))
     assert cell.identity(first, cell.FORMAT) == cell.identity(same, cell.FORMAT)
     assert cell.identity(first, cell.FORMAT) != cell.identity(other, cell.FORMAT)
 
@@ -706,7 +700,7 @@ def test_the_identity_goes_by_the_content_of_files(tmp_path):
 
 
 def test_a_cell_that_is_not_the_same_on_the_worker_is_refused(tiny):
-    kind, said = cell.answer(cell.Task(str(tiny), (), None, None), "0" * 32)
+    kind, said = processes.attempt(cell.run, (Source(str(tiny)), "0" * 32))
     assert kind == "refused"
     assert "not the same on the worker" in said
 

@@ -6,7 +6,6 @@ goes on from them after a kill, Ctrl-C or an error; when all is done they go.
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -20,8 +19,7 @@ from simnet.commands import common
 
 if TYPE_CHECKING:
     from simnet.job import Checkpoint, PolicyResult
-    from simnet.scenario import Run, Scenario
-    from simnet.scenario.runner import Checkpoints, Outcome, Progress, Source
+    from simnet.scenario.runner import Outcome, Progress
 
 CHECKPOINTS = "checkpoints"
 """Folder of the checkpoints in that of a run."""
@@ -35,23 +33,6 @@ Every: TypeAlias = Annotated[
 Anew: TypeAlias = Annotated[bool, typer.Option("--force", help="Begin anew where an earlier run did not end.")]
 
 _A_CHECKPOINT = re.compile(r"[0-9a-f]{32}\.safetensors")
-
-# Starting processes takes about this long; what is done sooner is done here.
-_WORTH_PROCESSES = 3.0
-
-
-def finished(
-    source: Source, loaded: Scenario, built: Run, jobs: int | None, progress: Progress, checkpoints: Checkpoints
-) -> Iterator[tuple[str, Outcome]]:
-    """Yield each policy with what became of it, when it is known."""
-    from simnet.scenario.runner import run_apart, run_here
-
-    at_once = loaded.at_once(min(jobs or os.cpu_count() or 1, len(built.policies)))
-    if at_once == 1 or (jobs is None and sum(map(built.effort, built.policies)) < _WORTH_PROCESSES):
-        yield from run_here(built, progress, checkpoints)
-        return
-    longest_first = sorted(built.policies, key=built.effort, reverse=True)
-    yield from run_apart(source, longest_first, at_once, progress, checkpoints)
 
 
 def collected(
@@ -68,15 +49,6 @@ def collected(
     except (KeyboardInterrupt, Exception) as error:
         wrong.append(error)
     return wrong
-
-
-def checkpoints(loaded: Scenario, folder: Path, every: float) -> Checkpoints:
-    """Return where the policies of a scenario have their checkpoints, of which each is for itself."""
-    from simnet.scenario.identity import identity
-    from simnet.scenario.runner import Checkpoints
-
-    identities = {name: identity(loaded.only([name]), f"policy {name}") for name in loaded.config.policies}
-    return Checkpoints(folder / CHECKPOINTS, identities, every)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from simnet.commands.common import Fields, Quiet, Seed
 if TYPE_CHECKING:
     import pandas as pd
 
-    from simnet.studies.sweeping.pool import Step
+    from simnet.base.processes import Pool, Progress
     from simnet.studies.sweeping.work import Checks, Plan, Work
 
 # Cells without a result that are listed.
@@ -56,19 +56,20 @@ def sweep(
     quiet: Quiet = False,
 ) -> None:
     """Run a scenario over a grid of values, on all processors or a cluster; goes on where it was killed."""
+    from simnet.base.processes import Pool
     from simnet.base.writing import INCOMPLETE
-    from simnet.studies.sweeping import folder, pool, table, work
+    from simnet.studies.sweeping import folder, table, work
 
     only = None if policies is None else [name.strip() for name in policies.split(",")]
     planned = work.plan(scenario, param or (), set_ or (), seed, only, zipped=zip_, most=max_cells)
     place = Path("runs") / f"sweep-{planned.base.name}" if out is None else out
 
-    def check(workers: pool.Pool) -> Checks:
+    def check(workers: Pool) -> Checks:
         with _progress(len(planned.cells), "cells checked", quiet) as step:
             return work.check(planned, place, workers, step)
 
     with ExitStack() as stack:
-        workers = stack.enter_context(pool.Pool(jobs or os.cpu_count() or 1))
+        workers = stack.enter_context(Pool(jobs or os.cpu_count() or 1))
         if dry_run:
             _list(planned, check(workers), place)
             return
@@ -163,7 +164,7 @@ def _report(todo: Work) -> None:
 
 
 @contextmanager
-def _progress(total: int, what: str, quiet: bool) -> Iterator[Step]:
+def _progress(total: int, what: str, quiet: bool) -> Iterator[Progress]:
     """Show how many cells are done, those in progress in part, and how long the rest will take."""
     begun: dict[int, float] = {}
     done = 0

@@ -1,32 +1,22 @@
 """Runs the policies of a scenario, in this process or side by side in processes of their own.
 
-Each process reads the scenario itself and runs one policy, so the results do not depend on how many there are. They
-come back over a pipe; the end of a process without a result is noticed at once.
+Each process reads the scenario itself, so the results do not depend on how many there are.
 """
 
 from __future__ import annotations
 
-import multiprocessing
-import multiprocessing.resource_tracker as resource_tracker
 import os
-import signal
-import threading
-import time
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from multiprocessing.connection import Connection, wait
-from multiprocessing.context import BaseContext
-from multiprocessing.process import BaseProcess
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-from simnet.base.errors import SimnetError, plain_warnings
-from simnet.base.threads import one_thread
+from simnet.base.errors import SimnetError
+from simnet.base.processes import Pool
 from simnet.job import EVERY, Checkpoint, PolicyResult, run_policy
-from simnet.policies import Policy
-from simnet.scenario import Run, load
+from simnet.scenario import Run, Scenario, load
+from simnet.scenario.identity import identity
 
 Progress: TypeAlias = Callable[[str, int], None]
 """Called with the name of a policy and the number of its iterations that are done."""
@@ -34,21 +24,31 @@ Progress: TypeAlias = Callable[[str, int], None]
 Outcome: TypeAlias = PolicyResult | SimnetError
 """What became of a policy: its result, or why it has none."""
 
-_REPORT_EVERY = 0.1
-_PRELOADED = ["simnet.scenario.runner", "pandas"]
+# Starting processes takes about this long [s]; what is done sooner is done here.
+_WORTH_PROCESSES = 3.0
 
 
 @dataclass(frozen=True)
 class Source:
-    """What a process needs to read the scenario for itself: the arguments of `simnet.scenario.load`."""
+    """What a process needs to read a scenario for itself.
+
+    Parameters
+    ----------
+    path, overrides, seed
+        As for `simnet.scenario.load`.
+    policies : sequence of str, optional
+        Only these of its policies.
+    """
 
     path: str | Path
     overrides: Sequence[str] = ()
     seed: int | None = None
+    policies: Sequence[str] | None = None
 
-    def build(self) -> Run:
-        """Read and build the scenario."""
-        return load(self.path, self.overrides, self.seed).build()
+    def load(self) -> Scenario:
+        """Read the scenario."""
+        loaded = load(self.path, self.overrides, self.seed)
+        return loaded if self.policies is None else loaded.only(self.policies)
 
 
 @dataclass(frozen=True)
@@ -75,15 +75,70 @@ class Checkpoints:
         return Checkpoint(self.folder / f"{identity}.safetensors", identity, self.every)
 
 
+def checkpoints(loaded: Scenario, folder: Path, every: float = EVERY) -> Checkpoints:
+    """Return where the policies of a scenario have their checkpoints, of which each is for itself.
+
+    Parameters
+    ----------
+    loaded : Scenario
+        The scenario.
+    folder : Path
+        Their folder.
+    every : float
+        Seconds between two of a policy.
+    """
+    identities = {name: identity(loaded.only([name]), f"policy {name}") for name in loaded.config.policies}
+    return Checkpoints(folder, identities, every)
+
+
+def run_policies(
+    source: Source,
+    loaded: Scenario,
+    run: Run,
+    jobs: int | None,
+    progress: Progress,
+    checkpoints: Checkpoints | None = None,
+) -> Iterator[tuple[str, Outcome]]:
+    """Run the policies of a scenario, side by side where that is worth it; yield each, when it ends, with its outcome.
+
+    Parameters
+    ----------
+    source : Source
+        The scenario, for processes.
+    loaded : Scenario
+        The same, read.
+    run : Run
+        The same, built.
+    jobs : int, optional
+        How many at a time; one per processor when omitted. Fewer if all would not fit the memory.
+    progress, checkpoints
+        As for `run_apart`.
+    """
+    at_once = loaded.at_once(min(jobs or os.cpu_count() or 1, len(run.policies)))
+    if at_once == 1 or (jobs is None and sum(map(run.effort, run.policies)) < _WORTH_PROCESSES):
+        yield from run_here(run, progress, checkpoints)
+        return
+    longest_first = sorted(run.policies, key=run.effort, reverse=True)
+    yield from run_apart(source, longest_first, at_once, progress, checkpoints)
+
+
 def run_here(run: Run, progress: Progress, checkpoints: Checkpoints | None = None) -> Iterator[tuple[str, Outcome]]:
-    """Run one policy after the other in this process; yield each with what became of it."""
-    for name, policy in run.policies.items():
-        outcome: Outcome
+    """Run one policy after the other in this process; yield each with its outcome.
+
+    Parameters
+    ----------
+    run : Run
+        The scenario.
+    progress : callable
+        Called after each iteration.
+    checkpoints : Checkpoints, optional
+        From where policies resume, and where they leave what they have done.
+    """
+    for name in run.policies:
         try:
-            outcome = _run(run, name, policy, _of(name, progress), checkpoints)
+            yield name, _run(run, name, checkpoints, partial(progress, name))
         except SimnetError as error:
-            outcome = error
-        yield name, outcome
+            yield name, error
 
 
 def results_of(run: Run) -> dict[str, PolicyResult]:
@@ -105,7 +160,7 @@ def results_of(run: Run) -> dict[str, PolicyResult]:
 def run_apart(
     source: Source, policies: Sequence[str], jobs: int, progress: Progress, checkpoints: Checkpoints | None = None
 ) -> Iterator[tuple[str, Outcome]]:
-    """Run policies in processes of their own, at most `jobs` at a time; yield each, when it ends, with its outcome.
+    """Run policies in other processes, at most `jobs` at a time; yield each, when it ends, with its outcome.
 
     Parameters
     ----------
@@ -118,151 +173,39 @@ def run_apart(
     progress : callable
         Called now and then.
     checkpoints : Checkpoints, optional
-        From where policies go on, and where they leave what they have done.
+        From where policies resume, and where they leave what they have done.
 
     Raises
     ------
     RuntimeError
         If a policy failed otherwise than with a `SimnetError`; the message holds the traceback.
     """
-    started_by = context()
-    waiting = list(policies)
-    running: dict[Connection, tuple[str, BaseProcess]] = {}
-    try:
-        while waiting or running:
-            while waiting and len(running) < jobs:
-                name = waiting.pop(0)
-                receiver, process = _start(started_by, source, name, checkpoints)
-                running[receiver] = name, process
-            for ready in wait(list(running)):
-                assert isinstance(ready, Connection)
-                name, process = running[ready]
-                kind, content = _received(ready, name, process)
-                if kind == "progress":
-                    progress(name, content)
-                elif kind == "failed":
-                    raise RuntimeError(f"policy {name!r} failed in its process:\n{content}")
-                else:
-                    del running[ready]
-                    ready.close()
-                    process.join()
-                    yield name, content
-    finally:
-        for receiver, (_, process) in running.items():
-            process.terminate()
-            receiver.close()
-        for _, process in running.values():
-            process.join()
+    tasks = [(source, name, checkpoints) for name in policies]
+    with Pool(jobs) as pool:
+        for number, outcome in pool.each(_read_and_run, tasks, lambda number, done: progress(policies[number], done)):
+            name = policies[number]
+            if outcome.kind == "failed":
+                raise RuntimeError(f"policy {name!r} failed in its process:\n{outcome.content}")
+            if outcome.kind == "done":
+                yield name, outcome.content
+            else:
+                lost = f"policy {name!r}: " if outcome.kind == "lost" else ""
+                yield name, SimnetError(f"{lost}{outcome.content}")
 
 
-def _received(ready: Connection, name: str, process: BaseProcess) -> tuple[str, Any]:
-    """Return what a process has sent; where it has ended instead, the error that says so."""
-    try:
-        kind, content = ready.recv()
-    except (EOFError, OSError):
-        process.join()
-        return "refused", SimnetError(f"the process of policy {name!r} {ending(process.exitcode)}")
-    return kind, SimnetError(content) if kind == "refused" else content
-
-
-def _run(
-    run: Run, name: str, policy: Policy, progress: Callable[[int], None], checkpoints: Checkpoints | None
+def _read_and_run(
+    source: Source, policy: str, checkpoints: Checkpoints | None, report: Callable[[int], None]
 ) -> PolicyResult:
-    checkpoint = None if checkpoints is None else checkpoints.of(name)
+    return _run(source.load().build(), policy, checkpoints, report)
+
+
+def _run(run: Run, name: str, checkpoints: Checkpoints | None, report: Callable[[int], None]) -> PolicyResult:
     return run_policy(
         run.job,
         name,
-        policy,
+        run.policies[name],
         timeline=run.timeline,
-        progress=progress,
+        progress=report,
         colocated=run.colocated,
-        checkpoint=checkpoint,
+        checkpoint=None if checkpoints is None else checkpoints.of(name),
     )
-
-
-def _of(name: str, progress: Progress) -> Callable[[int], None]:
-    return lambda done: progress(name, done)
-
-
-def context() -> BaseContext:
-    """Return how processes are started: by a server that forks, where there is one."""
-    # Forking a process that has threads can hang; a server that imported everything and did nothing else forks safely.
-    if "forkserver" in multiprocessing.get_all_start_methods():
-        found = multiprocessing.get_context("forkserver")
-        found.set_forkserver_preload(_PRELOADED)
-        return found
-    return multiprocessing.get_context("spawn")
-
-
-def _start(
-    started_by: BaseContext, source: Source, policy: str, checkpoints: Checkpoints | None
-) -> tuple[Connection, BaseProcess]:
-    receiver, sender = started_by.Pipe(duplex=False)
-    process: BaseProcess = started_by.Process(  # type: ignore[attr-defined]
-        target=_work, args=(sender, source, policy, checkpoints), name=f"simnet {policy}", daemon=True
-    )
-    # The tracker that goes with the first process would let interrupts through again: start it before.
-    resource_tracker.ensure_running()
-    with interrupts_held_back(), one_thread():
-        process.start()
-    # With the only other copy of the sender in the process, its end closes the pipe.
-    sender.close()
-    return receiver, process
-
-
-@contextmanager
-def interrupts_held_back() -> Iterator[None]:
-    """Let what starts meanwhile inherit that Ctrl-C does not reach it: it is for this process to tidy up."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _work(sender: Connection, source: Source, policy: str, checkpoints: Checkpoints | None) -> None:
-    """Run one policy and send its result; the life of a process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=end_with_parent, daemon=True).start()
-    plain_warnings()
-    reported = -1.0
-
-    def progress(done: int) -> None:
-        nonlocal reported
-        if time.monotonic() - reported >= _REPORT_EVERY:
-            reported = time.monotonic()
-            sender.send(("progress", done))
-
-    message: tuple[str, Any]
-    try:
-        run = source.build()
-        message = ("result", _run(run, policy, run.policies[policy], progress, checkpoints))
-    except SimnetError as error:
-        message = ("refused", str(error))
-    except BrokenPipeError:
-        return
-    except Exception:
-        message = ("failed", traceback.format_exc())
-    with suppress(BrokenPipeError):
-        sender.send(message)
-
-
-def end_with_parent() -> None:
-    """End this process when the one that started it is gone, be it in the middle of its work."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        wait([parent.sentinel])
-        os._exit(1)
-
-
-def ending(exitcode: int | None) -> str:
-    """Say how a process ended that left no result."""
-    if exitcode is not None and exitcode < 0:
-        with suppress(ValueError):
-            name = signal.Signals(-exitcode).name
-            reason = "; it may have run out of memory: try --jobs 1" if name == "SIGKILL" else ""
-            return f"was ended by {name}{reason}"
-    return f"ended without a result (exit code {exitcode})"

@@ -74,7 +74,7 @@ def sources(
     Examples
     --------
     >>> found = sources("quickstart", workers=[2, 3], schemes=["topk", "spardl"], density="2 %")
-    >>> list(found), list(found[3].build().policies)
+    >>> list(found), list(found[3].load().build().policies)
     ([2, 3], ['topk', 'spardl'])
     """
     fields = [] if density is None else [f"job.density={density}", "job.compression_ratio=null"]

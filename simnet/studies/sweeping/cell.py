@@ -1,6 +1,6 @@
 """A cell of a sweep: one scenario under all its policies, and what is kept of that.
 
-`answer` is what runs elsewhere, in another process or on another machine. It returns bytes and writes nothing, and they
+`run` is what runs elsewhere, in another process or on another machine. It returns bytes and writes nothing, and they
 depend on nothing but the scenario, the files that it names and the versions of what computes; `identity` is a hash of
 just these. The bytes carry a hash of themselves, so that a file that was cut off or altered is known as such.
 """
@@ -10,21 +10,22 @@ from __future__ import annotations
 import hashlib
 import json
 import threading
-import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from simnet.base.errors import SimnetError
+from simnet.base.processes import Report
 from simnet.job import PolicyResult, run_policy
 from simnet.report import learning
 from simnet.report.results import versions
 from simnet.report.summary import PHASES, Summary, learning_columns, significant, summarize
-from simnet.scenario import Run, Scenario, load
+from simnet.scenario import Run, Scenario
 from simnet.scenario.identity import identity
+from simnet.scenario.runner import Source
 
 FORMAT = "simnet sweep cell 2"
 """What the files of cells say that they are; with other columns, or another meaning of one, they say another."""
@@ -56,28 +57,8 @@ COLUMNS = {
 }
 """Columns of the results of a sweep, after those of its parameters."""
 
-Progress: TypeAlias = Callable[[float], None]
-"""Called with the share of a cell that is done."""
-
-Kind: TypeAlias = Literal["done", "refused", "failed"]
-
 # A machine's workers may be threads of one process, and simulations that take turns lose nothing by it.
 _TURN = threading.Lock()
-
-
-class Task(NamedTuple):
-    """What a process needs to read the scenario of a cell for itself."""
-
-    scenario: str
-    overrides: tuple[str, ...]
-    seed: int | None
-    policies: tuple[str, ...] | None
-
-    def load(self) -> Scenario:
-        """Read the scenario; see `simnet.scenario.load`."""
-        # What is drawn does not alter what is simulated.
-        loaded = load(self.scenario, [*self.overrides, "output={timeline: 0, report: false}"], self.seed)
-        return loaded if self.policies is None else loaded.only(self.policies)
 
 
 class Checked(NamedTuple):
@@ -87,51 +68,54 @@ class Checked(NamedTuple):
     at_once: int
 
 
-def check(task: Task, folder: str, wanted: int) -> Checked:
+def check(source: Source, folder: str, wanted: int, report: Report = lambda done: None) -> Checked:
     """Read a cell, and build it unless its file is in the folder already.
+
+    Parameters
+    ----------
+    source : Source
+        The cell.
+    folder : str
+        The folder of the cells' files.
+    wanted : int
+        How many cells shall run at once, if they fit the memory.
+    report : callable
+        Never called.
 
     Raises
     ------
     InputError
         If something is wrong with it.
     """
-    loaded = task.load()
+    loaded = source.load()
     found = identity(loaded, FORMAT)
     if not (Path(folder) / f"{found}.json").exists():
         loaded.build()
     return Checked(found, loaded.at_once(wanted))
 
 
-def answer(task: Task, expected: str, progress: Progress = lambda share: None) -> tuple[Kind, bytes | str]:
-    """Run a cell; return its bytes, or why it was refused, or the traceback of what went wrong.
+def run(source: Source, expected: str, report: Report = lambda done: None) -> bytes:
+    """Run a cell and return its bytes.
 
     Parameters
     ----------
-    task : Task
+    source : Source
         The cell.
     expected : str
         Its identity where it was asked for.
-    progress : callable
-        Called now and then.
-    """
-    try:
-        with _TURN:
-            return "done", run(task, expected, progress)
-    except SimnetError as error:
-        return "refused", str(error)
-    except Exception:
-        return "failed", traceback.format_exc()
-
-
-def run(task: Task, expected: str, progress: Progress = lambda share: None) -> bytes:
-    """Run a cell and return its bytes.
+    report : callable
+        Called now and then with the share that is done.
 
     Raises
     ------
     SimnetError
         If something is wrong with the scenario, or it is not the same here as where it was asked for.
     """
-    loaded = task.load()
+    with _TURN:
+        return _run(source.load(), expected, report)
+
+
+def _run(loaded: Scenario, expected: str, report: Report) -> bytes:
     if identity(loaded, FORMAT) != expected:
         raise SimnetError(
             "is not the same on the worker: the versions of simnet, numpy, SimPy or registered schemes differ, or "
@@ -145,7 +129,7 @@ def run(task: Task, expected: str, progress: Progress = lambda share: None) -> b
         before = (len(results) + len(failed)) * built.job.iterations
 
         def of_policy(done: int, before: int = before) -> None:
-            progress((before + done) / total)
+            report((before + done) / total)
 
         try:
             results[name] = run_policy(

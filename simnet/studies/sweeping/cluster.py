@@ -7,21 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 from simnet.base.errors import InputError
+from simnet.base.processes import Outcome, attempt
+from simnet.scenario.runner import Source
 from simnet.studies.sweeping import cell
-from simnet.studies.sweeping.pool import Outcome
 
 _TIMEOUT = "10 s"
 
 
-def answered(tasks: Sequence[tuple[cell.Task, str]], scheduler: str) -> Iterator[tuple[int, Outcome]]:
+def answered(tasks: Sequence[tuple[Source, str]], scheduler: str) -> Iterator[tuple[int, Outcome]]:
     """Run cells with their identities on a cluster; yield the number of each with its bytes, in any order.
 
     Parameters
     ----------
-    tasks : sequence of (Task, str)
+    tasks : sequence of (Source, str)
         The cells.
     scheduler : str
         Address of the scheduler, such as ``tcp://10.0.0.1:8786``.
@@ -44,15 +46,14 @@ def answered(tasks: Sequence[tuple[cell.Task, str]], scheduler: str) -> Iterator
     try:
         # The same cell under the same name: the scheduler runs it once, whoever asks.
         futures = client.map(
-            cell.answer,
-            [task for task, _ in tasks],
-            [identity for _, identity in tasks],
+            partial(attempt, cell.run),
+            list(tasks),
             key=[f"simnet-{identity}" for _, identity in tasks],
         )
         numbers = {future.key: number for number, future in enumerate(futures)}
         for future in distributed.as_completed(futures, loop=client.loop):
             if future.status == "finished":
-                yield numbers[future.key], Outcome(*future.result())
+                yield numbers[future.key], future.result()
             else:
                 why = "cancelled" if future.cancelled() else repr(future.exception())
                 yield numbers[future.key], Outcome("lost", f"the cluster did not finish it: {why}")

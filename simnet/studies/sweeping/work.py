@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from simnet.base.errors import InputError
+from simnet.base.processes import Outcome, Pool, Progress
 from simnet.scenario import Scenario, find, load
-from simnet.studies.sweeping import cell, cluster, folder, grid, pool, table
-from simnet.studies.sweeping.pool import Outcome, Step
+from simnet.scenario.runner import Source
+from simnet.studies.sweeping import cell, cluster, folder, grid, table
 
 _LISTED = 20
 
@@ -27,7 +28,7 @@ class Plan:
         The parameters.
     cells : list of Cell
         The grid.
-    tasks : list of Task
+    tasks : list of Source
         What to run, one for each cell.
     zipped : bool
         Whether the parameters change side by side.
@@ -36,7 +37,7 @@ class Plan:
     base: Scenario
     axes: list[grid.Axis]
     cells: list[grid.Cell]
-    tasks: list[cell.Task]
+    tasks: list[Source]
     zipped: bool
 
     @property
@@ -106,11 +107,13 @@ job.density=5%']
     # Processes elsewhere have folders of their own to start from.
     found = find(scenario)
     source = str(found.resolve()) if found == Path(scenario) else scenario
-    tasks = [cell.Task(source, (*overrides, *one.overrides), seed, only) for one in cells]
+    # What is drawn does not alter what is simulated.
+    plain = "output={timeline: 0, report: false}"
+    tasks = [Source(source, (*overrides, *one.overrides, plain), seed, only) for one in cells]
     return Plan(base, axes, cells, tasks, zipped)
 
 
-def check(planned: Plan, place: Path, workers: pool.Pool, step: Step) -> Checks:
+def check(planned: Plan, place: Path, workers: Pool, progress: Progress) -> Checks:
     """Read and build every cell before the first one runs, but for those whose files are in `place`.
 
     Raises
@@ -119,7 +122,9 @@ def check(planned: Plan, place: Path, workers: pool.Pool, step: Step) -> Checks:
         If that failed, other than for what is wrong with a cell.
     """
     found = Checks()
-    for number, outcome in workers.check(planned.tasks, str((place / folder.CELLS).resolve()), step):
+    cells = str((place / folder.CELLS).resolve())
+    tasks = [(source, cells, workers.jobs) for source in planned.tasks]
+    for number, outcome in workers.each(cell.check, tasks, progress):
         if outcome.kind == "done":
             found.identities[number] = outcome.content.identity
             found.at_once = min(found.at_once, outcome.content.at_once)
@@ -133,7 +138,7 @@ def check(planned: Plan, place: Path, workers: pool.Pool, step: Step) -> Checks:
             for one in planned.cells[number].overrides:
                 said = said.replace(f"--set {one}:", f"--param {one}:")
             found.refused[number] = said
-        step(number, 1.0)
+        progress(number, 1.0)
     return found
 
 
@@ -184,7 +189,7 @@ class Work:
         """How many cells have not been dealt with."""
         return len(self.planned.cells) - len(self.results)
 
-    def run(self, workers: pool.Pool, scheduler: str | None, step: Step) -> None:
+    def run(self, workers: Pool, scheduler: str | None, progress: Progress) -> None:
         """Run what is waiting and write the file of each cell as soon as it is done.
 
         Parameters
@@ -193,7 +198,7 @@ class Work:
             Where to run it if there is no scheduler; on fewer of its processes if all would not fit the memory.
         scheduler : str, optional
             Address of a Dask scheduler.
-        step : callable
+        progress : callable
             Called now and then.
 
         Raises
@@ -205,12 +210,12 @@ class Work:
             return
         tasks = [(self.planned.tasks[self._numbers[one][0]], one) for one in self.waiting]
         if scheduler is None:
-            outcomes = workers.answer(tasks, self.checks.at_once, step)
+            outcomes = workers.each(cell.run, tasks, progress, at_once=self.checks.at_once, retry=True)
         else:
             outcomes = cluster.answered(tasks, scheduler)
         for number, outcome in outcomes:
             self._take(self.waiting[number], outcome)
-            step(number, 1.0)
+            progress(number, 1.0)
 
     def _take(self, identity: str, outcome: Outcome) -> None:
         rows: list[dict[str, Any]] | None = None

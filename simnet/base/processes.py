@@ -1,0 +1,230 @@
+"""A pool of processes on this machine that take one task after another.
+
+A task that fails, or whose process ends, costs no other. When this process is killed, so that it cannot tell anybody,
+the others notice that it is gone and end themselves.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import multiprocessing.resource_tracker as resource_tracker
+import os
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import BaseContext
+from multiprocessing.process import BaseProcess
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from simnet.base.errors import SimnetError, plain_warnings
+from simnet.base.threads import one_thread
+
+Report: TypeAlias = Callable[[Any], None]
+"""Called by a task, its last argument, with how far it is."""
+
+Progress: TypeAlias = Callable[[int, Any], None]
+"""Called with the number of a task and what that one reported last."""
+
+_REPORT_EVERY = 0.1
+
+
+class Outcome(NamedTuple):
+    """What came of a task: ``done`` with what it returned, ``refused`` or ``failed`` with why, ``lost`` with how.
+
+    A task is lost if its process ended, which is no fault of the task: it may have been short of memory, or killed.
+    """
+
+    kind: Literal["done", "refused", "failed", "lost"]
+    content: Any
+
+
+class _Worker(NamedTuple):
+    connection: Connection
+    process: BaseProcess
+
+
+class Pool:
+    """Processes that stay for one task after another; used in a ``with`` block, at whose end they are ended.
+
+    Parameters
+    ----------
+    jobs : int
+        At most so many at a time.
+    """
+
+    def __init__(self, jobs: int) -> None:
+        self.jobs = jobs
+        self._idle: list[_Worker] = []
+        self._busy: dict[Connection, tuple[int, _Worker]] = {}
+
+    def __enter__(self) -> Pool:
+        return self
+
+    def __exit__(self, *failure: object) -> None:
+        everyone = [*self._idle, *(worker for _, worker in self._busy.values())]
+        for worker in everyone:
+            worker.process.terminate()
+            worker.connection.close()
+        for worker in everyone:
+            worker.process.join()
+
+    def each(
+        self,
+        work: Callable[..., Any],
+        tasks: Sequence[tuple[Any, ...]],
+        progress: Progress,
+        *,
+        at_once: int | None = None,
+        retry: bool = False,
+    ) -> Iterator[tuple[int, Outcome]]:
+        """Do tasks, in any order; yield the number of each with what came of it.
+
+        Parameters
+        ----------
+        work : callable
+            A function of a module, called with the arguments of a task and a `Report`.
+        tasks : sequence of tuple
+            The arguments; processes take them in this order.
+        progress : callable
+            Called now and then.
+        at_once : int, optional
+            At most so many at a time, if less than the pool has.
+        retry : bool
+            Whether to do tasks again that were lost, one at a time, as they may have been short of memory together.
+        """
+        waiting = list(range(len(tasks)))[::-1]
+        lost = []
+        while waiting or self._busy:
+            while waiting and len(self._busy) < min(at_once or self.jobs, self.jobs):
+                worker = self._idle.pop() if self._idle else _start(_context(work.__module__))
+                number = waiting.pop()
+                self._busy[worker.connection] = number, worker
+                # A process that has ended is noticed when it should answer.
+                with suppress(OSError):
+                    worker.connection.send((work, tasks[number]))
+            for ready in wait(list(self._busy)):
+                assert isinstance(ready, Connection)
+                number, worker = self._busy[ready]
+                try:
+                    found = ready.recv()
+                except (EOFError, OSError):
+                    del self._busy[ready]
+                    worker.process.join()
+                    ready.close()
+                    if retry:
+                        lost.append(number)
+                    else:
+                        yield number, Outcome("lost", f"its process {_ending(worker.process.exitcode)}")
+                    continue
+                if isinstance(found, Outcome):
+                    del self._busy[ready]
+                    self._idle.append(worker)
+                    yield number, found
+                else:
+                    progress(number, *found)
+        for number in lost:
+            for _, outcome in self.each(work, [tasks[number]], _told_of(number, progress)):
+                yield number, outcome
+
+
+def attempt(work: Callable[..., Any], task: tuple[Any, ...], report: Report = lambda done: None) -> Outcome:
+    """Do a task in this process; what goes wrong is in the outcome.
+
+    Parameters
+    ----------
+    work : callable
+        Called with the arguments of the task and `report`.
+    task : tuple
+        The arguments.
+    report : callable
+        Called now and then.
+    """
+    try:
+        return Outcome("done", work(*task, report))
+    except SimnetError as error:
+        return Outcome("refused", str(error))
+    except Exception:
+        return Outcome("failed", traceback.format_exc())
+
+
+def _told_of(number: int, progress: Progress) -> Progress:
+    return lambda _, done: progress(number, done)
+
+
+def _context(module: str) -> BaseContext:
+    """Return how processes are started: by a server that forks, where there is one."""
+    # Forking a process that has threads can hang; a server that imported everything and did nothing else forks safely.
+    if "forkserver" in multiprocessing.get_all_start_methods():
+        found = multiprocessing.get_context("forkserver")
+        found.set_forkserver_preload([module, "pandas"])
+        return found
+    return multiprocessing.get_context("spawn")
+
+
+def _start(started_by: BaseContext) -> _Worker:
+    ours, theirs = started_by.Pipe()
+    process: BaseProcess = started_by.Process(  # type: ignore[attr-defined]
+        target=_serve, args=(theirs,), name="simnet worker", daemon=True
+    )
+    # The tracker that goes with the first process would let interrupts through again: start it before.
+    resource_tracker.ensure_running()
+    with _interrupts_held_back(), one_thread():
+        process.start()
+    # With the only other copy of their end in the process, its end closes the pipe.
+    theirs.close()
+    return _Worker(ours, process)
+
+
+@contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    """Let what starts meanwhile inherit that Ctrl-C does not reach it: it is for this process to tidy up."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _serve(connection: Connection) -> None:
+    """Do one task after another; the life of a process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    plain_warnings()
+    reported = -1.0
+
+    def report(done: Any) -> None:
+        nonlocal reported
+        if time.monotonic() - reported >= _REPORT_EVERY:
+            reported = time.monotonic()
+            connection.send((done,))
+
+    # Nobody is there any more when reading or writing fails.
+    with suppress(EOFError, OSError):
+        while True:
+            work, task = connection.recv()
+            connection.send(attempt(work, task, report))
+
+
+def _end_with_parent() -> None:
+    """End this process when the one that started it is gone, be it in the middle of its work."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+
+def _ending(exitcode: int | None) -> str:
+    """Say how a process ended that left no result."""
+    if exitcode is not None and exitcode < 0:
+        with suppress(ValueError):
+            name = signal.Signals(-exitcode).name
+            reason = "; it may have run out of memory: try --jobs 1" if name == "SIGKILL" else ""
+            return f"was ended by {name}{reason}"
+    return f"ended without a result (exit code {exitcode})"
