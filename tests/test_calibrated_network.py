@@ -10,11 +10,11 @@ from typer.testing import CliRunner
 import topologies
 from simnet import collectives
 from simnet.base.errors import InputError
-from simnet.calibration import Curve, Setting, load_fabric
-from simnet.calibration.network import Place, links, on_nodes, placed
-from simnet.calibration.per_step import fit_steps
+from simnet.calibration import Curve, Setting, load_cost_model
 from simnet.calibration.readers import write_tidy
 from simnet.calibration.readers.tables import table
+from simnet.calibration.step_model import fit_step_model
+from simnet.calibration.topology_links import Placement, links, on_nodes, placed
 from simnet.cli import app
 from simnet.interchange import kind_of, read_fabric_network, read_network, write_nodelink
 from simnet.network import Network
@@ -37,7 +37,7 @@ def test_a_star_is_found_again_from_its_times(latency, bandwidth):
     curves = [
         simulated(topologies.star(hosts, latency, bandwidth), hosts, hosts, name) for hosts in (4, 8) for name in RINGS
     ]
-    found = links(placed("star"), fit_steps(curves, nccl=False), curves)
+    found = links(placed("star"), fit_step_model(curves, nccl=False), curves)
     star = found.parameters["star"]
     assert star["hosts"] == 8
     assert star["latency"] == pytest.approx(latency, rel=0.15)
@@ -53,16 +53,16 @@ def test_nodes_of_several_gpus_are_found_again_and_what_was_not_seen_is_said():
     graph = {n: topologies.multi_gpu_nodes(n, 4, intra_latency=2e-6, intra_bandwidth=2e11, nic_latency=8e-6,
                                            nic_bandwidth=2.5e10) for n in (1, 2)}  # fmt: skip
     curves = [simulated(graph[n], 4 * n, n, name) for n in (1, 2) for name in RINGS]
-    found = links(placed("multi_gpu_nodes"), fit_steps(curves, nccl=True), curves)
+    found = links(placed("multi_gpu_nodes"), fit_step_model(curves, nccl=True), curves)
     made = found.parameters["multi_gpu_nodes"]
     assert (made["nodes"], made["gpus_per_node"]) == (2, 4)
     assert made["intra_bandwidth"] == pytest.approx(2e11, rel=0.2)
     assert made["nic_bandwidth"] == pytest.approx(2.5e10, rel=0.2)
     between = [one for one in curves if one.setting.nodes > 1]
-    part = links(placed("multi_gpu_nodes"), fit_steps(between, nccl=True), between)
+    part = links(placed("multi_gpu_nodes"), fit_step_model(between, nccl=True), between)
     assert "inner_seconds_per_byte" in part.undetermined
     inside = [one for one in curves if one.setting.nodes == 1]
-    alone = links(placed("multi_gpu_nodes"), fit_steps(inside, nccl=True), inside)
+    alone = links(placed("multi_gpu_nodes"), fit_step_model(inside, nccl=True), inside)
     assert alone.parameters["multi_gpu_nodes"]["nodes"] == 1
     assert {"outer_latency", "outer_seconds_per_byte"} <= set(alone.undetermined)
 
@@ -76,7 +76,7 @@ class TestPlaces:
         assert made["nodes"].tolist() == [2, 1, 16]
         assert made["ranks_per_node"].tolist()[:2] == [8, 6]
         assert on_nodes(rows, placed("star"))["nodes"].tolist() == [16, 6, 16]
-        assert on_nodes(rows, Place("multi_gpu_nodes", None)) is rows
+        assert on_nodes(rows, Placement("multi_gpu_nodes", None)) is rows
 
     def test_files_say_how_many_hosts_a_node_has(self, tmp_path):
         graph = topologies.multi_gpu_nodes(
@@ -114,7 +114,7 @@ class TestPlaces:
     def test_ranks_per_node_must_come_from_somewhere(self):
         curves = [Curve(Setting("all_reduce", 8), SIZES, 1e-5 + SIZES * 1e-9)]
         with pytest.raises(InputError, match="do not say how many ranks are on a node"):
-            links(placed("multi_gpu_nodes"), fit_steps(curves, nccl=False), curves)
+            links(placed("multi_gpu_nodes"), fit_step_model(curves, nccl=False), curves)
         with pytest.raises(InputError, match="whose algorithms are known"):
             links(placed("star"), None, curves)
 
@@ -164,7 +164,7 @@ class TestFabricAsTopology:
             (tmp_path / "f.yaml").write_text(text)
             before = time.process_time()
             with pytest.raises(InputError):
-                load_fabric(tmp_path / "f.yaml")
+                load_cost_model(tmp_path / "f.yaml")
             assert time.process_time() - before < 5
 
     def test_from_logs_to_a_network_that_times_schedules(self, tmp_path, monkeypatch):
@@ -181,8 +181,8 @@ class TestFabricAsTopology:
         done = runner.invoke(app, ["calibrate", "./device", "-o", "f.yaml", "--topology", "star"])
         assert done.exit_code == 0, done.output
         assert "network: star, hosts 8" in done.output
-        assert load_fabric("f.yaml").network["star"]["hosts"] == 8
-        assert {one.setting.nodes for one in load_fabric("f.yaml").model.known} == {4, 8}
+        assert load_cost_model("f.yaml").network["star"]["hosts"] == 8
+        assert {one.setting.nodes for one in load_cost_model("f.yaml").model.known} == {4, 8}
         timed = runner.invoke(
             app, ["time", "--platform", "f.yaml", "--collective", "allreduce_ring", "--workers", "8", "--size", "1 MiB"]
         )

@@ -12,30 +12,12 @@ from ruamel.yaml import YAML
 from simnet import collectives
 from simnet.base.errors import InputError
 from simnet.base.rng import stream
-from simnet.calibration import Curve, Setting, calibrate, choose, load_fabric, written
-from simnet.calibration.crossval import MIXTURE, Held, could_be_nccl, folds, leave_sizes_out, mixtures, score
-from simnet.calibration.curves import chosen_rows, curves_of, differing
-from simnet.calibration.intervals import BINS, TYPICAL, UNKNOWN, bin_of, intervals, widest, widths
-from simnet.calibration.per_step import (
-    PARAMETERS,
-    PROTOCOLS,
-    Steps,
-    _slopes,
-    _softly,
-    _table,
-    _terms,
-    fit_steps,
-    switched,
-    undetermined,
-)
-from simnet.calibration.predictor import fit
-from simnet.calibration.readers import write_tidy
-from simnet.calibration.readers.tables import table
-from simnet.calibration.scaling import over_ranks
-from simnet.calibration.shapes import (
+from simnet.calibration import Curve, Setting, calibrate, choose, load_cost_model, written
+from simnet.calibration.crossval import MIXTURE, HeldOut, could_be_nccl, folds, leave_sizes_out, mixtures, score
+from simnet.calibration.curve_models import (
     FITS,
     OURS,
-    Shape,
+    CurveModel,
     adjacent,
     five_anchors,
     interpolated,
@@ -43,18 +25,36 @@ from simnet.calibration.shapes import (
     piecewise,
     three_segments,
 )
-from simnet.calibration.steps import costs, like_nccl, through_schedule
+from simnet.calibration.curves import chosen_rows, curves_of, differing
+from simnet.calibration.intervals import BINS, TYPICAL, UNKNOWN, bin_of, half_widths, intervals, widest
+from simnet.calibration.predictor import fit
+from simnet.calibration.rank_scaling import over_ranks
+from simnet.calibration.readers import write_tidy
+from simnet.calibration.readers.tables import table
+from simnet.calibration.step_counts import costs, like_nccl, through_schedule
+from simnet.calibration.step_model import (
+    PARAMETERS,
+    PROTOCOLS,
+    StepModel,
+    _slopes,
+    _softly,
+    _table,
+    _terms,
+    fit_step_model,
+    switched,
+    undetermined,
+)
 
 SIZES = 2.0 ** np.arange(10, 27)
-TRUTH = Steps(False, (1e-5, 1e-6, 2e-5, 1e-11, 1e-9, 1e-12, 2.0, 3.0, 2.5, 1.1, 1.0, 1.0, 1e-5, 1.0, 1.0, 1.2))
+TRUTH = StepModel(False, (1e-5, 1e-6, 2e-5, 1e-11, 1e-9, 1e-12, 2.0, 3.0, 2.5, 1.1, 1.0, 1.0, 1e-5, 1.0, 1.0, 1.2))
 NCCL = (8e-6, 6e-7, 6e-6, 3e-12, 2e-11, 5e-14, 2.0, 4.0, 4.0, 1.07, 0.8, 1.6, 4e-6, 1.1, 1.1, 1.18)
 
 
 def covered(held, bins):
     """Return which held-out measurements are inside intervals of given widths."""
     below, above = np.array(bins)[bin_of(np.concatenate([one.sizes for one in held]))].T
-    off = -np.concatenate([one.off for one in held])
-    return (-below <= off) & (off <= above)
+    log_errors = -np.concatenate([one.log_errors for one in held])
+    return (-below <= log_errors) & (log_errors <= above)
 
 
 def ring(collective: str, ranks: int, nodes: int | None = None) -> Curve:
@@ -183,7 +183,7 @@ def test_counts_of_steps_are_never_negative(collective, nodes, per_node):
 
 
 def test_parameters_of_one_collective_predict_another_and_more_ranks():
-    fitted = fit_steps([ring("all_reduce", 4), ring("all_reduce", 8)], nccl=False)
+    fitted = fit_step_model([ring("all_reduce", 4), ring("all_reduce", 8)], nccl=False)
     for other in (ring("all_gather", 8), ring("all_reduce", 16), ring("all_gather", 16)):
         assert np.abs(np.log(fitted.at(other.setting, SIZES) / other.seconds)).max() < 0.08
     known = dict(zip(PARAMETERS, fitted.values, strict=True))
@@ -196,7 +196,7 @@ def test_parameters_of_one_collective_predict_another_and_more_ranks():
 
 def nccl(collective: str, ranks: int, nodes: int, switch: bool = False, sizes=SIZES) -> Curve:
     setting = Setting(collective, ranks, nodes)
-    return Curve(setting, sizes, Steps(True, NCCL, (), switch).at(setting, sizes))
+    return Curve(setting, sizes, StepModel(True, NCCL, (), switch).at(setting, sizes))
 
 
 def test_bytes_out_of_a_rank_are_those_of_its_share_of_the_network():
@@ -225,12 +225,12 @@ def test_short_reduce_scatters_and_all_to_alls_take_logarithmically_many_steps(r
 
 
 def test_short_collectives_of_mpi_follow_from_all_reduce():
-    truth = Steps(False, (1e-6, 5e-7, 2e-6, 1e-11, 1e-10, 2e-10, 2, 2, 3, 1.1, 1, 1, 1e-5, 1, 1, 1.2))
+    truth = StepModel(False, (1e-6, 5e-7, 2e-6, 1e-11, 1e-10, 2e-10, 2, 2, 3, 1.1, 1, 1, 1e-5, 1, 1, 1.2))
     sizes = 2.0 ** np.arange(8, 28, 2)
     pinned = [
         Setting("all_reduce", ranks, ranks, name) for ranks in (16, 64) for name in ("ring", "recursive_doubling", "")
     ]
-    fitted = fit_steps([Curve(one, sizes, truth.at(one, sizes)) for one in pinned], nccl=False)
+    fitted = fit_step_model([Curve(one, sizes, truth.at(one, sizes)) for one in pinned], nccl=False)
     short = sizes[:5]
     for name in ("all_gather", "reduce_scatter", "alltoall"):
         other = Setting(name, 32, 32)
@@ -242,22 +242,22 @@ def test_what_a_peer_costs_goes_with_what_a_step_between_nodes_costs():
         values = np.array(NCCL)
         values[list(PARAMETERS).index("outer_latency")] *= factor
         curves = [Setting("all_reduce", 4 * nodes, nodes) for nodes in (2, 8, 32)]
-        model = Steps(True, tuple(values))
-        return fit_steps([Curve(one, SIZES, model.at(one, SIZES)) for one in curves], nccl=True)
+        model = StepModel(True, tuple(values))
+        return fit_step_model([Curve(one, SIZES, model.at(one, SIZES)) for one in curves], nccl=True)
 
     asked = Setting("alltoall", 32, 8)
     assert slow(4).at(asked, [1024.0]) > 2.5 * slow(1).at(asked, [1024.0])
 
 
 def test_each_protocol_is_the_fastest_somewhere_and_a_pinned_one_is_the_only_one():
-    model = Steps(True, NCCL)
+    model = StepModel(True, NCCL)
     sizes = 2.0 ** np.arange(3, 34)
-    ways = model.by_way(Setting("all_gather", 16, 2), sizes)
+    ways = model.by_algorithm(Setting("all_gather", 16, 2), sizes)
     names = list(ways)
     fastest = [names[place] for place in np.argmin(list(ways.values()), axis=0)]
     assert list(dict.fromkeys(fastest)) == ["ring, LL", "ring, LL128", "ring, Simple"]
     for protocol in PROTOCOLS:
-        pinned = model.by_way(Setting("all_gather", 16, 2, protocol=protocol), sizes)
+        pinned = model.by_algorithm(Setting("all_gather", 16, 2, protocol=protocol), sizes)
         assert list(pinned) == [f"ring, {protocol}"]
         assert np.array_equal(pinned[f"ring, {protocol}"], ways[f"ring, {protocol}"])
     # What the library chooses among is never slower than a single one, but for the rounding of the corner.
@@ -265,7 +265,7 @@ def test_each_protocol_is_the_fastest_somewhere_and_a_pinned_one_is_the_only_one
 
 
 def test_latency_of_trees_grows_with_the_logarithm_and_of_rings_with_the_ranks():
-    model = Steps(True, NCCL)
+    model = StepModel(True, NCCL)
     small = {
         (name, nodes): float(model.at(Setting("all_reduce", 4 * nodes, nodes, name, "LL"), [8.0])[0])
         for name in ("ring", "tree")
@@ -295,7 +295,7 @@ def test_slopes_in_the_parameters_are_those_of_differences(seed):
 
 
 def test_nccl_of_other_collectives_and_ranks_follows_from_all_reduce():
-    fitted = fit_steps([nccl("all_reduce", 8 * nodes, nodes) for nodes in (1, 2, 4, 16)], nccl=True)
+    fitted = fit_step_model([nccl("all_reduce", 8 * nodes, nodes) for nodes in (1, 2, 4, 16)], nccl=True)
     assert not fitted.switch
     large = SIZES[SIZES >= 2**24]
     for name, nodes in (("all_reduce", 8), ("all_gather", 4), ("reduce_scatter", 8), ("alltoall", 4)):
@@ -306,12 +306,12 @@ def test_nccl_of_other_collectives_and_ranks_follows_from_all_reduce():
 def test_in_switch_reduction_is_seen_and_not_taken_for_the_speed_of_a_ring():
     sizes = 2.0 ** np.arange(20, 34)
     setting = Setting("all_reduce", 8, 1)
-    curve = Curve(setting, sizes, Steps(True, NCCL, (), True).at(setting, sizes))
+    curve = Curve(setting, sizes, StepModel(True, NCCL, (), True).at(setting, sizes))
     assert switched([curve])
     assert not switched([Curve(setting, sizes, 1.5 * curve.seconds)])
     other = Setting("all_gather", 8, 1)
-    predicted = fit_steps([curve], nccl=True).at(other, sizes[-4:])
-    assert np.abs(np.log(predicted / Steps(True, NCCL).at(other, sizes[-4:]))).max() < 0.1
+    predicted = fit_step_model([curve], nccl=True).at(other, sizes[-4:])
+    assert np.abs(np.log(predicted / StepModel(True, NCCL).at(other, sizes[-4:]))).max() < 0.1
 
 
 @given(
@@ -325,7 +325,7 @@ def test_in_switch_reduction_is_seen_and_not_taken_for_the_speed_of_a_ring():
 def test_scaled_over_ranks_are_the_laws_of_algorithms(launch, step, per_byte, law, asked):
     def curve(nodes):
         steps = np.log2(nodes) if law == "tree" else nodes - 1
-        return Shape(segments=((0.0, launch + steps * step, per_byte * 2 * (nodes - 1) / nodes),))
+        return CurveModel(segments=((0.0, launch + steps * step, per_byte * 2 * (nodes - 1) / nodes),))
 
     known = [2, 16, 64]
     sizes = np.array([1e3, 1e9])
@@ -347,7 +347,7 @@ def test_two_nodes_go_along_a_tree_where_one_node_and_many_show_that_it_is_faste
     def curve(ranks, nodes):
         ring = 2 * (ranks - 1) / ranks / (inside if nodes == 1 else network)
         tree = max(1 / network, 1 / (0.46 * inside)) if nodes == 2 else np.inf
-        return Shape(segments=((0.0, 2e-5, min(ring, tree)),))
+        return CurveModel(segments=((0.0, 2e-5, min(ring, tree)),))
 
     known = [Setting("all_reduce", 4 * nodes, nodes) for nodes in (1, 8, 32)]
     shapes = [curve(one.ranks, one.nodes) for one in known]
@@ -360,7 +360,7 @@ def test_two_nodes_go_along_a_tree_where_one_node_and_many_show_that_it_is_faste
 
 def test_no_ring_where_the_time_is_too_short_for_its_messages():
     known = [Setting("all_reduce", ranks, ranks) for ranks in (2, 1024)]
-    shapes = [Shape(segments=((0.0, 1e-5 + 5e-6 * np.log2(one.ranks), 1e-15),)) for one in known]
+    shapes = [CurveModel(segments=((0.0, 1e-5 + 5e-6 * np.log2(one.ranks), 1e-15),)) for one in known]
     found = over_ranks(known, shapes, Setting("all_reduce", 32, 32), np.array([8.0]), chunked=False)
     assert found == pytest.approx([1e-5 + 5e-6 * 5], rel=0.1)
 
@@ -368,7 +368,7 @@ def test_no_ring_where_the_time_is_too_short_for_its_messages():
 def test_along_a_ring_switch_points_are_at_the_same_size_per_rank():
     def curve(ranks):
         # The protocol changes at 64 KiB a rank.
-        return Shape(segments=((0.0, ranks * 1e-6, 4e-10), (ranks * 65536.0, ranks * 8e-6, 1e-10)))
+        return CurveModel(segments=((0.0, ranks * 1e-6, 4e-10), (ranks * 65536.0, ranks * 8e-6, 1e-10)))
 
     sizes = 2.0 ** np.arange(10, 30)
     known = [8, 128]
@@ -386,18 +386,18 @@ def test_what_is_faster_than_a_kernel_is_not_nccl():
 
 def test_a_time_that_is_longer_than_with_more_to_do_was_disturbed():
     known = [Setting("all_reduce", 4 * nodes, nodes) for nodes in (4, 16, 64)]
-    usual = [Shape(segments=((0.0, 1e-5, 1e-10 * (1 - 1 / one.ranks)),)) for one in known]
+    usual = [CurveModel(segments=((0.0, 1e-5, 1e-10 * (1 - 1 / one.ranks)),)) for one in known]
     asked, sizes = Setting("all_reduce", 32, 8), np.array([2.0**30])
-    disturbed = [usual[0], Shape(segments=((0.0, 1e-5, 1e-9),)), usual[2]]
+    disturbed = [usual[0], CurveModel(segments=((0.0, 1e-5, 1e-9),)), usual[2]]
     found = [over_ranks(known, shapes, asked, sizes, chunked=False) for shapes in (usual, disturbed)]
     assert found[1] == pytest.approx(found[0], rel=0.11)
 
 
 def test_cross_validation_takes_what_made_the_data():
     straight = [Curve(Setting("gather", 4), SIZES, 1e-5 + 1e-9 * SIZES)]
-    assert choose(straight).form == "line"
+    assert choose(straight).curve_model == "line"
     jumps = np.where(SIZES < 2**18, 1e-5 + 1e-9 * SIZES, 3e-3 + 1e-10 * SIZES)
-    assert choose([Curve(Setting("gather", 4), SIZES, jumps)]).form == "piecewise"
+    assert choose([Curve(Setting("gather", 4), SIZES, jumps)]).curve_model == "piecewise"
 
 
 def test_each_curve_has_the_models_that_predict_it():
@@ -413,7 +413,7 @@ def test_each_curve_has_the_models_that_predict_it():
     for weights in found.weights.values():
         assert sum(weights.values()) == pytest.approx(1)
         assert min(weights.values()) > 0
-    assert score(found.forms[MIXTURE]) <= 1.02 * min(score(found.forms[name]) for name in OURS)
+    assert score(found.by_curve_model[MIXTURE]) <= 1.02 * min(score(found.by_curve_model[name]) for name in OURS)
 
 
 def test_without_held_out_sizes_there_are_no_weights():
@@ -435,11 +435,11 @@ def test_intervals_cover_what_they_promise(coverage):
     random = np.random.default_rng(1)
     sizes = np.exp(random.uniform(np.log(1e3), np.log(1e9), 4000))
     # Short messages scatter more, and errors are not symmetric.
-    off = random.gamma(2.0, np.where(sizes < 1e5, 0.1, 0.01))
-    held = Held(Setting("gather", 4), sizes, np.ones(4000), np.exp(off))
-    first = Held(held.setting, sizes[:1000], held.predicted[:1000], held.measured[:1000])
-    rest = Held(held.setting, sizes[1000:], held.predicted[1000:], held.measured[1000:])
-    inside = covered([rest], widths([first], coverage))
+    log_errors = random.gamma(2.0, np.where(sizes < 1e5, 0.1, 0.01))
+    held = HeldOut(Setting("gather", 4), sizes, np.ones(4000), np.exp(log_errors))
+    first = HeldOut(held.setting, sizes[:1000], held.predicted[:1000], held.measured[:1000])
+    rest = HeldOut(held.setting, sizes[1000:], held.predicted[1000:], held.measured[1000:])
+    inside = covered([rest], half_widths([first], coverage))
     short = sizes[1000:] < 6e4
     assert coverage - 0.03 < inside.mean() < 1
     assert coverage - 0.05 < inside[short].mean()
@@ -451,21 +451,21 @@ def test_intervals_of_few_errors_cover_too(count):
     sizes, inside = np.full(count, 1e3), []
     for _ in range(300):
         errors = random.laplace(0, 0.1, count + 50)
-        seen = Held(Setting("gather", 4), sizes, np.ones(count), np.exp(errors[:count]))
-        rest = Held(seen.setting, np.full(50, 1e3), np.ones(50), np.exp(errors[count:]))
-        inside.append(covered([rest], widths([seen], 0.9)).mean())
+        seen = HeldOut(Setting("gather", 4), sizes, np.ones(count), np.exp(errors[:count]))
+        rest = HeldOut(seen.setting, np.full(50, 1e3), np.ones(50), np.exp(errors[count:]))
+        inside.append(covered([rest], half_widths([seen], 0.9)).mean())
     assert 0.8 < np.mean(inside) < 0.93
 
 
 def test_without_anything_held_out_the_interval_is_wide():
-    assert widths([], 0.9) == [(UNKNOWN, UNKNOWN)] * len(BINS)
+    assert half_widths([], 0.9) == [(UNKNOWN, UNKNOWN)] * len(BINS)
 
 
 def test_a_fabric_file_comes_back(tmp_path):
     fabric = calibrate([ring("all_reduce", p) for p in (4, 8, 16)], sources=["a & b: !!c.log"], topology="star")
     path = tmp_path / "fabric.yaml"
     path.write_text(written(fabric))
-    again = load_fabric(path)
+    again = load_cost_model(path)
     assert written(again) == written(fabric)
     for collective, ranks, size in [("all_reduce", 8, 1e5), ("all_reduce", 12, 1e6), ("all_gather", 32, 1e7)]:
         assert again.predict(collective, ranks, size) == fabric.predict(collective, ranks, size)
@@ -517,7 +517,7 @@ def test_what_the_data_do_not_tell_is_said_whatever_their_scatter():
     setting, sizes = Setting("all_reduce", 16, 2), 2.0 ** np.arange(10, 31)
     for scatter in (1e-4, 0.03):
         noise = np.exp(scatter * stream(3, "scatter").normal(size=len(sizes)))
-        fitted = fit_steps([Curve(setting, sizes, (5e-5 + sizes * 1e-11) * noise)], nccl=True)
+        fitted = fit_step_model([Curve(setting, sizes, (5e-5 + sizes * 1e-11) * noise)], nccl=True)
         unknown = undetermined(fitted)
         assert {"peer_latency", "peer_byte_factor", "pair_byte_factor", "switch_byte_factor"} <= set(unknown)
         assert "outer_seconds_per_byte" not in unknown
@@ -549,7 +549,7 @@ def test_broken_fabric_files_are_refused_with_the_field(tmp_path, before, after,
     path = tmp_path / "fabric.yaml"
     path.write_text(text.replace(before, after, 1))
     with pytest.raises(InputError, match=said):
-        load_fabric(path)
+        load_cost_model(path)
 
 
 @pytest.mark.parametrize(
@@ -571,7 +571,7 @@ def test_numbers_that_no_machine_has_are_refused(tmp_path, where):
     with (tmp_path / "fabric.yaml").open("w") as file:
         yaml.dump(loaded, file)
     with pytest.raises(InputError, match=".".join(map(str, where[:2]))):
-        load_fabric(tmp_path / "fabric.yaml")
+        load_cost_model(tmp_path / "fabric.yaml")
 
 
 @given(st.integers(0, 10**6), st.sampled_from(["cut", "drop", "twice", "noise"]))
@@ -592,7 +592,7 @@ def test_mutated_fabric_files_load_or_are_refused(tmp_path_factory, seed, kind):
     path = tmp_path_factory.getbasetemp() / "mutated.yaml"
     path.write_text(text)
     try:
-        fabric = load_fabric(path)
+        fabric = load_cost_model(path)
         found = fabric.predict("all_reduce", 4, 1e5)
     except InputError:
         return
@@ -607,10 +607,10 @@ def test_weights_in_a_fabric_file_add_to_one(tmp_path):
     path = tmp_path / "fabric.yaml"
     path.write_text(_TEXT.replace("weight: 1.0", "weight: 0.5", 1))
     with pytest.raises(InputError, match="must add to 1"):
-        load_fabric(path)
+        load_cost_model(path)
     path.write_text(_TEXT.replace("model: line\n", "model: lines\n"))
     with pytest.raises(InputError, match="did you mean 'line'"):
-        load_fabric(path)
+        load_cost_model(path)
 
 
 def rows(count: int = 6) -> pd.DataFrame:
@@ -649,14 +649,14 @@ def test_ranks_between_and_outside_go_their_own_ways():
     curves = [ring("all_reduce", ranks) for ranks in (4, 16)]
     between, outside = Setting("all_reduce", 8, 8, "ring"), Setting("all_reduce", 64, 64, "ring")
 
-    def found(setting, across, beyond):
-        return fit(curves, across=across, beyond=beyond).at(setting, SIZES)
+    def found(setting, interpolation, extrapolation):
+        return fit(curves, interpolation=interpolation, extrapolation=extrapolation).at(setting, SIZES)
 
     inside = {way: found(between, way, "steps") for way in ("scaled", "interpolated", "steps", "blended")}
     assert np.allclose(inside["blended"] ** 2, inside["scaled"] * inside["steps"])
     assert np.array_equal(found(between, "steps", "interpolated"), inside["steps"])
     assert not np.allclose(found(outside, "steps", "interpolated"), found(outside, "steps", "steps"))
-    # The model of steps made the data: a ring takes as many steps as it has ranks, which no power law of two points is.
+    # The step model made the data: a ring takes as many steps as it has ranks, which no power law of two points is.
     assert np.abs(np.log(found(outside, "steps", "steps") / ring("all_reduce", 64).seconds)).max() < 0.1
 
 
@@ -664,10 +664,10 @@ def test_intervals_of_other_collectives_are_those_of_the_worst():
     random = np.random.default_rng(3)
     sizes = np.full(100, 1e3)
     held = [
-        Held(Setting(name, 4), sizes, np.ones(100), np.exp(random.normal(0, spread, 100)))
+        HeldOut(Setting(name, 4), sizes, np.ones(100), np.exp(random.normal(0, spread, 100)))
         for name, spread in (("all_gather", 0.01), ("alltoall", 0.5))
     ]
-    assert widest(held, 0.9)[0] == widths(held[1:], 0.9)[0]
+    assert widest(held, 0.9)[0] == half_widths(held[1:], 0.9)[0]
 
 
 def test_intervals_are_drawn_to_typical_ones_where_few_groups_were_held_out():
@@ -676,7 +676,7 @@ def test_intervals_are_drawn_to_typical_ones_where_few_groups_were_held_out():
 
     def held(count):
         seconds = [np.exp(random.normal(0, 0.01, 400)) for _ in range(count)]
-        return [Held(Setting("gather", 2 + n), sizes, np.ones(400), one) for n, one in enumerate(seconds)]
+        return [HeldOut(Setting("gather", 2 + n), sizes, np.ones(400), one) for n, one in enumerate(seconds)]
 
     widths_ = [intervals({"ranks": held(count)}, 0.9)["ranks"][0][1] for count in (0, 1, 4, 30)]
     assert widths_[0] == pytest.approx(TYPICAL["ranks"][0])
@@ -696,29 +696,29 @@ def test_intervals_widen_with_the_doublings_beyond():
 def test_a_fabric_with_in_switch_reduction_comes_back(tmp_path):
     sizes = 2.0 ** np.arange(10, 32)
     setting = Setting("all_reduce", 8, 1)
-    fabric = calibrate([Curve(setting, sizes, Steps(True, NCCL, (), True).at(setting, sizes))])
+    fabric = calibrate([Curve(setting, sizes, StepModel(True, NCCL, (), True).at(setting, sizes))])
     assert fabric.model.steps.nccl
     assert fabric.model.steps.switch
     path = tmp_path / "fabric.yaml"
     path.write_text(written(fabric))
-    again = load_fabric(path)
+    again = load_cost_model(path)
     assert again.model.steps == fabric.model.steps
     assert again.predict("all_gather", 8, 1e9) == fabric.predict("all_gather", 8, 1e9)
 
 
 def test_intervals_widen_beyond_the_sizes_measured():
     fabric = calibrate([Curve(Setting("all_reduce", 8), SIZES, 1e-5 + 1e-9 * SIZES * (1 + 0.01 * np.sin(SIZES)))])
-    widths = []
+    half_widths = []
     for nbytes in SIZES[-1] * 2.0 ** np.arange(5):
         found = fabric.predict("all_reduce", 8, float(nbytes))
-        widths.append(np.log(found.high / found.low))
-    assert widths == sorted(widths)
-    assert widths[-1] == pytest.approx(widths[0] * np.sqrt(5))
+        half_widths.append(np.log(found.high / found.low))
+    assert half_widths == sorted(half_widths)
+    assert half_widths[-1] == pytest.approx(half_widths[0] * np.sqrt(5))
 
 
 def test_what_has_no_algorithm_costs_nothing_known():
     assert costs(Setting("gather", 8), nccl=True) == ()
-    assert fit_steps([Curve(Setting("gather", 8), SIZES, SIZES)], nccl=False) is None
+    assert fit_step_model([Curve(Setting("gather", 8), SIZES, SIZES)], nccl=False) is None
 
 
 def test_a_log_becomes_a_fabric_on_the_command_line(tmp_path: Path):

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from simnet.base.errors import InputError
 from simnet.calibration import calibrate
+from simnet.calibration.cost_model_file import cost_model_of
 from simnet.calibration.curves import Curve, Setting
-from simnet.calibration.fabric_file import fabric_of
-from simnet.calibration.per_step import Steps
+from simnet.calibration.step_model import StepModel
 from simnet.cli import app
 from simnet.policies import moo
 from simnet.scenario import load
@@ -296,8 +296,8 @@ def test_a_ring_follows_a_tree_where_their_closed_forms_meet(workers, latency, b
 def cluster(kind):
     """A platform, or a cluster whose truth is a model of NCCL's steps, measured with pinned algorithms or without."""
     if kind == "platform":
-        return fabric_of("dgx-h100")
-    truth = Steps(True, (1e-5, 1e-6, 5e-6, 1e-11, 1e-10, 1e-12, 2, 3, 3, 1.1, 1, 1, 1e-5, 1, 1, 1.2))
+        return cost_model_of("dgx-h100")
+    truth = StepModel(True, (1e-5, 1e-6, 5e-6, 1e-11, 1e-10, 1e-12, 2, 3, 3, 1.1, 1, 1, 1e-5, 1, 1, 1.2))
     sizes = 2.0 ** np.arange(10, 31, 2)
     names = ("ring", "tree") if kind == "pinned" else ("",)
     asked = [Setting("all_reduce", ranks, ranks // 4, name) for ranks in (16, 32) for name in names]

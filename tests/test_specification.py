@@ -20,13 +20,12 @@ from simnet.calibration import (
     Curve,
     Setting,
     calibrate,
-    fabric_of,
-    load_fabric,
+    cost_model_of,
+    load_cost_model,
     specification,
     specified,
     written,
 )
-from simnet.calibration.per_step import PARAMETERS
 from simnet.calibration.readers import read
 from simnet.calibration.specification import (
     COLLECTIVES,
@@ -36,12 +35,13 @@ from simnet.calibration.specification import (
     TRANSPORTS,
     Platform,
     Transport,
+    half_widths,
     load_platform,
     parameters,
     platform_names,
     times,
-    widths,
 )
+from simnet.calibration.step_model import PARAMETERS
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "measured"
 SIZES = 2.0 ** np.arange(3, 34)
@@ -150,7 +150,7 @@ def test_the_model_of_steps_has_a_value_for_each_parameter(name):
 def test_a_fabric_of_a_platform_comes_back_as_it_went(tmp_path):
     fabric = specified(platform("aws-p5"), coverage=0.8)
     (tmp_path / "fabric.yaml").write_text(written(fabric), encoding="utf-8")
-    again = load_fabric(tmp_path / "fabric.yaml")
+    again = load_cost_model(tmp_path / "fabric.yaml")
     assert again.platform == fabric.platform
     for collective, ranks in (("all_reduce", 16), ("all_gather", 12), ("sendrecv", 2)):
         assert again.predict(collective, ranks, 1e7) == fabric.predict(collective, ranks, 1e7)
@@ -175,11 +175,11 @@ def test_a_fabric_file_of_a_platform_has_nothing_measured(tmp_path, extra):
     with (tmp_path / "fabric.yaml").open("w", encoding="utf-8") as file:
         yaml.dump(both, file)
     with pytest.raises(InputError, match="nothing was measured"):
-        load_fabric(tmp_path / "fabric.yaml")
+        load_cost_model(tmp_path / "fabric.yaml")
 
 
 def test_intervals_grow_with_what_they_shall_hold():
-    narrow, wide = (widths(load_platform("dgx-1"), coverage) for coverage in (0.5, 0.95))
+    narrow, wide = (half_widths(load_platform("dgx-1"), coverage) for coverage in (0.5, 0.95))
     assert all(a < c and b < d for (a, b), (c, d) in zip(narrow, wide, strict=True))
 
 
@@ -212,12 +212,12 @@ def test_names_and_files_are_told_apart(tmp_path):
     path.write_text(
         "name: mine\ndevices_per_node: 4\ngeneration: ampere\ninner: {link: nvlink, rate: 300 GB/s}\n", encoding="utf-8"
     )
-    assert fabric_of(str(path)).platform.name == "mine"
-    assert fabric_of("polaris").platform.name == "polaris"
+    assert cost_model_of(str(path)).platform.name == "mine"
+    assert cost_model_of("polaris").platform.name == "polaris"
     with pytest.raises(InputError, match="did you mean 'polaris'"):
-        fabric_of("polari")
+        cost_model_of("polari")
     with pytest.raises(InputError, match="1000 ranks need 125 nodes"):
-        fabric_of("dgx-h100").predict("all_reduce", 1000, 1e6, nodes=2)
+        cost_model_of("dgx-h100").predict("all_reduce", 1000, 1e6, nodes=2)
 
 
 def run(*arguments: object):
@@ -253,19 +253,19 @@ def predicted(case: Case):
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_from_64_mb_up_measured_platforms_are_within_a_factor_of_2(case):
-    off = np.concatenate(
+    log_errors = np.concatenate(
         [np.log(seconds / measured)[sizes >= LARGE] for _, sizes, seconds, measured in predicted(case)]
     )
-    inside = np.abs(off) < np.log(2)
-    assert np.median(np.abs(off)) < np.log(2)
+    inside = np.abs(log_errors) < np.log(2)
+    assert np.median(np.abs(log_errors)) < np.log(2)
     assert inside.mean() >= (0.5 if case.variant in MISCONFIGURED or case.platform.library == "mpi" else 0.65)
 
 
 def test_of_all_measured_platforms_nine_in_ten_large_messages_are_within_a_factor_of_2():
     shares = []
     for case in CASES:
-        off = [np.log(seconds / measured)[sizes >= LARGE] for _, sizes, seconds, measured in predicted(case)]
-        shares.append((np.abs(np.concatenate(off)) < np.log(2)).mean())
+        log_errors = [np.log(seconds / measured)[sizes >= LARGE] for _, sizes, seconds, measured in predicted(case)]
+        shares.append((np.abs(np.concatenate(log_errors)) < np.log(2)).mean())
     assert np.mean(shares) >= 0.9
 
 
@@ -318,8 +318,8 @@ def bias(case: Case) -> float:
     """Return the median logarithm of predicted over measured times of large rings and trees between nodes."""
     wanted = ("all_reduce", "all_gather", "reduce_scatter")
     between = [one for one in predicted(case) if one[0].collective in wanted and (case.nodes or one[0].nodes) > 1]
-    off = [np.log(seconds / measured)[sizes >= LARGE] for _, sizes, seconds, measured in between]
-    return float(np.median(np.concatenate(off))) if off else math.nan
+    log_errors = [np.log(seconds / measured)[sizes >= LARGE] for _, sizes, seconds, measured in between]
+    return float(np.median(np.concatenate(log_errors))) if log_errors else math.nan
 
 
 def without(left_out: str) -> tuple[dict[str, Transport], float]:
@@ -337,10 +337,10 @@ def without(left_out: str) -> tuple[dict[str, Transport], float]:
             or (case.platform.library == "mpi" and outer.transport != "sockets")
         ):
             continue
-        off = bias(case)
-        if not math.isnan(off):
+        log_errors = bias(case)
+        if not math.isnan(log_errors):
             place = direct[outer.transport] if outer.device_direct else staged
-            place.setdefault(system(case), []).append(off)
+            place.setdefault(system(case), []).append(log_errors)
     fitted = {}
     for name, one in TRANSPORTS.items():
         if direct[name]:
@@ -359,8 +359,10 @@ def test_platforms_left_out_of_what_is_fitted_are_within_a_factor_of_2(monkeypat
         transports, staged = refitted[system(case)]
         monkeypatch.setattr(specification, "TRANSPORTS", transports)
         monkeypatch.setattr(specification, "STAGED", staged)
-        off = [np.abs(np.log(seconds / measured))[sizes >= LARGE] for _, sizes, seconds, measured in predicted(case)]
-        medians.append(np.median(np.concatenate(off)))
-        shares.append((np.concatenate(off) < np.log(2)).mean())
+        log_errors = [
+            np.abs(np.log(seconds / measured))[sizes >= LARGE] for _, sizes, seconds, measured in predicted(case)
+        ]
+        medians.append(np.median(np.concatenate(log_errors)))
+        shares.append((np.concatenate(log_errors) < np.log(2)).mean())
     assert np.mean(np.array(medians) < np.log(2)) >= 0.95
     assert np.mean(shares) >= 0.9

@@ -63,7 +63,7 @@ def validate(
 ) -> None:
     """Say how well measured times are predicted that were left out, beside what simpler models make of them."""
     from simnet.calibration.measured import datasets
-    from simnet.calibration.reporting import typed_facts
+    from simnet.calibration.summary import typed_facts
     from validate import evaluation
 
     common.only("--fabric", fabric is not None, {"--strict": strict})

@@ -24,15 +24,15 @@ from numpy.typing import NDArray
 
 from simnet.base.errors import InputError
 from simnet.base.progress import tracked
+from simnet.calibration.cost_model import COVERAGE
+from simnet.calibration.cost_model_file import cost_model_of
 from simnet.calibration.crossval import FOLDS, MIN_SIZES, choose, folds
+from simnet.calibration.curve_models import FITS
 from simnet.calibration.curves import Curve, Floats, curves_of, systems
-from simnet.calibration.fabric import COVERAGE
-from simnet.calibration.fabric_file import fabric_of
-from simnet.calibration.intervals import BIN_NAMES, bin_of, intervals, widths
-from simnet.calibration.predictor import Model, Way, fit
+from simnet.calibration.intervals import BIN_NAMES, bin_of, half_widths, intervals
+from simnet.calibration.predictor import Basis, Predictor, fit
 from simnet.calibration.readers import bus_factor
-from simnet.calibration.reporting import rows_of
-from simnet.calibration.shapes import FITS
+from simnet.calibration.summary import rows_of
 from simnet.report.drawing import COLOURS, Plot, plot, scale, style
 from validate.links import CLOSED_FORM, held_by_links, winners
 from validate.links import TITLES as LINK_TITLES
@@ -181,7 +181,7 @@ def evaluate(source: str, facts: Mapping[str, Any] | None = None, splits: Sequen
 
 
 def compare(
-    fabric: str | Path, source: str, facts: Mapping[str, Any] | None = None, *, strict: bool = False
+    cost_model: str | Path, source: str, facts: Mapping[str, Any] | None = None, *, strict: bool = False
 ) -> Evaluation:
     """Compare measurements with what a fabric file predicts; nothing is fitted to them.
 
@@ -199,7 +199,7 @@ def compare(
     InputError
         If one of them cannot be read, nothing is known of a collective, or `strict` and it would extrapolate.
     """
-    loaded = fabric_of(str(fabric))
+    loaded = cost_model_of(str(cost_model))
     rows, problems = rows_of(source, facts or {})
     parts = systems(rows)
     found = []
@@ -335,14 +335,14 @@ def _halves(curves: Sequence[Curve]) -> list[pd.DataFrame]:
     return _at_sizes(HALVES, [(one, np.arange(len(one.sizes)) % 2 == 1) for one in usable])
 
 
-def _at_sizes(name: Way | Literal["halves"], split: Sequence[tuple[Curve, NDArray[np.bool_]]]) -> list[pd.DataFrame]:
+def _at_sizes(name: Basis | Literal["halves"], split: Sequence[tuple[Curve, NDArray[np.bool_]]]) -> list[pd.DataFrame]:
     """Predict the sizes that a mask of each curve leaves out, by a calibration of the others."""
     if not split:
         return []
     kept = [one.at(~mask) for one, mask in split]
     chosen = choose(kept, plain=False, wide=False)
-    model = fit(kept, chosen.form, weights=chosen.weights, with_steps=False)
-    bins = widths(chosen.held["sizes"], COVERAGE)
+    model = fit(kept, chosen.curve_model, weights=chosen.weights, with_steps=False)
+    bins = half_widths(chosen.held["sizes"], COVERAGE)
     found = []
     for (one, mask), rest in zip(split, kept, strict=True):
         others = {plain: FITS[plain](rest.sizes, rest.seconds).at(one.sizes[mask]) for plain in PLAIN}
@@ -362,7 +362,7 @@ def _ranks(curves: Sequence[Curve]) -> list[pd.DataFrame]:
         if not held:
             continue
         chosen = choose(kept, plain=False)
-        choices = chosen.form, chosen.across, chosen.nccl, chosen.transfer, chosen.beyond
+        choices = chosen.curve_model, chosen.interpolation, chosen.nccl, chosen.transfer, chosen.extrapolation
         model = fit(kept, *choices, weights=chosen.weights)
         bins = intervals(chosen.held, COVERAGE)
         plain = {name: fit(kept, name, "interpolated", with_steps=False) for name in PLAIN}
@@ -370,7 +370,7 @@ def _ranks(curves: Sequence[Curve]) -> list[pd.DataFrame]:
             measured = known[one.setting.family]
             place = place_of(ranks, measured)
             others = {name: _some(other.at(one.setting, one.sizes), one) for name, other in plain.items()}
-            found.append(_predicted("ranks", place, model, one, bins[model.way(one.setting)], others))
+            found.append(_predicted("ranks", place, model, one, bins[model.basis(one.setting)], others))
     return [one for one in found if one is not None]
 
 
@@ -400,7 +400,7 @@ def _collectives(curves: Sequence[Curve]) -> list[pd.DataFrame]:
         if not kept:
             continue
         chosen = choose(kept, plain=False)
-        choices = chosen.form, chosen.across, chosen.nccl, chosen.transfer, chosen.beyond
+        choices = chosen.curve_model, chosen.interpolation, chosen.nccl, chosen.transfer, chosen.extrapolation
         model = fit(kept, *choices, weights=chosen.weights)
         if model.steps is None:
             continue
@@ -413,9 +413,9 @@ _SPLITTERS = {"sizes": _sizes, HALVES: _halves, "ranks": _ranks, "collectives": 
 
 
 def _predicted(
-    split: Way | Literal["halves"],
+    split: Basis | Literal["halves"],
     place: str,
-    model: Model,
+    model: Predictor,
     held: Curve,
     bins: Sequence[tuple[float, float]],
     others: Mapping[str, Floats],
@@ -423,7 +423,7 @@ def _predicted(
     ours = model.at(held.setting, held.sizes)
     if ours is None:
         return None
-    below, above = np.array(bins)[bin_of(held.sizes)].T * model.reach(held.setting)
+    below, above = np.array(bins)[bin_of(held.sizes)].T * model.widening(held.setting)
     return pd.DataFrame(
         {
             "split": split,

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from simnet.calibration.fabric import COVERAGE
+from simnet.calibration.cost_model import COVERAGE
 from simnet.calibration.intervals import BIN_NAMES, bin_of
 from validate.evaluation import FROM_BASE, HALVES, PLACES, RULE, TITLES
 from validate.links import winners

@@ -21,11 +21,11 @@ from ruamel.yaml.error import YAMLError
 from simnet.base.errors import InputError
 from simnet.base.writing import atomic_write
 from simnet.calibration import measured
-from simnet.calibration.fabric import COVERAGE
+from simnet.calibration.cost_model import COVERAGE
 from simnet.calibration.intervals import bin_of
 from simnet.calibration.readers import kind_of
-from simnet.calibration.reporting import rows_of
-from simnet.calibration.specification import widths
+from simnet.calibration.specification import half_widths
+from simnet.calibration.summary import rows_of
 from validate.evaluation import HALVES, SPLITS, evaluate
 from validating.platforms import Case, cases_of, predicted
 
@@ -133,7 +133,7 @@ def _specified(cases: Sequence[Case], source: str) -> dict[str, list[Any]]:
     rows, _ = rows_of(source, {})
     tables = []
     for case in cases:
-        bounds = widths(case.platform, COVERAGE)
+        bounds = half_widths(case.platform, COVERAGE)
         for setting, sizes, seconds, true in predicted(case, rows):
             below, above = np.array(bounds)[bin_of(sizes)].T
             fields = {"size": sizes, "measured": true, "ours": seconds}

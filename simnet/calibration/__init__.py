@@ -1,4 +1,4 @@
-"""From measured times to a fabric that predicts others, with intervals, and says where it extrapolates.
+"""Calibrated cost models: measured times of collectives in, predictions of others out, with prediction intervals.
 
 `curves` makes curves of tables, `shapes` fits a single curve, `steps` and `per_step` go through the schedules of
 algorithms, `scaling` goes over numbers of ranks, `predictor` puts them together, `crossval` judges them by what they
@@ -6,22 +6,22 @@ were not fitted to, `intervals` says how far to believe them, `fabric` is all of
 `specification` does without measurements. See ``docs/calibration.md``.
 """
 
+from simnet.calibration.cost_model import CalibratedCostModel, Prediction, calibrate, specified
+from simnet.calibration.cost_model_file import cost_model_of, load_cost_model, written
 from simnet.calibration.crossval import choose
 from simnet.calibration.curves import Curve, Setting, chosen_rows, curves_of, systems
-from simnet.calibration.fabric import Fabric, Prediction, calibrate, specified
-from simnet.calibration.fabric_file import fabric_of, load_fabric, written
 
 __all__ = [
+    "CalibratedCostModel",
     "Curve",
-    "Fabric",
     "Prediction",
     "Setting",
     "calibrate",
     "choose",
     "chosen_rows",
+    "cost_model_of",
     "curves_of",
-    "fabric_of",
-    "load_fabric",
+    "load_cost_model",
     "specified",
     "systems",
     "written",

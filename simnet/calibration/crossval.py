@@ -3,7 +3,7 @@
 Sizes are left out in folds of every fourth size of a curve; numbers of ranks and collectives one at a time. The score
 of a model is the mean of absolute errors of the logarithm of the time, each counted up to a factor of 1.5, so that a
 few wild measurements do not decide. Models of a curve are averaged, each with the more weight the smaller its score;
-of ways to predict other numbers of ranks and collectives one is taken.
+of the ways to predict other numbers of ranks and collectives one is taken.
 
 References
 ----------
@@ -19,10 +19,10 @@ from typing import NamedTuple, get_args
 import numpy as np
 
 from simnet.base.progress import tracked
+from simnet.calibration.curve_models import FITS, OURS
 from simnet.calibration.curves import Curve, Floats, Setting
-from simnet.calibration.predictor import Across, Model, Transfer, Way, fit
-from simnet.calibration.shapes import FITS, OURS
-from simnet.calibration.steps import ALGORITHMS
+from simnet.calibration.predictor import Basis, Interpolation, Predictor, Transfer, fit
+from simnet.calibration.step_counts import ALGORITHMS
 
 FOLDS = 4
 """Sizes that are held out at once: every fourth."""
@@ -45,7 +45,7 @@ _FASTEST_KERNEL = 6e-6
 _FASTEST_STEP = 2e-6
 
 
-class Held(NamedTuple):
+class HeldOut(NamedTuple):
     """Predictions of what was held out.
 
     Parameters
@@ -56,8 +56,8 @@ class Held(NamedTuple):
         Sizes [byte] and times [s].
     outside : bool
         Whether its ranks are outside those from which it was predicted.
-    reach : float
-        How much wider than one doubling outside an interval is to be; see `Model.reach`.
+    widening : float
+        How much wider the interval is than one doubling outside; see `Predictor.widening`.
     """
 
     setting: Setting
@@ -65,10 +65,10 @@ class Held(NamedTuple):
     predicted: Floats
     measured: Floats
     outside: bool = False
-    reach: float = 1.0
+    widening: float = 1.0
 
     @property
-    def off(self) -> Floats:
+    def log_errors(self) -> Floats:
         """Logarithms of predicted over measured times, shape (n,)."""
         return np.asarray(np.log(self.predicted / self.measured))
 
@@ -89,26 +89,28 @@ def folds(curve: Curve) -> list[np.ndarray]:
     return [mask for mask in masks if mask.any()]
 
 
-def leave_sizes_out(curves: Sequence[Curve], form: str) -> list[Held]:
+def leave_sizes_out(curves: Sequence[Curve], curve_model: str) -> list[HeldOut]:
     """Predict every fourth size of a curve from its others, with a model of single curves.
 
     Examples
     --------
     >>> one = Curve(Setting("all_reduce", 2), np.arange(1.0, 9.0), 1e-5 * np.arange(1.0, 9.0))
-    >>> bool(max(np.abs(held.off).max() for held in leave_sizes_out([one], "line")) < 1e-3)
+    >>> bool(max(np.abs(held.log_errors).max() for held in leave_sizes_out([one], "line")) < 1e-3)
     True
     """
     found = []
     for curve in curves:
         for mask in folds(curve):
             kept, held = curve.at(~mask), curve.at(mask)
-            predicted = FITS[form](kept.sizes, kept.seconds).at(held.sizes)
-            found.append(Held(curve.setting, held.sizes, predicted, held.seconds))
+            predicted = FITS[curve_model](kept.sizes, kept.seconds).at(held.sizes)
+            found.append(HeldOut(curve.setting, held.sizes, predicted, held.seconds))
     return found
 
 
-def mixtures(curves: Sequence[Curve], forms: Mapping[str, Sequence[Held]]) -> dict[Setting, dict[str, float]]:
-    """Weigh the models of each curve by how well they predict sizes of it that were left out.
+def mixtures(
+    curves: Sequence[Curve], by_curve_model: Mapping[str, Sequence[HeldOut]]
+) -> dict[Setting, dict[str, float]]:
+    """Weigh the models of each curve by how well they predict sizes of it that were held out.
 
     A weight is the inverse fifth power of the score, those below a tenth are left out. Few sizes say little, so the
     scores of all curves of the system together count as much as eight sizes of the curve. Errors below 0.2 % are no
@@ -118,7 +120,7 @@ def mixtures(curves: Sequence[Curve], forms: Mapping[str, Sequence[Held]]) -> di
     ----------
     curves : sequence of Curve
         Of one system.
-    forms : mapping of str to sequence of Held
+    by_curve_model : mapping of str to sequence of HeldOut
         What was held out, by model; see `leave_sizes_out`.
 
     Returns
@@ -133,90 +135,100 @@ def mixtures(curves: Sequence[Curve], forms: Mapping[str, Sequence[Held]]) -> di
     >>> mixtures([curve], {name: leave_sizes_out([curve], name) for name in ("line", "five_anchors")})[curve.setting]
     {'line': 1.0}
     """
-    if not any(forms.values()):
+    if not any(by_curve_model.values()):
         return {}
     counts = dict.fromkeys((curve.setting for curve in curves), 0)
-    sums = {setting: np.zeros(len(forms)) for setting in counts}
-    for each in zip(*forms.values(), strict=True):
+    sums = {setting: np.zeros(len(by_curve_model)) for setting in counts}
+    for each in zip(*by_curve_model.values(), strict=True):
         counts[each[0].setting] += len(each[0].sizes)
-        sums[each[0].setting] += [float(np.minimum(np.abs(one.off), _CAP).sum()) for one in each]
+        sums[each[0].setting] += [float(np.minimum(np.abs(one.log_errors), _CAP).sum()) for one in each]
     shared = _SHARED * sum(sums.values()) / sum(counts.values())
     return {
-        setting: _weights(dict(zip(forms, (sums[setting] + shared) / (count + _SHARED), strict=True)))
+        setting: _weights(dict(zip(by_curve_model, (sums[setting] + shared) / (count + _SHARED), strict=True)))
         for setting, count in counts.items()
     }
 
 
-def mixture_held(forms: Mapping[str, Sequence[Held]], weights: Mapping[Setting, Mapping[str, float]]) -> list[Held]:
+def mixture_held(
+    by_curve_model: Mapping[str, Sequence[HeldOut]], weights: Mapping[Setting, Mapping[str, float]]
+) -> list[HeldOut]:
     """Return what the models of each curve together say of the sizes that were held out."""
     found = []
-    for place, held in enumerate(next(iter(forms.values()))):
+    for place, held in enumerate(next(iter(by_curve_model.values()))):
         named = weights[held.setting].items()
-        logs = np.sum([weight * np.log(forms[name][place].predicted) for name, weight in named], axis=0)
+        logs = np.sum([weight * np.log(by_curve_model[name][place].predicted) for name, weight in named], axis=0)
         found.append(held._replace(predicted=np.exp(logs)))
     return found
 
 
-def leave_ranks_out(curves: Sequence[Curve], form: str, nccl: bool) -> dict[Across, list[Held]]:
-    """Predict every number of ranks from the others, in each way."""
-    ways: tuple[Across, ...] = get_args(Across)
-    found: dict[Across, list[Held]] = {way: [] for way in ways}
+def leave_ranks_out(curves: Sequence[Curve], curve_model: str, nccl: bool) -> dict[Interpolation, list[HeldOut]]:
+    """Predict every number of ranks from the others, by each interpolation.
+
+    Parameters
+    ----------
+    curves : sequence of Curve
+        Of one system.
+    curve_model : str
+        The model of single curves.
+    nccl : bool
+        Whether steps are counted as NCCL does.
+    """
+    found: dict[Interpolation, list[HeldOut]] = {name: [] for name in get_args(Interpolation)}
     for ranks in tracked(sorted({curve.setting.ranks for curve in curves}), 0.5):
         kept = [one for one in curves if one.setting.ranks != ranks]
         families = {one.setting.family for one in kept}
         held = [one for one in curves if one.setting.ranks == ranks and one.setting.family in families]
         if held:
-            model = fit(kept, form, nccl=nccl)
-            for way in ways:
-                found[way] += _predicted(replace(model, across=way, beyond=way), held)
+            model = fit(kept, curve_model, nccl=nccl)
+            for name, predictions in found.items():
+                predictions += _predicted(replace(model, interpolation=name, extrapolation=name), held)
     return found
 
 
-def leave_collectives_out(curves: Sequence[Curve], form: str, nccl: bool) -> dict[Transfer, list[Held]]:
-    """Predict every collective from the others, in each way."""
-    ways: tuple[Transfer, ...] = get_args(Transfer)
-    found: dict[Transfer, list[Held]] = {way: [] for way in ways}
+def leave_collectives_out(curves: Sequence[Curve], curve_model: str, nccl: bool) -> dict[Transfer, list[HeldOut]]:
+    """Predict every collective from the others, by each transfer; the parameters are those of `leave_ranks_out`."""
+    found: dict[Transfer, list[HeldOut]] = {name: [] for name in get_args(Transfer)}
     for collective in tracked(sorted({curve.setting.collective for curve in curves})):
         kept = [one for one in curves if one.setting.collective != collective]
         held = [one for one in curves if one.setting.collective == collective]
         if kept:
-            model = fit(kept, form, nccl=nccl)
-            for way in ways:
-                found[way] += _predicted(replace(model, transfer=way), held)
+            model = fit(kept, curve_model, nccl=nccl)
+            for name, predictions in found.items():
+                predictions += _predicted(replace(model, transfer=name), held)
     return found
 
 
-def score(held: Sequence[Held]) -> float:
+def score(held: Sequence[HeldOut]) -> float:
     """Return the mean absolute logarithm of predicted over measured, each capped; infinite if there is nothing."""
     if not held:
         return float("inf")
-    return float(np.minimum(np.abs(np.concatenate([one.off for one in held])), _CAP).mean())
+    return float(np.minimum(np.abs(np.concatenate([one.log_errors for one in held])), _CAP).mean())
 
 
-class Chosen(NamedTuple):
-    """What cross-validation chose, and what it saw.
+class ModelChoice(NamedTuple):
+    """The models that cross-validation chose, and their held-out predictions.
 
     Parameters
     ----------
-    form, across, beyond, transfer, nccl, weights
+    curve_model, interpolation, extrapolation, transfer, nccl, weights
         The choices; see `simnet.calibration.predictor.fit`.
-    forms : dict of str to list of Held
+    by_curve_model : dict of str to list of HeldOut
         Held-out sizes by model of single curves, those of others and the mixture included.
-    held : dict of str to list of Held
-        Held-out predictions of the chosen model by what they rest on.
+    held : dict of str to list of HeldOut
+        Held-out predictions of the chosen models by basis.
     """
 
-    form: str
-    across: Across
-    beyond: Across
+    curve_model: str
+    interpolation: Interpolation
+    extrapolation: Interpolation
     transfer: Transfer
     nccl: bool
     weights: dict[Setting, dict[str, float]]
-    forms: dict[str, list[Held]]
-    held: dict[Way, list[Held]]
+    by_curve_model: dict[str, list[HeldOut]]
+    held: dict[Basis, list[HeldOut]]
 
 
-def choose(curves: Sequence[Curve], *, plain: bool = True, wide: bool = True) -> Chosen:
+def choose(curves: Sequence[Curve], *, plain: bool = True, wide: bool = True) -> ModelChoice:
     """Choose models by cross-validation.
 
     Parameters
@@ -231,28 +243,28 @@ def choose(curves: Sequence[Curve], *, plain: bool = True, wide: bool = True) ->
     Examples
     --------
     >>> sizes = 2.0 ** np.arange(10, 20)
-    >>> choose([Curve(Setting("gather", 4), sizes, 1e-5 + sizes * 1e-9)]).form
+    >>> choose([Curve(Setting("gather", 4), sizes, 1e-5 + sizes * 1e-9)]).curve_model
     'line'
     """
     names = tuple(FITS) if plain else OURS
-    forms = {name: leave_sizes_out(curves, name) for name in tracked(names, 0.3 if wide else 1.0)}
-    measured = any(forms.values())
-    form = min(OURS, key=lambda name: round(score(forms[name]), 4)) if measured else "interpolated"
-    ours = {name: forms[name] for name in OURS}
+    by_curve_model = {name: leave_sizes_out(curves, name) for name in tracked(names, 0.3 if wide else 1.0)}
+    measured = any(by_curve_model.values())
+    curve_model = min(OURS, key=lambda name: round(score(by_curve_model[name]), 4)) if measured else "interpolated"
+    ours = {name: by_curve_model[name] for name in OURS}
     weights = mixtures(curves, ours)
-    forms[MIXTURE] = mixture_held(ours, weights)
-    held: dict[Way, list[Held]] = {"sizes": forms[MIXTURE], "ranks": [], "beyond": [], "collectives": []}
-    across: Across = "scaled"
-    beyond: Across = "blended"
+    by_curve_model[MIXTURE] = mixture_held(ours, weights)
+    held: dict[Basis, list[HeldOut]] = {"sizes": by_curve_model[MIXTURE], "ranks": [], "beyond": [], "collectives": []}
+    interpolation: Interpolation = "scaled"
+    extrapolation: Interpolation = "blended"
     transfer: Transfer = "steps"
     nccl = False
     if wide:
-        counted = {counting: _wide(curves, form, counting) for counting in tracked((False, True), 0.8)}
+        counted = {counting: _wide(curves, curve_model, counting) for counting in tracked((False, True), 0.8)}
         # Ranks alone hardly tell how steps are counted, as what is wrong with them is corrected there.
         known = any(found[-1] for found in counted.values())
         nccl = could_be_nccl(curves) and (1 if known else _MUCH) * counted[True][0] <= counted[False][0]
-        _, across, beyond, transfer, held["ranks"], held["beyond"], held["collectives"] = counted[nccl]
-    return Chosen(form, across, beyond, transfer, nccl, weights, forms, held)
+        _, interpolation, extrapolation, transfer, held["ranks"], held["beyond"], held["collectives"] = counted[nccl]
+    return ModelChoice(curve_model, interpolation, extrapolation, transfer, nccl, weights, by_curve_model, held)
 
 
 def could_be_nccl(curves: Sequence[Curve]) -> bool:
@@ -288,51 +300,54 @@ def _weights(scores: Mapping[str, float]) -> dict[str, float]:
 
 
 def _wide(
-    curves: Sequence[Curve], form: str, nccl: bool
-) -> tuple[float, Across, Across, Transfer, list[Held], list[Held], list[Held]]:
-    """Return for one way to count steps a score, the best ways, and what they say of what was held out.
+    curves: Sequence[Curve], curve_model: str, nccl: bool
+) -> tuple[float, Interpolation, Interpolation, Transfer, list[HeldOut], list[HeldOut], list[HeldOut]]:
+    """Return for one way to count steps a score, the best choices, and their predictions of what was held out.
 
     That is numbers of ranks inside those kept, outside them, and collectives.
     """
-    by_way = leave_ranks_out(curves, form, nccl)
-    across, inside = _best(by_way, "scaled", outside=False)
-    beyond, outside = _best(by_way, "blended", outside=True)
-    by_transfer = leave_collectives_out(curves, form, nccl)
+    by_interpolation = leave_ranks_out(curves, curve_model, nccl)
+    interpolation, inside = _best(by_interpolation, "scaled", outside=False)
+    extrapolation, outside = _best(by_interpolation, "blended", outside=True)
+    by_transfer = leave_collectives_out(curves, curve_model, nccl)
     corrected = score(by_transfer["corrected"]) < _CLEARLY * score(by_transfer["steps"])
     transfer: Transfer = "corrected" if corrected else "steps"
     others = by_transfer[transfer]
-    model = fit(curves, form, nccl=nccl)
+    model = fit(curves, curve_model, nccl=nccl)
     own = [] if model.steps is None else _stepped(model, curves)
-    ranked = [value for value in (score(by_way["steps"]), score(others), score(own)) if np.isfinite(value)]
-    return float(np.mean(ranked)) if ranked else float("inf"), across, beyond, transfer, inside, outside, others
+    ranked = [value for value in (score(by_interpolation["steps"]), score(others), score(own)) if np.isfinite(value)]
+    mean = float(np.mean(ranked)) if ranked else float("inf")
+    return mean, interpolation, extrapolation, transfer, inside, outside, others
 
 
-def _best(by_way: Mapping[Across, Sequence[Held]], usual: Across, outside: bool) -> tuple[Across, list[Held]]:
-    """Return the best way for ranks inside or outside, and what it says: the usual one if none is clearly better."""
-    chosen = {way: [one for one in held if one.outside == outside] for way, held in by_way.items()}
-    best = min(chosen, key=lambda way: score(chosen[way]))
+def _best(
+    by_interpolation: Mapping[Interpolation, Sequence[HeldOut]], usual: Interpolation, outside: bool
+) -> tuple[Interpolation, list[HeldOut]]:
+    """Return the best interpolation inside or outside, with its predictions: the usual one if none is clearly better."""
+    chosen = {name: [one for one in held if one.outside == outside] for name, held in by_interpolation.items()}
+    best = min(chosen, key=lambda name: score(chosen[name]))
     if not score(chosen[best]) < _CLEARLY * score(chosen[usual]):
         best = usual
     return best, chosen[best]
 
 
-def _stepped(model: Model, curves: Sequence[Curve]) -> list[Held]:
-    """Return what the model of steps says of the curves that it was fitted to."""
+def _stepped(model: Predictor, curves: Sequence[Curve]) -> list[HeldOut]:
+    """Return what the step model says of the curves that it was fitted to."""
     assert model.steps is not None
     found = []
     for one in curves:
         predicted = model.steps.at(one.setting, one.sizes)
         if predicted is not None:
-            found.append(Held(one.setting, one.sizes, predicted, one.seconds))
+            found.append(HeldOut(one.setting, one.sizes, predicted, one.seconds))
     return found
 
 
-def _predicted(model: Model, held: Sequence[Curve]) -> list[Held]:
+def _predicted(model: Predictor, held: Sequence[Curve]) -> list[HeldOut]:
     found = []
     for one in held:
         predicted = model.at(one.setting, one.sizes)
         if predicted is not None:
             family = model.family(one.setting)
             outside = bool(family) and not model.between(family, one.setting)
-            found.append(Held(one.setting, one.sizes, predicted, one.seconds, outside, model.reach(one.setting)))
+            found.append(HeldOut(one.setting, one.sizes, predicted, one.seconds, outside, model.widening(one.setting)))
     return found

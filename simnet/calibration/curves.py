@@ -1,7 +1,7 @@
 """Curves of time over size: what calibration works on.
 
 A *curve* has the time of one collective for several sizes, with all else the same: algorithm, protocol, ranks, nodes. A
-*system* is what one fabric file describes: curves measured on the same hardware, with the same configuration.
+*system* is what one calibrated cost model describes: curves measured on the same hardware, with the same configuration.
 """
 
 from __future__ import annotations

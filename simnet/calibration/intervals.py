@@ -1,4 +1,4 @@
-"""How far to believe a prediction: conformal intervals.
+"""Prediction intervals: how far to believe a prediction, by conformal prediction.
 
 What cross-validation saw of the errors of predictions of one kind (another size of a measured curve, another number of
 ranks between those measured or beyond them, another collective) bounds the error of the next: the measured time is
@@ -20,9 +20,9 @@ from types import MappingProxyType
 
 import numpy as np
 
-from simnet.calibration.crossval import Held
+from simnet.calibration.crossval import HeldOut
 from simnet.calibration.curves import Floats
-from simnet.calibration.predictor import Way
+from simnet.calibration.predictor import Basis
 
 BINS = (0.0, 64 * 2.0**10, 2.0**20, 64 * 2.0**20)
 """Where bins of sizes begin [byte]: below 64 KiB, to 1 MiB, to 64 MiB, above."""
@@ -34,16 +34,16 @@ FEWEST = 20
 """Held-out predictions below which a bin takes all of them."""
 
 UNKNOWN = math.log(3.0)
-"""Half width, as a logarithm, where no held-out prediction tells: a factor of 3."""
+"""Half-width, as a logarithm, where no held-out prediction tells: a factor of 3."""
 
-TYPICAL: MappingProxyType[Way, tuple[float, ...]] = MappingProxyType(
+TYPICAL: MappingProxyType[Basis, tuple[float, ...]] = MappingProxyType(
     {
         "ranks": (0.35, 0.9, 0.8, 0.5),
         "beyond": (0.85, 1.3, 1.1, 0.8),
         "collectives": (1.1, 1.0, 0.8, 0.9),
     }
 )
-"""Half widths by bin that hold 90 % of other ranks on two systems of three, of other collectives on three of four.
+"""Half-widths by bin that hold 90 % of other ranks on two systems of three, of other collectives on three of four.
 
 Quantiles over the public measurements of ``docs/validation.md`` that have several numbers of ranks, or several
 collectives, of which fewer can be held out: Alps, Polaris, Sirius, MareNostrum 5, Leonardo, Snellius, H100 clusters and
@@ -65,12 +65,12 @@ def bin_of(sizes: Floats) -> np.ndarray:
     return np.asarray(np.searchsorted(BINS, sizes, side="right") - 1)
 
 
-def widths(held: Sequence[Held], coverage: float) -> list[tuple[float, float]]:
-    """Return for each bin how far the logarithm of the measured time may be below and above that of the prediction.
+def half_widths(held: Sequence[HeldOut], coverage: float) -> list[tuple[float, float]]:
+    """Return the half-widths of each bin: how far a measured time may be below and above its prediction, as logarithms.
 
     Parameters
     ----------
-    held : sequence of Held
+    held : sequence of HeldOut
         What cross-validation saw.
     coverage : float
         Share of measurements that an interval shall hold, in (0, 1).
@@ -78,43 +78,43 @@ def widths(held: Sequence[Held], coverage: float) -> list[tuple[float, float]]:
     Returns
     -------
     list of (float, float)
-        Below and above, each >= 0; beyond the ranks that were measured, to be multiplied by `Model.reach`.
+        Below and above, each >= 0; beyond the ranks that were measured, to be multiplied by `Predictor.widening`.
 
     Examples
     --------
-    >>> widths([], 0.9)[0] == (UNKNOWN, UNKNOWN)
+    >>> half_widths([], 0.9)[0] == (UNKNOWN, UNKNOWN)
     True
     """
     if not held:
         return [(UNKNOWN, UNKNOWN)] * len(BINS)
     sizes = np.concatenate([one.sizes for one in held])
-    off = -np.concatenate([one.off / one.reach for one in held])
+    log_errors = -np.concatenate([one.log_errors / one.widening for one in held])
     found = []
     for number in range(len(BINS)):
-        inside = off[bin_of(sizes) == number]
-        found.append(_quantiles(inside if len(inside) >= FEWEST else off, coverage))
+        inside = log_errors[bin_of(sizes) == number]
+        found.append(_quantiles(inside if len(inside) >= FEWEST else log_errors, coverage))
     return found
 
 
-def widest(held: Sequence[Held], coverage: float) -> list[tuple[float, float]]:
-    """Return for each bin the widest of the widths of single collectives.
+def widest(held: Sequence[HeldOut], coverage: float) -> list[tuple[float, float]]:
+    """Return for each bin the widest of the half-widths of single collectives.
 
     Errors of one collective are alike, so those of all together say little of the next: it may be the worst one.
 
     Examples
     --------
-    >>> widest([], 0.9) == widths([], 0.9)
+    >>> widest([], 0.9) == half_widths([], 0.9)
     True
     """
     groups = [
         [one for one in held if one.setting.collective == name] for name in {one.setting.collective for one in held}
     ]
-    each = np.array([widths(group, coverage) for group in groups] or [widths([], coverage)])
+    each = np.array([half_widths(group, coverage) for group in groups] or [half_widths([], coverage)])
     return [(float(below), float(above)) for below, above in each.max(axis=0)]
 
 
-def intervals(held: Mapping[Way, Sequence[Held]], coverage: float) -> dict[Way, list[tuple[float, float]]]:
-    """Return widths by what a prediction rests on: for other collectives the `widest`, else those of all together.
+def intervals(held: Mapping[Basis, Sequence[HeldOut]], coverage: float) -> dict[Basis, list[tuple[float, float]]]:
+    """Return half-widths by basis: for other collectives the `widest`, else those of all together.
 
     Errors on one number of ranks, or of one collective, are alike, however many sizes there are: what can be held out
     on one system is few. So widths for these are drawn to those that are `TYPICAL` of other systems, the more so the
@@ -127,30 +127,32 @@ def intervals(held: Mapping[Way, Sequence[Held]], coverage: float) -> dict[Way, 
     (True, 0.35)
     """
     found = {}
-    for way, one in held.items():
-        own = (widest if way == "collectives" else widths)(one, coverage)
-        if way in TYPICAL:
-            groups = {each.setting.collective if way == "collectives" else each.setting.ranks for each in one}
+    for basis, one in held.items():
+        own = (widest if basis == "collectives" else half_widths)(one, coverage)
+        if basis in TYPICAL:
+            groups = {each.setting.collective if basis == "collectives" else each.setting.ranks for each in one}
             share = len(groups) / (len(groups) + _GROUPS)
             wide = math.log(1 - coverage) / math.log(0.1)
             own = [
                 (share * below + (1 - share) * usual * wide, share * above + (1 - share) * usual * wide)
-                for (below, above), usual in zip(own, TYPICAL[way], strict=True)
+                for (below, above), usual in zip(own, TYPICAL[basis], strict=True)
             ]
-        found[way] = own
+        found[basis] = own
     return found
 
 
-def _quantiles(off: Floats, coverage: float) -> tuple[float, float]:
+def _quantiles(log_errors: Floats, coverage: float) -> tuple[float, float]:
     """Return the conformal quantile of either side: of n errors that with number (n + 1) q, rounded up.
 
     Of too few errors for that, the largest of each side is stretched as if errors had an exponential tail, of which the
     largest of n is about log(n + 1) times the mean.
     """
-    count = len(off)
+    count = len(log_errors)
     if count < 3:
         return UNKNOWN, UNKNOWN
     outside = (1 - coverage) / 2
     stretched = max(-math.log(outside) / math.log(count + 1), 1.0)
     place = min(math.ceil((count + 1) * (1 - outside)), count) - 1
-    return max(float(np.sort(-off)[place]) * stretched, 0.0), max(float(np.sort(off)[place]) * stretched, 0.0)
+    return max(float(np.sort(-log_errors)[place]) * stretched, 0.0), max(
+        float(np.sort(log_errors)[place]) * stretched, 0.0
+    )

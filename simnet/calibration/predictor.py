@@ -1,9 +1,9 @@
 """Predictions from all curves of a system: known curves, other numbers of ranks, other collectives.
 
 A curve that was measured is predicted by models of single curves, which cross-validation weighs. Another number of
-ranks of a measured collective comes from its curves on others: scaled size by size (`simnet.calibration.scaling`),
-interpolated over the logarithm of the ranks, or by the model of steps, corrected as it has to be at the neighbours;
-cross-validation chooses again. A collective that was not measured comes from the model of steps alone.
+ranks of a measured collective comes from its curves on others: scaled size by size (`simnet.calibration.rank_scaling`),
+interpolated over the logarithm of the ranks, or by the step model, corrected as it has to be at the neighbours;
+cross-validation chooses again. A collective that was not measured comes from the step model alone.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
+from simnet.calibration.curve_models import CurveModel, Mixture, mixed
 from simnet.calibration.curves import Curve, Floats, Setting
-from simnet.calibration.per_step import Steps, fit_steps
-from simnet.calibration.scaling import CHUNKED, over_ranks
-from simnet.calibration.shapes import Mixture, Shape, mixed
+from simnet.calibration.rank_scaling import CHUNKED, over_ranks
+from simnet.calibration.step_model import StepModel, fit_step_model
 
-Way: TypeAlias = Literal["sizes", "ranks", "beyond", "collectives"]
-"""What a prediction rests on: the curve itself, fewer and more ranks, ranks on one side alone, other collectives."""
+Basis: TypeAlias = Literal["sizes", "ranks", "beyond", "collectives"]
+"""The basis of a prediction: the curve itself, fewer and more ranks, ranks on one side alone, other collectives."""
 
-Across: TypeAlias = Literal["scaled", "interpolated", "steps", "blended"]
+Interpolation: TypeAlias = Literal["scaled", "interpolated", "steps", "blended"]
 """How a number of ranks that was not measured is predicted from others; blended is between scaled and steps."""
 
 Transfer: TypeAlias = Literal["steps", "corrected"]
-"""How a collective that was not measured is predicted: by the model of steps, or that corrected as at the others."""
+"""How a collective that was not measured is predicted: by the step model, or that corrected as at the others."""
 
 
 @dataclass(frozen=True, eq=False)
-class Known:
-    """A curve in a model: what it is of, its model, and the sizes measured.
+class FittedCurve:
+    """A measured curve and its fitted model.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ class Known:
     count: int
 
     @property
-    def through(self) -> Shape | Mixture:
+    def through(self) -> CurveModel | Mixture:
         """The model that goes through every measured size, if it is among those of the curve, else all together.
 
         Other numbers of ranks are compared with what was measured: libraries change protocol at alike sizes there.
@@ -63,32 +63,32 @@ class Known:
 
 
 @dataclass(frozen=True, eq=False)
-class Model:
-    """All that is known of a system.
+class Predictor:
+    """Predictions of times from all curves of a system.
 
     Parameters
     ----------
-    form : str
+    curve_model : str
         The model of single curves that cross-validation found best over all of them.
-    across, beyond : str
+    interpolation, extrapolation : str
         How other numbers of ranks are predicted: between those that were measured, and outside them.
     transfer : str
         How other collectives are predicted.
-    known : tuple of Known
+    known : tuple of FittedCurve
         The curves.
-    steps : Steps or None
-        The model of steps, if an algorithm is known for any of the curves.
+    steps : StepModel or None
+        The step model, if an algorithm is known for any of the curves.
     """
 
-    form: str
-    across: Across
-    beyond: Across
+    curve_model: str
+    interpolation: Interpolation
+    extrapolation: Interpolation
     transfer: Transfer
-    known: tuple[Known, ...]
-    steps: Steps | None
+    known: tuple[FittedCurve, ...]
+    steps: StepModel | None
 
-    def way(self, setting: Setting) -> Way:
-        """Return what a prediction of a setting rests on."""
+    def basis(self, setting: Setting) -> Basis:
+        """Return the basis of a prediction of a setting."""
         family = self.family(setting)
         if any(one.setting == setting for one in family):
             return "sizes"
@@ -96,7 +96,7 @@ class Model:
             return "collectives"
         return "ranks" if self.between(family, setting) else "beyond"
 
-    def family(self, setting: Setting) -> list[Known]:
+    def family(self, setting: Setting) -> list[FittedCurve]:
         """Return the curves of the same collective, algorithm and protocol, by ranks and nodes."""
         found = [one for one in self.known if one.setting.family == setting.family]
         return sorted(found, key=lambda one: (one.setting.ranks, one.setting.nodes))
@@ -113,24 +113,26 @@ class Model:
             return (
                 stepped
                 if stepped is None or self.transfer == "steps"
-                else stepped * self._off_at_others(setting, asked)
+                else stepped * self._factor_at_others(setting, asked)
             )
         return self._over_ranks(family, setting, asked, stepped)
 
-    def _over_ranks(self, family: Sequence[Known], setting: Setting, asked: Floats, stepped: Floats | None) -> Floats:
+    def _over_ranks(
+        self, family: Sequence[FittedCurve], setting: Setting, asked: Floats, stepped: Floats | None
+    ) -> Floats:
         """Return times [s] on a number of ranks that was not measured, in the way that was chosen."""
-        chosen = self.across if self.between(family, setting) else self.beyond
+        chosen = self.interpolation if self.between(family, setting) else self.extrapolation
         corrected = None
         if stepped is not None and chosen != "interpolated":
-            off = self._off(family, asked)
-            if off is not None:
-                corrected = stepped * np.exp(_over_ranks(family, off, setting, beyond=False))
+            log_errors = self._log_errors(family, asked)
+            if log_errors is not None:
+                corrected = stepped * np.exp(_over_ranks(family, log_errors, setting, extrapolation=False))
         alone = len({one.setting.ranks for one in family}) == 1
         if corrected is not None and (chosen == "steps" or alone):
             return corrected
         if chosen == "interpolated":
             logs = [np.log(one.through.at(asked)) for one in family]
-            return np.exp(_over_ranks(family, logs, setting, beyond=True))
+            return np.exp(_over_ranks(family, logs, setting, extrapolation=True))
         settings, shapes = [one.setting for one in family], [one.through for one in family]
         nccl = self.steps is not None and self.steps.nccl
         found = over_ranks(settings, shapes, setting, asked, chunked=self._chunked(setting), nccl=nccl)
@@ -145,13 +147,13 @@ class Model:
         return rings and setting.collective in CHUNKED
 
     @staticmethod
-    def between(family: Sequence[Known], setting: Setting) -> bool:
+    def between(family: Sequence[FittedCurve], setting: Setting) -> bool:
         """Return whether the ranks of a setting are between those of a family, or among them."""
         ranks = [one.setting.ranks for one in family]
         return min(ranks) <= setting.ranks <= max(ranks)
 
-    def reach(self, setting: Setting) -> float:
-        """Return by which factor intervals beyond the measured ranks are wider than those one doubling beyond.
+    def widening(self, setting: Setting) -> float:
+        """Return the widening of intervals beyond the measured ranks over those one doubling beyond.
 
         Errors add up like those of a random walk over the doublings, so it is the root of their number; at least 1.
         """
@@ -160,8 +162,8 @@ class Model:
             return 1.0
         return math.sqrt(max(min(abs(math.log2(setting.ranks / one)) for one in ranks), 1.0))
 
-    def _off(self, family: Sequence[Known], asked: Floats) -> list[Floats] | None:
-        """Return logarithms of curves over what the model of steps says of them; None if it says nothing."""
+    def _log_errors(self, family: Sequence[FittedCurve], asked: Floats) -> list[Floats] | None:
+        """Return logarithms of curves over what the step model says of them; None if it says nothing."""
         if self.steps is None:
             return None
         bases = [self.steps.at(one.setting, asked) for one in family]
@@ -170,40 +172,40 @@ class Model:
         ]
         return found if len(found) == len(family) else None
 
-    def _off_at_others(self, setting: Setting, asked: Floats) -> Floats:
-        """Return by which factor other collectives are slower than the model of steps says, in their mean."""
+    def _factor_at_others(self, setting: Setting, asked: Floats) -> Floats:
+        """Return by which factor other collectives are slower than the step model says, in their mean."""
         found = []
         for name in sorted({one.setting.family for one in self.known}):
             family = [one for one in self.known if one.setting.family == name]
-            off = self._off(family, asked)
-            if off is not None:
-                found.append(_over_ranks(family, off, setting, beyond=False))
+            log_errors = self._log_errors(family, asked)
+            if log_errors is not None:
+                found.append(_over_ranks(family, log_errors, setting, extrapolation=False))
         return np.exp(np.mean(found, axis=0)) if found else np.ones(len(asked))
 
 
 def fit(
     curves: Sequence[Curve],
-    form: str = "interpolated",
-    across: Across = "scaled",
+    curve_model: str = "interpolated",
+    interpolation: Interpolation = "scaled",
     nccl: bool = False,
     transfer: Transfer = "steps",
-    beyond: Across = "blended",
+    extrapolation: Interpolation = "blended",
     *,
     weights: Mapping[Setting, Mapping[str, float]] | None = None,
     with_steps: bool = True,
-) -> Model:
+) -> Predictor:
     """Fit all models of a system to its curves.
 
     Parameters
     ----------
     curves : sequence of Curve
         What was measured.
-    form, across, transfer, beyond : str
-        The choices to be made; see `Model`.
+    curve_model, interpolation, transfer, extrapolation : str
+        The choices to be made; see `Predictor`.
     nccl : bool
         Whether steps are counted as NCCL does.
     weights : mapping of Setting to mapping of str to float, optional
-        Models of each curve, with their weights; where omitted, `form` alone.
+        Models of each curve, with their weights; where omitted, `curve_model` alone.
     with_steps : bool
         Without, other collectives are not predicted; saves time where they are not asked for.
 
@@ -211,21 +213,25 @@ def fit(
     --------
     >>> sizes = 2.0 ** np.arange(10, 20)
     >>> curves = [Curve(Setting("all_reduce", p), sizes, p * 1e-5 + sizes * 1e-9) for p in (4, 16)]
-    >>> float(fit(curves, across="interpolated").at(Setting("all_reduce", 8), [1024.0])[0].round(6))
+    >>> float(fit(curves, interpolation="interpolated").at(Setting("all_reduce", 8), [1024.0])[0].round(6))
     8.1e-05
     """
     chosen = {} if weights is None else weights
     through = {} if weights is None else {"interpolated": 0.0}
-    shapes = [mixed(one.sizes, one.seconds, through | dict(chosen.get(one.setting, {form: 1.0}))) for one in curves]
+    shapes = [
+        mixed(one.sizes, one.seconds, through | dict(chosen.get(one.setting, {curve_model: 1.0}))) for one in curves
+    ]
     known = tuple(
-        Known(one.setting, shape, float(one.sizes[0]), float(one.sizes[-1]), len(one.sizes))
+        FittedCurve(one.setting, shape, float(one.sizes[0]), float(one.sizes[-1]), len(one.sizes))
         for one, shape in zip(curves, shapes, strict=True)
     )
-    return Model(form, across, beyond, transfer, known, fit_steps(curves, nccl) if with_steps else None)
+    return Predictor(
+        curve_model, interpolation, extrapolation, transfer, known, fit_step_model(curves, nccl) if with_steps else None
+    )
 
 
 def _share_of_steps(known: Sequence[int], ranks: int) -> float:
-    """Return the weight of the model of steps where ways are blended: half, but less where the ranks are just outside.
+    """Return the weight of the step model where ways are blended: half, but less where the ranks are just outside.
 
     Examples
     --------
@@ -237,10 +243,13 @@ def _share_of_steps(known: Sequence[int], ranks: int) -> float:
     return min(0.25 * min(abs(math.log2(ranks / one)) for one in known), 0.5)
 
 
-def _over_ranks(family: Sequence[Known], values: Sequence[Floats], setting: Setting, beyond: bool) -> Floats:
-    """Interpolate values over the logarithm of ranks; `beyond` them along the last line, or held constant.
+def _over_ranks(
+    family: Sequence[FittedCurve], values: Sequence[Floats], setting: Setting, extrapolation: bool
+) -> Floats:
+    """Interpolate values over the logarithm of ranks.
 
-    Where a number of ranks was measured on several numbers of nodes, their mean stands for it.
+    Beyond them they go along the last line with `extrapolation`, and are held constant without. Where a number of ranks
+    was measured on several numbers of nodes, their mean stands for it.
     """
     same = [value for one, value in zip(family, values, strict=True) if one.setting.ranks == setting.ranks]
     if same:
@@ -253,7 +262,7 @@ def _over_ranks(family: Sequence[Known], values: Sequence[Floats], setting: Sett
     if len(ranks) == 1:
         return np.asarray(means[0])
     x, at = np.log(ranks), np.log(setting.ranks)
-    if not beyond:
+    if not extrapolation:
         at = np.clip(at, x[0], x[-1])
     place = int(np.clip(np.searchsorted(x, at) - 1, 0, len(x) - 2))
     share = (at - x[place]) / (x[place + 1] - x[place])

@@ -39,8 +39,8 @@ from simnet.base.errors import InputError, nearest
 from simnet.base.plain_yaml import plain_yaml
 from simnet.base.reading import read_text
 from simnet.calibration.curves import Floats, Setting
-from simnet.calibration.per_step import PARAMETERS, Steps
-from simnet.calibration.steps import costs
+from simnet.calibration.step_counts import costs
+from simnet.calibration.step_model import PARAMETERS, StepModel
 
 MAX_BYTES = 2**16
 """The largest platform file that is read."""
@@ -82,7 +82,7 @@ STAGED = 0.47
 LINKS: MappingProxyType[str, float] = MappingProxyType({"nvlink": 0.8, "xgmi": 0.75, "pcie": 0.53, "memory": 0.5})
 """Share of the line rate that is left: of NVLink 20 of 25 GB/s; of PCIe through the processors, in both directions at
 once, 10 GB/s / 1.2 of 15.75 GB/s (both as ``topo.h`` has it); of memory half, as shared memory is copied into and out
-of. That of Infinity Fabric is an assumption near the one of NVLink."""
+of. That of Infinity CalibratedCostModel is an assumption near the one of NVLink."""
 
 
 Counted: TypeAlias = Literal["as NCCL does", "through the schedule"]
@@ -91,13 +91,13 @@ Counted: TypeAlias = Literal["as NCCL does", "through the schedule"]
 HELD_OUT: MappingProxyType[Counted, int] = MappingProxyType({"as NCCL does": 4085, "through the schedule": 691})
 """Public measurements from which the widths of intervals are, each of a platform left out of what was fitted."""
 
-_WIDTHS: MappingProxyType[Counted, tuple[tuple[float, float], ...]] = MappingProxyType(
+_HALF_WIDTHS: MappingProxyType[Counted, tuple[tuple[float, float], ...]] = MappingProxyType(
     {
         "as NCCL does": ((0.35, 1.45), (0.4, 1.6), (0.6, 1.4), (0.55, 0.6)),
         "through the schedule": ((2.2, 1.5), (1.7, 1.3), (0.8, 1.1), (0.35, 1.15)),
     }
 )
-_WIDTHS_HOLD = 0.9
+_HALF_WIDTHS_HOLD = 0.9
 
 COLLECTIVES = ("all_gather", "all_reduce", "alltoall", "broadcast", "reduce", "reduce_scatter", "sendrecv")
 """Collectives that are predicted."""
@@ -193,7 +193,7 @@ class _Part(pydantic.BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Inner(_Part):
+class NodeLink(_Part):
     """The link inside a node.
 
     Parameters
@@ -211,7 +211,7 @@ class Inner(_Part):
     switch_reduction: bool = False
 
 
-class Outer(_Part):
+class NodeNetwork(_Part):
     """The network between nodes.
 
     Parameters
@@ -262,9 +262,9 @@ class Platform(_Part):
         A name of `GENERATIONS`.
     library : str
         What runs the collectives. `rccl` counts as `nccl`; `mpi` and `gloo` go through the schedules.
-    inner : Inner
+    inner : NodeLink
         The link inside a node.
-    outer : Outer or None
+    outer : NodeNetwork or None
         The network between nodes; without it, all ranks are on one node.
 
     Examples
@@ -279,8 +279,8 @@ class Platform(_Part):
     devices_per_node: Annotated[int, Field(ge=1, le=4096)]
     generation: str
     library: Literal["nccl", "rccl", "mpi", "gloo"] = "nccl"
-    inner: Inner
-    outer: Outer | None = None
+    inner: NodeLink
+    outer: NodeNetwork | None = None
 
     @pydantic.field_validator("generation")
     @classmethod
@@ -328,8 +328,8 @@ class Platform(_Part):
 
 
 @dataclass(frozen=True)
-class Specified(Steps):
-    """The model of steps of a platform that was never measured.
+class SpecifiedStepModel(StepModel):
+    """The step model of a platform that was never measured.
 
     Parameters
     ----------
@@ -345,8 +345,8 @@ class Specified(Steps):
         return times(self.platform, setting, sizes)
 
 
-def specified(platform: Platform) -> Specified:
-    """Return the model of steps of a platform.
+def specified(platform: Platform) -> SpecifiedStepModel:
+    """Return the step model of a platform.
 
     Examples
     --------
@@ -355,7 +355,7 @@ def specified(platform: Platform) -> Specified:
     [0.05, 2.87]
     """
     found = parameters(platform)
-    return Specified(
+    return SpecifiedStepModel(
         nccl=platform.counted == "as NCCL does",
         values=tuple(value for value, _ in found.values()),
         errors=tuple(error for _, error in found.values()),
@@ -365,7 +365,7 @@ def specified(platform: Platform) -> Specified:
 
 
 def parameters(platform: Platform) -> dict[str, tuple[float, float]]:
-    """Return what a specification says of the parameters of the model of steps, on full nodes.
+    """Return what a specification says of the parameters of the step model, on full nodes.
 
     `times` goes further where links, protocols and algorithms differ by more than one factor for all; these values are
     what a fit to the first measurements of a platform can begin from.
@@ -409,7 +409,7 @@ def parameters(platform: Platform) -> dict[str, tuple[float, float]]:
 
 
 def sentences(platform: Platform) -> list[str]:
-    """Return what a specification says of the parameters of the model of steps, as lines for people.
+    """Return what a specification says of the parameters of the step model, as lines for people.
 
     Examples
     --------
@@ -424,7 +424,7 @@ def sentences(platform: Platform) -> list[str]:
     return lines
 
 
-def widths(platform: Platform, coverage: float) -> list[tuple[float, float]]:
+def half_widths(platform: Platform, coverage: float) -> list[tuple[float, float]]:
     """Return how far the logarithm of a measured time may be below and above a prediction, by bin of sizes.
 
     The widths are quantiles of what was left out of public measurements, each platform counting alike, with what
@@ -443,8 +443,8 @@ def widths(platform: Platform, coverage: float) -> list[tuple[float, float]]:
     >>> len(widths(load_platform("dgx-h100"), 0.9))
     4
     """
-    scale = NormalDist().inv_cdf(0.5 + coverage / 2) / NormalDist().inv_cdf(0.5 + _WIDTHS_HOLD / 2)
-    return [(scale * below, scale * above) for below, above in _WIDTHS[platform.counted]]
+    scale = NormalDist().inv_cdf(0.5 + coverage / 2) / NormalDist().inv_cdf(0.5 + _HALF_WIDTHS_HOLD / 2)
+    return [(scale * below, scale * above) for below, above in _HALF_WIDTHS[platform.counted]]
 
 
 def times(platform: Platform, setting: Setting, sizes: ArrayLike) -> Floats | None:

@@ -14,7 +14,7 @@ from simnet.commands import common
 from simnet.commands.common import Fields, Force
 
 if TYPE_CHECKING:
-    from simnet.calibration import Fabric
+    from simnet.calibration import CalibratedCostModel
     from simnet.policies.moo import Weights
     from simnet.studies.choosing.inputs import Question
 
@@ -124,7 +124,7 @@ def choose(
     of_nodes = {
         "--gpus-per-node": gpus_per_node, "--inner-latency": inner_latency, "--inner-bandwidth": inner_bandwidth
     }  # fmt: skip
-    loaded: Fabric | None = None
+    loaded: CalibratedCostModel | None = None
     links = {"--latency": latency, "--bandwidth": bandwidth, **of_nodes, "--topology": topology}
     if scenario is not None:
         from simnet.scenario import load
@@ -135,12 +135,12 @@ def choose(
         overrides = [*(set_ or ()), *([f"workers={workers}"] if workers is not None else [])]
         question = inputs.from_scenario(load(scenario, overrides, seed), given)
     elif fabric is not None:
-        from simnet.calibration import load_fabric
+        from simnet.calibration import load_cost_model
 
         common.only(
             "closed forms and simulation", False, {**links, "--simulate": simulate, "--all": every, "--set": set_}
         )
-        loaded = load_fabric(fabric)
+        loaded = load_cost_model(fabric)
         question = inputs.from_fabric(loaded, given)
     else:
         question = inputs.from_flags(given)
@@ -261,7 +261,7 @@ def _policy(
     typer.echo(f"Written: {path}")
 
 
-def _tuner(question: Question, fabric: Fabric | None, path: Path, force: bool) -> None:
+def _tuner(question: Question, fabric: CalibratedCostModel | None, path: Path, force: bool) -> None:
     """Write what NCCL's example tuner plugin reads."""
     from simnet.studies.choosing import tuner
     from simnet.studies.exporting import staged

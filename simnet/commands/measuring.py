@@ -52,8 +52,8 @@ def calibrate(
     force: Force = False,
 ) -> None:
     """Fit a fabric file to measured times; models are chosen by what they were not fitted to."""
-    from simnet.calibration import reporting, specification, specified, written
-    from simnet.calibration.network import placed
+    from simnet.calibration import specification, specified, summary, written
+    from simnet.calibration.topology_links import placed
     from simnet.studies.exporting import staged
 
     common.only("--topology", topology is not None, {"--set": set_})
@@ -75,7 +75,7 @@ def calibrate(
         rows, facts = common.fields(where, "--where"), common.fields(fact, "--fact")
         place = None if topology is None else placed(topology, set_ or ())
         with common.progress("models"):
-            made = reporting.calibrated(logs, rows, facts, in_place, place, coverage)
+            made = summary.calibrated(logs, rows, facts, in_place, place, coverage)
         (folder / out.name).write_text(made.yaml, encoding="utf-8")
     if json_:
         typer.echo(json.dumps(made.figures(), indent=2))
@@ -133,9 +133,9 @@ def predict(
 ) -> None:
     """Predict the time of a collective from a fabric file or a specification alone, with its interval."""
     from simnet.base.units import format_seconds
-    from simnet.calibration import fabric_of
+    from simnet.calibration import cost_model_of
 
-    loaded = fabric_of(fabric)
+    loaded = cost_model_of(fabric)
     for option, value in (("--algorithm", algorithm), ("--protocol", protocol)):
         known = loaded.pinned(option.removeprefix("--"))
         if value is not None and value.casefold() not in map(str.casefold, known):

@@ -7,8 +7,8 @@ is. What is read is data from strangers: sizes are checked before parsing, and a
 the reason.
 """
 
+from simnet.interchange.calibrated_network import read_fabric_network
 from simnet.interchange.chakra import read_chakra, write_chakra
-from simnet.interchange.fabric import read_fabric_network
 from simnet.interchange.goal import read_goal
 from simnet.interchange.kinds import NetworkRead, kind_of, read_network, read_schedule
 from simnet.interchange.messages_csv import read_messages, write_messages

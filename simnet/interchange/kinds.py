@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
 from simnet.base.errors import InputError, nearest
+from simnet.interchange.calibrated_network import read_fabric_network
 from simnet.interchange.chakra import read_chakra
-from simnet.interchange.fabric import read_fabric_network
 from simnet.interchange.goal import read_goal
 from simnet.interchange.messages_csv import NEEDED, read_messages
 from simnet.interchange.msccl import read_msccl

@@ -19,7 +19,7 @@ from simnet.studies.choosing.operating_point import OperatingPoint
 from simnet.traces import synthetic
 
 if TYPE_CHECKING:
-    from simnet.calibration import Fabric
+    from simnet.calibration import CalibratedCostModel
 
 ERROR = 0.08
 """How far closed forms are off in 9 of 10 cases on links without other traffic; see ``docs/validation.md``."""
@@ -90,7 +90,7 @@ def by_closed_form(device: DeviceProfile, error: float = ERROR) -> CostModel:
     return cost_model
 
 
-def by_fabric(fabric: Fabric, device: DeviceProfile) -> CostModel:
+def by_fabric(fabric: CalibratedCostModel, device: DeviceProfile) -> CostModel:
     """Return the cost model of a calibrated cluster: an exchange takes as long as its collectives.
 
     Latency and bandwidth of a point do not matter: they are in the fabric.
@@ -114,7 +114,7 @@ def by_fabric(fabric: Fabric, device: DeviceProfile) -> CostModel:
     return cost_model
 
 
-def _algorithms(fabric: Fabric, part: CollectiveCall) -> list[str | None]:
+def _algorithms(fabric: CalibratedCostModel, part: CollectiveCall) -> list[str | None]:
     """Return with which algorithms to predict a collective: its own where that was measured, else all that were."""
     known = {one.setting.algorithm for one in fabric.model.known if one.setting.collective == part.collective}
     same = {one for one in known if one.casefold() == part.algorithm}

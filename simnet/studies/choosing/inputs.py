@@ -26,7 +26,7 @@ from simnet.studies.timing import on_topology
 from simnet.traces import GradientSource, synthetic
 
 if TYPE_CHECKING:
-    from simnet.calibration import Fabric
+    from simnet.calibration import CalibratedCostModel
     from simnet.scenario import Scenario
 
 MOMENTS = 64
@@ -275,7 +275,7 @@ def from_scenario(loaded: Scenario, given: Given) -> Question:
     )
 
 
-def from_fabric(fabric: Fabric, given: Given) -> Question:
+def from_fabric(fabric: CalibratedCostModel, given: Given) -> Question:
     """Return the question on a calibrated cluster: an exchange takes as long as its collectives there.
 
     Raises

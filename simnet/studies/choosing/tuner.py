@@ -27,8 +27,8 @@ from simnet.base.errors import InputError
 from simnet.studies.choosing.operating_point import OperatingPoint
 
 if TYPE_CHECKING:
-    from simnet.calibration import Fabric
-    from simnet.calibration.per_step import Steps
+    from simnet.calibration import CalibratedCostModel
+    from simnet.calibration.step_model import StepModel
 
 HEADER = "collective_type,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff"
 """Columns of the file."""
@@ -166,7 +166,7 @@ def by_links(point: OperatingPoint, title: str) -> Tuning:
     [Way(algorithm='tree', protocol='ll'), Way(algorithm='ring', protocol='simple')]
     """
     # What stands here is needed for this alone, and takes time to import.
-    from simnet.calibration.per_step import PARAMETERS, Steps
+    from simnet.calibration.step_model import PARAMETERS, StepModel
 
     ranks = int(point.workers)
     each = min(point.per_node, ranks)
@@ -186,15 +186,15 @@ def by_links(point: OperatingPoint, title: str) -> Tuning:
         "ll128_latency_factor": 1 + _LL128 / main,
         "simple_latency_factor": 1 + _SIMPLE / main,
     }
-    model = Steps(True, tuple(values.values()))
+    model = StepModel(True, tuple(values.values()))
     return _tuning(model, title, "the latency and bandwidth of its links", ranks, nodes, ordered=nodes == 1)
 
 
-def by_fabric(fabric: Fabric, ranks: int, title: str) -> Tuning:
+def by_fabric(fabric: CalibratedCostModel, ranks: int, title: str) -> Tuning:
     """Return what to use on a calibrated cluster, or on a platform.
 
     Where several algorithms were measured, each pinned, they are compared; else its model of steps compares those of
-    NCCL. Of an algorithm whose protocol was not pinned, the model of steps says it.
+    NCCL. Of an algorithm whose protocol was not pinned, the step model says it.
 
     Raises
     ------
@@ -224,15 +224,15 @@ def by_fabric(fabric: Fabric, ranks: int, title: str) -> Tuning:
     return Tuning(title, "the calibrated fabric", ranks, nodes, times)
 
 
-def _tuning(steps: Steps, title: str, method: str, ranks: int, nodes: int, *, ordered: bool = True) -> Tuning:
-    """Return what a model of steps says; LL128 only where bytes arrive in order."""
+def _tuning(steps: StepModel, title: str, method: str, ranks: int, nodes: int, *, ordered: bool = True) -> Tuning:
+    """Return what a step model says; LL128 only where bytes arrive in order."""
     from simnet.calibration.curves import Setting
 
     if ranks < 2:
         raise InputError(f"must be at least 2 for a tuner, got {ranks}", file="--workers")
 
     def of(collective: str) -> Times:
-        found = steps.by_way(Setting(collective, ranks, nodes), [0.0, _HUGE]) or {}
+        found = steps.by_algorithm(Setting(collective, ranks, nodes), [0.0, _HUGE]) or {}
         lines = {_way(name): (float(start), float(end - start) / _HUGE) for name, (start, end) in found.items()}
         allowed = {way: line for way, line in lines.items() if ordered or way.protocol != "ll128"}
         return lambda nbytes: {way: start + slope * nbytes for way, (start, slope) in allowed.items()}
@@ -241,12 +241,12 @@ def _tuning(steps: Steps, title: str, method: str, ranks: int, nodes: int, *, or
 
 
 def _way(name: str) -> Way:
-    """Return what a model of steps calls ``ring, LL128``."""
+    """Return what a step model calls ``ring, LL128``."""
     kind, protocol = name.split(", ")
     return Way(ALGORITHMS[kind], protocol.casefold())
 
 
-def _nodes(fabric: Fabric, ranks: int) -> int:
+def _nodes(fabric: CalibratedCostModel, ranks: int) -> int:
     """Return the nodes of so many ranks; 0 if not known."""
     known = [one.setting for one in fabric.model.known if one.setting.nodes]
     if not known:
@@ -256,7 +256,7 @@ def _nodes(fabric: Fabric, ranks: int) -> int:
     return max(same) if same else max(1, round(ranks * close.nodes / close.ranks))
 
 
-def _pinned(fabric: Fabric, collective: str) -> list[tuple[str, str, str]]:
+def _pinned(fabric: CalibratedCostModel, collective: str) -> list[tuple[str, str, str]]:
     """Return the algorithms of NCCL that were measured: as the file names them, as the fabric does, the protocol."""
     known = {
         (one.setting.algorithm, one.setting.protocol)
@@ -280,7 +280,7 @@ def _algorithm(name: str) -> str:
 
 
 def _measured(
-    fabric: Fabric, collective: str, ranks: int, pinned: list[tuple[str, str, str]], steps: Times | None
+    fabric: CalibratedCostModel, collective: str, ranks: int, pinned: list[tuple[str, str, str]], steps: Times | None
 ) -> Times:
     def times(nbytes: int) -> dict[Way, float]:
         modelled = {} if steps is None else steps(nbytes)
@@ -296,7 +296,7 @@ def _measured(
     return times
 
 
-def _specified(fabric: Fabric, collective: str, ranks: int) -> Times:
+def _specified(fabric: CalibratedCostModel, collective: str, ranks: int) -> Times:
     # Where a platform cannot use LL128, what it is asked of it is the fastest of the others: they go first.
     pairs = [
         Way(one, protocol)

@@ -24,9 +24,9 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.optimize import nnls
 
+from simnet.calibration.curve_models import CurveModel, Mixture
 from simnet.calibration.curves import Floats, Setting
-from simnet.calibration.shapes import Mixture, Shape
-from simnet.calibration.steps import like_nccl
+from simnet.calibration.step_counts import like_nccl
 
 CHUNKED = ("all_gather", "reduce_scatter", "alltoall", "gather", "scatter")
 """Collectives whose messages have the size of a part of the vector."""
@@ -87,7 +87,7 @@ def terms(setting: Setting, by_tree: float = np.inf) -> Floats:
 
 def over_ranks(
     settings: Sequence[Setting],
-    shapes: Sequence[Shape | Mixture],
+    shapes: Sequence[CurveModel | Mixture],
     asked: Setting,
     sizes: Floats,
     *,
@@ -98,7 +98,7 @@ def over_ranks(
 
     Parameters
     ----------
-    settings, shapes : sequence of Setting, of Shape
+    settings, shapes : sequence of Setting, of CurveModel
         The curves that there are, at least 1.
     asked : Setting
         What is asked for.
@@ -119,7 +119,7 @@ def over_ranks(
     A tree, whose time grows with the logarithm of the nodes:
 
     >>> nodes = (2, 4, 16)
-    >>> shapes = [Shape(segments=((0.0, 1e-5 * (1 + np.log2(n)), 1e-15),)) for n in nodes]
+    >>> shapes = [CurveModel(segments=((0.0, 1e-5 * (1 + np.log2(n)), 1e-15),)) for n in nodes]
     >>> known = [Setting("all_reduce", n, n) for n in nodes]
     >>> seconds = over_ranks(known, shapes, Setting("all_reduce", 8, 8), np.array([8.0]), chunked=False)
     >>> bool(abs(seconds[0] - 4e-5) < 1e-6)

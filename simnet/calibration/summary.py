@@ -1,4 +1,4 @@
-"""What `simnet calibrate` does: reads logs, fits a fabric, and says how good it is."""
+"""A calibration from logs, and its summary: held-out errors, the chosen models, the fitted network."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ import pandas as pd
 
 from simnet.base.errors import InputError, nearest
 from simnet.calibration import measured
-from simnet.calibration.crossval import MIXTURE, Chosen, Held, choose
+from simnet.calibration.cost_model import CalibratedCostModel, calibrate
+from simnet.calibration.cost_model_file import written
+from simnet.calibration.crossval import MIXTURE, HeldOut, ModelChoice, choose
 from simnet.calibration.curves import chosen_rows, curves_of, differing
-from simnet.calibration.fabric import Fabric, calibrate
-from simnet.calibration.fabric_file import written
-from simnet.calibration.network import Links, Place, links, on_nodes
-from simnet.calibration.per_step import PARAMETERS, undetermined
-from simnet.calibration.predictor import Way
+from simnet.calibration.predictor import Basis
 from simnet.calibration.readers import COLUMNS, read
+from simnet.calibration.step_model import PARAMETERS, undetermined
+from simnet.calibration.topology_links import FittedLinks, Placement, links, on_nodes
 
 MAX_CURVES = 1000
 """The most curves that are fitted at once."""
@@ -29,14 +29,14 @@ MAX_SIZES = 10_000
 
 
 @dataclass(frozen=True, eq=False)
-class Calibrated:
+class Calibration:
     """A calibration, to be written and shown.
 
     Parameters
     ----------
-    fabric : Fabric
+    cost_model : CalibratedCostModel
         The result.
-    chosen : Chosen
+    chosen : ModelChoice
         What cross-validation saw.
     rows : int
         Rows of the logs that were used.
@@ -44,33 +44,33 @@ class Calibrated:
         Rows that contradict themselves or cannot be read.
     mixed : mapping of str to list of str
         Columns that tell systems apart, but of which several values were put together.
-    links : Links, optional
+    links : FittedLinks, optional
         The network that is in the file.
     """
 
-    fabric: Fabric
-    chosen: Chosen
+    cost_model: CalibratedCostModel
+    chosen: ModelChoice
     rows: int
     problems: tuple[str, ...]
     mixed: Mapping[str, Sequence[str]]
-    links: Links | None = None
+    links: FittedLinks | None = None
 
     @property
     def yaml(self) -> str:
         """The fabric file."""
-        return written(self.fabric)
+        return written(self.cost_model)
 
     def figures(self) -> dict[str, Any]:
         """Return what is shown, as plain values."""
-        steps = self.fabric.model.steps
+        steps = self.cost_model.model.steps
         return {
             "rows": self.rows,
-            "curves": len(self.fabric.model.known),
+            "curves": len(self.cost_model.model.known),
             "problems": list(self.problems),
             "mixed": {name: list(values) for name, values in self.mixed.items()},
-            "model": self.fabric.model.form,
-            "held_out_sizes": {name: errors(held) for name, held in self.chosen.forms.items() if held},
-            "across_ranks": self.fabric.model.across,
+            "model": self.cost_model.model.curve_model,
+            "held_out_sizes": {name: errors(held) for name, held in self.chosen.by_curve_model.items() if held},
+            "across_ranks": self.cost_model.model.interpolation,
             "held_out_ranks": errors([*self.chosen.held["ranks"], *self.chosen.held["beyond"]]),
             "held_out_collectives": errors(self.chosen.held["collectives"]),
             "steps": None if steps is None else dict(zip(PARAMETERS, steps.values, strict=True)),
@@ -79,7 +79,7 @@ class Calibrated:
 
     def sentences(self) -> list[str]:
         """Return lines for people."""
-        lines = [f"{self.rows:,} rows, {len(self.fabric.model.known)} curves"]
+        lines = [f"{self.rows:,} rows, {len(self.cost_model.model.known)} curves"]
         if self.problems:
             lines.append(f"{len(self.problems)} problems in the logs, the first: {self.problems[0]}")
         for name, values in self.mixed.items():
@@ -87,13 +87,13 @@ class Calibrated:
                 f"warning: rows of {len(values)} values of {name} were put together; "
                 f"--where {name}={values[0]} takes one of them"
             )
-        shown = {name: found for name, held in self.chosen.forms.items() if (found := errors(held))}
+        shown = {name: found for name, held in self.chosen.by_curve_model.items() if (found := errors(held))}
         if shown:
             lines += ["", f"{'sizes left out':<20}{'median':>9}{'p90':>9}{'worst':>9}"]
         for name, one in shown.items():
             mark = "  <- chosen" if name == MIXTURE else ""
             lines.append(_row(name, one) + mark)
-        titles: dict[Way, str] = {
+        titles: dict[Basis, str] = {
             "ranks": "ranks left out",
             "beyond": "outermost ranks",
             "collectives": "collectives",
@@ -102,7 +102,7 @@ class Calibrated:
             found = errors(self.chosen.held[held])
             if found is not None:
                 lines.append(_row(title, found))
-        steps = self.fabric.model.steps
+        steps = self.cost_model.model.steps
         if steps is not None:
             unknown = undetermined(steps)
             lines += ["", "parameters of a step:"]
@@ -120,7 +120,7 @@ class Calibrated:
         return lines
 
 
-def errors(held: Sequence[Held]) -> dict[str, float] | None:
+def errors(held: Sequence[HeldOut]) -> dict[str, float] | None:
     """Return number, median, 90 % quantile and worst of absolute relative errors; None if nothing was held out.
 
     Examples
@@ -130,12 +130,12 @@ def errors(held: Sequence[Held]) -> dict[str, float] | None:
     """
     if not held:
         return None
-    off = np.abs(np.expm1(np.concatenate([one.off for one in held])))
+    log_errors = np.abs(np.expm1(np.concatenate([one.log_errors for one in held])))
     return {
-        "count": len(off),
-        "median": float(np.median(off)),
-        "p90": float(np.quantile(off, 0.9)),
-        "worst": float(off.max()),
+        "count": len(log_errors),
+        "median": float(np.median(log_errors)),
+        "p90": float(np.quantile(log_errors, 0.9)),
+        "worst": float(log_errors.max()),
     }
 
 
@@ -160,10 +160,10 @@ def calibrated(
     where: Mapping[str, str],
     facts: Mapping[str, str],
     in_place: bool,
-    topology: Place | None,
+    topology: Placement | None,
     coverage: float,
-) -> Calibrated:
-    """Read logs and fit a fabric to them.
+) -> Calibration:
+    """Read logs and fit a cost model to them.
 
     Parameters
     ----------
@@ -175,7 +175,7 @@ def calibrated(
         What the logs do not say.
     in_place : bool
         Whether times in place are taken rather than those out of place.
-    topology : Place, optional
+    topology : Placement, optional
         What the ranks are on.
     coverage : float
         Share of measurements that intervals shall hold.
@@ -204,11 +204,11 @@ def calibrated(
     chosen = choose(curves)
     system = ", ".join(f"{name}={value}" for name, value in where.items())
     name = "" if topology is None else topology.name
-    fabric = calibrate(curves, coverage=coverage, sources=logs, system=system, topology=name, chosen=chosen)
-    network = None if topology is None else links(topology, fabric.model.steps, curves)
-    fabric.network = None if network is None else network.parameters
+    cost_model = calibrate(curves, coverage=coverage, sources=logs, system=system, topology=name, chosen=chosen)
+    network = None if topology is None else links(topology, cost_model.model.steps, curves)
+    cost_model.network = None if network is None else network.parameters
     problems = tuple(problem for _, found in parts for problem in found)
-    return Calibrated(fabric, chosen, len(rows), problems, differing(rows), network)
+    return Calibration(cost_model, chosen, len(rows), problems, differing(rows), network)
 
 
 def _exists(path: str) -> bool:
@@ -235,11 +235,11 @@ def typed_facts(facts: Mapping[str, str]) -> dict[str, Any]:
     for name, value in facts.items():
         if name not in COLUMNS:
             raise InputError(f"there is no column {name!r}; {nearest(name, COLUMNS)}", file="--fact")
-        form = COLUMNS[name]
-        if form == "text":
+        curve_model = COLUMNS[name]
+        if curve_model == "text":
             made[name] = value
         elif value.isascii() and value.isdigit() and len(value) < 16:
-            made[name] = int(value) if form == "whole" else float(value)
+            made[name] = int(value) if curve_model == "whole" else float(value)
         else:
             raise InputError(f"must be a whole number, got {value[:40]!r}", file="--fact", field=name)
     return made

@@ -50,7 +50,7 @@ _JUST_ABOVE = 1 + 1e-9
 
 
 @dataclass(frozen=True)
-class Shape:
+class CurveModel:
     """Time as a function of size, in numbers that a file can hold.
 
     Parameters
@@ -65,7 +65,7 @@ class Shape:
 
     Examples
     --------
-    >>> Shape(segments=((0.0, 1e-3, 1e-9),)).at([0.0, 1e6])
+    >>> CurveModel(segments=((0.0, 1e-3, 1e-9),)).at([0.0, 1e6])
     array([0.001, 0.002])
     """
 
@@ -87,7 +87,7 @@ class Shape:
         return np.asarray(seconds * np.exp(corrected(self.corrections, asked)), dtype=np.float64)
 
 
-class Part(NamedTuple):
+class Component(NamedTuple):
     """One of the models that together describe a curve.
 
     Parameters
@@ -96,13 +96,13 @@ class Part(NamedTuple):
         A name of `FITS`.
     weight : float
         Its share, in [0, 1]; those of a mixture add to 1.
-    shape : Shape
+    shape : CurveModel
         The model itself.
     """
 
     model: str
     weight: float
-    shape: Shape
+    shape: CurveModel
 
 
 @dataclass(frozen=True)
@@ -111,17 +111,17 @@ class Mixture:
 
     Parameters
     ----------
-    parts : tuple of Part
+    parts : tuple of Component
         At least one.
 
     Examples
     --------
-    >>> low, high = (Shape(segments=((0.0, latency, 0.0),)) for latency in (1e-6, 4e-6))
-    >>> Mixture((Part("line", 0.5, low), Part("piecewise", 0.5, high))).at([1.0, 1e3])
+    >>> low, high = (CurveModel(segments=((0.0, latency, 0.0),)) for latency in (1e-6, 4e-6))
+    >>> Mixture((Component("line", 0.5, low), Component("piecewise", 0.5, high))).at([1.0, 1e3])
     array([2.e-06, 2.e-06])
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[Component, ...]
 
     def at(self, sizes: ArrayLike) -> Floats:
         """Return times [s] of sizes [byte]."""
@@ -145,7 +145,7 @@ def corrected(corrections: tuple[tuple[float, float], ...], sizes: Floats) -> Fl
     return np.asarray(PchipInterpolator(logs, values)(asked), dtype=np.float64)
 
 
-def line(sizes: Floats, seconds: Floats) -> Shape:
+def line(sizes: Floats, seconds: Floats) -> CurveModel:
     """Fit latency plus size over bandwidth to relative errors, with little weight on outliers.
 
     Examples
@@ -156,21 +156,21 @@ def line(sizes: Floats, seconds: Floats) -> Shape:
     True
     """
     if len(sizes) == 1:
-        return Shape(segments=((0.0, 0.0, float(seconds[0] / sizes[0])),))
+        return CurveModel(segments=((0.0, 0.0, float(seconds[0] / sizes[0])),))
     start = np.log([seconds.min(), seconds[-1] / sizes[-1]])
 
-    def off(logs: Floats) -> Floats:
+    def log_errors(logs: Floats) -> Floats:
         return np.asarray(np.log((np.exp(logs[0]) + np.exp(logs[1]) * sizes) / seconds))
 
     def slopes(logs: Floats) -> Floats:
         share = 1 / (1 + np.exp(logs[1] - logs[0]) * sizes)
         return np.column_stack([share, 1 - share])
 
-    found = least_squares(off, start, slopes, loss="soft_l1", f_scale=0.1, bounds=(start - 20, start + 20)).x
-    return Shape(segments=((0.0, float(np.exp(found[0])), float(np.exp(found[1]))),))
+    found = least_squares(log_errors, start, slopes, loss="soft_l1", f_scale=0.1, bounds=(start - 20, start + 20)).x
+    return CurveModel(segments=((0.0, float(np.exp(found[0])), float(np.exp(found[1]))),))
 
 
-def three_segments(sizes: Floats, seconds: Floats) -> Shape:
+def three_segments(sizes: Floats, seconds: Floats) -> CurveModel:
     """Fit three segments, straight in log-log and joined, by least squares over all pairs of joints.
 
     Examples
@@ -194,10 +194,10 @@ def three_segments(sizes: Floats, seconds: Floats) -> Shape:
     turned = basis.transpose(0, 2, 1)
     values = np.linalg.solve(turned @ basis, turned @ y[:, None])[..., 0]
     best = int(np.argmin((((basis @ values[..., None])[..., 0] - y) ** 2).sum(axis=1)))
-    return Shape(points=tuple(zip(np.exp(joints[best]).tolist(), np.exp(values[best]).tolist(), strict=True)))
+    return CurveModel(points=tuple(zip(np.exp(joints[best]).tolist(), np.exp(values[best]).tolist(), strict=True)))
 
 
-def five_anchors(sizes: Floats, seconds: Floats) -> Shape:
+def five_anchors(sizes: Floats, seconds: Floats) -> CurveModel:
     """Interpolate between five of the measured sizes, evenly spread, the first and last among them.
 
     Examples
@@ -206,10 +206,10 @@ def five_anchors(sizes: Floats, seconds: Floats) -> Shape:
     ((1.0, 1.0), (3.0, 1.0), (5.0, 1.0), (7.0, 1.0), (9.0, 1.0))
     """
     chosen = np.unique(np.linspace(0, len(sizes) - 1, 5).round().astype(int))
-    return Shape(points=tuple(zip(sizes[chosen].tolist(), seconds[chosen].tolist(), strict=True)))
+    return CurveModel(points=tuple(zip(sizes[chosen].tolist(), seconds[chosen].tolist(), strict=True)))
 
 
-def piecewise(sizes: Floats, seconds: Floats) -> Shape:
+def piecewise(sizes: Floats, seconds: Floats) -> CurveModel:
     """Fit alpha-beta by stretches of sizes; where they begin, and how many there are, is found.
 
     For every number of stretches the best breakpoints are found by dynamic programming over the measured sizes; the
@@ -250,10 +250,10 @@ def piecewise(sizes: Floats, seconds: Floats) -> Shape:
     segments = [(0.0, *lines[0])]
     for start, before, after in zip(places[starts[1:]], lines, lines[1:], strict=False):
         segments.append((_crossover(before, after, float(sizes[start - 1]), float(sizes[start])), *after))
-    return Shape(segments=tuple(segments))
+    return CurveModel(segments=tuple(segments))
 
 
-def adjacent(sizes: Floats, seconds: Floats) -> Shape:
+def adjacent(sizes: Floats, seconds: Floats) -> CurveModel:
     """Return alpha-beta from each measured size to the next, through both.
 
     Where that takes a latency or a bandwidth below 0, as the time falls or grows by more than the size, the library
@@ -294,10 +294,10 @@ def adjacent(sizes: Floats, seconds: Floats) -> Shape:
             segments.append((change, *after))
     last = float(ending[-1])
     segments.append((float(sizes[-1]), max(float(seconds[-1] - last * sizes[-1]), 0.0), last))
-    return Shape(segments=tuple(segments))
+    return CurveModel(segments=tuple(segments))
 
 
-def interpolated(sizes: Floats, seconds: Floats) -> Shape:
+def interpolated(sizes: Floats, seconds: Floats) -> CurveModel:
     """Return the line, corrected so that it goes through every measured point.
 
     Examples
@@ -308,10 +308,10 @@ def interpolated(sizes: Floats, seconds: Floats) -> Shape:
     """
     base = line(sizes, seconds)
     logs = np.log(seconds / base.at(sizes))
-    return Shape(base.segments, corrections=tuple(zip(sizes.tolist(), logs.tolist(), strict=True)))
+    return CurveModel(base.segments, corrections=tuple(zip(sizes.tolist(), logs.tolist(), strict=True)))
 
 
-FITS: MappingProxyType[str, Callable[[Floats, Floats], Shape]] = MappingProxyType(
+FITS: MappingProxyType[str, Callable[[Floats, Floats], CurveModel]] = MappingProxyType(
     {
         "line": line,
         "three_segments": three_segments,
@@ -344,7 +344,9 @@ def mixed(sizes: Floats, seconds: Floats, weights: Mapping[str, float]) -> Mixtu
     [0.75, 0.25]
     """
     whole = sum(weights.values())
-    return Mixture(tuple(Part(name, weight / whole, FITS[name](sizes, seconds)) for name, weight in weights.items()))
+    return Mixture(
+        tuple(Component(name, weight / whole, FITS[name](sizes, seconds)) for name, weight in weights.items())
+    )
 
 
 def _stretches(sizes: Floats, seconds: Floats, places: NDArray[np.int_]) -> tuple[Floats, Floats, Floats]:

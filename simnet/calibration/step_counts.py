@@ -1,6 +1,6 @@
 """What a collective costs in steps and bytes, read from the schedule of its algorithm.
 
-A model of steps has a few parameters of the machine (latency of a step, seconds per byte, seconds per byte reduced) and
+A step model has a few parameters of the machine (latency of a step, seconds per byte, seconds per byte reduced) and
 takes how often each is paid from the schedule. So parameters fitted on an all-reduce of 8 ranks say something of an
 all-gather of 16. Steps between nodes and steps inside a node are counted apart.
 

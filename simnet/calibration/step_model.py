@@ -1,4 +1,4 @@
-"""The model of steps: launch cost, latency of a step, seconds per byte, seconds per byte reduced.
+"""The step model: launch cost, latency of a step, seconds per byte, seconds per byte reduced.
 
 For every algorithm that a collective may use, and for each protocol, the time is
 
@@ -30,7 +30,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import least_squares
 
 from simnet.calibration.curves import Curve, Floats, Setting
-from simnet.calibration.steps import Cost, costs
+from simnet.calibration.step_counts import Cost, costs
 
 PARAMETERS: MappingProxyType[str, str] = MappingProxyType(
     {
@@ -115,8 +115,8 @@ _Ways = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
 @dataclass(frozen=True)
-class Steps:
-    """A fitted model of steps.
+class StepModel:
+    """A fitted step model.
 
     Parameters
     ----------
@@ -138,16 +138,16 @@ class Steps:
 
     def at(self, setting: Setting, sizes: ArrayLike) -> Floats | None:
         """Return times [s] of sizes [byte], or None for a collective without a known algorithm."""
-        found = self.by_way(setting, sizes)
+        found = self.by_algorithm(setting, sizes)
         return None if found is None else _softly(np.stack(list(found.values()), axis=1))[0]
 
-    def by_way(self, setting: Setting, sizes: ArrayLike) -> dict[str, Floats] | None:
+    def by_algorithm(self, setting: Setting, sizes: ArrayLike) -> dict[str, Floats] | None:
         """Return times [s] of sizes [byte] by algorithm and protocol; None for a collective without any.
 
         Examples
         --------
-        >>> model = Steps(True, (1e-5, 1e-6, 5e-6, 1e-11, 1e-10, 1e-12, 2, 3, 3, 1.1, 1, 1, 1e-5, 1, 1, 1.2))
-        >>> list(model.by_way(Setting("all_reduce", 16, 2, protocol="Simple"), [1e6]))
+        >>> model = StepModel(True, (1e-5, 1e-6, 5e-6, 1e-11, 1e-10, 1e-12, 2, 3, 3, 1.1, 1, 1, 1e-5, 1, 1, 1.2))
+        >>> list(model.by_algorithm(Setting("all_reduce", 16, 2, protocol="Simple"), [1e6]))
         ['ring, Simple', 'tree, Simple']
         """
         ways = costs(setting, self.nccl, self.switch)
@@ -164,22 +164,22 @@ class Steps:
         return dict(zip(names, times.T, strict=True))
 
 
-def fit_steps(curves: Sequence[Curve], nccl: bool) -> Steps | None:
-    """Fit a model of steps to all curves of a system at once.
+def fit_step_model(curves: Sequence[Curve], nccl: bool) -> StepModel | None:
+    """Fit a step model to all curves of a system at once.
 
     Relative errors count, large ones less (soft L1); what the data do not determine stays near typical values.
 
     Returns
     -------
-    Steps or None
+    StepModel or None
         None if no algorithm is known for any of the curves.
 
     Examples
     --------
-    >>> truth = Steps(False, (1e-5, 1e-6, 2e-5, 1e-11, 1e-9, 1e-12, 2, 3, 2.5, 1.1, 1, 1, 1e-5, 1, 1, 1.2))
+    >>> truth = StepModel(False, (1e-5, 1e-6, 2e-5, 1e-11, 1e-9, 1e-12, 2, 3, 2.5, 1.1, 1, 1, 1e-5, 1, 1, 1.2))
     >>> sizes = 2.0 ** np.arange(10, 27, 2)
     >>> rings = [Setting("all_reduce", ranks, ranks, "ring") for ranks in (4, 8)]
-    >>> fitted = fit_steps([Curve(one, sizes, truth.at(one, sizes)) for one in rings], nccl=False)
+    >>> fitted = fit_step_model([Curve(one, sizes, truth.at(one, sizes)) for one in rings], nccl=False)
     >>> other = Setting("all_gather", 16, 16, "ring")
     >>> bool(np.abs(np.log(fitted.at(other, sizes) / truth.at(other, sizes))).max() < 0.2)
     True
@@ -207,7 +207,7 @@ def fit_steps(curves: Sequence[Curve], nccl: bool) -> Steps | None:
     typical /= spread[:, None]
     weight = _PRIOR * np.sqrt(len(seconds))
 
-    def off(logs: Floats) -> Floats:
+    def log_errors(logs: Floats) -> Floats:
         times = [_softly(_terms(logs, *one).sum(axis=2))[0] for one in parts]
         return np.concatenate([np.log(np.concatenate(times) / seconds), weight * (typical @ (logs - start))])
 
@@ -220,16 +220,16 @@ def fit_steps(curves: Sequence[Curve], nccl: bool) -> Steps | None:
     for name in _NEAR_ONE:
         low[_NAMES.index(name)], high[_NAMES.index(name)] = -1.5, 1.5
     begin = np.clip(start, low, high)
-    found = least_squares(off, begin, slopes, loss="soft_l1", f_scale=0.1, bounds=(low, high), max_nfev=100)
+    found = least_squares(log_errors, begin, slopes, loss="soft_l1", f_scale=0.1, bounds=(low, high), max_nfev=100)
     noise = max(float(np.median(np.abs(found.fun[: len(seconds)]))) / 0.6745, 1e-6)
     # What the data tell, by the Jacobian at the optimum, beside what is typical: the spread of that is no measurement,
     # and so not the smaller the less the data scatter.
     told = np.asarray(found.jac, dtype=np.float64)[: len(seconds)] / noise
     errors = np.sqrt(np.diag(np.linalg.inv(told.T @ told + typical.T @ typical)))
-    return Steps(nccl, tuple(np.exp(found.x).tolist()), tuple(errors.tolist()), switch)
+    return StepModel(nccl, tuple(np.exp(found.x).tolist()), tuple(errors.tolist()), switch)
 
 
-def undetermined(steps: Steps) -> tuple[str, ...]:
+def undetermined(steps: StepModel) -> tuple[str, ...]:
     """Return the parameters that the data say little of, so that typical values stand for them.
 
     They are those whose standard error is more than 0.7 of how far typical values spread.
@@ -237,7 +237,7 @@ def undetermined(steps: Steps) -> tuple[str, ...]:
     Examples
     --------
     >>> sizes = 2.0 ** np.arange(10, 27, 2)
-    >>> fitted = fit_steps([Curve(Setting("all_reduce", 8, 8), sizes, 1e-4 + sizes * 1e-9)], nccl=True)
+    >>> fitted = fit_step_model([Curve(Setting("all_reduce", 8, 8), sizes, 1e-4 + sizes * 1e-9)], nccl=True)
     >>> [name in undetermined(fitted) for name in ("peer_latency", "outer_seconds_per_byte")]
     [True, False]
     """

@@ -1,7 +1,7 @@
 """The network under a calibration: on which nodes ranks are, and the links that a simulation of the same system takes.
 
 A topology says what many logs do not: how many ranks share a node. Given by its name, it gets its latencies and
-bandwidths from the model of steps: the latency is what one more step of a ring costs at the smallest size measured, the
+bandwidths from the step model: the latency is what one more step of a ring costs at the smallest size measured, the
 bandwidth that of the protocol for large messages. Between these sizes real protocols are slower than either. The cost
 of a call (launch) and of reducing are no property of links, and are not in it.
 """
@@ -18,8 +18,8 @@ import pandas as pd
 
 from simnet.base.errors import InputError, nearest
 from simnet.calibration.curves import Curve, Setting
-from simnet.calibration.per_step import PARAMETERS, Steps, undetermined
-from simnet.calibration.steps import costs
+from simnet.calibration.step_counts import costs
+from simnet.calibration.step_model import PARAMETERS, StepModel, undetermined
 from simnet.interchange import read_network
 
 FAMILIES = ("star", "multi_gpu_nodes")
@@ -31,7 +31,7 @@ MAX_PER_NODE = 4096
 _INSIDE = frozenset({"intra", "nvlink", "pci", "sys"})
 
 
-class Place(NamedTuple):
+class Placement(NamedTuple):
     """A topology as it was given.
 
     Parameters
@@ -46,7 +46,7 @@ class Place(NamedTuple):
     each: int | None
 
 
-class Links(NamedTuple):
+class FittedLinks(NamedTuple):
     """A topology with latencies [s] and bandwidths [byte/s].
 
     Parameters
@@ -61,7 +61,7 @@ class Links(NamedTuple):
     undetermined: tuple[str, ...]
 
 
-def placed(given: str, overrides: Sequence[str] = ()) -> Place:
+def placed(given: str, overrides: Sequence[str] = ()) -> Placement:
     """Return a topology given by name, with ``gpus_per_node=N`` where that is wanted, or by a file.
 
     In a file, ranks that links of a node (NVLink, PCIe, ``intra``) join are on one node; all others are alone.
@@ -74,7 +74,7 @@ def placed(given: str, overrides: Sequence[str] = ()) -> Place:
     Examples
     --------
     >>> placed("multi_gpu_nodes", ["gpus_per_node=8"]), placed("star")
-    (Place(name='multi_gpu_nodes', each=8), Place(name='star', each=1))
+    (Placement(name='multi_gpu_nodes', each=8), Placement(name='star', each=1))
     """
     each: int | None = None
     for one in overrides:
@@ -88,20 +88,20 @@ def placed(given: str, overrides: Sequence[str] = ()) -> Place:
             )
         each = int(value)
     if given in FAMILIES:
-        return Place(given, 1 if given == "star" else each)
+        return Placement(given, 1 if given == "star" else each)
     if not Path(given).suffix and not Path(given).exists():
         raise InputError(f"there is no topology and no file {given[:200]!r}; {nearest(given[:200], FAMILIES)}",
                          file="--topology")  # fmt: skip
-    return Place(given, _each(given))
+    return Placement(given, _each(given))
 
 
-def on_nodes(rows: pd.DataFrame, place: Place) -> pd.DataFrame:
+def on_nodes(rows: pd.DataFrame, place: Placement) -> pd.DataFrame:
     """Return rows with the nodes that a topology gives their ranks, where the logs do not say them.
 
     Examples
     --------
     >>> rows = pd.DataFrame({"ranks": [16, 16], "nodes": [None, 4], "ranks_per_node": [None, 4]}, dtype="Int64")
-    >>> on_nodes(rows, Place("multi_gpu_nodes", 8))["nodes"].tolist()
+    >>> on_nodes(rows, Placement("multi_gpu_nodes", 8))["nodes"].tolist()
     [2, 4]
     """
     if place.each is None:
@@ -114,22 +114,22 @@ def on_nodes(rows: pd.DataFrame, place: Place) -> pd.DataFrame:
     )
 
 
-def links(place: Place, steps: Steps | None, curves: Sequence[Curve]) -> Links | None:
+def links(place: Placement, steps: StepModel | None, curves: Sequence[Curve]) -> FittedLinks | None:
     """Return the links of a topology given by its name; None for one from a file, which has its own.
 
     Parameters
     ----------
-    place : Place
+    place : Placement
         The topology.
-    steps : Steps or None
-        The model of steps.
+    steps : StepModel or None
+        The step model.
     curves : sequence of Curve
         What was measured; the network has as many hosts as the curve with the most ranks.
 
     Raises
     ------
     InputError
-        If no model of steps could be fitted, or nothing says how many ranks are on a node.
+        If no step model could be fitted, or nothing says how many ranks are on a node.
     """
     if place.name not in FAMILIES:
         return None
@@ -165,10 +165,10 @@ def links(place: Place, steps: Steps | None, curves: Sequence[Curve]) -> Links |
             "nic_bandwidth": out / value["outer_seconds_per_byte"],
         }
     unknown = undetermined(steps)
-    return Links({place.name: made}, tuple(name for name in used if name in unknown))
+    return FittedLinks({place.name: made}, tuple(name for name in used if name in unknown))
 
 
-def _latency(steps: Steps, size: float, alone: bool) -> float:
+def _latency(steps: StepModel, size: float, alone: bool) -> float:
     """Return what one more step of a ring inside a node (`alone`) or between nodes costs beside its bytes [s]."""
     few, many = (Setting("all_reduce", ranks, 1 if alone else ranks, "ring") for ranks in (4, 8))
     seconds, counted, moved = [], [], []
@@ -183,7 +183,7 @@ def _latency(steps: Steps, size: float, alone: bool) -> float:
     return max(more / (counted[1] - counted[0]), 0.0)
 
 
-def _out_of_a_node(steps: Steps, setting: Setting) -> float:
+def _out_of_a_node(steps: StepModel, setting: Setting) -> float:
     """Return how many times the bytes that are counted leave a node in a ring: once, or for each of its cards."""
     if setting.nodes < 2:
         return 1.0

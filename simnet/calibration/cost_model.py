@@ -1,6 +1,6 @@
-"""A calibrated system: times of collectives with intervals, and what they extrapolate.
+"""The calibrated cost model of a system: times of collectives with prediction intervals, and where it extrapolates.
 
-It is made of measured curves by `calibrate`, or of a specification alone by `specified`.
+`calibrate` fits one to measured curves; `specified` makes one of a specification alone.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from typing import NamedTuple, get_args
 import numpy as np
 
 from simnet.base.errors import InputError, nearest
-from simnet.calibration.crossval import Chosen, choose, score
+from simnet.calibration.crossval import ModelChoice, choose, score
 from simnet.calibration.curves import Curve, Setting
 from simnet.calibration.intervals import bin_of, intervals
-from simnet.calibration.per_step import PROTOCOLS
-from simnet.calibration.predictor import Known, Model, Way, fit
-from simnet.calibration.specification import COLLECTIVES, HELD_OUT, Platform, Specified, widths
+from simnet.calibration.predictor import Basis, FittedCurve, Predictor, fit
+from simnet.calibration.specification import COLLECTIVES, HELD_OUT, Platform, SpecifiedStepModel, half_widths
 from simnet.calibration.specification import specified as steps_of
-from simnet.calibration.steps import ALGORITHMS, MAX_RANKS
+from simnet.calibration.step_counts import ALGORITHMS, MAX_RANKS
+from simnet.calibration.step_model import PROTOCOLS
 
 COVERAGE = 0.9
-"""Share of measurements that intervals shall hold."""
+"""Share of measurements that prediction intervals shall hold."""
 
 
 class Prediction(NamedTuple):
-    """A predicted time.
+    """A predicted time with its prediction interval.
 
     Parameters
     ----------
     seconds, low, high : float
-        The time and its interval [s].
+        The time and the ends of its prediction interval [s].
     extrapolates : bool
         Whether it is outside the sizes, ranks or collectives that were measured.
     why : str
@@ -45,32 +45,33 @@ class Prediction(NamedTuple):
     why: str
 
 
-class Fabric:
-    """A calibrated system.
+class CalibratedCostModel:
+    """The calibrated cost model of a system.
 
     Parameters
     ----------
-    model : Model
+    model : Predictor
         What is known of it.
     intervals : mapping of str to sequence of (float, float)
-        Widths by what a prediction rests on and bin of sizes; see `simnet.calibration.intervals.widths`.
+        Half-widths by basis of a prediction and bin of sizes; see `simnet.calibration.intervals.half_widths`.
     held_out : mapping of str to int
-        How many held-out predictions each rests on.
+        How many held-out predictions each comes from.
     scores : mapping of str to float
         Mean error of held-out sizes by model.
     coverage : float
-        Share of measurements that the intervals shall hold.
+        Share of measurements that the prediction intervals shall hold.
     sources, system, topology : sequence of str, str, str
         Where the measurements are from, which of the systems in them, and on which topology.
     network : dict, optional
-        The topology with the latencies [s] and bandwidths [byte/s] of its links; see `simnet.calibration.network`.
+        The topology with the latencies [s] and bandwidths [byte/s] of its links; see
+        `simnet.calibration.topology_links`.
     """
 
     def __init__(
         self,
-        model: Model,
-        intervals: dict[Way, list[tuple[float, float]]],
-        held_out: dict[Way, int],
+        model: Predictor,
+        intervals: dict[Basis, list[tuple[float, float]]],
+        held_out: dict[Basis, int],
         scores: dict[str, float],
         coverage: float = COVERAGE,
         sources: Sequence[str] = (),
@@ -85,7 +86,7 @@ class Fabric:
     @property
     def platform(self) -> Platform | None:
         """The platform of which nothing was measured, if it is one."""
-        return self.model.steps.platform if isinstance(self.model.steps, Specified) else None
+        return self.model.steps.platform if isinstance(self.model.steps, SpecifiedStepModel) else None
 
     def predict(
         self,
@@ -98,7 +99,7 @@ class Fabric:
         protocol: str | None = None,
         strict: bool = False,
     ) -> Prediction:
-        """Return the predicted time of a collective, with its interval.
+        """Return the predicted time of a collective, with its prediction interval.
 
         Parameters
         ----------
@@ -133,32 +134,32 @@ class Fabric:
         seconds = float(found[0])
         if not 0 < seconds < math.inf:
             raise InputError(f"{setting}, {nbytes:g} bytes have no time that can be told, but {seconds:g} s")
-        way = self.model.way(setting)
-        unlike = way == "ranks" and self._unlike_nodes(setting)
-        reasons = self._beyond(setting, way, nbytes)
+        basis = self.model.basis(setting)
+        unlike = basis == "ranks" and self._unlike_nodes(setting)
+        reasons = self._extrapolated(setting, basis, nbytes)
         if strict and reasons:
             raise InputError(f"{setting}, {nbytes:g} bytes would be an extrapolation: {'; '.join(reasons)}")
-        bounds = np.array(self.intervals["beyond" if unlike else way][int(bin_of(np.array([nbytes]))[0])])
-        below, above = (bounds * self.model.reach(setting) * self._stretch(setting, nbytes)).tolist()
+        bounds = np.array(self.intervals["beyond" if unlike else basis][int(bin_of(np.array([nbytes]))[0])])
+        below, above = (bounds * self.model.widening(setting) * self._size_widening(setting, nbytes)).tolist()
         rests = {
             "sizes": "the curve itself",
             "ranks": "other numbers of ranks or nodes",
             "beyond": "other numbers of ranks or nodes",
             "collectives": "other collectives",
         }
-        what = rests[way] if self.platform is None else f"the specification of {self.platform.name} alone"
+        what = rests[basis] if self.platform is None else f"the specification of {self.platform.name} alone"
         why = "; ".join([f"rests on {what}", *reasons])
         return Prediction(seconds, seconds * math.exp(-below), seconds * math.exp(above), bool(reasons), why)
 
     def pinned(self, name: str) -> list[str]:
-        """Return which an ``algorithm``, or a ``protocol``, may be: those measured, and those of the model of steps."""
+        """Return the known values of ``algorithm`` or ``protocol``: measured ones and those of the step model."""
         known = ALGORITHMS if name == "algorithm" else PROTOCOLS
         return sorted({*known, *(getattr(one.setting, name) for one in self.model.known)} - {""})
 
     def _setting(
         self, collective: str, ranks: int, nodes: int | None, algorithm: str | None, protocol: str | None
     ) -> Setting:
-        """Return the setting that is meant, what was left open taken from the curves."""
+        """Return the setting that is meant; what was left open is taken from the curves."""
         given = {"algorithm": algorithm, "protocol": protocol}
         matching = [
             one.setting
@@ -209,7 +210,7 @@ class Fabric:
         filled = [-(-setting.ranks * one.nodes // one.ranks) for one in known]
         return not min(filled) <= setting.nodes <= max(filled)
 
-    def _beyond(self, setting: Setting, way: Way, nbytes: float) -> list[str]:
+    def _extrapolated(self, setting: Setting, basis: Basis, nbytes: float) -> list[str]:
         """Return in which respects a prediction is outside what was measured."""
         if self.platform is not None:
             return ["nothing was measured"]
@@ -219,9 +220,9 @@ class Fabric:
             return [f"{what} was not measured"]
         reasons = []
         ranks = sorted({one.setting.ranks for one in family})
-        if way == "beyond":
+        if basis == "beyond":
             reasons.append(f"{_counted_of(setting.ranks, 'rank')}, measured were {_range(ranks)}")
-        elif way == "ranks" and self._unlike_nodes(setting):
+        elif basis == "ranks" and self._unlike_nodes(setting):
             reasons.append(
                 f"{_counted_of(setting.ranks, 'rank')} on {_counted_of(setting.nodes, 'node')}, {_on(family)}"
             )
@@ -231,13 +232,13 @@ class Fabric:
         return reasons
 
     def _measured(self, setting: Setting) -> tuple[float, float]:
-        """Return between which sizes [byte] a prediction has measurements: of its curve, its family, or of anything."""
+        """Return the smallest and largest size [byte] measured of the curve, else of its family, else of anything."""
         family = self.model.family(setting)
         near = [one for one in family if one.setting == setting] or family or self.model.known
         return min(one.smallest for one in near), max(one.largest for one in near)
 
-    def _stretch(self, setting: Setting, nbytes: float) -> float:
-        """Return by how much intervals widen beyond the sizes measured: as errors that add up with each doubling."""
+    def _size_widening(self, setting: Setting, nbytes: float) -> float:
+        """Return the widening of intervals beyond the measured sizes: errors add up with each doubling."""
         if self.platform is not None:
             return 1.0
         low, high = self._measured(setting)
@@ -252,19 +253,19 @@ def calibrate(
     sources: Sequence[str] = (),
     system: str = "",
     topology: str = "",
-    chosen: Chosen | None = None,
-) -> Fabric:
-    """Fit a fabric to the curves of one system: models chosen by cross-validation, intervals from what it saw.
+    chosen: ModelChoice | None = None,
+) -> CalibratedCostModel:
+    """Fit a cost model to the curves of one system: models chosen by cross-validation, intervals from its errors.
 
     Parameters
     ----------
     curves : sequence of Curve
         What was measured.
     coverage : float
-        Share of measurements that intervals shall hold, in (0, 1).
+        Share of measurements that prediction intervals shall hold, in (0, 1).
     sources, system, topology : sequence of str, str, str
-        Kept with it; see `Fabric`.
-    chosen : Chosen, optional
+        Kept with it; see `CalibratedCostModel`.
+    chosen : ModelChoice, optional
         The choice, if it is made already.
 
     Raises
@@ -275,32 +276,32 @@ def calibrate(
     Examples
     --------
     >>> sizes = 2.0 ** np.arange(10, 20)
-    >>> fabric = calibrate([Curve(Setting("all_reduce", p), sizes, p * 1e-5 + sizes * 1e-9) for p in (4, 8, 16)])
-    >>> round(fabric.predict("all_reduce", 8, 100_000).seconds, 6)
+    >>> model = calibrate([Curve(Setting("all_reduce", p), sizes, p * 1e-5 + sizes * 1e-9) for p in (4, 8, 16)])
+    >>> round(model.predict("all_reduce", 8, 100_000).seconds, 6)
     0.00018
-    >>> fabric.predict("all_reduce", 8, 1e9).extrapolates
+    >>> model.predict("all_reduce", 8, 1e9).extrapolates
     True
     """
     if not curves:
         raise InputError("there is no curve to calibrate on: no row has a size above 0 and a number of ranks")
     made = choose(curves) if chosen is None else chosen
-    choices = made.form, made.across, made.nccl, made.transfer, made.beyond
+    choices = made.curve_model, made.interpolation, made.nccl, made.transfer, made.extrapolation
     model = fit(curves, *choices, weights=made.weights)
     bounds = intervals(made.held, coverage)
-    counts = {way: sum(len(one.sizes) for one in held) for way, held in made.held.items()}
-    scores = {name: score(held) for name, held in made.forms.items() if held}
-    return Fabric(model, bounds, counts, scores, coverage, sources, system, topology)
+    counts = {basis: sum(len(one.sizes) for one in held) for basis, held in made.held.items()}
+    scores = {name: score(held) for name, held in made.by_curve_model.items() if held}
+    return CalibratedCostModel(model, bounds, counts, scores, coverage, sources, system, topology)
 
 
-def specified(platform: Platform, coverage: float = COVERAGE) -> Fabric:
-    """Return a fabric from a specification alone; whatever it predicts is an extrapolation.
+def specified(platform: Platform, coverage: float = COVERAGE) -> CalibratedCostModel:
+    """Return a cost model from a specification alone; all that it predicts is an extrapolation.
 
     Parameters
     ----------
     platform : Platform
         The specification.
     coverage : float
-        Share of measurements that the intervals shall hold, in (0, 1).
+        Share of measurements that the prediction intervals shall hold, in (0, 1).
 
     Examples
     --------
@@ -309,11 +310,11 @@ def specified(platform: Platform, coverage: float = COVERAGE) -> Fabric:
     >>> found.extrapolates, found.low < found.seconds < found.high
     (True, True)
     """
-    bounds = widths(platform, coverage)
-    intervals_: dict[Way, list[tuple[float, float]]] = dict.fromkeys(get_args(Way), bounds)
-    model = Model("interpolated", "steps", "steps", "steps", (), steps_of(platform))
-    held_out: dict[Way, int] = {"sizes": 0, "ranks": 0, "beyond": 0, "collectives": HELD_OUT[platform.counted]}
-    return Fabric(model, intervals_, held_out, {}, coverage, platform.sources, platform.description)
+    bounds = half_widths(platform, coverage)
+    intervals: dict[Basis, list[tuple[float, float]]] = dict.fromkeys(get_args(Basis), bounds)
+    model = Predictor("interpolated", "steps", "steps", "steps", (), steps_of(platform))
+    held_out: dict[Basis, int] = {"sizes": 0, "ranks": 0, "beyond": 0, "collectives": HELD_OUT[platform.counted]}
+    return CalibratedCostModel(model, intervals, held_out, {}, coverage, platform.sources, platform.description)
 
 
 def _nodes(like: Setting, ranks: int) -> int:
@@ -325,7 +326,7 @@ def _counted_of(count: int, what: str) -> str:
     return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
-def _on(family: Sequence[Known]) -> str:
+def _on(family: Sequence[FittedCurve]) -> str:
     """Return on how many nodes curves were measured, and how many ranks are on each."""
     known = [one.setting for one in family if one.setting.nodes]
     if not known:

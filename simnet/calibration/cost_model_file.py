@@ -1,4 +1,4 @@
-"""The fabric file: a calibrated system as YAML, written once and asked for times ever after.
+"""The fabric file: a calibrated cost model as YAML, written once and read for predictions ever after.
 
 Its fields are explained in ``docs/calibration.md``. A file is data from a stranger: its size is checked before it is
 read, tags are refused, and every field is checked.
@@ -18,14 +18,14 @@ from ruamel.yaml import YAML
 from simnet.base.errors import InputError, nearest
 from simnet.base.plain_yaml import plain_yaml
 from simnet.base.reading import read_text
+from simnet.calibration.cost_model import CalibratedCostModel, specified
+from simnet.calibration.curve_models import FITS, Component, CurveModel, Mixture
 from simnet.calibration.curves import Setting
-from simnet.calibration.fabric import Fabric, specified
 from simnet.calibration.intervals import BINS
-from simnet.calibration.per_step import PARAMETERS, Steps
-from simnet.calibration.predictor import Across, Known, Model, Transfer, Way
-from simnet.calibration.shapes import FITS, Mixture, Part, Shape
+from simnet.calibration.predictor import Basis, FittedCurve, Interpolation, Predictor, Transfer
 from simnet.calibration.specification import Platform, is_platform, load_platform, platform_names
 from simnet.calibration.specification import specified as steps_of
+from simnet.calibration.step_model import PARAMETERS, StepModel
 
 VERSION: Literal[1] = 1
 """The version of fabric files that is written and read."""
@@ -46,7 +46,7 @@ class _Part(pydantic.BaseModel):
 
 
 class ModelEntry(_Part):
-    """A model of a curve and its weight."""
+    """A model of a curve, with its weight."""
 
     model: str
     weight: Annotated[float, Field(ge=0, le=1)]
@@ -92,20 +92,20 @@ class CurveEntry(_Part):
 
 
 class Parameter(_Part):
-    """A parameter of the model of steps, with its relative standard error."""
+    """A parameter of the step model, with its relative standard error."""
 
     value: _Positive
     relative_error: _NotNegative = 0.0
 
 
-class StepsEntry(_Part):
-    """The model of steps."""
+class StepModelEntry(_Part):
+    """The step model."""
 
     counted: Literal["through the schedule", "as NCCL does", "as NCCL does, with in-switch reduction"]
     parameters: dict[str, Parameter]
 
     @pydantic.model_validator(mode="after")
-    def _has_all(self) -> StepsEntry:
+    def _has_all(self) -> StepModelEntry:
         for name in self.parameters:
             if name not in PARAMETERS:
                 raise ValueError(f"there is no parameter {name!r}; {nearest(name, PARAMETERS)}")
@@ -116,14 +116,14 @@ class StepsEntry(_Part):
 
 
 class IntervalEntry(_Part):
-    """Widths of intervals by bin of sizes, for predictions of one kind."""
+    """Half-widths of prediction intervals by bin of sizes, for predictions of one basis."""
 
     held_out: Annotated[int, Field(ge=0)]
     below: Annotated[list[_Width], Field(min_length=len(BINS), max_length=len(BINS))]
     above: Annotated[list[_Width], Field(min_length=len(BINS), max_length=len(BINS))]
 
 
-class FabricFile(_Part):
+class CostModelFile(_Part):
     """The fabric file as it is written."""
 
     version: Literal[1]
@@ -132,21 +132,21 @@ class FabricFile(_Part):
     topology: Annotated[str, Field(max_length=1000)] = ""
     network: dict[Literal["star", "multi_gpu_nodes"], dict[_Name, int | _NotNegative]] | None = None
     model: str
-    across_ranks: Across
-    beyond_ranks: Across = "blended"
+    across_ranks: Interpolation
+    beyond_ranks: Interpolation = "blended"
     across_collectives: Transfer = "steps"
     scores: dict[_Name, _NotNegative] = {}
     coverage: Annotated[float, Field(gt=0, lt=1)]
-    intervals: dict[Way, IntervalEntry]
-    steps: StepsEntry | None = None
+    intervals: dict[Basis, IntervalEntry]
+    steps: StepModelEntry | None = None
     platform: Platform | None = None
     curves: Annotated[list[CurveEntry], Field(max_length=10_000)]
 
     @pydantic.model_validator(mode="after")
-    def _is_known(self) -> FabricFile:
+    def _is_known(self) -> CostModelFile:
         if self.model not in FITS:
             raise ValueError(f"there is no model {self.model!r}; {nearest(self.model, FITS)}")
-        missing = [way for way in get_args(Way) if way not in self.intervals]
+        missing = [basis for basis in get_args(Basis) if basis not in self.intervals]
         if missing:
             raise ValueError(f"intervals lack {', '.join(missing)}")
         if self.platform is None and not self.curves:
@@ -159,8 +159,8 @@ class FabricFile(_Part):
         return self
 
 
-def written(fabric: Fabric) -> str:
-    """Return a fabric as YAML.
+def written(cost_model: CalibratedCostModel) -> str:
+    """Return a cost model as a fabric file.
 
     Raises
     ------
@@ -168,7 +168,7 @@ def written(fabric: Fabric) -> str:
         If it could not be read again: a name is too long, say, or the file too large.
     """
     try:
-        file = _file_of(fabric)
+        file = _file_of(cost_model)
     except pydantic.ValidationError as error:
         raise _explained(error, "") from None
     yaml: Any = YAML(typ="safe", pure=True)
@@ -192,51 +192,51 @@ def _explained(error: pydantic.ValidationError, file: str) -> InputError:
     return InputError(first["msg"].removeprefix("Value error, "), file=file or None, field=where or None)
 
 
-def _file_of(fabric: Fabric) -> FabricFile:
-    model = fabric.model
+def _file_of(cost_model: CalibratedCostModel) -> CostModelFile:
+    model = cost_model.model
     steps = None
-    if model.steps is not None and fabric.platform is None:
+    if model.steps is not None and cost_model.platform is None:
         errors = model.steps.errors or (0.0,) * len(PARAMETERS)
         listed = zip(PARAMETERS, model.steps.values, errors, strict=True)
-        steps = StepsEntry(
+        steps = StepModelEntry(
             counted=_counted(model.steps),
             parameters={name: Parameter(value=value, relative_error=error) for name, value, error in listed},
         )
-    return FabricFile(
+    return CostModelFile(
         version=VERSION,
-        sources=list(fabric.sources),
-        system=fabric.system,
-        topology=fabric.topology,
-        network=fabric.network,  # type: ignore[arg-type]
-        model=model.form,
-        across_ranks=model.across,
-        beyond_ranks=model.beyond,
+        sources=list(cost_model.sources),
+        system=cost_model.system,
+        topology=cost_model.topology,
+        network=cost_model.network,  # type: ignore[arg-type]
+        model=model.curve_model,
+        across_ranks=model.interpolation,
+        beyond_ranks=model.extrapolation,
         across_collectives=model.transfer,
-        scores=fabric.scores,
-        coverage=fabric.coverage,
+        scores=cost_model.scores,
+        coverage=cost_model.coverage,
         intervals={
-            way: IntervalEntry(
-                held_out=fabric.held_out[way], below=[one[0] for one in bins], above=[one[1] for one in bins]
+            basis: IntervalEntry(
+                held_out=cost_model.held_out[basis], below=[one[0] for one in bins], above=[one[1] for one in bins]
             )
-            for way, bins in fabric.intervals.items()
+            for basis, bins in cost_model.intervals.items()
         },
         steps=steps,
-        platform=fabric.platform,
+        platform=cost_model.platform,
         curves=[_entry(one) for one in model.known],
     )
 
 
-def fabric_of(source: str) -> Fabric:
-    """Return the fabric of a file that `written` made, or of a platform: the name of a shipped one, or its file.
+def cost_model_of(source: str) -> CalibratedCostModel:
+    """Return the cost model of a fabric file, or of a platform: the name of a shipped one, or its file.
 
     Raises
     ------
     InputError
-        As `load_fabric` and `load_platform` do.
+        As `load_cost_model` and `load_platform` do.
 
     Examples
     --------
-    >>> fabric_of("dgx-h100").platform.devices_per_node
+    >>> cost_model_of("dgx-h100").platform.devices_per_node
     8
     """
     path = Path(source)
@@ -244,11 +244,11 @@ def fabric_of(source: str) -> Fabric:
         return specified(load_platform(source))
     if not path.exists() and not path.suffix:
         raise InputError(f"there is no such file, and no platform {source!r}; {nearest(source, platform_names())}")
-    return specified(load_platform(path)) if is_platform(path) else load_fabric(path)
+    return specified(load_platform(path)) if is_platform(path) else load_cost_model(path)
 
 
-def load_fabric(path: str | Path) -> Fabric:
-    """Read a fabric file.
+def load_cost_model(path: str | Path) -> CalibratedCostModel:
+    """Read a cost model from a fabric file.
 
     Raises
     ------
@@ -262,20 +262,20 @@ def load_fabric(path: str | Path) -> Fabric:
         found = str(loaded.get("version"))[:40]
         raise InputError(f"must be {VERSION}, the version that is read, got {found}", file=name, field="version")
     try:
-        file = FabricFile.model_validate(loaded)
+        file = CostModelFile.model_validate(loaded)
     except pydantic.ValidationError as error:
         raise _explained(error, name) from None
-    steps: Steps | None = None if file.platform is None else steps_of(file.platform)
+    steps: StepModel | None = None if file.platform is None else steps_of(file.platform)
     if file.steps is not None:
         chosen = [file.steps.parameters[one] for one in PARAMETERS]
         values, errors = tuple(one.value for one in chosen), tuple(one.relative_error for one in chosen)
         counted = file.steps.counted
-        steps = Steps(counted != "through the schedule", values, errors, counted.endswith("in-switch reduction"))
+        steps = StepModel(counted != "through the schedule", values, errors, counted.endswith("in-switch reduction"))
     known = tuple(_known(one) for one in file.curves)
-    return Fabric(
-        Model(file.model, file.across_ranks, file.beyond_ranks, file.across_collectives, known, steps),
-        {way: list(zip(one.below, one.above, strict=True)) for way, one in file.intervals.items()},
-        {way: one.held_out for way, one in file.intervals.items()},
+    return CalibratedCostModel(
+        Predictor(file.model, file.across_ranks, file.beyond_ranks, file.across_collectives, known, steps),
+        {basis: list(zip(one.below, one.above, strict=True)) for basis, one in file.intervals.items()},
+        {basis: one.held_out for basis, one in file.intervals.items()},
         dict(file.scores),
         file.coverage,
         file.sources,
@@ -285,13 +285,15 @@ def load_fabric(path: str | Path) -> Fabric:
     )
 
 
-def _counted(steps: Steps) -> Literal["through the schedule", "as NCCL does", "as NCCL does, with in-switch reduction"]:
+def _counted(
+    steps: StepModel,
+) -> Literal["through the schedule", "as NCCL does", "as NCCL does, with in-switch reduction"]:
     if not steps.nccl:
         return "through the schedule"
     return "as NCCL does, with in-switch reduction" if steps.switch else "as NCCL does"
 
 
-def _entry(one: Known) -> CurveEntry:
+def _entry(one: FittedCurve) -> CurveEntry:
     setting = one.setting
     return CurveEntry(
         collective=setting.collective,
@@ -315,12 +317,14 @@ def _entry(one: Known) -> CurveEntry:
     )
 
 
-def _known(one: CurveEntry) -> Known:
+def _known(one: CurveEntry) -> FittedCurve:
     parts = tuple(
-        Part(each.model, each.weight, Shape(tuple(each.segments), tuple(each.points), tuple(each.corrections)))
+        Component(
+            each.model, each.weight, CurveModel(tuple(each.segments), tuple(each.points), tuple(each.corrections))
+        )
         for each in one.models
     )
-    return Known(_setting(one), Mixture(parts), one.smallest, one.largest, one.measured_sizes)
+    return FittedCurve(_setting(one), Mixture(parts), one.smallest, one.largest, one.measured_sizes)
 
 
 def _setting(one: CurveEntry) -> Setting:
