@@ -8,18 +8,18 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 import simnet
+from simnet.base import plugins
 from simnet.base.errors import InputError, SimnetError, plain_warnings
 from simnet.base.threads import one_thread
 from simnet.commands import common, measuring, running, schedules, trace
 from simnet.commands.choose import choose
-from simnet.commands.common import Fields, Quiet, Seed, TwoWords
+from simnet.commands.common import Commands, Fields, Quiet, Seed
 from simnet.commands.sweep import sweep
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from simnet.scenario.runner import Outcome
 
 app = typer.Typer(
-    cls=TwoWords,
+    cls=Commands,
     help="What a sparsified gradient exchange costs on a network whose links change while the job runs.",
     epilog="Example: simnet run quickstart",
     no_args_is_help=True,
@@ -63,6 +63,11 @@ def main() -> None:
         app()
 
 
+def _no_plugins(context: typer.Context, wanted: bool) -> None:
+    if wanted:
+        context.with_resource(plugins.refused())
+
+
 def _version(wanted: bool) -> None:
     if wanted:
         typer.echo(f"simnet {simnet.__version__}")
@@ -73,6 +78,15 @@ def _version(wanted: bool) -> None:
 def _options(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+    no_plugins: Annotated[
+        bool,
+        typer.Option(
+            "--no-plugins",
+            callback=_no_plugins,
+            is_eager=True,
+            help="Run no code of others, be it registered by a package or in a file that a scenario names.",
+        ),
     ] = False,
 ) -> None:
     pass
@@ -229,8 +243,6 @@ app.command(epilog="Example: simnet choose --workers 8 --model resnet50 --latenc
 schedules.register(app)
 measuring.register(app)
 trace.register(app)
-for _registered in entry_points(group="simnet.commands"):
-    _registered.load()(app)
 
 
 @app.command("list", epilog="Example: simnet list sparsifiers")

@@ -2,7 +2,8 @@
 
 `create` makes a scheme by name. Its `Sparsifier.exchange` takes one gradient per worker and returns the mean that all
 apply, the messages that carried it, and what selecting took. A scheme from elsewhere registers its class under the
-entry-point group ``simnet.sparsifiers``; `names` and `create` then find it like the ones below.
+entry-point group ``simnet.sparsifiers``; `names` and `create` then find it like the ones below. A class in a file needs
+no package: its name is ``./my_scheme.py:Rotating``.
 
 =================  =============================================================================================
 ``dense``          the whole gradient, by an all-reduce
@@ -36,8 +37,10 @@ entry-point group ``simnet.sparsifiers``; `names` and `create` then find it like
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from inspect import isabstract
+from typing import Any
 
+from simnet.base import plugins
 from simnet.base.errors import nearest
 from sparsifier_models.artopk import ARTopk
 from sparsifier_models.base import Exchange, Sparsifier, Wire
@@ -67,9 +70,6 @@ from sparsifier_models.topka import TopkA
 from sparsifier_models.topkdsa import TopkDSA
 from sparsifier_models.uniontopk import UnionTopk
 
-if TYPE_CHECKING:
-    from importlib.metadata import EntryPoints
-
 __all__ = ["SCHEMES", "Exchange", "Options", "Sparsifier", "Wire", "create", "names", "scheme"]
 
 _CLASSES: tuple[type[Sparsifier], ...] = (
@@ -95,7 +95,7 @@ def names() -> list[str]:
     >>> set(names()) >= {"artopk", "dense", "lwtopk", "mstopk", "randomk", "topk"}
     True
     """
-    return sorted({*SCHEMES, *_registered().names})
+    return sorted({*SCHEMES, *plugins.names("sparsifiers")})
 
 
 def scheme(name: str) -> type[Sparsifier]:
@@ -106,7 +106,9 @@ def scheme(name: str) -> type[Sparsifier]:
     Raises
     ------
     ValueError
-        If there is no such scheme, or what is registered is none.
+        If there is no such scheme, or what is registered, or stands in a file, is none.
+    InputError
+        If a file that is named with its class, as ``./my_scheme.py:Rotating``, cannot be imported or lacks the class.
 
     Examples
     --------
@@ -120,13 +122,15 @@ def scheme(name: str) -> type[Sparsifier]:
     plain = name.lower().translate(_IGNORED)
     if plain in SCHEMES:
         return SCHEMES[plain]
-    found = _registered().select(name=name)
-    if not found:
+    found = plugins.in_file(name) if plugins.is_file(name) else plugins.load("sparsifiers", name)
+    if found is None:
         raise ValueError(f"there is no sparsifier {name!r}: {nearest(name, names())}")
-    loaded = next(iter(found)).load()
-    if not (isinstance(loaded, type) and issubclass(loaded, Sparsifier)):
-        raise ValueError(f"what is registered as sparsifier {name!r} is no Sparsifier class: {loaded!r}")
-    return loaded
+    if not (isinstance(found, type) and issubclass(found, Sparsifier)):
+        raise ValueError(f"sparsifier {name!r} is no Sparsifier class: {found!r}")
+    if isabstract(found):
+        missing = ", ".join(sorted(found.__abstractmethods__))
+        raise ValueError(f"sparsifier {name!r} is no complete Sparsifier class: it lacks {missing}")
+    return found
 
 
 def create(name: str, workers: int, parameters: int, density: float = 1.0, **options: Any) -> Sparsifier:
@@ -135,7 +139,7 @@ def create(name: str, workers: int, parameters: int, density: float = 1.0, **opt
     Parameters
     ----------
     name : str
-        One of `names`.
+        One of `names`, or a class in a file, as ``./my_scheme.py:Rotating``.
     workers : int
         Number of workers P, >= 1.
     parameters : int
@@ -164,10 +168,3 @@ error_feedback, index_bytes, layers, monitored, scale, seed, selection, value_by
         return found(workers, parameters, density, **options)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from None
-
-
-def _registered() -> EntryPoints:
-    # Looking through every installed package costs more than importing this one: only when asked for.
-    from importlib.metadata import entry_points
-
-    return entry_points(group="simnet.sparsifiers")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import benchmark_logs as logs
 from simnet.base.errors import InputError
 from simnet.base.rng import stream
-from simnet.calibration.readers import COLUMNS, KINDS, bus_factor, kind_of, read, read_tidy, total_bytes, write_tidy
+from simnet.calibration.readers import COLUMNS, FORMATS, bus_factor, kind_of, read, read_tidy, total_bytes, write_tidy
 from simnet.calibration.readers.conventions import (
     COLLECTIVES,
     bandwidth_factors,
@@ -390,7 +390,7 @@ class TestKinds:
 
     def test_what_is_none_is_refused(self, tmp_path):
         for text in ("", "a,b\n1,2\n", "hello\n", "<xml/>"):
-            with pytest.raises(InputError, match="holds no measurements in a format that is read: nccl"):
+            with pytest.raises(InputError, match="holds no measurements in a format that is read: imb"):
                 read(put(tmp_path, text))
         with pytest.raises(InputError, match="unknown format 'osux'; did you mean 'osu'"):
             read(tmp_path / "a.log", "osux")
@@ -519,7 +519,7 @@ def mutations(draw):
             lines[i] = " ".join(words)
             text = "\n".join(lines)
         text = text[:100_000]
-    return name.split()[0], text.encode("utf-8", "replace"), draw(st.sampled_from([None, None, *KINDS]))
+    return name.split()[0], text.encode("utf-8", "replace"), draw(st.sampled_from([None, None, *FORMATS]))
 
 
 @settings(max_examples=750)
@@ -640,7 +640,7 @@ def test_times_that_none_can_have_are_left_out(tmp_path):
     ]
 
 
-@given(content=st.binary(max_size=200), kind=st.sampled_from([None, *KINDS]))
+@given(content=st.binary(max_size=200), kind=st.sampled_from([None, *FORMATS]))
 def test_anything_is_refused_by_an_error_for_people(tmp_path_factory, content, kind):
     path = tmp_path_factory.getbasetemp() / "any"
     path.write_bytes(content)

@@ -754,6 +754,8 @@ def _check(value: Any, part: dict[str, Any], root: dict[str, Any]) -> None:
         assert value == part["const"]
     if "enum" in part:
         assert value in part["enum"]
+    if isinstance(value, str):
+        assert re.search(part.get("pattern", ""), value), value
     if isinstance(value, int | float):
         assert part.get("minimum", -math.inf) <= value <= part.get("maximum", math.inf)
     if isinstance(value, dict):

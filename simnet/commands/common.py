@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import signal
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any, ParamSpec, TypeAlias, TypeVar
@@ -11,6 +12,7 @@ from typing import Annotated, Any, ParamSpec, TypeAlias, TypeVar
 import typer
 from typer.core import TyperGroup
 
+from simnet.base import plugins
 from simnet.base.errors import InputError, SimnetError
 
 P = ParamSpec("P")
@@ -25,13 +27,33 @@ Force: TypeAlias = Annotated[bool, typer.Option("--force", help="Replace what is
 Quiet: TypeAlias = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar and no table.")]
 
 
-class TwoWords(TyperGroup):
-    """Commands of which some have a name of two words, as ``calibrate device``, beside one of the first word alone."""
+class Commands(TyperGroup):
+    """Commands of simnet and of packages that register some.
+
+    Some have a name of two words, as ``calibrate device``, beside one of the first word alone.
+    """
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of all commands."""
+        self._add_registered()
+        return super().list_commands(ctx)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Take two words for the name of a command where there is one."""
+        self._add_registered()
         words = " ".join(args[:2])
         return super().resolve_command(ctx, [words, *args[2:]] if words in self.commands else args)
+
+    def _add_registered(self) -> None:
+        # Not before the options have been read: one of them refuses what others register.
+        app = typer.Typer()
+        for name in plugins.names("commands"):
+            try:
+                plugins.load("commands", name)(app)
+            except ValueError as error:
+                warnings.warn(str(error), stacklevel=1)
+        for name, command in typer.main.get_group(app).commands.items():
+            self.commands.setdefault(name, command)
 
 
 def explained(command: Callable[P, R]) -> Callable[P, R]:

@@ -28,7 +28,8 @@ A profile file is YAML, with seconds, bytes and bytes per second:
     methods:
       topk: {launch: 20.0e-6, bytes_per_entry: 12, source: measured so and so}
 
-The method ``"*"`` stands for every method that is not listed.
+The method ``"*"`` stands for every method that is not listed. A package may register a function that returns a
+`DeviceProfile`, as an entry point ``simnet.devices``.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from simnet.base import plugins
 from simnet.base.errors import InputError, nearest
 from simnet.base.reading import read_text
 
@@ -197,15 +199,14 @@ class DeviceProfile:
 
 
 def device_names() -> list[str]:
-    """Return the names of the profiles that come with simnet, sorted.
+    """Return the names of the profiles that come with simnet or are registered by others, sorted.
 
     Examples
     --------
-    >>> device_names()
-    ['cpu', 'ideal', 'v100']
+    >>> set(device_names()) >= {"cpu", "ideal", "v100"}
+    True
     """
-    shipped = (Path(one.name) for one in (files("simnet") / "data" / "devices").iterdir())
-    return sorted(path.stem for path in shipped if path.suffix == ".yaml")
+    return sorted({*_shipped(), *plugins.names("devices")})
 
 
 def load_device(name_or_path: str | Path) -> DeviceProfile:
@@ -220,7 +221,7 @@ def load_device(name_or_path: str | Path) -> DeviceProfile:
     Raises
     ------
     ValueError
-        If there is no profile of this name.
+        If there is no profile of this name, or what is registered under it returns none.
     InputError
         If the file cannot be read, is no YAML, or a field of it is missing, unknown or out of range.
 
@@ -235,14 +236,27 @@ def load_device(name_or_path: str | Path) -> DeviceProfile:
     path = Path(name_or_path)
     if isinstance(name_or_path, Path) or path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
         return _profile(read_text(path, _LARGEST_FILE), str(path))
-    if str(path) not in device_names():
-        known = nearest(str(path), device_names())
-        raise ValueError(f"there is no device profile {str(path)!r} (nor a .yaml file): {known}")
-    return _shipped(str(path))
+    name = str(path)
+    if name in _shipped():
+        return _shipped_profile(name)
+    registered = plugins.load("devices", name)
+    if registered is None:
+        known = nearest(name, device_names())
+        raise ValueError(f"there is no device profile {name!r} (nor a .yaml file): {known}")
+    found = registered()
+    if not isinstance(found, DeviceProfile):
+        raise ValueError(f"device {name!r}, as others registered it, returns no DeviceProfile: {found!r}")
+    return found
 
 
 @cache
-def _shipped(name: str) -> DeviceProfile:
+def _shipped() -> frozenset[str]:
+    paths = (Path(one.name) for one in (files("simnet") / "data" / "devices").iterdir())
+    return frozenset(path.stem for path in paths if path.suffix == ".yaml")
+
+
+@cache
+def _shipped_profile(name: str) -> DeviceProfile:
     text = (files("simnet") / "data" / "devices" / f"{name}.yaml").read_text(encoding="utf-8")
     return _profile(text, f"{name}.yaml")
 

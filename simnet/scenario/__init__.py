@@ -18,6 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from ruamel.yaml import YAML
 
 import sparsifier_models
+from simnet.base import plugins
 from simnet.base.errors import InputError, nearest
 from simnet.interchange.kinds import companions
 from simnet.job import ColocatedJob, Job
@@ -168,6 +169,9 @@ class Scenario:
                 return [renamed(one) for one in value]
             if field in _FILE_FIELDS and isinstance(value, str):
                 return names.get(self.folder / value, value)
+            if field == "scheme" and plugins.is_file(value):
+                path, _, wanted = value.rpartition(":")
+                return f"{names[Path(path)]}:{wanted}"
             if field == "trace" and isinstance(value, str) and is_file(value):
                 return str((self.folder / value).resolve())
             return value
@@ -245,7 +249,7 @@ def load(path: str | Path, overrides: Sequence[str] = (), seed: int | None = Non
             found.take(one)
     found.refuse()
     assert config is not None
-    config = resolve(config, file.stem, found)
+    config = resolve(config, file.stem, file.parent, found)
     found.refuse()
     return Scenario(config, document, file.parent)
 
@@ -302,6 +306,12 @@ def json_schema() -> dict[str, Any]:
                 "additionalProperties": False,
             }
         )
+    in_file = {
+        "type": "string",
+        "pattern": r"\.py:\w+$",
+        "description": "a class in a file, as ./my_scheme.py:Rotating",
+    }
+    schemes.append({"type": "object", "properties": {"scheme": in_file}, "required": ["scheme"]})
     found["$defs"]["Exchange"] = {"description": schema.Exchange.__doc__, "anyOf": schemes}
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **found, "title": "simnet scenario"}
 
@@ -321,7 +331,8 @@ def _digest(path: Path) -> str:
 
 def _files(config: schema.Config) -> list[str]:
     """Return the files that a scenario names, as it names them."""
-    named = []
+    exchanges = (*config.exchanges.values(), *(other.exchange for other in (config.other_jobs or {}).values()))
+    named = [one.scheme.rpartition(":")[0] for one in exchanges if plugins.is_file(one.scheme)]
     for job in (config.job, *(other.job for other in (config.other_jobs or {}).values())):
         if is_file(job.device):
             named.append(job.device)

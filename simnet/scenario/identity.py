@@ -7,10 +7,11 @@ import json
 import platform
 from collections.abc import Iterator
 from functools import lru_cache
-from importlib.metadata import PackageNotFoundError, entry_points, version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import Any
 
-import sparsifier_models
+from simnet.base import plugins
 from simnet.report.results import versions
 from simnet.scenario import Scenario
 from simnet.scenario.job import is_file
@@ -35,7 +36,9 @@ def identity(loaded: Scenario, what: str) -> str:
     """
     digest = hashlib.sha256()
     computed = json.dumps(versions(), sort_keys=True)
-    for part in (what, computed, loaded.lock(), *_recorded(loaded), *_registered(loaded), *_trained(loaded)):
+    # A name that others have registered counts, whatever it stands for. Files of schemes are in the lock, by content.
+    others = plugins.used({*_words(loaded.config.model_dump(mode="json"))})
+    for part in (what, computed, loaded.lock(), *_recorded(loaded), *others, *_trained(loaded)):
         # The hash of each, so that no two lists of parts run together to the same text.
         digest.update(hashlib.sha256(part.encode()).digest())
     return digest.hexdigest()[:32]
@@ -58,17 +61,14 @@ def _content(path: str, changed: int, size: int) -> str:
         return f"{Path(path).name} {hashlib.file_digest(stream, 'sha256').hexdigest()}"
 
 
-def _registered(loaded: Scenario) -> Iterator[str]:
-    """Yield the versions of packages from which the scenario's schemes and topology come, if not from simnet."""
-    others = (other.exchange.scheme for other in (loaded.config.other_jobs or {}).values())
-    schemes = {one.scheme for one in loaded.config.exchanges.values()} | {*others}
-    registered = loaded.config.network.topology.registered
-    wanted = [("simnet.sparsifiers", name) for name in sorted(schemes - sparsifier_models.SCHEMES.keys())]
-    wanted += [] if registered is None else [("simnet.topologies", registered.name)]
-    for group, name in wanted:
-        for entry in entry_points(group=group).select(name=name):
-            dist = entry.dist
-            yield f"{group} {name} {entry.value} {'' if dist is None else f'{dist.name} {dist.version}'}"
+def _words(value: Any) -> Iterator[str]:
+    """Yield every name and every text in a value, and in what it holds."""
+    if isinstance(value, dict):
+        yield from (word for pair in value.items() for one in pair for word in _words(one))
+    elif isinstance(value, list):
+        yield from (word for one in value for word in _words(one))
+    elif isinstance(value, str):
+        yield value
 
 
 def _trained(loaded: Scenario) -> Iterator[str]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import sparsifier_models
+from simnet.base import plugins
 from simnet.base.errors import nearest
 from simnet.costs import models
 from simnet.job import check_feedback
@@ -21,7 +23,7 @@ FROM_JOB = ("layers", "scale", "seed", "shapes")
 """Options of a sparsifier that the job decides, or that go by the shape of its layers."""
 
 
-def resolve(config: schema.Config, stem: str, found: Findings) -> schema.Config:
+def resolve(config: schema.Config, stem: str, folder: Path, found: Findings) -> schema.Config:
     """Return a scenario in which every default is spelled out.
 
     Parameters
@@ -30,19 +32,21 @@ def resolve(config: schema.Config, stem: str, found: Findings) -> schema.Config:
         What the file says.
     stem : str
         Name of a scenario that has none.
+    folder : Path
+        Where file names in it start from.
     found : Findings
         Takes names that stand for nothing, and options that a scheme does not have.
     """
     exchanges, sound = {}, set()
     for label, exchange in config.exchanges.items():
         before = len(found)
-        exchanges[label] = _exchange(label, exchange, found)
+        exchanges[label] = _exchange(label, exchange, folder, found)
         if len(found) == before:
             sound.add(label)
     others = None
     if config.other_jobs:
         check_company(config, found)
-        others = {label: _other(label, one, InJob(found, label)) for label, one in config.other_jobs.items()}
+        others = {label: _other(label, one, folder, InJob(found, label)) for label, one in config.other_jobs.items()}
     if config.network.engine == "vectorised" and (others or config.job.deaths):
         found.add(("network", "engine"), "must be auto or fluid: the vectorised clock knows neither deaths nor company")
     network = config.network.model_copy(
@@ -82,8 +86,8 @@ def own_options(scheme: str) -> list[str]:
     return [field.name for field in fields if field.name not in FROM_JOB]
 
 
-def _other(label: str, given: schema.OtherJob, found: Findings) -> schema.OtherJob:
-    exchange, job = _exchange(label, given.exchange, found), _job(given.job, given.workers, found)
+def _other(label: str, given: schema.OtherJob, folder: Path, found: Findings) -> schema.OtherJob:
+    exchange, job = _exchange(label, given.exchange, folder, found), _job(given.job, given.workers, found)
     return given.model_copy(update={"exchange": exchange, "job": job})
 
 
@@ -111,13 +115,14 @@ def _weather(index: int, given: schema.Weather, epoch: int | None, found: Findin
     )
 
 
-def _exchange(label: str, given: schema.Exchange, found: Findings) -> schema.Exchange:
+def _exchange(label: str, given: schema.Exchange, folder: Path, found: Findings) -> schema.Exchange:
+    scheme = plugins.placed(given.scheme, folder)
     allowed: Sequence[str] | None = None
     with found.at("exchanges", label, "scheme"):
-        allowed = own_options(given.scheme)
+        allowed = own_options(scheme)
     if allowed is None:
         return given
-    make = sparsifier_models.scheme(given.scheme).option_type
+    make = sparsifier_models.scheme(scheme).option_type
     good: dict[str, Any] = {}
     for name, value in given.options.items():
         if name not in allowed:
@@ -136,7 +141,7 @@ def _exchange(label: str, given: schema.Exchange, found: Findings) -> schema.Exc
             for name, one in plain.items()
             if one is not None and one != ()
         }
-        return schema.Exchange(scheme=given.scheme, **spelled_out)
+        return schema.Exchange(scheme=scheme, **spelled_out)
     return given
 
 

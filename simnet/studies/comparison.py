@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 import sparsifier_models
+from simnet.base import plugins
 from simnet.base.errors import InputError
 from simnet.base.writing import atomic_write
 from simnet.report import learning
@@ -61,6 +62,7 @@ def sources(
         Numbers of workers; that of the scenario when empty.
     schemes : sequence of str
         Schemes to compare in place of the exchanges of the scenario, with their default options; `ALL` for every one.
+        A class in a file, as ``./my_scheme.py:Rotating``, is compared under the name that it gives itself.
     density : str, optional
         Density in place of that of the scenario, as a scenario would have it: ``0.01`` or ``1 %``.
     overrides, seed
@@ -79,13 +81,19 @@ def sources(
     """
     fields = [] if density is None else [f"job.density={density}", "job.compression_ratio=null"]
     if schemes:
-        labels = sparsifier_models.names() if ALL in schemes else list(dict.fromkeys(schemes))
-        for name in labels:
+        named: dict[str, str] = {}
+        for name in sparsifier_models.names() if ALL in schemes else dict.fromkeys(schemes):
+            placed = plugins.placed(name, Path())
             try:
-                sparsifier_models.scheme(name)
+                own = sparsifier_models.scheme(placed).name
             except ValueError as error:
                 raise InputError(str(error), file="--schemes") from None
-        fields.append("exchanges=" + json.dumps({name: {"scheme": name} for name in labels}))
+            label = own if plugins.is_file(name) else name
+            if label in named:
+                raise InputError(f"names {label!r} twice, by {named[label]} and {placed}", file="--schemes")
+            named[label] = placed
+        labels = list(named)
+        fields.append("exchanges=" + json.dumps({label: {"scheme": name} for label, name in named.items()}))
     # What the user sets may be about these exchanges.
     fields += overrides
     if not schemes:

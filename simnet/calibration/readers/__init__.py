@@ -2,14 +2,15 @@
 
 One module per format: `nccl_text` and `nccl_json` (nccl-tests, rccl-tests), `osu` (OSU micro-benchmarks), `imb` (Intel
 MPI benchmarks), `tidy` (tidy CSV, which simnet writes itself), `wide` (CSV with both sides in a row), `shaped` (CSV of
-measurements on shaped links). `kinds` tells by the content of which kind a file is. All give the same table, described
-in `tables`; `conventions` says what a size means. What is read is data from strangers: sizes are checked before
-parsing, secrets are not kept, and a refusal names the file, the line and the reason.
+measurements on shaped links). `kinds` tells by the content of which format a file is, and knows those that others
+register. All give the same table, described in `tables`; `conventions` says what a size means. What is read is data
+from strangers: sizes are checked before parsing, secrets are not kept, and a refusal names the file, the line and the
+reason.
 """
 
 from simnet.calibration.readers.conventions import bus_factor, total_bytes
 from simnet.calibration.readers.imb import read_imb
-from simnet.calibration.readers.kinds import KINDS, Kind, kind_of, read
+from simnet.calibration.readers.kinds import FORMATS, Format, kind_of, read
 from simnet.calibration.readers.nccl_json import read_nccl_json
 from simnet.calibration.readers.nccl_text import read_nccl_text
 from simnet.calibration.readers.osu import read_osu
@@ -20,9 +21,9 @@ from simnet.calibration.readers.wide import read_wide
 
 __all__ = [
     "COLUMNS",
-    "KINDS",
+    "FORMATS",
+    "Format",
     "Inconsistent",
-    "Kind",
     "Measurements",
     "Problem",
     "bus_factor",

@@ -1,11 +1,16 @@
-"""Of what kind a file of measurements is, told by its content, and measurements read from files of any kind."""
+"""Formats of measurements: how the content of a file tells its format, and who reads it.
+
+A package may register a `Format` as an entry point ``simnet.log_readers``. It is asked when none of simnet's own is
+recognised.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, TypeAlias, get_args
+from typing import NamedTuple
 
+from simnet.base import plugins
 from simnet.base.errors import InputError, nearest
 from simnet.calibration.readers import imb, osu, shaped, tidy, wide
 from simnet.calibration.readers.imb import read_imb
@@ -18,15 +23,67 @@ from simnet.calibration.readers.tables import COLUMNS, Inconsistent, Measurement
 from simnet.calibration.readers.tidy import read_tidy
 from simnet.calibration.readers.wide import read_wide
 
-Kind: TypeAlias = Literal["nccl", "nccl-json", "osu", "imb", "tidy", "wide", "shaped"]
 
-KINDS: tuple[Kind, ...] = get_args(Kind)
-"""Formats by name: text and JSON of nccl-tests, OSU, Intel MPI benchmarks, tidy CSV, CSV with both sides in a row, CSV
-of measurements on shaped links."""
+def _never(line: str) -> bool:
+    return False
 
 
-def kind_of(path: str | Path) -> Kind | None:
-    r"""Return the kind of a file by its content, not by its name; None if it is none that is read.
+class Format(NamedTuple):
+    """A format of measurements.
+
+    Parameters
+    ----------
+    read : callable
+        Returns the `Measurements` of a path; takes ``inconsistent`` and ``facts``, as `read` describes them.
+    first : callable
+        Says of the first line that is neither empty nor a comment whether this format begins so.
+    line : callable
+        Says of any line, without colours and labels of launchers, whether only this format has such a line.
+    """
+
+    read: Callable[..., Measurements]
+    first: Callable[[str], bool] = _never
+    line: Callable[[str], bool] = _never
+
+
+def _columns(line: str) -> set[str]:
+    return {name.strip() for name in line[: tidy.MAX_LINE].split(",")}
+
+
+def _is_shaped(line: str) -> bool:
+    names = _columns(line)
+    return names >= set(shaped.NEEDED) and bool(names & {"collective", "method"})
+
+
+def _is_tidy(line: str) -> bool:
+    names = _columns(line)
+    return len(names) > 1 and (names >= {"collective", "seconds"} or len(names & set(tidy.NEEDED)) >= 2)
+
+
+def _in_table(line: str) -> bool:
+    start = line.lstrip()[:1]
+    return start == "#" or start.isdigit()
+
+
+def _is_nccl(line: str) -> bool:
+    return _in_table(line) and (is_table_header(line) or isinstance(parse_row(line), Cells))
+
+
+FORMATS: Mapping[str, Format] = {
+    "osu": Format(read_osu, line=lambda line: _in_table(line) and osu.TITLE.search(line) is not None),
+    "imb": Format(read_imb, line=lambda line: _in_table(line) and imb.TITLE.search(line) is not None),
+    "nccl": Format(read_nccl_text, line=_is_nccl),
+    "nccl-json": Format(read_nccl_json, first=lambda line: line.lstrip().startswith("{")),
+    "wide": Format(read_wide, first=lambda line: _columns(line) >= set(wide.NEEDED)),
+    "shaped": Format(read_shaped, first=_is_shaped),
+    "tidy": Format(read_tidy, first=_is_tidy),
+}
+"""The formats of simnet itself: OSU and Intel MPI benchmarks, text and JSON of nccl-tests, CSV with both sides in a
+row, CSV of measurements on shaped links, tidy CSV. Where a line fits several, the first counts."""
+
+
+def kind_of(path: str | Path) -> str | None:
+    r"""Return the format of a file by its content, not by its name; None if it is none that is read.
 
     Raises
     ------
@@ -43,46 +100,45 @@ def kind_of(path: str | Path) -> Kind | None:
     'osu'
     """
     lines = read_lines(_file(path))
+    own = _recognised(lines, FORMATS)
+    return own or _recognised(lines, {name: _registered(name) for name in plugins.names("log_readers")})
+
+
+def _recognised(lines: Sequence[str], formats: Mapping[str, Format]) -> str | None:
     first = next((line for line in lines if line.strip() and not line.lstrip().startswith("#")), "")
-    if first.lstrip().startswith("{"):
-        return "nccl-json"
-    names = {name.strip() for name in first[: tidy.MAX_LINE].split(",")}
-    if names >= set(wide.NEEDED):
-        return "wide"
-    if names >= set(shaped.NEEDED) and names & {"collective", "method"}:
-        return "shaped"
-    if len(names) > 1 and (names >= {"collective", "seconds"} or len(names & set(tidy.NEEDED)) >= 2):
-        return "tidy"
-    for raw in lines:
-        line = bare(raw)
-        first = line.lstrip()[:1]
-        if first != "#" and not first.isdigit():
-            continue
-        if osu.TITLE.search(line):
-            return "osu"
-        if imb.TITLE.search(line):
-            return "imb"
-        if is_table_header(line) or isinstance(parse_row(line), Cells):
-            return "nccl"
+    for name, one in formats.items():
+        if one.first(first):
+            return name
+    for line in map(bare, lines):
+        for name, one in formats.items():
+            if one.line(line):
+                return name
     return None
+
+
+def _registered(name: str) -> Format:
+    found = plugins.load("log_readers", name)
+    if not isinstance(found, Format):
+        raise ValueError(f"log reader {name!r}, as others registered it, is no Format: {found!r}")
+    return found
 
 
 def read(
     path: str | Path,
-    kind: Kind | None = None,
+    kind: str | None = None,
     *,
     inconsistent: Inconsistent = "drop",
     facts: Mapping[str, object] | None = None,
     iterations: bool = False,
 ) -> Measurements:
-    """Read measurements from a file of any kind.
+    """Read measurements from a file of any format.
 
     Parameters
     ----------
     path : str or Path
         A log, a CSV, or a folder with a ``data.csv``.
     kind : str, optional
-        One of `KINDS`; by default what its content says.
+        One of `FORMATS`, or registered by others; by default what the content of the file says.
     inconsistent : {"keep", "drop"}
         What becomes of rows that do not agree with themselves: algorithm bandwidth that is not size over time, bus
         bandwidth that does not fit the collective and its ranks, wrong results. They are reported in either case.
@@ -99,7 +155,7 @@ def read(
     Raises
     ------
     InputError
-        If the file is of no kind that is read, or as the reader of its kind does.
+        If the file is of no format that is read, or as the reader of its format does.
     ValueError
         If a name of `facts` is no column.
     """
@@ -107,23 +163,16 @@ def read(
         if name not in COLUMNS:
             raise ValueError(f"unknown column {name!r}; {nearest(name, COLUMNS)}")
     path = _file(path)
-    if kind is not None and kind not in KINDS:
-        raise InputError(f"unknown format {kind!r}; {nearest(kind, KINDS)}", file=str(path))
+    known = [*FORMATS, *plugins.names("log_readers")]
+    if kind is not None and kind not in known:
+        raise InputError(f"unknown format {kind!r}; {nearest(kind, known)}", file=str(path))
     found = kind_of(path) if kind is None else kind
     if found is None:
-        message = f"holds no measurements in a format that is read: {', '.join(KINDS)}"
+        message = f"holds no measurements in a format that is read: {', '.join(sorted(known))}"
         raise InputError(message, file=str(path))
-    if found == "nccl-json":
-        return read_nccl_json(path, inconsistent=inconsistent, facts=facts, iterations=iterations)
-    readers = {
-        "nccl": read_nccl_text,
-        "osu": read_osu,
-        "imb": read_imb,
-        "tidy": read_tidy,
-        "wide": read_wide,
-        "shaped": read_shaped,
-    }
-    return readers[found](path, inconsistent=inconsistent, facts=facts)
+    own = FORMATS.get(found)
+    options = {"iterations": iterations} if found == "nccl-json" else {}
+    return (own or _registered(found)).read(path, inconsistent=inconsistent, facts=facts, **options)
 
 
 def _file(path: str | Path) -> Path:

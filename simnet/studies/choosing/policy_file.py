@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict, Field
 
 import sparsifier_models
+from simnet.base import plugins
 from simnet.base.arrays import Floats
 from simnet.base.checks import is_number
 from simnet.base.errors import InputError, nearest
@@ -65,7 +66,7 @@ class Entry(_Part):
     @pydantic.field_validator("scheme")
     @classmethod
     def _is_known(cls, name: str) -> str:
-        if name not in sparsifier_models.names():
+        if not plugins.is_file(name) and name not in sparsifier_models.names():
             raise ValueError(f"there is no scheme {name!r}; {nearest(name, sparsifier_models.names())}")
         return name
 

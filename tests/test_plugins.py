@@ -1,0 +1,257 @@
+"""What others add: registered by a package or in a file that a scenario names, identified, and refused on demand."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+import killing
+from refusals import refused
+from simnet import cli
+from simnet.base import plugins
+from simnet.calibration.readers import kind_of, read
+from simnet.costs.devices import device_names, load_device
+from simnet.scenario import load
+from simnet.scenario.identity import identity
+from sparsifier_models import create, scheme
+
+SCHEME = """\
+from dataclasses import dataclass
+
+from sparsifier_models.topk import Topk
+
+
+@dataclass(frozen=True, kw_only=True)
+class MineOptions(Topk.option_type):
+    share: float = 0.5
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.share <= 1:
+            raise ValueError(f"share must be in (0, 1], got {self.share}")
+
+
+class Mine(Topk):
+    name = "mine"
+    paper = "a test"
+    option_type = MineOptions
+"""
+
+SCENARIO = """\
+name: own
+workers: 4
+network:
+  topology: {star: {hosts: 8, latency: 1 ms, bandwidth: 1 Gbit/s}}
+job: {parameters: 2000, iterations: 6, density: 0.01, compute: {mean: 10 ms}}
+exchanges:
+  AG: {scheme: topk}
+  own: {scheme: ./mine.py:Mine, share: 0.25}
+policies:
+  AG: {fixed: AG}
+  own: {fixed: own}
+output: {report: false}
+"""
+
+OTHER_JOB = """\
+other_jobs:
+  beside:
+    workers: 2
+    job: {parameters: 2000, iterations: 3, density: 0.01, compute: {mean: 10 ms}}
+    exchange: {scheme: ./mine.py:Mine, share: 0.75}
+"""
+
+READER = """\
+from simnet.calibration.readers import Format
+from simnet.calibration.readers.tables import Collector
+
+
+def read_mine(path, *, inconsistent="drop", facts=None):
+    out = Collector(str(path), "mine", inconsistent, facts or {})
+    for at, line in enumerate(path.read_text().splitlines()[1:], 1):
+        size, seconds = line.split()
+        out.add({"collective": "all_reduce", "nbytes": int(size), "seconds": float(seconds)}, at)
+    return out.done()
+
+
+MINE = Format(read_mine, first=lambda line: line.startswith("mine"))
+"""
+
+
+@pytest.fixture
+def own(tmp_path):
+    (tmp_path / "mine.py").write_text(SCHEME)
+    path = tmp_path / "own.yaml"
+    path.write_text(SCENARIO)
+    return path
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """Install a package of one module that registers something, as `pip install` would."""
+
+    def install(module, text, entry_points, version="1.0"):
+        site = tmp_path / "site"
+        info = site / f"{module}-1.0.dist-info"
+        info.mkdir(parents=True, exist_ok=True)
+        (site / f"{module}.py").write_text(text)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: {version}\n")
+        (info / "entry_points.txt").write_text(entry_points)
+        monkeypatch.syspath_prepend(site)
+
+    return install
+
+
+def invoke(*arguments):
+    return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
+
+
+class TestFiles:
+    def test_a_scenario_with_a_scheme_in_a_file_runs_and_its_lock_runs_alike(self, own, tmp_path):
+        # Two processes, each of which loads the file; nothing but the results is left behind.
+        command = [sys.executable, "-m", "simnet.cli", "run", "--jobs", "2", "--quiet"]
+        subprocess.run([*command, own, "--out", tmp_path / "a"], check=True, timeout=killing.PATIENCE)
+        (copy,) = (tmp_path / "a" / "inputs").iterdir()
+        assert copy.read_text() == SCHEME
+        (tmp_path / "mine.py").unlink()
+        again = invoke("run", tmp_path / "a" / "scenario.lock.yaml", "--out", tmp_path / "b", "--jobs", "1")
+        assert again.exit_code == 0, again.output
+        for name in ("summary.json", "iterations.csv", "scenario.lock.yaml"):
+            assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+        assert not list(tmp_path.rglob("__pycache__"))
+
+    def test_another_job_may_have_one(self, own):
+        own.write_text(SCENARIO + OTHER_JOB)
+        run = load(own).build()
+        assert run.colocated["beside"].exchange.scheme == f"{own.parent / 'mine.py'}:Mine"
+        assert set(load(own).inputs()) == {name for name in load(own).inputs() if name.endswith("-mine.py")}
+
+    def test_compare_takes_it_by_its_path(self, own, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        found = invoke("compare", "--schemes", "topk,mine.py:Mine", "--set", "job.iterations=2", "--out", "c", "-q")
+        assert found.exit_code == 0, found.output
+        assert (tmp_path / "c" / "compare.csv").read_text().splitlines()[2].startswith("mine,")
+        (tmp_path / "copy.py").write_text(SCHEME + "\n")
+        told = refused(invoke("compare", "--schemes", "mine.py:Mine,copy.py:Mine"))
+        assert "--schemes: names 'mine' twice, by " in told
+
+    def test_the_identity_goes_by_its_content(self, own):
+        before = identity(load(own), "x")
+        assert identity(load(own), "x") == before
+        (own.parent / "mine.py").write_text(SCHEME.replace("a test", "another"))
+        assert identity(load(own), "x") != before
+
+    def test_a_file_that_changed_is_loaded_anew(self, own):
+        name = f"{own.parent / 'mine.py'}:Mine"
+        first = scheme(name)
+        assert scheme(name) is first
+        (own.parent / "mine.py").write_text(SCHEME.replace("a test", "another"))
+        assert (first.paper, scheme(name).paper) == ("a test", "another")
+
+    @pytest.mark.parametrize(
+        ("found", "written", "messages"),
+        [
+            ("share: 0.25", "share: 2", ["own.yaml:8: exchanges.own.share: share must be in (0, 1], got 2"]),
+            ("share: 0.25", "shara: 1", ["own.yaml:8: exchanges.own.shara", "did you mean 'share'?"]),
+            ("py:Mine", "py:Min", ["mine.py: defines no 'Min': did you mean 'Mine'?", "own.yaml:8"]),
+            ("py:Mine", "py:MineOptions", ["own.yaml:8: exchanges.own.scheme", "is no Sparsifier class"]),
+            ("./mine.py:Mine", "./none.py:Mine", ["none.py: there is no such file", "own.yaml:8"]),
+            ("./mine.py:Mine", "../../etc/passwd:X", ["own.yaml:8", "is named with a class in it", "passwd:X"]),
+            ("./mine.py:Mine", "'.:Mine'", ["own.yaml:8", "is named with a class in it"]),
+            ("./mine.py:Mine", "./folder.py:Mine", ["folder.py: is not a file"]),
+            ("./mine.py:Mine", "./large.py:Mine", ["large.py: is larger than 1,048,576 bytes"]),
+            ("./mine.py:Mine", "./syntax.py:Mine", ["syntax.py:2: cannot be imported: SyntaxError"]),
+            ("./mine.py:Mine", "./fails.py:Mine", ["fails.py:3: cannot be imported: KeyError: 'a'"]),
+            ("./mine.py:Mine", "./exits.py:Mine", ["exits.py:1: cannot be imported: SystemExit: 7"]),
+            ("./mine.py:Mine", "./partly.py:Mine", ["partly.py:Mine' is no complete", "it lacks _communicate"]),
+        ],
+    )
+    def test_what_is_wrong_with_it_is_one_message(self, own, found, written, messages):
+        folder = own.parent
+        (folder / "folder.py").mkdir()
+        with (folder / "large.py").open("w") as stream:
+            stream.truncate(2**30)
+        (folder / "syntax.py").write_text("import numpy\ndef (:\n")
+        (folder / "fails.py").write_text("import numpy\n\n{}['a']\n")
+        (folder / "exits.py").write_text("raise SystemExit(7)\n")
+        (folder / "partly.py").write_text("from sparsifier_models import Sparsifier\nclass Mine(Sparsifier): pass\n")
+        own.write_text(SCENARIO.replace(found, written, 1))
+        told = refused(invoke("run", own))
+        for message in messages:
+            assert message in told
+
+    def test_an_interrupt_while_it_is_imported_is_one(self, own):
+        (own.parent / "mine.py").write_text("raise KeyboardInterrupt\n")
+        assert invoke("run", own).exit_code == 130
+
+    def test_in_python_a_path_starts_where_one_is(self, own, monkeypatch):
+        monkeypatch.chdir(own.parent)
+        assert create("mine.py:Mine", workers=2, parameters=10, share=0.5).options.share == 0.5
+
+
+class TestRegistered:
+    def test_a_log_reader_is_asked_when_no_format_of_simnet_is_recognised(self, install, tmp_path):
+        install("mine_reader", READER, "[simnet.log_readers]\nmine = mine_reader:MINE\n")
+        log = tmp_path / "a.log"
+        log.write_text("mine 1\n1024 1e-5\n2048 2e-5\n")
+        assert kind_of(log) == "mine"
+        assert read(log).rows["seconds"].tolist() == [1e-5, 2e-5] == read(log, "mine").rows["seconds"].tolist()
+        log.write_text("mine 1\n# OSU MPI Allreduce Latency Test v7.5\n")
+        assert kind_of(log) == "osu"
+
+    def test_a_device_is_found_by_its_name(self, install):
+        text = "from simnet.costs.devices import DeviceProfile as D\ndef fast():\n    return D('f', 'd', 's', 1, {})\n"
+        entries = "[simnet.devices]\nfast = mine_device:fast\ncpu = nowhere:none\nodd = json:JSONDecoder\n"
+        install("mine_device", text, entries)
+        assert load_device("fast").name == "f"
+        assert {"fast", "cpu"} <= set(device_names())
+        assert load_device("cpu").memory_bandwidth > 1
+        with pytest.raises(ValueError, match="'odd', as others registered it, returns no DeviceProfile"):
+            load_device("odd")
+
+    def test_the_identity_goes_by_the_version_of_what_the_scenario_names(self, install, own):
+        entries = "[simnet.sparsifiers]\nmine_topk = mine:Mine\n[simnet.weather]\nother = mine:none\n"
+        own.write_text(SCENARIO.replace("./mine.py:Mine", "mine_topk"))
+        install("mine", SCHEME, entries)
+        before = identity(load(own), "x")
+        install("mine", SCHEME, entries, version="1.1")
+        assert identity(load(own), "x") != before
+        own.write_text(SCENARIO.replace("./mine.py:Mine, share: 0.25", "topk"))
+        assert plugins.used({"topk", "other"}) == ["simnet.weather other mine:none mine 1.1"]
+
+    def test_what_cannot_be_imported_names_its_package(self, install):
+        install("mine_broken", "1 / 0\n", "[simnet.sparsifiers]\nbroken = mine_broken:X\n")
+        with pytest.raises(ValueError, match=r"sparsifiers by mine_broken 1\.0, cannot .*: ZeroDivisionError"):
+            scheme("broken")
+
+    def test_commands_of_others_stand_beside_those_of_simnet(self, install):
+        text = "def add(app):\n    @app.command()\n    def greet():\n        print('hello')\n"
+        install("mine_command", text, "[simnet.commands]\ngreet = mine_command:add\nbad = nowhere:add\n")
+        with pytest.warns(UserWarning, match="'bad', registered as"):
+            assert invoke("greet").stdout == "hello\n"
+
+
+class TestRefusal:
+    def test_no_plugins_refuses_files_and_packages_and_says_so(self, own, install, tmp_path, monkeypatch):
+        install("mine_scheme", SCHEME, "[simnet.sparsifiers]\nmine = mine_scheme:Mine\n[simnet.commands]\nm = x:y\n")
+        told = refused(invoke("--no-plugins", "run", own))
+        assert "own.yaml:8: exchanges.own.scheme: " in told
+        assert "mine.py:Mine' is a file, code of others, which --no-plugins or SIMNET_NO_PLUGINS" in told
+        assert plugins.allowed()
+        own.write_text(SCENARIO.replace("./mine.py:Mine", "mine"))
+        told = refused(invoke("--no-plugins", "run", own))
+        assert "'mine' is registered as simnet.sparsifiers by mine_scheme 1.0, code of others, which" in told
+        assert " mine " not in invoke("--no-plugins", "list", "sparsifiers").stdout
+        # What simnet itself registers stays.
+        assert invoke("--no-plugins", "validate", "--help").exit_code == 0
+        monkeypatch.setenv(plugins.REFUSED, "1")
+        assert "is registered as" in refused(invoke("run", own))
+
+    def test_worker_processes_inherit_it(self):
+        with plugins.refused():
+            assert os.environ[plugins.REFUSED] == "1"
+            code = "from simnet.base import plugins; print(plugins.allowed())"
+            found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        assert found.stdout == "False\n"
+        assert plugins.allowed()
