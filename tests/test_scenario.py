@@ -6,6 +6,7 @@ import contextlib
 import copy
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
