@@ -22,25 +22,21 @@ from simnet.calibration import (
     calibrate,
     cost_model_of,
     load_cost_model,
-    specification,
     specified,
     written,
 )
-from simnet.calibration.readers import read
-from simnet.calibration.specification import (
-    COLLECTIVES,
+from simnet.calibration.platform import (
     GENERATIONS,
     LINKS,
     STAGED,
     TRANSPORTS,
     Platform,
     Transport,
-    half_widths,
     load_platform,
-    parameters,
     platform_names,
-    times,
 )
+from simnet.calibration.readers import read
+from simnet.calibration.specification import COLLECTIVES, half_widths, parameters, times
 from simnet.calibration.step_model import PARAMETERS
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "measured"
@@ -357,8 +353,9 @@ def test_platforms_left_out_of_what_is_fitted_are_within_a_factor_of_2(monkeypat
     medians, shares = [], []
     for case in CASES:
         transports, staged = refitted[system(case)]
-        monkeypatch.setattr(specification, "TRANSPORTS", transports)
-        monkeypatch.setattr(specification, "STAGED", staged)
+        for module in ("platform", "specification"):
+            monkeypatch.setattr(f"simnet.calibration.{module}.TRANSPORTS", transports)
+        monkeypatch.setattr("simnet.calibration.platform.STAGED", staged)
         log_errors = [
             np.abs(np.log(seconds / measured))[sizes >= LARGE] for _, sizes, seconds, measured in predicted(case)
         ]

@@ -12,7 +12,8 @@ import pandas as pd
 
 from simnet.calibration import Setting, chosen_rows, curves_of
 from simnet.calibration.curves import Floats
-from simnet.calibration.specification import Platform, load_platform, times
+from simnet.calibration.platform import Platform, load_platform
+from simnet.calibration.specification import times
 
 
 def platform(like: str | None = None, **fields: object) -> Platform:

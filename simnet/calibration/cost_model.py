@@ -15,8 +15,9 @@ from simnet.base.errors import InputError, nearest
 from simnet.calibration.crossval import ModelChoice, choose, score
 from simnet.calibration.curves import Curve, Setting
 from simnet.calibration.intervals import bin_of, intervals
+from simnet.calibration.platform import Platform
 from simnet.calibration.predictor import Basis, FittedCurve, Predictor, fit
-from simnet.calibration.specification import COLLECTIVES, HELD_OUT, Platform, SpecifiedStepModel, half_widths
+from simnet.calibration.specification import COLLECTIVES, HELD_OUT, SpecifiedStepModel, half_widths
 from simnet.calibration.specification import specified as steps_of
 from simnet.calibration.step_counts import ALGORITHMS, MAX_RANKS
 from simnet.calibration.step_model import PROTOCOLS
@@ -305,7 +306,7 @@ def specified(platform: Platform, coverage: float = COVERAGE) -> CalibratedCostM
 
     Examples
     --------
-    >>> from simnet.calibration.specification import load_platform
+    >>> from simnet.calibration.platform import load_platform
     >>> found = specified(load_platform("dgx-h100")).predict("all_reduce", 16, 2**30)
     >>> found.extrapolates, found.low < found.seconds < found.high
     (True, True)

@@ -22,8 +22,8 @@ from simnet.calibration.cost_model import CalibratedCostModel, specified
 from simnet.calibration.curve_models import FITS, Component, CurveModel, Mixture
 from simnet.calibration.curves import Setting
 from simnet.calibration.intervals import BINS
+from simnet.calibration.platform import Platform, is_platform, load_platform, platform_names
 from simnet.calibration.predictor import Basis, FittedCurve, Interpolation, Predictor, Transfer
-from simnet.calibration.specification import Platform, is_platform, load_platform, platform_names
 from simnet.calibration.specification import specified as steps_of
 from simnet.calibration.step_model import PARAMETERS, StepModel
 

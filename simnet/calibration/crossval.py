@@ -323,7 +323,7 @@ def _wide(
 def _best(
     by_interpolation: Mapping[Interpolation, Sequence[HeldOut]], usual: Interpolation, outside: bool
 ) -> tuple[Interpolation, list[HeldOut]]:
-    """Return the best interpolation inside or outside, with its predictions: the usual one if none is clearly better."""
+    """Return the best interpolation inside or outside and its predictions; the usual one if none is clearly better."""
     chosen = {name: [one for one in held if one.outside == outside] for name, held in by_interpolation.items()}
     best = min(chosen, key=lambda name: score(chosen[name]))
     if not score(chosen[best]) < _CLEARLY * score(chosen[usual]):

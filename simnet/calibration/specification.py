@@ -6,7 +6,7 @@ Nothing is measured. For NCCL and RCCL every algorithm takes, in each of its pro
 
 as NCCL's own tuning model has it, with its latencies by link and the bandwidth that it takes a link for; bytes are
 those that leave the busiest device or node. For MPI and gloo, steps and bytes come from the schedules of
-`simnet.collectives`. What a transport makes of the line rate stands in `TRANSPORTS`. Which of ring and tree runs on two
+`simnet.collectives`. Which of ring and tree runs on two
 nodes, where a tree sends half as much, a specification does not say: the middle is predicted, in logarithms.
 
 References
@@ -22,71 +22,17 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from importlib.resources import as_file, files
-from pathlib import Path
 from statistics import NormalDist
 from types import MappingProxyType
-from typing import Annotated, Literal, NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import numpy as np
-import pydantic
 from numpy.typing import ArrayLike
-from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer
 
-from simnet.base import units
-from simnet.base.errors import InputError, nearest
-from simnet.base.plain_yaml import plain_yaml
-from simnet.base.reading import read_text
 from simnet.calibration.curves import Floats, Setting
+from simnet.calibration.platform import GENERATIONS, TRANSPORTS, Counted, Platform
 from simnet.calibration.step_counts import costs
 from simnet.calibration.step_model import PARAMETERS, StepModel
-
-MAX_BYTES = 2**16
-"""The largest platform file that is read."""
-
-
-class Transport(NamedTuple):
-    """What a transport makes of a network card.
-
-    Parameters
-    ----------
-    efficiency : float
-        Goodput of large messages over the line rate.
-    most : float
-        Goodput that one card cannot exceed, whatever its line rate [byte/s].
-    latency : float
-        One way, beyond that of InfiniBand, for which NCCL's latencies stand [s].
-    """
-
-    efficiency: float
-    most: float
-    latency: float
-
-
-TRANSPORTS: MappingProxyType[str, Transport] = MappingProxyType(
-    {
-        "infiniband": Transport(0.9, math.inf, 0.0),
-        "roce": Transport(0.85, math.inf, 1e-6),
-        "slingshot": Transport(0.8, math.inf, 5e-6),
-        "efa": Transport(0.85, math.inf, 15e-6),
-        "tcpx": Transport(0.85, math.inf, 25e-6),
-        "sockets": Transport(0.6, 2.5e9, 25e-6),
-    }
-)
-"""Transports. Where their figures are from, and how far they are to be believed, stands in ``docs/calibration.md``."""
-
-STAGED = 0.47
-"""Share of the bandwidth of a card that is left where it cannot read the memory of the device (no GPUDirect RDMA)."""
-
-LINKS: MappingProxyType[str, float] = MappingProxyType({"nvlink": 0.8, "xgmi": 0.75, "pcie": 0.53, "memory": 0.5})
-"""Share of the line rate that is left: of NVLink 20 of 25 GB/s; of PCIe through the processors, in both directions at
-once, 10 GB/s / 1.2 of 15.75 GB/s (both as ``topo.h`` has it); of memory half, as shared memory is copied into and out
-of. That of Infinity CalibratedCostModel is an assumption near the one of NVLink."""
-
-
-Counted: TypeAlias = Literal["as NCCL does", "through the schedule"]
-"""How steps and bytes are counted: one for NCCL and RCCL, the other for MPI and gloo."""
 
 HELD_OUT: MappingProxyType[Counted, int] = MappingProxyType({"as NCCL does": 4085, "through the schedule": 691})
 """Public measurements from which the widths of intervals are, each of a platform left out of what was fitted."""
@@ -101,35 +47,6 @@ _HALF_WIDTHS_HOLD = 0.9
 
 COLLECTIVES = ("all_gather", "all_reduce", "alltoall", "broadcast", "reduce", "reduce_scatter", "sendrecv")
 """Collectives that are predicted."""
-
-
-class Generation(NamedTuple):
-    """What NCCL knows of a generation of devices.
-
-    Parameters
-    ----------
-    ll : float
-        Most bandwidth of the LL protocol on one node [byte/s].
-    switch : float
-        Efficiency of in-switch reduction; 0 where there is none.
-    """
-
-    ll: float
-    switch: float
-
-
-GENERATIONS: MappingProxyType[str, Generation] = MappingProxyType(
-    {
-        "older": Generation(39e9, 0.0),
-        "volta": Generation(39e9, 0.0),
-        "ampere": Generation(87.7e9, 0.0),
-        "hopper": Generation(141e9, 0.85),
-        "blackwell": Generation(282e9, 0.74),
-        "cdna": Generation(87.7e9, 0.0),
-        "cpu": Generation(39e9, 0.0),
-    }
-)
-"""Generations of devices, after the constants of NCCL's tuning model."""
 
 
 class _Protocol(NamedTuple):
@@ -180,152 +97,6 @@ _EAGER = MappingProxyType({"latency": 2.0, "bytes": 2.0})
 _REDUCED_PER_SECOND = 3.5e9
 _RECEIVED = MappingProxyType({"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "broadcast": 1.0})
 
-_Name = Annotated[str, Field(max_length=200)]
-_Rate = Annotated[
-    float,
-    BeforeValidator(units.bandwidth),
-    Field(gt=0, le=1e15),
-    PlainSerializer(lambda value: _rate(value)),
-]
-
-
-class _Part(pydantic.BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class NodeLink(_Part):
-    """The link inside a node.
-
-    Parameters
-    ----------
-    link : str
-        Its kind; `memory` for processes that meet in the memory of a host.
-    rate : float
-        Line rate of one device, in one direction [byte/s].
-    switch_reduction : bool
-        Whether switches between the devices reduce (NVLink SHARP).
-    """
-
-    link: Literal["nvlink", "xgmi", "pcie", "memory"]
-    rate: _Rate
-    switch_reduction: bool = False
-
-
-class NodeNetwork(_Part):
-    """The network between nodes.
-
-    Parameters
-    ----------
-    transport : str
-        A name of `TRANSPORTS`.
-    nics : int
-        Network cards of a node, 1 .. 256.
-    rate : float
-        Line rate of one of them, in one direction [byte/s].
-    device_direct : bool
-        Whether they reach the memory of the devices (GPUDirect RDMA and its like).
-    switch_reduction : bool
-        Whether switches of the network reduce, and the library is set to let them (SHARP, CollNet).
-    """
-
-    transport: str
-    nics: Annotated[int, Field(ge=1, le=256)]
-    rate: _Rate
-    device_direct: bool = True
-    switch_reduction: bool = False
-
-    @property
-    def ordered(self) -> bool:
-        """Whether messages of the LL128 protocol may go over it: it needs 128 bytes to arrive as one, and in order."""
-        return self.device_direct and self.transport in ("infiniband", "roce")
-
-    @pydantic.field_validator("transport")
-    @classmethod
-    def _is_known(cls, name: str) -> str:
-        if name not in TRANSPORTS:
-            raise ValueError(f"there is no transport {name!r}; {nearest(name, TRANSPORTS)}")
-        return name
-
-
-class Platform(_Part):
-    """A platform, as its vendor describes it.
-
-    Parameters
-    ----------
-    name, description : str
-        What it is.
-    sources : tuple of str
-        Where its figures are from.
-    devices_per_node : int
-        Devices, or ranks of a host, on a full node; a node ends where the inner link ends.
-    generation : str
-        A name of `GENERATIONS`.
-    library : str
-        What runs the collectives. `rccl` counts as `nccl`; `mpi` and `gloo` go through the schedules.
-    inner : NodeLink
-        The link inside a node.
-    outer : NodeNetwork or None
-        The network between nodes; without it, all ranks are on one node.
-
-    Examples
-    --------
-    >>> load_platform("dgx-h100").devices_per_node
-    8
-    """
-
-    name: _Name
-    description: Annotated[str, Field(max_length=1000)] = ""
-    sources: Annotated[tuple[Annotated[str, Field(max_length=1000)], ...], Field(max_length=50)] = ()
-    devices_per_node: Annotated[int, Field(ge=1, le=4096)]
-    generation: str
-    library: Literal["nccl", "rccl", "mpi", "gloo"] = "nccl"
-    inner: NodeLink
-    outer: NodeNetwork | None = None
-
-    @pydantic.field_validator("generation")
-    @classmethod
-    def _is_known(cls, name: str) -> str:
-        if name not in GENERATIONS:
-            raise ValueError(f"there is no generation {name!r}; {nearest(name, GENERATIONS)}")
-        return name
-
-    @property
-    def counted(self) -> Counted:
-        """How steps and bytes are counted."""
-        return "as NCCL does" if self.library in ("nccl", "rccl") else "through the schedule"
-
-    def nodes(self, ranks: int) -> int:
-        """Return the fewest nodes that hold so many ranks.
-
-        Examples
-        --------
-        >>> load_platform("dgx-h100").nodes(20)
-        3
-        """
-        return math.ceil(ranks / self.devices_per_node) if self.outer is not None else 1
-
-    def inner_rate(self) -> float:
-        """Return the goodput of a device inside its node [byte/s]."""
-        return self.inner.rate * LINKS[self.inner.link]
-
-    def outer_rate(self, per_node: float) -> float:
-        """Return the goodput of a node of which so many devices take part [byte/s]: each has its share of the cards.
-
-        Examples
-        --------
-        >>> one = load_platform("dgx-h100")
-        >>> one.outer_rate(1) * 8 == one.outer_rate(8)
-        True
-        """
-        if self.outer is None:
-            return math.inf
-        transport = TRANSPORTS[self.outer.transport]
-        cards = min(self.outer.nics, max(1.0, per_node * self.outer.nics / self.devices_per_node))
-        if self.counted == "through the schedule":
-            cards = min(self.outer.nics, per_node)
-        each = min(self.outer.rate * transport.efficiency, transport.most)
-        return cards * each * (1.0 if self.outer.device_direct else STAGED)
-
 
 @dataclass(frozen=True)
 class SpecifiedStepModel(StepModel):
@@ -350,6 +121,7 @@ def specified(platform: Platform) -> SpecifiedStepModel:
 
     Examples
     --------
+    >>> from simnet.calibration.platform import load_platform
     >>> model = specified(load_platform("dgx-h100"))
     >>> [round(1e3 * float(one), 2) for one in model.at(Setting("all_gather", 16, 2), [2**20, 2**30])]
     [0.05, 2.87]
@@ -377,6 +149,7 @@ def parameters(platform: Platform) -> dict[str, tuple[float, float]]:
 
     Examples
     --------
+    >>> from simnet.calibration.platform import load_platform
     >>> value, error = parameters(load_platform("dgx-h100"))["outer_seconds_per_byte"]
     >>> round(1e-9 / value), error < 0.5
     (45, True)
@@ -413,6 +186,7 @@ def sentences(platform: Platform) -> list[str]:
 
     Examples
     --------
+    >>> from simnet.calibration.platform import load_platform
     >>> print(sentences(load_platform("dgx-h100"))[0])
     NVIDIA DGX H100, 8 H100 with 18 NVLinks of 25 GB/s each way on NVSwitches, 8 InfiniBand NDR cards
     """
@@ -440,7 +214,8 @@ def half_widths(platform: Platform, coverage: float) -> list[tuple[float, float]
 
     Examples
     --------
-    >>> len(widths(load_platform("dgx-h100"), 0.9))
+    >>> from simnet.calibration.platform import load_platform
+    >>> len(half_widths(load_platform("dgx-h100"), 0.9))
     4
     """
     scale = NormalDist().inv_cdf(0.5 + coverage / 2) / NormalDist().inv_cdf(0.5 + _HALF_WIDTHS_HOLD / 2)
@@ -550,12 +325,6 @@ def _peers(platform: Platform, setting: Setting, nodes: int) -> tuple[float, flo
     return latency, max((per_node - 1) / setting.ranks / inner, away)
 
 
-def _rate(value: float) -> str:
-    """Return a bandwidth [byte/s] as text that reads back as exactly the same number."""
-    text = f"{value / 1e9:.12g} GB/s"
-    return text if units.bandwidth(text) == value else f"{value!r} B/s"
-
-
 def _link(platform: Platform) -> str:
     return "pcie" if platform.inner.link in ("pcie", "memory") else "nvlink"
 
@@ -582,52 +351,3 @@ def _through_schedules(platform: Platform, setting: Setting, nodes: int, sizes: 
         ways.append(latency + (_EAGER["bytes"] * moved + work) * sizes)
         ways.append(_EAGER["latency"] * latency + (moved + work) * sizes)
     return np.asarray(_HOST_LATENCY + np.min(ways, axis=0), dtype=np.float64)
-
-
-@cache
-def platform_names() -> tuple[str, ...]:
-    """Return the names of the platforms that come with simnet.
-
-    Examples
-    --------
-    >>> "dgx-h100" in platform_names()
-    True
-    """
-    folder = files("simnet.calibration") / "platforms"
-    return tuple(sorted(one.name.removesuffix(".yaml") for one in folder.iterdir() if one.name.endswith(".yaml")))
-
-
-def load_platform(source: str | Path) -> Platform:
-    """Return a platform by its name, or from a file.
-
-    Raises
-    ------
-    InputError
-        If there is none, or a field of it is not as it must be.
-    """
-    name = str(source)
-    if name in platform_names():
-        with as_file(files("simnet.calibration") / "platforms" / f"{name}.yaml") as path:
-            return _read(path, name)
-    if isinstance(source, str) and "." not in name and "/" not in name and not Path(name).exists():
-        raise InputError(f"there is no platform {name!r}; {nearest(name, platform_names())}")
-    return _read(Path(source), name)
-
-
-def is_platform(path: Path) -> bool:
-    """Return whether a file is of a platform: `devices_per_node` is at the start of a line."""
-    try:
-        with path.open("rb") as file:
-            return b"\ndevices_per_node:" in b"\n" + file.read(MAX_BYTES)
-    except OSError:
-        return False
-
-
-def _read(path: Path, name: str) -> Platform:
-    text = read_text(path, MAX_BYTES)
-    try:
-        return Platform.model_validate(plain_yaml(text, name, "a platform"))
-    except pydantic.ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise InputError(first["msg"].removeprefix("Value error, "), file=name, field=where or None) from None

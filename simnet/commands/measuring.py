@@ -53,6 +53,7 @@ def calibrate(
 ) -> None:
     """Fit a fabric file to measured times; models are chosen by what they were not fitted to."""
     from simnet.calibration import specification, specified, summary, written
+    from simnet.calibration.platform import load_platform
     from simnet.calibration.topology_links import placed
     from simnet.studies.exporting import staged
 
@@ -60,7 +61,7 @@ def calibrate(
     if platform is not None:
         measured = {"LOG": logs, "--where": where, "--fact": fact, "--in-place": in_place, "--topology": topology}
         common.only("measurements, which --platform does without", False, measured)
-        described = specification.load_platform(platform)
+        described = load_platform(platform)
         with staged([out], force) as folder:
             (folder / out.name).write_text(written(specified(described, coverage)), encoding="utf-8")
         if json_:

@@ -13,7 +13,7 @@ from simnet import scenario, traces
 from simnet.base.errors import InputError
 from simnet.base.units import format_bandwidth, format_bytes, format_seconds
 from simnet.calibration import measured
-from simnet.calibration.specification import load_platform, platform_names
+from simnet.calibration.platform import load_platform, platform_names
 from simnet.costs import devices, models
 from simnet.network.weather import PROFILES
 from simnet.scenario import schema
