@@ -1,3 +1,32 @@
-"""simnet: what a sparsified gradient exchange costs on a network whose links change while the job runs."""
+"""simnet: what a sparsified gradient exchange costs on a network whose links change while the job runs.
+
+What a notebook starts from is here, and imported when it is used: `load` reads a scenario, `Network` times a `Schedule`
+made of rounds, each a `Round`.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from simnet.base import moved
+
+if TYPE_CHECKING:
+    from simnet.network import Network
+    from simnet.scenario import load
+    from simnet.schedule import Round, Schedule
 
 __version__ = "0.1.0"
+__all__ = ["Network", "Round", "Schedule", "load"]
+
+_HOMES = {"Network": "network", "Round": "schedule", "Schedule": "schedule", "load": "scenario"}
+
+moved.install()
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'simnet' has no attribute {name!r}")
+    return getattr(import_module(f"simnet.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

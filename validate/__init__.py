@@ -4,3 +4,5 @@
 `simnet.calibration.readers` reads what benchmarks of collectives print, and `simnet.calibration.measured` has
 measurements to start from.
 """
+
+import simnet  # noqa: F401  modules that were here before are found by it
