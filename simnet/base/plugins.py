@@ -68,6 +68,11 @@ def names(kind: Kind) -> list[str]:
     return sorted(registered(kind).names)
 
 
+def entry(kind: Kind, name: str) -> EntryPoint | None:
+    """Return the entry point of a name, refused or not, by the first package that has one; None if nobody does."""
+    return next(iter(_all(kind).select(name=name)), None)
+
+
 def load(kind: Kind, name: str) -> Any:
     """Return what is registered under a name, by the first package that does; None if nobody registered it.
 
@@ -76,7 +81,7 @@ def load(kind: Kind, name: str) -> Any:
     ValueError
         If it is refused, or cannot be imported; names the package and the reason.
     """
-    found = next(iter(_all(kind).select(name=name)), None)
+    found = entry(kind, name)
     if found is None:
         return None
     package = "" if found.dist is None else f" by {found.dist.name} {found.dist.version}"
