@@ -25,7 +25,7 @@ lint: .venv/.dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/mypy examples/blocktopk/blocktopk.py
+	$(BIN)/mypy examples/plugins
 	$(BIN)/lint-imports
 
 slow: .venv/.dev

@@ -1,8 +1,8 @@
-"""The example of a scheme from outside, installed as a user would install it."""
+"""The examples of what can be added to simnet, installed and used as a user would, and the guide to them."""
 
-import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -11,74 +11,115 @@ import numpy as np
 import pytest
 
 import killing
+import sparsifier_models
 from sparsifier_models.conformance import check
 
-PACKAGE = Path(__file__).parents[1] / "examples" / "blocktopk"
-
-
-@pytest.fixture(scope="module")
-def blocktopk():
-    spec = importlib.util.spec_from_file_location("blocktopk", PACKAGE / "blocktopk.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["blocktopk"] = module
-    spec.loader.exec_module(module)
-    yield module.BlockTopk
-    del sys.modules["blocktopk"]
+ROOT = Path(__file__).parents[1]
+EXAMPLE = ROOT / "examples" / "plugins"
+GUIDE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
+BLOCKTOPK = f"{EXAMPLE / 'simnet_additions' / 'scheme.py'}:BlockTopk"
+ROTATING = f"{EXAMPLE / 'rotating.py'}:Rotating"
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
     """An environment in which the package is installed, apart from the one that runs the tests."""
-    target = tmp_path_factory.mktemp("site")
+    target, source = tmp_path_factory.mktemp("site"), tmp_path_factory.mktemp("source")
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    source = tmp_path_factory.mktemp("source")
-    for file in PACKAGE.glob("*.*"):
-        (source / file.name).write_bytes(file.read_bytes())
+    for file in [EXAMPLE / "pyproject.toml", *EXAMPLE.glob("simnet_additions/*.py")]:
+        copy = source / file.relative_to(EXAMPLE)
+        copy.parent.mkdir(exist_ok=True)
+        copy.write_bytes(file.read_bytes())
     subprocess.run([*pip, "--no-deps", "--no-build-isolation", "--no-index", "--target", target, source], check=True)
     return os.environ | {"PYTHONPATH": str(target), "COLUMNS": "300"}
 
 
 def simnet(environment, *arguments):
     command = [sys.executable, "-m", "simnet.cli", *map(str, arguments)]
-    return subprocess.run(
-        command, env=environment, capture_output=True, text=True, timeout=killing.PATIENCE, check=True
-    ).stdout
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=killing.PATIENCE)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
+@pytest.mark.parametrize(("scheme", "options"), [(BLOCKTOPK, {"block": 16}), (BLOCKTOPK, {"block": 3}), (ROTATING, {})])
 @pytest.mark.parametrize("workers", [1, 2, 5, 8])
-@pytest.mark.parametrize(("parameters", "density", "block"), [(1, 1.0, 16), (100, 0.07, 16), (1000, 0.01, 3)])
-def test_the_example_keeps_the_promises_of_a_scheme(blocktopk, workers, parameters, density, block):
+@pytest.mark.parametrize(("parameters", "density"), [(1, 1.0), (100, 0.07), (1000, 0.01)])
+def test_the_schemes_keep_the_promises_of_a_scheme(scheme, options, workers, parameters, density):
     rng = np.random.default_rng(workers)
     batches = [rng.standard_normal((workers, parameters)).astype(np.float32) for _ in range(3)]
-    check(lambda: blocktopk(workers, parameters, density, block=block), batches)
+    check(lambda: sparsifier_models.create(scheme, workers, parameters, density, **options), batches)
 
 
-def test_the_blocks_of_largest_norm_are_sent(blocktopk):
+def test_the_blocks_of_largest_norm_are_sent():
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((1, 103)).astype(np.float32)
-    model = blocktopk(1, 103, 0.2, block=10)
+    model = sparsifier_models.create(BLOCKTOPK, 1, 103, 0.2, block=10)
     sent = np.flatnonzero(model.exchange(rows).update)
     norms = [float(np.square(rows[0, start : start + 10], dtype=np.float64).sum()) for start in range(0, 103, 10)]
     assert sorted(set(sent // 10)) == sorted(np.argsort(norms)[-3:])
     # One index of 4 bytes stands for ten values.
-    assert blocktopk(2, 103, 0.2, block=10).exchange(np.vstack([rows, rows])).schedule.bytes_sent()[0] == 30 * 4.4
+    model = sparsifier_models.create(BLOCKTOPK, 2, 103, 0.2, block=10)
+    assert model.exchange(np.vstack([rows, rows])).schedule.bytes_sent()[0] == 30 * 4.4
 
 
-def test_an_installed_scheme_is_as_good_as_a_built_in_one(installed, tmp_path):
-    assert "blocktopk" in simnet(installed, "list", "sparsifiers")
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("sparsifiers", "blocktopk"),
+        ("topologies", "line"),
+        ("devices", "npu"),
+    ],
+)
+def test_what_is_installed_is_listed(installed, kind, name):
+    assert re.search(rf"^\s*{name}\b", simnet(installed, "list", kind), flags=re.MULTILINE)
+
+
+def test_a_scenario_may_use_one_of_each_kind(installed, tmp_path):
+    simnet(installed, "run", EXAMPLE / "everything.yaml", "--out", tmp_path / "out", "--quiet")
+    found = json.loads((tmp_path / "out" / "summary.json").read_text())["policies"]
+    assert set(found) == {"blocks", "rotating"}
+    lock = (tmp_path / "out" / "scenario.lock.yaml").read_text()
+    for word in ("name: line", "device: npu", "-rotating.py:Rotating"):
+        assert word in lock
+    refused = subprocess.run(
+        [sys.executable, "-m", "simnet.cli", "--no-plugins", "run", EXAMPLE / "everything.yaml"],
+        env=installed, capture_output=True, text=True, timeout=killing.PATIENCE,
+    )  # fmt: skip
+    assert refused.returncode == 2
+    assert "simnet_additions" in refused.stderr.replace("-", "_")
+
+
+def test_an_installed_scheme_is_compared_like_a_built_in_one(installed, tmp_path):
     simnet(
-        installed, "compare", "--schemes", "topk,blocktopk", "--workers", "2,4", "--set", "job.iterations=4",
-        "--out", tmp_path,
+        installed, "compare", "--schemes", f"topk,blocktopk,{ROTATING}", "--workers", "2,4",
+        "--set", "job.iterations=4", "--out", tmp_path,
     )  # fmt: skip
     rows = json.loads((tmp_path / "compare.json").read_text())["rows"]
     assert [(row["exchange"], row["workers"]) for row in rows] == [
-        ("topk", 2), ("blocktopk", 2), ("topk", 4), ("blocktopk", 4),
-    ]  # fmt: skip
+        (name, workers) for workers in (2, 4) for name in ("topk", "blocktopk", "rotating")
+    ]
     assert rows[1]["bytes_sent_B"] < rows[0]["bytes_sent_B"]
 
 
+def test_an_installed_log_reader_calibrates(installed, tmp_path):
+    lines = ["stopwatch", *(f"all_reduce 8 {2**power} {20 + 2**power / 1000}" for power in range(8, 24))]
+    (tmp_path / "log.txt").write_text("\n".join([*lines, "all_reduce 8 1024"]))
+    said = simnet(installed, "calibrate", tmp_path / "log.txt", "-o", tmp_path / "fabric.yaml")
+    assert "16 rows, 1 curves" in said
+    assert "log.txt:18: has 3 words, and not 4" in said
+    assert "all_reduce" in (tmp_path / "fabric.yaml").read_text()
+
+
 def test_the_guide_names_what_there_is():
-    guide = (PACKAGE.parents[1] / "docs" / "adding-a-scheme.md").read_text()
-    for path in ("examples/blocktopk", "tests/test_invariants.py", "tests/test_examples.py"):
-        assert path in guide
-        assert (PACKAGE.parents[1] / path).exists()
+    paths = re.findall(r"`((?:examples|tests|docs)/[\w./-]+)`", GUIDE)
+    assert "examples/plugins" in paths
+    for path in [*paths, *(f"docs/{name}" for name in re.findall(r"\]\((\w+\.md)\)", GUIDE))]:
+        assert (ROOT / path).exists(), path
+
+
+def test_the_guide_counts_the_lines_of_the_examples():
+    rows = re.findall(r"\| `(\w+\.py)` \| (\d+) \|$", GUIDE, flags=re.MULTILINE)
+    assert len(rows) == 5
+    for name, lines in rows:
+        (path,) = EXAMPLE.rglob(name)
+        assert int(lines) == sum(1 for line in path.read_text().splitlines() if line.strip()), name

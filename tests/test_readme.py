@@ -24,6 +24,7 @@ def test_the_network_example_runs(capsys):
 def test_a_sparsifier_in_thirty_lines_keeps_all_gradient_mass():
     (block,) = (one for one in BLOCKS if "class Rotating" in one)
     assert len(block.splitlines()) <= 30
+    assert block in (Path(__file__).parents[1] / "examples" / "plugins" / "rotating.py").read_text()
     model = run(block)["Rotating"](workers=4, parameters=50, density=0.1)
     entered, applied = np.zeros(50), np.zeros(50)
     for iteration in range(12):

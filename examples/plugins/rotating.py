@@ -1,0 +1,28 @@
+"""A scheme in one file, as the README of simnet has it."""
+
+import numpy as np
+
+from simnet.collectives import allreduce_ring
+from simnet.costs.devices import DeviceOp
+from sparsifier_models import Exchange, Sparsifier
+from sparsifier_models.selection import Values, take_mean
+
+
+class Rotating(Sparsifier):
+    """Every worker sends the same k neighbouring entries, another stretch in each iteration; no indices travel."""
+
+    name = "rotating"
+    paper = "an example"
+
+    def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
+        P, n, k = self.workers, self.parameters, self.k
+        indices = (self.iteration * k + np.arange(k)) % n
+        update, sent = take_mean(corrected, indices)  # what is left in `corrected` becomes the residual
+        return Exchange(
+            update=update,
+            schedule=allreduce_ring(P, k * self.wire.value_bytes),
+            selected=np.full(P, k),
+            union=k,
+            sent=sent,
+            kernels=(DeviceOp("gather", k), DeviceOp("scatter", k)),
+        )

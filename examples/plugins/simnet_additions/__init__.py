@@ -1,0 +1,1 @@
+"""One addition to simnet of each kind, as small as can be."""
