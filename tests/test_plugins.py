@@ -87,22 +87,6 @@ def own(tmp_path):
     return path
 
 
-@pytest.fixture
-def install(tmp_path, monkeypatch):
-    """Install a package of one module that registers something, as `pip install` would."""
-
-    def install(module, text, entry_points, version="1.0"):
-        site = tmp_path / "site"
-        info = site / f"{module}-1.0.dist-info"
-        info.mkdir(parents=True, exist_ok=True)
-        (site / f"{module}.py").write_text(text)
-        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: {version}\n")
-        (info / "entry_points.txt").write_text(entry_points)
-        monkeypatch.syspath_prepend(site)
-
-    return install
-
-
 def invoke(*arguments):
     return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
 

@@ -16,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
-import topologies
 from simnet import costs, scenario
 from simnet.base import units
 from simnet.base.errors import InputError, SimnetError
@@ -611,22 +610,6 @@ def test_links_between_workers_follow_the_placement(tmp_path: Path) -> None:
     run = from_text(tmp_path, BASE, "network.placement=[3, 2, 1, 0]").build()
     assert run.links(0, 1) == ("host:3->switch", "switch->host:2")
     assert run.links(1, 1) == ()
-
-
-def test_a_topology_of_another_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    built: dict[str, Any] = {}
-
-    def build(name: str, **parameters: Any) -> Any:
-        built.update(parameters, name=name)
-        return topologies.star(4, 1e-3, 1e9)
-
-    monkeypatch.setattr("simnet.scenario.network.topologies.build", build)
-    from_text(
-        tmp_path,
-        BASE,
-        "network.topology={registered: {name: moebius, twists: 3, edge_latency: 2 ms, bandwidth: 8 Mbit/s}}",
-    ).build()
-    assert built == {"name": "moebius", "twists": 3, "edge_latency": 2e-3, "bandwidth": 1e6}
 
 
 # Writing out

@@ -549,7 +549,7 @@ def test_build_is_the_builder():
         build("tree", hosts=5, arity=2, latency=LATENCY, bandwidth=BANDWIDTH), tree(5, 2, LATENCY, BANDWIDTH)
     )
     assert topologies.names() == sorted(topologies.names())
-    assert all(callable(getattr(topologies, name)) for name in topologies.__all__)
+    assert all(callable(getattr(topologies, name)) for name in topologies.__all__ if name != "FAMILIES")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ and `build` then find it like the ones below.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from simnet.base import plugins
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     import networkx as nx
 
 __all__ = [
+    "FAMILIES",
     "Routes",
     "build",
     "check_connected",
@@ -44,17 +45,18 @@ __all__ = [
     "wan_of_clusters",
 ]
 
-_BUILDERS: dict[str, Callable[..., nx.DiGraph[Any]]] = {
-    "dragonfly": dragonfly,
-    "fat_tree": fat_tree,
-    "multi_gpu_nodes": multi_gpu_nodes,
-    "ring": ring,
+FAMILIES: Mapping[str, Callable[..., nx.DiGraph[Any]]] = {
     "star": star,
-    "torus": torus,
+    "ring": ring,
     "tree": tree,
+    "fat_tree": fat_tree,
+    "torus": torus,
+    "dragonfly": dragonfly,
     "wan": wan,
+    "multi_gpu_nodes": multi_gpu_nodes,
     "wan_of_clusters": wan_of_clusters,
 }
+"""The builders of this package by name."""
 
 
 def names() -> list[str]:
@@ -65,7 +67,7 @@ def names() -> list[str]:
     >>> set(names()) >= {"dragonfly", "fat_tree", "multi_gpu_nodes", "ring", "star", "torus", "tree", "wan"}
     True
     """
-    return sorted({*_BUILDERS, *plugins.names("topologies")})
+    return sorted({*FAMILIES, *plugins.names("topologies")})
 
 
 def build(name: str, **parameters: Any) -> nx.DiGraph[Any]:
@@ -91,7 +93,7 @@ def build(name: str, **parameters: Any) -> nx.DiGraph[Any]:
     Traceback (most recent call last):
     ValueError: star has no parameter 'hots': did you mean 'hosts'? Allowed: bandwidth, hosts, latency
     """
-    builder = _BUILDERS.get(name) or plugins.load("topologies", name)
+    builder = FAMILIES.get(name) or plugins.load("topologies", name)
     if builder is None:
         raise ValueError(f"there is no topology {name!r}: {nearest(name, names())}")
     _check_names(name, builder, parameters)

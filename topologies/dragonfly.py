@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
+from simnet.base.quantities import Bandwidth, Count, Seconds
 from topologies.checks import affordable, rate, seconds, whole
 from topologies.graphs import Node, cable, empty
 from topologies.shapes import Cable, Choose
@@ -17,15 +18,15 @@ if TYPE_CHECKING:
 
 
 def dragonfly(
-    routers: int,
-    latency: float,
-    bandwidth: float,
+    routers: Count,
+    latency: Seconds,
+    bandwidth: Bandwidth,
     *,
-    groups: int | None = None,
-    hosts_per_router: int | None = None,
-    global_links: int | None = None,
-    global_latency: float | None = None,
-    global_bandwidth: float | None = None,
+    groups: Count | None = None,
+    hosts_per_router: Count | None = None,
+    global_links: Count | None = None,
+    global_latency: Seconds | None = None,
+    global_bandwidth: Bandwidth | None = None,
 ) -> nx.DiGraph[Node]:
     """Return a dragonfly of `groups` groups of `routers` routers, with hosts at each router.
 

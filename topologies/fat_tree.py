@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
+from annotated_types import Ge, Le, MultipleOf
 
+from simnet.base.quantities import Bandwidth, Seconds
 from topologies.checks import affordable, factor, rate, seconds, whole
 from topologies.graphs import Node, cable, empty
 from topologies.shapes import OUTSIDE, Cable, Choose, ChooseAll, Places
@@ -16,7 +18,12 @@ if TYPE_CHECKING:
     import networkx as nx
 
 
-def fat_tree(k: int, latency: float, bandwidth: float, oversubscription: float = 1.0) -> nx.DiGraph[Node]:
+def fat_tree(
+    k: Annotated[int, Ge(2), MultipleOf(2)],
+    latency: Seconds,
+    bandwidth: Bandwidth,
+    oversubscription: Annotated[float, Ge(1), Le(1e6)] = 1.0,
+) -> nx.DiGraph[Node]:
     """Return the k-ary fat-tree of k**3 / 4 hosts.
 
     k pods, each with k/2 edge and k/2 aggregation switches, fully meshed; k/2 hosts at each edge switch; (k/2)**2 core

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
+from annotated_types import Ge
+
+from simnet.base.quantities import Bandwidth, Count, Seconds
 from topologies.checks import affordable, rate, seconds, whole
 from topologies.graphs import Node, cable, empty
 from topologies.shapes import OUTSIDE, Cable, Choose
@@ -15,17 +18,17 @@ if TYPE_CHECKING:
 
 
 def multi_gpu_nodes(
-    nodes: int,
-    gpus_per_node: int,
+    nodes: Count,
+    gpus_per_node: Count,
     *,
-    intra_latency: float,
-    intra_bandwidth: float,
-    nic_latency: float,
-    nic_bandwidth: float,
+    intra_latency: Seconds,
+    intra_bandwidth: Bandwidth,
+    nic_latency: Seconds,
+    nic_bandwidth: Bandwidth,
     rails: bool = False,
-    spines: int = 0,
-    spine_latency: float | None = None,
-    spine_bandwidth: float | None = None,
+    spines: Annotated[int, Ge(0)] = 0,
+    spine_latency: Seconds | None = None,
+    spine_bandwidth: Bandwidth | None = None,
 ) -> nx.DiGraph[Node]:
     """Return `nodes` nodes of `gpus_per_node` GPUs on one ideal fabric switch, or on one switch for each rail.
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from simnet.base.quantities import Bandwidth, Count, Seconds
 from topologies.checks import affordable, rate, seconds, whole
 from topologies.graphs import Node, cable, empty
 from topologies.shapes import Cable, Choose
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     import networkx as nx
 
 
-def ring(hosts: int, latency: float, bandwidth: float) -> nx.DiGraph[Node]:
+def ring(hosts: Count, latency: Seconds, bandwidth: Bandwidth) -> nx.DiGraph[Node]:
     """Return `hosts` hosts in a ring, with a link in both directions between neighbours.
 
     A message to a host that is not a neighbour passes through the hosts between, the shorter way round; which way a

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 
+from simnet.base.quantities import Bandwidth, Count, Seconds
 from topologies.checks import affordable, rate, seconds, whole
 from topologies.graphs import Node, cable, empty
 from topologies.shapes import Cable, Choose, ChooseAll, Places
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
     import networkx as nx
 
 
-def star(hosts: int, latency: float, bandwidth: float) -> nx.DiGraph[Node]:
-    """Return `hosts` hosts on one switch.
+def star(hosts: Count, latency: Seconds, bandwidth: Bandwidth) -> nx.DiGraph[Node]:
+    """Return `hosts` hosts on one ideal switch.
 
     Each host link has half the latency, so that a message between any two hosts pays `latency` once (alpha) and, on an
     idle network, 1 / `bandwidth` per byte (beta).

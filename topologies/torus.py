@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 import numpy as np
+from annotated_types import MinLen
 
+from simnet.base.quantities import Bandwidth, Count, Seconds
 from topologies.checks import affordable, rate, seconds, whole
 from topologies.graphs import Node, cable, empty
 from topologies.shapes import Cable, Choose
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
     import networkx as nx
 
 
-def torus(dims: Sequence[int], latency: float, bandwidth: float) -> nx.DiGraph[Node]:
+def torus(dims: Annotated[Sequence[Count], MinLen(1)], latency: Seconds, bandwidth: Bandwidth) -> nx.DiGraph[Node]:
     """Return the torus of ``dims[0]`` * ``dims[1]`` * ... hosts, with a link in both directions between neighbours.
 
     Hosts are numbered like the entries of an array of this shape, the last coordinate first; each has two neighbours in

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
+from annotated_types import Ge
+
+from simnet.base.quantities import Bandwidth, Count, Seconds, Slowdown
 from topologies.checks import affordable, factor, rate, seconds, whole
 from topologies.graphs import Node, cable, empty
 from topologies.shapes import Cable, Choose
@@ -14,7 +17,9 @@ if TYPE_CHECKING:
     import networkx as nx
 
 
-def tree(hosts: int, arity: int, latency: float, bandwidth: float, taper: float = 1.0) -> nx.DiGraph[Node]:
+def tree(
+    hosts: Count, arity: Annotated[int, Ge(2)], latency: Seconds, bandwidth: Bandwidth, taper: Slowdown = 1.0
+) -> nx.DiGraph[Node]:
     """Return `hosts` hosts as the leaves of a tree of switches with `arity` children each.
 
     All hosts stand at the same depth, in their order; where `hosts` is no power of `arity` the last switch of a level

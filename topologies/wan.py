@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from simnet.base.quantities import Bandwidth, Bandwidths, Latencies, Seconds
 from topologies.checks import affordable, rate, seconds, whole
 from topologies.graphs import Node, cable, empty
 
@@ -17,12 +18,12 @@ if TYPE_CHECKING:
 
 def wan(
     sites: int | Sequence[str],
-    latency: ArrayLike,
-    bandwidth: ArrayLike,
+    latency: Latencies,
+    bandwidth: Bandwidths,
     workers_per_site: int | Sequence[int],
     *,
-    local_latency: float = 100e-6,
-    local_bandwidth: float = 1.25e9,
+    local_latency: Seconds = 100e-6,
+    local_bandwidth: Bandwidth = 1.25e9,
 ) -> nx.DiGraph[Node]:
     """Return the workers of several sites, each behind the router of its site.
 

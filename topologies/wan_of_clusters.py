@@ -10,9 +10,9 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from simnet.base.errors import nearest
+from simnet.base.quantities import Bandwidth, Bandwidths, Latencies, Seconds
 from topologies.checks import affordable, rate, seconds
 from topologies.graphs import Link, Node, cable, check, empty, label
 from topologies.recognition import described, links_of, recognised
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 def wan_of_clusters(
     sites: Mapping[str, nx.DiGraph[Any]],
-    latency: ArrayLike,
-    bandwidth: ArrayLike,
+    latency: Latencies,
+    bandwidth: Bandwidths,
     *,
-    border_bandwidth: float,
-    border_latency: float = 0.0,
+    border_bandwidth: Bandwidth,
+    border_latency: Seconds = 0.0,
     borders: Mapping[str, Sequence[Node]] | None = None,
 ) -> nx.DiGraph[Node]:
     """Return sites that are clusters of their own, each with a border router, these joined by long links.
@@ -56,7 +56,8 @@ def wan_of_clusters(
     borders : mapping of str to sequence of node, optional
         Of a site the nodes, as its own graph names them, that have a link to its border router. By default those at its
         top: the switch of a star, the root of a tree, the core switches of a fat-tree, all routers of a dragonfly, the
-        fabric, rails or spines of multi-GPU nodes, and all hosts of a ring or torus. Other topologies need it.
+        fabric, rails or spines of multi-GPU nodes, and all hosts of a ring or torus. Another topology says so in
+        ``graph.graph["borders"]``, or needs it here.
 
     Returns
     -------
@@ -109,7 +110,7 @@ def wan_of_clusters(
     facts: dict[str, Any] = {"sites": names}
     if forward:
         facts["hosts_forward"] = True
-    if borders is None:
+    if borders is None and all(shape is not None for _, shape in clusters):
         facts["shape"] = {
             "sites": [
                 [name, cluster.graph["name"], cluster.graph["shape"]]
@@ -177,14 +178,15 @@ def _borders(
     found = []
     for name, (graph, shape) in zip(names, clusters, strict=True):
         if name not in chosen:
-            if shape is None:
+            own = shape.borders() if shape is not None else graph.graph.get("borders")
+            if own is None:
                 raise ValueError(
                     f"site {name} is none of this package's topologies as built, so borders must name the nodes of it "
                     "that have a link to its border router"
                 )
-            found.append(shape.borders())
-            continue
-        nodes = list(dict.fromkeys(chosen[name]))
+        else:
+            own = chosen[name]
+        nodes = list(dict.fromkeys(own))
         if not nodes:
             raise ValueError(f"borders of site {name} must name at least one node")
         for node in nodes:

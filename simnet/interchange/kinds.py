@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, TypeVar, get_args
 
 from simnet.base.errors import InputError, nearest
+from simnet.base.quantities import Count, Seconds
 from simnet.interchange.calibrated_network import read_fabric_network
 from simnet.interchange.chakra import read_chakra
 from simnet.interchange.goal import read_goal
@@ -149,9 +150,9 @@ def read_network(
     path: str | Path,
     kind: NetworkKind | None = None,
     *,
-    nodes: int | None = None,
-    latency: float | None = None,
-    network_latency: float | None = None,
+    nodes: Count | None = None,
+    latency: Seconds | None = None,
+    network_latency: Seconds | None = None,
 ) -> NetworkRead:
     """Read a topology from a file of any kind.
 

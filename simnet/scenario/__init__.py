@@ -194,11 +194,12 @@ class Scenario:
 
     def _platform(self) -> dict[str, Path]:
         """Return the file of the topology, if there is one; with profiles, in a folder where they lie as it says."""
-        given = self.config.network.topology.file
+        given = self.config.network.topology.choice[1]
         if not isinstance(given, schema.TopologyFile):
             return {}
-        path = self.folder / given.path
-        profiles = companions(path, given.format)
+        arguments = given.arguments()
+        path = self.folder / arguments["path"]
+        profiles = companions(path, arguments.get("kind"))
         if not profiles:
             return {_by_content(path): path}
         files = {path.name: path} | {name: path.parent / name for name in profiles}

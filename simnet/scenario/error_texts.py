@@ -9,8 +9,8 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from simnet.base.errors import InputError, nearest
-from simnet.scenario.fields import field_names
 from simnet.scenario.loader import Document, shown
+from simnet.scenario.parts import Kinds, Part, field_names
 
 _WANTED = {
     "int_type": "a whole number",
@@ -54,9 +54,7 @@ def _message(document: Document, one: ErrorDetails, root: type[BaseModel]) -> st
         return "is missing"
     if kind == "extra_forbidden":
         part = _part_at(root, one["loc"][:-1])
-        return (
-            f"there is no such field; {nearest(str(one['loc'][-1]), field_names(part))}" if part else "is not allowed"
-        )
+        return f"there is no such field; {nearest(str(one['loc'][-1]), part.names())}" if part else "is not allowed"
     if kind in _BOUNDS:
         name, sign = _BOUNDS[kind]
         return f"must be {sign} {context[name]:g}, got {found}"
@@ -80,7 +78,7 @@ def _choices(expected: str, found: str) -> str:
     return nearest(found.strip("'"), names)
 
 
-def _part_at(root: type[BaseModel], loc: tuple[str | int, ...]) -> type[BaseModel] | None:
+def _part_at(root: type[BaseModel], loc: tuple[str | int, ...]) -> type[Part] | None:
     """Return the class of the mapping at `loc`."""
     parts: list[Any] = [root]
     for step in loc:
@@ -88,13 +86,15 @@ def _part_at(root: type[BaseModel], loc: tuple[str | int, ...]) -> type[BaseMode
             continue
         found: list[Any] = []
         for part in parts:
-            if isinstance(part, type) and issubclass(part, BaseModel):
+            if isinstance(part, type) and issubclass(part, Kinds):
+                part = part.with_registered([str(step)])
+            if isinstance(part, type) and issubclass(part, Part):
                 by_name = {field.alias or name: field.annotation for name, field in part.model_fields.items()}
                 found += _inside(by_name.get(str(step)))
             elif get_origin(part) in (list, dict):
                 found += _inside(get_args(part)[-1])
         parts = found
-    return next((part for part in parts if isinstance(part, type) and issubclass(part, BaseModel)), None)
+    return next((part for part in parts if isinstance(part, type) and issubclass(part, Part)), None)
 
 
 def _inside(annotation: Any) -> list[Any]:

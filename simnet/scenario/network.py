@@ -12,12 +12,11 @@ import numpy as np
 import topologies
 from simnet.base.arrays import Floats
 from simnet.base.rng import stream
-from simnet.interchange import NetworkRead, read_network
+from simnet.interchange import NetworkRead
 from simnet.network import ConstantLoad, Jitter, Network, OnOffFlow, weather
 from simnet.network.transport import Incast, Loss, MeasuredIncast, Transport
 from simnet.network.weather import Signal, Weather
 from simnet.scenario import schema
-from simnet.scenario.fields import Part
 from simnet.scenario.loader import Findings, Loc, dotted
 from topologies.graphs import Link, label
 
@@ -135,25 +134,20 @@ def build_topology(given: schema.Topology, folder: Path) -> NetworkRead:
     ValueError
         If parameters do not fit each other.
     """
-    if given.registered is not None:
-        return NetworkRead(topologies.build(given.registered.name, **given.registered.parameters()), {})
-    if given.file is not None:
-        part = schema.TopologyFile(path=given.file) if isinstance(given.file, str) else given.file
-        own = {"nodes": part.nodes, "latency": part.latency, "network_latency": part.network_latency}
-        return read_network(folder / part.path, part.format, **own)  # type: ignore[arg-type]
-    return NetworkRead(_built(*given.choice), {})
-
-
-def _built(kind: str, parameters: Part) -> nx.DiGraph[Any]:
-    fields = {name: getattr(parameters, name) for name in type(parameters).model_fields}
-    if isinstance(parameters, schema.WanOfClusters):
-        fields["sites"] = {}
-        for name, site in parameters.sites.items():
-            try:
-                fields["sites"][name] = _built(*site.choice)
-            except ValueError as error:
-                raise ValueError(f"site {name}: {error}") from None
-    return topologies.build(kind, **fields)
+    part = given.choice[1]
+    if isinstance(part, str):
+        part = schema.TopologyFile.model_validate({"path": part})
+    if isinstance(part, schema.TopologyFile):
+        return NetworkRead(*part.build(path=folder / part.arguments()["path"]))
+    if not isinstance(part, schema.WanOfClusters):
+        return NetworkRead(part.build(), {})
+    sites = {}
+    for name, site in part.sites.items():
+        try:
+            sites[name] = site.choice[1].build()
+        except ValueError as error:
+            raise ValueError(f"site {name}: {error}") from None
+    return NetworkRead(part.build(sites=sites), {})
 
 
 def _placement(config: schema.Config, graph: nx.DiGraph[Any], found: Findings) -> list[int]:

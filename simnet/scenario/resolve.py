@@ -98,7 +98,7 @@ def _file_name(stem: str) -> str:
 def _topology(given: schema.Topology, workers: int) -> schema.Topology:
     kind, part = given.choice
     if isinstance(part, str):
-        return given.model_copy(update={kind: schema.TopologyFile(path=part)})
+        return given.model_copy(update={kind: schema.TopologyFile.model_validate({"path": part})})
     if getattr(part, "hosts", workers) is not None:
         return given
     return given.model_copy(update={kind: part.model_copy(update={"hosts": workers})})

@@ -9,145 +9,82 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Generic, Literal, Self, TypeAlias, TypeVar
 
-from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer, Tag, model_validator
+from annotated_types import Gt
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    PlainSerializer,
+    SerializeAsAny,
+    Tag,
+    WithJsonSchema,
+    model_validator,
+)
 
-from simnet.base import units
-from simnet.interchange.kinds import NetworkKind
-from simnet.network import EngineName, OnOutage, Routing
-from simnet.policies import Aggregate, moo
-from simnet.policies.moo import DENSITIES, Mode, Search
-from simnet.scenario.fields import (
-    POSITIVE,
-    TIMES,
+import topologies
+from simnet.base.errors import nearest
+from simnet.base.quantities import (
+    TIME,
+    Bandwidth,
     Count,
     Density,
+    Duration,
     Factor,
-    File,
-    FileName,
     Host,
-    Iterations,
-    Label,
-    OneOf,
-    Part,
     Rate,
     Seconds,
     Share,
     Size,
     Slowdown,
     Spread,
-    described,
+)
+from simnet.interchange import read_network
+from simnet.network import EngineName, OnOutage, Routing
+from simnet.policies import Aggregate, moo
+from simnet.policies.moo import DENSITIES, Mode, Search
+from simnet.scenario.fields import File, FileName, Iterations, Label
+from simnet.scenario.parts import (
+    OneOf,
+    Part,
+    Target,
+    configures,
     either,
     exactly_one,
     field_names,
-    written,
+    kinds,
+    part_of,
 )
 
 Q = TypeVar("Q", bound=float)
 
 
-class Star(Part):
-    """Every host on one ideal switch; `latency` is from host to host."""
-
-    hosts: Count | None = Field(default=None, description="default: one per worker")
-    latency: Seconds
-    bandwidth: Annotated[Rate, POSITIVE]
-
-
-class Ring(Star):
-    """Every host wired to its two neighbours; `latency` and `bandwidth` are of each link."""
-
-
-class Tree(Star):
-    """Hosts as the leaves of a tree of switches; `latency` is of each link, `bandwidth` of a host's."""
-
-    arity: Annotated[int, Field(ge=2)] = Field(description="children of a switch")
-    taper: Slowdown = Field(default=1.0, description="bandwidth of a link over that one level below")
-
-
-class FatTree(Part):
-    """The k-ary fat-tree of k**3 / 4 hosts; `latency` is of each link, `bandwidth` of a host's."""
-
-    k: Annotated[int, Field(ge=2, multiple_of=2)] = Field(description="ports of a switch, even")
-    latency: Seconds
-    bandwidth: Annotated[Rate, POSITIVE]
-    oversubscription: Annotated[float, Field(ge=1, le=1e6)] = 1.0
-
-
-class Torus(Part):
-    """A grid of hosts whose rows close to rings; `latency` and `bandwidth` are of each link."""
-
-    dims: Annotated[list[Count], Field(min_length=1)] = Field(description="hosts along each dimension, such as [4, 4]")
-    latency: Seconds
-    bandwidth: Annotated[Rate, POSITIVE]
-
-
-class Dragonfly(Part):
-    """Groups of fully meshed routers, every two groups joined by global links; `latency` is of each link."""
-
-    routers: Count = Field(description="routers of a group, a")
-    latency: Seconds
-    bandwidth: Annotated[Rate, POSITIVE]
-    groups: Count | None = Field(default=None, description="default: a h + 1")
-    hosts_per_router: Count | None = Field(default=None, description="p; default: a / 2")
-    global_links: Count | None = Field(default=None, description="of each router, h; default: a / 2")
-    global_latency: Seconds | None = Field(default=None, description="of each global link; default: as the others")
-    global_bandwidth: Annotated[Rate, POSITIVE] | None = Field(
-        default=None, description="of each global link; default: as the others"
-    )
-
-
-Latencies: TypeAlias = Annotated[
-    Annotated[Seconds, Tag("<number>")] | Annotated[list[list[Seconds]], Tag("<list>")],
-    either(scalar="<number>", list="<list>"),
-]
-
-Bandwidths: TypeAlias = Annotated[
-    Annotated[Rate, Tag("<number>")] | Annotated[list[list[Rate]], Tag("<list>")],
-    either(scalar="<number>", list="<list>"),
-]
-
-
+@configures(topologies.wan)
 class Wan(Part):
     """Workers at several sites; `latency` and `bandwidth` are one value, or a matrix with a row per site of origin."""
 
-    sites: Annotated[list[str], Field(min_length=1)]
-    workers_per_site: Annotated[
-        Annotated[int, Tag("<number>")] | Annotated[list[int], Tag("<list>")],
-        either(scalar="<number>", list="<list>"),
-    ]
-    latency: Latencies
-    bandwidth: Bandwidths = Field(description="0 for no link")
-    local_latency: Seconds = Field(default=100e-6, description="from host to host inside a site")
-    local_bandwidth: Annotated[Rate, POSITIVE] = Field(default=1.25e9, description="of each host's link")
+    # Lock files have these two first.
+    sites: Any
+    workers_per_site: Any
 
 
-class MultiGpuNodes(Part):
-    """Nodes of several GPUs, fast inside, one network card out of each node or, on rails, of each GPU."""
+class OnHosts(OneOf):
+    """A topology, with one host per worker where nobody says how many."""
 
-    nodes: Count
-    gpus_per_node: Count
-    intra_latency: Seconds
-    intra_bandwidth: Annotated[Rate, POSITIVE]
-    nic_latency: Seconds
-    nic_bandwidth: Annotated[Rate, POSITIVE]
-    rails: bool = Field(default=False, description="a card for each GPU, on the rail of its number")
-    spines: Annotated[int, Field(ge=0)] = Field(default=0, description="switches that join the rails")
-    spine_latency: Seconds | None = Field(default=None, description="of each link to one; default: nic_latency / 2")
-    spine_bandwidth: Annotated[Rate, POSITIVE] | None = Field(
-        default=None, description="of each link to one; default: together what all cards can send"
-    )
+    registry = "topologies"
+
+    @classmethod
+    def derived(cls, target: Target, name: str | None = None) -> type[Part]:
+        """Return the part of a family, given its builder."""
+        return part_of(target, name, (("hosts", "one per worker"),))
 
 
-class Cluster(OneOf):
+_FAMILIES = {name: one for name, one in topologies.FAMILIES.items() if not name.startswith("wan")}
+
+
+@kinds(**_FAMILIES)
+class Cluster(OnHosts):
     """The topology of a site."""
-
-    star: Star | None = None
-    ring: Ring | None = None
-    tree: Tree | None = None
-    fat_tree: FatTree | None = None
-    torus: Torus | None = None
-    dragonfly: Dragonfly | None = None
-    multi_gpu_nodes: MultiGpuNodes | None = None
 
     @model_validator(mode="after")
     def _hosts_given(self) -> Self:
@@ -157,63 +94,51 @@ class Cluster(OneOf):
         return self
 
 
+@configures(topologies.wan_of_clusters)
 class WanOfClusters(Part):
     """Sites that are clusters, joined by border routers; `latency` and `bandwidth` are as of wan."""
 
-    sites: Annotated[dict[str, Cluster], Field(min_length=1)] = Field(description="topologies by the names of sites")
-    latency: Latencies
-    bandwidth: Bandwidths = Field(description="0 for no link")
-    border_bandwidth: Annotated[Rate, POSITIVE] = Field(description="of each link to a border router")
-    border_latency: Seconds = Field(default=0.0, description="of each link to a border router")
+    sites: Annotated[dict[str, SerializeAsAny[Cluster]], Field(min_length=1)] = Field(
+        description="topologies by the names of sites"
+    )
 
 
-class Registered(Part):
-    """A topology of another package (entry-point group ``simnet.topologies``), with its own parameters."""
-
-    model_config = ConfigDict(extra="allow")
-    __pydantic_extra__: dict[str, Any]
-
-    name: str
-
-    def parameters(self) -> dict[str, Any]:
-        """Return the parameters, those whose names end in latency or bandwidth in SI units."""
-        readers = {"latency": units.seconds, "bandwidth": units.bandwidth}
-        return {
-            name: readers.get(name.rpartition("_")[2], lambda value: value)(value)
-            for name, value in self.__pydantic_extra__.items()
-        }
-
-
+@configures(read_network, kind="format")
 class TopologyFile(Part):
     """A topology from a file: SimGrid platform with its weather, NCCL topology, node-link JSON, calibrated fabric."""
 
-    path: File
-    format: NetworkKind | None = Field(default=None, description="default: told by the content")
-    nodes: Count | None = Field(default=None, description="how many like the node of an NCCL topology, or of a fabric")
-    latency: Seconds | None = Field(default=None, description="of each link inside a node of an NCCL topology")
-    network_latency: Seconds | None = Field(default=None, description="from card to card, with an NCCL topology")
+
+class Registered(Part):
+    """A topology of another package, with its own parameters: the same as its name as the key, without `registered`."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str
 
 
-class Topology(OneOf):
+@kinds(
+    **_FAMILIES,
+    wan=Wan,
+    wan_of_clusters=WanOfClusters,
+    file=Annotated[
+        Annotated[File, Tag("<name>")] | Annotated[TopologyFile, Tag("<mapping>")],
+        either(scalar="<name>", mapping="<mapping>"),
+    ],
+    registered=Registered,
+)
+class Topology(OnHosts):
     """Hosts, switches and links."""
 
-    star: Star | None = None
-    ring: Ring | None = None
-    tree: Tree | None = None
-    fat_tree: FatTree | None = None
-    torus: Torus | None = None
-    dragonfly: Dragonfly | None = None
-    wan: Wan | None = None
-    multi_gpu_nodes: MultiGpuNodes | None = None
-    wan_of_clusters: WanOfClusters | None = None
-    file: (
-        Annotated[
-            Annotated[File, Tag("<name>")] | Annotated[TopologyFile, Tag("<mapping>")],
-            either(scalar="<name>", mapping="<mapping>"),
-        ]
-        | None
-    ) = None
-    registered: Registered | None = None
+    @model_validator(mode="wrap")
+    @classmethod
+    def _by_name(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        given = value.get("registered") if isinstance(value, dict) else None
+        if isinstance(given, dict) and isinstance(given.get("name"), str):
+            family = given["name"]
+            if family not in topologies.names():
+                raise ValueError(f"there is no topology {family!r}; {nearest(family, topologies.names())}")
+            return handler({family: {name: one for name, one in given.items() if name != "name"}})
+        return handler(value)
 
 
 class Levels(Part, Generic[Q]):
@@ -251,7 +176,7 @@ class Steps(Levels[Q], Generic[Q]):
 class Markov(Levels[Q], Generic[Q]):
     """Levels that last exponential times; `factors` multiply the link's own value, `values` replace it."""
 
-    dwell: list[Annotated[Seconds, POSITIVE]] = Field(description="mean time in each level")
+    dwell: list[Duration] = Field(description="mean time in each level")
     transition: list[list[Share]] | None = Field(
         default=None, description="from row to column; default: all others alike"
     )
@@ -268,17 +193,17 @@ class Noise(Part):
     """Noise with memory (Ornstein-Uhlenbeck in the logarithm): a factor around 1."""
 
     sigma: Spread
-    tau: Annotated[Seconds, POSITIVE] = Field(description="correlation time")
-    every: Annotated[Seconds, POSITIVE] = Field(default=1.0, description="for which a value holds")
+    tau: Duration = Field(description="correlation time")
+    every: Duration = Field(default=1.0, description="for which a value holds")
 
 
 class Diurnal(Part):
     """A daily course: a factor 1 + amplitude sin(2 pi (t + phase) / period)."""
 
     amplitude: Share
-    period: Annotated[Seconds, POSITIVE] = 86400.0
+    period: Duration = 86400.0
     phase: Seconds = 0.0
-    every: Annotated[Seconds, POSITIVE] | None = Field(default=None, description="default: a 96th of the period")
+    every: Duration | None = Field(default=None, description="default: a 96th of the period")
 
 
 class Span(Part):
@@ -291,8 +216,8 @@ class Span(Part):
 class Outages(Part):
     """The link is down from time to time, at random (`up` and `down`: mean times) or as listed."""
 
-    up: Annotated[Seconds, POSITIVE] | None = None
-    down: Annotated[Seconds, POSITIVE] | None = None
+    up: Duration | None = None
+    down: Duration | None = None
     spans: list[Span] | None = None
 
     @model_validator(mode="after")
@@ -307,8 +232,8 @@ class Mahimahi(Part):
     """A Mahimahi trace of packet opportunities."""
 
     file: File
-    packet: Annotated[Size, POSITIVE] = 1500.0
-    every: Annotated[Seconds, POSITIVE] = Field(default=0.1, description="bin, whole milliseconds")
+    packet: Annotated[Size, Gt(0)] = 1500.0
+    every: Duration = Field(default=0.1, description="bin, whole milliseconds")
 
 
 class Signal(Part, Generic[Q]):
@@ -350,13 +275,13 @@ class Trace(Part):
 
     file: File
     at_end: Literal["hold", "repeat"] = "hold"
-    period: Annotated[Seconds, POSITIVE] | None = None
+    period: Duration | None = None
 
 
 class Epoch(OneOf):
     """How long an epoch lasts: a time, or a number of iterations of the job."""
 
-    time: Annotated[Seconds, POSITIVE] | None = None
+    time: Duration | None = None
     iterations: Count | None = None
 
 
@@ -368,7 +293,7 @@ def _read_epoch(value: object) -> object:
 
 
 def _written_epoch(epoch: Epoch) -> str:
-    return f"{epoch.iterations} iterations" if epoch.time is None else written(epoch.time, units.seconds, TIMES)
+    return f"{epoch.iterations} iterations" if epoch.time is None else TIME.write(epoch.time)
 
 
 class Profile(Part):
@@ -380,10 +305,12 @@ class Profile(Part):
             Epoch,
             BeforeValidator(_read_epoch),
             PlainSerializer(_written_epoch),
-            described("length of an epoch: a time, or iterations; default: job.epoch", "60 s", "20 iterations"),
+            WithJsonSchema(
+                {"anyOf": [{"type": "string"}, {"const": 0}], "examples": ["60 s", "20 iterations"]},
+            ),
         ]
         | None
-    ) = None
+    ) = Field(default=None, description="length of an epoch: a time, or iterations; default: job.epoch")
 
 
 class Weather(Part):
@@ -421,7 +348,7 @@ class Fault(Part):
         ]
         | None
     ) = Field(default=None, description="one time or a list of several")
-    slow: Annotated[Share, POSITIVE] | None = Field(default=None, description="what is left of the bandwidth")
+    slow: Annotated[Share, Gt(0)] | None = Field(default=None, description="what is left of the bandwidth")
     at: Seconds | None = Field(default=None, description="from when it is slow; default: from the start")
     lasts: Seconds | None = Field(default=None, description="for how long it is slow; default: for ever")
 
@@ -445,8 +372,8 @@ class Load(Part):
 class OnOff(Part):
     """When a flow is on: at random (`busy` and `idle`: mean times) or as listed."""
 
-    busy: Annotated[Seconds, POSITIVE] | None = None
-    idle: Annotated[Seconds, POSITIVE] | None = None
+    busy: Duration | None = None
+    idle: Duration | None = None
     spans: list[Span] | None = None
 
     @model_validator(mode="after")
@@ -462,7 +389,7 @@ class Flow(Part):
 
     src: Host = Field(alias="from")
     dst: Host = Field(alias="to")
-    limit: Annotated[Rate, POSITIVE] | None = None
+    limit: Bandwidth | None = None
     when: OnOff | None = Field(default=None, description="default: always")
 
 
@@ -483,7 +410,7 @@ class Loss(Part):
 class Mathis(Part):
     """TCP by the square-root law of Mathis et al., without time-outs."""
 
-    segment: Annotated[Size, POSITIVE] = Field(default=1460.0, description="payload of a packet")
+    segment: Annotated[Size, Gt(0)] = Field(default=1460.0, description="payload of a packet")
     acked: Count = Field(default=2, description="packets per acknowledgement: 2 delayed, 1 not")
     connections: Count = Field(default=1, description="over which each transfer is spread")
 
@@ -491,7 +418,7 @@ class Mathis(Part):
 class Pftk(Mathis):
     """TCP Reno with time-outs by the formula of Padhye et al."""
 
-    timeout: Annotated[Seconds, POSITIVE] = Field(default=0.2, description="retransmission time-out")
+    timeout: Duration = Field(default=0.2, description="retransmission time-out")
 
 
 class Retransmit(Part):
@@ -517,10 +444,10 @@ class Timeouts(Part):
     """Incast by time-outs behind a shallow buffer; see `simnet.network.transport.Incast`."""
 
     buffer: Size = Field(default=131072.0, description="of a port of the switch")
-    window: Annotated[Size, POSITIVE] = Field(default=14600.0, description="in flight per sender at the start")
+    window: Annotated[Size, Gt(0)] = Field(default=14600.0, description="in flight per sender at the start")
     timeout: Seconds = Field(default=0.2, description="least retransmission time-out")
     rtt: Seconds = Field(default=100e-6, description="round trip without queues")
-    block: Annotated[Size, POSITIVE] = Field(default=262144.0, description="that each sender sends at a time")
+    block: Annotated[Size, Gt(0)] = Field(default=262144.0, description="that each sender sends at a time")
     links: str | None = Field(default=None, description="from switches; default: those into hosts")
 
 
@@ -528,7 +455,7 @@ class Measured(Part):
     """Incast as measured: the factor on a link's capacity from so many senders on."""
 
     senders: Annotated[list[Annotated[int, Field(ge=2)]], Field(min_length=1)] = Field(description="ascending")
-    factors: list[Annotated[Share, POSITIVE]] = Field(description="never rising, one for each number of senders")
+    factors: list[Annotated[Share, Gt(0)]] = Field(description="never rising, one for each number of senders")
     links: str | None = Field(default=None, description="from switches; default: those into hosts")
 
 
@@ -577,7 +504,7 @@ class Jitter(OneOf):
 class Network(Part):
     """The network, its weather, and who else uses it."""
 
-    topology: Topology
+    topology: SerializeAsAny[Topology]
     placement: Annotated[
         Annotated[Literal["packed", "spread", "random"], Tag("<name>")] | Annotated[list[Host], Tag("<list>")],
         either(scalar="<name>", list="<list>"),
@@ -643,9 +570,7 @@ class Compute(Part):
 class Overlap(Part):
     """Exchange buckets of layers during back-propagation."""
 
-    bucket: Annotated[Size, POSITIVE] = Field(
-        default=25 * 2.0**20, description="dense bytes from which a bucket closes"
-    )
+    bucket: Annotated[Size, Gt(0)] = Field(default=25 * 2.0**20, description="dense bytes from which a bucket closes")
     backward: Share | None = Field(
         default=None, description="share of the compute time that is back-propagation; default: that of the model"
     )
@@ -770,7 +695,7 @@ class Train(Part):
     evaluate: Count = Field(
         default=10, description="iterations after which loss and accuracy are measured, outside the simulated time"
     )
-    target: Annotated[Share, POSITIVE] | None = Field(
+    target: Annotated[Share, Gt(0)] | None = Field(
         default=None, description="accuracy whose time is reported; default: 99 % of the best of the first policy"
     )
 
@@ -905,7 +830,7 @@ class Moo(Part):
         default=10, description="iterations for which each candidate is explored"
     )
     weights: Weights | None = Field(default=None, description="default: the knee of the Pareto front; not of published")
-    gain_change: Annotated[Factor, POSITIVE] = Field(
+    gain_change: Annotated[Factor, Gt(0)] = Field(
         default=0.1, description="relative change of the gain from which candidates are explored again"
     )
     warm_up: Iterations | None = Field(
@@ -990,4 +915,4 @@ class Config(Part):
         default=None, description="jobs that share the network; they run beside every policy"
     )
     output: Output = Output()
-    memory: Annotated[Size, POSITIVE] = Field(default=8 * 2.0**30, description="refuse to run what needs more")
+    memory: Annotated[Size, Gt(0)] = Field(default=8 * 2.0**30, description="refuse to run what needs more")

@@ -8,7 +8,6 @@ from inspect import getdoc
 from typing import Literal, TypeAlias, get_args, get_origin, get_type_hints
 
 import sparsifier_models
-import topologies
 from simnet import scenario, traces
 from simnet.base.errors import InputError
 from simnet.base.units import format_bandwidth, format_bytes, format_seconds
@@ -17,8 +16,8 @@ from simnet.calibration.platform import load_platform, platform_names
 from simnet.costs import devices, models
 from simnet.network.weather import PROFILES
 from simnet.scenario import schema
-from simnet.scenario.fields import Part, field_names
 from simnet.scenario.loader import read
+from simnet.scenario.parts import field_names
 from simnet.scenario.resolve import FROM_JOB, own_options
 
 Listing: TypeAlias = tuple[tuple[str, ...], Sequence[tuple[str, ...]]]
@@ -49,21 +48,7 @@ def sparsifiers() -> Listing:
 
 def topologies_() -> Listing:
     """List families of topologies."""
-    described: dict[str, type[Part]] = {
-        "star": schema.Star,
-        "ring": schema.Ring,
-        "tree": schema.Tree,
-        "fat_tree": schema.FatTree,
-        "torus": schema.Torus,
-        "dragonfly": schema.Dragonfly,
-        "wan": schema.Wan,
-        "multi_gpu_nodes": schema.MultiGpuNodes,
-        "wan_of_clusters": schema.WanOfClusters,
-        "file": schema.TopologyFile,
-    }
-    rows = [(name, _summary(part), ", ".join(field_names(part))) for name, part in described.items()]
-    others = (name for name in topologies.names() if name not in described)
-    rows += [(name, f"From another package: write registered: {{name: {name}, ...}}.", "") for name in others]
+    rows = [(name, _summary(part), ", ".join(field_names(part))) for name, part in schema.Topology.parts().items()]
     return ("topology", "what it is", "parameters"), rows
 
 

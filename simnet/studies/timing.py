@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar, get_args
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 from pydantic import ValidationError
@@ -16,18 +16,15 @@ from simnet.base.units import format_bytes, format_seconds
 from simnet.network import Network, Timing
 from simnet.scenario import schema
 from simnet.scenario.error_texts import problems
-from simnet.scenario.fields import Part, field_names
 from simnet.scenario.loader import Document
 from simnet.scenario.network import build_topology
+from simnet.scenario.parts import Part, field_names
 from simnet.schedule import Round, Schedule
 from simnet.studies.exporting import left_out, network_of, stage_at
 
 if TYPE_CHECKING:
     from simnet.network.links import Links
     from simnet.scenario import Scenario
-
-FAMILIES = tuple(name for name in schema.Topology.model_fields if name != "file")
-"""Topologies that need no file."""
 
 R = TypeVar("R", bound=Part)
 
@@ -73,7 +70,7 @@ def on_topology(
     Parameters
     ----------
     family : str
-        One of `FAMILIES`.
+        A topology of a scenario that needs no file.
     fields : mapping of str to str or int
         Its parameters as a scenario writes them; the name is that of an option.
     overrides : sequence of str
@@ -88,9 +85,10 @@ def on_topology(
     InputError
         If there is no such family, a parameter is missing, unknown or out of range, or hosts do not reach each other.
     """
-    if family not in FAMILIES:
-        raise InputError(f"there is no topology {family!r}; {nearest(family, FAMILIES)}", file="--topology")
-    part = _described(_part_of(family), fields, overrides, f"--topology {family}")
+    families = {name: part for name, part in schema.Topology.parts().items() if name != "file"}
+    if family not in families:
+        raise InputError(f"there is no topology {family!r}; {nearest(family, families)}", file="--topology")
+    part = _described(families[family], fields, overrides, f"--topology {family}")
     if getattr(part, "hosts", 0) is None:
         part = part.model_copy(update={"hosts": n_ranks})
     return _built(schema.Topology.model_validate({family: part}), f"--topology {family}", seed)
@@ -258,12 +256,6 @@ def _seconds(links: Links, gates: Sequence[int], nbytes: float, start: float, fi
     if last < 0 or last >= times.size:
         return finish - start if last >= 0 else 0.0
     return float(times[last] - start + (nbytes - carried[last]) / rate[last])
-
-
-def _part_of(family: str) -> type[Part]:
-    """Return the class of a family's parameters."""
-    choices = get_args(schema.Topology.model_fields[family].annotation)
-    return next(one for one in choices if isinstance(one, type) and issubclass(one, Part))
 
 
 def _described(part: type[R], fields: Mapping[str, str | int], overrides: Sequence[str], option: str) -> R:

@@ -388,10 +388,11 @@ def _nodes(given: Given) -> tuple[int, float, float]:
 
 def _nodes_of(loaded: Scenario) -> tuple[int, float, float]:
     """Return the same of a scenario whose nodes share one card each."""
-    found = loaded.config.network.topology.multi_gpu_nodes
-    if found is None or found.rails or found.gpus_per_node == 1 or loaded.config.network.placement != "packed":
+    kind, found = loaded.config.network.topology.choice
+    nodes = found.arguments() if kind == "multi_gpu_nodes" else {"rails": True}
+    if nodes["rails"] or nodes["gpus_per_node"] == 1 or loaded.config.network.placement != "packed":
         return 1, 0.0, math.inf
-    return found.gpus_per_node, found.intra_latency, found.intra_bandwidth
+    return nodes["gpus_per_node"], nodes["intra_latency"], nodes["intra_bandwidth"]
 
 
 def _device(name: str | None, default: str) -> DeviceProfile:

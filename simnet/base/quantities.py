@@ -1,0 +1,141 @@
+"""Quantities: annotations that say how people write a number, and within which bounds it lies.
+
+A parameter annotated ``latency: Seconds`` is a plain float in Python and to a type checker, and the text ``10 ms`` in a
+scenario, whose parts are derived from the functions and classes that they configure (`simnet.scenario.parts`). So a
+unit, a bound and a default stand once, in the signature, also in those of other packages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+
+from annotated_types import Ge, Gt, Le
+from numpy.typing import ArrayLike
+
+from simnet.base import units
+
+if TYPE_CHECKING:
+    from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
+    from pydantic_core import CoreSchema
+
+
+@dataclass(frozen=True)
+class Notation:
+    """How people write a number.
+
+    Parameters
+    ----------
+    what : str
+        What the number is, for the JSON Schema.
+    examples : tuple of str
+        How it may be written.
+    read : callable
+        Returns the number that a text stands for; raises ValueError for what is no such text.
+    scales : sequence of (str, float)
+        Units in which it is written out, and what they stand for, the unit of 1 first. Without any, a number is as good
+        as a text, and is written as a number.
+    """
+
+    what: str
+    examples: tuple[str, ...]
+    read: Callable[[Any], object]
+    scales: Sequence[tuple[str, float]] = ()
+
+    def write(self, value: float) -> str:
+        """Return a text that reads back as exactly the same number.
+
+        Examples
+        --------
+        >>> Notation("time", (), units.seconds, TIMES).write(0.0123)
+        '12.3 ms'
+        """
+        if value == 0:
+            return f"0 {self.scales[0][0]}"
+        for unit, scale in self.scales:
+            text = f"{value / scale:.12g} {unit}"
+            if 1 <= value / scale < 1000 and self.read(text) == value:
+                return text
+        return f"{value!r} {self.scales[0][0]}"
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        # Only scenarios need pydantic, and they have it loaded.
+        from pydantic_core import core_schema
+
+        written = core_schema.plain_serializer_function_ser_schema(self.write) if self.scales else None
+        return core_schema.no_info_before_validator_function(self.read, handler(source), serialization=written)
+
+    def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        number = {"const": 0} if self.scales else handler(schema)
+        return {"anyOf": [{"type": "string"}, number], "description": self.what, "examples": list(self.examples)}
+
+
+@dataclass(frozen=True)
+class Written:
+    """What people write for a parameter that Python takes in more forms, such as any array."""
+
+    form: Any
+
+
+class Absolute:
+    """Marks the signal that a function returns as a bandwidth or latency itself, and not a factor on the link's own."""
+
+
+def _fraction(value: object) -> object:
+    """Read ``10 %`` as 0.1; leave numbers alone."""
+    if not isinstance(value, str):
+        return value
+    if "%" in value:
+        return units.fraction(value)
+    raise ValueError(f"must be a number or a percentage such as '10 %', got {value!r}")
+
+
+def _fraction_kept(value: object) -> object:
+    found = _fraction(value)
+    # A ramp from 1 to less would end at 0 for rounding.
+    if isinstance(found, float) and 0 < found < 1e-12:
+        raise ValueError(f"must be at least 1e-12, got {found:g}")
+    return found
+
+
+TIMES = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("min", 60.0), ("h", 3600.0), ("d", 86400.0))
+SIZES = (("B", 1.0), ("KiB", 2.0**10), ("MiB", 2.0**20), ("GiB", 2.0**30), ("kB", 1e3), ("MB", 1e6), ("GB", 1e9))
+RATES = (("B/s", 1.0), ("Gbit/s", 1.25e8), ("Mbit/s", 1.25e5), ("kbit/s", 125.0), ("Tbit/s", 1.25e11))
+
+TIME = Notation("time with unit", ("10 ms", "50 us", "1.5 h"), units.seconds, TIMES)
+
+Seconds: TypeAlias = Annotated[float, Le(1e12), TIME]
+"""A time [s], >= 0."""
+Duration: TypeAlias = Annotated[Seconds, Gt(0)]
+"""A time [s], > 0."""
+Size: TypeAlias = Annotated[
+    float, Le(1e18), Notation("amount of data with unit", ("64 MiB", "1500 B"), units.size, SIZES)
+]
+"""An amount of data [byte], >= 0."""
+Rate: TypeAlias = Annotated[
+    float, Le(1e18), Notation("bandwidth with unit", ("25 Gbit/s", "100 MB/s"), units.bandwidth, RATES)
+]
+"""Bytes per second, >= 0."""
+Bandwidth: TypeAlias = Annotated[Rate, Gt(0)]
+"""Bytes per second, > 0."""
+Factor: TypeAlias = Annotated[float, Ge(0), Le(1e6), Notation("factor", ("50 %",), _fraction)]
+"""What something is multiplied by, >= 0."""
+Spread: TypeAlias = Annotated[
+    float, Ge(0), Le(5), Notation("standard deviation of a logarithm: 0.1 is about 10 %", ("10 %",), _fraction)
+]
+"""A standard deviation of a logarithm."""
+Share: TypeAlias = Annotated[float, Ge(0), Le(1), Notation("probability or share", ("2 %",), _fraction)]
+"""A probability, or a part of a whole."""
+Density: TypeAlias = Annotated[float, Gt(0), Le(1), Notation("fraction of the entries kept", ("1 %",), _fraction_kept)]
+"""The fraction of the entries of a gradient that is kept."""
+Slowdown: TypeAlias = Annotated[float, Gt(0), Le(1e6)]
+"""A factor > 0."""
+Count: TypeAlias = Annotated[int, Ge(1)]
+"""How many, at least one."""
+Host: TypeAlias = Annotated[int, Ge(0)]
+"""Number of a host, from 0."""
+Latencies: TypeAlias = Annotated[ArrayLike, Written(Seconds | Sequence[Sequence[Seconds]])]
+"""One latency [s], or a matrix of them."""
+Bandwidths: TypeAlias = Annotated[ArrayLike, Written(Rate | Sequence[Sequence[Rate]])]
+"""One bandwidth [byte/s], or a matrix of them, 0 for no link."""

@@ -1,0 +1,410 @@
+"""Parts of a scenario, derived from the signatures of the functions and classes that they configure.
+
+``configures`` gives a part a field for each parameter: its default, its unit and bounds, which stand in its annotation
+(`simnet.base.quantities`), and as help what the docstring says of it. What a part says itself goes before, so that it
+holds what only a scenario has: other words, forms that people write, and checks across fields. What other packages
+register is a kind of a part like those that come with simnet.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from types import NoneType, SimpleNamespace, UnionType
+from typing import Annotated, Any, ClassVar, Self, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Discriminator,
+    Field,
+    GetJsonSchemaHandler,
+    ModelWrapValidatorHandler,
+    Tag,
+    create_model,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+from simnet.base import plugins
+from simnet.base.quantities import Absolute, Bandwidth, Notation, Seconds, Written
+from simnet.scenario.fields import File
+
+Target: TypeAlias = Callable[..., Any]
+"""What a part configures: a function, or a class whose parameters its docstring describes."""
+
+P = TypeVar("P", bound="Part")
+
+
+class Part(BaseModel):
+    """A mapping with fixed fields."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, allow_inf_nan=False, populate_by_name=True)
+
+    configured: ClassVar[Mapping[Target, Mapping[str, str]]] = {}
+    """What the part configures, and the field of each parameter."""
+
+    @classmethod
+    def names(cls) -> list[str]:
+        """Return the fields as people write them."""
+        return field_names(cls)
+
+    def arguments(self, target: Target | None = None) -> dict[str, Any]:
+        """Return the arguments for what the part configures, without those that are left open."""
+        fields = self.configured[target or next(iter(self.configured))]
+        given = {name: getattr(self, field) for name, field in fields.items()}
+        given |= {name: _read(name, value) for name, value in (self.model_extra or {}).items()}
+        return {
+            name: value.build() if isinstance(value, Part) and value.configured else value
+            for name, value in given.items()
+            if value is not None
+        }
+
+    def build(self, target: Target | None = None, **more: Any) -> Any:
+        """Call what the part configures, the first if there are several, with its fields and further arguments."""
+        target = target or next(iter(self.configured))
+        return target(**{**self.arguments(target), **more})
+
+
+class Kinds(Part):
+    """A mapping whose keys are kinds, of which other packages may register more."""
+
+    registry: ClassVar[plugins.Kind | None] = None
+    """Where other packages register kinds."""
+
+    @classmethod
+    def derived(cls, target: Target, name: str | None = None) -> type[Part]:
+        """Return the part of a kind, given the function or class that makes it."""
+        return part_of(target, name)
+
+    @classmethod
+    def names(cls) -> list[str]:
+        """Return all kinds, those that other packages register last."""
+        return list(dict.fromkeys([*field_names(cls), *(plugins.names(cls.registry) if cls.registry else ())]))
+
+    @classmethod
+    def parts(cls) -> dict[str, type[Part]]:
+        """Return the kinds that have parameters, with those of other packages, and the part of each."""
+        fields = cls.with_registered(cls.names()).model_fields
+        inside = {kind: parts_inside(field.annotation) for kind, field in fields.items()}
+        return {kind: found[0] for kind, found in inside.items() if found}
+
+    @classmethod
+    def with_registered(cls, given: Collection[str]) -> type[Self]:
+        """Return the class with those of some kinds that other packages register, too.
+
+        Raises
+        ------
+        ValueError
+            If one of them cannot be imported, or its parameters are none that people can write.
+        """
+        if cls.registry is None:
+            return cls
+        targets = {one: plugins.load(cls.registry, one) for one in given if one not in field_names(cls)}
+        found = tuple((name, target) for name, target in targets.items() if target is not None)
+        return _extended(cls, found) if found else cls
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _registered(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        extended = cls.with_registered(list(map(str, value))) if isinstance(value, dict) else cls
+        return handler(value) if extended is cls else extended.model_validate(value)
+
+    @classmethod
+    def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        extended = cls.with_registered(cls.names())
+        if extended is cls:
+            return handler(schema)
+        return handler.resolve_ref_schema(handler(extended.__pydantic_core_schema__)) | {"title": cls.__name__}
+
+
+class OneOf(Kinds):
+    """A mapping with exactly one of its fields: the key says of what kind the part is."""
+
+    model_config = ConfigDict(json_schema_extra={"minProperties": 1, "maxProperties": 1})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _bare(cls, value: object) -> object:
+        """Let a kind without parameters stand alone, as in ``gradients: {synthetic: }``."""
+        return {key: {} if one is None else one for key, one in value.items()} if isinstance(value, dict) else value
+
+    @model_validator(mode="after")
+    def _only_one(self) -> Self:
+        exactly_one(self, field_names(type(self)))
+        return self
+
+    @property
+    def choice(self) -> tuple[str, Any]:
+        """The kind and its parameters."""
+        return next((kind, part) for kind, part in self if part is not None)
+
+
+def configures(
+    target: Target,
+    *,
+    only: Collection[str] | None = None,
+    omit: Collection[str] = (),
+    required: Collection[str] = (),
+    optional: Mapping[str, str] | None = None,
+    **renamed: str,
+) -> Callable[[type[P]], type[P]]:
+    """Return a decorator that gives a part the fields of what it configures.
+
+    Parameters
+    ----------
+    target : callable
+        A function or class. A part may configure several: the innermost decorator comes first.
+    only : collection of str, optional
+        The parameters that become fields; all if not given.
+    omit : collection of str
+        Parameters that become none.
+    required : collection of str
+        Parameters that must be given, though they have a default.
+    optional : mapping of str to str, optional
+        Parameters that may be left open here, and what stands in for them, for the help.
+    **renamed : str
+        Fields of parameters that have another name in a scenario.
+
+    Examples
+    --------
+    >>> from topologies import ring
+    >>> @configures(ring, hosts="computers")
+    ... class Ring(Part):
+    ...     pass
+    >>> Ring(computers=3, latency="2 ms", bandwidth="1 Gbit/s").arguments()
+    {'hosts': 3, 'latency': 0.002, 'bandwidth': 125000000.0}
+    """
+    signature = inspect.signature(target).parameters
+    named = {name: one for name, one in signature.items() if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)}
+    taken = {name: renamed.get(name, name) for name in named if (only is None or name in only) and name not in omit}
+    hints, helps, open_ = _hints(target, list(taken)), parameter_help(target), optional or {}
+
+    def derived(part: type[P]) -> type[P]:
+        own = get_type_hints(part, include_extras=True)
+        fields: dict[str, Any] = {}
+        for name, field in taken.items():
+            said = part.model_fields.get(field)
+            annotation, default = own.get(field, Any), _default(target, named[name])
+            if annotation is Any:
+                annotation = _written(_with_unit(name, hints.get(name, Any)))
+            text = helps.get(name)
+            if said is not None and not said.is_required():
+                default = said.default if said.default_factory is None else said.get_default(call_default_factory=True)
+            elif name in required:
+                annotation, default = _without_none(annotation), ...
+            elif name in open_:
+                annotation, default = _union([annotation, None]), None
+                text = f"{text or ''} Default: {open_[name]}.".strip()
+            alias, text = (None, text) if said is None else (said.alias, said.description or text)
+            fields[field] = (annotation, Field(default=default, alias=alias, description=text))
+        model: type[P] = create_model(
+            part.__name__,
+            __base__=part,
+            __module__=part.__module__,
+            __doc__=part.__dict__.get("__doc__") or summary(target),
+            **fields,
+        )
+        if len(named) < len(signature):
+            model.model_config["extra"] = "allow"
+            model.model_rebuild(force=True)
+        model.configured = {target: taken, **part.configured}
+        return model
+
+    return derived
+
+
+@cache
+def part_of(target: Target, name: str | None = None, optional: tuple[tuple[str, str], ...] = ()) -> type[Part]:
+    """Return a part with nothing but the fields of what it configures; `optional` as of `configures`, in pairs."""
+    title = name or "".join(word.title() for word in target.__name__.split("_"))
+    return configures(target, optional=dict(optional))(create_model(title, __base__=Part))
+
+
+def kinds(**given: Any) -> Callable[[type[P]], type[P]]:
+    """Return a decorator that gives a part a field for each kind: a function or class, its part, or an annotation."""
+
+    def derived(part: type[P]) -> type[P]:
+        assert issubclass(part, Kinds)
+        fields: dict[str, Any] = {
+            kind: ((part.derived(one) if _is_target(one) else one) | None, None) for kind, one in given.items()
+        }
+        return create_model(part.__name__, __base__=part, __module__=part.__module__, __doc__=part.__doc__, **fields)
+
+    return derived
+
+
+def parts_inside(annotation: Any) -> list[type[Part]]:
+    """Return the parts that an annotation may stand for, without Optional, Annotated and Union.
+
+    >>> parts_inside(Annotated[Part, "x"] | None)
+    [<class 'simnet.scenario.parts.Part'>]
+    """
+    if get_origin(annotation) in (Annotated, Union, UnionType):
+        return [one for choice in get_args(annotation) for one in parts_inside(choice)]
+    return [annotation] if isinstance(annotation, type) and issubclass(annotation, Part) else []
+
+
+def field_names(part: type[BaseModel]) -> list[str]:
+    """Return the fields of a part as people write them."""
+    return [field.alias or name for name, field in part.model_fields.items()]
+
+
+def either(**tags: str) -> Discriminator:
+    """Choose between kinds of values by the type of what is given: `scalar`, `list` or `mapping` to a tag.
+
+    Tags are written in angle brackets, so that no error takes them for fields.
+    """
+
+    def tag(value: object) -> str:
+        kind = "list" if isinstance(value, list) else "mapping" if isinstance(value, dict | BaseModel) else "scalar"
+        return tags.get(kind) or next(iter(tags.values()))
+
+    return Discriminator(tag)
+
+
+def exactly_one(part: BaseModel, names: Sequence[str]) -> None:
+    """Raise ValueError unless exactly one of some fields is given."""
+    found = [name for name in names if getattr(part, name) is not None]
+    if not found:
+        raise ValueError(f"needs one of {', '.join(names)}")
+    if len(found) > 1:
+        raise ValueError(f"takes only one of {', '.join(names)}, got {' and '.join(found)}")
+
+
+def summary(documented: object) -> str:
+    """Return the first line of a docstring; of a function what it returns.
+
+    Examples
+    --------
+    >>> from topologies import fat_tree
+    >>> summary(fat_tree)
+    'The k-ary fat-tree of k**3 / 4 hosts.'
+    """
+    first = (inspect.getdoc(documented) or "").split("\n\n")[0].replace("\n", " ")
+    text = first.removeprefix("Return ").removeprefix("Read ")
+    return text[:1].upper() + text[1:]
+
+
+def parameter_help(target: Target) -> dict[str, str]:
+    """Return what the section Parameters of a docstring says of each parameter, without the units it has in Python.
+
+    Examples
+    --------
+    >>> from topologies import tree
+    >>> parameter_help(tree)["arity"]
+    'Children of a switch, >= 2.'
+    """
+    section = re.search(r"^Parameters\n-+\n(.*?)(?=\n\n\S|\Z)", inspect.getdoc(target) or "", re.DOTALL | re.MULTILINE)
+    found: dict[str, str] = {}
+    for names, text in re.findall(r"^(\S.*)\n((?:(?:[ ].*)?(?:\n|\Z))+)", section[1] if section else "", re.MULTILINE):
+        plain = re.sub(r" \[(s|bytes?|byte/s)\]|``", "", " ".join(text.split()))
+        found |= dict.fromkeys((name.strip("* ") for name in names.partition(" : ")[0].split(",")), plain)
+    return found
+
+
+def _is_target(one: Any) -> bool:
+    return inspect.isfunction(one) or (isinstance(one, type) and not issubclass(one, BaseModel))
+
+
+def is_absolute(target: Target) -> bool:
+    """Whether a function returns a bandwidth or latency itself, and not a factor on it."""
+    return Absolute in get_args(_hints(target, ["return"]).get("return"))
+
+
+def _hints(target: Target, names: Sequence[str]) -> dict[str, Any]:
+    """Return the annotations of some parameters, without those that name what is only there for a type checker."""
+    if isinstance(target, type) and (dataclasses.is_dataclass(target) or hasattr(target, "_fields")):
+        annotations, known = target.__annotations__, vars(sys.modules[target.__module__])
+    else:
+        function = getattr(target, "__init__") if isinstance(target, type) else inspect.unwrap(target)  # noqa: B009
+        annotations, known = function.__annotations__, function.__globals__
+    found: dict[str, Any] = {}
+    for name in names:
+        with suppress(KeyError, NameError):
+            one = SimpleNamespace(__annotations__={name: annotations[name]})
+            found |= get_type_hints(one, known, include_extras=True)
+    return found
+
+
+def _default(target: Target, parameter: inspect.Parameter) -> Any:
+    """Return a default as a field has it, ... for none."""
+    if dataclasses.is_dataclass(target):
+        field = next(one for one in dataclasses.fields(target) if one.name == parameter.name)
+        if field.default_factory is not dataclasses.MISSING:
+            return field.default_factory()
+    default = parameter.default
+    return ... if default is parameter.empty else list(default) if isinstance(default, tuple) else default
+
+
+def _with_unit(name: str, annotation: Any) -> Any:
+    """Return the annotation of a parameter; a bare number that is called a latency or bandwidth has its unit."""
+    quantity = {"latency": Seconds, "bandwidth": Bandwidth}.get(name.rpartition("_")[2])
+    if quantity is not None and annotation in (Any, float):
+        return quantity
+    return annotation
+
+
+def _read(name: str, value: Any) -> Any:
+    """Read what is given beyond the parameters that a signature names."""
+    notations = (one for one in get_args(_with_unit(name, Any)) if isinstance(one, Notation))
+    return next((one.read(value) for one in notations), value)
+
+
+def _without_none(annotation: Any) -> Any:
+    return _union([one for one in get_args(annotation) if one is not NoneType])
+
+
+def _union(choices: Sequence[Any]) -> Any:
+    return Union[tuple(choices)]  # noqa: UP007  # as many as there are
+
+
+def _written(annotation: Any) -> Any:
+    """Return as what people write that which a function takes under an annotation."""
+    origin, inside = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        form = next((one.form for one in inside[1:] if isinstance(one, Written)), None)
+        return _written(form) if form is not None else Annotated[_written(inside[0]), *inside[1:]]
+    if origin in (Union, UnionType):
+        return _written_union(inside)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return dict[_written(inside[0]), _written(inside[1])]  # type: ignore[misc]
+    if isinstance(origin, type) and issubclass(origin, Sequence):
+        return list[_written(inside[0])]  # type: ignore[misc]
+    if isinstance(annotation, type) and (dataclasses.is_dataclass(annotation) or hasattr(annotation, "_fields")):
+        return part_of(annotation)
+    return annotation
+
+
+def _written_union(choices: Sequence[Any]) -> Any:
+    """Return a union as people write it: the name of a file, or a scalar or a list, or nothing."""
+    none = [None] if NoneType in choices else []
+    if Path in choices:
+        return _union([File, *none])
+    forms = [_written(one) for one in choices if one is not NoneType]
+    lists = [one for one in forms if get_origin(one) is list]
+    if 0 < len(lists) < len(forms):
+        scalars = [one for one in forms if get_origin(one) is not list]
+        tagged = [Annotated[_union(one), Tag(tag)] for one, tag in ((scalars, "<number>"), (lists, "<list>"))]
+        forms = [Annotated[_union(tagged), either(scalar="<number>", list="<list>")]]
+    return _union([*forms, *none])
+
+
+@cache
+def _extended(part: type[Kinds], targets: tuple[tuple[str, Target], ...]) -> Any:
+    fields: dict[str, Any] = {}
+    for name, target in targets:
+        try:
+            fields[name] = (part.derived(target, f"{part.registry}.{name}") | None, None)
+        except Exception as error:
+            what = f"{name!r}, registered as simnet.{part.registry}, has parameters that no scenario can give"
+            raise ValueError(f"{what}: {str(error).partition(chr(10))[0]}") from error
+    name = f"{part.__name__}_registered"
+    return create_model(name, __base__=part, __module__=part.__module__, __doc__=part.__doc__, **fields)

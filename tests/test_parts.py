@@ -1,0 +1,220 @@
+"""Parts of a scenario from signatures: what stands once, and kinds that other packages register."""
+
+import json
+from dataclasses import dataclass, field
+from typing import Annotated
+
+import networkx as nx
+import pytest
+from annotated_types import Ge
+from pydantic import ValidationError
+
+import topologies
+from simnet.base import plugins
+from simnet.base.errors import InputError
+from simnet.base.quantities import Bandwidth, Seconds
+from simnet.scenario import json_schema, load, schema
+from simnet.scenario.parts import Part, configures, parameter_help, part_of
+from simnet.studies.listing import topologies_
+
+SCENARIO = """\
+workers: 4
+network:
+  topology:
+    TOPOLOGY
+job: {parameters: 2000, iterations: 2, density: 0.01, compute: {mean: 10 ms}}
+exchanges:
+  AG: {scheme: topk}
+policies:
+  AG: {fixed: AG}
+output: {report: false}
+"""
+
+MESH = """\
+import topologies
+from simnet.base.quantities import Bandwidth, Count, Seconds
+
+
+def mesh(hosts: Count, hop: Seconds, bandwidth: Bandwidth = 1e9, name_latency: float = 1e-3, twist: int = 0):
+    '''Return hosts that all have a link to each other.
+
+    Parameters
+    ----------
+    hop : float
+        Of each link [s].
+    twist : int
+        Turns of the cables.
+    '''
+    graph = topologies.torus((hosts,), latency=hop + name_latency, bandwidth=bandwidth)
+    del graph.graph["shape"], graph.graph["name"]
+    graph.graph["borders"] = [0, 2]
+    return graph
+
+
+def loose(hosts, **link):
+    return topologies.star(hosts, **link)
+
+
+def odd(hosts: object(), hop: Seconds = 0.0):
+    pass
+"""
+
+REGISTERED = "[simnet.topologies]\nmesh = mesh_package:mesh\nstar = nowhere:none\nloose = mesh_package:loose\n"
+
+
+@pytest.fixture
+def write(tmp_path, install):
+    install("mesh_package", MESH, REGISTERED)
+
+    def write(topology):
+        path = tmp_path / "a.yaml"
+        path.write_text(SCENARIO.replace("TOPOLOGY", topology))
+        return path
+
+    return write
+
+
+class TestSignatures:
+    def test_defaults_bounds_and_help_of_a_function_are_those_of_its_part(self):
+        def line(length: Annotated[int, Ge(2)] = 7, *, delay: Seconds = 2e-3, rate: Bandwidth | None = None) -> None:
+            """Return a line.
+
+            Parameters
+            ----------
+            length : int
+                Of the line,
+                in hosts.
+            delay, rate : float
+                Of each link [s], ``0`` for none.
+
+            Returns
+            -------
+            nothing
+            """
+
+        part = part_of(line)
+        assert part().arguments() == {"length": 7, "delay": 2e-3}
+        assert part(delay="3 s", rate="8 Mbit/s").arguments() == {"length": 7, "delay": 3.0, "rate": 1e6}
+        assert parameter_help(line) == {
+            "length": "Of the line, in hosts.",
+            "delay": "Of each link, 0 for none.",
+            "rate": "Of each link, 0 for none.",
+        }
+        described = part.model_json_schema()
+        assert described["description"] == "A line."
+        assert described["properties"]["length"] == {
+            "default": 7,
+            "description": "Of the line, in hosts.",
+            "minimum": 2,
+            "title": "Length",
+            "type": "integer",
+        }
+        assert described["properties"]["delay"]["examples"] == ["10 ms", "50 us", "1.5 h"]
+        for wrong in ({"length": 1}, {"delay": 3}, {"rate": 0}, {"delay": "3 B"}, {"length": 2.0}):
+            with pytest.raises(ValidationError):
+                part(**wrong)
+
+    def test_a_class_says_what_only_a_scenario_has_and_is_built(self):
+        @dataclass(frozen=True)
+        class Cable:
+            length: float
+            plugs: list[str] = field(default_factory=lambda: ["a"])
+            delay: Seconds = 1.0
+
+        @configures(Cable, delay="lag", optional={"length": "that of the rack"})
+        class Written(Part):
+            plugs: list[str]
+            colour: str = "red"
+
+        assert Written().build(length=2.0) == Cable(2.0)
+        assert Written(lag="2 s", plugs=["b"], length=1.0).build() == Cable(1.0, ["b"], 2.0)
+        assert Written.names() == ["plugs", "colour", "length", "lag"]
+        assert "Default: that of the rack." in str(Written.model_json_schema())
+
+    @pytest.mark.parametrize("family", topologies.FAMILIES)
+    def test_every_parameter_of_a_topology_is_a_field_with_help(self, family):
+        described = schema.Topology.parts()[family].model_json_schema()["properties"]
+        assert all("description" in one for one in described.values())
+
+
+class TestRegisteredTopologies:
+    def test_one_is_a_key_like_those_that_come_with_simnet(self, write, tmp_path):
+        path = write("mesh: {hop: 2 ms, bandwidth: 8 Mbit/s, name_latency: 3 ms}")
+        found = load(path)
+        graph = found.build().job.network(0).graph
+        # Hosts are one per worker, as of a star.
+        assert graph.graph["hosts"] == 4
+        assert graph.edges[0, 1]["latency"] == pytest.approx(5e-3)
+        assert graph.edges[0, 1]["bandwidth"] == 1e6
+        locked = tmp_path / "lock.yaml"
+        locked.write_text(found.lock())
+        assert "mesh: {hosts: 4, hop: 2 ms, bandwidth: 8 Mbit/s, name_latency: 3 ms, twist: 0}" in found.lock()
+        assert nx.utils.graphs_equal(load(locked).build().job.network(0).graph, graph)
+        assert load(path, ["network.topology.mesh.hop=7 ms"]).lock() != found.lock()
+
+    def test_the_name_may_stand_under_registered(self, write):
+        one, same = (load(write(text)) for text in ("mesh: {hop: 2 ms}", "registered: {name: mesh, hop: 2 ms}"))
+        assert one.lock() == same.lock()
+
+    def test_parameters_without_annotations_have_units_by_their_names(self, write):
+        graph = load(write("loose: {latency: 4 ms, bandwidth: 8 Mbit/s}")).build().job.network(0).graph
+        assert graph.edges[0, "switch"] == {"latency": 2e-3, "bandwidth": 1e6, "kind": "host"}
+
+    @pytest.mark.parametrize(
+        ("topology", "message"),
+        [
+            ("mesh: {hop: 2}", r"a.yaml:4: network.topology.mesh.hop: 2 has no unit; write e.g. '2 ms'"),
+            ("mesh: {hop: 2 ms, bandwidth: 0}", r"network.topology.mesh.bandwidth: must be > 0, got 0"),
+            ("mesh: {hop: 2 ms, twits: 1}", r"mesh.twits: there is no such field; did you mean 'twist'\?"),
+            ("mesh: {}", r"a.yaml:4: network.topology.mesh.hop: is missing"),
+            ("mehs: {}", r"network.topology.mehs: there is no such field; did you mean 'mesh'\?"),
+            ("registered: {name: mehs}", r"network.topology: there is no topology 'mehs'; did you mean 'mesh'\?"),
+            ("registered: {name: mesh, hop: 3}", r"a.yaml:3: network.topology.mesh: 3 has no unit"),
+            ("{mesh: {hop: 0}, star: {latency: 0, bandwidth: 1 bps}}", r"takes only one of star, .*got star and mesh"),
+            ("loose: {latency: 4, bandwidth: 8 Mbit/s}", r"a.yaml:3: network.topology: 4 has no unit"),
+        ],
+    )
+    def test_what_is_wrong_is_said_with_its_place(self, write, topology, message):
+        with pytest.raises(InputError, match=message):
+            load(write(topology)).build()
+
+    @pytest.mark.parametrize("borders", ["", ", borders: {Oregon: [1]}"])
+    def test_one_is_a_site(self, write, borders):
+        sites = "{Oregon: {mesh: {hosts: 3, hop: 2 us}}, Tokyo: {star: {hosts: 2, latency: 1 us, bandwidth: 1 Gbit/s}}}"
+        links = f"latency: 50 ms, bandwidth: 1 Gbit/s, border_bandwidth: 80 Gbit/s{borders}"
+        found = load(write(f"wan_of_clusters: {{sites: {sites}, {links}}}"))
+        graph = found.build().job.network(0).graph
+        assert graph.graph["hosts"] == 5
+        assert set(graph["site:Oregon"]) - {"site:Tokyo"} == ({1} if borders else {0, 2})
+        assert "mesh: {hosts: 3, hop: 2 us, bandwidth: 8 Gbit/s" in found.lock()
+        with pytest.raises(InputError, match=r"sites.Oregon: needs mesh.hosts"):
+            load(found.document.file, ["network.topology.wan_of_clusters.sites.Oregon={mesh: {hop: 0}}"])
+
+    def test_a_scenario_of_simnet_alone_looks_for_no_packages(self, monkeypatch):
+        monkeypatch.setattr(plugins, "_all", lambda kind: pytest.fail(kind))
+        load("quickstart").build()
+
+    def test_refused_code_is_named_and_is_not_in_lists(self, write):
+        path = write("mesh: {hop: 0}")
+        assert "mesh" in [row[0] for row in topologies_()[1]]
+        with plugins.refused():
+            assert "mesh" not in [row[0] for row in topologies_()[1]]
+            with pytest.raises(InputError, match=r"'mesh' is registered as simnet.topologies by mesh_package"):
+                load(path)
+
+    def test_parameters_that_nobody_can_write_are_refused(self, install, write):
+        install("odd_package", MESH, "[simnet.topologies]\nodd = odd_package:odd\ngone = odd_package:gone\n")
+        with pytest.raises(
+            InputError, match=r"a.yaml:3: network.topology: 'odd', registered as .* no scenario can give"
+        ):
+            load(write("odd: {hosts: 3}"))
+        with pytest.raises(InputError, match=r"'gone', registered as .*, cannot be imported"):
+            load(write("gone: {}"))
+
+    def test_the_json_schema_has_it(self, write):
+        found = json.loads(json.dumps(json_schema()))
+        for place in ("Topology", "Cluster"):
+            (described,) = (one for one in found["$defs"][place]["properties"]["mesh"]["anyOf"] if "$ref" in one)
+            mesh = found["$defs"][described["$ref"].rpartition("/")[2]]
+            assert mesh["properties"]["hop"]["description"] == "Of each link."
+            assert mesh["required"] == ["hop"]
