@@ -3,7 +3,6 @@
 import itertools
 import json
 import math
-import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -18,41 +17,17 @@ from sparsifier_models.deft import assign_k, cut_layers, pack
 from sparsifier_models.exdyna import allocate, block_layout
 from sparsifier_models.partitioned import PartitionedOptions
 from sparsifier_models.sage import sample_size, scaling
-from states import assert_continues, same_state
 from validate.reproduction.exdyna import LAYERS, STEMS
+from variants import made, variants_of
 
 GOLDEN = Path(__file__).parent / "golden" / "exdyna"
 EPS = float(np.finfo(np.float32).eps)
 
 
-CASES = [
-    ("exdyna", {}),
-    ("exdyna", {"blocks": 8, "wire": "released", "allgather": "ring", "allreduce": "tree"}),
-    ("micro", {}),
-    ("micro", {"initial": "exact", "allgather": "bruck", "allreduce": "rabenseifner"}),
-    ("deft", {}),
-    ("deft", {"layers": "three", "wire": "released"}),
-    ("cltk", {}),
-    ("cltk", {"wire": "released", "allreduce": "recursive_doubling"}),
-    ("uniontopk", {"allreduce": "parameter_server"}),
-    ("hardthreshold", {}),
-    ("hardthreshold", {"form": "original"}),
-    ("hardthreshold", {"form": "original", "layers": "three", "wire": "released"}),
-    ("sage", {}),
-]
-cases = st.sampled_from(CASES)
+cases = st.sampled_from(variants_of("exdyna", "micro", "deft", "cltk", "uniontopk", "hardthreshold", "sage"))
 EXCLUSIVE = ("exdyna", "micro")
 THRESHOLDS = ("exdyna", "micro", "hardthreshold", "sage")
 KINDS = ["normal", "heavy", "sparse", "ties", "zero", "constant", "alike"]
-
-
-def made(case, workers, parameters, density, **more):
-    name, options = case
-    options = {**options, **more}
-    if options.get("layers") == "three":
-        cut = parameters // 3
-        options["layers"] = (cut, cut, parameters - 2 * cut) if cut else (parameters,)
-    return create(name, workers, parameters, density, **options)
 
 
 @st.composite
@@ -337,42 +312,20 @@ def test_the_baselines_are_their_plain_loops(name, job, steps):
 @example(("exdyna", {}), (17, 16, 1e-9, "zero", 0))
 @example(("hardthreshold", {}), (4, 50, 0.01, "zero", 0))
 @example(("deft", {}), (17, 1, 0.5, "normal", 0))
-def test_what_goes_in_comes_out_or_stays_at_every_index(case, job):
+def test_an_entry_is_sent_by_all_workers_or_by_none(case, job):
     workers, parameters, density, kind, seed = job
     model = made(case, workers, parameters, density)
     for step in range(4):
         gradients = gradients_of(kind, workers, parameters, seed + step) * (step != 2)
         acc = gradients + model.residual
         exchange = model.exchange(gradients)
-        out = workers * exchange.update.astype(np.float64) + model.residual.sum(0, dtype=np.float64)
-        given_mass = acc.astype(np.float64)
-        allowed = (workers + 3) * EPS * np.abs(given_mass).sum(0) + 1e-44 * workers
-        assert (np.abs(given_mass.sum(0) - out) <= allowed).all()
         if case[1].get("form") != "original":
-            # An entry is sent by all workers or by none.
             gone = (model.residual != acc).any(0)
             assert not model.residual[:, gone].any()
             assert np.count_nonzero(gone) <= exchange.union
-        assert exchange.union <= parameters
-        assert all(np.isfinite(value).all() for name, value in exchange.stats.items() if "threshold" not in name)
         assert not np.isnan(exchange.stats["threshold"]).any()
-        sent, received = exchange.schedule.bytes_sent().sum(), exchange.schedule.bytes_received().sum()
-        assert sent == pytest.approx(received)
-        if workers == 1:
-            assert exchange.schedule.n_messages == exchange.stats["bits"] == 0
-        else:
-            assert exchange.schedule.n_messages
-
-
-@settings(max_examples=60, deadline=None)
-@given(cases, jobs(), st.integers(0, 3), st.integers(1, 3))
-def test_a_saved_state_continues_identically(case, job, steps, more):
-    workers, parameters, density, kind, seed = job
-    model, twin = made(case, workers, parameters, density, seed=seed), made(case, workers, parameters, 1.0, seed=seed)
-    batches = [gradients_of(kind, workers, parameters, seed + step) for step in range(steps + more)]
-    for gradients in batches[:steps]:
-        model.exchange(gradients)
-    assert_continues(model, twin, batches[steps:])
+        assert (exchange.schedule.n_messages == 0) == (workers == 1)
+        assert workers > 1 or exchange.stats["bits"] == 0
 
 
 @settings(max_examples=60, deadline=None)
@@ -927,20 +880,6 @@ def test_kernels_go_through_what_each_worker_searches():
 # Memory, options, states
 
 
-def test_memory_is_that_of_a_few_vectors_even_if_everything_is_selected():
-    workers, parameters = 8, 200_000
-    gradients = gradients_of("normal", workers, parameters, 0)
-    for case in CASES:
-        more = {"threshold": 1e-9} if case[0] == "hardthreshold" else {}
-        model = made(case, workers, parameters, 0.5, **more)
-        model.exchange(gradients)
-        tracemalloc.start()
-        model.exchange(gradients)
-        _, peak = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-        assert peak < (1 + 8 / workers) * gradients.nbytes, case
-
-
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
@@ -995,13 +934,3 @@ def test_a_refused_state_changes_nothing(name, wrong, message):
     assert all(np.array_equal(before[one], after[one]) for one in before)
     model.restore(other.save())
     assert all(np.array_equal(one, model.save()[field]) for field, one in other.save().items())
-
-
-@pytest.mark.parametrize("name", ["exdyna", "micro", "sage", "deft"])
-def test_a_refused_exchange_leaves_the_state_as_it_was(name):
-    model = create(name, 2, 4, 1.0)
-    model.exchange(gradients_of("normal", 2, 4, 0))
-    before = model.save()
-    with pytest.raises(ValueError, match="sum over the workers overflows"):
-        model.exchange(np.full((2, 4), 3e38, dtype=np.float32))
-    assert same_state(model.save(), before)

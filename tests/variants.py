@@ -1,0 +1,108 @@
+"""Every scheme in every way it can send, for the tests of all of them and of one family: name and options."""
+
+from sparsifier_models import SCHEMES, create
+from sparsifier_models.dgc import VARIANTS as DGC_VARIANTS
+from sparsifier_models.gaussiank import RULES
+
+# Options that take a scheme another way; each scheme is also tried as it is. All have three layers unless they say (),
+# and `teams` are a share of the workers.
+OPTIONS = {
+    "dense": [{"algorithm": "tree"}, {"algorithm": "parameter_server"}],
+    "randomk": [{"shared": False, "allgather": "bruck"}],
+    "topk": [{"allgather": "ring", "wire": "released", "compat": "released"}],
+    "lwtopk": [{"fused": False, "compat": "released"}],
+    "mstopk": [{"compat": "released"}],
+    "artopk": [
+        {"compat": "released", "wire": "released", "collective": "tree"},
+        {"selection": "var", "monitored": True},
+        {"selection": "var", "compat": "released"},
+    ],
+    "topka": [{"wire": "released", "allgather": "ring"}],
+    "gtopk": [{"conserving": False}, {"compat": "released", "wire": "released"}],
+    "gaussiank": [*({"rules": one} for one in RULES), {"wire": "released", "allgather": "bruck"}],
+    "sidco": [
+        {"stages": 1, "distribution": "gammapareto"},
+        {"stages": 3, "distribution": "pareto", "wire": "released"},
+        {"stages": 0, "groups": "layers"},
+    ],
+    "dgc": [
+        *({"variant": one} for one in DGC_VARIANTS),
+        {"wire": "released", "warm_up": (0.5, 0.25)},
+        {"momentum": 0.9},
+    ],
+    "redsync": [{"trimmed": True, "wire": "released"}],
+    "exdyna": [{"blocks": 8, "wire": "released", "allgather": "ring", "allreduce": "tree"}],
+    "micro": [{"initial": "exact", "allgather": "bruck", "allreduce": "rabenseifner"}],
+    "deft": [{"layers": (), "wire": "released"}],
+    "cltk": [{"wire": "released", "allreduce": "recursive_doubling"}],
+    "uniontopk": [{"allreduce": "parameter_server"}],
+    "hardthreshold": [{"form": "original"}, {"form": "original", "layers": (), "wire": "released"}],
+    "spardl": [
+        {"residual": "local", "exchanges": "sequential", "wire": "released"},
+        {"teams": "half", "sag": "auto"},
+        {"teams": "half", "adapt": "fixed"},
+        {"teams": "all", "sag": "recursive"},
+        {"teams": "all"},
+    ],
+    "fp16": [
+        {"format": "bf16", "algorithm": "tree"},
+        {"accumulation": "half"},
+        {"accumulation": "half", "format": "bf16"},
+    ],
+    "qsgd": [{"bucket": 7, "levels": 20, "norm": "max", "coding": "elias", "allgather": "ring"}],
+    "signsgd": [
+        {"scaled": False, "collective": "allgather"},
+        {"vote": "mean"},
+        {"vote": "mean", "collective": "parameter_server"},
+    ],
+    "powersgd": [
+        {"rank": 3, "compat": "released", "algorithm": "recursive_doubling"},
+        {"rank": 1, "warm_start": False},
+    ],
+    "oktopk": [
+        {"rules": "lstm", "wire": "released"},
+        {"rules": "bert", "wire": "released"},
+        {"rules": "bert", "wire": "released", "compat": "released"},
+        {"rules": "lstm", "compat": "released", "balance": "trigger", "trigger": 1.0},
+        {"warm_up": 2, "allgather": "ring", "balance": "never"},
+        {"tau_prime": 3, "tau": 2, "bucket": 1, "allgather": "bruck"},
+    ],
+    "topkdsa": [
+        {"algorithm": "recursive_doubling"},
+        {"algorithm": "split_allgather"},
+        {"algorithm": "dense_allgather"},
+        *(
+            {"algorithm": one, "wire": "released", "compat": "released", "rules": "bert"}
+            for one in ("split", "recursive_doubling", "split_allgather", "dense_allgather")
+        ),
+        {"allgather": "ring", "bucket": 1, "wire": "released"},
+    ],
+}
+
+
+def variants_of(*names):
+    """Return the variants of some schemes."""
+    return [(name, options) for name in names for options in ({}, *OPTIONS.get(name, ()))]
+
+
+EVERY = variants_of(*SCHEMES)
+
+
+def label(variant):
+    name, options = variant
+    return " ".join([name, *map(str, options.values())])
+
+
+def made(variant, workers, parameters, density=0.01, **more):
+    """Return the scheme of a variant."""
+    name, options = variant
+    options = {**options, **more}
+    match options.get("teams"):
+        case "half":
+            # The largest power of two that divides P, or as it is for odd P.
+            options["teams"] = workers & -workers
+        case "all":
+            options["teams"] = workers if options.get("sag") != "recursive" or workers & (workers - 1) == 0 else 1
+    cut = parameters // 3
+    layers = (cut, cut, parameters - 2 * cut) if cut else (parameters,)
+    return create(name, workers, parameters, density, **{"layers": layers, **options})
