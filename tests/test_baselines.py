@@ -912,32 +912,3 @@ def test_trimmed_top_k_sorts_what_is_left_alone():
         assert exchange.stats["tries"][0] == tries
         kernels = {one.method: one.entries for one in exchange.kernels}
         assert kernels["topk"].tolist() == [left]
-
-
-# Refusals
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("gtopk", {"conserving": 1}, "conserving must be true or false, got 1"),
-        ("gtopk", {"allgather": "ring"}, "there is no option 'allgather'"),
-        ("gaussiank", {"rules": "vvg"}, "there is no rules 'vvg': did you mean 'vgg'"),
-        ("sidco", {"distribution": "gamma"}, "there is no distribution 'gamma': did you mean 'gammapareto'"),
-        ("sidco", {"stages": -2}, "stages must be a whole number in -1..100, got -2"),
-        ("sidco", {"stages": 1.5}, "stages must be a whole number in -1..100, got 1.5"),
-        ("sidco", {"stage_ratio": 1.0}, "stage_ratio must be <= 0.95, got 1.0"),
-        ("sidco", {"stage_ratio": 0}, "stage_ratio must be a number > 0"),
-        ("sidco", {"groups": "layers"}, "layers must be given"),
-        ("dgc", {"variant": "orginal"}, "did you mean 'original'"),
-        ("dgc", {"momentum": 1}, "momentum must be >= 0 and < 1, got 1"),
-        ("dgc", {"momentum": "0.9"}, "momentum must be >= 0 and < 1, got '0.9'"),
-        ("dgc", {"warm_up": 0.25}, "warm_up must be a list of densities > 0 and <= 1, got 0.25"),
-        ("dgc", {"warm_up": (0.25, 0)}, "warm_up must be a list of densities"),
-        ("dgc", {"warm_up_exchanges": 0}, "warm_up_exchanges must be a whole number >= 1, got 0"),
-        ("redsync", {"interval": 0}, "interval must be a number > 0 and finite, got 0"),
-    ],
-)
-def test_options_are_refused_with_what_is_allowed(name, options, message):
-    with pytest.raises(ValueError, match=message):
-        create(name, 2, 10, 0.5, **options)

@@ -692,7 +692,7 @@ def test_entries_that_cancel_stay_with_their_workers():
     assert model.residual.tolist() == [[5, 0, 1, 0], [-5, 0, 1, 0]]
 
 
-# Kernels, scale, state, refusals
+# Kernels, scale, state
 
 
 def test_kernels_of_a_recomputation_and_of_other_iterations():
@@ -725,50 +725,3 @@ def test_a_state_saved_within_a_period_continues_identically():
         model.exchange(gradients_of("normal", 5, 700, t))
     twin = create("oktopk", 5, 700, 1.0, tau_prime=8, tau=4)
     assert_continues(model, twin, [gradients_of("normal", 5, 700, t) for t in range(6, 14)])
-
-
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"local_threshold": np.zeros(3)}, "thresholds must be 2 local ones"),
-        ({"local_threshold": np.array([1.0, -1.0])}, "finite and >= 0"),
-        ({"local_threshold": np.array([1.0, np.nan])}, "finite and >= 0"),
-        ({"global_threshold": np.array(np.inf)}, "finite and >= 0"),
-        ({"global_threshold": np.zeros(2)}, "array of size 1"),
-        ({"known_for": np.array(-1)}, "known_for must be a whole number in 0..10"),
-        ({"cuts": np.array([0, 10])}, "cuts must be 3 whole numbers that rise from 0 to 10"),
-        ({"cuts": np.array([0, 11, 10])}, "cuts must be"),
-        ({"cuts": np.array([1, 5, 10])}, "cuts must be"),
-        ({"cuts": np.array([0, 5, 9])}, "cuts must be"),
-        ({"cuts": np.array([0, 5.0, 10])}, "cuts must be"),
-    ],
-)
-def test_a_refused_state_changes_nothing(wrong, message):
-    model, other = (create("oktopk", 2, 10, 0.5) for _ in range(2))
-    model.exchange(gradients_of("normal", 2, 10, 0))
-    other.exchange(gradients_of("heavy", 2, 10, 1))
-    before = model.save()
-    with pytest.raises(ValueError, match=message):
-        model.restore({**other.save(), **wrong})
-    after = model.save()
-    assert all(np.array_equal(before[name], after[name]) for name in before)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"rules": "resnet"}, "there is no rules 'resnet'.*Allowed: bert, lstm, vgg"),
-        ({"balance": "sometimes"}, "there is no balance 'sometimes'"),
-        ({"warm_up": -1}, "warm_up must be a whole number >= 0"),
-        ({"bucket": 0}, "bucket must be a whole number >= 1"),
-        ({"tau": 0}, "tau must be a whole number >= 1"),
-        ({"tau_prime": 1.5}, "tau_prime must be a whole number >= 1"),
-        ({"trigger": 0}, "trigger must be a number > 0"),
-        ({"local_step": -1.0}, "local_step must be a number > 0"),
-        ({"raise_above": math.nan}, "raise_above must be a number > 0"),
-        ({"taus": 3}, "there is no option 'taus': did you mean 'tau'"),
-    ],
-)
-def test_options_are_refused_with_what_is_allowed(options, message):
-    with pytest.raises(ValueError, match=message):
-        create("oktopk", 2, 10, 0.5, **options)

@@ -65,35 +65,6 @@ def test_scaling_by_a_power_of_two_scales_the_result(name, options):
         np.testing.assert_array_equal(model.residual * 4, twin.residual)
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("fp16", {"format": "fp8"}, "there is no format 'fp8': Allowed|did you mean"),
-        ("fp16", {"accumulation": "double"}, "there is no accumulation 'double'"),
-        ("fp16", {"algorithm": "rign"}, "did you mean 'ring'"),
-        ("qsgd", {"levels": 0}, r"levels must be a whole number in 1\.\.32767, got 0"),
-        ("qsgd", {"levels": 2.5}, "levels must be a whole number"),
-        ("qsgd", {"bucket": 0}, "bucket must be a whole number >= 1, got 0"),
-        ("qsgd", {"norm": "l1"}, "there is no norm 'l1'"),
-        ("qsgd", {"coding": "huffman"}, "there is no coding 'huffman'"),
-        ("signsgd", {"vote": "median"}, "there is no vote 'median'"),
-        ("signsgd", {"scaled": 1}, "scaled must be true or false, got 1"),
-        ("signsgd", {"collective": "ring"}, "there is no collective 'ring'"),
-        ("powersgd", {"rank": 0}, "rank must be a whole number >= 1, got 0"),
-        ("powersgd", {"warm_start": 1}, "warm_start must be true or false"),
-        ("powersgd", {"shapes": [(2, 4)]}, "shapes add up to 8 parameters, but there are 10"),
-        ("powersgd", {"shapes": [10]}, r"shape 0 must be a list of lengths, got 10"),
-        ("powersgd", {"shapes": [()]}, r"shape 0 must be a list of lengths, got \(\)"),
-        ("powersgd", {"shapes": "10"}, "shapes must be a list of shapes, got '10'"),
-        ("powersgd", {"shapes": [(10, 1), (0, 3)]}, "a length of shape 1 must be a whole number >= 1, got 0"),
-        ("powersgd", {"shapes": [(2, 3), (4,)], "layers": (5, 5)}, "shapes and layers differ in size"),
-    ],
-)
-def test_options_are_refused_with_what_is_allowed(name, options, message):
-    with pytest.raises(ValueError, match=message):
-        create(name, 2, 10, 0.5, **options)
-
-
 # Half precision
 
 

@@ -801,45 +801,6 @@ def test_numbers_of_workers_and_parameters_are_whole_and_positive(value):
         create("topk", 2, value)
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("artpok", {}, "there is no sparsifier 'artpok': did you mean 'artopk'"),
-        ("topk", {"alltogether": 1}, "topk: there is no option 'alltogether'.*Allowed: allgather, compat"),
-        ("topk", {"selection": "var"}, "there is no option 'selection'"),
-        ("topk", {"allgather": "rign"}, "there is no allgather 'rign': did you mean 'ring'"),
-        ("dense", {"algorithm": "rings"}, "there is no algorithm 'rings': did you mean 'ring'"),
-        ("artopk", {"selection": "max"}, "there is no selection 'max'.*Allowed: star, var"),
-        ("artopk", {"collective": None}, "there is no collective None: Allowed: ring, tree"),
-        ("artopk", {"monitored": 1}, "monitored must be true or false, got 1"),
-        ("lwtopk", {}, "layers must be given"),
-        ("lwtopk", {"layers": (5, 6)}, "layers add up to 11 parameters, but there are 10"),
-        ("lwtopk", {"layers": (10, 0)}, "size of layer 1 must be a whole number >= 1, got 0"),
-        ("lwtopk", {"layers": [("a", 2.5), ("b", 7)]}, "size of a must be a whole number"),
-        ("lwtopk", {"layers": [[2, 3], 5]}, r"size of layer 0 must be a whole number >= 1, got \[2, 3\]"),
-        ("lwtopk", {"layers": [(2, 3), (5, 2)]}, r"size of layer 0 must be a whole number >= 1, got \(2, 3\)"),
-        ("lwtopk", {"layers": [("a", "b", 10)]}, "size of layer 0 must be a whole number"),
-        ("lwtopk", {"layers": "10"}, "layers must be a list of sizes, got '10'"),
-        ("lwtopk", {"layers": (10,), "fused": "no"}, "fused must be true or false"),
-        ("randomk", {"shared": "yes"}, "shared must be true or false, got 'yes'"),
-        ("topk", {"error_feedback": 0}, "error_feedback must be true or false, got 0"),
-        ("topk", {"wire": "code"}, "there is no wire 'code': Allowed: paper, released"),
-        ("topk", {"wire": ["paper"]}, "there is no wire"),
-        ("topk", {"compat": "relaesed"}, "did you mean 'released'"),
-        ("topk", {"value_bytes": 0}, "value_bytes must be a number > 0 and finite, got 0"),
-        ("topk", {"value_bytes": True}, "value_bytes must be a number > 0 and finite, got True"),
-        ("topk", {"index_bytes": -4}, "index_bytes must be a number > 0 and finite, got -4"),
-        ("topk", {"index_bytes": np.inf}, "index_bytes must be a number > 0"),
-        ("topk", {"index_bytes": "4"}, "index_bytes must be a number > 0 and finite, got '4'"),
-        ("randomk", {"seed": -1}, "seed must be a whole number >= 0, got -1"),
-        ("randomk", {"seed": 1.5}, "seed must be a whole number >= 0, got 1.5"),
-    ],
-)
-def test_options_are_refused_with_what_is_allowed(name, options, message):
-    with pytest.raises(ValueError, match=message):
-        create(name, 2, 10, 0.5, **options)
-
-
 def test_iterations_are_whole():
     with pytest.raises(ValueError, match="iteration must be a whole number >= 0, got -1"):
         create("topk", 2, 10).iteration = -1

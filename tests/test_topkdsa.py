@@ -362,16 +362,3 @@ def test_density_one_is_dense_and_the_mean():
         np.testing.assert_allclose(exchange.update, gradients.mean(0, dtype=np.float64), rtol=1e-5, atol=1e-6)
         assert not model.residual.any()
         assert exchange.stats["dense"] == (algorithm != "split_allgather")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"algorithm": "ring"}, "there is no algorithm 'ring'"),
-        ({"rules": "resnet"}, "there is no rules 'resnet'"),
-        ({"bucket": 0}, "bucket must be a whole number >= 1"),
-    ],
-)
-def test_options_are_refused_with_what_is_allowed(options, message):
-    with pytest.raises(ValueError, match=message):
-        create("topkdsa", 2, 10, 0.5, **options)

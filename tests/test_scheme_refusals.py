@@ -1,0 +1,162 @@
+"""Options and states that schemes refuse: with what is allowed, and without a trace."""
+
+import math
+
+import numpy as np
+import pytest
+
+from gradients import gradients_of
+from sparsifier_models import create
+from states import same_state
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("artpok", {}, "there is no sparsifier 'artpok': did you mean 'artopk'"),
+        ("topk", {"alltogether": 1}, "topk: there is no option 'alltogether'.*Allowed: allgather, compat"),
+        ("topk", {"selection": "var"}, "there is no option 'selection'"),
+        ("topk", {"allgather": "rign"}, "there is no allgather 'rign': did you mean 'ring'"),
+        ("dense", {"algorithm": "rings"}, "there is no algorithm 'rings': did you mean 'ring'"),
+        ("artopk", {"selection": "max"}, "there is no selection 'max'.*Allowed: star, var"),
+        ("artopk", {"collective": None}, "there is no collective None: Allowed: ring, tree"),
+        ("artopk", {"monitored": 1}, "monitored must be true or false, got 1"),
+        ("lwtopk", {}, "layers must be given"),
+        ("lwtopk", {"layers": (5, 6)}, "layers add up to 11 parameters, but there are 10"),
+        ("lwtopk", {"layers": (10, 0)}, "size of layer 1 must be a whole number >= 1, got 0"),
+        ("lwtopk", {"layers": [("a", 2.5), ("b", 7)]}, "size of a must be a whole number"),
+        ("lwtopk", {"layers": [[2, 3], 5]}, r"size of layer 0 must be a whole number >= 1, got \[2, 3\]"),
+        ("lwtopk", {"layers": [(2, 3), (5, 2)]}, r"size of layer 0 must be a whole number >= 1, got \(2, 3\)"),
+        ("lwtopk", {"layers": [("a", "b", 10)]}, "size of layer 0 must be a whole number"),
+        ("lwtopk", {"layers": "10"}, "layers must be a list of sizes, got '10'"),
+        ("lwtopk", {"layers": (10,), "fused": "no"}, "fused must be true or false"),
+        ("randomk", {"shared": "yes"}, "shared must be true or false, got 'yes'"),
+        ("topk", {"error_feedback": 0}, "error_feedback must be true or false, got 0"),
+        ("topk", {"wire": "code"}, "there is no wire 'code': Allowed: paper, released"),
+        ("topk", {"wire": ["paper"]}, "there is no wire"),
+        ("topk", {"compat": "relaesed"}, "did you mean 'released'"),
+        ("topk", {"value_bytes": 0}, "value_bytes must be a number > 0 and finite, got 0"),
+        ("topk", {"value_bytes": True}, "value_bytes must be a number > 0 and finite, got True"),
+        ("topk", {"index_bytes": -4}, "index_bytes must be a number > 0 and finite, got -4"),
+        ("topk", {"index_bytes": np.inf}, "index_bytes must be a number > 0"),
+        ("topk", {"index_bytes": "4"}, "index_bytes must be a number > 0 and finite, got '4'"),
+        ("randomk", {"seed": -1}, "seed must be a whole number >= 0, got -1"),
+        ("randomk", {"seed": 1.5}, "seed must be a whole number >= 0, got 1.5"),
+        ("gtopk", {"conserving": 1}, "conserving must be true or false, got 1"),
+        ("gtopk", {"allgather": "ring"}, "there is no option 'allgather'"),
+        ("gaussiank", {"rules": "vvg"}, "there is no rules 'vvg': did you mean 'vgg'"),
+        ("sidco", {"distribution": "gamma"}, "there is no distribution 'gamma': did you mean 'gammapareto'"),
+        ("sidco", {"stages": -2}, "stages must be a whole number in -1..100, got -2"),
+        ("sidco", {"stages": 1.5}, "stages must be a whole number in -1..100, got 1.5"),
+        ("sidco", {"stage_ratio": 1.0}, "stage_ratio must be <= 0.95, got 1.0"),
+        ("sidco", {"stage_ratio": 0}, "stage_ratio must be a number > 0"),
+        ("sidco", {"groups": "layers"}, "layers must be given"),
+        ("dgc", {"variant": "orginal"}, "did you mean 'original'"),
+        ("dgc", {"momentum": 1}, "momentum must be >= 0 and < 1, got 1"),
+        ("dgc", {"momentum": "0.9"}, "momentum must be >= 0 and < 1, got '0.9'"),
+        ("dgc", {"warm_up": 0.25}, "warm_up must be a list of densities > 0 and <= 1, got 0.25"),
+        ("dgc", {"warm_up": (0.25, 0)}, "warm_up must be a list of densities"),
+        ("dgc", {"warm_up_exchanges": 0}, "warm_up_exchanges must be a whole number >= 1, got 0"),
+        ("redsync", {"interval": 0}, "interval must be a number > 0 and finite, got 0"),
+        ("exdyna", {"blocks": 0}, "blocks must be a whole number >= 1, got 0"),
+        ("exdyna", {"give_above": 0.9}, r"give_above must be >= take_below 0.95238, got 0.9"),
+        ("exdyna", {"take_below": 0}, "take_below must be a number > 0"),
+        ("exdyna", {"initial_threshold": 0}, "initial_threshold must be a number > 0 and finite, got 0"),
+        ("micro", {"raise_factor": -1}, "raise_factor must be a number > 0"),
+        ("micro", {"raise_above": 0.5}, "raise_above must be >= lower_below 0.909, got 0.5"),
+        ("micro", {"initial": "best"}, "there is no initial 'best'.*Allowed: exact, formula"),
+        ("micro", {"blocks": 8}, "there is no option 'blocks'"),
+        ("sage", {"initial_threshold": np.inf}, "initial_threshold must be a number > 0 and finite"),
+        ("hardthreshold", {"threshold": -0.1}, "threshold must be a number > 0 and finite, got -0.1"),
+        ("hardthreshold", {"form": "fuzed"}, "there is no form 'fuzed': did you mean 'fused'"),
+        ("deft", {"layers": (5, 6)}, "layers add up to 11 parameters, but there are 10"),
+        ("cltk", {"allgather": "ring"}, "there is no option 'allgather'"),
+        ("uniontopk", {"allreduce": "rign"}, "there is no allreduce 'rign': did you mean 'ring'"),
+        ("fp16", {"format": "fp8"}, "there is no format 'fp8': Allowed|did you mean"),
+        ("fp16", {"accumulation": "double"}, "there is no accumulation 'double'"),
+        ("fp16", {"algorithm": "rign"}, "did you mean 'ring'"),
+        ("qsgd", {"levels": 0}, r"levels must be a whole number in 1\.\.32767, got 0"),
+        ("qsgd", {"levels": 2.5}, "levels must be a whole number"),
+        ("qsgd", {"bucket": 0}, "bucket must be a whole number >= 1, got 0"),
+        ("qsgd", {"norm": "l1"}, "there is no norm 'l1'"),
+        ("qsgd", {"coding": "huffman"}, "there is no coding 'huffman'"),
+        ("signsgd", {"vote": "median"}, "there is no vote 'median'"),
+        ("signsgd", {"scaled": 1}, "scaled must be true or false, got 1"),
+        ("signsgd", {"collective": "ring"}, "there is no collective 'ring'"),
+        ("powersgd", {"rank": 0}, "rank must be a whole number >= 1, got 0"),
+        ("powersgd", {"warm_start": 1}, "warm_start must be true or false"),
+        ("powersgd", {"shapes": [(2, 4)]}, "shapes add up to 8 parameters, but there are 10"),
+        ("powersgd", {"shapes": [10]}, r"shape 0 must be a list of lengths, got 10"),
+        ("powersgd", {"shapes": [()]}, r"shape 0 must be a list of lengths, got \(\)"),
+        ("powersgd", {"shapes": "10"}, "shapes must be a list of shapes, got '10'"),
+        ("powersgd", {"shapes": [(10, 1), (0, 3)]}, "a length of shape 1 must be a whole number >= 1, got 0"),
+        ("powersgd", {"shapes": [(2, 3), (4,)], "layers": (5, 5)}, "shapes and layers differ in size"),
+        ("oktopk", {"rules": "resnet"}, "there is no rules 'resnet'.*Allowed: bert, lstm, vgg"),
+        ("oktopk", {"balance": "sometimes"}, "there is no balance 'sometimes'"),
+        ("oktopk", {"warm_up": -1}, "warm_up must be a whole number >= 0"),
+        ("oktopk", {"bucket": 0}, "bucket must be a whole number >= 1"),
+        ("oktopk", {"tau": 0}, "tau must be a whole number >= 1"),
+        ("oktopk", {"tau_prime": 1.5}, "tau_prime must be a whole number >= 1"),
+        ("oktopk", {"trigger": 0}, "trigger must be a number > 0"),
+        ("oktopk", {"local_step": -1.0}, "local_step must be a number > 0"),
+        ("oktopk", {"raise_above": math.nan}, "raise_above must be a number > 0"),
+        ("oktopk", {"taus": 3}, "there is no option 'taus': did you mean 'tau'"),
+        ("topkdsa", {"algorithm": "ring"}, "there is no algorithm 'ring'"),
+        ("topkdsa", {"rules": "resnet"}, "there is no rules 'resnet'"),
+        ("topkdsa", {"bucket": 0}, "bucket must be a whole number >= 1"),
+    ],
+)
+def test_options_are_refused_with_what_is_allowed(name, options, message):
+    with pytest.raises(ValueError, match=message):
+        create(name, 2, 10, 0.5, **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "wrong", "message"),
+    [
+        ("oktopk", {"local_threshold": np.zeros(3)}, "thresholds must be 2 local ones"),
+        ("oktopk", {"local_threshold": np.array([1.0, -1.0])}, "finite and >= 0"),
+        ("oktopk", {"local_threshold": np.array([1.0, np.nan])}, "finite and >= 0"),
+        ("oktopk", {"global_threshold": np.array(np.inf)}, "finite and >= 0"),
+        ("oktopk", {"global_threshold": np.zeros(2)}, "array of size 1"),
+        ("oktopk", {"known_for": np.array(-1)}, "known_for must be a whole number in 0..10"),
+        ("oktopk", {"cuts": np.array([0, 10])}, "cuts must be 3 whole numbers that rise from 0 to 10"),
+        ("oktopk", {"cuts": np.array([0, 11, 10])}, "cuts must be"),
+        ("oktopk", {"cuts": np.array([1, 5, 10])}, "cuts must be"),
+        ("oktopk", {"cuts": np.array([0, 5, 9])}, "cuts must be"),
+        ("oktopk", {"cuts": np.array([0, 5.0, 10])}, "cuts must be"),
+        ("exdyna", {"threshold": np.array([1.0, np.nan])}, "threshold must be finite and > 0"),
+        ("exdyna", {"threshold": np.ones(3)}, r"threshold must be of shape \(0,\) or \(2,\), got \(3,\)"),
+        ("exdyna", {"counts": np.zeros(0, dtype=np.int64)}, r"counts must be whole numbers of shape \(2,\)"),
+        ("exdyna", {"counts": np.array([1.5, 2.0])}, "counts must be whole numbers"),
+        ("exdyna", {"counts": np.array([-1, 5])}, r"counts must be >= 0 and add up to 1..40, got \[-1, 5\]"),
+        ("exdyna", {"counts": np.array([21, 20])}, "counts must be >= 0 and add up to 1..40"),
+        ("exdyna", {"inefficiency": np.array(-1.0)}, "inefficiency must be a finite number >= 0"),
+        ("exdyna", {"blk_part": np.array([20, 21])}, "blk_part must add up to 40 blocks, got 41"),
+        ("exdyna", {"blk_part": np.array([-1, 41])}, "blk_part must be 2 whole numbers >= 0"),
+        ("exdyna", {"blk_part": np.array([20.0, 20.0])}, "blk_part must be 2 whole numbers"),
+        ("micro", {"threshold": np.array([0.0, 1.0])}, "threshold must be finite and > 0"),
+        ("sage", {"mean": np.array([1.0, np.inf])}, "mean must be finite and >= 0"),
+        ("sage", {"mean": np.ones(3)}, r"mean must be finite and >= 0, of shape \(2,\)"),
+        ("spardl", {"h": np.array([1, 2, 3])}, "h must be a whole number for each of 2 blocks"),
+        ("spardl", {"h": np.array([1.5, 2])}, "h must be a whole number"),
+        ("spardl", {"h": np.array([0, 5])}, "h must be >= 1, got 0"),
+        ("spardl", {"step": np.array([1.0, np.nan])}, "step must be a whole number"),
+        ("spardl", {"flag": np.array([1, 0])}, "flag must be true or false"),
+        ("spardl", {"k_block": np.array(0)}, "k_block must be a whole number >= 1"),
+        ("spardl", {"k_block": np.array([1, 2])}, "k_block must be a whole number >= 1"),
+    ],
+)
+def test_a_refused_state_changes_nothing(name, wrong, message):
+    workers, parameters, density = {"oktopk": (2, 10, 0.5), "spardl": (4, 400, 0.1)}.get(name, (2, 40, 0.2))
+    options = {"teams": 2} if name == "spardl" else {}
+    model, other = (create(name, workers, parameters, density, **options) for _ in range(2))
+    model.exchange(gradients_of("normal", workers, parameters, 0))
+    for step in range(3):
+        other.exchange(gradients_of("heavy", workers, parameters, step))
+    before = model.save()
+    with pytest.raises(ValueError, match=message):
+        model.restore({**other.save(), **wrong})
+    assert same_state(model.save(), before)
+    model.restore(other.save())
+    assert same_state(model.save(), other.save())
