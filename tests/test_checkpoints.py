@@ -417,5 +417,5 @@ def test_a_comparison_goes_on(scenario, tmp_path, monkeypatch):
         interrupted_when(patched, lambda count: count == 16)
         assert invoke(*arguments, "--out", tmp_path / "out").exit_code == 130
     result = invoke(*arguments, "--out", tmp_path / "out")
-    assert "topk 1 done, " in result.stderr
+    assert "topk with 1 workers done, " in result.stderr
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")

@@ -299,8 +299,8 @@ def test_a_map_is_drawn_and_written(tmp_path):
     ("arguments", "message"),
     [
         (["--model", "resnet51"], "did you mean 'resnet50'"),
-        (["--density", "2"], "must be > 0 and at most 1"),
-        (["--density", "many"], "must be a fraction such as"),
+        (["--density", "2"], "> 0 and at most 1"),
+        (["--density", "many"], "must be a fraction"),
         (["--latency", "10 Gbit/s"], "--latency"),
         (["--bandwidth", "0"], "--bandwidth"),
         (["--device", "v10"], "did you mean 'v100'"),

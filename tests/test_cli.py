@@ -22,6 +22,7 @@ from refusals import refused
 from simnet import cli
 from simnet.base.errors import SimnetError
 from simnet.base.writing import INCOMPLETE
+from simnet.commands.list import Kind
 from simnet.job import PolicyResult
 from simnet.scenario import runner, shipped
 
@@ -325,7 +326,7 @@ def test_version() -> None:
     assert (result.exit_code, result.stdout) == (0, f"simnet {simnet.__version__}\n")
 
 
-@pytest.mark.parametrize("kind", ["", *cli.Kind])
+@pytest.mark.parametrize("kind", ["", *Kind])
 def test_lists(kind: str) -> None:
     result = invoke("list", *([kind] if kind else []))
     assert result.exit_code == 0

@@ -20,6 +20,7 @@ from typer.testing import CliRunner, Result
 import topologies
 from simnet import cli
 from simnet.base.errors import InputError
+from simnet.base.writing import staged
 from simnet.collectives import allreduce_ring, hierarchical
 from simnet.interchange import (
     kind_of,
@@ -37,7 +38,7 @@ from simnet.network import Network
 from simnet.network.weather import Weather, steps
 from simnet.scenario import load
 from simnet.schedule import Round, Schedule
-from simnet.studies.exporting import COLLECTIVES, staged
+from simnet.studies.exporting import COLLECTIVES
 from topologies.graphs import label
 
 SCENARIO = """\

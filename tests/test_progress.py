@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simnet.base.progress import stage, told, tracked
-from simnet.commands import common
+from simnet.commands import terminal
 
 trees = st.recursive(
     st.just([]), lambda inner: st.lists(st.tuples(st.floats(0.01, 1), inner), max_size=4), max_leaves=9
@@ -94,7 +94,7 @@ def test_what_fails_leaves_no_listener():
 
 def test_a_bar_shows_on_a_terminal_and_leaves_what_is_printed_alone(monkeypatch, capsys):
     monkeypatch.setenv("FORCE_COLOR", "1")
-    with common.progress("models"):
+    with terminal.progress("models"):
         for _ in tracked("ab"):
             print("printed")
     shown = capsys.readouterr()
@@ -107,7 +107,7 @@ def test_a_bar_shows_on_a_terminal_and_leaves_what_is_printed_alone(monkeypatch,
 def test_a_bar_shows_nothing_in_a_file_or_when_asked_not_to(monkeypatch, capsys, quiet):
     if quiet:
         monkeypatch.setenv("FORCE_COLOR", "1")
-    with common.bar("models", quiet) as show:
+    with terminal.bar("models", quiet) as show:
         show(0.5, "half")
     shown = capsys.readouterr()
     assert shown.out == shown.err == ""

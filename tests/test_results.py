@@ -94,8 +94,8 @@ def made_up_run(iterations=40, workers=4):
             ),
             spans=pd.DataFrame(drawn, columns=spans),
             messages=pd.DataFrame(sent, columns=messages),
-            stops=(),
-            shares=(),
+            interruptions=(),
+            job_shares=(),
         )
     return made
 

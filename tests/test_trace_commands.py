@@ -302,7 +302,7 @@ class TestInfo:
         [
             (("digit",), "did you mean 'digits'"),
             (("./nowhere",), "there is no such file"),
-            (("digits", "--density", "0.1,2"), "must be densities > 0 and <= 1"),
+            (("digits", "--density", "0.1,2"), "> 0 and at most 1"),
             (("digits", "--figure", "a.pdf"), "must end with .png or .svg"),
         ],
     )

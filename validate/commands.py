@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from simnet.base.errors import InputError
-from simnet.commands import common
-from simnet.commands.common import Force, Quiet
+from simnet.commands import options, terminal
+from simnet.commands.options import Force, Json, Quiet
 
 if TYPE_CHECKING:
     from validate.reproduction import Reproduction, Row
@@ -37,7 +37,7 @@ def register(app: typer.Typer) -> None:
     app.command(epilog="Example: simnet validate shaped_gloo --split sizes")(validate)
 
 
-@common.explained
+@terminal.explained
 def validate(
     sources: Annotated[
         list[str] | None,
@@ -58,7 +58,7 @@ def validate(
         Path | None, typer.Option(metavar="FILE", help="Draw predicted against measured, as .png or .svg; one source.")
     ] = None,
     check: Annotated[bool, typer.Option("--check", help="End with 1 if a figure is worse than recorded.")] = False,
-    json_: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+    json_: Json = False,
     force: Force = False,
 ) -> None:
     """Say how well measured times are predicted that were left out, beside what simpler models make of them."""
@@ -66,17 +66,18 @@ def validate(
     from simnet.calibration.summary import typed_facts
     from validate import evaluation
 
-    common.only("--fabric", fabric is not None, {"--strict": strict})
-    common.only("what is left out, which --fabric does without", fabric is None, {"--split": split, "--check": check})
+    options.only("--fabric", fabric is not None, {"--strict": strict})
+    options.only("what is left out, which --fabric does without", fabric is None, {"--split": split, "--check": check})
     names = list(sources or datasets())
-    common.only("shipped measurements", set(names) <= set(datasets()), {"--check": check})
-    if figure is not None and (len(names) != 1 or figure.suffix not in (".png", ".svg")):
-        raise InputError("needs one source, and a file that ends in .png or .svg", file="--figure")
-    facts = typed_facts(common.fields(fact, "--fact"))
+    options.only("shipped measurements", set(names) <= set(datasets()), {"--check": check})
+    options.figure(figure, force)
+    if figure is not None and len(names) != 1:
+        raise InputError("needs one source", file="--figure")
+    facts = typed_facts(options.fields(fact, "--fact"))
     splits = [one.value for one in split or Split]
     found = []
     for number, name in enumerate(names, 1):
-        with common.progress(f"{number} of {len(names)}: {name}"):
+        with terminal.progress(f"{number} of {len(names)}: {name}"):
             if fabric is not None:
                 found.append(evaluation.compare(fabric, name, facts, strict=strict))
             else:
@@ -87,11 +88,7 @@ def validate(
     if json_:
         typer.echo(json.dumps(figures, indent=2))
     if figure is not None:
-        from simnet.studies.exporting import staged
-
-        drawing = evaluation.drawn(found[0])
-        with staged([figure], force) as folder:
-            (folder / figure.name).write_bytes(drawing.png if figure.suffix == ".png" else drawing.svg)
+        evaluation.drawn(found[0]).save(figure, force)
     if check:
         recorded = evaluation.recorded_figures()
         wanted = {
@@ -105,7 +102,7 @@ def validate(
             raise typer.Exit(1)
 
 
-@common.explained
+@terminal.explained
 def reproduce(
     names: Annotated[
         list[str] | None, typer.Argument(metavar="[NAME]...", help="What to reproduce; without: list what there is.")
@@ -121,7 +118,7 @@ def reproduce(
 ) -> None:
     """Reproduce figures, tables and claims of papers: published value, ours, error, tolerance."""
     from simnet.base.progress import tracked
-    from simnet.studies.exporting import free
+    from simnet.base.writing import refuse_existing
     from validate.reproduction import REPRODUCTIONS, reproduction
 
     if names and (every or fast):
@@ -132,8 +129,8 @@ def reproduce(
         wanted = [reproduction(name) for name in dict.fromkeys(names)]
     else:
         wanted = [one for one in REPRODUCTIONS.values() if every or (fast and not one.slow)]
-    common.only("a NAME, --all or --fast", bool(wanted), {"--check": check, "--out": out, "--markdown": markdown})
-    common.only("--out and --markdown", out is not None or markdown is not None, {"--force": force})
+    options.only("a NAME, --all or --fast", bool(wanted), {"--check": check, "--out": out, "--markdown": markdown})
+    options.only("--out and --markdown", out is not None or markdown is not None, {"--force": force})
     if out is not None and out.suffix != ".csv":
         raise InputError(f"must end in .csv, got {out.name!r}", file="--out")
     if markdown is not None and markdown.suffix != ".md":
@@ -141,9 +138,9 @@ def reproduce(
     if not wanted:
         _list(list(REPRODUCTIONS.values()), json_)
         return
-    free([path for path in (out, markdown) if path is not None], force)
+    refuse_existing([path for path in (out, markdown) if path is not None], force)
     found: dict[str, Sequence[Row] | None] = {}
-    with common.progress("reproductions", quiet):
+    with terminal.progress("reproductions", quiet):
         for one in tracked(wanted):
             found[one.name] = _run(one, quiet)
     if json_:
@@ -262,7 +259,7 @@ def _figures(one: Reproduction, rows: Sequence[Row] | None) -> dict[str, Any]:
 
 def _write(found: Mapping[str, Sequence[Row] | None], out: Path | None, markdown: Path | None, force: bool) -> None:
     """Write the table and the page that were asked for."""
-    from simnet.studies.exporting import staged
+    from simnet.base.writing import write_new
     from validate.reproduction import as_frame, page
 
     if out is not None:
@@ -272,8 +269,6 @@ def _write(found: Mapping[str, Sequence[Row] | None], out: Path | None, markdown
         frame = pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
         if parts:
             frame.insert(0, "name", frame.pop("name"))
-        with staged([out], force) as folder:
-            frame.to_csv(folder / out.name, index=False)
+        write_new({out: frame.to_csv(index=False)}, force)
     if markdown is not None:
-        with staged([markdown], force) as folder:
-            (folder / markdown.name).write_text(page.page(found), encoding="utf-8")
+        write_new({markdown: page.page(found)}, force)

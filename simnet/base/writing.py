@@ -1,4 +1,4 @@
-"""Files that appear under their names when they are complete, or not at all."""
+"""Files and folders that appear under their names when they are complete, or not at all."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import ModuleType
@@ -97,6 +97,114 @@ def atomic_write(path: str | Path) -> Iterator[BinaryIO]:
         yield stream
 
 
+def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
+    """Write files into a folder, each whole or not at all, in their order.
+
+    Raises
+    ------
+    InputError
+        If one cannot be written.
+    """
+    for name, data in files.items():
+        with atomic_write(folder / name) as stream:
+            stream.write(data)
+
+
+@contextmanager
+def staged(targets: Sequence[Path], force: bool, suffixes: Sequence[str] = ()) -> Iterator[Path]:
+    """Give a folder in which to write files and folders that then appear as `targets`, unless something goes wrong.
+
+    Parameters
+    ----------
+    targets : sequence of Path
+        Beside each other. What is written has their names.
+    force : bool
+        Whether they may be there already.
+    suffixes : sequence of str
+        A folder that is replaced holds files that end like this and nothing else.
+
+    Raises
+    ------
+    InputError
+        If one is there already and may not be replaced, or something cannot be written.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as home:
+    ...     with staged([Path(home, "a.txt")], force=False) as folder:
+    ...         _ = (folder / "a.txt").write_text("42")
+    ...     Path(home, "a.txt").read_text(), len(list(Path(home).iterdir()))
+    ('42', 1)
+    """
+    refuse_existing(targets, force, suffixes)
+    folder = temporary(targets[0])
+    with explained(targets[0], advice=""):
+        try:
+            folder.mkdir()
+            yield folder
+            refuse_existing(targets, force, suffixes)
+            # The first is what people open: it appears when all it needs is there.
+            for target in reversed(targets):
+                old = folder / f".{target.name}.old"
+                if target.is_dir():
+                    target.rename(old)
+                try:
+                    (folder / target.name).replace(target)
+                except OSError:
+                    if old.exists():
+                        old.rename(target)
+                    raise
+        finally:
+            with suppress(OSError):
+                shutil.rmtree(folder)
+
+
+def write_new(files: Mapping[Path, bytes | str], force: bool) -> None:
+    """Write files that are beside each other, all of them or none, where none is yet, unless by `force`.
+
+    Raises
+    ------
+    InputError
+        If one is there already and may not be replaced, or something cannot be written.
+    """
+    with staged(list(files), force) as folder:
+        for path, data in files.items():
+            (folder / path.name).write_bytes(data.encode() if isinstance(data, str) else data)
+
+
+def refuse_existing(targets: Sequence[Path], force: bool, suffixes: Sequence[str] = ()) -> None:
+    """Refuse what may not be replaced: worth asking before work that takes long.
+
+    Parameters
+    ----------
+    targets, force, suffixes
+        As for `staged`.
+
+    Raises
+    ------
+    InputError
+        If a target is there already and may not be replaced.
+    """
+    for target in targets:
+        if not (target.exists() or target.is_symlink()):
+            continue
+        if target.exists() and not (target.is_file() or target.is_dir()):
+            raise InputError("is neither a file nor a folder, and is not replaced", file=str(target))
+        if not force:
+            raise InputError("is there already; --force replaces it, or take another name", file=str(target))
+        if target.is_dir() and any(one.suffix not in suffixes for one in target.iterdir()):
+            raise InputError("is a folder with other files in it, which is not replaced", file=str(target))
+
+
+def mark_incomplete(folder: Path, said: str) -> None:
+    """Leave a file in a folder of results that says what is missing there; take it away if nothing is said."""
+    if said:
+        write_files(folder, {INCOMPLETE: f"{said}\n".encode()})
+    else:
+        (folder / INCOMPLETE).unlink(missing_ok=True)
+
+
 def synced(path: Path) -> None:
     """Wait until the disk has a file, if the system can tell."""
     with suppress(OSError), path.open("rb") as file:
@@ -114,8 +222,10 @@ def explained(path: Path, advice: str = "; choose another folder with --out") ->
 
 
 @contextmanager
-def alone(folder: Path, what: str) -> Iterator[bool]:
-    """Keep others out of a folder, as far as its file system can; yield whether it can.
+def alone(folder: Path, what: str, below: Sequence[str] = ()) -> Iterator[None]:
+    """Keep others out of a folder, and take away what one that was killed had begun to write there.
+
+    On a file system that has no locks neither is done.
 
     Parameters
     ----------
@@ -123,6 +233,8 @@ def alone(folder: Path, what: str) -> Iterator[bool]:
         The folder, which is there.
     what : str
         What people call what works there.
+    below : sequence of str
+        The folders in it in which this is at work, too.
 
     Raises
     ------
@@ -133,7 +245,10 @@ def alone(folder: Path, what: str) -> Iterator[bool]:
     with explained(folder):
         held = os.open(folder, os.O_RDONLY) if _locks is not None else None
     try:
-        yield held is not None and _locked(held, folder, what)
+        if held is not None and _locked(held, folder, what):
+            for one in (folder, *(folder / name for name in below)):
+                tidy(one)
+        yield
     finally:
         if held is not None:
             os.close(held)

@@ -1,1 +1,1 @@
-"""Commands of `simnet.cli`, a module for each group; `common` has what they share."""
+"""The command line, a module for each verb; `options` and `terminal` have what they share."""

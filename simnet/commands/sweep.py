@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from simnet.commands import common
-from simnet.commands.common import Fields, Quiet, Seed
+from simnet.commands import options, terminal
+from simnet.commands.options import Fields, Policies, Quiet, Seed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 _LISTED = 20
 
 
-@common.explained
 def sweep(
     scenario: Annotated[str, typer.Argument(help="A YAML file, or the name of a scenario that comes with simnet.")],
     param: Annotated[
@@ -37,9 +36,7 @@ def sweep(
     ] = False,
     set_: Fields = None,
     seed: Seed = None,
-    policies: Annotated[
-        str | None, typer.Option(metavar="A,B", help="Run these policies only, by their names in the scenario.")
-    ] = None,
+    policies: Policies = None,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder for the results; default: runs/sweep-NAME. Cells that are there do not run again."),
@@ -55,61 +52,60 @@ def sweep(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Check and list the cells, run none.")] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run a scenario over a grid of values, on all processors or a cluster; goes on where it was killed."""
+    """Run a scenario over a grid of values, on all processors or a cluster; resumes where it was killed."""
     from simnet.base.processes import Pool
-    from simnet.base.writing import INCOMPLETE
-    from simnet.studies.sweeping import folder, table, work
+    from simnet.studies.sweeping import folder, work
 
-    only = None if policies is None else [name.strip() for name in policies.split(",")]
-    planned = work.plan(scenario, param or (), set_ or (), seed, only, zipped=zip_, most=max_cells)
+    planned = work.plan(scenario, param or (), set_ or (), seed, options.words(policies), zipped=zip_, most=max_cells)
     place = Path("runs") / f"sweep-{planned.base.name}" if out is None else out
 
-    def check(workers: Pool) -> Checks:
-        with _progress(len(planned.cells), "cells checked", quiet) as step:
-            return work.check(planned, place, workers, step)
+    def check(pool: Pool) -> Checks:
+        with _progress(len(planned.cells), "cells checked", quiet) as progress:
+            return work.check(planned, place, pool, progress)
 
-    with ExitStack() as stack:
-        workers = stack.enter_context(Pool(jobs or os.cpu_count() or 1))
+    with Pool(jobs or os.cpu_count() or 1) as pool:
         if dry_run:
-            _list(planned, check(workers), place)
+            _list(planned, check(pool), place)
             return
-        stack.enter_context(folder.alone(place))
-        checks = check(workers)
-        work.refuse_all(planned, checks)
-        todo = work.Work(planned, checks, place, again=force)
-        if not quiet:
-            _tell(todo)
-        folder.mark(place, todo.missing, len(planned.cells), "at work, or killed")
-        failure: BaseException | None = None
-        try:
-            with _progress(len(todo.waiting), "cells", quiet) as step:
-                todo.run(workers, scheduler, step)
-        except (KeyboardInterrupt, Exception) as error:
-            failure = error
-        said = "interrupted" if isinstance(failure, KeyboardInterrupt) else "stopped by an error"
-        if todo.results:
-            with common.sheltered():
-                written = table.write(
-                    place, planned.base, planned.axes, planned.cells, planned.columns, todo.results, zipped=zip_
-                )
-                if todo.missing:
-                    folder.mark(place, todo.missing, len(planned.cells), said)
-                else:
-                    folder.unmark(place)
-                if not quiet:
-                    _show(written, planned.base.name, place)
-        else:
-            folder.unmark(place)
-        if failure is None:
-            _report(todo)
-        elif todo.results:
-            typer.echo(f"{said}: {todo.missing} cells not done, as the file {INCOMPLETE} says", err=True)
-        elif isinstance(failure, KeyboardInterrupt):
-            typer.echo("interrupted before any cell was done", err=True)
-        if isinstance(failure, KeyboardInterrupt):
-            raise typer.Exit(130)
-        if failure is not None:
-            raise failure
+        with folder.alone(place):
+            checks = check(pool)
+            work.refuse_all(planned, checks)
+            todo = work.Work(planned, checks, place, again=force)
+            if not quiet:
+                _tell(todo)
+            _carry_out(todo, pool, scheduler, quiet)
+
+
+def _carry_out(todo: Work, pool: Pool, scheduler: str | None, quiet: bool) -> None:
+    """Run the cells that are waiting, write the table, and end as they ended."""
+    from simnet.base.writing import INCOMPLETE
+
+    failure: BaseException | None = None
+    todo.mark("at work, or killed")
+    try:
+        with _progress(len(todo.waiting), "cells", quiet) as progress:
+            todo.run(pool, scheduler, progress)
+    except (KeyboardInterrupt, Exception) as error:
+        failure = error
+    said = "interrupted" if isinstance(failure, KeyboardInterrupt) else "stopped by an error"
+    if todo.results:
+        with terminal.sheltered():
+            written = todo.write()
+            todo.mark(said if todo.missing else "")
+            if not quiet:
+                _show(written, todo.planned.base.name, todo.place)
+    else:
+        todo.mark("")
+    if failure is None:
+        _report(todo)
+        return
+    if todo.results:
+        typer.echo(f"{said}: {todo.missing} cells not done, as the file {INCOMPLETE} says", err=True)
+    elif isinstance(failure, KeyboardInterrupt):
+        typer.echo("interrupted before any cell was done", err=True)
+    if isinstance(failure, KeyboardInterrupt):
+        raise typer.Exit(130)
+    raise failure
 
 
 def _list(planned: Plan, checks: Checks, place: Path) -> None:
@@ -122,7 +118,7 @@ def _list(planned: Plan, checks: Checks, place: Path) -> None:
         else:
             there = folder.stored(place, checks.identities[cell.number]) is not None
             state = "is there" if there else "to run"
-        typer.echo(common.printable(f"{cell.number}: {cell}: {state}"))
+        typer.echo(terminal.printable(f"{cell.number}: {cell}: {state}"))
     work.refuse_all(planned, checks)
 
 
@@ -157,7 +153,7 @@ def _report(todo: Work) -> None:
     if not said:
         return
     more = [f"... and {len(said) - _LISTED} more; see sweep.csv"] if len(said) > _LISTED else []
-    typer.echo("\n  ".join(["without result:", *map(common.printable, said[:_LISTED]), *more]), err=True)
+    typer.echo("\n  ".join(["without result:", *map(terminal.printable, said[:_LISTED]), *more]), err=True)
     for trace in todo.failures[:1]:
         typer.echo(trace, err=True)
     raise typer.Exit(1)
@@ -168,7 +164,7 @@ def _progress(total: int, what: str, quiet: bool) -> Iterator[Progress]:
     """Show how many cells are done, those in progress in part, and how long the rest will take."""
     begun: dict[int, float] = {}
     done = 0
-    with common.bar(f"0 of {total} {what}", quiet) as show:
+    with terminal.bar(f"0 of {total} {what}", quiet) as show:
 
         def step(number: int, share: float) -> None:
             nonlocal done

@@ -7,16 +7,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
 from simnet.base.errors import InputError
-from simnet.commands import common
-from simnet.commands.common import Force
+from simnet.commands import options, terminal
+from simnet.commands.options import Force, Json
 
 if TYPE_CHECKING:
-    from simnet.report.drawing import Plot
     from simnet.traces import RecordedSource
 
 Trace: TypeAlias = Annotated[
@@ -31,7 +30,6 @@ Scale: TypeAlias = Annotated[
 Draw: TypeAlias = Annotated[
     Path | None, typer.Option("--figure", metavar="FILE", help="Draw the figures: NAME.png or NAME.svg.")
 ]
-Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
 Chosen: TypeAlias = Annotated[int, typer.Option(min=0, help="Seed of everything random.")]
 
 
@@ -43,19 +41,6 @@ class Dtype(StrEnum):
     BF16 = "bf16"
 
 
-def register(app: typer.Typer) -> None:
-    """Add the commands to an application."""
-    app.command("trace info", epilog="Example: simnet trace info digits")(info)
-    app.command("trace synth", epilog="Example: simnet trace synth ./made --model resnet18 --scale 100 --workers 8")(
-        synth
-    )
-    app.command("trace fit", epilog="Example: simnet trace fit digits -o params.json --figure fit.png")(fit)
-    app.command("trace convert", epilog="Example: simnet trace convert digits ./small --dtype bf16 --workers 0:4")(
-        convert
-    )
-
-
-@common.explained
 def info(
     trace: Trace,
     density: Densities = None,
@@ -71,10 +56,11 @@ def info(
 
     densities = _densities(density)
     source = _recorded(trace, scale, seed)
-    with _figure(figure, force) as draw:
-        with common.progress("steps"):
-            found = comparing.described(source, densities)
-        draw(lambda: description_plot(found))
+    options.figure(figure, force)
+    with terminal.progress("steps"):
+        found = comparing.described(source, densities)
+    if figure is not None:
+        description_plot(found).save(figure, force)
     if json_:
         typer.echo(json.dumps(found, indent=2, allow_nan=False))
         return
@@ -108,7 +94,6 @@ def info(
     )  # fmt: skip
 
 
-@common.explained
 def synth(
     out: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the trace shall lie; not there yet.")],
     model: Annotated[str | None, typer.Option(metavar="NAME", help="A model of `simnet list models`.")] = None,
@@ -124,9 +109,9 @@ def synth(
     dtype: Annotated[Dtype, typer.Option(help="Type of the entries.")] = Dtype.FP32,
 ) -> None:
     """Write a trace of synthetic gradients."""
+    from simnet.base.writing import staged
     from simnet.costs import models
     from simnet.costs.models import Layer
-    from simnet.studies.exporting import staged
     from simnet.traces import converting, synthetic
 
     if (model is None) == (parameters is None):
@@ -145,12 +130,11 @@ def synth(
     made = converting.generated(source, shapes, model or "synthetic", iterations, list(steps), seed)
     with staged([out], False) as folder:
         (folder / out.name).mkdir()
-        with common.progress("steps"):
+        with terminal.progress("steps"):
             converting.write_folder(made, folder / out.name, dtype.value)
     typer.echo(f"Written: {out}: {len(steps)} steps, {workers} workers, {source.parameters:,} entries")
 
 
-@common.explained
 def fit(
     trace: Trace,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The parameters, as JSON.")],
@@ -163,8 +147,8 @@ def fit(
 ) -> None:
     """Fit the synthetic generator to a trace, and say how close it comes."""
     from simnet.base.progress import stage
+    from simnet.base.writing import staged
     from simnet.report.traces import closeness_plot
-    from simnet.studies.exporting import staged
     from simnet.traces import comparing
     from simnet.traces import fit as fitted
 
@@ -172,12 +156,14 @@ def fit(
         raise InputError(f"must end with .json, got {out.name!r}", file="--out")
     densities = _densities(density)
     source = _recorded(trace, scale, seed, all_steps=True)
-    with staged([out], force) as folder, _figure(figure, force) as draw:
-        with common.progress("fit"):
+    options.figure(figure, force)
+    with staged([out], force) as folder:
+        with terminal.progress("fit"):
             with _usable(trace), stage(0.8):
                 parameters = fitted(source)
             found = comparing.closeness(source, parameters, densities, seed=seed)
-        draw(lambda: closeness_plot(found))
+        if figure is not None:
+            closeness_plot(found).save(figure, force)
         parameters.save(folder / out.name)
     if json_:
         typer.echo(json.dumps(found, indent=2, allow_nan=False))
@@ -200,7 +186,6 @@ def fit(
     typer.echo(f"Written: {out}")
 
 
-@common.explained
 def convert(
     trace: Annotated[str, typer.Argument(metavar="TRACE", help="A trace, its folder, or an .npz archive.")],
     out: Annotated[Path, typer.Argument(metavar="OUT", help="NAME.npz, or a folder, which is not there yet.")],
@@ -217,12 +202,12 @@ def convert(
     force: Force = False,
 ) -> None:
     """Write a trace, or part of it, with another type or as another kind of file."""
-    from simnet.studies.exporting import staged
+    from simnet.base.writing import staged
     from simnet.traces import converting
 
     archive = out.suffix == ".npz"
-    common.only("folders", not archive, {"--per-worker": per_worker})
-    common.only("archives", archive, {"--force": force})
+    options.only("folders", not archive, {"--per-worker": per_worker})
+    options.only("archives", archive, {"--force": force})
     whole: converting.Steps
     if trace.endswith(".npz"):
         whole, kinds = converting.ReadArchive(Path(trace)), ["F32"]
@@ -239,7 +224,7 @@ def convert(
         entries=entries,
         seed=seed,
     )
-    with staged([out], force and archive) as folder, common.progress("steps"):
+    with staged([out], force and archive) as folder, terminal.progress("steps"):
         if archive:
             converting.write_npz(part, folder / out.name, (dtype or kept).value)
         else:
@@ -283,41 +268,10 @@ def _usable(what: str) -> Iterator[None]:
         raise InputError(str(error), file=what) from None
 
 
-@contextmanager
-def _figure(path: Path | None, force: bool) -> Iterator[Any]:
-    """Give a function that takes what draws a figure, and writes it if one is asked for."""
-    from simnet.studies.exporting import staged
-
-    if path is None:
-        yield lambda draw: None
-        return
-    if path.suffix not in (".png", ".svg"):
-        raise InputError(f"must end with .png or .svg, got {path.name!r}", file="--figure")
-    with staged([path], force) as folder:
-
-        def write(draw: Any) -> None:
-            drawn: Plot = draw()
-            (folder / path.name).write_bytes(drawn.png if path.suffix == ".png" else drawn.svg)
-
-        yield write
-
-
 def _densities(text: str | None) -> list[float]:
-    from simnet.base import units
     from simnet.traces.comparing import DENSITIES
 
-    if text is None:
-        return list(DENSITIES)
-    found = []
-    for word in text.split(","):
-        try:
-            value = units.fraction(word)
-        except ValueError:
-            value = 0.0
-        if not 0 < value <= 1:
-            raise InputError(f"must be densities > 0 and <= 1 such as 0.001,1%, got {word!r}", file="--density")
-        found.append(value)
-    return sorted(set(found))
+    return list(DENSITIES) if text is None else sorted({options.density(word) for word in text.split(",")})
 
 
 def _numbers(text: str | None, option: str, there: Sequence[int]) -> list[int] | None:

@@ -7,6 +7,7 @@ import math
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import matplotlib as mpl
@@ -15,6 +16,8 @@ from matplotlib.axis import Axis, XAxis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from numpy.typing import NDArray
+
+from simnet.base.writing import write_new
 
 # Okabe and Ito's colours, which the colour-blind can tell apart, without black and yellow.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7A5230", "#8C8C8C")
@@ -57,6 +60,16 @@ class Plot(NamedTuple):
     explanation: str
     png: bytes
     svg: bytes
+
+    def save(self, path: Path, force: bool = False) -> None:
+        """Write the figure to a new file, as PNG or SVG, as it ends.
+
+        Raises
+        ------
+        InputError
+            If it is there already and `force` is not set, or cannot be written.
+        """
+        write_new({path: self.png if path.suffix == ".png" else self.svg}, force)
 
 
 def plot(name: str, title: str, explanation: str, figure: Figure) -> Plot:

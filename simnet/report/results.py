@@ -33,7 +33,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import simnet
-from simnet.base.writing import atomic_write, explained, temporary
+from simnet.base.writing import atomic_write, explained, temporary, write_files
 from simnet.report import co_located, failures
 from simnet.report.summary import Summary, learning_columns, significant, summarize, with_exploration
 from simnet.report.timeline import LinkNames, write_timeline
@@ -125,9 +125,7 @@ def write_run(
         for old in (folder / "report.html", *(folder / "figures").glob("*")):
             if old.suffix in (".html", ".png", ".svg"):
                 old.unlink(missing_ok=True)
-    for name, content in files.items():
-        with atomic_write(folder / name) as stream:
-            stream.write(content)
+    write_files(folder, files)
     _write_table(folder, "iterations", _whole_bytes(iterations).apply(_significant))
     _write_table(folder, "workers", _joined(results, lambda result: result.workers), csv=False)
     died = [row for name, result in results.items() for row in failures.table(name, result.interruptions)]
@@ -146,8 +144,9 @@ def write_run(
         spans, messages = (_joined(results, lambda one: one.spans), _joined(results, lambda one: one.messages))
         write_timeline(stream, spans, messages, links=links, max_events=timeline_events)
     # Last, so that a folder with a summary of this run has the rest of it too.
-    with atomic_write(folder / "summary.json") as stream:
-        stream.write(json.dumps(summary, indent=2, sort_keys=True, allow_nan=False).encode() + b"\n")
+    write_files(
+        folder, {"summary.json": json.dumps(summary, indent=2, sort_keys=True, allow_nan=False).encode() + b"\n"}
+    )
     return summary
 
 

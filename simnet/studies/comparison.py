@@ -25,7 +25,7 @@ import pandas as pd
 import sparsifier_models
 from simnet.base import plugins
 from simnet.base.errors import InputError
-from simnet.base.writing import atomic_write
+from simnet.base.writing import write_files
 from simnet.report import learning
 from simnet.report.comparison import COLUMNS, draw
 from simnet.report.results import prepare_folder, versions
@@ -180,9 +180,7 @@ def write(folder: str | Path, rows: Sequence[Mapping[str, Any]], loaded: Scenari
         "compare.csv": table.to_csv(index=False, lineterminator="\n").encode(),
         "compare.json": json.dumps(content, indent=2, sort_keys=True, allow_nan=False).encode() + b"\n",
     }
-    for name, data in files.items():
-        with atomic_write(folder / name) as stream:
-            stream.write(data)
+    write_files(folder, files)
     return table
 
 

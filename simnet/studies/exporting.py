@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import inspect
 import re
-import secrets
-import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
@@ -19,6 +16,7 @@ import numpy as np
 from simnet import collectives
 from simnet.base.errors import InputError, nearest
 from simnet.base.units import format_bytes
+from simnet.base.writing import staged
 from simnet.interchange import write_chakra, write_messages, write_nodelink, write_platform
 from simnet.job import buckets, create_sparsifier
 from simnet.policies import density_at
@@ -50,6 +48,7 @@ COLLECTIVES: Mapping[str, Callable[..., Schedule]] = {
 SUFFIXES = {"goal": ".goal", "chakra": "_chakra", "csv": ".csv", "simgrid": ".xml", "nodelink": ".json"}
 """How names of files, and of the folder of Chakra traces, end by default."""
 
+# What a folder that is replaced may hold.
 _FILES_OF_FOLDERS = (".et", ".profile")
 
 
@@ -194,7 +193,7 @@ def write_schedule(sent: Sent, to: ScheduleFormat, out: Path | None = None, *, f
     if schedule.n_messages > MAX_MESSAGES:
         raise InputError(f"has {schedule.n_messages:,} messages; at most {MAX_MESSAGES:,} are written", file=sent.name)
     target = _target(out, sent.name, to)
-    with staged([target], force) as folder:
+    with staged([target], force, _FILES_OF_FOLDERS) as folder:
         if to == "goal":
             schedule.to_goal(folder / target.name)
         elif to == "csv":
@@ -255,7 +254,7 @@ def write_network(
     if to == "nodelink":
         if weather:
             missing.append(f"weather: that of {len(weather):,} links; SimGrid platforms carry it")
-        with staged(targets, force) as folder:
+        with staged(targets, force, _FILES_OF_FOLDERS) as folder:
             write_nodelink(network.graph, folder / target.name)
         return Exported(f"node-link JSON: {count}", targets, missing)
     if duration == 0:
@@ -270,7 +269,7 @@ def write_network(
         missing.append(f"weather after {duration:g} s: from then on its last values hold")
     if routing == "Dijkstra":
         missing.append("the choice between equally short routes: SimGrid finds its own")
-    with staged(targets, force) as folder:
+    with staged(targets, force, _FILES_OF_FOLDERS) as folder:
         try:
             write_platform(
                 network.graph,
@@ -330,75 +329,6 @@ def options_of(given: Sequence[str], option: str = "--option") -> dict[str, floa
             raise InputError(f"must be written as NAME=NUMBER, e.g. group_size=4, got {one[:60]!r}", file=option)
         found[match[1]] = int(match[2]) if match[2].isdigit() else float(match[2])
     return found
-
-
-@contextmanager
-def staged(targets: Sequence[Path], force: bool) -> Iterator[Path]:
-    """Give a folder in which to write files and folders that then appear as `targets`, unless something goes wrong.
-
-    Parameters
-    ----------
-    targets : sequence of Path
-        Beside each other. What is written has their names.
-    force : bool
-        Whether they may be there already. A folder that is replaced holds traces or profiles and nothing else.
-
-    Raises
-    ------
-    InputError
-        If one is there already and may not be replaced, or something cannot be written.
-
-    Examples
-    --------
-    >>> from tempfile import TemporaryDirectory
-    >>> with TemporaryDirectory() as home:
-    ...     with staged([Path(home, "a.txt")], force=False) as folder:
-    ...         _ = (folder / "a.txt").write_text("42")
-    ...     Path(home, "a.txt").read_text(), len(list(Path(home).iterdir()))
-    ('42', 1)
-    """
-    free(targets, force)
-    parent = targets[0].parent
-    folder = parent / f".{targets[0].name}.{secrets.token_hex(8)}.tmp"
-    try:
-        folder.mkdir()
-        yield folder
-        free(targets, force)
-        # The first is what people open: it appears when all it needs is there.
-        for target in reversed(targets):
-            old = folder / f".{target.name}.old"
-            if target.is_dir():
-                target.rename(old)
-            try:
-                (folder / target.name).replace(target)
-            except OSError:
-                if old.exists():
-                    old.rename(target)
-                raise
-    except OSError as error:
-        raise InputError(f"cannot be written: {error.strerror or error}", file=str(targets[0])) from None
-    finally:
-        with suppress(OSError):
-            shutil.rmtree(folder)
-
-
-def free(targets: Sequence[Path], force: bool) -> None:
-    """Refuse what may not be replaced: worth asking before work that takes long.
-
-    Raises
-    ------
-    InputError
-        If a target is there already and may not be replaced.
-    """
-    for target in targets:
-        if not (target.exists() or target.is_symlink()):
-            continue
-        if target.exists() and not (target.is_file() or target.is_dir()):
-            raise InputError("is neither a file nor a folder, and is not replaced", file=str(target))
-        if not force:
-            raise InputError("is there already; --force replaces it, or take another name", file=str(target))
-        if target.is_dir() and any(one.suffix not in _FILES_OF_FOLDERS for one in target.iterdir()):
-            raise InputError("is a folder with other files in it, which is not replaced", file=str(target))
 
 
 def _target(out: Path | None, name: str, to: str) -> Path:

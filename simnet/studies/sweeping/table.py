@@ -15,7 +15,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from simnet.base.writing import atomic_write
+from simnet.base.writing import write_files
 from simnet.report.results import versions
 from simnet.scenario import Scenario
 from simnet.studies.sweeping import drawing
@@ -139,7 +139,5 @@ def write(
     pq.write_table(plain, buffer, compression="zstd")
     files["sweep.parquet"] = buffer.getvalue().to_pybytes()
     files["sweep.json"] = json.dumps(content, indent=1, allow_nan=False).encode() + b"\n"
-    for name, data in files.items():
-        with atomic_write(folder / name) as stream:
-            stream.write(data)
+    write_files(folder, files)
     return table

@@ -7,8 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from simnet.base.errors import InputError
 from simnet.base.processes import Outcome, Pool, Progress
+from simnet.base.writing import mark_incomplete
 from simnet.scenario import Scenario, find, load
 from simnet.scenario.runner import Source
 from simnet.studies.sweeping import cell, cluster, folder, grid, table
@@ -216,6 +219,18 @@ class Work:
         for number, outcome in outcomes:
             self._take(self.waiting[number], outcome)
             progress(number, 1.0)
+
+    def mark(self, why: str) -> None:
+        """Leave a file that says why cells are missing, and how many; take it away if there is no reason."""
+        said = f"{why}: {self.missing} of {len(self.planned.cells)} cells missing; the same command goes on from here"
+        mark_incomplete(self.place, said if why else "")
+
+    def write(self) -> pd.DataFrame:
+        """Write the table of the cells that are done, and return it; see `simnet.studies.sweeping.table.write`."""
+        planned = self.planned
+        return table.write(
+            self.place, planned.base, planned.axes, planned.cells, planned.columns, self.results, zipped=planned.zipped
+        )
 
     def _take(self, identity: str, outcome: Outcome) -> None:
         rows: list[dict[str, Any]] | None = None

@@ -1,30 +1,22 @@
-"""What commands have in common: options, how they end, and how values of options are read."""
+"""How commands meet the terminal: their names, how they end, and the progress bar."""
 
 from __future__ import annotations
 
 import functools
 import signal
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any, ParamSpec, TypeAlias, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import typer
 from typer.core import TyperGroup
 
 from simnet.base import plugins
-from simnet.base.errors import InputError, SimnetError
+from simnet.base.errors import SimnetError
 
 P = ParamSpec("P")
 R = TypeVar("R")
-
-Fields: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="FIELD=VALUE", help="Set a field, as job.iterations=50; may be repeated."),
-]
-Seed: TypeAlias = Annotated[int | None, typer.Option(min=0, help="Seed in place of that of the scenario.")]
-Force: TypeAlias = Annotated[bool, typer.Option("--force", help="Replace what is there already.")]
-Quiet: TypeAlias = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar and no table.")]
 
 
 class Commands(TyperGroup):
@@ -119,69 +111,6 @@ def progress(text: str, quiet: bool = False) -> Iterator[None]:
 
     with bar(text, quiet) as show, told(show):
         yield
-
-
-def only(what: str, given: bool, options: Mapping[str, object]) -> None:
-    """Refuse options that mean nothing without something else."""
-    for name, value in options.items():
-        if not given and value not in (None, False, 0):
-            raise InputError(f"is only for {what}", file=name)
-
-
-def fields(given: Sequence[str] | None, option: str) -> dict[str, str]:
-    """Read values by column, given as COLUMN=VALUE."""
-    found = {}
-    for one in given or ():
-        name, sign, value = one.partition("=")
-        if not sign or not name:
-            raise InputError(f"must be COLUMN=VALUE, got {one!r}", file=option)
-        found[name] = value
-    return found
-
-
-def size(text: str | None, option: str) -> float | None:
-    """Return an amount of data [byte] that an option gives."""
-    from simnet.base import units
-
-    return None if text is None else quantity(text, option, units.size)
-
-
-def seconds(text: str | None, option: str) -> float | None:
-    """Return a time [s] that an option gives."""
-    from simnet.base import units
-
-    return None if text is None else quantity(text, option, units.seconds)
-
-
-def bandwidth(text: str | None, option: str) -> float | None:
-    """Return a bandwidth [byte/s] that an option gives."""
-    from simnet.base import units
-
-    return None if text is None else quantity(text, option, units.bandwidth)
-
-
-def quantity(text: str, option: str, read: Callable[[str], float]) -> float:
-    """Return the value of an option that is a number with a unit.
-
-    Raises
-    ------
-    InputError
-        If it is not.
-    """
-    try:
-        return read(text)
-    except ValueError as error:
-        raise InputError(str(error), file=option) from None
-
-
-def counts(text: str | None, option: str) -> list[int]:
-    """Read whole numbers >= 1, separated by commas."""
-    counts = []
-    for word in text.split(",") if text is not None else ():
-        if not (word.strip().isascii() and word.strip().isdigit() and 1 <= int(word) <= 10**6):
-            raise InputError(f"must be whole numbers from 1 to 1,000,000 such as 2,4,8, got {text!r}", file=option)
-        counts.append(int(word))
-    return list(dict.fromkeys(counts))
 
 
 def printable(text: str) -> str:

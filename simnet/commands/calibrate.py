@@ -1,0 +1,124 @@
+"""``simnet calibrate``: cost models fitted to measured times, and device profiles measured here."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from simnet.base.errors import InputError
+from simnet.commands import options, terminal
+from simnet.commands.options import Force, Json
+
+
+@dataclass(frozen=True)
+class Measurements:
+    """Which measured times, and what else is known of them."""
+
+    logs: Annotated[
+        list[str] | None, typer.Argument(metavar="[LOG]...", help="Logs of benchmarks, or shipped measurements.")
+    ] = None
+    where: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN=VALUE", help="Only rows with this, as variant=efa; repeatable."),
+    ] = None
+    fact: Annotated[
+        list[str] | None,
+        typer.Option(metavar="COLUMN=VALUE", help="What the logs do not say, as ranks=16; repeatable."),
+    ] = None
+    in_place: Annotated[bool, typer.Option("--in-place", help="Take times in place rather than out of place.")] = False
+    topology: Annotated[
+        str | None,
+        typer.Option(metavar="NAME|FILE", help="What the ranks are on: star, multi_gpu_nodes, or a file of a network."),
+    ] = None
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="Of --topology: gpus_per_node=8.")
+    ] = None
+
+
+@options.grouped
+def calibrate(
+    out: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The fabric file to write.")],
+    *,
+    measurements: Measurements,
+    platform: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="No log: the specification of a platform alone, by its name or a file."),
+    ] = None,
+    coverage: Annotated[float, typer.Option(min=0.5, max=0.99, help="What intervals shall hold.")] = 0.9,
+    json_: Json = False,
+    force: Force = False,
+) -> None:
+    """Fit a fabric file to measured times; models are chosen by what they were not fitted to."""
+    from simnet.base.writing import refuse_existing, write_new
+
+    options.only("--topology", measurements.topology is not None, {"--set": measurements.set_})
+    refuse_existing([out], force)
+    if platform is None:
+        text, figures, sentences = _fitted(measurements, coverage)
+    else:
+        names = {"logs": "LOG", "in_place": "--in-place"}
+        given = {names.get(name, f"--{name.strip('_')}"): value for name, value in asdict(measurements).items()}
+        options.only("measurements, which --platform does without", False, given)
+        text, figures, sentences = _specified(platform, coverage)
+    write_new({out: text}, force)
+    if json_:
+        typer.echo(json.dumps(figures, indent=2))
+        return
+    for line in [*sentences, f"Written: {out}"]:
+        typer.echo(line)
+
+
+def _fitted(measurements: Measurements, coverage: float) -> tuple[str, dict[str, Any], list[str]]:
+    """Return the file that is fitted to measurements, its figures and what they say."""
+    from simnet.calibration import summary
+    from simnet.calibration.topology_links import placed
+
+    if not measurements.logs:
+        raise InputError("needs logs of benchmarks, or --platform", file="simnet calibrate")
+    rows, facts = options.fields(measurements.where, "--where"), options.fields(measurements.fact, "--fact")
+    place = None if measurements.topology is None else placed(measurements.topology, measurements.set_ or ())
+    with terminal.progress("models"):
+        made = summary.calibrated(measurements.logs, rows, facts, measurements.in_place, place, coverage)
+    return made.yaml, made.figures(), made.sentences()
+
+
+def _specified(platform: str, coverage: float) -> tuple[str, dict[str, Any], list[str]]:
+    """Return the file that follows from a specification alone, its figures and what they say."""
+    from simnet.calibration import specification, specified, written
+    from simnet.calibration.platform import load_platform
+
+    described = load_platform(platform)
+    text = written(specified(described, coverage))
+    return text, {"platform": described.model_dump(mode="json")}, specification.sentences(described)
+
+
+def calibrate_device(
+    out: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The device profile to write, YAML.")],
+    library: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Whose kernels: numpy, torch, cuda; default: the last that is there."),
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="What to call the device; default: the name of the file.")] = None,
+    density: Annotated[float, typer.Option(help="Share of the entries that is selected.")] = 0.1,
+    largest: Annotated[int, typer.Option(metavar="N", help="Entries of the longest gradient.")] = 1_000_000_000,
+    budget: Annotated[
+        str, typer.Option(metavar="TIME", help="For each kernel and length; what takes far longer is left out.")
+    ] = "250 ms",
+    force: Force = False,
+) -> None:
+    """Measure what selecting costs on this machine's processor or GPU, and write a device profile."""
+    from simnet.base.writing import refuse_existing, write_new
+    from simnet.calibration.device import measure_device, profile_yaml
+
+    refuse_existing([out], force)
+    each = options.seconds(budget, "--budget") or 0.0
+    with terminal.progress("kernels"):
+        made = measure_device(name or out.stem, library, density=density, largest=largest, budget=each)
+    write_new({out: profile_yaml(made)}, force)
+    typer.echo(f"Wrote {out}: {made.device}, {made.source}")
+    for method, one in made.methods.items():
+        typer.echo(f"{method:11} {one.launch:9.2e} s and {one.bytes_per_entry:7.1f} bytes per entry: {one.source}")

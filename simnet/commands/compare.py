@@ -1,0 +1,82 @@
+"""``simnet compare``: schemes on one trace and network, for several numbers of workers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from simnet.base.errors import InputError
+from simnet.commands import options
+from simnet.commands.options import Fields, Seed
+from simnet.commands.resumable import Execution, carry_out
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from simnet.job import PolicyResult
+
+
+@options.grouped
+def compare(
+    scenario: Annotated[
+        str, typer.Argument(help="A YAML file, or the name of a scenario that comes with simnet.")
+    ] = "compare",
+    schemes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B|all", help="Schemes with their default options, in place of the exchanges of the scenario."
+        ),
+    ] = None,
+    workers: Annotated[
+        str | None, typer.Option(metavar="2,4,8", help="Numbers of workers; default: that of the scenario.")
+    ] = None,
+    density: Annotated[
+        str | None, typer.Option(metavar="0.01|1%", help="Density in place of that of the scenario.")
+    ] = None,
+    skip: Annotated[
+        int | None, typer.Option(min=0, help="First iterations that do not count; default: half of them.")
+    ] = None,
+    set_: Fields = None,
+    seed: Seed = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder for the results; default: runs/compare-NAME. Files of an earlier run are replaced."),
+    ] = None,
+    *,
+    execution: Execution,
+) -> None:
+    """Compare schemes on one trace and network: time to select and to communicate, volume, density, build-up."""
+    from simnet.studies import comparison, runs
+
+    counts = options.counts(workers, "--workers")
+    sources = comparison.sources(scenario, counts, options.words(schemes) or [], density, set_ or (), seed)
+    scenarios = {f" with {count} workers": (source, source.load()) for count, source in sources.items()}
+    largest = scenarios[f" with {max(sources)} workers"][1]
+    folder = Path("runs") / f"compare-{largest.name}" if out is None else out
+    batch = runs.Batch(scenarios, folder, execution.checkpoint)
+    skipped = batch.iterations // 2 if skip is None else skip
+    if skipped >= batch.iterations:
+        raise InputError(f"must be less than the {batch.iterations} iterations, got {skipped}", file="--skip")
+
+    def row(label: str, result: PolicyResult) -> dict[str, Any]:
+        key, name = batch.labels[label]
+        return comparison.row(batch.built[key].job.source.workers, name, result, skipped)
+
+    def show(table: pd.DataFrame) -> None:
+        from rich.console import Console
+
+        from simnet.report.comparison import comparison_table
+        from simnet.report.console import print_wide
+
+        print_wide(comparison_table(table, largest.name), Console())
+        typer.echo(f"Results: {folder / 'compare.csv'}, {folder / 'figures' / 'compare.png'}")
+
+    carry_out(
+        batch,
+        execution,
+        row,
+        lambda rows: comparison.write(folder, list(rows.values()), largest),
+        show,
+    )

@@ -1,0 +1,178 @@
+"""Options that several commands have, and how the values of options are read."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import is_dataclass
+from pathlib import Path
+from typing import Annotated, Any, TypeAlias, TypeVar, get_type_hints
+
+import typer
+
+from simnet.base.errors import InputError
+
+R = TypeVar("R")
+
+Fields: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="FIELD=VALUE", help="Set a field, as job.iterations=50; may be repeated."),
+]
+Seed: TypeAlias = Annotated[int | None, typer.Option(min=0, help="Seed in place of that of the scenario.")]
+Force: TypeAlias = Annotated[bool, typer.Option("--force", help="Replace what is there already.")]
+Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
+Quiet: TypeAlias = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar and no table.")]
+Policies: TypeAlias = Annotated[
+    str | None, typer.Option(metavar="A,B", help="Run these policies only, by their names in the scenario.")
+]
+
+
+def grouped(command: Callable[..., R]) -> Callable[..., R]:
+    """Let the fields of a command's parameters that are dataclasses be options, as if they were its own parameters.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Link:
+    ...     latency: str = "1 ms"
+    >>> @grouped
+    ... def ping(host: str, link: Link) -> str:
+    ...     return f"{host} within {link.latency}"
+    >>> inspect.signature(ping)
+    <Signature (*, host: str, latency: str = '1 ms') -> str>
+    >>> ping(host="a", latency="2 ms")
+    'a within 2 ms'
+    """
+    signature = inspect.signature(command)
+    types = get_type_hints(command, include_extras=True)
+    groups = {name: inspect.signature(types[name]).parameters for name in types if is_dataclass(types[name])}
+    parameters: list[inspect.Parameter] = []
+    for name, one in signature.parameters.items():
+        hints = get_type_hints(types[name], include_extras=True) if name in groups else types
+        own = groups.get(name, {name: one})
+        parameters += [each.replace(kind=each.KEYWORD_ONLY, annotation=hints[key]) for key, each in own.items()]
+
+    @functools.wraps(command)
+    def flat(**given: Any) -> R:
+        made = {name: types[name](**{key: given.pop(key) for key in own}) for name, own in groups.items()}
+        return command(**given, **made)
+
+    shown = signature.replace(parameters=parameters, return_annotation=types.get("return"))
+    flat.__signature__ = shown  # type: ignore[attr-defined]
+    flat.__annotations__ = {one.name: one.annotation for one in parameters}
+    return flat
+
+
+def words(text: str | None) -> list[str] | None:
+    """Return the words of an option, which commas separate; None if it is not given."""
+    return None if text is None else [word.strip() for word in text.split(",")]
+
+
+def only(what: str, given: bool, options: Mapping[str, object]) -> None:
+    """Refuse options that mean nothing without something else."""
+    for name, value in options.items():
+        if not given and value not in (None, False, 0):
+            raise InputError(f"is only for {what}", file=name)
+
+
+def fields(given: Sequence[str] | None, option: str) -> dict[str, str]:
+    """Read values by column, given as COLUMN=VALUE."""
+    found = {}
+    for one in given or ():
+        name, sign, value = one.partition("=")
+        if not sign or not name:
+            raise InputError(f"must be COLUMN=VALUE, got {one!r}", file=option)
+        found[name] = value
+    return found
+
+
+def size(text: str | None, option: str) -> float | None:
+    """Return an amount of data [byte] that an option gives."""
+    from simnet.base import units
+
+    return None if text is None else quantity(text, option, units.size)
+
+
+def seconds(text: str | None, option: str) -> float | None:
+    """Return a time [s] that an option gives."""
+    from simnet.base import units
+
+    return None if text is None else quantity(text, option, units.seconds)
+
+
+def bandwidth(text: str | None, option: str) -> float | None:
+    """Return a bandwidth [byte/s] that an option gives."""
+    from simnet.base import units
+
+    return None if text is None else quantity(text, option, units.bandwidth)
+
+
+def quantity(text: str, option: str, read: Callable[[str], float]) -> float:
+    """Return the value of an option that is a number with a unit.
+
+    Raises
+    ------
+    InputError
+        If it is not.
+    """
+    try:
+        return read(text)
+    except ValueError as error:
+        raise InputError(str(error), file=option) from None
+
+
+def counts(text: str | None, option: str) -> list[int]:
+    """Read whole numbers >= 1, separated by commas."""
+    counts = []
+    for word in text.split(",") if text is not None else ():
+        if not (word.strip().isascii() and word.strip().isdigit() and 1 <= int(word) <= 10**6):
+            raise InputError(f"must be whole numbers from 1 to 1,000,000 such as 2,4,8, got {text!r}", file=option)
+        counts.append(int(word))
+    return list(dict.fromkeys(counts))
+
+
+def density(text: str, option: str = "--density") -> float:
+    """Return the density that an option gives: a number, or per cent.
+
+    Raises
+    ------
+    InputError
+        If it is not in (0, 1].
+    """
+    from simnet.base import units
+
+    try:
+        found = units.fraction(text)
+    except ValueError:
+        found = math.nan
+    if not 0 < found <= 1:
+        raise InputError(f"must be a fraction > 0 and at most 1, such as 0.01 or 1 %, got {text!r}", file=option)
+    return found
+
+
+def figure(path: Path | None, force: bool, option: str = "--figure") -> None:
+    """Refuse a file for a figure that is neither PNG nor SVG, or that is there already: before work that takes long.
+
+    Parameters
+    ----------
+    path : Path, optional
+        The file, if a figure is asked for.
+    force : bool
+        Whether it may be there.
+    option : str
+        The option that gives it.
+
+    Raises
+    ------
+    InputError
+        If it cannot be written.
+    """
+    from simnet.base.writing import refuse_existing
+
+    if path is not None:
+        if path.suffix not in (".png", ".svg"):
+            raise InputError(f"must end with .png or .svg, got {path.name!r}", file=option)
+        refuse_existing([path], force)

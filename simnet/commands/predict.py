@@ -1,0 +1,50 @@
+"""``simnet predict``: the time of a collective on a calibrated cluster or a platform, with its interval."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+from simnet.base.errors import InputError, nearest
+from simnet.commands import options
+from simnet.commands.options import Json
+
+
+def predict(
+    fabric: Annotated[
+        str,
+        typer.Argument(metavar="FABRIC", help="A file that `simnet calibrate` wrote, or a platform: its name or file."),
+    ],
+    collective: Annotated[str, typer.Argument(help="As nccl-tests names it, such as all_reduce.")],
+    ranks: Annotated[int, typer.Option(min=1, help="Number of ranks.")],
+    size: Annotated[str, typer.Option(metavar="SIZE", help="Total size as nccl-tests counts it, as 25MB.")],
+    nodes: Annotated[
+        int | None, typer.Option(min=1, help="Nodes that they are on; default: as measured, or full.")
+    ] = None,
+    algorithm: Annotated[str | None, typer.Option(metavar="NAME", help="A pinned algorithm.")] = None,
+    protocol: Annotated[str | None, typer.Option(metavar="NAME", help="A pinned protocol.")] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Refuse to extrapolate.")] = False,
+    json_: Json = False,
+) -> None:
+    """Predict the time of a collective from a fabric file or a specification alone, with its interval."""
+    from simnet.base.units import format_seconds
+    from simnet.calibration import cost_model_of
+
+    loaded = cost_model_of(fabric)
+    for option, value in (("--algorithm", algorithm), ("--protocol", protocol)):
+        known = loaded.pinned(option.removeprefix("--"))
+        if value is not None and value.casefold() not in map(str.casefold, known):
+            raise InputError(f"there is no {value!r}; {nearest(value, known)}", file=option)
+    nbytes = options.size(size, "--size")
+    assert nbytes is not None
+    found = loaded.predict(
+        collective, ranks, nbytes, nodes=nodes, algorithm=algorithm, protocol=protocol, strict=strict
+    )
+    if json_:
+        typer.echo(json.dumps(found._asdict(), indent=2))
+        return
+    low, high = format_seconds(found.low), format_seconds(found.high)
+    typer.echo(f"{format_seconds(found.seconds)}, {100 * loaded.coverage:.0f} % interval {low} to {high}")
+    typer.echo(f"{'extrapolation; ' if found.extrapolates else ''}{found.why}")

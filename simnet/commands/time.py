@@ -1,0 +1,153 @@
+"""``simnet time``: a schedule from a file, or a collective, on a network of any origin."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from simnet.base.errors import InputError
+from simnet.commands import options
+from simnet.commands.export import Collective
+from simnet.commands.options import Force, Json, Seed
+
+if TYPE_CHECKING:
+    from simnet.schedule import Schedule
+    from simnet.studies.timing import Place
+
+
+class Format(StrEnum):
+    """What `simnet time` reads."""
+
+    GOAL = "goal"
+    CHAKRA = "chakra"
+    MSCCL = "msccl"
+    CSV = "csv"
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the schedule comes from, if it is no collective."""
+
+    file: Annotated[
+        str | None,
+        typer.Argument(help="GOAL text, a folder of Chakra traces, an MSCCL algorithm, or a table of messages."),
+    ] = None
+    format_: Annotated[
+        Format | None, typer.Option("--format", help="What the file is; default: told by its content.")
+    ] = None
+    loose: Annotated[
+        bool, typer.Option("--loose", help="Accept GOAL and Chakra that rounds express only as an upper bound.")
+    ] = False
+    ranks: Annotated[int | None, typer.Option(min=1, max=1_000_000, help="Ranks of a table of messages.")] = None
+
+
+@dataclass(frozen=True)
+class Target:
+    """The network that times it."""
+
+    scenario: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The network of a scenario, with weather and placement.")
+    ] = None
+    topology: Annotated[
+        str | None, typer.Option(metavar="NAME", help="A network of a family: star, ring, fat_tree, ...")
+    ] = None
+    platform: Annotated[
+        str | None, typer.Option(metavar="FILE", help="A SimGrid platform, NCCL topology, node-link JSON, or fabric.")
+    ] = None
+    hosts: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="Hosts of --topology; default: one per rank.")
+    ] = None
+    latency: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Latency of --topology, or inside the nodes of NCCL.")
+    ] = None
+    bandwidth: Annotated[str | None, typer.Option(metavar="RATE", help="Bandwidth of --topology.")] = None
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="FIELD=VALUE", help="A field of the scenario, topology or platform; repeatable."),
+    ] = None
+    seed: Seed = None
+    iteration: Annotated[int, typer.Option(min=0, help="Iteration of the scenario, for its jitter and stages.")] = 0
+
+
+@options.grouped
+def time_(
+    *,
+    source: Source,
+    collective: Collective,
+    target: Target,
+    start: Annotated[
+        str | None, typer.Option(metavar="TIME", help="When all ranks enter, as weather changes; default: 0 s.")
+    ] = None,
+    json_: Json = False,
+    messages: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write every message with start and finish as CSV.")
+    ] = None,
+    force: Force = False,
+) -> None:
+    """Time a schedule from a file, or a collective, on a network: finish, spread of the ranks, bytes, lower bound."""
+    from simnet.studies import timing
+
+    _refuse_unused(source, collective, target)
+    schedule = _schedule(source, collective)
+    place = _place(target, schedule.n_ranks)
+    begin = options.seconds(start, "--start") or 0.0
+    timed = timing.time_schedule(schedule, place, begin, messages=messages is not None)
+    if messages is not None and timed.messages is not None:
+        from simnet.base.writing import staged
+        from simnet.interchange import write_messages
+
+        with staged([messages], force) as folder:
+            write_messages(timed.messages, folder / messages.name)
+    if json_:
+        typer.echo(json.dumps(timing.figures(schedule, place, timed), indent=2))
+        return
+    for line in timing.sentences(schedule, place, timed):
+        typer.echo(line)
+
+
+def _refuse_unused(source: Source, collective: Collective, target: Target) -> None:
+    """Refuse options that mean nothing for where the schedule and the network come from."""
+    if (source.file is None) == (collective.collective is None):
+        raise InputError("needs either a file with a schedule or --collective", file="simnet time")
+    own = {"--workers": collective.workers, "--option": collective.option}
+    options.only("--collective", collective.collective is not None, own)
+    of_file = {"--format": source.format_, "--loose": source.loose, "--ranks": source.ranks}
+    options.only("a file", source.file is not None, of_file)
+    if sum(one is not None for one in (target.scenario, target.topology, target.platform)) != 1:
+        raise InputError("needs a network: one of --scenario, --topology, --platform", file="simnet time")
+    options.only("--scenario", target.scenario is not None, {"--iteration": target.iteration})
+    family = {"--hosts": target.hosts, "--bandwidth": target.bandwidth}
+    options.only("--topology", target.topology is not None, family)
+    options.only("--topology and --platform", target.scenario is None, {"--latency": target.latency})
+
+
+def _schedule(source: Source, collective: Collective) -> Schedule:
+    """Read the schedule, or make that of the collective."""
+    from simnet.interchange import read_schedule
+
+    if source.file is None:
+        return collective.sent().schedule
+    kind = None if source.format_ is None else source.format_.value
+    nbytes = options.size(collective.size, "--size")
+    return read_schedule(source.file, kind, nbytes=nbytes, strict=not source.loose, n_ranks=source.ranks)[1]  # type: ignore[arg-type]
+
+
+def _place(target: Target, ranks: int) -> Place:
+    """Make the network."""
+    from simnet.scenario import load
+    from simnet.studies import timing
+
+    fields, seed = target.set_ or (), target.seed
+    if target.scenario is not None:
+        return timing.in_scenario(load(target.scenario, fields, seed), target.iteration)
+    known = {"hosts": target.hosts, "latency": target.latency, "bandwidth": target.bandwidth}
+    given = {name: value for name, value in known.items() if value is not None}
+    if target.topology is not None:
+        return timing.on_topology(target.topology, given, fields, ranks, seed or 0)
+    assert target.platform is not None
+    return timing.on_platform(target.platform, given, fields, seed or 0)

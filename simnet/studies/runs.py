@@ -1,0 +1,172 @@
+"""Policies of one or several scenarios that run into one folder of results, and resume there after a kill.
+
+While they run, the folder has checkpoints, of policies that are done and of those under way. The same command resumes
+from them after a kill, Ctrl-C or an error; when all is done they go.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from simnet.base import writing
+from simnet.base.errors import SimnetError
+from simnet.job import PolicyResult
+from simnet.report.results import prepare_folder, write_run
+from simnet.report.summary import Summary
+from simnet.scenario import Run, Scenario
+from simnet.scenario.runner import Outcome, Progress, Source, checkpoints, run_policies
+
+CHECKPOINTS = "checkpoints"
+"""Folder of the checkpoints in that of the results."""
+
+_A_CHECKPOINT = re.compile(r"[0-9a-f]{32}\.safetensors")
+
+
+class Batch:
+    """The policies of some scenarios, all of the same number of iterations, and their checkpoints.
+
+    Parameters
+    ----------
+    scenarios : mapping of str to (Source, Scenario)
+        Each by what is added to the names of its policies, such as ``" with 4 workers"``.
+    folder : Path
+        The folder of the results.
+    every : float
+        Seconds between two checkpoints of a policy.
+    """
+
+    def __init__(self, scenarios: Mapping[str, tuple[Source, Scenario]], folder: Path, every: float) -> None:
+        self.folder, self.place = folder, folder / CHECKPOINTS
+        self._scenarios = scenarios
+        self.built = {key: loaded.build() for key, (_, loaded) in scenarios.items()}
+        self._resumed = {key: checkpoints(loaded, self.place, every) for key, (_, loaded) in scenarios.items()}
+        self.labels = {name + key: (key, name) for key, run in self.built.items() for name in run.policies}
+        """The scenario and the policy of each run, by its label."""
+        self.own = {label: self._resumed[key].of(name) for label, (key, name) in self.labels.items()}
+        """The checkpoint of each run, by its label."""
+        self.iterations = next(iter(self.built.values())).job.iterations
+
+    def resumed(self) -> Iterator[str]:
+        """Yield sentences: where runs resume, and that there are checkpoints of others."""
+        done = {label: one.done() for label, one in self.own.items()}
+        parts = [
+            f"{label} {'done' if found[1] else f'after {found[0]:,} of {self.iterations:,} iterations'}"
+            for label, found in done.items()
+            if found is not None
+        ]
+        if parts:
+            yield f"goes on where it had stopped: {', '.join(parts)}"
+        own = {one.path for one in self.own.values()}
+        if any(_A_CHECKPOINT.fullmatch(one.name) and one not in own for one in self.place.iterdir()):
+            yield f"{self.place} has checkpoints of other runs, too, which stay; --force takes them away"
+
+    def outcomes(self, jobs: int | None, progress: Progress) -> Iterator[tuple[str, Outcome]]:
+        """Run all; yield the label of each, when it ends, with its outcome.
+
+        Parameters
+        ----------
+        jobs : int, optional
+            How many at a time; one per processor when omitted.
+        progress : callable
+            Called now and then with a label and the iterations that are done.
+        """
+        for key, (source, loaded) in self._scenarios.items():
+
+            def of_scenario(name: str, done: int, key: str = key) -> None:
+                progress(name + key, done)
+
+            given = source, loaded, self.built[key], jobs, of_scenario, self._resumed[key]
+            for name, outcome in run_policies(*given):
+                where = f"{key.strip()}: " if key else ""
+                yield name + key, SimnetError(where + str(outcome)) if isinstance(outcome, SimnetError) else outcome
+
+    def remove_checkpoints(self) -> None:
+        """Take away the checkpoints of these runs; those of others stay."""
+        _unlink([one.path for one in self.own.values()])
+
+    @contextmanager
+    def alone(self, force: bool) -> Iterator[None]:
+        """Make the folder, keep other runs out of it, and have a folder of checkpoints, which goes when it is empty.
+
+        Parameters
+        ----------
+        force : bool
+            Take away all checkpoints that are there.
+
+        Raises
+        ------
+        InputError
+            If another run is at work there, or it cannot be written to.
+        """
+        with writing.alone(prepare_folder(self.folder), "run", ("figures", "inputs", CHECKPOINTS)):
+            with writing.explained(self.place):
+                self.place.mkdir(exist_ok=True)
+            if force:
+                _unlink(one for one in self.place.iterdir() if _A_CHECKPOINT.fullmatch(one.name))
+            try:
+                yield
+            finally:
+                # If nothing is left in it, which may also be files of somebody else.
+                with suppress(OSError):
+                    self.place.rmdir()
+
+
+def write(folder: Path, loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]) -> Summary:
+    """Write the folder of a run, with the files that the scenario names.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder, which is there.
+    loaded : Scenario
+        The scenario.
+    built : Run
+        The same, built.
+    results : mapping of str to PolicyResult
+        Of those policies that are done, at least one.
+
+    Raises
+    ------
+    InputError
+        If something cannot be written.
+    """
+    for name, path in loaded.inputs().items():
+        if not (folder / name).exists():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            writing.write_files(folder, {name: path.read_bytes()})
+    trained = loaded.config.job.gradients.train
+    return write_run(
+        folder,
+        {name: results[name] for name in built.policies if name in results},
+        scenario=loaded.name,
+        scenario_lock=loaded.lock(),
+        seed=loaded.config.seed,
+        bound=built.bound,
+        links=built.links,
+        report=loaded.config.output.report,
+        missing=[name for name in built.policies if name not in results],
+        target=None if trained is None else trained.target,
+        reference=next(iter(built.policies)),
+    )
+
+
+def mark(folder: Path, done: Sequence[str], missing: Sequence[str]) -> None:
+    """Leave a file that says which runs are done and which are missing; take it away if none is.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder of the results.
+    done, missing : sequence of str
+        Labels.
+    """
+    writing.mark_incomplete(folder, f"done: {', '.join(done)}\nmissing: {', '.join(missing)}" if missing else "")
+
+
+def _unlink(files: Iterable[Path]) -> None:
+    for file in files:
+        with suppress(OSError):
+            file.unlink()
