@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import topologies
 from simnet import collectives
 from simnet.base.errors import SimnetError, StalledError
-from simnet.network import ConstantLoad, Network, OnOffFlow, engine, links, vectorised
+from simnet.network import ConstantLoad, Network, OnOffFlow, engine, links, max_plus, recurrence
 from simnet.network.weather import Signal, Weather, constant, markov, ornstein_uhlenbeck, product, steps
 from simnet.schedule import Round, Schedule
 
@@ -127,7 +127,7 @@ def test_auto_and_fluid_agree(many, job):
     graph, options, parts, more = job
     with pytest.MonkeyPatch.context() as patch:
         # With and without the compiled loops.
-        patch.setattr(vectorised, "_MANY", many)
+        patch.setattr(max_plus, "_MANY", many)
         patch.setattr(engine, "_MANY", many)
         patch.setattr(engine, "kernel_is_loaded", lambda: False)
         try:
@@ -141,7 +141,7 @@ def test_auto_and_fluid_agree(many, job):
 
 def passages(monkeypatch):
     """Count the attempts of the vectorised clock that succeed."""
-    real, went = vectorised.pass_through, []
+    real, went = max_plus.pass_through, []
 
     def counted(*arguments, **options):
         result = real(*arguments, **options)
@@ -202,20 +202,20 @@ def test_weather_is_vectorised_and_agrees(jitter, monkeypatch):
     changing = steps([0, 0.4, 1.1, 1.2], [1e6, 2e5, 0.0, 5e5], period=1.5)
     weather = {(one, "switch"): Weather(changing, steps([0, 0.7], [1e-3, 2e-3])) for one in range(0, 17, 3)}
     schedule, start = collectives.allreduce_ring(17, 1e6), np.linspace(0, 0.1, 17)
-    monkeypatch.setattr(vectorised, "_MANY", 0)
+    monkeypatch.setattr(max_plus, "_MANY", 0)
     both = [
         Network(graph_of("star"), weather, jitter=jitter, engine=engine).time(schedule, start)
         for engine in ("vectorised", "fluid")
     ]
     agree(*both)
-    monkeypatch.setattr(vectorised, "_loops_for", lambda count: None)
+    monkeypatch.setattr(max_plus, "_loops_for", lambda count: recurrence)
     plain = Network(graph_of("star"), weather, jitter=jitter, engine="vectorised").time(schedule, start)
     np.testing.assert_array_equal(plain.rank_finish, both[0].rank_finish)
 
 
 @st.composite
 def signals(draw, mean):
-    """Courses of every kind around a mean: known steps, periodic, random, products; zero for a while or not."""
+    """Timelines of every kind around a mean: known steps, periodic, random, products; zero for a while or not."""
     seed = draw(st.integers(0, 2**32 - 1))
     rng = np.random.default_rng(seed)
     times = np.concatenate([[0.0], np.cumsum(rng.exponential(draw(st.sampled_from([1e-3, 0.1, 3.0])), 6) + 1e-6)])
@@ -274,7 +274,7 @@ def test_weather_asked_for_at_any_time_in_any_order_agrees(data):
 
     moments = data.draw(st.lists(st.sampled_from([0.0, 1e-3, 0.5, 3.0, 17.3, 40.0]), min_size=1, max_size=3))
     # Once they are loaded, compiled loops are used.
-    vectorised._loops()
+    max_plus._compiled()
     fluid, went = asked(moments, "fluid"), asked(moments, "vectorised")
     for ours, theirs in zip(went, fluid, strict=True):
         if ours != "vectorised" and theirs is not None:
@@ -284,7 +284,7 @@ def test_weather_asked_for_at_any_time_in_any_order_agrees(data):
         patch.setattr(links, "_FIRST", 1)
         patch.setattr(links, "_HELD", data.draw(st.sampled_from([1, 400])))
         small = asked(moments[::-1], "vectorised")[::-1]
-        patch.setattr(vectorised, "_loops_for", lambda count: None)
+        patch.setattr(max_plus, "_loops_for", lambda count: recurrence)
         plain = asked(moments, "vectorised")
     for ours, *others in zip(went, small, plain, strict=True):
         for other in others:
@@ -303,7 +303,7 @@ def test_courses_say_what_links_are_like(data):
     for _ in range(3):
         start = data.draw(st.floats(0, 20))
         until = start + data.draw(st.floats(0, 20))
-        bandwidth, latency = net.bandwidths.courses(start, until), net.latencies.courses(start, until)
+        bandwidth, latency = net.bandwidths.timelines(start, until), net.latencies.timelines(start, until)
         assert bandwidth.since <= start
         assert bandwidth.until > until
         assert not np.isfinite(bandwidth.times[bandwidth.last]).any()
@@ -318,7 +318,7 @@ def test_courses_say_what_links_are_like(data):
 
 def test_a_long_wait_is_gone_through_compiled_and_given_up_in_the_end(monkeypatch):
     course = ornstein_uhlenbeck(0.3, 0.1, 1e-3, mean=1e6, seed=1)
-    graph, loops, asked = topologies.star(2, 1e-3, 1e6), vectorised._loops(), []
+    graph, loops, asked = topologies.star(2, 1e-3, 1e6), max_plus._compiled(), []
     schedule = Schedule(2, [Round([0], [1], [5e6])])
 
     def finish(engine):
@@ -326,15 +326,15 @@ def test_a_long_wait_is_gone_through_compiled_and_given_up_in_the_end(monkeypatc
 
     def from_500_on(effort):
         asked.append(effort)
-        return loops if effort > 500 else None
+        return loops if effort > 500 else recurrence
 
-    monkeypatch.setattr(vectorised, "_loops_for", lambda effort: None)
+    monkeypatch.setattr(max_plus, "_loops_for", lambda effort: recurrence)
     plain = finish("vectorised")
-    monkeypatch.setattr(vectorised, "_loops_for", from_500_on)
+    monkeypatch.setattr(max_plus, "_loops_for", from_500_on)
     assert finish("vectorised") == plain
     assert asked[0] == 1
     assert asked[-1] > 500
-    monkeypatch.setattr(vectorised, "_PATIENCE", 1000)
+    monkeypatch.setattr(max_plus, "_PATIENCE", 1000)
     with pytest.raises(SimnetError, match="wait for too long"):
         finish("vectorised")
     assert finish("auto") == finish("fluid") == pytest.approx(plain, rel=1e-9)
@@ -343,15 +343,15 @@ def test_a_long_wait_is_gone_through_compiled_and_given_up_in_the_end(monkeypatc
 def test_courses_are_kept_and_links_under_one_signal_share_one():
     rising = steps(np.arange(10_000) * 1e-3, np.arange(10_000) + 1e6)
     net = Network(graph_of("star"), {link: Weather(rising) for link in graph_of("star").edges}).links
-    some = net.bandwidths.courses(0.0, 0.01)
+    some = net.bandwidths.timelines(0.0, 0.01)
     assert np.unique(some.first).size == 1
-    assert net.bandwidths.courses(0.005, 0.02) is some
-    more = net.bandwidths.courses(0.05, 0.5)
+    assert net.bandwidths.timelines(0.005, 0.02) is some
+    more = net.bandwidths.timelines(0.05, 0.5)
     assert more.since == 0.0
     assert more.until > 0.5
-    assert net.bandwidths.courses(0.0, 0.01) is more
+    assert net.bandwidths.timelines(0.0, 0.01) is more
     # Far behind the end nothing before it is looked through.
-    assert net.bandwidths.courses(9.0, 9.1).since == 9.0
+    assert net.bandwidths.timelines(9.0, 9.1).since == 9.0
 
 
 def test_what_a_signal_cannot_tell_of_the_future_does_not_matter_before():
@@ -383,8 +383,8 @@ def test_engines_are_named():
 def test_without_numba_the_numbers_are_the_same(monkeypatch):
     schedule = collectives.allreduce_ring(17, 1e6)
     jitter = {"jitter": lambda draws, n: draws.exponential(1e-4, n), "receive_overhead": 1e-5}
-    monkeypatch.setattr(vectorised, "_MANY", 0)
+    monkeypatch.setattr(max_plus, "_MANY", 0)
     compiled = Network(graph_of("star"), **jitter).time(schedule)
-    monkeypatch.setattr(vectorised, "_loops_for", lambda count: None)
+    monkeypatch.setattr(max_plus, "_loops_for", lambda count: recurrence)
     plain = Network(graph_of("star"), **jitter).time(schedule)
     np.testing.assert_array_equal(compiled.rank_finish, plain.rank_finish)

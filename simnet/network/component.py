@@ -24,9 +24,9 @@ from simnet.network.engine import Engines, Program
 from simnet.network.execution import Messages, Run, Split, Timing
 from simnet.network.jitter import Delays, Jitter, drawn
 from simnet.network.links import ConstantLoad, Links, OnOffFlow
+from simnet.network.max_plus import Passage, pass_through, split_of
 from simnet.network.simpy_clock import Clock
 from simnet.network.transport import Incast, Loss, MeasuredIncast
-from simnet.network.vectorised import Passage, pass_through, pass_through_weather, split_of
 from simnet.network.weather import Weather
 from simnet.schedule import Round, Schedule
 from topologies.graphs import Link
@@ -299,8 +299,6 @@ class Network:
         overheads = (self.send_overhead, self.receive_overhead)
 
         def passage(keep: bool) -> Passage | None:
-            if changing:
-                return pass_through_weather(run.parts, hosts, run.start, links, overheads, run.delays, keep)
             return pass_through(run.parts, hosts, run.start, links, overheads, run.delays, alone, keep)
 
         def alone(one: Round) -> tuple[Floats, Floats, Floats]:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats, Ranks
 from simnet.network import event_loop as k
-from simnet.network.links import Courses, Links, Record
+from simnet.network.links import Links, Record, Timelines
 from simnet.network.memory import Store, kernel_is_loaded
 from simnet.schedule import Round, Schedule
 from topologies.routes import as_table
@@ -123,7 +123,7 @@ class Engine(Store):
         super().__init__(compiled, count, min(_DETOUR, count) if watching else 0)
         self._links, self._fans = links, fans
         self._on = Record([one.on for one in links.flows], {})
-        self._known: tuple[Courses, ...] = ()
+        self._known: tuple[Timelines, ...] = ()
         self._seats: list[Seat] = []
         self._n_transfers = 0
         self._fan_of: dict[tuple[int, int], int] = {}
@@ -185,7 +185,7 @@ class Engine(Store):
         # Latencies are those at the time of departure.
         until = max(until, now) + float(self.memory.x[k.SEND_OVERHEAD])
         records = {"bandwidths": links.bandwidths, "latencies": links.latencies, "on": self._on}
-        known = tuple(one.courses(now, until) for one in records.values())
+        known = tuple(one.timelines(now, until) for one in records.values())
         again = len(known) == len(self._known) and all(map(operator.is_, known, self._known))
         if not again:
             self._known = known

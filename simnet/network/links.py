@@ -92,7 +92,7 @@ class Crowding(NamedTuple):
         return 1.0 if row < 0 else float(self.factors[row, min(transfers, self.factors.shape[1] - 1)])
 
 
-class Courses(NamedTuple):
+class Timelines(NamedTuple):
     """The bandwidths, or the latencies, of all links as piecewise-constant functions of time, in flat arrays.
 
     The pieces of link i are ``first[i] .. last[i] - 1``: from ``times[j]`` until ``times[j + 1]`` the link has
@@ -130,7 +130,7 @@ class Courses(NamedTuple):
 
 
 class Record:
-    """The `Courses` of one quantity of all links, taken from their signals as far as they are asked for, and kept.
+    """The `Timelines` of one quantity of all links, taken from their signals as far as they are asked for, and kept.
 
     Parameters
     ----------
@@ -154,9 +154,9 @@ class Record:
         self._signals = [value for value in map(values.__getitem__, some) if isinstance(value, Signal)]
         self._constants = [values[link] for link in some[len(self._signals) :]]
         self._loads = np.array([load.get(link, 0.0) for link in some])
-        self._known: Courses | None = None
+        self._known: Timelines | None = None
 
-    def courses(self, start: float, until: float, likely: float = 0.0) -> Courses:
+    def timelines(self, start: float, until: float, likely: float = 0.0) -> Timelines:
         """Return the courses from `start` or earlier until later than `until`, or as far as they can be generated.
 
         They are made anew where those at hand do not begin early enough or do not reach far enough. Who goes on where
@@ -177,7 +177,7 @@ class Record:
             known = self._known = self._taken(start, min(far, _FURTHEST))
         return known
 
-    def _taken(self, start: float, until: float) -> Courses:
+    def _taken(self, start: float, until: float) -> Timelines:
         flat, levels, tail, unknown = array("d"), array("d"), array("d", [0.0, math.inf]), array("d", [-1.0, -1.0])
         last, ends = [], []
         for value in self._signals:
@@ -200,7 +200,7 @@ class Record:
         if self._loads.any():
             np.maximum(values - np.repeat(self._loads, stop + 1 - first), 0.0, out=values)
             values[stop - 1] = values[stop] = -1.0
-        return Courses(first[self._slots], stop[self._slots], times, values, start, min(ends, default=math.inf))
+        return Timelines(first[self._slots], stop[self._slots], times, values, start, min(ends, default=math.inf))
 
 
 class Links:

@@ -1,0 +1,310 @@
+"""The max-plus clock: rounds of messages that meet on no link.
+
+Where no two messages are on a link at the same time, each has its route to itself. When a rank is done with a round is
+then a maximum over sums (max-plus algebra): when it entered the round, and when its messages, sent and received,
+arrived. No other event matters, so the clock goes round by round and has no agenda.
+
+Whether messages meet is found out on the way. Every link remembers until when it has been in use, and a message that
+finds one in use ends the attempt. Up to there all times are exact, because nothing later can change them. So a schedule
+that gets through has been timed exactly; for any other, sharing has to be solved (`simnet.network.simpy_clock`). If all
+ranks enter a round at once, with nothing under way, sharing has to be solved for that round alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from math import inf
+from types import ModuleType
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simnet.base.arrays import Floats, Ranks
+from simnet.network import recurrence
+from simnet.network.execution import Split
+from simnet.network.jitter import Delays
+from simnet.network.links import Links
+from simnet.network.memory import kernel_is_loaded
+from simnet.network.recurrence import BEYOND, CROSSED, IN_STEP, MET, Cursors, Progress, RouteState, Traffic
+from simnet.schedule import Round, Schedule
+
+# Compiled loops take a quarter of a second to load, and the interpreter needs about as long for so many messages.
+_MANY = 100_000
+# Messages from which on numpy's overhead for a round is less than the interpreter's.
+_WIDE = 8
+# Messages whose jitter is drawn together.
+_AT_ONCE = 1 << 16
+# Segments of all links to hold, segments of its own route, and seconds, beyond which a message that waits is left to
+# the other clock.
+_HELD, _PATIENCE, _LONGEST = 1 << 25, 1 << 20, 1e7
+
+
+class Passage(NamedTuple):
+    """How a schedule went.
+
+    Parameters
+    ----------
+    finish : ndarray, shape (P,)
+        When each rank was done [s].
+    start, arrive : ndarray, shape (number of messages,)
+        When each message was sent and when it had arrived [s]; empty unless they were to be kept.
+    computing : list of (ndarray, ndarray)
+        From when to when each rank computed, shape (n, P) both; empty likewise.
+    """
+
+    finish: Floats
+    start: Floats
+    arrive: Floats
+    computing: list[tuple[Floats, Floats]]
+
+
+def pass_through(
+    parts: Sequence[tuple[Schedule, Floats]],
+    hosts: Ranks,
+    start: Floats,
+    links: Links,
+    overheads: tuple[float, float],
+    delays: Delays,
+    alone: Callable[[Round], tuple[Floats, Floats, Floats]],
+    keep: bool = False,
+) -> Passage | None:
+    """Time schedules on links without background flows; None if messages meet that this cannot solve, or wait long.
+
+    Parameters
+    ----------
+    parts : sequence of (Schedule, ndarray of shape (P,))
+        Schedules in order, and when each rank may enter each [s].
+    hosts, start : ndarray, shape (P,)
+        Host of each rank, and when it enters [s].
+    links : Links
+        Without packet loss, if they change. What is known of their weather stays with them, from call to call.
+    overheads : (float, float)
+        Seconds per message before it leaves and after its last byte arrived.
+    delays : Delays
+        Extra latency of each message.
+    alone : callable
+        Times a round that all ranks enter at time 0 on constant links, sharing included: when each rank is done, and
+        when each message was sent and had arrived.
+    keep : bool
+        Whether to keep start and arrival of every message.
+    """
+    n_messages = sum(schedule.n_messages for schedule, _ in parts)
+    done, busy = np.array(start, dtype=np.float64), np.full(len(links.routes.links), -np.inf)
+    read, steady, offset = delays.reader(), links.constant and not delays, 0
+    outlook = _Outlook(links, float(done.min()), float(done.max()), n_messages)
+    times = np.zeros((2, n_messages if keep else 0))
+    computing: list[tuple[Floats, Floats]] = []
+    traffic_of = _traffic(hosts, links)
+    solved: dict[int, tuple[Floats, Floats, Floats]] = {}
+    for schedule, ready in parts:
+        np.maximum(done, ready, out=done)
+        for one, repeats in _in_a_row(schedule.rounds, _AT_ONCE if delays else n_messages):
+            traffic, routes = traffic_of(one)
+            if not routes.rate.all() and one.nbytes[routes.rate == 0].any():
+                return None
+            m, first = len(one), offset
+            offset += m * repeats
+            begun, entered = np.empty((2, repeats if keep else 1, done.size))
+            sent, arrived = times[:, first:offset]
+            progress = Progress(begun, entered, done, busy, sent, arrived, np.array([0, -1]))
+            extra = read(m * repeats)
+            while True:
+                loops = _loops_for(outlook.effort)
+                inputs: tuple[Any, ...] = traffic, routes, *outlook.cursors, progress, extra
+                if loops is recurrence and not traffic.exclusive:
+                    inputs = tuple(map(_views, inputs))
+                outcome, when = loops.cross(*inputs, overheads, repeats, steady)
+                if outcome != BEYOND:
+                    break
+                turn, message = progress.place.tolist()
+                now = float(entered[turn if keep else 0].min())
+                if not outlook.extend(first + turn * m + message, traffic.links[message], now, when):
+                    return None
+            turn = int(progress.place[0])
+            if outcome == MET and when == when:
+                if id(one) not in solved:
+                    solved[id(one)] = alone(one)
+                finish, departures, arrivals = solved[id(one)]
+                # Otherwise messages of the next round would meet those of this one.
+                if (finish != finish[0]).any():
+                    return None
+                done[:] = when + finish
+                busy.fill(-np.inf)
+                if keep:
+                    np.add(departures, when, out=sent[turn * m : (turn + 1) * m])
+                    np.add(arrivals, when, out=arrived[turn * m : (turn + 1) * m])
+                outcome, turn = IN_STEP, turn + 1
+            if outcome == IN_STEP:
+                # What repeats with all ranks in step, and nothing under way between, takes as long every time.
+                lasts = np.arange(1, repeats - turn + 1) * (done[0] - when)
+                done += lasts[-1] if lasts.size else 0.0
+                for rows in (sent.reshape(repeats, m), arrived.reshape(repeats, m), begun, entered) if keep else ():
+                    np.add.outer(lasts, rows[turn - 1], out=rows[turn:])
+            elif outcome != CROSSED:
+                return None
+            if keep and traffic.compute.any():
+                computing.append((begun, entered))
+    return Passage(done, times[0], times[1], computing)
+
+
+def _traffic(hosts: Ranks, links: Links) -> Callable[[Round], tuple[Traffic, RouteState]]:
+    """Return what returns the messages of a round, and their routes; rounds that repeat a pattern share these."""
+    patterns: dict[tuple[bytes, bytes], tuple[NDArray[np.int64], bool, RouteState]] = {}
+    rounds: dict[int, tuple[Traffic, RouteState]] = {}
+
+    def traffic_of(one: Round) -> tuple[Traffic, RouteState]:
+        if id(one) not in rounds:
+            pattern = one.src.tobytes(), one.dst.tobytes()
+            if pattern not in patterns:
+                table = np.ascontiguousarray(links.routes.table(hosts[one.src], hosts[one.dst]))
+                used = table[table >= 0]
+                exclusive = links.constant and len(one) >= _WIDE and np.unique(used).size == used.size
+                patterns[pattern] = table, exclusive, _state(table, links)
+            table, exclusive, state = patterns[pattern]
+            compute = np.zeros(hosts.size) + one.compute
+            rounds[id(one)] = Traffic(one.src, one.dst, one.nbytes, compute, table, exclusive), state
+        return rounds[id(one)]
+
+    return traffic_of
+
+
+def _state(table: NDArray[np.int64], links: Links) -> RouteState:
+    """Return what is known of routes, shape (m, L), before they are looked up: everything where links are constant."""
+    m = len(table)
+    if not links.constant:
+        return RouteState(*np.repeat([[0.0], [inf], [inf], [1.0], [inf], [inf]], m, axis=1))
+    latency, rate = links.constant_latency_of(table), np.full(m, np.inf)
+    for column in table.T:
+        rows = column >= 0
+        rate[rows] = np.minimum(rate[rows], links.constant_capacity[column[rows]])
+    if not links.lossless:
+        limits = links.limits_of(table)
+        rate = np.minimum(rate, limits.rate(2 * latency, links.segment)) * limits.share
+    since, until = np.full(m, -inf), np.full(m, inf)
+    return RouteState(latency, since, until, rate, since, until)
+
+
+class _Outlook:
+    """The weather that a schedule is going to meet, as far as it is known.
+
+    Parameters
+    ----------
+    links : Links
+        Whose weather it is; of constant links nothing has to be known.
+    start, until : float
+        From when on, and until later than when at least, it is to be known [s].
+    n_messages : int
+        Messages of the schedule.
+    """
+
+    def __init__(self, links: Links, start: float, until: float, n_messages: int) -> None:
+        self._links, self._start, self._n_messages = links, start, n_messages
+        self._waiting = -1
+        self.effort = n_messages
+        """Messages of the schedule, or segments that one of them waits through."""
+        if links.constant:
+            self.cursors = [Cursors(np.zeros(0), np.zeros(0), np.zeros(0, dtype=np.int64))] * 2
+        else:
+            self._look(start, until)
+
+    def _look(self, start: float, until: float, likely: float = 0.0) -> None:
+        self._timelines = [
+            record.timelines(start, until, likely) for record in (self._links.bandwidths, self._links.latencies)
+        ]
+        self.cursors = [Cursors(one.times, one.values, one.at(start)) for one in self._timelines]
+
+    def extend(self, through: int, route: NDArray[np.int64], now: float, when: float) -> bool:
+        """Look further ahead than `when`; return whether more is known, which is neither too much nor too far.
+
+        Parameters
+        ----------
+        through : int
+            Messages that are through.
+        route : ndarray of int64, shape (L,)
+            Links of the next one, -1 after the last.
+        now, when : float
+            When the first rank entered, and the time that is not known [s].
+        """
+        used = route[route >= 0]
+        segments = int((self._timelines[0].last[used] - self._timelines[0].first[used]).sum())
+        stuck, self._waiting = through == self._waiting and segments > _PATIENCE, through
+        if stuck or when - now > _LONGEST or sum(one.times.size for one in self._timelines) > _HELD:
+            return False
+        self.effort = max(self._n_messages, segments)
+        self._look(now, when, self._start + 1.25 * (when - self._start) * self._n_messages / max(1, through))
+        return all(when < one.until for one in self._timelines)
+
+
+def _in_a_row(rounds: Sequence[Round], most: int) -> Iterator[tuple[Round, int]]:
+    """Yield each round, and how often it comes in a row, `most` messages at a time."""
+    index = 0
+    while index < len(rounds):
+        one, end = rounds[index], index + 1
+        while end < len(rounds) and rounds[end] is one and (end - index) * len(one) < most:
+            end += 1
+        yield one, end - index
+        index = end
+
+
+def _views(of: Any) -> Any:
+    """Return arrays as memory views, whose single numbers the interpreter gets at much faster."""
+    return type(of)(*map(_views, of)) if isinstance(of, tuple) else of if isinstance(of, bool) else memoryview(of)
+
+
+@cache
+def _compiled() -> ModuleType | None:
+    """Return the recurrence compiled; None where numba is missing or switched off."""
+    try:
+        from simnet.base.compiling import compiled_module
+    except (ImportError, OSError):
+        return None
+    loops = compiled_module(recurrence)
+    # Numpy is quicker than the interpreter only.
+    loops.__dict__["carry"] = loops.__dict__["one_by_one"]
+    return loops
+
+
+def _loops_for(effort: int) -> ModuleType:
+    """Return the loops for so many messages, or segments that a message waits through.
+
+    They are compiled if loading them is worth it, or the most of it is done.
+    """
+    loops = _compiled() if effort >= _MANY or _compiled.cache_info().currsize or kernel_is_loaded() else None
+    return recurrence if loops is None else loops
+
+
+def split_of(schedule: Schedule, went: Passage, accounted: Floats) -> Split:
+    """Return what each rank did from `accounted`, shape (P,), to its finish; of a passage whose times were kept."""
+    P = schedule.n_ranks
+    columns = schedule.columns()
+    begins, ends = ([one[which].ravel() for one in went.computing] for which in (0, 1))
+    who = [np.tile(np.arange(P), len(one)) for one, _ in went.computing]
+    computing = _covered(who, begins, ends, accounted, P) if who else np.zeros(P)
+    own = [columns["src"], columns["dst"], *who]
+    communicating = (
+        _covered(own, [went.start, went.start, *begins], [went.arrive, went.arrive, *ends], accounted, P) - computing
+    )
+    wait = np.maximum(np.maximum(went.finish - accounted, 0.0) - communicating - computing, 0.0)
+    return Split(communicating, computing, wait)
+
+
+def _covered(
+    who: Sequence[Ranks], first: Sequence[Floats], last: Sequence[Floats], accounted: Floats, n_ranks: int
+) -> Floats:
+    """Return for how long at least one of a rank's intervals lasts, from its time `accounted` on; shape (P,)."""
+    rank = np.concatenate(who)
+    begin = np.maximum(np.concatenate(first), accounted[rank])
+    end = np.maximum(np.concatenate(last), begin)
+    order = np.lexsort((begin, rank))
+    rank, begin, end = rank[order], begin[order], end[order]
+    bounds = np.searchsorted(rank, np.arange(n_ranks + 1))
+    covered = np.zeros(n_ranks)
+    for one in range(n_ranks):
+        own = slice(bounds[one], bounds[one + 1])
+        reached = np.maximum.accumulate(end[own])
+        # What an interval adds begins where those before it have ended.
+        fresh = np.maximum(begin[own][1:], reached[:-1])
+        covered[one] = (end[own][:1] - begin[own][:1]).sum() + np.maximum(reached[1:] - fresh, 0.0).sum()
+    return covered
