@@ -20,11 +20,10 @@ from simnet.calibration.readers.lines import bare, read_lines
 from simnet.calibration.readers.tables import (
     MAX_RANKS,
     Collector,
-    Inconsistent,
-    Measurements,
     Row,
     mpi_row,
     printed,
+    reader,
     whole,
 )
 
@@ -40,27 +39,15 @@ _MESSAGES = {"p2p_latency": 1, "pingping": 1, "sendrecv": 2, "exchange": 4}
 """Messages of the size that a process sends and receives in the time, as its throughput counts them."""
 
 
-def read_imb(
-    path: str | Path, *, inconsistent: Inconsistent = "drop", facts: Mapping[str, object] | None = None
-) -> Measurements:
+@reader("imb")
+def read_imb(path: Path, out: Collector) -> None:
     """Read what Intel MPI benchmarks printed.
-
-    Parameters
-    ----------
-    path : str or Path
-        The log, UTF-8.
-    inconsistent : {"keep", "drop"}
-        What becomes of rows whose throughput is not that of their time.
-    facts : mapping, optional
-        Values by column for what the log does not say.
 
     Raises
     ------
     InputError
         If the file cannot be read or holds no row.
     """
-    path = Path(path)
-    out = Collector(str(path), "imb", inconsistent, dict(facts or {}))
     name: str | None = None
     columns: list[str] = []
     ranks: int | None = None
@@ -106,11 +93,10 @@ def read_imb(
         row |= {"ranks": whole(cells.get("#procs", ""), MAX_RANKS) or ranks, "run": str(table), "tool": "imb"}
         wrong = _throughput(cells, name)
         if wrong is not None:
-            out.report(at, wrong, dropped=inconsistent == "drop")
-            if inconsistent == "drop":
+            out.report(at, wrong, dropped=out.inconsistent == "drop")
+            if out.inconsistent == "drop":
                 continue
         out.add(row, at)
-    return out.done()
 
 
 def _row(cells: Mapping[str, str], name: str) -> Row | None:

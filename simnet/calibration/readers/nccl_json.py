@@ -23,7 +23,7 @@ from simnet.base.errors import InputError
 from simnet.calibration.readers.conventions import collective, collective_in, nccl_convention
 from simnet.calibration.readers.lines import read_lines
 from simnet.calibration.readers.nccl_text import STATISTICS, chosen
-from simnet.calibration.readers.tables import MAX_RANKS, MAX_WHOLE, Collector, Inconsistent, Measurements, Printed, Row
+from simnet.calibration.readers.tables import MAX_RANKS, MAX_WHOLE, Collector, Printed, Row, reader
 
 MAX_BYTES = 64 * 2**20
 """The largest file that is read."""
@@ -40,37 +40,18 @@ NEWEST = 3
 _SPACE = re.compile(r"\s*")
 
 
-def read_nccl_json(
-    path: str | Path,
-    *,
-    inconsistent: Inconsistent = "drop",
-    facts: Mapping[str, object] | None = None,
-    iterations: bool = False,
-) -> Measurements:
+@reader("nccl-json")
+def read_nccl_json(path: Path, out: Collector, *, iterations: bool = False) -> None:
     """Read the JSON of nccl-tests.
-
-    Parameters
-    ----------
-    path : str or Path
-        The file.
-    inconsistent : {"keep", "drop"}
-        What becomes of rows that do not agree with themselves.
-    facts : mapping, optional
-        Values by column for what the file does not say.
-    iterations : bool
-        A row for each iteration instead of one for all, where the file has their times.
 
     Raises
     ------
     InputError
         If the file cannot be read, is not JSON of this form, or does not say which collective it measured.
     """
-    path = Path(path)
-    file = str(path)
-    given = dict(facts or {})
 
     def refuse(message: str, name: str | None = None) -> NoReturn:
-        raise InputError(message, file=file, field=name)
+        raise InputError(message, file=out.file, field=name)
 
     data = load(path)
     version = data.get("version")
@@ -80,10 +61,9 @@ def read_nccl_json(
     if not isinstance(results, list):
         refuse(f"must be a list, got {_kind(results)}", "results")
     stated, name = _stated(data)
-    name = name or collective_in(path.name) or _text(given.get("collective"))
+    name = name or collective_in(path.name) or _text(out.facts.get("collective"))
     if not name:
         refuse("does not say which collective this is; give it, as collective=all_reduce", "args")
-    out = Collector(file, "nccl-json", inconsistent, given)
     for number, one in enumerate(results):
         where = f"results[{number}]"
         if not isinstance(one, dict):
@@ -128,7 +108,6 @@ def read_nccl_json(
                 own = dict.fromkeys(("seconds_min", "seconds_max", "seconds_p50", "seconds_p99", "algbw", "busbw"))
                 single: Row = row | own | {"seconds": seconds, "statistic": "max", "iterations": 1, "iteration": index}
                 out.add(single, None, where=f"{label}, iteration {index}")
-    return out.done()
 
 
 def load(path: Path) -> dict[str, Any]:

@@ -13,7 +13,7 @@ NVIDIA, nccl-tests, ``src/util.cu`` and ``src/common.cu``; AMD, rccl-tests, ``sr
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -26,11 +26,10 @@ from simnet.calibration.readers.tables import (
     MAX_RANKS,
     MAX_ROWS,
     Collector,
-    Inconsistent,
-    Measurements,
     Printed,
     Row,
     printed,
+    reader,
     whole,
 )
 
@@ -118,29 +117,16 @@ class _Context:
         return {"ranks": ranks, "nodes": nodes, "iterations": self.iterations}
 
 
-def read_nccl_text(
-    path: str | Path, *, inconsistent: Inconsistent = "drop", facts: Mapping[str, object] | None = None
-) -> Measurements:
+@reader("nccl")
+def read_nccl_text(path: Path, out: Collector) -> None:
     """Read what nccl-tests or rccl-tests printed.
-
-    Parameters
-    ----------
-    path : str or Path
-        The log, UTF-8.
-    inconsistent : {"keep", "drop"}
-        What becomes of rows that do not agree with themselves. They are reported in either case.
-    facts : mapping, optional
-        Values by column for what the log does not say, such as ``collective`` or ``ranks``.
 
     Raises
     ------
     InputError
         If the file cannot be read, holds no row, or does not say which collective it measured.
     """
-    path = Path(path)
-    given = dict(facts or {})
     lines = read_lines(path)
-    out = Collector(str(path), "nccl", inconsistent, given)
     context = _Context()
     tool = "nccl-tests"
     number = 0
@@ -154,7 +140,7 @@ def read_nccl_text(
             return
         line, _, above = waiting[0]
         said = above.collective or fallback or _told_by_bandwidth([cells for _, cells, _ in waiting])
-        name = said or given.get("collective")
+        name = said or out.facts.get("collective")
         if not isinstance(name, str):
             message = "does not say which collective this is; give it, as collective=all_reduce"
             raise InputError(message, file=str(path), line=line)
@@ -192,7 +178,6 @@ def read_nccl_text(
             row |= one.choices | {"tool": tool, "run": str(table_number)}
             side = "in place" if row["in_place"] else "out of place"
             out.add(row, at, time=time, algbw=algbw, busbw=busbw, where=side)
-    return out.done()
 
 
 def parse_row(line: str, *, per_iteration: bool = False) -> Cells | str | None:

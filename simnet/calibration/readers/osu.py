@@ -19,11 +19,10 @@ from simnet.calibration.readers.lines import bare, read_lines
 from simnet.calibration.readers.tables import (
     MAX_RANKS,
     Collector,
-    Inconsistent,
-    Measurements,
     Row,
     mpi_row,
     printed,
+    reader,
     whole,
 )
 
@@ -49,27 +48,15 @@ _TIMES = {
 }
 
 
-def read_osu(
-    path: str | Path, *, inconsistent: Inconsistent = "drop", facts: Mapping[str, object] | None = None
-) -> Measurements:
+@reader("osu")
+def read_osu(path: Path, out: Collector) -> None:
     """Read what OSU micro-benchmarks printed.
-
-    Parameters
-    ----------
-    path : str or Path
-        The log, UTF-8.
-    inconsistent : {"keep", "drop"}
-        What becomes of rows whose validation failed.
-    facts : mapping, optional
-        Values by column for what the log does not say: mostly ``ranks``.
 
     Raises
     ------
     InputError
         If the file cannot be read or holds no row.
     """
-    path = Path(path)
-    out = Collector(str(path), "osu", inconsistent, dict(facts or {}))
     name: str | None = None
     dtype = ""
     columns: list[str] = []
@@ -107,7 +94,6 @@ def read_osu(
         pair = {"ranks": 2} if name.startswith("p2p") else {}
         row |= started | pair | {"dtype": dtype, "run": str(table), "tool": "osu"}
         out.add(row, at)
-    return out.done()
 
 
 def _started(launch: re.Match[str]) -> dict[str, object]:

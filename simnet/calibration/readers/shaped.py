@@ -9,7 +9,6 @@ to host, the rate that of each host's link with Ethernet framing.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from simnet.base.errors import InputError
@@ -18,10 +17,9 @@ from simnet.calibration.readers.tables import (
     MAX_RANKS,
     MAX_WHOLE,
     Collector,
-    Inconsistent,
-    Measurements,
     Row,
     printed,
+    reader,
     whole,
 )
 from simnet.calibration.readers.tidy import read_records
@@ -45,23 +43,13 @@ _METHODS = {"ag": "ag_topk", "art": "ar_topk"}
 _ALGORITHMS = {"rd": "recursive_doubling", "raben": "rabenseifner"}
 
 
-def read_shaped(
-    path: str | Path, *, inconsistent: Inconsistent = "drop", facts: Mapping[str, object] | None = None
-) -> Measurements:
+@reader("shaped")
+def read_shaped(path: Path, out: Collector) -> dict[str, bool]:
     r"""Read a CSV of measurements on links of known latency and bandwidth.
 
     Columns that tables of measurements do not have are kept in SI units: ``link_latency`` [s], ``link_bandwidth``
     [byte/s], ``profile``, ``parameters``, ``density``, ``seconds_after_broadcast``, ``start_skew``, ``began``,
     ``since_change``, ``straddles_change``.
-
-    Parameters
-    ----------
-    path : str or Path
-        The file, UTF-8.
-    inconsistent : {"keep", "drop"}
-        What becomes of rows that do not agree with themselves.
-    facts : mapping, optional
-        Values by column for cells that are empty.
 
     Raises
     ------
@@ -78,12 +66,9 @@ def read_shaped(
     >>> rows[["tool", "collective", "ranks", "link_latency", "link_bandwidth"]].to_dict("records")
     [{'tool': 'mpich', 'collective': 'broadcast', 'ranks': 3, 'link_latency': 0.005, 'link_bandwidth': 12500000.0}]
     """
-    path = Path(path)
-    file = str(path)
     names, records = read_records(path, NEEDED)
     if not {"collective", "method"} & set(names):
-        raise InputError("has neither a column 'collective' nor a column 'method'", file=file, line=1)
-    out = Collector(file, "shaped", inconsistent, dict(facts or {}))
+        raise InputError("has neither a column 'collective' nor a column 'method'", file=out.file, line=1)
     for line, cells in records:
         method = cells.get("method", "").strip()
         named = cells.get("collective", "").strip()
@@ -101,19 +86,18 @@ def read_shaped(
             text = cells.get(name, "").strip().removesuffix(".0")
             number = whole(text, most)
             if number is None and (text or name in NEEDED):
-                raise InputError(f"must be a whole number >= 0, got {text[:40]!r}", file=file, line=line, field=name)
+                raise InputError(
+                    f"must be a whole number >= 0, got {text[:40]!r}", file=out.file, line=line, field=name
+                )
             row[column] = number
         for name, (column, unit) in _NUMBERS.items():
             text = cells.get(name, "").strip()
             value = printed(text)
             if value is None and (text or name in NEEDED):
-                raise InputError(f"must be a number, got {text[:40]!r}", file=file, line=line, field=name)
+                raise InputError(f"must be a number, got {text[:40]!r}", file=out.file, line=line, field=name)
             row[column] = None if value is None else value.value * unit
         time = printed(cells["seconds"])
         row["seconds"] = None if time is None else time.value
         out.add(row, line, time=time)
-    extra = [column for name, (column, _) in _NUMBERS.items() if name in names]
-    read = out.done([*extra, *(["profile"] if "profile" in names else [])])
-    for column in extra:
-        read.rows[column] = read.rows[column].astype("float64")
-    return read
+    extra = {column: True for name, (column, _) in _NUMBERS.items() if name in names}
+    return extra | ({"profile": False} if "profile" in names else {})

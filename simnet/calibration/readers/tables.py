@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import wraps
+from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
 import pandas as pd
@@ -201,8 +203,8 @@ class Collector:
             row["line"] = line
         self.rows.append(row)
 
-    def done(self, extra: Sequence[str] = ()) -> Measurements:
-        """Return the table.
+    def done(self, extra: Mapping[str, bool] | None = None) -> Measurements:
+        """Return the table, with more columns of numbers (true) or texts.
 
         Raises
         ------
@@ -213,7 +215,39 @@ class Collector:
             first = f"; the first problem: {self.problems[0].message}" if self.problems else ""
             line = self.problems[0].line if self.problems else None
             raise InputError(f"holds no measurement that can be read{first}", file=self.file, line=line)
-        return Measurements(table(self.rows, extra), tuple(self.problems), self.kind)
+        made = table(self.rows, list(extra or {}))
+        for name in (name for name, of_numbers in (extra or {}).items() if of_numbers):
+            made[name] = pd.to_numeric(made[name].replace("", None), errors="coerce").astype("float64")
+        return Measurements(made, tuple(self.problems), self.kind)
+
+
+def reader(kind: str) -> Callable[[Callable[..., Mapping[str, bool] | None]], Callable[..., Measurements]]:
+    """Return what makes a reader of a function that fills a `Collector` from a path.
+
+    The function may return more columns of the table, and whether they hold numbers. The reader takes ``inconsistent``
+    and ``facts`` by keyword, as `simnet.calibration.readers.read` describes them, and whatever else the function takes.
+
+    Parameters
+    ----------
+    kind : str
+        The format that is read.
+    """
+
+    def wrapped(fill: Callable[..., Mapping[str, bool] | None]) -> Callable[..., Measurements]:
+        @wraps(fill)
+        def read(
+            path: str | Path,
+            *,
+            inconsistent: Inconsistent = "drop",
+            facts: Mapping[str, object] | None = None,
+            **options: object,
+        ) -> Measurements:
+            out = Collector(str(path), kind, inconsistent, dict(facts or {}))
+            return out.done(fill(Path(path), out, **options))
+
+        return read
+
+    return wrapped
 
 
 def table(rows: Iterable[Row], extra: Sequence[str] = ()) -> pd.DataFrame:

@@ -13,7 +13,7 @@ import difflib
 import io
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
 
@@ -27,10 +27,9 @@ from simnet.calibration.readers.tables import (
     MAX_RANKS,
     MAX_WHOLE,
     Collector,
-    Inconsistent,
-    Measurements,
     Row,
     printed,
+    reader,
     whole,
 )
 
@@ -50,19 +49,9 @@ _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,59}")
 _FLAGS = {"true": True, "1": True, "false": False, "0": False, "": None}
 
 
-def read_tidy(
-    path: str | Path, *, inconsistent: Inconsistent = "drop", facts: Mapping[str, object] | None = None
-) -> Measurements:
+@reader("tidy")
+def read_tidy(path: Path, out: Collector) -> dict[str, bool]:
     r"""Read a tidy CSV of measurements.
-
-    Parameters
-    ----------
-    path : str or Path
-        The file, UTF-8.
-    inconsistent : {"keep", "drop"}
-        What becomes of rows that do not agree with themselves.
-    facts : mapping, optional
-        Values by column for cells that are empty or columns that are not there.
 
     Raises
     ------
@@ -79,11 +68,8 @@ def read_tidy(
     >>> rows[["seconds", "site"]].to_dict("records")
     [{'seconds': 2.5e-05, 'site': 'Bergen'}]
     """
-    path = Path(path)
-    file = str(path)
-    given = dict(facts or {})
+    file, given = out.file, out.facts
     names, records = read_records(path, [name for name in NEEDED if name not in given])
-    out = Collector(file, "tidy", inconsistent, given)
     extra = [name for name in names if name not in COLUMNS]
     for name in extra:
         if close := difflib.get_close_matches(name, COLUMNS, n=1, cutoff=0.85):
@@ -108,11 +94,7 @@ def read_tidy(
         own = {name: printed(cells.get(name, "")) for name in ("seconds", "algbw", "busbw")}
         shown = {name: value if value is not None and value.value != 0 else None for name, value in own.items()}
         out.add(row, line, time=shown["seconds"], algbw=shown["algbw"], busbw=shown["busbw"])
-    read = out.done(extra)
-    for name in extra:
-        if name in numeric:
-            read.rows[name] = pd.to_numeric(read.rows[name].replace("", None), errors="coerce").astype("float64")
-    return read
+    return {name: name in numeric for name in extra}
 
 
 def write_tidy(rows: pd.DataFrame, path: str | Path) -> None:

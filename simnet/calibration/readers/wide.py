@@ -8,7 +8,6 @@ time_max_us, time_p50_us, n_iter``, and ``variant, run`` for repetitions of a se
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
 from simnet.base.errors import InputError
@@ -16,11 +15,10 @@ from simnet.calibration.readers.conventions import collective, nccl_convention
 from simnet.calibration.readers.tables import (
     MAX_RANKS,
     Collector,
-    Inconsistent,
-    Measurements,
     Printed,
     Row,
     printed,
+    reader,
     whole,
 )
 from simnet.calibration.readers.tidy import read_records
@@ -34,39 +32,26 @@ _TIMES = {"time_min_us": "seconds_min", "time_max_us": "seconds_max", "time_p50_
 _WORD = re.compile(r"[\w .:/+-]{0,120}")
 
 
-def read_wide(
-    path: str | Path, *, inconsistent: Inconsistent = "drop", facts: Mapping[str, object] | None = None
-) -> Measurements:
+@reader("wide")
+def read_wide(path: Path, out: Collector) -> dict[str, bool]:
     """Read a CSV with both sides in a row.
 
     The size is ``total_bytes`` where that is given, and ``size_bytes`` otherwise; both as nccl-tests counts.
     The column ``variant`` is kept; ``run`` tells repetitions apart.
-
-    Parameters
-    ----------
-    path : str or Path
-        The file, UTF-8.
-    inconsistent : {"keep", "drop"}
-        What becomes of rows that do not agree with themselves.
-    facts : mapping, optional
-        Values by column for cells that are empty.
 
     Raises
     ------
     InputError
         If the file cannot be read, a column is missing, or a value is not what its column holds. With file and line.
     """
-    path = Path(path)
-    file = str(path)
     names, records = read_records(path, NEEDED)
-    out = Collector(file, "wide", inconsistent, dict(facts or {}))
     for line, cells in records:
         measured = collective(cells["collective"]) or cells["collective"][:60]
         size = whole(cells.get("total_bytes") or cells["size_bytes"])
         if size is None:
             raise InputError(
                 f"must be a whole number >= 0, got {cells['size_bytes'][:40]!r}",
-                file=file,
+                file=out.file,
                 line=line,
                 field="size_bytes",
             )
@@ -86,7 +71,7 @@ def read_wide(
             text = cells.get(name, "").strip()
             number = whole(text, MAX_RANKS if column != "iterations" else 2**62)
             if text and number is None:
-                raise InputError(f"must be a whole number, got {text[:40]!r}", file=file, line=line, field=name)
+                raise InputError(f"must be a whole number, got {text[:40]!r}", file=out.file, line=line, field=name)
             common[column] = number or None
         for name, column in _TIMES.items():
             value = printed(cells.get(name, ""), -6)
@@ -108,7 +93,7 @@ def read_wide(
                 row["wrong" if error.value == int(error.value) else "max_error"] = error.value
             where = "in place" if in_place else "out of place"
             out.add(row, line, time=time, algbw=_telling(algbw), busbw=_telling(busbw), where=where)
-    return out.done(["variant"] if "variant" in names else [])
+    return {"variant": False} if "variant" in names else {}
 
 
 def _telling(rate: Printed | None) -> Printed | None:
