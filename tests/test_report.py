@@ -22,7 +22,8 @@ from rich.console import Console
 from simnet.report import figures
 from simnet.report.console import show
 from simnet.report.html import report
-from simnet.report.summary import MAX_SWITCHES, headings, percent, ranking, rows, sentence, summarize
+from simnet.report.sentences import headings, percent, ranking, rows, sentence
+from simnet.report.summary import MAX_SWITCHES, summarize
 from simnet.report.timeline import write_timeline
 
 HOSTILE = ["<script>alert(1)</script>", "$\\frac{a$_{", "[red]x[/red]", "_hidden", "a,\"b\"\n'c'", "名前", "x" * 200]

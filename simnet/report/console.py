@@ -12,7 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from simnet.report import co_located, learning
-from simnet.report.summary import PHASES, Summary, company_rows, headings, learning_rows, rows, sentence, what_happened
+from simnet.report.sentences import company_rows, headings, learning_rows, rows, sentence, what_happened
+from simnet.report.summary import PHASES, Summary
 
 _LEFT = ("policy", "most used choice")
 # What a narrow terminal does without, first to last; the report has all of it.

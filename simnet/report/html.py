@@ -10,9 +10,7 @@ import jinja2
 from simnet.base.units import format_bandwidth, format_seconds
 from simnet.report import co_located, learning
 from simnet.report.drawing import Plot
-from simnet.report.summary import (
-    PHASES,
-    Summary,
+from simnet.report.sentences import (
     company_rows,
     headings,
     learning_rows,
@@ -23,6 +21,7 @@ from simnet.report.summary import (
     switching,
     what_happened,
 )
+from simnet.report.summary import PHASES, Summary
 
 _SHOWN_SWITCHES = 12
 

@@ -53,7 +53,7 @@ class Run:
     policies : mapping of str to Policy
         In the order of the scenario.
     bound : str or None
-        The clairvoyant policy that takes all exchanges into account, if there is one: regret is measured against it.
+        The one-step oracle that takes all exchanges into account, if there is one: regret is measured against it.
     timeline : int
         First iterations whose every message is kept.
     messages : mapping of str to int

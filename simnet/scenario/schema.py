@@ -861,7 +861,7 @@ class Moo(Part):
 
 
 class Clairvoyant(Part):
-    """The exchange that is fastest on the true weather: the bound against which regret is measured."""
+    """The one-step oracle: the exchange that is fastest on the true weather, against which regret is measured."""
 
     among: Annotated[list[Label], Field(min_length=1)] | None = Field(
         default=None, description="default: every exchange of the scenario"

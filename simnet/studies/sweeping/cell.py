@@ -51,7 +51,7 @@ COLUMNS = {
     "choice": "the exchange chosen most often",
     "switches": "changes of choice",
     "vs_best": "its time over that of the fastest policy that can be run",
-    "regret_s": "time lost against the clairvoyant bound [s]",
+    "regret_s": "time lost against the one-step oracle [s]",
     **learning.COLUMNS,
     "message": "why there is no result",
 }

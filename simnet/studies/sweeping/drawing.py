@@ -22,7 +22,7 @@ from rich.text import Text
 
 from simnet.base.units import format_bandwidth, format_bytes, format_seconds
 from simnet.report.drawing import BITS, COLOURS, HOURS, SECONDS, Plot, plot, scale, style, unit
-from simnet.report.summary import percent
+from simnet.report.sentences import percent
 from simnet.studies.sweeping.grid import Column
 
 _BYTES = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("byte", 1.0))

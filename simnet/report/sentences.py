@@ -1,0 +1,200 @@
+"""A summary for people: the sentence that says who won, and the cells of its tables."""
+
+from __future__ import annotations
+
+import math
+
+from simnet.base.units import format_bandwidth, format_bytes, format_seconds
+from simnet.job import MAIN
+from simnet.report import co_located, failures, learning
+from simnet.report.summary import PHASES, PolicySummary, Summary, Switch, learning_of
+
+# A change smaller than this is not offered as what a switch coincided with.
+_NOTABLE = 0.05
+
+
+def sentence(summary: Summary) -> str:
+    """Say who won, by how much over the runner-up, and when the winner changed its choice; and who explored.
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> from simnet.report.summary import summarize
+    >>> fast = pd.DataFrame({"iteration": [0, 1], "start_s": [0.0, 1.0], "iteration_s": 1.0, "compute_s": 0.5,
+    ...     "select_s": 0.0, "communicate_s": 0.5, "wait_s": 0.0, "bytes_sent_B": 1e6, "choice": ["AG", "ART-Ring"],
+    ...     "density": 0.01, "latency_s": 0.01, "bandwidth_Bps": [1.25e9, 1.25e8]})
+    >>> slow = fast.assign(start_s=[0.0, 1.25], iteration_s=1.25, choice="AG")
+    >>> summary = summarize({"flexible": fast, "AG": slow}, scenario="demo", scenario_sha256="", seed=0, versions={})
+    >>> print(sentence(summary))  # doctest: +NORMALIZE_WHITESPACE
+    flexible won: 2 s for 2 iterations, 20 % less than AG, the runner-up; it switched once, from AG to ART-Ring at
+    iteration 1 (1 s), when bandwidth fell to 1 Gbit/s.
+    """
+    said = _outcome(summary) + _explored(summary) + learning.sentence(learning_of(summary), summary["bound"])
+    if summary["missing"]:
+        said = f"Incomplete, without {', '.join(summary['missing'])}: {said}"
+    early = [name for name, one in summary["policies"].items() if one["ended"]]
+    if early:
+        done = {name: summary["policies"][name]["iterations"] for name in early}
+        ends = (f"{name} after {count} complete iteration{'s' * (count != 1)}" for name, count in done.items())
+        said += f" Workers died, and these ended early: {', '.join(ends)}."
+    return said
+
+
+def what_happened(summary: Summary) -> list[str]:
+    """Say of every stop which worker died when, who waited for it, and how the job went on or ended."""
+    return [failures.told(name, stop, MAIN) for name, one in summary["policies"].items() for stop in one["stops"]]
+
+
+def company_rows(summary: Summary) -> list[tuple[str, ...]]:
+    """Return the cells of the table of the jobs that shared the network; empty for a job alone."""
+    return co_located.rows({name: one["shares"] for name, one in summary["policies"].items()})
+
+
+def learning_rows(summary: Summary) -> list[tuple[str, ...]]:
+    """Return the cells of the table of how the training went; empty where nothing was trained."""
+    return learning.rows(learning_of(summary))
+
+
+def headings() -> tuple[str, ...]:
+    """Return the columns of the summary table; see `rows`."""
+    return (
+        "policy",
+        "simulated time",
+        "vs best",
+        "bytes sent",
+        *PHASES,
+        "regret",
+        "most used choice",
+        "switches",
+    )
+
+
+def rows(summary: Summary) -> list[tuple[str, ...]]:
+    """Return the cells of the summary table, the fastest policy first."""
+    return [_row(summary, name) for name in ranking(summary)]
+
+
+def ranking(summary: Summary) -> list[str]:
+    """Return the policies, the fastest first, those that ended early last; among equals the bound, then by name."""
+    policies, bound = summary["policies"], summary["bound"]
+    return sorted(
+        policies, key=lambda name: (policies[name]["ended"], policies[name]["simulated_s"], name != bound, name)
+    )
+
+
+def percent(fraction: float, sign: str = "") -> str:
+    """Return a fraction in percent with two or more significant digits; `sign` as in a format specification.
+
+    Examples
+    --------
+    >>> percent(0.184), percent(0.0345, "+"), percent(-0.0001, "+"), percent(12.5, "+"), percent(0.0)
+    ('18 %', '+3.5 %', '-0.01 %', '+1250 %', '0 %')
+    """
+    value = 100 * fraction
+    if abs(value) >= 9.95:
+        return f"{value:{sign}.0f} %"
+    return f"{value:{sign}.2g} %" if abs(value) >= 0.005 else "0 %"
+
+
+def switching(summary: Summary) -> str | None:
+    """Return the policy whose changes of choice matter: the winner, or one tied with it; None if it made none."""
+    winner, policies = summary["winner"], summary["policies"]
+    if winner is None:
+        return None
+    return next((name for name in (winner["policy"], *winner["tied_with"]) if policies[name]["switch_count"]), None)
+
+
+def _explored(summary: Summary) -> str:
+    """Say what exploration took, and how much of the gradient those who explored sent; empty if nobody did."""
+    said = ""
+    for name, one in summary["policies"].items():
+        count, seconds = one["exploration"]["iterations"], one["exploration"]["seconds"]
+        if count:
+            gain = "" if one["gain"] is None else f" and a gain of {one['gain']:.2g}"
+            said += (
+                f" {name} spent {format_seconds(seconds)} of its time on {count} iterations of exploration; it trained "
+                f"with a density of {one['density']:.2g}{gain} on average."
+            )
+    return said
+
+
+def _outcome(summary: Summary) -> str:
+    winner, policies = summary["winner"], summary["policies"]
+    if winner is None:
+        bound = summary["bound"]
+        name, one = next(iter(policies.items())) if bound is None else (bound, policies[bound])
+        if one["ended"]:
+            return "No policy got to the end."
+        return f"{name} took {_duration(one)}; it is the bound, and no policy that can be run was compared with it."
+    name = winner["policy"]
+    if winner["tied_with"]:
+        *others, last = [name, *winner["tied_with"]]
+        result = f"{', '.join(others)} and {last} tied: {_duration(policies[name], each=True)}"
+        changed = switching(summary)
+        story = "none of them changed its choice" if changed is None else f"{changed} {_changes(policies[changed])}"
+    else:
+        result = f"{name} {'took' if winner['runner_up'] is None else 'won:'} {_duration(policies[name])}"
+        story = f"it {_changes(policies[name])}"
+    if winner["runner_up"] is not None and winner["margin_fraction"] is not None:
+        result += f", {percent(winner['margin_fraction'])} less than {winner['runner_up']}, the runner-up"
+    return f"{result}; {story}."
+
+
+def _row(summary: Summary, name: str) -> tuple[str, ...]:
+    one, winner, regret = summary["policies"][name], summary["winner"], summary["policies"][name]["regret"]
+    if one["ended"]:
+        versus = "ended early"
+    elif winner is None:
+        versus = "-"
+    elif name in (winner["policy"], *winner["tied_with"]):
+        versus = "best"
+    else:
+        best = summary["policies"][winner["policy"]]["simulated_s"]
+        versus = percent(one["simulated_s"] / best - 1, "+") if best else "-"
+    if name == summary["bound"] and not one["ended"]:
+        lost = "the bound"
+    else:
+        lost = "-" if regret is None else f"{format_seconds(regret['seconds'])} ({percent(regret['fraction'], '+')})"
+    choice, count = max(one["choices"].items(), key=lambda item: item[1], default=("-", one["iterations"]))
+    return (
+        name,
+        format_seconds(one["simulated_s"]),
+        versus,
+        format_bytes(one["bytes_sent_B"]),
+        *(format_seconds(one["breakdown_s"][phase]) for phase in PHASES),
+        lost,
+        choice if count == one["iterations"] else f"{choice} ({100 * count / one['iterations']:.0f} %)",
+        str(one["switch_count"]),
+    )
+
+
+def _duration(one: PolicySummary, each: bool = False) -> str:
+    plural = "" if one["iterations"] == 1 else "s"
+    return f"{format_seconds(one['simulated_s'])} {'each ' if each else ''}for {one['iterations']} iteration{plural}"
+
+
+def _changes(one: PolicySummary) -> str:
+    if not one["switch_count"]:
+        return f"kept to {next(iter(one['choices']))} throughout"
+    first, count = one["switches"][0], one["switch_count"]
+    often = "once," if count == 1 else f"{count} times, first"
+    when = f"at iteration {first['iteration']} ({format_seconds(first['at_s'])})"
+    return f"switched {often} from {first['from']} to {first['to']} {when}{_circumstance(first)}"
+
+
+def _circumstance(switch: Switch) -> str:
+    """Name what had changed most, in proportion, since the choice now left had been made."""
+    changes = [
+        ("bandwidth", switch["bandwidth_before_Bps"], switch["bandwidth_Bps"], format_bandwidth),
+        ("latency", switch["latency_before_s"], switch["latency_s"], format_seconds),
+        ("density", switch["density_before"], switch["density"], lambda value: f"{value:.3g}"),
+    ]
+    found = [
+        (math.inf if not before or not now else abs(math.log(now / before)), name, before, now, write)
+        for name, before, now, write in changes
+        if before is not None and now is not None and before != now
+    ]
+    size, name, before, now, write = max(found, key=lambda one: one[0], default=(0.0, "", 0.0, 0.0, str))
+    if size < _NOTABLE:
+        return ""
+    return f", when {name} {'fell' if now < before else 'rose'} to {write(now)}"
