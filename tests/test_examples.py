@@ -79,7 +79,7 @@ def test_a_scenario_may_use_one_of_each_kind(installed, tmp_path):
     found = json.loads((tmp_path / "out" / "summary.json").read_text())["policies"]
     assert set(found) == {"blocks", "rotating"}
     lock = (tmp_path / "out" / "scenario.lock.yaml").read_text()
-    for word in ("name: line", "device: npu", "-rotating.py:Rotating"):
+    for word in ("line:", "device: npu", "-rotating.py:Rotating"):
         assert word in lock
     refused = subprocess.run(
         [sys.executable, "-m", "simnet.cli", "--no-plugins", "run", EXAMPLE / "everything.yaml"],

@@ -220,7 +220,8 @@ class TestRegistered:
 
 class TestRefusal:
     def test_no_plugins_refuses_files_and_packages_and_says_so(self, own, install, tmp_path, monkeypatch):
-        install("mine_scheme", SCHEME, "[simnet.sparsifiers]\nmine = mine_scheme:Mine\n[simnet.commands]\nm = x:y\n")
+        entries = "[simnet.sparsifiers]\nmine = mine_scheme:Mine\n[simnet.commands]\nm = x:y\n"
+        install("mine_scheme", SCHEME, f"{entries}[simnet.topologies]\nline = x:y\n")
         told = refused(invoke("--no-plugins", "run", own))
         assert "own.yaml:8: exchanges.own.scheme: " in told
         assert "mine.py:Mine' is a file, code of others, which --no-plugins or SIMNET_NO_PLUGINS" in told
@@ -229,6 +230,9 @@ class TestRefusal:
         told = refused(invoke("--no-plugins", "run", own))
         assert "'mine' is registered as simnet.sparsifiers by mine_scheme 1.0, code of others, which" in told
         assert " mine " not in invoke("--no-plugins", "list", "sparsifiers").stdout
+        for topology in ("line: {latency: 1 ms}", "registered: {name: line, latency: 1 ms}"):
+            told = refused(invoke("--no-plugins", "run", own, "--set", f"network.topology={{{topology}}}"))
+            assert "'line' is registered as simnet.topologies by mine_scheme 1.0, code of others" in told
         # What simnet itself registers stays.
         with plugins.refused():
             assert plugins.names("commands") == ["validate"]

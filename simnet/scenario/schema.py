@@ -23,6 +23,7 @@ from pydantic import (
 )
 
 import topologies
+from simnet.base import plugins
 from simnet.base.errors import nearest
 from simnet.base.quantities import (
     TIME,
@@ -135,7 +136,7 @@ class Topology(OnHosts):
         given = value.get("registered") if isinstance(value, dict) else None
         if isinstance(given, dict) and isinstance(given.get("name"), str):
             family = given["name"]
-            if family not in topologies.names():
+            if family not in topologies.names() and plugins.entry("topologies", family) is None:
                 raise ValueError(f"there is no topology {family!r}; {nearest(family, topologies.names())}")
             return handler({family: {name: one for name, one in given.items() if name != "name"}})
         return handler(value)

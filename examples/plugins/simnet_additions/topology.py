@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import networkx as nx
 
+from simnet.base.quantities import Bandwidth, Count, Seconds
 
-def line(hosts: int, latency: float, bandwidth: float) -> nx.DiGraph[int]:
+
+def line(hosts: Count, latency: Seconds, bandwidth: Bandwidth) -> nx.DiGraph[int]:
     """Return hosts in a line, each of which passes on what is not for it.
 
     Parameters
