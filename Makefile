@@ -1,18 +1,20 @@
-# Both commands set up everything they need in .venv; they ask for Python >= 3.11, make and git only.
+# Commands set up everything they need in .venv and .venv-extras; they ask for Python >= 3.11, make and git only.
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 BIN := .venv/bin
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+EXTRAS := .venv-extras/bin
+PIP := -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
 # Tests start Python many times: what it compiles is kept.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo test lint slow clean
+.PHONY: help demo test test-extras lint slow clean
 
 help:
-	@echo "make demo   run scenarios/fluctuating_wan.yaml and say where its report lies"
-	@echo "make test   linters, types, layers and the fast tests"
-	@echo "make slow   the slow tests"
-	@echo "make clean  remove the environment and caches"
+	@echo "make demo         run scenarios/fluctuating_wan.yaml and say where its report lies"
+	@echo "make test         linters, types, layers and the fast tests"
+	@echo "make test-extras  the tests that need PyTorch, MPI or Dask"
+	@echo "make slow         the slow tests"
+	@echo "make clean        remove the environments and caches"
 
 demo: .venv/.run
 	$(BIN)/simnet run scenarios/fluctuating_wan.yaml --out runs/fluctuating_wan
@@ -20,6 +22,10 @@ demo: .venv/.run
 
 test: lint
 	$(BIN)/python -m pytest -q -n auto --dist worksteal
+
+# Each test starts processes of its own, so tests go one after the other.
+test-extras: .venv-extras/.dev
+	$(EXTRAS)/python -m pytest -q -m extras tests
 
 lint: .venv/.dev
 	$(BIN)/ruff check
@@ -32,16 +38,20 @@ slow: .venv/.dev
 	$(BIN)/python -m pytest -q -n auto --dist worksteal -m slow
 
 clean:
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-extras .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 
-.venv/bin/python:
+%/bin/python:
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "simnet needs Python >= 3.11; set PYTHON=/path/to/python3.11"; exit 1; }
-	"$(PYTHON)" -m venv .venv
+	"$(PYTHON)" -m venv $*
 
 .venv/.run: .venv/bin/python pyproject.toml constraints.txt
-	$(PIP) --editable .
+	$(BIN)/python $(PIP) --editable .
 	@touch $@
 
 .venv/.dev: .venv/bin/python pyproject.toml constraints.txt
-	$(PIP) --editable '.[dev]'
+	$(BIN)/python $(PIP) --editable '.[dev]'
 	@touch $@ .venv/.run
+
+.venv-extras/.dev: .venv-extras/bin/python pyproject.toml constraints.txt
+	$(EXTRAS)/python $(PIP) --editable '.[dev,train,mpi,dask]' mpich
+	@touch $@

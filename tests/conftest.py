@@ -1,7 +1,8 @@
 """Settings shared by all tests."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 import typer
 from hypothesis import settings
 
+import needs
 from simnet.base.threads import THREADS
 
 # Tests run on all processors already, and the threads of linear algebra would wait for each other. Read when numpy is
@@ -23,10 +25,7 @@ settings.load_profile("simnet")
 @pytest.fixture(scope="session")
 def shared() -> Path:
     """The folder of fact sheets and measurements beside the repository; tests that need it skip without it."""
-    folder = Path(__file__).parents[2] / "shared"
-    if not folder.is_dir():
-        pytest.skip("the folder ../shared with the fact sheets is not beside this checkout")
-    return folder
+    return needs.shared()
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -51,3 +50,26 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., No
         monkeypatch.syspath_prepend(site)
 
     return install
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Fail a test that is skipped for another reason than those of `needs`."""
+    report = yield
+    if isinstance(report.longrepr, tuple) and _reason(report) not in needs.REASONS:
+        report.outcome = "failed"
+        report.longrepr = f"skipped for a reason that tests/needs.py does not have: {report.longrepr[2]}"
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Count the tests that were skipped, by reason."""
+    skipped = Counter(map(_reason, terminalreporter.stats.get("skipped", [])))
+    terminalreporter.write_line(f"{skipped.total()} skipped")
+    for reason, count in skipped.most_common():
+        terminalreporter.write_line(f"  {count} {reason}")
+
+
+def _reason(report: pytest.TestReport) -> str:
+    assert isinstance(report.longrepr, tuple)
+    return str(report.longrepr[2]).removeprefix("Skipped: ").partition(":")[0]

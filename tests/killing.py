@@ -11,12 +11,8 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
-
 PATIENCE = 300
 """Seconds after which something that ends by itself has failed to; far more than it takes anywhere."""
-
-on_linux = pytest.mark.skipif(sys.platform != "linux", reason="the processes of a session are told by /proc")
 
 
 def run_killed(command, folder, number, *, when="after", whom="all"):

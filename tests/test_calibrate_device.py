@@ -1,7 +1,5 @@
 """Device profiles that are measured: the fit, the file, and what is refused."""
 
-import importlib.util
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -48,7 +46,7 @@ def test_profile_of_numpy(tmp_path):
     measured("numpy", tmp_path)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+@pytest.mark.extras
 def test_profile_of_torch(tmp_path):
     measured("torch", tmp_path)
 

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import killing
+import needs
 import sparsifier_models
 import topologies
 from jobs import Source, job_on
@@ -277,7 +278,7 @@ def scenario(tmp_path):
     return path
 
 
-@killing.on_linux
+@needs.linux
 @pytest.mark.parametrize(("jobs", "number", "when"), [(1, 50, "before"), (2, 25, "after")])
 def test_a_run_that_was_killed_goes_on_to_the_same_bytes(jobs, number, when, scenario, tmp_path):
     out = tmp_path / "killed"
@@ -383,14 +384,14 @@ def test_all_that_is_begun_lies_in_a_folder_that_is_tidied(tmp_path, monkeypatch
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes")
+@needs.posix
 def test_a_pipe_in_place_of_a_checkpoint_is_not_waited_for(tmp_path):
     os.mkfifo(tmp_path / "a.safetensors")
     one = Checkpoint(tmp_path / "a.safetensors", "it")
     assert one.done() is one.read() is None
 
 
-@killing.on_linux
+@needs.linux
 def test_processes_end_with_the_one_that_started_them(scenario, tmp_path):
     out = tmp_path / "out"
     command = ["run", scenario, "--out", out, "--jobs", "2", "--checkpoint", "0", "-q"]

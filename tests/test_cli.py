@@ -17,6 +17,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import killing
+import needs
 import simnet.job
 from refusals import refused
 from simnet import cli
@@ -261,7 +262,7 @@ def test_ctrl_c_before_anything_is_done_writes_nothing(
     assert not (tmp_path / "out" / "summary.json").exists()
 
 
-@killing.on_linux
+@needs.linux
 def test_ctrl_c_ends_the_processes_too(small: Path, tmp_path: Path) -> None:
     command = ["run", small, "--out", tmp_path / "out", "--jobs", "2", "--set", "job.iterations=200000"]
     process = killing.start([*command, "--checkpoint", "0"], stderr=subprocess.PIPE, text=True)
@@ -384,8 +385,6 @@ def test_the_quickstart_says_who_won(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(shipped()))
 def test_shipped_scenarios_run(name: str, tmp_path: Path) -> None:
-    if name == "time_to_accuracy_wan":
-        pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install 'simnet[digits]'")
     assert invoke("run", name, "--out", tmp_path, "-q").exit_code == 0
     summary = json.loads((tmp_path / "summary.json").read_text())
     seconds = {policy: one["simulated_s"] for policy, one in summary["policies"].items()}

@@ -1,6 +1,5 @@
 """The example DDP hook, run by PyTorch over gloo on loopback: what goes in comes out, or stays."""
 
-import importlib.util
 import os
 import subprocess
 import sys
@@ -116,7 +115,7 @@ def table():
     return PolicyTable(PolicyFile.model_validate(made.model_copy(update=changed).model_dump()))
 
 
-@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+@pytest.mark.extras
 def test_dense_is_plain_ddp_and_sparse_keeps_all_gradient_mass(tmp_path):
     workers = 3
     (tmp_path / "work.py").write_text(WORK)

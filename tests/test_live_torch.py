@@ -16,9 +16,7 @@ TEXT = {"context": 5, "characters": 4000}
 
 
 def source(model, **changes):
-    pytest.importorskip("torch", reason="torch is not installed: pip install 'simnet[train]'")
     if model == "conv":
-        pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install 'simnet[train]'")
         return train("conv", "digits", workers=4, **({"batch": 8, "seed": 2} | changes))
     return train(model, "docstrings", workers=4, options=TEXT, **({"batch": 8, "seed": 2} | changes))
 
@@ -32,6 +30,7 @@ def module_of(live):
     return module
 
 
+@pytest.mark.extras
 @pytest.mark.parametrize("model", ["conv", "char"])
 def test_gradients_are_those_of_each_worker_alone(model):
     live = source(model)
@@ -52,6 +51,7 @@ def test_gradients_are_those_of_each_worker_alone(model):
         assert live.model.score(live.initial(), inputs[worker], targets[worker])[0] == pytest.approx(loss.item())
 
 
+@pytest.mark.extras
 @pytest.mark.parametrize("model", ["conv", "char"])
 def test_dense_training_is_a_plain_loop_of_torch_over_the_batches_of_all(model, monkeypatch):
     live = source(model, learning_rate=0.02)
@@ -77,6 +77,7 @@ def test_dense_training_is_a_plain_loop_of_torch_over_the_batches_of_all(model, 
     assert frame["loss"].dropna().iloc[-1] < frame["loss"].dropna().iloc[0]
 
 
+@pytest.mark.extras
 @pytest.mark.parametrize("model", ["conv", "char"])
 def test_the_size_is_known_beforehand(model):
     live = source(model)
@@ -96,8 +97,10 @@ def test_data_of_another_kind_is_refused(model):
         create(model, classification(samples=20))
 
 
+@pytest.mark.extras
 def test_a_gpu_that_is_not_there_is_refused(monkeypatch):
-    torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'simnet[train]'")
+    import torch
+
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(SimnetError, match="take device: cpu"):
         source("char", device="cuda")

@@ -101,8 +101,10 @@ def test_dense_training_is_a_plain_loop_over_the_batches_of_all():
         assert last["accuracy"] == pytest.approx(accuracy, abs=1.5 / len(source.data.held_targets))
 
 
+@pytest.mark.extras
 def test_dense_training_is_that_of_torch(trainings):
-    torch = pytest.importorskip("torch", reason="torch is not installed: pip install 'simnet[train]'")
+    import torch
+
     source = small(weight_decay=1e-3)
     run(source, iterations=50)
     net = torch.nn.Sequential(torch.nn.Linear(12, 10), torch.nn.ReLU(), torch.nn.Linear(10, 4))
@@ -298,7 +300,6 @@ def reached(source, candidate, iterations=200, density=0.01):
 
 def digits_reached(candidate, density=0.01, seeds=(1, 2, 3), policy=None):
     """Return the mean accuracy in the last 100 of 600 iterations: once measured, 357 images hardly tell a point."""
-    pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install 'simnet[digits]'")
     sources = (train("mlp", "digits", workers=8, learning_rate=0.03, evaluate=25, seed=seed) for seed in seeds)
     runs = (run(one, candidate, 600, density, policy).iterations for one in sources)
     return np.mean([one["accuracy"].dropna()[-5:].mean() for one in runs])

@@ -171,8 +171,6 @@ def fig_3_gains(file):
 def test_the_published_objective_takes_what_the_gains_of_fig_3_ask_for(shared):
     """Densities of 0.006 to 0.027 in every state of C1 and C2, by the gains of Fig. 3, interpolated in log c."""
     file = shared / "papers" / "data" / "artopk_fig3_compression_gain_summary.csv"
-    if not file.exists():
-        pytest.skip("the digitised Fig. 3 of the AR-Topk paper is not here")
     messages = {"ResNet18": 46_758_048, "ResNet50": 102_228_128, "AlexNet": 244_403_360, "ViT": 531_453_344}
     states = {(state.latency, state.bandwidth) for name in ("C1", "C2") for state in PROFILES[name].states}
     found = []

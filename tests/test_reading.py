@@ -5,6 +5,7 @@ import os
 
 import pytest
 
+import needs
 from simnet.base.errors import InputError
 from simnet.base.reading import read_text
 
@@ -46,7 +47,7 @@ def test_a_name_that_no_file_can_have_is_refused(tmp_path):
         read_text(tmp_path / ("a" * 5000), 9, shown="mine")
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+@needs.posix
 def test_a_pipe_does_not_hang_the_run(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(InputError, match="is not a file"):

@@ -16,6 +16,7 @@ from hypothesis.extra.numpy import arrays
 from safetensors.numpy import load_file
 
 import killing
+import needs
 import sparsifier_models
 from simnet.base.errors import InputError
 from simnet.traces import Recorder, recorded
@@ -206,7 +207,7 @@ class TestTrouble:
             training()
         assert len(recorded(tmp_path).info.points) == 3
 
-    @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="needs SIGKILL")
+    @needs.posix
     def test_a_killed_run_leaves_what_was_written(self, tmp_path):
         code = (
             "import os, signal, numpy as np\n"
@@ -292,7 +293,9 @@ class TestTrouble:
 
 @pytest.fixture
 def torch():
-    return pytest.importorskip("torch", reason="needs torch, which simnet[train] brings")
+    import torch
+
+    return torch
 
 
 def job(torch, seed=0):
@@ -310,6 +313,7 @@ def of_model(model):
     return np.concatenate([one.grad.reshape(-1).numpy() for one in model.parameters()]).copy()
 
 
+@pytest.mark.extras
 class TestTorch:
     def test_the_optimizer_says_when_a_step_is(self, torch, tmp_path):
         from simnet.traces import record

@@ -1,9 +1,7 @@
 """Schedules executed for real: by threads, over gloo and MPI on loopback where they are installed."""
 
-import importlib.util
 import os
 import queue
-import shutil
 import subprocess
 import sys
 import threading
@@ -243,16 +241,12 @@ def replayed(launcher, folder, backend):
     assert (rows["seconds"] > 0).all()
 
 
-@pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="torch is not installed")
+@pytest.mark.extras
 def test_gloo_on_loopback(tmp_path):
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "4"]
     replayed(launcher, tmp_path, "gloo")
 
 
-@pytest.mark.skipif(importlib.util.find_spec("mpi4py") is None, reason="mpi4py is not installed")
+@pytest.mark.extras
 def test_mpi_on_loopback(tmp_path):
-    beside = Path(sys.executable).parent / "mpiexec"
-    launcher = str(beside) if beside.exists() else shutil.which("mpiexec")
-    if launcher is None:
-        pytest.skip("there is no mpiexec")
-    replayed([launcher, "-n", "4", sys.executable], tmp_path, "mpi")
+    replayed([Path(sys.executable).with_name("mpiexec"), "-n", "4", sys.executable], tmp_path, "mpi")

@@ -20,6 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import needs
 from simnet.base.errors import InputError
 from simnet.base.writing import atomic_write
 from simnet.report import results
@@ -293,7 +294,7 @@ def test_a_full_disk_is_an_input_error_and_leaves_the_old_file(tmp_path, monkeyp
     assert files(tmp_path) == {"a.txt": b"old"}
 
 
-@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this system has no SIGKILL")
+@needs.posix
 def test_a_kill_while_writing_leaves_the_old_file(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(b"old")
@@ -328,7 +329,7 @@ def test_a_folder_that_cannot_be_written_is_named_with_the_remedy(tmp_path):
             write(folder)
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write everywhere")
+@needs.another_user
 def test_a_folder_without_permission_is_refused(tmp_path):
     tmp_path.chmod(0o555)
     try:

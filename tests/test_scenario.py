@@ -617,8 +617,6 @@ def test_links_between_workers_follow_the_placement(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(scenario.shipped()))
 def test_shipped_scenarios_build_and_their_locks_give_the_same_job(tmp_path: Path, name: str) -> None:
-    if name == "time_to_accuracy_wan":
-        pytest.importorskip("sklearn", reason="scikit-learn is not installed: pip install 'simnet[digits]'")
     found = load(name)
     assert found.name == name
     assert found.config.description

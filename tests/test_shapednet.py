@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import needs
 import topologies
 from simnet.base.errors import InputError
 from simnet.collectives import allgather_ring
@@ -18,7 +19,8 @@ from validate.shapednet import Change, Setting, Stack, framed, predict
 from validate.shapednet.namespaces import star, unavailable
 from validate.shapednet.prediction import BESIDE, SEGMENT, on_the_wire
 
-possible = pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
+why_not = unavailable()
+with_namespaces = pytest.mark.skipif(why_not is not None, reason=needs.reason("network namespaces", why_not))
 
 
 @given(st.integers(1, 10**7))
@@ -199,7 +201,7 @@ def namespaces():
     return subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
 
 
-@possible
+@with_namespaces
 def test_everything_is_taken_away_after_an_error():
     def fail():
         with star(2, 1e-3, 1e6) as net:
@@ -212,7 +214,7 @@ def test_everything_is_taken_away_after_an_error():
     assert namespaces() == before
 
 
-@possible
+@with_namespaces
 def test_no_way_out_of_the_namespaces():
     with star(2, 0, 1e7) as net:
         routes = subprocess.run(
@@ -221,17 +223,22 @@ def test_no_way_out_of_the_namespaces():
     assert [line.split()[0] for line in routes.splitlines()] == ["10.9.0.0/24"]
 
 
-def measured(tmp_path):
+def measured(tmp_path, backend="tcp"):
     links = Change(0, 10e-3, 2.5e6)
     work = tuple(of_collective(name, 4, 40_000) for name in ("allreduce_ring", "broadcast_binomial"))
     return shapednet.experiment(
-        [Setting((links,), work)], overhead=1e-4, repetitions=3, predicted_to=tmp_path / "before.csv"
+        [Setting((links,), work)],
+        backend=backend,
+        overhead=1e-4,
+        repetitions=3,
+        predicted_to=tmp_path / "before.csv",
     )
 
 
-@possible
-def test_measured_times_are_not_far_below_those_predicted(tmp_path):
-    rows = measured(tmp_path)
+@with_namespaces
+@pytest.mark.parametrize("backend", ["tcp", pytest.param("gloo", marks=pytest.mark.extras)])
+def test_measured_times_are_not_far_below_those_predicted(tmp_path, backend):
+    rows = measured(tmp_path, backend)
     assert (tmp_path / "before.csv").exists()
     # The links bound what is measured from below. Other work on the machine makes it longer, but for repetitions in
     # which a rank is held up at the start, and finds there what it waits for.
@@ -239,7 +246,7 @@ def test_measured_times_are_not_far_below_those_predicted(tmp_path):
 
 
 @pytest.mark.slow
-@possible
+@with_namespaces
 def test_measured_times_are_those_predicted_where_nothing_else_runs(tmp_path):
     rows = measured(tmp_path)
     assert rows["drops"].max() == 0

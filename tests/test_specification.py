@@ -3,7 +3,6 @@
 import json
 import math
 from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from typer.testing import CliRunner
 from validating import platforms as platforms_of_sets
 from validating.platforms import CASES, Case, platform
 
+import needs
 from simnet import cli
 from simnet.base.errors import InputError
 from simnet.calibration import (
@@ -39,7 +39,6 @@ from simnet.calibration.readers import read
 from simnet.calibration.specification import COLLECTIVES, half_widths, parameters, times
 from simnet.calibration.step_model import PARAMETERS
 
-SHARED = Path(__file__).resolve().parents[2] / "shared" / "measured"
 SIZES = 2.0 ** np.arange(3, 34)
 LARGE = 64e6
 """Sizes from which on a specification shall be within a factor of 2 [byte]."""
@@ -241,10 +240,7 @@ MISCONFIGURED = ("env2", "env5")
 @cache
 def predicted(case: Case):
     """Return what the specification says of a set, see `validating.platforms.predicted`."""
-    path = SHARED / case.name / "data.csv"
-    if not path.is_file():
-        pytest.skip("the folder ../shared/measured is not beside this checkout")
-    return platforms_of_sets.predicted(case, read(path).rows)
+    return platforms_of_sets.predicted(case, read(needs.shared() / "measured" / case.name / "data.csv").rows)
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)

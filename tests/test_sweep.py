@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import killing
+import needs
 import refusals
 from simnet import cli
 from simnet.base import processes, units, writing
@@ -663,7 +664,7 @@ def test_what_was_begun_is_taken_away_and_nothing_else(here, tiny, tmp_path):
     assert [one.exists() for one in (*begun, *others)] == [False, False, True, True]
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="needs locks of POSIX")
+@needs.posix
 def test_two_sweeps_do_not_share_a_folder(here, tiny, tmp_path):
     with folder.alone(tmp_path):
         assert "another sweep is at work there" in refused(tiny, "--param", "seed=1", "--out", tmp_path)
@@ -720,7 +721,7 @@ def killed(command, place, cells, kills, draws):
         assert (place / INCOMPLETE).exists()
 
 
-@killing.on_linux
+@needs.linux
 def test_a_sweep_killed_twice_ends_with_the_bytes_of_one_left_alone(here, swept, tiny, tmp_path):
     killed((tiny, *GRID, "--jobs", 1), tmp_path, CELLS, 2, random.Random(8))
     assert invoke(tiny, *GRID, "--out", tmp_path).exit_code == 0
@@ -728,7 +729,7 @@ def test_a_sweep_killed_twice_ends_with_the_bytes_of_one_left_alone(here, swept,
 
 
 @pytest.mark.slow
-@killing.on_linux
+@needs.linux
 def test_a_sweep_of_200_runs_killed_five_times_ends_with_the_bytes_of_one_left_alone(tiny, tmp_path):
     parameters = ("--param", "bandwidth=0.01:100:20:log Gbit/s", "--param", "density=0.1,0.3,1,3,10%")
     parameters += ("--param", "seed=1,2")
@@ -754,11 +755,13 @@ def test_without_dask_the_command_says_what_to_install(here, tiny, tmp_path, mon
 
 @pytest.fixture(scope="module")
 def scheduler():
-    distributed = pytest.importorskip("distributed", reason="Dask is not installed")
+    import distributed
+
     with distributed.LocalCluster(n_workers=2, threads_per_worker=2, dashboard_address=None) as made:
         yield made.scheduler_address
 
 
+@pytest.mark.extras
 @pytest.mark.filterwarnings("ignore")
 def test_a_cluster_gives_the_same_bytes(here, scheduler, swept, tiny, tmp_path):
     result = invoke(tiny, *GRID, "--out", tmp_path, "--scheduler", scheduler)
@@ -766,6 +769,7 @@ def test_a_cluster_gives_the_same_bytes(here, scheduler, swept, tiny, tmp_path):
     assert contents(tmp_path) == contents(swept[0])
 
 
+@pytest.mark.extras
 @pytest.mark.filterwarnings("ignore")
 def test_a_scheduler_that_is_not_there_is_told(here, scheduler, tiny, tmp_path, monkeypatch):
     monkeypatch.setattr(cluster, "_TIMEOUT", "1 s")
