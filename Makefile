@@ -31,7 +31,7 @@ lint: .venv/.dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
-	$(BIN)/mypy examples/plugins
+	$(BIN)/mypy examples
 	$(BIN)/lint-imports
 
 slow: .venv/.dev

@@ -8,26 +8,30 @@ import json
 import math
 import time
 from bisect import bisect_right
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
+Probe = Callable[[torch.device], tuple[float, float]]
+
 
 class Policy:
     """The table, and probe() that returns latency [s] and bandwidth [byte/s]; it is asked every so many iterations."""
 
-    def __init__(self, path, probe=None, every=100):
+    def __init__(self, path: str | Path, probe: Probe | None = None, every: int = 100) -> None:
         table = json.loads(Path(path).read_text())
         self.choices, self.matrix, edges = table["choices"], table["matrix"], table["edges"]
         for one in self.choices:
             if one["scheme"] not in ("dense", "fp16", "topk", "artopk") or one["options"].get("selection") == "var":
                 raise ValueError(f"this hook does not do {one['label']}")
         self.latency, self.bandwidth = edges["latency_s"][1:-1], edges["bandwidth_B_per_s"][1:-1]
-        self.probe, self.every, self.iteration, self.residual = probe or shifted, every, -1, {}
+        self.probe, self.every, self.iteration, self.choice = probe or shifted, every, -1, self.choices[0]
+        self.residual: dict[torch.Tensor, torch.Tensor] = {}
 
 
-def shifted(device="cpu", nbytes=2**22, times=5):
+def shifted(device: torch.device | str = "cpu", nbytes: int = 2**22, times: int = 5) -> tuple[float, float]:
     """Return latency and bandwidth from this worker to the next, while every worker sends to the next."""
     rank, size, seconds = dist.get_rank(), dist.get_world_size(), []
     for entries in (1, nbytes // 4):
@@ -43,7 +47,7 @@ def shifted(device="cpu", nbytes=2**22, times=5):
     return seconds[0], nbytes / max(seconds[1] - seconds[0], 1e-9)
 
 
-def policy_hook(state, bucket):
+def policy_hook(state: Policy, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Exchange a bucket. What is not sent stays with its parameter, and is added the next time."""
     flat, size = bucket.buffer(), dist.get_world_size()
     if bucket.index() == 0:
