@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet import collectives
+from simnet.collectives import registry
 from simnet.costs import artopk_ring, artopk_tree, var_overhead
 from simnet.costs.devices import DeviceOp
 from simnet.schedule import Schedule
 from sparsifier_models.base import Exchange, Sparsifier, State
-from sparsifier_models.dense import ALLREDUCE
 from sparsifier_models.gains import corrected_rows, counts_at, gain, nested_top_k
-from sparsifier_models.options import Options
+from sparsifier_models.options import Allreduce, Options
 from sparsifier_models.selection import Indices, Values, squared_norm, squared_norms, take_mean, top_k
 
 WINDOW, DECAY = 25, 0.001
@@ -68,15 +68,15 @@ class ARTopkOptions(Options):
     ----------
     selection : {"star", "var"}
         Who broadcasts its indices: the workers in turn, or the one whose compressed gradient has the largest norm.
-    collective : {"ring", "tree"}
-        How the values are reduced.
+    collective : str
+        How the values are reduced: an all-reduce of `simnet.collectives.registry`.
     monitored : bool
         Whether the broadcasting worker also broadcasts its compression gain and time, one scalar each, as in the
         adaptive script of the released code.
     """
 
     selection: Literal["star", "var"] = "star"
-    collective: Literal["ring", "tree"] = "ring"
+    collective: Allreduce = "ring"
     monitored: bool = False
 
 
@@ -271,7 +271,7 @@ class ARTopk(Sparsifier):
         parts.append(broadcast(k * wire.index_bytes))
         if self.options.monitored:
             parts += [broadcast(wire.scalar_bytes)] * 2
-        parts.append(ALLREDUCE[self.options.collective](self.workers, k * wire.value_bytes))
+        parts.append(registry.find("all_reduce", self.options.collective).schedule(self.workers, k * wire.value_bytes))
         return Schedule(self.workers).concat(*parts)
 
     def _own_state(self) -> State:

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from simnet import collectives
+from simnet.collectives import registry
 from simnet.costs import cltk
 from simnet.costs.devices import DeviceOp
 from sparsifier_models.base import Exchange, Sparsifier
-from sparsifier_models.dense import ALLREDUCE, Allreduce
-from sparsifier_models.options import Options
+from sparsifier_models.options import Allreduce, Options
 from sparsifier_models.selection import Values, take_mean, top_k
 
 
@@ -21,7 +21,7 @@ class CLTkOptions(Options):
 
     Parameters
     ----------
-    allreduce : {"ring", "tree", "recursive_doubling", "rabenseifner", "parameter_server"}
+    allreduce : str
         How the values are reduced.
     """
 
@@ -66,7 +66,7 @@ class CLTk(Sparsifier):
         update, sent = take_mean(corrected, indices)
         k, wire = indices.size, self.wire
         broadcast = collectives.broadcast_binomial(self.workers, k * wire.index_bytes, root)
-        values = ALLREDUCE[self.options.allreduce](self.workers, k * wire.value_bytes)
+        values = registry.find("all_reduce", self.options.allreduce).schedule(self.workers, k * wire.value_bytes)
         return Exchange(
             update=update,
             schedule=broadcast.in_phase("indices").concat(values.in_phase("values")),

@@ -2,39 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal, TypeAlias
+from typing import Annotated, ClassVar
 
 import numpy as np
 
-from simnet import collectives
 from simnet.base.checks import whole
-from simnet.costs import (
-    hierarchical_allreduce,
-    parameter_server,
-    rabenseifner_allreduce,
-    recursive_doubling_allreduce,
-    ring_allreduce,
-    tree_allreduce,
-)
+from simnet.collectives import registry
 from simnet.schedule import Schedule
 from sparsifier_models.base import Cost, Exchange, Sparsifier
-from sparsifier_models.options import Options
+from sparsifier_models.options import AlgorithmOf, Options
 from sparsifier_models.selection import Values, squared_norms
-
-Allreduce: TypeAlias = Literal["ring", "tree", "recursive_doubling", "rabenseifner", "parameter_server"]
-DenseAllreduce: TypeAlias = Literal[
-    "ring", "tree", "recursive_doubling", "rabenseifner", "parameter_server", "hierarchical"
-]
-
-ALLREDUCE: dict[str, Callable[[int, float], Schedule]] = {
-    "ring": collectives.allreduce_ring,
-    "tree": collectives.allreduce_tree,
-    "recursive_doubling": collectives.allreduce_recursive_doubling,
-    "rabenseifner": collectives.allreduce_rabenseifner,
-    "parameter_server": collectives.parameter_server,
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,13 +21,13 @@ class DenseOptions(Options):
 
     Parameters
     ----------
-    algorithm : {"ring", "tree", "recursive_doubling", "rabenseifner", "parameter_server", "hierarchical"}
-        How the gradients are reduced.
+    algorithm : str
+        How the gradients are reduced: an all-reduce of `simnet.collectives.registry`.
     group_size : int
         Of ``hierarchical``: workers, consecutive, that reduce among themselves before their first ones do, >= 1.
     """
 
-    algorithm: DenseAllreduce = "ring"
+    algorithm: Annotated[str, AlgorithmOf("all_reduce", ("group_size",))] = "ring"
     group_size: int = 8
 
     def __post_init__(self) -> None:
@@ -73,13 +51,8 @@ class Dense(Sparsifier):
 
     name = "dense"
     paper = "textbook all-reduce"
-    costs: ClassVar[tuple[Cost, ...]] = (
-        ring_allreduce,
-        tree_allreduce,
-        recursive_doubling_allreduce,
-        rabenseifner_allreduce,
-        parameter_server,
-        hierarchical_allreduce,
+    costs: ClassVar[tuple[Cost, ...]] = tuple(
+        one.cost for one in registry.built_in() if one.operation == "all_reduce" and one.cost is not None
     )
     option_type = DenseOptions
     options: DenseOptions
@@ -100,6 +73,5 @@ class Dense(Sparsifier):
 
     def _reduction(self, nbytes: float) -> Schedule:
         """Return the messages that reduce a vector of so many bytes."""
-        if self.options.algorithm == "hierarchical":
-            return collectives.hierarchical(self.workers, nbytes, group_size=self.options.group_size)
-        return ALLREDUCE[self.options.algorithm](self.workers, nbytes)
+        chosen = registry.find("all_reduce", self.options.algorithm)
+        return chosen.schedule(self.workers, nbytes, **{name: getattr(self.options, name) for name in chosen.needs})

@@ -7,27 +7,19 @@ union of the selections grows with P (gradient build-up).
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar, Literal, TypeAlias
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simnet import collectives
+from simnet.collectives import registry
 from simnet.costs.devices import DeviceOp
 from simnet.schedule import Schedule
 from sparsifier_models.base import Exchange, Sparsifier
-from sparsifier_models.options import Options
+from sparsifier_models.options import Allgather, Options
 from sparsifier_models.selection import Indices, Values, squared_norm
-
-Allgather: TypeAlias = Literal["recursive_doubling", "ring", "bruck"]
-
-ALLGATHERV: dict[str, Callable[[NDArray[np.float64]], Schedule]] = {
-    "recursive_doubling": collectives.allgatherv_recursive_doubling,
-    "ring": collectives.allgatherv_ring,
-    "bruck": collectives.allgatherv_bruck,
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,11 +28,15 @@ class GatheredOptions(Options):
 
     Parameters
     ----------
-    allgather : {"recursive_doubling", "ring", "bruck"}
-        Algorithm of the all-gather.
+    allgather : str
+        Algorithm of the all-gather, of those in `simnet.collectives.registry`.
     """
 
     allgather: Allgather = "recursive_doubling"
+
+    def gather(self, nbytes: NDArray[np.float64]) -> Schedule:
+        """Return the messages by which all workers get the bytes of each, shape (P,)."""
+        return registry.find("all_gather", self.allgather).schedule_of_sizes(nbytes)
 
 
 class Gathered(Sparsifier):
@@ -98,7 +94,7 @@ class Gathered(Sparsifier):
 
         On the wire of the released code values and indices are gathered one after the other.
         """
-        gather, counts, wire = ALLGATHERV[self.options.allgather], entries.astype(np.float64), self.wire
+        gather, counts, wire = self.options.gather, entries.astype(np.float64), self.wire
         if not wire.released:
             return gather(counts * wire.entry_bytes).in_phase("entries")
         values = gather(counts * wire.value_bytes).in_phase("values")

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from simnet.costs import gaussiank
 from simnet.costs.devices import DeviceOp
 from simnet.schedule import Schedule
-from sparsifier_models.gathered import ALLGATHERV, GatheredOptions
+from sparsifier_models.gathered import GatheredOptions
 from sparsifier_models.selection import Values, above, count_above
 from sparsifier_models.thresholded import Found, Thresholded, moments
 
@@ -117,7 +117,7 @@ class GaussianK(Thresholded):
         return Found(above(values, threshold), threshold, tries, [kernel])
 
     def _allgather(self, entries: NDArray[np.int64]) -> Schedule:
-        gather, counts, wire = ALLGATHERV[self.options.allgather], entries.astype(np.float64), self.wire
+        gather, counts, wire = self.options.gather, entries.astype(np.float64), self.wire
         sizes = gather(np.full(self.workers, wire.count_bytes)).in_phase("sizes")
         if not wire.released:
             return sizes.concat(gather(counts * wire.entry_bytes).in_phase("entries"))

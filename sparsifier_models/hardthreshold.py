@@ -13,7 +13,7 @@ from simnet.costs import hardthreshold, threshold_allgather
 from simnet.costs.devices import DeviceOp
 from simnet.schedule import Schedule
 from sparsifier_models.base import Exchange, Wire
-from sparsifier_models.gathered import ALLGATHERV, Gathered
+from sparsifier_models.gathered import Gathered
 from sparsifier_models.selection import Indices, Values, above
 from sparsifier_models.union_reduced import UnionReduced, UnionReducedOptions
 
@@ -108,7 +108,7 @@ class HardThreshold(UnionReduced):
     def _allgather(self, entries: NDArray[np.int64]) -> Schedule:
         if self.options.form == "fused":
             return super()._allgather(entries)
-        wire, gather = self.wire, ALLGATHERV[self.options.allgather]
+        wire, gather = self.wire, self.options.gather
 
         def equal(each: float, phase: str) -> Schedule:
             return gather(np.full(self.workers, each)).in_phase(phase)

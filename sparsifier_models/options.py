@@ -7,10 +7,11 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import UnionType
-from typing import Any, Literal, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
 from simnet.base.checks import is_number, positive, whole
 from simnet.base.errors import nearest
+from simnet.collectives import registry
 
 T = TypeVar("T", bound="Options")
 _LARGEST = 3.4028234663852886e38
@@ -18,11 +19,52 @@ _WIDEST = 1000.0
 Layers: TypeAlias = Sequence[int] | Sequence[tuple[str, int]]
 
 
+@dataclass(frozen=True)
+class AlgorithmOf:
+    """What an option allows that names an algorithm of a collective: those of `simnet.collectives.registry`.
+
+    Parameters
+    ----------
+    operation : str
+        Whose algorithms. Of all-gathers, those that take contributions of unequal size.
+    options : tuple of str
+        Parameters that the scheme can set; algorithms that need others are not allowed.
+    """
+
+    operation: registry.Operation
+    options: tuple[str, ...] = ()
+
+    def names(self) -> list[str]:
+        """Return the algorithms, simnet's own first."""
+        return [one.algorithm for one in registry.every(self.operation) if self._fits(one)]
+
+    def allows(self, name: object) -> bool:
+        """Return whether an algorithm is one of them."""
+        found = registry.known(self.operation, name) if isinstance(name, str) else None
+        return found is not None and self._fits(found)
+
+    def _fits(self, one: registry.Collective) -> bool:
+        varies = one.varying is not None or self.operation != "all_gather"
+        return varies and set(one.needs) <= set(self.options)
+
+    def __get_pydantic_json_schema__(self, core: Any, handler: Any) -> dict[str, Any]:
+        """Tell editors the names."""
+        return {**handler(core), "enum": self.names()}
+
+
+Allreduce: TypeAlias = Annotated[str, AlgorithmOf("all_reduce")]
+"""The type of an option that names an all-reduce."""
+
+Allgather: TypeAlias = Annotated[str, AlgorithmOf("all_gather")]
+"""The type of an option that names an all-gather."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """The options that every scheme has; a scheme adds its own by deriving from this class.
 
-    A field annotated with a `Literal` takes the values listed there, one annotated with bool takes true and false, one
+    A field annotated with a `Literal` takes the values listed there, one annotated with `Allreduce` or `Allgather` the
+    collectives that there are, one annotated with bool takes true and false, one
     annotated with float takes what float32 can hold, as a float.
 
     Parameters
@@ -71,8 +113,8 @@ class Options:
         positive(self.scale, "scale")
         for name, hint in _hints(type(self)).items():
             value = getattr(self, name)
-            if get_origin(hint) is Literal and value not in get_args(hint):
-                raise ValueError(f"there is no {name} {value!r}: {nearest(str(value), get_args(hint))}")
+            if not _allows(hint, value):
+                raise ValueError(f"there is no {name} {value!r}: {nearest(str(value), words(hint))}")
             if hint is bool and not isinstance(value, bool):
                 raise ValueError(f"{name} must be true or false, got {value!r}")
             if float in (hint, *get_args(hint)) and get_origin(hint) in (None, UnionType) and is_number(value):
@@ -88,8 +130,27 @@ _HINTS: dict[type[Options], dict[str, Any]] = {}
 
 def _hints(option_type: type[Options]) -> dict[str, Any]:
     if option_type not in _HINTS:
-        _HINTS[option_type] = get_type_hints(option_type)
+        _HINTS[option_type] = get_type_hints(option_type, include_extras=True)
     return _HINTS[option_type]
+
+
+def words(hint: Any) -> Sequence[str]:
+    """Return the words that an option with this annotation is chosen from; none if it is no such choice.
+
+    Examples
+    --------
+    >>> words(Literal["paper", "released"]), words(Allgather)[:2], words(float)
+    (('paper', 'released'), ['recursive_doubling', 'bruck'], ())
+    """
+    if get_origin(hint) is Annotated:
+        return [name for mark in get_args(hint) if isinstance(mark, AlgorithmOf) for name in mark.names()]
+    return get_args(hint) if get_origin(hint) is Literal else ()
+
+
+def _allows(hint: Any, value: object) -> bool:
+    if get_origin(hint) is Annotated:
+        return all(mark.allows(value) for mark in get_args(hint) if isinstance(mark, AlgorithmOf))
+    return get_origin(hint) is not Literal or value in get_args(hint)
 
 
 def option_values(option_type: type[T], given: Mapping[str, Any]) -> T:

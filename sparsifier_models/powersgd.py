@@ -19,7 +19,7 @@ from simnet.costs import powersgd
 from simnet.costs.devices import DeviceOp
 from simnet.schedule import Schedule
 from sparsifier_models.base import Exchange, State
-from sparsifier_models.dense import ALLREDUCE, Dense, DenseOptions
+from sparsifier_models.dense import Dense, DenseOptions
 from sparsifier_models.selection import Values, squared_norm
 
 # Entries of a matrix that are in double precision at a time; they stay in the cache.
@@ -306,8 +306,7 @@ class PowerSGD(Dense):
         width = float(self.options.value_bytes or 4)
         left, right, plain = self.lengths
         phases = {"P": left, "uncompressed": plain, "Q": right}
-        reduce = ALLREDUCE[self.options.algorithm]
-        parts = [reduce(self.workers, width * one).in_phase(phase) for phase, one in phases.items() if one]
+        parts = [self._reduction(width * one).in_phase(phase) for phase, one in phases.items() if one]
         return Schedule(self.workers).concat(*parts)
 
     def _own_state(self) -> State:

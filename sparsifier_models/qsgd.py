@@ -19,7 +19,7 @@ from simnet.base.rng import stream
 from simnet.costs import qsgd
 from simnet.costs.devices import DeviceOp
 from sparsifier_models.base import Exchange, Sparsifier
-from sparsifier_models.gathered import ALLGATHERV, GatheredOptions
+from sparsifier_models.gathered import GatheredOptions
 from sparsifier_models.selection import Values, squared_norm
 
 # Entries quantised at a time: what that needs stays in the cache.
@@ -237,7 +237,7 @@ class QSGD(Sparsifier):
         nbytes = self._bytes(bits)
         return Exchange(
             update=total / np.float32(self.workers),
-            schedule=ALLGATHERV[self.options.allgather](nbytes).in_phase("levels"),
+            schedule=self.options.gather(nbytes).in_phase("levels"),
             selected=np.full(self.workers, n),
             kernels=(DeviceOp("norm", n), DeviceOp("scan", n), DeviceOp("scan", n, launches=self.workers)),
             union=n,

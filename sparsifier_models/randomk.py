@@ -6,16 +6,16 @@ If all workers draw the same entries, from a seed they share, only values need t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from simnet.base.rng import stream
+from simnet.collectives import registry
 from simnet.costs import ring_allreduce, topk_allgather, tree_allreduce
 from simnet.costs.devices import DeviceOp
 from sparsifier_models.base import Exchange
-from sparsifier_models.dense import ALLREDUCE
 from sparsifier_models.gathered import Gathered, GatheredOptions
+from sparsifier_models.options import Allreduce
 from sparsifier_models.selection import Indices, Values, take_mean
 
 
@@ -27,12 +27,12 @@ class RandomkOptions(GatheredOptions):
     ----------
     shared : bool
         Whether all workers draw the same entries; else each draws its own, and values and indices are all-gathered.
-    collective : {"ring", "tree"}
-        How values at shared entries are reduced.
+    collective : str
+        How values at shared entries are reduced: an all-reduce of `simnet.collectives.registry`.
     """
 
     shared: bool = True
-    collective: Literal["ring", "tree"] = "ring"
+    collective: Allreduce = "ring"
 
 
 class Randomk(Gathered):
@@ -76,10 +76,10 @@ class Randomk(Gathered):
             return super()._communicate(corrected, gradients)
         indices = self._draw()
         update, sent = take_mean(corrected, indices)
-        k = indices.size
+        k, reduce = indices.size, registry.find("all_reduce", self.options.collective)
         return Exchange(
             update=update,
-            schedule=ALLREDUCE[self.options.collective](self.workers, k * self.wire.value_bytes),
+            schedule=reduce.schedule(self.workers, k * self.wire.value_bytes),
             selected=np.full(self.workers, k),
             kernels=(DeviceOp("gather", k), DeviceOp("scatter", k, launches=2)),
             union=k,

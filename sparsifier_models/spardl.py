@@ -14,7 +14,7 @@ import numpy as np
 
 from simnet.base.arrays import Floats
 from simnet.base.checks import whole
-from simnet.collectives.programs import allgather_bruck
+from simnet.collectives.doubling import bruck
 from simnet.costs import spardl, spardl_bsag, spardl_rsag
 from simnet.costs.devices import DeviceOp
 from simnet.schedule import Round, Schedule
@@ -284,7 +284,7 @@ class SparDL(Sparsifier):
     def _bruck(self, groups: Indices, entries: Indices, phase: str) -> list[Round]:
         """Return Bruck's all-gather in every row of ranks at the same time; ``entries[g, r]`` are those of one rank."""
         size, rounds = groups.shape[1], []
-        for step in allgather_bruck(size).steps:
+        for step in bruck(size).steps:
             blocks = (step.first[:, None] + np.arange(step.count[0])) % size
             carried = entries[:, blocks].reshape(self.workers, -1)
             rounds.append(self._round(groups[:, step.src], groups[:, step.dst], carried, phase))

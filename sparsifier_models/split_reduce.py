@@ -18,7 +18,7 @@ from simnet.base.checks import whole
 from simnet.costs.devices import DeviceOp
 from simnet.schedule import Round, Schedule
 from sparsifier_models.base import Sparsifier, Wire
-from sparsifier_models.gathered import ALLGATHERV, GatheredOptions
+from sparsifier_models.gathered import GatheredOptions
 from sparsifier_models.selection import Indices, Values
 
 Places: TypeAlias = NDArray[np.int32] | NDArray[np.int64]
@@ -216,7 +216,7 @@ class SplitReduce(Sparsifier):
 
     def _pieces(self, entries: NDArray[np.int64]) -> Schedule:
         """Return the all-gather of `entries`, shape (P,), of each worker: of values and indices, or packed."""
-        counts, wire, gather = entries.astype(np.float64), self.wire, ALLGATHERV[self.options.allgather]
+        counts, wire, gather = entries.astype(np.float64), self.wire, self.options.gather
         if wire.released and self.options.rules == "bert":
             values, indices = gather(counts * wire.value_bytes), gather(counts * wire.index_bytes)
             return values.in_phase("values").concat(indices.in_phase("indices"))
@@ -225,4 +225,4 @@ class SplitReduce(Sparsifier):
     def _sizes(self) -> Schedule:
         """Return the all-gather of one count of each worker."""
         sizes = np.full(self.workers, self.wire.count_bytes)
-        return ALLGATHERV[self.options.allgather](sizes).in_phase("sizes")
+        return self.options.gather(sizes).in_phase("sizes")

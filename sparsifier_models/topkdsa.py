@@ -17,7 +17,6 @@ from simnet.costs.devices import DeviceOp
 from simnet.schedule import Schedule
 from sparsifier_models import sparcml
 from sparsifier_models.base import Exchange
-from sparsifier_models.gathered import ALLGATHERV
 from sparsifier_models.selection import Indices, Values, squared_norm, top_k
 from sparsifier_models.split_reduce import (
     Places,
@@ -150,7 +149,7 @@ class TopkDSA(SplitReduce):
         if self.options.algorithm == "split_allgather" and self.options.compat == "released":
             total[np.abs(total) <= NEGLIGIBLE] = 0
         pieces = by_region(np.flatnonzero(total), cuts)
-        gathered = ALLGATHERV[self.options.allgather](lengths * self.dense_bytes).in_phase("dense")
+        gathered = self.options.gather(lengths * self.dense_bytes).in_phase("dense")
         match self.options.algorithm:
             case "split_allgather":
                 split, dense = sparcml.direct_split(entries, lengths, form), False

@@ -16,11 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
+from simnet.collectives import registry
 from simnet.costs.devices import DeviceOp
 from simnet.schedule import Schedule
 from sparsifier_models.base import Exchange
-from sparsifier_models.dense import ALLREDUCE, Allreduce
-from sparsifier_models.gathered import ALLGATHERV, Allgather, Gathered, GatheredOptions
+from sparsifier_models.gathered import Gathered, GatheredOptions
+from sparsifier_models.options import Allgather, Allreduce
 from sparsifier_models.selection import Values, take_mean
 
 
@@ -84,9 +85,9 @@ class UnionReducedOptions(GatheredOptions):
 
     Parameters
     ----------
-    allgather : {"ring", "recursive_doubling", "bruck"}
+    allgather : str
         Algorithm of the all-gathers; rings here and below, as in NCCL, over which the released code runs.
-    allreduce : {"ring", "tree", "recursive_doubling", "rabenseifner", "parameter_server"}
+    allreduce : str
         How the values are reduced.
     """
 
@@ -155,7 +156,8 @@ class UnionReduced(Gathered):
         U = np.flatnonzero(union)
         update, sent = take_mean(corrected, U)
         wire, k_max = self.wire, int(counts.max())
-        values = ALLREDUCE[self.options.allreduce](self.workers, U.size * wire.value_bytes).in_phase("values")
+        reduce = registry.find("all_reduce", self.options.allreduce)
+        values = reduce.schedule(self.workers, U.size * wire.value_bytes).in_phase("values")
         # The released code makes the gathered indices unique by sorting them.
         unique = () if self.disjoint else (DeviceOp("topk_layer", float(counts.sum())),)
         return Exchange(
@@ -179,7 +181,7 @@ class UnionReduced(Gathered):
 
     def _allgather(self, entries: NDArray[np.int64]) -> Schedule:
         """Return the messages by which all workers get the indices of each, padded to the most."""
-        gather, wire = ALLGATHERV[self.options.allgather], self.wire
+        gather, wire = self.options.gather, self.wire
         indices = gather(np.full(self.workers, entries.max() * wire.index_bytes)).in_phase("indices")
         if not self.announces:
             return indices

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from looping import each
 from simnet import collectives
-from simnet.collectives import programs
+from simnet.collectives import direct, doubling, ring, tree, two_levels
 from simnet.collectives.program import Program, Step
 from simnet.schedule import Schedule
 
@@ -18,25 +18,25 @@ RANKS = range(1, 18)
 LENGTHS = (0, 1, 7, 40)
 
 ALLREDUCE = {
-    "ring": programs.allreduce_ring,
-    "binomial": programs.allreduce_tree,
-    "binomial, 3 segments": lambda P: programs.allreduce_tree(P, segments=3),
-    "chain, 4 segments": lambda P: programs.allreduce_tree(P, arity=1, segments=4),
-    "binary": lambda P: programs.allreduce_tree(P, arity=2),
-    "ternary, 5 segments": lambda P: programs.allreduce_tree(P, arity=3, segments=5),
-    "recursive doubling": programs.allreduce_recursive_doubling,
-    "rabenseifner": programs.allreduce_rabenseifner,
-    "parameter server 0": programs.parameter_server,
-    "parameter server last": lambda P: programs.parameter_server(P, server=P - 1),
-    "hierarchical 1": lambda P: programs.hierarchical(P, 1),
-    "hierarchical 3": lambda P: programs.hierarchical(P, 3),
-    "hierarchical 4": lambda P: programs.hierarchical(P, 4),
-    "hierarchical 99": lambda P: programs.hierarchical(P, 99),
+    "ring": ring.all_reduce,
+    "binomial": tree.all_reduce,
+    "binomial, 3 segments": lambda P: tree.all_reduce(P, segments=3),
+    "chain, 4 segments": lambda P: tree.all_reduce(P, arity=1, segments=4),
+    "binary": lambda P: tree.all_reduce(P, arity=2),
+    "ternary, 5 segments": lambda P: tree.all_reduce(P, arity=3, segments=5),
+    "recursive doubling": doubling.all_reduce,
+    "rabenseifner": doubling.rabenseifner,
+    "parameter server 0": direct.through_server,
+    "parameter server last": lambda P: direct.through_server(P, server=P - 1),
+    "hierarchical 1": lambda P: two_levels.two_levels(P, 1),
+    "hierarchical 3": lambda P: two_levels.two_levels(P, 3),
+    "hierarchical 4": lambda P: two_levels.two_levels(P, 4),
+    "hierarchical 99": lambda P: two_levels.two_levels(P, 99),
 }
 ALLGATHER = {
-    "ring": programs.allgather_ring,
-    "recursive doubling": programs.allgather_recursive_doubling,
-    "bruck": programs.allgather_bruck,
+    "ring": ring.all_gather,
+    "recursive doubling": doubling.all_gather,
+    "bruck": doubling.bruck,
 }
 # Each takes (P, root).
 ROOTED = {
@@ -48,11 +48,12 @@ ROOTED = {
 EVERY = {
     **{f"allreduce {name}": build for name, build in ALLREDUCE.items()},
     **{f"allgather {name}": build for name, build in ALLGATHER.items()},
-    "reduce-scatter ring": programs.reduce_scatter_ring,
-    "all-to-all": programs.alltoall_pairwise,
-    "broadcast": lambda P: programs.broadcast_binomial(P, root=P // 2),
-    "broadcast chain, 4 segments": lambda P: programs.broadcast_tree(P, arity=1, segments=4),
-    "reduce": lambda P: programs.reduce_binomial(P, root=P // 3),
+    "reduce-scatter ring": ring.reduce_scatter,
+    "reduce-scatter halving": doubling.halving,
+    "all-to-all": direct.all_to_all,
+    "broadcast": lambda P: tree.broadcast(P, root=P // 2),
+    "broadcast chain, 4 segments": lambda P: tree.broadcast(P, arity=1, segments=4),
+    "reduce": lambda P: tree.reduce(P, root=P // 3),
 }
 # Algorithms in which no rank sends two messages, or receives two, in one round.
 ONE_PORT = (
@@ -66,6 +67,7 @@ ONE_PORT = (
     "allgather recursive doubling",
     "allgather bruck",
     "reduce-scatter ring",
+    "reduce-scatter halving",
     "all-to-all",
     "broadcast",
     "broadcast chain, 4 segments",
@@ -132,8 +134,9 @@ class TestResults:
                 np.testing.assert_array_equal(result, np.concatenate(chunks))
 
     @each("P", RANKS)
-    def test_reduce_scatter(self, P):
-        program = programs.reduce_scatter_ring(P)
+    @pytest.mark.parametrize("build", [ring.reduce_scatter, doubling.halving])
+    def test_reduce_scatter(self, build, P):
+        program = build(P)
         for n in LENGTHS:
             buffers, bounds = data(P, n), program.bounds(n)
             total = np.sum(buffers, axis=0)
@@ -150,25 +153,25 @@ class TestResults:
         for i in range(P):
             for index in range(i * P, (i + 1) * P):
                 buffers[i][bounds[index] : bounds[index + 1]] = pieces[index]
-        results = programs.alltoall_pairwise(P).run(buffers, bounds=bounds)
+        results = direct.all_to_all(P).run(buffers, bounds=bounds)
         for j in range(P):
             for index in range(j, P * P, P):
                 np.testing.assert_array_equal(results[j][bounds[index] : bounds[index + 1]], pieces[index])
 
     @each("P", RANKS)
-    @pytest.mark.parametrize("tree", ROOTED)
-    def test_broadcast_and_reduce_at_every_root(self, tree, P):
-        options = ROOTED[tree]
+    @pytest.mark.parametrize("name", ROOTED)
+    def test_broadcast_and_reduce_at_every_root(self, name, P):
+        options = ROOTED[name]
         buffers = data(P, 13)
         for root in range(P):
-            for result in programs.broadcast_tree(P, root, **options).run(buffers):
+            for result in tree.broadcast(P, root, **options).run(buffers):
                 np.testing.assert_array_equal(result, buffers[root])
-            result = programs.reduce_tree(P, root, **options).run(buffers)[root]
+            result = tree.reduce(P, root, **options).run(buffers)[root]
             np.testing.assert_array_equal(result, np.sum(buffers, axis=0))
 
     def test_matrices_along_the_first_axis(self):
         buffers = [np.arange(12).reshape(6, 2) + r for r in range(4)]
-        for result in programs.allreduce_ring(4).run(buffers):
+        for result in ring.all_reduce(4).run(buffers):
             np.testing.assert_array_equal(result, np.sum(buffers, axis=0))
 
 
@@ -487,7 +490,7 @@ class TestRefusals:
                 call()
 
     def test_program_and_run(self):
-        program = programs.allreduce_ring(2)
+        program = ring.all_reduce(2)
         with pytest.raises(ValueError, match="2 ranks need as many buffers, got 3"):
             program.run([np.ones(2)] * 3)
         with pytest.raises(ValueError, match="one shape and dtype"):

@@ -21,7 +21,7 @@ import topologies
 from simnet import cli
 from simnet.base.errors import InputError
 from simnet.base.writing import staged
-from simnet.collectives import allreduce_ring, hierarchical
+from simnet.collectives import allreduce_ring, hierarchical, registry
 from simnet.interchange import (
     kind_of,
     read_chakra,
@@ -38,7 +38,6 @@ from simnet.network import Network
 from simnet.network.weather import Weather, steps
 from simnet.scenario import load
 from simnet.schedule import Round, Schedule
-from simnet.studies.exporting import COLLECTIVES
 from topologies.graphs import label
 
 SCENARIO = """\
@@ -134,10 +133,10 @@ def test_an_exported_collective_takes_as_long_as_the_collective(to: str, name: s
     assert read["lower_bound_s"] == pytest.approx(1.6e6 / 1.25e9, rel=1e-12)
 
 
-@pytest.mark.parametrize("name", sorted(COLLECTIVES))
-def test_every_collective_has_a_command(name: str) -> None:
-    options = ("--option", "group_size=4") if name == "hierarchical" else ()
-    chosen = ("--collective", name, "--workers", 8, "--size", "64 kB", *options)
+@pytest.mark.parametrize("one", registry.built_in(), ids=lambda one: one.name)
+def test_every_collective_has_a_command(one: registry.Collective) -> None:
+    options = ("--option", "group_size=4") if one.needs else ()
+    chosen = ("--collective", one.name, "--workers", 8, "--size", "64 kB", *options)
     did("export", *chosen, "--to", "csv", "--out", "a.csv")
     found = figures(*chosen, *ON_STAR)
     assert figures("a.csv", *ON_STAR)["finish_s"] == pytest.approx(found["finish_s"], rel=1e-12)

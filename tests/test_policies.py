@@ -77,15 +77,35 @@ def test_closed_forms_know_the_width_of_entries():
         Candidate("a", "topk", {"wire": "released"}),
         Candidate("b", "lwtopk", {"fused": False}),
         Candidate("c", "artopk", {"monitored": True}),
-        Candidate("d", "topk", {"allgather": "ring"}),
         Candidate("e", "spardl", {"teams": 2}),
-        Candidate("f", "fp16", {"algorithm": "hierarchical"}),
+        Candidate("f", "fp16", {"algorithm": "ring", "wire": "released"}),
         Candidate("g", "deft"),
     ],
 )
 def test_what_the_closed_forms_do_not_know_is_refused_not_ignored(candidate):
     with pytest.raises(ValueError, match="no closed form is known"):
         closed_form(candidate)
+
+
+@pytest.mark.parametrize("workers", [6, 8])
+@pytest.mark.parametrize(
+    ("scheme", "options"),
+    [
+        ("topk", {"allgather": "ring"}),
+        ("topk", {"allgather": "bruck"}),
+        ("fp16", {"algorithm": "hierarchical", "group_size": 2}),
+        ("dense", {"algorithm": "rabenseifner"}),
+        ("artopk", {"collective": "parameter_server"}),
+        ("randomk", {"collective": "recursive_doubling"}),
+    ],
+)
+def test_exchanges_over_any_collective_are_weighed_by_its_closed_form(scheme, options, workers):
+    n, c, alpha, beta = 80_000, 0.01, 1e-3, 1e-8
+    gradients = np.random.default_rng(0).standard_normal((workers, n)).astype(np.float32)
+    exchange = sparsifier_models.create(scheme, workers, n, c, **options).exchange(gradients)
+    seconds = Network(topologies.star(workers, alpha, 1 / beta)).time(exchange.schedule).duration
+    weighed = closed_form(Candidate("a", scheme, options))(alpha, beta, 4.0 * n, c, workers)
+    assert weighed == pytest.approx(seconds, rel=1e-9 if workers == 8 else 0.35)
 
 
 @pytest.mark.parametrize(
@@ -117,8 +137,8 @@ def test_labels_tell_candidates_apart():
 
 
 def test_a_candidate_without_closed_form_is_refused_by_name():
-    with pytest.raises(ValueError, match=r"no closed form is known for 'mine' \(dense, algorithm=rabenseifner\)"):
-        Flexible([AG, Candidate("mine", "dense", {"algorithm": "rabenseifner"})])
+    with pytest.raises(ValueError, match=r"no closed form is known for 'mine' \(spardl, teams=2\)"):
+        Flexible([AG, Candidate("mine", "spardl", {"teams": 2})])
 
 
 @given(st.floats(1e-5, 0.2), st.floats(1e6, 5e10), st.floats(1e-4, 1.0), st.integers(1, 64), st.permutations(SPARSE))

@@ -26,10 +26,11 @@ FILLED = 3
 class Claim(NamedTuple):
     """That messages cost what formulas add up to: each a function of `simnet.costs`, and what was really selected.
 
-    The bytes that workers receive are those of the formula on average (``mean``), on average no more (``limit``), or no
-    worker gets more (``most``). In lock-step the messages take as long as the formula says, not longer (``limit``), or
-    nothing is claimed (``none``). With workers that select unlike numbers, what all would take if they selected the
-    most is the `longest`. What the `least` adds up to is exceeded, by the mean of the bytes and by the time.
+    The bytes that workers receive are those of the formula on average (``mean``), on average no more (``limit``), what
+    it says of two workers from each of the others (``gather``), or no worker gets more (``most``). In lock-step the
+    messages take as long as the formula says, not longer (``limit``), or nothing is claimed (``none``). With workers
+    that select unlike numbers, what all would take if they selected the most is the `longest`. What the `least` adds up
+    to is exceeded, by the mean of the bytes and by the time.
     """
 
     parts: list
@@ -107,7 +108,7 @@ def _(model, exchange):
 @case("dense", costs.hierarchical_allreduce, algorithm="hierarchical", group_size=4, fits=lambda P: P < 4 or P % 4 == 0)
 def _(model, exchange):
     # Leaders send on what they get, and their members little; who gets most is no leader where there is one group.
-    known = {**dense_bytes(model), "group": model.options.group_size}
+    known = {**dense_bytes(model), "group_size": model.options.group_size}
     return [Claim([(costs.hierarchical_allreduce, known)], "most")]
 
 
@@ -159,7 +160,7 @@ def gathered_by_threshold(model, exchange):
     mean, longest = (
         [(costs.threshold_allgather, {**known, "selected": entries})] for entries in (selected.mean(), selected.max())
     )
-    return [Claim(mean, longest=longest)]
+    return [Claim(mean, "gather", longest=longest)]
 
 
 for name in ("sidco", "dgc", "redsync"):
@@ -175,7 +176,7 @@ def _(model, exchange):
     mean, longest = (
         [(costs.gaussiank, {**known, "selected": entries}), sizes] for entries in (selected.mean(), selected.max())
     )
-    return [Claim(mean, longest=longest)]
+    return [Claim(mean, "gather", longest=longest)]
 
 
 def at_union(function):
@@ -302,7 +303,7 @@ def _(model, exchange):
     n, options = model.parameters, model.options
     known = {"M": 4 * n, "levels": options.levels, "bucket": options.bucket}
     if options.coding == "fixed":
-        return [Claim([(costs.qsgd, known)])]
+        return [Claim([(costs.qsgd, known)], "gather")]
     norms = 32 * -(-n // options.bucket)
     bits = exchange.stats["bits_per_entry"] * n - norms
     return [Claim([(costs.qsgd, {**known, "bits": bits.max() / n})], "most", "limit")]
@@ -318,7 +319,7 @@ def _(model, exchange):
 @case("signsgd", costs.signsgd_allgather, vote="mean")
 @case("signsgd", costs.signsgd_allgather, collective="allgather")
 def _(model, exchange):
-    return [Claim([(costs.signsgd_allgather, {"M": 4 * model.parameters})])]
+    return [Claim([(costs.signsgd_allgather, {"M": 4 * model.parameters})], "gather")]
 
 
 @case("powersgd", costs.powersgd)
@@ -387,6 +388,8 @@ def check_bytes(one, P, **inputs):
             received = part(exchange.schedule, claim.phases).bytes_received()
             if claim.bytes == "mean":
                 assert received.mean() == pytest.approx(claim.cost(0, 1, P))
+            elif claim.bytes == "gather":
+                assert received.mean() == pytest.approx(claim.cost(0, 1, 2) * (P - 1))
             elif claim.bytes == "limit":
                 assert received.mean() <= claim.cost(0, 1, P) * (1 + 1e-9)
             else:

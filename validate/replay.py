@@ -19,9 +19,8 @@ import argparse
 import hashlib
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,11 +28,11 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from simnet import collectives
 from simnet.base import units
-from simnet.base.errors import InputError, SimnetError, nearest
+from simnet.base.errors import InputError, SimnetError
 from simnet.calibration.readers import write_tidy
 from simnet.calibration.readers.conventions import mpi_convention
+from simnet.collectives import registry
 from simnet.interchange import read_schedule
 from simnet.schedule import Schedule
 from validate.communicators import BACKENDS, Communicator, connect
@@ -45,15 +44,6 @@ MEMORY = 8 * 2**30
 
 _PINGS = 12
 _CONTENTS = 251
-
-_NAMES = {
-    "allreduce": "all_reduce",
-    "allgather": "all_gather",
-    "reduce_scatter": "reduce_scatter",
-    "alltoall": "alltoall",
-    "broadcast": "broadcast",
-    "reduce": "reduce",
-}
 
 
 class Part(NamedTuple):
@@ -120,7 +110,8 @@ def plan(schedule: Schedule, rank: int) -> Plan:
 
     Examples
     --------
-    >>> plan(collectives.allgather_ring(3, 10), rank=0).steps[0].sends
+    >>> from simnet.collectives import allgather_ring
+    >>> plan(allgather_ring(3, 10), rank=0).steps[0].sends
     (Part(peer=1, first=0, last=10, number=0),)
     """
     steps: list[Step] = []
@@ -364,30 +355,19 @@ def of_collective(name: str, ranks: int, nbytes: float) -> Workload:
     >>> of_collective("allgather_bruck", 4, 1000).facts
     {'collective': 'all_gather', 'algorithm': 'bruck', 'nbytes': 1000, 'size_convention': 'per_rank'}
     """
-    known = _collectives()
-    if name not in known:
-        raise InputError(f"there is no collective {name!r}; {nearest(name, known)}", file="--collective")
-    kind = next((kind for kind in _NAMES if name.startswith(f"{kind}_")), "")
-    # A parameter server and a hierarchy are all-reduces whose names do not say so.
-    collective, algorithm = (_NAMES[kind], name.removeprefix(f"{kind}_")) if kind else ("all_reduce", name)
+    try:
+        found = registry.named(name)
+        if found.needs:
+            raise ValueError(f"{name} needs more than ranks and a size: {', '.join(found.needs)}")
+    except ValueError as error:
+        raise InputError(str(error), file="--collective") from None
     facts: dict[str, object] = {
-        "collective": collective,
-        "algorithm": algorithm,
+        "collective": found.operation,
+        "algorithm": found.algorithm,
         "nbytes": round(nbytes),
-        "size_convention": mpi_convention(collective),
+        "size_convention": mpi_convention(found.operation),
     }
-    return Workload(known[name](ranks, nbytes), facts)
-
-
-def _collectives() -> dict[str, Callable[[int, float], Schedule]]:
-    """Return the collectives that a number of ranks and a size describe."""
-    found = {}
-    for name in collectives.__all__:
-        parameters = list(signature(getattr(collectives, name)).parameters.values())
-        enough = all(one.default is not Parameter.empty for one in parameters[2:])
-        if [one.name for one in parameters[:2]] == ["n_ranks", "nbytes"] and enough:
-            found[name] = getattr(collectives, name)
-    return found
+    return Workload(found.schedule(ranks, nbytes), facts)
 
 
 def of_file(path: str, ranks: int, name: str | None = None) -> Workload:

@@ -19,7 +19,7 @@ from simnet.calibration.platform import Platform
 from simnet.calibration.predictor import Basis, FittedCurve, Predictor, fit
 from simnet.calibration.specification import COLLECTIVES, HELD_OUT, SpecifiedStepModel, half_widths
 from simnet.calibration.specification import specified as steps_of
-from simnet.calibration.step_counts import ALGORITHMS, MAX_RANKS
+from simnet.calibration.step_counts import MAX_RANKS, known_algorithms
 from simnet.calibration.step_model import PROTOCOLS
 
 COVERAGE = 0.9
@@ -154,7 +154,7 @@ class CalibratedCostModel:
 
     def pinned(self, name: str) -> list[str]:
         """Return the known values of ``algorithm`` or ``protocol``: measured ones and those of the step model."""
-        known = ALGORITHMS if name == "algorithm" else PROTOCOLS
+        known = known_algorithms() if name == "algorithm" else PROTOCOLS
         return sorted({*known, *(getattr(one.setting, name) for one in self.model.known)} - {""})
 
     def _setting(

@@ -22,7 +22,7 @@ from simnet.base.progress import tracked
 from simnet.calibration.curve_models import FITS, OURS
 from simnet.calibration.curves import Curve, Floats, Setting
 from simnet.calibration.predictor import Basis, Interpolation, Predictor, Transfer, fit
-from simnet.calibration.step_counts import ALGORITHMS
+from simnet.calibration.step_counts import known_algorithms
 
 FOLDS = 4
 """Sizes that are held out at once: every fourth."""
@@ -279,10 +279,11 @@ def could_be_nccl(curves: Sequence[Curve]) -> bool:
     >>> [could_be_nccl([Curve(Setting("all_reduce", 8, 2), sizes, np.full(2, us * 1e-6))]) for us in (4, 25)]
     [False, True]
     """
+    others = [name for name in known_algorithms() if name not in ("ring", "tree")]
     for one in curves:
         phases = 2 if one.setting.collective == "all_reduce" else 1
         steps = phases * np.log2(max(one.setting.nodes, 1))
-        foreign = any(name in one.setting.algorithm.casefold() for name in ALGORITHMS if name not in ("ring", "tree"))
+        foreign = any(name in one.setting.algorithm.casefold() for name in others)
         if foreign or one.seconds.min() <= _FASTEST_KERNEL + _FASTEST_STEP * steps:
             return False
     return True

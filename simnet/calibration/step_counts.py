@@ -23,16 +23,15 @@ J. Speck, J. L. Träff, "Two-tree algorithms for full bandwidth broadcast, reduc
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import cache
-from types import MappingProxyType
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from simnet import collectives
+from simnet.base import plugins
 from simnet.calibration.curves import Setting
-from simnet.schedule import Round, Schedule
+from simnet.collectives import registry
+from simnet.schedule import Round
 
 MAX_RANKS = 4096
 """The most ranks whose schedule is made; beyond, and for NCCL, closed forms count the steps."""
@@ -69,59 +68,27 @@ class Cost(NamedTuple):
     kind: Kind = "ring"
 
 
-def _halving(ranks: int) -> Schedule:
-    """Return a reduce-scatter by recursive halving: an all-gather by recursive doubling, backwards.
+def known_algorithms() -> tuple[str, ...]:
+    """Return the algorithms that are told apart: NCCL's, and those whose schedules are looked at.
 
-    What a round brings is counted as reduced with it.
+    Examples
+    --------
+    >>> known_algorithms()
+    ('ring', 'tree', 'binomial', 'bruck', 'pairwise', 'rabenseifner', 'recursive_doubling', 'recursive_halving')
     """
-    rounds = reversed(collectives.allgather_recursive_doubling(ranks, 1.0 / ranks).rounds)
-    return Schedule(ranks, [Round(one.dst, one.src, one.nbytes, float(one.nbytes.max())) for one in rounds])
+    names = {one.algorithm for one in registry.every() if one.calibrated}
+    return ("ring", "tree", *sorted(names - {"ring", "tree"}))
 
 
-def _alltoall_bruck(ranks: int) -> Schedule:
-    """Return Bruck's all-to-all: in round k every rank passes on, over 2^k, the blocks whose distance has that bit."""
-    rank, rounds = np.arange(ranks), []
-    for bit in (1 << k for k in range((ranks - 1).bit_length())):
-        blocks = np.count_nonzero(np.arange(1, ranks) & bit)
-        rounds.append(Round(rank, (rank + bit) % ranks, blocks / ranks))
-    return Schedule(ranks, rounds)
+def _counted(collective: str) -> dict[str, registry.Collective]:
+    """Return the algorithms of a collective whose schedules are looked at, by name."""
+    return _found(collective, plugins.allowed())
 
 
-_SCHEDULES: MappingProxyType[str, MappingProxyType[str, Callable[[int], Schedule]]] = MappingProxyType(
-    {
-        "all_reduce": MappingProxyType(
-            {
-                "ring": lambda ranks: collectives.allreduce_ring(ranks, 1.0, gamma=1.0),
-                "recursive_doubling": lambda ranks: collectives.allreduce_recursive_doubling(ranks, 1.0, gamma=1.0),
-                "rabenseifner": lambda ranks: collectives.allreduce_rabenseifner(ranks, 1.0, gamma=1.0),
-            }
-        ),
-        "all_gather": MappingProxyType(
-            {
-                "ring": lambda ranks: collectives.allgather_ring(ranks, 1.0 / ranks),
-                "bruck": lambda ranks: collectives.allgather_bruck(ranks, 1.0 / ranks),
-            }
-        ),
-        "reduce_scatter": MappingProxyType(
-            {
-                "ring": lambda ranks: collectives.reduce_scatter_ring(ranks, 1.0, gamma=1.0),
-                "recursive_halving": _halving,
-            }
-        ),
-        "broadcast": MappingProxyType({"binomial": lambda ranks: collectives.broadcast_binomial(ranks, 1.0)}),
-        "reduce": MappingProxyType({"binomial": lambda ranks: collectives.reduce_binomial(ranks, 1.0, gamma=1.0)}),
-        "alltoall": MappingProxyType(
-            {
-                "pairwise": lambda ranks: collectives.alltoall_pairwise(ranks, 1.0 / ranks),
-                "bruck": _alltoall_bruck,
-            }
-        ),
-    }
-)
-"""Schedules of one byte by collective and algorithm."""
-
-ALGORITHMS = ("ring", "tree", *sorted({name for known in _SCHEDULES.values() for name in known} - {"ring"}))
-"""Algorithms that are told apart: NCCL's, and those of the schedules."""
+# Fitting asks for each setting; looking through packages takes time.
+@cache
+def _found(collective: str, _allowed: bool) -> dict[str, registry.Collective]:
+    return {one.algorithm: one for one in registry.every() if one.calibrated and one.operation == collective}
 
 
 def algorithms(collective: str, algorithm: str) -> tuple[str, ...]:
@@ -132,7 +99,7 @@ def algorithms(collective: str, algorithm: str) -> tuple[str, ...]:
     >>> algorithms("all_reduce", "Ring"), algorithms("broadcast", ""), algorithms("alltoall", "modified_bruck")
     (('ring',), ('binomial',), ('bruck',))
     """
-    known = _SCHEDULES.get(collective, MappingProxyType({}))
+    known = _counted(collective)
     word = algorithm.casefold()
     named = tuple(name for name in known if name in word)
     return named or tuple(known)
@@ -156,7 +123,9 @@ def through_schedule(collective: str, algorithm: str, ranks: int, nodes: int) ->
     >>> through_schedule("all_reduce", "ring", 4, 0)
     Cost(inner=0.0, outer=6.0, inner_bytes=0.0, outer_bytes=1.5, reduced=0.75, peers=0.0, kind='ring')
     """
-    schedule = _SCHEDULES[collective][algorithm](ranks)
+    found = _counted(collective)[algorithm]
+    work = {"gamma": 1.0} if "gamma" in found.options else {}
+    schedule = found.schedule(ranks, 1.0 / ranks if collective in ("all_gather", "alltoall") else 1.0, **work)
     node = np.arange(ranks) * (nodes or ranks) // ranks
     counted: dict[int, tuple[float, float, float, float, float]] = {}
     total = np.zeros(5)
@@ -230,7 +199,7 @@ def costs(setting: Setting, nccl: bool, switch: bool = False) -> tuple[Cost, ...
     """
     if setting.ranks < 2:
         return ()
-    if setting.collective not in (*_SCHEDULES, "sendrecv"):
+    if setting.collective != "sendrecv" and not _counted(setting.collective):
         return ()
     nodes = setting.nodes if 0 < setting.nodes <= setting.ranks else 0
     if nccl:

@@ -1,52 +1,46 @@
-"""Dense and variable-size collectives as schedules.
+"""Collectives as schedules: who sends how many bytes to whom, in which order.
 
-Each function here returns a `Schedule`: who sends how many bytes to whom, in which order. Behind each stands a
-program of the same name in `simnet.collectives.programs`, which also executes on arrays; messages and results thus
-come from one description of the algorithm.
+Each function here returns a `Schedule`. It stands beside its program, which also executes on arrays, in a module for
+each family: ring, tree, doubling, direct, two_levels. Messages and results thus come from one description of the
+algorithm. `simnet.collectives.registry` knows them all, with their closed forms and names, and those of other packages.
 
-=================================  ============================  ======================================
-collective                         rounds                        bytes a rank sends
-=================================  ============================  ======================================
-`allreduce_ring`                   2 (P - 1)                     2 (P - 1) / P M
-`allreduce_tree`                   2 ceil(log2 P)                2 (P - 1) M, all ranks together
-`allreduce_recursive_doubling`     log2 P                        M log2 P
-`allreduce_rabenseifner`           2 log2 P                      2 (P - 1) / P M
-`parameter_server`                 2                             2 (P - 1) M, all ranks together
-`hierarchical`                     2 ceil(log2 g) + 2 (L - 1)    (g a group, L leaders)
-`reduce_scatter_ring`              P - 1                         (P - 1) / P M
-`reduce_binomial`, `reduce_tree`   ceil(log2 P)                  (P - 1) M, all ranks together
-`broadcast_binomial`, `_tree`      ceil(log2 P)                  (P - 1) M, all ranks together
-`allgather_ring`, `_v_`            P - 1                         (P - 1) m
-`allgather_recursive_doubling`     log2 P                        (P - 1) m
-`allgather_bruck`                  ceil(log2 P)                  (P - 1) m
-`alltoall_pairwise`, `_v_`         P - 1                         (P - 1) m
-=================================  ============================  ======================================
+Sizes are those of the whole vector, of the contribution of one rank to an all-gather, or of what a rank sends to one
+other in an all-to-all. One rank has nothing to send: no rounds.
 
-M is the whole vector, m the contribution of one rank (for all-to-all: to one other). Rows with log2 P hold for powers
-of two; other P add a fold before and after. One rank has nothing to send: no rounds.
+Examples
+--------
+An all-reduce of 5 floats between 3 ranks: the result, and the schedule of exactly these bytes.
+
+>>> import numpy as np
+>>> from simnet.collectives import registry
+>>> program = registry.named("allreduce_ring").program(3)
+>>> program.run([np.arange(5.0)] * 3)[0]
+array([ 0.,  3.,  6.,  9., 12.])
+>>> chunk_nbytes = np.diff(program.bounds(5)) * 8
+>>> chunk_nbytes, program.schedule(chunk_nbytes).bytes_sent()
+(array([ 8, 16, 16]), array([56., 48., 56.]))
 """
 
-from simnet.collectives.schedules import (
+from simnet.collectives.direct import alltoall_pairwise, alltoallv_pairwise, parameter_server
+from simnet.collectives.doubling import (
     allgather_bruck,
     allgather_recursive_doubling,
-    allgather_ring,
     allgatherv_bruck,
     allgatherv_recursive_doubling,
-    allgatherv_ring,
     allreduce_rabenseifner,
     allreduce_recursive_doubling,
-    allreduce_ring,
+    alltoall_bruck,
+    reduce_scatter_recursive_halving,
+)
+from simnet.collectives.ring import allgather_ring, allgatherv_ring, allreduce_ring, reduce_scatter_ring
+from simnet.collectives.tree import (
     allreduce_tree,
-    alltoall_pairwise,
-    alltoallv_pairwise,
     broadcast_binomial,
     broadcast_tree,
-    hierarchical,
-    parameter_server,
     reduce_binomial,
-    reduce_scatter_ring,
     reduce_tree,
 )
+from simnet.collectives.two_levels import hierarchical
 
 __all__ = [
     "allgather_bruck",
@@ -59,6 +53,7 @@ __all__ = [
     "allreduce_recursive_doubling",
     "allreduce_ring",
     "allreduce_tree",
+    "alltoall_bruck",
     "alltoall_pairwise",
     "alltoallv_pairwise",
     "broadcast_binomial",
@@ -66,6 +61,7 @@ __all__ = [
     "hierarchical",
     "parameter_server",
     "reduce_binomial",
+    "reduce_scatter_recursive_halving",
     "reduce_scatter_ring",
     "reduce_tree",
 ]

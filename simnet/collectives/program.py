@@ -195,6 +195,14 @@ class Program:
             rounds.append(Round((), (), (), work, self.steps[-1].phase))
         return Schedule(self.n_ranks, rounds)
 
+    def of_vector(self, nbytes: float, gamma: float = 0.0) -> Schedule:
+        """Return the messages for a vector of so many bytes, cut into equal chunks; `gamma` as of `schedule`."""
+        return self.schedule(one_size(nbytes) / self.n_chunks, gamma=gamma)
+
+    def of_each(self, nbytes: float) -> Schedule:
+        """Return the messages for chunks of so many bytes each."""
+        return self.schedule(one_size(nbytes))
+
     def _reduction(self, step: Step, nbytes: Floats, gamma: float) -> float | Floats:
         """Seconds each rank takes to reduce what the step brought it; one number where all take as long."""
         if not gamma or not step.reduce.any():
@@ -278,3 +286,32 @@ def _elements(cuts: NDArray[np.int64], first: int, count: int) -> list[slice]:
     if last <= n_chunks:
         return [slice(int(cuts[first]), int(cuts[last]))]
     return [slice(int(cuts[first]), int(cuts[-1])), slice(0, int(cuts[last - n_chunks]))]
+
+
+def gathered(program: Callable[[int], Program], sizes: ArrayLike, padded: bool) -> Schedule:
+    """Return the messages of an all-gather of contributions of these sizes, all padded to the largest if `padded`.
+
+    Raises
+    ------
+    ValueError
+        If `sizes` is not one-dimensional, empty, negative or not finite.
+    """
+    given = np.asarray(sizes, dtype=np.float64)
+    if given.ndim != 1 or not given.size:
+        raise ValueError(f"sizes must be one number for each rank, got shape {given.shape}")
+    return program(len(given)).schedule(np.full_like(given, given.max()) if padded else given)
+
+
+def one_size(nbytes: float) -> float:
+    """Return a number of bytes as a float.
+
+    Raises
+    ------
+    ValueError
+        If it is not one number.
+    """
+    if np.ndim(nbytes):
+        raise ValueError(
+            f"nbytes must be one number, got shape {np.shape(nbytes)}; for unequal sizes see the v variants"
+        )
+    return float(nbytes)

@@ -15,9 +15,10 @@ an int32 index, 8 bytes, unless said otherwise. What a scheme selects may differ
 entries, and k what it defaults to. Each function says whether its formula is *published* or *derived* from the messages
 of the algorithm.
 
-log is the real-valued log2, as in the published tables; textbook schedules equal the formulas where N is a power of
-two (ring, parameter server and Bruck: for every N). Values outside the ranges, and NaN, raise ValueError. Scalars in
-give a numpy float, arrays a float64 array.
+log is log2. Where N is no power of two, the rounds of collectives are counted as their schedules have them, see
+`simnet.costs.collectives`; formulas of the papers keep the real-valued log2. On an idle star schedules take exactly as
+long where N is a power of two (ring, parameter server, pairwise, Bruck and broadcast: for every N). Values outside the
+ranges, and NaN, raise ValueError. Scalars in give a numpy float, arrays a float64 array.
 
 References
 ----------
@@ -62,9 +63,13 @@ from simnet.costs.choice import (
     tree_over_allgather,
 )
 from simnet.costs.collectives import (
+    Nodes,
     allgather,
+    binomial_reduce,
     broadcast,
     bruck_allgather,
+    bruck_alltoall,
+    halving_reduce_scatter,
     hierarchical_allreduce,
     pairwise_alltoall,
     parameter_server,
@@ -109,12 +114,15 @@ __all__ = [
     "SPARSE_COLLECTIVES",
     "Best",
     "Bounds",
+    "Nodes",
     "allgather",
     "artopk_ring",
     "artopk_tree",
     "best_collective",
+    "binomial_reduce",
     "broadcast",
     "bruck_allgather",
+    "bruck_alltoall",
     "cltk",
     "compression_pays",
     "deft",
@@ -124,6 +132,7 @@ __all__ = [
     "gaussiank",
     "gtopk",
     "gtopk_reduce",
+    "halving_reduce_scatter",
     "hardthreshold",
     "hierarchical_allreduce",
     "oktopk",

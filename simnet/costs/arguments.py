@@ -8,7 +8,7 @@ from numpy.typing import ArrayLike
 from simnet.base.arrays import Floats
 
 # Arguments of which there is one at least.
-_COUNTS = ("N", "P", "bucket", "d", "group", "levels")
+_COUNTS = ("N", "P", "bucket", "d", "group_size", "levels", "size")
 
 
 def checked(*, fewest: int = 1, **arguments: ArrayLike) -> list[Floats]:

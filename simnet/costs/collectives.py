@@ -1,12 +1,38 @@
-"""Costs of dense collectives, textbook algorithms without pipelining. Symbols and references: `simnet.costs`."""
+"""Costs of dense collectives, textbook algorithms without pipelining. Symbols and references: `simnet.costs`.
+
+Rounds are counted as the schedules have them: ceil(log N) down a binomial tree and floor(log N) up it, two rounds more
+than floor(log N) where ranks are paired and N is no power of two. At powers of two these are the published formulas.
+
+On `Nodes` a ring crosses each of their links once in every round. A tree crosses it in as many rounds as there are
+levels above the nodes, and in one more if the size of a node is no power of two. In Bruck's all-gather every worker
+crosses it in these rounds, so that g of them share it, and 2^j of them in round j before.
+"""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats
 from simnet.costs.arguments import checked
+
+
+class Nodes(NamedTuple):
+    """Nodes of workers, consecutive, that share one link to the other nodes.
+
+    Parameters
+    ----------
+    size : array_like of float
+        g, workers of a node; it divides N. All N where it exceeds N.
+    alpha, beta : array_like of float
+        Latency [s] and seconds per byte inside a node.
+    """
+
+    size: ArrayLike
+    alpha: ArrayLike
+    beta: ArrayLike
 
 
 def parameter_server(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike) -> Floats:
@@ -21,7 +47,7 @@ def parameter_server(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLi
     return np.where(N > 1, 2 * alpha, 0.0) + 2 * (N - 1) * M * beta
 
 
-def ring_allreduce(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike) -> Floats:
+def ring_allreduce(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike, nodes: Nodes | None = None) -> Floats:
     """Ring all-reduce: 2 (N - 1) alpha + 2 (N - 1) / N M beta; [1] Table I.
 
     Examples
@@ -30,19 +56,21 @@ def ring_allreduce(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike
     16.0
     """
     alpha, beta, M, N = checked(alpha=alpha, beta=beta, M=M, N=N)
+    alpha, beta = _slowest(alpha, beta, N, nodes)
     return 2 * (N - 1) * alpha + 2 * (N - 1) / N * M * beta
 
 
-def tree_allreduce(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike) -> Floats:
+def tree_allreduce(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike, nodes: Nodes | None = None) -> Floats:
     """Tree all-reduce, binomial and unpipelined: 2 alpha log N + 2 log(N) M beta; [1] Table I.
+
+    A reduction whose last level is not full goes up in a round less, but its root gets as many messages.
 
     Examples
     --------
-    >>> float(tree_allreduce(1.0, 0.5, 10.0, 4))
-    24.0
+    >>> float(tree_allreduce(1.0, 0.5, 10.0, 4)), float(tree_allreduce(1.0, 0.5, 10.0, 5))
+    (24.0, 35.0)
     """
-    alpha, beta, M, N = checked(alpha=alpha, beta=beta, M=M, N=N)
-    return 2 * np.log2(N) * (alpha + M * beta)
+    return 2 * broadcast(alpha, beta, M, N, nodes) - _saved_upwards(alpha, N, nodes)
 
 
 def recursive_doubling_allreduce(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike) -> Floats:
@@ -54,7 +82,7 @@ def recursive_doubling_allreduce(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike
     12.0
     """
     alpha, beta, M, N = checked(alpha=alpha, beta=beta, M=M, N=N)
-    return np.log2(N) * (alpha + M * beta)
+    return (np.floor(np.log2(N)) + 2 * _folds(N)) * (alpha + M * beta)
 
 
 def rabenseifner_allreduce(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike) -> Floats:
@@ -66,7 +94,9 @@ def rabenseifner_allreduce(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: A
     11.5
     """
     alpha, beta, M, N = checked(alpha=alpha, beta=beta, M=M, N=N)
-    return 2 * np.log2(N) * alpha + 2 * (N - 1) / N * M * beta
+    rounds = np.floor(np.log2(N))
+    paired = 2.0**rounds
+    return 2 * rounds * alpha + 2 * (paired - 1) / paired * M * beta + 2 * _folds(N) * (alpha + M * beta)
 
 
 def hierarchical_allreduce(
@@ -74,9 +104,8 @@ def hierarchical_allreduce(
     beta: ArrayLike,
     M: ArrayLike,
     N: ArrayLike,
-    group: ArrayLike = 8,
-    inner_alpha: ArrayLike | None = None,
-    inner_beta: ArrayLike | None = None,
+    nodes: Nodes | None = None,
+    group_size: ArrayLike = 8,
 ) -> Floats:
     """All-reduce on two levels: a tree in groups of g, a ring between their N / g leaders; derived from the messages.
 
@@ -86,36 +115,73 @@ def hierarchical_allreduce(
     ----------
     alpha, beta, M, N
         As everywhere.
-    group : array_like of float
+    nodes : Nodes, optional
+        Whose links groups have inside; those between groups if not given.
+    group_size : array_like of float
         g, workers of a group; it divides N. All N where it exceeds N.
-    inner_alpha, inner_beta : array_like of float, optional
-        Latency [s] and seconds per byte inside a group; those between groups if not given.
 
     Examples
     --------
-    >>> float(hierarchical_allreduce(1.0, 0.5, 10.0, 8, group=2)), float(hierarchical_allreduce(1.0, 0.5, 10.0, 8, 1))
-    (25.5, 22.75)
+    >>> float(hierarchical_allreduce(1.0, 0.5, 10.0, 8, group_size=2))
+    25.5
     """
-    alpha, beta, M, N, group = checked(alpha=alpha, beta=beta, M=M, N=N, group=group)
-    inner_alpha = alpha if inner_alpha is None else inner_alpha
-    inner_beta = beta if inner_beta is None else inner_beta
-    size = np.minimum(group, N)
-    return 2 * broadcast(inner_alpha, inner_beta, M, size) + ring_allreduce(alpha, beta, M, N / size)
+    alpha, beta, M, N, group_size = checked(alpha=alpha, beta=beta, M=M, N=N, group_size=group_size)
+    size = np.minimum(group_size, N)
+    inside = Nodes(size, alpha, beta) if nodes is None else nodes
+    return tree_allreduce(inside.alpha, inside.beta, M, size) + ring_allreduce(alpha, beta, M, N / size)
 
 
-def broadcast(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike) -> Floats:
-    """Binomial broadcast, and binomial reduction: alpha log N + log(N) M beta; [1] Table I.
+def broadcast(
+    alpha: ArrayLike,
+    beta: ArrayLike,
+    M: ArrayLike,
+    N: ArrayLike,
+    nodes: Nodes | None = None,
+    *,
+    any_root: bool = False,
+) -> Floats:
+    """Binomial broadcast: alpha log N + log(N) M beta; [1] Table I.
+
+    Parameters
+    ----------
+    alpha, beta, M, N, nodes
+        As everywhere.
+    any_root : bool
+        Whether any worker of a node is as often the root as another, and not the first of it alone: then it crosses
+        between nodes once more.
 
     Examples
     --------
-    >>> float(broadcast(1.0, 0.5, 10.0, 4))
-    12.0
+    >>> float(broadcast(1.0, 0.5, 10.0, 4)), float(broadcast(1.0, 0.5, 10.0, 5))
+    (12.0, 18.0)
     """
     alpha, beta, M, N = checked(alpha=alpha, beta=beta, M=M, N=N)
-    return np.log2(N) * (alpha + M * beta)
+    g, near_alpha, near_beta = _inside(N, nodes)
+    inside = np.ceil(np.log2(g)) - _astray(N, g)
+    seconds = (np.ceil(np.log2(N)) - inside) * (alpha + M * beta) + inside * (near_alpha + M * near_beta)
+    if any_root:
+        # Other nodes have no root that is better than another.
+        whole = (g < N) & (np.log2(g) % 1 == 0)
+        seconds = seconds + np.where(whole, (1 - 1 / g) * (alpha - near_alpha + M * (beta - near_beta)), 0.0)
+    return seconds
 
 
-def ring_reduce_scatter(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike) -> Floats:
+def binomial_reduce(
+    alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike, nodes: Nodes | None = None
+) -> Floats:
+    """Binomial reduction: alpha log N + log(N) M beta; the mirror image of `broadcast`.
+
+    Examples
+    --------
+    >>> float(binomial_reduce(1.0, 0.5, 10.0, 4)), float(binomial_reduce(1.0, 0.5, 10.0, 5))
+    (12.0, 17.0)
+    """
+    return broadcast(alpha, beta, M, N, nodes) - _saved_upwards(alpha, N, nodes)
+
+
+def ring_reduce_scatter(
+    alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike, nodes: Nodes | None = None
+) -> Floats:
     """Ring reduce-scatter of a vector of M bytes: (N - 1) alpha + (N - 1) / N M beta; half of the ring all-reduce.
 
     Examples
@@ -123,22 +189,31 @@ def ring_reduce_scatter(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: Arra
     >>> float(ring_reduce_scatter(1.0, 0.5, 10.0, 5))
     8.0
     """
-    return ring_allreduce(alpha, beta, M, N) / 2
+    return ring_allreduce(alpha, beta, M, N, nodes) / 2
 
 
-def allgather(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike) -> Floats:
+def allgather(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike, nodes: Nodes | None = None) -> Floats:
     """All-gather by recursive doubling of M bytes from each worker: alpha log N + (N - 1) M beta; [1] Table I.
+
+    Where N is no power of two, the workers that sit out get all the rest at the end, in one message.
 
     Examples
     --------
-    >>> float(allgather(1.0, 0.5, 10.0, 4))
-    17.0
+    >>> float(allgather(1.0, 0.5, 10.0, 4)), float(allgather(1.0, 0.5, 10.0, 5))
+    (17.0, 54.0)
     """
     alpha, beta, M, N = checked(alpha=alpha, beta=beta, M=M, N=N)
-    return np.log2(N) * alpha + (N - 1) * M * beta
+    g, near_alpha, near_beta = _inside(N, nodes)
+    rounds, words = doubling_gather(N)
+    # Neighbours at less than a node's distance are in the node, where groups are as regular as the rounds.
+    regular = (np.log2(N) % 1 == 0) & (np.log2(g) % 1 == 0)
+    near_rounds = np.where(g >= N, rounds, np.where(regular, np.log2(g), 0.0))
+    far = np.where(g < N, words - (g - 1), 0.0)
+    latency = (rounds - near_rounds) * alpha + near_rounds * near_alpha
+    return latency + M * beta * (far * g) + M * near_beta * (words - far)
 
 
-def ring_allgather(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike) -> Floats:
+def ring_allgather(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike, nodes: Nodes | None = None) -> Floats:
     """Ring all-gather of M bytes from each worker: (N - 1) (alpha + M beta); [2] section 4.1.
 
     Examples
@@ -147,10 +222,13 @@ def ring_allgather(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike
     18.0
     """
     alpha, beta, M, N = checked(alpha=alpha, beta=beta, M=M, N=N)
+    alpha, beta = _slowest(alpha, beta, N, nodes)
     return (N - 1) * (alpha + M * beta)
 
 
-def bruck_allgather(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike) -> Floats:
+def bruck_allgather(
+    alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike, nodes: Nodes | None = None
+) -> Floats:
     """Bruck's all-gather of M bytes from each worker: ceil(log N) alpha + (N - 1) M beta; [2] section 4.1.
 
     Examples
@@ -159,7 +237,25 @@ def bruck_allgather(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLik
     23.0
     """
     alpha, beta, M, N = checked(alpha=alpha, beta=beta, M=M, N=N)
-    return np.ceil(np.log2(N)) * alpha + (N - 1) * M * beta
+    g, near_alpha, near_beta = _inside(N, nodes)
+    # What goes less than a node's distance in all its rounds together crosses to another node once.
+    rounds = np.ceil(np.log2(N))
+    across = np.minimum(rounds - np.ceil(np.log2(g)) + 1, rounds)
+    crossing = (N - g) * g + (g**2 - 1) / 3
+    between = across * alpha + (rounds - across) * near_alpha + crossing * M * beta
+    return np.where(g < N, between, rounds * near_alpha + (N - 1) * M * near_beta) + 0.0
+
+
+def halving_reduce_scatter(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike) -> Floats:
+    """Reduce-scatter of M bytes by recursive halving: alpha log N + (N - 1) / N M beta; [2] section 4.2.
+
+    Examples
+    --------
+    >>> float(halving_reduce_scatter(1.0, 0.5, 40.0, 4))
+    17.0
+    """
+    M, N = checked(M=M, N=N)
+    return allgather(alpha, beta, M / N, N)
 
 
 def pairwise_alltoall(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike) -> Floats:
@@ -171,3 +267,66 @@ def pairwise_alltoall(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayL
     18.0
     """
     return ring_allgather(alpha, beta, M, N)
+
+
+def bruck_alltoall(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike) -> Floats:
+    """Bruck's all-to-all of M bytes from each worker to each other: alpha log N + N / 2 log(N) M beta; [2] section 4.3.
+
+    Examples
+    --------
+    >>> float(bruck_alltoall(1.0, 0.5, 10.0, 4)), float(bruck_alltoall(1.0, 0.5, 10.0, 6))
+    (22.0, 38.0)
+    """
+    alpha, beta, M, N = checked(alpha=alpha, beta=beta, M=M, N=N)
+    rounds = np.ceil(np.log2(N))
+    # Of the distances below N, those that have a bit.
+    bits = [2.0**k for k in range(int(np.max(rounds)))]
+    blocks = sum((N // (2 * bit) * bit + np.maximum(N % (2 * bit) - bit, 0.0) for bit in bits), 0.0 * N)
+    return rounds * alpha + blocks * M * beta
+
+
+def doubling_gather(N: Floats) -> tuple[Floats, Floats]:
+    """Return the rounds, and the contributions on the longest path, of an all-gather by recursive doubling.
+
+    Examples
+    --------
+    >>> doubling_gather(np.array([4.0, 5.0]))
+    (array([2., 4.]), array([ 3., 10.]))
+    """
+    rounds, folds = np.floor(np.log2(N)), _folds(N)
+    extra = N - 2.0**rounds
+    # Of the pairs that hold two contributions, a group of d ranks has min(d, extra) at most.
+    full = np.where(folds, np.floor(np.log2(np.maximum(extra, 1.0))) + 1, 0.0)
+    doubled = 2.0**rounds - 1 + 2.0**full - 1 + extra * (rounds - full)
+    return rounds + 2 * folds, np.where(folds, 1 + doubled + N - 1, N - 1) + 0.0
+
+
+def _folds(N: Floats) -> Floats:
+    """Whether ranks sit out because N is no power of two; 1 or 0."""
+    return np.where(np.log2(N) % 1 > 0, 1.0, 0.0)
+
+
+def _saved_upwards(alpha: ArrayLike, N: ArrayLike, nodes: Nodes | None) -> Floats:
+    """Latency [s] that a reduction up a binomial tree saves where the last level of the tree is not full."""
+    alpha, N = checked(alpha=alpha, N=N)
+    saved: Floats = (_folds(N) - _folds(_inside(N, nodes)[0])) * alpha
+    return saved
+
+
+def _inside(N: Floats, nodes: Nodes | None) -> tuple[Floats, Floats, Floats]:
+    """Workers of a node, and latency and seconds per byte inside it; without nodes, each worker is one."""
+    size, alpha, beta = checked(size=1.0, alpha=0.0, beta=0.0) if nodes is None else checked(**nodes._asdict())
+    return np.minimum(size, N), alpha, beta
+
+
+def _astray(N: Floats, g: Floats) -> Floats:
+    """Levels inside nodes at which a message crosses to another node all the same: 1 where subtrees are no nodes."""
+    return np.where((g < N) & (np.log2(g) % 1 > 0), 1.0, 0.0)
+
+
+def _slowest(alpha: Floats, beta: Floats, N: Floats, nodes: Nodes | None) -> tuple[Floats, Floats]:
+    """Return latency and seconds per byte of the slowest links of a ring: between nodes, or inside a single one."""
+    if nodes is None:
+        return alpha, beta
+    several = _inside(N, nodes)[0] < N
+    return np.where(several, alpha, nodes.alpha), np.where(several, beta, nodes.beta)

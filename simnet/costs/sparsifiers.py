@@ -9,7 +9,14 @@ from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats
 from simnet.costs.arguments import checked, selected_entries
-from simnet.costs.collectives import allgather, broadcast, ring_allgather, ring_allreduce
+from simnet.costs.collectives import (
+    allgather,
+    binomial_reduce,
+    broadcast,
+    doubling_gather,
+    ring_allgather,
+    ring_allreduce,
+)
 
 VALUE = 4.0
 ENTRY = 8.0
@@ -127,7 +134,8 @@ def threshold_allgather(
     """
     alpha, beta, M, c, N, gathers = checked(alpha=alpha, beta=beta, M=M, c=c, N=N, gathers=gathers)
     found = selected_entries("selected", selected, c * M / VALUE)
-    return gathers * np.log2(N) * alpha + ENTRY * found * (N - 1) * beta
+    rounds, words = doubling_gather(N)
+    return gathers * rounds * alpha + ENTRY * found * words * beta
 
 
 def gaussiank(
@@ -220,7 +228,7 @@ def gtopk_reduce(
     82.0
     """
     alpha, beta, M, c, N, entry_bytes = checked(alpha=alpha, beta=beta, M=M, c=c, N=N, entry_bytes=entry_bytes)
-    return broadcast(alpha, beta, entry_bytes * c * M / VALUE, N)
+    return binomial_reduce(alpha, beta, entry_bytes * c * M / VALUE, N)
 
 
 def gtopk(
@@ -235,7 +243,8 @@ def gtopk(
     >>> float(gtopk(1.0, 0.5, 4000, 0.01, 4))
     164.0
     """
-    return 2 * gtopk_reduce(alpha, beta, M, c, N, entry_bytes)
+    alpha, beta, M, c, N, entry_bytes = checked(alpha=alpha, beta=beta, M=M, c=c, N=N, entry_bytes=entry_bytes)
+    return gtopk_reduce(alpha, beta, M, c, N, entry_bytes) + broadcast(alpha, beta, entry_bytes * c * M / VALUE, N)
 
 
 def oktopk_split_and_reduce(

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from inspect import Parameter, signature
-from typing import Any, TypeAlias
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,6 +14,8 @@ from numpy.typing import ArrayLike
 import sparsifier_models
 from simnet import costs
 from simnet.base.arrays import Floats
+from simnet.collectives import registry
+from simnet.costs import Nodes
 from sparsifier_models.artopk import ARTopk
 from sparsifier_models.dense import Dense
 from sparsifier_models.fp16 import FP16
@@ -23,8 +25,23 @@ from sparsifier_models.randomk import Randomk
 from sparsifier_models.topk import LayerwiseTopk, Topk
 from sparsifier_models.topka import TopkA
 
-Cost: TypeAlias = Callable[[ArrayLike, ArrayLike, ArrayLike, ArrayLike, ArrayLike], Floats]
-"""Closed form: alpha [s], beta [s/byte], dense message M [byte], density c, workers N -> seconds; all may be arrays."""
+
+class Cost(Protocol):
+    """Closed form: alpha [s], beta [s/byte], dense message M [byte], density c, workers N -> seconds.
+
+    All may be arrays. With `nodes`, alpha and beta are those between nodes; collectives alone know of them.
+    """
+
+    def __call__(
+        self,
+        alpha: ArrayLike,
+        beta: ArrayLike,
+        M: ArrayLike,
+        c: ArrayLike,
+        N: ArrayLike,
+        nodes: Nodes | None = None,
+    ) -> Floats:
+        """Return the seconds."""
 
 
 @dataclass(frozen=True)
@@ -82,40 +99,67 @@ def closed_form(candidate: Candidate) -> Cost:
     """
     scheme = sparsifier_models.scheme(candidate.scheme)
     options: Any = option_values(scheme.option_type, candidate.options)
-    # In M, the dense message of the formulas, a value has 4 bytes, and an index as many.
-    value, index = (options.value_bytes or 4) / 4, (options.index_bytes or 4) / 4
-    if options.wire == "paper":
-        if scheme in (Dense, FP16) and options.algorithm in _ALLREDUCE:
-            dense = _ALLREDUCE[options.algorithm]
-            width = 0.5 if scheme is FP16 and options.value_bytes is None else value
-            return lambda alpha, beta, M, c, N: dense(alpha, beta, width * np.asarray(M), N)
-        if scheme is ARTopk and not options.monitored:
-            reduce, votes = _ALLREDUCE[options.collective], options.selection == "var"
-
-            def art(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike) -> Floats:
-                kept = np.multiply(M, c)
-                vote = costs.var_overhead(alpha, beta, N) if votes else 0.0
-                return vote + costs.broadcast(alpha, beta, index * kept, N) + reduce(alpha, beta, value * kept, N)
-
-            return art
-        if scheme is Randomk and options.shared:
-            shared = _ALLREDUCE[options.collective]
-            return lambda alpha, beta, M, c, N: shared(alpha, beta, value * np.multiply(M, c), N)
-        fused = scheme is not LayerwiseTopk or options.fused
-        if scheme in _GATHERED and fused and options.allgather == "recursive_doubling":
-            pair = (value + index) / 2
-            return lambda alpha, beta, M, c, N: costs.topk_allgather(alpha, beta, pair * np.asarray(M), c, N)
-        if scheme not in (Dense, FP16, ARTopk, *_GATHERED) and _sends_as_by_default(options):
-            own = _first_cost(scheme)
-            if own is not None:
-                return own
+    found = _of_collectives(scheme, options) if options.wire == "paper" else None
+    if found is not None:
+        return found
     given = ", ".join(f"{name}={value}" for name, value in candidate.options.items())
     raise ValueError(
         f"no closed form is known for {candidate.label!r} ({candidate.scheme}{', ' if given else ''}{given}), so a "
-        "flexible policy cannot weigh it; it can weigh dense and fp16 over ring, tree or parameter_server, top-k "
-        "schemes that gather over recursive_doubling, and artopk, each on the wire 'paper', and other schemes that "
-        "have a closed form with their default options"
+        "flexible policy cannot weigh it; it can weigh dense, fp16, artopk and top-k schemes that gather, each on the "
+        "wire 'paper' over collectives with a closed form, and other schemes that have one with their default options"
     )
+
+
+def _of_collectives(scheme: type[sparsifier_models.Sparsifier], options: Any) -> Cost | None:
+    """Return the closed form of a scheme on the wire ``paper``: that of its collectives, or the one it names first."""
+    # In M, the dense message of the formulas, a value has 4 bytes, and an index as many.
+    value, index = (options.value_bytes or 4) / 4, (options.index_bytes or 4) / 4
+    if scheme in (Dense, FP16):
+        width = 0.5 if scheme is FP16 and options.value_bytes is None else value
+        dense = _collective("all_reduce", options.algorithm, options)
+        return dense and (lambda alpha, beta, M, c, N, nodes=None: dense(alpha, beta, width * np.asarray(M), N, nodes))
+    if scheme is ARTopk:
+        reduce = _collective("all_reduce", options.collective, options)
+        return None if reduce is None or options.monitored else _art(reduce, value, index, options.selection == "var")
+    if scheme is Randomk and options.shared:
+        shared = _collective("all_reduce", options.collective, options)
+        return shared and (
+            lambda alpha, beta, M, c, N, nodes=None: shared(alpha, beta, value * np.multiply(M, c), N, nodes)
+        )
+    if scheme in _GATHERED:
+        gather = _collective("all_gather", options.allgather, options)
+        if gather is None or (scheme is LayerwiseTopk and not options.fused):
+            return None
+        pair = value + index
+        return lambda alpha, beta, M, c, N, nodes=None: gather(alpha, beta, pair * np.asarray(M) * c, N, nodes)
+    return _first_cost(scheme) if _sends_as_by_default(options) else None
+
+
+def _collective(operation: registry.Operation, algorithm: str, options: Any) -> Callable[..., Floats] | None:
+    """Return the closed form of a collective, with the options it needs; None if it has none."""
+    found = registry.find(operation, algorithm)
+    if found.cost is None:
+        return None
+    cost, needed = found.cost, {name: getattr(options, name) for name in found.needs}
+
+    def closed(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike, nodes: Nodes | None) -> Floats:
+        return cost(alpha, beta, M, N, **needed) if nodes is None else cost(alpha, beta, M, N, nodes, **needed)
+
+    return closed
+
+
+def _art(reduce: Callable[..., Floats], value: float, index: float, votes: bool) -> Cost:
+    """Return the closed form of AR-Topk: the vote, if any, a broadcast of indices, an all-reduce of values."""
+
+    def art(
+        alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike, nodes: Nodes | None = None
+    ) -> Floats:
+        kept = np.multiply(M, c)
+        vote = costs.allgather(alpha, beta, 4.0, N, nodes) if votes else 0.0
+        indices = costs.broadcast(alpha, beta, index * kept, N, nodes, any_root=True)
+        return vote + indices + reduce(alpha, beta, value * kept, N, nodes)
+
+    return art
 
 
 def _sends_as_by_default(options: Options) -> bool:
@@ -138,7 +182,9 @@ def _first_cost(scheme: type[sparsifier_models.Sparsifier]) -> Cost | None:
         return None
     widths = {"index_bytes": 4.0} if "index_bytes" in names else {}
 
-    def closed(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike) -> Floats:
+    def closed(
+        alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike, nodes: Nodes | None = None
+    ) -> Floats:
         density = {"c": c} if "c" in names else {}
         found: Floats = cost(alpha=alpha, beta=beta, M=M, N=N, **density, **widths)
         return found
@@ -147,8 +193,3 @@ def _first_cost(scheme: type[sparsifier_models.Sparsifier]) -> Cost | None:
 
 
 _GATHERED = (Topk, TopkA, LayerwiseTopk, MSTopk, Randomk)
-_ALLREDUCE: dict[str, Callable[[ArrayLike, ArrayLike, ArrayLike, ArrayLike], Floats]] = {
-    "ring": costs.ring_allreduce,
-    "tree": costs.tree_allreduce,
-    "parameter_server": costs.parameter_server,
-}

@@ -5,18 +5,17 @@ What a format cannot carry is said with what was written.
 
 from __future__ import annotations
 
-import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from simnet import collectives
 from simnet.base.errors import InputError, nearest
 from simnet.base.units import format_bytes
 from simnet.base.writing import staged
+from simnet.collectives import registry
 from simnet.interchange import write_chakra, write_messages, write_nodelink, write_platform
 from simnet.job import buckets, create_sparsifier
 from simnet.policies import density_at
@@ -37,13 +36,6 @@ MAX_MESSAGES = 3_000_000
 
 MAX_WORKERS = (16_384, 4_096)
 """The most ranks of a collective; of one in which each of them sends something else to every other."""
-
-COLLECTIVES: Mapping[str, Callable[..., Schedule]] = {
-    name: getattr(collectives, name)
-    for name in collectives.__all__
-    if list(inspect.signature(getattr(collectives, name)).parameters)[:2] == ["n_ranks", "nbytes"]
-}
-"""The collectives whose ranks are all alike, by name."""
 
 SUFFIXES = {"goal": ".goal", "chakra": "_chakra", "csv": ".csv", "simgrid": ".xml", "nodelink": ".json"}
 """How names of files, and of the folder of Chakra traces, end by default."""
@@ -74,7 +66,7 @@ def collective(name: str, workers: int, nbytes: float, options: Mapping[str, flo
     Parameters
     ----------
     name : str
-        One of `COLLECTIVES`.
+        One of `simnet.collectives.registry`.
     workers : int
         Ranks.
     nbytes : float
@@ -92,18 +84,22 @@ def collective(name: str, workers: int, nbytes: float, options: Mapping[str, flo
     >>> collective("allreduce_ring", 4, 4096).schedule
     Schedule(4 ranks, 6 rounds, 24 messages)
     """
-    if name not in COLLECTIVES:
-        raise InputError(f"there is no collective {name!r}; {nearest(name, COLLECTIVES)}", file="--collective")
-    most = MAX_WORKERS[name.startswith("alltoall")]
+    try:
+        found = registry.named(name)
+    except ValueError as error:
+        raise InputError(str(error), file="--collective") from None
+    most = MAX_WORKERS[found.operation == "alltoall"]
     if workers > most:
         raise InputError(f"must be at most {most:,} for {name}, got {workers:,}", file="--workers")
-    known = [*inspect.signature(COLLECTIVES[name]).parameters][2:]
     for option in options or {}:
-        if option not in known:
-            allowed = nearest(option, known) if known else "it has none"
+        if option not in found.options:
+            allowed = nearest(option, found.options) if found.options else "it has none"
             raise InputError(f"{name} has no option {option!r}; {allowed}", file="--option")
+    for needed in found.needs:
+        if needed not in (options or {}):
+            raise InputError(f"{name} needs {needed}, as {needed}=4", file="--option")
     try:
-        schedule = COLLECTIVES[name](workers, nbytes, **(options or {}))
+        schedule = found.schedule(workers, nbytes, **(options or {}))
     except ValueError as error:
         raise InputError(str(error), file=f"--collective {name}") from None
     return Sent(schedule, f"{name}_{workers}", [])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
 from inspect import getdoc
-from typing import Literal, TypeAlias, get_args, get_origin, get_type_hints
+from typing import TypeAlias, get_type_hints
 
 import sparsifier_models
 from simnet import scenario, traces
@@ -13,12 +13,14 @@ from simnet.base.errors import InputError
 from simnet.base.units import format_bandwidth, format_bytes, format_seconds
 from simnet.calibration import measured
 from simnet.calibration.platform import load_platform, platform_names
+from simnet.collectives import registry
 from simnet.costs import devices, models
 from simnet.network.weather import PROFILES
 from simnet.scenario import schema
 from simnet.scenario.loader import read
 from simnet.scenario.parts import field_names
 from simnet.scenario.resolve import FROM_JOB, own_options
+from sparsifier_models.options import words
 
 Listing: TypeAlias = tuple[tuple[str, ...], Sequence[tuple[str, ...]]]
 """Column names, and rows."""
@@ -143,6 +145,24 @@ def measured_() -> Listing:
     return ("measurements", "what they are", "hardware", "source (date; licence)"), rows
 
 
+def collectives_() -> Listing:
+    """List collectives: what they are, whose names they have, and where their closed forms are exact.
+
+    Examples
+    --------
+    >>> [row[-1] for row in collectives_()[1] if row[0] == "allreduce_rabenseifner"]
+    ['2 alpha log N + 2 (N - 1) / N M beta; exact for powers of two']
+    """
+    rows = []
+    for one in registry.every():
+        names = ", ".join(dict.fromkeys(name for name in (one.nccl, *one.mpi) if name))
+        parameters = ", ".join(str(given) for given in one.options.values())
+        cost = "" if one.cost is None else f"{_formula(one.cost)}; exact for {one.exact.words}"
+        rows.append((one.name, one.operation, one.algorithm, one.summary, parameters, names, cost))
+    head = ("collective", "operation", "algorithm", "what it is", "options", "in NCCL, MPI", "closed form")
+    return head, rows
+
+
 def platforms_() -> Listing:
     """List platforms that are predicted from their specification alone."""
     rows = []
@@ -157,6 +177,7 @@ def platforms_() -> Listing:
 
 LISTS: Mapping[str, Callable[[], Listing]] = {
     "sparsifiers": sparsifiers,
+    "collectives": collectives_,
     "topologies": topologies_,
     "scenarios": scenarios,
     "models": models_,
@@ -172,15 +193,14 @@ LISTS: Mapping[str, Callable[[], Listing]] = {
 
 def _options(option_type: type[sparsifier_models.Options], names: Collection[str]) -> str:
     """Return options and their defaults, or their names alone if there is none; of several words, the default first."""
-    hints = get_type_hints(option_type)
+    hints = get_type_hints(option_type, include_extras=True)
     shown = []
     for one in dataclasses.fields(option_type):
         if one.name not in names or one.name in FROM_JOB:
             continue
         default = str(one.default).lower()
-        words = [word for word in map(str, get_args(hints[one.name])) if word != default]
-        choice = get_origin(hints[one.name]) is Literal
-        value = "|".join([default, *words]) if choice else "" if one.default in (None, ()) else default
+        others = [word for word in words(hints[one.name]) if word != default]
+        value = "|".join([default, *others]) if others else "" if one.default in (None, ()) else default
         shown.append(f"{one.name}={value}" if value else one.name)
     return ", ".join(shown)
 

@@ -38,6 +38,7 @@ import pandas as pd
 
 import topologies
 from simnet import collectives
+from simnet.collectives import registry
 from simnet.network import Network
 from simnet.schedule import Round, Schedule
 from validate.shapednet.clock import BESIDE, SEGMENT, Change, Sends, Stack
@@ -126,15 +127,6 @@ class _Case(NamedTuple):
         return Change(0.0, self.latency, self.bandwidth)
 
 
-_ALGORITHMS = {"rd": "recursive_doubling", "raben": "rabenseifner"}
-_KINDS = {
-    "all_reduce": "allreduce",
-    "all_gather": "allgather",
-    "all_gatherv": "allgather",
-    "broadcast": "broadcast",
-    "reduce_scatter": "reduce_scatter",
-    "reduce": "reduce",
-}
 _RINGS = ("all_reduce", "all_gather", "all_gatherv", "reduce_scatter", "ag_topk")
 _KEYS = ["tool", "profile", "collective", "algorithm", "ranks", "size", "link_latency", "link_bandwidth"]
 _STEPS = 4
@@ -182,7 +174,6 @@ def schedule_of(
     >>> schedule_of("all_reduce", "magic", 3, 100) is None
     True
     """
-    algorithm = _ALGORITHMS.get(algorithm, algorithm)
     if collective == "ag_topk":
         kind = {"ring": "ring", "tree": "bruck", "bruck": "bruck"}.get(algorithm)
         if kind == "ring":
@@ -195,10 +186,10 @@ def schedule_of(
         first = _in_pieces(collectives.reduce_scatter_ring(ranks, nbytes), sent_by.halves)
         gathered = collectives.allgather_ring(ranks, nbytes / ranks)
         return first.concat(_in_pieces(gathered, sent_by.halves, sent_by.piece))
-    found = getattr(collectives, f"{_KINDS.get(collective)}_{algorithm}", None)
-    if collective not in _KINDS or found is None or found.__name__ not in collectives.__all__:
+    found = registry.known("all_gather" if collective == "all_gatherv" else collective, algorithm)
+    if found is None or found.needs:
         return None
-    made: Schedule = found(ranks, nbytes)
+    made = found.schedule(ranks, nbytes)
     if algorithm == "ring":
         return _in_pieces(made, sent_by.halves, sent_by.piece if collective == "all_gatherv" else math.inf)
     return made

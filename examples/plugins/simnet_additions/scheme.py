@@ -13,7 +13,7 @@ import numpy as np
 from simnet.base.checks import whole
 from simnet.costs.devices import DeviceOp
 from simnet.schedule import Schedule
-from sparsifier_models.gathered import ALLGATHERV, Gathered, GatheredOptions
+from sparsifier_models.gathered import Gathered, GatheredOptions
 from sparsifier_models.selection import Indices, Values, top_k
 
 
@@ -69,4 +69,4 @@ class BlockTopk(Gathered):
 
     def _allgather(self, entries: np.ndarray) -> Schedule:
         entry = self.wire.value_bytes + self.wire.index_bytes / self.options.block
-        return ALLGATHERV[self.options.allgather](entries * entry).in_phase("blocks")
+        return self.options.gather(entries * entry).in_phase("blocks")

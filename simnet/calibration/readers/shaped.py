@@ -23,6 +23,7 @@ from simnet.calibration.readers.tables import (
     whole,
 )
 from simnet.calibration.readers.tidy import read_records
+from simnet.collectives.registry import algorithm_in_logs
 
 NEEDED = ("N", "latency_ms", "rate_mbit", "size_bytes", "seconds")
 """Columns without which a table is none of these."""
@@ -40,7 +41,6 @@ _NUMBERS = {
 }
 _WHOLE = {"N": ("ranks", MAX_RANKS), "size_bytes": ("nbytes", MAX_WHOLE), "rep": ("iteration", MAX_WHOLE)}
 _METHODS = {"ag": "ag_topk", "art": "ar_topk"}
-_ALGORITHMS = {"rd": "recursive_doubling", "raben": "rabenseifner"}
 
 
 @reader("shaped")
@@ -76,7 +76,7 @@ def read_shaped(path: Path, out: Collector) -> dict[str, bool]:
         algorithm = cells.get("algorithm", "").strip()[:60]
         row: Row = {
             "collective": kind,
-            "algorithm": _ALGORITHMS.get(algorithm, algorithm),
+            "algorithm": algorithm_in_logs(algorithm),
             "size_convention": "vector" if method else mpi_convention(kind),
             "tool": cells.get("stack", "").strip()[:60],
             "profile": cells.get("profile", "").strip()[:60],

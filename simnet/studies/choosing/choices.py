@@ -1,17 +1,10 @@
-"""What there is to choose from: exchanges with closed forms that hold for any number of workers, and on nodes.
+"""What there is to choose from: exchanges over the collectives that are offered, weighed by their closed forms.
 
-The published formulas have the real-valued log N. Here the rounds of a binomial tree and of Bruck's all-gather are
-counted as they are: ceil(log N) down a tree, floor(log N) up. On a star the closed forms are what the network says,
-whatever N, to 1e-9 without votes, and to a few per cent with them and on trees of no power of two.
-
-On nodes of g workers that share a link, a ring crosses each of these links once in every round. A tree crosses it
-in as many rounds as there are levels above the nodes, and in one more if g is no power of two, or if it is a broadcast
-whose root is not the first of its node. In Bruck's all-gather every worker crosses it in these rounds, so that g of
-them share it, and 2^j of them in round j before.
+On a star the closed forms are what the network says, whatever N, to 1e-9 without votes, and to a few per cent with them
+and on trees of no power of two; `simnet.costs.collectives` says what they are on nodes that share a link.
 
 References
 ----------
-R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of collective communication operations in MPICH", IJHPCA 19, 2005.
 S. Tyagi, M. Swany, "Flexible Communication ...", IEEE BigData 2023, arXiv 2312.02493.
 """
 
@@ -24,8 +17,8 @@ from typing import Literal, NamedTuple, TypeAlias
 import numpy as np
 
 import sparsifier_models
-from simnet import costs
 from simnet.base.arrays import Floats
+from simnet.collectives import registry
 from simnet.policies import Candidate, closed_form
 from simnet.studies.choosing.operating_point import VALUE, Number, OperatingPoint
 
@@ -97,11 +90,10 @@ def choices(per_node: int = 1, *, every: bool = False) -> tuple[Choice, ...]:
     >>> [one.label for one in choices()][:5]
     ['dense ring', 'dense tree', 'fp16 ring', 'fp16 tree', 'AG-Topk']
     """
-    nodes = per_node > 1
-    algorithms = ("ring", "tree", "hierarchical") if nodes else ("ring", "tree")
-    found = [_dense(algorithm, half, per_node) for half in (False, True) for algorithm in algorithms]
-    found += [_allgather("bruck"), *([_allgather("ring")] if nodes else [])]
-    found += [_artopk(collective, selection) for selection in ("star", "var") for collective in ("ring", "tree")]
+    reduces, gathers = (registry.offered(one, on_nodes=per_node > 1) for one in ("all_reduce", "all_gather"))
+    found = [_dense(one, half, per_node) for half in (False, True) for one in reduces]
+    found += [_allgather(one, plain=one is gathers[0]) for one in gathers]
+    found += [_artopk(one, selection) for selection in ("star", "var") for one in reduces if not one.needs]
     if every:
         # What hard thresholds keep does not follow from a density.
         covered = {"dense", "fp16", "topk", "artopk", "hardthreshold", "sage"}
@@ -111,45 +103,34 @@ def choices(per_node: int = 1, *, every: bool = False) -> tuple[Choice, ...]:
     return tuple(found)
 
 
-def _dense(algorithm: str, half: bool, per_node: int) -> Choice:
+def _weighed(candidate: Candidate) -> Callable[[OperatingPoint], Floats]:
+    """Return the closed form that a flexible policy weighs an exchange by, at a point."""
+    cost = closed_form(candidate)
+
+    def communicate(point: OperatingPoint) -> Floats:
+        share = VALUE * point.kept / point.dense_bytes
+        return cost(point.latency, point.beta, point.dense_bytes, share, point.workers, point.nodes)
+
+    return communicate
+
+
+def _dense(reduce: registry.Collective, half: bool, per_node: int) -> Choice:
     share = 0.5 if half else 1.0
     scheme = "fp16" if half else "dense"
 
-    def communicate(point: OperatingPoint) -> Floats:
-        nbytes = share * point.dense_bytes
-        if algorithm == "ring":
-            return costs.ring_allreduce(*_links(point), nbytes, point.workers)
-        if algorithm == "tree":
-            return _tree(point, nbytes, up_and_down=True)
-        return costs.hierarchical_allreduce(
-            point.latency, point.beta, nbytes, point.workers, point.group, point.inner_latency, point.inner_beta
-        )
-
     def collective_calls(point: OperatingPoint) -> list[CollectiveCall]:
-        return [CollectiveCall("all_reduce", algorithm, share * point.dense_bytes)]
+        return [CollectiveCall("all_reduce", reduce.algorithm, share * point.dense_bytes)]
 
     def kernel_calls(point: OperatingPoint) -> list[KernelCall]:
         return [KernelCall("scan", point.parameters, 2)] if half else []
 
-    options: dict[str, str | int] = {"algorithm": algorithm}
-    if algorithm == "hierarchical":
-        options["group_size"] = per_node
-    return Choice(
-        Candidate(f"{scheme} {algorithm}", scheme, options),
-        "half" if half else "dense",
-        communicate,
-        kernel_calls,
-        collective_calls,
-    )
+    # Groups are the nodes.
+    options = {"algorithm": reduce.algorithm} | dict.fromkeys(reduce.needs, per_node)
+    candidate = Candidate(f"{scheme} {reduce.algorithm}", scheme, options)
+    return Choice(candidate, "half" if half else "dense", _weighed(candidate), kernel_calls, collective_calls)
 
 
-def _allgather(algorithm: str) -> Choice:
-    def communicate(point: OperatingPoint) -> Floats:
-        nbytes = 2 * VALUE * point.kept
-        if algorithm == "ring":
-            return costs.ring_allgather(*_links(point), nbytes, point.workers)
-        return _bruck(point, nbytes)
-
+def _allgather(gather: registry.Collective, *, plain: bool) -> Choice:
     def kernel_calls(point: OperatingPoint) -> list[KernelCall]:
         k = point.kept
         return [
@@ -160,25 +141,15 @@ def _allgather(algorithm: str) -> Choice:
         ]
 
     def collective_calls(point: OperatingPoint) -> list[CollectiveCall]:
-        return [CollectiveCall("all_gather", algorithm, point.workers * 2 * VALUE * point.kept)]
+        return [CollectiveCall("all_gather", gather.algorithm, point.workers * 2 * VALUE * point.kept)]
 
-    label = "AG-Topk" if algorithm == "bruck" else f"AG-Topk {algorithm}"
-    return Choice(
-        Candidate(label, "topk", {"allgather": algorithm}), "sparse", communicate, kernel_calls, collective_calls
-    )
+    label = "AG-Topk" if plain else f"AG-Topk {gather.algorithm}"
+    candidate = Candidate(label, "topk", {"allgather": gather.algorithm})
+    return Choice(candidate, "sparse", _weighed(candidate), kernel_calls, collective_calls)
 
 
-def _artopk(collective: str, selection: str) -> Choice:
+def _artopk(reduce: registry.Collective, selection: str) -> Choice:
     votes = selection == "var"
-
-    def communicate(point: OperatingPoint) -> Floats:
-        nbytes = VALUE * point.kept
-        indices = _tree(point, nbytes, up_and_down=False) + _astray(point, nbytes)
-        if collective == "ring":
-            values = costs.ring_allreduce(*_links(point), nbytes, point.workers)
-        else:
-            values = _tree(point, nbytes, up_and_down=True)
-        return indices + values + (_vote(point) if votes else 0.0)
 
     def kernel_calls(point: OperatingPoint) -> list[KernelCall]:
         k = point.kept
@@ -188,88 +159,21 @@ def _artopk(collective: str, selection: str) -> Choice:
     def collective_calls(point: OperatingPoint) -> list[CollectiveCall]:
         nbytes = VALUE * point.kept
         vote = [CollectiveCall("all_gather", "", np.asarray(VALUE * point.workers))] if votes else []
-        return [*vote, CollectiveCall("broadcast", "", nbytes), CollectiveCall("all_reduce", collective, nbytes)]
+        return [*vote, CollectiveCall("broadcast", "", nbytes), CollectiveCall("all_reduce", reduce.algorithm, nbytes)]
 
-    label = f"ART-{collective}" + (" VAR" if votes else "")
-    options = {"collective": collective, "selection": selection}
-    return Choice(Candidate(label, "artopk", options), "sparse", communicate, kernel_calls, collective_calls)
+    label = f"ART-{reduce.algorithm}" + (" VAR" if votes else "")
+    candidate = Candidate(label, "artopk", {"collective": reduce.algorithm, "selection": selection})
+    return Choice(candidate, "sparse", _weighed(candidate), kernel_calls, collective_calls)
 
 
 def _published(name: str) -> Choice | None:
     """Return a scheme with its default options and the closed form that a flexible policy weighs it by."""
     candidate = Candidate(name, name)
     try:
-        cost = closed_form(candidate)
+        communicate = _weighed(candidate)
     except ValueError:
         return None
-
-    def communicate(point: OperatingPoint) -> Floats:
-        return cost(point.latency, point.beta, point.dense_bytes, point.density, point.workers)
-
     # A scheme's first formula is a bound where its sparsifier says so.
     formula = sparsifier_models.scheme(name).costs[:1]
     bound = any("at most" in (one.__doc__ or "").splitlines()[0] for one in formula)
     return Choice(candidate, "sparse", communicate, bound=bound)
-
-
-def _tree(point: OperatingPoint, nbytes: Floats, *, up_and_down: bool) -> Floats:
-    """Return the time of a binomial tree: a broadcast, or a reduction and a broadcast."""
-    levels, inner = np.log2(point.workers), np.log2(point.group)
-    # A reduction whose last level is not full goes up in a round less, but its root gets as many messages.
-    # Where subtrees are no whole nodes, what stays below a node's distance crosses to another node once, too.
-    astray = np.greater(point.workers, point.group) & (inner % 1 > 0)
-    up = up_and_down * (np.floor(levels) - np.floor(inner) + astray)
-    between, inside = np.ceil(levels) - np.ceil(inner) + astray, np.ceil(inner) - astray
-    times = 2 if up_and_down else 1
-    seconds = (between + up) * point.latency + times * between * nbytes * point.beta
-    if point.per_node == 1:
-        return np.asarray(seconds)
-    return np.asarray(seconds + times * inside * (point.inner_latency + nbytes * point.inner_beta))
-
-
-def _astray(point: OperatingPoint, nbytes: Floats) -> Floats:
-    """Return what a broadcast takes more whose root is any worker of a node, and not its first: a crossing."""
-    group = point.group
-    # Other nodes have no root that is better than another.
-    whole = np.greater(point.workers, group) & (np.log2(group) % 1 == 0)
-    slower = point.latency - point.inner_latency + nbytes * (point.beta - point.inner_beta)
-    return np.asarray(np.where(whole, (1 - 1 / group) * slower, 0.0))
-
-
-def _bruck(point: OperatingPoint, nbytes: Floats) -> Floats:
-    """Return the time of Bruck's all-gather of so many bytes of each worker."""
-    flat = costs.bruck_allgather(point.latency, point.beta, nbytes, point.workers)
-    if point.per_node == 1:
-        return flat
-    group = point.group
-    crossing = (np.asarray(point.workers) - group) * group + (group**2 - 1) / 3
-    # What goes less than a node's distance in all its rounds together crosses to another node once.
-    rounds, near = np.ceil(np.log2(point.workers)), np.ceil(np.log2(group))
-    across = np.minimum(rounds - near + 1, rounds)
-    latency = across * point.latency + (rounds - across) * point.inner_latency
-    between = latency + crossing * nbytes * point.beta
-    inside = costs.bruck_allgather(point.inner_latency, point.inner_beta, nbytes, point.workers)
-    return np.where(np.greater(point.workers, group), between, inside)
-
-
-def _links(point: OperatingPoint) -> tuple[Number, Number]:
-    """Return latency [s] and seconds per byte of the slowest links of a ring: between nodes, or inside a single one."""
-    if point.per_node == 1:
-        return point.latency, point.beta
-    several = np.greater(point.workers, point.group)
-    return (
-        np.where(several, point.latency, point.inner_latency),
-        np.where(several, point.beta, point.inner_beta),
-    )
-
-
-def _vote(point: OperatingPoint) -> Floats:
-    """Return the time of the all-gather by recursive doubling of one value of each worker."""
-    P, group = np.asarray(point.workers, dtype=np.float64), point.group
-    whole = np.log2(P) % 1 == 0
-    rounds = np.floor(np.log2(P)) + np.where(whole, 0.0, 2.0)
-    # Neighbours at less than a node's distance are in the node, where groups are as regular as the rounds.
-    regular = whole & (np.log2(group) % 1 == 0)
-    inside = np.where(group >= P, rounds, np.where(regular, np.log2(group), 0.0))
-    seconds = (rounds - inside) * point.latency + inside * point.inner_latency
-    return np.asarray(seconds + VALUE * ((P - group) * group * point.beta + (group - 1) * point.inner_beta))

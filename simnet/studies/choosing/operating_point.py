@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from simnet.base.arrays import Floats
+from simnet.costs import Nodes
 
 Number: TypeAlias = float | Floats
 """A number, or an array of them."""
@@ -63,9 +64,9 @@ class OperatingPoint(NamedTuple):
         return 1.0 / self.inner_bandwidth
 
     @property
-    def group(self) -> Floats:
-        """Workers of a node, or all of them where that is less."""
-        return np.asarray(np.minimum(float(self.per_node), self.workers))
+    def nodes(self) -> Nodes | None:
+        """The nodes, as closed forms take them; None if each worker is one."""
+        return None if self.per_node == 1 else Nodes(float(self.per_node), self.inner_latency, self.inner_beta)
 
     @property
     def dense_bytes(self) -> Floats:

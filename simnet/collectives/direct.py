@@ -1,0 +1,122 @@
+"""Collectives in which every rank, or a server, talks to every other directly."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from simnet.base.checks import whole
+from simnet.collectives.program import Program, Step
+from simnet.collectives.registry import collective
+from simnet.costs.collectives import pairwise_alltoall
+from simnet.costs.collectives import parameter_server as server_cost
+from simnet.schedule import Schedule
+
+
+def all_to_all(n_ranks: int) -> Program:
+    """Personalised exchange of P x P chunks in P - 1 rounds; chunk i P + j goes from rank i to rank j.
+
+    In round s = 1 .. P - 1 rank r sends to r + s and receives from r - s.
+    """
+    P = whole(n_ranks, "n_ranks", 1)
+    rank = np.arange(P)
+    steps = []
+    for s in range(1, P):
+        to = (rank + s) % P
+        steps.append(Step(rank, to, first=rank * P + to, phase="all-to-all"))
+    return Program(P, P * P, steps)
+
+
+def through_server(n_ranks: int, server: int = 0) -> Program:
+    """All-reduce of one chunk in 2 rounds: everyone sends to the server, the server sends to everyone.
+
+    The messages of a round share the server's link, which is what makes them follow each other.
+    """
+    P = whole(n_ranks, "n_ranks", 1)
+    whole(server, "server", 0, P - 1)
+    workers = np.delete(np.arange(P), server)
+    home = np.full_like(workers, server)
+    return Program(P, 1, [Step(workers, home, reduce=True, phase="push"), Step(home, workers, phase="pull")])
+
+
+@collective("all_reduce", "parameter_server", program=through_server, cost=server_cost, offered="never")
+def parameter_server(n_ranks: int, nbytes: float, *, server: int = 0, gamma: float = 0.0) -> Schedule:
+    """All-reduce by a server that is one of the ranks: round 1 everyone to the server, round 2 back.
+
+    Parameters
+    ----------
+    n_ranks : int
+        Number of ranks P, >= 1, the server among them.
+    nbytes : float
+        Bytes of the vector reduced, >= 0.
+    server : int
+        Rank of the server, in 0 .. P-1.
+    gamma : float
+        Seconds per byte reduced, >= 0.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is outside its range.
+
+    References
+    ----------
+    S. Tyagi, M. Swany, "Flexible Communication ...", IEEE BigData 2023, Table I: 2 alpha + 2 (P - 1) M beta, as the
+    messages of a round share the server's link.
+
+    Examples
+    --------
+    >>> parameter_server(3, 10).bytes_sent()
+    array([20., 10., 10.])
+    """
+    return through_server(n_ranks, server).of_vector(nbytes, gamma)
+
+
+def alltoallv_pairwise(sizes: ArrayLike) -> Schedule:
+    """Pairwise all-to-all of unequal sizes.
+
+    Parameters
+    ----------
+    sizes : array_like of float, shape (P, P)
+        ``sizes[i, j]`` are the bytes from rank i to rank j, >= 0. The diagonal does not travel.
+
+    Raises
+    ------
+    ValueError
+        If `sizes` is not square, empty, negative or not finite.
+
+    Examples
+    --------
+    >>> alltoallv_pairwise([[9, 1, 2], [3, 9, 4], [5, 6, 9]]).bytes_sent()
+    array([ 3.,  7., 11.])
+    """
+    matrix = np.asarray(sizes, dtype=np.float64)
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1] or not matrix.size:
+        raise ValueError(f"sizes must be a square matrix, got shape {matrix.shape}")
+    return all_to_all(len(matrix)).schedule(matrix.ravel())
+
+
+@collective(
+    "alltoall", "pairwise", program=all_to_all, varying=alltoallv_pairwise, cost=pairwise_alltoall, calibrated=True
+)
+def alltoall_pairwise(n_ranks: int, nbytes: float) -> Schedule:
+    """Pairwise all-to-all: in round s = 1 .. P - 1 rank r sends to rank r + s.
+
+    Parameters
+    ----------
+    n_ranks : int
+        Number of ranks P, >= 1.
+    nbytes : float
+        Bytes from each rank to each other, >= 0.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is outside its range.
+
+    Examples
+    --------
+    >>> alltoall_pairwise(4, 10).bytes_sent()
+    array([30., 30., 30., 30.])
+    """
+    return all_to_all(n_ranks).of_each(nbytes)

@@ -1,0 +1,362 @@
+"""Collectives in about log2 P rounds, whose messages double or halve from round to round.
+
+Recursive doubling and halving pair ranks at distance 1, 2, 4, ... and need a power of two. For other P each of the
+first P - 2^floor(log2 P) odd ranks hands its data to the even rank before it, sits out, and gets the result
+at the end: one round more at either end.
+
+References
+----------
+R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of collective communication operations in MPICH", IJHPCA 19, 2005.
+J. Bruck et al., "Efficient algorithms for all-to-all communications in multiport message-passing systems", TPDS 8,
+1997.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from simnet.base.arrays import Ranks
+from simnet.base.checks import whole
+from simnet.collectives.program import Program, Step, gathered, one_size
+from simnet.collectives.registry import POWERS_OF_TWO, collective
+from simnet.costs.collectives import (
+    allgather,
+    bruck_allgather,
+    bruck_alltoall,
+    halving_reduce_scatter,
+    rabenseifner_allreduce,
+    recursive_doubling_allreduce,
+)
+from simnet.schedule import Round, Schedule
+
+
+def all_reduce(n_ranks: int) -> Program:
+    """All-reduce of one chunk: partners exchange and reduce the whole vector, at distance 1, 2, 4, ..."""
+    P = whole(n_ranks, "n_ranks", 1)
+    stay, leave = _fold(P)
+    q = np.arange(len(stay))
+    steps = [Step(leave, leave - 1, reduce=True, phase="fold")]
+    steps += [Step(stay, stay[q ^ d], reduce=True, phase="recursive doubling") for d in _powers_below(len(stay))]
+    steps += [Step(leave - 1, leave, phase="unfold")]
+    return Program(P, 1, steps)
+
+
+def rabenseifner(n_ranks: int) -> Program:
+    """All-reduce of 2^floor(log2 P) chunks: reduce-scatter by recursive halving, all-gather by recursive doubling."""
+    P = whole(n_ranks, "n_ranks", 1)
+    stay, leave = _fold(P)
+    Q = len(stay)
+    q = np.arange(Q)
+    steps = [Step(leave, leave - 1, count=Q, reduce=True, phase="fold")]
+    # At distance d the aligned 2 d chunks that q and its partner work on are halved: each sends the partner's half.
+    for d in reversed([*_powers_below(Q)]):
+        partner = q ^ d
+        steps.append(Step(stay, stay[partner], partner // d * d, d, reduce=True, phase="reduce-scatter"))
+    steps += [Step(stay, stay[q ^ d], q // d * d, d, phase="all-gather") for d in _powers_below(Q)]
+    steps += [Step(leave - 1, leave, count=Q, phase="unfold")]
+    return Program(P, Q, steps)
+
+
+def all_gather(n_ranks: int) -> Program:
+    """All-gather of P chunks: partners at distance 1, 2, 4, ... exchange all they have; rank r contributes chunk r."""
+    P = whole(n_ranks, "n_ranks", 1)
+    stay, leave = _fold(P)
+    q = np.arange(len(stay))
+    # Neighbours fold into neighbours, so that what an aligned group of d ranks holds is one range of chunks.
+    start = np.append(stay, P)
+    steps = [Step(leave, leave - 1, first=leave, phase="fold")]
+    for d in _powers_below(len(stay)):
+        group = q // d * d
+        steps.append(Step(stay, stay[q ^ d], start[group], start[group + d] - start[group], phase="recursive doubling"))
+    # All but the chunk that the rank itself contributed.
+    steps += [Step(leave - 1, leave, first=leave + 1, count=P - 1, phase="unfold")]
+    return Program(P, P, steps)
+
+
+def bruck(n_ranks: int) -> Program:
+    """All-gather of P chunks in ceil(log2 P) rounds for every P; rank r contributes chunk r."""
+    P = whole(n_ranks, "n_ranks", 1)
+    rank = np.arange(P)
+    # At distance d rank r has chunks r .. r + d - 1, of which rank r - d needs as many as it lacks.
+    steps = [Step(rank, (rank - d) % P, rank, min(d, P - d), phase="Bruck") for d in _powers_below(P)]
+    return Program(P, P, steps)
+
+
+def halving(n_ranks: int) -> Program:
+    """Reduce-scatter of P chunks: recursive doubling backwards, at distance ..., 4, 2, 1; rank r ends with chunk r."""
+    steps = reversed(all_gather(n_ranks).steps)
+    return Program(n_ranks, n_ranks, [Step(s.dst, s.src, s.first, s.count, reduce=True, phase=s.phase) for s in steps])
+
+
+def _fold(P: int) -> tuple[Ranks, Ranks]:
+    """Ranks that take part, a power of two of them, and ranks that hand their data to the rank before and leave."""
+    extra = P - (1 << (P.bit_length() - 1))
+    leave = np.arange(1, 2 * extra, 2)
+    return np.setdiff1d(np.arange(P), leave), leave
+
+
+def _powers_below(n: int) -> Iterator[int]:
+    return (1 << bit for bit in range((n - 1).bit_length()))
+
+
+@collective(
+    "all_reduce",
+    "recursive_doubling",
+    program=all_reduce,
+    cost=recursive_doubling_allreduce,
+    exact=POWERS_OF_TWO,
+    mpi=("rd",),
+    calibrated=True,
+    offered="never",
+)
+def allreduce_recursive_doubling(n_ranks: int, nbytes: float, *, gamma: float = 0.0) -> Schedule:
+    """Recursive-doubling all-reduce: log2 P rounds in which partners exchange the whole vector.
+
+    Parameters
+    ----------
+    n_ranks : int
+        Number of ranks P, >= 1. If it is no power of two, there is one round more at either end.
+    nbytes : float
+        Bytes of the vector reduced, >= 0.
+    gamma : float
+        Seconds per byte reduced, >= 0.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is outside its range.
+
+    References
+    ----------
+    R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of collective communication operations in MPICH", IJHPCA 19,
+    2005, section 4.5.
+
+    Examples
+    --------
+    >>> allreduce_recursive_doubling(8, 100).bytes_sent()
+    array([300., 300., 300., 300., 300., 300., 300., 300.])
+    """
+    return all_reduce(n_ranks).of_vector(nbytes, gamma)
+
+
+@collective(
+    "all_reduce",
+    "rabenseifner",
+    program=rabenseifner,
+    cost=rabenseifner_allreduce,
+    exact=POWERS_OF_TWO,
+    mpi=("raben",),
+    calibrated=True,
+    offered="never",
+)
+def allreduce_rabenseifner(n_ranks: int, nbytes: float, *, gamma: float = 0.0) -> Schedule:
+    """Rabenseifner's all-reduce: recursive-halving reduce-scatter, recursive-doubling all-gather; 2 log2 P rounds.
+
+    Parameters
+    ----------
+    n_ranks : int
+        Number of ranks P, >= 1. If it is no power of two, there is one round of the whole vector more at either end.
+    nbytes : float
+        Bytes of the vector reduced, >= 0.
+    gamma : float
+        Seconds per byte reduced, >= 0.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is outside its range.
+
+    References
+    ----------
+    R. Rabenseifner, "Optimization of collective reduction operations", ICCS 2004.
+
+    Examples
+    --------
+    >>> allreduce_rabenseifner(4, 100).columns()["nbytes"][::4]
+    array([50., 25., 25., 50.])
+    """
+    return rabenseifner(n_ranks).of_vector(nbytes, gamma)
+
+
+def allgatherv_recursive_doubling(sizes: ArrayLike, *, padded: bool = False) -> Schedule:
+    """Recursive-doubling all-gather of contributions of unequal size.
+
+    Parameters
+    ----------
+    sizes, padded
+        As of `allgatherv_ring`.
+
+    Raises
+    ------
+    ValueError
+        If `sizes` is not one-dimensional, empty, negative or not finite.
+
+    Examples
+    --------
+    >>> allgatherv_recursive_doubling([10, 0, 30, 5]).bytes_sent()
+    array([20., 10., 65., 40.])
+    """
+    return gathered(all_gather, sizes, padded)
+
+
+@collective(
+    "all_gather",
+    "recursive_doubling",
+    program=all_gather,
+    varying=allgatherv_recursive_doubling,
+    cost=allgather,
+    exact=POWERS_OF_TWO,
+    mpi=("rd",),
+    offered="never",
+)
+def allgather_recursive_doubling(n_ranks: int, nbytes: float) -> Schedule:
+    """Recursive-doubling all-gather: log2 P rounds, the payload doubles.
+
+    Parameters
+    ----------
+    n_ranks : int
+        Number of ranks P, >= 1. If it is no power of two, there is one round more at either end.
+    nbytes : float
+        Bytes each rank contributes, >= 0.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is outside its range.
+
+    References
+    ----------
+    S. Tyagi, M. Swany, "Flexible Communication ...", IEEE BigData 2023, Table I (Allgather, for powers of two).
+
+    Examples
+    --------
+    >>> allgather_recursive_doubling(8, 10).columns()["nbytes"][::8]
+    array([10., 20., 40.])
+    """
+    return all_gather(n_ranks).of_each(nbytes)
+
+
+def allgatherv_bruck(sizes: ArrayLike, *, padded: bool = False) -> Schedule:
+    """Bruck's all-gather of contributions of unequal size.
+
+    Parameters
+    ----------
+    sizes, padded
+        As of `allgatherv_ring`.
+
+    Raises
+    ------
+    ValueError
+        If `sizes` is not one-dimensional, empty, negative or not finite.
+
+    Examples
+    --------
+    >>> allgatherv_bruck([10, 0, 30]).bytes_received()
+    array([30., 40., 10.])
+    """
+    return gathered(bruck, sizes, padded)
+
+
+@collective(
+    "all_gather",
+    "bruck",
+    program=bruck,
+    varying=allgatherv_bruck,
+    cost=bruck_allgather,
+    nccl="PAT",
+    calibrated=True,
+)
+def allgather_bruck(n_ranks: int, nbytes: float) -> Schedule:
+    """Bruck's all-gather: ceil(log2 P) rounds for every P, every rank sends (P - 1) `nbytes`.
+
+    Parameters
+    ----------
+    n_ranks : int
+        Number of ranks P, >= 1.
+    nbytes : float
+        Bytes each rank contributes, >= 0.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is outside its range.
+
+    References
+    ----------
+    J. Bruck et al., "Efficient algorithms for all-to-all communications in multiport message-passing systems",
+    TPDS 8, 1997.
+
+    Examples
+    --------
+    >>> allgather_bruck(6, 10).columns()["nbytes"][::6]
+    array([10., 20., 20.])
+    """
+    return bruck(n_ranks).of_each(nbytes)
+
+
+@collective(
+    "reduce_scatter",
+    "recursive_halving",
+    program=halving,
+    cost=halving_reduce_scatter,
+    exact=POWERS_OF_TWO,
+    calibrated=True,
+)
+def reduce_scatter_recursive_halving(n_ranks: int, nbytes: float, *, gamma: float = 0.0) -> Schedule:
+    """Recursive-halving reduce-scatter: log2 P rounds, the payload halves; rank r ends with piece r.
+
+    Parameters
+    ----------
+    n_ranks : int
+        Number of ranks P, >= 1. If it is no power of two, there is one round more at either end.
+    nbytes : float
+        Bytes of the vector reduced (all P pieces), >= 0.
+    gamma : float
+        Seconds per byte reduced, >= 0.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is outside its range.
+
+    Examples
+    --------
+    >>> reduce_scatter_recursive_halving(8, 80).columns()["nbytes"][::8]
+    array([40., 20., 10.])
+    """
+    return halving(n_ranks).of_vector(nbytes, gamma)
+
+
+@collective("alltoall", "bruck", cost=bruck_alltoall, calibrated=True)
+def alltoall_bruck(n_ranks: int, nbytes: float) -> Schedule:
+    """Bruck's all-to-all: in round k every rank passes on, over 2^k, the blocks whose distance has that bit.
+
+    Parameters
+    ----------
+    n_ranks : int
+        Number of ranks P, >= 1.
+    nbytes : float
+        Bytes from each rank to each other, >= 0.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is outside its range.
+
+    References
+    ----------
+    As of `allgather_bruck`.
+
+    Examples
+    --------
+    >>> alltoall_bruck(6, 10).columns()["nbytes"][::6]
+    array([30., 20., 20.])
+    """
+    rank, distance = np.arange(whole(n_ranks, "n_ranks", 1)), np.arange(n_ranks)
+    blocks = [(d, np.count_nonzero(distance & d)) for d in _powers_below(n_ranks)]
+    return Schedule(
+        n_ranks, [Round(rank, (rank + d) % n_ranks, many * one_size(nbytes), 0.0, "Bruck") for d, many in blocks]
+    )

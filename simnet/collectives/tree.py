@@ -1,0 +1,262 @@
+"""Collectives along a tree: binomial or k-ary, whole messages or segments in a pipeline.
+
+A tree is its edges (parent, child) and, for each, the round in which a broadcast crosses it. Segment s of a message
+crosses every edge s rounds later than segment 0, so that segments follow each other through the tree. A reduction
+runs the same edges backwards.
+
+References
+----------
+R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of collective communication operations in MPICH", IJHPCA 19, 2005.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simnet.base.arrays import Ranks
+from simnet.base.checks import whole
+from simnet.collectives.program import Program, Step
+from simnet.collectives.registry import POWERS_OF_TWO, collective
+from simnet.costs.collectives import binomial_reduce, tree_allreduce
+from simnet.costs.collectives import broadcast as binomial_broadcast
+from simnet.schedule import Schedule
+
+
+class Edges(NamedTuple):
+    """Edges of a tree over ranks, each with the round (from 0) in which segment 0 crosses it."""
+
+    src: Ranks
+    dst: Ranks
+    at: Ranks
+    reduce: NDArray[np.bool_]
+
+
+def broadcast(n_ranks: int, root: int = 0, *, arity: int | None = None, segments: int = 1) -> Program:
+    """Broadcast of `segments` chunks from `root` down a binomial (`arity` None) or k-ary tree."""
+    P = whole(n_ranks, "n_ranks", 1)
+    down, _ = _down(P, arity)
+    return Program(P, segments, _pipeline(_rooted(down, root, P), segments))
+
+
+def reduce(n_ranks: int, root: int = 0, *, arity: int | None = None, segments: int = 1) -> Program:
+    """Reduction of `segments` chunks to `root` up a binomial (`arity` None) or k-ary tree."""
+    P = whole(n_ranks, "n_ranks", 1)
+    down, depth = _down(P, arity)
+    return Program(P, segments, _pipeline(_rooted(_up(down, depth), root, P), segments))
+
+
+def all_reduce(n_ranks: int, *, arity: int | None = None, segments: int = 1) -> Program:
+    """All-reduce of `segments` chunks: reduction to rank 0, then broadcast; each segment turns round at the root."""
+    P = whole(n_ranks, "n_ranks", 1)
+    down, depth = _down(P, arity)
+    up, down = _up(down, depth), down._replace(at=down.at + depth)
+    both = Edges(*(np.concatenate(columns) for columns in zip(up, down, strict=True)))
+    return Program(P, segments, _pipeline(both, segments))
+
+
+def _down(P: int, arity: int | None) -> tuple[Edges, int]:
+    """Edges from parent to child of a tree rooted at rank 0, and the rounds a broadcast of one segment takes."""
+    child = np.arange(1, P)
+    if arity is None:
+        # Binomial: the parent of v is v without its lowest set bit; edges of the highest bit come first.
+        lowest = child & -child
+        parent, depth = child - lowest, (P - 1).bit_length()
+        at = depth - 1 - np.log2(lowest).astype(np.int64)
+    else:
+        # k-ary: level by level, left to right; a parent sends to all its children in the round of its level.
+        whole(arity, "arity", 1)
+        parent = (child - 1) // arity
+        level_starts = [0]
+        while level_starts[-1] < P:
+            level_starts.append(arity * level_starts[-1] + 1)
+        at, depth = np.searchsorted(level_starts, parent, side="right") - 1, len(level_starts) - 2
+    return Edges(parent, child, at, np.zeros(P - 1, np.bool_)), depth
+
+
+def _up(down: Edges, depth: int) -> Edges:
+    return Edges(down.dst, down.src, depth - 1 - down.at, np.ones_like(down.reduce))
+
+
+def _rooted(edges: Edges, root: int, P: int) -> Edges:
+    whole(root, "root", 0, P - 1)
+    return edges._replace(src=(edges.src + root) % P, dst=(edges.dst + root) % P)
+
+
+def _pipeline(edges: Edges, segments: int) -> list[Step]:
+    """In round t, every edge that segment 0 crossed at most `segments` rounds ago carries segment t - at."""
+    whole(segments, "segments", 1)
+    order = np.argsort(edges.at, kind="stable")
+    src, dst, at, reduce = (column[order] for column in edges)
+    steps = []
+    for t in range(int(at[-1]) + segments if at.size else 0):
+        now = slice(*np.searchsorted(at, [t - segments + 1, t + 1]).tolist())
+        phase = "reduce" if reduce[now].all() else "reduce and broadcast" if reduce[now].any() else "broadcast"
+        steps.append(Step(src[now], dst[now], first=t - at[now], reduce=reduce[now], phase=phase))
+    return steps
+
+
+@collective(
+    "all_reduce",
+    "tree",
+    program=all_reduce,
+    cost=tree_allreduce,
+    exact=POWERS_OF_TWO,
+    nccl="Tree",
+    mpi=("nonoverlapping",),
+)
+def allreduce_tree(
+    n_ranks: int, nbytes: float, *, arity: int | None = None, segments: int = 1, gamma: float = 0.0
+) -> Schedule:
+    """Tree all-reduce: reduction to rank 0, then broadcast.
+
+    Parameters
+    ----------
+    n_ranks : int
+        Number of ranks P, >= 1.
+    nbytes : float
+        Bytes of the vector reduced, >= 0.
+    arity : int, optional
+        Children of a node, >= 1, of a tree filled level by level; a parent exchanges with all its children in one
+        round. Binomial if not given: a parent exchanges with one child a round.
+    segments : int
+        Equal pieces the vector is cut into, >= 1, that follow each other one round apart. With 1, whole messages are
+        stored and forwarded: for a binomial tree 2 ceil(log2 P) rounds of `nbytes`.
+    gamma : float
+        Seconds per byte reduced, >= 0.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is outside its range.
+
+    References
+    ----------
+    S. Tyagi, M. Swany, "Flexible Communication ...", IEEE BigData 2023, Table I (binomial, one segment).
+
+    Examples
+    --------
+    >>> allreduce_tree(8, 100)
+    Schedule(8 ranks, 6 rounds, 14 messages)
+    >>> allreduce_tree(8, 100, arity=2, segments=4)
+    Schedule(8 ranks, 9 rounds, 56 messages)
+    """
+    return all_reduce(n_ranks, arity=arity, segments=segments).of_vector(nbytes, gamma)
+
+
+@collective("broadcast", "binomial", program=broadcast, cost=binomial_broadcast, calibrated=True)
+def broadcast_binomial(n_ranks: int, nbytes: float, root: int = 0) -> Schedule:
+    """Binomial broadcast from `root` in ceil(log2 P) rounds; the whole message is stored and forwarded.
+
+    Parameters
+    ----------
+    n_ranks : int
+        Number of ranks P, >= 1.
+    nbytes : float
+        Bytes of the message, >= 0.
+    root : int
+        Rank that has the message, in 0 .. P-1.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is outside its range.
+
+    References
+    ----------
+    S. Tyagi, M. Swany, "Flexible Communication ...", IEEE BigData 2023, Table I (Broadcast).
+
+    Examples
+    --------
+    >>> broadcast_binomial(4, 10, root=1).bytes_sent()
+    array([ 0., 20.,  0., 10.])
+    """
+    return broadcast(n_ranks, root).of_vector(nbytes)
+
+
+@collective("broadcast", "tree", program=broadcast, cost=binomial_broadcast)
+def broadcast_tree(
+    n_ranks: int, nbytes: float, root: int = 0, *, arity: int | None = None, segments: int = 1
+) -> Schedule:
+    """Broadcast from `root` down a binomial or k-ary tree, whole or in segments.
+
+    Parameters
+    ----------
+    n_ranks, nbytes, root
+        As of `broadcast_binomial`.
+    arity, segments
+        As of `allreduce_tree`; `arity` 1 is a chain, so that many segments make it a pipeline.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is outside its range.
+
+    Examples
+    --------
+    >>> broadcast_tree(4, 12, arity=1, segments=3)
+    Schedule(4 ranks, 5 rounds, 9 messages)
+    """
+    return broadcast(n_ranks, root, arity=arity, segments=segments).of_vector(nbytes)
+
+
+@collective("reduce", "binomial", program=reduce, cost=binomial_reduce, exact=POWERS_OF_TWO, calibrated=True)
+def reduce_binomial(n_ranks: int, nbytes: float, root: int = 0, *, gamma: float = 0.0) -> Schedule:
+    """Binomial reduction to `root` in ceil(log2 P) rounds of `nbytes`; mirror image of `broadcast_binomial`.
+
+    Parameters
+    ----------
+    n_ranks : int
+        Number of ranks P, >= 1.
+    nbytes : float
+        Bytes of the vector reduced, >= 0.
+    root : int
+        Rank that ends with the result, in 0 .. P-1.
+    gamma : float
+        Seconds per byte reduced, >= 0.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is outside its range.
+
+    Examples
+    --------
+    >>> reduce_binomial(4, 10, root=1).bytes_received()
+    array([ 0., 20.,  0., 10.])
+    """
+    return reduce(n_ranks, root).of_vector(nbytes, gamma)
+
+
+@collective("reduce", "tree", program=reduce, cost=binomial_reduce, exact=POWERS_OF_TWO)
+def reduce_tree(
+    n_ranks: int,
+    nbytes: float,
+    root: int = 0,
+    *,
+    arity: int | None = None,
+    segments: int = 1,
+    gamma: float = 0.0,
+) -> Schedule:
+    """Reduction to `root` up a binomial or k-ary tree, whole or in segments.
+
+    Parameters
+    ----------
+    n_ranks, nbytes, root, gamma
+        As of `reduce_binomial`.
+    arity, segments
+        As of `allreduce_tree`.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is outside its range.
+
+    Examples
+    --------
+    >>> reduce_tree(7, 10, arity=2)
+    Schedule(7 ranks, 2 rounds, 6 messages)
+    """
+    return reduce(n_ranks, root, arity=arity, segments=segments).of_vector(nbytes, gamma)

@@ -1,0 +1,66 @@
+"""All-reduce on two levels: inside groups (nodes, sites) and between one leader of each."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from simnet.base.checks import whole
+from simnet.collectives import ring
+from simnet.collectives.program import Program, Step
+from simnet.collectives.registry import POWERS_OF_TWO, collective
+from simnet.costs.collectives import hierarchical_allreduce
+from simnet.schedule import Schedule
+
+
+def two_levels(n_ranks: int, group_size: int) -> Program:
+    """All-reduce: binomial reduction to the leaders, ring all-reduce between leaders, binomial broadcast.
+
+    Groups are `group_size` consecutive ranks (the last may be smaller), leaders their first ranks, chunks as many as
+    leaders.
+    """
+    P = whole(n_ranks, "n_ranks", 1)
+    whole(group_size, "group_size", 1)
+    rank = np.arange(P)
+    leaders = rank[::group_size]
+    L = len(leaders)
+    local = rank % group_size
+    inside = [(rank[local % (2 * d) == d], d) for d in (1 << bit for bit in range((group_size - 1).bit_length()))]
+    steps = [Step(child, child - d, count=L, reduce=True, phase="reduce") for child, d in inside]
+    steps += [step.between(leaders) for step in ring.all_reduce(L).steps]
+    steps += [Step(child - d, child, count=L, phase="broadcast") for child, d in reversed(inside)]
+    return Program(P, L, steps)
+
+
+@collective(
+    "all_reduce",
+    "hierarchical",
+    program=two_levels,
+    cost=hierarchical_allreduce,
+    exact=POWERS_OF_TWO,
+    offered="on nodes",
+)
+def hierarchical(n_ranks: int, nbytes: float, *, group_size: int, gamma: float = 0.0) -> Schedule:
+    """All-reduce on two levels: binomial reduction in groups, ring between their leaders, binomial broadcast.
+
+    Parameters
+    ----------
+    n_ranks : int
+        Number of ranks P, >= 1.
+    nbytes : float
+        Bytes of the vector reduced, >= 0.
+    group_size : int
+        Consecutive ranks that form a group, >= 1; the last group may be smaller. The first rank leads.
+    gamma : float
+        Seconds per byte reduced, >= 0.
+
+    Raises
+    ------
+    ValueError
+        If a parameter is outside its range.
+
+    Examples
+    --------
+    >>> hierarchical(6, 90, group_size=2).bytes_sent()
+    array([210.,  90., 210.,  90., 210.,  90.])
+    """
+    return two_levels(n_ranks, group_size).of_vector(nbytes, gamma)
