@@ -9,6 +9,17 @@ from numbers import Integral, Real
 def whole(value: object, name: str, low: int, high: int | None = None) -> int:
     """Return `value` as an int.
 
+    Parameters
+    ----------
+    value : object
+        What is given.
+    name : str
+        What it is called in the error.
+    low : int
+        The least that is allowed.
+    high : int, optional
+        The most that is allowed.
+
     Raises
     ------
     ValueError

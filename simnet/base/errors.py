@@ -101,6 +101,15 @@ class StalledError(SimnetError):
 def nearest(name: str, allowed: Iterable[str], most: int = MOST_LISTED) -> str:
     """Return a sentence that lists `allowed`, at most so many, and, for a likely typo, the nearest of them.
 
+    Parameters
+    ----------
+    name : str
+        What is given.
+    allowed : iterable of str
+        The names that there are.
+    most : int
+        So many of them are listed.
+
     Examples
     --------
     >>> nearest("artpok", ["dense", "topk", "artopk"])

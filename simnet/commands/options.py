@@ -72,7 +72,17 @@ def words(text: str | None) -> list[str] | None:
 
 
 def only(what: str, given: bool, options: Mapping[str, object]) -> None:
-    """Refuse options that mean nothing without something else."""
+    """Refuse options that mean nothing without something else.
+
+    Parameters
+    ----------
+    what : str
+        With what they mean something.
+    given : bool
+        Whether that is there.
+    options : mapping of str to object
+        The options and what is given for them; None, False and 0 stand for nothing.
+    """
     for name, value in options.items():
         if not given and value not in (None, False, 0):
             raise InputError(f"is only for {what}", file=name)
@@ -112,6 +122,15 @@ def bandwidth(text: str | None, option: str) -> float | None:
 
 def quantity(text: str, option: str, read: Callable[[str], float]) -> float:
     """Return the value of an option that is a number with a unit.
+
+    Parameters
+    ----------
+    text : str
+        What is given.
+    option : str
+        For which option.
+    read : callable
+        Reads such numbers, and raises ValueError.
 
     Raises
     ------

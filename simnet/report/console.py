@@ -72,6 +72,17 @@ def show_listing(title: str, columns: Sequence[str], rows: Sequence[Sequence[str
     """Print rows of text: as a table if it fits the terminal, else a block of lines for each.
 
     A file or pipe, which has no width, gets one line for each row, as long as it needs to be.
+
+    Parameters
+    ----------
+    title : str
+        Heading.
+    columns : sequence of str
+        Names of the columns; of two or more.
+    rows : sequence of sequence of str
+        The cells.
+    console : Console
+        Where to print them.
     """
     table = Table(title=Text(title), title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     for name in columns:

@@ -73,7 +73,17 @@ class Plot(NamedTuple):
 
 
 def plot(name: str, title: str, explanation: str, figure: Figure) -> Plot:
-    """Return a figure, laid out for good, as PNG and SVG."""
+    """Return a figure, laid out for good, as PNG and SVG.
+
+    Parameters
+    ----------
+    name : str
+        Name of its files.
+    title, explanation : str
+        What stands beside it in the report.
+    figure : Figure
+        What was drawn.
+    """
     _settle(figure)
     return Plot(name, title, explanation, _saved(figure, "png"), _saved(figure, "svg"))
 

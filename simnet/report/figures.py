@@ -246,7 +246,17 @@ def learning(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
 def efficiency(
     iterations: pd.DataFrame, bound: str | None = None, learnt: Mapping[str, Mapping[str, Any]] | None = None
 ) -> Figure:
-    """Draw what was kept back over the iterations, and what updates are worth against what iterations cost."""
+    """Draw what was kept back over the iterations, and what updates are worth against what iterations cost.
+
+    Parameters
+    ----------
+    iterations : DataFrame
+        The iterations of all policies, as for `render`.
+    bound : str, optional
+        The one-step oracle, if it is among them.
+    learnt : mapping, optional
+        Of each policy how its training went, as for `render`.
+    """
     trained = iterations[iterations["purpose"] == TRAIN]
     with style():
         figure = Figure(figsize=(9.2, 3.6), layout="constrained")

@@ -88,7 +88,17 @@ def alone(config: schema.Config, label: str) -> schema.Config:
 
 
 def placements(config: schema.Config, stages: Stages, found: Findings) -> dict[str, list[int]]:
-    """Return the hosts of the workers of all other jobs: those listed, or the first that no job has taken."""
+    """Return the hosts of the workers of all other jobs: those listed, or the first that no job has taken.
+
+    Parameters
+    ----------
+    config : Config
+        The scenario, resolved.
+    stages : Stages
+        Its networks, and where its own workers are.
+    found : Findings
+        Takes what is wrong.
+    """
     others = config.other_jobs or {}
     hosts = stages.networks[0][1].routes.n_hosts
     taken = {*stages.placement, *(host for one in others.values() for host in one.placement or ())}

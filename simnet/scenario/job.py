@@ -90,6 +90,17 @@ def build_colocated(
 ) -> tuple[dict[str, ColocatedJob], dict[str, int]]:
     """Build the other jobs of a resolved scenario, those with which something is wrong left out.
 
+    Parameters
+    ----------
+    config : Config
+        The scenario, resolved.
+    stages : Stages, optional
+        Its networks; None where they cannot be built.
+    folder : Path
+        Where its files start from.
+    found : Findings
+        Takes what is wrong.
+
     Returns
     -------
     dict of str to ColocatedJob, dict of str to int
@@ -137,6 +148,15 @@ def build_policies(config: schema.Config) -> dict[str, Policy]:
 
 def try_exchanges(config: schema.Config, folder: Path, found: Findings) -> dict[str, int]:
     """Exchange zeros once with each scheme, so that what it refuses is said before the run.
+
+    Parameters
+    ----------
+    config : Config
+        The scenario, resolved.
+    folder : Path
+        Where its files start from.
+    found : Findings
+        Takes what is wrong.
 
     Returns
     -------

@@ -223,7 +223,17 @@ def configures(
 
 @cache
 def part_of(target: Target, name: str | None = None, optional: tuple[tuple[str, str], ...] = ()) -> type[Part]:
-    """Return a part with nothing but the fields of what it configures; `optional` as of `configures`, in pairs."""
+    """Return a part with nothing but the fields of what it configures; `optional` as of `configures`, in pairs.
+
+    Parameters
+    ----------
+    target : callable or type
+        What it configures.
+    name : str, optional
+        Of the part; made of that of the target when omitted.
+    optional : tuple of (str, str)
+        As of `configures`, in pairs.
+    """
     title = name or "".join(word.title() for word in target.__name__.split("_"))
     return configures(target, optional=dict(optional))(create_model(title, __base__=Part))
 

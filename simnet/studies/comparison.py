@@ -111,6 +111,17 @@ def row(workers: int, label: str, result: PolicyResult, skip: int) -> dict[str, 
 
     Where a model was trained, there is beside them what `write` needs to tell how that went.
 
+    Parameters
+    ----------
+    workers : int
+        How many there are.
+    label : str
+        The exchange.
+    result : PolicyResult
+        What the run left.
+    skip : int
+        First iterations that do not count.
+
     Raises
     ------
     ValueError

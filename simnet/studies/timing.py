@@ -116,6 +116,17 @@ def on_platform(file: str, fields: Mapping[str, str | int], overrides: Sequence[
 def time_schedule(schedule: Schedule, place: Place, start: float = 0.0, *, messages: bool = False) -> Timing:
     """Time a schedule; rank r is on the host of worker r.
 
+    Parameters
+    ----------
+    schedule : Schedule
+        What is sent.
+    place : Place
+        The network.
+    start : float
+        When all ranks enter [s].
+    messages : bool
+        Whether to keep when each message went.
+
     Raises
     ------
     InputError
@@ -152,6 +163,15 @@ def least_time(schedule: Schedule, place: Place, timing: Timing) -> Bound:
     """Return what the busiest host needs for the bytes that it sends or receives, all its links busy from the start on.
 
     No order of these messages is faster, over whatever routes: latencies and who waits for whom are left out.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        What is sent.
+    place : Place
+        The network.
+    timing : Timing
+        What `time_schedule` returned.
     """
     hosts, links = np.array(hosts_of(schedule, place)), place.network.links
     sent, received = (np.zeros(place.network.routes.n_hosts) for _ in range(2))
@@ -170,7 +190,17 @@ def least_time(schedule: Schedule, place: Place, timing: Timing) -> Bound:
 
 
 def figures(schedule: Schedule, place: Place, timing: Timing) -> Figures:
-    """Return what `simnet time` says, for programs: names end in their units."""
+    """Return what `simnet time` says, for programs: names end in their units.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        What is sent.
+    place : Place
+        The network.
+    timing : Timing
+        What `time_schedule` returned.
+    """
     bound = least_time(schedule, place, timing)
     sent = schedule.bytes_sent()
     return {
@@ -193,7 +223,17 @@ def figures(schedule: Schedule, place: Place, timing: Timing) -> Figures:
 
 
 def sentences(schedule: Schedule, place: Place, timing: Timing) -> list[str]:
-    """Return what `simnet time` says, for people."""
+    """Return what `simnet time` says, for people.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        What is sent.
+    place : Place
+        The network.
+    timing : Timing
+        What `time_schedule` returned.
+    """
     bound = least_time(schedule, place, timing)
     sent, first = schedule.bytes_sent(), float(timing.rank_finish.min())
     share = f"; {bound.seconds / timing.duration:.1%} of the time" if timing.duration > 0 else ""

@@ -164,7 +164,17 @@ def by_simulation(
 
 
 def selecting(choice: Choice, point: OperatingPoint, device: DeviceProfile) -> Floats:
-    """Return what a worker takes to select at a point [s], and to put together what it receives."""
+    """Return what a worker takes to select at a point [s], and to put together what it receives.
+
+    Parameters
+    ----------
+    choice : Choice
+        The exchange.
+    point : OperatingPoint
+        The job.
+    device : DeviceProfile
+        What its kernels cost.
+    """
     if choice.kernel_calls is None:
         found = sample(choice, point, 0)
         return np.asarray(device.seconds(found.kernels, int(point.workers)).max())
@@ -181,6 +191,15 @@ def sample(choice: Choice, point: OperatingPoint, seed: int = 0) -> Sample:
 
     Bytes and entries count for the whole gradient. Where a scheme keeps k entries they are exact; where thresholds
     decide they are those of this sample.
+
+    Parameters
+    ----------
+    choice : Choice
+        The exchange.
+    point : OperatingPoint
+        The job; its fields are numbers.
+    seed : int
+        Of the gradients.
 
     Raises
     ------

@@ -169,6 +169,15 @@ def exposed(communicate: float, backward: float, dense_bytes: float) -> float:
     The gradient goes in buckets of `BUCKET` bytes, the first when the backward pass has come as far. The last one
     waits for the end.
 
+    Parameters
+    ----------
+    communicate : float
+        Seconds of the all-reduce alone.
+    backward : float
+        Seconds of the backward pass.
+    dense_bytes : float
+        Size of the gradient [byte].
+
     Examples
     --------
     >>> exposed(1.0, 0.5, 4 * BUCKET), exposed(1.0, 9.0, 4 * BUCKET), exposed(1.0, 9.0, 1.0)
@@ -227,7 +236,17 @@ def decide(
 
 
 def fastest(choices: Sequence[Choice], point: OperatingPoint, cost_model: CostModel) -> tuple[np.ndarray, Floats]:
-    """Return which choice is fastest, as its place among them, and its time [s]; of equals the first."""
+    """Return which choice is fastest, as its place among them, and its time [s]; of equals the first.
+
+    Parameters
+    ----------
+    choices : sequence of Choice
+        What there is to choose from.
+    point : OperatingPoint
+        The job and the links; fields may be arrays that broadcast.
+    cost_model : callable
+        How long each takes.
+    """
     times = np.stack(np.broadcast_arrays(*(cost_model(choice, point).seconds for choice in choices)))
     return times.argmin(axis=0), times.min(axis=0)
 

@@ -157,6 +157,15 @@ class Map:
 def axis(name: str, text: str | None, cells: int) -> Axis:
     """Return an axis of a map: values evenly spread over the logarithm of a range such as ``10 us:200 ms``.
 
+    Parameters
+    ----------
+    name : str
+        A quantity of `AXES`.
+    text : str, optional
+        The range ``LOW:HIGH``, with units; the usual range of the quantity when omitted.
+    cells : int
+        How many values; whole numbers may be fewer.
+
     Raises
     ------
     InputError
@@ -188,6 +197,13 @@ def axis(name: str, text: str | None, cells: int) -> Axis:
 
 def draw_map(question: Question, x: Axis, y: Axis) -> Map:
     """Weigh the choices of a question in every cell.
+
+    Parameters
+    ----------
+    question : Question
+        What is to be decided.
+    x, y : Axis
+        The quantities that vary.
 
     Raises
     ------

@@ -323,6 +323,17 @@ def lost_at(
 
     Of the whole gradient, sent where the exact choice sends a part of it, it is that density's fastest.
 
+    Parameters
+    ----------
+    table : PolicyTable
+        The table.
+    pairs : sequence of (int, float)
+        Places of exchanges, and densities, that the entries of the table stand for.
+    exact : Exact
+        Chooses by the cost model itself.
+    latency, bandwidth : ndarray, shape (states,)
+        Of the links [s], [byte/s].
+
     Returns
     -------
     lost : ndarray, shape (states,)

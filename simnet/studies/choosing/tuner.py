@@ -196,6 +196,15 @@ def by_fabric(fabric: CalibratedCostModel, ranks: int, title: str) -> Tuning:
     Where several algorithms were measured, each pinned, they are compared; else its model of steps compares those of
     NCCL. Of an algorithm whose protocol was not pinned, the step model says it.
 
+    Parameters
+    ----------
+    fabric : CalibratedCostModel
+        The cluster.
+    ranks : int
+        Of the communicator.
+    title : str
+        What it is for.
+
     Raises
     ------
     InputError

@@ -185,7 +185,17 @@ def rows(
 
 
 def encoded(name: str, loaded: Scenario, found: list[dict[str, Any]]) -> bytes:
-    """Return the file of a cell: its rows, and what they come from."""
+    """Return the file of a cell: its rows, and what they come from.
+
+    Parameters
+    ----------
+    name : str
+        The identity of the cell.
+    loaded : Scenario
+        Its scenario.
+    found : list of dict
+        Its rows; see `rows`.
+    """
     content = {
         "format": FORMAT,
         "identity": name,

@@ -46,5 +46,15 @@ def stored(folder: Path, identity: str) -> list[dict[str, Any]] | None:
 
 
 def store(folder: Path, identity: str, data: bytes) -> None:
-    """Write the file of a cell."""
+    """Write the file of a cell.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder of the sweep.
+    identity : str
+        The cell.
+    data : bytes
+        What `simnet.studies.sweeping.cell.run` returned.
+    """
     writing.write_files(folder / CELLS, {f"{identity}.json": data})

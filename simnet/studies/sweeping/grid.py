@@ -244,6 +244,15 @@ epoch, hosts, iterations, latency, memory, model, parameters, scale, seed, updat
 def columns(axes: Sequence[Axis], listed: Sequence[Cell], taken: Mapping[str, str]) -> list[Column]:
     """Return the parameters as columns of a table whose other columns are `taken`.
 
+    Parameters
+    ----------
+    axes : sequence of Axis
+        The parameters.
+    listed : sequence of Cell
+        The grid.
+    taken : mapping of str to str
+        Names that others have.
+
     Examples
     --------
     >>> rates = axis("bandwidth=800 Mbit/s, 1 Gbit/s")

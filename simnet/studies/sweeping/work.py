@@ -119,6 +119,17 @@ job.density=5%']
 def check(planned: Plan, place: Path, workers: Pool, progress: Progress) -> Checks:
     """Read and build every cell before the first one runs, but for those whose files are in `place`.
 
+    Parameters
+    ----------
+    planned : Plan
+        The cells.
+    place : Path
+        The folder of the sweep.
+    workers : Pool
+        Where they are read.
+    progress : callable
+        Called with the number of each that is done.
+
     Raises
     ------
     RuntimeError

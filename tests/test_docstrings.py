@@ -1,0 +1,68 @@
+"""Docstrings of public functions and classes say what their parameters are."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+HELD = ("simnet/base", "simnet/report", "simnet/scenario", "simnet/studies")
+"""Folders that keep to it."""
+
+FROM = 3
+"""With as many parameters, a function or a class has a section that says what each is."""
+
+SYMBOLS = {"M", "N", "P", "alpha", "beta", "c", "d", "k", "n", "t"}
+"""Symbols that mean the same everywhere; see `simnet.costs`."""
+
+
+def undocumented(path):
+    """Yield where a public function or class leaves out what its parameters are, and which."""
+    for node in public(ast.parse(path.read_text()).body):
+        made = node if isinstance(node, ast.FunctionDef) else own(node, "__init__")
+        names = [] if made is None else parameters(made)
+        if len(names) < FROM or compiled(made):
+            continue
+        section = re.search(r"\nParameters\n-+\n(.*?)(?=\n\w+\n-+\n|\Z)", ast.get_docstring(node) or "", re.DOTALL)
+        said = re.findall(r"^[\w*][\w, *]*", section[1], re.MULTILINE) if section else []
+        missing = set(names) - SYMBOLS - set(re.split(r"[, *]+", ", ".join(said)))
+        if missing:
+            yield f"{path.relative_to(ROOT)}:{node.lineno} {node.name}: {', '.join(sorted(missing))}"
+
+
+def public(body):
+    """Yield functions and classes whose names have no underscore in front; no methods that may be a base's."""
+    for node in body:
+        if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
+            if isinstance(node, ast.FunctionDef) or not node.bases:
+                yield node
+            if isinstance(node, ast.ClassDef) and not node.bases:
+                yield from public(node.body)
+
+
+def own(node, name):
+    return next((one for one in node.body if isinstance(one, ast.FunctionDef) and one.name == name), None)
+
+
+def parameters(function):
+    found = [one.arg for one in (*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs)]
+    return [one for one in found if one not in ("self", "cls") and not one.startswith("_")]
+
+
+def compiled(function):
+    """Whether a function is one of many steps of a compiled loop, whose module says what they work on."""
+    said = map(ast.unparse, (*function.decorator_list, *(one.annotation or one for one in function.args.args[:1])))
+    return any("compiled" in one or one == "Memory" for one in said if one)
+
+
+def files(package):
+    """Return the modules of a package but for commands, whose options have their help."""
+    found = sorted((ROOT / package).rglob("*.py"))
+    return [one for one in found if one.parent.name != "commands" and one.stem != "commands"]
+
+
+@pytest.mark.parametrize("package", HELD)
+def test_parameters_are_documented(package):
+    found = [one for path in files(package) for one in undocumented(path)]
+    assert not found, "\n".join(found)
