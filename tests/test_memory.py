@@ -1,46 +1,66 @@
-"""The memory under the network, and delays of messages: stretches never overlap, nothing depends on pieces."""
+"""The tables under the network, and delays of messages: stretches never overlap, nothing depends on pieces."""
+
+import dataclasses
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simnet.network import event_loop as k
 from simnet.network import jitter as jitter_module
+from simnet.network.event_loop.records import Link
 from simnet.network.jitter import Delays
 from simnet.network.memory import Store
+from topologies.routes import as_table
 
 
 @pytest.mark.parametrize("compiled", [False, True])
 @settings(max_examples=40, deadline=None)
 @given(steps=st.lists(st.tuples(st.integers(0, 40), st.booleans()), max_size=30))
-def test_stretches_are_zero_apart_and_keep_what_is_written(compiled, steps):
-    store, held = Store(compiled, 3), {}
-    for number, (size, give) in enumerate(steps, start=1):
+def test_stretches_are_as_new_apart_and_keep_what_is_written(compiled, steps):
+    store, held = Store(compiled, 0), {}
+    new = dataclasses.asdict(Link())
+    for number, (count, give) in enumerate(steps, start=1):
         if give and held:
             at = sorted(held)[number % len(held)]
-            store.give_back(at, held.pop(at)[0])
+            store.links.give_back(at, held.pop(at)[0])
             continue
-        at = store.take(size)
-        assert not any(at < other + length and other < at + size for other, (length, _) in held.items())
-        assert at >= k.N_FIRST
-        assert (store.read("n", at, size) == 0).all()
-        store.write("n", at, size, number)
-        held[at] = size, number
+        at = store.links.take(count)
+        assert not any(at < other + length and other < at + count for other, (length, _) in held.items())
+        for field, value in new.items():
+            np.testing.assert_array_equal(store.links.read(field, at, count), np.full(count, value))
+        store.links.write(at, count, capacity=number, users=np.arange(count), is_dirty=True)
+        if count:
+            held[at] = count, number
         for other, (length, value) in held.items():
-            assert (store.read("n", other, length) == value).all()
+            assert store.links.read("capacity", other, length).tolist() == [value] * length
+            assert store.links.read("users", other, length).tolist() == list(range(length))
+            assert all(store.state.links[row].is_dirty for row in range(other, other + length))
 
 
-def test_flows_of_before_a_longer_way_are_not_taken_for_it():
-    store = Store(False, 2, hops=1)
+@pytest.mark.parametrize("compiled", [False, True])
+def test_flows_keep_their_places_when_longer_routes_come(compiled):
+    store = Store(compiled, 5, hops=2)
+    store.links.write(0, 5, capacity=[6.0, 8.0, 1.0, 9.0, 9.0])
     store.make_room(flows=2)
-    early = store.kernel.take_flow(store.memory)
-    store.make_room(flows=2, hops=5)
-    store.kernel.free_flow(store.memory, early)
-    taken = [store.kernel.take_flow(store.memory) for _ in range(3)]
-    assert early not in taken
-    assert all(store.memory.n[f + k.FLOW_HOPS] == 5 for f in taken)
-    assert len(set(taken)) == 3
+    routes = [(0, 1), (1,), (4, 3, 0, 2)]
+
+    def start(route):
+        f = store.kernel.take_flow(store.state)
+        store.flows.write(f, 1, route=store.add_routes(as_table([route])), limit=np.inf, remaining=np.inf)
+        store.kernel.start_flow(store.state, f, 0.0)
+        return f
+
+    flows = [start(route) for route in routes[:2]]
+    store.make_room(flows=1, hops=4)
+    flows.append(start(routes[2]))
+    store.kernel.settle(store.state, 0.0)
+    assert [store.state.flows[f].rate for f in flows] == [4.0, 4.0, 1.0]
+    assert store.links.read("users").tolist() == [2, 2, 1, 1, 1]
+    for f in flows:
+        store.kernel.detach(store.state, f)
+    assert store.links.read("users").tolist() == [0] * 5
+    assert store.links.read("first_use").tolist() == [-1] * 5
 
 
 @given(st.lists(st.integers(0, 30), max_size=20), st.integers(1, 40))

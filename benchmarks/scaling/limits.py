@@ -16,7 +16,6 @@ from scaling.measuring import Cost, measured, whole
 from scaling.programs import BANDWIDTH, LATENCY, NBYTES
 from simnet import costs
 from simnet.base import rng
-from simnet.network import event_loop as kernel
 from simnet.network import flows
 from topologies import Routes
 
@@ -159,8 +158,8 @@ def full_solution(bench: Bench) -> tuple[float, str]:
             store = flows.shared(table, routes.bandwidth, np.full(len(table), math.inf), compiled=True)
 
             def solve() -> float:
-                store.kernel.settle(store.memory, 0.0)
-                return float(store.memory.n[kernel.N_CHOSEN])
+                store.kernel.settle(store.state, 0.0)
+                return float(store.state.n_chosen)
 
             return solve
 

@@ -39,16 +39,18 @@ _UNCOUNTED = {"_nrt": False} if hasattr(DefaultOptions, "_nrt") else {}
 
 
 @cache
-def compiled_module(module: ModuleType) -> ModuleType:
-    """Return a module whose functions are those of another, compiled when they are first called.
+def compiled_module(*modules: ModuleType) -> ModuleType:
+    """Return a module with the functions of others, none of the same name, compiled when they are first called.
 
-    They call each other compiled; the other module stays as it is. They must not make arrays.
+    They call each other compiled; the other modules stay as they are. They must not make arrays.
     """
-    made = ModuleType(module.__name__)
+    names = {one.__name__ for one in modules}
+    made = ModuleType(modules[-1].__name__)
     # Functions find each other in the names of their module, so copies with other names find the compiled ones.
-    made.__dict__.update(vars(module))
-    for name, function in vars(module).items():
-        if isinstance(function, FunctionType) and function.__module__ == module.__name__:
+    for module in modules:
+        made.__dict__.update(vars(module))
+    for name, function in list(vars(made).items()):
+        if isinstance(function, FunctionType) and function.__module__ in names:
             copy = FunctionType(function.__code__, made.__dict__, name, function.__defaults__)
             copy.__module__, copy.__qualname__ = function.__module__, function.__qualname__
             made.__dict__[name] = compiled(**_UNCOUNTED)(copy)

@@ -20,11 +20,12 @@ from numpy.typing import ArrayLike
 from simnet.base.arrays import Floats, Ranks
 from simnet.base.errors import SimnetError, nearest
 from simnet.base.rng import stream
-from simnet.network.engine import Engines, Program
+from simnet.network.engine import Engines
 from simnet.network.execution import Messages, Run, Split, Timing
 from simnet.network.jitter import Delays, Jitter, drawn
 from simnet.network.links import ConstantLoad, Links, OnOffFlow
 from simnet.network.max_plus import Passage, pass_through, split_of
+from simnet.network.program import Program
 from simnet.network.simpy_clock import Clock
 from simnet.network.transport import Incast, Loss, MeasuredIncast
 from simnet.network.weather import Weather

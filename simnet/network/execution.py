@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats, Ranks
 from simnet.base.errors import StalledError, Waits
-from simnet.network import event_loop as k
-from simnet.network.engine import Engine, Program, Seat
+from simnet.network.engine import Engine, Handle
+from simnet.network.event_loop.records import FAILED, IN_ROUND
+from simnet.network.program import Program
 from simnet.schedule import Schedule
 
 # Ranks that a line of a message names.
@@ -117,28 +118,27 @@ class Run:
 
     def enter(self, engine: Engine, hosts: Ranks) -> int:
         """Let the ranks enter, each on its host; return the number of the run in the engine."""
-        self._seat: Seat = engine.run(self._program, hosts, self._deaths, self._messages)
-        return self._seat.run
+        self._handle: Handle = engine.run(self._program, hosts, self._deaths, self._messages)
+        return self._handle.run
 
     def succeed(self, engine: Engine) -> None:
         """Tell that it is done, and leave the engine."""
         self.done.succeed(self._timing(engine))
-        engine.over(self._seat)
+        engine.over(self._handle)
 
     def fail(self, engine: Engine, error: StalledError) -> None:
         """Tell that it will never be done, and leave the engine."""
         self.done.fail(error)
-        engine.over(self._seat)
+        engine.over(self._handle)
 
     def _timing(self, engine: Engine) -> Timing:
         finish, communicate, compute, wait = (
-            engine.of_ranks(self._seat, "x", field)
-            for field in (k.RANK_FINISH, k.RANK_COMMUNICATE, k.RANK_COMPUTE, k.RANK_WAIT)
+            engine.of_ranks(self._handle, field) for field in ("finish", "communicate", "compute", "wait")
         )
         messages = None
         if self._messages:
             columns = Schedule(finish.size, self._program.rounds).columns()
-            sent, arrived = (engine.of_messages(self._seat, field) for field in (k.RUN_SENT, k.RUN_ARRIVED))
+            sent, arrived = (engine.of_messages(self._handle, field) for field in ("sent", "arrived"))
             messages = Messages(**columns, start=sent, finish=arrived)
         return Timing(
             start=float(self._program.start.min()),
@@ -162,10 +162,8 @@ class Run:
             The time [s].
         """
         rounds = self._program.rounds
-        at, state, left = (
-            engine.of_ranks(self._seat, "n", field).tolist() for field in (k.RANK_AT, k.RANK_STATE, k.RANK_LEFT)
-        )
-        died = [rank for rank, what in enumerate(state) if what == k.DEAD]
+        at, state, left = (engine.of_ranks(self._handle, field).tolist() for field in ("round_index", "state", "left"))
+        died = [rank for rank, what in enumerate(state) if what == FAILED]
         dead = {rank: self._deaths[rank] for rank in sorted(died, key=self._deaths.__getitem__)}
         missing = self._missing(engine, blocked, at, state, dead)
         waiting, stuck = [], []
@@ -204,11 +202,11 @@ class Run:
             found.setdefault(rank, []).append((peer, f"{way} rank {peer}{known}"))
 
         rounds = self._program.rounds
-        arrived = ~np.isnan(engine.of_messages(self._seat, k.RUN_ARRIVED)) if dead else None
+        arrived = ~np.isnan(engine.of_messages(self._handle, "arrived")) if dead else None
         first = np.cumsum([0, *map(len, rounds)])
         for index in sorted({one for one in at if 0 <= one < len(rounds)}):
             for position, (src, dst) in enumerate(zip(rounds[index].src, rounds[index].dst, strict=True)):
-                sent = at[src] > index or (at[src] == index and state[src] in (k.IN_ROUND, k.DEAD))
+                sent = at[src] > index or (at[src] == index and state[src] in (IN_ROUND, FAILED))
                 why = blocked.get((index, position))
                 if why is not None:
                     why = f" ({why})"

@@ -1,4 +1,4 @@
-"""Max-min fair shares of links, as flows have them that all start at once: the kernel's solver, asked directly."""
+"""Max-min fair shares of flows that all start at once: the solver of the event loop, asked directly."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from simnet.network import event_loop as k
 from simnet.network.memory import Store
 from topologies.routes import as_table
 
@@ -61,16 +60,15 @@ def max_min_shares(
     rates = most.copy()
     flowing = np.flatnonzero(table[:, 0] >= 0) if table.size else np.zeros(0, dtype=np.int64)
     store = shared(table[flowing], bandwidth, most[flowing], compiled=len(flowing) >= _MANY)
-    store.kernel.settle(store.memory, 0.0)
-    flows = store.flows[: flowing.size]
-    rates[flowing] = store.read("x", flows[0] + k.FLOW_RATE, len(flows), store.flow_size()) if flows else ()
+    store.kernel.settle(store.state, 0.0)
+    rates[flowing] = store.flows.read("rate", 0, flowing.size)
     return [float(rate) for rate in rates]
 
 
 def shared(
     table: NDArray[np.int64], bandwidth: NDArray[np.float64], limits: NDArray[np.float64], *, compiled: bool
 ) -> Store:
-    """Return a memory in which flows have just started, and wait for `kernel.settle` to give them their rates.
+    """Return a state in which flows have just started, and wait for `settle` to set their rates.
 
     Parameters
     ----------
@@ -81,17 +79,12 @@ def shared(
     limits : ndarray of float, shape (m,)
         Bytes per second that each flow takes at most.
     compiled : bool
-        Whether to use the compiled kernel, if there is one.
+        Whether to use the compiled event loop, if there is one.
     """
     count = len(table)
     store = Store(compiled, len(bandwidth), table.shape[1])
-    store.links("x", k.LINK_CAPACITY, bandwidth)
+    store.links.write(0, len(bandwidth), capacity=bandwidth)
     store.make_room(flows=count)
-    way = store.take(count * store.way_size())
-    store.lay_ways(way, table)
-    first, size = store.flows[0] if count else 0, store.flow_size()
-    store.write("n", first + k.FLOW_WAY, count, way + store.way_size() * np.arange(count), size)
-    store.write("x", first + k.FLOW_LIMIT, count, limits, size)
-    store.write("x", first + k.FLOW_REMAINING, count, math.inf, size)
-    store.kernel.start_all(store.memory, first, count, size, 0.0)
+    store.flows.write(0, count, route=store.add_routes(table) + np.arange(count), limit=limits, remaining=math.inf)
+    store.kernel.start_all(store.state, 0, count, 0.0)
     return store

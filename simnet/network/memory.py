@@ -1,248 +1,109 @@
-"""The memory that `simnet.network.event_loop` works on: taken, enlarged, and filled with links, ways and flows."""
+"""The state of `simnet.network.event_loop`: tables that grow, with links, routes and flows in them."""
 
 from __future__ import annotations
 
-import math
+import dataclasses
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from types import ModuleType
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from simnet.network import event_loop as k
+from simnet.network import event_loop
+from simnet.network.event_loop.records import State
 
-# Lists whose length goes with the number of flows, and how many places they take for each flow, link, and rank.
+# Lists whose length goes with the network, and how many entries they have for each flow, link, and rank.
 _LISTS = {
-    k.DUE: (2 * k.DUE_SIZE, k.DUE_SIZE, 2 * k.DUE_SIZE),
-    k.ENDS: (1, 0, 0),
-    k.NEW: (1, 0, 0),
-    k.DIRTY: (0, 1, 0),
-    k.NOTICE: (k.NOTICE_SIZE, 0, k.NOTICE_SIZE),
-    k.CHOSEN: (1, 0, 0),
-    k.FIXED: (1, 0, 0),
-    k.MEMBERS: (0, 0, 0),
-    k.TOUCHED: (0, 1, 0),
-    k.SHARES: (1, 1, 0),
-    k.SHARERS: (1, 1, 0),
-    k.FLOWS: (1, 0, 0),
+    "agenda": (2, 1, 2),
+    "ends": (1, 0, 0),
+    "new": (1, 0, 0),
+    "dirty": (0, 1, 0),
+    "notices": (1, 0, 1),
+    "chosen": (1, 0, 0),
+    "touched": (0, 1, 0),
+    "shares": (1, 1, 0),
 }
 
 
 @cache
 def compiled_kernel() -> ModuleType | None:
-    """Return the kernel compiled; None where numba is missing or switched off."""
+    """Return the event loop compiled; None where numba is missing or switched off."""
     try:
         from simnet.base.compiling import compiled_module
     except (ImportError, OSError):
         return None
-    return compiled_module(k)
+    return compiled_module(*event_loop.MODULES)
 
 
 def kernel_is_loaded() -> bool:
-    """Return whether this process has the compiled kernel at hand."""
+    """Return whether this process has the compiled event loop at hand."""
     return compiled_kernel.cache_info().currsize > 0 and compiled_kernel() is not None
 
 
-class Store:
-    """A memory in which there are links, ways over them, and flows.
+def empty_state(compiled: bool) -> State:
+    """Return a state without anything, of lists or for the compiled event loop."""
+    if not compiled:
+        return State()
+    from simnet.base.compiled_records import compiled_state
+
+    made: State = compiled_state(State, event_loop.MODULES)()
+    return made
+
+
+class Table:
+    """Rows of one kind of record in a state, taken and given back in stretches.
 
     Parameters
     ----------
-    compiled : bool
-        Whether to use the compiled kernel, if there is one.
-    n_links : int
-        Number of links.
-    hops : int
-        Links of the longest way, so far as it is known.
-
-    Attributes
-    ----------
-    memory : kernel.Memory
-        Another one after any call that adds something.
-    kernel : module
-        `simnet.network.event_loop`, or the same compiled.
-    n_links, first_link : int
-        Number of links, and the record of the first; the others follow.
-    hops : int
-        Links of the longest way that there is room for.
-    flows : list of int
-        All flows, free ones included.
+    state : State
+        It has the rows; they may be others after any call of `take`.
+    name : str
+        The name of the table in it.
+    kind : type
+        Of a row: a dataclass, float or int.
     """
 
-    def __init__(self, compiled: bool, n_links: int, hops: int = 0) -> None:
-        loops = compiled_kernel() if compiled else None
-        self.kernel: Any = k if loops is None else loops
-        self._arrays = loops is not None
-        self._blocks = _Blocks(k.N_FIRST)
-        self.memory = k.Memory(self._filled(0, 0.0), self._filled(0, 0), np.zeros(0), np.zeros(0))
-        self._enlarge()
-        self.memory.x[k.HORIZON], self.memory.x[k.HOPE] = math.inf, -math.inf
-        self._lists = dict.fromkeys(_LISTS, 0)
-        self.flows: list[int] = []
-        self._batches: list[tuple[int, int, int]] = []
-        self.hops = hops
-        self._room = self._usable = 0
-        self.n_links = n_links
-        self._counts = {"flows": 0, "links": n_links, "ranks": 0}
-        self.first_link = self.take(n_links * k.LINK_SIZE)
-        self.links("x", k.LINK_UNTIL, math.inf)
-        self.memory.n[k.HOPS] = hops
-
-    def _filled(self, size: int, value: float) -> Any:
-        return np.full(size, value) if self._arrays else [value] * size
-
-    def _enlarge(self) -> None:
-        """Make the memory as large as what is taken of it, and then some."""
-        x, n = self._parts()
-        had, size = len(x), self._blocks.size
-        if size <= had:
-            return
-        size = max(size, 2 * had)
-        if self._arrays:
-            # Both parts are the same memory: no place is used in both.
-            wide = np.zeros(size)
-            wide[:had] = x
-            wider = wide, wide.view(np.int64)
-        else:
-            wider = x + [0.0] * (size - had), n + [0] * (size - had)
-        self.memory = self.memory._replace(x=wider[0], n=wider[1])
-
-    def _parts(self) -> tuple[Any, Any]:
-        """Return both parts of the memory: lists or arrays, which have more in common than their types tell."""
-        return self.memory.x, self.memory.n
-
-    def take(self, size: int) -> int:
-        """Return a stretch of the memory that is all zero."""
-        used = self._blocks.size
-        at = self._blocks.take(size)
-        self._enlarge()
-        if at < used:
-            x, n = self._parts()
-            x[at : at + size], n[at : at + size] = self._filled(size, 0.0), self._filled(size, 0)
-        return at
-
-    def write(self, part: str, at: int, size: int, values: ArrayLike, stride: int = 1) -> None:
-        """Write a column: `size` values, or the same for all, into every place `stride` from `at` on."""
-        given = np.broadcast_to(np.asarray(values), size)
-        getattr(self.memory, part)[at : at + size * stride : stride] = given if self._arrays else given.tolist()
-
-    def read(self, part: str, at: int, size: int, stride: int = 1) -> NDArray[Any]:
-        """Return a copy of a column."""
-        return np.array(getattr(self.memory, part)[at : at + size * stride : stride])
-
-    def block(self, part: str, values: NDArray[Any], take: Callable[[int], int] | None = None) -> int:
-        """Return where a column has been put, in what `take` returns if that is given; 0 for an empty one."""
-        if not values.size:
-            return 0
-        at = (take or self.take)(values.size)
-        self.write(part, at, values.size, values)
-        return at
-
-    def make_room(self, *, flows: int = 0, hops: int = 0, ranks: int = 0) -> None:
-        """See to it that so many flows more, over so many links, and ranks more have room at once."""
-        self._room += flows
-        self._counts["ranks"] += ranks
-        if hops > self.hops:
-            # Flows that there are have room for too few links.
-            self.hops, self._usable = hops, 0
-            self.memory.n[k.HOPS], self.memory.n[k.FREE_FLOW] = hops, 0
-        missing = self._room - self._usable
-        added = missing > 0
-        if added:
-            self._add_flows(max(missing, self._usable // 2))
-        for name, weights in _LISTS.items():
-            size = weights[0] + sum(map(operator.mul, weights, self._counts.values()))
-            if name == k.MEMBERS:
-                size = self._counts["flows"] * self.hops
-            if size > self._lists[name]:
-                self._lengthen(name, size + size // 2)
-        if added:
-            n = self.memory.n
-            n[k.N_FLOWS] = len(self.flows)
-            self.write("n", n[k.FLOWS], len(self.flows), np.array(self.flows, dtype=np.int64))
-
-    def give_room(self, *, flows: int = 0, ranks: int = 0) -> None:
-        """Take note that so many flows and ranks less have to have room."""
-        self._room -= flows
-        self._counts["ranks"] -= ranks
-
-    def _add_flows(self, count: int) -> None:
-        size = self.flow_size()
-        begin = self.take(count * size)
-        new = range(begin, begin + count * size, size)
-        for hop in range(self.hops):
-            self.write("n", begin + k.FLOW_SIZE + hop * k.USE_SIZE + k.USE_FLOW, count, np.array(new), size)
-        self.write("n", begin + k.FLOW_HOPS, count, self.hops, size)
-        self._usable += count
-        self._counts["flows"] += count
-        self.flows += new
-        self._batches.append((begin, count, size))
-        self.kernel.free_all(self.memory, begin, count, size)
-
-    def _lengthen(self, name: int, size: int) -> None:
-        at, old, had = self.take(size), int(self.memory.n[name]), self._lists[name]
-        if had:
-            for part in self._parts():
-                part[at : at + had] = part[old : old + had]
-            self.give_back(old, had)
-        self.memory.n[name], self._lists[name] = at, size
-
-    def free_all_flows(self) -> None:
-        """Give all flows back."""
-        self.memory.n[k.FREE_FLOW] = 0
-        for batch in reversed(self._batches):
-            self.kernel.free_all(self.memory, *batch)
-
-    def give_back(self, at: int, size: int) -> None:
-        """Take a stretch back."""
-        self._blocks.give(at, size)
-
-    def links(self, part: str, field: int, values: ArrayLike) -> None:
-        """Write a field of all links."""
-        self.write(part, self.first_link + field, self.n_links, values, k.LINK_SIZE)
-
-    def flow_size(self) -> int:
-        """Return how long the record of a flow is."""
-        return k.FLOW_SIZE + self.hops * k.USE_SIZE
-
-    def way_size(self) -> int:
-        """Return how long the record of a way is."""
-        return k.WAY_LINKS + self.hops
-
-    def lay_ways(self, first: int, table: NDArray[np.int64]) -> None:
-        """Write the records of ways from `first` on, given the links of each, shape (m, L), -1 after the last."""
-        count, size = len(table), self.way_size()
-        self.write("x", first + k.WAY_SHARE, count, 1.0, size)
-        self.write("n", first + k.WAY_LENGTH, count, (table >= 0).sum(axis=1), size)
-        for hop, column in enumerate(table.T):
-            self.write("n", first + k.WAY_LINKS + hop, count, self.first_link + k.LINK_SIZE * column, size)
-
-
-class _Blocks:
-    """Which stretches of a memory are taken: allocation by first fit."""
-
-    def __init__(self, first: int) -> None:
-        self.size = first
+    def __init__(self, state: State, name: str, kind: type) -> None:
+        self._state, self._name, self._kind = state, name, kind
         self._free: dict[int, int] = {}
+        self.size = 0
+        self._rows: Any = getattr(state, name)
+        if not isinstance(self._rows, list):
+            one: Any = kind()
+            # Columns of a plain array are at hand faster.
+            self._rows = self._rows.view(np.ndarray)
+            self._blank = np.array(
+                one if self._rows.dtype.names is None else dataclasses.astuple(one), self._rows.dtype
+            )
 
-    def take(self, size: int) -> int:
-        """Return where a free stretch begins, of at least one place."""
-        size = max(size, 1)
+    def take(self, count: int) -> int:
+        """Return the first of so many rows that follow each other, which are as new."""
+        if not count:
+            return 0
         for at, length in self._free.items():
-            if length >= size:
+            if length >= count:
                 del self._free[at]
-                if length > size:
-                    self._free[at + size] = length - size
-                return at
-        at, self.size = self.size, self.size + size
+                if length > count:
+                    self._free[at + count] = length - count
+                break
+        else:
+            at, self.size = self.size, self.size + count
+            if not isinstance(self._rows, list) and self.size > len(self._rows):
+                wider = np.empty(max(self.size, 2 * at), self._rows.dtype)
+                wider[:at] = self._rows[:at]
+                self._rows = wider
+                setattr(self._state, self._name, wider.view(type(getattr(self._state, self._name))))
+        self._rows[at : at + count] = self._new(count)
         return at
 
-    def give(self, at: int, size: int) -> None:
-        """Take a stretch back."""
-        self._free[at] = max(size, 1)
+    def give_back(self, at: int, count: int) -> None:
+        """Take rows back, merging free stretches that touch."""
+        if not count:
+            return
+        self._free[at] = count
         merged: dict[int, int] = {}
         last = -1
         for begin in sorted(self._free):
@@ -252,3 +113,149 @@ class _Blocks:
                 last = begin
                 merged[begin] = self._free[begin]
         self._free = merged
+
+    def reach(self, size: int) -> None:
+        """See to it that there are so many rows, if not more."""
+        if size > self.size:
+            self.take(size + size // 2 - self.size)
+
+    def write(self, at: int, count: int, **columns: ArrayLike) -> None:
+        """Write fields of rows that follow each other: `count` values each, or the same for all."""
+        for field, values in columns.items():
+            if not isinstance(self._rows, list):
+                self._rows[field][at : at + count] = values
+            else:
+                given = np.asarray(values)
+                column = given.tolist() if given.ndim else [given.item()] * count
+                for row, value in zip(self._rows[at : at + count], column, strict=True):
+                    setattr(row, field, value)
+
+    def read(self, field: str, at: int = 0, count: int | None = None) -> NDArray[Any]:
+        """Return a copy of a field of rows that follow each other, of all if there is no `count`."""
+        rows = self._rows[at : self.size if count is None else at + count]
+        return np.array([getattr(row, field) for row in rows] if isinstance(rows, list) else rows[field])
+
+    def put(self, numbers: NDArray[Any], take: Callable[[Table, int], int] | None = None) -> int:
+        """Return where numbers have been put, in what `take` returns if that is given; -1 for none."""
+        if not numbers.size:
+            return -1
+        at = self.take(numbers.size) if take is None else take(self, numbers.size)
+        self.set(at, numbers)
+        return at
+
+    def set(self, at: int, numbers: NDArray[Any]) -> None:
+        """Write numbers from a row on."""
+        self._rows[at : at + numbers.size] = numbers.tolist() if isinstance(self._rows, list) else numbers
+
+    def numbers(self, at: int, count: int) -> NDArray[Any]:
+        """Return a copy of numbers."""
+        return np.array(self._rows[at : at + count])
+
+    def _new(self, count: int) -> Any:
+        return [self._kind() for _ in range(count)] if isinstance(self._rows, list) else self._blank
+
+
+class Store:
+    """A state in which there are links, routes over them, and flows.
+
+    Parameters
+    ----------
+    compiled : bool
+        Whether to use the compiled event loop, if there is one.
+    n_links : int
+        Number of links.
+    hops : int
+        Links of the longest route, so far as it is known.
+
+    Attributes
+    ----------
+    state : State
+    kernel : module
+        `simnet.network.event_loop`, or the same compiled.
+    n_links : int
+        Number of links, the first rows of `links`.
+    tables : dict of str to Table
+        All tables of the state; some are attributes as well.
+    """
+
+    def __init__(self, compiled: bool, n_links: int, hops: int = 0) -> None:
+        loops = compiled_kernel() if compiled else None
+        self.kernel: Any = event_loop if loops is None else loops
+        self.state = empty_state(loops is not None)
+        self.n_links = n_links
+        self.tables = {
+            name: Table(self.state, name, get_args(hint)[0])
+            for name, hint in get_type_hints(State).items()
+            if getattr(hint, "__origin__", None) is list
+        }
+        self.flows, self.uses, self.links, self.routes = map(
+            self.tables.__getitem__, ("flows", "uses", "links", "routes")
+        )
+        self._room = self._n_ranks = 0
+        self.state.hops = hops
+        self.links.take(n_links)
+
+    def make_room(self, *, flows: int = 0, hops: int = 0, ranks: int = 0) -> None:
+        """See to it that so many flows more, over so many links, and ranks more have room at once."""
+        self._room += flows
+        self._n_ranks += ranks
+        if hops > self.state.hops:
+            self._widen(hops)
+        missing = self._room - self.flows.size
+        if missing > 0:
+            count = max(missing, self.flows.size // 2)
+            first = self.flows.take(count)
+            self._add_uses(self.flows.size, self.state.hops)
+            self.state.n_flows = self.flows.size
+            self.kernel.free_all(self.state, first, count)
+        counts = self.flows.size, self.n_links, self._n_ranks
+        for name, weights in _LISTS.items():
+            self.tables[name].reach(1 + sum(map(operator.mul, weights, counts)))
+        self.tables["members"].reach(self.flows.size * self.state.hops)
+
+    def give_room(self, *, flows: int = 0, ranks: int = 0) -> None:
+        """Take note that so many flows and ranks less have to have room."""
+        self._room -= flows
+        self._n_ranks -= ranks
+
+    def _widen(self, hops: int) -> None:
+        """Give every flow room for its use of more links: the rows of a flow's uses follow each other."""
+        had, count = max(self.state.hops, 1), self.flows.size
+
+        def moved(u: NDArray[np.int64]) -> NDArray[np.int64]:
+            return np.where(u < 0, -1, u // had * hops + u % had)
+
+        old = {field: moved(self.uses.read(field)) for field in ("before", "behind")}
+        rows = moved(np.arange(self.uses.size))
+        self.links.write(0, self.n_links, first_use=moved(self.links.read("first_use")))
+        self._add_uses(count, hops)
+        for field, values in old.items():
+            wide = np.full(count * hops, -1)
+            wide[rows] = values
+            self.uses.write(0, count * hops, **{field: wide})
+
+    def _add_uses(self, flows: int, hops: int) -> None:
+        """Have rows for the uses of so many flows."""
+        self.state.hops = hops
+        self.uses.take(flows * hops - self.uses.size)
+        self.uses.write(0, flows * hops, flow=np.repeat(np.arange(flows), hops))
+
+    def add_routes(self, table: NDArray[np.int64]) -> int:
+        """Return the first of new routes, given the links of each, shape (m, L), -1 after the last."""
+        wide = np.full((len(table), max(self.state.hops, 1)), -1)
+        wide[:, : table.shape[1]] = table
+        begin = self.tables["route_links"].put(wide.ravel()) + wide.shape[1] * np.arange(len(table))
+        first = self.routes.take(len(table))
+        self.routes.write(first, len(table), begin=begin, end=begin + (table >= 0).sum(axis=1))
+        return first
+
+    def route_of(self, r: int) -> list[int]:
+        """Return the links of a route."""
+        route = self.state.routes[r]
+        return [int(link) for link in self.state.route_links[route.begin : route.end]]
+
+    def change_route(self, r: int, links: Sequence[int]) -> None:
+        """Let a route have other links, as many as there is room for."""
+        begin = self.state.routes[r].begin
+        self.tables["route_links"].set(begin, np.array(links))
+        self.routes.write(r, 1, end=begin + len(links))

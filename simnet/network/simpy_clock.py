@@ -16,8 +16,8 @@ import simpy
 
 from simnet.base.arrays import Ranks
 from simnet.base.errors import StalledError
-from simnet.network import event_loop as k
 from simnet.network.engine import Engines
+from simnet.network.event_loop.records import ARRIVED, DONE, EXTEND, GROW, OUTAGE, STUCK, TRANSFER, WAITING
 from simnet.network.execution import Run
 
 # Links that come up while nothing moves, after which there is no more waiting for a way around those that are down.
@@ -49,7 +49,7 @@ class Clock:
 
     def now(self) -> float:
         """Return the time [s]: that of the environment, or of the last batch if rounding put that behind."""
-        return max(float(self._engine.memory.x[k.NOW]), float(self.env.now))
+        return max(self._engine.state.now, float(self.env.now))
 
     def transfer(self, src: int, dst: int, nbytes: float, delay: float, pick: int) -> simpy.Event:
         """Send a message from host to host now, and return the event of its arrival."""
@@ -74,17 +74,17 @@ class Clock:
         if not self._runs and not self._transfers and engine is not self._engine:
             self._engine = engine
             engine.begin(now)
-        x = self._engine.memory.x
-        x[k.NOW] = now
-        if now + x[k.SEND_OVERHEAD] >= x[k.HORIZON]:
+        s = self._engine.state
+        s.now = now
+        if now + s.send_overhead >= s.horizon:
             self._engine.look_ahead(now)
 
     def _arm(self) -> None:
         """Make sure that SimPy wakes this clock in time for what is due next."""
         if not self._runs and not self._transfers:
             return
-        s = self._engine.memory
-        self._wake_at(float(s.x[k.NOW] if s.n[k.N_NOTICES] else self._engine.kernel.next_due(s)))
+        s = self._engine.state
+        self._wake_at(s.now if s.n_notices else self._engine.kernel.next_due(s))
 
     def _wake_at(self, time: float) -> None:
         if time < self._armed:
@@ -99,38 +99,38 @@ class Clock:
         if time != self._armed:
             return
         self._armed = math.inf
-        engine = self._engine
+        engine, s = self._engine, self._engine.state
         while self._runs or self._transfers:
-            if engine.memory.n[k.N_NOTICES]:
-                if engine.memory.x[k.NOW] > time:
+            if s.n_notices:
+                if s.now > time:
                     break
                 self._tell()
                 continue
-            came_to = engine.kernel.advance(engine.memory, time, float(self.env.peek()))
-            if came_to == k.WAITING:
+            came_to = engine.kernel.advance(s, time, float(self.env.peek()))
+            if came_to == WAITING:
                 break
-            if came_to == k.STUCK:
-                if engine.memory.x[k.NOW] > time:
-                    self._wake_at(float(engine.memory.x[k.NOW]))
+            if came_to == STUCK:
+                if s.now > time:
+                    self._wake_at(s.now)
                     return
                 self._give_up()
-            elif came_to == k.GROW:
+            elif came_to == GROW:
                 engine.grow()
-            elif came_to == k.EXTEND:
-                engine.look_ahead(float(engine.kernel.next_due(engine.memory)))
-            elif came_to == k.OUTAGE:
+            elif came_to == EXTEND:
+                engine.look_ahead(engine.kernel.next_due(s))
+            elif came_to == OUTAGE:
                 engine.reroute()
         self._arm()
 
     def _tell(self) -> None:
         """Tell whoever waits for what has happened."""
         engine = self._engine
-        now = float(engine.memory.x[k.NOW])
+        now = engine.state.now
         for kind, item in engine.notices():
-            if kind == k.ARRIVED:
+            if kind == ARRIVED:
                 engine.arrived()
                 self._transfers.pop(item).done.succeed(now)
-            elif kind == k.DONE:
+            elif kind == DONE:
                 self._runs.pop(item).succeed(engine)
             else:
                 run = self._runs.pop(item)
@@ -139,19 +139,19 @@ class Clock:
     def _give_up(self) -> None:
         """Tell those whose messages can never arrive, once nothing else can happen."""
         engine = self._engine
-        now = float(engine.memory.x[k.NOW])
+        now = engine.state.now
         messages = engine.under_way()
         blocked = {f: engine.route(f) for f in messages if engine.is_blocked(f)}
         hope = self._hope(blocked)
         if hope < math.inf:
-            engine.memory.x[k.HOPE] = hope
+            engine.state.hope = hope
             return
         held: dict[int, dict[tuple[int, int], str]] = {}
         failures: list[Callable[[], object]] = []
         for f in messages:
             why = self._what_is_down(blocked.get(f, ()), now)
             owner, token = engine.owner(f)
-            if owner == k.TRANSFER:
+            if owner == TRANSFER:
                 one = self._transfers.pop(token)
                 engine.arrived()
                 waits = f"host {one.dst} waits for a message from host {one.src}: {why}"
@@ -169,11 +169,11 @@ class Clock:
     def _hope(self, blocked: Mapping[int, Sequence[int]]) -> float:
         """Return until when it is worth waiting for one of the messages that are blocked, given their routes."""
         engine = self._engine
-        now = float(engine.memory.x[k.NOW])
-        if not engine.memory.n[k.WATCHING]:
+        now = engine.state.now
+        if not engine.state.watching:
             return min((self._links.opens(route, now) for route in blocked.values()), default=math.inf)
         # Whichever link comes up may open a way, but need not: only so often without a byte that got through.
-        left = len(blocked), math.fsum(engine.memory.x[f + k.FLOW_REMAINING] for f in blocked)
+        left = len(blocked), math.fsum(engine.state.flows[f].remaining for f in blocked)
         self._waits = self._waits + 1 if left == self._left else 0
         self._left = left
         return engine.reopens() if self._waits < _PATIENCE else math.inf

@@ -1,0 +1,170 @@
+"""Records with named fields that compiled functions take: a dataclass of numbers and tables behind one pointer.
+
+A table is an array of numbers, or of records that are dataclasses of numbers themselves. A function written for lists
+of such records compiles as it is. Its argument is one address, however many tables there are, so that calls are cheap.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
+
+import numpy as np
+from numba import types
+from numba.core import cgutils
+from numba.core.imputils import lower_getattr_generic, lower_setattr_generic
+from numba.core.typing.templates import AttributeTemplate, infer_getattr
+from numba.extending import NativeValue, models, register_model, unbox
+from numba.np import arrayobj
+from numba.np.numpy_support import from_dtype
+
+State = TypeVar("State")
+
+# Numbers that stand beside the addresses of tables, eight bytes each.
+_NUMBERS = {float: types.float64, int: types.int64, bool: types.boolean}
+
+
+def _dtype(hint: Any) -> np.dtype[Any] | None:
+    """Return the dtype of what is in a table; None for a number."""
+    if hint in _NUMBERS:
+        return None
+    kind = get_args(hint)[0] if get_origin(hint) is list else float
+    if not dataclasses.is_dataclass(kind):
+        return np.dtype(kind)
+    # Arrays of records have names of their own, which would come first.
+    assert not any(hasattr(np.record, name) for name in get_type_hints(kind)), kind
+    return np.dtype([(name, np.dtype(one)) for name, one in get_type_hints(kind).items()], align=True)
+
+
+class _StateType(types.Type):  # type: ignore[misc]
+    """The type of a state: of which fields it is made, and from which sources functions on it are compiled."""
+
+    def __init__(self, kind: type, sources: str) -> None:
+        hints = get_type_hints(kind)
+        self.fields = {
+            name: _NUMBERS[hint] if dtype is None else types.Array(from_dtype(dtype), 1, "C")
+            for name, hint, dtype in ((name, hint, _dtype(hint)) for name, hint in hints.items())
+        }
+        self.places = {name: place for place, name in enumerate(hints)}
+        # Types of equal names are equal, also in the cache on disk: there, other sources make another type.
+        super().__init__(name=f"{kind.__name__}({sources})")
+
+
+register_model(_StateType)(models.OpaqueModel)
+
+
+@infer_getattr
+class _Fields(AttributeTemplate):  # type: ignore[misc]
+    key = _StateType
+
+    def generic_resolve(self, state: _StateType, name: str) -> Any:
+        return state.fields.get(name)
+
+
+def _slot(context: Any, builder: Any, state: _StateType, value: Any, name: str, kind: Any) -> Any:
+    """Return where a field stands, as an address of such values."""
+    slots = builder.bitcast(value, context.get_value_type(kind).as_pointer())
+    return cgutils.gep_inbounds(builder, slots, state.places[name])
+
+
+@lower_getattr_generic(_StateType)  # type: ignore[untyped-decorator]
+def _get(context: Any, builder: Any, state: _StateType, value: Any, name: str) -> Any:
+    kind = state.fields[name]
+    if not isinstance(kind, types.Array):
+        stored = types.int64 if kind == types.boolean else kind
+        found = builder.load(_slot(context, builder, state, value, name, stored))
+        return found if stored is kind else builder.icmp_signed("!=", found, found.type(0))
+    address = builder.load(_slot(context, builder, state, value, name, types.intp))
+    item = context.get_data_type(kind.dtype)
+    size = context.get_constant(types.intp, context.get_abi_sizeof(item))
+    # Nobody asks how long it is: its functions know by themselves how much of it is in use.
+    table = arrayobj.make_array(kind)(context, builder)
+    arrayobj.populate_array(
+        table,
+        data=builder.inttoptr(address, item.as_pointer()),
+        shape=[context.get_constant(types.intp, 1 << 40)],
+        strides=[size],
+        itemsize=size,
+        meminfo=None,
+    )
+    return table._getvalue()
+
+
+@lower_setattr_generic(_StateType)  # type: ignore[untyped-decorator]
+def _set(context: Any, builder: Any, signature: Any, given: Any, name: str) -> None:
+    state, kind = signature.args
+    value = given[1]
+    if kind == types.boolean:
+        kind, value = types.int64, builder.zext(value, context.get_value_type(types.int64))
+    builder.store(value, _slot(context, builder, state, given[0], name, kind))
+
+
+@unbox(_StateType)  # type: ignore[untyped-decorator]
+def _unbox(_: _StateType, given: Any, c: Any) -> Any:
+    address = c.pyapi.object_getattr_string(given, "address")
+    value = c.pyapi.long_as_voidptr(address)
+    c.pyapi.decref(address)
+    return NativeValue(value)
+
+
+def _number(view: str, place: int, kind: type) -> property:
+    def get(self: Any) -> Any:
+        value = getattr(self, view)[place]
+        return value != 0 if kind is bool else value
+
+    def put(self: Any, value: Any) -> None:
+        getattr(self, view)[place] = value
+
+    return property(get, put)
+
+
+def _table(name: str, place: int) -> property:
+    def get(self: Any) -> Any:
+        return self.tables[name]
+
+    def put(self: Any, table: Any) -> None:
+        self.tables[name] = table
+        self.whole[place] = table.__array_interface__["data"][0]
+
+    return property(get, put)
+
+
+@cache
+def compiled_state(kind: type[State], modules: Sequence[ModuleType]) -> type[State]:
+    """Return a class like `kind` whose instances compiled functions take, with arrays for tables.
+
+    Parameters
+    ----------
+    kind : type
+        A dataclass; its fields are float, int, bool, and tables: `list` of one of these or of a dataclass of them, or
+        an array of float64.
+    modules : tuple of modules
+        Where the functions are, for the cache to notice that one has changed.
+    """
+    sources = hashlib.sha256(b"".join(Path(str(one.__file__)).read_bytes() for one in modules)).hexdigest()[:16]
+    hints = get_type_hints(kind)
+    members: dict[str, Any] = {"_numba_type_": _StateType(kind, sources)}
+    for place, (name, hint) in enumerate(hints.items()):
+        number = _number("reals" if hint is float else "whole", place, hint)
+        members[name] = number if hint in _NUMBERS else _table(name, place)
+
+    # An array of records gives its rows the names of the fields, as objects have them.
+    tables = {
+        name: np.zeros(0, dtype).view(np.ndarray if dtype.names is None else np.recarray)
+        for name, hint in hints.items()
+        if (dtype := _dtype(hint)) is not None
+    }
+
+    def begin(self: Any) -> None:
+        block = np.zeros(len(hints), dtype=np.int64)
+        self.tables, self.address = {}, int(block.ctypes.data)
+        self.whole, self.reals = block.data, block.view(np.float64).data
+        kind.__init__(self, **tables)
+
+    members["__init__"] = begin
+    return type(f"Compiled{kind.__name__}", (kind,), members)

@@ -1,0 +1,37 @@
+"""The inner loop of the network: ranks in their rounds, messages in their latency, flows at max-min fair shares.
+
+Between two events every rate is constant, so a flow's end is one division away. Events are: a rank enters, or has
+computed; a message has its latency behind it, or has arrived; a flow ends; a link changes; background traffic comes or
+goes; a rank fails. What is due at one instant is worked off as one batch; then rates are settled: see `sharing.settle`.
+
+Things are rows of tables with named fields: `records`. Letters are rows: f a flow or message under way, u its use of a
+link, l a link, r a route, b background traffic, e a run (a schedule under way), g one of its ranks, m one of its
+messages. `simnet.network.engine` fills the tables. The functions that others call are those imported here.
+"""
+
+from simnet.network.event_loop import agenda, loop, messages, ranks, records, sharing, timelines
+from simnet.network.event_loop.agenda import next_due, push
+from simnet.network.event_loop.loop import advance, changes
+from simnet.network.event_loop.messages import assign, depart, limit_of
+from simnet.network.event_loop.ranks import forget, start_run
+from simnet.network.event_loop.sharing import (
+    detach,
+    free_all,
+    free_flow,
+    mark_dirty,
+    set_rate,
+    settle,
+    start_all,
+    start_flow,
+    take_flow,
+)  # fmt: skip
+from simnet.network.event_loop.timelines import latency_of, look_up_all
+
+__all__ = [
+    "MODULES", "advance", "assign", "changes", "depart", "detach", "forget", "free_all", "free_flow", "latency_of",
+    "limit_of", "look_up_all", "mark_dirty", "next_due", "push", "set_rate", "settle", "start_all", "start_flow",
+    "start_run", "take_flow",
+]  # fmt: skip
+
+# What is compiled together.
+MODULES = (records, agenda, timelines, sharing, messages, ranks, loop)

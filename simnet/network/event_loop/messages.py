@@ -1,0 +1,122 @@
+"""Messages on their way: overhead and latency, then bytes as a flow; and the background traffic that they meet."""
+
+from __future__ import annotations
+
+import math
+
+from simnet.network.event_loop.agenda import push
+from simnet.network.event_loop.records import BACKGROUND, DELIVER, JOIN, ON_ITS_WAY, TOGGLE, State
+from simnet.network.event_loop.sharing import detach, free_flow, start_flow, take_flow
+from simnet.network.event_loop.timelines import changes_at, latency_of, look_up, value_at
+
+# What rounding leaves of a flow, relative to all its bytes, does not wait for a link to come back up.
+_RESIDUE = 1e-14
+
+
+def depart(s: State, owner: int, first: int, candidates: int, pick: int, nbytes: float, delay: float) -> int:
+    """Let a message leave now: overhead, latency and jitter first, then its bytes as a flow; return the flow.
+
+    Parameters
+    ----------
+    s : State
+        The network.
+    owner : int
+        The run that it belongs to, or `TRANSFER`.
+    first, candidates : int
+        The first of its candidate routes, and how many there are.
+    pick : int
+        It takes the candidate of this number, modulo their count; with adaptive routing, the one whose links have the
+        fewest messages under way for their capacity.
+    nbytes, delay : float
+        Bytes, and extra latency [s].
+    """
+    f = take_flow(s)
+    r = first + pick % candidates
+    if s.adaptive:
+        r = least_loaded(s, first, candidates)
+        assign(s, r, 1)
+    leaves = s.now + s.send_overhead
+    latency = latency_of(s, r, leaves)
+    arrives = leaves + (latency + delay)
+    route, flow = s.routes[r], s.flows[f]
+    flow.limit = limit_of(s, r, latency)
+    nbytes = nbytes / route.payload
+    flow.state, flow.owner, flow.route = ON_ITS_WAY, owner, r
+    flow.remaining, flow.residue = nbytes, _RESIDUE * nbytes
+    if nbytes > 0 and route.end > route.begin:
+        push(s, arrives, JOIN, f)
+    else:
+        push(s, arrives + s.receive_overhead, DELIVER, f)
+    return f
+
+
+def limit_of(s: State, r: int, latency: float) -> float:
+    """Return the rate that loss leaves to a message on a route that has this latency."""
+    cost = s.routes[r].slope * (2 * latency) + s.routes[r].fixed
+    return s.segment / cost if cost > 0 else math.inf
+
+
+def least_loaded(s: State, first: int, candidates: int) -> int:
+    """Return the first of the candidate routes whose most loaded link is the least loaded."""
+    best, least = first, math.inf
+    for r in range(first, first + candidates):
+        most = 0.0
+        for at in range(s.routes[r].begin, s.routes[r].end):
+            look_up(s, s.route_links[at], s.now)
+            link = s.links[s.route_links[at]]
+            most = max(most, (link.assigned + 1) / link.capacity) if link.capacity > 0 else math.inf
+        if most < least:
+            best, least = r, most
+    return best
+
+
+def assign(s: State, r: int, change: int) -> None:
+    """Count messages under way on the links of a route."""
+    for at in range(s.routes[r].begin, s.routes[r].end):
+        s.links[s.route_links[at]].assigned += change
+
+
+def join(s: State, f: int) -> None:
+    """Let the bytes of a message flow, that has its latency behind it."""
+    # Background traffic takes part only while there is somebody to share with. Whether it is on is a function of time
+    # alone, so nothing is lost by leaving it out in between.
+    if s.n_background and not s.background_on:
+        s.background_on = True
+        for b in range(s.n_background):
+            toggle(s, b)
+    s.n_moving += 1
+    start_flow(s, f, s.now)
+
+
+def toggle(s: State, b: int) -> None:
+    """Turn background traffic on or off, as it is now."""
+    one = s.background[b]
+    if one.until <= s.now:
+        one.on = value_at(s, one.timeline, s.now)
+        one.until = changes_at(s, one.timeline)
+        if one.until < math.inf:
+            push(s, one.until, TOGGLE, b)
+    if one.on <= 0:
+        stop_background(s, b)
+    elif one.flow < 0:
+        one.flow = take_flow(s)
+        flow = s.flows[one.flow]
+        flow.owner, flow.route, flow.limit = BACKGROUND, one.route, one.limit
+        flow.remaining, flow.residue = math.inf, 0.0
+        start_flow(s, one.flow, s.now)
+
+
+def stop_background(s: State, b: int) -> None:
+    """Take the flow of background traffic off the network, if it is there."""
+    one = s.background[b]
+    if one.flow >= 0:
+        detach(s, one.flow)
+        free_flow(s, one.flow)
+        one.flow = -1
+
+
+def stop_all_background(s: State) -> None:
+    """Leave all background traffic out."""
+    s.background_on = False
+    for b in range(s.n_background):
+        stop_background(s, b)

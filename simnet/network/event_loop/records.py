@@ -1,0 +1,308 @@
+"""What the event loop knows: a record for each thing, with named fields, and tables of them.
+
+A thing is known by its row in the table of its kind, and -1 is none: ``s.flows[f].rate`` is the rate of the flow f. The
+tables of a `State` are lists of the classes here, which Python goes through at its own pace, or arrays of the same
+fields, for which the same functions are compiled (`simnet.base.compiled_records`), to the same results.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+# What is due, and for whom: the rank, the flow, the link or the background flow of that row.
+ENTER, WORK, WORKED, LEAVE, JOIN, DELIVER, CHANGE, TOGGLE, FAIL = range(9)
+
+# What `advance` returns: nothing more is due; notices have come; nothing moves any more; room for early arrivals, or
+# more of the weather, is needed; a link went down or came up.
+WAITING, NOTICES, STUCK, GROW, EXTEND, OUTAGE = range(6)
+
+# What notices say: a run is done; it can never be; the message of a transfer has arrived.
+DONE, STALLED, ARRIVED = range(3)
+
+# What a rank does: nothing yet or any more, waits for its gate, computes, has entered its round, or has failed.
+OUTSIDE, GATED, COMPUTING, IN_ROUND, FAILED = range(5)
+
+# What a flow is: free, a message before or behind its flow, a flow, or a message that has vanished.
+FREE, ON_ITS_WAY, FLOWING, VANISHED = range(4)
+
+# Who owns a flow if that is no run; the bottleneck of a flow if that is no link.
+TRANSFER, BACKGROUND = -1, -2
+NOTHING, ITSELF = -1, -2
+
+
+@dataclass(slots=True)
+class Due:
+    """An entry of the agenda: when, in which order it was asked for, what is due, and for which row."""
+
+    time: float = 0.0
+    order: int = 0
+    kind: int = 0
+    row: int = -1
+
+
+@dataclass(slots=True)
+class Flow:
+    """A message under way, or background traffic that is on.
+
+    Bytes `remaining` at the time `since`, of which up to `residue` are rounding; the rate since then, the `limit` that
+    it never exceeds, its `bottleneck`, and when it will end. `next` is the next free flow.
+    """
+
+    remaining: float = 0.0
+    residue: float = 0.0
+    rate: float = 0.0
+    since: float = 0.0
+    limit: float = 0.0
+    end: float = 0.0
+    new_rate: float = 0.0
+    route: int = -1
+    bottleneck: int = NOTHING
+    new_bottleneck: int = NOTHING
+    stamp: int = 0
+    state: int = FREE
+    place: int = -1
+    owner: int = TRANSFER
+    round_index: int = 0
+    message: int = 0
+    next: int = -1
+    is_new: bool = False
+    is_solved: bool = False
+
+
+@dataclass(slots=True)
+class Use:
+    """The use of a link by a flow, in a list of all uses of that link."""
+
+    before: int = -1
+    behind: int = -1
+    flow: int = -1
+
+
+@dataclass(slots=True)
+class Link:
+    """A link: its capacity and until when that holds, who uses it, and what `settle` notes of it.
+
+    `assigned` counts the messages under way on routes over it, for adaptive routing.
+    """
+
+    capacity: float = 0.0
+    until: float = math.inf
+    level: float = 0.0
+    rest: float = 0.0
+    users: int = 0
+    first_use: int = -1
+    stamp: int = 0
+    chosen: int = 0
+    unsolved: int = 0
+    members: int = 0
+    assigned: int = 0
+    crowd: int = -1
+    bandwidths: int = -1
+    latencies: int = -1
+    is_dirty: bool = False
+
+
+@dataclass(slots=True)
+class Share:
+    """An entry of the heap of `solve`: a rate, and the link that offers it, or -1 - f for the limit of the flow f."""
+
+    rate: float = 0.0
+    of: int = 0
+
+
+@dataclass(slots=True)
+class Timeline:
+    """A quantity as a function of time: the segment that was in force last, and the one after the last known."""
+
+    here: int = 0
+    last: int = 0
+
+
+@dataclass(slots=True)
+class Route:
+    """A route from host to host: its latency if that is constant, what loss does, and where its links stand."""
+
+    latency: float = 0.0
+    slope: float = 0.0
+    fixed: float = 0.0
+    payload: float = 1.0
+    begin: int = 0
+    end: int = 0
+
+
+@dataclass(slots=True)
+class Background:
+    """Background traffic: whether it is on (> 0) and until when, its limit, and its flow while that exists."""
+
+    limit: float = 0.0
+    on: float = 0.0
+    until: float = -math.inf
+    route: int = -1
+    flow: int = -1
+    timeline: int = -1
+
+
+@dataclass(slots=True)
+class Run:
+    """A schedule under way: where its ranks, rounds and columns by message stand, or -1.
+
+    `running` counts the ranks that are not done, negative once it is stalled; `pending` what is still due for it.
+    """
+
+    n_ranks: int = 0
+    n_rounds: int = 0
+    running: int = 0
+    pending: int = 0
+    ranks: int = -1
+    rounds: int = -1
+    delays: int = -1
+    picks: int = -1
+    sent: int = -1
+    arrived: int = -1
+
+
+@dataclass(slots=True)
+class Rank:
+    """A rank of a run: its times, the round it is in, and messages of that which are missing (`left`)."""
+
+    start: float = 0.0
+    since: float = 0.0
+    finish: float = 0.0
+    communicate: float = 0.0
+    compute: float = 0.0
+    wait: float = 0.0
+    run: int = -1
+    number: int = 0
+    round_index: int = -1
+    state: int = OUTSIDE
+    left: int = 0
+    in_flight: int = 0
+    early: int = -1
+
+
+@dataclass(slots=True)
+class Round:
+    """A round of a run: the tasks of its ranks, gates that they wait for or -1, and the number of its first message."""
+
+    tasks: int = -1
+    gates: int = -1
+    offset: int = 0
+
+
+@dataclass(slots=True)
+class Task:
+    """What a rank does in a round: computes, sends messages that stand in a row; `degree` counts those it receives too.
+
+    Equal rounds share their tasks and messages.
+    """
+
+    seconds: float = 0.0
+    messages: int = -1
+    sends: int = 0
+    degree: int = 0
+
+
+@dataclass(slots=True)
+class Message:
+    """A message of a round: bytes, ranks, candidate routes, which stand in a row, and its number in the round."""
+
+    n_bytes: float = 0.0
+    src: int = -1
+    dst: int = -1
+    route: int = -1
+    candidates: int = 1
+    number: int = 0
+
+
+@dataclass(slots=True)
+class Early:
+    """Messages of a round that have arrived at a rank before it entered; `next` in a list of the rank, or of free."""
+
+    round_index: int = -1
+    count: int = 0
+    next: int = -1
+
+
+@dataclass(slots=True)
+class Notice:
+    """What the caller of `advance` has to be told: what, and of which run, or of which token of a transfer."""
+
+    kind: int = 0
+    row: int = 0
+
+
+@dataclass(slots=True)
+class State:
+    """All that the loop knows: times and options, how much of each list is in use, lists, and tables.
+
+    `horizon` is until when the weather is known, `hope` until when a network in which nothing moves may still come to
+    life. `stamp` numbers the calls of `settle`. `n_quiet` counts what is due without moving anything by itself.
+    """
+
+    now: float = 0.0
+    horizon: float = math.inf
+    hope: float = -math.inf
+    send_overhead: float = 0.0
+    receive_overhead: float = 0.0
+    segment: float = 0.0
+    adaptive: bool = False
+    watching: bool = False
+    latency_changes: bool = False
+    background_on: bool = False
+    hops: int = 0
+    stamp: int = 0
+    n_asked: int = 0
+    n_quiet: int = 0
+    n_moving: int = 0
+    n_early: int = 0
+    n_flows: int = 0
+    n_background: int = 0
+    n_crowd: int = 0
+    free_flow: int = -1
+    free_early: int = -1
+    # How much of the lists below is in use.
+    n_due: int = 0
+    n_ends: int = 0
+    n_new: int = 0
+    n_dirty: int = 0
+    n_chosen: int = 0
+    n_touched: int = 0
+    n_notices: int = 0
+    # Two heaps: what is due, and flows by their end. Flows to solve, links that changed; `settle`'s flows and links.
+    agenda: list[Due] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
+    new: list[int] = field(default_factory=list)
+    dirty: list[int] = field(default_factory=list)
+    chosen: list[int] = field(default_factory=list)
+    touched: list[int] = field(default_factory=list)
+    members: list[int] = field(default_factory=list)
+    shares: list[Share] = field(default_factory=list)
+    notices: list[Notice] = field(default_factory=list)
+    # The network.
+    flows: list[Flow] = field(default_factory=list)
+    uses: list[Use] = field(default_factory=list)
+    links: list[Link] = field(default_factory=list)
+    crowd_factors: list[float] = field(default_factory=list)
+    routes: list[Route] = field(default_factory=list)
+    route_links: list[int] = field(default_factory=list)
+    timelines: list[Timeline] = field(default_factory=list)
+    background: list[Background] = field(default_factory=list)
+    # Schedules under way.
+    runs: list[Run] = field(default_factory=list)
+    ranks: list[Rank] = field(default_factory=list)
+    rounds: list[Round] = field(default_factory=list)
+    gates: list[float] = field(default_factory=list)
+    tasks: list[Task] = field(default_factory=list)
+    messages: list[Message] = field(default_factory=list)
+    delays: list[float] = field(default_factory=list)
+    picks: list[int] = field(default_factory=list)
+    sent: list[float] = field(default_factory=list)
+    arrived: list[float] = field(default_factory=list)
+    early: list[Early] = field(default_factory=list)
+    # Segments of all timelines: from when on there is which value.
+    times: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    values: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))

@@ -1,0 +1,344 @@
+"""Flows at max-min fair shares of the links on their routes, found anew for as few flows as possible: see `settle`.
+
+References
+----------
+D. Bertsekas, R. Gallager, "Data Networks", 2nd ed., section 6.5.2: max-min fairness and progressive filling.
+"""
+
+from __future__ import annotations
+
+import math
+
+from simnet.network.event_loop.agenda import ends_at, never_ends
+from simnet.network.event_loop.records import FLOWING, FREE, ITSELF, NOTHING, State
+from simnet.network.event_loop.timelines import look_up
+
+# ruff: noqa: E741 - l is the row of a link.
+
+# Rates this near to each other, relatively, count as equal when it is checked who holds whom back.
+_EQUAL = 1e-12
+
+
+def take_flow(s: State) -> int:
+    """Return a free flow."""
+    f = s.free_flow
+    s.free_flow = s.flows[f].next
+    return f
+
+
+def free_flow(s: State, f: int) -> None:
+    """Give a flow back."""
+    flow = s.flows[f]
+    flow.state, flow.next = FREE, s.free_flow
+    s.free_flow = f
+
+
+def free_all(s: State, first: int, count: int) -> None:
+    """Give flows back whose rows follow each other; the first will be taken first."""
+    for f in range(first + count - 1, first - 1, -1):
+        s.flows[f].place, s.flows[f].is_new = -1, False
+        free_flow(s, f)
+
+
+def start_flow(s: State, f: int, now: float) -> None:
+    """Let the bytes of a message, or background traffic, flow."""
+    flow = s.flows[f]
+    flow.state, flow.bottleneck, flow.place = FLOWING, NOTHING, -1
+    flow.rate, flow.since = 0.0, now
+    route = s.routes[flow.route]
+    if attach(s, f, now) or flow.limit < math.inf:
+        for at in range(route.begin, route.end):
+            mark_dirty(s, s.route_links[at])
+        enqueue(s, f)
+        return
+    # Alone on all its links.
+    bottleneck, rate = NOTHING, math.inf
+    for at in range(route.begin, route.end):
+        l = s.route_links[at]
+        if effective_capacity(s, l) < rate:
+            bottleneck, rate = l, effective_capacity(s, l)
+    set_rate(s, f, rate, bottleneck, now)
+
+
+def start_all(s: State, first: int, count: int, now: float) -> None:
+    """Start flows whose rows follow each other, and leave their rates to `settle`."""
+    for f in range(first, first + count):
+        start_flow(s, f, now)
+        enqueue(s, f)
+
+
+def attach(s: State, f: int, now: float) -> bool:
+    """Let a flow use its links; return whether it shares any with others."""
+    uses, shares = s.uses, False
+    route, u = s.routes[s.flows[f].route], f * s.hops
+    for at in range(route.begin, route.end):
+        l = s.route_links[at]
+        link = s.links[l]
+        first = link.first_use
+        uses[u].before, uses[u].behind = -1, first
+        if first >= 0:
+            uses[first].before = u
+            shares = True
+        else:
+            look_up(s, l, now)
+        link.first_use = u
+        link.users += 1
+        u += 1
+    return shares
+
+
+def detach(s: State, f: int) -> None:
+    """Take a flow off its links; `settle` gives what it leaves to the others."""
+    uses = s.uses
+    route, u = s.routes[s.flows[f].route], f * s.hops
+    for at in range(route.begin, route.end):
+        l = s.route_links[at]
+        link = s.links[l]
+        before, behind = uses[u].before, uses[u].behind
+        if before >= 0:
+            uses[before].behind = behind
+        else:
+            link.first_use = behind
+        if behind >= 0:
+            uses[behind].before = before
+        link.users -= 1
+        if link.users:
+            mark_dirty(s, l)
+        u += 1
+    never_ends(s, f)
+
+
+def mark_dirty(s: State, l: int) -> None:
+    """Note that something about a link in use has changed."""
+    link = s.links[l]
+    if not link.is_dirty:
+        link.is_dirty = True
+        s.dirty[s.n_dirty] = l
+        s.n_dirty += 1
+
+
+def enqueue(s: State, f: int) -> None:
+    """Have a flow solved at the next occasion."""
+    flow = s.flows[f]
+    if not flow.is_new:
+        flow.is_new = True
+        s.new[s.n_new] = f
+        s.n_new += 1
+
+
+def effective_capacity(s: State, l: int) -> float:
+    """Return what a link carries when as many flows use it as do."""
+    link = s.links[l]
+    if link.crowd < 0:
+        return link.capacity
+    return link.capacity * s.crowd_factors[link.crowd + min(link.users, s.n_crowd - 1)]
+
+
+def set_rate(s: State, f: int, rate: float, bottleneck: int, now: float) -> None:
+    """Set the rate of a flow and what holds it back."""
+    flow = s.flows[f]
+    flow.bottleneck = bottleneck
+    old = flow.rate
+    if rate == old:
+        return
+    if old > 0:
+        flow.remaining -= old * (now - flow.since)
+    flow.rate, flow.since = rate, now
+    end = math.inf
+    if flow.remaining <= flow.residue:
+        end = now
+    elif rate > 0 and flow.remaining < math.inf:
+        end = now + flow.remaining / rate
+    if end < math.inf:
+        ends_at(s, f, end)
+    else:
+        never_ends(s, f)
+
+
+def settle(s: State, now: float) -> None:
+    """Set the rate of every flow whose max-min fair rate has changed.
+
+    Rates are max-min fair if and only if no link carries more than it can and each flow has a bottleneck: a full link
+    on which no flow is faster (or a limit of its own). So the flows to solve again are found by need. First those that
+    are new, that had their bottleneck on a link that changed, or that use a link which is now too full. They are solved
+    while all others keep their rates. Then it is checked on their links whether one of the others is faster than it
+    may be, or has lost its bottleneck; if so, it is solved again with them. At the end everybody has a bottleneck. In
+    most cases that takes a handful of flows, however many are connected through shared links.
+    """
+    flows, uses, links = s.flows, s.uses, s.links
+    s.stamp += 1
+    s.n_chosen, s.n_touched = 0, 0
+    for at in range(s.n_new):
+        f = s.new[at]
+        flows[f].is_new = False
+        if flows[f].state == FLOWING:
+            choose(s, f)
+    s.n_new = 0
+    for at in range(s.n_dirty):
+        l = s.dirty[at]
+        link = links[l]
+        link.is_dirty = False
+        if link.stamp == s.stamp and link.chosen == link.users:
+            continue
+        carried = 0.0
+        u = link.first_use
+        while u >= 0:
+            f = uses[u].flow
+            carried += flows[f].rate
+            if flows[f].bottleneck == l:
+                choose(s, f)
+            u = uses[u].behind
+        if carried > effective_capacity(s, l) * (1 + _EQUAL):
+            choose_all(s, l)
+    s.n_dirty = 0
+    solved = -1
+    while solved != s.n_chosen:
+        solved = s.n_chosen
+        solve(s)
+        for at in range(s.n_touched):
+            l = s.touched[at]
+            if links[l].chosen < links[l].users:
+                check(s, l)
+    for at in range(s.n_chosen):
+        f = s.chosen[at]
+        set_rate(s, f, flows[f].new_rate, flows[f].new_bottleneck, now)
+
+
+def choose(s: State, f: int) -> None:
+    """Let a flow be among those that are solved again."""
+    flow = s.flows[f]
+    if flow.stamp == s.stamp:
+        return
+    flow.stamp = s.stamp
+    s.chosen[s.n_chosen] = f
+    s.n_chosen += 1
+    route = s.routes[flow.route]
+    for at in range(route.begin, route.end):
+        l = s.route_links[at]
+        link = s.links[l]
+        if link.stamp != s.stamp:
+            link.stamp, link.chosen = s.stamp, 0
+            s.touched[s.n_touched] = l
+            s.n_touched += 1
+        link.chosen += 1
+
+
+def choose_all(s: State, l: int) -> None:
+    """Let all flows on a link be among those that are solved again."""
+    u = s.links[l].first_use
+    while u >= 0:
+        choose(s, s.uses[u].flow)
+        u = s.uses[u].behind
+
+
+def check(s: State, l: int) -> None:
+    """Choose those others on a link whom the rates just found hold back, or let go."""
+    flows, uses, link = s.flows, s.uses, s.links[l]
+    full = link.rest <= _EQUAL * effective_capacity(s, l)
+    top = 0.0
+    u = link.first_use
+    while u >= 0:
+        flow = flows[uses[u].flow]
+        if flow.stamp == s.stamp:
+            top = max(top, flow.new_rate)
+        u = uses[u].behind
+    u = link.first_use
+    while u >= 0:
+        flow = flows[uses[u].flow]
+        if flow.stamp != s.stamp and (
+            flow.rate > link.level * (1 + _EQUAL)
+            or (flow.bottleneck == l and (not full or top > flow.rate * (1 + _EQUAL)))
+        ):
+            choose(s, uses[u].flow)
+        u = uses[u].behind
+
+
+def solve(s: State) -> None:
+    """Find the max-min fair rates of the flows chosen, while all others keep theirs: progressive filling.
+
+    The link with the smallest share per flow without a rate is a bottleneck; its flows get that share, and what they
+    take is withdrawn from the other links on their routes.
+    """
+    flows, uses, links, shares = s.flows, s.uses, s.links, s.shares
+    size, members = 0, 0
+    for at in range(s.n_chosen):
+        f = s.chosen[at]
+        if flows[f].limit < math.inf:
+            # A limit is a link of the flow's own.
+            shares[size].rate, shares[size].of = flows[f].limit, -1 - f
+            size += 1
+    for at in range(s.n_touched):
+        l = s.touched[at]
+        link = links[l]
+        rest = effective_capacity(s, l)
+        if link.chosen < link.users:
+            u = link.first_use
+            while u >= 0:
+                flow = flows[uses[u].flow]
+                if flow.stamp != s.stamp:
+                    rest -= flow.rate
+                u = uses[u].behind
+        link.rest, link.level = rest, math.inf
+        link.unsolved, link.members = 0, members
+        members += link.chosen
+        shares[size].rate, shares[size].of = max(rest, 0.0) / link.chosen, l
+        size += 1
+    for at in range(s.n_chosen):
+        f = s.chosen[at]
+        flows[f].is_solved = False
+        route = s.routes[flows[f].route]
+        for hop in range(route.begin, route.end):
+            link = links[s.route_links[hop]]
+            s.members[link.members + link.unsolved] = f
+            link.unsolved += 1
+    for place in range((size - 2) // 4, -1, -1):
+        sink(s, place, size, shares[place].rate, shares[place].of)
+    left = s.n_chosen
+    while left > 0:
+        rate, l = shares[0].rate, shares[0].of
+        if l < 0:
+            if not flows[-1 - l].is_solved:
+                fix(s, -1 - l, rate, ITSELF)
+                left -= 1
+        elif links[l].unsolved:
+            link = links[l]
+            current = max(link.rest, 0.0) / link.unsolved
+            if current > rate:
+                sink(s, 0, size, current, l)
+                continue
+            link.level = current
+            for at in range(link.members, link.members + link.chosen):
+                if not flows[s.members[at]].is_solved:
+                    fix(s, s.members[at], current, l)
+                    left -= 1
+        size -= 1
+        sink(s, 0, size, shares[size].rate, shares[size].of)
+
+
+def fix(s: State, f: int, rate: float, bottleneck: int) -> None:
+    """Settle on the rate of one of the flows chosen, and withdraw it from its links."""
+    flow = s.flows[f]
+    flow.is_solved, flow.new_rate, flow.new_bottleneck = True, rate, bottleneck
+    route = s.routes[flow.route]
+    for at in range(route.begin, route.end):
+        link = s.links[s.route_links[at]]
+        link.rest -= rate
+        link.unsolved -= 1
+
+
+def sink(s: State, place: int, size: int, rate: float, of: int) -> None:
+    """Put a share at a place of the heap of shares, or below it where it belongs. Each has four below it."""
+    shares = s.shares
+    while True:
+        first = 4 * place + 1
+        if first >= size:
+            break
+        below, least = first, shares[first].rate
+        for other in range(first + 1, min(first + 4, size)):
+            if shares[other].rate < least:
+                below, least = other, shares[other].rate
+        if rate <= least:
+            break
+        shares[place].rate, shares[place].of = least, shares[below].of
+        place = below
+    shares[place].rate, shares[place].of = rate, of
