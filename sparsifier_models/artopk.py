@@ -26,14 +26,14 @@ from sparsifier_models.options import Allreduce, Options
 from sparsifier_models.selection import Indices, Values, squared_norm, squared_norms, take_mean, top_k
 
 WINDOW, DECAY = 25, 0.001
-"""Of the norms that VAR of the released code compares."""
+"""Of the norms that VAR of the reference implementation compares."""
 
 GAIN_WINDOW, GAIN_DECAY = 5, 0.01
 """Of the compression gain and its change."""
 
 
 def windowed_mean(window: NDArray[np.float64], size: int, decay: float) -> NDArray[np.float64]:
-    """Return the smoothed value of the released code: 0 until the window is full.
+    """Return the smoothed value of the reference implementation: 0 until the window is full.
 
     Parameters
     ----------
@@ -72,7 +72,7 @@ class ARTopkOptions(Options):
         How the values are reduced: an all-reduce of `simnet.collectives.registry`.
     monitored : bool
         Whether the broadcasting worker also broadcasts its compression gain and time, one scalar each, as in the
-        adaptive script of the released code.
+        adaptive script of the reference implementation.
     """
 
     selection: Literal["star", "var"] = "star"
@@ -87,9 +87,9 @@ class ARTopk(Sparsifier):
     VAR compares norms of the raw gradients, smoothed over 25 steps, until when worker 0 broadcasts.
 
     For policies that choose the density there are these statistics besides those of `Exchange`, and `gains`. The gain
-    g_t is ``gain``; with ``compat="released"`` the root of the broadcasting worker's own, as released code measures it.
-    Smoothed are the last 5 values, newest first with weights 0.99, 0.99^2, ...; fewer make 0. A change of density
-    starts them anew.
+    g_t is ``gain``; with ``compat="released"`` the root of the broadcasting worker's own, as the reference
+    implementation measures it. Smoothed are the last 5 values, newest first with weights 0.99, 0.99^2, ...; fewer make
+    0. A change of density starts them afresh.
 
     ========================  =======================================================================================
     ``staleness``             (P,) exchanges since each worker last broadcast, this one included: 0 for the one that

@@ -68,7 +68,7 @@ class Wire:
     count_bytes : float
         Bytes of a number of entries.
     released : bool
-        Whether values and indices travel apart, with the further messages of the released code.
+        Whether values and indices travel apart, with the further messages of the reference implementation.
     """
 
     value_bytes: float
@@ -265,7 +265,7 @@ class Sparsifier(ABC):
         )
 
     def _entries(self, size: int) -> int:
-        """Entries to select out of `size`: ceil(c n), or max(1, floor(c n)) as released codes have it."""
+        """Entries to select out of `size`: ceil(c n), or max(1, floor(c n)) as reference implementations have it."""
         if self.rounds_down or self.options.compat == "released":
             return max(1, math.floor(self.density * size))
         return entries_kept(self.density, size)
@@ -279,7 +279,7 @@ class Sparsifier(ABC):
     def residual(self) -> Values:
         """What each worker has kept back; ndarray of float32, shape (P, n), read-only.
 
-        An exchange puts a new array in its place. Settable: one scheme can go on with the residual of another.
+        An exchange puts a new array in its place. Settable: one scheme can continue with the residual of another.
         """
         if self._residual is None:
             self._residual = _frozen(np.zeros((self.workers, self.parameters), dtype=np.float32))
@@ -431,7 +431,7 @@ class Sparsifier(ABC):
         return state if self._residual is None else {**state, "residual": self._residual}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Go on from what `save` returned.
+        """Resume from what `save` returned.
 
         Raises
         ------

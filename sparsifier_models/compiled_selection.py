@@ -98,7 +98,17 @@ def _word(bits: Any, start: int, low: int, width: int) -> Any:
 
 @compiled(types.void(_BITS, int64, _array(uint32)))
 def sample(bits: Any, step: int, taken: Any) -> None:
-    """Take one magnitude out of every `step`, at places that follow no period."""
+    """Take one magnitude out of every `step`, at places that follow no period.
+
+    Parameters
+    ----------
+    bits : ndarray of uint32, shape (n,)
+        The gradient.
+    step : int
+        Entries for each one taken.
+    taken : ndarray of uint32
+        Takes the magnitudes.
+    """
     for i in range(taken.size):
         # Multiples of the golden ratio, modulo 1, are spread evenly.
         fraction = uint64(uint32(uint32(i) * uint32(2654435769)))
@@ -107,7 +117,15 @@ def sample(bits: Any, step: int, taken: Any) -> None:
 
 @compiled(int64(_BITS, uint32, uint32))
 def count(bits: Any, low: int, high: int) -> int:
-    """Count the magnitudes from `low` to `high`, both included."""
+    """Count the magnitudes from `low` to `high`, both included.
+
+    Parameters
+    ----------
+    bits : ndarray of uint32, shape (n,)
+        The gradient.
+    low, high : int
+        The bounds.
+    """
     width = uint32(high - low)
     found = 0
     for i in range(bits.size):
@@ -120,6 +138,15 @@ def band(bits: Any, low: int, high: int, inside: Any) -> tuple[int, int]:
     """Collect the magnitudes from `low` to `high`, both included.
 
     Returns how many there are, or -1 if they may not fit, and how many larger ones there are.
+
+    Parameters
+    ----------
+    bits : ndarray of uint32, shape (n,)
+        The gradient.
+    low, high : int
+        The bounds.
+    inside : ndarray of uint32
+        Takes the magnitudes.
     """
     found = reached = 0
     for start in range(0, bits.size, WORD):
@@ -147,6 +174,19 @@ def select(bits: Any, low: int, high: int, ties: int, indices: Any, values: Any)
     """Collect where magnitudes lie above `low` up to `high`, the first `ties` that equal `low`, and their bits.
 
     Returns how many there are, or -1 if they may not fit.
+
+    Parameters
+    ----------
+    bits : ndarray of uint32, shape (n,)
+        The gradient.
+    low, high : int
+        The bounds.
+    ties : int
+        How many that equal `low` count.
+    indices : ndarray of int64
+        Takes the places.
+    values : ndarray of uint32 or None
+        Takes the bits.
     """
     found = 0
     for start in range(0, bits.size, WORD):

@@ -129,7 +129,7 @@ class DEFT(UnionReduced):
     References
     ----------
     D. Yoon, S. Oh, "DEFT: Exploiting Gradient Norm Difference between Model Layers for Scalable Gradient
-    Sparsification", ICPP 2023, arXiv 2307.03500, and the released code.
+    Sparsification", ICPP 2023, arXiv 2307.03500, and the reference implementation.
 
     Examples
     --------

@@ -75,10 +75,10 @@ class DGCOptions(GatheredOptions):
     Parameters
     ----------
     variant : {"original", "grace", "adtopk", "sidco"}
-        Whose released code is followed. ``original``: a strided sample, at most 10 adaptations by 0.8, exact top-k
-        above 1.3 k, and no more than the first k entries. ``grace``: a uniform sample, with replacement, and at most 10
-        adaptations by 0.7 or 1.3; ``adtopk``: at most 2 of these. ``sidco``: a uniform sample, and exact top-k above
-        4/3 k.
+        Whose reference implementation is followed. ``original``: a strided sample, at most 10 adaptations by 0.8, exact
+        top-k above 1.3 k, and no more than the first k entries. ``grace``: a uniform sample, with replacement, and at
+        most 10 adaptations by 0.7 or 1.3; ``adtopk``: at most 2 of these. ``sidco``: a uniform sample, and exact top-k
+        above 4/3 k.
     momentum : float
         Factor m of the momentum correction, in [0, 1); 0 for none.
     masking : bool

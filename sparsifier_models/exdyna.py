@@ -22,8 +22,8 @@ from sparsifier_models.selection import Indices, Values
 def block_layout(parameters: int, workers: int, blocks: int = 1024) -> tuple[int, int]:
     """Return number and size of the blocks; what is left over belongs to the last partition.
 
-    Sizes are rounded down to a multiple of 32. A gradient too short for that, which the released code does not
-    support, has as many blocks as fit of ``parameters // blocks`` entries, one entry at least.
+    Sizes are rounded down to a multiple of 32. A gradient too short for that, which the reference implementation does
+    not support, has as many blocks as fit of ``parameters // blocks`` entries, one entry at least.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ def allocate(
     References
     ----------
     D. Yoon, S. Oh, "Preserving Near-Optimal Gradient Sparsification Cost for Scalable Distributed Deep Learning",
-    CCGrid 2024, and the released code.
+    CCGrid 2024, and the reference implementation.
 
     Examples
     --------
@@ -149,7 +149,7 @@ class ExDyna(Partitioned):
     References
     ----------
     D. Yoon, S. Oh, "Preserving Near-Optimal Gradient Sparsification Cost for Scalable Distributed Deep Learning",
-    CCGrid 2024, and the released code, which scales the threshold before it selects.
+    CCGrid 2024, and the reference implementation, which scales the threshold before it selects.
 
     Examples
     --------

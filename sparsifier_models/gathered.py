@@ -92,7 +92,7 @@ class Gathered(Sparsifier):
     def _allgather(self, entries: NDArray[np.int64]) -> Schedule:
         """Return the messages by which all workers get the `entries`, shape (P,), of each.
 
-        On the wire of the released code values and indices are gathered one after the other.
+        On the wire of the reference implementation values and indices are gathered one after the other.
         """
         gather, counts, wire = self.options.gather, entries.astype(np.float64), self.wire
         if not wire.released:

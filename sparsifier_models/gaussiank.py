@@ -39,7 +39,7 @@ class Rule(NamedTuple):
     def bounds(self, k: int) -> tuple[int, float]:
         """Return the fewest and the most entries that are left alone.
 
-        Both are rounded down, as the released code has it; the original compares with real numbers.
+        Both are rounded down, as the reference implementation has it; the original compares with real numbers.
         """
         low = math.ceil(self.low * k) if self.turns else math.floor(self.low * k)
         return low, math.inf if self.high is None else math.floor(self.high * k)
@@ -61,8 +61,9 @@ class GaussianKOptions(GatheredOptions):
     Parameters
     ----------
     rules : {"vgg", "lstm", "bert", "original", "sidco"}
-        How the estimate is corrected: as in the released code of Ok-Topk for the model of this name, in at most five
-        steps by halves as the scheme was first released, or in at most three as in the released code of SIDCo.
+        How the estimate is corrected: as in the reference implementation of Ok-Topk for the model of this name, in at
+        most five steps by halves as the scheme was first released, or in at most three as in the reference
+        implementation of SIDCo.
     """
 
     rules: Literal["vgg", "lstm", "bert", "original", "sidco"] = "vgg"

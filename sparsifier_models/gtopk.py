@@ -38,6 +38,13 @@ class Sparse(NamedTuple):
 def merge(one: Sparse, other: Sparse, k: int) -> tuple[Sparse, Sparse]:
     """Add two sparse vectors and return the `k` largest sums, and the rest, which is cut.
 
+    Parameters
+    ----------
+    one, other : Sparse
+        The vectors.
+    k : int
+        How many sums are kept.
+
     Examples
     --------
     >>> one = Sparse(np.array([0, 3]), np.array([5, 2], dtype=np.float32))
@@ -81,8 +88,9 @@ class GTopk(Sparsifier):
     its originator takes it for sent. With ``conserving`` the worker that made the cut adds that part to its own
     residual, for which no message is needed; ``conserving=False`` is the published rule, with the loss in ``lost``.
 
-    With ``compat="released"`` numbers are those of the released code of Ok-Topk: the published rule, with sums in
-    double precision except in a worker's first merge. On the wire ``released`` entries travel as pairs of float64.
+    With ``compat="released"`` numbers are those of the reference implementation of Ok-Topk: the published rule, with
+    sums in double precision except in a worker's first merge. On the wire ``released`` entries travel as pairs of
+    float64.
 
     Besides those of `Exchange` there is the statistic ``global_threshold``, the smallest magnitude of a sum in the
     result.

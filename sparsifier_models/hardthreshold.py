@@ -51,7 +51,7 @@ class HardThreshold(UnionReduced):
     References
     ----------
     A. Sahu et al., "Rethinking gradient sparsification as total error minimization", NeurIPS 2021, arXiv 2108.00951,
-    and its released code; fused as released with ExDyna (Yoon and Oh, CCGrid 2024).
+    and its reference implementation; fused as released with ExDyna (Yoon and Oh, CCGrid 2024).
 
     Examples
     --------

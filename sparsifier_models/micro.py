@@ -15,7 +15,7 @@ class MiCRO(Partitioned):
     References
     ----------
     D. Yoon, S. Oh, "MiCRO: Near-Zero Cost Gradient Sparsification for Scaling and Accelerating Distributed DNN
-    Training", HiPC 2023, arXiv 2310.00967, and the released code.
+    Training", HiPC 2023, arXiv 2310.00967, and the reference implementation.
 
     Examples
     --------

@@ -40,7 +40,7 @@ RAISES, RAISE = 5, 1.03
 
 @dataclass(frozen=True)
 class Rules:
-    """Constants of a variant of the released code; the fields are options of `Oktopk`, where they are described."""
+    """Constants of a variant of the reference implementation; `Oktopk` describes the fields, its options."""
 
     tau_prime: int
     tau: int
@@ -60,7 +60,7 @@ RULES = {
     "bert": Rules(128, 64, 4 / 5, 5 / 4, 1.025, 4 / 5, 5 / 4, 1.025, 1.036, np.inf),
 }
 WARM_UP = {"vgg": 512, "lstm": 128, "bert": 0}
-"""Dense iterations before the first sparse one in the released code, and the counter of the latter."""
+"""Dense iterations before the first sparse one in the reference implementation, and the counter of the latter."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +70,8 @@ class OktopkOptions(SplitOptions):
     Parameters
     ----------
     warm_up : int
-        Dense iterations before the first sparse one, >= 0. In the released code 512 (vgg), 128 (lstm) and 0 (bert).
+        Dense iterations before the first sparse one, >= 0. In the reference implementation 512 (vgg), 128 (lstm) and 0
+        (bert).
     balance : {"default", "always", "never", "trigger"}
         When pieces are balanced before the all-gather; never in iterations that recompute thresholds. ``default``: as
         the paper has it, always; on the wire ``released`` with the rules of bert only. ``trigger``, which is ours: if
@@ -78,7 +79,7 @@ class OktopkOptions(SplitOptions):
     trigger : float
         Largest piece over the mean that triggers balancing, > 0.
     tau_prime, tau : int
-        Iterations after which thresholds, and region cuts, are computed anew, >= 1.
+        Iterations after which thresholds, and region cuts, are recomputed, >= 1.
     local_low, local_high : float
         A worker that selects less or more than this times k lowers or raises its threshold for the next iteration.
     local_step : float
@@ -123,6 +124,15 @@ class OktopkOptions(SplitOptions):
 def raised(values: Values, threshold: float, most: float) -> tuple[float, Indices, int]:
     """Raise a re-used threshold while it selects more than `most` entries.
 
+    Parameters
+    ----------
+    values : ndarray of float32, shape (n,)
+        The gradient.
+    threshold : float
+        The threshold of before.
+    most : float
+        Entries that it may select.
+
     Returns
     -------
     threshold : float
@@ -147,6 +157,17 @@ def raised(values: Values, threshold: float, most: float) -> tuple[float, Indice
 def drifted(threshold: float, count: int, low: float, high: float, up: float, down: float) -> float:
     """Return the threshold for the next iteration, after one that selected `count` entries.
 
+    Parameters
+    ----------
+    threshold : float
+        The threshold of this iteration.
+    count : int
+        Entries that it selected.
+    low, high : float
+        Counts between which it stays.
+    up, down : float
+        Factors by which it rises, and by which it falls.
+
     Examples
     --------
     >>> [drifted(1.0, count, 66.7, 125.0, up=1.25, down=2.0) for count in (50, 100, 150)]
@@ -167,8 +188,8 @@ def region_cuts(chosen: Sequence[Places], parameters: int, *, spread: bool = Tru
     parameters : int
         Length n of the gradient.
     spread : bool
-        Whether a worker with fewer than P entries spreads them over the regions; in the released code all its cuts
-        are its first entry. A worker with none proposes equal regions.
+        Whether a worker with fewer than P entries spreads them over the regions; in the reference implementation all
+        its cuts are its first entry. A worker with none proposes equal regions.
 
     Returns
     -------
@@ -268,7 +289,7 @@ class Oktopk(SplitReduce):
     References
     ----------
     S. Li, T. Hoefler, "Near-Optimal Sparse Allreduce for Distributed Deep Learning", PPoPP 2022, section 3; constants
-    of re-used thresholds from the released code.
+    of re-used thresholds from the reference implementation.
 
     Examples
     --------
@@ -405,7 +426,8 @@ class Oktopk(SplitReduce):
     def _take(self, corrected: Values, local: Floats, kept: Indices, unsorted: Indices | None) -> Floats:
         """Clear what is in a worker's own and in the global selection; return the sum of squares of each one's.
 
-        With the bug of the released code, what a binary search of all its own finds in the `unsorted` selection.
+        With the bug of the reference implementation, what a binary search of all its own finds in the `unsorted`
+        selection.
         """
         sent = np.zeros(self.workers)
         for worker, row in enumerate(corrected):

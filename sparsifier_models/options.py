@@ -76,9 +76,10 @@ class Options:
         code sends them, with int64 indices, values and indices apart, and messages about messages.
     value_bytes, index_bytes : float
         Width of a value and of an index, > 0 and at most 1000. If not given, 4 each, and on the wire ``released`` those
-        of the released code, in most an index of 8.
+        of the reference implementation, in most an index of 8.
     compat : {"paper", "released"}
-        Which numbers result: those of the paper, or those of the released code where that differs, bugs included.
+        Which numbers result: those of the paper, or those of the reference implementation where that differs, bugs
+        included.
     seed : int
         Seed of whatever the scheme draws, >= 0.
     layers : sequence of int or of (str, int)

@@ -34,8 +34,9 @@ class PartitionedOptions(UnionReducedOptions):
     ----------
     initial : {"formula", "exact"}
         Threshold of the first iteration, unless ``initial_threshold`` gives it: 1 / (2 sqrt(k)), or, as in earlier
-        versions of the released code of MiCRO, each worker's own k-th largest magnitude (by the formula where that is
-        0). Where gradients are a factor f off the formula, it takes 200 ln f iterations until the density settles.
+        versions of the reference implementation of MiCRO, each worker's own k-th largest magnitude (by the formula
+        where that is 0). Where gradients are a factor f off the formula, it takes 200 ln f iterations until the density
+        settles.
     initial_threshold : float
         Threshold of the first iteration, > 0.
     raise_above, lower_below : float
@@ -43,7 +44,7 @@ class PartitionedOptions(UnionReducedOptions):
         below the second it is lowered; between them lies the band. ``raise_above`` >= ``lower_below`` > 0.
     raise_factor, band_factor, lower_factor : float
         What the threshold is multiplied with above, in, and below the band; > 0. The one for the band exceeds 1 in the
-        released code, so that the density settles near the lower end of the band.
+        reference implementation, so that the density settles near the lower end of the band.
     """
 
     initial: Literal["formula", "exact"] = "formula"

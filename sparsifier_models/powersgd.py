@@ -71,7 +71,17 @@ class Matrix(NamedTuple):
         return Q
 
     def product(self, P: Floats, Q: Values, size: int) -> Values:
-        """Return the first `size` entries of P Q^T, given the columns of both."""
+        """Return the first `size` entries of P Q^T, given the columns of both.
+
+        Parameters
+        ----------
+        P : ndarray, shape (rank, rows)
+            Columns of P.
+        Q : ndarray, shape (rank, columns)
+            Columns of Q.
+        size : int
+            Entries of the layer.
+        """
         entries = np.empty(self.rows * self.columns, dtype=np.float32)
         step = max(1, _BLOCK // self.columns)
         for first in range(0, self.rows, step):
@@ -144,7 +154,7 @@ class PowerSGDOptions(DenseOptions):
     rank : int
         Rank r of what is sent of a layer, >= 1.
     warm_start : bool
-        Whether the power iteration goes on from the Q of the exchange before; else it is drawn anew each time.
+        Whether the power iteration continues from the Q of the exchange before; else Q is redrawn each time.
     shapes : sequence of sequence of int
         Shapes of the layers, in the order of the gradient: the first axis counts the rows. If not given, each of the
         ``layers``, or all of the gradient, is about square.
@@ -171,11 +181,11 @@ class PowerSGD(Dense):
 
     Vectors, and layers whose factors would be no shorter than they are, are sent as they are. A worker keeps what
     decompressing its own contribution leaves of its entries, Algorithm 2; with ``compat="released"`` what the update
-    leaves of them, as in the released code. Both conserve the sum.
+    leaves of them, as in the reference implementation. Both conserve the sum.
 
     Products are sums of float64 in a fixed order, the same to the bit on every machine. P is orthonormalised column by
     column, by Gram-Schmidt. Q is too, before it is used, which changes neither the range of M Q nor the update, but
-    keeps numbers in range; a direction that got lost, as when a gradient is zero, is drawn anew.
+    keeps numbers in range; a direction that got lost, as when a gradient is zero, is redrawn.
 
     At a ``scale`` s, factors are sqrt(s) times as long, and what is not compressed s times.
 

@@ -42,12 +42,13 @@ class RedSync(Thresholded):
 
     The threshold is mean + q (max - mean) of the magnitudes. Bisection of q in [0, 1] ends when k < nnz < 2k, or with
     the last threshold tried when the interval is no longer than ``interval``. Only below k/2 is the threshold lowered:
-    a search that comes between k/2 and k moves away from k again. With the ``interval`` of the released code, 0.2,
-    three thresholds are tried, and the last may keep any number of entries. Trimmed top-k lowers q from 0.8 in steps of
-    0.2 until at least k entries are above, and takes the k largest of these; if even the mean leaves fewer, of all.
+    a search that comes between k/2 and k moves away from k again. With the ``interval`` of the reference
+    implementation, 0.2, three thresholds are tried, and the last may keep any number of entries. Trimmed top-k lowers q
+    from 0.8 in steps of 0.2 until at least k entries are above, and takes the k largest of these; if even the mean
+    leaves fewer, of all.
 
-    On the wire ``released`` float32 values and int32 indices are gathered one after the other, as in the released code
-    of SIDCo, which contains this scheme.
+    On the wire ``released`` float32 values and int32 indices are gathered one after the other, as in the reference
+    implementation of SIDCo, which contains this scheme.
 
     References
     ----------

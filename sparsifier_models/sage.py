@@ -77,7 +77,7 @@ class SAGE(UnionReduced):
     References
     ----------
     D. Yoon, M. Jeong, S. Oh, "SAGE: toward on-the-fly gradient compression ratio scaling", Journal of Supercomputing,
-    2023, doi 10.1007/s11227-023-05120-7, and the released code, fused as released with ExDyna.
+    2023, doi 10.1007/s11227-023-05120-7, and the reference implementation, fused as released with ExDyna.
 
     Examples
     --------

@@ -141,6 +141,11 @@ def above(values: Values, threshold: float, *, strict: bool = True) -> Indices:
 def entries_above(values: Values, threshold: float, *, strict: bool = True) -> tuple[Indices, Values]:
     """Return where magnitudes exceed the threshold, as `above` does, and the entries there.
 
+    Parameters
+    ----------
+    values, threshold, strict
+        As of `above`.
+
     Examples
     --------
     >>> entries_above(np.array([3, -5, 1, 3, 4], dtype=np.float32), 3)
@@ -155,6 +160,11 @@ def entries_above(values: Values, threshold: float, *, strict: bool = True) -> t
 
 def count_above(values: Values, threshold: float, *, strict: bool = True) -> int:
     """Return how many magnitudes exceed the threshold, compared as by `above`.
+
+    Parameters
+    ----------
+    values, threshold, strict
+        As of `above`.
 
     Examples
     --------

@@ -30,6 +30,15 @@ CALLS, TOO_MANY, TOO_FEW = 5, 1.2, 0.8
 def exponential(mean: float, variance: float, delta: float) -> float:
     """Return the magnitude that a fraction delta of an exponential distribution exceeds: -mean ln delta.
 
+    Parameters
+    ----------
+    mean : float
+        Mean magnitude.
+    variance : float
+        Not used; all distributions take it.
+    delta : float
+        The fraction.
+
     Examples
     --------
     >>> round(exponential(2.0, 4.0, 0.01), 6)
@@ -43,6 +52,13 @@ def generalised_pareto(mean: float, variance: float, delta: float) -> float:
 
     With r = mean^2 / variance: alpha = mean (r + 1) / 2, kappa = (r - 1) / 2, alpha (1 - delta^kappa) / kappa. It is
     exponential for kappa = 0, and one point for variance 0.
+
+    Parameters
+    ----------
+    mean, variance : float
+        Moments of the magnitudes.
+    delta : float
+        The fraction.
 
     Examples
     --------
@@ -158,12 +174,12 @@ class SIDCo(Thresholded):
     A first of several stages aims at a density of 0.25, the others share the rest evenly. Stages end early when less
     than two entries are left. With ``stages=-1`` a worker counts over 5 exchanges what it sent over what it should
     have: on average above 1.2 it takes a stage less, below 0.8 one more, within 1 .. ceil(ln c / ln 0.5). In the
-    released code all workers' tensors share one counter; here each group of each worker has its own.
+    reference implementation all workers' tensors share one counter; here each group of each worker has its own.
 
-    Without error feedback the gamma quantile is the approximation that the released code has for that case. On the wire
-    ``released`` float32 values and int32 indices are gathered one after the other. With groups, ``threshold`` is the
-    lowest. Besides the statistics of `Thresholded` there is ``stages``, shape (P,): M, averaged over the groups; 0 if
-    it is as many as it takes.
+    Without error feedback the gamma quantile is the approximation that the reference implementation has for that case.
+    On the wire ``released`` float32 values and int32 indices are gathered one after the other. With groups,
+    ``threshold`` is the lowest. Besides the statistics of `Thresholded` there is ``stages``, shape (P,): M, averaged
+    over the groups; 0 if it is as many as it takes.
 
     References
     ----------

@@ -7,7 +7,7 @@ teams at distance d/2, d/4, ..., 1 exchange all their k_b entries and cut the su
 References
 ----------
 M. Zhao et al., "SparDL: Distributed Deep Learning Training with Efficient Sparse Communication", ICDE 2024, and its
-released code, which has B-SAG alone.
+reference implementation, which has B-SAG alone.
 """
 
 from __future__ import annotations
@@ -145,7 +145,7 @@ def started(T: int, entries: float, d: int, *, least_step: int) -> Adaptive:
     d : int
         Number of teams.
     least_step : int
-        1, or 0 as in the released code, where h never changes if c rho - h < 100.
+        1, or 0 as in the reference implementation, where h never changes if c rho - h < 100.
 
     Examples
     --------
@@ -179,7 +179,8 @@ def adapted(state: Adaptive, u: Indices, k_b: int, d: int) -> Adaptive:
     """
     h, step, flag = state
     right = (u > k_b) != (step > 0)
-    # With k_b < d, which the released code does not allow, even h = 1 may be too much, and steps further down are idle.
+    # With k_b < d, which the reference implementation does not allow, even h = 1 may be too much, and steps further
+    # down are idle.
     doubles = flag & ~((h == 1) & (step < 0))
     turned = np.where(np.abs(step) > 1, np.trunc(-step / 2).astype(np.int64), -step)
     step = np.where(right, np.where(doubles, 2 * step, step), turned)

@@ -9,7 +9,7 @@ Blocks do not touch each other, so that each is reduced on its own.
 References
 ----------
 M. Zhao et al., "SparDL: Distributed Deep Learning Training with Efficient Sparse Communication", ICDE 2024, and its
-released code.
+reference implementation.
 """
 
 from __future__ import annotations

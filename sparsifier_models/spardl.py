@@ -45,10 +45,10 @@ class SparDLOptions(Options):
         values, except those that it passed on; what is dropped on the way is lost.
     sag : {"bruck", "recursive", "auto"}
         How teams exchange: B-SAG; R-SAG, for a power of two of teams; or R-SAG where possible and else B-SAG. B-SAG is
-        what the released code has; R-SAG is known from comments in it.
+        what the reference implementation has; R-SAG is known from comments in it.
     adapt : {"released", "fixed"}
-        How B-SAG's h moves. In the released code it never does where c rho - h < 100 at the start, c being the length
-        of a block and rho the density; ``fixed``: the first step is 1 at least. Elsewhere both are the same.
+        How B-SAG's h moves. In the reference implementation it never does where c rho - h < 100 at the start, c being
+        the length of a block and rho the density; ``fixed``: the first step is 1 at least. Elsewhere both are the same.
     exchanges : {"log", "sequential"}
         Rounds of Spar-Reduce-Scatter: ceil(log2 T), a bag of blocks each; or T - 1, a block each, as released.
     """
@@ -73,7 +73,7 @@ class SparDL(Sparsifier):
     ``sent`` is what a worker has of its own at those entries, as far as it passed them on.
 
     With ``compat="released"`` h moves as with ``adapt="released"``, and a density at which k_b or h would be 0,
-    where the released code fails, is an error. If the density changes so that k_b does, h starts anew.
+    where the reference implementation fails, is an error. If the density changes so that k_b does, h starts afresh.
 
     Statistics of its own:
 
@@ -89,7 +89,7 @@ class SparDL(Sparsifier):
     References
     ----------
     M. Zhao, Y. Yin, Y. Mao, Q. Liu, L. Chen, Y. Gao, "SparDL: Distributed Deep Learning Training with Efficient Sparse
-    Communication", ICDE 2024, arXiv 2304.00737, and its released code.
+    Communication", ICDE 2024, arXiv 2304.00737, and its reference implementation.
 
     Examples
     --------
@@ -151,7 +151,7 @@ class SparDL(Sparsifier):
         least = self._d if self._adapts else 1
         if self.options.compat == "released" and k_b < least:
             raise ValueError(
-                f"density {self.density:g} keeps {k_b} entries of a block of {c}, but the released code needs {least}: "
+                f"density {self.density:g} keeps {k_b} entries of a block of {c}, but the reference needs {least}: "
                 f"density must be >= {least / c:.4g}"
             )
         return max(1, k_b)
@@ -237,7 +237,7 @@ class SparDL(Sparsifier):
         return gave, keeps
 
     def _kernels(self, k_b: int, h: Indices, u: Indices, union: int) -> tuple[DeviceOp, ...]:
-        """Return what a worker runs: every block is cut once, and once more where teams meet."""
+        """Return what a worker runs: every block is cut once, and again where teams meet."""
         T, d = self._T, self._d
         kernels = [
             DeviceOp("topk", self._block_length(), launches=T),
@@ -293,8 +293,8 @@ class SparDL(Sparsifier):
     def _round(self, src: Indices, dst: Indices, entries: Indices, phase: str) -> Round:
         """Return the round in which everyone sends blocks of so many `entries`, shape (P, blocks).
 
-        On the wire of the released code every block is two messages, indices and values, and a third with their number
-        except between teams.
+        On the wire of the reference implementation every block is two messages, indices and values, and a third with
+        their number except between teams.
         """
         wire = self.wire
         if not wire.released:

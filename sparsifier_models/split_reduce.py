@@ -129,7 +129,7 @@ def entry_messages(src: Indices, dst: Indices, entries: Indices, wire: Wire, pha
     ----------
     src, dst, entries : ndarray of int64, shape (m,)
     wire : Wire
-        On that of the released code indices and values are two messages, one right after the other.
+        On that of the reference implementation indices and values are two messages, one right after the other.
     phase : str
         Phase of the round.
 
@@ -188,7 +188,7 @@ class SplitOptions(GatheredOptions):
     Parameters
     ----------
     rules : {"vgg", "lstm", "bert"}
-        Variant of the released code whose constants hold, named after the model it trains.
+        Variant of the reference implementation whose constants hold, named after the model it trains.
     bucket : int
         Steps of split and reduce that are posted together, >= 1.
     """
@@ -202,7 +202,7 @@ class SplitOptions(GatheredOptions):
 
 
 class SplitReduce(Sparsifier):
-    """Common part of the schemes of the released code of Ok-Topk."""
+    """Common part of the schemes of the reference implementation of Ok-Topk."""
 
     option_type = SplitOptions
     options: SplitOptions

@@ -9,8 +9,8 @@ from sparsifier_models.topk import Topk
 class TopkA(Topk):
     """TopkA: exact top-k of the fused gradient with k = max(1, floor(c n)), over all-gather.
 
-    What `sparsifier_models.topk.Topk` does, in the released code of Ok-Topk: on the wire ``released`` float32 values
-    and uint32 indices are gathered one after the other, and nothing else travels.
+    What `sparsifier_models.topk.Topk` does, in the reference implementation of Ok-Topk: on the wire ``released``
+    float32 values and uint32 indices are gathered one after the other, and nothing else travels.
 
     References
     ----------

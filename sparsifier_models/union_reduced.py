@@ -1,9 +1,9 @@
 """Schemes in which the indices that the workers select are gathered, and values at their union are reduced.
 
-Every worker gets to know U, the union of all selections, and contributes its own value at every entry of U, whoever
-selected it. Values add up in the network, so that they are sent once however many workers there are, and every worker
-starts anew from zero at all of U. What builds up with the number of workers is the size of U, unless the selections
-are disjoint.
+Every worker gets to know U, the union of all selections, and contributes its own value at every entry of U, whichever
+worker selected it. Values add up in the network, so that they are sent once however many workers there are, and every
+worker starts afresh from zero at all of U. What builds up with the number of workers is the size of U, unless the
+selections are disjoint.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class UnionReduced(Gathered):
     =========  ==========================================================================================
     ``k_max``  the most entries that a worker selected
     ``bits``   bits that a worker contributes to the all-gather of indices, padded, and to the all-reduce
-               of values, as the released code reports them: 64 k_max + 32 |U| at its widths
+               of values, as the reference implementation reports them: 64 k_max + 32 |U| at its widths
     =========  ==========================================================================================
 
     Attributes
@@ -158,7 +158,7 @@ class UnionReduced(Gathered):
         wire, k_max = self.wire, int(counts.max())
         reduce = registry.find("all_reduce", self.options.allreduce)
         values = reduce.schedule(self.workers, U.size * wire.value_bytes).in_phase("values")
-        # The released code makes the gathered indices unique by sorting them.
+        # The reference implementation makes the gathered indices unique by sorting them.
         unique = () if self.disjoint else (DeviceOp("topk_layer", float(counts.sum())),)
         return Exchange(
             update=update,

@@ -17,7 +17,7 @@ class UnionTopk(UnionReduced):
     References
     ----------
     D. Yoon, S. Oh, "Preserving Near-Optimal Gradient Sparsification Cost for Scalable Distributed Deep Learning",
-    CCGrid 2024: the baseline Top-k of its released code.
+    CCGrid 2024: the baseline Top-k of its reference implementation.
 
     Examples
     --------

@@ -345,6 +345,15 @@ def table(workload: Workload, done: Sequence[Repetition], tool: str, *, per_rank
 def of_collective(name: str, ranks: int, nbytes: float) -> Workload:
     """Return a collective of simnet by name; its size as `simnet.collectives` counts it.
 
+    Parameters
+    ----------
+    name : str
+        A function of `simnet.collectives`.
+    ranks : int
+        P.
+    nbytes : float
+        Its size [byte].
+
     Raises
     ------
     InputError
@@ -372,6 +381,15 @@ def of_collective(name: str, ranks: int, nbytes: float) -> Workload:
 
 def of_file(path: str, ranks: int, name: str | None = None) -> Workload:
     """Return the schedule in a file of any kind that simnet reads; its size is the most that a rank sends.
+
+    Parameters
+    ----------
+    path : str
+        The file.
+    ranks : int
+        P, which a table of messages does not tell.
+    name : str, optional
+        What it is called; default: the name of the file.
 
     Raises
     ------

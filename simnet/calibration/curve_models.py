@@ -257,8 +257,8 @@ def adjacent(sizes: Floats, seconds: Floats) -> CurveModel:
     """Return alpha-beta from each measured size to the next, through both.
 
     Where that takes a latency or a bandwidth below 0, as the time falls or grows by more than the size, the library
-    does something else at one size than at the other. There the line from before goes on, or the line from after goes
-    back, whichever is faster.
+    does something else at one size than at the other. There the line from before is continued, or the line from after
+    is taken back, whichever is faster.
 
     Examples
     --------
@@ -394,7 +394,7 @@ def _crossover(before: tuple[float, float], after: tuple[float, float], low: flo
 
 
 def _joined(points: Floats, asked: Floats) -> Floats:
-    """Interpolate in log-log; the first and last straight line go on beyond the points, but time never falls there."""
+    """Interpolate in log-log; the end lines continue beyond the points, but time never falls there."""
     x, y = np.log(points).T
     if len(x) == 1:
         return np.full(len(asked), float(points[0, 1]))

@@ -160,6 +160,15 @@ def kernels_of(library: str | None = None) -> Kernels:
 def fitted(launch: float, entries: Sequence[int], seconds: Sequence[float]) -> tuple[float, float]:
     """Return the seconds per entry that fit best beside the launch time, and the largest relative error of the fit.
 
+    Parameters
+    ----------
+    launch : float
+        Seconds of a launch.
+    entries : sequence of int
+        Lengths that were measured.
+    seconds : sequence of float
+        Their times [s].
+
     Examples
     --------
     >>> slope, error = fitted(1.0, [10, 20], [21.0, 41.0])

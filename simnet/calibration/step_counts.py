@@ -192,6 +192,15 @@ def like_nccl(collective: str, algorithm: str, ranks: int, nodes: int, switch: b
 def costs(setting: Setting, nccl: bool, switch: bool = False) -> tuple[Cost, ...]:
     """Return what each algorithm that a setting may use pays; nothing if none is known.
 
+    Parameters
+    ----------
+    setting : Setting
+        Collective, ranks and nodes.
+    nccl : bool
+        Whether NCCL's algorithms are counted, as it counts them.
+    switch : bool
+        Whether switches inside a node reduce.
+
     Examples
     --------
     >>> len(costs(Setting("all_reduce", 8), nccl=False)), costs(Setting("gather", 8), nccl=False)

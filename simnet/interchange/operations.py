@@ -263,7 +263,19 @@ def _edges(graph: nx.DiGraph[Any]) -> Iterator[tuple[tuple[int, int, str], tuple
 
 
 def schedule(file: Program, messages: Messages, placed: Placed, per_second: float) -> Schedule:
-    """Return the schedule of operations of known rounds; `per_second` units of work are a second."""
+    """Return the schedule of operations of known rounds; `per_second` units of work are a second.
+
+    Parameters
+    ----------
+    file : Program
+        The operations.
+    messages : Messages
+        Sends with their receives.
+    placed : Placed
+        Round of each operation.
+    per_second : float
+        Units of work in a second.
+    """
     n_rounds = max(placed.values(), default=-1) + 1
     columns: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
     for send, _ in messages:

@@ -62,6 +62,15 @@ class Element:
     def whole(self, attribute: str, low: int, high: int, default: int | None = None) -> int:
         """Return an attribute that must be a whole number in low .. high; `default` where it is missing.
 
+        Parameters
+        ----------
+        attribute : str
+            Its name.
+        low, high : int
+            What is allowed.
+        default : int, optional
+            Where it is missing.
+
         Raises
         ------
         InputError

@@ -62,7 +62,17 @@ class Compute:
             raise ValueError("slow and slowdown are factors > 0")
 
     def seconds(self, seed: int, iteration: int, workers: int) -> Floats:
-        """Return the compute time [s] of each worker in an iteration; shape (P,)."""
+        """Return the compute time [s] of each worker in an iteration; shape (P,).
+
+        Parameters
+        ----------
+        seed : int
+            Seed of the job.
+        iteration : int
+            Which iteration.
+        workers : int
+            P.
+        """
         draws = stream(seed, "compute", iteration)
         noise = np.exp(self.spread * draws.standard_normal(workers) - self.spread**2 / 2)
         straggles = draws.random(workers) < self.straggle
@@ -213,6 +223,17 @@ def buckets(source: GradientSource, overlap: Overlap | None) -> list[Bucket]:
 
 def create_sparsifier(candidate: Candidate, bucket: Bucket, job: Job, workers: int | None = None) -> Sparsifier:
     """Return the sparsifier of an exchange for a bucket, of all workers of a job or of as many as are left.
+
+    Parameters
+    ----------
+    candidate : Candidate
+        The exchange.
+    bucket : Bucket
+        The stretch of the gradient.
+    job : Job
+        The job.
+    workers : int, optional
+        How many take part; default: all of the job.
 
     Raises
     ------

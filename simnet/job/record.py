@@ -231,6 +231,25 @@ class Record:
         """Book an iteration: every worker's time from its start to its end goes under one of four headings.
 
         Of an exchange that was repeated, the bytes of the last time count. Where a model is trained, its `score` is.
+
+        Parameters
+        ----------
+        at : Iteration
+            When and what for.
+        choice : str
+            Label of the exchange.
+        exchanges : sequence of Exchange
+            One per bucket.
+        timing : Timing
+            Their times.
+        state : IterationState
+            What the workers did before.
+        update : float
+            Seconds to apply the update.
+        keep : bool
+            Whether messages and spans are kept.
+        score : Score, optional
+            Loss and accuracy.
         """
         select = state.select
         rank_compute = state.compute + timing.rank_compute + update

@@ -116,7 +116,17 @@ def described(source: RecordedSource, densities: Sequence[float] = DENSITIES) ->
 
 
 def twin(source: RecordedSource, parameters: SyntheticParameters, seed: int = 0) -> SyntheticSource:
-    """Return synthetic gradients with the layers, entries and workers of a trace."""
+    """Return synthetic gradients with the layers, entries and workers of a trace.
+
+    Parameters
+    ----------
+    source : RecordedSource
+        The trace.
+    parameters : SyntheticParameters
+        What is fitted to it.
+    seed : int
+        Seed of the draws.
+    """
     layers = [
         (name, (1, size) if len(shape.shape) > 1 else (size,))
         for shape, (name, size) in zip(source.shapes, source.layers, strict=True)

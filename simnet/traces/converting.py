@@ -180,6 +180,15 @@ class Generated:
 def in_memory(info: TraceInfo, entries: int | None = None, times: float = 1.0) -> None:
     """Refuse a trace of which a step, or `times` as much, is more than `LARGEST`.
 
+    Parameters
+    ----------
+    info : TraceInfo
+        The trace.
+    entries : int, optional
+        Entries of a step; default: all layers.
+    times : float
+        Copies that are held at once.
+
     Raises
     ------
     InputError
@@ -237,6 +246,15 @@ def write_folder(steps: Steps, folder: Path, dtype: str, per_worker: bool = Fals
 
 def write_npz(steps: Steps, path: Path, dtype: str) -> None:
     """Write a trace as an npz archive.
+
+    Parameters
+    ----------
+    steps : Steps
+        The trace.
+    path : Path
+        The file.
+    dtype : str
+        ``fp32`` or ``fp16``.
 
     Raises
     ------
@@ -395,7 +413,23 @@ class ReadArchive:
 def generated(
     source: SyntheticSource, shapes: Sequence[Layer], name: str, iterations: int, steps: Sequence[int], seed: int
 ) -> Generated:
-    """Return the steps of a synthetic source as a trace to be written, if one fits memory."""
+    """Return the steps of a synthetic source as a trace to be written, if one fits memory.
+
+    Parameters
+    ----------
+    source : SyntheticSource
+        The gradients.
+    shapes : sequence of Layer
+        Layers of the model.
+    name : str
+        Its name.
+    iterations : int
+        Length of the training.
+    steps : sequence of int
+        Iterations that are written.
+    seed : int
+        Seed of the source.
+    """
     made = Generated(source, shapes, name, iterations, steps, seed)
     in_memory(made.info)
     return made

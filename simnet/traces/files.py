@@ -171,6 +171,16 @@ def stored_tensor(path: Path, name: str) -> NDArray[Any]:
 
 
 def write_text(path: Path, text: str, sync: bool = True) -> None:
-    """Write a file that appears under its name when it is complete; until then an older one stays."""
+    """Write a file that appears under its name when it is complete; until then an older one stays.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    text : str
+        Its content.
+    sync : bool
+        Whether to wait for the disk.
+    """
     with whole(path, sync) as file:
         file.write(text.encode())

@@ -320,6 +320,15 @@ def folder_of(trace: str | os.PathLike[str]) -> Path:
 def step_file(folder: Path, step: int, worker: int | None = None) -> Path:
     """Return the file of a step, or of a worker at a step.
 
+    Parameters
+    ----------
+    folder : Path
+        The trace.
+    step : int
+        The step.
+    worker : int, optional
+        The worker, where each has a file.
+
     Examples
     --------
     >>> step_file(Path(), 20).name, step_file(Path(), 20, 3).name

@@ -2,7 +2,7 @@
 
 Of every so many steps the gradients are written down, of all entries or of the same few of each layer at every step.
 Each step is a file of its own, or one for each worker where workers are processes of their own. It is filled layer by
-layer and appears when it is complete, and then the description of the trace is made anew. So whenever a run ends, by
+layer and appears when it is complete, and then the description of the trace is rewritten. So whenever a run ends, by
 whatever cause, there is a trace of the steps before.
 
 What goes wrong with the recording must not end the training. A step with a value that is not finite, as mixed precision

@@ -153,7 +153,17 @@ class Lasting(NamedTuple):
 
 
 def lasting(points: Sequence[Point], layers: Sequence[Order], sizes: Sequence[int]) -> Lasting:
-    """Return what is predicted of the overlap over time, and what was recorded."""
+    """Return what is predicted of the overlap over time, and what was recorded.
+
+    Parameters
+    ----------
+    points : sequence of Point
+        What was recorded, over time.
+    layers : sequence of Order
+        The fitted order of magnitudes.
+    sizes : sequence of int
+        Entries of each layer.
+    """
     T, D = len(points), len(_DENSITIES)
     recorded = np.full((D, T, T), np.nan)
     for density in range(D):

@@ -71,7 +71,7 @@ class Training(Protocol):
         """Return all that the updates have changed, by name; arrays that do not change any more."""
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Go on from what `save` returned; ValueError, with nothing taken, if it does not fit."""
+        """Resume from what `save` returned; ValueError, with nothing taken, if it does not fit."""
 
 
 @runtime_checkable
@@ -83,7 +83,7 @@ class Trainable(Protocol):
 
 
 class Given:
-    """A training in which nothing is learnt, as its gradients are given beforehand.
+    """A training without learning, as its gradients are given beforehand.
 
     Parameters
     ----------
@@ -157,6 +157,13 @@ def position(iteration: int, iterations: int) -> float:
 
 def buffer(out: Values | None, workers: int, parameters: int) -> Values:
     """Return `out`, or a new buffer if there is none.
+
+    Parameters
+    ----------
+    out : ndarray or None
+        What the caller gave.
+    workers, parameters : int
+        P and n.
 
     Raises
     ------

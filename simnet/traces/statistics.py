@@ -69,6 +69,13 @@ def overlap(first: Values, second: Values, density: float) -> float:
 
     Of one worker at two iterations it says how lasting the selection is; of two workers at one iteration, how alike.
 
+    Parameters
+    ----------
+    first, second : ndarray, shape (P, n)
+        The gradients.
+    density : float
+        Fraction that top-k selects.
+
     Examples
     --------
     >>> overlap(np.array([[3, 2, 0, 0]], dtype=np.float32), np.array([[1, 0, 0, 4]], dtype=np.float32), 0.5)

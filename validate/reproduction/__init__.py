@@ -1,4 +1,4 @@
-"""Figures, tables and claims of papers, made anew by code of this repository: ``simnet reproduce``.
+"""Figures, tables and claims of papers, reproduced by code of this repository: ``simnet reproduce``.
 
 A module per paper says what it reproduces, and what not and why. Nothing published enters a value of ours but what the
 note of the reproduction says is an input.

@@ -1,8 +1,8 @@
 """A clock of ranks that talk over TCP through a star of links, where sends are done before they are delivered.
 
-The clocks of `simnet.network` let a rank go on when what it sent is delivered. A library on TCP goes on when the system
-has taken its bytes: a root that sends to three children hands all three messages over at once, a latency apart from
-none of them. Where no rank sends twice without receiving between, both are the same, to rounding.
+The clocks of `simnet.network` let a rank proceed when what it sent is delivered. A library on TCP proceeds when the
+system has taken its bytes: a root that sends to three children hands all three messages over at once, a latency apart
+from none of them. Where no rank sends twice without receiving between, both are the same, to rounding.
 
 A message waits its turn on the uplink of its sender, in the order of handing over or piece by piece, and a word between
 libraries waits behind the messages that were handed over before. It goes in pieces; each is passed on when its first

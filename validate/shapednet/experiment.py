@@ -62,6 +62,15 @@ def message_overhead(hosts: int, backend: Backend = "tcp", rounds: int = 10) -> 
 
     All ranks send a byte to the next one, round after round, as they will later; what is predicted for that is made to
     agree with what is measured. Of many runs the fastest counts, as others slow the machine down.
+
+    Parameters
+    ----------
+    hosts : int
+        How many.
+    backend : str
+        The library.
+    rounds : int
+        Messages of each rank that follow one another.
     """
     each = np.arange(hosts)
     ring = Schedule(hosts, [Round(each, (each + 1) % hosts, 1)] * rounds)

@@ -393,7 +393,7 @@ def _known(table: pd.DataFrame) -> list[bool]:
 def _across_changes(
     table: pd.DataFrame, stacks: Mapping[tuple[str, str], Mapping[tuple[str, str], Stack]]
 ) -> pd.DataFrame:
-    """Predict anew what begins on some links and ends on others."""
+    """Predict again what begins on some links and ends on others."""
     ours = table["ours"].copy()
     for _, each in table.groupby(["tool", "profile", "collective", "algorithm", "ranks", "size"]):
         part = each.sort_values("began")

@@ -103,7 +103,17 @@ class Star:
     def start(
         self, host: int, command: Sequence[str], environment: Mapping[str, str] | None = None
     ) -> subprocess.Popen[bytes]:
-        """Start a process on a host."""
+        """Start a process on a host.
+
+        Parameters
+        ----------
+        host : int
+            The host.
+        command : sequence of str
+            Program and arguments.
+        environment : mapping, optional
+            Its environment; default: that of this process.
+        """
         inside = ["ip", "netns", "exec", self.namespaces[host], *command]
         return subprocess.Popen(inside, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
 

@@ -5,7 +5,7 @@ What is added to the settings is what TCP over Ethernet is known to add:
 - **Framing.** A segment has 1,448 bytes of payload and 90 bytes beside it: 52 of IP and TCP with time stamps, 38 of
   Ethernet with preamble and gap.
 - **Storing before forwarding.** The switch forwards a frame when it has all of it, so a frame of a message is
-  serialised once more.
+  serialised again.
 - **Acknowledgements.** 90 bytes in the other direction, where they take time if that link has data of its own. They
   travel alone even between two ranks that send to each other: data that could carry them has been handed to the link
   before. There is one for every second segment, or, where the network device cuts segments and puts them together

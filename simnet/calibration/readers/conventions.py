@@ -106,6 +106,15 @@ def mpi_convention(name: str) -> str:
 def total_size(nbytes: float, convention: str, ranks: int | None) -> float | None:
     """Return a size [bytes] as nccl-tests counts it, or None where it takes a number of ranks that is not known.
 
+    Parameters
+    ----------
+    nbytes : float
+        The size as the benchmark counts it.
+    convention : str
+        One of `CONVENTIONS`.
+    ranks : int or None
+        P, if it is known.
+
     Examples
     --------
     >>> total_size(1024, "per_rank", 8), total_size(1024, "vector", None)

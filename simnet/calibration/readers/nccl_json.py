@@ -44,6 +44,15 @@ _SPACE = re.compile(r"\s*")
 def read_nccl_json(path: Path, out: Collector, *, iterations: bool = False) -> None:
     """Read the JSON of nccl-tests.
 
+    Parameters
+    ----------
+    path : Path
+        The file.
+    out : Collector
+        Takes the rows.
+    iterations : bool
+        A row for each iteration instead of one for all, where the file has their times.
+
     Raises
     ------
     InputError

@@ -140,7 +140,17 @@ class Collector:
     problems: list[Problem] = field(default_factory=list)
 
     def report(self, line: int | None, message: str, *, dropped: bool = True) -> None:
-        """Note a problem; of very many, the first."""
+        """Note a problem; of very many, the first.
+
+        Parameters
+        ----------
+        line : int or None
+            Where it is.
+        message : str
+            What is wrong.
+        dropped : bool
+            Whether the row is left out for it.
+        """
         if len(self.problems) < MAX_PROBLEMS:
             self.problems.append(Problem(self.file, line, message, dropped))
         elif len(self.problems) == MAX_PROBLEMS:
@@ -349,6 +359,13 @@ def inconsistency(
 
     Algorithm bandwidth must be size over time, bus bandwidth algorithm bandwidth times the factor of the collective
     and its ranks, both as far as the printed digits tell.
+
+    Parameters
+    ----------
+    row : mapping
+        Values by column.
+    time, algbw, busbw : Printed or None
+        Time [s], algorithm and bus bandwidth [byte/s] as printed.
 
     Examples
     --------

@@ -193,7 +193,7 @@ def by_links(point: OperatingPoint, title: str) -> Tuning:
 def by_fabric(fabric: CalibratedCostModel, ranks: int, title: str) -> Tuning:
     """Return what to use on a calibrated cluster, or on a platform.
 
-    Where several algorithms were measured, each pinned, they are compared; else its model of steps compares those of
+    Where several algorithms were measured, each pinned, they are compared; else its step model compares those of
     NCCL. Of an algorithm whose protocol was not pinned, the step model says it.
 
     Parameters

@@ -1,4 +1,4 @@
-"""Gradients of a training that goes on: P simulated workers train one model on real data, each on its own shard.
+"""Gradients of a live training: P simulated workers train one model on real data, each on its own shard.
 
 What the workers compute next depends on what was applied before, so every policy of a job trains a model of its own:
 `LiveSource.begin` starts one. The model, the data, the order of the batches and the first weights are the same for all.

@@ -98,7 +98,17 @@ class Perceptron:
         return mean
 
     def score(self, weights: Values, inputs: NDArray[Any], targets: NDArray[np.intp]) -> tuple[float, float]:
-        """Return the mean loss of some examples, shape (N, d), and the share of them that are told right."""
+        """Return the mean loss of some examples, shape (N, d), and the share of them that are told right.
+
+        Parameters
+        ----------
+        weights : ndarray, shape (n,)
+            The model.
+        inputs : ndarray, shape (N, d)
+            The examples.
+        targets : ndarray of int, shape (N,)
+            Their classes.
+        """
         values = self._numbers(inputs)
         for number, (matrix, bias) in enumerate(self._matrices(weights)):
             if number:

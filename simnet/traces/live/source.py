@@ -47,10 +47,32 @@ class Model(Protocol):
         """Return first weights, float32 of shape (n,)."""
 
     def gradients(self, weights: Values, inputs: NDArray[Any], targets: NDArray[np.intp], out: Values) -> Floats:
-        """Put each worker's gradient in a row of `out`, shape (P, n), and return the losses, shape (P,)."""
+        """Put each worker's gradient in a row of `out`, shape (P, n), and return the losses, shape (P,).
+
+        Parameters
+        ----------
+        weights : ndarray, shape (n,)
+            The model.
+        inputs : ndarray, shape (P, batch, d)
+            Examples of each worker.
+        targets : ndarray of int, shape (P, batch)
+            Their classes.
+        out : ndarray, shape (P, n)
+            Takes the gradients.
+        """
 
     def score(self, weights: Values, inputs: NDArray[Any], targets: NDArray[np.intp]) -> tuple[float, float]:
-        """Return mean loss and accuracy."""
+        """Return mean loss and accuracy.
+
+        Parameters
+        ----------
+        weights : ndarray, shape (n,)
+            The model.
+        inputs : ndarray, shape (N, d)
+            The examples.
+        targets : ndarray of int, shape (N,)
+            Their classes.
+        """
 
 
 class Rate(NamedTuple):
@@ -63,7 +85,7 @@ class Rate(NamedTuple):
     warm_up : int
         Iterations over which it rises linearly from 1 / P of that, P being the number of workers.
     drops : tuple of int
-        Iterations from which on it is multiplied by `factor`, each time once more.
+        Iterations from which on it is multiplied by `factor`, each time again.
     factor : float
         By how much.
     """
@@ -154,7 +176,7 @@ class LiveSource:
     def batches(self, iteration: int, crew: NDArray[np.intp]) -> tuple[NDArray[Any], NDArray[np.intp]]:
         """Return the examples that some workers meet in an iteration, and their classes; shapes (P', b, d), (P', b).
 
-        A worker goes through its shard in random order, then once more in another.
+        A worker goes through its shard in random order, then again in another.
         """
         chosen = np.stack([self._examples(int(worker), iteration) for worker in crew])
         return self.data.inputs[chosen], self.data.targets[chosen]
@@ -254,7 +276,7 @@ class LiveTraining:
         return {"weights": self.weights.copy(), "velocity": self.velocity.copy(), "applied": np.array(self.applied)}
 
     def restore(self, state: Mapping[str, NDArray[Any]]) -> None:
-        """Go on from what `save` returned.
+        """Resume from what `save` returned.
 
         Raises
         ------
@@ -338,6 +360,17 @@ def train(
 def create(model: str, data: Data, hidden: Sequence[int] = _HIDDEN, device: str = "cpu") -> Model:
     """Return a model for data.
 
+    Parameters
+    ----------
+    model : str
+        A name of `MODELS`.
+    data : Data
+        What it learns.
+    hidden : sequence of int
+        Sizes of hidden layers of ``mlp``.
+    device : str
+        What computes it.
+
     Raises
     ------
     ValueError
@@ -358,6 +391,19 @@ def needs(
     model: str, data: str, workers: int, batch: int, hidden: Sequence[int], options: Mapping[str, Any]
 ) -> tuple[int, float]:
     """Return the entries n of a gradient, and the bytes of data and activations, before anything is made.
+
+    Parameters
+    ----------
+    model, data : str
+        Their names.
+    workers : int
+        P.
+    batch : int
+        Examples of a worker in an iteration.
+    hidden : sequence of int
+        Sizes of hidden layers.
+    options : mapping
+        Options of the data.
 
     Examples
     --------

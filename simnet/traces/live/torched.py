@@ -121,7 +121,19 @@ class Torched:
         return np.concatenate(parts)
 
     def gradients(self, weights: Values, inputs: NDArray[Any], targets: NDArray[np.intp], out: Values) -> Floats:
-        """Put the gradient of each worker's mean loss in a row of `out`, and return the losses, shape (P,)."""
+        """Put the gradient of each worker's mean loss in a row of `out`, and return the losses, shape (P,).
+
+        Parameters
+        ----------
+        weights : ndarray, shape (n,)
+            The model.
+        inputs : ndarray, shape (P, batch, d)
+            Examples of each worker.
+        targets : ndarray of int, shape (P, batch)
+            Their classes.
+        out : ndarray, shape (P, n)
+            Takes the gradients.
+        """
         import torch
 
         workers = len(targets)
@@ -144,7 +156,17 @@ class Torched:
         return found
 
     def score(self, weights: Values, inputs: NDArray[Any], targets: NDArray[np.intp]) -> tuple[float, float]:
-        """Return the mean loss of some examples, shape (N, d), and the share of them that are told right."""
+        """Return the mean loss of some examples, shape (N, d), and the share of them that are told right.
+
+        Parameters
+        ----------
+        weights : ndarray, shape (n,)
+            The model.
+        inputs : ndarray, shape (N, d)
+            The examples.
+        targets : ndarray of int, shape (N,)
+            Their classes.
+        """
         import torch
 
         given, classes = self._tensors(inputs, targets)
