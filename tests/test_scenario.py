@@ -289,7 +289,7 @@ def test_wrong_weather_is_refused(tmp_path: Path, entry: str, messages: list[str
         ("network.placement=[0, 1, 2]", "a host for each of the 4 workers, got 3"),
         ("network.placement=[0, 1, 2, 4]", "network.placement[3]: there is no host 4; allowed: 0 to 3"),
         ("network.placement=pakced", "did you mean 'packed'"),
-        ("network.jitter={uniform: {low: 2 ms, high: 1 ms}}", "network.jitter.uniform.high"),
+        ("network.jitter={uniform: {low: 2 ms, high: 1 ms}}", "network.jitter.uniform: high must be at least low"),
         (
             "network.topology={star: {hosts: 3, latency: 1 ms, bandwidth: 1 Mbit/s}}",
             "workers: must be at most 3, the hosts of the topology, got 4",

@@ -48,8 +48,10 @@ def multi_gpu_nodes(
 
     Parameters
     ----------
-    nodes, gpus_per_node : int
-        Both >= 1.
+    nodes : int
+        Number of nodes, >= 1.
+    gpus_per_node : int
+        GPUs of each, >= 1.
     intra_latency : float
         From GPU to GPU inside a node [s], >= 0; half of it on each GPU's link to the node's switch.
     intra_bandwidth : float

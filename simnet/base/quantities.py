@@ -104,29 +104,36 @@ SIZES = (("B", 1.0), ("KiB", 2.0**10), ("MiB", 2.0**20), ("GiB", 2.0**30), ("kB"
 RATES = (("B/s", 1.0), ("Gbit/s", 1.25e8), ("Mbit/s", 1.25e5), ("kbit/s", 125.0), ("Tbit/s", 1.25e11))
 
 TIME = Notation("time with unit", ("10 ms", "50 us", "1.5 h"), units.seconds, TIMES)
+SIZE = Notation("amount of data with unit", ("64 MiB", "1500 B"), units.size, SIZES)
+FACTOR = Notation("factor", ("50 %",), _fraction)
+SHARE = Notation("probability or share", ("2 %",), _fraction)
 
 Seconds: TypeAlias = Annotated[float, Le(1e12), TIME]
 """A time [s], >= 0."""
 Duration: TypeAlias = Annotated[Seconds, Gt(0)]
 """A time [s], > 0."""
-Size: TypeAlias = Annotated[
-    float, Le(1e18), Notation("amount of data with unit", ("64 MiB", "1500 B"), units.size, SIZES)
-]
+Size: TypeAlias = Annotated[float, Le(1e18), SIZE]
 """An amount of data [byte], >= 0."""
+PositiveSize: TypeAlias = Annotated[Size, Gt(0)]
+"""An amount of data [byte], > 0."""
 Rate: TypeAlias = Annotated[
     float, Le(1e18), Notation("bandwidth with unit", ("25 Gbit/s", "100 MB/s"), units.bandwidth, RATES)
 ]
 """Bytes per second, >= 0."""
 Bandwidth: TypeAlias = Annotated[Rate, Gt(0)]
 """Bytes per second, > 0."""
-Factor: TypeAlias = Annotated[float, Ge(0), Le(1e6), Notation("factor", ("50 %",), _fraction)]
+Factor: TypeAlias = Annotated[float, Ge(0), Le(1e6), FACTOR]
 """What something is multiplied by, >= 0."""
+PositiveFactor: TypeAlias = Annotated[float, Gt(0), Le(1e6), FACTOR]
+"""What something is multiplied by, > 0."""
 Spread: TypeAlias = Annotated[
     float, Ge(0), Le(5), Notation("standard deviation of a logarithm: 0.1 is about 10 %", ("10 %",), _fraction)
 ]
 """A standard deviation of a logarithm."""
-Share: TypeAlias = Annotated[float, Ge(0), Le(1), Notation("probability or share", ("2 %",), _fraction)]
+Share: TypeAlias = Annotated[float, Ge(0), Le(1), SHARE]
 """A probability, or a part of a whole."""
+PositiveShare: TypeAlias = Annotated[float, Gt(0), Le(1), SHARE]
+"""A part of a whole, > 0."""
 Density: TypeAlias = Annotated[float, Gt(0), Le(1), Notation("fraction of the entries kept", ("1 %",), _fraction_kept)]
 """The fraction of the entries of a gradient that is kept."""
 Slowdown: TypeAlias = Annotated[float, Gt(0), Le(1e6)]

@@ -162,10 +162,13 @@ def read_network(
         A SimGrid platform, an NCCL topology, node-link JSON, or a fabric file with a network.
     kind : {"simgrid", "nccl", "nodelink", "fabric"}, optional
         What it is; by default what its content says.
-    nodes, latency, network_latency
-        Of an NCCL topology, which describes one node without latencies: how many such nodes there are (default 1),
-        seconds of each link inside a node, seconds from card to card (default 0). See `read_nccl_topology`. A fabric
-        file takes `nodes` in place of those that were measured.
+    nodes : int, optional
+        How many nodes there are: like the one that an NCCL topology describes (default 1), or in place of those that
+        were measured for a fabric file.
+    latency : float, optional
+        Of each link inside a node of an NCCL topology [s], which has no latencies. See `read_nccl_topology`.
+    network_latency : float, optional
+        From card to card with an NCCL topology [s] (default 0).
 
     Raises
     ------

@@ -12,6 +12,7 @@ import numpy as np
 
 import sparsifier_models
 from simnet.base.arrays import Floats
+from simnet.base.quantities import PositiveSize, Seconds, Share, Slowdown, Spread
 from simnet.base.rng import stream
 from simnet.costs.devices import DeviceProfile
 from simnet.network import Network
@@ -29,7 +30,7 @@ class Compute:
     Parameters
     ----------
     mean : float
-        Mean seconds of an iteration.
+        Mean time of an iteration [s].
     spread : float
         Standard deviation of the logarithm of a worker's time, independent between workers and iterations; the mean
         stays `mean`.
@@ -46,11 +47,11 @@ class Compute:
         If a figure is negative or not finite, `straggle` is no probability, or a factor is not > 0.
     """
 
-    mean: float
-    spread: float = 0.0
-    slow: Mapping[int, float] = field(default_factory=dict)
-    straggle: float = 0.0
-    slowdown: float = 1.0
+    mean: Seconds
+    spread: Spread = 0.0
+    slow: Mapping[int, Slowdown] = field(default_factory=dict)
+    straggle: Share = 0.0
+    slowdown: Slowdown = 1.0
 
     def __post_init__(self) -> None:
         for name in ("mean", "spread"):
@@ -92,7 +93,7 @@ class Overlap:
     Parameters
     ----------
     bucket : float
-        Bytes of dense gradient from which a bucket closes, > 0 (25 MiB in PyTorch).
+        Dense gradient from which a bucket closes [byte], > 0 (25 MiB in PyTorch).
     backward : float
         Share of the compute time that is back-propagation, within 0..1.
 
@@ -102,8 +103,8 @@ class Overlap:
         If one of them is not.
     """
 
-    bucket: float = 25 * 2**20
-    backward: float = 2 / 3
+    bucket: PositiveSize = 25 * 2.0**20
+    backward: Share = 2 / 3
 
     def __post_init__(self) -> None:
         if not 0 < self.bucket < math.inf:
@@ -136,7 +137,7 @@ class Job:
     overlap : Overlap, optional
         Exchange buckets during back-propagation; without it the whole gradient is exchanged after it.
     update : float
-        Seconds to apply the update, for every worker.
+        Time to apply the update [s], for every worker.
     seed : int
         Seed of everything stochastic in the job.
     failures : mapping of int to float
@@ -160,7 +161,7 @@ class Job:
     device: DeviceProfile
     placement: Sequence[int] | None = None
     overlap: Overlap | None = None
-    update: float = 0.0
+    update: Seconds = 0.0
     seed: int = 0
     failures: Mapping[int, float] = field(default_factory=dict)
     patience: float | None = None

@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats, Ranks
 from simnet.base.errors import SimnetError, nearest
+from simnet.base.quantities import Seconds
 from simnet.base.rng import stream
 from simnet.network.engine import Engines
 from simnet.network.execution import Messages, Run, Split, Timing
@@ -60,7 +61,7 @@ class Network:
     env : simpy.Environment, optional
         The clock of `transfer` and `run`; a new one when omitted.
     send_overhead, receive_overhead : float
-        Seconds per message before it leaves the sender and after its last byte arrived.
+        Time per message before it leaves the sender and after its last byte arrived [s].
     jitter : callable, optional
         Draws the extra latency of each message; see `Jitter`.
     background : sequence of ConstantLoad or OnOffFlow
@@ -68,8 +69,8 @@ class Network:
     seed : int
         Seed of the jitter and of the choice between equal routes.
     engine : {"auto", "vectorised", "fluid"}
-        How `time` works: by the vectorised clock where no messages meet, else by solving how they share; or by one of
-        them alone. Where both can, they agree to rounding.
+        How messages are timed: by the vectorised clock where no messages meet, else by solving how they share; or by
+        one of them alone. Where both can, they agree to rounding.
     loss : Loss, optional
         Packet loss by link, and how a transport answers it; none when omitted.
     incast : Incast or MeasuredIncast, optional
@@ -108,8 +109,8 @@ class Network:
         weather: Mapping[Link, Weather] | None = None,
         env: simpy.Environment | None = None,
         *,
-        send_overhead: float = 0.0,
-        receive_overhead: float = 0.0,
+        send_overhead: Seconds = 0.0,
+        receive_overhead: Seconds = 0.0,
         jitter: Jitter | None = None,
         background: Sequence[ConstantLoad | OnOffFlow] = (),
         seed: int = 0,

@@ -8,9 +8,53 @@ from typing import TypeAlias
 import numpy as np
 
 from simnet.base.arrays import Floats
+from simnet.base.quantities import Seconds, Spread
 
 Jitter: TypeAlias = Callable[[np.random.Generator, int], Floats]
 """Draws n extra latencies [s], >= 0, from a generator."""
+
+
+def exponential(mean: Seconds) -> Jitter:
+    """Return exponential jitter.
+
+    Parameters
+    ----------
+    mean : float
+        Its mean [s], >= 0.
+    """
+    return lambda draws, n: draws.exponential(mean, n)
+
+
+def uniform(low: Seconds = 0.0, *, high: Seconds) -> Jitter:
+    """Return jitter that is uniform between two times.
+
+    Parameters
+    ----------
+    low, high : float
+        From when to when [s], >= 0.
+
+    Raises
+    ------
+    ValueError
+        If `high` is below `low`.
+    """
+    if high < low:
+        raise ValueError(f"high must be at least low, got {high:g} s below {low:g} s")
+    return lambda draws, n: draws.uniform(low, high, n)
+
+
+def lognormal(median: Seconds, sigma: Spread) -> Jitter:
+    """Return log-normal jitter: heavy-tailed, as on the open Internet.
+
+    Parameters
+    ----------
+    median : float
+        Its median [s], >= 0.
+    sigma : float
+        Standard deviation of its logarithm.
+    """
+    return lambda draws, n: np.asarray(median * np.exp(sigma * draws.standard_normal(n)))
+
 
 # Messages that are drawn for at a time: what a message gets must not depend on who asks for how many at once.
 _BLOCK = 1 << 16

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from simnet.base.quantities import Bandwidth, Host, Rate
 from simnet.network.transport import Incast, Limits, Loss, MeasuredIncast
 from simnet.network.weather import Signal, Weather
 from topologies import Routes
@@ -44,11 +45,11 @@ class ConstantLoad:
     link : (u, v)
         The directed link.
     rate : float
-        Bytes per second, >= 0. What exceeds the link's bandwidth is lost, not carried over.
+        What it takes [byte/s], >= 0. What exceeds the link's bandwidth is lost, not carried over.
     """
 
     link: Link
-    rate: float
+    rate: Rate
 
 
 @dataclass(frozen=True)
@@ -58,17 +59,17 @@ class OnOffFlow:
     Parameters
     ----------
     src, dst : int
-        Hosts between which it flows.
+        The host from which, and the one to which it flows.
     on : Signal
         Greater than 0 while it is on.
     limit : float
-        Bytes per second that it takes at most.
+        What it takes at most [byte/s].
     """
 
-    src: int
-    dst: int
+    src: Host
+    dst: Host
     on: Signal
-    limit: float = math.inf
+    limit: Bandwidth = math.inf
 
 
 class Crowding(NamedTuple):

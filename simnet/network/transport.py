@@ -11,14 +11,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
+from annotated_types import Ge, MinLen
 from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats
 from simnet.base.checks import is_number, positive, whole
 from simnet.base.errors import nearest
+from simnet.base.quantities import Count, Duration, PositiveShare, PositiveSize, Seconds, Size
 from topologies.graphs import Link
 
 Law: TypeAlias = Literal["mathis", "pftk", "retransmit", "go_back_n"]
@@ -87,11 +89,11 @@ class Transport:
     law : {"pftk", "mathis", "retransmit", "go_back_n"}
         See above.
     segment : float
-        Bytes of payload in a packet. 1,460 is what TCP over IPv4 has in an Ethernet frame of 1,500 bytes.
+        Payload of a packet [byte]. 1,460 is what TCP over IPv4 has in an Ethernet frame of 1,500 bytes.
     acked : int
         b, packets per acknowledgement: 2 for delayed acknowledgements (RFC 5681), 1 without.
     timeout : float
-        T0 [s] of ``pftk``. Linux waits no less than 200 ms; RFC 6298 asks for 1 s.
+        Retransmission time-out T0 [s] of ``pftk``. Linux waits no less than 200 ms; RFC 6298 asks for 1 s.
     window : int, optional
         W of ``go_back_n``: packets in a round trip, bandwidth * rtt / segment.
     connections : int
@@ -123,11 +125,11 @@ class Transport:
     """
 
     law: Law = "pftk"
-    segment: float = 1460.0
-    acked: int = 2
-    timeout: float = 0.2
-    window: int | None = None
-    connections: int = 1
+    segment: PositiveSize = 1460.0
+    acked: Count = 2
+    timeout: Duration = 0.2
+    window: Count | None = None
+    connections: Count = 1
 
     def __post_init__(self) -> None:
         if self.law not in get_args(Law):
@@ -238,15 +240,15 @@ class Incast:
     Parameters
     ----------
     buffer : float
-        Bytes that a port of the switch can hold. 128 KiB is the most that a port may draw in [1]_ (Nortel 5500).
+        What a port of the switch can hold [byte]. 128 KiB is the most that a port may draw in [1]_ (Nortel 5500).
     window : float
-        Bytes that a sender has in flight at the start: 10 segments of 1,460 bytes (RFC 6928).
+        What a sender has in flight at the start [byte]: 10 segments of 1,460 bytes (RFC 6928).
     timeout : float
         Least retransmission time-out [s]: 200 ms in Linux.
     rtt : float
         Round-trip time without queues [s]: 100 us is the least that [4]_ report in a storage network.
     block : float
-        Bytes that each sender sends at a time: the fragment of 256 KiB of [1]_.
+        What each sender sends at a time [byte]: the fragment of 256 KiB of [1]_.
     links : sequence of link (u, v), optional
         Where it can happen; the links from a switch into a host when omitted (into a node, if it has several GPUs).
 
@@ -278,11 +280,11 @@ class Incast:
            0.09, 0.09])
     """
 
-    buffer: float = 131072.0
-    window: float = 14600.0
-    timeout: float = 0.2
-    rtt: float = 100e-6
-    block: float = 262144.0
+    buffer: Size = 131072.0
+    window: PositiveSize = 14600.0
+    timeout: Seconds = 0.2
+    rtt: Seconds = 100e-6
+    block: PositiveSize = 262144.0
     links: Sequence[Link] | None = None
 
     def __post_init__(self) -> None:
@@ -335,8 +337,8 @@ class MeasuredIncast:
     array([1. , 1. , 1. , 1. , 0.9, 0.9, 0.9, 0.9, 0.1, 0.1])
     """
 
-    senders: Sequence[int]
-    factors: Sequence[float]
+    senders: Annotated[Sequence[Annotated[int, Ge(2)]], MinLen(1)]
+    factors: Sequence[PositiveShare]
     links: Sequence[Link] | None = None
 
     def __post_init__(self) -> None:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from simnet.base.quantities import Density
+
 
 class Ramp(NamedTuple):
     """A stretch of iterations over which the density goes from `start` to `end`, linearly, both ends included."""
 
     iterations: int
-    start: float
-    end: float
+    start: Density
+    end: Density
 
 
 def density_at(ramps: Sequence[Ramp], iteration: int) -> float:

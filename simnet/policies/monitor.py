@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
+from simnet.base.quantities import Factor, Seconds, Spread
 from simnet.base.rng import stream
 from simnet.network import Network
 from simnet.policies.protocol import PolicyContext
@@ -26,7 +27,7 @@ class Monitor:
     Parameters
     ----------
     every : float
-        Seconds between probes, the first at time 0; 0 probes before each iteration.
+        Time between probes [s], the first at time 0; 0 probes before each iteration.
     noise : float
         Standard deviation of the logarithm of a probe's error, for latency and bandwidth alike.
     change : float
@@ -44,9 +45,9 @@ class Monitor:
         If a figure is negative or not finite, or `aggregate` is unknown.
     """
 
-    every: float = 10.0
-    noise: float = 0.0
-    change: float = 0.1
+    every: Seconds = 10.0
+    noise: Spread = 0.0
+    change: Factor = 0.1
     aggregate: Aggregate = "worst"
     seed: int = 0
 

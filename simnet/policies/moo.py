@@ -57,13 +57,15 @@ import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeAlias, get_args
+from typing import Annotated, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
+from annotated_types import Ge, Le, Len
 from numpy.typing import ArrayLike, NDArray
 
 from simnet.base.arrays import Floats
 from simnet.base.checks import whole
+from simnet.base.quantities import Density, Factor, PositiveFactor
 from simnet.policies.candidate import Candidate, closed_form, distinct
 from simnet.policies.density import Ramp, density_at
 from simnet.policies.monitor import Monitor
@@ -85,11 +87,17 @@ _FEWEST = 4
 
 
 class Weights(NamedTuple):
-    """How much each objective counts, each >= 0, not all 0."""
+    """How much each objective counts.
 
-    gain: float = 1.0
-    compression: float = 1.0
-    communication: float = 1.0
+    Parameters
+    ----------
+    gain, compression, communication : float
+        Each >= 0, not all 0.
+    """
+
+    gain: Factor = 1.0
+    compression: Factor = 1.0
+    communication: Factor = 1.0
 
 
 def choose(gain: ArrayLike, compression: ArrayLike, communication: ArrayLike, weights: Weights | None = None) -> int:
@@ -183,11 +191,11 @@ class Search:
     Parameters
     ----------
     mode : {"grid", "published"}
-        See the module.
+        Whether as the paper describes it, or by the objective and the rules of the released code; see the module.
     densities : sequence of float
         Candidates, each in (0, 1], no two alike; at least 4 in the mode ``published``.
     tries : int
-        Iterations for which each is tried.
+        Iterations for which each candidate is tried.
     weights : Weights, optional
         The weighted choice instead of the knee; not in the mode ``published``, which has weights of its own.
     gain_change : float
@@ -203,10 +211,10 @@ class Search:
     """
 
     mode: Mode = "grid"
-    densities: Sequence[float] = DENSITIES
-    tries: int = 10
+    densities: Annotated[Sequence[Density], Len(1, 100)] = DENSITIES
+    tries: Annotated[int, Ge(1), Le(10_000)] = 10
     weights: Weights | None = None
-    gain_change: float = 0.1
+    gain_change: PositiveFactor = 0.1
     warm_up: int = 0
 
     def __post_init__(self) -> None:
@@ -225,7 +233,7 @@ class Search:
         if self.weights is not None and not (
             all(0 <= weight < math.inf for weight in self.weights) and any(self.weights)
         ):
-            raise ValueError(f"weights must be >= 0 and finite, and not all 0, got {tuple(self.weights)}")
+            raise ValueError(f"weights must be >= 0 and finite, and must not all be 0, got {tuple(self.weights)}")
         if not 0 < self.gain_change < math.inf:
             raise ValueError(f"gain_change must be > 0 and finite, got {self.gain_change}")
 

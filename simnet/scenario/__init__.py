@@ -36,6 +36,7 @@ from simnet.scenario.job import (
 )
 from simnet.scenario.loader import Document, Findings, read
 from simnet.scenario.network import build_network
+from simnet.scenario.parts import Part
 from simnet.scenario.resolve import own_options, resolve
 from topologies.graphs import label
 
@@ -343,6 +344,7 @@ def _files(config: schema.Config) -> list[str]:
     for entry in config.network.weather:
         if entry.trace is not None:
             named.append(entry.trace.file)
-        if entry.bandwidth is not None and entry.bandwidth.mahimahi is not None:
-            named.append(entry.bandwidth.mahimahi.file)
+        for signal in (entry.bandwidth, entry.latency):
+            parts = [] if signal is None else [part for _, part in signal.kinds() if isinstance(part, Part)]
+            named += [file for part in parts for name, file in part.arguments().items() if name in part.files]
     return named

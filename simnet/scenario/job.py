@@ -14,9 +14,9 @@ from simnet import traces
 from simnet.base.units import format_bytes
 from simnet.costs import models
 from simnet.costs.devices import DeviceProfile, load_device
-from simnet.job import ColocatedJob, Compute, Job, Overlap, buckets, create_sparsifier
+from simnet.job import ColocatedJob, Job, buckets, create_sparsifier
 from simnet.policies import Candidate, Fixed, Flexible, Monitor, OneStepOracle, Policy, Ramp
-from simnet.policies.moo import Moo
+from simnet.policies.moo import Moo, Search
 from simnet.scenario import schema
 from simnet.scenario.colocated import InJob, alone, placements
 from simnet.scenario.loader import Findings
@@ -64,16 +64,13 @@ def build_job(config: schema.Config, stages: Stages | None, folder: Path, found:
         iterations=int(given.iterations),
         stages=stages.networks,
         density=_ramps(given.density),
-        compute=Compute(
-            mean=given.compute.mean,
-            spread=given.compute.spread,
+        compute=given.compute.build(
             slow={int(worker): factor for worker, factor in given.compute.slow.items()},
-            straggle=0.0 if straggle is None else straggle.probability,
-            slowdown=1.0 if straggle is None else straggle.slowdown,
+            **({} if straggle is None else straggle.arguments()),
         ),
         device=device,
         placement=stages.placement,
-        overlap=None if overlap is None else Overlap(overlap.bucket, overlap.backward or 0.0),
+        overlap=None if overlap is None else overlap.build(),
         update=given.update,
         seed=config.seed,
         failures={death.worker: death.at for death in given.deaths or ()},
@@ -292,17 +289,16 @@ def _live(given: schema.Train, config: schema.Config) -> GradientSource:
         model,
         data,
         workers=config.workers,
-        batch=given.batch,
-        learning_rate=live.Rate(given.learning_rate, given.warm_up, tuple(given.drops), given.drop),
-        momentum=given.momentum,
-        weight_decay=given.weight_decay,
+        **given.arguments(live.train)
+        | {
+            "learning_rate": given.build(live.Rate, rate=given.learning_rate),
+            "evaluate": min(given.evaluate, int(config.job.iterations)),
+        },
         dirichlet=given.shards.dirichlet if isinstance(given.shards, schema.Dirichlet) else None,
         hidden=getattr(part, "hidden", ()),
-        evaluate=min(given.evaluate, int(config.job.iterations)),
         scale=config.job.scale,
         seed=config.seed,
         options=options.model_dump(),
-        device=given.device,
     )
 
 
@@ -343,7 +339,8 @@ def _policy(config: schema.Config, given: schema.Policy) -> Policy:
         return Fixed(candidates[0])
     if kind == "clairvoyant":
         return OneStepOracle(candidates)
-    monitor = Monitor(part.probe_every, part.noise, part.change, part.aggregate, config.seed)
-    if kind == "moo":
-        return Moo(candidates, monitor, part.search(int(part.warm_up or 0)))
-    return Flexible(candidates, monitor)
+    if kind not in ("flexible", "moo"):
+        policy: Policy = part.build(candidates=candidates, **({"seed": config.seed} if part.takes("seed") else {}))
+        return policy
+    monitor = part.build(Monitor, seed=config.seed)
+    return Moo(candidates, monitor, part.build(Search)) if kind == "moo" else Flexible(candidates, monitor)

@@ -7,17 +7,15 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-import numpy as np
-
 import topologies
-from simnet.base.arrays import Floats
 from simnet.base.rng import stream
 from simnet.interchange import NetworkRead
-from simnet.network import ConstantLoad, Jitter, Network, OnOffFlow, weather
+from simnet.network import ConstantLoad, Network, OnOffFlow, weather
 from simnet.network.transport import Incast, Loss, MeasuredIncast, Transport
 from simnet.network.weather import Signal, Weather
 from simnet.scenario import schema
 from simnet.scenario.loader import Findings, Loc, dotted
+from simnet.scenario.parts import Part
 from topologies.graphs import Link, label
 
 if TYPE_CHECKING:
@@ -85,7 +83,11 @@ def build_network(config: schema.Config, folder: Path, found: Findings) -> Stage
     moved = _moved_links(config, read, folder, found)
     _add_faults(config, graph, moved, found)
     background = _background(config, graph, found)
-    jitter = _jitter(given.jitter, found)
+    jitter = None
+    if given.jitter is not None:
+        kind, part = given.jitter.choice
+        with found.at("network", "jitter", kind):
+            jitter = part.build()
     loss, incast = _loss(config, graph, found), _incast(config, graph, found)
     if len(found) > before:
         return None
@@ -100,16 +102,13 @@ def build_network(config: schema.Config, folder: Path, found: Findings) -> Stage
             Network(
                 graph,
                 of_links,
-                send_overhead=given.overhead.send,
-                receive_overhead=given.overhead.receive,
+                **given.overhead.arguments(),
+                **given.arguments(),
                 jitter=jitter,
                 background=background,
                 seed=config.seed,
-                engine=given.engine,
                 loss=loss,
                 incast=incast,
-                routing=given.routing,
-                on_outage=given.on_outage,
             ),
         )
         for start, of_links in weathers.items()
@@ -242,14 +241,14 @@ def _courses(
     for quantity, given in (("bandwidth", entry.bandwidth), ("latency", entry.latency)):
         for kind, part in given.kinds() if given is not None else ():
             with found.at(*loc, quantity, kind):
-                make = _maker(kind, part, config.seed, folder)
-                make(("trial",), 0)
-                absolute = kind in ("constant", "mahimahi") or (isinstance(part, schema.Levels) and bool(part.values))
+                make = _maker(part, config.seed, folder)
+                if not isinstance(make(("trial",), 0), Signal):
+                    raise ValueError("gives no simnet.network.weather.Signal")
+                absolute = part.is_absolute if isinstance(part, Part) else kind == "constant"
                 yield _Course(quantity, (*loc, quantity, kind), absolute, make)
     if entry.trace is not None:
         with found.at(*loc, "trace"):
-            trace = weather.trace_csv(folder / entry.trace.file, at_end=entry.trace.at_end, period=entry.trace.period)
-            yield from _given_pair(trace, (*loc, "trace"))
+            yield from _given_pair(entry.trace.build(path=folder / entry.trace.file), (*loc, "trace"))
     if entry.profile is not None:
         with found.at(*loc, "profile"):
             if graph.graph.get("name") != "star":
@@ -260,30 +259,15 @@ def _courses(
             yield from _profile(entry.profile, (*loc, "profile"))
 
 
-def _maker(kind: str, part: Any, seed: int, folder: Path) -> Callable[[_Name, int], Signal]:
+def _maker(part: Any, seed: int, folder: Path) -> Callable[[_Name, int], Signal]:
     """Return what makes the signal of a kind."""
-    match kind:
-        case "constant" | "factor":
-            return lambda name, start: weather.constant(part)
-        case "steps":
-            return lambda name, start: weather.steps(part.at, part.levels, part.period)
-        case "markov":
-            return lambda name, start: weather.markov(
-                part.levels, part.dwell, seed=seed, name=name, transition=part.transition, start=part.start
-            )
-        case "noise":
-            return lambda name, start: weather.ornstein_uhlenbeck(
-                part.sigma, part.tau, part.every, seed=seed, name=name
-            )
-        case "diurnal":
-            signal = weather.diurnal(part.amplitude, period=part.period, phase=part.phase, every=part.every)
-        case "outages" if part.spans is None:
-            return lambda name, start: weather.outages(part.up, part.down, seed=seed, name=name)
-        case "outages":
-            signal = weather.outages(at=[(span.at, span.lasts) for span in part.spans])
-        case _:
-            signal = weather.mahimahi(folder / part.file, packet_bytes=part.packet, every=part.every)
-    return lambda name, start: signal
+    if not isinstance(part, Part):
+        return lambda name, start: weather.constant(part)
+    files = {name: folder / file for name, file in part.arguments().items() if name in part.files}
+    if not part.takes("seed"):
+        signal = part.build(**files)
+        return lambda name, start: signal
+    return lambda name, start: part.build(seed=seed, name=name, **files)
 
 
 def _given_pair(pair: Weather, loc: Loc) -> Iterator[_Course]:
@@ -334,9 +318,7 @@ def _background(config: schema.Config, graph: nx.DiGraph[Any], found: Findings) 
         loc: Loc = ("network", "background", index)
         if entry.load is not None:
             with found.at(*loc, "load", "links"):
-                traffic += [
-                    ConstantLoad(link, entry.load.rate) for link in topologies.select_links(graph, entry.load.links)
-                ]
+                traffic += [entry.load.build(link=link) for link in topologies.select_links(graph, entry.load.links)]
         elif entry.flow is not None:
             flow, hosts = entry.flow, graph.graph["hosts"]
             for field, host in (("from", flow.src), ("to", flow.dst)):
@@ -345,8 +327,7 @@ def _background(config: schema.Config, graph: nx.DiGraph[Any], found: Findings) 
             if flow.src == flow.dst:
                 found.add((*loc, "flow", "to"), f"must be another host than from, got {flow.dst}")
             with found.at(*loc, "flow", "when"):
-                on = _on(flow.when, config.seed, ("background", index))
-                traffic.append(OnOffFlow(flow.src, flow.dst, on, math.inf if flow.limit is None else flow.limit))
+                traffic.append(flow.build(on=_on(flow.when, config.seed, ("background", index))))
     return traffic
 
 
@@ -380,7 +361,7 @@ def _loss(config: schema.Config, graph: nx.DiGraph[Any], found: Findings) -> Los
     transport = Transport()
     if given.transport is not None:
         law, part = given.transport.choice
-        transport = Transport(law, **{name: getattr(part, name) for name in type(part).model_fields})  # type: ignore[arg-type]
+        transport = Transport(law, **part.arguments())  # type: ignore[arg-type]
     return Loss(probability, transport)
 
 
@@ -396,27 +377,7 @@ def _incast(config: schema.Config, graph: nx.DiGraph[Any], found: Findings) -> I
             links = [link for link in topologies.select_links(graph, part.links) if isinstance(link[0], str)]
             if not links:
                 raise ValueError(f"{part.links!r} names no link from a switch, where alone many senders can meet")
-    make = Incast if kind == "timeouts" else MeasuredIncast
     with found.at("network", "incast", kind):
-        return make(**{name: getattr(part, name) for name in type(part).model_fields} | {"links": links})
+        incast: Incast | MeasuredIncast = part.build(links=links)
+        return incast
     return None
-
-
-def _jitter(given: schema.Jitter | None, found: Findings) -> Jitter | None:
-    if given is None:
-        return None
-    if given.exponential is not None:
-        mean = given.exponential.mean
-        return lambda draws, n: draws.exponential(mean, n)
-    if given.uniform is not None:
-        low, high = given.uniform.low, given.uniform.high
-        if high < low:
-            found.add(("network", "jitter", "uniform", "high"), f"must be at least low, got {high:g} s below {low:g} s")
-        return lambda draws, n: draws.uniform(low, high, n)
-    assert given.lognormal is not None
-    median, sigma = given.lognormal.median, given.lognormal.sigma
-
-    def lognormal(draws: np.random.Generator, n: int) -> Floats:
-        return np.asarray(median * np.exp(sigma * draws.standard_normal(n)))
-
-    return lognormal

@@ -40,6 +40,9 @@ from simnet.scenario.fields import File
 Target: TypeAlias = Callable[..., Any]
 """What a part configures: a function, or a class whose parameters its docstring describes."""
 
+STREAM = ("seed", "name")
+"""Parameters that name a stream of random numbers, which a scenario gives."""
+
 P = TypeVar("P", bound="Part")
 
 
@@ -56,16 +59,25 @@ class Part(BaseModel):
         """Return the fields as people write them."""
         return field_names(cls)
 
+    files: ClassVar[frozenset[str]] = frozenset()
+    """The parameters that are names of files."""
+
+    @property
+    def is_absolute(self) -> bool:
+        """Whether what it configures gives a bandwidth or latency itself, and not a factor on it."""
+        hints = _hints(next(iter(self.configured)), ["return"])
+        return Absolute in get_args(hints.get("return"))
+
+    def takes(self, parameter: str) -> bool:
+        """Return whether what it configures has a parameter."""
+        return parameter in inspect.signature(next(iter(self.configured))).parameters
+
     def arguments(self, target: Target | None = None) -> dict[str, Any]:
         """Return the arguments for what the part configures, without those that are left open."""
-        fields = self.configured[target or next(iter(self.configured))]
+        fields = next(iter(self.configured.values()), {}) if target is None else self.configured[target]
         given = {name: getattr(self, field) for name, field in fields.items()}
         given |= {name: _read(name, value) for name, value in (self.model_extra or {}).items()}
-        return {
-            name: value.build() if isinstance(value, Part) and value.configured else value
-            for name, value in given.items()
-            if value is not None
-        }
+        return {name: _argument(value) for name, value in given.items() if value is not None}
 
     def build(self, target: Target | None = None, **more: Any) -> Any:
         """Call what the part configures, the first if there are several, with its fields and further arguments."""
@@ -82,7 +94,7 @@ class Kinds(Part):
     @classmethod
     def derived(cls, target: Target, name: str | None = None) -> type[Part]:
         """Return the part of a kind, given the function or class that makes it."""
-        return part_of(target, name)
+        return part_of(target, name, omit=STREAM)
 
     @classmethod
     def names(cls) -> list[str]:
@@ -190,20 +202,26 @@ def configures(
     def derived(part: type[P]) -> type[P]:
         own = get_type_hints(part, include_extras=True)
         fields: dict[str, Any] = {}
+        files = set(part.files)
         for name, field in taken.items():
+            if isinstance(getattr(part, field, None), property):
+                continue
             said = part.model_fields.get(field)
             annotation, default = own.get(field, Any), _default(target, named[name])
             if annotation is Any:
                 annotation = _written(_with_unit(name, hints.get(name, Any)))
             text = helps.get(name)
             if said is not None and not said.is_required():
-                default = said.default if said.default_factory is None else said.get_default(call_default_factory=True)
+                default = said.default
+                annotation = annotation if default is not None else _union([annotation, None])
             elif name in required:
                 annotation, default = _without_none(annotation), ...
             elif name in open_:
                 annotation, default = _union([annotation, None]), None
                 text = f"{text or ''} Default: {open_[name]}.".strip()
             alias, text = (None, text) if said is None else (said.alias, said.description or text)
+            if annotation in (File, _union([File, None])):
+                files.add(name)
             fields[field] = (annotation, Field(default=default, alias=alias, description=text))
         model: type[P] = create_model(
             part.__name__,
@@ -215,15 +233,23 @@ def configures(
         if len(named) < len(signature):
             model.model_config["extra"] = "allow"
             model.model_rebuild(force=True)
-        model.configured = {target: taken, **part.configured}
+        model.files = frozenset(files)
+        model.configured = {**part.configured, target: {**part.configured.get(target, {}), **taken}}
         return model
 
     return derived
 
 
 @cache
-def part_of(target: Target, name: str | None = None, optional: tuple[tuple[str, str], ...] = ()) -> type[Part]:
-    """Return a part with nothing but the fields of what it configures; `optional` as of `configures`, in pairs.
+def part_of(
+    target: Target,
+    name: str | None = None,
+    *,
+    omit: tuple[str, ...] = (),
+    optional: tuple[tuple[str, str], ...] = (),
+    base: type[Part] = Part,
+) -> type[Part]:
+    """Return a part with nothing but the fields of what it configures.
 
     Parameters
     ----------
@@ -231,11 +257,15 @@ def part_of(target: Target, name: str | None = None, optional: tuple[tuple[str, 
         What it configures.
     name : str, optional
         Of the part; made of that of the target when omitted.
+    omit : tuple of str
+        As of `configures`.
     optional : tuple of (str, str)
         As of `configures`, in pairs.
+    base : type
+        A part with further fields.
     """
     title = name or "".join(word.title() for word in target.__name__.split("_"))
-    return configures(target, optional=dict(optional))(create_model(title, __base__=Part))
+    return configures(target, omit=omit, optional=dict(optional))(create_model(title, __base__=base))
 
 
 def kinds(**given: Any) -> Callable[[type[P]], type[P]]:
@@ -299,7 +329,7 @@ def summary(documented: object) -> str:
     'The k-ary fat-tree of k**3 / 4 hosts.'
     """
     first = (inspect.getdoc(documented) or "").split("\n\n")[0].replace("\n", " ")
-    text = first.removeprefix("Return ").removeprefix("Read ")
+    text = first.removeprefix("Return ").removeprefix("Read ").replace("``", "`")
     return text[:1].upper() + text[1:]
 
 
@@ -315,18 +345,13 @@ def parameter_help(target: Target) -> dict[str, str]:
     section = re.search(r"^Parameters\n-+\n(.*?)(?=\n\n\S|\Z)", inspect.getdoc(target) or "", re.DOTALL | re.MULTILINE)
     found: dict[str, str] = {}
     for names, text in re.findall(r"^(\S.*)\n((?:(?:[ ].*)?(?:\n|\Z))+)", section[1] if section else "", re.MULTILINE):
-        plain = re.sub(r" \[(s|bytes?|byte/s)\]|``", "", " ".join(text.split()))
+        plain = re.sub(r" \[(s|bytes?|byte/s)\]|``|(?<=\])_", "", " ".join(text.split()))
         found |= dict.fromkeys((name.strip("* ") for name in names.partition(" : ")[0].split(",")), plain)
     return found
 
 
 def _is_target(one: Any) -> bool:
-    return inspect.isfunction(one) or (isinstance(one, type) and not issubclass(one, BaseModel))
-
-
-def is_absolute(target: Target) -> bool:
-    """Whether a function returns a bandwidth or latency itself, and not a factor on it."""
-    return Absolute in get_args(_hints(target, ["return"]).get("return"))
+    return callable(one) and get_origin(one) is None and not (isinstance(one, type) and issubclass(one, BaseModel))
 
 
 def _hints(target: Target, names: Sequence[str]) -> dict[str, Any]:
@@ -362,6 +387,13 @@ def _with_unit(name: str, annotation: Any) -> Any:
     return annotation
 
 
+def _argument(value: Any) -> Any:
+    """Return the value of a field as what is configured takes it: nothing that can be changed, and no part."""
+    if isinstance(value, Part) and value.configured:
+        return value.build()
+    return tuple(value) if isinstance(value, list) else value
+
+
 def _read(name: str, value: Any) -> Any:
     """Read what is given beyond the parameters that a signature names."""
     notations = (one for one in get_args(_with_unit(name, Any)) if isinstance(one, Notation))
@@ -369,6 +401,8 @@ def _read(name: str, value: Any) -> Any:
 
 
 def _without_none(annotation: Any) -> Any:
+    if get_origin(annotation) not in (Union, UnionType):
+        return annotation
     return _union([one for one in get_args(annotation) if one is not NoneType])
 
 

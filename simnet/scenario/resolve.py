@@ -13,7 +13,7 @@ from simnet.base import plugins
 from simnet.base.errors import nearest
 from simnet.costs import models
 from simnet.job import check_feedback
-from simnet.policies import Candidate, closed_form
+from simnet.policies import Candidate, Monitor, closed_form
 from simnet.scenario import schema
 from simnet.scenario.colocated import InJob, check_company
 from simnet.scenario.fields import MAX_ITERATIONS
@@ -242,7 +242,7 @@ def _policies(
 def _moo(given: schema.Moo, loc: Loc, epoch: int | None, found: Findings) -> dict[str, Any]:
     """Return the defaults that depend on the mode."""
     published = given.mode == "published"
-    every, change, warm_up = given.probe_every, given.change, given.warm_up
+    monitored, warm_up = given.arguments(Monitor), given.warm_up
     if warm_up is None and published:
         if epoch is None:
             found.add((*loc, "warm_up"), "is missing; only with job.epoch there is a default, 5 epochs")
@@ -251,8 +251,8 @@ def _moo(given: schema.Moo, loc: Loc, epoch: int | None, found: Findings) -> dic
         warm_up = _iterations(warm_up, (*loc, "warm_up"), epoch, found)
     return {
         "warm_up": warm_up,
-        "probe_every": (0.0 if published else 10.0) if every is None else every,
-        "change": (0.0 if published else 0.1) if change is None else change,
+        "probe_every": monitored.get("every", 0.0 if published else Monitor.every),
+        "change": monitored.get("change", 0.0 if published else Monitor.change),
     }
 
 

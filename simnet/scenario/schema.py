@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any, Generic, Literal, Self, TypeAlias, TypeVar
 
-from annotated_types import Gt
+from annotated_types import Ge, Lt
 from pydantic import (
     BeforeValidator,
     ConfigDict,
@@ -22,30 +22,32 @@ from pydantic import (
     model_validator,
 )
 
+import simnet.job
 import topologies
+from simnet import policies, traces
 from simnet.base import plugins
 from simnet.base.errors import nearest
 from simnet.base.quantities import (
+    SHARE,
     TIME,
-    Bandwidth,
     Count,
     Density,
     Duration,
     Factor,
     Host,
+    PositiveShare,
+    PositiveSize,
     Rate,
     Seconds,
-    Share,
-    Size,
     Slowdown,
-    Spread,
 )
 from simnet.interchange import read_network
-from simnet.network import EngineName, OnOutage, Routing
-from simnet.policies import Aggregate, moo
-from simnet.policies.moo import DENSITIES, Mode, Search
+from simnet.network import ConstantLoad, EngineName, OnOffFlow, OnOutage, Routing, component, jitter, transport, weather
+from simnet.policies import moo
 from simnet.scenario.fields import File, FileName, Iterations, Label
 from simnet.scenario.parts import (
+    STREAM,
+    Kinds,
     OneOf,
     Part,
     Target,
@@ -56,6 +58,7 @@ from simnet.scenario.parts import (
     kinds,
     part_of,
 )
+from simnet.traces import live
 
 Q = TypeVar("Q", bound=float)
 
@@ -77,7 +80,7 @@ class OnHosts(OneOf):
     @classmethod
     def derived(cls, target: Target, name: str | None = None) -> type[Part]:
         """Return the part of a family, given its builder."""
-        return part_of(target, name, (("hosts", "one per worker"),))
+        return part_of(target, name, optional=(("hosts", "one per worker"),))
 
 
 _FAMILIES = {name: one for name, one in topologies.FAMILIES.items() if not name.startswith("wan")}
@@ -153,19 +156,22 @@ class Levels(Part, Generic[Q]):
         """Whichever is given."""
         return self.values or self.factors or []
 
+    @property
+    def is_absolute(self) -> bool:
+        """Whether the values replace the link's own."""
+        return self.values is not None
+
     @model_validator(mode="after")
     def _values_or_factors(self) -> Self:
         exactly_one(self, ("values", "factors"))
         return self
 
 
+@configures(weather.steps, times="at", values="levels")
 class Steps(Levels[Q], Generic[Q]):
     """A value from each time on; `factors` multiply the link's own value, `values` replace it."""
 
-    at: list[Seconds] = Field(description="ascending, the first 0 s")
-    period: Seconds | None = Field(
-        default=None, description="after which the steps repeat; default: the last one holds"
-    )
+    at: Any
 
     @model_validator(mode="after")
     def _one_value_each(self) -> Self:
@@ -174,37 +180,22 @@ class Steps(Levels[Q], Generic[Q]):
         return self
 
 
+@configures(weather.markov, omit=STREAM, mean_dwell="dwell")
 class Markov(Levels[Q], Generic[Q]):
     """Levels that last exponential times; `factors` multiply the link's own value, `values` replace it."""
 
-    dwell: list[Duration] = Field(description="mean time in each level")
-    transition: list[list[Share]] | None = Field(
-        default=None, description="from row to column; default: all others alike"
-    )
-    start: Annotated[int, Field(ge=0)] | None = Field(default=None, description="level at time 0; default: drawn")
+    dwell: Any
 
     @model_validator(mode="after")
     def _one_dwell_each(self) -> Self:
-        if len(self.levels) != len(self.dwell):
+        if isinstance(self.dwell, list) and len(self.levels) != len(self.dwell):
             raise ValueError(f"needs as many dwell times as levels, got {len(self.dwell)} for {len(self.levels)}")
         return self
 
 
+@configures(weather.ornstein_uhlenbeck, omit=("mean", *STREAM))
 class Noise(Part):
     """Noise with memory (Ornstein-Uhlenbeck in the logarithm): a factor around 1."""
-
-    sigma: Spread
-    tau: Duration = Field(description="correlation time")
-    every: Duration = Field(default=1.0, description="for which a value holds")
-
-
-class Diurnal(Part):
-    """A daily course: a factor 1 + amplitude sin(2 pi (t + phase) / period)."""
-
-    amplitude: Share
-    period: Duration = 86400.0
-    phase: Seconds = 0.0
-    every: Duration | None = Field(default=None, description="default: a 96th of the period")
 
 
 class Span(Part):
@@ -214,69 +205,68 @@ class Span(Part):
     lasts: Seconds
 
 
+@configures(weather.outages, omit=STREAM, mean_up="up", mean_down="down")
 class Outages(Part):
     """The link is down from time to time, at random (`up` and `down`: mean times) or as listed."""
 
-    up: Duration | None = None
-    down: Duration | None = None
+    up: Any
+    down: Any
     spans: list[Span] | None = None
+
+    @property
+    def at(self) -> list[tuple[float, float]] | None:
+        """When they begin, and how long they last."""
+        return None if self.spans is None else [(span.at, span.lasts) for span in self.spans]
 
     @model_validator(mode="after")
     def _random_or_listed(self) -> Self:
-        given = [name for name in field_names(type(self)) if getattr(self, name) is not None]
-        if given not in (["up", "down"], ["spans"]):
+        if _given(self) not in (["up", "down"], ["spans"]):
             raise ValueError("takes either up and down, or spans")
         return self
 
 
+@configures(weather.mahimahi, path="file", packet_bytes="packet")
 class Mahimahi(Part):
     """A Mahimahi trace of packet opportunities."""
 
-    file: File
-    packet: Annotated[Size, Gt(0)] = 1500.0
-    every: Duration = Field(default=0.1, description="bin, whole milliseconds")
 
-
-class Signal(Part, Generic[Q]):
+class Signal(Kinds, Generic[Q]):
     """How a bandwidth or latency moves: what is given multiplies. At most one part of it may be absolute."""
+
+    registry = "weather"
 
     constant: Q | None = None
     factor: Factor | None = None
     steps: Steps[Q] | None = None
     markov: Markov[Q] | None = None
-    noise: Noise | None = None
-    diurnal: Diurnal | None = None
 
     @model_validator(mode="after")
     def _something(self) -> Self:
-        if not list(self.kinds()):
+        if not _given(self):
             raise ValueError(f"needs at least one of {', '.join(field_names(type(self)))}")
         return self
 
     def kinds(self) -> Iterator[tuple[str, Any]]:
         """Yield what is given: its kind and its parameters."""
-        for kind in field_names(type(self)):
-            if getattr(self, kind) is not None:
-                yield kind, getattr(self, kind)
+        for kind in _given(self):
+            yield kind, getattr(self, kind)
 
 
+@kinds(noise=Noise, diurnal=weather.diurnal, outages=Outages, mahimahi=Mahimahi)
 class BandwidthSignal(Signal[Rate]):
     """How a bandwidth moves: what is given multiplies. At most one part of it may be absolute."""
 
-    outages: Outages | None = None
-    mahimahi: Mahimahi | None = None
 
-
+@kinds(noise=Noise, diurnal=weather.diurnal)
 class LatencySignal(Signal[Seconds]):
     """How a latency moves: what is given multiplies. At most one part of it may be absolute."""
 
 
+@configures(weather.trace_csv, omit=("columns",), path="file")
 class Trace(Part):
     """A CSV file with columns such as ``time_s,bandwidth_Mbit_s,latency_ms``."""
 
     file: File
-    at_end: Literal["hold", "repeat"] = "hold"
-    period: Duration | None = None
 
 
 class Epoch(OneOf):
@@ -297,10 +287,11 @@ def _written_epoch(epoch: Epoch) -> str:
     return f"{epoch.iterations} iterations" if epoch.time is None else TIME.write(epoch.time)
 
 
+@configures(weather.profile, only=("name",))
 class Profile(Part):
     """A published schedule of latency and bandwidth from host to host, by training epoch."""
 
-    name: str = Field(description="C1, C2, C1-resnet50 or C2-resnet50")
+    name: str
     epoch: (
         Annotated[
             Epoch,
@@ -319,8 +310,8 @@ class Weather(Part):
 
     links: str = Field(description="all, a kind (wan, host, ...), a node (host:3, site:Tokyo), A->B or A<->B")
     shared: bool = Field(default=False, description="one course for all links of the entry, instead of one each")
-    bandwidth: BandwidthSignal | None = None
-    latency: LatencySignal | None = None
+    bandwidth: SerializeAsAny[BandwidthSignal] | None = None
+    latency: SerializeAsAny[LatencySignal] | None = None
     trace: Trace | None = None
     profile: Profile | None = None
 
@@ -349,7 +340,7 @@ class Fault(Part):
         ]
         | None
     ) = Field(default=None, description="one time or a list of several")
-    slow: Annotated[Share, Gt(0)] | None = Field(default=None, description="what is left of the bandwidth")
+    slow: PositiveShare | None = Field(default=None, description="what is left of the bandwidth")
     at: Seconds | None = Field(default=None, description="from when it is slow; default: from the start")
     lasts: Seconds | None = Field(default=None, description="for how long it is slow; default: for ever")
 
@@ -363,11 +354,11 @@ class Fault(Part):
         return self
 
 
+@configures(ConstantLoad, only=("rate",))
 class Load(Part):
     """Traffic of others that takes a constant rate from links and does not give way."""
 
     links: str
-    rate: Rate
 
 
 class OnOff(Part):
@@ -379,18 +370,18 @@ class OnOff(Part):
 
     @model_validator(mode="after")
     def _random_or_listed(self) -> Self:
-        given = [name for name in field_names(type(self)) if getattr(self, name) is not None]
-        if given not in (["busy", "idle"], ["spans"]):
+        if _given(self) not in (["busy", "idle"], ["spans"]):
             raise ValueError("takes either busy and idle, or spans")
         return self
 
 
+@configures(OnOffFlow, omit=("on",), optional={"limit": "none"})
 class Flow(Part):
     """Traffic of others that shares links fairly, as a long TCP transfer would."""
 
-    src: Host = Field(alias="from")
-    dst: Host = Field(alias="to")
-    limit: Bandwidth | None = None
+    src: Any = Field(alias="from")
+    dst: Any = Field(alias="to")
+    limit: Any
     when: OnOff | None = Field(default=None, description="default: always")
 
 
@@ -405,31 +396,26 @@ class Loss(Part):
     """Packets that get lost on links. Several entries that meet on a link lose independently of each other."""
 
     links: str = Field(description="as of weather")
-    probability: Annotated[Share, Field(lt=1)] = Field(description="that a packet is lost on the link")
+    probability: Annotated[float, Ge(0), Lt(1), SHARE] = Field(description="that a packet is lost on the link")
 
 
+@configures(transport.Transport, only=("segment", "acked", "connections"))
 class Mathis(Part):
     """TCP by the square-root law of Mathis et al., without time-outs."""
 
-    segment: Annotated[Size, Gt(0)] = Field(default=1460.0, description="payload of a packet")
-    acked: Count = Field(default=2, description="packets per acknowledgement: 2 delayed, 1 not")
-    connections: Count = Field(default=1, description="over which each transfer is spread")
 
-
+@configures(transport.Transport, only=("timeout",))
 class Pftk(Mathis):
     """TCP Reno with time-outs by the formula of Padhye et al."""
-
-    timeout: Duration = Field(default=0.2, description="retransmission time-out")
 
 
 class Retransmit(Part):
     """Only what is lost is sent again, and nothing slows down for it, as selective repeat of RDMA does."""
 
 
+@configures(transport.Transport, only=("window",), required=("window",))
 class GoBackN(Part):
     """A loss makes the sender repeat all packets of a round trip."""
-
-    window: Count = Field(description="packets in a round trip")
 
 
 class Transport(OneOf):
@@ -441,22 +427,24 @@ class Transport(OneOf):
     go_back_n: GoBackN | None = None
 
 
+@configures(transport.Incast)
 class Timeouts(Part):
     """Incast by time-outs behind a shallow buffer; see `simnet.network.transport.Incast`."""
 
-    buffer: Size = Field(default=131072.0, description="of a port of the switch")
-    window: Annotated[Size, Gt(0)] = Field(default=14600.0, description="in flight per sender at the start")
-    timeout: Seconds = Field(default=0.2, description="least retransmission time-out")
-    rtt: Seconds = Field(default=100e-6, description="round trip without queues")
-    block: Annotated[Size, Gt(0)] = Field(default=262144.0, description="that each sender sends at a time")
+    buffer: Any
+    window: Any
+    timeout: Any
+    rtt: Any
+    block: Any
     links: str | None = Field(default=None, description="from switches; default: those into hosts")
 
 
+@configures(transport.MeasuredIncast)
 class Measured(Part):
     """Incast as measured: the factor on a link's capacity from so many senders on."""
 
-    senders: Annotated[list[Annotated[int, Field(ge=2)]], Field(min_length=1)] = Field(description="ascending")
-    factors: list[Annotated[Share, Gt(0)]] = Field(description="never rising, one for each number of senders")
+    senders: Any
+    factors: Any
     links: str | None = Field(default=None, description="from switches; default: those into hosts")
 
 
@@ -467,41 +455,19 @@ class Incast(OneOf):
     measured: Measured | None = None
 
 
+@configures(
+    component.Network, only=("send_overhead", "receive_overhead"), send_overhead="send", receive_overhead="receive"
+)
 class Overhead(Part):
     """Time per message before it leaves and after it arrived."""
 
-    send: Seconds = 0.0
-    receive: Seconds = 0.0
 
-
-class Exponential(Part):
-    """Exponential, of this mean."""
-
-    mean: Seconds
-
-
-class Uniform(Part):
-    """Uniform between two times."""
-
-    low: Seconds = 0.0
-    high: Seconds
-
-
-class Lognormal(Part):
-    """Log-normal: heavy-tailed, as on the open Internet."""
-
-    median: Seconds
-    sigma: Spread
-
-
+@kinds(exponential=jitter.exponential, uniform=jitter.uniform, lognormal=jitter.lognormal)
 class Jitter(OneOf):
     """The extra latency of each message."""
 
-    exponential: Exponential | None = None
-    uniform: Uniform | None = None
-    lognormal: Lognormal | None = None
 
-
+@configures(component.Network, only=("engine", "routing", "on_outage"))
 class Network(Part):
     """The network, its weather, and who else uses it."""
 
@@ -515,26 +481,24 @@ class Network(Part):
     weather: list[Weather] = Field(default=[])
     background: list[Background] = Field(default=[])
     faults: list[Fault] = Field(default=[])
-    on_outage: OnOutage = Field(default="wait", description="what transfers do when a link of their route is down")
-    routing: Routing = Field(
-        default="hash",
-        description="among equal routes: one per pair (ECMP), always the first, one per message, or the least loaded",
-    )
+    on_outage: OnOutage
+    routing: Routing
     loss: list[Loss] = Field(default=[])
     transport: Transport | None = Field(default=None, description="that answers packet loss; default: pftk")
     incast: Incast | None = Field(default=None, description="default: links are shared without loss, however many send")
-    overhead: Overhead = Overhead()
+    overhead: Overhead = Overhead.model_validate({})
     jitter: Jitter | None = None
-    engine: EngineName = Field(default="auto", description="how messages are timed; auto picks the cheapest exact way")
+    engine: EngineName
 
 
+@configures(policies.Ramp)
 class Ramp(Part):
     """A stretch of iterations at one density, or over which it goes from one to another."""
 
     iterations: Iterations | None = Field(default=None, description="the last stretch may do without and never ends")
     at: Density | None = None
-    start: Density | None = Field(default=None, alias="from")
-    end: Density | None = Field(default=None, alias="to")
+    start: Any = Field(default=None, alias="from")
+    end: Any = Field(default=None, alias="to")
 
     @model_validator(mode="after")
     def _at_or_from_to(self) -> Self:
@@ -552,43 +516,45 @@ Densities: TypeAlias = Annotated[
 ]
 
 
+@configures(
+    simnet.job.Compute, only=("straggle", "slowdown"), required=("straggle", "slowdown"), straggle="probability"
+)
 class Straggle(Part):
     """A worker is slow for an iteration now and then."""
 
-    probability: Share
-    slowdown: Slowdown = Field(description="factor by which its iteration takes longer")
 
-
+@configures(simnet.job.Compute, only=("mean", "spread", "slow"), optional={"mean": "that of the model's profile"})
 class Compute(Part):
     """How long the forward and backward pass take on each worker."""
 
-    mean: Seconds | None = Field(default=None, description="of an iteration; default: that of the model's profile")
-    spread: Spread = Field(default=0.0, description="drawn anew for each worker and iteration")
-    slow: dict[str, Slowdown] = Field(default={}, description="workers always slower, and by which factor")
+    mean: Any
+    spread: Any
+    slow: dict[str, Slowdown]
     straggle: Straggle | None = None
 
 
+@configures(simnet.job.Overlap, optional={"backward": "that of the model"})
 class Overlap(Part):
     """Exchange buckets of layers during back-propagation."""
 
-    bucket: Annotated[Size, Gt(0)] = Field(default=25 * 2.0**20, description="dense bytes from which a bucket closes")
-    backward: Share | None = Field(
-        default=None, description="share of the compute time that is back-propagation; default: that of the model"
-    )
+    bucket: Any
+    backward: Any
 
 
+@configures(traces.synthetic, only=("like", "iterations"), iterations="training")
 class Synthetic(Part):
     """Made-up gradients with the statistics of recorded ones: heavy-tailed, correlated between workers and in time."""
 
-    like: File = Field(default="digits", description="a recorded trace that comes with simnet, or a file of parameters")
-    training: Count | None = Field(default=None, description="iterations from start to end; default: the job's")
+    like: File
+    training: Any
 
 
+@configures(traces.recorded, only=("trace", "iterations"), iterations="training")
 class Recorded(Part):
     """Gradients of a real training run, which brings its own layers."""
 
-    trace: File = Field(description="a trace that comes with simnet, or the folder of one")
-    training: Count | None = Field(default=None, description="iterations from start to end; default: the job's")
+    trace: File
+    training: Any
 
 
 def _read_recorded(value: object) -> object:
@@ -599,12 +565,9 @@ class Logistic(Part):
     """Multinomial logistic regression."""
 
 
+@configures(live.train, only=("hidden",))
 class Mlp(Part):
     """Fully connected layers with ReLU between them."""
-
-    hidden: Annotated[list[Count], Field(min_length=1, max_length=8)] = Field(
-        default=[64], description="units of the layers between"
-    )
 
 
 class Conv(Part):
@@ -624,34 +587,9 @@ class TrainedModel(OneOf):
     char: Char | None = None
 
 
-class Digits(Part):
-    """Handwritten digits of 8 x 8 pixels, which come with scikit-learn."""
-
-
-class Classification(Part):
-    """Made-up points of several classes, each of three Gaussian clouds."""
-
-    samples: Annotated[int, Field(ge=10, le=10**8)] = 10_000
-    features: Annotated[int, Field(ge=1, le=10**6)] = 64
-    classes: Annotated[int, Field(ge=2, le=10**5)] = 10
-    noise: Annotated[float, Field(ge=0, le=1e6)] = Field(
-        default=2.5, description="standard deviation of a cloud over that of the centres"
-    )
-
-
-class Docstrings(Part):
-    """Which character is next in the documentation strings of Python's standard library."""
-
-    context: Annotated[int, Field(ge=1, le=256)] = Field(default=8, description="characters before it that are given")
-    characters: Annotated[int, Field(ge=1000, le=10**7)] = Field(default=200_000, description="length of the text")
-
-
+@kinds(digits=live.digits, classification=live.classification, docstrings=live.docstrings)
 class TrainingData(OneOf):
     """What it is trained on."""
-
-    digits: Digits | None = None
-    classification: Classification | None = None
-    docstrings: Docstrings | None = None
 
 
 class Dirichlet(Part):
@@ -664,39 +602,35 @@ def _read_kind(value: object) -> object:
     return {value: {}} if isinstance(value, str) else value
 
 
+@configures(live.Rate, omit=("rate",), factor="drop")
+@configures(live.train, only=("batch", "learning_rate", "momentum", "weight_decay", "evaluate", "device"))
 class Train(Part):
     """Gradients of a model that is really trained, with the updates of the scheme; every policy trains its own."""
 
     model: Annotated[
         TrainedModel,
         BeforeValidator(_read_kind, json_schema_input_type=Literal["logistic", "mlp", "conv", "char"] | TrainedModel),
-    ] = TrainedModel(mlp=Mlp())
+    ] = TrainedModel.model_validate({"mlp": {}})
     data: Annotated[
         TrainingData,
         BeforeValidator(
             _read_kind, json_schema_input_type=Literal["digits", "classification", "docstrings"] | TrainingData
         ),
-    ] = TrainingData(digits=Digits())
-    device: Literal["cpu", "cuda"] = Field(default="cpu", description="where PyTorch computes")
+    ] = TrainingData.model_validate({"digits": {}})
+    device: Any
     shards: Annotated[
         Annotated[Literal["iid"], Tag("<name>")] | Annotated[Dirichlet, Tag("<mapping>")],
         either(scalar="<name>", mapping="<mapping>"),
     ] = Field(default="iid", description="how the data is dealt out to the workers: at random, or by classes")
-    batch: Annotated[int, Field(ge=1, le=10**6)] = Field(default=16, description="examples per worker and iteration")
-    learning_rate: Annotated[float, Field(gt=0, le=1e6)] = Field(
-        default=0.1, description="for the mean gradient of all workers"
-    )
-    momentum: Annotated[float, Field(ge=0, lt=1)] = Field(default=0.9, description="applied after the exchange")
-    weight_decay: Annotated[float, Field(ge=0, le=1)] = 0.0
-    warm_up: Annotated[int, Field(ge=0)] = Field(
-        default=0, description="iterations in which the learning rate rises from a P-th, P being the workers"
-    )
-    drops: list[Count] = Field(default=[], description="iterations from which on the learning rate is lower")
-    drop: Annotated[float, Field(gt=0, le=1)] = Field(default=0.1, description="factor of each drop")
-    evaluate: Count = Field(
-        default=10, description="iterations after which loss and accuracy are measured, outside the simulated time"
-    )
-    target: Annotated[Share, Gt(0)] | None = Field(
+    batch: Any
+    learning_rate: Any
+    momentum: Any
+    weight_decay: Any
+    warm_up: Any
+    drops: Any
+    drop: Any
+    evaluate: Any
+    target: PositiveShare | None = Field(
         default=None, description="accuracy whose time is reported; default: 99 % of the best of the first policy"
     )
 
@@ -728,25 +662,27 @@ class OnDeath(Part):
     go_on: Continue = Field(alias="continue")
 
 
+@configures(simnet.job.Job, only=("update",))
+@configures(traces.synthetic, only=("scale",))
 class Job(Part):
     """What is trained, for how long, and how much of the gradient is sent."""
 
     model: str | None = Field(default=None, description="a model profile: layers, and time of an iteration")
     parameters: Count | None = Field(default=None, description="of a model that has no profile")
-    gradients: Gradients = Gradients(synthetic=Synthetic(like="digits"))
-    scale: Annotated[float, Field(ge=1, le=1e9)] = Field(
-        default=1.0, description="run the logic on a sample, one entry in this many; bytes and times count as for all"
+    gradients: Gradients = Gradients.model_validate({"synthetic": {}})
+    scale: Any = Field(
+        description="run the logic on a sample, one entry in this many; bytes and times count as for all"
     )
     iterations: Iterations
     epoch: Count | None = Field(default=None, description="iterations of an epoch, to count in epochs")
     density: Densities | None = None
     compression_ratio: Densities | None = Field(default=None, description="another name for density: the fraction kept")
-    compute: Compute = Compute()
+    compute: Compute = Compute.model_validate({})
     device: File = Field(default="v100", description="a device profile, or the file of one: what selecting costs")
     overlap: Overlap | None = Field(
         default=None, description="default: the whole gradient is exchanged when it is complete"
     )
-    update: Seconds = Field(default=0.0, description="time to apply an update")
+    update: Seconds
     deaths: Annotated[list[Death], Field(min_length=1)] | None = Field(
         default=None, description="workers that die, and when"
     )
@@ -791,86 +727,59 @@ class Exchange(Part):
         return self.__pydantic_extra__
 
 
-class Flexible(Part):
+class Among(Part):
+    """A policy that chooses between exchanges."""
+
+    among: Annotated[list[Label], Field(min_length=1)] | None = Field(
+        default=None, description="default: every exchange of the scenario"
+    )
+
+
+@configures(policies.Monitor, omit=("seed",), every="probe_every")
+class Flexible(Among):
     """The arg-min of the closed-form costs at the latency and bandwidth last probed."""
 
-    among: Annotated[list[Label], Field(min_length=1)] | None = Field(
-        default=None, description="default: every exchange of the scenario"
-    )
-    probe_every: Seconds = Field(default=10.0, description="0 s: before each iteration")
-    noise: Spread = Field(default=0.0, description="error of a probe")
-    change: Factor = Field(default=0.1, description="relative change of a probe from which the choice is made anew")
-    aggregate: Aggregate = Field(default="worst", description="of the probed pairs")
 
-
-class Weights(Part):
-    """How much each objective counts in the weighted choice."""
-
-    gain: Factor = 1.0
-    compression: Factor = 1.0
-    communication: Factor = 1.0
-
-    @model_validator(mode="after")
-    def _something(self) -> Self:
-        if not any((self.gain, self.compression, self.communication)):
-            raise ValueError("must not all be 0")
-        return self
-
-
-class Moo(Part):
+@configures(
+    policies.Monitor,
+    omit=("seed",),
+    optional={"every": "10 s, published: 0 s", "change": "10 %, published: 0"},
+    every="probe_every",
+)
+@configures(moo.Search)
+class Moo(Among):
     """Density and exchange by gain, compression and communication time, explored and searched as the job runs."""
 
-    among: Annotated[list[Label], Field(min_length=1)] | None = Field(
-        default=None, description="default: every exchange of the scenario"
-    )
-    mode: Mode = Field(default="grid", description="published: the objective and the rules of the released code")
-    densities: Annotated[list[Density], Field(min_length=1, max_length=100)] = Field(
-        default=list(DENSITIES), description="candidates; published: at least 4, between whose extremes is searched"
-    )
-    tries: Annotated[int, Field(ge=1, le=10_000)] = Field(
-        default=10, description="iterations for which each candidate is explored"
-    )
-    weights: Weights | None = Field(default=None, description="default: the knee of the Pareto front; not of published")
-    gain_change: Annotated[Factor, Gt(0)] = Field(
-        default=0.1, description="relative change of the gain from which candidates are explored again"
-    )
+    mode: Any
+    densities: Any
+    tries: Any
+    weights: Any
+    gain_change: Any
     warm_up: Iterations | None = Field(
         default=None,
         description="iterations or epochs over which the density falls from 1 to the highest candidate; "
         "default: none, published: 5 epochs",
     )
-    probe_every: Seconds | None = Field(
-        default=None, description="0 s: before each iteration; default: 10 s, published: 0 s"
-    )
-    noise: Spread = Field(default=0.0, description="error of a probe")
-    change: Factor | None = Field(
-        default=None,
-        description="relative change of a probe from which is searched again; default: 10 %, published: 0",
-    )
-    aggregate: Aggregate = Field(default="worst", description="of the probed pairs")
 
     @model_validator(mode="after")
     def _fits_mode(self) -> Self:
-        self.search(0)
+        self.build(moo.Search, warm_up=0)
         return self
 
-    def search(self, warm_up: int) -> Search:
-        """Return how to search, with a warm-up of so many iterations."""
-        given = self.weights
-        weights = None if given is None else moo.Weights(given.gain, given.compression, given.communication)
-        return Search(self.mode, tuple(self.densities), self.tries, weights, self.gain_change, warm_up)
 
-
-class Clairvoyant(Part):
+class Clairvoyant(Among):
     """The one-step oracle: the exchange that is fastest on the true weather, against which regret is measured."""
-
-    among: Annotated[list[Label], Field(min_length=1)] | None = Field(
-        default=None, description="default: every exchange of the scenario"
-    )
 
 
 class Policy(OneOf):
     """Which exchange next."""
+
+    registry = "policies"
+
+    @classmethod
+    def derived(cls, target: Target, name: str | None = None) -> type[Part]:
+        """Return the part of a policy, given its class: the candidates are exchanges of the scenario."""
+        return part_of(target, name, omit=("candidates", "seed"), base=Among)
 
     fixed: Label | None = None
     flexible: Flexible | None = None
@@ -909,11 +818,15 @@ class Config(Part):
     network: Network
     job: Job
     exchanges: Annotated[dict[Label, Exchange], Field(min_length=1)]
-    policies: dict[Label, Policy] = Field(
+    policies: dict[Label, SerializeAsAny[Policy]] = Field(
         default={}, description="default: each exchange for itself, and a clairvoyant if there are no other jobs"
     )
     other_jobs: dict[Label, OtherJob] | None = Field(
         default=None, description="jobs that share the network; they run beside every policy"
     )
     output: Output = Output()
-    memory: Annotated[Size, Gt(0)] = Field(default=8 * 2.0**30, description="refuse to run what needs more")
+    memory: PositiveSize = Field(default=8 * 2.0**30, description="refuse to run what needs more")
+
+
+def _given(part: Part) -> list[str]:
+    return [name for name in field_names(type(part)) if getattr(part, name) is not None]

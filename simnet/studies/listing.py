@@ -18,7 +18,7 @@ from simnet.costs import devices, models
 from simnet.network.weather import PROFILES
 from simnet.scenario import schema
 from simnet.scenario.loader import read
-from simnet.scenario.parts import field_names
+from simnet.scenario.parts import Part
 from simnet.scenario.resolve import FROM_JOB, own_options
 from sparsifier_models.options import words
 
@@ -50,7 +50,7 @@ def sparsifiers() -> Listing:
 
 def topologies_() -> Listing:
     """List families of topologies."""
-    rows = [(name, _summary(part), ", ".join(field_names(part))) for name, part in schema.Topology.parts().items()]
+    rows = [(name, _summary(part), ", ".join(part.names())) for name, part in schema.Topology.parts().items()]
     return ("topology", "what it is", "parameters"), rows
 
 
@@ -87,32 +87,18 @@ def policies() -> Listing:
     """List kinds of policies."""
     rows = [
         ("fixed", "Always the same exchange.", "its name"),
-        *(
-            (kind, _summary(part), ", ".join(field_names(part)))
-            for kind, part in (("flexible", schema.Flexible), ("moo", schema.Moo), ("clairvoyant", schema.Clairvoyant))
-        ),
+        *((kind, _summary(part), ", ".join(part.names())) for kind, part in schema.Policy.parts().items()),
     ]
     return ("policy", "what it does", "fields"), rows
 
 
 def weather() -> Listing:
     """List what can move a bandwidth or a latency, and the published schedules."""
+    parts: dict[str, type[Part]] = {**schema.BandwidthSignal.parts(), "trace": schema.Trace, "profile": schema.Profile}
     rows = [
         ("constant", "One value in place of the link's own.", "a quantity"),
         ("factor", "A factor on the link's own value.", "a number"),
-        *(
-            (kind, _summary(part), ", ".join(field_names(part)))
-            for kind, part in (
-                ("steps", schema.Steps),
-                ("markov", schema.Markov),
-                ("noise", schema.Noise),
-                ("diurnal", schema.Diurnal),
-                ("outages", schema.Outages),
-                ("mahimahi", schema.Mahimahi),
-                ("trace", schema.Trace),
-                ("profile", schema.Profile),
-            )
-        ),
+        *((kind, _summary(part), ", ".join(part.names())) for kind, part in parts.items()),
         *(
             (f"profile {name}", f"{one.epochs} epochs of latency and bandwidth.", one.source)
             for name, one in PROFILES.items()

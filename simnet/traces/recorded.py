@@ -28,6 +28,7 @@ from pydantic import Field, field_validator, model_validator
 from safetensors import SafetensorError, safe_open
 
 from simnet.base.errors import InputError, nearest
+from simnet.base.quantities import Count
 from simnet.base.rng import stream
 from simnet.costs.models import Layer
 from simnet.traces.files import decoded, stored_tensor
@@ -252,7 +253,7 @@ def recorded(
     trace: str | os.PathLike[str],
     *,
     workers: int | Sequence[int] | None = None,
-    iterations: int | None = None,
+    iterations: Count | None = None,
     scale: float = 1.0,
     seed: int = 0,
 ) -> RecordedSource:

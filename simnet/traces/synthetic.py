@@ -38,11 +38,13 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
+from annotated_types import Ge, Le
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from scipy.special import ndtri
 
 from simnet.base.errors import nearest
+from simnet.base.quantities import Count
 from simnet.base.rng import stream
 from simnet.costs.models import Layer, ModelProfile, model
 from simnet.traces import ordering
@@ -444,8 +446,8 @@ def synthetic(
     workers: int,
     *,
     like: str | os.PathLike[str] | SyntheticParameters = "digits",
-    iterations: int | None = None,
-    scale: float = 1.0,
+    iterations: Count | None = None,
+    scale: Annotated[float, Ge(1), Le(1e9)] = 1.0,
     seed: int = 0,
 ) -> SyntheticSource:
     """Return a source of synthetic gradients.

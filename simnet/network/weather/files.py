@@ -12,13 +12,14 @@ import io
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 
 from simnet.base import units
 from simnet.base.checks import positive
 from simnet.base.errors import InputError, nearest
+from simnet.base.quantities import Absolute, Duration, PositiveSize
 from simnet.base.reading import read_text
 from simnet.network.weather.signal import Signal, Weather, steps
 
@@ -41,7 +42,7 @@ def trace_csv(
     *,
     columns: Mapping[str, tuple[str, str]] | None = None,
     at_end: Literal["hold", "repeat"] = "hold",
-    period: float | None = None,
+    period: Duration | None = None,
 ) -> Weather:
     r"""Read a link's bandwidth and latency over time from a CSV file.
 
@@ -60,7 +61,7 @@ def trace_csv(
     at_end : {"hold", "repeat"}
         After the last row, its values hold for ever, or the trace begins again.
     period : float, optional
-        Seconds from the first row to the first row of the next repetition. Default: the last row lasts as long as the
+        From the first row to the first row of the next repetition [s]. Default: the last row lasts as long as the
         one before.
 
     Raises
@@ -97,7 +98,9 @@ def trace_csv(
     return Weather(bandwidth=signals.get("bandwidth"), latency=signals.get("latency"))
 
 
-def mahimahi(path: str | Path, *, packet_bytes: float = 1500.0, every: float = 0.1) -> Signal:
+def mahimahi(
+    path: str | Path, *, packet_bytes: PositiveSize = 1500.0, every: Duration = 0.1
+) -> Annotated[Signal, Absolute]:
     r"""Read a Mahimahi link trace as bandwidth [byte/s].
 
     Each line is a whole number of milliseconds from the start, at which the link can deliver one packet; the trace
@@ -109,7 +112,7 @@ def mahimahi(path: str | Path, *, packet_bytes: float = 1500.0, every: float = 0
     path : str or Path
         The file, at most `MAX_BYTES` bytes.
     packet_bytes : float
-        Bytes per opportunity, > 0.
+        Data per opportunity [byte], > 0.
     every : float
         Width of the bins [s], a whole number of milliseconds. The last one of a period is shorter if need be.
 

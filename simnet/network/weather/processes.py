@@ -10,24 +10,27 @@ import math
 from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
+from typing import Annotated
 
 import numpy as np
+from annotated_types import Ge
 from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats
 from simnet.base.checks import is_number, positive, whole
+from simnet.base.quantities import Duration, Seconds, Share, Spread, Written
 from simnet.base.rng import stream
 from simnet.network.weather.signal import CHUNK, MAX_CHANGES, Chunks, Signal, constant, steps
 
 
 def markov(
     levels: Sequence[float],
-    mean_dwell: float | Sequence[float],
+    mean_dwell: Duration | Sequence[Duration],
     *,
     seed: int,
     name: tuple[str | int, ...] = (),
-    transition: ArrayLike | None = None,
-    start: int | None = None,
+    transition: Annotated[ArrayLike, Written(Sequence[Sequence[Share]])] | None = None,
+    start: Annotated[int, Ge(0)] | None = None,
 ) -> Signal:
     """Return a Markov-modulated signal: it dwells in each level for an exponential time, then jumps to another.
 
@@ -36,7 +39,7 @@ def markov(
     levels : sequence of float, length n
         The value of each state, finite and >= 0.
     mean_dwell : float or sequence of float, length n
-        Mean seconds in each state, > 0.
+        Mean time in each state [s], > 0; one number for all alike.
     seed, name
         The random stream.
     transition : array_like of float, shape (n, n), optional
@@ -100,7 +103,13 @@ def markov(
 
 
 def ornstein_uhlenbeck(
-    sigma: float, tau: float, every: float, *, mean: float = 1.0, seed: int, name: tuple[str | int, ...] = ()
+    sigma: Spread,
+    tau: Duration,
+    every: Duration = 1.0,
+    *,
+    mean: float = 1.0,
+    seed: int,
+    name: tuple[str | int, ...] = (),
 ) -> Signal:
     """Return noise with memory: the exponential of a stationary Ornstein-Uhlenbeck process, held over intervals.
 
@@ -115,7 +124,7 @@ def ornstein_uhlenbeck(
     tau : float
         Correlation time [s], > 0.
     every : float
-        Seconds for which a value holds, > 0.
+        For how long a value holds [s], > 0.
     mean : float
         The expectation, in any unit, >= 0.
     seed, name
@@ -162,7 +171,9 @@ def ornstein_uhlenbeck(
     return Signal([0.0], [float(value(begin))], chunks())
 
 
-def diurnal(amplitude: float, *, period: float = 86400.0, phase: float = 0.0, every: float | None = None) -> Signal:
+def diurnal(
+    amplitude: Share, *, period: Duration = 86400.0, phase: Seconds = 0.0, every: Duration | None = None
+) -> Signal:
     """Return a daily course: 1 + `amplitude` sin(2 pi (t + `phase`) / `period`), held over intervals.
 
     Each piece is the mean of the sinusoid over its interval, so that the integral is exact at every change and the
@@ -173,9 +184,9 @@ def diurnal(amplitude: float, *, period: float = 86400.0, phase: float = 0.0, ev
     amplitude : float
         Between 0 and 1.
     period : float
-        Seconds, > 0; a day by default.
+        After which the course repeats [s], > 0; a day by default.
     phase : float
-        Seconds by which the course is ahead.
+        By how much the course is ahead [s].
     every : float, optional
         Length of the intervals [s]; the last one of a period is shorter if it does not divide it. Default: a 96th of
         the period, a quarter of an hour of a day.
@@ -212,8 +223,8 @@ def diurnal(amplitude: float, *, period: float = 86400.0, phase: float = 0.0, ev
 
 
 def outages(
-    mean_up: float | None = None,
-    mean_down: float | None = None,
+    mean_up: Duration | None = None,
+    mean_down: Duration | None = None,
     *,
     at: Iterable[tuple[float, float]] | None = None,
     seed: int | None = None,
@@ -224,7 +235,7 @@ def outages(
     Parameters
     ----------
     mean_up, mean_down : float
-        Mean seconds of the exponential times up and down, in turn. The link is up at time 0.
+        Mean of the exponential times up and down [s], in turn. The link is up at time 0.
     at : iterable of (start, duration)
         Instead: the outages themselves, in seconds. They may overlap; a duration of inf lasts for ever.
     seed, name

@@ -72,7 +72,7 @@ def profile(name: str, epoch_seconds: float) -> Weather:
     Parameters
     ----------
     name : str
-        As in `profile_state`.
+        ``"C1"``, ``"C2"``, ``"C1-resnet50"`` or ``"C2-resnet50"``.
     epoch_seconds : float
         Seconds per epoch, > 0 and finite.
 

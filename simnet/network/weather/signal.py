@@ -10,15 +10,16 @@ import math
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats
 from simnet.base.errors import SimnetError
+from simnet.base.quantities import Seconds, Written
 
 Chunks: TypeAlias = Iterator[tuple[ArrayLike, ArrayLike] | tuple[ArrayLike, ArrayLike, float]]
 
@@ -46,17 +47,19 @@ def constant(value: float) -> Signal:
     return Signal([0.0], [value])
 
 
-def steps(times: ArrayLike, values: ArrayLike, period: float | None = None) -> Signal:
+def steps(
+    times: Annotated[ArrayLike, Written(Sequence[Seconds])], values: ArrayLike, period: Seconds | None = None
+) -> Signal:
     """Return the signal that has ``values[i]`` from ``times[i]`` on.
 
     Parameters
     ----------
     times : array_like of float, shape (n,)
-        Seconds, strictly ascending, the first 0.
+        When each value begins [s], strictly ascending, the first 0.
     values : array_like of float, shape (n,)
         Finite and >= 0, in any unit.
     period : float, optional
-        Seconds, > ``times[-1]``, after which the steps repeat, for ever. Without it the last value holds for ever.
+        Time [s], > ``times[-1]``, after which the steps repeat, for ever. Without it the last value holds for ever.
 
     Raises
     ------

@@ -22,9 +22,10 @@ import sysconfig
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
+from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
 from simnet.base.errors import SimnetError
@@ -98,7 +99,11 @@ def digits() -> Data:
 
 
 def classification(
-    samples: int = 10_000, features: int = 64, classes: int = 10, noise: float = 2.5, seed: int = 0
+    samples: Annotated[int, Ge(10), Le(10**8)] = 10_000,
+    features: Annotated[int, Ge(1), Le(10**6)] = 64,
+    classes: Annotated[int, Ge(2), Le(10**5)] = 10,
+    noise: Annotated[float, Ge(0), Le(1e6)] = 2.5,
+    seed: int = 0,
 ) -> Data:
     """Return points of several classes, each of three Gaussian clouds, so that no plane parts two classes.
 
@@ -133,7 +138,9 @@ def classification(
     return Data(inputs[:samples], targets[:samples], inputs[samples:], targets[samples:], classes, (features,))
 
 
-def docstrings(context: int = 8, characters: int = 200_000) -> Data:
+def docstrings(
+    context: Annotated[int, Ge(1), Le(256)] = 8, characters: Annotated[int, Ge(1000), Le(10**7)] = 200_000
+) -> Data:
     """Return stretches of the standard library's documentation strings, and the character that comes after each.
 
     Parameters

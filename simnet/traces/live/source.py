@@ -10,14 +10,16 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Annotated, Any, Literal, NamedTuple, Protocol
 
 import numpy as np
+from annotated_types import Ge, Gt, Le, Len, Lt
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
 from simnet.base.checks import whole
 from simnet.base.errors import DivergedError, nearest
+from simnet.base.quantities import Count, Written
 from simnet.base.rng import stream
 from simnet.costs.models import Layer
 from simnet.traces.live import torched
@@ -84,16 +86,16 @@ class Rate(NamedTuple):
         After the warm-up and before it falls.
     warm_up : int
         Iterations over which it rises linearly from 1 / P of that, P being the number of workers.
-    drops : tuple of int
-        Iterations from which on it is multiplied by `factor`, each time again.
+    drops : sequence of int
+        Iterations from which on it is multiplied by a factor, each time again.
     factor : float
-        By how much.
+        The factor of each drop.
     """
 
     rate: float
-    warm_up: int = 0
-    drops: tuple[int, ...] = ()
-    factor: float = 0.1
+    warm_up: Annotated[int, Ge(0)] = 0
+    drops: Sequence[Count] = ()
+    factor: Annotated[float, Gt(0), Le(1)] = 0.1
 
     def at(self, iteration: int, workers: int) -> float:
         """Return the learning rate of an iteration.
@@ -297,17 +299,17 @@ def train(
     data: str = "digits",
     *,
     workers: int,
-    batch: int = 16,
-    learning_rate: float | Rate = 0.1,
-    momentum: float = 0.9,
-    weight_decay: float = 0.0,
+    batch: Annotated[int, Ge(1), Le(10**6)] = 16,
+    learning_rate: Annotated[float | Rate, Written(Annotated[float, Gt(0), Le(1e6)])] = 0.1,
+    momentum: Annotated[float, Ge(0), Lt(1)] = 0.9,
+    weight_decay: Annotated[float, Ge(0), Le(1)] = 0.0,
     dirichlet: float | None = None,
-    hidden: Sequence[int] = _HIDDEN,
-    evaluate: int = _EVERY,
+    hidden: Annotated[Sequence[Count], Len(1, 8)] = _HIDDEN,
+    evaluate: Count = _EVERY,
     scale: float = 1.0,
     seed: int = 0,
     options: Mapping[str, Any] | None = None,
-    device: str = "cpu",
+    device: Literal["cpu", "cuda"] = "cpu",
 ) -> LiveSource:
     """Return a source that trains a model as its gradients are applied.
 
@@ -323,8 +325,10 @@ def train(
         Examples per worker and iteration.
     learning_rate : float or Rate
         The learning rate, for the mean gradient of all workers.
-    momentum, weight_decay : float
-        m and d of the update.
+    momentum : float
+        m of the update, which is made after the exchange.
+    weight_decay : float
+        d of the update.
     dirichlet : float, optional
         Shards that differ in their classes; see `simnet.traces.live.data.shards`.
     hidden : sequence of int
