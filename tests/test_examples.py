@@ -67,6 +67,7 @@ def test_the_blocks_of_largest_norm_are_sent():
     [
         ("sparsifiers", "blocktopk"),
         ("topologies", "line"),
+        ("collectives", "allreduce_two_shot"),
         ("devices", "npu"),
     ],
 )
@@ -101,6 +102,36 @@ def test_an_installed_scheme_is_compared_like_a_built_in_one(installed, tmp_path
     assert rows[1]["bytes_sent_B"] < rows[0]["bytes_sent_B"]
 
 
+ON_TWO_SHOTS = """\
+workers: 4
+network: {topology: {star: {latency: 10 ms, bandwidth: 1 Gbit/s}}}
+job: {parameters: 20000, iterations: 3, density: 0.1, compute: {mean: 1 ms}}
+exchanges:
+  ring: {scheme: artopk, collective: ring}
+  two shots: {scheme: artopk, collective: two_shot}
+policies:
+  flexible: {flexible: {among: [ring, two shots]}}
+"""
+
+
+def test_an_installed_collective_is_as_good_as_a_built_in_one(installed, tmp_path):
+    of = ("--collective", "allreduce_two_shot", "--workers", 5, "--size", "1 MB")
+    links = ("--latency", "1 ms", "--bandwidth", "1 Gbit/s")
+    assert json.loads(simnet(installed, "time", *of, "--topology", "star", *links, "--json"))[
+        "finish_s"
+    ] == pytest.approx(2e-3 + 1.6 * 8e-3)
+    simnet(installed, "export", *of, "--to", "csv", "--out", tmp_path / "sent.csv")
+    assert len((tmp_path / "sent.csv").read_text().splitlines()) >= 2 * 5 * 4
+    assert "two_shot" in simnet(installed, "list", "sparsifiers")
+    offered = simnet(installed, "choose", "--model", "resnet18", "--workers", 8, *links)
+    assert "dense two_shot" in offered
+    (tmp_path / "scenario.yaml").write_text(ON_TWO_SHOTS)
+    simnet(installed, "run", tmp_path / "scenario.yaml", "--out", tmp_path / "out", "--quiet")
+    # Two rounds of the all-reduce in place of six.
+    rows = (tmp_path / "out" / "iterations.csv").read_text()
+    assert rows.count("two shots") == 3
+
+
 def test_an_installed_log_reader_calibrates(installed, tmp_path):
     lines = ["stopwatch", *(f"all_reduce 8 {2**power} {20 + 2**power / 1000}" for power in range(8, 24))]
     (tmp_path / "log.txt").write_text("\n".join([*lines, "all_reduce 8 1024"]))
@@ -119,7 +150,7 @@ def test_the_guide_names_what_there_is():
 
 def test_the_guide_counts_the_lines_of_the_examples():
     rows = re.findall(r"\| `(\w+\.py)` \| (\d+) \|$", GUIDE, flags=re.MULTILINE)
-    assert len(rows) == 5
+    assert len(rows) == 6
     for name, lines in rows:
         (path,) = EXAMPLE.rglob(name)
         assert int(lines) == sum(1 for line in path.read_text().splitlines() if line.strip()), name

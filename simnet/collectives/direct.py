@@ -97,7 +97,13 @@ def alltoallv_pairwise(sizes: ArrayLike) -> Schedule:
 
 
 @collective(
-    "alltoall", "pairwise", program=all_to_all, varying=alltoallv_pairwise, cost=pairwise_alltoall, calibrated=True
+    "alltoall",
+    "pairwise",
+    program=all_to_all,
+    varying=alltoallv_pairwise,
+    cost=pairwise_alltoall,
+    mpi=("pairwise",),
+    calibrated=True,
 )
 def alltoall_pairwise(n_ranks: int, nbytes: float) -> Schedule:
     """Pairwise all-to-all: in round s = 1 .. P - 1 rank r sends to rank r + s.

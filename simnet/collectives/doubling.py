@@ -108,7 +108,7 @@ def _powers_below(n: int) -> Iterator[int]:
     program=all_reduce,
     cost=recursive_doubling_allreduce,
     exact=POWERS_OF_TWO,
-    mpi=("rd",),
+    mpi=("recursive_doubling", "rd"),
     calibrated=True,
     offered="never",
 )
@@ -148,7 +148,7 @@ def allreduce_recursive_doubling(n_ranks: int, nbytes: float, *, gamma: float = 
     program=rabenseifner,
     cost=rabenseifner_allreduce,
     exact=POWERS_OF_TWO,
-    mpi=("raben",),
+    mpi=("rabenseifner", "raben"),
     calibrated=True,
     offered="never",
 )
@@ -209,7 +209,7 @@ def allgatherv_recursive_doubling(sizes: ArrayLike, *, padded: bool = False) -> 
     varying=allgatherv_recursive_doubling,
     cost=allgather,
     exact=POWERS_OF_TWO,
-    mpi=("rd",),
+    mpi=("recursive_doubling", "rd"),
     offered="never",
 )
 def allgather_recursive_doubling(n_ranks: int, nbytes: float) -> Schedule:
@@ -267,6 +267,7 @@ def allgatherv_bruck(sizes: ArrayLike, *, padded: bool = False) -> Schedule:
     varying=allgatherv_bruck,
     cost=bruck_allgather,
     nccl="PAT",
+    mpi=("bruck",),
     calibrated=True,
 )
 def allgather_bruck(n_ranks: int, nbytes: float) -> Schedule:
@@ -303,6 +304,7 @@ def allgather_bruck(n_ranks: int, nbytes: float) -> Schedule:
     program=halving,
     cost=halving_reduce_scatter,
     exact=POWERS_OF_TWO,
+    mpi=("recursive_halving",),
     calibrated=True,
 )
 def reduce_scatter_recursive_halving(n_ranks: int, nbytes: float, *, gamma: float = 0.0) -> Schedule:
@@ -330,7 +332,7 @@ def reduce_scatter_recursive_halving(n_ranks: int, nbytes: float, *, gamma: floa
     return halving(n_ranks).of_vector(nbytes, gamma)
 
 
-@collective("alltoall", "bruck", cost=bruck_alltoall, calibrated=True)
+@collective("alltoall", "bruck", cost=bruck_alltoall, mpi=("modified_bruck",), calibrated=True)
 def alltoall_bruck(n_ranks: int, nbytes: float) -> Schedule:
     """Bruck's all-to-all: in round k every rank passes on, over 2^k, the blocks whose distance has that bit.
 

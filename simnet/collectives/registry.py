@@ -69,7 +69,7 @@ class Collective:
     nccl : str
         NCCL's name.
     mpi : tuple of str
-        Names in MPI libraries and their logs, other than `algorithm`.
+        Names in MPI libraries and their logs: that of Open MPI first.
     calibrated : bool
         Whether a calibration considers it for measurements that do not name their algorithm.
     offered : {"always", "on nodes", "never"}

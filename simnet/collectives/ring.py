@@ -39,7 +39,7 @@ def all_reduce(n_ranks: int) -> Program:
     return Program(n_ranks, n_ranks, [*reduce_scatter(n_ranks).steps, *all_gather(n_ranks).steps])
 
 
-@collective("all_reduce", "ring", program=all_reduce, cost=ring_allreduce, nccl="Ring", calibrated=True)
+@collective("all_reduce", "ring", program=all_reduce, cost=ring_allreduce, nccl="Ring", mpi=("ring",), calibrated=True)
 def allreduce_ring(n_ranks: int, nbytes: float, *, gamma: float = 0.0) -> Schedule:
     """Ring all-reduce: reduce-scatter, then all-gather, in 2 (P - 1) rounds of `nbytes` / P.
 
@@ -76,7 +76,15 @@ def allreduce_ring(n_ranks: int, nbytes: float, *, gamma: float = 0.0) -> Schedu
     return all_reduce(n_ranks).of_vector(nbytes, gamma)
 
 
-@collective("reduce_scatter", "ring", program=reduce_scatter, cost=ring_reduce_scatter, nccl="Ring", calibrated=True)
+@collective(
+    "reduce_scatter",
+    "ring",
+    program=reduce_scatter,
+    cost=ring_reduce_scatter,
+    nccl="Ring",
+    mpi=("ring",),
+    calibrated=True,
+)
 def reduce_scatter_ring(n_ranks: int, nbytes: float, *, gamma: float = 0.0) -> Schedule:
     """Ring reduce-scatter in P - 1 rounds of `nbytes` / P; rank r ends with piece r.
 
@@ -134,6 +142,7 @@ def allgatherv_ring(sizes: ArrayLike, *, padded: bool = False) -> Schedule:
     varying=allgatherv_ring,
     cost=ring_allgather,
     nccl="Ring",
+    mpi=("ring",),
     calibrated=True,
     offered="on nodes",
 )

@@ -146,7 +146,7 @@ def allreduce_tree(
     return all_reduce(n_ranks, arity=arity, segments=segments).of_vector(nbytes, gamma)
 
 
-@collective("broadcast", "binomial", program=broadcast, cost=binomial_broadcast, calibrated=True)
+@collective("broadcast", "binomial", mpi=("binomial",), program=broadcast, cost=binomial_broadcast, calibrated=True)
 def broadcast_binomial(n_ranks: int, nbytes: float, root: int = 0) -> Schedule:
     """Binomial broadcast from `root` in ceil(log2 P) rounds; the whole message is stored and forwarded.
 
@@ -202,7 +202,9 @@ def broadcast_tree(
     return broadcast(n_ranks, root, arity=arity, segments=segments).of_vector(nbytes)
 
 
-@collective("reduce", "binomial", program=reduce, cost=binomial_reduce, exact=POWERS_OF_TWO, calibrated=True)
+@collective(
+    "reduce", "binomial", mpi=("binomial",), program=reduce, cost=binomial_reduce, exact=POWERS_OF_TWO, calibrated=True
+)
 def reduce_binomial(n_ranks: int, nbytes: float, root: int = 0, *, gamma: float = 0.0) -> Schedule:
     """Binomial reduction to `root` in ceil(log2 P) rounds of `nbytes`; mirror image of `broadcast_binomial`.
 

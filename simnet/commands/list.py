@@ -13,6 +13,7 @@ class Kind(StrEnum):
 
     SPARSIFIERS = "sparsifiers"
     TOPOLOGIES = "topologies"
+    COLLECTIVES = "collectives"
     SCENARIOS = "scenarios"
     MODELS = "models"
     DEVICES = "devices"

@@ -107,9 +107,9 @@ def hierarchical_allreduce(
     nodes: Nodes | None = None,
     group_size: ArrayLike = 8,
 ) -> Floats:
-    """All-reduce on two levels: a tree in groups of g, a ring between their N / g leaders; derived from the messages.
+    """Trees in groups, a ring of leaders: 2 log(g) (alpha + M beta) + 2 (N / g - 1) (alpha + g / N M beta); derived.
 
-    2 log(g) (alpha_i + M beta_i) + 2 (N / g - 1) (alpha + g / N M beta), with alpha_i and beta_i inside a group.
+    Groups have g workers; the first alpha and beta are those inside a group.
 
     Parameters
     ----------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
-from inspect import getdoc
+from inspect import Parameter, getdoc
 from typing import TypeAlias, get_type_hints
 
 import sparsifier_models
@@ -141,12 +141,13 @@ def collectives_() -> Listing:
     """
     rows = []
     for one in registry.every():
-        names = ", ".join(dict.fromkeys(name for name in (one.nccl, *one.mpi) if name))
-        parameters = ", ".join(str(given) for given in one.options.values())
+        options = [
+            name if given.default in (None, Parameter.empty) else f"{name}={given.default:g}"
+            for name, given in one.options.items()
+        ]
         cost = "" if one.cost is None else f"{_formula(one.cost)}; exact for {one.exact.words}"
-        rows.append((one.name, one.operation, one.algorithm, one.summary, parameters, names, cost))
-    head = ("collective", "operation", "algorithm", "what it is", "options", "in NCCL, MPI", "closed form")
-    return head, rows
+        rows.append((one.name, one.operation, one.summary, ", ".join(options), one.nccl, ", ".join(one.mpi), cost))
+    return ("collective", "operation", "what it is", "options", "in NCCL", "in MPI", "closed form"), rows
 
 
 def platforms_() -> Listing:
