@@ -8,6 +8,7 @@ import networkx as nx
 import pytest
 from annotated_types import Ge
 from pydantic import ValidationError
+from ruamel.yaml import YAML
 
 import topologies
 from simnet.base import plugins
@@ -74,6 +75,10 @@ def write(tmp_path, install):
     return write
 
 
+def _locked(found):
+    return YAML(typ="safe", pure=True).load(found.lock())
+
+
 class TestSignatures:
     def test_defaults_bounds_and_help_of_a_function_are_those_of_its_part(self):
         def line(length: Annotated[int, Ge(2)] = 7, *, delay: Seconds = 2e-3, rate: Bandwidth | None = None) -> None:
@@ -118,7 +123,7 @@ class TestSignatures:
         @dataclass(frozen=True)
         class Cable:
             length: float
-            plugs: list[str] = field(default_factory=lambda: ["a"])
+            plugs: tuple[str, ...] = field(default_factory=lambda: ("a",))
             delay: Seconds = 1.0
 
         @configures(Cable, delay="lag", optional={"length": "that of the rack"})
@@ -127,7 +132,7 @@ class TestSignatures:
             colour: str = "red"
 
         assert Written().build(length=2.0) == Cable(2.0)
-        assert Written(lag="2 s", plugs=["b"], length=1.0).build() == Cable(1.0, ["b"], 2.0)
+        assert Written(lag="2 s", plugs=["b"], length=1.0).build() == Cable(1.0, ("b",), 2.0)
         assert Written.names() == ["plugs", "colour", "length", "lag"]
         assert "Default: that of the rack." in str(Written.model_json_schema())
 
@@ -218,3 +223,128 @@ class TestRegisteredTopologies:
             mesh = found["$defs"][described["$ref"].rpartition("/")[2]]
             assert mesh["properties"]["hop"]["description"] == "Of each link."
             assert mesh["required"] == ["hop"]
+
+
+ADDED = """\
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+from simnet.base.quantities import Absolute, Duration, Share
+from simnet.base.rng import stream
+from simnet.network.weather import Signal, constant, steps
+from simnet.policies import Candidate, PolicyContext, distinct
+
+
+def rush(depth: Share, length: Duration = 3600.0, *, seed: int, name: tuple[str | int, ...] = ()) -> Signal:
+    '''Return rush hours that begin at random.
+
+    Parameters
+    ----------
+    depth : float
+        What a rush hour takes of the bandwidth.
+    '''
+    start = length * stream(seed, "rush", *name).random()
+    return steps([0.0, start, start + length], [1.0, 1 - depth, 1.0])
+
+
+def meter(file: str | Path) -> Annotated[Signal, Absolute]:
+    return constant(float(Path(file).read_text()))
+
+
+def broken() -> Signal:
+    return 3
+
+
+class Turns:
+    '''Each exchange in turn, for some iterations.
+
+    Parameters
+    ----------
+    every : int
+        Iterations of a turn.
+    '''
+
+    def __init__(self, candidates: Sequence[Candidate], every: int = 1, seed: int = 0) -> None:
+        self.candidates, self.every, self.seed = distinct(candidates), every, seed
+
+    def reset(self) -> None:
+        pass
+
+    def shortlist(self, context: PolicyContext) -> Sequence[Candidate]:
+        return [self.candidates[context.iteration // self.every % len(self.candidates)]]
+"""
+
+
+@pytest.fixture
+def added(tmp_path, install):
+    kinds = "rush = added:rush\nmeter = added:meter\nbroken = added:broken\n"
+    install("added", ADDED, f"[simnet.weather]\n{kinds}[simnet.policies]\nturns = added:Turns\n")
+
+    def added(entry="{links: all, bandwidth: {rush: {depth: 20 %}}}", policy="turns: {every: 2}"):
+        text = SCENARIO.replace("TOPOLOGY", f"star: {{latency: 1 ms, bandwidth: 1 Gbit/s}}\n  weather: [{entry}]")
+        text = text.replace("AG: {scheme: topk}", "AG: {scheme: topk}\n  all: {scheme: dense}")
+        path = tmp_path / "a.yaml"
+        path.write_text(text.replace("  AG: {fixed: AG}", f"  mine: {{{policy}}}"))
+        return path
+
+    return added
+
+
+class TestRegisteredWeather:
+    def test_a_factor_moves_each_link_by_its_own_stream(self, added):
+        found = load(added())
+        (entry,) = _locked(found)["network"]["weather"]
+        assert entry["bandwidth"] == {"rush": {"depth": 0.2, "length": "60 min"}}
+        links = found.build().job.network(0).links
+        first = [links.capacity(link, 0.0) for link in range(4)]
+        assert {rate for rate, _ in first} == {1.25e8}
+        assert len({until for _, until in first}) == 4
+        for link, (_, until) in enumerate(first):
+            assert links.capacity(link, until)[0] == pytest.approx(0.8 * 1.25e8)
+        shared = (
+            load(added("{links: all, shared: true, bandwidth: {rush: {depth: 20 %}}}")).build().job.network(0).links
+        )
+        assert len({shared.capacity(link, 0.0) for link in range(4)}) == 1
+
+    def test_an_absolute_one_replaces_the_bandwidth_and_its_file_is_an_input(self, added, tmp_path):
+        (tmp_path / "meter.txt").write_text("5e6")
+        found = load(added("{links: all, bandwidth: {meter: {file: meter.txt}, factor: 2}}"))
+        assert found.build().job.network(0).links.capacity(0, 0.0)[0] == 1e7
+        assert [path.name for path in found.inputs().values()] == ["meter.txt"]
+        twice = added("{links: all, bandwidth: {meter: {file: meter.txt}, constant: 1 bps}}")
+        with pytest.raises(InputError, match=r"meter: sets the bandwidth of .*constant does; only one may"):
+            load(twice).build()
+
+    @pytest.mark.parametrize(
+        ("entry", "message"),
+        [
+            ("{links: all, bandwidth: {rush: {depth: 2}}}", r"bandwidth.rush.depth: must be <= 1, got 2"),
+            ("{links: all, latency: {rush: {dept: 0}}}", r"latency.rush.dept: .*did you mean 'depth'\?"),
+            ("{links: all, latency: {rash: {}}}", r"latency.rash: there is no such field; did you mean 'rush'\?"),
+            ("{links: all, bandwidth: {broken: {}}}", r"bandwidth.broken: gives no simnet.network.weather.Signal"),
+        ],
+    )
+    def test_what_is_wrong_is_said_with_its_place(self, added, entry, message):
+        with pytest.raises(InputError, match=rf"a.yaml:5: network.weather\[0\].{message}"):
+            load(added(entry)).build()
+
+
+class TestRegisteredPolicies:
+    def test_one_is_built_with_its_candidates_and_the_seed(self, added):
+        found = load(added(), ["seed=7"])
+        assert _locked(found)["policies"] == {"mine": {"turns": {"among": ["AG", "all"], "every": 2}}}
+        policy = found.build().policies["mine"]
+        assert ([one.label for one in policy.candidates], policy.every, policy.seed) == (["AG", "all"], 2, 7)
+
+    @pytest.mark.parametrize(
+        ("policy", "message"),
+        [
+            ("turns: {among: [AG, ALL]}", r"mine.turns.among\[1\]: there is no exchange 'ALL'; did you mean 'all'\?"),
+            ("turns: {every: 1 s}", r"mine.turns.every: must be a whole number, got '1 s'"),
+            ("turn: {}", r"policies.mine.turn: there is no such field; did you mean 'turns'\?"),
+        ],
+    )
+    def test_what_is_wrong_is_said_with_its_place(self, added, policy, message):
+        with pytest.raises(InputError, match=message):
+            load(added(policy=policy)).build()
