@@ -22,7 +22,7 @@ from simnet.base.errors import InputError, SimnetError
 from simnet.job import run_policy
 from simnet.network.weather import profile_state
 from simnet.policies import density_at
-from simnet.scenario import Scenario, load, loader, schema
+from simnet.scenario import Scenario, load, loader, network_parts, schema
 
 BASE = """\
 name: small
@@ -688,9 +688,9 @@ def test_the_lock_names_files_by_their_content(tmp_path: Path) -> None:
 @given(st.floats(0, 1e12, allow_nan=False), st.sampled_from(["seconds", "size", "rate"]))
 def test_quantities_are_written_so_that_they_read_back_exactly(number: float, kind: str) -> None:
     annotation, read = {
-        "seconds": (schema.Overhead, units.seconds),
+        "seconds": (network_parts.Overhead, units.seconds),
         "size": (schema.Config, units.size),
-        "rate": (schema.Load, units.bandwidth),
+        "rate": (network_parts.Load, units.bandwidth),
     }[kind]
     if kind == "seconds":
         written = annotation(send=f"{number!r} s").model_dump()["send"]

@@ -23,7 +23,7 @@ from simnet.base.errors import InputError, nearest
 from simnet.interchange.kinds import companions
 from simnet.job import ColocatedJob, Job
 from simnet.policies import OneStepOracle, Policy
-from simnet.scenario import schema
+from simnet.scenario import network_parts, schema
 from simnet.scenario.error_texts import problems
 from simnet.scenario.job import (
     build_colocated,
@@ -196,7 +196,7 @@ class Scenario:
     def _platform(self) -> dict[str, Path]:
         """Return the file of the topology, if there is one; with profiles, in a folder where they lie as it says."""
         given = self.config.network.topology.choice[1]
-        if not isinstance(given, schema.TopologyFile):
+        if not isinstance(given, network_parts.TopologyFile):
             return {}
         arguments = given.arguments()
         path = self.folder / arguments["path"]

@@ -13,7 +13,7 @@ from simnet.interchange import NetworkRead
 from simnet.network import ConstantLoad, Network, OnOffFlow, weather
 from simnet.network.transport import Incast, Loss, MeasuredIncast, Transport
 from simnet.network.weather import Signal, Weather
-from simnet.scenario import schema
+from simnet.scenario import network_parts, schema
 from simnet.scenario.loader import Findings, Loc, dotted
 from simnet.scenario.parts import Part
 from topologies.graphs import Link, label
@@ -116,7 +116,7 @@ def build_network(config: schema.Config, folder: Path, found: Findings) -> Stage
     return Stages(networks, placement, list(weathers.values()))
 
 
-def build_topology(given: schema.Topology, folder: Path) -> NetworkRead:
+def build_topology(given: network_parts.Topology, folder: Path) -> NetworkRead:
     """Build the graph of a topology; one from a file may have weather there, too.
 
     Parameters
@@ -135,10 +135,10 @@ def build_topology(given: schema.Topology, folder: Path) -> NetworkRead:
     """
     part = given.choice[1]
     if isinstance(part, str):
-        part = schema.TopologyFile.model_validate({"path": part})
-    if isinstance(part, schema.TopologyFile):
+        part = network_parts.TopologyFile.model_validate({"path": part})
+    if isinstance(part, network_parts.TopologyFile):
         return NetworkRead(*part.build(path=folder / part.arguments()["path"]))
-    if not isinstance(part, schema.WanOfClusters):
+    if not isinstance(part, network_parts.WanOfClusters):
         return NetworkRead(part.build(), {})
     sites = {}
     for name, site in part.sites.items():
@@ -221,7 +221,7 @@ def _add_faults(
                 moved.setdefault(link, []).append(_Moved(course, ()))
 
 
-def _fault(given: schema.Fault) -> Callable[[_Name, int], Signal]:
+def _fault(given: network_parts.Fault) -> Callable[[_Name, int], Signal]:
     spans = given.down if isinstance(given.down, list) else [given.down or given]
     during = [(one.at or 0.0, math.inf if one.lasts is None else one.lasts) for one in spans]
     times, up = weather.outages(at=during).window(0.0, math.nextafter(math.inf, 0))
@@ -235,7 +235,7 @@ def _clash(one: _Course, other: _Course) -> bool:
 
 
 def _courses(
-    config: schema.Config, entry: schema.Weather, graph: nx.DiGraph[Any], folder: Path, loc: Loc, found: Findings
+    config: schema.Config, entry: network_parts.Weather, graph: nx.DiGraph[Any], folder: Path, loc: Loc, found: Findings
 ) -> Iterator[_Course]:
     """Yield what an entry of the weather moves."""
     for quantity, given in (("bandwidth", entry.bandwidth), ("latency", entry.latency)):
@@ -276,7 +276,7 @@ def _given_pair(pair: Weather, loc: Loc) -> Iterator[_Course]:
             yield _Course(quantity, loc, True, lambda name, start, signal=signal: signal)  # type: ignore[misc]
 
 
-def _profile(given: schema.Profile, loc: Loc) -> Iterator[_Course]:
+def _profile(given: network_parts.Profile, loc: Loc) -> Iterator[_Course]:
     """Yield bandwidth and latency of a published schedule on a star, each link of which has half the latency."""
     assert given.epoch is not None
     epoch = given.epoch.iterations
@@ -331,7 +331,7 @@ def _background(config: schema.Config, graph: nx.DiGraph[Any], found: Findings) 
     return traffic
 
 
-def _on(given: schema.OnOff | None, seed: int, name: _Name) -> Signal:
+def _on(given: network_parts.OnOff | None, seed: int, name: _Name) -> Signal:
     """Return a signal that is 1 while a flow is on."""
     if given is None:
         return weather.constant(1.0)

@@ -14,7 +14,7 @@ from simnet.base.errors import nearest
 from simnet.costs import models
 from simnet.job import check_feedback
 from simnet.policies import Candidate, Monitor, closed_form
-from simnet.scenario import schema
+from simnet.scenario import network_parts, schema
 from simnet.scenario.colocated import InJob, check_company
 from simnet.scenario.fields import MAX_ITERATIONS
 from simnet.scenario.loader import Findings, Loc
@@ -95,23 +95,23 @@ def _file_name(stem: str) -> str:
     return re.sub(r"[^A-Za-z0-9._+-]", "_", stem).lstrip(".")[:40] or "scenario"
 
 
-def _topology(given: schema.Topology, workers: int) -> schema.Topology:
+def _topology(given: network_parts.Topology, workers: int) -> network_parts.Topology:
     kind, part = given.choice
     if isinstance(part, str):
-        return given.model_copy(update={kind: schema.TopologyFile.model_validate({"path": part})})
+        return given.model_copy(update={kind: network_parts.TopologyFile.model_validate({"path": part})})
     if getattr(part, "hosts", workers) is not None:
         return given
     return given.model_copy(update={kind: part.model_copy(update={"hosts": workers})})
 
 
-def _weather(index: int, given: schema.Weather, epoch: int | None, found: Findings) -> schema.Weather:
+def _weather(index: int, given: network_parts.Weather, epoch: int | None, found: Findings) -> network_parts.Weather:
     if given.profile is None or given.profile.epoch is not None:
         return given
     if epoch is None:
         found.add(("network", "weather", index, "profile", "epoch"), "is missing, and there is no job.epoch")
         return given
     return given.model_copy(
-        update={"profile": given.profile.model_copy(update={"epoch": schema.Epoch(iterations=epoch)})}
+        update={"profile": given.profile.model_copy(update={"epoch": network_parts.Epoch(iterations=epoch)})}
     )
 
 

@@ -16,7 +16,7 @@ from simnet.calibration.platform import load_platform, platform_names
 from simnet.collectives import registry
 from simnet.costs import devices, models
 from simnet.network.weather import PROFILES
-from simnet.scenario import schema
+from simnet.scenario import network_parts, schema
 from simnet.scenario.loader import read
 from simnet.scenario.parts import Part
 from simnet.scenario.resolve import FROM_JOB, own_options
@@ -50,7 +50,7 @@ def sparsifiers() -> Listing:
 
 def topologies_() -> Listing:
     """List families of topologies."""
-    rows = [(name, _summary(part), ", ".join(part.names())) for name, part in schema.Topology.parts().items()]
+    rows = [(name, _summary(part), ", ".join(part.names())) for name, part in network_parts.Topology.parts().items()]
     return ("topology", "what it is", "parameters"), rows
 
 
@@ -94,7 +94,11 @@ def policies() -> Listing:
 
 def weather() -> Listing:
     """List what can move a bandwidth or a latency, and the published schedules."""
-    parts: dict[str, type[Part]] = {**schema.BandwidthSignal.parts(), "trace": schema.Trace, "profile": schema.Profile}
+    parts: dict[str, type[Part]] = {
+        **network_parts.BandwidthSignal.parts(),
+        "trace": network_parts.Trace,
+        "profile": network_parts.Profile,
+    }
     rows = [
         ("constant", "One value in place of the link's own.", "a quantity"),
         ("factor", "A factor on the link's own value.", "a number"),

@@ -14,7 +14,7 @@ import topologies
 from simnet.base.errors import InputError, nearest
 from simnet.base.units import format_bytes, format_seconds
 from simnet.network import Network, Timing
-from simnet.scenario import schema
+from simnet.scenario import network_parts
 from simnet.scenario.error_texts import problems
 from simnet.scenario.loader import Document
 from simnet.scenario.network import build_topology
@@ -85,13 +85,13 @@ def on_topology(
     InputError
         If there is no such family, a parameter is missing, unknown or out of range, or hosts do not reach each other.
     """
-    families = {name: part for name, part in schema.Topology.parts().items() if name != "file"}
+    families = {name: part for name, part in network_parts.Topology.parts().items() if name != "file"}
     if family not in families:
         raise InputError(f"there is no topology {family!r}; {nearest(family, families)}", file="--topology")
     part = _described(families[family], fields, overrides, f"--topology {family}")
     if getattr(part, "hosts", 0) is None:
         part = part.model_copy(update={"hosts": n_ranks})
-    return _built(schema.Topology.model_validate({family: part}), f"--topology {family}", seed)
+    return _built(network_parts.Topology.model_validate({family: part}), f"--topology {family}", seed)
 
 
 def on_platform(file: str, fields: Mapping[str, str | int], overrides: Sequence[str], seed: int = 0) -> Place:
@@ -102,15 +102,15 @@ def on_platform(file: str, fields: Mapping[str, str | int], overrides: Sequence[
     file : str
         The file.
     fields, overrides, seed
-        As for `on_topology`, of `simnet.scenario.schema.TopologyFile`.
+        As for `on_topology`, of `simnet.scenario.network_parts.TopologyFile`.
 
     Raises
     ------
     InputError
         If the file cannot be read, or hosts do not reach each other.
     """
-    part = _described(schema.TopologyFile, {"path": file, **fields}, overrides, f"--platform {file}")
-    return _built(schema.Topology.model_validate({"file": part}), f"--platform {file}", seed)
+    part = _described(network_parts.TopologyFile, {"path": file, **fields}, overrides, f"--platform {file}")
+    return _built(network_parts.Topology.model_validate({"file": part}), f"--platform {file}", seed)
 
 
 def time_schedule(schedule: Schedule, place: Place, start: float = 0.0, *, messages: bool = False) -> Timing:
@@ -316,7 +316,7 @@ def _described(part: type[R], fields: Mapping[str, str | int], overrides: Sequen
         raise InputError("\n  ".join(lines)) from None
 
 
-def _built(given: schema.Topology, option: str, seed: int) -> Place:
+def _built(given: network_parts.Topology, option: str, seed: int) -> Place:
     try:
         read = build_topology(given, Path())
         topologies.check_connected(read.graph)

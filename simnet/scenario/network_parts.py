@@ -1,0 +1,484 @@
+"""The network part of a scenario: topology, weather, faults, traffic of others, and how messages are timed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated, Any, Generic, Literal, Self, TypeVar
+
+from annotated_types import Ge, Lt
+from pydantic import (
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    PlainSerializer,
+    SerializeAsAny,
+    Tag,
+    WithJsonSchema,
+    model_validator,
+)
+
+import topologies
+from simnet.base import plugins
+from simnet.base.errors import nearest
+from simnet.base.quantities import (
+    SHARE,
+    TIME,
+    Count,
+    Duration,
+    Factor,
+    Host,
+    PositiveShare,
+    Rate,
+    Seconds,
+)
+from simnet.interchange import read_network
+from simnet.network import ConstantLoad, EngineName, OnOffFlow, OnOutage, Routing, component, jitter, transport, weather
+from simnet.scenario.fields import File
+from simnet.scenario.parts import (
+    STREAM,
+    Kinds,
+    OneOf,
+    Part,
+    Target,
+    configures,
+    either,
+    exactly_one,
+    field_names,
+    kinds,
+    part_of,
+)
+
+Q = TypeVar("Q", bound=float)
+
+
+@configures(topologies.wan)
+class Wan(Part):
+    """Workers at several sites; `latency` and `bandwidth` are one value, or a matrix with a row per site of origin."""
+
+    # Lock files have these two first.
+    sites: Any
+    workers_per_site: Any
+
+
+class OnHosts(OneOf):
+    """A topology, with one host per worker where nobody says how many."""
+
+    registry = "topologies"
+
+    @classmethod
+    def derived(cls, target: Target, name: str | None = None) -> type[Part]:
+        """Return the part of a family, given its builder."""
+        return part_of(target, name, optional=(("hosts", "one per worker"),))
+
+
+_FAMILIES = {name: one for name, one in topologies.FAMILIES.items() if not name.startswith("wan")}
+
+
+@kinds(**_FAMILIES)
+class Cluster(OnHosts):
+    """The topology of a site."""
+
+    @model_validator(mode="after")
+    def _hosts_given(self) -> Self:
+        kind, part = self.choice
+        if getattr(part, "hosts", 1) is None:
+            raise ValueError(f"needs {kind}.hosts: only a topology without sites has one for each worker by default")
+        return self
+
+
+@configures(topologies.wan_of_clusters)
+class WanOfClusters(Part):
+    """Sites that are clusters, joined by border routers; `latency` and `bandwidth` are as of wan."""
+
+    sites: Annotated[dict[str, SerializeAsAny[Cluster]], Field(min_length=1)] = Field(
+        description="topologies by the names of sites"
+    )
+
+
+@configures(read_network, kind="format")
+class TopologyFile(Part):
+    """A topology from a file: SimGrid platform with its weather, NCCL topology, node-link JSON, calibrated fabric."""
+
+
+class Registered(Part):
+    """A topology of another package, with its own parameters: the same as its name as the key, without `registered`."""
+
+    model_config = ConfigDict(extra="allow")
+
+    name: str
+
+
+@kinds(
+    **_FAMILIES,
+    wan=Wan,
+    wan_of_clusters=WanOfClusters,
+    file=Annotated[
+        Annotated[File, Tag("<name>")] | Annotated[TopologyFile, Tag("<mapping>")],
+        either(scalar="<name>", mapping="<mapping>"),
+    ],
+    registered=Registered,
+)
+class Topology(OnHosts):
+    """Hosts, switches and links."""
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _by_name(cls, value: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        given = value.get("registered") if isinstance(value, dict) else None
+        if isinstance(given, dict) and isinstance(given.get("name"), str):
+            family = given["name"]
+            if family not in topologies.names() and plugins.entry("topologies", family) is None:
+                raise ValueError(f"there is no topology {family!r}; {nearest(family, topologies.names())}")
+            return handler({family: {name: one for name, one in given.items() if name != "name"}})
+        return handler(value)
+
+
+class Levels(Part, Generic[Q]):
+    """Some values: `factors` multiply the link's own value, `values` replace it."""
+
+    values: Annotated[list[Q], Field(min_length=1)] | None = None
+    factors: Annotated[list[Factor], Field(min_length=1)] | None = None
+
+    @property
+    def levels(self) -> Sequence[float]:
+        """Whichever is given."""
+        return self.values or self.factors or []
+
+    @property
+    def is_absolute(self) -> bool:
+        """Whether the values replace the link's own."""
+        return self.values is not None
+
+    @model_validator(mode="after")
+    def _values_or_factors(self) -> Self:
+        exactly_one(self, ("values", "factors"))
+        return self
+
+
+@configures(weather.steps, times="at", values="levels")
+class Steps(Levels[Q], Generic[Q]):
+    """A value from each time on; `factors` multiply the link's own value, `values` replace it."""
+
+    at: Any
+
+    @model_validator(mode="after")
+    def _one_value_each(self) -> Self:
+        if len(self.levels) != len(self.at):
+            raise ValueError(f"needs as many values as times, got {len(self.levels)} for {len(self.at)}")
+        return self
+
+
+@configures(weather.markov, omit=STREAM, mean_dwell="dwell")
+class Markov(Levels[Q], Generic[Q]):
+    """Levels that last exponential times; `factors` multiply the link's own value, `values` replace it."""
+
+    dwell: Any
+
+    @model_validator(mode="after")
+    def _one_dwell_each(self) -> Self:
+        if isinstance(self.dwell, list) and len(self.levels) != len(self.dwell):
+            raise ValueError(f"needs as many dwell times as levels, got {len(self.dwell)} for {len(self.levels)}")
+        return self
+
+
+@configures(weather.ornstein_uhlenbeck, omit=("mean", *STREAM))
+class Noise(Part):
+    """Noise with memory (Ornstein-Uhlenbeck in the logarithm): a factor around 1."""
+
+
+class Span(Part):
+    """From when, and for how long."""
+
+    at: Seconds
+    lasts: Seconds
+
+
+@configures(weather.outages, omit=STREAM, mean_up="up", mean_down="down")
+class Outages(Part):
+    """The link is down from time to time, at random (`up` and `down`: mean times) or as listed."""
+
+    up: Any
+    down: Any
+    spans: list[Span] | None = None
+
+    @property
+    def at(self) -> list[tuple[float, float]] | None:
+        """When they begin, and how long they last."""
+        return None if self.spans is None else [(span.at, span.lasts) for span in self.spans]
+
+    @model_validator(mode="after")
+    def _random_or_listed(self) -> Self:
+        if _given(self) not in (["up", "down"], ["spans"]):
+            raise ValueError("takes either up and down, or spans")
+        return self
+
+
+@configures(weather.mahimahi, path="file", packet_bytes="packet")
+class Mahimahi(Part):
+    """A Mahimahi trace of packet opportunities."""
+
+
+class Signal(Kinds, Generic[Q]):
+    """How a bandwidth or latency moves: what is given multiplies. At most one part of it may be absolute."""
+
+    registry = "weather"
+
+    constant: Q | None = None
+    factor: Factor | None = None
+    steps: Steps[Q] | None = None
+    markov: Markov[Q] | None = None
+
+    @model_validator(mode="after")
+    def _something(self) -> Self:
+        if not _given(self):
+            raise ValueError(f"needs at least one of {', '.join(field_names(type(self)))}")
+        return self
+
+    def kinds(self) -> Iterator[tuple[str, Any]]:
+        """Yield what is given: its kind and its parameters."""
+        for kind in _given(self):
+            yield kind, getattr(self, kind)
+
+
+@kinds(noise=Noise, diurnal=weather.diurnal, outages=Outages, mahimahi=Mahimahi)
+class BandwidthSignal(Signal[Rate]):
+    """How a bandwidth moves: what is given multiplies. At most one part of it may be absolute."""
+
+
+@kinds(noise=Noise, diurnal=weather.diurnal)
+class LatencySignal(Signal[Seconds]):
+    """How a latency moves: what is given multiplies. At most one part of it may be absolute."""
+
+
+@configures(weather.trace_csv, omit=("columns",), path="file")
+class Trace(Part):
+    """A CSV file with columns such as ``time_s,bandwidth_Mbit_s,latency_ms``."""
+
+    file: File
+
+
+class Epoch(OneOf):
+    """How long an epoch lasts: a time, or a number of iterations of the job."""
+
+    time: Duration | None = None
+    iterations: Count | None = None
+
+
+def _read_epoch(value: object) -> object:
+    number, _, unit = value.partition(" ") if isinstance(value, str) else ("", "", "")
+    if unit.strip() in ("iteration", "iterations") and number.isascii() and number.isdigit():
+        return {"iterations": int(number[:18])}
+    return value if isinstance(value, Epoch) else {"time": value}
+
+
+def _written_epoch(epoch: Epoch) -> str:
+    return f"{epoch.iterations} iterations" if epoch.time is None else TIME.write(epoch.time)
+
+
+@configures(weather.profile, only=("name",))
+class Profile(Part):
+    """A published schedule of latency and bandwidth from host to host, by training epoch."""
+
+    name: str
+    epoch: (
+        Annotated[
+            Epoch,
+            BeforeValidator(_read_epoch),
+            PlainSerializer(_written_epoch),
+            WithJsonSchema(
+                {"anyOf": [{"type": "string"}, {"const": 0}], "examples": ["60 s", "20 iterations"]},
+            ),
+        ]
+        | None
+    ) = Field(default=None, description="length of an epoch: a time, or iterations; default: job.epoch")
+
+
+class Weather(Part):
+    """What moves on which links. Several entries that meet on a link multiply."""
+
+    links: str = Field(description="all, a kind (wan, host, ...), a node (host:3, site:Tokyo), A->B or A<->B")
+    shared: bool = Field(default=False, description="one course for all links of the entry, instead of one each")
+    bandwidth: SerializeAsAny[BandwidthSignal] | None = None
+    latency: SerializeAsAny[LatencySignal] | None = None
+    trace: Trace | None = None
+    profile: Profile | None = None
+
+    @model_validator(mode="after")
+    def _something(self) -> Self:
+        if not any((self.bandwidth, self.latency, self.trace, self.profile)):
+            raise ValueError("needs at least one of bandwidth, latency, trace, profile")
+        return self
+
+
+class Outage(Part):
+    """From when a link is down, and for how long."""
+
+    at: Seconds
+    lasts: Seconds | None = Field(default=None, description="default: for ever")
+
+
+class Fault(Part):
+    """Links that are down for a time or for good (`down`), or slow (`slow`, `at`, `lasts`)."""
+
+    links: str = Field(description="as of weather: A->B is one direction of a cable, A<->B both")
+    down: (
+        Annotated[
+            Annotated[Outage, Tag("<mapping>")] | Annotated[list[Outage], Field(min_length=1), Tag("<list>")],
+            either(mapping="<mapping>", list="<list>"),
+        ]
+        | None
+    ) = Field(default=None, description="one time or a list of several")
+    slow: PositiveShare | None = Field(default=None, description="what is left of the bandwidth")
+    at: Seconds | None = Field(default=None, description="from when it is slow; default: from the start")
+    lasts: Seconds | None = Field(default=None, description="for how long it is slow; default: for ever")
+
+    @model_validator(mode="after")
+    def _down_or_slow(self) -> Self:
+        exactly_one(self, ("down", "slow"))
+        if self.down is not None:
+            for name in ("at", "lasts"):
+                if getattr(self, name) is not None:
+                    raise ValueError(f"takes {name} beside slow only; beside down it stands inside: down: {{at: 10 s}}")
+        return self
+
+
+@configures(ConstantLoad, only=("rate",))
+class Load(Part):
+    """Traffic of others that takes a constant rate from links and does not give way."""
+
+    links: str
+
+
+class OnOff(Part):
+    """When a flow is on: at random (`busy` and `idle`: mean times) or as listed."""
+
+    busy: Duration | None = None
+    idle: Duration | None = None
+    spans: list[Span] | None = None
+
+    @model_validator(mode="after")
+    def _random_or_listed(self) -> Self:
+        if _given(self) not in (["busy", "idle"], ["spans"]):
+            raise ValueError("takes either busy and idle, or spans")
+        return self
+
+
+@configures(OnOffFlow, omit=("on",), optional={"limit": "none"})
+class Flow(Part):
+    """Traffic of others that shares links fairly, as a long TCP transfer would."""
+
+    src: Any = Field(alias="from")
+    dst: Any = Field(alias="to")
+    limit: Any
+    when: OnOff | None = Field(default=None, description="default: always")
+
+
+class Background(OneOf):
+    """Traffic of others."""
+
+    load: Load | None = None
+    flow: Flow | None = None
+
+
+class Loss(Part):
+    """Packets that get lost on links. Several entries that meet on a link lose independently of each other."""
+
+    links: str = Field(description="as of weather")
+    probability: Annotated[float, Ge(0), Lt(1), SHARE] = Field(description="that a packet is lost on the link")
+
+
+@configures(transport.Transport, only=("segment", "acked", "connections"))
+class Mathis(Part):
+    """TCP by the square-root law of Mathis et al., without time-outs."""
+
+
+@configures(transport.Transport, only=("timeout",))
+class Pftk(Mathis):
+    """TCP Reno with time-outs by the formula of Padhye et al."""
+
+
+class Retransmit(Part):
+    """Only what is lost is sent again, and nothing slows down for it, as selective repeat of RDMA does."""
+
+
+@configures(transport.Transport, only=("window",), required=("window",))
+class GoBackN(Part):
+    """A loss makes the sender repeat all packets of a round trip."""
+
+
+class Transport(OneOf):
+    """What transfers make of packet loss."""
+
+    pftk: Pftk | None = None
+    mathis: Mathis | None = None
+    retransmit: Retransmit | None = None
+    go_back_n: GoBackN | None = None
+
+
+@configures(transport.Incast)
+class Timeouts(Part):
+    """Incast by time-outs behind a shallow buffer; see `simnet.network.transport.Incast`."""
+
+    buffer: Any
+    window: Any
+    timeout: Any
+    rtt: Any
+    block: Any
+    links: str | None = Field(default=None, description="from switches; default: those into hosts")
+
+
+@configures(transport.MeasuredIncast)
+class Measured(Part):
+    """Incast as measured: the factor on a link's capacity from so many senders on."""
+
+    senders: Any
+    factors: Any
+    links: str | None = Field(default=None, description="from switches; default: those into hosts")
+
+
+class Incast(OneOf):
+    """Goodput collapse where many send to one host at once."""
+
+    timeouts: Timeouts | None = None
+    measured: Measured | None = None
+
+
+@configures(
+    component.Network, only=("send_overhead", "receive_overhead"), send_overhead="send", receive_overhead="receive"
+)
+class Overhead(Part):
+    """Time per message before it leaves and after it arrived."""
+
+
+@kinds(exponential=jitter.exponential, uniform=jitter.uniform, lognormal=jitter.lognormal)
+class Jitter(OneOf):
+    """The extra latency of each message."""
+
+
+@configures(component.Network, only=("engine", "routing", "on_outage"))
+class Network(Part):
+    """The network, its weather, and who else uses it."""
+
+    topology: SerializeAsAny[Topology]
+    placement: Annotated[
+        Annotated[Literal["packed", "spread", "random"], Tag("<name>")] | Annotated[list[Host], Tag("<list>")],
+        either(scalar="<name>", list="<list>"),
+    ] = Field(
+        default="packed", description="worker r on host r; in turn over sites or switches; at random; a list of hosts"
+    )
+    weather: list[Weather] = Field(default=[])
+    background: list[Background] = Field(default=[])
+    faults: list[Fault] = Field(default=[])
+    on_outage: OnOutage
+    routing: Routing
+    loss: list[Loss] = Field(default=[])
+    transport: Transport | None = Field(default=None, description="that answers packet loss; default: pftk")
+    incast: Incast | None = Field(default=None, description="default: links are shared without loss, however many send")
+    overhead: Overhead = Overhead.model_validate({})
+    jitter: Jitter | None = None
+    engine: EngineName
+
+
+def _given(part: Part) -> list[str]:
+    return [name for name in field_names(type(part)) if getattr(part, name) is not None]
