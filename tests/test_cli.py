@@ -333,6 +333,7 @@ def test_lists(kind: str) -> None:
     assert result.exit_code == 0
     expected = {
         "sparsifiers": ["artopk", "topk", "dense"],
+        "collectives": ["allreduce_ring", "allgather_ring"],
         "topologies": ["star", "wan", "fat_tree"],
         "scenarios": list(shipped()),
         "models": ["resnet50", "25,557,032"],

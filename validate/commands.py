@@ -186,13 +186,9 @@ def _list(every: Sequence[Reproduction], json_: bool) -> None:
         ]
         typer.echo(json.dumps({"reproductions": rows, "missing": [one._asdict() for one in MISSING]}, indent=2))
         return
-    from rich.console import Console
-
-    from simnet.report.console import print_wide
-
     columns = ("name", "paper", "published", "what", "values", "kind", "status")
     cells = [(one.name, one.paper, one.place, one.title, str(one.values), one.kind, status(one)) for one in every]
-    print_wide(_table("Reproductions", columns, cells), Console())
+    _show_table("Reproductions", columns, columns, cells)
     for kind, meaning in KINDS.items():
         typer.echo(f"{kind}: {meaning}")
     typer.echo(f"{len(MISSING)} figures, tables and claims are not reproduced; docs/papers.md and --json say why")
@@ -200,9 +196,6 @@ def _list(every: Sequence[Reproduction], json_: bool) -> None:
 
 def _show(found: Mapping[str, Sequence[Row] | None]) -> None:
     """Print the values of each, and how it came out."""
-    from rich.console import Console
-
-    from simnet.report.console import print_wide
     from validate.reproduction import REPRODUCTIONS, outcome, page
 
     columns = ("value", "published", "ours", "unit", "error", "tolerance", "")
@@ -222,24 +215,22 @@ def _show(found: Mapping[str, Sequence[Row] | None]) -> None:
             )
             for row in rows
         ]
-        print_wide(_table(f"{one.paper}, {one.place}: {one.title}", columns, cells), Console())
+        left = ("value", "unit", "tolerance", "")
+        _show_table(f"{one.paper}, {one.place}: {one.title}", columns, left, cells)
         typer.echo(one.note)
         judged = f"{result.passed} of {result.judged} within tolerance" if result.judged else "no tolerance is stated"
         typer.echo(f"{name}: {result.rows} values, {judged}; worst {page.worst(rows)}\n")
 
 
-def _table(title: str, columns: Sequence[str], cells: Sequence[Sequence[str]]) -> Any:
-    from rich.box import SIMPLE_HEAD
-    from rich.table import Table
+def _show_table(title: str, columns: Sequence[str], left: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
     from rich.text import Text
 
-    table = Table(title=Text(title), title_justify="left", box=SIMPLE_HEAD)
-    for name in columns:
-        right = name in ("published", "ours", "error", "values") and "value" in columns
-        table.add_column(name, justify="right" if right else "left", no_wrap=True)
+    from simnet.report.console import empty_table, print_wide
+
+    table = empty_table(title, columns, left)
     for row in cells:
         table.add_row(*map(Text, row))
-    return table
+    print_wide(table)
 
 
 def _figures(one: Reproduction, rows: Sequence[Row] | None) -> dict[str, Any]:

@@ -215,8 +215,6 @@ def _question(
 
 def _rank(question: Question, json_: bool) -> None:
     """Print the ranking, and what would flip it."""
-    from rich.console import Console
-
     from simnet.report.console import print_wide
     from simnet.studies.choosing import output
 
@@ -225,7 +223,7 @@ def _rank(question: Question, json_: bool) -> None:
     if json_:
         typer.echo(json.dumps(output.figures(question, decision), indent=2, allow_nan=False))
         return
-    print_wide(output.ranking(question, decision), Console())
+    print_wide(output.ranking(question, decision))
     for line in output.sentences(question, decision):
         typer.echo(line)
 

@@ -65,12 +65,10 @@ def compare(
         return comparison.row(batch.built[key].job.source.workers, name, result, skipped)
 
     def show(table: pd.DataFrame) -> None:
-        from rich.console import Console
-
         from simnet.report.comparison import comparison_table
         from simnet.report.console import print_wide
 
-        print_wide(comparison_table(table, largest.name), Console())
+        print_wide(comparison_table(table, largest.name))
         typer.echo(f"Results: {folder / 'compare.csv'}, {folder / 'figures' / 'compare.png'}")
 
     carry_out(

@@ -12,8 +12,8 @@ class Kind(StrEnum):
     """What `simnet list` can list."""
 
     SPARSIFIERS = "sparsifiers"
-    TOPOLOGIES = "topologies"
     COLLECTIVES = "collectives"
+    TOPOLOGIES = "topologies"
     SCENARIOS = "scenarios"
     MODELS = "models"
     DEVICES = "devices"
@@ -26,11 +26,8 @@ class Kind(StrEnum):
 
 def list_(kind: Annotated[Kind | None, typer.Argument(help="What to list; default: everything.")] = None) -> None:
     """List what comes with simnet: sparsifiers, topologies, scenarios, models, ..."""
-    from rich.console import Console
-
     from simnet.report.console import show_listing
     from simnet.studies import listing
 
-    console = Console()
     for one in Kind if kind is None else (kind,):
-        show_listing(one.value, *listing.LISTS[one.value](), console)
+        show_listing(one.value, *listing.LISTS[one.value]())

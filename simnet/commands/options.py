@@ -101,44 +101,25 @@ def fields(given: Sequence[str] | None, option: str) -> dict[str, str]:
 
 def size(text: str | None, option: str) -> float | None:
     """Return an amount of data [byte] that an option gives."""
-    from simnet.base import units
-
-    return None if text is None else quantity(text, option, units.size)
+    return _quantity(text, option, "size")
 
 
 def seconds(text: str | None, option: str) -> float | None:
     """Return a time [s] that an option gives."""
-    from simnet.base import units
-
-    return None if text is None else quantity(text, option, units.seconds)
+    return _quantity(text, option, "seconds")
 
 
 def bandwidth(text: str | None, option: str) -> float | None:
     """Return a bandwidth [byte/s] that an option gives."""
+    return _quantity(text, option, "bandwidth")
+
+
+def _quantity(text: str | None, option: str, kind: str) -> float | None:
+    """Return a number with a unit, read by the function of `simnet.base.units` of that name."""
     from simnet.base import units
 
-    return None if text is None else quantity(text, option, units.bandwidth)
-
-
-def quantity(text: str, option: str, read: Callable[[str], float]) -> float:
-    """Return the value of an option that is a number with a unit.
-
-    Parameters
-    ----------
-    text : str
-        What is given.
-    option : str
-        For which option.
-    read : callable
-        Reads such numbers, and raises ValueError.
-
-    Raises
-    ------
-    InputError
-        If it is not.
-    """
     try:
-        return read(text)
+        return None if text is None else float(getattr(units, kind)(text))
     except ValueError as error:
         raise InputError(str(error), file=option) from None
 

@@ -38,11 +38,9 @@ def run(
     batch = runs.Batch({"": (source, loaded)}, folder, execution.checkpoint)
 
     def show(summary: Summary) -> None:
-        from rich.console import Console
-
         from simnet.report.console import show
 
-        show(summary, Console())
+        show(summary)
         typer.echo(f"Results: {folder / ('report.html' if loaded.config.output.report else 'summary.json')}")
 
     carry_out(

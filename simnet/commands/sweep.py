@@ -132,12 +132,10 @@ def _tell(todo: Work) -> None:
 
 
 def _show(written: pd.DataFrame, name: str, place: Path) -> None:
-    from rich.console import Console
-
     from simnet.report.console import print_wide
     from simnet.studies.sweeping.drawing import MEASURES, sweep_table
 
-    print_wide(sweep_table(written, name), Console())
+    print_wide(sweep_table(written, name))
     figures = (place / "figures" / f"{measure.figure}.png" for measure in MEASURES)
     typer.echo(f"Results: {', '.join(map(str, (place / 'sweep.csv', *(one for one in figures if one.exists()))))}")
 

@@ -94,19 +94,18 @@ def time_(
 
     _refuse_unused(source, collective, target)
     schedule = _schedule(source, collective)
-    place = _place(target, schedule.n_ranks)
     begin = options.seconds(start, "--start") or 0.0
-    timed = timing.time_schedule(schedule, place, begin, messages=messages is not None)
-    if messages is not None and timed.messages is not None:
+    timed = timing.time_schedule(schedule, _place(target, schedule.n_ranks), begin, messages=messages is not None)
+    if messages is not None and timed.timing.messages is not None:
         from simnet.base.writing import staged
         from simnet.interchange import write_messages
 
         with staged([messages], force) as folder:
-            write_messages(timed.messages, folder / messages.name)
+            write_messages(timed.timing.messages, folder / messages.name)
     if json_:
-        typer.echo(json.dumps(timing.figures(schedule, place, timed), indent=2))
+        typer.echo(json.dumps(timing.figures(timed), indent=2))
         return
-    for line in timing.sentences(schedule, place, timed):
+    for line in timing.sentences(timed):
         typer.echo(line)
 
 

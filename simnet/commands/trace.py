@@ -300,8 +300,6 @@ def _number(value: float | None) -> str:
 
 
 def _show(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    from rich.console import Console
-
     from simnet.report.console import show_listing
 
-    show_listing(title, columns, rows, Console())
+    show_listing(title, columns, rows)

@@ -9,11 +9,11 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
 from simnet.base.units import format_bytes, format_seconds
+from simnet.report.console import empty_table
 from simnet.report.drawing import COLOURS, HOURS, PHASE_COLOURS, SECONDS, Plot, plot, scale, style, unit
 
 COLUMNS = {
@@ -38,7 +38,6 @@ _BYTES = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("byte", 1.0))
 
 def comparison_table(rows: pd.DataFrame, title: str) -> Table:
     """Return the comparison as a table, by number of workers and then by time."""
-    table = Table(title=Text(title), title_justify="left", box=SIMPLE_HEAD)
     headings = [
         "workers", "exchange", "iteration", "select", "commu-\nnicate", "sent by\na worker", "actual\ndensity",
         "build-\nup", "imba-\nlance", "gain",
@@ -46,8 +45,7 @@ def comparison_table(rows: pd.DataFrame, title: str) -> Table:
     trained = "time_to_target_s" in rows
     if trained:
         headings += ["accu-\nracy", "iterations\nto target", "time to\ntarget", "statis-\ntical eff.", "parallel\neff."]
-    for heading in headings:
-        table.add_column(heading, justify="left" if heading == "exchange" else "right", no_wrap=True)
+    table = empty_table(title, headings, ["exchange"])
     for workers, group in rows.groupby("workers"):
         if table.row_count:
             table.add_section()
@@ -65,7 +63,6 @@ def comparison_table(rows: pd.DataFrame, title: str) -> Table:
                 f"{one['gain']:.3f}",
                 *(_learnt(one) if trained else ()),
             )
-            # Text, not str: a name such as "[red]" is a name, no markup.
             table.add_row(*(Text(cell) for cell in cells))
     return table
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -20,11 +20,12 @@ _LEFT = ("policy", "most used choice")
 _SPARE = ((), PHASES, ("regret",), ("bytes sent",), ("most used choice",))
 
 
-def show(summary: Summary, console: Console) -> None:
+def show(summary: Summary, console: Console | None = None) -> None:
     """Print the table and the sentence.
 
     A terminal too narrow for all columns does without those that matter least; a file or pipe gets long lines.
     """
+    console = console or Console()
     leave_out: tuple[str, ...] = ()
     for names in _SPARE:
         leave_out += names
@@ -44,8 +45,28 @@ def show(summary: Summary, console: Console) -> None:
         show_listing("jobs that shared the network", co_located.HEADINGS, shared, console)
 
 
-def print_wide(table: Table, console: Console) -> None:
+def empty_table(title: str, headings: Iterable[str], left: Collection[str] = ()) -> Table:
+    """Return a table without rows.
+
+    Parameters
+    ----------
+    title : str
+        What stands above it.
+    headings : iterable of str
+        Names of the columns.
+    left : collection of str
+        Those with words; numbers are flush right.
+    """
+    # Text, not str, here and in the cells: a name such as "[red]" is a name, no markup.
+    table = Table(title=Text(title), title_justify="left", box=SIMPLE_HEAD)
+    for heading in headings:
+        table.add_column(heading, justify="left" if heading in left else "right", no_wrap=True)
+    return table
+
+
+def print_wide(table: Table, console: Console | None = None) -> None:
     """Print a table as wide as it needs to be; a narrow terminal wraps its lines."""
+    console = console or Console()
     width = console.measure(table, options=console.options.update(width=10_000)).maximum
     lines = console.render(table, console.options.update(width=max(width, console.width)))
     console.print(Segments(lines), crop=False, soft_wrap=True)
@@ -55,20 +76,18 @@ def summary_table(summary: Summary, leave_out: tuple[str, ...] = ()) -> Table:
     """Return one row per policy, the fastest first, without the columns named in `leave_out`."""
     winner, names = summary["winner"], headings()
     best = () if winner is None else (winner["policy"], *winner["tied_with"])
-    table = Table(title=Text(summary["scenario"]["name"]), title_justify="left", box=SIMPLE_HEAD)
-    for name in names:
-        if name not in leave_out:
-            heading = "\n".join(name.rsplit(" ", 1))
-            table.add_column(heading, justify="left" if name in _LEFT else "right", no_wrap=True)
+    kept = {name: "\n".join(name.rsplit(" ", 1)) for name in names if name not in leave_out}
+    table = empty_table(summary["scenario"]["name"], kept.values(), [kept[name] for name in _LEFT if name in kept])
     for cells in rows(summary):
         style = "bold" if cells[0] in best else "dim" if cells[0] == summary["bound"] else ""
-        # Text, not str: a name such as "[red]" is a name, no markup.
-        shown = [Text(cell) for cell, name in zip(cells, names, strict=True) if name not in leave_out]
+        shown = [Text(cell) for cell, name in zip(cells, names, strict=True) if name in kept]
         table.add_row(*shown, style=style)
     return table
 
 
-def show_listing(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], console: Console) -> None:
+def show_listing(
+    title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], console: Console | None = None
+) -> None:
     """Print rows of text: as a table if it fits the terminal, else a block of lines for each.
 
     A file or pipe, which has no width, gets one line for each row, as long as it needs to be.
@@ -81,12 +100,12 @@ def show_listing(title: str, columns: Sequence[str], rows: Sequence[Sequence[str
         Names of the columns; of two or more.
     rows : sequence of sequence of str
         The cells.
-    console : Console
+    console : Console, optional
         Where to print them.
     """
-    table = Table(title=Text(title), title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
-    for name in columns:
-        table.add_column(name, no_wrap=True)
+    console = console or Console()
+    table = empty_table(title, columns, columns)
+    table.pad_edge = False
     for row in rows:
         table.add_row(*(Text(cell) for cell in row))
     width = console.measure(table, options=console.options.update(width=10_000)).maximum

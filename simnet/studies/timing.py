@@ -41,6 +41,14 @@ class Place(NamedTuple):
     left_out: str = ""
 
 
+class Timed(NamedTuple):
+    """A schedule, the network that timed it, and the times."""
+
+    schedule: Schedule
+    place: Place
+    timing: Timing
+
+
 class Bound(NamedTuple):
     """The least seconds that the bytes of the busiest host take on its links, which host, what it does, how many."""
 
@@ -113,7 +121,7 @@ def on_platform(file: str, fields: Mapping[str, str | int], overrides: Sequence[
     return _built(network_parts.Topology.model_validate({"file": part}), f"--platform {file}", seed)
 
 
-def time_schedule(schedule: Schedule, place: Place, start: float = 0.0, *, messages: bool = False) -> Timing:
+def time_schedule(schedule: Schedule, place: Place, start: float = 0.0, *, messages: bool = False) -> Timed:
     """Time a schedule; rank r is on the host of worker r.
 
     Parameters
@@ -134,12 +142,9 @@ def time_schedule(schedule: Schedule, place: Place, start: float = 0.0, *, messa
     SimnetError
         If it can never end.
     """
-    return place.network.time(
-        schedule,
-        start,
-        placement=hosts_of(schedule, place),
-        messages=messages,
-        stream=("iteration", place.iteration),
+    hosts, stream = hosts_of(schedule, place), ("iteration", place.iteration)
+    return Timed(
+        schedule, place, place.network.time(schedule, start, placement=hosts, messages=messages, stream=stream)
     )
 
 
@@ -159,20 +164,12 @@ def hosts_of(schedule: Schedule, place: Place) -> list[int]:
     return place.placement[: schedule.n_ranks]
 
 
-def least_time(schedule: Schedule, place: Place, timing: Timing) -> Bound:
+def least_time(timed: Timed) -> Bound:
     """Return what the busiest host needs for the bytes that it sends or receives, all its links busy from the start on.
 
     No order of these messages is faster, over whatever routes: latencies and who waits for whom are left out.
-
-    Parameters
-    ----------
-    schedule : Schedule
-        What is sent.
-    place : Place
-        The network.
-    timing : Timing
-        What `time_schedule` returned.
     """
+    schedule, place, timing = timed
     hosts, links = np.array(hosts_of(schedule, place)), place.network.links
     sent, received = (np.zeros(place.network.routes.n_hosts) for _ in range(2))
     for one, times in Counter(map(_Same, schedule.rounds)).items():
@@ -189,19 +186,10 @@ def least_time(schedule: Schedule, place: Place, timing: Timing) -> Bound:
     return found
 
 
-def figures(schedule: Schedule, place: Place, timing: Timing) -> Figures:
-    """Return what `simnet time` says, for programs: names end in their units.
-
-    Parameters
-    ----------
-    schedule : Schedule
-        What is sent.
-    place : Place
-        The network.
-    timing : Timing
-        What `time_schedule` returned.
-    """
-    bound = least_time(schedule, place, timing)
+def figures(timed: Timed) -> Figures:
+    """Return what `simnet time` says, for programs: names end in their units."""
+    schedule, place, timing = timed
+    bound = least_time(timed)
     sent = schedule.bytes_sent()
     return {
         "ranks": schedule.n_ranks,
@@ -222,19 +210,10 @@ def figures(schedule: Schedule, place: Place, timing: Timing) -> Figures:
     }
 
 
-def sentences(schedule: Schedule, place: Place, timing: Timing) -> list[str]:
-    """Return what `simnet time` says, for people.
-
-    Parameters
-    ----------
-    schedule : Schedule
-        What is sent.
-    place : Place
-        The network.
-    timing : Timing
-        What `time_schedule` returned.
-    """
-    bound = least_time(schedule, place, timing)
+def sentences(timed: Timed) -> list[str]:
+    """Return what `simnet time` says, for people."""
+    schedule, place, timing = timed
+    bound = least_time(timed)
     sent, first = schedule.bytes_sent(), float(timing.rank_finish.min())
     share = f"; {bound.seconds / timing.duration:.1%} of the time" if timing.duration > 0 else ""
     rounds, (least, most) = len(schedule.rounds), (format_bytes(float(one)) for one in (sent.min(), sent.max()))

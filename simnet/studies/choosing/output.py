@@ -6,11 +6,11 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
 from simnet.base.units import format_bandwidth, format_bytes, format_seconds
+from simnet.report.console import empty_table
 from simnet.studies.choosing.cost_models import sample
 from simnet.studies.choosing.decision import Decision, Flip
 from simnet.studies.choosing.inputs import Question
@@ -31,18 +31,7 @@ _FORMATS: dict[str, Callable[[float], str]] = {
 def ranking(question: Question, decision: Decision) -> Table:
     """Return the choices as a table, the fastest first."""
     sent = sent_bytes(question, decision)
-    table = Table(title=Text(title(question)), title_justify="left", box=SIMPLE_HEAD)
-    for heading in (
-        "exchange",
-        "time",
-        "from",
-        "to",
-        "over the\nfastest",
-        "commu-\nnicate",
-        "select",
-        "sent by\na worker",
-    ):
-        table.add_column(heading, justify="left" if heading == "exchange" else "right", no_wrap=True)
+    table = empty_table(title(question), _HEADINGS, ["exchange"])
     for place, row in enumerate(decision.rows):
         more = decision.over(row)
         cells = (

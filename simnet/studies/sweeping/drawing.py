@@ -16,11 +16,11 @@ from matplotlib.axis import Axis, XAxis
 from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
-from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
 from simnet.base.units import format_bandwidth, format_bytes, format_seconds
+from simnet.report.console import empty_table
 from simnet.report.drawing import BITS, COLOURS, HOURS, SECONDS, Plot, plot, scale, style, unit
 from simnet.report.sentences import percent
 from simnet.studies.sweeping.grid import Column
@@ -121,13 +121,11 @@ def sweep_table(table: pd.DataFrame, title: str) -> Table:
     Where a model was trained also in how many cells it was the first to reach the target, in how many it did reach it,
     its mean time to it if it did so in all, and its mean accuracy at the end.
     """
-    shown = Table(title=Text(title), title_justify="left", box=SIMPLE_HEAD)
     headings = ["policy", "won", "of cells", "vs best,\ngeometric mean", "vs best,\nworst", "mean\niteration"]
     trained = bool(table["accuracy"].notna().any())
     if trained:
         headings += ["first to\ntarget", "reached\ntarget", "mean time\nto target", "mean\naccuracy"]
-    for heading in headings:
-        shown.add_column(heading, justify="left" if heading == "policy" else "right", no_wrap=True)
+    shown = empty_table(title, headings, ["policy"])
     named = table[table["policy"] != ""]
     for name, group in sorted(named.groupby("policy", sort=True), key=lambda one: (-int(one[1]["wins"].sum()), one[0])):
         ratios = group["vs_best"].dropna().to_numpy(dtype=np.float64)
