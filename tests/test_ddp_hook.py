@@ -100,7 +100,8 @@ assert torch.isfinite(gradient(wrapped(policy), torch.randn(5, 40, generator=dra
 assert policy.choice in policy.choices
 dist.barrier()
 print("done", flush=True)
-# Threads of gloo that still want the interpreter while it ends would abort the process.
+# DDP keeps the threads of gloo even after destroy_process_group. One that is still busy with the hook when the
+# interpreter ends aborts the process.
 os._exit(0)
 """
 

@@ -407,7 +407,9 @@ class TestTorch:
             "        torch.nn.functional.cross_entropy(ddp(inputs), labels).backward()\n"
             "        optimizer.step()\n"
             "np.save(sys.argv[2] + f'/end{rank}.npy', next(model.parameters()).detach().numpy())\n"
-            "dist.destroy_process_group()\n"
+            "dist.barrier()\n"
+            # As the threads of gloo that DDP keeps may still be busy with the hook, see test_ddp_hook.py.
+            "os._exit(0)\n"
         )
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         ranks = [
@@ -436,6 +438,23 @@ class TestTorch:
         ends = [np.load(tmp_path / f"end{rank}.npy") for rank in range(2)]
         np.testing.assert_array_equal(ends[0], ends[1])
         np.testing.assert_allclose(ends[0], next(model.parameters()).detach().numpy(), atol=1e-6)
+
+
+@pytest.mark.extras
+@pytest.mark.parametrize("processes", [1, 2])
+def test_the_example_records_a_trace(tmp_path, processes):
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"] if processes > 1 else []
+    example = [*launcher, ROOT / "examples" / "recording" / "digits.py", tmp_path / "trace", "--steps", "5"]
+    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, *example, "--every", "4"],
+        env=environment, capture_output=True, text=True, timeout=killing.PATIENCE,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("loss ")
+    source = recorded(tmp_path / "trace")
+    assert source.workers == (8 if processes == 1 else 2)
+    assert [point.step for point in source.info.points] == [0, 4]
 
 
 def test_the_description_is_what_readers_expect(tmp_path):

@@ -75,10 +75,14 @@ def main() -> None:
     if rank == 0:
         seconds = recording.recorder.own_seconds
         print(
-            f"loss {loss.item():.3f}; the recorder took {1e3 * seconds:.0f} ms, {100 * recording.overhead:.1f} % more"
+            f"loss {loss.item():.3f}; the recorder took {1e3 * seconds:.0f} ms, {100 * recording.overhead:.1f} % more",
+            flush=True,
         )
     if distributed:
-        torch.distributed.destroy_process_group()
+        torch.distributed.barrier()
+        # DDP keeps the threads of gloo even after destroy_process_group. One that is still busy with the hook when the
+        # interpreter ends aborts the process.
+        os._exit(0)
 
 
 if __name__ == "__main__":
