@@ -12,25 +12,10 @@ from hypothesis import strategies as st
 
 from looping import each
 from simnet import collectives, costs
+from simnet.collectives import registry
 from simnet.schedule import Round, Schedule
 
-DENSE = (
-    costs.parameter_server,
-    costs.ring_allreduce,
-    costs.tree_allreduce,
-    costs.broadcast,
-    costs.binomial_reduce,
-    costs.allgather,
-    costs.recursive_doubling_allreduce,
-    costs.rabenseifner_allreduce,
-    costs.ring_reduce_scatter,
-    costs.ring_allgather,
-    costs.bruck_allgather,
-    costs.pairwise_alltoall,
-    costs.bruck_alltoall,
-    costs.halving_reduce_scatter,
-    costs.hierarchical_allreduce,
-)
+DENSE = tuple(dict.fromkeys(one.cost for one in registry.built_in()))
 SPARSE = (costs.artopk_ring, costs.artopk_tree, costs.topk_allgather)
 
 alphas = st.floats(0, 1, allow_subnormal=False)
@@ -98,37 +83,14 @@ class TestPaper:
 class TestLockstep:
     """On a star in lock-step every textbook schedule takes what its formula says."""
 
-    PAIRS = (
-        (costs.parameter_server, collectives.parameter_server),
-        (costs.ring_allreduce, collectives.allreduce_ring),
-        (costs.tree_allreduce, collectives.allreduce_tree),
-        (costs.broadcast, collectives.broadcast_binomial),
-        (costs.binomial_reduce, collectives.reduce_binomial),
-        (costs.allgather, collectives.allgather_recursive_doubling),
-        (costs.recursive_doubling_allreduce, collectives.allreduce_recursive_doubling),
-        (costs.rabenseifner_allreduce, collectives.allreduce_rabenseifner),
-        (costs.ring_reduce_scatter, collectives.reduce_scatter_ring),
-        (costs.ring_allgather, collectives.allgather_ring),
-        (costs.bruck_allgather, collectives.allgather_bruck),
-        (costs.pairwise_alltoall, collectives.alltoall_pairwise),
-        (costs.bruck_alltoall, collectives.alltoall_bruck),
-        (costs.halving_reduce_scatter, collectives.reduce_scatter_recursive_halving),
-        (costs.hierarchical_allreduce, lambda N, M: collectives.hierarchical(N, M, group_size=8)),
-    )
-
-    @each("N", [1, 2, 4, 8, 16, 32, 64])
-    @each("cost, build", PAIRS)
-    def test_powers_of_two(self, cost, build, N):
+    @each("N", [*range(1, 18), 32, 64])
+    @each("one", registry.built_in())
+    def test_every_collective(self, one, N):
+        options = dict.fromkeys(one.needs, 8)
         for alpha, beta, M in ((1e-3, 8e-9, 1e6), (0.0, 1e-9, 12345.0), (5e-2, 0.0, 7.0), (1e-3, 8e-9, 0.0)):
-            assert lockstep(build(N, M), alpha, beta) == pytest.approx(cost(alpha, beta, M, N), rel=1e-12)
-
-    @each("N", range(1, 18))
-    @each(
-        "cost, build",
-        [pair for pair in PAIRS if pair[0].__name__.split("_")[0] in {"parameter", "ring", "bruck", "pairwise"}],
-    )
-    def test_every_number_of_workers(self, cost, build, N):
-        assert lockstep(build(N, 1e6), 1e-3, 8e-9) == pytest.approx(cost(1e-3, 8e-9, 1e6, N), rel=1e-12)
+            if one.exact.among(N):
+                expected = one.cost(alpha, beta, M, N, **options)
+                assert lockstep(one.schedule(N, M, **options), alpha, beta) == pytest.approx(expected, rel=1e-12)
 
 
 class TestChoice:

@@ -119,10 +119,8 @@ def allreduce_recursive_doubling(n_ranks: int, nbytes: float, *, gamma: float = 
     ----------
     n_ranks : int
         Number of ranks P, >= 1. If it is no power of two, there is one round more at either end.
-    nbytes : float
-        Bytes of the vector reduced, >= 0.
-    gamma : float
-        Seconds per byte reduced, >= 0.
+    nbytes, gamma : float
+        As of `allreduce_ring`.
 
     Raises
     ------
@@ -159,10 +157,8 @@ def allreduce_rabenseifner(n_ranks: int, nbytes: float, *, gamma: float = 0.0) -
     ----------
     n_ranks : int
         Number of ranks P, >= 1. If it is no power of two, there is one round of the whole vector more at either end.
-    nbytes : float
-        Bytes of the vector reduced, >= 0.
-    gamma : float
-        Seconds per byte reduced, >= 0.
+    nbytes, gamma : float
+        As of `allreduce_ring`.
 
     Raises
     ------
