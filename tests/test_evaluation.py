@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 from simnet.calibration import measured
 from simnet.calibration.readers import write_tidy
 from simnet.cli import app
-from validate.evaluation import evaluate, recorded_figures, worse
+from validate.evaluation import evaluate
+from validate.evaluation_figures import recorded_figures, worse
 
 QUICK = ("shaped_gloo", "shaped_sparse", "published_plateaus")
 

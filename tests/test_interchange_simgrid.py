@@ -8,8 +8,7 @@ from hypothesis import strategies as st
 
 from simnet.base.errors import InputError
 from simnet.collectives import alltoallv_pairwise
-from simnet.interchange import simgrid, xmlfile
-from simnet.interchange.simgrid import read_platform, read_profile, write_platform
+from simnet.interchange import read_platform, read_profile, simgrid_writing, write_platform, xmlfile
 from simnet.network import Network
 from simnet.network.weather import Weather, steps
 from topologies import Routes, fat_tree, multi_gpu_nodes, ring, star, tree, wan
@@ -372,7 +371,7 @@ def test_too_many_elements(tmp_path, monkeypatch):
 
 
 def test_too_many_routes(tmp_path, monkeypatch):
-    monkeypatch.setattr(simgrid, "MAX_ROUTE_LINKS", 10)
+    monkeypatch.setattr(simgrid_writing, "MAX_ROUTE_LINKS", 10)
     with pytest.raises(ValueError, match="use routing='Dijkstra'"):
         write_platform(star(4, 1e-3, 1e9), tmp_path / "p.xml")
 

@@ -15,7 +15,8 @@ from simnet.base.errors import InputError
 from simnet.calibration import measured
 from simnet.calibration.readers import kind_of, read, read_shaped
 from simnet.cli import app
-from validate.evaluation import evaluate, recorded_figures, worse
+from validate.evaluation import evaluate
+from validate.evaluation_figures import recorded_figures, worse
 from validate.links import held_by_links
 from validate.shapednet import Change, Stack, predict
 from validate.shapednet.libraries import STACKS, calibrated, from_links, library, predictable, schedule_of

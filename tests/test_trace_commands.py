@@ -18,7 +18,7 @@ from simnet.traces.files import decoded, encoded
 from simnet.traces.ordering import SHARES, Kinds, beyond, counted, fitted, lognormal, survival
 from simnet.traces.refining import BEYOND, COARSE
 from simnet.traces.statistics import build_up, overlap
-from simnet.traces.synthetic import LayerParameters
+from simnet.traces.synthetic_parameters import LayerParameters
 
 STEPS = (0, 1, 20, 40, 41, 79)
 

@@ -28,7 +28,7 @@ from simnet.traces.statistics import (
     support,
     tail_index,
 )
-from simnet.traces.synthetic import LayerParameters
+from simnet.traces.synthetic_parameters import LayerParameters
 
 SHAPES = {"weight": (4, 2), "bias": (4,)}
 STEPS = (0, 3, 9)

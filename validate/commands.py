@@ -64,7 +64,7 @@ def validate(
     """Say how well measured times are predicted that were left out, beside what simpler models make of them."""
     from simnet.calibration.measured import datasets
     from simnet.calibration.summary import typed_facts
-    from validate import evaluation
+    from validate import evaluation, evaluation_figures
 
     options.only("--fabric", fabric is not None, {"--strict": strict})
     options.only("what is left out, which --fabric does without", fabric is None, {"--split": split, "--check": check})
@@ -88,14 +88,14 @@ def validate(
     if json_:
         typer.echo(json.dumps(figures, indent=2))
     if figure is not None:
-        evaluation.drawn(found[0]).save(figure, force)
+        evaluation_figures.drawn(found[0]).save(figure, force)
     if check:
-        recorded = evaluation.recorded_figures()
+        recorded = evaluation_figures.recorded_figures()
         wanted = {
             name: {key: one for key, one in recorded.get(name, {}).items() if key.partition("_")[0] in splits}
             for name in names
         }
-        said = [line for one in figures for line in evaluation.worse(one, wanted[one["dataset"]])]
+        said = [line for one in figures for line in evaluation_figures.worse(one, wanted[one["dataset"]])]
         for line in said:
             typer.echo(f"worse: {line}", err=True)
         if said:

@@ -10,16 +10,13 @@ segments and five anchors; for ranks the same models, interpolated over the loga
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from simnet.base.errors import InputError
@@ -29,13 +26,12 @@ from simnet.calibration.cost_model_file import cost_model_of
 from simnet.calibration.crossval import FOLDS, MIN_SIZES, choose, folds
 from simnet.calibration.curve_models import FITS
 from simnet.calibration.curves import Curve, Floats, curves_of, systems
-from simnet.calibration.intervals import BIN_NAMES, bin_of, half_widths, intervals
+from simnet.calibration.intervals import bin_of, half_widths, intervals
 from simnet.calibration.predictor import Basis, Predictor, fit
 from simnet.calibration.readers import bus_factor
 from simnet.calibration.summary import rows_of
-from simnet.report.drawing import COLOURS, Plot, plot, scale, style
-from validate.links import CLOSED_FORM, held_by_links, winners
-from validate.links import TITLES as LINK_TITLES
+from validate.evaluation_figures import PLACES, PLAIN, RULE, Evaluation
+from validate.links import CLOSED_FORM, held_by_links
 
 SPLITS: tuple[str, ...] = ("sizes", "ranks", "collectives", "links")
 """What is left out in turn; with ``links`` all, but for the time of a message; see `validate.links`."""
@@ -43,100 +39,15 @@ SPLITS: tuple[str, ...] = ("sizes", "ranks", "collectives", "links")
 HALVES: Literal["halves"] = "halves"
 """A split that is made when asked for alone: every second size at once, as figures of plain models are often given."""
 
-TITLES = {
-    "sizes": "sizes left out",
-    "halves": "every second size left out",
-    "ranks": "ranks left out",
-    "collectives": "collectives left out",
-    **LINK_TITLES,
-    "known": "inside what was fitted",
-    "beyond": "extrapolations",
-}
-"""What parts of an evaluation are called; the last two are those of a fabric file."""
-
-PLAIN = ("line", "three_segments", "five_anchors")
-"""Models that stand beside ours."""
-
-RULE = "rule_of_bus_factor"
-"""What stands beside ours where a collective is left out."""
-
-WORSE = 1.1
-"""A recorded median or 90 % quantile may be exceeded by this factor before it counts as worse; machines round apart."""
-
 BASE = ("all_reduce", "sendrecv", "p2p_bw", "p2p_latency")
 """From which other collectives are predicted where all-reduce was measured."""
 
 FROM_BASE = ("all_gather", "reduce_scatter", "alltoall")
 """Which are."""
 
-PLACES = ("inside", "one doubling outside", "further outside")
-"""Where a number of ranks that is left out is, beside those kept."""
-
 _DOUBLING = 1.1
 
 _COLUMNS = ("split", "place", "system", "setting", "size", "measured", "ours", "low", "high", *PLAIN, RULE, CLOSED_FORM)
-
-
-@dataclass(frozen=True, eq=False)
-class Evaluation:
-    """What became of one dataset.
-
-    Parameters
-    ----------
-    name : str
-        The dataset.
-    held : DataFrame
-        One row per measurement left out: ``split``, ``place`` (of a number of ranks: one of
-        `PLACES`), ``system``, ``setting``, ``size`` [byte], ``measured``, ``ours``, ``low``, ``high`` and what each
-        other model says [s]; NaN where a model says nothing.
-    spread : float
-        Median of the absolute relative difference of repetitions from their median; NaN without repetitions.
-    systems, curves, rows : int
-        How many there are.
-    problems : tuple of str
-        Rows that contradict themselves or cannot be read.
-    coverage : float
-        Share of measurements that the intervals shall hold.
-    """
-
-    name: str
-    held: pd.DataFrame
-    spread: float
-    systems: int
-    curves: int
-    rows: int
-    problems: tuple[str, ...] = ()
-    coverage: float = COVERAGE
-
-    def figures(self) -> dict[str, Any]:
-        """Return errors by split, model and bin of sizes, and coverage of the intervals, as plain values."""
-        found: dict[str, Any] = {}
-        for split in TITLES:
-            part = self.held[self.held["split"] == split]
-            if len(part):
-                found[split] = _figures(part)
-        return {
-            "dataset": self.name,
-            "rows": self.rows,
-            "systems": self.systems,
-            "curves": self.curves,
-            "problems": len(self.problems),
-            "spread_of_repetitions": None if math.isnan(self.spread) else self.spread,
-            "splits": found,
-        }
-
-    def sentences(self) -> list[str]:
-        """Return lines for people."""
-        spread = "" if math.isnan(self.spread) else f"; repetitions differ by {100 * self.spread:.1f} % in the median"
-        lines = [f"{self.name}: {self.rows:,} rows, {self.systems} systems, {self.curves} curves{spread}"]
-        if self.problems:
-            lines.append(f"{len(self.problems)} problems in it, the first: {self.problems[0]}")
-        figures = self.figures()["splits"]
-        if not figures:
-            lines.append("nothing can be left out: that takes 4 sizes, or 2 numbers of ranks or collectives")
-        for split, found in figures.items():
-            lines += _table(TITLES[split], found, self.coverage)
-        return lines
 
 
 def evaluate(source: str, facts: Mapping[str, Any] | None = None, splits: Sequence[str] = SPLITS) -> Evaluation:
@@ -240,84 +151,6 @@ def compare(
     table = table.reindex(columns=list(_COLUMNS))
     spread = _spread(rows, parts)
     return Evaluation(source, table, spread, len(parts), count, len(rows), problems, loaded.coverage)
-
-
-def worse(figures: Mapping[str, Any], recorded: Mapping[str, Any]) -> list[str]:
-    """Return where a dataset got worse than recorded: in the median or 90 % quantile of a split, or in what is covered.
-
-    Parameters
-    ----------
-    figures : mapping
-        As `Evaluation.figures` gives them.
-    recorded : mapping
-        An entry of `recorded_figures`.
-
-    Examples
-    --------
-    >>> one = {"count": 9, "median": 0.02, "p90": 0.1, "worst": 0.2}
-    >>> found = {"dataset": "a", "splits": {"sizes": {"models": {"ours": {"all": one | {"median": 0.03}}}}}}
-    >>> worse(found, {"sizes": one})
-    ['a, sizes left out: median is 3.00 %, recorded is 2.00 %']
-    """
-    said = []
-    for split, before in recorded.items():
-        one = figures["splits"].get(split)
-        title = TITLES.get(split, split)
-        if one is None:
-            said.append(f"{figures['dataset']}, {title}: nothing was predicted")
-            continue
-        now = one["models"]["ours"]["all"]
-        if now["count"] < before["count"]:
-            said.append(f"{figures['dataset']}, {title}: {now['count']} predictions, recorded are {before['count']}")
-        said += [
-            f"{figures['dataset']}, {title}: {key} is {100 * now[key]:.2f} %, recorded is {100 * before[key]:.2f} %"
-            for key in ("median", "p90")
-            if now[key] > before[key] * WORSE + 1e-4
-        ]
-    return said
-
-
-def recorded_figures() -> dict[str, Any]:
-    """Return the figures recorded for shipped datasets: by dataset and split, errors of our model over all sizes."""
-    text = Path(__file__).with_name("recorded.json").read_text(encoding="utf-8")
-    found: dict[str, Any] = json.loads(text)
-    return found
-
-
-def to_record(evaluations: Iterable[Evaluation]) -> str:
-    """Return the figures of datasets as the text of ``recorded.json``."""
-    entries = {}
-    for one in evaluations:
-        found = one.figures()["splits"]
-        if found:
-            entries[one.name] = {
-                split: {key: _rounded(value) for key, value in part["models"]["ours"]["all"].items()}
-                | {"coverage": _rounded(part["coverage"])}
-                for split, part in found.items()
-            }
-    return json.dumps(entries, indent=2) + "\n"
-
-
-def drawn(evaluation: Evaluation) -> Plot:
-    """Return a figure of predicted against measured times of what was left out, one panel per split."""
-    held = evaluation.held
-    present = [split for split in TITLES if (held["split"] == split).any()]
-    with style():
-        figure = Figure(figsize=(4.2 * max(len(present), 1), 4.2), layout="constrained")
-        axes = figure.subplots(1, max(len(present), 1), squeeze=False)[0]
-        for one, split in zip(axes, present, strict=False):
-            part = held[held["split"] == split]
-            for number, (collective, rows) in enumerate(part.groupby(part["setting"].str.partition(",")[0])):
-                colour = COLOURS[number % len(COLOURS)]
-                one.plot(rows["measured"], rows["ours"], ".", color=colour, label=str(collective), markersize=4)
-            ends = [part[["measured", "ours"]].min().min(), part[["measured", "ours"]].max().max()]
-            one.plot(ends, ends, "-", color="#333333", linewidth=0.8)
-            one.set(title=TITLES[split], xlabel="measured (s)", ylabel="predicted (s)")
-            for axis in (one.xaxis, one.yaxis):
-                scale(axis, part[["measured", "ours"]].to_numpy(dtype=float).ravel())
-            one.legend(loc="upper left")
-    explanation = "Each dot is a measurement that the calibration had not seen; on the line, prediction is exact."
-    return plot("predicted", f"Predicted against measured: {evaluation.name}", explanation, figure)
 
 
 def _sizes(curves: Sequence[Curve]) -> list[pd.DataFrame]:
@@ -469,65 +302,3 @@ def _spread(rows: pd.DataFrame, parts: Mapping[str, pd.DataFrame]) -> float:
         found.append(off[grouped.transform("size") > 1])
     joined = pd.concat(found) if found else pd.Series(dtype=float)
     return float(joined.median()) if len(joined) else math.nan
-
-
-def _figures(part: pd.DataFrame) -> dict[str, Any]:
-    """Return errors by model and bin of one split, and the share of measurements that is inside the intervals."""
-    models: dict[str, Any] = {}
-    bins = bin_of(part["size"].to_numpy(dtype=float))
-    places = [one for one in PLACES if (part["place"] == one).any()]
-    for model in ("ours", *PLAIN, RULE, CLOSED_FORM):
-        off = (part[model].astype(float) / part["measured"].astype(float) - 1).abs().to_numpy()
-        if np.isnan(off).all():
-            continue
-        models[model] = {"all": _errors(off)}
-        models[model] |= {name: _errors(off[bins == number]) for number, name in enumerate(BIN_NAMES)}
-        models[model] |= {f"ranks {one}": _errors(off[(part["place"] == one).to_numpy()]) for one in places}
-    inside = (part["low"] <= part["measured"]) & (part["measured"] <= part["high"])
-    found: dict[str, Any] = {"models": models, "coverage": float(inside.mean())}
-    won = winners(part)
-    return found | ({"winners": won} if won else {})
-
-
-def _errors(off: NDArray[Any]) -> dict[str, float] | None:
-    known = off[~np.isnan(off)]
-    if not len(known):
-        return None
-    return {
-        "count": len(known),
-        "median": float(np.median(known)),
-        "p90": float(np.quantile(known, 0.9)),
-        "worst": float(known.max()),
-    }
-
-
-def _table(title: str, found: Mapping[str, Any], coverage: float) -> list[str]:
-    """Return a table: a row per bin, and for each model median / 90 % quantile / worst."""
-    models = found["models"]
-    wide = 25
-    lines = ["", f"{title:<22}{'':>6}" + "".join(f"{name:>{wide}}" for name in models)]
-    for name in models["ours"]:
-        own = models["ours"][name]
-        if own is None:
-            continue
-        cells = []
-        for one in models.values():
-            cell = one[name]
-            shown = "-" if cell is None else " / ".join(_percent(cell[key]) for key in ("median", "p90", "worst"))
-            cells.append(f"{shown:>{wide}}")
-        lines.append(f"  {name:<20}{own['count']:>6}" + "".join(cells))
-    if won := found.get("winners"):
-        lines.append(
-            f"  the faster of AG-Topk and AR-Topk: {won['right']} of {won['settings']} as predicted, where they differ"
-            f" by more than 5 %; by the closed form {won[CLOSED_FORM]}"
-        )
-    inside = f"{100 * found['coverage']:.0f} % of the measurements are inside their {100 * coverage:.0f} % interval"
-    return [*lines, f"  median / p90 / worst absolute error in %; {inside}"]
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.1f}" if value < 10 else f"{100 * value:.0f}" if value < 1000 else f"{100 * value:.0e}"
-
-
-def _rounded(value: float) -> float:
-    return value if isinstance(value, int) else float(f"{value:.4g}")

@@ -11,7 +11,8 @@ import pandas as pd
 
 from simnet.calibration.cost_model import COVERAGE
 from simnet.calibration.intervals import BIN_NAMES, bin_of
-from validate.evaluation import FROM_BASE, HALVES, PLACES, RULE, TITLES
+from validate.evaluation import FROM_BASE, HALVES
+from validate.evaluation_figures import PLACES, RULE, TITLES
 from validate.links import winners
 
 MODELS = {

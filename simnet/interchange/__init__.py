@@ -15,7 +15,9 @@ from simnet.interchange.messages_csv import read_messages, write_messages
 from simnet.interchange.msccl import read_msccl
 from simnet.interchange.nccl import read_nccl_topology
 from simnet.interchange.nodelink import read_nodelink, write_nodelink
-from simnet.interchange.simgrid import Platform, read_platform, read_profile, write_platform
+from simnet.interchange.simgrid import Platform, read_platform
+from simnet.interchange.simgrid_profiles import read_profile
+from simnet.interchange.simgrid_writing import write_platform
 
 __all__ = [
     "NetworkRead",

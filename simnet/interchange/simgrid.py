@@ -19,31 +19,21 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
-from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
-
-from simnet.base.checks import positive
-from simnet.base.errors import InputError, nearest
-from simnet.base.reading import read_text
+from simnet.base.errors import nearest
+from simnet.interchange.simgrid_profiles import read_profile
 from simnet.interchange.xmlfile import Element, read_xml
 from simnet.network.weather import Signal, Weather
 from topologies import Routes
-from topologies.graphs import Link, Node, check, empty, label
+from topologies.graphs import Link, Node, empty, label
 
 if TYPE_CHECKING:
     import networkx as nx
 
 MAX_HOSTS = 100_000
 """The most hosts of a platform that is read."""
-
-MAX_PROFILE_BYTES = 64 * 2**20
-"""The largest profile that is read."""
-
-MAX_ROUTE_LINKS = 500_000
-"""The most entries of routes that are written with ``routing="Full"`` (some 25 MB of text)."""
 
 _NUMBER = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]{1,3})?)\s*([A-Za-z]*)")
 _TIMES = {"": "1", "w": "604800", "d": "86400", "h": "3600", "m": "60", "s": "1"} | {
@@ -129,92 +119,6 @@ def read_platform(path: str | Path) -> Platform:
     return reader.finish(top)
 
 
-def write_platform(
-    graph: nx.DiGraph[Any],
-    path: str | Path,
-    weather: Mapping[Link, Weather] | None = None,
-    *,
-    duration: float | None = None,
-    routing: Literal["Full", "Dijkstra"] = "Full",
-    seed: int = 0,
-    routes: Routes | None = None,
-) -> None:
-    """Write a topology as a SimGrid platform, and its weather as profiles in a folder ``NAME_profiles`` beside it.
-
-    Every directed link becomes a link of its own (``SHARED``, used in one direction). Hosts are named ``host:0``,
-    ``host:1``, ...
-
-    Parameters
-    ----------
-    graph : networkx.DiGraph
-        Hosts, switches and links, as `topologies` describes them.
-    path : str or Path
-        The platform file, e.g. ``platform.xml``.
-    weather : mapping from (u, v) to Weather, optional
-        Signals of links.
-    duration : float, optional
-        Seconds of the weather that are written; its value then holds for ever. Needed for weather.
-    routing : {"Full", "Dijkstra"}
-        ``"Full"`` writes the route of every pair of hosts, as `topologies.Routes` chooses it: exactly the same paths in
-        SimGrid, at most `MAX_ROUTE_LINKS` entries. ``"Dijkstra"`` writes the graph, with a route for each link, and
-        lets SimGrid find the paths: of the fewest links, and which of several of these is open.
-    seed : int
-        Seed of `topologies.Routes`.
-    routes : Routes, optional
-        The routes to write, if not those that `topologies.Routes` chooses by the seed.
-
-    Raises
-    ------
-    ValueError
-        If the graph is no topology, weather is of links that it has not or comes without `duration`, or the routes are
-        too many.
-    InputError
-        If a file cannot be written.
-
-    Notes
-    -----
-    SimGrid's default network model corrects latencies and bandwidths for TCP by constant factors; with
-    ``--cfg=network/model:CM02 --cfg=network/TCP-gamma:0 --cfg=network/crosstraffic:0`` it takes them as written.
-
-    Examples
-    --------
-    >>> from tempfile import TemporaryDirectory
-    >>> from topologies import star
-    >>> with TemporaryDirectory() as folder:
-    ...     write_platform(star(3, 1e-3, 1e9), Path(folder, "star.xml"), routing="Dijkstra")
-    ...     list(read_platform(Path(folder, "star.xml")).graph.edges)[:3]
-    [(0, 'switch'), (1, 'switch'), (2, 'switch')]
-    """
-    hosts = check(graph)
-    weather = dict(weather or {})
-    for link in weather:
-        if not graph.has_edge(*link):
-            raise ValueError(f"there is weather for {link!r}, but no such link")
-    if weather and duration is None:
-        raise ValueError("weather needs a duration: how many seconds of it to write")
-    names = _names(graph)
-    file = Path(path)
-    try:
-        profiles = _write_profiles(file, list(graph.edges), weather, duration)
-        with file.open("w", encoding="utf-8", newline="\n") as out:
-            out.write("<?xml version='1.0'?>\n<!DOCTYPE platform SYSTEM \"https://simgrid.org/simgrid.dtd\">\n")
-            out.write(f'<platform version="4.1">\n  <zone id="simnet" routing="{routing}">\n')
-            out.writelines(f'    <host id={names[host]} speed="1Gf"/>\n' for host in range(hosts))
-            switches = [node for node in graph if isinstance(node, str)] if routing == "Dijkstra" else []
-            out.writelines(f"    <router id={names[node]}/>\n" for node in switches)
-            for u, v, data in graph.edges(data=True):
-                out.write(
-                    f'    <link id={_link_name(names, u, v)} bandwidth="{float(data["bandwidth"])!r}Bps" '
-                    f'latency="{float(data["latency"])!r}s" sharing_policy="SHARED"{profiles.get((u, v), "")}/>\n'
-                )
-            for src, dst, links in _routes_written(graph, hosts, routing, routes or Routes(graph, seed=seed)):
-                out.write(f'    <route src={names[src]} dst={names[dst]} symmetrical="NO">')
-                out.write("".join(f"<link_ctn id={_link_name(names, u, v)}/>" for u, v in links) + "</route>\n")
-            out.write("  </zone>\n</platform>\n")
-    except OSError as error:
-        raise InputError(f"cannot be written: {error.strerror}", file=error.filename or str(path)) from None
-
-
 def profile_names(path: str | Path) -> list[str]:
     """Return the names of the profiles of a platform's links, relative to its folder, without reading them.
 
@@ -237,100 +141,6 @@ def profile_names(path: str | Path) -> list[str]:
         for attribute in ("bandwidth_file", "latency_file")
     )
     return list(dict.fromkeys(name for name in names if name))
-
-
-def read_profile(path: str | Path, nominal: float) -> Signal:
-    r"""Read a profile of a link: lines of a date [s] and a value, a bandwidth [byte/s] or a latency [s].
-
-    ``PERIODICITY p`` starts the pattern again every p seconds, ``LOOPAFTER d`` d seconds after its last date. Dates
-    count from the start of the pattern.
-
-    Parameters
-    ----------
-    path : str or Path
-        The file, at most `MAX_PROFILE_BYTES` bytes.
-    nominal : float
-        The value before the first date.
-
-    Raises
-    ------
-    InputError
-        If the file cannot be read, is no such profile, or is stochastic. With file and line.
-
-    Examples
-    --------
-    >>> from tempfile import TemporaryDirectory
-    >>> with TemporaryDirectory() as folder:
-    ...     file = Path(folder, "link.profile")
-    ...     _ = file.write_text("4 1000\n8 2000\nLOOPAFTER 12\n")
-    ...     signal = read_profile(file, nominal=500)
-    >>> [signal.at(t) for t in (0, 4, 8, 23, 24, 28)]
-    [500.0, 1000.0, 2000.0, 2000.0, 1000.0, 2000.0]
-    """
-    dates: list[float] = []
-    values: list[float] = []
-    loop: tuple[str, float, int] | None = None
-    for line, raw in enumerate(read_text(Path(path), MAX_PROFILE_BYTES).split("\n"), start=1):
-        words = raw.split()
-        if not words or words[0][0] in "#%":
-            continue
-
-        def refuse(message: str, line: int = line) -> InputError:
-            return InputError(message, file=str(path), line=line)
-
-        if words[0] == "STOCHASTIC" or any(word.isalpha() for word in words[1:]):
-            raise refuse("is stochastic; only profiles with fixed dates and values are read")
-        if len(words) != 2:
-            raise refuse(f"must be a date and a value, PERIODICITY p or LOOPAFTER d, got {raw.strip()[:40]!r}")
-        repeats = words[0] in ("PERIODICITY", "LOOPAFTER")
-        numbers = [_number(word) for word in words[repeats:]]
-        for word, number in zip(words[repeats:], numbers, strict=True):
-            if not 0 <= number < math.inf:
-                raise refuse(f"must be a finite number >= 0, got {word[:40]!r}")
-        if repeats:
-            if loop is not None:
-                raise refuse(f"repeats twice; {loop[0]} stands in line {loop[2]}")
-            loop = words[0], numbers[0], line
-        elif dates and numbers[0] < dates[-1]:
-            raise refuse(f"must not be earlier than the date before ({dates[-1]:g}), got {words[0][:40]}")
-        elif dates and numbers[0] == dates[-1]:
-            values[-1] = numbers[1]
-        else:
-            dates.append(numbers[0])
-            values.append(numbers[1])
-    if not dates:
-        raise InputError("has no dates", file=str(path))
-    times, levels = np.array(dates), np.array(values)
-    before = ([], []) if dates[0] == 0 else ([0.0], [nominal])
-    start = np.append(before[0], times), np.append(before[1], levels)
-    if loop is None:
-        return Signal(*start)
-    word, seconds, line = loop
-    period = seconds if word == "PERIODICITY" else dates[-1] + seconds
-    if period < dates[-1] or period == 0:
-        raise InputError(f"repeats after {period:g} s, before its last date {dates[-1]:g}", file=str(path), line=line)
-    if dates[0] + period == dates[-1]:
-        # The pattern begins again in the very moment of its last date, which therefore never lasts.
-        times, levels, start = times[:-1], levels[:-1], (start[0][:-1], start[1][:-1])
-
-    def chunks() -> Iterator[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
-        at_once = max(1, 512 // times.size)
-        first = 1
-        while True:
-            starts = np.arange(first, first + at_once) * period
-            points = (starts[:, np.newaxis] + times).ravel()
-            lasting = np.append(points[:-1] < points[1:], True)
-            yield points[lasting], np.tile(levels, at_once)[lasting]
-            first += at_once
-
-    return Signal(*start, chunks())
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text) if text.isascii() and "_" not in text else math.nan
-    except ValueError:
-        return math.nan
 
 
 # A link in one direction: its name and "UP" or "DOWN", or "" where both directions share it.
@@ -634,66 +444,3 @@ def _quantity(one: Element, attribute: str, units: Mapping[str, Decimal]) -> flo
     if not 0 <= value < math.inf:
         one.refuse(f"must be finite and >= 0, got {text[:40]!r}", attribute)
     return value
-
-
-def _names(graph: nx.DiGraph[Any]) -> dict[Node, str]:
-    """Return the quoted name of each node."""
-    names: dict[Node, str] = {}
-    for node in graph:
-        name = label(node)
-        if not name.isprintable():
-            raise ValueError(f"the name {name!r} of a switch cannot stand in XML")
-        names[node] = f'"{escape(name)}"'
-    twice = [name for name, count in Counter(names.values()).items() if count > 1]
-    if twice:
-        raise ValueError(f"two nodes are named {twice[0]}")
-    return names
-
-
-def _link_name(names: Mapping[Node, str], u: Node, v: Node) -> str:
-    return f"{names[u][:-1]}-&gt;{names[v][1:]}"
-
-
-def _routes_written(
-    graph: nx.DiGraph[Any], hosts: int, routing: str, routes: Routes
-) -> Iterator[tuple[Node, Node, list[Link]]]:
-    if routing == "Dijkstra":
-        yield from ((u, v, [(u, v)]) for u, v in graph.edges)
-        return
-    if routing != "Full":
-        raise ValueError(f"routing: {nearest(str(routing), ('Full', 'Dijkstra'))}")
-    written = 0
-    for src in range(hosts):
-        for dst in range(hosts):
-            if src != dst:
-                links = [routes.links[link] for link in routes.route(src, dst)]
-                written += len(links)
-                if written > MAX_ROUTE_LINKS:
-                    raise ValueError(
-                        f"the routes of {hosts:,} hosts have more than {MAX_ROUTE_LINKS:,} entries; use "
-                        "routing='Dijkstra'"
-                    )
-                yield src, dst, links
-
-
-def _write_profiles(
-    file: Path, links: list[Link], weather: Mapping[Link, Weather], duration: float | None
-) -> dict[Link, str]:
-    """Write the signals of each link; return the attributes that name them."""
-    attributes: dict[Link, str] = {}
-    if not weather or duration is None:
-        return attributes
-    positive(duration, "duration")
-    folder = file.parent / f"{file.stem}_profiles"
-    folder.mkdir(exist_ok=True)
-    for number, link in enumerate(links):
-        for what in ("bandwidth", "latency"):
-            signal = getattr(weather.get(link), what, None)
-            if signal is not None:
-                name = f"link{number}_{what}.profile"
-                times, values = signal.window(0.0, duration)
-                lines = (f"{time!r} {value!r}\n" for time, value in zip(times.tolist(), values.tolist(), strict=True))
-                (folder / name).write_text("".join(lines), encoding="ascii")
-                path = escape(f"{folder.name}/{name}")
-                attributes[link] = attributes.get(link, "") + f' {what}_file="{path}"'
-    return attributes

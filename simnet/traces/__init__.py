@@ -16,7 +16,8 @@ from simnet.traces.hooks import TorchRecording, record
 from simnet.traces.recorded import RecordedSource, names, recorded
 from simnet.traces.recording import Recorder
 from simnet.traces.source import GradientSource
-from simnet.traces.synthetic import SyntheticParameters, SyntheticSource, synthetic
+from simnet.traces.synthetic import SyntheticSource, synthetic
+from simnet.traces.synthetic_parameters import SyntheticParameters
 
 __all__ = [
     "GradientSource",

@@ -16,7 +16,8 @@ from simnet.base.progress import tracked
 from simnet.traces.recorded import RecordedSource
 from simnet.traces.source import Values
 from simnet.traces.statistics import Support, in_common, in_common_between_workers, overlap, support, tail_index
-from simnet.traces.synthetic import SyntheticParameters, SyntheticSource, synthetic
+from simnet.traces.synthetic import SyntheticSource, synthetic
+from simnet.traces.synthetic_parameters import SyntheticParameters
 
 DENSITIES = (0.001, 0.01, 0.1)
 """Densities at which traces are described and compared by default."""

@@ -32,7 +32,7 @@ from simnet.traces import refining
 from simnet.traces.comparing import DENSITIES, closeness
 from simnet.traces.recorded import RecordedSource
 from simnet.traces.source import Values
-from simnet.traces.synthetic import LARGEST_DEVIATION, LARGEST_SIZE, LayerParameters, SyntheticParameters
+from simnet.traces.synthetic_parameters import LARGEST_DEVIATION, LARGEST_SIZE, LayerParameters, SyntheticParameters
 
 _Table = NDArray[np.float64]
 _HEAVIEST_TAIL = 100.0

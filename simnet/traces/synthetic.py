@@ -33,14 +33,11 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Literal
 
 import numpy as np
 from annotated_types import Ge, Le
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
 from scipy.special import ndtri
 
 from simnet.base.errors import nearest
@@ -48,163 +45,19 @@ from simnet.base.quantities import Count
 from simnet.base.rng import stream
 from simnet.costs.models import Layer, ModelProfile, model
 from simnet.traces import ordering
-from simnet.traces.metadata import SHIPPED, Description, is_name, read_description
+from simnet.traces.metadata import SHIPPED, is_name, read_description
 from simnet.traces.refining import BEYOND, COARSE
 from simnet.traces.source import Values, buffer, position, shrunk
+from simnet.traces.synthetic_parameters import FURTHEST, TABLES, LayerParameters, SyntheticParameters
 
 _FILE = "synthetic.json"
 _BLOCK = 8192
 _CELL_BITS = 18
-# No standard normal is larger in as many draws as are ever made: one in 10^15 is.
-_FURTHEST = 8
 # Layers of at most so many entries have as many of each kind as is to be expected.
 _SMALL = 1 << 14
 # What workers share is computed afresh every so many iterations, from where it has forgotten all but a hundredth.
 _RESTART = 64
 _FORGOTTEN = 0.01
-_TABLES = ("rms", "dead", "spread", "tail", "shared")
-
-LARGEST_DEVIATION = 5.0
-"""Of the logarithms of scales, and of the sizes of workers."""
-
-LARGEST_SIZE = 1e12
-"""Of a worker's gradient, over what is typical."""
-
-_Share = Annotated[float, Field(ge=0, le=1)]
-_Deviation = Annotated[float, Field(ge=0, le=LARGEST_DEVIATION)]
-_Size = Annotated[float, Field(gt=0, le=LARGEST_SIZE)]
-_Weight = Annotated[float, Field(ge=0, le=1e6)]
-_Kind = tuple[
-    # No |x| is beyond 8, so that entries with a shift of as much would have no magnitudes.
-    Annotated[float, Field(ge=-100, le=_FURTHEST - 1)],
-    Annotated[float, Field(ge=-ordering.LARGEST_LOG, le=ordering.LARGEST_LOG)],
-]
-_Magnitude = Annotated[float, Field(ge=0, le=3e38)]
-_Quantiles = Annotated[tuple[_Magnitude, ...], Field(min_length=len(COARSE), max_length=len(BEYOND))]
-
-
-class LayerParameters(Description):
-    """The distribution of the entries of one layer, at the knots.
-
-    Parameters
-    ----------
-    name : str
-        Of the layer it was fitted to.
-    matrix : bool
-        Whether that layer has two dimensions or more, as weights do; biases and norms have one.
-    rms : tuple of float
-        Root mean square of the entries, at a worker with a = 1.
-    dead : tuple of float
-        Share of entries that are zero, within [0, 1).
-    spread : tuple of float
-        Standard deviation of log s of the others.
-    tail : tuple of float
-        Weight of x |x|.
-    shared : tuple of float
-        Correlation between two workers, within [0, 1].
-    magnitudes : tuple of tuple of float, optional
-        At each knot the quantiles of the magnitude, as `simnet.traces.refining` tabulates them; then rms and tail do
-        not count, and the rest decides the order alone.
-    kinds : tuple of (float, float), optional
-        Shift and logarithm of the scale of each kind of entries, where magnitudes are given; see
-        `simnet.traces.ordering`. Without them the scales are lognormal, and the dead entries are the smallest.
-    shares : tuple of tuple of float, optional
-        At each knot the share of each kind.
-    agree : tuple of float, optional
-        Share of the entries that have the same sign at all workers, at the knots, where kinds are given.
-    skew : float
-        How much log s is bent then, within [-0.4, 1].
-    """
-
-    name: str
-    matrix: bool
-    rms: tuple[_Magnitude, ...]
-    dead: tuple[Annotated[float, Field(ge=0, lt=1)], ...]
-    spread: tuple[_Deviation, ...]
-    tail: tuple[_Weight, ...]
-    shared: tuple[_Share, ...]
-    magnitudes: tuple[_Quantiles, ...] | None = None
-    kinds: Annotated[tuple[_Kind, ...], Field(min_length=1)] | None = None
-    shares: tuple[tuple[_Share, ...], ...] | None = None
-    agree: tuple[_Share, ...] | None = None
-    skew: Annotated[float, Field(ge=-0.4, le=1)] = 0.0
-
-
-class SyntheticParameters(Description):
-    """The parameters of synthetic gradients; `simnet.traces.fit` finds them.
-
-    Parameters
-    ----------
-    version : 1
-        Of this format.
-    name : str
-        Of the trace they were fitted to.
-    steps : int
-        Length of the recorded run.
-    knots : tuple of float
-        Progress of training, from 0 to 1, ascending, at which the tables hold; linear between them.
-    worker_spread : tuple of float
-        Standard deviation of log a at the knots.
-    worker_sizes : tuple of tuple of float, optional
-        Values of a at each knot, ascending, > 0; each group of so many workers has them in random order. Without them
-        a is lognormal.
-    memory : float
-        Correlation of c from one iteration to the next, within [0, 0.9].
-    fixed : float
-        Share of the variance of log s that never changes, within [0, 1].
-    period : float
-        The rest is new when log(1 + iteration) has grown by this, > 0.
-    layers : tuple of LayerParameters
-        In the order of the gradient.
-    """
-
-    version: Literal[1] = 1
-    name: str
-    steps: Annotated[int, Field(ge=1)]
-    knots: Annotated[tuple[_Share, ...], Field(min_length=1)]
-    worker_spread: tuple[_Deviation, ...]
-    worker_sizes: tuple[Annotated[tuple[_Size, ...], Field(min_length=1)], ...] | None = None
-    memory: Annotated[float, Field(ge=0, le=0.9)]
-    fixed: _Share
-    period: Annotated[float, Field(ge=1e-3, le=1e9)]
-    layers: Annotated[tuple[LayerParameters, ...], Field(min_length=1)]
-
-    @model_validator(mode="after")
-    def _tables(self) -> SyntheticParameters:
-        if any(later <= earlier for earlier, later in pairwise(self.knots)):
-            raise ValueError("knots must ascend")
-        tables = [self.worker_spread, *(getattr(layer, name) for layer in self.layers for name in _TABLES)]
-        if any(len(table) != len(self.knots) for table in tables):
-            raise ValueError(
-                f"worker_spread, {', '.join(_TABLES)} must have {len(self.knots)} values, one for each knot"
-            )
-        for layer in self.layers:
-            if {len(row) for row in layer.magnitudes or ()} not in (set(), {len(BEYOND)}, {len(COARSE)}):
-                raise ValueError(f"magnitudes of layer {layer.name!r} must have {len(BEYOND)} values at each knot")
-            for quantiles in layer.magnitudes or ():
-                if any(later < earlier for earlier, later in pairwise(quantiles)):
-                    raise ValueError(f"magnitudes of layer {layer.name!r} must ascend")
-            for name in ("magnitudes", "shares", "agree"):
-                rows = getattr(layer, name)
-                if rows is not None and len(rows) != len(self.knots):
-                    raise ValueError(f"{name} must have {len(self.knots)} rows, one for each knot")
-            if (layer.kinds is None) != (layer.shares is None) or (layer.kinds and layer.magnitudes is None):
-                raise ValueError(f"layer {layer.name!r} must have kinds and shares, and then magnitudes, or neither")
-            if any(len(row) != len(layer.kinds or ()) or not sum(row) for row in layer.shares or ()):
-                raise ValueError(
-                    f"shares of layer {layer.name!r} must have {len(layer.kinds or ())} values, not all zero"
-                )
-        if self.worker_sizes is not None:
-            if len(self.worker_sizes) != len(self.knots):
-                raise ValueError(f"worker_sizes must have {len(self.knots)} rows, one for each knot")
-            if len({len(row) for row in self.worker_sizes}) > 1:
-                raise ValueError("worker_sizes must have as many values at each knot")
-        return self
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write them to a JSON file, which `synthetic` reads."""
-        content = self.model_dump_json(indent=1, exclude_none=True)
-        Path(path).write_text(content + "\n", encoding="utf-8")
 
 
 class SyntheticSource:
@@ -247,8 +100,8 @@ class SyntheticSource:
         self._kin = kin = [
             like.layers[_most_alike(like, index, len(shapes), layer)] for index, layer in enumerate(shapes)
         ]
-        # Axes: which of _TABLES, layer, knot.
-        self._tables = np.array([[getattr(layer, name) for layer in kin] for name in _TABLES])
+        # Axes: which of TABLES, layer, knot.
+        self._tables = np.array([[getattr(layer, name) for layer in kin] for name in TABLES])
         self._blocks = [
             (index, slice(start, min(start + _BLOCK, end)))
             for index, (end, size) in enumerate(zip(np.cumsum(sizes).tolist(), sizes, strict=True))
@@ -404,7 +257,7 @@ class _Ranked:
         self._scale = np.exp(kinds.log_scale).astype(np.float32)
         # Cells between floats whose bits agree but for the last ones, so that bits tell the cell of a value.
         low, high = np.log(
-            [self._scale.min() * ordering.BEHIND * 1e-3, self._scale.max() * (_FURTHEST - self._shift.min())]
+            [self._scale.min() * ordering.BEHIND * 1e-3, self._scale.max() * (FURTHEST - self._shift.min())]
         )
         ends = np.exp(np.clip([low, high], -85.0, 85.0)).astype(np.float32).view(np.int32) >> _CELL_BITS
         self._first = int(ends[0])

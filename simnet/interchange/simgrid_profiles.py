@@ -1,0 +1,111 @@
+"""Profiles of SimGrid: the bandwidth or latency of a link over time, one date and value a line."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from simnet.base.errors import InputError
+from simnet.base.reading import read_text
+from simnet.network.weather import Signal
+
+MAX_PROFILE_BYTES = 64 * 2**20
+"""The largest profile that is read."""
+
+
+def read_profile(path: str | Path, nominal: float) -> Signal:
+    r"""Read a profile of a link: lines of a date [s] and a value, a bandwidth [byte/s] or a latency [s].
+
+    ``PERIODICITY p`` starts the pattern again every p seconds, ``LOOPAFTER d`` d seconds after its last date. Dates
+    count from the start of the pattern.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file, at most `MAX_PROFILE_BYTES` bytes.
+    nominal : float
+        The value before the first date.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, is no such profile, or is stochastic. With file and line.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     file = Path(folder, "link.profile")
+    ...     _ = file.write_text("4 1000\n8 2000\nLOOPAFTER 12\n")
+    ...     signal = read_profile(file, nominal=500)
+    >>> [signal.at(t) for t in (0, 4, 8, 23, 24, 28)]
+    [500.0, 1000.0, 2000.0, 2000.0, 1000.0, 2000.0]
+    """
+    dates: list[float] = []
+    values: list[float] = []
+    loop: tuple[str, float, int] | None = None
+    for line, raw in enumerate(read_text(Path(path), MAX_PROFILE_BYTES).split("\n"), start=1):
+        words = raw.split()
+        if not words or words[0][0] in "#%":
+            continue
+
+        def refuse(message: str, line: int = line) -> InputError:
+            return InputError(message, file=str(path), line=line)
+
+        if words[0] == "STOCHASTIC" or any(word.isalpha() for word in words[1:]):
+            raise refuse("is stochastic; only profiles with fixed dates and values are read")
+        if len(words) != 2:
+            raise refuse(f"must be a date and a value, PERIODICITY p or LOOPAFTER d, got {raw.strip()[:40]!r}")
+        repeats = words[0] in ("PERIODICITY", "LOOPAFTER")
+        numbers = [_number(word) for word in words[repeats:]]
+        for word, number in zip(words[repeats:], numbers, strict=True):
+            if not 0 <= number < math.inf:
+                raise refuse(f"must be a finite number >= 0, got {word[:40]!r}")
+        if repeats:
+            if loop is not None:
+                raise refuse(f"repeats twice; {loop[0]} stands in line {loop[2]}")
+            loop = words[0], numbers[0], line
+        elif dates and numbers[0] < dates[-1]:
+            raise refuse(f"must not be earlier than the date before ({dates[-1]:g}), got {words[0][:40]}")
+        elif dates and numbers[0] == dates[-1]:
+            values[-1] = numbers[1]
+        else:
+            dates.append(numbers[0])
+            values.append(numbers[1])
+    if not dates:
+        raise InputError("has no dates", file=str(path))
+    times, levels = np.array(dates), np.array(values)
+    before = ([], []) if dates[0] == 0 else ([0.0], [nominal])
+    start = np.append(before[0], times), np.append(before[1], levels)
+    if loop is None:
+        return Signal(*start)
+    word, seconds, line = loop
+    period = seconds if word == "PERIODICITY" else dates[-1] + seconds
+    if period < dates[-1] or period == 0:
+        raise InputError(f"repeats after {period:g} s, before its last date {dates[-1]:g}", file=str(path), line=line)
+    if dates[0] + period == dates[-1]:
+        # The pattern begins again in the very moment of its last date, which therefore never lasts.
+        times, levels, start = times[:-1], levels[:-1], (start[0][:-1], start[1][:-1])
+
+    def chunks() -> Iterator[tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]]:
+        at_once = max(1, 512 // times.size)
+        first = 1
+        while True:
+            starts = np.arange(first, first + at_once) * period
+            points = (starts[:, np.newaxis] + times).ravel()
+            lasting = np.append(points[:-1] < points[1:], True)
+            yield points[lasting], np.tile(levels, at_once)[lasting]
+            first += at_once
+
+    return Signal(*start, chunks())
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text) if text.isascii() and "_" not in text else math.nan
+    except ValueError:
+        return math.nan

@@ -1,0 +1,171 @@
+"""Writing platforms of SimGrid: a link for each direction, routes as `topologies.Routes` has them, and profiles."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from simnet.base.checks import positive
+from simnet.base.errors import InputError, nearest
+from simnet.network.weather import Weather
+from topologies import Routes
+from topologies.graphs import Link, Node, check, label
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+MAX_ROUTE_LINKS = 500_000
+"""The most entries of routes that are written with ``routing="Full"`` (some 25 MB of text)."""
+
+
+def write_platform(
+    graph: nx.DiGraph[Any],
+    path: str | Path,
+    weather: Mapping[Link, Weather] | None = None,
+    *,
+    duration: float | None = None,
+    routing: Literal["Full", "Dijkstra"] = "Full",
+    seed: int = 0,
+    routes: Routes | None = None,
+) -> None:
+    """Write a topology as a SimGrid platform, and its weather as profiles in a folder ``NAME_profiles`` beside it.
+
+    Every directed link becomes a link of its own (``SHARED``, used in one direction). Hosts are named ``host:0``,
+    ``host:1``, ...
+
+    Parameters
+    ----------
+    graph : networkx.DiGraph
+        Hosts, switches and links, as `topologies` describes them.
+    path : str or Path
+        The platform file, e.g. ``platform.xml``.
+    weather : mapping from (u, v) to Weather, optional
+        Signals of links.
+    duration : float, optional
+        Seconds of the weather that are written; its value then holds for ever. Needed for weather.
+    routing : {"Full", "Dijkstra"}
+        ``"Full"`` writes the route of every pair of hosts, as `topologies.Routes` chooses it: exactly the same paths in
+        SimGrid, at most `MAX_ROUTE_LINKS` entries. ``"Dijkstra"`` writes the graph, with a route for each link, and
+        lets SimGrid find the paths: of the fewest links, and which of several of these is open.
+    seed : int
+        Seed of `topologies.Routes`.
+    routes : Routes, optional
+        The routes to write, if not those that `topologies.Routes` chooses by the seed.
+
+    Raises
+    ------
+    ValueError
+        If the graph is no topology, weather is of links that it has not or comes without `duration`, or the routes are
+        too many.
+    InputError
+        If a file cannot be written.
+
+    Notes
+    -----
+    SimGrid's default network model corrects latencies and bandwidths for TCP by constant factors; with
+    ``--cfg=network/model:CM02 --cfg=network/TCP-gamma:0 --cfg=network/crosstraffic:0`` it takes them as written.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> from simnet.interchange import read_platform
+    >>> from topologies import star
+    >>> with TemporaryDirectory() as folder:
+    ...     write_platform(star(3, 1e-3, 1e9), Path(folder, "star.xml"), routing="Dijkstra")
+    ...     list(read_platform(Path(folder, "star.xml")).graph.edges)[:3]
+    [(0, 'switch'), (1, 'switch'), (2, 'switch')]
+    """
+    hosts = check(graph)
+    weather = dict(weather or {})
+    for link in weather:
+        if not graph.has_edge(*link):
+            raise ValueError(f"there is weather for {link!r}, but no such link")
+    if weather and duration is None:
+        raise ValueError("weather needs a duration: how many seconds of it to write")
+    names = _names(graph)
+    file = Path(path)
+    try:
+        profiles = _write_profiles(file, list(graph.edges), weather, duration)
+        with file.open("w", encoding="utf-8", newline="\n") as out:
+            out.write("<?xml version='1.0'?>\n<!DOCTYPE platform SYSTEM \"https://simgrid.org/simgrid.dtd\">\n")
+            out.write(f'<platform version="4.1">\n  <zone id="simnet" routing="{routing}">\n')
+            out.writelines(f'    <host id={names[host]} speed="1Gf"/>\n' for host in range(hosts))
+            switches = [node for node in graph if isinstance(node, str)] if routing == "Dijkstra" else []
+            out.writelines(f"    <router id={names[node]}/>\n" for node in switches)
+            for u, v, data in graph.edges(data=True):
+                out.write(
+                    f'    <link id={_link_name(names, u, v)} bandwidth="{float(data["bandwidth"])!r}Bps" '
+                    f'latency="{float(data["latency"])!r}s" sharing_policy="SHARED"{profiles.get((u, v), "")}/>\n'
+                )
+            for src, dst, links in _routes_written(graph, hosts, routing, routes or Routes(graph, seed=seed)):
+                out.write(f'    <route src={names[src]} dst={names[dst]} symmetrical="NO">')
+                out.write("".join(f"<link_ctn id={_link_name(names, u, v)}/>" for u, v in links) + "</route>\n")
+            out.write("  </zone>\n</platform>\n")
+    except OSError as error:
+        raise InputError(f"cannot be written: {error.strerror}", file=error.filename or str(path)) from None
+
+
+def _names(graph: nx.DiGraph[Any]) -> dict[Node, str]:
+    """Return the quoted name of each node."""
+    names: dict[Node, str] = {}
+    for node in graph:
+        name = label(node)
+        if not name.isprintable():
+            raise ValueError(f"the name {name!r} of a switch cannot stand in XML")
+        names[node] = f'"{escape(name)}"'
+    twice = [name for name, count in Counter(names.values()).items() if count > 1]
+    if twice:
+        raise ValueError(f"two nodes are named {twice[0]}")
+    return names
+
+
+def _link_name(names: Mapping[Node, str], u: Node, v: Node) -> str:
+    return f"{names[u][:-1]}-&gt;{names[v][1:]}"
+
+
+def _routes_written(
+    graph: nx.DiGraph[Any], hosts: int, routing: str, routes: Routes
+) -> Iterator[tuple[Node, Node, list[Link]]]:
+    if routing == "Dijkstra":
+        yield from ((u, v, [(u, v)]) for u, v in graph.edges)
+        return
+    if routing != "Full":
+        raise ValueError(f"routing: {nearest(str(routing), ('Full', 'Dijkstra'))}")
+    written = 0
+    for src in range(hosts):
+        for dst in range(hosts):
+            if src != dst:
+                links = [routes.links[link] for link in routes.route(src, dst)]
+                written += len(links)
+                if written > MAX_ROUTE_LINKS:
+                    raise ValueError(
+                        f"the routes of {hosts:,} hosts have more than {MAX_ROUTE_LINKS:,} entries; use "
+                        "routing='Dijkstra'"
+                    )
+                yield src, dst, links
+
+
+def _write_profiles(
+    file: Path, links: list[Link], weather: Mapping[Link, Weather], duration: float | None
+) -> dict[Link, str]:
+    """Write the signals of each link; return the attributes that name them."""
+    attributes: dict[Link, str] = {}
+    if not weather or duration is None:
+        return attributes
+    positive(duration, "duration")
+    folder = file.parent / f"{file.stem}_profiles"
+    folder.mkdir(exist_ok=True)
+    for number, link in enumerate(links):
+        for what in ("bandwidth", "latency"):
+            signal = getattr(weather.get(link), what, None)
+            if signal is not None:
+                name = f"link{number}_{what}.profile"
+                times, values = signal.window(0.0, duration)
+                lines = (f"{time!r} {value!r}\n" for time, value in zip(times.tolist(), values.tolist(), strict=True))
+                (folder / name).write_text("".join(lines), encoding="ascii")
+                path = escape(f"{folder.name}/{name}")
+                attributes[link] = attributes.get(link, "") + f' {what}_file="{path}"'
+    return attributes
