@@ -58,6 +58,82 @@ def equal_cuts(parameters: int, n_workers: int) -> Indices:
     return np.append(np.arange(n_workers) * (parameters // n_workers), parameters)
 
 
+def region_cuts(chosen: Sequence[Places], parameters: int, *, spread: bool = True) -> Indices:
+    """Return where the regions start, and n: means of what each worker proposes to have as many entries in each.
+
+    Parameters
+    ----------
+    chosen : sequence of ndarray of int, length P
+        Ascending indices that each worker selected.
+    parameters : int
+        Length n of the gradient.
+    spread : bool
+        Whether a worker with fewer than P entries spreads them over the regions; in the reference implementation all
+        its cuts are its first entry. A worker with none proposes equal regions.
+
+    Returns
+    -------
+    ndarray of int64, shape (P + 1,)
+        Region r is ``cuts[r] .. cuts[r + 1] - 1``, and may be empty.
+
+    Examples
+    --------
+    >>> region_cuts([np.array([0, 1, 2, 5, 9]), np.array([3, 4, 5, 6])], 10)
+    array([ 0,  3, 10])
+    """
+    P = len(chosen)
+    i = np.arange(1, P)
+    total = np.zeros(P - 1, dtype=np.int64)
+    for indices in chosen:
+        size = indices.size
+        if not size:
+            total += i * parameters // P
+        elif size < P and spread:
+            total += indices[i * size // P]
+        else:
+            total += indices[i * (size // P)]
+    return np.concatenate([[0], total // P, [parameters]])
+
+
+def balancing(pieces: Indices) -> Indices:
+    """Return how many entries each worker sends to each when pieces are re-cut to differ by one entry at most.
+
+    Parameters
+    ----------
+    pieces : ndarray of int64, shape (P,)
+        Entries of each worker. Put one after the other, they are cut into blocks of T // P entries, the first T mod P
+        of them one longer.
+
+    Returns
+    -------
+    ndarray of int64, shape (P, P)
+        ``[q, b]``: entries of piece q that lie in block b. The diagonal stays where it is.
+
+    Examples
+    --------
+    >>> balancing(np.array([5, 0, 2]))
+    array([[3, 2, 0],
+           [0, 0, 0],
+           [0, 0, 2]])
+    """
+    P, total = len(pieces), int(pieces.sum())
+    piece = np.append(0, np.cumsum(pieces))
+    block = np.append(0, np.cumsum(total // P + (np.arange(P) < total % P)))
+    overlap: Indices = np.minimum.outer(piece[1:], block[1:]) - np.maximum.outer(piece[:-1], block[:-1])
+    return overlap.clip(min=0)
+
+
+def unevenness(sizes: Indices) -> float:
+    """Return the largest size over the mean; 1 if all are 0.
+
+    Examples
+    --------
+    >>> unevenness(np.array([6, 0, 3])), unevenness(np.array([0, 0]))
+    (2.0, 1.0)
+    """
+    return len(sizes) * int(sizes.max()) / int(sizes.sum()) if sizes.any() else 1.0
+
+
 def compact(indices: Indices) -> Places:
     """Return ascending indices in four bytes each, if they fit: those of all workers are held at a time.
 

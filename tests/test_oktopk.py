@@ -16,9 +16,18 @@ from hypothesis import strategies as st
 from gradients import f32, gradients_of
 from looping import each
 from sparsifier_models import create
-from sparsifier_models.oktopk import RULES, WARM_UP, balancing, raised, region_cuts, unevenness
+from sparsifier_models.oktopk import RULES, WARM_UP, raised
 from sparsifier_models.selection import kth_magnitude
-from sparsifier_models.split_reduce import by_region, equal_cuts, rotation, split_and_reduce, split_schedule
+from sparsifier_models.split_reduce import (
+    balancing,
+    by_region,
+    equal_cuts,
+    region_cuts,
+    rotation,
+    split_and_reduce,
+    split_schedule,
+    unevenness,
+)
 from states import assert_continues
 from variants import variants_of
 

@@ -34,6 +34,7 @@ import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 from annotated_types import Ge, Le
