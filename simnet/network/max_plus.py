@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
+from itertools import groupby
 from math import inf
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -238,14 +239,12 @@ class _Outlook:
 
 
 def _in_a_row(rounds: Sequence[Round], most: int) -> Iterator[tuple[Round, int]]:
-    """Yield each round, and how often it comes in a row, `most` messages at a time."""
-    index = 0
-    while index < len(rounds):
-        one, end = rounds[index], index + 1
-        while end < len(rounds) and rounds[end] is one and (end - index) * len(one) < most:
-            end += 1
-        yield one, end - index
-        index = end
+    """Yield each round, and how often it comes in a row, about `most` messages at a time."""
+    for _, group in groupby(rounds, key=id):
+        same = list(group)
+        at_once = max(1, -(-most // max(1, len(same[0]))))
+        for first in range(0, len(same), at_once):
+            yield same[0], min(at_once, len(same) - first)
 
 
 def _views(of: Any) -> Any:
