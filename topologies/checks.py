@@ -12,6 +12,15 @@ LARGEST = 1_000_000
 def whole(value: object, name: str, least: int) -> int:
     """Return `value` as an int.
 
+    Parameters
+    ----------
+    value : object
+        What is given.
+    name : str
+        What it is called in the error.
+    least : int
+        The least that is allowed.
+
     Raises
     ------
     ValueError
@@ -55,6 +64,15 @@ def rate(value: object, name: str) -> float:
 
 def factor(value: object, name: str, least: float = 0.0) -> float:
     """Return `value`, a ratio, as a float.
+
+    Parameters
+    ----------
+    value : object
+        What is given.
+    name : str
+        What it is called in the error.
+    least : float
+        The least that is allowed.
 
     Raises
     ------

@@ -44,7 +44,19 @@ def empty(name: str, hosts: int, **facts: Any) -> nx.DiGraph[Node]:
 
 
 def cable(graph: nx.DiGraph[Node], a: Node, b: Node, latency: float, bandwidth: float, kind: str) -> None:
-    """Connect `a` and `b` by a link in each direction: what one sends leaves the other's sending alone."""
+    """Connect `a` and `b` by a link in each direction: what one sends leaves the other's sending alone.
+
+    Parameters
+    ----------
+    graph : DiGraph
+        Takes the links.
+    a, b : node
+        The ends.
+    latency, bandwidth : float
+        Of each link [s], [byte/s].
+    kind : str
+        What kind of link it is; see `topologies`.
+    """
     graph.add_edge(a, b, latency=latency, bandwidth=bandwidth, kind=kind)
     graph.add_edge(b, a, latency=latency, bandwidth=bandwidth, kind=kind)
 

@@ -42,7 +42,15 @@ class Shape(Protocol):
         """Return every cable once."""
 
     def path(self, src: int, dst: int, choose: Choose) -> list[Node]:
-        """Return the nodes after host `src` on the way to another host `dst`, which is the last of them."""
+        """Return the nodes after host `src` on the way to another host `dst`, which is the last of them.
+
+        Parameters
+        ----------
+        src, dst : int
+            Hosts.
+        choose : callable
+            Takes one of several equal ways.
+        """
 
 
 class SiteShape(Shape, Protocol):

@@ -145,6 +145,13 @@ def between_sites(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return latency [s] and bandwidth [byte/s] from site to site, shape (S, S) each; a bandwidth of 0 for no link.
 
+    Parameters
+    ----------
+    names : tuple of str
+        The sites.
+    latency, bandwidth : array_like
+        Of every link, or a matrix of shape (S, S) [s], [byte/s].
+
     Raises
     ------
     ValueError

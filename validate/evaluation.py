@@ -98,7 +98,7 @@ def compare(
 
     Parameters
     ----------
-    fabric : str or path
+    cost_model : str or path
         The fabric file, or a platform by its name or file.
     source, facts
         As for `evaluate`.

@@ -186,7 +186,13 @@ def leave_ranks_out(curves: Sequence[Curve], curve_model: str, nccl: bool) -> di
 
 
 def leave_collectives_out(curves: Sequence[Curve], curve_model: str, nccl: bool) -> dict[Transfer, list[HeldOut]]:
-    """Predict every collective from the others, by each transfer; the parameters are those of `leave_ranks_out`."""
+    """Predict every collective from the others, by each transfer; the parameters are those of `leave_ranks_out`.
+
+    Parameters
+    ----------
+    curves, curve_model, nccl
+        As for `leave_ranks_out`.
+    """
     found: dict[Transfer, list[HeldOut]] = {name: [] for name in get_args(Transfer)}
     for collective in tracked(sorted({curve.setting.collective for curve in curves})):
         kept = [one for one in curves if one.setting.collective != collective]

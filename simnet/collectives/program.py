@@ -291,6 +291,15 @@ def _elements(cuts: NDArray[np.int64], first: int, count: int) -> list[slice]:
 def gathered(program: Callable[[int], Program], sizes: ArrayLike, padded: bool) -> Schedule:
     """Return the messages of an all-gather of contributions of these sizes, all padded to the largest if `padded`.
 
+    Parameters
+    ----------
+    program : callable
+        The all-gather, by the number of ranks.
+    sizes : array_like, shape (P,)
+        Contribution of each rank [byte].
+    padded : bool
+        Whether each is sent as if it were the largest.
+
     Raises
     ------
     ValueError

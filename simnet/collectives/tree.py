@@ -35,21 +35,55 @@ class Edges(NamedTuple):
 
 
 def broadcast(n_ranks: int, root: int = 0, *, arity: int | None = None, segments: int = 1) -> Program:
-    """Broadcast of `segments` chunks from `root` down a binomial (`arity` None) or k-ary tree."""
+    """Broadcast of `segments` chunks from `root` down a binomial (`arity` None) or k-ary tree.
+
+    Parameters
+    ----------
+    n_ranks : int
+        P.
+    root : int
+        Where the tree has its root.
+    arity : int, optional
+        Children of each rank; a binomial tree when omitted.
+    segments : int
+        Chunks that follow each other.
+    """
     P = whole(n_ranks, "n_ranks", 1)
     down, _ = _down(P, arity)
     return Program(P, segments, _pipeline(_rooted(down, root, P), segments))
 
 
 def reduce(n_ranks: int, root: int = 0, *, arity: int | None = None, segments: int = 1) -> Program:
-    """Reduction of `segments` chunks to `root` up a binomial (`arity` None) or k-ary tree."""
+    """Reduction of `segments` chunks to `root` up a binomial (`arity` None) or k-ary tree.
+
+    Parameters
+    ----------
+    n_ranks : int
+        P.
+    root : int
+        Where the tree has its root.
+    arity : int, optional
+        Children of each rank; a binomial tree when omitted.
+    segments : int
+        Chunks that follow each other.
+    """
     P = whole(n_ranks, "n_ranks", 1)
     down, depth = _down(P, arity)
     return Program(P, segments, _pipeline(_rooted(_up(down, depth), root, P), segments))
 
 
 def all_reduce(n_ranks: int, *, arity: int | None = None, segments: int = 1) -> Program:
-    """All-reduce of `segments` chunks: reduction to rank 0, then broadcast; each segment turns round at the root."""
+    """All-reduce of `segments` chunks: reduction to rank 0, then broadcast; each segment turns round at the root.
+
+    Parameters
+    ----------
+    n_ranks : int
+        P.
+    arity : int, optional
+        Children of each rank; a binomial tree when omitted.
+    segments : int
+        Chunks that follow each other.
+    """
     P = whole(n_ranks, "n_ranks", 1)
     down, depth = _down(P, arity)
     up, down = _up(down, depth), down._replace(at=down.at + depth)

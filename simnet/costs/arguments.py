@@ -25,6 +25,15 @@ def checked(*, fewest: int = 1, **arguments: ArrayLike) -> list[Floats]:
 def selected_entries(name: str, given: ArrayLike | None, default: Floats) -> Floats:
     """Return the number of entries that is given as the argument `name`, or the `default` if it is None.
 
+    Parameters
+    ----------
+    name : str
+        The argument, for errors.
+    given : array_like, optional
+        What was given for it.
+    default : ndarray
+        What counts when nothing was.
+
     Examples
     --------
     >>> selected_entries("union", None, np.float64(3)), selected_entries("union", 7, np.float64(3))

@@ -87,6 +87,17 @@ def tree_over_allgather(M: ArrayLike, c: ArrayLike, N: ArrayLike) -> Floats:
 def step_time(compute: ArrayLike, sync: ArrayLike, io: ArrayLike = 0.0, compress_decompress: ArrayLike = 0.0) -> Floats:
     """Step without overlap: t_compute + t_sync + t_IO + t_comp-decomp [s]; [1] Eqn 1b (dense) and Eqn 3.
 
+    Parameters
+    ----------
+    compute : array_like
+        Computing [s].
+    sync : array_like
+        Communicating [s].
+    io : array_like
+        Reading data [s].
+    compress_decompress : array_like
+        Selecting, and putting together what comes [s].
+
     Examples
     --------
     >>> float(step_time(0.5, 1.0, compress_decompress=0.25))
@@ -98,6 +109,15 @@ def step_time(compute: ArrayLike, sync: ArrayLike, io: ArrayLike = 0.0, compress
 
 def compression_pays(sync: ArrayLike, compress_decompress: ArrayLike, dense_sync: ArrayLike) -> NDArray[np.bool_]:
     """Whether t_sync(c) + t_comp-decomp(c) < t_sync of the dense gradient; [1] section 2-C1.
+
+    Parameters
+    ----------
+    sync : array_like
+        Communicating what was selected [s].
+    compress_decompress : array_like
+        Selecting, and putting together what comes [s].
+    dense_sync : array_like
+        Communicating the whole gradient [s].
 
     Examples
     --------

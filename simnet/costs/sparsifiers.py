@@ -441,6 +441,17 @@ def hardthreshold(
     The messages of `exdyna`, but every worker selects from the whole gradient: `longest` is c M / 4 if not given, and
     `union` the `fill_in` of independent selections.
 
+    Parameters
+    ----------
+    alpha, beta, M, c, N
+        See `simnet.costs`.
+    longest : array_like, optional
+        kmax, the most entries that a worker selects.
+    union : array_like, optional
+        |U|, entries that the workers select, all different ones together.
+    index_bytes : array_like
+        Bytes of an index.
+
     Examples
     --------
     >>> float(hardthreshold(1.0, 0.5, 4000, 1.0, 4)) == float(exdyna(1.0, 0.5, 4000, 1.0, 4, longest=1000))
@@ -509,6 +520,15 @@ def deft(
 
     Two broadcasts tell the bins of the L layers; then as `exdyna`, whose are the other arguments. `layers` is L, after
     long layers are cut.
+
+    Parameters
+    ----------
+    alpha, beta, M, c, N
+        See `simnet.costs`.
+    layers : array_like
+        L.
+    longest, union, index_bytes
+        As for `exdyna`.
 
     Examples
     --------

@@ -92,6 +92,15 @@ def probe_pairs(
     """Return latency [s] and bandwidth [byte/s] from each worker to the next at `time`; shape (P,) each.
 
     With fewer than two workers there is nothing to probe: one pair of zero latency and infinite bandwidth.
+
+    Parameters
+    ----------
+    network : Network
+        The links.
+    placement : sequence of int
+        The host of each worker.
+    time : float
+        When [s].
     """
     workers = len(placement)
     if workers < 2:
