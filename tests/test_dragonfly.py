@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from routing import LINK, nodes_of
 from topologies import Routes, check_connected, dragonfly, select_links
-
-LINK = {"latency": 1e-6, "bandwidth": 8.0}
 
 
 @st.composite
@@ -18,14 +17,6 @@ def sizes(draw, most=60):
     a, p, h = draw(st.integers(1, 6)), draw(st.integers(1, 3)), draw(st.integers(1, 3))
     largest = min(a * h + 1, max(1, most // (a * p)))
     return {"routers": a, "hosts_per_router": p, "global_links": h, "groups": draw(st.integers(1, largest))}
-
-
-def nodes_of(routes, src, dst):
-    links = [routes.links[link] for link in routes.route(src, dst)]
-    assert all(before[1] == after[0] for before, after in itertools.pairwise(links))
-    path = [src, *(v for _, v in links)]
-    assert path[-1] == dst
-    return path
 
 
 def kinds(graph, path):

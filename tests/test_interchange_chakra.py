@@ -8,40 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from schedules import canonical, schedules
 from simnet.base.errors import InputError
 from simnet.collectives import allgather_bruck, allreduce_ring, alltoallv_pairwise
 from simnet.interchange.chakra import read_chakra, write_chakra
 from simnet.schedule import Round, Schedule
 
 
-def canonical(schedule):
-    """What a trace can carry: no phases, scalar compute where ranks agree, no idle rounds at the end."""
-    rounds = []
-    for one in schedule.rounds:
-        work = np.broadcast_to(np.asarray(one.compute, float), schedule.n_ranks)
-        rounds.append(Round(one.src, one.dst, one.nbytes, float(work[0]) if (work == work[0]).all() else work))
-    while rounds and not len(rounds[-1]) and not np.any(rounds[-1].compute):
-        rounds.pop()
-    return Schedule(schedule.n_ranks, rounds)
-
-
-@st.composite
-def schedules(draw):
-    P = draw(st.integers(2, 5))
-    micros = st.integers(0, 10**9).map(lambda n: n / 1e6)
-    rounds = []
-    for _ in range(draw(st.integers(0, 5))):
-        pairs = draw(
-            st.lists(st.tuples(st.integers(0, P - 1), st.integers(1, P - 1), st.integers(0, 2**45)), max_size=6)
-        )
-        compute = draw(st.one_of(st.just(0.0), micros, st.lists(micros, min_size=P, max_size=P)))
-        rounds.append(
-            Round([s for s, _, _ in pairs], [(s + d) % P for s, d, _ in pairs], [b for *_, b in pairs], compute, "x")
-        )
-    return Schedule(P, rounds)
-
-
-@given(schedule=schedules())
+@given(schedule=schedules(5, 2**45, 1e6))
 def test_there_and_back(tmp_path_factory, schedule):
     prefix = tmp_path_factory.mktemp("chakra") / "t"
     assert write_chakra(schedule, prefix) == [prefix.with_name(f"t.{rank}.et") for rank in range(schedule.n_ranks)]

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from routing import GPUS, LINK
 from topologies import (
     Routes,
     check_connected,
@@ -23,9 +24,6 @@ from topologies import (
     tree,
     wan_of_clusters,
 )
-
-LINK = {"latency": 1e-6, "bandwidth": 8.0}
-GPUS = {"intra_latency": 2e-6, "intra_bandwidth": 3e11, "nic_latency": 6e-6, "nic_bandwidth": 2.5e10}
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import topologies
 from looping import each
+from routing import GPUS, nodes_of
 from topologies import (
     Routes,
     build,
@@ -34,7 +35,6 @@ from topologies import (
 from topologies.routes import mix
 
 LATENCY, BANDWIDTH = 1e-3, 1e9
-GPUS = {"intra_latency": 2e-6, "intra_bandwidth": 3e11, "nic_latency": 6e-6, "nic_bandwidth": 2.5e10}
 
 
 @st.composite
@@ -113,15 +113,6 @@ def cheapest(graph, src, dst):
         return nx.shortest_path_length(open_graph, src, dst, weight=lambda u, v, link: link.get("weight", 1))
     except nx.NetworkXNoPath:
         return None
-
-
-def nodes_of(routes, src, dst):
-    """The nodes of a route, which is checked to be one: contiguous and from src to dst."""
-    links = [routes.links[link] for link in routes.route(src, dst)]
-    assert all(before[1] == after[0] for before, after in itertools.pairwise(links))
-    path = [src, *(v for _, v in links)]
-    assert path[-1] == dst
-    return path
 
 
 def hops(routes, src, dst):

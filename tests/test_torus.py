@@ -9,18 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from routing import nodes_of
 from topologies import Routes, check_connected, ring, select_links, torus
 
 LINK = {"latency": 1e-3, "bandwidth": 8.0}
 DIMS = st.lists(st.integers(1, 5), min_size=1, max_size=4).filter(lambda dims: math.prod(dims) <= 100)
-
-
-def nodes_of(routes, src, dst):
-    links = [routes.links[link] for link in routes.route(src, dst)]
-    assert all(before[1] == after[0] for before, after in itertools.pairwise(links))
-    path = [src, *(v for _, v in links)]
-    assert path[-1] == dst
-    return path
 
 
 def around(size, a, b):

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from routing import GPUS, LINK
 from simnet.interchange import read_nodelink, write_nodelink
 from topologies import (
     Routes,
@@ -25,8 +26,6 @@ from topologies import (
     wan_of_clusters,
 )
 
-LINK = {"latency": 1e-6, "bandwidth": 8.0}
-GPUS = {"intra_latency": 2e-6, "intra_bandwidth": 3e11, "nic_latency": 6e-6, "nic_bandwidth": 2.5e10}
 WIDE = {"latency": 0.05, "bandwidth": 1e6, "border_bandwidth": 1e9, "border_latency": 1e-5}
 
 OF_SEARCH = {
