@@ -12,7 +12,7 @@ import sparsifier_models
 from simnet.base import plugins
 from simnet.base.errors import nearest
 from simnet.costs import models
-from simnet.job import check_feedback
+from simnet.job import Overlap, check_feedback
 from simnet.policies import Candidate, Monitor, closed_form
 from simnet.scenario import network_parts, schema
 from simnet.scenario.colocated import InJob, check_company
@@ -172,7 +172,7 @@ def _job(given: schema.Job, workers: int, found: Findings) -> schema.Job:
     if compute.mean is None and profile is not None:
         compute = compute.model_copy(update={"mean": profile.compute})
     if overlap is not None and overlap.backward is None:
-        share = 2 / 3 if profile is None else profile.backward_fraction
+        share = Overlap.backward if profile is None else profile.backward_fraction
         overlap = overlap.model_copy(update={"backward": share})
     return given.model_copy(
         update={

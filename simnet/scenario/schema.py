@@ -144,10 +144,11 @@ class TrainingData(OneOf):
     """What it is trained on."""
 
 
+@configures(live.train, only=("dirichlet",), required=("dirichlet",))
 class Dirichlet(Part):
     """Shards that differ in their classes; the smaller the parameter, the more."""
 
-    dirichlet: Annotated[float, Field(gt=0, le=1e6)]
+    dirichlet: Any
 
 
 def _read_kind(value: object) -> object:

@@ -303,7 +303,7 @@ def train(
     learning_rate: Annotated[float | Rate, Written(Annotated[float, Gt(0), Le(1e6)])] = 0.1,
     momentum: Annotated[float, Ge(0), Lt(1)] = 0.9,
     weight_decay: Annotated[float, Ge(0), Le(1)] = 0.0,
-    dirichlet: float | None = None,
+    dirichlet: Annotated[float, Gt(0), Le(1e6)] | None = None,
     hidden: Annotated[Sequence[Count], Len(1, 8)] = _HIDDEN,
     evaluate: Count = _EVERY,
     scale: float = 1.0,
