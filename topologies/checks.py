@@ -2,11 +2,62 @@
 
 from __future__ import annotations
 
+import inspect
 import math
+from collections.abc import Callable
+from functools import partial, wraps
 from numbers import Integral, Real
+from types import UnionType
+from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin
+
+from annotated_types import Ge
+
+from simnet.base.quantities import RATE, TIME, parameter_hints
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 LARGEST = 1_000_000
 """Directed links of the largest graph that is built: some 0.5 GB as networkx keeps it."""
+
+
+def checked(builder: F) -> F:
+    """Return a builder that checks what it is called with against the annotations of its parameters.
+
+    Counts, latencies, bandwidths and ratios arrive as an int or float within their bounds; None where that is allowed,
+    and what is annotated otherwise, arrive as they are.
+
+    Raises
+    ------
+    ValueError
+        From the builder returned, if an argument is no such number.
+    """
+    signature = inspect.signature(builder)
+    checks = {name: _check(hint) for name, hint in parameter_hints(builder, list(signature.parameters)).items()}
+
+    @wraps(builder)
+    def build(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs)
+        given.apply_defaults()
+        for name, value in given.arguments.items():
+            check = checks.get(name)
+            if check is not None and (value is not None or signature.parameters[name].default is not None):
+                given.arguments[name] = check(value, name)
+        return builder(*given.args, **given.kwargs)
+
+    return cast("F", build)
+
+
+def _check(hint: Any) -> Callable[[object, str], float] | None:
+    """Return what checks an argument under an annotation."""
+    if get_origin(hint) in (Union, UnionType):
+        return next((check for one in get_args(hint) if (check := _check(one)) is not None), None)
+    kind, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    least: Any = next((one.ge for one in marks if isinstance(one, Ge)), 0)
+    if TIME in marks or RATE in marks:
+        return seconds if TIME in marks else rate
+    if kind is int and marks:
+        return partial(whole, least=least)
+    return partial(factor, least=least) if kind is float and marks else None
 
 
 def whole(value: object, name: str, least: int) -> int:

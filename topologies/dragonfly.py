@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
 from simnet.base.quantities import Bandwidth, Count, Seconds
-from topologies.checks import affordable, rate, seconds, whole
+from topologies.checks import affordable, checked, rate
 from topologies.graphs import Node, cable, empty
 from topologies.shapes import Cable, Choose
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import networkx as nx
 
 
+@checked
 def dragonfly(
     routers: Count,
     latency: Seconds,
@@ -85,17 +86,16 @@ def dragonfly(
     >>> [routes.links[link] for link in routes.route(0, 71)][1:-1]
     [('router:0.0', 'router:0.3'), ('router:0.3', 'router:8.0'), ('router:8.0', 'router:8.3')]
     """
-    a = whole(routers, "routers", 1)
+    a = routers
     if a % 2 and (hosts_per_router is None or global_links is None):
         raise ValueError(f"hosts_per_router and global_links must be given where routers is odd, got {a} routers")
-    p = a // 2 if hosts_per_router is None else whole(hosts_per_router, "hosts_per_router", 1)
-    h = a // 2 if global_links is None else whole(global_links, "global_links", 1)
-    g = a * h + 1 if groups is None else whole(groups, "groups", 1)
+    p = a // 2 if hosts_per_router is None else hosts_per_router
+    h = a // 2 if global_links is None else global_links
+    g = a * h + 1 if groups is None else groups
     if g > a * h + 1:
         raise ValueError(f"groups must be at most {a * h + 1}, routers * global_links + 1, got {g}")
-    latency, bandwidth = seconds(latency, "latency"), rate(bandwidth, "bandwidth")
-    far = latency if global_latency is None else seconds(global_latency, "global_latency")
-    wide = bandwidth if global_bandwidth is None else rate(global_bandwidth, "global_bandwidth")
+    far = latency if global_latency is None else global_latency
+    wide = bandwidth if global_bandwidth is None else global_bandwidth
     affordable(g * a * (2 * p + a - 1 + h), f"a dragonfly of {g:,} groups of {a:,} routers")
     shape = DragonflyShape(g, a, p, h)
     facts = {"groups": g, "routers": a, "hosts_per_router": p, "global_links": h}

@@ -10,7 +10,7 @@ import numpy as np
 from annotated_types import Ge, Le, MultipleOf
 
 from simnet.base.quantities import Bandwidth, Seconds
-from topologies.checks import affordable, factor, rate, seconds, whole
+from topologies.checks import affordable, checked, rate
 from topologies.graphs import Node, cable, empty
 from topologies.shapes import OUTSIDE, Cable, Choose, ChooseAll, Places
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import networkx as nx
 
 
+@checked
 def fat_tree(
     k: Annotated[int, Ge(2), MultipleOf(2)],
     latency: Seconds,
@@ -66,13 +67,11 @@ def fat_tree(
     >>> graph.graph["hosts"], graph.number_of_edges(), graph["edge:0.0"]["agg:0.1"]["bandwidth"]
     (16, 96, 625000000.0)
     """
-    k = whole(k, "k", 2)
     if k % 2:
         raise ValueError(
             f"k must be even, got {k}; k = {k - 1} has {(k - 1) ** 3 // 4} hosts, k = {k + 1} {(k + 1) ** 3 // 4}"
         )
-    latency, bandwidth = seconds(latency, "latency"), rate(bandwidth, "bandwidth")
-    inner = rate(bandwidth / factor(oversubscription, "oversubscription", 1.0), "bandwidth over oversubscription")
+    inner = rate(bandwidth / oversubscription, "bandwidth over oversubscription")
     affordable(3 * k**3 // 2, f"a fat-tree of k = {k:,}")
     graph = empty("fat_tree", k**3 // 4, shape={"k": k})
     for a, b, kind in FatTreeShape(k).cables():

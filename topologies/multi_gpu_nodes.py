@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from annotated_types import Ge
 
 from simnet.base.quantities import Bandwidth, Count, Seconds
-from topologies.checks import affordable, rate, seconds, whole
+from topologies.checks import affordable, checked, rate
 from topologies.graphs import Node, cable, empty
 from topologies.shapes import OUTSIDE, Cable, Choose
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import networkx as nx
 
 
+@checked
 def multi_gpu_nodes(
     nodes: Count,
     gpus_per_node: Count,
@@ -98,12 +99,9 @@ def multi_gpu_nodes(
     >>> routes.bottleneck(0, 7), routes.bottleneck(0, 8)
     (300000000000.0, 25000000000.0)
     """
-    nodes, gpus_per_node = whole(nodes, "nodes", 1), whole(gpus_per_node, "gpus_per_node", 1)
-    intra_half, intra_bandwidth = seconds(intra_latency, "intra_latency") / 2, rate(intra_bandwidth, "intra_bandwidth")
-    nic_half, nic_bandwidth = seconds(nic_latency, "nic_latency") / 2, rate(nic_bandwidth, "nic_bandwidth")
+    intra_half, nic_half = intra_latency / 2, nic_latency / 2
     if not isinstance(rails, bool):
         raise ValueError(f"rails must be true or false, got {rails!r}")
-    spines = whole(spines, "spines", 0)
     if spines and not rails:
         raise ValueError(f"spines join rails: rails must be true where there are spines, got {spines} spines")
     if not spines and (spine_latency is not None or spine_bandwidth is not None):
@@ -116,7 +114,7 @@ def multi_gpu_nodes(
     if spines:
         numbers["spines"] = spines
         of_kind["fabric"] = (
-            nic_half if spine_latency is None else seconds(spine_latency, "spine_latency"),
+            nic_half if spine_latency is None else spine_latency,
             rate(nodes * nic_bandwidth / spines if spine_bandwidth is None else spine_bandwidth, "spine_bandwidth"),
         )
     shape = MultiGpuShape(**numbers)

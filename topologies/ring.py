@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from simnet.base.quantities import Bandwidth, Count, Seconds
-from topologies.checks import affordable, rate, seconds, whole
+from topologies.checks import affordable, checked
 from topologies.graphs import Node, cable, empty
 from topologies.shapes import Cable, Choose
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import networkx as nx
 
 
+@checked
 def ring(hosts: Count, latency: Seconds, bandwidth: Bandwidth) -> nx.DiGraph[Node]:
     """Return `hosts` hosts in a ring, with a link in both directions between neighbours.
 
@@ -47,8 +48,7 @@ def ring(hosts: Count, latency: Seconds, bandwidth: Bandwidth) -> nx.DiGraph[Nod
     >>> [routes.links[link] for link in routes.route(0, 3)]
     [(0, 4), (4, 3)]
     """
-    P = whole(hosts, "hosts", 1)
-    latency, bandwidth = seconds(latency, "latency"), rate(bandwidth, "bandwidth")
+    P = hosts
     affordable(2 * P, f"a ring of {P:,} hosts")
     shape = RingShape(P)
     graph = empty("ring", P, hosts_forward=True, shape={"hosts": P})

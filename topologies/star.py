@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from simnet.base.quantities import Bandwidth, Count, Seconds
-from topologies.checks import affordable, rate, seconds, whole
+from topologies.checks import affordable, checked
 from topologies.graphs import Node, cable, empty
 from topologies.shapes import Cable, Choose, ChooseAll, Places
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import networkx as nx
 
 
+@checked
 def star(hosts: Count, latency: Seconds, bandwidth: Bandwidth) -> nx.DiGraph[Node]:
     """Return `hosts` hosts on one ideal switch.
 
@@ -49,8 +50,7 @@ def star(hosts: Count, latency: Seconds, bandwidth: Bandwidth) -> nx.DiGraph[Nod
     >>> routes.path_latency(0, 3), routes.bottleneck(0, 3)
     (0.001, 1000000000.0)
     """
-    P = whole(hosts, "hosts", 1)
-    half, bandwidth = seconds(latency, "latency") / 2, rate(bandwidth, "bandwidth")
+    P, half = hosts, latency / 2
     affordable(2 * P, f"a star of {P:,} hosts")
     shape = StarShape(P)
     graph = empty("star", P, shape={"hosts": P})

@@ -11,7 +11,7 @@ import numpy as np
 from annotated_types import MinLen
 
 from simnet.base.quantities import Bandwidth, Count, Seconds
-from topologies.checks import affordable, rate, seconds, whole
+from topologies.checks import affordable, checked, whole
 from topologies.graphs import Node, cable, empty
 from topologies.shapes import Cable, Choose
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import networkx as nx
 
 
+@checked
 def torus(dims: Annotated[Sequence[Count], MinLen(1)], latency: Seconds, bandwidth: Bandwidth) -> nx.DiGraph[Node]:
     """Return the torus of ``dims[0]`` * ``dims[1]`` * ... hosts, with a link in both directions between neighbours.
 
@@ -64,7 +65,6 @@ def torus(dims: Annotated[Sequence[Count], MinLen(1)], latency: Seconds, bandwid
     if not isinstance(dims, list | tuple | np.ndarray) or not len(dims):
         raise ValueError(f"dims must list the hosts along each dimension, such as (4, 4, 4), got {dims!r}")
     sizes = tuple(whole(size, f"dims[{d}]", 1) for d, size in enumerate(dims))
-    latency, bandwidth = seconds(latency, "latency"), rate(bandwidth, "bandwidth")
     P = math.prod(sizes)
     # A dimension of one host has no links but costs a coordinate.
     affordable(2 * P * len(sizes), f"a torus of {' x '.join(f'{size:,}' for size in sizes)} hosts")

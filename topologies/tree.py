@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 from annotated_types import Ge
 
 from simnet.base.quantities import Bandwidth, Count, Seconds, Slowdown
-from topologies.checks import affordable, factor, rate, seconds, whole
+from topologies.checks import affordable, checked, rate
 from topologies.graphs import Node, cable, empty
 from topologies.shapes import Cable, Choose
 
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import networkx as nx
 
 
+@checked
 def tree(
     hosts: Count, arity: Annotated[int, Ge(2)], latency: Seconds, bandwidth: Bandwidth, taper: Slowdown = 1.0
 ) -> nx.DiGraph[Node]:
@@ -57,8 +58,7 @@ def tree(
     >>> [sum(str(node).startswith(f"switch:{level}") for node in graph) for level in (1, 2, 3)]
     [4, 2, 1]
     """
-    P, arity = whole(hosts, "hosts", 1), whole(arity, "arity", 2)
-    latency, bandwidth, taper = seconds(latency, "latency"), rate(bandwidth, "bandwidth"), factor(taper, "taper")
+    P = hosts
     affordable(4 * P, f"a tree of {P:,} hosts")
     graph = empty("tree", P, shape={"hosts": P, "arity": arity})
     for level, cables in enumerate(TreeShape(P, arity).levels(), 1):

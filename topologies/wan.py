@@ -9,13 +9,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from simnet.base.quantities import Bandwidth, Bandwidths, Latencies, Seconds
-from topologies.checks import affordable, rate, seconds, whole
+from topologies.checks import affordable, checked, seconds, whole
 from topologies.graphs import Node, cable, empty
 
 if TYPE_CHECKING:
     import networkx as nx
 
 
+@checked
 def wan(
     sites: int | Sequence[str],
     latency: Latencies,
@@ -81,7 +82,7 @@ def wan(
     affordable(2 * sum(workers) + S * (S - 1), f"a network of {S:,} sites and {sum(workers):,} workers")
     seconds_between, rates = between_sites(names, latency, bandwidth)
     linked = rates != 0
-    local_half, local_bandwidth = seconds(local_latency, "local_latency") / 2, rate(local_bandwidth, "local_bandwidth")
+    local_half = local_latency / 2
     # Summed over any path the latencies weigh at most half a link, so they decide only between equally many links.
     weights = 1 + seconds_between / (2 * seconds_between[linked].sum() or 1.0)
 

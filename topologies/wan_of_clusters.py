@@ -13,7 +13,7 @@ import numpy as np
 
 from simnet.base.errors import nearest
 from simnet.base.quantities import Bandwidth, Bandwidths, Latencies, Seconds
-from topologies.checks import affordable, rate, seconds
+from topologies.checks import affordable, checked
 from topologies.graphs import Link, Node, cable, check, empty, label
 from topologies.recognition import described, links_of, recognised
 from topologies.shapes import OUTSIDE, Cable, Choose, SiteShape
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     import networkx as nx
 
 
+@checked
 def wan_of_clusters(
     sites: Mapping[str, nx.DiGraph[Any]],
     latency: Latencies,
@@ -104,8 +105,6 @@ def wan_of_clusters(
     links = inside + 2 * sum(map(len, ends)) + S * (S - 1)
     affordable(links, f"a network of {S:,} sites and {sum(hosts):,} hosts")
     far, rates = between_sites(names, latency, bandwidth)
-    border_latency = seconds(border_latency, "border_latency")
-    border_bandwidth = rate(border_bandwidth, "border_bandwidth")
 
     facts: dict[str, Any] = {"sites": names}
     if forward:

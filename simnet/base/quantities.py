@@ -7,9 +7,14 @@ unit, a bound and a default stand once, in the signature, also in those of other
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
+import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_type_hints
 
 from annotated_types import Ge, Gt, Le
 from numpy.typing import ArrayLike
@@ -104,6 +109,7 @@ SIZES = (("B", 1.0), ("KiB", 2.0**10), ("MiB", 2.0**20), ("GiB", 2.0**30), ("kB"
 RATES = (("B/s", 1.0), ("Gbit/s", 1.25e8), ("Mbit/s", 1.25e5), ("kbit/s", 125.0), ("Tbit/s", 1.25e11))
 
 TIME = Notation("time with unit", ("10 ms", "50 us", "1.5 h"), units.seconds, TIMES)
+RATE = Notation("bandwidth with unit", ("25 Gbit/s", "100 MB/s"), units.bandwidth, RATES)
 SIZE = Notation("amount of data with unit", ("64 MiB", "1500 B"), units.size, SIZES)
 FACTOR = Notation("factor", ("50 %",), _fraction)
 SHARE = Notation("probability or share", ("2 %",), _fraction)
@@ -116,9 +122,7 @@ Size: TypeAlias = Annotated[float, Le(1e18), SIZE]
 """An amount of data [byte], >= 0."""
 PositiveSize: TypeAlias = Annotated[Size, Gt(0)]
 """An amount of data [byte], > 0."""
-Rate: TypeAlias = Annotated[
-    float, Le(1e18), Notation("bandwidth with unit", ("25 Gbit/s", "100 MB/s"), units.bandwidth, RATES)
-]
+Rate: TypeAlias = Annotated[float, Le(1e18), RATE]
 """Bytes per second, >= 0."""
 Bandwidth: TypeAlias = Annotated[Rate, Gt(0)]
 """Bytes per second, > 0."""
@@ -146,3 +150,18 @@ Latencies: TypeAlias = Annotated[ArrayLike, Written(Seconds | Sequence[Sequence[
 """One latency [s], or a matrix of them."""
 Bandwidths: TypeAlias = Annotated[ArrayLike, Written(Rate | Sequence[Sequence[Rate]])]
 """One bandwidth [byte/s], or a matrix of them, 0 for no link."""
+
+
+def parameter_hints(target: Callable[..., Any], names: Sequence[str]) -> dict[str, Any]:
+    """Return the annotations of some parameters, without those that name what is only there for a type checker."""
+    if isinstance(target, type) and (dataclasses.is_dataclass(target) or hasattr(target, "_fields")):
+        written, known = target.__annotations__, vars(sys.modules[target.__module__])
+    else:
+        function = getattr(target, "__init__") if isinstance(target, type) else inspect.unwrap(target)  # noqa: B009
+        written, known = function.__annotations__, function.__globals__
+    found: dict[str, Any] = {}
+    for name in names:
+        with suppress(KeyError, NameError):
+            one = SimpleNamespace(__annotations__={name: written[name]})
+            found |= get_type_hints(one, known, include_extras=True)
+    return found

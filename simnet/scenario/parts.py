@@ -11,12 +11,10 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
-import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from types import NoneType, SimpleNamespace, UnionType
+from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Self, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from pydantic import (
@@ -34,7 +32,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from simnet.base import plugins
-from simnet.base.quantities import Absolute, Bandwidth, Notation, Seconds, Written
+from simnet.base.quantities import Absolute, Bandwidth, Notation, Seconds, Written, parameter_hints
 from simnet.scenario.fields import File
 
 Target: TypeAlias = Callable[..., Any]
@@ -65,7 +63,7 @@ class Part(BaseModel):
     @property
     def is_absolute(self) -> bool:
         """Whether what it configures gives a bandwidth or latency itself, and not a factor on it."""
-        hints = _hints(next(iter(self.configured)), ["return"])
+        hints = parameter_hints(next(iter(self.configured)), ["return"])
         return Absolute in get_args(hints.get("return"))
 
     def takes(self, parameter: str) -> bool:
@@ -197,7 +195,7 @@ def configures(
     signature = inspect.signature(target).parameters
     named = {name: one for name, one in signature.items() if one.kind not in (one.VAR_KEYWORD, one.VAR_POSITIONAL)}
     taken = {name: renamed.get(name, name) for name in named if (only is None or name in only) and name not in omit}
-    hints, helps, open_ = _hints(target, list(taken)), parameter_help(target), optional or {}
+    hints, helps, open_ = parameter_hints(target, list(taken)), parameter_help(target), optional or {}
 
     def derived(part: type[P]) -> type[P]:
         own = get_type_hints(part, include_extras=True)
@@ -352,21 +350,6 @@ def parameter_help(target: Target) -> dict[str, str]:
 
 def _is_target(one: Any) -> bool:
     return callable(one) and get_origin(one) is None and not (isinstance(one, type) and issubclass(one, BaseModel))
-
-
-def _hints(target: Target, names: Sequence[str]) -> dict[str, Any]:
-    """Return the annotations of some parameters, without those that name what is only there for a type checker."""
-    if isinstance(target, type) and (dataclasses.is_dataclass(target) or hasattr(target, "_fields")):
-        annotations, known = target.__annotations__, vars(sys.modules[target.__module__])
-    else:
-        function = getattr(target, "__init__") if isinstance(target, type) else inspect.unwrap(target)  # noqa: B009
-        annotations, known = function.__annotations__, function.__globals__
-    found: dict[str, Any] = {}
-    for name in names:
-        with suppress(KeyError, NameError):
-            one = SimpleNamespace(__annotations__={name: annotations[name]})
-            found |= get_type_hints(one, known, include_extras=True)
-    return found
 
 
 def _default(target: Target, parameter: inspect.Parameter) -> Any:
