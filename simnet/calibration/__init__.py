@@ -1,9 +1,10 @@
 """Calibrated cost models: measured times of collectives in, predictions of others out, with prediction intervals.
 
-`curves` makes curves of tables, `shapes` fits a single curve, `steps` and `per_step` go through the schedules of
-algorithms, `scaling` goes over numbers of ranks, `predictor` puts them together, `crossval` judges them by what they
-were not fitted to, `intervals` says how far to believe them, `fabric` is all of it, `fabric_file` its file;
-`specification` does without measurements. See ``docs/calibration.md``.
+`readers` reads logs, `curves` makes curves of their rows, `curve_models` fits a single curve, `step_counts` and
+`step_model` go through the schedules of algorithms, `rank_scaling` goes over numbers of ranks, `predictor` puts them
+together, `crossval` judges them by what they were not fitted to, `intervals` says how far to believe them, `cost_model`
+is all of it, `cost_model_file` its file. `platform` and `specification` do without measurements; `summary` is what
+`simnet calibrate` shows. See ``docs/calibration.md``.
 """
 
 from simnet.calibration.cost_model import CalibratedCostModel, Prediction, calibrate, specified

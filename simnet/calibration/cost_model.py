@@ -134,7 +134,7 @@ class CalibratedCostModel:
             raise self._unknown(setting)
         seconds = float(found[0])
         if not 0 < seconds < math.inf:
-            raise InputError(f"{setting}, {nbytes:g} bytes have no time that can be told, but {seconds:g} s")
+            raise InputError(f"{setting}, {nbytes:g} bytes have no time that can be predicted, but {seconds:g} s")
         basis = self.model.basis(setting)
         unlike = basis == "ranks" and self._unlike_nodes(setting)
         reasons = self._extrapolated(setting, basis, nbytes)

@@ -93,7 +93,7 @@ class TimedExchange(NamedTuple):
 
     @property
     def end(self) -> float:
-        """When the last worker was done, or everything had stopped [s]."""
+        """When the last worker was done, which ends the makespan, or everything had stopped [s]."""
         if isinstance(self.result, Timing):
             return self.result.finish
         assert self.result.at is not None
