@@ -29,7 +29,7 @@ from scaling.programs import BANDWIDTH, LATENCY, NBYTES
 import topologies
 from simnet import collectives
 from simnet.network import Network, flows
-from simnet.network.memory import compiled_kernel
+from simnet.network.tables import compiled_loop
 
 
 def chosen(what: object, words: str) -> bool:
@@ -66,7 +66,7 @@ def show(name: object, cost: Cost) -> None:
 
 def warm() -> None:
     """Have everything compiled and loaded, for the processes that measure to inherit."""
-    compiled_kernel()
+    compiled_loop()
     graph = topologies.fat_tree(10, LATENCY, BANDWIDTH)
     for engine in ("fluid", "auto"):
         Network(graph, engine=engine).time(collectives.allreduce_ring(240, NBYTES))

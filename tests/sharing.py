@@ -3,7 +3,7 @@
 import math
 
 from simnet.network.event_loop.records import TRANSFER
-from simnet.network.memory import Store
+from simnet.network.tables import Store
 from topologies.routes import as_table
 
 
@@ -20,7 +20,7 @@ class Sharing:
     def join(self, flow, route, nbytes, limit, now):
         store = self._store
         store.make_room(flows=1)
-        f = self._flows[flow] = store.kernel.take_flow(store.state)
+        f = self._flows[flow] = store.loop.take_flow(store.state)
         store.flows.write(
             f,
             1,
@@ -31,12 +31,12 @@ class Sharing:
             residue=1e-14 * nbytes if math.isfinite(nbytes) else 0.0,
             limit=limit,
         )
-        store.kernel.start_flow(store.state, f, now)
+        store.loop.start_flow(store.state, f, now)
 
     def leave(self, flow, now):
         store, f = self._store, self._flows.pop(flow)
-        store.kernel.detach(store.state, f)
-        store.kernel.free_flow(store.state, f)
+        store.loop.detach(store.state, f)
+        store.loop.free_flow(store.state, f)
 
     def settle(self, now):
         """Work off what is due by `now`; return the flows that ended."""
@@ -46,17 +46,17 @@ class Sharing:
             if until <= now:
                 s.links[link].capacity, self._until[link] = self._capacity(link, now)
                 if s.links[link].users:
-                    store.kernel.mark_dirty(s, link)
+                    store.loop.mark_dirty(s, link)
         while s.n_ends and s.flows[s.ends[0]].end <= now:
             ended.append(int(s.flows[s.ends[0]].message))
             self.leave(ended[-1], now)
-        store.kernel.settle(s, now)
+        store.loop.settle(s, now)
         return ended
 
     def next_event(self):
         s = self._store.state
         changes = [until for link, until in enumerate(self._until) if s.links[link].users]
-        return min([*changes, float(self._store.kernel.next_due(s))], default=math.inf)
+        return min([*changes, float(self._store.loop.next_due(s))], default=math.inf)
 
     def rate(self, flow):
         return float(self._store.state.flows[self._flows[flow]].rate)

@@ -349,7 +349,7 @@ def equal(one, other):
 def on_lists(monkeypatch):
     """Keep the engine to lists, however many messages there are."""
     monkeypatch.setattr(engine, "_MANY", 10**9)
-    monkeypatch.setattr(engine, "kernel_is_loaded", lambda: False)
+    monkeypatch.setattr(engine, "loop_is_loaded", lambda: False)
 
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -375,7 +375,7 @@ def test_messages_leave_and_arrive_when_the_reference_says(seed, on_lists):
 def test_compiled_and_on_lists_it_is_the_same_to_the_last_bit(seed):
     case, told = Case(seed), []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "kernel_is_loaded", lambda: False)
+        patch.setattr(engine, "loop_is_loaded", lambda: False)
         for many in (0, 10**9):
             patch.setattr(engine, "_MANY", many)
             network = case.network()

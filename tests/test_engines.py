@@ -129,7 +129,7 @@ def test_auto_and_fluid_agree(many, job):
         # With and without the compiled loops.
         patch.setattr(max_plus, "_MANY", many)
         patch.setattr(engine, "_MANY", many)
-        patch.setattr(engine, "kernel_is_loaded", lambda: False)
+        patch.setattr(engine, "loop_is_loaded", lambda: False)
         try:
             fluid = Network(graph, engine="fluid", **options).time(parts, **more)
         except StalledError as stalled:

@@ -158,7 +158,7 @@ def full_solution(bench: Bench) -> tuple[float, str]:
             store = flows.shared(table, routes.bandwidth, np.full(len(table), math.inf), compiled=True)
 
             def solve() -> float:
-                store.kernel.settle(store.state, 0.0)
+                store.loop.settle(store.state, 0.0)
                 return float(store.state.n_chosen)
 
             return solve

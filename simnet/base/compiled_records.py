@@ -29,16 +29,27 @@ State = TypeVar("State")
 _NUMBERS = {float: types.float64, int: types.int64, bool: types.boolean}
 
 
+def record_dtype(kind: type) -> np.dtype[Any]:
+    """Return the dtype of an array of such records.
+
+    Raises
+    ------
+    ValueError
+        If a field has the name of an attribute that rows of arrays have themselves.
+    """
+    fields = get_type_hints(kind)
+    for name in fields:
+        if hasattr(np.record, name):
+            raise ValueError(f"{kind.__name__}.{name} needs another name: numpy.record has a {name} of its own")
+    return np.dtype([(name, np.dtype(one)) for name, one in fields.items()], align=True)
+
+
 def _dtype(hint: Any) -> np.dtype[Any] | None:
     """Return the dtype of what is in a table; None for a number."""
     if hint in _NUMBERS:
         return None
     kind = get_args(hint)[0] if get_origin(hint) is list else float
-    if not dataclasses.is_dataclass(kind):
-        return np.dtype(kind)
-    # Arrays of records have names of their own, which would come first.
-    assert not any(hasattr(np.record, name) for name in get_type_hints(kind)), kind
-    return np.dtype([(name, np.dtype(one)) for name, one in get_type_hints(kind).items()], align=True)
+    return record_dtype(kind) if dataclasses.is_dataclass(kind) else np.dtype(kind)
 
 
 class _StateType(types.Type):  # type: ignore[misc]
@@ -123,11 +134,13 @@ def _number(view: str, place: int, kind: type) -> property:
     return property(get, put)
 
 
-def _table(name: str, place: int) -> property:
+def _table(name: str, place: int, dtype: np.dtype[Any]) -> property:
     def get(self: Any) -> Any:
         return self.tables[name]
 
     def put(self: Any, table: Any) -> None:
+        if table.dtype != dtype or not table.flags.c_contiguous:
+            raise TypeError(f"{name} must be contiguous and of {dtype}, got {table.dtype}")
         self.tables[name] = table
         self.whole[place] = table.__array_interface__["data"][0]
 
@@ -149,16 +162,15 @@ def compiled_state(kind: type[State], modules: Sequence[ModuleType]) -> type[Sta
     sources = hashlib.sha256(b"".join(Path(str(one.__file__)).read_bytes() for one in modules)).hexdigest()[:16]
     hints = get_type_hints(kind)
     members: dict[str, Any] = {"_numba_type_": _StateType(kind, sources)}
+    tables: dict[str, Any] = {}
     for place, (name, hint) in enumerate(hints.items()):
-        number = _number("reals" if hint is float else "whole", place, hint)
-        members[name] = number if hint in _NUMBERS else _table(name, place)
-
-    # An array of records gives its rows the names of the fields, as objects have them.
-    tables = {
-        name: np.zeros(0, dtype).view(np.ndarray if dtype.names is None else np.recarray)
-        for name, hint in hints.items()
-        if (dtype := _dtype(hint)) is not None
-    }
+        dtype = _dtype(hint)
+        if dtype is None:
+            members[name] = _number("reals" if hint is float else "whole", place, hint)
+        else:
+            members[name] = _table(name, place, dtype)
+            # An array of records gives its rows the names of the fields, as objects have them.
+            tables[name] = np.zeros(0, dtype).view(np.ndarray if dtype.names is None else np.recarray)
 
     def begin(self: Any) -> None:
         block = np.zeros(len(hints), dtype=np.int64)

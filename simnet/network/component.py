@@ -145,7 +145,7 @@ class Network:
         return Engines(
             self.links,
             (self.send_overhead, self.receive_overhead),
-            fans=self.routing in ("flow", "adaptive"),
+            multipath=self.routing in ("flow", "adaptive"),
             adaptive=self.routing == "adaptive",
             watching=self.on_outage == "reroute" and not self.links.constant,
         )

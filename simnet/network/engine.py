@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from simnet.base.arrays import Floats, Ranks
 from simnet.network.event_loop.records import BACKGROUND, FAIL, FLOWING, NOTHING, ON_ITS_WAY, TRANSFER, VANISHED
 from simnet.network.links import Links, Record, Timelines
-from simnet.network.memory import Store, Table, kernel_is_loaded
 from simnet.network.program import Program
+from simnet.network.tables import Store, Table, loop_is_loaded
 from simnet.schedule import Round
 from topologies.routes import as_table
 
@@ -23,7 +23,7 @@ _MANY = 50_000
 
 _NO_RANKS = np.zeros(0, dtype=np.int64)
 
-# Links on a way around links that are down, at most.
+# Links on a detour around links that are down, at most.
 _DETOUR = 256
 
 
@@ -57,7 +57,7 @@ class Engine(Store):
         What messages use.
     overheads : (float, float)
         Seconds per message before it leaves the sender and after its last byte arrived.
-    fans : bool
+    multipath : bool
         Whether messages have all routes of equal cost to choose from, or one.
     adaptive : bool
         Whether they choose by load.
@@ -72,14 +72,14 @@ class Engine(Store):
         links: Links,
         overheads: tuple[float, float] = (0.0, 0.0),
         *,
-        fans: bool = False,
+        multipath: bool = False,
         adaptive: bool = False,
         watching: bool = False,
         compiled: bool = False,
     ) -> None:
         count = len(links.routes.links)
         super().__init__(compiled, count, min(_DETOUR, count) if watching else 0)
-        self._links, self._fans = links, fans
+        self._links, self._multipath = links, multipath
         self._on = Record([one.on for one in links.flows], {})
         self._known: tuple[Timelines, ...] = ()
         self._handles: list[Handle] = []
@@ -170,13 +170,13 @@ class Engine(Store):
         s = self.state
         s.n_due = s.n_asked = s.n_quiet = s.n_ends = s.n_moving = s.n_new = s.n_dirty = s.n_notices = 0
         s.background_on = False
-        # Whoever used it before may have ended with an error.
+        # The last caller may have ended with an error.
         for handle in self._handles[:]:
             self.over(handle)
         while self._n_transfers:
             self.arrived()
         s.free_flow = -1
-        self.kernel.free_all(s, 0, self.flows.size)
+        self.loop.free_all(s, 0, self.flows.size)
         self.links.write(0, self.n_links, users=0, first_use=-1, assigned=0, is_dirty=False)
         self.tables["background"].write(0, s.n_background, flow=-1, until=-math.inf)
         # Latencies have been looked up that much later.
@@ -187,7 +187,7 @@ class Engine(Store):
             self.look_ahead(rewind=rewind)
         if s.watching:
             # It is to be on the agenda when links change, whether they are in use or not.
-            self.kernel.look_up_all(s, self.n_links, now)
+            self.loop.look_up_all(s, self.n_links, now)
             self.reroute()
 
     # Routes.
@@ -205,7 +205,7 @@ class Engine(Store):
 
     def _add_pairs(self, pairs: list[tuple[int, int]]) -> None:
         routes = self._links.routes
-        if self._fans:
+        if self._multipath:
             candidates = [routes.candidates(*pair) for pair in pairs]
             counts = [len(one) for one in candidates]
             table = as_table([route for one in candidates for route in one])
@@ -242,7 +242,7 @@ class Engine(Store):
         return [int(link) for link in np.flatnonzero(self.links.read("capacity") <= 0)]
 
     def reroute(self) -> None:
-        """Let every way go around the links that are down; what is under way on it follows at once.
+        """Let every route go around the links that are down; what is under way on it follows at once.
 
         A pair of hosts without another route keeps its own, and waits. When a link is up again, so is the old route.
         """
@@ -259,13 +259,13 @@ class Engine(Store):
         for f in moved:
             flow = s.flows[f]
             if flow.state == FLOWING:
-                self.kernel.set_rate(s, f, 0.0, NOTHING, s.now)
-                self.kernel.detach(s, f)
+                self.loop.set_rate(s, f, 0.0, NOTHING, s.now)
+                self.loop.detach(s, f)
             # Payload, without what has to be sent again.
             flow.remaining *= s.routes[flow.route].payload
             flow.residue *= s.routes[flow.route].payload
             if s.adaptive and flow.owner != BACKGROUND:
-                self.kernel.assign(s, flow.route, -1)
+                self.loop.assign(s, flow.route, -1)
         for r, around in wanted.items():
             self.change_route(r, around)
             self._describe(r, as_table([around]))
@@ -274,11 +274,11 @@ class Engine(Store):
             flow.remaining /= s.routes[flow.route].payload
             flow.residue /= s.routes[flow.route].payload
             if flow.owner != BACKGROUND:
-                flow.limit = self.kernel.limit_of(s, flow.route, self.kernel.latency_of(s, flow.route, s.now))
+                flow.limit = self.loop.limit_of(s, flow.route, self.loop.latency_of(s, flow.route, s.now))
                 if s.adaptive:
-                    self.kernel.assign(s, flow.route, 1)
+                    self.loop.assign(s, flow.route, 1)
             if flow.state == FLOWING:
-                self.kernel.start_flow(s, f, s.now)
+                self.loop.start_flow(s, f, s.now)
 
     # What runs.
 
@@ -286,11 +286,11 @@ class Engine(Store):
         """Let a message leave now, on candidate number `pick`; its arrival is noticed with the token."""
         self._n_transfers += 1
         self.make_room(flows=1)
-        if self.kernel.changes(self.state):
+        if self.loop.changes(self.state):
             self.reroute()
         if (src, dst) not in self._routes_of:
             self._add_pairs([(src, dst)])
-        f = self.kernel.depart(self.state, TRANSFER, *self._routes_of[src, dst], pick, nbytes, delay)
+        f = self.loop.depart(self.state, TRANSFER, *self._routes_of[src, dst], pick, nbytes, delay)
         self.state.flows[f].message = token
 
     def arrived(self) -> None:
@@ -298,7 +298,7 @@ class Engine(Store):
         self._n_transfers -= 1
         self.give_room(flows=1)
 
-    def run(self, given: Program, hosts: Ranks, deaths: Mapping[int, float], keep: bool) -> Handle:
+    def run(self, given: Program, hosts: Ranks, failures: Mapping[int, float], keep: bool) -> Handle:
         """Let the ranks of schedules enter, each on its host.
 
         Parameters
@@ -307,7 +307,7 @@ class Engine(Store):
             The schedules.
         hosts : ndarray, shape (P,)
             Host of each rank.
-        deaths : mapping of int to float
+        failures : mapping of int to float
             Ranks that fail, and when [s].
         keep : bool
             Whether to keep start and finish of every message.
@@ -334,14 +334,14 @@ class Engine(Store):
         rounds.write(i + 1, n_rounds, offset=np.cumsum([len(one) for one in given.rounds], dtype=np.int64))
         for index, gate in given.gates.items():
             rounds.write(i + index, 1, gates=self.tables["gates"].put(gate, take))
-        unknown = np.full(n_messages if keep or deaths else 0, np.nan)
+        unknown = np.full(n_messages if keep or failures else 0, np.nan)
         columns = {"delays": given.delays, "picks": given.picks, "sent": unknown, "arrived": unknown}
         places = {name: self.tables[name].put(column, take) for name, column in columns.items()}
         runs.write(e, 1, n_ranks=P, n_rounds=n_rounds, running=P, ranks=g, rounds=i, **places)
         # Asked for first, so that at one instant a failure comes before everything else.
-        for rank, time in sorted(deaths.items()):
-            self.kernel.push(self.state, max(time, self.state.now), FAIL, g + rank)
-        self.kernel.start_run(self.state, e)
+        for rank, time in sorted(failures.items()):
+            self.loop.push(self.state, max(time, self.state.now), FAIL, g + rank)
+        self.loop.start_run(self.state, e)
         handle = Handle(e, g, P, slots, n_messages, taken)
         self._handles.append(handle)
         return handle
@@ -397,7 +397,7 @@ class Engine(Store):
     def over(self, handle: Handle) -> None:
         """Forget a run, whether it is done or not."""
         self._handles.remove(handle)
-        self.kernel.forget(self.state, handle.run)
+        self.loop.forget(self.state, handle.run)
         self.give_room(flows=handle.slots, ranks=handle.n_ranks)
         for table, at, count in handle.taken:
             table.give_back(at, count)
@@ -445,10 +445,10 @@ class Engine(Store):
         """Take all messages off the network, of which none is before or behind its flow."""
         s = self.state
         for f in self.under_way():
-            self.kernel.detach(s, f)
+            self.loop.detach(s, f)
             if s.adaptive:
-                self.kernel.assign(s, s.flows[f].route, -1)
-            self.kernel.free_flow(s, f)
+                self.loop.assign(s, s.flows[f].route, -1)
+            self.loop.free_flow(s, f)
         s.n_moving = 0
 
     def reopens(self) -> float:
@@ -477,7 +477,7 @@ class Engines:
     def take(self, n_messages: int) -> Engine:
         """Return the engine to use for so many messages more."""
         self._carried += n_messages
-        compiled = self._carried >= _MANY or kernel_is_loaded()
+        compiled = self._carried >= _MANY or loop_is_loaded()
         if self._engine is None or compiled > self._compiled:
             self._compiled = compiled
             self._engine = Engine(self.links, self._overheads, compiled=compiled, **self._options)

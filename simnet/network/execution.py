@@ -93,7 +93,7 @@ class Timing:
 
 
 class Run:
-    """A schedule under way, as those see it who wait for it.
+    """A schedule under way, as its caller sees it.
 
     Parameters
     ----------
@@ -103,13 +103,13 @@ class Run:
         Succeeds with a `Timing`, or fails with `StalledError`.
     messages : bool
         Whether the timing has start and finish of every message.
-    deaths : mapping of int to float
-        Ranks that stop for good, and when [s]. Messages from and to a dead rank vanish; who needs it waits for ever.
+    failures : mapping of int to float
+        Ranks that stop for good, and when [s]. Messages from and to a failed rank vanish; who needs it waits for ever.
     """
 
-    def __init__(self, program: Program, done: simpy.Event, messages: bool, deaths: Mapping[int, float]) -> None:
+    def __init__(self, program: Program, done: simpy.Event, messages: bool, failures: Mapping[int, float]) -> None:
         self.done = done
-        self._program, self._messages, self._deaths = program, messages, deaths
+        self._program, self._messages, self._failures = program, messages, failures
 
     @property
     def n_messages(self) -> int:
@@ -118,7 +118,7 @@ class Run:
 
     def enter(self, engine: Engine, hosts: Ranks) -> int:
         """Let the ranks enter, each on its host; return the number of the run in the engine."""
-        self._handle: Handle = engine.run(self._program, hosts, self._deaths, self._messages)
+        self._handle: Handle = engine.run(self._program, hosts, self._failures, self._messages)
         return self._handle.run
 
     def succeed(self, engine: Engine) -> None:
@@ -163,12 +163,12 @@ class Run:
         """
         rounds = self._program.rounds
         at, state, left = (engine.of_ranks(self._handle, field).tolist() for field in ("round_index", "state", "left"))
-        died = [rank for rank, what in enumerate(state) if what == FAILED]
-        dead = {rank: self._deaths[rank] for rank in sorted(died, key=self._deaths.__getitem__)}
-        missing = self._missing(engine, blocked, at, state, dead)
+        stopped = [rank for rank, what in enumerate(state) if what == FAILED]
+        failed = {rank: self._failures[rank] for rank in sorted(stopped, key=self._failures.__getitem__)}
+        missing = self._missing(engine, blocked, at, state, failed)
         waiting, stuck = [], []
         for rank, index in enumerate(at):
-            if index == len(rounds) or rank in dead:
+            if index == len(rounds) or rank in failed:
                 continue
             phase, known = rounds[index].phase, missing.get(rank, [])
             more = f"; and {len(known) - _NAMED} more" if len(known) > _NAMED else ""
@@ -178,10 +178,10 @@ class Run:
                 f"{what}{more}"
             )
             stuck.append(Waits(rank, index, phase, tuple(dict.fromkeys(peer for peer, _ in known))))
-        deaths = " and ".join(f"rank {rank} died at {time:g} s" for rank, time in dead.items())
-        after = f", after {deaths}" if deaths else ""
+        failures = " and ".join(f"rank {rank} died at {time:g} s" for rank, time in failed.items())
+        after = f", after {failures}" if failures else ""
         message = f"the exchange stopped for ever at {now:g} s{after}{':' if waiting else ''}"
-        return StalledError(message, waiting, now, dead, stuck)
+        return StalledError(message, waiting, now, failed, stuck)
 
     def _missing(
         self,
@@ -189,20 +189,20 @@ class Run:
         blocked: Mapping[tuple[int, int], str],
         at: list[int],
         state: list[int],
-        dead: Mapping[int, float],
+        failed: Mapping[int, float],
     ) -> dict[int, list[tuple[int, str]]]:
-        """Return what each waiting rank waits for, the dead first: from or to whom, and in words.
+        """Return what each waiting rank waits for, failed ranks first: from or to whom, and in words.
 
-        Where nobody died, it is only what is `blocked`: that explains everything else.
+        Where no rank failed, it is only what is `blocked`: that explains everything else.
         """
         found: dict[int, list[tuple[int, str]]] = {}
 
-        def note(rank: int, way: str, peer: int, why: str) -> None:
-            known = f", which died at {dead[peer]:g} s" if peer in dead else why
-            found.setdefault(rank, []).append((peer, f"{way} rank {peer}{known}"))
+        def note(rank: int, direction: str, peer: int, why: str) -> None:
+            known = f", which died at {failed[peer]:g} s" if peer in failed else why
+            found.setdefault(rank, []).append((peer, f"{direction} rank {peer}{known}"))
 
         rounds = self._program.rounds
-        arrived = ~np.isnan(engine.of_messages(self._handle, "arrived")) if dead else None
+        arrived = ~np.isnan(engine.of_messages(self._handle, "arrived")) if failed else None
         first = np.cumsum([0, *map(len, rounds)])
         for index in sorted({one for one in at if 0 <= one < len(rounds)}):
             for position, (src, dst) in enumerate(zip(rounds[index].src, rounds[index].dst, strict=True)):
@@ -219,5 +219,5 @@ class Run:
                 if at[src] == index and sent:
                     note(int(src), "to", int(dst), why)
         for known in found.values():
-            known.sort(key=lambda one: one[0] not in dead)
+            known.sort(key=lambda one: one[0] not in failed)
         return found

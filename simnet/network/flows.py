@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from simnet.network.memory import Store
+from simnet.network.tables import Store
 from topologies.routes import as_table
 
 # From so many flows on the compiled solver is worth loading.
@@ -60,7 +60,7 @@ def max_min_shares(
     rates = most.copy()
     flowing = np.flatnonzero(table[:, 0] >= 0) if table.size else np.zeros(0, dtype=np.int64)
     store = shared(table[flowing], bandwidth, most[flowing], compiled=len(flowing) >= _MANY)
-    store.kernel.settle(store.state, 0.0)
+    store.loop.settle(store.state, 0.0)
     rates[flowing] = store.flows.read("rate", 0, flowing.size)
     return [float(rate) for rate in rates]
 
@@ -86,5 +86,5 @@ def shared(
     store.links.write(0, len(bandwidth), capacity=bandwidth)
     store.make_room(flows=count)
     store.flows.write(0, count, route=store.add_routes(table) + np.arange(count), limit=limits, remaining=math.inf)
-    store.kernel.start_all(store.state, 0, count, 0.0)
+    store.loop.start_all(store.state, 0, count, 0.0)
     return store

@@ -27,8 +27,8 @@ from simnet.network import recurrence
 from simnet.network.execution import Split
 from simnet.network.jitter import Delays
 from simnet.network.links import Links
-from simnet.network.memory import kernel_is_loaded
 from simnet.network.recurrence import BEYOND, CROSSED, IN_STEP, MET, Cursors, Progress, RouteState, Traffic
+from simnet.network.tables import loop_is_loaded
 from simnet.schedule import Round, Schedule
 
 # Compiled loops take a quarter of a second to load, and the interpreter needs about as long for so many messages.
@@ -270,7 +270,7 @@ def _loops_for(effort: int) -> ModuleType:
 
     They are compiled if loading them is worth it, or the most of it is done.
     """
-    loops = _compiled() if effort >= _MANY or _compiled.cache_info().currsize or kernel_is_loaded() else None
+    loops = _compiled() if effort >= _MANY or _compiled.cache_info().currsize or loop_is_loaded() else None
     return recurrence if loops is None else loops
 
 

@@ -20,7 +20,7 @@ from simnet.network.engine import Engines
 from simnet.network.event_loop.records import ARRIVED, DONE, EXTEND, GROW, OUTAGE, STUCK, TRANSFER, WAITING
 from simnet.network.execution import Run
 
-# Links that come up while nothing moves, after which there is no more waiting for a way around those that are down.
+# Links that come up while nothing moves, after which there is no more waiting for a route around those that are down.
 _PATIENCE = 20_000
 
 
@@ -84,7 +84,7 @@ class Clock:
         if not self._runs and not self._transfers:
             return
         s = self._engine.state
-        self._wake_at(s.now if s.n_notices else self._engine.kernel.next_due(s))
+        self._wake_at(s.now if s.n_notices else self._engine.loop.next_due(s))
 
     def _wake_at(self, time: float) -> None:
         if time < self._armed:
@@ -106,7 +106,7 @@ class Clock:
                     break
                 self._tell()
                 continue
-            came_to = engine.kernel.advance(s, time, float(self.env.peek()))
+            came_to = engine.loop.advance(s, time, float(self.env.peek()))
             if came_to == WAITING:
                 break
             if came_to == STUCK:
@@ -117,13 +117,13 @@ class Clock:
             elif came_to == GROW:
                 engine.grow()
             elif came_to == EXTEND:
-                engine.look_ahead(engine.kernel.next_due(s))
+                engine.look_ahead(engine.loop.next_due(s))
             elif came_to == OUTAGE:
                 engine.reroute()
         self._arm()
 
     def _tell(self) -> None:
-        """Tell whoever waits for what has happened."""
+        """Tell the callers that wait for what has happened."""
         engine = self._engine
         now = engine.state.now
         for kind, item in engine.notices():
@@ -172,7 +172,7 @@ class Clock:
         now = engine.state.now
         if not engine.state.watching:
             return min((self._links.opens(route, now) for route in blocked.values()), default=math.inf)
-        # Whichever link comes up may open a way, but need not: only so often without a byte that got through.
+        # Any link that comes up may open a route, but need not: only so often without a byte that got through.
         left = len(blocked), math.fsum(engine.state.flows[f].remaining for f in blocked)
         self._waits = self._waits + 1 if left == self._left else 0
         self._left = left

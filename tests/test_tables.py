@@ -1,6 +1,7 @@
 """The tables under the network, and delays of messages: stretches never overlap, nothing depends on pieces."""
 
 import dataclasses
+from itertools import permutations
 
 import numpy as np
 import pytest
@@ -9,8 +10,9 @@ from hypothesis import strategies as st
 
 from simnet.network import jitter as jitter_module
 from simnet.network.event_loop.records import Link
+from simnet.network.flows import max_min_shares
 from simnet.network.jitter import Delays
-from simnet.network.memory import Store
+from simnet.network.tables import Store
 from topologies.routes import as_table
 
 
@@ -39,26 +41,31 @@ def test_stretches_are_as_new_apart_and_keep_what_is_written(compiled, steps):
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_flows_keep_their_places_when_longer_routes_come(compiled):
+@pytest.mark.parametrize("order", list(permutations(range(4))))
+def test_flows_keep_their_places_when_longer_routes_come(compiled, order):
+    capacity = [6.0, 8.0, 1.0, 9.0, 9.0]
     store = Store(compiled, 5, hops=2)
-    store.links.write(0, 5, capacity=[6.0, 8.0, 1.0, 9.0, 9.0])
-    store.make_room(flows=2)
-    routes = [(0, 1), (1,), (4, 3, 0, 2)]
+    store.links.write(0, 5, capacity=capacity)
+    store.make_room(flows=3)
+    routes = [(0, 1), (1,), (3, 1), (4, 3, 0, 2)]
 
     def start(route):
-        f = store.kernel.take_flow(store.state)
+        f = store.loop.take_flow(store.state)
         store.flows.write(f, 1, route=store.add_routes(as_table([route])), limit=np.inf, remaining=np.inf)
-        store.kernel.start_flow(store.state, f, 0.0)
+        store.loop.start_flow(store.state, f, 0.0)
         return f
 
-    flows = [start(route) for route in routes[:2]]
+    flows = [start(route) for route in routes[:3]]
+    store.loop.settle(store.state, 0.0)
     store.make_room(flows=1, hops=4)
-    flows.append(start(routes[2]))
-    store.kernel.settle(store.state, 0.0)
-    assert [store.state.flows[f].rate for f in flows] == [4.0, 4.0, 1.0]
-    assert store.links.read("users").tolist() == [2, 2, 1, 1, 1]
-    for f in flows:
-        store.kernel.detach(store.state, f)
+    flows.append(start(routes[3]))
+    here = set(range(4))
+    for leaving in order:
+        store.loop.settle(store.state, 0.0)
+        rates = [store.state.flows[flows[one]].rate for one in sorted(here)]
+        assert rates == pytest.approx(max_min_shares([routes[one] for one in sorted(here)], capacity))
+        store.loop.detach(store.state, flows[leaving])
+        here.remove(leaving)
     assert store.links.read("users").tolist() == [0] * 5
     assert store.links.read("first_use").tolist() == [-1] * 5
 

@@ -29,7 +29,7 @@ _LISTS = {
 
 
 @cache
-def compiled_kernel() -> ModuleType | None:
+def compiled_loop() -> ModuleType | None:
     """Return the event loop compiled; None where numba is missing or switched off."""
     try:
         from simnet.base.compiling import compiled_module
@@ -38,9 +38,9 @@ def compiled_kernel() -> ModuleType | None:
     return compiled_module(*event_loop.MODULES)
 
 
-def kernel_is_loaded() -> bool:
+def loop_is_loaded() -> bool:
     """Return whether this process has the compiled event loop at hand."""
-    return compiled_kernel.cache_info().currsize > 0 and compiled_kernel() is not None
+    return compiled_loop.cache_info().currsize > 0 and compiled_loop() is not None
 
 
 def empty_state(compiled: bool) -> State:
@@ -170,7 +170,7 @@ class Store:
     Attributes
     ----------
     state : State
-    kernel : module
+    loop : module
         `simnet.network.event_loop`, or the same compiled.
     n_links : int
         Number of links, the first rows of `links`.
@@ -179,8 +179,8 @@ class Store:
     """
 
     def __init__(self, compiled: bool, n_links: int, hops: int = 0) -> None:
-        loops = compiled_kernel() if compiled else None
-        self.kernel: Any = event_loop if loops is None else loops
+        loops = compiled_loop() if compiled else None
+        self.loop: Any = event_loop if loops is None else loops
         self.state = empty_state(loops is not None)
         self.n_links = n_links
         self.tables = {
@@ -207,7 +207,7 @@ class Store:
             first = self.flows.take(count)
             self._add_uses(self.flows.size, self.state.hops)
             self.state.n_flows = self.flows.size
-            self.kernel.free_all(self.state, first, count)
+            self.loop.free_all(self.state, first, count)
         counts = self.flows.size, self.n_links, self._n_ranks
         for name, weights in _LISTS.items():
             self.tables[name].reach(1 + sum(map(operator.mul, weights, counts)))

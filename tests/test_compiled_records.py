@@ -1,0 +1,110 @@
+"""States of records: compiled, functions do as in Python, and notice that another module has changed."""
+
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numba import njit
+
+from simnet.base.compiled_records import compiled_state, record_dtype
+
+
+@dataclass(slots=True)
+class Part:
+    mass: float = 1.5
+    count: int = 2
+    is_loose: bool = False
+
+
+@dataclass(slots=True)
+class Box:
+    total: float = 0.0
+    n: int = 0
+    is_open: bool = True
+    parts: list[Part] = field(default_factory=list)
+    limits: list[float] = field(default_factory=list)
+    order: list[int] = field(default_factory=list)
+
+
+def work(box, heavy):
+    for at in range(box.n):
+        part = box.parts[box.order[at]]
+        part.is_loose = part.mass > heavy and not part.is_loose
+        part.mass, part.count = part.mass / 3, part.count - 7
+        box.total += min(part.mass * part.count, box.limits[at])
+    box.is_open = box.is_open and box.n > 3
+    box.n -= 1
+    return box.total
+
+
+def state_of(box):
+    rows = [(float(part.mass), int(part.count), bool(part.is_loose)) for part in box.parts]
+    return box.total, box.n, box.is_open, rows
+
+
+@pytest.mark.parametrize("n", [0, 3, 5])
+def test_a_function_of_records_is_the_same_compiled(n):
+    draws = np.random.default_rng(n)
+    mass, limits, order = draws.random(n), draws.random(n) - 4, draws.permutation(n)
+    plain = Box(n=n, parts=[Part(mass=one) for one in mass.tolist()], limits=limits.tolist(), order=order.tolist())
+    box = compiled_state(Box, (sys.modules[__name__],))()
+    assert (box.total, box.n, box.is_open, len(box.parts)) == (0.0, 0, True, 0)
+    box.n, box.limits, box.order = n, limits, order
+    box.parts = np.array([(one, 2, False) for one in mass], box.parts.dtype).view(np.recarray)
+    run = njit(work)
+    for _ in range(2):
+        assert run(box, 0.5) == work(plain, 0.5)
+        assert state_of(box) == state_of(plain)
+        assert type(box.is_open) is bool
+        assert type(box.n) is int
+
+
+def test_tables_that_functions_would_misread_are_refused():
+    box = compiled_state(Box, (sys.modules[__name__],))()
+    for wrong in (np.zeros(4, dtype=np.float32), np.zeros(8)[::2]):
+        with pytest.raises(TypeError, match="limits must be contiguous and of float64"):
+            box.limits = wrong
+    assert box.limits.size == 0
+
+
+@dataclass(slots=True)
+class Sized:
+    nbytes: float = 0.0
+
+
+def test_names_that_rows_of_arrays_have_themselves_are_refused():
+    with pytest.raises(ValueError, match=r"Sized\.nbytes"):
+        record_dtype(Sized)
+
+
+ONE = "def scaled(s, x):\n    return s.factor * x * {}\n"
+TWO = "from one import scaled\n\ndef twice(s, x):\n    return 2 * scaled(s, x)\n"
+ASKS = """
+from dataclasses import dataclass
+import one, two
+from simnet.base.compiled_records import compiled_state
+from simnet.base.compiling import compiled_module
+
+@dataclass
+class State:
+    factor: float = 0.0
+
+state = compiled_state(State, (one, two))()
+state.factor = 5.0
+print(compiled_module(one, two).twice(state, 1.0))
+"""
+
+
+def test_compiled_functions_notice_that_a_module_they_call_has_changed(tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    (tmp_path / "two.py").write_text(TWO)
+    (tmp_path / "asks.py").write_text(ASKS)
+    for factor in (1, 3):
+        (tmp_path / "one.py").write_text(ONE.format(factor))
+        done = subprocess.run([sys.executable, tmp_path / "asks.py"], capture_output=True, text=True, check=True)
+        assert float(done.stdout) == 10.0 * factor
+    assert list((tmp_path / "cache").rglob("*.nbc"))
