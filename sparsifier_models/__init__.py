@@ -37,7 +37,6 @@ no package: its name is ``./my_scheme.py:Rotating``.
 
 from __future__ import annotations
 
-from inspect import isabstract
 from typing import Any
 
 from simnet.base import plugins
@@ -127,9 +126,9 @@ def scheme(name: str) -> type[Sparsifier]:
         raise ValueError(f"there is no sparsifier {name!r}: {nearest(name, names())}")
     if not (isinstance(found, type) and issubclass(found, Sparsifier)):
         raise ValueError(f"sparsifier {name!r} is no Sparsifier class: {found!r}")
-    if isabstract(found):
-        missing = ", ".join(sorted(found.__abstractmethods__))
-        raise ValueError(f"sparsifier {name!r} is no complete Sparsifier class: it lacks {missing}")
+    missing = [*(one for one in ("name", "paper") if not hasattr(found, one)), *sorted(found.__abstractmethods__)]
+    if missing:
+        raise ValueError(f"sparsifier {name!r} is no complete Sparsifier class: it lacks {', '.join(missing)}")
     return found
 
 

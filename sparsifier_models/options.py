@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from types import UnionType
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
 
+from simnet.base import plugins
 from simnet.base.checks import is_number, positive, whole
 from simnet.base.errors import nearest
 from simnet.collectives import registry
@@ -115,7 +116,8 @@ class Options:
         for name, hint in _hints(type(self)).items():
             value = getattr(self, name)
             if not _allows(hint, value):
-                raise ValueError(f"there is no {name} {value!r}: {nearest(str(value), words(hint))}")
+                refused = "" if get_origin(hint) is Literal else plugins.left_out("collectives")
+                raise ValueError(f"there is no {name} {value!r}: {nearest(str(value), words(hint))}{refused}")
             if hint is bool and not isinstance(value, bool):
                 raise ValueError(f"{name} must be true or false, got {value!r}")
             if float in (hint, *get_args(hint)) and get_origin(hint) in (None, UnionType) and is_number(value):

@@ -26,6 +26,7 @@ from simnet.base.writing import INCOMPLETE
 from simnet.commands.list import Kind
 from simnet.job import PolicyResult
 from simnet.scenario import runner, shipped
+from simnet.studies import listing
 
 SMALL = """\
 name: small
@@ -325,6 +326,10 @@ def test_progress_comes_back_and_no_more_processes_run_than_allowed(small: Path)
 def test_version() -> None:
     result = invoke("--version")
     assert (result.exit_code, result.stdout) == (0, f"simnet {simnet.__version__}\n")
+
+
+def test_whatever_has_a_listing_can_be_listed() -> None:
+    assert set(Kind) == set(listing.LISTS)
 
 
 @pytest.mark.parametrize("kind", ["", *Kind])

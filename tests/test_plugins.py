@@ -148,7 +148,11 @@ class TestFiles:
             ("./mine.py:Mine", "./syntax.py:Mine", ["syntax.py:2: cannot be imported: SyntaxError"]),
             ("./mine.py:Mine", "./fails.py:Mine", ["fails.py:6: cannot be imported: KeyError: 'a'"]),
             ("./mine.py:Mine", "./exits.py:Mine", ["exits.py:1: cannot be imported: SystemExit: 7"]),
-            ("./mine.py:Mine", "./partly.py:Mine", ["partly.py:Mine' is no complete", "it lacks _communicate"]),
+            (
+                "./mine.py:Mine",
+                "./partly.py:Mine",
+                ["partly.py:Mine'", "it lacks name, paper, _communicate"],
+            ),
         ],
     )
     def test_what_is_wrong_with_it_is_one_message(self, own, found, written, messages):
@@ -211,6 +215,14 @@ class TestRegistered:
         with pytest.raises(ValueError, match=r"sparsifiers by mine_broken 1\.0, cannot .*: ZeroDivisionError"):
             scheme("broken")
 
+    def test_a_log_reader_that_cannot_be_imported_is_one_message(self, install, tmp_path):
+        install("mine_broken", "1 / 0\n", "[simnet.log_readers]\nbroken = mine_broken:X\nodd = json:loads\n")
+        (tmp_path / "a.log").write_text("mine 1\n")
+        told = refused(invoke("calibrate", tmp_path / "a.log", "-o", tmp_path / "a.yaml"))
+        assert "'broken', registered as simnet.log_readers by mine_broken 1.0, cannot be imported" in told
+        with pytest.raises(plugins.PluginError, match="'odd', as others registered it, is no Format"):
+            read(tmp_path / "a.log", "odd")
+
     def test_commands_of_others_stand_beside_those_of_simnet(self, install):
         text = "def add(app):\n    @app.command()\n    def greet():\n        print('hello')\n"
         install("mine_command", text, "[simnet.commands]\ngreet = mine_command:add\nbad = nowhere:add\n")
@@ -221,6 +233,7 @@ class TestRegistered:
 class TestRefusal:
     def test_no_plugins_refuses_files_and_packages_and_says_so(self, own, install, tmp_path, monkeypatch):
         entries = "[simnet.sparsifiers]\nmine = mine_scheme:Mine\n[simnet.commands]\nm = x:y\n"
+        entries += "[simnet.collectives]\nallreduce_new = x:y\n[simnet.log_readers]\nmine_log = x:y\n"
         install("mine_scheme", SCHEME, f"{entries}[simnet.topologies]\nline = x:y\n")
         told = refused(invoke("--no-plugins", "run", own))
         assert "own.yaml:8: exchanges.own.scheme: " in told
@@ -236,6 +249,13 @@ class TestRefusal:
         # What simnet itself registers stays.
         with plugins.refused():
             assert plugins.names("commands") == ["validate"]
+        (tmp_path / "a.log").write_text("mine 1\n1024 1e-5\n")
+        for refusing, left_out in (
+            (["run", own, "--set", "exchanges.own={scheme: artopk, collective: new}"], "allreduce_new"),
+            (["export", "--to", "csv", "--collective", "new", "--workers", "2", "--size", "1 MB"], "allreduce_new"),
+            (["calibrate", tmp_path / "a.log", "-o", tmp_path / "a.yaml"], "mine_log"),
+        ):
+            assert f"; not looked at: {left_out}, code of others, which" in refused(invoke("--no-plugins", *refusing))
         monkeypatch.setenv(plugins.REFUSED, "1")
         assert "is registered as" in refused(invoke("run", own))
 

@@ -32,7 +32,7 @@ from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
-from simnet.base.errors import InputError, nearest
+from simnet.base.errors import InputError, SimnetError, nearest
 from simnet.base.reading import read_text
 
 if TYPE_CHECKING:
@@ -48,6 +48,10 @@ REFUSED = "SIMNET_NO_PLUGINS"
 
 MAX_BYTES = 2**20
 """The largest file that is loaded."""
+
+
+class PluginError(SimnetError, ValueError):
+    """Code of others that is refused, cannot be imported, or is not what its kind asks for."""
 
 
 def registered(kind: Kind) -> EntryPoints:
@@ -78,7 +82,7 @@ def load(kind: Kind, name: str) -> Any:
 
     Raises
     ------
-    ValueError
+    PluginError
         If it is refused, or cannot be imported; names the package and the reason.
     """
     found = entry(kind, name)
@@ -86,14 +90,20 @@ def load(kind: Kind, name: str) -> Any:
         return None
     package = "" if found.dist is None else f" by {found.dist.name} {found.dist.version}"
     if not allowed() and not _own(found):
-        raise ValueError(f"{name!r} is registered as simnet.{kind}{package}, {_WHY}")
+        raise PluginError(f"{name!r} is registered as simnet.{kind}{package}, {_WHY}")
     try:
         return found.load()
     except Exception as error:
-        raise ValueError(
+        raise PluginError(
             f"{name!r}, registered as simnet.{kind}{package}, cannot be imported from {found.value}: "
             f"{type(error).__name__}: {error}"
         ) from error
+
+
+def left_out(kind: Kind) -> str:
+    """Return what to add to a message that something was not found: what was not looked at as it is refused."""
+    refused = sorted(one.name for one in _all(kind) if not allowed() and not _own(one))
+    return f"; not looked at: {', '.join(refused)}, {_WHY}" if refused else ""
 
 
 def used(words: Set[str]) -> list[str]:
@@ -140,16 +150,16 @@ def in_file(name: str) -> Any:
 
     Raises
     ------
-    ValueError
+    PluginError
         If files are refused here, or the name has another form.
     InputError
         If the file is not there, is too large, fails while it is imported, or defines no such name.
     """
     path, _, wanted = name.rpartition(":")
     if not path.endswith(".py") or not wanted.isidentifier():
-        raise ValueError(f"a file is named with a class in it, as ./my_scheme.py:Rotating; got {name!r}")
+        raise PluginError(f"a file is named with a class in it, as ./my_scheme.py:Rotating; got {name!r}")
     if not allowed():
-        raise ValueError(f"{name!r} is a file, {_WHY}")
+        raise PluginError(f"{name!r} is a file, {_WHY}")
     module = _module(path, read_text(Path(path), MAX_BYTES).encode())
     if not hasattr(module, wanted):
         own = [

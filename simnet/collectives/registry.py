@@ -190,7 +190,7 @@ def _registered() -> Iterator[Collective]:
     for name in plugins.names("collectives"):
         one = entry_of(plugins.load("collectives", name))
         if one is None:
-            raise ValueError(f"{name!r}, registered as simnet.collectives, is not marked by `collective`")
+            raise plugins.PluginError(f"{name!r}, registered as simnet.collectives, is not marked by `collective`")
         if not taken & {one.name, (one.operation, one.algorithm)}:
             yield one
 
@@ -215,7 +215,8 @@ def named(name: str) -> Collective:
     """
     found = _first(lambda one: one.name == name)
     if found is None:
-        raise ValueError(f"there is no collective {name!r}; {nearest(name, [one.name for one in every()])}")
+        refused = plugins.left_out("collectives")
+        raise ValueError(f"there is no collective {name!r}; {nearest(name, [one.name for one in every()])}{refused}")
     return found
 
 
@@ -241,7 +242,8 @@ def find(operation: Operation, algorithm: str) -> Collective:
     found = known(operation, algorithm)
     if found is None:
         names = [one.algorithm for one in every(operation)]
-        raise ValueError(f"there is no {operation} {algorithm!r}: {nearest(algorithm, names)}")
+        refused = plugins.left_out("collectives")
+        raise ValueError(f"there is no {operation} {algorithm!r}: {nearest(algorithm, names)}{refused}")
     return found
 
 

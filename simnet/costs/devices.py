@@ -245,7 +245,7 @@ def load_device(name_or_path: str | Path) -> DeviceProfile:
         raise ValueError(f"there is no device profile {name!r} (nor a .yaml file): {known}")
     found = registered()
     if not isinstance(found, DeviceProfile):
-        raise ValueError(f"device {name!r}, as others registered it, returns no DeviceProfile: {found!r}")
+        raise plugins.PluginError(f"device {name!r}, as others registered it, returns no DeviceProfile: {found!r}")
     return found
 
 

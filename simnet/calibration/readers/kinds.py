@@ -119,7 +119,7 @@ def _recognised(lines: Sequence[str], formats: Mapping[str, Format]) -> str | No
 def _registered(name: str) -> Format:
     found = plugins.load("log_readers", name)
     if not isinstance(found, Format):
-        raise ValueError(f"log reader {name!r}, as others registered it, is no Format: {found!r}")
+        raise plugins.PluginError(f"log reader {name!r}, as others registered it, is no Format: {found!r}")
     return found
 
 
@@ -169,6 +169,7 @@ def read(
     found = kind_of(path) if kind is None else kind
     if found is None:
         message = f"holds no measurements in a format that is read: {', '.join(sorted(known))}"
+        message += plugins.left_out("log_readers")
         raise InputError(message, file=str(path))
     own = FORMATS.get(found)
     options = {"iterations": iterations} if found == "nccl-json" else {}
