@@ -222,7 +222,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         ),
         (
             "{scheme: topk}",
-            "{scheme: topk, allgather: ring}",
+            "{scheme: topk, wire: released}",
             ["a.yaml:17: policies.flexible", "no closed form is known"],
         ),
         ("name: small", "name: ../../etc", ["a.yaml:1: name"]),
