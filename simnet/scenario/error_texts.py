@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from types import UnionType
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from simnet.base.errors import InputError, nearest
 from simnet.scenario.loader import Document, shown
-from simnet.scenario.parts import Kinds, Part, field_names
+from simnet.scenario.parts import Kinds, Part, alternatives, field_names
 
 _WANTED = {
     "int_type": "a whole number",
@@ -100,17 +99,8 @@ def _part_at(root: type[BaseModel], loc: tuple[str | int, ...]) -> type[Part] | 
                 part = part.with_registered([str(step)])
             if isinstance(part, type) and issubclass(part, Part):
                 by_name = {field.alias or name: field.annotation for name, field in part.model_fields.items()}
-                found += _inside(by_name.get(str(step)))
+                found += alternatives(by_name.get(str(step)))
             elif get_origin(part) in (list, dict):
-                found += _inside(get_args(part)[-1])
+                found += alternatives(get_args(part)[-1])
         parts = found
     return next((part for part in parts if isinstance(part, type) and issubclass(part, Part)), None)
-
-
-def _inside(annotation: Any) -> list[Any]:
-    """Return what an annotation may stand for, without Optional, Annotated and Union."""
-    if get_origin(annotation) is Annotated:
-        return _inside(get_args(annotation)[0])
-    if get_origin(annotation) in (Union, UnionType):
-        return [one for choice in get_args(annotation) for one in _inside(choice)]
-    return [annotation]

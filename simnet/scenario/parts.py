@@ -103,8 +103,8 @@ class Kinds(Part):
     def parts(cls) -> dict[str, type[Part]]:
         """Return the kinds that have parameters, with those of other packages, and the part of each."""
         fields = cls.with_registered(cls.names()).model_fields
-        inside = {kind: parts_inside(field.annotation) for kind, field in fields.items()}
-        return {kind: found[0] for kind, found in inside.items() if found}
+        choices = ((kind, one) for kind, field in fields.items() for one in alternatives(field.annotation))
+        return {kind: one for kind, one in choices if isinstance(one, type) and issubclass(one, Part)}
 
     @classmethod
     def with_registered(cls, given: Collection[str]) -> type[Self]:
@@ -279,15 +279,17 @@ def kinds(**given: Any) -> Callable[[type[P]], type[P]]:
     return derived
 
 
-def parts_inside(annotation: Any) -> list[type[Part]]:
-    """Return the parts that an annotation may stand for, without Optional, Annotated and Union.
+def alternatives(annotation: Any) -> list[Any]:
+    """Return what an annotation may stand for, without Optional, Annotated and Union.
 
-    >>> parts_inside(Annotated[Part, "x"] | None)
-    [<class 'simnet.scenario.parts.Part'>]
+    >>> alternatives(Annotated[Part, "x"] | list[int] | None)
+    [<class 'simnet.scenario.parts.Part'>, list[int], <class 'NoneType'>]
     """
-    if get_origin(annotation) in (Annotated, Union, UnionType):
-        return [one for choice in get_args(annotation) for one in parts_inside(choice)]
-    return [annotation] if isinstance(annotation, type) and issubclass(annotation, Part) else []
+    if get_origin(annotation) is Annotated:
+        return alternatives(get_args(annotation)[0])
+    if get_origin(annotation) in (Union, UnionType):
+        return [one for choice in get_args(annotation) for one in alternatives(choice)]
+    return [annotation]
 
 
 def field_names(part: type[BaseModel]) -> list[str]:
