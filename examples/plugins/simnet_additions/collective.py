@@ -19,7 +19,8 @@ def two_shot(n_ranks: int) -> Program:
 def two_shot_cost(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike) -> np.ndarray:
     """Two-shot all-reduce: 2 alpha + 2 (N - 1) / N M beta; derived."""
     share = np.subtract(N, 1) / np.asarray(N)
-    return 2 * np.where(share > 0, alpha, 0.0) + 2 * share * np.multiply(M, beta)
+    seconds: np.ndarray = 2 * np.where(share > 0, alpha, 0.0) + 2 * share * np.multiply(M, beta)
+    return seconds
 
 
 @collective("all_reduce", "two_shot", program=two_shot, cost=two_shot_cost)
