@@ -296,7 +296,7 @@ def test_weather_asked_for_at_any_time_in_any_order_agrees(data):
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
-def test_courses_say_what_links_are_like(data):
+def test_timelines_say_what_links_are_like(data):
     graph = graph_of("ring")
     crowded = next(iter(graph.edges))
     net = Network(graph, data.draw(skies(graph)), background=[ConstantLoad(crowded, 1.2e6)]).links
@@ -340,7 +340,7 @@ def test_a_long_wait_is_gone_through_compiled_and_given_up_in_the_end(monkeypatc
     assert finish("auto") == finish("fluid") == pytest.approx(plain, rel=1e-9)
 
 
-def test_courses_are_kept_and_links_under_one_signal_share_one():
+def test_timelines_are_kept_and_links_under_one_signal_share_one():
     rising = steps(np.arange(10_000) * 1e-3, np.arange(10_000) + 1e6)
     net = Network(graph_of("star"), {link: Weather(rising) for link in graph_of("star").edges}).links
     some = net.bandwidths.timelines(0.0, 0.01)

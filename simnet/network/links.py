@@ -32,7 +32,7 @@ _NO_LOSS = Limits(0.0, 0.0, 1.0)
 # Times beyond this would leave no room for sums.
 _FURTHEST = 1e300
 
-# Pieces that a link's course is known by at first, and pieces of all links that are held at a time.
+# Segments that a link's timeline is known by at first, and segments of all links that are held at a time.
 _FIRST, _HELD = 64, 1 << 25
 
 
@@ -96,15 +96,15 @@ class Crowding(NamedTuple):
 class Timelines(NamedTuple):
     """The bandwidths, or the latencies, of all links as piecewise-constant functions of time, in flat arrays.
 
-    The pieces of link i are ``first[i] .. last[i] - 1``: from ``times[j]`` until ``times[j + 1]`` the link has
-    ``values[j]``. The last of them, of the value -1, begins where the course is not known any further, at infinity for
-    one that is known for ever. ``times[last[i]]`` is infinity, so a search forward for the piece of a moment ends by
-    itself; one backward does for every moment from `since` on. Links with the same course share its pieces.
+    The segments of link i are ``first[i] .. last[i] - 1``: from ``times[j]`` until ``times[j + 1]`` the link has
+    ``values[j]``. The last of them, of the value -1, begins where the timeline is not known any further, at infinity
+    for one that is known for ever. ``times[last[i]]`` is infinity, so a search forward for the segment of a moment
+    ends by itself; one backward does for every moment from `since` on. Links with the same timeline share segments.
 
     Parameters
     ----------
     first, last : ndarray of int64, shape (L,)
-        Where the pieces of each link begin, and the entry behind them.
+        Where the segments of each link begin, and the entry behind them.
     times : ndarray of float64, shape (n,)
         Seconds.
     values : ndarray of float64, shape (n,)
@@ -121,7 +121,7 @@ class Timelines(NamedTuple):
     until: float
 
     def at(self, t: float | NDArray[np.float64]) -> NDArray[np.int64]:
-        """Return the piece that each link is in at `t` (scalar or shape (L,), seconds from `since` on)."""
+        """Return the segment that each link is in at `t` (scalar or shape (L,), seconds from `since` on)."""
         low, high = self.first, self.last
         while (high - low > 1).any():
             middle = (low + high) // 2
@@ -158,7 +158,7 @@ class Record:
         self._known: Timelines | None = None
 
     def timelines(self, start: float, until: float, likely: float = 0.0) -> Timelines:
-        """Return the courses from `start` or earlier until later than `until`, or as far as they can be generated.
+        """Return the timelines from `start` or earlier until later than `until`, or as far as they can be generated.
 
         They are made anew where those at hand do not begin early enough or do not reach far enough. Who goes on where
         they end gets several times as much, up to about the time `likely` at which all is done; if that is too much to
@@ -184,7 +184,7 @@ class Record:
         for value in self._signals:
             begin, behind, end = value.ahead(start, until, _FIRST)
             value.write(begin, behind, flat, levels)
-            # Every course is followed by when it is not known any further, and by infinity.
+            # Every timeline is followed by when it is not known any further, and by infinity.
             flat.extend(tail)
             levels.extend(unknown)
             last.append(len(flat) - 1)
@@ -389,12 +389,12 @@ class Links:
 
     @cached_property
     def bandwidths(self) -> Record:
-        """Bytes per second that each link leaves to flows, as courses in flat arrays."""
+        """Bytes per second that each link leaves to flows, as timelines in flat arrays."""
         return Record(self._bandwidth, self._load)
 
     @cached_property
     def latencies(self) -> Record:
-        """Seconds of latency of each link, as courses in flat arrays."""
+        """Seconds of latency of each link, as timelines in flat arrays."""
         return Record(self._latency, {})
 
     def opens(self, route: Sequence[int], t: float) -> float:

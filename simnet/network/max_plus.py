@@ -52,7 +52,7 @@ class Passage(NamedTuple):
     start, arrive : ndarray, shape (number of messages,)
         When each message was sent and when it had arrived [s]; empty unless they were to be kept.
     computing : list of (ndarray, ndarray)
-        From when to when each rank computed, shape (n, P) both; empty likewise.
+        From when to when each rank computed, shape (n * P,) both; empty likewise.
     """
 
     finish: Floats
@@ -103,11 +103,12 @@ def pass_through(
         np.maximum(done, ready, out=done)
         for one, repeats in _in_a_row(schedule.rounds, _AT_ONCE if delays else n_messages):
             traffic, routes = traffic_of(one)
-            if not routes.rate.all() and one.nbytes[routes.rate == 0].any():
+            if routes.seconds.max(initial=0.0) == inf:
                 return None
             m, first = len(one), offset
             offset += m * repeats
-            begun, entered = np.empty((2, repeats if keep else 1, done.size))
+            begun = np.empty(repeats * done.size if keep else 0)
+            entered = np.empty(max(begun.size, done.size))
             sent, arrived = times[:, first:offset]
             progress = Progress(begun, entered, done, busy, sent, arrived, np.array([0, -1]))
             extra = read(m * repeats)
@@ -120,7 +121,7 @@ def pass_through(
                 if outcome != BEYOND:
                     break
                 turn, message = progress.place.tolist()
-                now = float(entered[turn if keep else 0].min())
+                now = float(entered[turn * done.size if keep else 0 :][: done.size].min())
                 if not outlook.extend(first + turn * m + message, traffic.links[message], now, when):
                     return None
             turn = int(progress.place[0])
@@ -141,18 +142,19 @@ def pass_through(
                 # What repeats with all ranks in step, and nothing under way between, takes as long every time.
                 lasts = np.arange(1, repeats - turn + 1) * (done[0] - when)
                 done += lasts[-1] if lasts.size else 0.0
-                for rows in (sent.reshape(repeats, m), arrived.reshape(repeats, m), begun, entered) if keep else ():
+                for column in (sent, arrived, begun, entered) if keep else ():
+                    rows = column.reshape(repeats, column.size // repeats)
                     np.add.outer(lasts, rows[turn - 1], out=rows[turn:])
             elif outcome != CROSSED:
                 return None
-            if keep and traffic.compute.any():
+            if keep and traffic.compute.size:
                 computing.append((begun, entered))
     return Passage(done, times[0], times[1], computing)
 
 
 def _traffic(hosts: Ranks, links: Links) -> Callable[[Round], tuple[Traffic, RouteState]]:
-    """Return what returns the messages of a round, and their routes; rounds that repeat a pattern share these."""
-    patterns: dict[tuple[bytes, bytes], tuple[NDArray[np.int64], bool, RouteState]] = {}
+    """Return what returns the messages of a round, and their routes; rounds of one pattern share these."""
+    patterns: dict[tuple[bytes, bytes], tuple[NDArray[np.int64], bool, Floats, Floats]] = {}
     rounds: dict[int, tuple[Traffic, RouteState]] = {}
 
     def traffic_of(one: Round) -> tuple[Traffic, RouteState]:
@@ -162,29 +164,30 @@ def _traffic(hosts: Ranks, links: Links) -> Callable[[Round], tuple[Traffic, Rou
                 table = np.ascontiguousarray(links.routes.table(hosts[one.src], hosts[one.dst]))
                 used = table[table >= 0]
                 exclusive = links.constant and len(one) >= _WIDE and np.unique(used).size == used.size
-                patterns[pattern] = table, exclusive, _state(table, links)
-            table, exclusive, state = patterns[pattern]
-            compute = np.zeros(hosts.size) + one.compute
-            rounds[id(one)] = Traffic(one.src, one.dst, one.nbytes, compute, table, exclusive), state
+                latency, rate = _constant(table, links) if links.constant else np.ones((2, len(one)))
+                patterns[pattern] = table, exclusive, latency, rate
+            table, exclusive, latency, rate = patterns[pattern]
+            seconds, since, until, *more = np.full((5, len(one)), [[0.0], [inf], [inf], [inf], [inf]])
+            with np.errstate(divide="ignore"):
+                np.divide(one.nbytes, rate, out=seconds, where=one.nbytes > 0)
+            compute = np.zeros(hosts.size) + one.compute if np.any(one.compute) else np.zeros(0)
+            traffic = Traffic(one.src, one.dst, one.nbytes, compute, table, exclusive)
+            rounds[id(one)] = traffic, RouteState(latency.copy(), since, until, seconds, *more)
         return rounds[id(one)]
 
     return traffic_of
 
 
-def _state(table: NDArray[np.int64], links: Links) -> RouteState:
-    """Return what is known of routes, shape (m, L), before they are looked up: everything where links are constant."""
-    m = len(table)
-    if not links.constant:
-        return RouteState(*np.repeat([[0.0], [inf], [inf], [1.0], [inf], [inf]], m, axis=1))
-    latency, rate = links.constant_latency_of(table), np.full(m, np.inf)
+def _constant(table: NDArray[np.int64], links: Links) -> tuple[Floats, Floats]:
+    """Return latency [s] and bytes per second of routes over constant links, shape (m, L), -1 after the last."""
+    latency, rate = links.constant_latency_of(table), np.full(len(table), np.inf)
     for column in table.T:
         rows = column >= 0
         rate[rows] = np.minimum(rate[rows], links.constant_capacity[column[rows]])
     if not links.lossless:
         limits = links.limits_of(table)
         rate = np.minimum(rate, limits.rate(2 * latency, links.segment)) * limits.share
-    since, until = np.full(m, -inf), np.full(m, inf)
-    return RouteState(latency, since, until, rate, since, until)
+    return latency, rate
 
 
 class _Outlook:
@@ -278,8 +281,8 @@ def split_of(schedule: Schedule, went: Passage, accounted: Floats) -> Split:
     """Return what each rank did from `accounted`, shape (P,), to its finish; of a passage whose times were kept."""
     P = schedule.n_ranks
     columns = schedule.columns()
-    begins, ends = ([one[which].ravel() for one in went.computing] for which in (0, 1))
-    who = [np.tile(np.arange(P), len(one)) for one, _ in went.computing]
+    begins, ends = [begin for begin, _ in went.computing], [end for _, end in went.computing]
+    who = [np.arange(one.size) % P for one in begins]
     computing = _covered(who, begins, ends, accounted, P) if who else np.zeros(P)
     own = [columns["src"], columns["dst"], *who]
     communicating = (

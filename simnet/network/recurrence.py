@@ -31,7 +31,7 @@ class Traffic(NamedTuple):
         Ranks.
     nbytes : ndarray of float64, shape (m,)
         Bytes of each message.
-    compute : ndarray of float64, shape (P,)
+    compute : ndarray of float64, shape (P,) or (0,)
         Seconds each rank works before it enters.
     links : ndarray of int64, shape (m, L)
         Links of each route, -1 after the last.
@@ -48,20 +48,20 @@ class Traffic(NamedTuple):
 
 
 class RouteState(NamedTuple):
-    """What each route was like when last looked up; each field has shape (m,).
+    """What the route of each message was like when last looked up; each field has shape (m,).
 
     Parameters
     ----------
     latency, latency_since, latency_until : ndarray of float64
         Seconds of latency, and from when until when it holds [s].
-    rate, rate_since, rate_until : ndarray of float64
-        Bytes per second of the narrowest link, and from when until when it holds [s].
+    seconds, rate_since, rate_until : ndarray of float64
+        Seconds that the bytes take at the rate of the narrowest link, and from when until when it has that rate [s].
     """
 
     latency: Floats
     latency_since: Floats
     latency_until: Floats
-    rate: Floats
+    seconds: Floats
     rate_since: Floats
     rate_until: Floats
 
@@ -87,8 +87,10 @@ class Progress(NamedTuple):
 
     Parameters
     ----------
-    begun, entered : ndarray of float64, shape (repeats, P) or (1, P)
-        When each rank came to the round, and entered it after its work [s]; filled, with one row the last time.
+    begun : ndarray of float64, shape (repeats * P,) or (0,)
+        When each rank came to the round [s]; filled.
+    entered : ndarray of float64, shape (repeats * P,), or (P,) without `begun`
+        When each rank entered it after its work [s]; filled, every time or the last.
     done : ndarray of float64, shape (P,)
         When each rank is through [s], before and after.
     busy : ndarray of float64, shape (number of links,)
@@ -146,23 +148,25 @@ def cross(
     done, place, work = np.asarray(progress.done), progress.place, np.asarray(traffic.compute)
     together = steady and all_equal(done)
     for turn in range(place[0], repeats):
-        row = turn if len(progress.begun) > 1 else 0
-        begun, entered = np.asarray(progress.begun)[row], np.asarray(progress.entered)[row]
+        came = done[0]
+        row = turn * len(done) if len(progress.begun) else 0
         if place[1] < 0:
             place[0], place[1] = turn, 0
-            np.positive(done, begun)
-            np.add(done, work, done)
-            np.positive(done, entered)
+            if len(progress.begun):
+                np.positive(done, np.asarray(progress.begun)[row : row + len(done)])
+            if len(work):
+                np.add(done, work, done)
+            np.positive(done, np.asarray(progress.entered)[row : row + len(done)])
         outcome, when = carry(traffic, routes, bandwidth, latency, progress, delays, overheads, row)
         if outcome == MET:
-            return MET, begun[0] if together else nan
+            return MET, came if together else nan
         if outcome != CROSSED:
             return outcome, when
         place[0], place[1] = turn + 1, -1
         if steady:
             before, together = together, all_equal(done)
             if before and together:
-                return IN_STEP, begun[0]
+                return IN_STEP, came
     return CROSSED, 0.0
 
 
@@ -189,9 +193,9 @@ def carry(
     if not traffic.exclusive:
         return one_by_one(traffic, routes, bandwidth, latency, progress, delays, overheads, row)
     own = slice(progress.place[0] * len(traffic.src), (progress.place[0] + 1) * len(traffic.src))
-    leaves = progress.entered[row, traffic.src]
+    leaves = progress.entered[row + traffic.src]
     joins = (leaves + overheads[0]) + (routes.latency + delays[own] if delays.size else routes.latency)
-    ends = joins + traffic.nbytes / routes.rate
+    ends = joins + routes.seconds
     message, hop = np.nonzero((traffic.links >= 0) & (traffic.nbytes > 0)[:, None])
     used = traffic.links[message, hop]
     if (joins[message] < progress.busy[used]).any():
@@ -218,59 +222,52 @@ def one_by_one(
 ) -> tuple[int, float]:
     """Carry the messages of a round once, from the one at `place` on; parameters and result as of `cross`.
 
-    `row` is that of `progress.entered` which holds.
+    `row` is where in `progress.entered` the times of this time begin.
     """
     src, dst, nbytes, links = traffic.src, traffic.dst, traffic.nbytes, traffic.links
     done, busy, sent, arrived, place = progress.done, progress.busy, progress.sent, progress.arrived, progress.place
     send_overhead, receive_overhead = overheads
     m, longest = links.shape
-    for message in range(place[1], m):
-        place[1], number = message, place[0] * m + message
-        leaves = progress.entered[row, src[message]]
+    entered, weather, first = progress.entered, len(latency.times) > 0, place[0] * m
+    for message in range(max(place[1], 0), m):
+        leaves = entered[row + src[message]]
         departs = leaves + send_overhead
-        if not routes.latency_since[message] <= departs < routes.latency_until[message]:
-            wait, least, since, until = look_up(message, departs, links, latency)
-            if least < 0:
-                return BEYOND, departs
-            routes.latency[message], routes.latency_since[message], routes.latency_until[message] = wait, since, until
+        known = not weather or routes.latency_since[message] <= departs < routes.latency_until[message]
+        if not (known or look_up_latency(message, departs, links, routes, latency)):
+            place[1] = message
+            return BEYOND, departs
         wait = routes.latency[message]
         if len(delays):
-            wait += delays[number]
+            wait += delays[first + message]
         now = departs + wait
         if nbytes[message] > 0:
+            ends = now + routes.seconds[message]
+            if weather and not (routes.rate_since[message] <= now and ends <= routes.rate_until[message]):
+                outcome, ends = integrate(message, now, nbytes[message], links, routes, bandwidth)
+                if outcome != CROSSED:
+                    place[1] = message
+                    return outcome, ends
             for hop in range(longest):
                 link = links[message, hop]
                 if link < 0:
                     break
                 if now < busy[link]:
                     return MET, now
-            ends = now + nbytes[message] / routes.rate[message]
-            if not (routes.rate_since[message] <= now and ends <= routes.rate_until[message]):
-                outcome, ends = integrate(message, now, nbytes[message], links, routes, bandwidth)
-                if outcome != CROSSED:
-                    return outcome, ends
+                busy[link] = ends
             now = ends
-            for hop in range(longest):
-                link = links[message, hop]
-                if link < 0:
-                    break
-                busy[link] = now
         if receive_overhead:
             now += receive_overhead
         done[src[message]] = max(done[src[message]], now)
         done[dst[message]] = max(done[dst[message]], now)
         if len(sent):
-            sent[number], arrived[number] = leaves, now
+            sent[first + message], arrived[first + message] = leaves, now
     return CROSSED, 0.0
 
 
-def look_up(message: int, t: float, links: NDArray[np.int64], cursors: Cursors) -> tuple[float, float, float, float]:
-    """Look up the links of a message's route at time `t` [s], searching from where each was last found.
-
-    Returns the sum of their values and the least, -1 if one is not known, and from when until when both hold.
-    """
-    times, values, segments = cursors.times, cursors.values, cursors.segment
-    total, least, since, until = 0.0, inf, -inf, inf
+def look_up_latency(message: int, t: float, links: NDArray[np.int64], routes: RouteState, latency: Cursors) -> bool:
+    """Look up the latency of a message's route at time `t` [s]; return whether it is known."""
+    times, values, segments = latency.times, latency.values, latency.segment
+    total, since, until = 0.0, -inf, inf
     for hop in range(links.shape[1]):
         link = links[message, hop]
         if link < 0:
@@ -281,35 +278,64 @@ def look_up(message: int, t: float, links: NDArray[np.int64], cursors: Cursors) 
         while times[segment] > t:
             segment -= 1
         segments[link] = segment
-        value, begin, end = values[segment], times[segment], times[segment + 1]
-        total += value
-        # Comparisons, because the interpreter takes three times as long to call min and max.
-        if value < least:
-            least = value
-        if begin > since:
-            since = begin
-        if end < until:
-            until = end
-    return total, least, since, until
+        if values[segment] < 0:
+            return False
+        total += values[segment]
+        since, until = max(since, times[segment]), min(until, times[segment + 1])
+    routes.latency[message], routes.latency_since[message], routes.latency_until[message] = total, since, until
+    return True
 
 
 def integrate(
-    message: int, now: float, left: float, links: NDArray[np.int64], routes: RouteState, bandwidth: Cursors
+    message: int, now: float, nbytes: float, links: NDArray[np.int64], routes: RouteState, bandwidth: Cursors
 ) -> tuple[int, float]:
-    """Carry `left` bytes of a message over its route from time `now` [s], segment by segment.
+    """Carry the bytes of a message over its route from time `now` [s], segment by segment.
 
     Returns how that ended, and when: `CROSSED`, or `BEYOND` or `NEVER` and the time up to which it came.
     """
+    times, values, segments = bandwidth.times, bandwidth.values, bandwidth.segment
+    left, hops = nbytes, 0
+    for hop in range(links.shape[1]):
+        link = links[message, hop]
+        if link < 0:
+            break
+        segment = segments[link]
+        while times[segment + 1] <= now:
+            segment += 1
+        while times[segment] > now:
+            segment -= 1
+        segments[link] = segment
+        hops += 1
+    if hops == 0:
+        return CROSSED, now
+    # Most routes have two links: their segments stay in variables.
+    one, two = links[message, 0], links[message, hops - 1]
+    p, q = segments[one], segments[two]
     while True:
-        _, rate, since, until = look_up(message, now, links, bandwidth)
+        until, rate = min(times[p + 1], times[q + 1]), min(values[p], values[q])
+        for hop in range(1, hops - 1):
+            segment = segments[links[message, hop]]
+            until, rate = min(until, times[segment + 1]), min(rate, values[segment])
         if rate > 0:
-            ends = now + left / rate
-            if ends <= until:
-                routes.rate[message], routes.rate_since[message], routes.rate_until[message] = rate, since, until
-                return CROSSED, ends
+            if now + left / rate <= until:
+                break
         elif rate < 0:
             return BEYOND, now
         elif until == inf:
             return NEVER, now
         left -= rate * (until - now)
         now = until
+        while times[p + 1] <= now:
+            p += 1
+        while times[q + 1] <= now:
+            q += 1
+        for hop in range(1, hops - 1):
+            link = links[message, hop]
+            while times[segments[link] + 1] <= now:
+                segments[link] += 1
+    segments[one], segments[two] = p, q
+    since = max(times[p], times[q])
+    for hop in range(1, hops - 1):
+        since = max(since, times[segments[links[message, hop]]])
+    routes.seconds[message], routes.rate_since[message], routes.rate_until[message] = nbytes / rate, since, until
+    return CROSSED, now + left / rate
