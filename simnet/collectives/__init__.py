@@ -4,8 +4,9 @@ Each function here returns a `Schedule`. It stands beside its program, which als
 each family: ring, tree, doubling, direct, two_levels. Messages and results thus come from one description of the
 algorithm. `simnet.collectives.registry` knows them all, with their closed forms and names, and those of other packages.
 
-Sizes are those of the whole vector, of the contribution of one rank to an all-gather, or of what a rank sends to one
-other in an all-to-all. One rank has nothing to send: no rounds.
+`n_ranks` is the number of ranks P, >= 1; one rank has nothing to send: no rounds. `nbytes` are the bytes of the whole
+vector, of the contribution of one rank to an all-gather, or of what a rank sends to one other in an all-to-all, >= 0.
+A parameter outside its range raises ValueError.
 
 Examples
 --------

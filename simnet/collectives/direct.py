@@ -45,19 +45,10 @@ def parameter_server(n_ranks: int, nbytes: float, *, server: int = 0, gamma: flo
 
     Parameters
     ----------
-    n_ranks : int
-        Number of ranks P, >= 1, the server among them.
-    nbytes : float
-        Bytes of the vector reduced, >= 0.
+    n_ranks, nbytes, gamma
+        As of `allreduce_ring`.
     server : int
         Rank of the server, in 0 .. P-1.
-    gamma : float
-        Seconds per byte reduced, >= 0.
-
-    Raises
-    ------
-    ValueError
-        If a parameter is outside its range.
 
     References
     ----------
@@ -107,18 +98,6 @@ def alltoallv_pairwise(sizes: ArrayLike) -> Schedule:
 )
 def alltoall_pairwise(n_ranks: int, nbytes: float) -> Schedule:
     """Pairwise all-to-all: in round s = 1 .. P - 1 rank r sends to rank r + s.
-
-    Parameters
-    ----------
-    n_ranks : int
-        Number of ranks P, >= 1.
-    nbytes : float
-        Bytes from each rank to each other, >= 0.
-
-    Raises
-    ------
-    ValueError
-        If a parameter is outside its range.
 
     Examples
     --------

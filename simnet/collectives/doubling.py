@@ -6,7 +6,9 @@ at the end: one round more at either end.
 
 References
 ----------
-R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of collective communication operations in MPICH", IJHPCA 19, 2005.
+R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of collective communication operations in MPICH", IJHPCA 19, 2005,
+section 4.5: recursive doubling.
+R. Rabenseifner, "Optimization of collective reduction operations", ICCS 2004.
 J. Bruck et al., "Efficient algorithms for all-to-all communications in multiport message-passing systems", TPDS 8,
 1997.
 """
@@ -117,20 +119,8 @@ def allreduce_recursive_doubling(n_ranks: int, nbytes: float, *, gamma: float = 
 
     Parameters
     ----------
-    n_ranks : int
-        Number of ranks P, >= 1. If it is no power of two, there is one round more at either end.
-    nbytes, gamma : float
+    n_ranks, nbytes, gamma
         As of `allreduce_ring`.
-
-    Raises
-    ------
-    ValueError
-        If a parameter is outside its range.
-
-    References
-    ----------
-    R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of collective communication operations in MPICH", IJHPCA 19,
-    2005, section 4.5.
 
     Examples
     --------
@@ -155,19 +145,8 @@ def allreduce_rabenseifner(n_ranks: int, nbytes: float, *, gamma: float = 0.0) -
 
     Parameters
     ----------
-    n_ranks : int
-        Number of ranks P, >= 1. If it is no power of two, there is one round of the whole vector more at either end.
-    nbytes, gamma : float
+    n_ranks, nbytes, gamma
         As of `allreduce_ring`.
-
-    Raises
-    ------
-    ValueError
-        If a parameter is outside its range.
-
-    References
-    ----------
-    R. Rabenseifner, "Optimization of collective reduction operations", ICCS 2004.
 
     Examples
     --------
@@ -180,15 +159,7 @@ def allreduce_rabenseifner(n_ranks: int, nbytes: float, *, gamma: float = 0.0) -
 def allgatherv_recursive_doubling(sizes: ArrayLike, *, padded: bool = False) -> Schedule:
     """Recursive-doubling all-gather of contributions of unequal size.
 
-    Parameters
-    ----------
-    sizes, padded
-        As of `allgatherv_ring`.
-
-    Raises
-    ------
-    ValueError
-        If `sizes` is not one-dimensional, empty, negative or not finite.
+    `sizes` and `padded` as of `allgatherv_ring`.
 
     Examples
     --------
@@ -211,22 +182,6 @@ def allgatherv_recursive_doubling(sizes: ArrayLike, *, padded: bool = False) -> 
 def allgather_recursive_doubling(n_ranks: int, nbytes: float) -> Schedule:
     """Recursive-doubling all-gather: log2 P rounds, the payload doubles.
 
-    Parameters
-    ----------
-    n_ranks : int
-        Number of ranks P, >= 1. If it is no power of two, there is one round more at either end.
-    nbytes : float
-        Bytes each rank contributes, >= 0.
-
-    Raises
-    ------
-    ValueError
-        If a parameter is outside its range.
-
-    References
-    ----------
-    S. Tyagi, M. Swany, "Flexible Communication ...", IEEE BigData 2023, Table I (Allgather, for powers of two).
-
     Examples
     --------
     >>> allgather_recursive_doubling(8, 10).columns()["nbytes"][::8]
@@ -238,15 +193,7 @@ def allgather_recursive_doubling(n_ranks: int, nbytes: float) -> Schedule:
 def allgatherv_bruck(sizes: ArrayLike, *, padded: bool = False) -> Schedule:
     """Bruck's all-gather of contributions of unequal size.
 
-    Parameters
-    ----------
-    sizes, padded
-        As of `allgatherv_ring`.
-
-    Raises
-    ------
-    ValueError
-        If `sizes` is not one-dimensional, empty, negative or not finite.
+    `sizes` and `padded` as of `allgatherv_ring`.
 
     Examples
     --------
@@ -268,23 +215,6 @@ def allgatherv_bruck(sizes: ArrayLike, *, padded: bool = False) -> Schedule:
 )
 def allgather_bruck(n_ranks: int, nbytes: float) -> Schedule:
     """Bruck's all-gather: ceil(log2 P) rounds for every P, every rank sends (P - 1) `nbytes`.
-
-    Parameters
-    ----------
-    n_ranks : int
-        Number of ranks P, >= 1.
-    nbytes : float
-        Bytes each rank contributes, >= 0.
-
-    Raises
-    ------
-    ValueError
-        If a parameter is outside its range.
-
-    References
-    ----------
-    J. Bruck et al., "Efficient algorithms for all-to-all communications in multiport message-passing systems",
-    TPDS 8, 1997.
 
     Examples
     --------
@@ -308,17 +238,8 @@ def reduce_scatter_recursive_halving(n_ranks: int, nbytes: float, *, gamma: floa
 
     Parameters
     ----------
-    n_ranks : int
-        Number of ranks P, >= 1. If it is no power of two, there is one round more at either end.
-    nbytes : float
-        Bytes of the vector reduced (all P pieces), >= 0.
-    gamma : float
-        Seconds per byte reduced, >= 0.
-
-    Raises
-    ------
-    ValueError
-        If a parameter is outside its range.
+    n_ranks, nbytes, gamma
+        As of `allreduce_ring`.
 
     Examples
     --------
@@ -331,22 +252,6 @@ def reduce_scatter_recursive_halving(n_ranks: int, nbytes: float, *, gamma: floa
 @collective("alltoall", "bruck", cost=bruck_alltoall, mpi=("modified_bruck",), calibrated=True)
 def alltoall_bruck(n_ranks: int, nbytes: float) -> Schedule:
     """Bruck's all-to-all: in round k every rank passes on, over 2^k, the blocks whose distance has that bit.
-
-    Parameters
-    ----------
-    n_ranks : int
-        Number of ranks P, >= 1.
-    nbytes : float
-        Bytes from each rank to each other, >= 0.
-
-    Raises
-    ------
-    ValueError
-        If a parameter is outside its range.
-
-    References
-    ----------
-    As of `allgather_bruck`.
 
     Examples
     --------

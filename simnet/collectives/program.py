@@ -295,15 +295,8 @@ def gathered(program: Callable[[int], Program], sizes: ArrayLike, padded: bool) 
     ----------
     program : callable
         The all-gather, by the number of ranks.
-    sizes : array_like, shape (P,)
-        Contribution of each rank [byte].
-    padded : bool
-        Whether each is sent as if it were the largest.
-
-    Raises
-    ------
-    ValueError
-        If `sizes` is not one-dimensional, empty, negative or not finite.
+    sizes, padded
+        As of `simnet.collectives.allgatherv_ring`.
     """
     given = np.asarray(sizes, dtype=np.float64)
     if given.ndim != 1 or not given.size:

@@ -57,15 +57,6 @@ def allreduce_ring(n_ranks: int, nbytes: float, *, gamma: float = 0.0) -> Schedu
     Schedule
         Every rank sends 2 (P - 1) / P `nbytes`. Equal rounds are one object: the size grows with P, not its square.
 
-    Raises
-    ------
-    ValueError
-        If a parameter is outside its range.
-
-    References
-    ----------
-    P. Patarasuk, X. Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", JPDC 69, 2009.
-
     Examples
     --------
     >>> allreduce_ring(4, 1000)
@@ -90,17 +81,8 @@ def reduce_scatter_ring(n_ranks: int, nbytes: float, *, gamma: float = 0.0) -> S
 
     Parameters
     ----------
-    n_ranks : int
-        Number of ranks P, >= 1.
-    nbytes : float
-        Bytes of the vector reduced (all P pieces), >= 0.
-    gamma : float
-        Seconds per byte reduced, >= 0.
-
-    Raises
-    ------
-    ValueError
-        If a parameter is outside its range.
+    n_ranks, nbytes, gamma
+        As of `allreduce_ring`.
 
     Examples
     --------
@@ -148,18 +130,6 @@ def allgatherv_ring(sizes: ArrayLike, *, padded: bool = False) -> Schedule:
 )
 def allgather_ring(n_ranks: int, nbytes: float) -> Schedule:
     """Ring all-gather in P - 1 rounds.
-
-    Parameters
-    ----------
-    n_ranks : int
-        Number of ranks P, >= 1.
-    nbytes : float
-        Bytes each rank contributes, >= 0.
-
-    Raises
-    ------
-    ValueError
-        If a parameter is outside its range.
 
     Examples
     --------

@@ -7,6 +7,7 @@ runs the same edges backwards.
 References
 ----------
 R. Thakur, R. Rabenseifner, W. Gropp, "Optimization of collective communication operations in MPICH", IJHPCA 19, 2005.
+S. Tyagi, M. Swany, "Flexible Communication ...", IEEE BigData 2023, Table I (binomial, one segment).
 """
 
 from __future__ import annotations
@@ -58,14 +59,8 @@ def reduce(n_ranks: int, root: int = 0, *, arity: int | None = None, segments: i
 
     Parameters
     ----------
-    n_ranks : int
-        P.
-    root : int
-        Where the tree has its root.
-    arity : int, optional
-        Children of each rank; a binomial tree when omitted.
-    segments : int
-        Chunks that follow each other.
+    n_ranks, root, arity, segments
+        As of `broadcast`.
     """
     P = whole(n_ranks, "n_ranks", 1)
     down, depth = _down(P, arity)
@@ -77,12 +72,8 @@ def all_reduce(n_ranks: int, *, arity: int | None = None, segments: int = 1) -> 
 
     Parameters
     ----------
-    n_ranks : int
-        P.
-    arity : int, optional
-        Children of each rank; a binomial tree when omitted.
-    segments : int
-        Chunks that follow each other.
+    n_ranks, arity, segments
+        As of `broadcast`.
     """
     P = whole(n_ranks, "n_ranks", 1)
     down, depth = _down(P, arity)
@@ -148,27 +139,14 @@ def allreduce_tree(
 
     Parameters
     ----------
-    n_ranks : int
-        Number of ranks P, >= 1.
-    nbytes : float
-        Bytes of the vector reduced, >= 0.
+    n_ranks, nbytes, gamma
+        As of `allreduce_ring`.
     arity : int, optional
         Children of a node, >= 1, of a tree filled level by level; a parent exchanges with all its children in one
         round. Binomial if not given: a parent exchanges with one child a round.
     segments : int
         Equal pieces the vector is cut into, >= 1, that follow each other one round apart. With 1, whole messages are
         stored and forwarded: for a binomial tree 2 ceil(log2 P) rounds of `nbytes`.
-    gamma : float
-        Seconds per byte reduced, >= 0.
-
-    Raises
-    ------
-    ValueError
-        If a parameter is outside its range.
-
-    References
-    ----------
-    S. Tyagi, M. Swany, "Flexible Communication ...", IEEE BigData 2023, Table I (binomial, one segment).
 
     Examples
     --------
@@ -193,15 +171,6 @@ def broadcast_binomial(n_ranks: int, nbytes: float, root: int = 0) -> Schedule:
     root : int
         Rank that has the message, in 0 .. P-1.
 
-    Raises
-    ------
-    ValueError
-        If a parameter is outside its range.
-
-    References
-    ----------
-    S. Tyagi, M. Swany, "Flexible Communication ...", IEEE BigData 2023, Table I (Broadcast).
-
     Examples
     --------
     >>> broadcast_binomial(4, 10, root=1).bytes_sent()
@@ -223,11 +192,6 @@ def broadcast_tree(
     arity, segments
         As of `allreduce_tree`; `arity` 1 is a chain, so that many segments make it a pipeline.
 
-    Raises
-    ------
-    ValueError
-        If a parameter is outside its range.
-
     Examples
     --------
     >>> broadcast_tree(4, 12, arity=1, segments=3)
@@ -244,19 +208,10 @@ def reduce_binomial(n_ranks: int, nbytes: float, root: int = 0, *, gamma: float 
 
     Parameters
     ----------
-    n_ranks : int
-        Number of ranks P, >= 1.
-    nbytes : float
-        Bytes of the vector reduced, >= 0.
+    n_ranks, nbytes, gamma
+        As of `allreduce_ring`.
     root : int
         Rank that ends with the result, in 0 .. P-1.
-    gamma : float
-        Seconds per byte reduced, >= 0.
-
-    Raises
-    ------
-    ValueError
-        If a parameter is outside its range.
 
     Examples
     --------
@@ -284,11 +239,6 @@ def reduce_tree(
         As of `reduce_binomial`.
     arity, segments
         As of `allreduce_tree`.
-
-    Raises
-    ------
-    ValueError
-        If a parameter is outside its range.
 
     Examples
     --------

@@ -44,19 +44,10 @@ def hierarchical(n_ranks: int, nbytes: float, *, group_size: int, gamma: float =
 
     Parameters
     ----------
-    n_ranks : int
-        Number of ranks P, >= 1.
-    nbytes : float
-        Bytes of the vector reduced, >= 0.
+    n_ranks, nbytes, gamma
+        As of `allreduce_ring`.
     group_size : int
         Consecutive ranks that form a group, >= 1; the last group may be smaller. The first rank leads.
-    gamma : float
-        Seconds per byte reduced, >= 0.
-
-    Raises
-    ------
-    ValueError
-        If a parameter is outside its range.
 
     Examples
     --------
