@@ -49,6 +49,20 @@ def is_number(value: object) -> bool:
     return isinstance(value, Real) and not isinstance(value, bool)
 
 
+def read_number(text: str) -> float:
+    """Return the number that a text from elsewhere is; NaN if it is none, or is longer than any number need be.
+
+    Examples
+    --------
+    >>> read_number(" 1e3"), read_number("1_000"), read_number("fast")
+    (1000.0, nan, nan)
+    """
+    try:
+        return float(text) if text.isascii() and "_" not in text and len(text) <= 60 else math.nan
+    except ValueError:
+        return math.nan
+
+
 def positive(value: float, name: str) -> float:
     """Return `value` as a float.
 

@@ -113,8 +113,6 @@ def hierarchical_allreduce(
 
     Parameters
     ----------
-    alpha, beta, M, N
-        As everywhere.
     nodes : Nodes, optional
         Whose links groups have inside; those between groups if not given.
     group_size : array_like of float
@@ -144,8 +142,6 @@ def broadcast(
 
     Parameters
     ----------
-    alpha, beta, M, N, nodes
-        As everywhere.
     any_root : bool
         Whether any worker of a node is as often the root as another, and not the first of it alone: then it crosses
         between nodes once more.

@@ -37,8 +37,6 @@ def qsgd(
 
     Parameters
     ----------
-    alpha, beta, M, N
-        As everywhere.
     levels : array_like of float
         s, the levels above zero.
     bucket : array_like of float
@@ -108,8 +106,6 @@ def powersgd(
 
     Parameters
     ----------
-    alpha, beta, M, N
-        As everywhere.
     rank : array_like of float
         r.
     left, right : array_like of float, optional

@@ -120,8 +120,6 @@ def threshold_allgather(
 
     Parameters
     ----------
-    alpha, beta, M, c, N
-        As everywhere.
     selected : array_like of float, optional
         k', the mean over the workers of the entries selected; c M / 4 if not given.
     gathers : array_like of float
@@ -164,8 +162,6 @@ def topkdsa(
 
     Parameters
     ----------
-    alpha, beta, M, c, N
-        As everywhere.
     union : array_like of float, optional
         |U|, entries of the union of what the workers selected; c M / 4, equal supports, if not given.
 
@@ -350,8 +346,6 @@ def spardl_bsag(
 
     Parameters
     ----------
-    alpha, beta, M, c, N
-        As everywhere.
     d : array_like of float
         Number of teams, a divisor of N.
     h : array_like of float, optional
@@ -405,8 +399,6 @@ def exdyna(
 
     Parameters
     ----------
-    alpha, beta, M, c, N
-        As everywhere.
     longest : array_like of float, optional
         kmax, the most entries that a worker selected; k / N, balanced partitions, if not given.
     union : array_like of float, optional
@@ -438,19 +430,11 @@ def hardthreshold(
 ) -> Floats:
     """Hard threshold, SAGE, on rings: (N - 1) (4 alpha + [8 + 8 kmax + 8 |U| / N] beta); derived from the code of [7].
 
-    The messages of `exdyna`, but every worker selects from the whole gradient: `longest` is c M / 4 if not given, and
-    `union` the `fill_in` of independent selections.
-
     Parameters
     ----------
-    alpha, beta, M, c, N
-        See `simnet.costs`.
-    longest : array_like, optional
-        kmax, the most entries that a worker selects.
-    union : array_like, optional
-        |U|, entries that the workers select, all different ones together.
-    index_bytes : array_like
-        Bytes of an index.
+    longest, union, index_bytes
+        As of `exdyna`, but every worker selects from the whole gradient: `longest` is c M / 4 if not given, and `union`
+        the `fill_in` of independent selections.
 
     Examples
     --------
@@ -518,25 +502,21 @@ def deft(
 ) -> Floats:
     """DEFT: log N (2 alpha + 4 (N + L) beta) + (N - 1) (4 alpha + [8 + 8 kmax + 8 |U| / N] beta); derived, code of [7].
 
-    Two broadcasts tell the bins of the L layers; then as `exdyna`, whose are the other arguments. `layers` is L, after
-    long layers are cut.
+    Two broadcasts tell the bins of the L layers; then as `exdyna`.
 
     Parameters
     ----------
-    alpha, beta, M, c, N
-        See `simnet.costs`.
-    layers : array_like
-        L.
+    layers : array_like of float
+        L, after long layers are cut.
     longest, union, index_bytes
-        As for `exdyna`.
+        As of `exdyna`.
 
     Examples
     --------
     >>> float(deft(1.0, 0.5, 4000, 0.01, 4, layers=12)) - float(exdyna(1.0, 0.5, 4000, 0.01, 4))
     68.0
     """
-    (layers,) = checked(layers=layers)
-    (N,) = checked(N=N)
+    layers, N = checked(layers=layers, N=N)
     bins = broadcast(alpha, beta, 4 * N, N) + broadcast(alpha, beta, 4 * layers, N)
     return bins + exdyna(alpha, beta, M, c, N, longest, union, index_bytes)
 

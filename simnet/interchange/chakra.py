@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from simnet.base.errors import InputError
+from simnet.base.writing import explained
 from simnet.interchange.operations import Messages, Operation, Placed, Program, read_rounds
 from simnet.schedule import Schedule
 
@@ -86,16 +87,10 @@ def write_chakra(schedule: Schedule, prefix: str | Path) -> list[Path]:
             nodes[rank] += 1
         after: dict[int, list[int]] = {}
         for src, dst, nbytes in zip(one.src.tolist(), one.dst.tolist(), one.nbytes.tolist(), strict=True):
-            fields = b"".join(
-                [
-                    _attribute("is_cpu_op", _BOOL, 0),
-                    _attribute("comm_src", _INT32, src),
-                    _attribute("comm_dst", _INT32, dst),
-                    _attribute("comm_tag", _INT32, tag),
-                    _attribute("comm_size", _INT64, round(nbytes)),
-                    _attribute(_ROUND, _INT64, index),
-                ]
-            )
+            fields = _attribute("is_cpu_op", _BOOL, 0)
+            for key, value in (("src", src), ("dst", dst), ("tag", tag)):
+                fields += _attribute(f"comm_{key}", _INT32, value)
+            fields += _attribute("comm_size", _INT64, round(nbytes)) + _attribute(_ROUND, _INT64, index)
             for rank, kind, name in ((src, _SEND, "send"), (dst, _RECV, "recv")):
                 ranks[rank] += _node(nodes[rank], f"{one.phase} {name} {tag}".strip(), kind, pending[rank], fields)
                 after.setdefault(rank, []).append(nodes[rank])
@@ -105,10 +100,8 @@ def write_chakra(schedule: Schedule, prefix: str | Path) -> list[Path]:
             pending[rank] = own
     paths = [Path(f"{prefix}.{rank}.et") for rank in range(schedule.n_ranks)]
     for path, content in zip(paths, ranks, strict=True):
-        try:
+        with explained(path, advice=""):
             path.write_bytes(content)
-        except OSError as error:
-            raise InputError(f"cannot be written: {error.strerror}", file=str(path)) from None
     return paths
 
 
@@ -187,15 +180,13 @@ def _operations(path: Path, rank: int) -> list[Operation]:
 
 
 def _operation(packet: memoryview, path: Path, rank: int) -> tuple[Operation, list[int]]:
-    number = kind = micros = 0
+    numbers = {1: 0, 3: 0, 7: 0}
     name = ""
     needs: list[int] = []
     facts: dict[str, int] = {}
     for field, value in _fields(packet, path):
-        if field in (1, 3, 7) and isinstance(value, int):
-            number, kind, micros = (
-                value if field == key else old for key, old in ((1, number), (3, kind), (7, micros))
-            )
+        if field in numbers and isinstance(value, int):
+            numbers[field] = value
         elif field == 2 and isinstance(value, memoryview):
             name = bytes(value).decode("utf-8", "replace")[:60]
         elif field in (4, 5):
@@ -207,6 +198,7 @@ def _operation(packet: memoryview, path: Path, rank: int) -> tuple[Operation, li
             if isinstance(key, memoryview) and isinstance(whole, int):
                 facts[bytes(key).decode("utf-8", "replace")] = whole if whole < _LARGEST else whole - 2**64
 
+    number, kind, micros = numbers.values()
     if kind == _COLLECTIVE:
         message = f"is a collective ({name}); only sends, receives and computation are read"
         raise InputError(message, file=str(path), field=f"node {number}")
@@ -217,18 +209,8 @@ def _operation(packet: memoryview, path: Path, rank: int) -> tuple[Operation, li
     for attribute in ("comm_size", other):
         if facts.get(attribute, -1) < 0:
             raise InputError(f"needs a {attribute} >= 0", file=str(path), field=f"node {number}")
-    op = Operation(
-        rank,
-        number,
-        "send" if kind == _SEND else "recv",
-        name,
-        facts["comm_size"],
-        facts[other],
-        facts.get("comm_tag", 0),
-        place="node",
-        hint=hint,
-    )
-    return op, needs
+    does, size, tag = "send" if kind == _SEND else "recv", facts["comm_size"], facts.get("comm_tag", 0)
+    return Operation(rank, number, does, name, size, facts[other], tag, place="node", hint=hint), needs
 
 
 def _content(path: Path) -> memoryview:

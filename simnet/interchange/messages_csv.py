@@ -9,16 +9,16 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
-import numpy as np
-
+from simnet.base.checks import read_number
 from simnet.base.errors import InputError, nearest
 from simnet.base.reading import read_text
+from simnet.base.writing import explained
 from simnet.network import Messages
-from simnet.schedule import Columns, Round, Schedule
+from simnet.schedule import Round, Schedule
 
 MAX_BYTES = 256 * 2**20
 """The largest table that is read."""
@@ -60,23 +60,17 @@ def write_messages(messages: Schedule | Messages, path: str | Path) -> None:
     ...     file.read_text()
     'round,phase,src,dst,nbytes_B\n0,swap,0,1,10\n0,swap,1,0,20.5\n'
     """
-    columns: Columns = messages.columns() if isinstance(messages, Schedule) else _columns(messages)
+    columns: Mapping[str, Any] = messages.columns() if isinstance(messages, Schedule) else vars(messages)
     named: dict[str, list[object]] = {
-        "round": columns["round"].tolist(),
-        "phase": columns["phase"].tolist(),
-        "src": columns["src"].tolist(),
-        "dst": columns["dst"].tolist(),
+        **{name: columns[name].tolist() for name in ("round", "phase", "src", "dst")},
         "nbytes_B": [_number(value) for value in columns["nbytes"].tolist()],
     }
     if isinstance(messages, Messages):
         named |= {"start_s": messages.start.tolist(), "finish_s": messages.finish.tolist()}
-    try:
-        with Path(path).open("w", encoding="utf-8", newline="") as out:
-            table = csv.writer(out, lineterminator="\n")
-            table.writerow(named)
-            table.writerows(zip(*named.values(), strict=True))
-    except OSError as error:
-        raise InputError(f"cannot be written: {error.strerror}", file=str(path)) from None
+    with explained(Path(path), advice=""), Path(path).open("w", encoding="utf-8", newline="") as out:
+        table = csv.writer(out, lineterminator="\n")
+        table.writerow(named)
+        table.writerows(zip(*named.values(), strict=True))
 
 
 def read_messages(path: str | Path, n_ranks: int | None = None) -> Schedule:
@@ -134,7 +128,7 @@ def read_messages(path: str | Path, n_ranks: int | None = None) -> Schedule:
         src, dst = (whole(line, row[place[name]], name, most) for name in ("src", "dst"))
         if src == dst:
             refuse(line, f"rank {src} sends to itself")
-        nbytes = _float(row[place["nbytes_B"]])
+        nbytes = read_number(row[place["nbytes_B"]])
         if not 0 <= nbytes < math.inf:
             refuse(line, f"must be a finite number >= 0, got {row[place['nbytes_B']][:40]!r}", "nbytes_B")
         phase = row[place["phase"]] if "phase" in place else ""
@@ -148,12 +142,9 @@ def read_messages(path: str | Path, n_ranks: int | None = None) -> Schedule:
         columns[2].append(nbytes)
         columns[3].append(phase)
     idle = Round([], [], [])
-    built = [
-        Round(rounds[index][0], rounds[index][1], rounds[index][2], phase=rounds[index][3][0])
-        if index in rounds
-        else idle
-        for index in range(max(rounds, default=-1) + 1)
-    ]
+    built = [idle] * (max(rounds, default=-1) + 1)
+    for index, (sources, targets, sizes, phases) in rounds.items():
+        built[index] = Round(sources, targets, sizes, phase=phases[0])
     last = max((max(*src, *dst) for src, dst, _, _ in rounds.values()), default=0)
     return Schedule(last + 1 if n_ranks is None else n_ranks, built)
 
@@ -169,22 +160,5 @@ def _rows(text: str, file: str) -> Iterator[tuple[int, list[str]]]:
         raise InputError(f"is not CSV: {error}", file=file, line=reader.line_num) from None
 
 
-def _columns(messages: Messages) -> Columns:
-    return {
-        "round": messages.round,
-        "src": messages.src,
-        "dst": messages.dst,
-        "nbytes": messages.nbytes,
-        "phase": np.asarray(messages.phase),
-    }
-
-
 def _number(value: float) -> float | int:
     return int(value) if value.is_integer() and value < 2**53 else value
-
-
-def _float(text: str) -> float:
-    try:
-        return float(text) if text.isascii() and "_" not in text and len(text) <= 60 else math.nan
-    except ValueError:
-        return math.nan

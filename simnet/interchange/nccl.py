@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from simnet.base.checks import whole
+from simnet.base.checks import read_number, whole
 from simnet.interchange.xmlfile import Element, read_xml
 from topologies.checks import affordable, seconds
 from topologies.graphs import Node, empty
@@ -251,10 +251,7 @@ def _between_processors(one: Element) -> float:
 def _micros(net: Element) -> float:
     """Return the latency of a card, written in microseconds, in seconds; 0 where it names none."""
     text = net.attributes.get("latency", "0")
-    try:
-        value = float(text) if text.isascii() and "_" not in text and len(text) <= 40 else math.nan
-    except ValueError:
-        value = math.nan
+    value = read_number(text)
     if not 0 <= value < math.inf:
         net.refuse(f"must be a finite number >= 0, got {text[:40]!r}", "latency")
     return value / 1e6

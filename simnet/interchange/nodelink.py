@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from simnet.base.errors import InputError, nearest
 from simnet.base.reading import read_text
+from simnet.base.writing import explained
 from topologies.graphs import Node, check, label
 
 if TYPE_CHECKING:
@@ -117,10 +118,8 @@ def write_nodelink(graph: nx.DiGraph[Any], path: str | Path) -> None:
         text = json.dumps(data, allow_nan=False, ensure_ascii=False, indent=1)
     except TypeError as error:
         raise ValueError(f"the graph carries what JSON has no form for: {error}") from None
-    try:
+    with explained(Path(path), advice=""):
         Path(path).write_text(text + "\n", encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise InputError(f"cannot be written: {error.strerror}", file=str(path)) from None
 
 
 def _json(text: str, file: str) -> object:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from simnet.base.checks import read_number
 from simnet.base.errors import InputError
 from simnet.base.reading import read_text
 from simnet.network.weather import Signal
@@ -61,7 +62,7 @@ def read_profile(path: str | Path, nominal: float) -> Signal:
         if len(words) != 2:
             raise refuse(f"must be a date and a value, PERIODICITY p or LOOPAFTER d, got {raw.strip()[:40]!r}")
         repeats = words[0] in ("PERIODICITY", "LOOPAFTER")
-        numbers = [_number(word) for word in words[repeats:]]
+        numbers = [read_number(word) for word in words[repeats:]]
         for word, number in zip(words[repeats:], numbers, strict=True):
             if not 0 <= number < math.inf:
                 raise refuse(f"must be a finite number >= 0, got {word[:40]!r}")
@@ -102,10 +103,3 @@ def read_profile(path: str | Path, nominal: float) -> Signal:
             first += at_once
 
     return Signal(*start, chunks())
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text) if text.isascii() and "_" not in text else math.nan
-    except ValueError:
-        return math.nan

@@ -306,7 +306,10 @@ class Record:
     def restore(self, state: State) -> None:
         """Resume from what `save` returned."""
         ends = np.cumsum(state["sizes"])[:-1]
-        messages = [(one["iteration"], Messages(**{name: one[name] for name in _MESSAGE})) for one in state["messages"]]
+        messages = [
+            (one["iteration"], Messages(**{name: one[name] for name in _MESSAGES.values()}))
+            for one in state["messages"]
+        ]
         interruptions = [Interruption.restored(one) for one in state["interruptions"]]
         spans = list(zip(*(column.tolist() for column in state["spans"]), strict=True))
         rows = _rows(state["iterations"])
@@ -318,7 +321,7 @@ class Record:
         """Return the rows as data frames, with the interruptions and shares of all jobs."""
         import pandas as pd
 
-        count, sizes = len(self._iterations), [active.size for active in self._active_sets]
+        sizes = [active.size for active in self._active_sets]
         numbers, purposes = ([row[name] for row in self._iterations] for name in ("iteration", "purpose"))
         split = _joined(self._split, np.zeros((0, len(_SPLIT))))
         workers = pd.DataFrame(
@@ -332,26 +335,18 @@ class Record:
         )
         messages = [
             pd.DataFrame(
-                {
-                    "policy": self.policy,
-                    "iteration": iteration,
-                    "round": one.round,
-                    "phase": one.phase,
-                    "src": one.src,
-                    "dst": one.dst,
-                    "nbytes_B": one.nbytes,
-                    "start_s": one.start,
-                    "finish_s": one.finish,
-                }
+                {"policy": self.policy, "iteration": iteration}
+                | {column: getattr(one, name) for column, name in _MESSAGES.items()}
             )
             for iteration, one in self._messages
         ]
+        columns = ["policy", "iteration", *_MESSAGES]
         spans = pd.DataFrame(self._spans, columns=["iteration", "worker", "what", "start_s", "finish_s"])
         spans.insert(0, "policy", self.policy)
         return PolicyResult(
-            iterations=pd.DataFrame(self._iterations, columns=None if count else list(_ITERATIONS)),
+            iterations=pd.DataFrame(self._iterations, columns=None if self._iterations else list(_ITERATIONS)),
             workers=workers,
-            messages=pd.concat(messages, ignore_index=True) if messages else pd.DataFrame(columns=list(_MESSAGES)),
+            messages=pd.concat(messages, ignore_index=True) if messages else pd.DataFrame(columns=columns),
             spans=spans,
             interruptions=tuple(interruptions),
             job_shares=tuple(job_shares),
@@ -398,31 +393,17 @@ def _statistics(exchanges: Sequence[Exchange]) -> dict[str, float]:
     }
 
 
-_ITERATIONS = (
-    "policy",
-    "iteration",
-    "start_s",
-    "iteration_s",
-    "compute_s",
-    "select_s",
-    "communicate_s",
-    "wait_s",
-    "bytes_sent_B",
-    "purpose",
-    "choice",
-    "density",
-    "selected",
-    "actual_density",
-    "build_up",
-    "imbalance",
-    "gain",
-    "global_error",
-    "latency_s",
-    "bandwidth_Bps",
-)
-_MESSAGE = ("round", "src", "dst", "nbytes", "start", "finish", "phase")
 _SPLIT = ("compute_s", "select_s", "communicate_s", "wait_s", "bytes_sent_B", "bytes_received_B")
-_MESSAGES = ("policy", "iteration", "round", "phase", "src", "dst", "nbytes_B", "start_s", "finish_s")
+_ITERATIONS = (
+    *("policy", "iteration", "start_s", "iteration_s", *_SPLIT[:-1], "purpose", "choice", "density", "selected"),
+    *("actual_density", "build_up", "imbalance", "gain", "global_error", "latency_s", "bandwidth_Bps"),
+)
+# Columns of the table of messages, and what `Messages` calls them.
+_MESSAGES = {name: name for name in ("round", "phase", "src", "dst")} | {
+    "nbytes_B": "nbytes",
+    "start_s": "start",
+    "finish_s": "finish",
+}
 
 
 def _spans(
