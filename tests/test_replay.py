@@ -19,12 +19,12 @@ from simnet.collectives import allgather_ring, allreduce_ring, allreduce_tree, a
 from simnet.interchange import write_messages
 from simnet.schedule import Round, Schedule
 from validate import replay
-from validate.communicators import connect, environment
+from validate.communicators import Communicator, connect, environment
 
 ROOT = Path(__file__).parents[1]
 
 
-class Threads:
+class Threads(Communicator):
     """A communicator whose ranks are threads; every pair of ranks has a queue."""
 
     tool = "replay-threads"
@@ -40,26 +40,11 @@ class Threads:
         one.__dict__ |= self.__dict__ | {"rank": rank, "moved": []}
         return one
 
-    def buffer(self, nbytes):
-        return np.zeros(nbytes, dtype=np.uint8)
-
-    def put(self, buffer, content):
-        buffer[:] = content
-
-    def get(self, buffer):
-        return buffer.copy()
-
     def exchange(self, sends, receives):
         for peer, part in sends:
             self.queues[self.rank, peer].put(part.copy())
         for peer, part in receives:
             part[:] = self.queues[peer, self.rank].get(timeout=killing.PATIENCE)
-
-    def finish(self):
-        pass
-
-    def barrier(self):
-        self.gate.wait()
 
     def gather(self, values):
         self.table[self.rank] = np.array(values, dtype=float)
@@ -67,9 +52,6 @@ class Threads:
         together = np.stack(self.table)
         self.gate.wait()
         return together
-
-    def close(self):
-        pass
 
 
 def run_ranks(size, work):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,8 +27,8 @@ BACKENDS: tuple[Backend, ...] = ("gloo", "nccl", "mpi")
 _SLURM = {"RANK": "SLURM_PROCID", "WORLD_SIZE": "SLURM_NTASKS", "LOCAL_RANK": "SLURM_LOCALID"}
 
 
-class Communicator(Protocol):
-    """The ranks of a job, as one of them sees them."""
+class Communicator:
+    """The ranks of a job, as one of them sees them. Buffers are arrays of numpy where a library wants no others."""
 
     tool: str
     rank: int
@@ -36,30 +36,37 @@ class Communicator(Protocol):
 
     def buffer(self, nbytes: int) -> Any:
         """Return a buffer of `nbytes` zeros that can be sliced."""
+        return np.zeros(nbytes, dtype=np.uint8)
 
     def put(self, buffer: Any, content: Bytes) -> None:
         """Copy `content` into a buffer of that length."""
+        buffer[:] = content
 
     def get(self, buffer: Any) -> Bytes:
         """Return a copy of what a buffer holds."""
+        copy: Bytes = buffer.copy()
+        return copy
 
     def exchange(self, sends: Sequence[Message], receives: Sequence[Message]) -> None:
         """Start all messages at once, and end when they are done.
 
         On a GPU the call returns earlier: what follows it in the stream waits.
         """
+        raise NotImplementedError
 
     def finish(self) -> None:
-        """Wait until everything that was started is done."""
+        """Wait until everything that was started is done, where `exchange` does not."""
 
     def barrier(self) -> None:
         """Wait for all ranks."""
+        self.gather(np.zeros(1))
 
     def gather(self, values: Floats) -> Floats:
         """Return the `values` of all ranks, shape (P, k); collective."""
+        raise NotImplementedError
 
     def close(self) -> None:
-        """Leave the job."""
+        """Leave the job, where Python does not when it ends."""
 
 
 def connect(backend: str) -> Communicator:
@@ -83,7 +90,7 @@ def connect(backend: str) -> Communicator:
     raise InputError(f"there is no backend {backend!r}; {nearest(backend, BACKENDS)}", file="--backend")
 
 
-class TorchCommunicator:
+class TorchCommunicator(Communicator):
     """Ranks of torch.distributed; messages are batches of isend and irecv.
 
     Parameters
@@ -165,24 +172,7 @@ class TorchCommunicator:
         self._dist.destroy_process_group()
 
 
-class ArrayBuffers:
-    """Buffers of messages that are arrays of numpy, for communicators to inherit."""
-
-    def buffer(self, nbytes: int) -> Any:
-        """Return a buffer of `nbytes` zeros that can be sliced."""
-        return np.zeros(nbytes, dtype=np.uint8)
-
-    def put(self, buffer: Any, content: Bytes) -> None:
-        """Copy `content` into a buffer of that length."""
-        buffer[:] = content
-
-    def get(self, buffer: Any) -> Bytes:
-        """Return a copy of what a buffer holds."""
-        copy: Bytes = buffer.copy()
-        return copy
-
-
-class MpiCommunicator(ArrayBuffers):
+class MpiCommunicator(Communicator):
     """Ranks of MPI_COMM_WORLD by mpi4py; messages are Isend and Irecv.
 
     Raises
@@ -208,9 +198,6 @@ class MpiCommunicator(ArrayBuffers):
         requests += [world.Isend([part, self._mpi.BYTE], dest=peer) for peer, part in sends]
         self._mpi.Request.Waitall(requests)
 
-    def finish(self) -> None:
-        """Do nothing: messages are done when `exchange` ends."""
-
     def barrier(self) -> None:
         """Wait for all ranks."""
         self._world.Barrier()
@@ -221,9 +208,6 @@ class MpiCommunicator(ArrayBuffers):
         parts = np.empty((self.size, own.size))
         self._world.Allgather(own, parts)
         return parts
-
-    def close(self) -> None:
-        """Do nothing: mpi4py leaves the job when Python ends."""
 
 
 def environment(given: Mapping[str, str]) -> dict[str, str]:

@@ -127,7 +127,7 @@ def synth(
             [(layer.name, layer.shape) for layer in shapes], workers,
             like=like, iterations=iterations, scale=scale, seed=seed,
         )  # fmt: skip
-    made = converting.generated(source, shapes, model or "synthetic", iterations, list(steps), seed)
+    made = converting.Generated(source, shapes, model or "synthetic", iterations, list(steps), seed)
     with staged([out], False) as folder:
         (folder / out.name).mkdir()
         with terminal.progress("steps"):

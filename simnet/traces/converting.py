@@ -127,7 +127,7 @@ class Part:
 
 
 class Generated:
-    """Synthetic gradients of some steps, as `Steps`.
+    """Synthetic gradients of some steps, as `Steps`; one step must fit memory, see `in_memory`.
 
     Parameters
     ----------
@@ -171,6 +171,7 @@ class Generated:
             ),
             points=tuple(RecordedPoint(step=step) for step in steps),
         )
+        in_memory(self.info)
 
     def recorded(self, point: int) -> Values:
         """Return the gradients of one of its points; float32 of shape (P, n)."""
@@ -408,31 +409,6 @@ class ReadArchive:
             return np.asarray(npy.read_array(io.BytesIO(content), allow_pickle=False))
         except (ValueError, EOFError) as error:
             raise InputError(f"{member.filename!r} is no array: {error}", file=str(self._path)) from None
-
-
-def generated(
-    source: SyntheticSource, shapes: Sequence[Layer], name: str, iterations: int, steps: Sequence[int], seed: int
-) -> Generated:
-    """Return the steps of a synthetic source as a trace to be written, if one fits memory.
-
-    Parameters
-    ----------
-    source : SyntheticSource
-        The gradients.
-    shapes : sequence of Layer
-        Layers of the model.
-    name : str
-        Its name.
-    iterations : int
-        Length of the training.
-    steps : sequence of int
-        Iterations that are written.
-    seed : int
-        Seed of the source.
-    """
-    made = Generated(source, shapes, name, iterations, steps, seed)
-    in_memory(made.info)
-    return made
 
 
 def _by_layer(info: TraceInfo, gradients: Values) -> list[tuple[RecordedLayer, Values]]:

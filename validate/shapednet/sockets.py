@@ -16,13 +16,13 @@ from pathlib import Path
 import numpy as np
 
 from simnet.base.arrays import Floats
-from validate.communicators import ArrayBuffers, Message
+from validate.communicators import Communicator, Message
 
 _PORT = 29600
 _PATIENCE = 60.0
 
 
-class SocketCommunicator(ArrayBuffers):
+class SocketCommunicator(Communicator):
     """Ranks joined by TCP.
 
     Parameters
@@ -107,13 +107,6 @@ class SocketCommunicator(ArrayBuffers):
                 into[0] = into[0][got:]
             else:
                 into.popleft()
-
-    def finish(self) -> None:
-        """Do nothing: messages are done when `exchange` ends."""
-
-    def barrier(self) -> None:
-        """Wait for all ranks."""
-        self.gather(np.zeros(1))
 
     def gather(self, values: Floats) -> Floats:
         """Return the `values` of all ranks, shape (P, k); collective."""

@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
 from simnet.costs.models import Layer
+from simnet.traces.live.model import Model
 from simnet.traces.source import Values
 
 
-class Perceptron:
+class Perceptron(Model):
     """Fully connected layers with ReLU between them, and the softmax cross-entropy at the end.
 
     Parameters
@@ -44,31 +45,8 @@ class Perceptron:
         self._symbols = symbols
         self.layers = tuple(_layers(self._widths))
 
-    def initial(self, draws: np.random.Generator) -> Values:
-        """Return first weights: normal, of variance 2 / inputs of a unit (He et al., 2015); biases are zero."""
-        parts = []
-        for layer in self.layers:
-            if len(layer.shape) == 1:
-                parts.append(np.zeros(layer.size, dtype=np.float32))
-            else:
-                drawn = draws.standard_normal(layer.size, dtype=np.float32)
-                parts.append(drawn * np.float32(np.sqrt(2.0 / layer.shape[1])))
-        return np.concatenate(parts)
-
     def gradients(self, weights: Values, inputs: NDArray[Any], targets: NDArray[np.intp], out: Values) -> Floats:
-        """Put the gradient of each worker's mean loss in a row of `out`, and return the losses, shape (P,).
-
-        Parameters
-        ----------
-        weights : ndarray of float32, shape (n,)
-            Of all layers, in their order.
-        inputs : ndarray, shape (P, b, d)
-            The batch of each worker.
-        targets : ndarray of int, shape (P, b)
-            Its classes.
-        out : ndarray of float32, shape (P, n)
-            Where to put the gradients.
-        """
+        """Put the gradient of each worker's mean loss in a row of `out`, and return the losses, shape (P,)."""
         workers, batch = targets.shape
         matrices = list(self._matrices(weights))
         rows = [self._numbers(inputs).reshape(workers * batch, -1)]
@@ -98,17 +76,7 @@ class Perceptron:
         return mean
 
     def score(self, weights: Values, inputs: NDArray[Any], targets: NDArray[np.intp]) -> tuple[float, float]:
-        """Return the mean loss of some examples, shape (N, d), and the share of them that are told right.
-
-        Parameters
-        ----------
-        weights : ndarray, shape (n,)
-            The model.
-        inputs : ndarray, shape (N, d)
-            The examples.
-        targets : ndarray of int, shape (N,)
-            Their classes.
-        """
+        """Return the mean loss of some examples, and the share of them that are told right."""
         values = self._numbers(inputs)
         for number, (matrix, bias) in enumerate(self._matrices(weights)):
             if number:

@@ -10,20 +10,19 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, NamedTuple, Protocol
+from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from annotated_types import Ge, Gt, Le, Len, Lt
 from numpy.typing import NDArray
 
-from simnet.base.arrays import Floats
 from simnet.base.checks import whole
 from simnet.base.errors import DivergedError, nearest
 from simnet.base.quantities import Count, Written
 from simnet.base.rng import stream
-from simnet.costs.models import Layer
 from simnet.traces.live import torched
 from simnet.traces.live.data import ALPHABET, DATA, Data, classification, digits, docstrings, shards
+from simnet.traces.live.model import Model
 from simnet.traces.live.perceptron import Perceptron
 from simnet.traces.source import Score, Values, buffer
 
@@ -36,45 +35,6 @@ _EVERY = 10
 _CHUNK = 1024
 # Bytes that PyTorch takes once it is imported.
 _TORCH = 2.0**29
-
-
-class Model(Protocol):
-    """A model with the gradients of all workers at once; see `Perceptron`."""
-
-    @property
-    def layers(self) -> tuple[Layer, ...]:
-        """Its tensors."""
-
-    def initial(self, draws: np.random.Generator) -> Values:
-        """Return first weights, float32 of shape (n,)."""
-
-    def gradients(self, weights: Values, inputs: NDArray[Any], targets: NDArray[np.intp], out: Values) -> Floats:
-        """Put each worker's gradient in a row of `out`, shape (P, n), and return the losses, shape (P,).
-
-        Parameters
-        ----------
-        weights : ndarray, shape (n,)
-            The model.
-        inputs : ndarray, shape (P, batch, d)
-            Examples of each worker.
-        targets : ndarray of int, shape (P, batch)
-            Their classes.
-        out : ndarray, shape (P, n)
-            Takes the gradients.
-        """
-
-    def score(self, weights: Values, inputs: NDArray[Any], targets: NDArray[np.intp]) -> tuple[float, float]:
-        """Return mean loss and accuracy.
-
-        Parameters
-        ----------
-        weights : ndarray, shape (n,)
-            The model.
-        inputs : ndarray, shape (N, d)
-            The examples.
-        targets : ndarray of int, shape (N,)
-            Their classes.
-        """
 
 
 class Rate(NamedTuple):

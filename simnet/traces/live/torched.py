@@ -8,7 +8,6 @@ them, so nothing is copied, as in PyTorch's DistributedDataParallel with ``gradi
 from __future__ import annotations
 
 import itertools
-import math
 import warnings
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -22,13 +21,11 @@ from simnet.base.arrays import Floats
 from simnet.base.errors import SimnetError
 from simnet.costs.models import Layer
 from simnet.traces.live.data import Data
+from simnet.traces.live.model import Model
 from simnet.traces.source import Values
 
 MODELS = ("conv", "char")
 """What can be trained with PyTorch."""
-
-DEVICES = ("cpu", "cuda")
-"""Where."""
 
 _CHANNELS, _GROUPS, _UNITS = (16, 32, 32), 4, 32
 _EMBEDDING, _CHAR_UNITS = 16, 128
@@ -45,7 +42,7 @@ def create(model: str, data: Data, device: str = "cpu") -> Torched:
     data : Data
         What it is trained on.
     device : str
-        One of `DEVICES`.
+        ``cpu`` or ``cuda``.
 
     Raises
     ------
@@ -92,7 +89,7 @@ def entries(model: str, features: int, classes: int) -> int:
     return convolved + (4 * _CHANNELS[-1] + 1) * _UNITS + (_UNITS + 1) * classes
 
 
-class Torched:
+class Torched(Model):
     """A module of PyTorch as a model to train; see `create`.
 
     Parameters
@@ -109,31 +106,8 @@ class Torched:
         self._module, self._shape, self._device = module, shape, device
         self.layers = tuple(Layer(name, tuple(one.shape)) for name, one in module.named_parameters())
 
-    def initial(self, draws: np.random.Generator) -> Values:
-        """Return first weights: normal, of variance 2 / inputs of a unit; norms begin as the identity."""
-        parts = []
-        for layer in self.layers:
-            if len(layer.shape) == 1:
-                parts.append(np.full(layer.size, float(layer.name.endswith("weight")), dtype=np.float32))
-            else:
-                spread = np.float32(math.sqrt(2.0 / math.prod(layer.shape[1:])))
-                parts.append(draws.standard_normal(layer.size, dtype=np.float32) * spread)
-        return np.concatenate(parts)
-
     def gradients(self, weights: Values, inputs: NDArray[Any], targets: NDArray[np.intp], out: Values) -> Floats:
-        """Put the gradient of each worker's mean loss in a row of `out`, and return the losses, shape (P,).
-
-        Parameters
-        ----------
-        weights : ndarray, shape (n,)
-            The model.
-        inputs : ndarray, shape (P, batch, d)
-            Examples of each worker.
-        targets : ndarray of int, shape (P, batch)
-            Their classes.
-        out : ndarray, shape (P, n)
-            Takes the gradients.
-        """
+        """Put the gradient of each worker's mean loss in a row of `out`, and return the losses, shape (P,)."""
         import torch
 
         workers = len(targets)
@@ -156,17 +130,7 @@ class Torched:
         return found
 
     def score(self, weights: Values, inputs: NDArray[Any], targets: NDArray[np.intp]) -> tuple[float, float]:
-        """Return the mean loss of some examples, shape (N, d), and the share of them that are told right.
-
-        Parameters
-        ----------
-        weights : ndarray, shape (n,)
-            The model.
-        inputs : ndarray, shape (N, d)
-            The examples.
-        targets : ndarray of int, shape (N,)
-            Their classes.
-        """
+        """Return the mean loss of some examples, and the share of them that are told right."""
         import torch
 
         given, classes = self._tensors(inputs, targets)

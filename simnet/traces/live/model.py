@@ -1,0 +1,70 @@
+"""What a model to train offers, whatever computes it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simnet.base.arrays import Floats
+from simnet.costs.models import Layer
+from simnet.traces.source import Values
+
+
+class Model:
+    """A model with the gradients of all workers at once.
+
+    Attributes
+    ----------
+    layers : tuple of Layer
+        Its tensors, in the order of the gradient.
+    """
+
+    layers: tuple[Layer, ...]
+
+    def initial(self, draws: np.random.Generator) -> Values:
+        """Return first weights, float32 of shape (n,).
+
+        They are normal, of variance 2 / inputs of a unit (He et al., 2015); biases are zero, and norms begin as the
+        identity.
+        """
+        parts = []
+        for layer in self.layers:
+            if len(layer.shape) == 1:
+                parts.append(np.full(layer.size, float(layer.name.endswith("weight")), dtype=np.float32))
+            else:
+                spread = np.float32(math.sqrt(2.0 / math.prod(layer.shape[1:])))
+                parts.append(draws.standard_normal(layer.size, dtype=np.float32) * spread)
+        return np.concatenate(parts)
+
+    def gradients(self, weights: Values, inputs: NDArray[Any], targets: NDArray[np.intp], out: Values) -> Floats:
+        """Put the gradient of each worker's mean loss in a row of `out`, and return the losses, shape (P,).
+
+        Parameters
+        ----------
+        weights : ndarray of float32, shape (n,)
+            Of all layers, in their order.
+        inputs : ndarray, shape (P, b, d)
+            The batch of each worker.
+        targets : ndarray of int, shape (P, b)
+            Its classes.
+        out : ndarray of float32, shape (P, n)
+            Where to put the gradients.
+        """
+        raise NotImplementedError
+
+    def score(self, weights: Values, inputs: NDArray[Any], targets: NDArray[np.intp]) -> tuple[float, float]:
+        """Return the mean loss of some examples, and the share of them that are told right.
+
+        Parameters
+        ----------
+        weights : ndarray of float32, shape (n,)
+            Of all layers, in their order.
+        inputs : ndarray, shape (N, d)
+            The examples.
+        targets : ndarray of int, shape (N,)
+            Their classes.
+        """
+        raise NotImplementedError
