@@ -227,11 +227,7 @@ def measured(tmp_path, backend="tcp"):
     links = Change(0, 10e-3, 2.5e6)
     work = tuple(of_collective(name, 4, 40_000) for name in ("allreduce_ring", "broadcast_binomial"))
     return shapednet.experiment(
-        [Setting((links,), work)],
-        backend=backend,
-        overhead=1e-4,
-        repetitions=3,
-        predicted_to=tmp_path / "before.csv",
+        [Setting((links,), work)], backend=backend, overhead=1e-4, repetitions=3, predicted_to=tmp_path / "before.csv"
     )
 
 

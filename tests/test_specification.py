@@ -16,15 +16,7 @@ from validating.platforms import CASES, Case, platform
 import needs
 from simnet import cli
 from simnet.base.errors import InputError
-from simnet.calibration import (
-    Curve,
-    Setting,
-    calibrate,
-    cost_model_of,
-    load_cost_model,
-    specified,
-    written,
-)
+from simnet.calibration import Curve, Setting, calibrate, cost_model_of, load_cost_model, specified, written
 from simnet.calibration.platform import (
     GENERATIONS,
     LINKS,

@@ -20,14 +20,7 @@ from simnet.traces import SyntheticParameters, fit, names, recorded, synthetic
 from simnet.traces.metadata import SHIPPED
 from simnet.traces.refining import BEYOND
 from simnet.traces.source import shrunk
-from simnet.traces.statistics import (
-    build_up,
-    compression_gain,
-    overlap,
-    overlap_between_workers,
-    support,
-    tail_index,
-)
+from simnet.traces.statistics import build_up, compression_gain, overlap, overlap_between_workers, support, tail_index
 from simnet.traces.synthetic_parameters import LayerParameters
 
 SHAPES = {"weight": (4, 2), "bias": (4,)}

@@ -69,12 +69,7 @@ class Kernels:
 
 
 def measure_device(
-    name: str,
-    library: str | None = None,
-    *,
-    density: float = 0.1,
-    largest: int = LENGTHS[-1],
-    budget: float = 0.25,
+    name: str, library: str | None = None, *, density: float = 0.1, largest: int = LENGTHS[-1], budget: float = 0.25
 ) -> DeviceProfile:
     """Measure a device profile.
 

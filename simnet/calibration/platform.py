@@ -99,10 +99,7 @@ GENERATIONS: MappingProxyType[str, Generation] = MappingProxyType(
 
 _Name = Annotated[str, Field(max_length=200)]
 _Rate = Annotated[
-    float,
-    BeforeValidator(units.bandwidth),
-    Field(gt=0, le=1e15),
-    PlainSerializer(lambda value: _rate(value)),
+    float, BeforeValidator(units.bandwidth), Field(gt=0, le=1e15), PlainSerializer(lambda value: _rate(value))
 ]
 
 

@@ -81,13 +81,7 @@ class SyntheticSource:
     """
 
     def __init__(
-        self,
-        shapes: Sequence[Layer],
-        workers: int,
-        like: SyntheticParameters,
-        iterations: int,
-        scale: float,
-        seed: int,
+        self, shapes: Sequence[Layer], workers: int, like: SyntheticParameters, iterations: int, scale: float, seed: int
     ) -> None:
         sizes = shrunk([layer.size for layer in shapes], scale)
         self.layers = tuple((layer.name, size) for layer, size in zip(shapes, sizes, strict=True))

@@ -23,12 +23,7 @@ import topologies
 from simnet import costs
 from simnet.base.progress import tracked
 from simnet.base.rng import stream
-from simnet.collectives import (
-    allgather_recursive_doubling,
-    allreduce_ring,
-    allreduce_tree,
-    broadcast_binomial,
-)
+from simnet.collectives import allgather_recursive_doubling, allreduce_ring, allreduce_tree, broadcast_binomial
 from simnet.network import Network
 from simnet.network.weather import PROFILES, profile_state
 from simnet.policies import moo

@@ -178,13 +178,7 @@ def _refuse_excess(seconds: float, packets: float) -> None:
 
 
 def _setting(
-    net: Star,
-    setting: Setting,
-    guesses: pd.DataFrame,
-    overhead: float,
-    backend: Backend,
-    repetitions: int,
-    warmup: int,
+    net: Star, setting: Setting, guesses: pd.DataFrame, overhead: float, backend: Backend, repetitions: int, warmup: int
 ) -> pd.DataFrame:
     first = setting.links[0]
     net.set(first.latency, first.bandwidth)

@@ -98,10 +98,7 @@ def _sent(one: Round, ranks: int, acknowledged: int) -> NDArray[np.float64]:
 
 
 def predict(
-    schedule: Schedule,
-    links: Sequence[Change],
-    stack: Stack,
-    starts: Sequence[float] = (0.0,),
+    schedule: Schedule, links: Sequence[Change], stack: Stack, starts: Sequence[float] = (0.0,)
 ) -> NDArray[np.float64]:
     """Return how long a schedule takes, for each moment at which it may start.
 

@@ -17,15 +17,7 @@ from pathlib import Path
 
 from simnet.calibration.readers.conventions import collective
 from simnet.calibration.readers.lines import bare, read_lines
-from simnet.calibration.readers.tables import (
-    MAX_RANKS,
-    Collector,
-    Row,
-    mpi_row,
-    printed,
-    reader,
-    whole,
-)
+from simnet.calibration.readers.tables import MAX_RANKS, Collector, Row, mpi_row, printed, reader, whole
 
 TITLE = re.compile(r"#\s*Benchmarking\s+(\w{1,40})")
 """What heads a table."""
@@ -86,10 +78,7 @@ def read_imb(path: Path, out: Collector) -> None:
             out.report(at, f"the row is not of {name}: its size or its time is no number")
             continue
         if name in _REDUCING:
-            row |= {
-                "dtype": settings.get("MPI_Datatype for reductions", ""),
-                "reduction": settings.get("MPI_Op", ""),
-            }
+            row |= {"dtype": settings.get("MPI_Datatype for reductions", ""), "reduction": settings.get("MPI_Op", "")}
         row |= {"ranks": whole(cells.get("#procs", ""), MAX_RANKS) or ranks, "run": str(table), "tool": "imb"}
         wrong = _throughput(cells, name)
         if wrong is not None:

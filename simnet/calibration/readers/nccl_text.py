@@ -22,16 +22,7 @@ from typing import NamedTuple
 from simnet.base.errors import InputError
 from simnet.calibration.readers.conventions import collective, collective_in, nccl_convention
 from simnet.calibration.readers.lines import bare, read_lines
-from simnet.calibration.readers.tables import (
-    MAX_RANKS,
-    MAX_ROWS,
-    Collector,
-    Printed,
-    Row,
-    printed,
-    reader,
-    whole,
-)
+from simnet.calibration.readers.tables import MAX_RANKS, MAX_ROWS, Collector, Printed, Row, printed, reader, whole
 
 DTYPES = frozenset(
     (
@@ -228,11 +219,7 @@ def parse_row(line: str, *, per_iteration: bool = False) -> Cells | str | None:
         gap = re.search(r"\s{24,}\S", rest)
         sides = [(gap is not None, values)]
     return Cells(
-        nbytes,
-        head[3],
-        "" if reduction == "none" else reduction,
-        root if root is None or root >= 0 else None,
-        sides,
+        nbytes, head[3], "" if reduction == "none" else reduction, root if root is None or root >= 0 else None, sides
     )
 
 

@@ -16,15 +16,7 @@ from pathlib import Path
 
 from simnet.calibration.readers.conventions import collective
 from simnet.calibration.readers.lines import bare, read_lines
-from simnet.calibration.readers.tables import (
-    MAX_RANKS,
-    Collector,
-    Row,
-    mpi_row,
-    printed,
-    reader,
-    whole,
-)
+from simnet.calibration.readers.tables import MAX_RANKS, Collector, Row, mpi_row, printed, reader, whole
 
 TITLE = re.compile(r"#\s*OSU (?:MPI|NCCL|RCCL)\S{0,20} (.{1,60}?)(?: Latency)? Test\b")
 """What heads a table."""

@@ -13,15 +13,7 @@ from pathlib import Path
 
 from simnet.base.errors import InputError
 from simnet.calibration.readers.conventions import collective, mpi_convention
-from simnet.calibration.readers.tables import (
-    MAX_RANKS,
-    MAX_WHOLE,
-    Collector,
-    Row,
-    printed,
-    reader,
-    whole,
-)
+from simnet.calibration.readers.tables import MAX_RANKS, MAX_WHOLE, Collector, Row, printed, reader, whole
 from simnet.calibration.readers.tidy import read_records
 from simnet.collectives.registry import algorithm_in_logs
 

@@ -22,16 +22,7 @@ import pandas as pd
 from simnet.base.errors import InputError, nearest
 from simnet.calibration.readers.conventions import CONVENTIONS, nccl_convention
 from simnet.calibration.readers.lines import read_lines
-from simnet.calibration.readers.tables import (
-    COLUMNS,
-    MAX_RANKS,
-    MAX_WHOLE,
-    Collector,
-    Row,
-    printed,
-    reader,
-    whole,
-)
+from simnet.calibration.readers.tables import COLUMNS, MAX_RANKS, MAX_WHOLE, Collector, Row, printed, reader, whole
 
 NEEDED = ("collective", "nbytes", "seconds")
 """Columns without which a table is none of measurements."""

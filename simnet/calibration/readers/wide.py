@@ -12,15 +12,7 @@ from pathlib import Path
 
 from simnet.base.errors import InputError
 from simnet.calibration.readers.conventions import collective, nccl_convention
-from simnet.calibration.readers.tables import (
-    MAX_RANKS,
-    Collector,
-    Printed,
-    Row,
-    printed,
-    reader,
-    whole,
-)
+from simnet.calibration.readers.tables import MAX_RANKS, Collector, Printed, Row, printed, reader, whole
 from simnet.calibration.readers.tidy import read_records
 
 NEEDED = ("collective", "nranks", "size_bytes", "time_us_oop")
