@@ -82,7 +82,6 @@ _CLASSES: tuple[type[Sparsifier], ...] = (
 SCHEMES: dict[str, type[Sparsifier]] = {one.name: one for one in _CLASSES}
 """The schemes of this package, by name."""
 
-
 _IGNORED = str.maketrans("", "", "-_ ")
 
 

@@ -121,11 +121,7 @@ class ARTopk(Sparsifier):
 
     name = "artopk"
     paper = "Tyagi and Swany, IEEE BigData 2023, arXiv 2312.02493"
-    costs = (
-        artopk_ring,
-        artopk_tree,
-        var_overhead,
-    )
+    costs = (artopk_ring, artopk_tree, var_overhead)
     option_type = ARTopkOptions
     options: ARTopkOptions
 

@@ -152,14 +152,8 @@ class Sparsifier(ABC):
 
     Parameters
     ----------
-    workers : int
-        Number of workers P, >= 1.
-    parameters : int
-        Length n of the gradient, >= 1.
-    density : float
-        Fraction of the entries to keep, in (0, 1].
-    **options
-        The fields of `option_type`.
+    workers, parameters, density, **options
+        As of `sparsifier_models.create`.
 
     Attributes
     ----------

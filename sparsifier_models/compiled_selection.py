@@ -8,6 +8,9 @@ more than to compare a whole word.
 `sparsifier_models.selection` calls these for long arrays. Importing this module compiles what numba does not have in
 its cache. All is integer arithmetic but for `sum_of_squares`, whose additions are in a fixed order, so that no result
 depends on the processor.
+
+The loops take the bits of the gradient, an ndarray of uint32 of shape (n,), bounds `low` and `high` that are magnitudes
+as integers, and last the arrays that they fill: magnitudes and entries as uint32, places as int64.
 """
 
 from __future__ import annotations
@@ -98,17 +101,7 @@ def _word(bits: Any, start: int, low: int, width: int) -> Any:
 
 @compiled(types.void(_BITS, int64, _array(uint32)))
 def sample(bits: Any, step: int, taken: Any) -> None:
-    """Take one magnitude out of every `step`, at places that follow no period.
-
-    Parameters
-    ----------
-    bits : ndarray of uint32, shape (n,)
-        The gradient.
-    step : int
-        Entries for each one taken.
-    taken : ndarray of uint32
-        Takes the magnitudes.
-    """
+    """Take one magnitude out of every `step`, at places that follow no period."""
     for i in range(taken.size):
         # Multiples of the golden ratio, modulo 1, are spread evenly.
         fraction = uint64(uint32(uint32(i) * uint32(2654435769)))
@@ -117,15 +110,7 @@ def sample(bits: Any, step: int, taken: Any) -> None:
 
 @compiled(int64(_BITS, uint32, uint32))
 def count(bits: Any, low: int, high: int) -> int:
-    """Count the magnitudes from `low` to `high`, both included.
-
-    Parameters
-    ----------
-    bits : ndarray of uint32, shape (n,)
-        The gradient.
-    low, high : int
-        The bounds.
-    """
+    """Count the magnitudes from `low` to `high`, both included."""
     width = uint32(high - low)
     found = 0
     for i in range(bits.size):
@@ -138,15 +123,6 @@ def band(bits: Any, low: int, high: int, inside: Any) -> tuple[int, int]:
     """Collect the magnitudes from `low` to `high`, both included.
 
     Returns how many there are, or -1 if they may not fit, and how many larger ones there are.
-
-    Parameters
-    ----------
-    bits : ndarray of uint32, shape (n,)
-        The gradient.
-    low, high : int
-        The bounds.
-    inside : ndarray of uint32
-        Takes the magnitudes.
     """
     found = reached = 0
     for start in range(0, bits.size, WORD):
@@ -173,20 +149,7 @@ def band(bits: Any, low: int, high: int, inside: Any) -> tuple[int, int]:
 def select(bits: Any, low: int, high: int, ties: int, indices: Any, values: Any) -> int:
     """Collect where magnitudes lie above `low` up to `high`, the first `ties` that equal `low`, and their bits.
 
-    Returns how many there are, or -1 if they may not fit.
-
-    Parameters
-    ----------
-    bits : ndarray of uint32, shape (n,)
-        The gradient.
-    low, high : int
-        The bounds.
-    ties : int
-        How many that equal `low` count.
-    indices : ndarray of int64
-        Takes the places.
-    values : ndarray of uint32 or None
-        Takes the bits.
+    Returns how many there are, or -1 if they may not fit. Without `values` the bits are not collected.
     """
     found = 0
     for start in range(0, bits.size, WORD):

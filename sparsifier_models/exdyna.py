@@ -182,10 +182,7 @@ class ExDyna(Partitioned):
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
         exchange = super()._communicate(corrected, gradients)
         blk_pos = np.cumsum(self._blk_part) - self._blk_part
-        exchange.stats |= {
-            "blk_part": self._blk_part.astype(np.float64),
-            "blk_pos": blk_pos.astype(np.float64),
-        }
+        exchange.stats |= {"blk_part": self._blk_part.astype(np.float64), "blk_pos": blk_pos.astype(np.float64)}
         return exchange
 
     def _partitions(self) -> Indices:

@@ -11,7 +11,7 @@ S. Tyagi, M. Swany, "Flexible Communication for Optimal Distributed Learning ove
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from copy import copy
 
 import numpy as np
@@ -71,33 +71,6 @@ def nested_top_k(values: Values, counts: Sequence[int]) -> list[Indices]:
     most = top_k(values, max(counts))
     kept = values[most]
     return [most[top_k(kept, k)] for k in counts]
-
-
-def candidate_gains(corrected: Iterable[Values], counts: Sequence[int]) -> NDArray[np.float64]:
-    """Return the gain of schemes in which each worker sends its own k largest entries, for each k.
-
-    Parameters
-    ----------
-    corrected : iterable of ndarray of float32, shape (n,)
-        Gradient with residual of each worker.
-    counts : sequence of int
-        Candidate numbers k of entries.
-
-    Returns
-    -------
-    ndarray of float64, shape (len(counts),)
-        1 if all is zero.
-
-    Examples
-    --------
-    >>> candidate_gains(np.array([[3, 4, 0], [0, 0, 5]], dtype=np.float32), [1, 2])
-    array([0.82, 1.  ])
-    """
-    sent, given = np.zeros(len(counts)), 0.0
-    for row in corrected:
-        given += squared_norm(row)
-        sent += [squared_norm(row[indices]) for indices in nested_top_k(row, counts)]
-    return gain(sent, given)
 
 
 def gain(sent: NDArray[np.float64], given: float) -> NDArray[np.float64]:

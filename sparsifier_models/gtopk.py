@@ -115,10 +115,7 @@ class GTopk(Sparsifier):
 
     name = "gtopk"
     paper = "Shi et al., ICDCS 2019, arXiv 1901.04359"
-    costs = (
-        gtopk,
-        gtopk_reduce,
-    )
+    costs = (gtopk, gtopk_reduce)
     option_type = GTopkOptions
     options: GTopkOptions
     rounds_down = True

@@ -65,10 +65,7 @@ class HardThreshold(UnionReduced):
 
     name = "hardthreshold"
     paper = "Sahu et al., NeurIPS 2021, arXiv 2108.00951"
-    costs = (
-        hardthreshold,
-        threshold_allgather,
-    )
+    costs = (hardthreshold, threshold_allgather)
     option_type = HardThresholdOptions
     options: HardThresholdOptions
     searches_threshold = True

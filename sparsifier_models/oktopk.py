@@ -234,11 +234,7 @@ class Oktopk(SplitReduce):
 
     name = "oktopk"
     paper = "Li and Hoefler, PPoPP 2022, arXiv 2201.07598"
-    costs = (
-        oktopk,
-        oktopk_split_and_reduce,
-        oktopk_balance_and_allgatherv,
-    )
+    costs = (oktopk, oktopk_split_and_reduce, oktopk_balance_and_allgatherv)
     option_type = OktopkOptions
     options: OktopkOptions
     searches_threshold = True

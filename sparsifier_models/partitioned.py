@@ -18,12 +18,7 @@ from simnet.base.checks import positive
 from simnet.costs.devices import DeviceOp
 from sparsifier_models.base import Exchange, State
 from sparsifier_models.selection import Indices, Values, above, kth_magnitude
-from sparsifier_models.union_reduced import (
-    UnionReduced,
-    UnionReducedOptions,
-    bounded,
-    checked_thresholds,
-)
+from sparsifier_models.union_reduced import UnionReduced, UnionReducedOptions, bounded, checked_thresholds
 
 
 @dataclass(frozen=True, kw_only=True)

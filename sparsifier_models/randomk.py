@@ -53,11 +53,7 @@ class Randomk(Gathered):
 
     name = "randomk"
     paper = "Stich et al., NeurIPS 2018, arXiv 1809.07599"
-    costs = (
-        ring_allreduce,
-        tree_allreduce,
-        topk_allgather,
-    )
+    costs = (ring_allreduce, tree_allreduce, topk_allgather)
     option_type = RandomkOptions
     options: RandomkOptions
 

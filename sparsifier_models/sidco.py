@@ -32,12 +32,8 @@ def exponential(mean: float, variance: float, delta: float) -> float:
 
     Parameters
     ----------
-    mean : float
-        Mean magnitude.
-    variance : float
-        Not used; all distributions take it.
-    delta : float
-        The fraction.
+    mean, variance, delta : float
+        As of `generalised_pareto`; the variance does not matter.
 
     Examples
     --------

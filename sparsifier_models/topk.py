@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from simnet.costs import topk_allgather
 from simnet.costs.devices import DeviceOp
 from simnet.schedule import Schedule
-from sparsifier_models.gains import candidate_gains, corrected_rows, counts_at
+from sparsifier_models.gains import corrected_rows, counts_at, gain, nested_top_k
 from sparsifier_models.gathered import Gathered, GatheredOptions
-from sparsifier_models.selection import Indices, Values, top_k
+from sparsifier_models.selection import Indices, Values, squared_norm, top_k
 
 
 class Topk(Gathered):
@@ -47,22 +47,7 @@ class Topk(Gathered):
     def gains(self, gradients: Values, densities: Sequence[float]) -> NDArray[np.float64]:
         """Return the compression gain that an exchange of `gradients` would have at each density.
 
-        The state stays as it is, and the whole gradient is gone through once for all densities.
-
-        Parameters
-        ----------
-        gradients : ndarray of float32, shape (P, n)
-        densities : sequence of float
-            Candidates, each in (0, 1].
-
-        Returns
-        -------
-        ndarray of float64, shape (len(densities),)
-
-        Raises
-        ------
-        ValueError
-            If the gradients are not what `exchange` takes, or a density is out of range.
+        Parameters, result and refusals as of `sparsifier_models.artopk.ARTopk.gains`.
 
         Examples
         --------
@@ -71,7 +56,11 @@ class Topk(Gathered):
         array([0.64, 0.8 , 1.  ])
         """
         counts = counts_at(self, densities)
-        return candidate_gains(corrected_rows(self._checked(gradients, "gradients"), self._residual), counts)
+        sent, given = np.zeros(len(counts)), 0.0
+        for row in corrected_rows(self._checked(gradients, "gradients"), self._residual):
+            given += squared_norm(row)
+            sent += [squared_norm(row[indices]) for indices in nested_top_k(row, counts)]
+        return gain(sent, given)
 
     def _select(self, values: Values, worker: int) -> Indices:
         return top_k(values, self.k)

@@ -84,11 +84,7 @@ class TopkDSA(SplitReduce):
 
     name = "topkdsa"
     paper = "Renggli et al., SC 2019, arXiv 1802.08021; Li and Hoefler, PPoPP 2022"
-    costs = (
-        topkdsa,
-        topkdsa_bounds,
-        sparcml_bounds,
-    )
+    costs = (topkdsa, topkdsa_bounds, sparcml_bounds)
     option_type = TopkDSAOptions
     options: TopkDSAOptions
 

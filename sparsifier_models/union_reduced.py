@@ -25,26 +25,6 @@ from sparsifier_models.options import Allgather, Allreduce
 from sparsifier_models.selection import Values, take_mean
 
 
-def formula_threshold(k: int) -> float:
-    """Return 1 / (2 sqrt(k)), the threshold that is to keep `k` entries of a gradient, whatever the gradient.
-
-    Parameters
-    ----------
-    k : int
-        Entries to keep, >= 1.
-
-    References
-    ----------
-    A. Sahu et al., "Rethinking gradient sparsification as total error minimization", NeurIPS 2021, arXiv 2108.00951.
-
-    Examples
-    --------
-    >>> formula_threshold(400)
-    0.025
-    """
-    return 1.0 / (2.0 * math.sqrt(k))
-
-
 def bounded(threshold: Floats) -> Floats:
     """Return thresholds within the range of float32, so that those that are scaled step by step can come back.
 
@@ -122,8 +102,11 @@ class UnionReduced(Gathered):
 
     @property
     def _formula_threshold(self) -> float:
-        """Threshold that is to keep k entries of the whole model, of which the gradient may be a sample."""
-        return formula_threshold(self._k_at(self.options.scale))
+        """Threshold 1 / (2 sqrt(k)) that is to keep k entries, whatever the gradient: Sahu et al., arXiv 2108.00951.
+
+        The k is that of the whole model, of which the gradient may be a sample.
+        """
+        return 1.0 / (2.0 * math.sqrt(self._k_at(self.options.scale)))
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
         return self._reduce(corrected, *self._gather(corrected))

@@ -164,12 +164,12 @@ def test_global_links_have_their_own_latency_and_bandwidth():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"routers": 0}, "routers must be >= 1, got 0"),
+        ({"routers": 0}, "routers must be a whole number >= 1, got 0"),
         ({"routers": 3}, "hosts_per_router and global_links must be given where routers is odd, got 3"),
         ({"routers": 3, "global_links": 1}, "hosts_per_router and global_links must be given"),
         ({"groups": 10}, r"groups must be at most 9, routers \* global_links \+ 1, got 10"),
-        ({"groups": 0}, "groups must be >= 1, got 0"),
-        ({"hosts_per_router": 0}, "hosts_per_router must be >= 1"),
+        ({"groups": 0}, "groups must be a whole number >= 1, got 0"),
+        ({"hosts_per_router": 0}, "hosts_per_router must be a whole number >= 1"),
         ({"global_links": 1.5}, "global_links must be a whole number"),
         ({"global_latency": -1}, "global_latency must be finite and >= 0"),
         ({"global_bandwidth": 0}, "global_bandwidth must be finite and > 0"),

@@ -234,7 +234,7 @@ def test_spines_join_the_rails():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"spines": -1}, "spines must be >= 0, got -1"),
+        ({"spines": -1}, "spines must be a whole number >= 0, got -1"),
         ({"spines": 2, "rails": False}, "spines join rails: rails must be true where there are spines, got 2 spines"),
         ({"spine_latency": 1e-6}, "spine_latency and spine_bandwidth need spines, of which there are 0"),
         ({"spines": 2, "spine_bandwidth": 0}, "spine_bandwidth must be"),

@@ -117,10 +117,7 @@ def _(model, exchange):
     return [Claim([(costs.fp16, dense_bytes(model))])]
 
 
-for collective, function, kind in (
-    ("ring", costs.ring_allreduce, "mean"),
-    ("tree", costs.tree_allreduce, "most"),
-):
+for collective, function, kind in (("ring", costs.ring_allreduce, "mean"), ("tree", costs.tree_allreduce, "most")):
 
     @case("randomk", function, collective=collective)
     def _(model, exchange, function=function, kind=kind):
@@ -210,10 +207,7 @@ case("deft", costs.deft, layers="thirds")(at_union(costs.deft))
 @case("gtopk", costs.gtopk, costs.gtopk_reduce, wire="released")
 def _(model, exchange):
     known = {**share(model, model.k), "entry_bytes": model.wire.entry_bytes}
-    return [
-        Claim([(costs.gtopk, known)], "most"),
-        Claim([(costs.gtopk_reduce, known)], "most", phases=("tree",)),
-    ]
+    return [Claim([(costs.gtopk, known)], "most"), Claim([(costs.gtopk_reduce, known)], "most", phases=("tree",))]
 
 
 @case("spardl", costs.spardl)

@@ -383,11 +383,7 @@ def test_the_bracket_is_the_same_on_both_paths_and_brackets(kind, n, share, seed
 
 def fresh(code, **environment):
     return subprocess.run(
-        [sys.executable, "-c", code],
-        env={**os.environ, **environment},
-        capture_output=True,
-        text=True,
-        check=True,
+        [sys.executable, "-c", code], env={**os.environ, **environment}, capture_output=True, text=True, check=True
     ).stdout
 
 

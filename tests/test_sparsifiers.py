@@ -233,13 +233,7 @@ def test_density_one_is_the_mean(variant, job):
     assert not model.residual.any()
 
 
-SYMMETRIC = [
-    ("dense", {}),
-    ("randomk", {}),
-    ("topk", {}),
-    ("lwtopk", {}),
-    ("artopk", {"selection": "var"}),
-]
+SYMMETRIC = [("dense", {}), ("randomk", {}), ("topk", {}), ("lwtopk", {}), ("artopk", {"selection": "var"})]
 
 
 @settings(max_examples=60, deadline=None)

@@ -40,10 +40,7 @@ LATENCY, BANDWIDTH = 1e-3, 1e9
 @st.composite
 def built(draw):
     """Any small topology of this package."""
-    link = {
-        "latency": draw(st.floats(0, 1)),
-        "bandwidth": draw(st.floats(1, 1e12)),
-    }
+    link = {"latency": draw(st.floats(0, 1)), "bandwidth": draw(st.floats(1, 1e12))}
     families = ["star", "ring", "tree", "fat_tree", "torus", "dragonfly", "wan", "wan_of_clusters", "multi_gpu_nodes"]
     family = draw(st.sampled_from([*families, "spines"]))
     match family:
@@ -658,7 +655,7 @@ def test_builders_refuse_by_name(builder, parameter, value):
     [
         (star, {"bandwidth": "1 Gbit/s"}, "bandwidth must be a number, bytes per second > 0, got '1 Gbit/s'"),
         (star, {"hosts": 10**12}, r"a star of 1,000,000,000,000 hosts needs .* at most 1,000,000 are allowed"),
-        (tree, {"arity": 1}, "arity must be >= 2, got 1"),
+        (tree, {"arity": 1}, "arity must be a whole number >= 2, got 1"),
         (tree, {"hosts": 10**12}, "at most 1,000,000"),
         (tree, {"taper": 1e300}, "bandwidth times taper at level 2 must be finite"),
         (fat_tree, {"k": 5}, "k must be even, got 5; k = 4 has 16 hosts, k = 6 54"),
@@ -666,7 +663,7 @@ def test_builders_refuse_by_name(builder, parameter, value):
         (fat_tree, {"oversubscription": 0.5}, "oversubscription must be finite and >= 1, got 0.5"),
         (ring, {"hosts": 10**9}, "at most 1,000,000"),
         (multi_gpu_nodes, {"nodes": 10**9}, "at most 1,000,000"),
-        (wan, {"sites": 0}, "sites, where not a list of names, must be >= 1, got 0"),
+        (wan, {"sites": 0}, "sites, where not a list of names, must be a whole number >= 1, got 0"),
         (wan, {"sites": 10**9}, "at most 1,000,000"),
         (wan, {"sites": "Oregon"}, "sites, .* must be a whole number >= 1, got 'Oregon'"),
         (wan, {"sites": []}, "sites must hold at least one name"),
@@ -684,7 +681,7 @@ def test_builders_refuse_by_name(builder, parameter, value):
         (wan, {"bandwidth": [[0, math.nan], [1, 0]]}, "bandwidth from A to B must be .* or 0 for no link, got nan"),
         (wan, {"latency": [[0, 1], [-2, 0]]}, "latency from B to A must be finite and >= 0 seconds, got -2"),
         (wan, {"workers_per_site": [1]}, "workers_per_site must have one entry for each of the 2 sites, got 1"),
-        (wan, {"workers_per_site": [1, -1]}, r"workers_per_site\[1\] must be >= 0, got -1"),
+        (wan, {"workers_per_site": [1, -1]}, r"workers_per_site\[1\] must be a whole number >= 0, got -1"),
         (wan, {"workers_per_site": [0, 0]}, "workers_per_site must give at least one site a worker"),
         (wan, {"workers_per_site": 10**9}, "at most 1,000,000"),
     ],

@@ -112,7 +112,7 @@ def test_bisection_bandwidth(dims, cut):
         ({"dims": ()}, r"dims must list the hosts along each dimension, .*got \(\)"),
         ({"dims": 8}, "dims must list .* got 8"),
         ({"dims": "44"}, "dims must list .* got '44'"),
-        ({"dims": (4, 0)}, r"dims\[1\] must be >= 1, got 0"),
+        ({"dims": (4, 0)}, r"dims\[1\] must be a whole number >= 1, got 0"),
         ({"dims": (4, 2.5)}, r"dims\[1\] must be a whole number >= 1, got 2.5"),
         ({"dims": (1000, 1000)}, "a torus of 1,000 x 1,000 hosts needs .* at most 1,000,000 are allowed"),
         ({"latency": -1}, "latency must be finite and >= 0"),

@@ -1,8 +1,8 @@
 """Network topologies as graphs: hosts, switches, directed links with a latency and a bandwidth, and routes over them.
 
-Each builder returns a `networkx.DiGraph` as described in `topologies.graphs`. Nothing here knows of time, messages or
-gradients. A topology from elsewhere registers its builder under the entry-point group ``simnet.topologies``; `names`
-and `build` then find it like the ones below.
+Each builder returns a `networkx.DiGraph` as described in `topologies.graphs`, and raises ValueError where a parameter
+is out of range. Nothing here knows of time, messages or gradients. A topology from elsewhere registers its builder
+under the entry-point group ``simnet.topologies``; `names` and `build` then find it like the ones below.
 """
 
 from __future__ import annotations

@@ -6,12 +6,12 @@ import inspect
 import math
 from collections.abc import Callable
 from functools import partial, wraps
-from numbers import Integral, Real
 from types import UnionType
 from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin
 
 from annotated_types import Ge
 
+from simnet.base.checks import is_number, whole
 from simnet.base.quantities import RATE, TIME, parameter_hints
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -56,33 +56,8 @@ def _check(hint: Any) -> Callable[[object, str], float] | None:
     if TIME in marks or RATE in marks:
         return seconds if TIME in marks else rate
     if kind is int and marks:
-        return partial(whole, least=least)
+        return partial(whole, low=least)
     return partial(factor, least=least) if kind is float and marks else None
-
-
-def whole(value: object, name: str, least: int) -> int:
-    """Return `value` as an int.
-
-    Parameters
-    ----------
-    value : object
-        What is given.
-    name : str
-        What it is called in the error.
-    least : int
-        The least that is allowed.
-
-    Raises
-    ------
-    ValueError
-        If it is not a whole number, or less than `least`.
-    """
-    if isinstance(value, bool) or not isinstance(value, Integral):
-        raise ValueError(f"{name} must be a whole number >= {least}, got {value!r}")
-    number = int(value)
-    if number < least:
-        raise ValueError(f"{name} must be >= {least}, got {number}")
-    return number
 
 
 def seconds(value: object, name: str) -> float:
@@ -149,8 +124,8 @@ def affordable(links: int, what: str) -> None:
         raise ValueError(f"{what} needs {links:,} directed links; at most {LARGEST:,} are allowed")
 
 
-def _real(value: object, name: str, allowed: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, Real):
+def _real(value: Any, name: str, allowed: str) -> float:
+    if not is_number(value):
         raise ValueError(f"{name} must be a number, {allowed}, got {value!r}")
     try:
         return float(value)

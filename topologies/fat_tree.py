@@ -52,11 +52,6 @@ def fat_tree(
         3 k**3 / 2 links: k**3 / 2 of kind ``"host"``, the others ``"fabric"``. Switches are ``"edge:POD.I"``,
         ``"agg:POD.J"`` and ``"core:J.I"``; core switch J.I is linked to aggregation switch J of every pod.
 
-    Raises
-    ------
-    ValueError
-        If a parameter is out of range.
-
     References
     ----------
     M. Al-Fares, A. Loukissas, A. Vahdat, "A Scalable, Commodity Data Center Network Architecture", SIGCOMM 2008.

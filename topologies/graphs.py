@@ -24,7 +24,8 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from topologies.checks import factor, rate, seconds, whole
+from simnet.base.checks import whole
+from topologies.checks import factor, rate, seconds
 
 if TYPE_CHECKING:
     import networkx as nx

@@ -79,11 +79,6 @@ def multi_gpu_nodes(
         ``graph.graph["hosts_forward"]`` is then True. Links between a rail and a spine, ``"spine:s"``, are of kind
         ``"fabric"``.
 
-    Raises
-    ------
-    ValueError
-        If a parameter is out of range.
-
     References
     ----------
     W. Wang, M. Ghobadi, K. Shakeri, Y. Zhang, N. Hasani, "Rail-only: A Low-Cost High-Performance Network for Training

@@ -36,11 +36,6 @@ def ring(hosts: Count, latency: Seconds, bandwidth: Bandwidth) -> nx.DiGraph[Nod
     networkx.DiGraph
         2 P links of kind ``"host"`` (for P > 2), and ``graph.graph["hosts_forward"]`` True.
 
-    Raises
-    ------
-    ValueError
-        If a parameter is out of range.
-
     Examples
     --------
     >>> from topologies import Routes

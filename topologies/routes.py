@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from topologies.checks import whole
+from simnet.base.checks import whole
 from topologies.fat_tree import FatTreeShape
 from topologies.graphs import Link, Node, check
 from topologies.recognition import recognised

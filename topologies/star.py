@@ -38,11 +38,6 @@ def star(hosts: Count, latency: Seconds, bandwidth: Bandwidth) -> nx.DiGraph[Nod
     networkx.DiGraph
         2 P links of kind ``"host"``; the switch is ``"switch"``.
 
-    Raises
-    ------
-    ValueError
-        If a parameter is out of range.
-
     Examples
     --------
     >>> from topologies import Routes

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, ClassVar
 import numpy as np
 from annotated_types import MinLen
 
+from simnet.base.checks import whole
 from simnet.base.quantities import Bandwidth, Count, Seconds
-from topologies.checks import affordable, checked, whole
+from topologies.checks import affordable, checked
 from topologies.graphs import Node, cable, empty
 from topologies.shapes import Cable, Choose
 
@@ -42,11 +43,6 @@ def torus(dims: Annotated[Sequence[Count], MinLen(1)], latency: Seconds, bandwid
     networkx.DiGraph
         2 P links for each dimension of more than two hosts, P for one of two, of the kinds ``"dim0"``, ``"dim1"``, ...
         Hosts carry their coordinates, ``at``, and ``graph.graph["hosts_forward"]`` is True.
-
-    Raises
-    ------
-    ValueError
-        If a parameter is out of range.
 
     References
     ----------

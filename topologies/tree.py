@@ -47,11 +47,6 @@ def tree(
         Switch j of level i (level 1 above the hosts) is ``"switch:i.j"``. Links at hosts are of kind ``"host"``, the
         others ``"fabric"``.
 
-    Raises
-    ------
-    ValueError
-        If a parameter is out of range.
-
     Examples
     --------
     >>> graph = tree(8, arity=2, latency=1e-6, bandwidth=1e9)

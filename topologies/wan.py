@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from simnet.base.checks import whole
 from simnet.base.quantities import Bandwidth, Bandwidths, Latencies, Seconds
-from topologies.checks import affordable, checked, seconds, whole
+from topologies.checks import affordable, checked, seconds
 from topologies.graphs import Node, cable, empty
 
 if TYPE_CHECKING:
