@@ -5,7 +5,14 @@ import numpy as np
 from simnet.base.rng import stream
 from simnet.costs.devices import load_device
 from simnet.job import Compute, Job
-from simnet.policies import Ramp
+from simnet.policies import Candidate, Ramp
+
+AG = Candidate("AG", "topk")
+RING = Candidate("ART-ring", "artopk", {"collective": "ring"})
+TREE = Candidate("ART-tree", "artopk", {"collective": "tree"})
+DENSE = Candidate("dense", "dense")
+SPLIT = ["compute_s", "select_s", "communicate_s", "wait_s"]
+"""Columns whose sum is the time of an iteration."""
 
 
 class Source:

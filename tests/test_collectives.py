@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from looping import each
 from simnet import collectives
-from simnet.collectives import direct, doubling, ring, tree, two_levels
+from simnet.collectives import direct, doubling, registry, ring, tree, two_levels
 from simnet.collectives.program import Program, Step
 from simnet.schedule import Schedule
 
@@ -427,26 +427,7 @@ class TestSize:
 
 
 class TestRefusals:
-    @pytest.mark.parametrize(
-        "build",
-        [
-            collectives.allreduce_ring,
-            collectives.allreduce_tree,
-            collectives.allreduce_recursive_doubling,
-            collectives.allreduce_rabenseifner,
-            collectives.parameter_server,
-            collectives.reduce_scatter_ring,
-            collectives.reduce_binomial,
-            collectives.reduce_tree,
-            collectives.broadcast_binomial,
-            collectives.broadcast_tree,
-            collectives.allgather_ring,
-            collectives.allgather_recursive_doubling,
-            collectives.allgather_bruck,
-            collectives.alltoall_pairwise,
-            lambda P, nbytes: collectives.hierarchical(P, nbytes, group_size=2),
-        ],
-    )
+    @pytest.mark.parametrize("one", registry.built_in(), ids=lambda one: one.name)
     @each(
         "n_ranks, nbytes, message",
         [
@@ -460,9 +441,9 @@ class TestRefusals:
             (4, [1, 2, 3, 4], "nbytes must be one number"),
         ],
     )
-    def test_ranks_and_bytes(self, build, n_ranks, nbytes, message):
+    def test_ranks_and_bytes(self, one, n_ranks, nbytes, message):
         with pytest.raises(ValueError, match=message):
-            build(n_ranks, nbytes)
+            one.function(n_ranks, nbytes, **dict.fromkeys(one.needs, 2))
 
     @pytest.mark.parametrize("build", [collectives.allgatherv_ring, collectives.allgatherv_bruck])
     @each("sizes", [[], 3, [[1, 2]], [1, -1], [1, np.nan]])

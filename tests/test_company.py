@@ -13,20 +13,17 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import topologies
-from jobs import job_on
+from jobs import AG, DENSE, RING, job_on
 from simnet import cli, collectives
 from simnet.base.errors import InputError, StalledError
 from simnet.job import MAIN, ColocatedJob, Compute, Overlap, run_policy
 from simnet.network import Network
 from simnet.network.weather import Weather, ornstein_uhlenbeck
-from simnet.policies import Candidate, Fixed, Flexible, Monitor, OneStepOracle, Ramp
+from simnet.policies import Fixed, Flexible, Monitor, OneStepOracle, Ramp
 from simnet.scenario import load
 from simnet.schedule import Round, Schedule
 
 LATENCY, BANDWIDTH = 1e-3, 1e6
-AG = Candidate("AG", "topk")
-RING = Candidate("ART-ring", "artopk", {"collective": "ring"})
-DENSE = Candidate("dense", "dense")
 
 
 # `Network.run`

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import topologies
-from jobs import Source, job_on
+from jobs import AG, DENSE, RING, SPLIT, Source, job_on
 from simnet import cli, collectives
 from simnet.base.errors import InputError, SimnetError, StalledError, Waits
 from simnet.job import Compute, Overlap, run_policy
@@ -234,11 +234,6 @@ def test_those_wait_who_need_the_dead_or_somebody_who_waits(schedule, data):
 
 
 # Workers of a job
-
-AG = Candidate("AG", "topk")
-RING = Candidate("ART-ring", "artopk", {"collective": "ring"})
-DENSE = Candidate("dense", "dense")
-SPLIT = ["compute_s", "select_s", "communicate_s", "wait_s"]
 
 
 def job(workers=4, iterations=8, **changes):

@@ -1,5 +1,7 @@
 """SimGrid platforms: samples in the style of SimGrid's own, round trips of topologies and weather, hostile files."""
 
+import re
+
 import networkx as nx
 import numpy as np
 import pytest
@@ -248,9 +250,8 @@ def test_profiles(tmp_path, text, at):
 )
 def test_profiles_refused(tmp_path, text, message):
     (tmp_path / "x.profile").write_text(text)
-    with pytest.raises(InputError) as refused:
+    with pytest.raises(InputError, match=re.escape(message)):
         read_profile(tmp_path / "x.profile", 1.0)
-    assert message in str(refused.value)
 
 
 LINK = '<link id="l" bandwidth="1GBps" latency="1us"/>'
@@ -359,9 +360,8 @@ EXTERNAL = """<!DOCTYPE platform [<!ENTITY x SYSTEM "file:///etc/passwd">]><plat
     ],
 )
 def test_hostile_xml(tmp_path, head, message):
-    with pytest.raises(InputError) as refused:
+    with pytest.raises(InputError, match=re.escape(message)):
         read(tmp_path, "", head=head)
-    assert message in str(refused.value)
 
 
 def test_too_many_elements(tmp_path, monkeypatch):

@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import arrays
 
 import sparsifier_models
 import topologies
-from jobs import job_on
+from jobs import AG, RING, SPLIT, TREE, job_on
 from simnet import costs
 from simnet.base.errors import InputError
 from simnet.job import EXPLORE, TRAIN, ColocatedJob, Compute, run_policy
@@ -21,7 +21,6 @@ from simnet.network import Network
 from simnet.network.weather import PROFILES, Weather, profile_state, steps
 from simnet.policies import (
     Adaptive,
-    Candidate,
     Fixed,
     Monitor,
     Observation,
@@ -31,26 +30,15 @@ from simnet.policies import (
     density_at,
     moo,
 )
-from simnet.policies.moo import (
-    DENSITIES,
-    Moo,
-    Search,
-    Weights,
-    choose,
-    choose_as_published,
-)
+from simnet.policies.moo import DENSITIES, Moo, Search, Weights, choose, choose_as_published
 from simnet.policies.pareto import knee, normalised, pareto_front, weighted
 from simnet.report.results import write_run
 from simnet.report.summary import summarize, with_exploration
 from simnet.scenario import load
 from sparsifier_models.artopk import windowed_mean
 
-AG = Candidate("AG", "topk")
-RING = Candidate("ART-ring", "artopk", {"collective": "ring"})
-TREE = Candidate("ART-tree", "artopk", {"collective": "tree"})
 SPARSE = (RING, TREE, AG)
 RESNET18 = 46_758_048.0
-SPLIT = ["compute_s", "select_s", "communicate_s", "wait_s"]
 
 POINTS = arrays(np.float64, st.tuples(st.integers(1, 25), st.integers(1, 3)), elements=st.integers(0, 6).map(float))
 FRONTS = arrays(np.float64, st.tuples(st.integers(1, 15), st.just(3)), elements=st.integers(0, 40).map(float)).map(

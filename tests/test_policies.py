@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 import sparsifier_models
 import topologies
+from jobs import AG, RING, TREE
 from simnet import costs
 from simnet.network import Network
 from simnet.network.weather import PROFILES, Weather, constant, profile_state, steps
@@ -25,9 +26,6 @@ from simnet.policies import (
 )
 from validate.published import schedule_shares
 
-AG = Candidate("AG", "topk")
-RING = Candidate("ART-ring", "artopk", {"collective": "ring"})
-TREE = Candidate("ART-tree", "artopk", {"collective": "tree"})
 SPARSE = (RING, TREE, AG)
 RESNET18 = 46_758_048.0
 

@@ -8,19 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import topologies
-from jobs import Source, job_on
+from jobs import AG, DENSE, RING, SPLIT, TREE, Source, job_on
 from simnet import costs
 from simnet.job import Compute, Overlap, buckets, run_policy
 from simnet.job.exchange import SparsifierSet
 from simnet.network import Network
 from simnet.network.weather import Weather, ornstein_uhlenbeck, steps
 from simnet.policies import Candidate, Fixed, Flexible, Monitor, OneStepOracle, Ramp, density_at
-
-AG = Candidate("AG", "topk")
-RING = Candidate("ART-ring", "artopk", {"collective": "ring"})
-TREE = Candidate("ART-tree", "artopk", {"collective": "tree"})
-DENSE = Candidate("dense", "dense")
-SPLIT = ["compute_s", "select_s", "communicate_s", "wait_s"]
 
 
 def job(workers=4, iterations=6, *, weather=None, latency=1e-3, bandwidth=1e6, network=None, **changes):
