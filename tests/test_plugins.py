@@ -12,6 +12,7 @@ from refusals import refused
 from simnet import cli
 from simnet.base import plugins
 from simnet.calibration.readers import kind_of, read
+from simnet.collectives import registry
 from simnet.costs.devices import device_names, load_device
 from simnet.scenario import load
 from simnet.scenario.identity import identity
@@ -222,6 +223,17 @@ class TestRegistered:
         assert "'broken', registered as simnet.log_readers by mine_broken 1.0, cannot be imported" in told
         with pytest.raises(plugins.PluginError, match="'odd', as others registered it, is no Format"):
             read(tmp_path / "a.log", "odd")
+
+    def test_collectives_that_cannot_be_used_are_listed_as_such_beside_the_others(self, install):
+        entries = "[simnet.collectives]\nbroken = mine_broken:X\nodd = json:loads\n"
+        install("mine_broken", "1 / 0\n", entries)
+        told = invoke("list", "collectives")
+        assert told.exit_code == 0, told.output
+        assert "allreduce_rabenseifner" in told.stdout
+        assert "cannot be used: 'broken', registered as simnet.collectives by mine_broken 1.0" in told.stdout
+        assert "cannot be used: 'odd', registered as simnet.collectives, is not marked" in told.stdout
+        with pytest.raises(plugins.PluginError, match="'broken', registered as"):
+            registry.every()
 
     def test_commands_of_others_stand_beside_those_of_simnet(self, install):
         text = "def add(app):\n    @app.command()\n    def greet():\n        print('hello')\n"

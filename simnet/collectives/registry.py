@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike
 from simnet.base import plugins
 from simnet.base.arrays import Floats
 from simnet.base.errors import nearest
+from simnet.base.plugins import PluginError
 from simnet.collectives.program import Program
 from simnet.schedule import Schedule
 
@@ -184,20 +185,33 @@ def built_in() -> tuple[Collective, ...]:
     return tuple(dict.fromkeys(one for one in found if one is not None))
 
 
-def _registered() -> Iterator[Collective]:
+def _registered(unusable: dict[str, PluginError] | None = None) -> Iterator[Collective]:
     """Yield the collectives of other packages; what comes with simnet keeps its names."""
     taken = {key for one in built_in() for key in (one.name, (one.operation, one.algorithm))}
     for name in plugins.names("collectives"):
-        one = entry_of(plugins.load("collectives", name))
-        if one is None:
-            raise plugins.PluginError(f"{name!r}, registered as simnet.collectives, is not marked by `collective`")
+        try:
+            one = entry_of(plugins.load("collectives", name))
+            if one is None:
+                raise PluginError(f"{name!r}, registered as simnet.collectives, is not marked by `collective`")
+        except PluginError as error:
+            if unusable is None:
+                raise
+            unusable[name] = error
+            continue
         if not taken & {one.name, (one.operation, one.algorithm)}:
             yield one
 
 
-def every(operation: Operation | None = None) -> list[Collective]:
-    """Return all collectives, or those of an operation: first simnet's own, then those of other packages."""
-    return [one for one in (*built_in(), *_registered()) if operation in (None, one.operation)]
+def every(operation: Operation | None = None, unusable: dict[str, PluginError] | None = None) -> list[Collective]:
+    """Return all collectives, or those of an operation: first simnet's own, then those of other packages.
+
+    Raises
+    ------
+    PluginError
+        If one of another package cannot be imported or is no collective. With a mapping `unusable` it is left out, and
+        the mapping gets its name and the error.
+    """
+    return [one for one in (*built_in(), *_registered(unusable)) if operation in (None, one.operation)]
 
 
 def named(name: str) -> Collective:

@@ -10,6 +10,7 @@ from typing import TypeAlias, get_type_hints
 import sparsifier_models
 from simnet import scenario, traces
 from simnet.base.errors import InputError
+from simnet.base.plugins import PluginError
 from simnet.base.units import format_bandwidth, format_bytes, format_seconds
 from simnet.calibration import measured
 from simnet.calibration.platform import load_platform, platform_names
@@ -144,13 +145,15 @@ def collectives_() -> Listing:
     ['2 alpha log N + 2 (N - 1) / N M beta; exact for powers of two']
     """
     rows = []
-    for one in registry.every():
+    unusable: dict[str, PluginError] = {}
+    for one in registry.every(unusable=unusable):
         options = [
             name if given.default in (None, Parameter.empty) else f"{name}={given.default:g}"
             for name, given in one.options.items()
         ]
         cost = "" if one.cost is None else f"{_formula(one.cost)}; exact for {one.exact.words}"
         rows.append((one.name, one.operation, one.summary, ", ".join(options), one.nccl, ", ".join(one.mpi), cost))
+    rows += [(name, "", f"cannot be used: {error}", "", "", "", "") for name, error in unusable.items()]
     return ("collective", "operation", "what it is", "options", "in NCCL", "in MPI", "closed form"), rows
 
 
