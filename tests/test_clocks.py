@@ -25,20 +25,15 @@ def allgather_of_pairs(N, nbytes):
     return collectives.allgather_recursive_doubling(N, 2 * nbytes)
 
 
-def artopk_ring(N, nbytes):
-    """AR-Topk: one worker broadcasts its indices, the values at them are reduced by a ring."""
-    return collectives.broadcast_binomial(N, nbytes, root=N // 2).concat(collectives.allreduce_ring(N, nbytes))
-
-
-def artopk_tree(N, nbytes):
-    """AR-Topk: one worker broadcasts its indices, the values at them are reduced by a tree."""
-    return collectives.broadcast_binomial(N, nbytes, root=N // 2).concat(collectives.allreduce_tree(N, nbytes))
+def artopk(reduce):
+    """AR-Topk: one worker broadcasts its indices, the values at them are reduced by a ring or a tree."""
+    return lambda N, nbytes: collectives.broadcast_binomial(N, nbytes, root=N // 2).concat(reduce(N, nbytes))
 
 
 SPARSE = {
     "AG": (costs.topk_allgather, allgather_of_pairs),
-    "ART-ring": (costs.artopk_ring, artopk_ring),
-    "ART-tree": (costs.artopk_tree, artopk_tree),
+    "ART-ring": (costs.artopk_ring, artopk(collectives.allreduce_ring)),
+    "ART-tree": (costs.artopk_tree, artopk(collectives.allreduce_tree)),
 }
 
 
@@ -77,10 +72,8 @@ def test_sparse_exchanges_of_the_paper(name, N):
 @each("N", POWERS)
 def test_var_selection(N):
     for alpha, beta in STATES:
-        schedule = collectives.allgather_recursive_doubling(N, 4)
-        assert seconds_on_star(schedule, alpha, beta) == pytest.approx(
-            float(costs.var_overhead(alpha, beta, N)), rel=EXACT
-        )
+        found = seconds_on_star(collectives.allgather_recursive_doubling(N, 4), alpha, beta)
+        assert found == pytest.approx(float(costs.var_overhead(alpha, beta, N)), rel=EXACT)
 
 
 @settings(max_examples=25)
@@ -125,12 +118,10 @@ def test_pipelined_chain(N, segments):
 def test_kary_tree_shares_the_parents_link(arity):
     """In a full k-ary tree of depth 2 each level takes alpha, and k messages over the link of a parent."""
     N, alpha, beta = 1 + arity + arity**2, 1e-3, 8e-9
-    expected = 2 * (alpha + arity * M * beta)
-    for build in (collectives.broadcast_tree, collectives.reduce_tree):
-        assert seconds_on_star(build(N, M, arity=arity), alpha, beta) == pytest.approx(expected, rel=EXACT)
-    assert seconds_on_star(collectives.allreduce_tree(N, M, arity=arity), alpha, beta) == pytest.approx(
-        2 * expected, rel=EXACT
-    )
+    one_way = 2 * (alpha + arity * M * beta)
+    builds = {collectives.broadcast_tree: 1, collectives.reduce_tree: 1, collectives.allreduce_tree: 2}
+    for build, ways in builds.items():
+        assert seconds_on_star(build(N, M, arity=arity), alpha, beta) == pytest.approx(ways * one_way, rel=EXACT)
 
 
 def test_renamed_ranks_take_as_long():

@@ -60,7 +60,13 @@ policies:
 output: {report: false}
 """
 STAR = "star: {latency: 1 ms, bandwidth: 1 Gbit/s}"
-RING = ("--collective", "allreduce_ring", "--workers", "5", "--size", "1 MB")
+
+
+def ring(workers: int, size: str) -> tuple[object, ...]:
+    return "--collective", "allreduce_ring", "--workers", workers, "--size", size
+
+
+RING = ring(5, "1 MB")
 ON_STAR = ("--topology", "star", "--latency", "10 us", "--bandwidth", "10 Gbit/s")
 NCCL = """<system version="1"><cpu numaid="0" arch="x86_64" vendor="AuthenticAMD">
   <pci busid="0000:01:00.0" link_speed="16.0 GT/s PCIe" link_width="16"><gpu dev="0" sm="80" rank="0">
@@ -154,11 +160,8 @@ def test_options_of_a_collective_count() -> None:
 def test_default_names_tell_the_content() -> None:
     for to in ("goal", "chakra", "csv"):
         did("export", *RING, "--to", to)
-    assert sorted(path.name for path in Path().iterdir()) == [
-        "allreduce_ring_5.csv",
-        "allreduce_ring_5.goal",
-        "allreduce_ring_5_chakra",
-    ]
+    found = sorted(path.name for path in Path().iterdir())
+    assert found == [f"allreduce_ring_5{suffix}" for suffix in (".csv", ".goal", "_chakra")]
     assert len(list(Path("allreduce_ring_5_chakra").glob("*.et"))) == 5
 
 
@@ -223,7 +226,7 @@ def test_the_routes_of_the_scenario_are_written(small: Path) -> None:
 
 
 def test_odd_sizes_are_rounded_in_goal_and_kept_in_tables() -> None:
-    chosen = ("--collective", "allreduce_ring", "--workers", 3, "--size", "1 MB")
+    chosen = ring(3, "1 MB")
     assert "fractions of a byte" in did("export", *chosen, "--to", "goal", "--out", "a.goal")
     assert "fractions" not in did("export", *chosen, "--to", "csv", "--out", "a.csv")
     direct = figures(*chosen, *ON_STAR)
@@ -307,7 +310,7 @@ def test_a_network_travels_through_simgrid_with_its_weather(small: Path) -> None
     assert "Wrote net.xml, net_profiles: a SimGrid platform: 4 hosts, 8 links, profiles of 8 links" in said
     assert "Not in it: weather after 10 s" in said
     assert "Not in it: jitter of the network" in said
-    chosen = ("--collective", "allreduce_ring", "--workers", 4, "--size", "20 MB")
+    chosen = ring(4, "20 MB")
     there = figures(*chosen, "--platform", "net.xml")
     here = figures(*chosen, "--scenario", small, "--set", "network.jitter=null")
     assert there["finish_s"] == pytest.approx(here["finish_s"], rel=1e-12)
@@ -318,12 +321,12 @@ def test_a_network_travels_as_node_link_json_without_weather(small: Path) -> Non
     assert "Not in it: weather: that of 8 links" in did("export", small, "--to", "nodelink")
     graph = topologies.star(4, 1e-3, 1.25e8)
     assert nx.utils.graphs_equal(read_network("small.json").graph, graph)
-    assert figures(*RING[:2], "--workers", 4, "--size", "1 MB", "--platform", "small.json")["hosts"] == 4
+    assert figures(*ring(4, "1 MB"), "--platform", "small.json")["hosts"] == 4
 
 
 def test_nccl_needs_a_latency() -> None:
     Path("topo.txt").write_text(NCCL)
-    chosen = (*RING[:2], "--workers", 4, "--size", "1 MB", "--platform", "topo.txt")
+    chosen = (*ring(4, "1 MB"), "--platform", "topo.txt")
     assert "give latency" in refused("time", *chosen)
     assert "has 4 ranks, but the network has places for 2" in refused("time", *chosen, "--latency", "1 us")
     found = figures(*chosen, "--latency", "1 us", "--set", "nodes=2", "--set", "network_latency=5 us")
@@ -347,7 +350,7 @@ def test_topologies_from_files_are_those_written_out(tmp_path: Path, small: Path
     (tmp_path / "nets").mkdir()
     write_platform(topologies.star(4, 1e-3, 1.25e8), tmp_path / "nets" / "net.xml")
     write_nodelink(topologies.star(4, 1e-3, 1.25e8), tmp_path / "nets" / "net.json")
-    chosen = (*RING[:2], "--workers", 4, "--size", "20 MB")
+    chosen = ring(4, "20 MB")
     expected = figures(*chosen, "--scenario", small)["finish_s"]
     for name in ("nets/net.xml", "nets/net.json"):
         path = written(tmp_path, spelling.format(NAME=name))
@@ -441,14 +444,12 @@ def test_missing_files(tmp_path: Path) -> None:
 def test_misspelt_fields_of_a_file(tmp_path: Path) -> None:
     path = written(tmp_path, "file: {path: a.xml, node: 2}")
     assert "is a folder, not a network; read are" in refused("time", *RING, "--platform", str(tmp_path))
-    assert "network.topology.file.node: there is no such field; did you mean 'nodes'?" in refused(
-        "time", *RING, "--scenario", path
-    )
+    said = refused("time", *RING, "--scenario", path)
+    assert "network.topology.file.node: there is no such field; did you mean 'nodes'?" in said
     path = written(tmp_path, "file: {path: a.xml, format: simgird}")
     assert "did you mean 'simgrid'" in refused("time", *RING, "--scenario", path)
-    assert "network.topology.file.path: is missing" in refused(
-        "time", *RING, "--scenario", written(tmp_path, "file: {nodes: 2}")
-    )
+    path = written(tmp_path, "file: {nodes: 2}")
+    assert "network.topology.file.path: is missing" in refused("time", *RING, "--scenario", path)
 
 
 # Refusals
@@ -474,11 +475,9 @@ def test_misspelt_fields_of_a_file(tmp_path: Path) -> None:
          "did you mean 'allreduce_ring'?"),
         (["export", "--collective", "allreduce_ring", "--size", "1 B", "--to", "csv"], "--workers: is missing"),
         (["export", "--collective", "allreduce_ring", "--workers", 4, "--to", "csv"], "--size: is missing"),
-        (["export", "--collective", "allreduce_ring", "--workers", 4, "--size", "1 m", "--to", "csv"], "--size: '1 m'"),
-        (["export", "--collective", "allreduce_ring", "--workers", 10**8, "--size", "1 B", "--to", "csv"],
-         "must be at most 16,384"),
-        (["export", "--collective", "allreduce_ring", "--workers", 4000, "--size", "1 MB", "--to", "csv"],
-         "has 31,992,000 messages; at most 3,000,000"),
+        (["export", *ring(4, "1 m"), "--to", "csv"], "--size: '1 m'"),
+        (["export", *ring(10**8, "1 B"), "--to", "csv"], "must be at most 16,384"),
+        (["export", *ring(4000, "1 MB"), "--to", "csv"], "has 31,992,000 messages; at most 3,000,000"),
         (["export", "--collective", "parameter_server", "--workers", 4, "--size", "1 B", "--option", "server=9",
           "--to", "csv"], "--collective parameter_server: "),
         (["time", *ON_STAR], "needs either a file with a schedule or --collective"),
@@ -529,35 +528,20 @@ def test_tables_refused(content: str, said: str) -> None:
 def test_nothing_is_overwritten_unless_asked(small: Path) -> None:
     for to, name in (("goal", "a"), ("chakra", "b")):
         did("export", *RING, "--to", to, "--out", name)
-        assert f"error: {name}: is there already; --force replaces it" in refused(
-            "export", *RING, "--to", to, "--out", name
-        )
-        did(
-            "export",
-            "--collective",
-            "allreduce_ring",
-            "--workers",
-            3,
-            "--size",
-            "3 kB",
-            "--to",
-            to,
-            "--out",
-            name,
-            "--force",
-        )
+        told = refused("export", *RING, "--to", to, "--out", name)
+        assert f"error: {name}: is there already; --force replaces it" in told
+        did("export", *ring(3, "3 kB"), "--to", to, "--out", name, "--force")
     assert read_goal("a") == read_chakra("b/trace") == allreduce_ring(3, 3000).in_phase("")
     assert len(list(Path("b").iterdir())) == 3
     Path("b/notes.txt").write_text("mine")
     assert "other files in it" in refused("export", *RING, "--to", "chakra", "--out", "b", "--force")
     assert Path("b/notes.txt").exists()
     assert "is a folder; name a file" in refused("export", *RING, "--to", "goal", "--out", "b", "--force")
-    did("export", small, "--to", "simgrid", "--duration", "1 s", "--out", "n.xml")
+    platform = ("export", small, "--to", "simgrid", "--duration", "1 s", "--out", "n.xml")
+    did(*platform)
     Path("n.xml").unlink()
     # The profiles of somebody's platform are there already, too.
-    assert "n_profiles: is there already" in refused(
-        "export", small, "--to", "simgrid", "--duration", "1 s", "--out", "n.xml"
-    )
+    assert "n_profiles: is there already" in refused(*platform)
 
 
 def test_what_fails_leaves_what_was_there(tmp_path: Path) -> None:
@@ -584,13 +568,8 @@ def test_kinds_are_told_by_content_whatever_the_name() -> None:
     did("export", *RING, "--to", "chakra", "--out", "c.csv")
     Path("d.json").write_text("\ufeff<?xml version='1.0'?><!-- <platform> --><!DOCTYPE algo SYSTEM 'x'>\n" + PAIR)
     write_nodelink(topologies.star(2, 1e-3, 1e9), "e.goal")
-    assert [kind_of(name) for name in ("a.xml", "b.goal", "c.csv", "d.json", "e.goal")] == [
-        "goal",
-        "csv",
-        "chakra",
-        "msccl",
-        "nodelink",
-    ]
+    found = [kind_of(name) for name in ("a.xml", "b.goal", "c.csv", "d.json", "e.goal")]
+    assert found == ["goal", "csv", "chakra", "msccl", "nodelink"]
     assert "a.xml:1: is not XML" in refused("time", "a.xml", "--format", "msccl", "--size", "1 B", *ON_STAR)
     assert figures("a.xml", "--format", "goal", *ON_STAR)["messages"] == 40
     assert "name the folder with the traces of all" in refused("time", "c.csv/trace.0.et", *ON_STAR)
@@ -640,19 +619,7 @@ def test_the_scenarios_of_the_page_are_read(tmp_path: Path) -> None:
 
 
 def test_examples_of_the_help_work() -> None:
-    did(
-        "export",
-        "--collective",
-        "allreduce_ring",
-        "--workers",
-        5,
-        "--size",
-        "1 MB",
-        "--to",
-        "goal",
-        "--out",
-        "ring.goal",
-    )
+    did("export", *RING, "--to", "goal", "--out", "ring.goal")
     for command in ("export", "time"):
         page = " ".join(did(command, "--help").split())
         (example,) = re.findall(r"Example: simnet (.*)$", page)

@@ -185,18 +185,11 @@ class Bench:
         _graph(case.topology, case.ranks)
         return measured(lambda: prepared(case), self.seconds)
 
-    def growth(self, *series: str, least: int = 0) -> float:
-        """Return to which power of the number of ranks the CPU time grew, over what was measured of a series.
+    def growth(self, *series: str, least: int = 0, what: str = "seconds") -> float:
+        """Return to which power of the number of ranks the CPU time of a series grew, or its `what`.
 
-        From the smallest to the largest number of ranks, from `least` on; nan with fewer than two.
+        From the smallest to the largest number of ranks measured, from `least` on; nan with fewer than two.
         """
-        return self._exponent(series, least, "seconds")
-
-    def memory_growth(self, *series: str, least: int = 0) -> float:
-        """Return to which power of the number of ranks the memory grew."""
-        return self._exponent(series, least, "memory")
-
-    def _exponent(self, series: tuple[str, ...], least: int, what: str) -> float:
         points = {
             case.ranks: getattr(cost, what)
             for case, cost in self.costs.items()

@@ -7,6 +7,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -96,14 +97,14 @@ def limits(bench: Bench, quick: bool) -> Iterator[Limit]:
             f"growth of CPU time with ranks, 256 to {most:,}, {topology}, {varies}: exponent",
             2.1,
             "",
-            lambda topology=topology, varies=varies, most=most: _growth(bench, topology, varies, (256, most)),
+            partial(_growth, bench, topology, varies, 256, most, "seconds"),
         )
     for varies in ("starts", "jitter"):
         yield Limit(
             f"growth of memory with ranks, {many // 4:,} to {many:,}, crossbar, {varies}: exponent",
             1.1,
             "",
-            lambda varies=varies: _memory_growth(bench, varies, (many // 4, many)),
+            partial(_growth, bench, "crossbar", varies, many // 4, many, "memory"),
         )
     for topology in ("crossbar", "fat-tree"):
         yield Limit(
@@ -131,14 +132,9 @@ def _closed_form(cost: Cost) -> tuple[float, str]:
     return abs(cost.value["finish"] / exact - 1), ""
 
 
-def _growth(bench: Bench, topology: str, varies: str, ranks: tuple[int, ...]) -> tuple[float, str]:
-    why = [bench(Case("ring", topology, varies, few)).why for few in ranks]
-    return bench.growth("ring", topology, varies, least=min(ranks)), next(filter(None, why), "")
-
-
-def _memory_growth(bench: Bench, varies: str, ranks: tuple[int, ...]) -> tuple[float, str]:
-    why = [bench(Case("ring", "crossbar", varies, few)).why for few in ranks]
-    return bench.memory_growth("ring", "crossbar", varies, least=min(ranks)), next(filter(None, why), "")
+def _growth(bench: Bench, topology: str, varies: str, least: int, most: int, what: str) -> tuple[float, str]:
+    why = [bench(Case("ring", topology, varies, ranks)).why for ranks in (least, most)]
+    return bench.growth("ring", topology, varies, least=least, what=what), next(filter(None, why), "")
 
 
 def _ratio(one: Cost, other: Cost) -> tuple[float, str]:

@@ -73,39 +73,29 @@ def sets(folder: Path | None) -> tuple[list[Set], dict[str, str]]:
     InputError
         If there is no such folder.
     """
-    found = [
-        Set(one.name, one.name, one.title, one.hardware, one.interconnect, one.tool_name, one.source, one.licence, True)
-        for one in map(_Shipped, measured.datasets().values())
-    ]
+    found = []
+    for one in measured.datasets().values():
+        tool, told = str(one.facts.get("tool", "")), (one.title, one.hardware, one.interconnect)
+        found.append(Set(one.name, one.name, *told, tool, one.source, one.licence, shipped=True))
     left_out: dict[str, str] = {}
     if folder is None:
         return found, left_out
     if not folder.is_dir():
         raise InputError("is no folder", file=str(folder))
     for table in sorted(folder.glob("*/data.csv")):
-        one = table.parent
+        place = table.parent
         try:
             if kind_of(table) is None:
-                left_out[one.name] = "no collectives: a series or matrix of links"
+                left_out[place.name] = "no collectives: a series or matrix of links"
                 continue
         except InputError as error:
-            left_out[one.name] = str(error.message)
+            left_out[place.name] = str(error.message)
             continue
-        meta = _described(one / "meta.yaml")
+        meta = _described(place / "meta.yaml")
         origin = " at ".join(part for part in (meta.get("source_repo", ""), meta.get("source_commit", "")[:10]) if part)
         library = "; ".join(part for part in (meta.get("tool", ""), meta.get("library", "")) if part)
-        found.append(
-            Set(
-                one.name,
-                str(one),
-                meta.get("title", ""),
-                meta.get("hardware", ""),
-                meta.get("interconnect", ""),
-                library,
-                origin,
-                meta.get("licence", ""),
-            )
-        )
+        told = {name: meta.get(name, "") for name in ("title", "hardware", "interconnect", "licence")}
+        found.append(Set(place.name, str(place), tool=library, origin=origin, **told))
     return found, left_out
 
 
@@ -182,15 +172,6 @@ def save(results: Mapping[str, Any], path: Path) -> None:
         stream.write(json.dumps(results, separators=(",", ":")).encode())
 
 
-class _Shipped:
-    """What is known of a shipped set, by the names of `Set`."""
-
-    def __init__(self, one: measured.Dataset) -> None:
-        self.name, self.title, self.hardware = one.name, one.title, one.hardware
-        self.interconnect, self.source, self.licence = one.interconnect, one.source, one.licence
-        self.tool_name = str(one.facts.get("tool", ""))
-
-
 def _described(path: Path) -> dict[str, str]:
     """Return the fields of a description that are text; nothing if there is none."""
     if not path.is_file() or path.stat().st_size > MAX_META:
@@ -213,6 +194,3 @@ def _plain(column: pd.Series[Any]) -> list[Any]:
         return ["" if pd.isna(value) else str(value) for value in column]
     numbers = column.to_numpy(dtype=np.float64, na_value=math.nan)
     return [float(f"{value:.6g}") if math.isfinite(value) else None for value in numbers.tolist()]
-
-
-__all__ = ["Set", "load", "run", "save", "sets", "validated"]

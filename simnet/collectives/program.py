@@ -8,6 +8,7 @@ bytes travel, for any chunk sizes) and the execution on real arrays (what the ra
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from copy import copy
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -77,16 +78,9 @@ class Step:
 
     def between(self, ranks: Ranks) -> Step:
         """Return the step with ``ranks[r]`` in the part of rank r."""
-        return Step(
-            ranks[self.src],
-            ranks[self.dst],
-            self.first,
-            self.count,
-            reduce=self.reduce,
-            times=self.times,
-            stride=self.stride,
-            phase=self.phase,
-        )
+        moved = copy(self)
+        moved.src, moved.dst = ranks[self.src], ranks[self.dst]
+        return moved
 
 
 class Program:
@@ -255,16 +249,9 @@ class Program:
             raise ValueError(f"bounds must rise from 0 to {n} in {self.n_chunks} chunks")
 
         for index, (step, first) in enumerate(self._rounds()):
-            columns = zip(
-                step.src.tolist(),
-                step.dst.tolist(),
-                first.tolist(),
-                step.count.tolist(),
-                step.reduce.tolist(),
-                strict=True,
-            )
+            columns = (one.tolist() for one in (step.src, step.dst, first, step.count, step.reduce))
             arrivals = []
-            for src, dst, start, count, reduce in columns:
+            for src, dst, start, count, reduce in zip(*columns, strict=True):
                 places = _elements(cuts, start, count)
                 arrivals += [(dst, place, held[src][place].copy(), reduce) for place in places]
                 if observe is not None:

@@ -273,19 +273,14 @@ def _gpt2(layers: int, width: int) -> Iterator[Layer]:
     # The output layer shares its weights with wte. The weights of a block stand as (inputs, outputs).
     yield Layer("wte.weight", (50257, width))
     yield Layer("wpe.weight", (1024, width))
+    block = {"ln_1": (("attn.c_attn", 1, 3), ("attn.c_proj", 1, 1)), "ln_2": (("mlp.c_fc", 1, 4), ("mlp.c_proj", 4, 1))}
     for index in range(layers):
-        yield from _weight_and_bias(f"h.{index}.ln_1", width)
-        for what, inputs, outputs in (("attn.c_attn", 1, 3), ("attn.c_proj", 1, 1)):
-            yield from _transposed(f"h.{index}.{what}", inputs * width, outputs * width)
-        yield from _weight_and_bias(f"h.{index}.ln_2", width)
-        for what, inputs, outputs in (("mlp.c_fc", 1, 4), ("mlp.c_proj", 4, 1)):
-            yield from _transposed(f"h.{index}.{what}", inputs * width, outputs * width)
+        for norm, following in block.items():
+            yield from _weight_and_bias(f"h.{index}.{norm}", width)
+            for what, inputs, outputs in following:
+                yield Layer(f"h.{index}.{what}.weight", (inputs * width, outputs * width))
+                yield Layer(f"h.{index}.{what}.bias", (outputs * width,))
     yield from _weight_and_bias("ln_f", width)
-
-
-def _transposed(name: str, inputs: int, outputs: int) -> Iterator[Layer]:
-    yield Layer(f"{name}.weight", (inputs, outputs))
-    yield Layer(f"{name}.bias", (outputs,))
 
 
 def _published(figure_1a: float, implied: float, batch: int) -> tuple[ComputeTime, ComputeTime]:

@@ -144,7 +144,7 @@ def collectives_() -> Listing:
     >>> [row[-1] for row in collectives_()[1] if row[0] == "allreduce_rabenseifner"]
     ['2 alpha log N + 2 (N - 1) / N M beta; exact for powers of two']
     """
-    rows = []
+    rows: list[tuple[str, ...]] = []
     unusable: dict[str, PluginError] = {}
     for one in registry.every(unusable=unusable):
         options = [
