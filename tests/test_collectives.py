@@ -33,11 +33,7 @@ ALLREDUCE = {
     "hierarchical 4": lambda P: two_levels.two_levels(P, 4),
     "hierarchical 99": lambda P: two_levels.two_levels(P, 99),
 }
-ALLGATHER = {
-    "ring": ring.all_gather,
-    "recursive doubling": doubling.all_gather,
-    "bruck": doubling.bruck,
-}
+ALLGATHER = {"ring": ring.all_gather, "recursive doubling": doubling.all_gather, "bruck": doubling.bruck}
 # Each takes (P, root).
 ROOTED = {
     "binomial": {},
@@ -55,24 +51,9 @@ EVERY = {
     "broadcast chain, 4 segments": lambda P: tree.broadcast(P, arity=1, segments=4),
     "reduce": lambda P: tree.reduce(P, root=P // 3),
 }
-# Algorithms in which no rank sends two messages, or receives two, in one round.
-ONE_PORT = (
-    "allreduce ring",
-    "allreduce binomial",
-    "allreduce recursive doubling",
-    "allreduce rabenseifner",
-    "allreduce hierarchical 3",
-    "allreduce hierarchical 4",
-    "allgather ring",
-    "allgather recursive doubling",
-    "allgather bruck",
-    "reduce-scatter ring",
-    "reduce-scatter halving",
-    "all-to-all",
-    "broadcast",
-    "broadcast chain, 4 segments",
-    "reduce",
-)
+# In all but trees with several children or segments, and servers, no rank sends or receives two messages in a round.
+SEVERAL_PORTS = ("binomial, 3 segments", "chain, 4 segments", "binary", "ternary, 5 segments", "parameter server")
+ONE_PORT = [name for name in EVERY if not name.startswith(tuple(f"allreduce {one}" for one in SEVERAL_PORTS))]
 
 
 def data(P, n, seed=0):

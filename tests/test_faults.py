@@ -389,12 +389,6 @@ def test_a_clairvoyant_takes_the_exchange_that_is_done_before_the_death():
     assert result.iterations["choice"].tolist() == ["AG"]
 
 
-def test_deaths_of_a_job_that_make_no_sense_are_refused():
-    for changes in ({"failures": {4: 1.0}}, {"failures": {0: -1.0}}, {"failures": {0: math.inf}}, {"patience": -1.0}):
-        with pytest.raises(ValueError, match=r"workers that fail|failures and patience"):
-            job(**changes)
-
-
 # In a scenario
 
 SCENARIO = """

@@ -110,11 +110,7 @@ def pair(sender, receiver, more=""):
         (algorithm([[block(0, 0, -1, [step(0, "s")])]], 1), "GPU 0 is its own peer"),
         (
             algorithm(
-                [
-                    [block(0, 1, 1, [step(0, "r"), step(1, "s")])],
-                    [block(0, 0, 0, [step(0, "r"), step(1, "s")])],
-                ],
-                1,
+                [[block(0, 1, 1, [step(0, "r"), step(1, "s")])], [block(0, 0, 0, [step(0, "r"), step(1, "s")])]], 1
             ),
             "steps wait for each other in a circle",
         ),

@@ -103,46 +103,20 @@ def test_clusters(tmp_path):
     assert Routes(two.graph).bottleneck(3, 4) == 125e6
 
 
-@pytest.mark.parametrize(
-    ("written", "expected"),
-    [
-        ("1MBps", 1e6),
-        ("1", 1.0),
-        ("12.5e6", 12.5e6),
-        ("1Mbps", 125e3),
-        ("10Gbps", 1.25e9),
-        ("1KiBps", 1024.0),
-        ("3 kBps", 3000.0),
-        ("0.1GBps", 1e8),
-    ],
-)
-def test_units_of_bandwidth(tmp_path, written, expected):
-    body = (
-        f'<zone id="z" routing="Full">{HOSTS}<link id="l" bandwidth="{written}" latency="1us"/>'
-        '<route src="A" dst="B"><link_ctn id="l"/></route></zone>'
-    )
-    assert read(tmp_path, body).graph.edges[0, 1]["bandwidth"] == expected
+BANDWIDTHS = {"1MBps": 1e6, "1": 1.0, "12.5e6": 12.5e6, "1Mbps": 125e3, "10Gbps": 1.25e9, "1KiBps": 1024.0}
+BANDWIDTHS |= {"3 kBps": 3000.0, "0.1GBps": 1e8}
+LATENCIES = {"10ms": 0.01, "0": 0.0, "5E-5": 5e-5, "3us": 3e-6, "7ns": 7e-9, "9ps": 9e-12, "2m": 120.0, "1h": 3600.0}
 
 
-@pytest.mark.parametrize(
-    ("written", "expected"),
-    [
-        ("10ms", 0.01),
-        ("0", 0.0),
-        ("5E-5", 5e-5),
-        ("3us", 3e-6),
-        ("7ns", 7e-9),
-        ("9ps", 9e-12),
-        ("2m", 120.0),
-        ("1h", 3600.0),
-    ],
-)
-def test_units_of_latency(tmp_path, written, expected):
-    body = (
-        f'<zone id="z" routing="Full">{HOSTS}<link id="l" bandwidth="1GBps" latency="{written}"/>'
-        '<route src="A" dst="B"><link_ctn id="l"/></route></zone>'
-    )
-    assert read(tmp_path, body).graph.edges[0, 1]["latency"] == expected
+@pytest.mark.parametrize(("what", "units"), [("bandwidth", BANDWIDTHS), ("latency", LATENCIES)])
+def test_units(tmp_path, what, units):
+    for written, expected in units.items():
+        link = {"bandwidth": "1GBps", "latency": "1us", what: written}
+        body = (
+            f'<zone id="z" routing="Full">{HOSTS}<link id="l" bandwidth="{link["bandwidth"]}" '
+            f'latency="{link["latency"]}"/><route src="A" dst="B"><link_ctn id="l"/></route></zone>'
+        )
+        assert read(tmp_path, body).graph.edges[0, 1][what] == expected, written
 
 
 def same_links(a, b):
@@ -397,10 +371,7 @@ def test_write_refusals(tmp_path):
         write_platform(odd, tmp_path / "p.xml")
 
 
-@given(
-    latency=st.floats(0, 10),
-    bandwidth=st.floats(1e-3, 1e15),
-)
+@given(latency=st.floats(0, 10), bandwidth=st.floats(1e-3, 1e15))
 def test_numbers_come_back_to_the_bit(tmp_path_factory, latency, bandwidth):
     path = tmp_path_factory.mktemp("simgrid") / "p.xml"
     graph = ring(3, latency, bandwidth)

@@ -19,17 +19,7 @@ from simnet.base.errors import InputError
 from simnet.job import EXPLORE, TRAIN, ColocatedJob, Compute, run_policy
 from simnet.network import Network
 from simnet.network.weather import PROFILES, Weather, profile_state, steps
-from simnet.policies import (
-    Adaptive,
-    Fixed,
-    Monitor,
-    Observation,
-    PolicyContext,
-    Ramp,
-    closed_form,
-    density_at,
-    moo,
-)
+from simnet.policies import Adaptive, Fixed, Monitor, Observation, PolicyContext, Ramp, closed_form, density_at, moo
 from simnet.policies.moo import DENSITIES, Moo, Search, Weights, choose, choose_as_published
 from simnet.policies.pareto import knee, normalised, pareto_front, weighted
 from simnet.report.results import write_run

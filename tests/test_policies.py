@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import sparsifier_models
 import topologies
-from jobs import AG, RING, TREE
+from jobs import AG, DENSE, RING, TREE
 from simnet import costs
 from simnet.network import Network
 from simnet.network.weather import PROFILES, Weather, constant, profile_state, steps
@@ -39,34 +39,25 @@ def star(weather=None, workers=8, latency=1e-3, bandwidth=1.25e9):
 
 
 def test_closed_forms_are_those_of_the_exchanges():
-    alpha, beta, N = 4e-3, 8 / 20e9, 8
-    arguments = alpha, beta, RESNET18, 0.01, N
+    alpha, beta, M, _, N = arguments = 4e-3, 8 / 20e9, RESNET18, 0.01, 8
     assert closed_form(AG)(*arguments) == costs.topk_allgather(*arguments)
     assert closed_form(RING)(*arguments) == costs.artopk_ring(*arguments)
     assert closed_form(TREE)(*arguments) == costs.artopk_tree(*arguments)
+    assert closed_form(DENSE)(*arguments) == costs.ring_allreduce(alpha, beta, M, N)
     var = Candidate("VAR", "artopk", {"selection": "var", "collective": "tree"})
     extra = costs.var_overhead(alpha, beta, N)
     assert closed_form(var)(*arguments) == pytest.approx(costs.artopk_tree(*arguments) + extra)
-    dense = Candidate("dense", "dense")
-    assert closed_form(dense)(*arguments) == costs.ring_allreduce(alpha, beta, RESNET18, N)
 
 
 def test_closed_forms_know_the_width_of_entries():
     """An all-gather of 12-byte entries is one of 8-byte entries with half as much again."""
-    alpha, beta, N = 0.0, 1e-9, 8
-    wide = Candidate("AG", "topk", {"index_bytes": 8})
-    assert closed_form(wide)(alpha, beta, RESNET18, 0.01, N) == pytest.approx(
-        1.5 * closed_form(AG)(alpha, beta, RESNET18, 0.01, N)
-    )
-    halves = Candidate("fp16", "dense", {"value_bytes": 2})
-    assert closed_form(halves)(alpha, beta, RESNET18, 1.0, N) == pytest.approx(
-        0.5 * costs.ring_allreduce(alpha, beta, RESNET18, N)
-    )
-    wide_indices = Candidate("ART", "artopk", {"index_bytes": 8})
-    extra = closed_form(wide_indices)(alpha, beta, RESNET18, 0.01, N) - closed_form(RING)(
-        alpha, beta, RESNET18, 0.01, N
-    )
-    assert extra == pytest.approx(costs.broadcast(alpha, beta, RESNET18 * 0.01, N))
+    _, beta, M, c, N = arguments = 0.0, 1e-9, RESNET18, 0.01, 8
+    wide = closed_form(Candidate("AG", "topk", {"index_bytes": 8}))(*arguments)
+    assert wide == pytest.approx(1.5 * closed_form(AG)(*arguments))
+    halves = closed_form(Candidate("fp16", "dense", {"value_bytes": 2}))(*arguments)
+    assert halves == pytest.approx(0.5 * costs.ring_allreduce(0.0, beta, M, N))
+    wide_indices = closed_form(Candidate("ART", "artopk", {"index_bytes": 8}))(*arguments)
+    assert wide_indices - closed_form(RING)(*arguments) == pytest.approx(costs.broadcast(0.0, beta, M * c, N))
 
 
 @pytest.mark.parametrize(

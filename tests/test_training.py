@@ -178,17 +178,13 @@ def test_buckets_cover_the_gradient_from_the_last_layer_to_the_first():
 
 def test_overlap_hides_communication_behind_the_backward_pass():
     source = Source(4, sizes=(100,) * 8)
-    plain = run_policy(job(4, source=source, bandwidth=1e6), "p", Fixed(DENSE)).iterations
-    hidden = run_policy(job(4, source=source, bandwidth=1e6, overlap=Overlap(400.0, 0.9)), "p", Fixed(DENSE)).iterations
     # Latency is paid once per bucket; make it small so that hiding is what shows.
-    cheap = run_policy(job(4, source=source, latency=1e-9, bandwidth=1e6), "p", Fixed(DENSE)).iterations
-    hidden_cheap = run_policy(
-        job(4, source=source, latency=1e-9, bandwidth=1e6, overlap=Overlap(400.0, 0.9)), "p", Fixed(DENSE)
-    ).iterations
-    assert (hidden_cheap["iteration_s"] < cheap["iteration_s"]).all()
-    assert hidden_cheap["bytes_sent_B"].to_numpy() == pytest.approx(cheap["bytes_sent_B"].to_numpy())
-    assert (hidden["communicate_s"] + hidden["wait_s"] > 0).all()
-    assert (plain["iteration_s"] > 0.01).all()
+    plain, hidden = (
+        run_policy(job(4, source=source, latency=1e-9, overlap=overlap), "p", Fixed(DENSE)).iterations
+        for overlap in (None, Overlap(400.0, 0.9))
+    )
+    assert (hidden["iteration_s"] < plain["iteration_s"]).all()
+    assert hidden["bytes_sent_B"].to_numpy() == pytest.approx(plain["bytes_sent_B"].to_numpy())
 
 
 @given(st.integers(1, 8), st.floats(0, 1), st.floats(1, 10))
@@ -209,44 +205,35 @@ def test_compute_times_have_the_mean_and_spread_asked_for():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("build", "arguments", "message"),
     [
-        ({"mean": -1.0}, "mean"),
-        ({"mean": math.inf}, "mean"),
-        ({"mean": 1.0, "spread": math.nan}, "spread"),
-        ({"mean": 1.0, "straggle": 1.5}, "probability"),
-        ({"mean": 1.0, "slowdown": 0.0}, "factors"),
-        ({"mean": 1.0, "slow": {1: -2.0}}, "factors"),
+        (Compute, {"mean": -1.0}, "mean"),
+        (Compute, {"mean": math.inf}, "mean"),
+        (Compute, {"mean": 1.0, "spread": math.nan}, "spread"),
+        (Compute, {"mean": 1.0, "straggle": 1.5}, "probability"),
+        (Compute, {"mean": 1.0, "slowdown": 0.0}, "factors"),
+        (Compute, {"mean": 1.0, "slow": {1: -2.0}}, "factors"),
+        (job, {"stages": []}, "stages must start"),
+        (job, {"stages": [(1, None)]}, "stages must start"),
+        (job, {"density": []}, "density needs ramps"),
+        (job, {"density": [Ramp(1, 0.0, 0.1)]}, "density needs ramps"),
+        (job, {"iterations": 0}, "at least 1 iteration"),
+        (job, {"update": -0.2}, "update must be"),
+        (job, {"compute": Compute(1.0, slow={9: 2.0})}, r"slow workers must be within 0..3, got \[9\]"),
+        (job, {"placement": [0, 1, 2]}, "4 workers need as many hosts"),
+        (job, {"placement": [0, 1, 2, 9]}, "within 0..3"),
+        (job, {"failures": {4: 1.0}}, "workers that fail must be within 0..3"),
+        (job, {"failures": {0: -1.0}}, "failures and patience"),
+        (job, {"failures": {0: math.inf}}, "failures and patience"),
+        (job, {"patience": -1.0}, "failures and patience"),
+        (Overlap, {"bucket": 0.0}, "bucket must be"),
+        (Overlap, {"bucket": math.nan}, "bucket must be"),
+        (Overlap, {"backward": 2.0}, "backward is a share"),
     ],
 )
-def test_wrong_compute_is_refused(arguments, message):
+def test_wrong_jobs_and_parts_of_jobs_are_refused(build, arguments, message):
     with pytest.raises(ValueError, match=message):
-        Compute(**arguments)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"stages": []}, "stages must start"),
-        ({"stages": [(1, None)]}, "stages must start"),
-        ({"density": []}, "density needs ramps"),
-        ({"density": [Ramp(1, 0.0, 0.1)]}, "density needs ramps"),
-        ({"iterations": 0}, "at least 1 iteration"),
-        ({"update": -0.2}, "update must be"),
-        ({"compute": Compute(1.0, slow={9: 2.0})}, r"slow workers must be within 0..3, got \[9\]"),
-        ({"placement": [0, 1, 2]}, "4 workers need as many hosts"),
-        ({"placement": [0, 1, 2, 9]}, "within 0..3"),
-    ],
-)
-def test_wrong_jobs_are_refused(changes, message):
-    with pytest.raises(ValueError, match=message):
-        job(4, **changes)
-
-
-@pytest.mark.parametrize("arguments", [{"bucket": 0.0}, {"bucket": math.nan}, {"backward": 2.0}])
-def test_wrong_overlap_is_refused(arguments):
-    with pytest.raises(ValueError, match=r"must be|is a share"):
-        Overlap(**arguments)
+        build(**arguments)
 
 
 def test_a_policy_does_not_mix_exchanges_with_and_without_error_feedback():

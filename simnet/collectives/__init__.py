@@ -34,13 +34,7 @@ from simnet.collectives.doubling import (
     reduce_scatter_recursive_halving,
 )
 from simnet.collectives.ring import allgather_ring, allgatherv_ring, allreduce_ring, reduce_scatter_ring
-from simnet.collectives.tree import (
-    allreduce_tree,
-    broadcast_binomial,
-    broadcast_tree,
-    reduce_binomial,
-    reduce_tree,
-)
+from simnet.collectives.tree import allreduce_tree, broadcast_binomial, broadcast_tree, reduce_binomial, reduce_tree
 from simnet.collectives.two_levels import hierarchical
 
 __all__ = [

@@ -223,13 +223,7 @@ def reduce_binomial(n_ranks: int, nbytes: float, root: int = 0, *, gamma: float 
 
 @collective("reduce", "tree", program=reduce, cost=binomial_reduce, exact=POWERS_OF_TWO)
 def reduce_tree(
-    n_ranks: int,
-    nbytes: float,
-    root: int = 0,
-    *,
-    arity: int | None = None,
-    segments: int = 1,
-    gamma: float = 0.0,
+    n_ranks: int, nbytes: float, root: int = 0, *, arity: int | None = None, segments: int = 1, gamma: float = 0.0
 ) -> Schedule:
     """Reduction to `root` up a binomial or k-ary tree, whole or in segments.
 

@@ -100,12 +100,7 @@ def rabenseifner_allreduce(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: A
 
 
 def hierarchical_allreduce(
-    alpha: ArrayLike,
-    beta: ArrayLike,
-    M: ArrayLike,
-    N: ArrayLike,
-    nodes: Nodes | None = None,
-    group_size: ArrayLike = 8,
+    alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike, nodes: Nodes | None = None, group_size: ArrayLike = 8
 ) -> Floats:
     """Trees in groups, a ring of leaders: 2 log(g) (alpha + M beta) + 2 (N / g - 1) (alpha + g / N M beta); derived.
 
@@ -130,13 +125,7 @@ def hierarchical_allreduce(
 
 
 def broadcast(
-    alpha: ArrayLike,
-    beta: ArrayLike,
-    M: ArrayLike,
-    N: ArrayLike,
-    nodes: Nodes | None = None,
-    *,
-    any_root: bool = False,
+    alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike, nodes: Nodes | None = None, *, any_root: bool = False
 ) -> Floats:
     """Binomial broadcast: alpha log N + log(N) M beta; [1] Table I.
 

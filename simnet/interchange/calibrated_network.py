@@ -26,14 +26,7 @@ MAX_NETWORK, MAX_BRACKETS = 10_000, 10
 
 FIELDS = {
     "star": ("hosts", "latency", "bandwidth"),
-    "multi_gpu_nodes": (
-        "nodes",
-        "gpus_per_node",
-        "intra_latency",
-        "intra_bandwidth",
-        "nic_latency",
-        "nic_bandwidth",
-    ),
+    "multi_gpu_nodes": ("nodes", "gpus_per_node", "intra_latency", "intra_bandwidth", "nic_latency", "nic_bandwidth"),
 }
 """What a network has, by topology."""
 

@@ -186,12 +186,7 @@ class _Reader:
 
     def zone(self, top: Element, routing: str) -> None:
         """Take the elements of a zone, or of the platform itself."""
-        known = {
-            "host": self.host,
-            "router": self.router,
-            "link": self.link,
-            "cluster": self.cluster,
-        }
+        known = {"host": self.host, "router": self.router, "link": self.link, "cluster": self.cluster}
         routes = ("route", "zoneRoute", "ASroute")
         self.forward |= routing in ("Floyd", "Dijkstra", "DijkstraCache")
         for one in top.children:

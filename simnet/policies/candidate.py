@@ -33,13 +33,7 @@ class Cost(Protocol):
     """
 
     def __call__(
-        self,
-        alpha: ArrayLike,
-        beta: ArrayLike,
-        M: ArrayLike,
-        c: ArrayLike,
-        N: ArrayLike,
-        nodes: Nodes | None = None,
+        self, alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike, nodes: Nodes | None = None
     ) -> Floats:
         """Return the seconds."""
 
