@@ -27,7 +27,7 @@ from simnet.network import recurrence
 from simnet.network.execution import Split
 from simnet.network.jitter import Delays
 from simnet.network.links import Links
-from simnet.network.recurrence import BEYOND, CROSSED, IN_STEP, MET, Cursors, Progress, RouteState, Traffic
+from simnet.network.recurrence import BEYOND, CROSSED, IN_STEP, MET, Cursors, Forecast, Progress, RouteState, Traffic
 from simnet.network.tables import loop_is_loaded
 from simnet.schedule import Round, Schedule
 
@@ -35,6 +35,7 @@ from simnet.schedule import Round, Schedule
 _MANY = 100_000
 # Messages from which on numpy's overhead for a round is less than the interpreter's.
 _WIDE = 8
+_NONE = np.zeros(0)
 # Messages whose jitter is drawn together.
 _AT_ONCE = 1 << 16
 # Segments of all links to hold, segments of its own route, and seconds, beyond which a message that waits is left to
@@ -114,7 +115,7 @@ def pass_through(
             extra = read(m * repeats)
             while True:
                 loops = _loops_for(outlook.effort)
-                inputs: tuple[Any, ...] = traffic, routes, *outlook.cursors, progress, extra
+                inputs: tuple[Any, ...] = traffic, routes, outlook.forecast, progress, extra
                 if loops is recurrence and not traffic.exclusive:
                     inputs = tuple(map(_views, inputs))
                 outcome, when = loops.cross(*inputs, overheads, repeats, steady)
@@ -157,6 +158,9 @@ def _traffic(hosts: Ranks, links: Links) -> Callable[[Round], tuple[Traffic, Rou
     patterns: dict[tuple[bytes, bytes], tuple[NDArray[np.int64], bool, Floats, Floats]] = {}
     rounds: dict[int, tuple[Traffic, RouteState]] = {}
 
+    def unknown(m: int) -> tuple[Floats, Floats]:
+        return (_NONE, _NONE) if links.constant else (np.full(m, inf), np.full(m, inf))
+
     def traffic_of(one: Round) -> tuple[Traffic, RouteState]:
         if id(one) not in rounds:
             pattern = one.src.tobytes(), one.dst.tobytes()
@@ -167,12 +171,14 @@ def _traffic(hosts: Ranks, links: Links) -> Callable[[Round], tuple[Traffic, Rou
                 latency, rate = _constant(table, links) if links.constant else np.ones((2, len(one)))
                 patterns[pattern] = table, exclusive, latency, rate
             table, exclusive, latency, rate = patterns[pattern]
-            seconds, since, until, *more = np.full((5, len(one)), [[0.0], [inf], [inf], [inf], [inf]])
+            seconds = np.zeros(len(one))
             with np.errstate(divide="ignore"):
                 np.divide(one.nbytes, rate, out=seconds, where=one.nbytes > 0)
             compute = np.zeros(hosts.size) + one.compute if np.any(one.compute) else np.zeros(0)
+            if links.constant and not one.nbytes.all():
+                table = np.where(one.nbytes[:, None] > 0, table, -1)
             traffic = Traffic(one.src, one.dst, one.nbytes, compute, table, exclusive)
-            rounds[id(one)] = traffic, RouteState(latency.copy(), since, until, seconds, *more)
+            rounds[id(one)] = traffic, RouteState(latency.copy(), *unknown(len(one)), seconds, *unknown(len(one)))
         return rounds[id(one)]
 
     return traffic_of
@@ -208,16 +214,15 @@ class _Outlook:
         self._waiting = -1
         self.effort = n_messages
         """Messages of the schedule, or segments that one of them waits through."""
-        if links.constant:
-            self.cursors = [Cursors(np.zeros(0), np.zeros(0), np.zeros(0, dtype=np.int64))] * 2
-        else:
+        self.forecast: Forecast | None = None
+        if not links.constant:
             self._look(start, until)
 
     def _look(self, start: float, until: float, likely: float = 0.0) -> None:
         self._timelines = [
             record.timelines(start, until, likely) for record in (self._links.bandwidths, self._links.latencies)
         ]
-        self.cursors = [Cursors(one.times, one.values, one.at(start)) for one in self._timelines]
+        self.forecast = Forecast(*(Cursors(one.times, one.values, one.at(start)) for one in self._timelines))
 
     def extend(self, through: int, route: NDArray[np.int64], now: float, when: float) -> bool:
         """Look further ahead than `when`; return whether more is known, which is neither too much nor too far.
@@ -252,7 +257,9 @@ def _in_a_row(rounds: Sequence[Round], most: int) -> Iterator[tuple[Round, int]]
 
 def _views(of: Any) -> Any:
     """Return arrays as memory views, whose single numbers the interpreter gets at much faster."""
-    return type(of)(*map(_views, of)) if isinstance(of, tuple) else of if isinstance(of, bool) else memoryview(of)
+    if isinstance(of, tuple):
+        return type(of)(*map(_views, of))
+    return of if of is None or isinstance(of, bool) else memoryview(of)
 
 
 @cache

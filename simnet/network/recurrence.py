@@ -34,7 +34,7 @@ class Traffic(NamedTuple):
     compute : ndarray of float64, shape (P,) or (0,)
         Seconds each rank works before it enters.
     links : ndarray of int64, shape (m, L)
-        Links of each route, -1 after the last.
+        Links of each route, -1 after the last; over constant links of a message without bytes, -1 all over.
     exclusive : bool
         Whether there are many routes, over constant links, and no link is on two of them.
     """
@@ -55,7 +55,8 @@ class RouteState(NamedTuple):
     latency, latency_since, latency_until : ndarray of float64
         Seconds of latency, and from when until when it holds [s].
     seconds, rate_since, rate_until : ndarray of float64
-        Seconds that the bytes take at the rate of the narrowest link, and from when until when it has that rate [s].
+        Seconds that the bytes take at the rate of the narrowest link, positive if there are any bytes and links, and
+        from when until when it has that rate [s]. All from and until are empty where links never change.
     """
 
     latency: Floats
@@ -80,6 +81,13 @@ class Cursors(NamedTuple):
     times: Floats
     values: Floats
     segment: NDArray[np.int64]
+
+
+class Forecast(NamedTuple):
+    """Bandwidth [byte/s] and latency [s] of all links, as far as they are known."""
+
+    bandwidth: Cursors
+    latency: Cursors
 
 
 class Progress(NamedTuple):
@@ -113,8 +121,7 @@ class Progress(NamedTuple):
 def cross(
     traffic: Traffic,
     routes: RouteState,
-    bandwidth: Cursors,
-    latency: Cursors,
+    forecast: Forecast | None,
     progress: Progress,
     delays: Floats,
     overheads: tuple[float, float],
@@ -132,8 +139,8 @@ def cross(
         The messages of the round.
     routes : RouteState
         What their routes were like when last looked up; changed.
-    bandwidth, latency : Cursors
-        Bandwidth [byte/s] and latency [s] of all links; not looked at where `routes` holds for ever.
+    forecast : Forecast or None
+        What links are going to be like; None where they never change. Numba compiles both cases apart.
     progress : Progress
         Changed.
     delays : ndarray of float64, shape (repeats * m,) or (0,)
@@ -157,7 +164,8 @@ def cross(
             if len(work):
                 np.add(done, work, done)
             np.positive(done, np.asarray(progress.entered)[row : row + len(done)])
-        outcome, when = carry(traffic, routes, bandwidth, latency, progress, delays, overheads, row)
+        entered = progress.entered[row : row + len(done)]
+        outcome, when = carry(traffic, routes, forecast, progress, delays, overheads, entered)
         if outcome == MET:
             return MET, came if together else nan
         if outcome != CROSSED:
@@ -182,21 +190,21 @@ def all_equal(times: Floats) -> bool:
 def carry(
     traffic: Traffic,
     routes: RouteState,
-    bandwidth: Cursors,
-    latency: Cursors,
+    forecast: Forecast | None,
     progress: Progress,
     delays: Floats,
     overheads: tuple[float, float],
-    row: int,
+    entered: Floats,
 ) -> tuple[int, float]:
     """Carry the messages of a round once, all at once by numpy where that is possible; see `one_by_one`."""
     if not traffic.exclusive:
-        return one_by_one(traffic, routes, bandwidth, latency, progress, delays, overheads, row)
-    own = slice(progress.place[0] * len(traffic.src), (progress.place[0] + 1) * len(traffic.src))
-    leaves = progress.entered[row + traffic.src]
+        return one_by_one(traffic, routes, forecast, progress, delays, overheads, entered)
+    m, turn = len(traffic.src), int(progress.place[0])
+    own = slice(turn * m, (turn + 1) * m)
+    leaves = entered[traffic.src]
     joins = (leaves + overheads[0]) + (routes.latency + delays[own] if delays.size else routes.latency)
     ends = joins + routes.seconds
-    message, hop = np.nonzero((traffic.links >= 0) & (traffic.nbytes > 0)[:, None])
+    message, hop = (traffic.links >= 0).nonzero()
     used = traffic.links[message, hop]
     if (joins[message] < progress.busy[used]).any():
         return MET, nan
@@ -213,40 +221,47 @@ def carry(
 def one_by_one(
     traffic: Traffic,
     routes: RouteState,
-    bandwidth: Cursors,
-    latency: Cursors,
+    forecast: Forecast | None,
     progress: Progress,
     delays: Floats,
     overheads: tuple[float, float],
-    row: int,
+    entered: Floats,
 ) -> tuple[int, float]:
     """Carry the messages of a round once, from the one at `place` on; parameters and result as of `cross`.
 
-    `row` is where in `progress.entered` the times of this time begin.
+    `entered`, shape (P,), has when each rank entered [s].
     """
     src, dst, nbytes, links = traffic.src, traffic.dst, traffic.nbytes, traffic.links
     done, busy, sent, arrived, place = progress.done, progress.busy, progress.sent, progress.arrived, progress.place
     send_overhead, receive_overhead = overheads
     m, longest = links.shape
-    entered, weather, first = progress.entered, len(latency.times) > 0, place[0] * m
-    for message in range(max(place[1], 0), m):
-        leaves = entered[row + src[message]]
+    first = place[0] * m
+    begin = place[1]
+    # From 0 on: numba then knows that no index is negative, which is a third of the time.
+    for message in range(m):
+        if message < begin:
+            continue
+        leaves = entered[src[message]]
         departs = leaves + send_overhead
-        known = not weather or routes.latency_since[message] <= departs < routes.latency_until[message]
-        if not (known or look_up_latency(message, departs, links, routes, latency)):
-            place[1] = message
-            return BEYOND, departs
+        if forecast is not None:
+            known = routes.latency_since[message] <= departs < routes.latency_until[message]
+            if not (known or look_up_latency(message, departs, links, routes, forecast.latency)):
+                place[1] = message
+                return BEYOND, departs
         wait = routes.latency[message]
         if len(delays):
             wait += delays[first + message]
         now = departs + wait
-        if nbytes[message] > 0:
-            ends = now + routes.seconds[message]
-            if weather and not (routes.rate_since[message] <= now and ends <= routes.rate_until[message]):
-                outcome, ends = integrate(message, now, nbytes[message], links, routes, bandwidth)
-                if outcome != CROSSED:
-                    place[1] = message
-                    return outcome, ends
+        takes = routes.seconds[message]
+        if takes > 0:
+            ends = now + takes
+            if forecast is not None:
+                known = routes.rate_since[message] <= now and ends <= routes.rate_until[message]
+                if not known:
+                    outcome, ends = integrate(message, now, nbytes[message], links, routes, forecast.bandwidth)
+                    if outcome != CROSSED:
+                        place[1] = message
+                        return outcome, ends
             for hop in range(longest):
                 link = links[message, hop]
                 if link < 0:
