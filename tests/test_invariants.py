@@ -66,6 +66,17 @@ def test_every_scheme_keeps_its_promises(variant):
             raise
 
 
+@pytest.mark.parametrize("adapt", ["released", "fixed"])
+@pytest.mark.parametrize("sag", ["bruck", "auto", "recursive"])
+def test_spardl_keeps_its_promises_with_every_number_of_teams(sag, adapt):
+    for workers in range(1, 13):
+        for teams in range(1, workers + 1):
+            if workers % teams == 0 and (sag != "recursive" or teams & (teams - 1) == 0):
+                variant = "spardl", {"teams": teams, "sag": sag, "adapt": adapt}
+                for kind, parameters, density in (("heavy", 97, 0.1), ("ties", 250, 0.5)):
+                    assert_promises(variant, workers, parameters, density, kind, workers + teams)
+
+
 @pytest.mark.slow
 @identify
 @settings(max_examples=100)
