@@ -273,7 +273,7 @@ def test_documentation_is_read_character_by_character():
     [
         ({"momentum": 1.0}, "momentum must be"),
         ({"learning_rate": 0.0}, "the learning rate must be"),
-        ({"batch": 0}, "batch must be >= 1"),
+        ({"batch": 0}, "batch must be a whole number >= 1"),
         ({"dirichlet": math.inf}, "dirichlet must be"),
         ({"scale": 0.5}, "scale must be"),
         ({"weight_decay": -1.0}, "weight_decay must be"),

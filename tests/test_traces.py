@@ -16,7 +16,7 @@ from safetensors.numpy import load_file, save_file
 from simnet.base.errors import InputError
 from simnet.base.rng import stream
 from simnet.costs.models import model
-from simnet.traces import SyntheticParameters, fit, names, recorded, synthetic
+from simnet.traces import Recorder, SyntheticParameters, fit, names, recorded, synthetic
 from simnet.traces.metadata import SHIPPED
 from simnet.traces.refining import BEYOND
 from simnet.traces.source import shrunk
@@ -445,18 +445,13 @@ class TestSynthetic:
 def record(folder, shapes, gradients):
     """Write gradients, by step, as a trace."""
     workers = len(next(iter(gradients.values())))
-    layers = [{"name": name, "shape": list(shape)} for name, shape in shapes.items()]
-    points = [{"step": step} for step in gradients]
-    fields = {"version": 1, "name": "made", "workers": workers, "steps": max(gradients) + 1}
-    folder.mkdir(exist_ok=True)
-    (folder / "trace.json").write_text(json.dumps(fields | {"layers": layers, "points": points}))
     ends = np.cumsum([math.prod(shape) for shape in shapes.values()])[:-1]
-    for step, rows in gradients.items():
-        parts = {
-            name: np.ascontiguousarray(part).reshape(workers, *shape)
-            for (name, shape), part in zip(shapes.items(), np.split(rows, ends, axis=1), strict=True)
-        }
-        save_file(parts, folder / f"{step:06d}.safetensors")
+    with Recorder(folder, shapes, workers=workers, every=1) as recorder:
+        for step, rows in gradients.items():
+            recorder.step = step
+            for worker, row in enumerate(rows):
+                recorder.take(dict(zip(shapes, np.split(row, ends), strict=True)), worker)
+            recorder.end_step()
     return recorded(folder)
 
 

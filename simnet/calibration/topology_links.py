@@ -20,7 +20,7 @@ from simnet.base.errors import InputError, nearest
 from simnet.calibration.curves import Curve, Setting
 from simnet.calibration.step_counts import costs
 from simnet.calibration.step_model import PARAMETERS, StepModel, undetermined
-from simnet.interchange import read_network
+from simnet.interchange import kind_of, read_network
 
 FAMILIES = ("star", "multi_gpu_nodes")
 """Topologies whose links a calibration describes; others come as files."""
@@ -194,7 +194,8 @@ def _out_of_a_node(steps: StepModel, setting: Setting) -> float:
 def _each(file: str) -> int:
     """Return how many hosts a node has in a topology from a file."""
     try:
-        graph: nx.DiGraph[Any] = read_network(file, latency=0.0).graph if _is_nccl(file) else read_network(file).graph
+        latency = 0.0 if kind_of(file) == "nccl" else None
+        graph: nx.DiGraph[Any] = read_network(file, latency=latency).graph
     except ValueError as error:
         raise InputError(str(error), file="--topology") from None
     inside: nx.Graph[Any] = nx.Graph()
@@ -206,9 +207,3 @@ def _each(file: str) -> int:
         found = ", ".join(map(str, sorted(sizes)))
         raise InputError(f"has nodes of {found} hosts, so that ranks per node are not told", file=file)
     return next(iter(sizes))
-
-
-def _is_nccl(file: str) -> bool:
-    from simnet.interchange.kinds import kind_of
-
-    return kind_of(file) == "nccl"

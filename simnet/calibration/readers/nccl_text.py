@@ -312,10 +312,7 @@ def _rows(
             "reduction": cells.reduction,
             "root": cells.root,
             "in_place": in_place,
-            "seconds": None if time is None else time.value,
             "statistic": context.statistic,
-            "algbw": None if algbw is None else algbw.value,
-            "busbw": None if busbw is None else busbw.value,
         }
         if error is not None:
             count = context.counts_wrong and error.value == int(error.value) and "e-" not in words[3]

@@ -88,8 +88,6 @@ def read_shaped(path: Path, out: Collector) -> dict[str, bool]:
             if value is None and (text or name in NEEDED):
                 raise InputError(f"must be a number, got {text[:40]!r}", file=out.file, line=line, field=name)
             row[column] = None if value is None else value.value * unit
-        time = printed(cells["seconds"])
-        row["seconds"] = None if time is None else time.value
-        out.add(row, line, time=time)
+        out.add(row, line, time=printed(cells["seconds"]))
     extra = {column: True for name, (column, _) in _NUMBERS.items() if name in names}
     return extra | ({"profile": False} if "profile" in names else {})

@@ -168,6 +168,8 @@ class Collector:
     ) -> None:
         """Take a row, unless its time is none, or it does not agree with itself and such rows are left out.
 
+        What is printed is the row's ``seconds``, ``algbw`` and ``busbw``, where it does not say them itself.
+
         Parameters
         ----------
         row : dict
@@ -186,7 +188,9 @@ class Collector:
         """
         if len(self.rows) >= MAX_ROWS:
             raise InputError(f"has more than {MAX_ROWS:,} rows, the most that are read", file=self.file, line=line)
-        seconds = row.get("seconds")
+        for name, one in (("seconds", time), ("algbw", algbw), ("busbw", busbw)):
+            row.setdefault(name, None if one is None else one.value)
+        seconds = row["seconds"]
         before = f"{where}: " if where else ""
         if not isinstance(seconds, float) or not 0 < seconds < math.inf:
             self.report(line, f"{before}the time must be a number > 0, got {_shown(seconds)}")

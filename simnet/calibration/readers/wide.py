@@ -72,11 +72,9 @@ def read_wide(path: Path, out: Collector) -> dict[str, bool]:
             text = cells.get(f"time_us_{side}", "").strip()
             if not text:
                 continue
-            time = printed(text, -6)
             algbw, busbw = (printed(cells.get(f"{name}_gbs_{side}", ""), 9) for name in ("algbw", "busbw"))
             row = common | {
                 "in_place": in_place,
-                "seconds": None if time is None else time.value,
                 "algbw": None if algbw is None else algbw.value,
                 "busbw": None if busbw is None else busbw.value,
             }
@@ -84,7 +82,7 @@ def read_wide(path: Path, out: Collector) -> dict[str, bool]:
             if error is not None:
                 row["wrong" if error.value == int(error.value) else "max_error"] = error.value
             where = "in place" if in_place else "out of place"
-            out.add(row, line, time=time, algbw=_telling(algbw), busbw=_telling(busbw), where=where)
+            out.add(row, line, time=printed(text, -6), algbw=_telling(algbw), busbw=_telling(busbw), where=where)
     return {"variant": False} if "variant" in names else {}
 
 

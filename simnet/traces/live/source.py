@@ -16,7 +16,7 @@ import numpy as np
 from annotated_types import Ge, Gt, Le, Len, Lt
 from numpy.typing import NDArray
 
-from simnet.base.checks import whole
+from simnet.base.checks import positive, whole
 from simnet.base.errors import DivergedError, nearest
 from simnet.base.quantities import Count, Written
 from simnet.base.rng import stream
@@ -313,8 +313,8 @@ def train(
     """
     rate = learning_rate if isinstance(learning_rate, Rate) else Rate(float(learning_rate))
     _check(workers, batch, evaluate, rate, momentum, weight_decay, scale)
-    if dirichlet is not None and not 0 < dirichlet < math.inf:
-        raise ValueError(f"dirichlet must be > 0 and finite, got {dirichlet}")
+    if dirichlet is not None:
+        positive(dirichlet, "dirichlet")
     found = _data(data, dict(options or {}), seed)
     own = shards(found.targets, workers, found.classes, dirichlet, seed)
     made = create(model, found, hidden, device)
@@ -405,10 +405,8 @@ def _check(
     workers: int, batch: int, evaluate: int, rate: Rate, momentum: float, weight_decay: float, scale: float
 ) -> None:
     for name, count in (("workers", workers), ("batch", batch), ("evaluate", evaluate)):
-        if count < 1:
-            raise ValueError(f"{name} must be >= 1, got {count}")
-    if not 0 < rate.rate < math.inf:
-        raise ValueError(f"the learning rate must be > 0 and finite, got {rate.rate}")
+        whole(count, name, 1)
+    positive(rate.rate, "the learning rate")
     if not 0 <= momentum < 1:
         raise ValueError(f"momentum must be >= 0 and < 1, got {momentum}")
     if not 0 <= weight_decay < math.inf:
