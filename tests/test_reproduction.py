@@ -19,7 +19,7 @@ from simnet.scenario import load, shipped
 from simnet.scenario.runner import results_of
 from validate import published as tables
 from validate.reproduction import MISSING, REPRODUCTIONS, Row, artopk, as_frame, outcome, page, reproduction
-from validate.reproduction.table import KINDS, golden, published
+from validate.reproduction.table import KINDS, golden
 
 PAGE = Path(__file__).parents[1] / "docs" / "papers.md"
 FAST = [name for name, one in REPRODUCTIONS.items() if not one.slow and not one.needs()]
@@ -97,19 +97,19 @@ def test_tables_iii_to_v_are_called_what_they_are():
 
 
 def test_cells_of_table_v_are_those_of_tables_iii_and_iv():
-    both = pd.concat([published("table_iii.csv"), published("table_iv.csv")])
+    both = pd.concat([tables.read("table_iii.csv"), tables.read("table_iv.csv")])
     cells = {(row.model, row.method, row.density): row.published_ms for row in both.itertuples()}
-    for row in published("table_v.csv").itertuples():
+    for row in tables.read("table_v.csv").itertuples():
         assert cells[row.model, row.method, row.density] == row.published_ms
 
 
 def test_shipped_step_times_are_the_sheets(shared):
     sheet = pd.read_csv(shared / "papers" / "data" / "artopk_table3_4_steptime_accuracy.csv")
-    both = pd.concat([published("table_iii.csv"), published("table_iv.csv")])
+    both = pd.concat([tables.read("table_iii.csv"), tables.read("table_iv.csv")])
     assert both["published_ms"].tolist() == sheet["t_step_ms"].tolist()
     sheet = pd.read_csv(shared / "papers" / "data" / "spardl_reference_bytes.csv")
     known = set(zip(sheet["run"], sheet["SRS_payload_bytes_all_ranks"], strict=True))
-    ours = published("spardl_bytes.csv").query("phase == 'spar-reduce-scatter'")
+    ours = tables.read("spardl_bytes.csv").query("phase == 'spar-reduce-scatter'")
     assert set(zip(ours["run"], ours["published_bytes_of_all"], strict=True)) <= known
 
 

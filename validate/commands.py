@@ -172,18 +172,8 @@ def _list(every: Sequence[Reproduction], json_: bool) -> None:
         return one.needs() or ("takes longer" if one.slow else "ready")
 
     if json_:
-        rows = [
-            {
-                "name": one.name,
-                "paper": one.paper,
-                "place": one.place,
-                "title": one.title,
-                "values": one.values,
-                "kind": one.kind,
-                "status": status(one),
-            }
-            for one in every
-        ]
+        shown = ("name", "paper", "place", "title", "values", "kind")
+        rows = [{key: getattr(one, key) for key in shown} | {"status": status(one)} for one in every]
         typer.echo(json.dumps({"reproductions": rows, "missing": [one._asdict() for one in MISSING]}, indent=2))
         return
     columns = ("name", "paper", "published", "what", "values", "kind", "status")
@@ -203,20 +193,8 @@ def _show(found: Mapping[str, Sequence[Row] | None]) -> None:
         if rows is None:
             continue
         one, result = REPRODUCTIONS[name], outcome(rows)
-        cells = [
-            (
-                row.what,
-                page.value(row.published),
-                page.value(row.ours),
-                row.unit,
-                page.error(row),
-                page.tolerance(row),
-                page.verdict(row),
-            )
-            for row in rows
-        ]
         left = ("value", "unit", "tolerance", "")
-        _show_table(f"{one.paper}, {one.place}: {one.title}", columns, left, cells)
+        _show_table(f"{one.paper}, {one.place}: {one.title}", columns, left, [page.cells(row) for row in rows])
         typer.echo(one.note)
         judged = f"{result.passed} of {result.judged} within tolerance" if result.judged else "no tolerance is stated"
         typer.echo(f"{name}: {result.rows} values, {judged}; worst {page.worst(rows)}\n")
@@ -237,15 +215,15 @@ def _figures(one: Reproduction, rows: Sequence[Row] | None) -> dict[str, Any]:
     """Return a reproduction for JSON."""
     from validate.reproduction import outcome
 
-    head = {"name": one.name, "paper": one.paper, "place": one.place, "title": one.title, "kind": one.kind}
+    head = {key: getattr(one, key) for key in ("name", "paper", "place", "title", "kind", "note")}
     if rows is None:
-        return {**head, "note": one.note, "status": f"left out: it {one.needs()}", "values": []}
+        return {**head, "status": f"left out: it {one.needs()}", "values": []}
     values = [{**row._asdict(), "error": row.error, "passes": row.passes} for row in rows]
     plain = [
         {key: None if isinstance(cell, float) and not math.isfinite(cell) else cell for key, cell in row.items()}
         for row in values
     ]
-    return {**head, "note": one.note, "status": outcome(rows).status, "values": plain}
+    return {**head, "status": outcome(rows).status, "values": plain}
 
 
 def _write(found: Mapping[str, Sequence[Row] | None], out: Path | None, markdown: Path | None, force: bool) -> None:

@@ -56,7 +56,7 @@ def table_vi() -> pd.DataFrame:
     0          54.0      55.369 -0.025
     1          35.0      34.768  0.007
     """
-    return _beside_formula(_with_parameters(_read("table_vi.csv")))
+    return _beside_formula(_with_parameters(read("table_vi.csv")))
 
 
 def table_ii() -> pd.DataFrame:
@@ -74,7 +74,7 @@ def table_ii() -> pd.DataFrame:
     >>> bool(ring["error"].between(0.0007, 0.023).all())
     True
     """
-    return _beside_formula(_read("table_ii.csv"))
+    return _beside_formula(read("table_ii.csv"))
 
 
 def fig_5() -> pd.DataFrame:
@@ -90,7 +90,7 @@ def fig_5() -> pd.DataFrame:
     >>> fig_5().groupby("collective")["error"].max().round(3).to_dict()
     {'AG': 0.016, 'ART-ring': 0.024}
     """
-    return _beside_formula(_with_parameters(_read("fig_5.csv")))
+    return _beside_formula(_with_parameters(read("fig_5.csv")))
 
 
 def fig_8() -> pd.DataFrame:
@@ -110,7 +110,7 @@ def fig_8() -> pd.DataFrame:
     1   ART-ring            13.939           13.938
     2   ART-tree            11.061           11.062
     """
-    frame = _read("fig_8.csv")
+    frame = read("fig_8.csv")
     steps_per_epoch = 195
     shares = {config: schedule_shares(config, steps_per_epoch=steps_per_epoch) for config in frame["config"].unique()}
     cells = zip(frame["config"], frame["collective"], strict=True)
@@ -184,7 +184,14 @@ def schedule_shares(
     return dict(zip(costs.SPARSE_COLLECTIVES, counts.tolist(), strict=True))
 
 
-def _read(name: str) -> pd.DataFrame:
+def read(name: str) -> pd.DataFrame:
+    """Read a table of published values that comes with simnet.
+
+    Examples
+    --------
+    >>> list(read("fig_8.csv"))
+    ['config', 'model', 'collective', 'published_epochs']
+    """
     with files("validate").joinpath("published_data", name).open(encoding="utf-8") as file:
         return pd.read_csv(file)
 

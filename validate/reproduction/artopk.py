@@ -13,7 +13,7 @@ S. Tyagi, M. Swany, "Flexible Communication for Optimal Distributed Learning ove
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,7 @@ from simnet.scenario import load, runner
 from simnet.schedule import Schedule
 from sparsifier_models import create
 from validate import published as tables
-from validate.reproduction.table import Missing, Reproduction, Row, published
+from validate.reproduction.table import Missing, Reproduction, Row
 
 PAPER = "AR-Topk"
 
@@ -129,9 +129,10 @@ def table_ii() -> list[Row]:
 
 
 def _step_times(name: str) -> list[Row]:
-    compression = published("fig_2.csv").set_index(["method", "model", "density"])["compression_ms"]
+    """Return the step times of Table III, IV or V, by the name of its file."""
+    compression = tables.read("fig_2.csv").set_index(["method", "model", "density"])["compression_ms"]
     rows = []
-    for row in _records(published(name)):
+    for row in _records(tables.read(name)):
         model, method = row["model"], row["method"]
         ours = COMPUTE[model] + _communication(row, tables.PARAMETERS[model])
         tolerance = 0.13
@@ -149,21 +150,6 @@ def _step_times(name: str) -> list[Row]:
         what = f"{model}, {method}" + ("" if row["density"] == 1 else f", density {row['density']:g}")
         rows.append(Row(what, row["published_ms"], ours, "ms", tolerance, absolute=True))
     return rows
-
-
-def table_iii() -> list[Row]:
-    """Return Table III: step times of dense SGD, LWTopk and MSTopk."""
-    return _step_times("table_iii.csv")
-
-
-def table_iv() -> list[Row]:
-    """Return Table IV: step times of dense SGD, STAR-Topk and VAR-Topk."""
-    return _step_times("table_iv.csv")
-
-
-def table_v() -> list[Row]:
-    """Return Table V: step times of STAR-Topk, VAR-Topk and LWTopk."""
-    return _step_times("table_v.csv")
 
 
 def table_vi() -> list[Row]:
@@ -213,9 +199,9 @@ def fig_5() -> list[Row]:
 
 def fig_7() -> list[Row]:
     """Return Fig. 7: where the density of the chosen ratios peaks, beside those that the released objective takes."""
-    gains = published("fig_3.csv").query("method == 'LWTopk'")
+    gains = tables.read("fig_3.csv").query("method == 'LWTopk'")
     rows = []
-    for row in _records(published("fig_7.csv")):
+    for row in _records(tables.read("fig_7.csv")):
         known = gains[gains["model"] == row["model"]].sort_values("density")
         gain = np.interp(np.log(moo.DENSITIES), np.log(known["density"]), known["mean_gain"])
         states = {profile_state(row["config"], epoch) for epoch in range(PROFILES[row["config"]].epochs)}
@@ -231,35 +217,27 @@ def fig_7() -> list[Row]:
 
 def fig_8() -> list[Row]:
     """Return Fig. 8 for ResNet-18: epochs per collective, by the formulas at every step of the network schedule."""
-    return [
-        Row(_share(row), row["published_epochs"], row["replayed_epochs"], "epochs", 0.1, absolute=True)
-        for row in _records(tables.fig_8())
-    ]
+    return _shares(tables.fig_8(), "replayed_epochs")
 
 
 def fig_8_jobs() -> list[Row]:
     """Return Fig. 8 for ResNet-18: epochs per collective of the simulated jobs of `scenarios/papers`."""
-    frame = published("fig_8.csv")
+    frame = tables.read("fig_8.csv")
     chosen: dict[tuple[str, str], float] = {}
     for config in tracked(frame["config"].unique()):
         run = load(f"artopk_fig8_{config.lower()}").only(["flexible"]).build()
         counts = runner.results_of(run)["flexible"].iterations["choice"].value_counts()
         chosen |= {(config, str(label)): int(count) / STEPS for label, count in counts.items()}
+    frame["found"] = [chosen.get(key, 0.0) for key in zip(frame["config"], frame["collective"], strict=True)]
+    return _shares(frame, "found")
+
+
+def _shares(frame: pd.DataFrame, column: str) -> list[Row]:
+    """Return the epochs per collective of Fig. 8, ours from a column."""
     return [
-        Row(
-            _share(row),
-            row["published_epochs"],
-            chosen.get((row["config"], row["collective"]), 0.0),
-            "epochs",
-            0.1,
-            absolute=True,
-        )
+        Row(f"{row['config']}, {row['collective']}", row["published_epochs"], row[column], "epochs", 0.1, absolute=True)
         for row in _records(frame)
     ]
-
-
-def _share(row: dict[Hashable, Any]) -> str:
-    return f"{row['config']}, {row['collective']}"
 
 
 _CONSTANTS = (
@@ -295,7 +273,7 @@ REPRODUCTIONS = (
         _CONSTANTS
         + "compression is read off Fig. 2. Two cells of ResNet-18 with LWTopk are off by 1.0 and 0.2 ms in the paper,"
         " and have tolerances of their own." + _PROVES,
-        table_iii,
+        partial(_step_times, "table_iii.csv"),
     ),
     Reproduction(
         "artopk-table-iv",
@@ -308,7 +286,7 @@ REPRODUCTIONS = (
         + "top-k takes 2, 3, 2 and 2 ms at every density, by the same token. AR-Topk is by tree throughout, also "
         "where the paper's own selector would take the ring. VAR adds a simulated all-gather of 4 bytes a worker, "
         "and the paper scatters by up to 0.95 ms about it; the dense ViT row implies 49 ms in place of 47." + _PROVES,
-        table_iv,
+        partial(_step_times, "table_iv.csv"),
     ),
     Reproduction(
         "artopk-table-v",
@@ -318,7 +296,7 @@ REPRODUCTIONS = (
         "formula",
         36,
         "Table V repeats cells of Tables III and IV." + _PROVES,
-        table_v,
+        partial(_step_times, "table_v.csv"),
     ),
     Reproduction(
         "artopk-table-vi",

@@ -1,7 +1,7 @@
 """Density, build-up, padding and thresholds of ExDyna and its kin.
 
 No figure of the ExDyna paper was available in numbers. What there is: logs and scripts that the same authors published
-with SAGE, runs of their released code, and what exclusive partitions promise.
+with SAGE, runs of their reference implementations, and what exclusive partitions promise.
 
 References
 ----------
@@ -23,8 +23,9 @@ from simnet.base.rng import stream
 from simnet.traces import synthetic
 from sparsifier_models import create
 from sparsifier_models.hardthreshold import HardThreshold
+from validate.published import read
 from validate.reproduction.oktopk import noise
-from validate.reproduction.table import Missing, Reproduction, Row, golden, published
+from validate.reproduction.table import Missing, Reproduction, Row, golden
 
 PAPER = "ExDyna"
 
@@ -81,7 +82,7 @@ TASKS = {"resnet18_cifar10": resnet18(10), "resnet18_cifar100": resnet18(100), "
 def thresholds() -> list[Row]:
     """Return thresholds of the authors' scripts, and that of the scheme, 1 / (2 sqrt k)."""
     rows = []
-    for row in published("exdyna_thresholds.csv").to_dict("records"):
+    for row in read("exdyna_thresholds.csv").to_dict("records"):
         model = create("hardthreshold", 1, row["parameters"], row["density"])
         assert isinstance(model, HardThreshold)
         theirs = float(row["published_threshold"])
@@ -95,7 +96,7 @@ def thresholds() -> list[Row]:
 def volume() -> list[Row]:
     """Return the bits that layer-wise Top-k logged for one rank and iteration."""
     rows = []
-    frame = published("exdyna_logs.csv").dropna(subset="bits")
+    frame = read("exdyna_logs.csv").dropna(subset="bits")
     for row in frame.to_dict("records"):
         sizes = TASKS[row["task"]]
         model = create("lwtopk", 1, sum(sizes), row["density"], layers=tuple(sizes), compat="released")
@@ -139,7 +140,7 @@ def density() -> list[Row]:
         )
     rows += [
         Row(f"{row['task']}, {row['scheme']}", row["mean_density"], _logged(row["scheme"])[0], "density", None)
-        for row in tracked(published("exdyna_logs.csv").dropna(subset="mean_density").to_dict("records"))
+        for row in tracked(read("exdyna_logs.csv").dropna(subset="mean_density").to_dict("records"))
     ]
     return rows
 
@@ -177,12 +178,12 @@ def padding() -> list[Row]:
     """Return padding to the longest selection over a worker's own: logged with SAGE, and of schemes on 4 workers."""
     return [
         Row(f"{row['task']}, {row['scheme']}", row["padding"], _logged(row["scheme"])[1], "of own", None)
-        for row in published("exdyna_logs.csv").dropna(subset="padding").to_dict("records")
+        for row in read("exdyna_logs.csv").dropna(subset="padding").to_dict("records")
     ]
 
 
 def released() -> list[Row]:
-    """Return density, entries selected twice, padding and bits of the first iteration of released code."""
+    """Return density, entries selected twice, padding and bits of the first iteration of reference implementations."""
     folder = golden("exdyna")
     assert folder is not None
     with np.load(folder / "gradients_t00.npz") as archive:
@@ -218,18 +219,18 @@ REPRODUCTIONS = (
         "claim",
         10,
         "ExDyna and MiCRO hold their density at the target: mean of iterations 200 to 600 on noise, 0.02 of 8,192 "
-        "entries. The tolerance of 10 % is the band in which the released code leaves its threshold (nearly) alone. "
-        "It settles some 3 % below the target, as a threshold does that grows within the band as well. Densities "
-        "logged with SAGE, target 0.001, are of thousands of iterations of real training, and have no tolerance: ours"
-        " are of 60 on synthetic gradients of ResNet-18, whose magnitudes are others, with a hard threshold that "
-        "suits them.",
+        "entries. The tolerance of 10 % is the band in which the reference implementation leaves its threshold "
+        "(nearly) alone. It settles some 3 % below the target, as a threshold does that grows within the band as "
+        "well. Densities logged with SAGE, target 0.001, are of thousands of iterations of real training, and have no"
+        " tolerance: ours are of 60 on synthetic gradients of ResNet-18, whose magnitudes are others, with a hard "
+        "threshold that suits them.",
         density,
         slow=True,
     ),
     Reproduction(
         "exdyna-build-up",
         PAPER,
-        "its claim; released code",
+        "its claim; reference implementation",
         "union of the selections over k",
         "bound",
         24,
@@ -275,11 +276,12 @@ REPRODUCTIONS = (
     Reproduction(
         "exdyna-golden",
         PAPER,
-        "released code",
+        "reference implementation",
         "density, build-up, padding, bits of the first iteration",
         "exact",
         20,
-        "4 workers, 40,000 entries, density 0.01. The tests hold every message of it against the released code.",
+        "4 workers, 40,000 entries, density 0.01. The tests hold every message of it against the reference "
+        "implementation.",
         released,
         needs=_checkout,
     ),

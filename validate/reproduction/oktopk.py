@@ -3,7 +3,7 @@
 References
 ----------
 S. Li, T. Hoefler, "Near-Optimal Sparse Allreduce for Distributed Deep Learning", PPoPP 2022, pp. 135-149, arXiv
-2201.07598, and its released code, github.com/Shigangli/Ok-Topk.
+2201.07598, and its reference implementation, github.com/Shigangli/Ok-Topk.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from simnet.base.rng import stream
 from simnet.scenario import load, runner
 from simnet.schedule import Schedule
 from sparsifier_models import Exchange, create
-from validate.reproduction.table import Missing, Reproduction, Row, published
+from validate.published import read
+from validate.reproduction.table import Missing, Reproduction, Row
 
 PAPER = "Ok-Topk"
 
@@ -45,7 +46,7 @@ def claims(paper: str) -> dict[str, float]:
     >>> claims("Ok-Topk")["volume of the sparse all-reduce is below"]
     6.0
     """
-    frame = published("claims.csv")
+    frame = read("claims.csv")
     of_paper = frame[frame["paper"] == paper]
     return dict(zip(of_paper["claim"], of_paper["value"].astype(float), strict=True))
 
@@ -137,9 +138,9 @@ def volume() -> list[Row]:
 
 
 def wire() -> list[Row]:
-    """Return bytes of released code, counted by an MPI library or logged by others, and those of simnet's messages."""
+    """Return bytes of the reference implementation, as MPI counted them or others logged them, and of our messages."""
     rows = []
-    for row in published("oktopk_wire.csv").itertuples():
+    for row in read("oktopk_wire.csv").itertuples():
         scheme, workers, parameters = str(row.scheme), int(str(row.workers)), int(str(row.parameters))
         what, theirs = f"{scheme}: {row.what}", float(str(row.published_bytes))
         logged = parameters > 1e6
@@ -223,13 +224,13 @@ REPRODUCTIONS = (
     Reproduction(
         "oktopk-wire",
         PAPER,
-        "released code",
+        "reference implementation",
         "bytes that an MPI library counted, and sizes that a third party logged",
         "exact",
         6,
-        "Runs of the released code on 4 ranks, counted by Open MPI (65,536 entries, density 0.01), and two sizes "
-        "logged by others on 8 GPUs (github.com/matirestelli/Ok-Topk-Analysis; printed to 0.01 MB). Ours: messages of"
-        " the wire `released`.",
+        "Runs of the reference implementation on 4 ranks, counted by Open MPI (65,536 entries, density 0.01), and two"
+        " sizes logged by others on 8 GPUs (github.com/matirestelli/Ok-Topk-Analysis; printed to 0.01 MB). Ours: "
+        "messages of the wire `released`.",
         wire,
     ),
     Reproduction(

@@ -96,11 +96,6 @@ def tolerance(row: Row) -> str:
     return f"{row.tolerance:g} {row.unit}".rstrip() if row.absolute else f"{100 * row.tolerance:g} %"
 
 
-def verdict(row: Row) -> str:
-    """Return whether a row passes, as text."""
-    return {True: "pass", False: "FAIL", None: "-"}[row.passes]
-
-
 def worst(rows: Sequence[Row]) -> str:
     """Return the worst error of rows beside its tolerance."""
     row = outcome(rows).worst
@@ -118,19 +113,13 @@ def section(one: Reproduction, rows: Sequence[Row] | None) -> str:
     if rows is None:
         return "\n".join([*lines, f"Not run: {one.needs()}.", ""])
     found = outcome(rows)
+    head = ["| value | published | ours | unit | error | tolerance | |", "|---|---|---|---|---|---|---|"]
     if len(rows) <= _FULL:
-        lines += ["| value | published | ours | unit | error | tolerance | |", "|---|---|---|---|---|---|---|"]
-        lines += [_line(row) for row in rows]
+        lines += [*head, *map(_line, rows)]
     elif found.worst is not None:
-        lines += [
-            f"{found.rows} values, {found.passed} of {found.judged} within their tolerance; the worst:",
-            "",
-            "| value | published | ours | unit | error | tolerance | |",
-            "|---|---|---|---|---|---|---|",
-            _line(found.worst),
-        ]
-        loose = [row for row in rows if row.tolerance is None]
-        lines += [_line(row) for row in loose]
+        within = f"{found.rows} values, {found.passed} of {found.judged} within their tolerance; the worst:"
+        shown = [found.worst, *(row for row in rows if row.tolerance is None)]
+        lines += [within, "", *head, *map(_line, shown)]
     else:
         lines += [f"{found.rows} values, {found.passed} of {found.judged} the same."]
     return "\n".join([*lines, ""])
@@ -140,20 +129,25 @@ def _wrapped(text: str, indent: str = "") -> str:
     return textwrap.fill(text, 118, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
+def cells(row: Row) -> tuple[str, ...]:
+    """Return what a table says of a row: value, published, ours, unit, error, tolerance, verdict."""
+    passes = {True: "pass", False: "FAIL", None: "-"}[row.passes]
+    return row.what, value(row.published), value(row.ours), row.unit, error(row), tolerance(row), passes
+
+
 def _line(row: Row) -> str:
-    cells = (row.what, value(row.published), value(row.ours), row.unit, error(row), tolerance(row), verdict(row))
-    return f"| {' | '.join(cells)} |"
+    return f"| {' | '.join(cells(row))} |"
 
 
 def summary_line(one: Reproduction, rows: Sequence[Row] | None) -> str:
     """Return the row of a reproduction in the summary."""
     if rows is None:
-        cells: Iterable[str] = ("-", "not run", "-")
+        came: Iterable[str] = ("-", "not run", "-")
     else:
         found = outcome(rows)
-        cells = (f"{found.passed} / {found.judged}" if found.judged else f"- / {found.rows}", found.status, worst(rows))
+        came = (f"{found.passed} / {found.judged}" if found.judged else f"- / {found.rows}", found.status, worst(rows))
     anchor = f"[{one.name}](#{one.name})"
-    return f"| {anchor} | {one.paper}, {one.place} | {one.title} | {one.kind} | {' | '.join(cells)} |"
+    return f"| {anchor} | {one.paper}, {one.place} | {one.title} | {one.kind} | {' | '.join(came)} |"
 
 
 def page(found: Mapping[str, Sequence[Row] | None]) -> str:

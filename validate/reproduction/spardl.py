@@ -3,7 +3,7 @@
 References
 ----------
 M. Zhao et al., "SparDL: Distributed Deep Learning Training with Efficient Sparse Communication", ICDE 2024, pp.
-1752-1764, arXiv 2304.00737, and its released code, github.com/ZJU-DAILY/SparDL.
+1752-1764, arXiv 2304.00737, and its reference implementation, github.com/ZJU-DAILY/SparDL.
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from __future__ import annotations
 from simnet.scenario import load, runner
 from simnet.schedule import Schedule
 from sparsifier_models import create
+from validate.published import read
 from validate.reproduction.oktopk import claims, noise
-from validate.reproduction.table import Missing, Reproduction, Row, published
+from validate.reproduction.table import Missing, Reproduction, Row
 
 PAPER = "SparDL"
 
@@ -27,7 +28,7 @@ def _sent(schedule: Schedule, phase: str) -> float:
 def volume() -> list[Row]:
     """Return bytes that all workers send in each phase, in one team."""
     rows = []
-    for row in published("spardl_bytes.csv").to_dict("records"):
+    for row in read("spardl_bytes.csv").to_dict("records"):
         workers, parameters = row["workers"], row["parameters"]
         entries = parameters if parameters <= _LARGE else _LARGE
         model = create("spardl", workers, entries, row["density"], scale=parameters / entries)
@@ -40,7 +41,7 @@ def volume() -> list[Row]:
 def rounds() -> list[Row]:
     """Return distances and blocks of the rounds of Spar-Reduce-Scatter, as messages of the scheme have them."""
     rows = []
-    for row in published("spardl_rounds.csv").astype(str).to_dict("records"):
+    for row in read("spardl_rounds.csv").astype(str).to_dict("records"):
         workers = int(row["workers"])
         model = create("spardl", workers, 20 * workers, 0.05)
         schedule = model.exchange(noise(workers, 20 * workers, 0)).schedule
@@ -86,23 +87,24 @@ REPRODUCTIONS = (
     Reproduction(
         "spardl-volume",
         PAPER,
-        "released code",
+        "reference implementation",
         "bytes that all workers send in each phase, one team",
         "exact",
         28,
-        "Payload of released code for 14 settings, VGG-16 on 6 and 14 workers among them (on a sample of its gradient"
-        " here). One team: with several, bytes depend on the data; the tests hold those against golden runs.",
+        "Payload of the reference implementation for 14 settings, VGG-16 on 6 and 14 workers among them (on a sample "
+        "of its gradient here). One team: with several, bytes depend on the data; the tests hold those against golden"
+        " runs.",
         volume,
     ),
     Reproduction(
         "spardl-rounds",
         PAPER,
-        "released code",
+        "reference implementation",
         "distances and blocks per round, 2 to 32 workers",
         "exact",
         62,
-        "Of the messages that the scheme sends. The released code sends a bag of blocks one by one; the description "
-        "has one message per round, and ceil(log2 P) rounds.",
+        "Of the messages that the scheme sends. The reference implementation sends a bag of blocks one by one; the "
+        "description has one message per round, and ceil(log2 P) rounds.",
         rounds,
     ),
     Reproduction(

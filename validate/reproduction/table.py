@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
@@ -135,10 +134,6 @@ class Reproduction:
     slow: bool = False
     needs: Callable[[], str] = lambda: ""
 
-    def frame(self) -> pd.DataFrame:
-        """Run it and return a row per value, with the columns of `Row` and ``error`` and ``passes``."""
-        return as_frame(self.rows())
-
 
 class Missing(NamedTuple):
     """Something published that is not reproduced, and why."""
@@ -196,19 +191,7 @@ def as_frame(rows: Sequence[Row]) -> pd.DataFrame:
     return pd.DataFrame([{**row._asdict(), "error": row.error, "passes": row.passes} for row in rows])
 
 
-def published(name: str) -> pd.DataFrame:
-    """Read published values that come with simnet.
-
-    Examples
-    --------
-    >>> list(published("fig_8.csv"))
-    ['config', 'model', 'collective', 'published_epochs']
-    """
-    with files("validate").joinpath("published_data", name).open(encoding="utf-8") as file:
-        return pd.read_csv(file)
-
-
 def golden(name: str) -> Path | None:
-    """Return a folder of runs of released code, which a checkout has and an installed package has not."""
+    """Return a folder of runs of reference implementations, which a checkout has and an installed package has not."""
     folder = Path(__file__).parents[2] / "tests" / "golden" / name
     return folder if folder.is_dir() else None
