@@ -5,8 +5,8 @@ Everything heavy is imported by the command that needs it, so that ``simnet --he
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Annotated
+from collections.abc import Callable, Mapping
+from typing import Annotated, ClassVar
 
 import typer
 
@@ -23,12 +23,38 @@ from simnet.commands.predict import predict
 from simnet.commands.run import run
 from simnet.commands.schema import schema
 from simnet.commands.sweep import sweep
-from simnet.commands.terminal import Commands, explained
+from simnet.commands.terminal import Commands
 from simnet.commands.time import time_
 from simnet.commands.trace import convert, fit, info, synth
 
+
+class Verbs(Commands):
+    """The verbs of simnet."""
+
+    own: ClassVar[Mapping[str, tuple[Callable[..., None], str]]] = {
+        "run": (run, "fluctuating_wan --set job.iterations=50 --out runs/short"),
+        "compare": (compare, "--schemes topk,oktopk,spardl --workers 2,4,8 --density 0.01"),
+        "sweep": (sweep, "quickstart --param bandwidth=1,5,10Gbit/s --param density=0.001:0.1:5:log"),
+        "choose": (choose, "--workers 8 --model resnet50 --latency '1 ms' --bandwidth '10 Gbit/s'"),
+        "export": (export, "--collective allreduce_ring --workers 8 --size '64 MiB' --to goal"),
+        "time": (time_, "ring.goal --topology star --latency '10 us' --bandwidth '10 Gbit/s'"),
+        "calibrate": (
+            calibrate,
+            "shaped_openmpi --where link_latency=0.001 --where link_bandwidth=12500000.0 -o fabric.yaml",
+        ),
+        "calibrate device": (calibrate_device, "-o my-machine.yaml"),
+        "predict": (predict, "dgx-h100 all_reduce --ranks 16 --size 25MB"),
+        "trace info": (info, "digits"),
+        "trace synth": (synth, "./made --model resnet18 --scale 100 --workers 8"),
+        "trace fit": (fit, "digits -o params.json --figure fit.png"),
+        "trace convert": (convert, "digits ./small --dtype bf16 --workers 0:4"),
+        "list": (list_, "sparsifiers"),
+        "schema": (schema, "> scenario.schema.json"),
+    }
+
+
 app = typer.Typer(
-    cls=Commands,
+    cls=Verbs,
     help="What a sparsified gradient exchange costs on a network whose links change while the job runs.",
     epilog="Example: simnet run quickstart",
     no_args_is_help=True,
@@ -36,27 +62,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-_COMMANDS: dict[str, tuple[Callable[..., None], str]] = {
-    "run": (run, "fluctuating_wan --set job.iterations=50 --out runs/short"),
-    "compare": (compare, "--schemes topk,oktopk,spardl --workers 2,4,8 --density 0.01"),
-    "sweep": (sweep, "quickstart --param bandwidth=1,5,10Gbit/s --param density=0.001:0.1:5:log"),
-    "choose": (choose, "--workers 8 --model resnet50 --latency '1 ms' --bandwidth '10 Gbit/s'"),
-    "export": (export, "--collective allreduce_ring --workers 8 --size '64 MiB' --to goal"),
-    "time": (time_, "ring.goal --topology star --latency '10 us' --bandwidth '10 Gbit/s'"),
-    "calibrate": (
-        calibrate,
-        "shaped_openmpi --where link_latency=0.001 --where link_bandwidth=12500000.0 -o fabric.yaml",
-    ),
-    "calibrate device": (calibrate_device, "-o my-machine.yaml"),
-    "predict": (predict, "dgx-h100 all_reduce --ranks 16 --size 25MB"),
-    "trace info": (info, "digits"),
-    "trace synth": (synth, "./made --model resnet18 --scale 100 --workers 8"),
-    "trace fit": (fit, "digits -o params.json --figure fit.png"),
-    "trace convert": (convert, "digits ./small --dtype bf16 --workers 0:4"),
-    "list": (list_, "sparsifiers"),
-    "schema": (schema, "> scenario.schema.json"),
-}
-"""Each command by its name, and an example of its arguments."""
 
 
 def main() -> None:
@@ -93,10 +98,6 @@ def _options(
     ] = False,
 ) -> None:
     pass
-
-
-for _name, (_command, _example) in _COMMANDS.items():
-    app.command(_name, epilog=f"Example: simnet {_name} {_example}")(explained(_command))
 
 
 if __name__ == "__main__":

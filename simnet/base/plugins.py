@@ -21,7 +21,6 @@ All of this is code that runs with the rights of the user. Where ``SIMNET_NO_PLU
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sys
 import traceback
@@ -214,6 +213,8 @@ class _Source(SourceLoader):
 
 def _module(path: str, text: bytes) -> ModuleType:
     """Return the module of a file's text, under a name that tells its content."""
+    import hashlib
+
     name = f"simnet_file_{hashlib.sha256(text).hexdigest()[:16]}"
     if name in sys.modules:
         return sys.modules[name]

@@ -39,7 +39,6 @@ class Measurements:
     ] = None
 
 
-@options.grouped
 def calibrate(
     out: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The fabric file to write.")],
     *,

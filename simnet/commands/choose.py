@@ -117,7 +117,6 @@ class Answer:
     json_: Json = False
 
 
-@options.grouped
 def choose(
     scenario: Annotated[
         str | None, typer.Argument(help="A scenario whose job and links are asked about; else flags say them.")

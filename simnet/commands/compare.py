@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from simnet.job import PolicyResult
 
 
-@options.grouped
 def compare(
     scenario: Annotated[
         str, typer.Argument(help="A YAML file, or the name of a scenario that comes with simnet.")

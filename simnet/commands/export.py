@@ -84,7 +84,6 @@ class Part:
     seed: Seed = None
 
 
-@options.grouped
 def export(
     to: Annotated[Export, typer.Option(help="Schedules: goal, chakra, csv. Networks: simgrid, nodelink.")],
     scenario: Annotated[

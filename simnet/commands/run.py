@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from simnet.report.summary import Summary
 
 
-@options.grouped
 def run(
     scenario: Annotated[str, typer.Argument(help="A YAML file, or the name of a scenario that comes with simnet.")],
     set_: Fields = None,

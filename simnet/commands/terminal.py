@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import signal
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ClassVar, ParamSpec, TypeVar
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from simnet.base import plugins
 from simnet.base.errors import SimnetError
+from simnet.commands.options import grouped
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -22,8 +24,17 @@ R = TypeVar("R")
 class Commands(TyperGroup):
     """Commands of simnet and of packages that register some.
 
-    Some have a name of two words, as ``calibrate device``, beside one of the first word alone.
+    Some have a name of two words, as ``calibrate device``, beside one of the first word alone. The options of a command
+    are read from its signature when it is called: a list of all commands needs only what each says of itself.
     """
+
+    own: ClassVar[Mapping[str, tuple[Callable[..., None], str]]] = {}
+    """The commands of simnet by name, each with an example of its arguments."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        for name, (function, _) in self.own.items():
+            self.commands[name] = TyperCommand(name, help=inspect.getdoc(function))
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of all commands."""
@@ -31,10 +42,16 @@ class Commands(TyperGroup):
         return super().list_commands(ctx)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """Take two words for the name of a command where there is one."""
-        self._add_registered()
+        """Return the command that arguments name, by two words where there is one, and what is left of them."""
         words = " ".join(args[:2])
-        return super().resolve_command(ctx, [words, *args[2:]] if words in self.commands else args)
+        name, rest = (words, args[2:]) if words in self.own else (args[0], args[1:])
+        if name in self.own:
+            function, example = self.own[name]
+            app = typer.Typer(add_completion=False, context_settings=ctx.command.context_settings)
+            app.command(name, epilog=f"Example: simnet {name} {example}")(explained(grouped(function)))
+            return name, typer.main.get_command(app), rest
+        self._add_registered()
+        return super().resolve_command(ctx, args)
 
     def _add_registered(self) -> None:
         # Not before the options have been read: one of them refuses what others register.

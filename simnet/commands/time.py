@@ -74,7 +74,6 @@ class Target:
     iteration: Annotated[int, typer.Option(min=0, help="Iteration of the scenario, for its jitter and stages.")] = 0
 
 
-@options.grouped
 def time_(
     *,
     source: Source,
