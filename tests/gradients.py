@@ -1,6 +1,21 @@
 """Gradients of kinds that schemes stumble over, for the tests of all of them."""
 
 import numpy as np
+from hypothesis import strategies as st
+
+KINDS = ["normal", "heavy", "sparse", "ties", "zero", "constant", "alike", "one worker"]
+
+
+@st.composite
+def jobs(draw, longest=3000, kinds=KINDS):
+    """Workers, parameters, density, kind of gradients and seed."""
+    return (
+        draw(st.integers(1, 17)),
+        draw(st.one_of(st.integers(1, 40), st.integers(1, longest))),
+        draw(st.one_of(st.sampled_from([1e-9, 0.01, 0.25, 0.5, 1.0]), st.floats(1e-3, 1))),
+        draw(st.sampled_from(kinds)),
+        draw(st.integers(0, 2**31 - 1)),
+    )
 
 
 def f32(rows):

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats as distributions
 
-from gradients import f32, gradients_of
+from gradients import KINDS as COMMON_KINDS
+from gradients import f32, gradients_of, jobs
 from simnet import costs
 from simnet.network import Network
 from sparsifier_models import create
@@ -30,19 +31,7 @@ EPS = float(np.finfo(np.float32).eps)
 
 VARIANTS = variants_of("topka", "gtopk", "gaussiank", "sidco", "dgc", "redsync")
 variants = st.sampled_from(VARIANTS)
-KINDS = ["normal", "heavy", "sparse", "ties", "zero", "constant", "alike", "one worker", "tiny", "huge"]
-
-
-@st.composite
-def jobs(draw):
-    """Workers, parameters, density, kind of gradients and seed."""
-    return (
-        draw(st.integers(1, 17)),
-        draw(st.one_of(st.integers(1, 60), st.integers(1, 3000))),
-        draw(st.one_of(st.sampled_from([1e-9, 0.01, 0.25, 0.5, 1.0]), st.floats(1e-3, 1))),
-        draw(st.sampled_from(KINDS)),
-        draw(st.integers(0, 2**32 - 1)),
-    )
+KINDS = [*COMMON_KINDS, "tiny", "huge"]
 
 
 # The golden runs of the released code: results, residuals, messages, every iteration
@@ -146,7 +135,7 @@ def test_bytes_on_the_wire_as_the_library_counted_them():
 # What holds for all of them
 
 
-@given(variants, jobs())
+@given(variants, jobs(kinds=KINDS))
 def test_what_is_sent_and_what_is_kept(variant, job):
     workers, parameters, density, kind, seed = job
     if variant[0] == "gtopk":
@@ -169,7 +158,7 @@ def selected_by(model, gradients):
 THRESHOLDED = [one for one in VARIANTS if one[0] in ("gaussiank", "sidco", "dgc", "redsync")]
 
 
-@given(st.sampled_from(THRESHOLDED), jobs())
+@given(st.sampled_from(THRESHOLDED), jobs(kinds=KINDS))
 def test_the_threshold_reported_is_the_one_used(variant, job):
     workers, parameters, density, kind, seed = job
     if variant[1].get("groups") == "layers" or "warm_up" in variant[1]:
@@ -282,7 +271,7 @@ def test_moments_are_mean_and_unbiased_variance(values, shift):
 # TopkA
 
 
-@given(jobs())
+@given(jobs(kinds=KINDS))
 def test_topka_is_topk_with_k_rounded_down(job):
     workers, parameters, density, kind, seed = job
     model, twin = create("topka", workers, parameters, density), create("topk", workers, parameters, compat="released")
@@ -460,7 +449,7 @@ def gaussian_by_hand(values, density, rules):
     return np.flatnonzero(np.abs(values) > np.float32(threshold)), tried
 
 
-@given(st.sampled_from(sorted(RULES)), jobs())
+@given(st.sampled_from(sorted(RULES)), jobs(kinds=KINDS))
 def test_gaussiank_against_the_rules_written_out(rules, job):
     _, parameters, density, kind, seed = job
     if kind in ("constant", "alike", "ties") or density == 1e-9:
@@ -732,7 +721,7 @@ def test_the_stride_gives_samples_enough(parameters, density):
     assert stride == math.ceil(parameters / enough / 32) * 32 + 1 or parameters // (stride + 8) < enough
 
 
-@given(jobs(), st.sampled_from(sorted(DGC_VARIANTS)))
+@given(jobs(kinds=KINDS), st.sampled_from(sorted(DGC_VARIANTS)))
 def test_dgc_density_is_within_its_bounds_or_adaptation_has_ended(job, name):
     _, parameters, density, kind, seed = job
     gradients = gradients_of(kind, 1, parameters, seed)
@@ -854,7 +843,7 @@ def test_dgc_warms_up_through_its_densities():
 # RedSync
 
 
-@given(jobs(), st.sampled_from([0.2, 0.01, 1e-4]))
+@given(jobs(kinds=KINDS), st.sampled_from([0.2, 0.01, 1e-4]))
 def test_redsync_keeps_between_k_and_2k_when_it_finds_a_threshold(job, interval):
     _, parameters, density, kind, seed = job
     gradients = gradients_of(kind, 1, parameters, seed)
@@ -891,7 +880,7 @@ def test_redsync_ends_between_k_and_2k_or_at_half_of_k_if_the_interval_is_fine_e
     assert (coarse.stats["tries"] == 3).all()
 
 
-@given(jobs())
+@given(jobs(kinds=KINDS))
 def test_trimmed_top_k_is_the_top_k(job):
     workers, parameters, density, kind, seed = job
     model = create("redsync", workers, parameters, density, trimmed=True)

@@ -34,7 +34,7 @@ def with_one_global_link(graph):
     return layered
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(sizes())
 def test_counts_are_those_of_the_paper(given_sizes):
     a, p, h, g = (given_sizes[name] for name in ("routers", "hosts_per_router", "global_links", "groups"))
@@ -63,7 +63,6 @@ def test_counts_are_those_of_the_paper(given_sizes):
     check_connected(graph)
 
 
-@settings(max_examples=60, deadline=None)
 @given(sizes(most=40), st.integers(0, 3), st.sampled_from(["hash", "single"]))
 def test_routes_are_minimal_among_those_with_at_most_one_global_link(given_sizes, seed, routing):
     graph = dragonfly(**given_sizes, **LINK)

@@ -5,9 +5,9 @@ import tracemalloc
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from gradients import f32, gradients_of
+from gradients import KINDS as COMMON_KINDS
+from gradients import f32, gradients_of, jobs
 from looping import each
 from simnet.costs.devices import device_names, load_device
 from sparsifier_models.conformance import check
@@ -21,7 +21,7 @@ FIXED = {
     "sage": {"initial_threshold": 1.0},
     "hardthreshold": {"threshold": 1.0},
 }
-KINDS = ["normal", "heavy", "sparse", "ties", "zero", "constant", "alike", "tiny", "large", "one worker", "one entry"]
+KINDS = [*COMMON_KINDS, "tiny", "large", "one entry"]
 
 # Quantisers send what fits. Memory is bounded up to these densities, and up to 0.1 elsewhere.
 SUMMED = [one for one in EVERY if one[0] not in ("fp16", "qsgd", "signsgd", "powersgd")]
@@ -80,15 +80,9 @@ def test_spardl_keeps_its_promises_with_every_number_of_teams(sag, adapt):
 @pytest.mark.slow
 @identify
 @settings(max_examples=100)
-@given(
-    workers=st.integers(1, 17),
-    parameters=st.one_of(st.integers(1, 40), st.integers(1, 3000)),
-    density=st.one_of(st.sampled_from([1e-9, 0.01, 0.5, 1.0]), st.floats(1e-3, 1)),
-    kind=st.sampled_from(KINDS),
-    seed=st.integers(0, 2**32 - 1),
-)
-def test_every_scheme_keeps_its_promises_whatever_the_job(variant, workers, parameters, density, kind, seed):
-    assert_promises(variant, workers, parameters, density, kind, seed)
+@given(job=jobs(kinds=KINDS))
+def test_every_scheme_keeps_its_promises_whatever_the_job(variant, job):
+    assert_promises(variant, *job)
 
 
 @identify

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gradients import f32, gradients_of
+from gradients import KINDS, f32, gradients_of
 from looping import each
 from sparsifier_models import create
 from sparsifier_models.oktopk import RULES, WARM_UP, raised
@@ -34,7 +34,6 @@ from variants import variants_of
 GOLDEN = Path(__file__).parent / "golden" / "oktopk"
 RUNS = sorted(one.stem for one in GOLDEN.glob("*_P?_*.npz") if not one.stem.startswith("inputs"))
 VARIANTS = [options for _, options in variants_of("oktopk")]
-KINDS = ["normal", "heavy", "sparse", "ties", "zero", "constant", "alike", "one worker"]
 
 
 def observed(kind, step, workers, parameters):
@@ -301,7 +300,7 @@ def ok_topk(gradients, k, rules, tau_prime, tau):
         shared = shared_after
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(
     st.integers(1, 17), st.integers(1, 90), st.sampled_from([1e-9, 0.02, 0.1, 0.4, 1.0]), st.sampled_from(KINDS),
     st.sampled_from(["vgg", "lstm", "bert"]), st.integers(1, 5), st.integers(1, 4), st.integers(0, 999),

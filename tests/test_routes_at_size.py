@@ -64,7 +64,7 @@ def regular(draw):
             return multi_gpu_nodes(draw(st.integers(1, 5)), draw(st.integers(1, 5)), **GPUS)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(regular(), st.integers(0, 2**70), st.sampled_from(["hash", "single"]))
 def test_formula_gives_the_routes_of_the_search(graph, seed, routing):
     assert every(Routes(graph, seed, routing)) == every(Routes(searched(graph), seed, routing))
@@ -251,7 +251,7 @@ def test_rails_is_true_or_false():
         multi_gpu_nodes(2, 2, **GPUS, rails=1)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(st.one_of(regular(), st.sampled_from([build() for build in ALL.values()])), st.integers(0, 2**70), st.data())
 def test_table_holds_the_routes_of_its_pairs(graph, seed, data):
     routes = Routes(graph, seed, data.draw(st.sampled_from(["hash", "single"])))
@@ -368,7 +368,7 @@ def hosts_of(data, routes):
     return data.draw(hosts), data.draw(hosts)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(meshes(), st.integers(0, 3), st.data())
 def test_candidates_of_any_graph_are_all_paths_of_least_weight(graph, seed, data):
     routes = Routes(graph, seed)
@@ -388,7 +388,7 @@ def test_candidates_of_any_graph_are_all_paths_of_least_weight(graph, seed, data
     assert order == sorted(order)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(meshes(), st.integers(0, 3), st.data())
 def test_around_is_a_path_of_least_weight_over_the_links_that_are_left(graph, seed, data):
     routes = Routes(graph, seed)
@@ -406,7 +406,6 @@ def test_around_is_a_path_of_least_weight_over_the_links_that_are_left(graph, se
         assert found == routes.route(src, dst)
 
 
-@settings(max_examples=60, deadline=None)
 @given(regular(), st.integers(0, 2**70), st.sampled_from(["hash", "single"]), st.data())
 def test_formula_gives_the_candidates_and_the_ways_around_of_the_search(graph, seed, routing, data):
     formula, search = (Routes(one, seed, routing) for one in (graph, searched(graph)))

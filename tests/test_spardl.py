@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gradients import gradients_of
+from gradients import gradients_of, jobs
 from looping import each
 from simnet.costs.devices import load_device
 from sparsifier_models.spar_all_gather import Adaptive, adapted, merged, started
@@ -50,17 +50,10 @@ def rounds_of(schedule):
 
 
 @st.composite
-def jobs(draw, longest=300, teams=divisors):
+def team_jobs(draw, longest=300, teams=divisors):
     """Workers, teams, parameters, density, kind of gradients and seed."""
-    workers = draw(st.integers(1, 17))
-    return (
-        workers,
-        draw(st.sampled_from(teams(workers))),
-        draw(st.one_of(st.integers(1, 30), st.integers(1, longest))),
-        draw(st.one_of(st.sampled_from([1e-9, 0.02, 0.1, 0.5, 1.0]), st.floats(1e-3, 1))),
-        draw(st.sampled_from(["normal", "heavy", "sparse", "ties", "zero", "constant", "alike"])),
-        draw(st.integers(0, 2**32 - 1)),
-    )
+    workers, *rest = draw(jobs(longest))
+    return (workers, draw(st.sampled_from(teams(workers))), *rest)
 
 
 # The schedule of Spar-Reduce-Scatter
@@ -378,13 +371,12 @@ def compare_with_reference(job, sag):
 
 
 @settings(max_examples=80)
-@given(jobs(longest=200))
+@given(team_jobs(longest=200))
 def test_one_team_or_several_with_bsag_do_what_the_reference_does(job):
     compare_with_reference(job, "bruck")
 
 
-@settings(max_examples=60)
-@given(jobs(longest=200, teams=lambda P: [d for d in divisors(P) if d & (d - 1) == 0]))
+@given(team_jobs(longest=200, teams=lambda P: [d for d in divisors(P) if d & (d - 1) == 0]))
 def test_teams_with_rsag_do_what_the_reference_does(job):
     compare_with_reference(job, "recursive")
 
@@ -393,7 +385,7 @@ def test_teams_with_rsag_do_what_the_reference_does(job):
 
 
 @settings(max_examples=100)
-@given(jobs(longest=2000), st.sampled_from(["bruck", "auto"]))
+@given(team_jobs(longest=2000), st.sampled_from(["bruck", "auto"]))
 def test_what_is_not_selected_stays_and_k_is_that_of_the_blocks(job, sag):
     workers, teams, parameters, density, kind, seed = job
     model = SparDL(workers, parameters, density, teams=teams, sag=sag)
@@ -437,7 +429,7 @@ def test_the_conservation_error_is_that_of_the_released_code():
 
 
 @settings(max_examples=30)
-@given(jobs(), st.sampled_from(["bruck", "auto"]))
+@given(team_jobs(), st.sampled_from(["bruck", "auto"]))
 def test_at_density_one_a_single_team_and_rsag_apply_the_mean(job, sag):
     workers, teams, parameters, _, kind, seed = job
     if sag == "bruck" or teams & (teams - 1):

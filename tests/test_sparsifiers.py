@@ -13,12 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sparsifier_models
-from gradients import f32, gradients_of
+from gradients import KINDS as COMMON_KINDS
+from gradients import f32, gradients_of, jobs
 from simnet.costs.devices import load_device
 from sparsifier_models import SCHEMES, Sparsifier, create, names, scheme
 from sparsifier_models.artopk import WINDOW, windowed_mean
 from sparsifier_models.mstopk import bracket
-from sparsifier_models.selection import entries_kept, squared_norm, take_mean, top_k
+from sparsifier_models.selection import entries_kept, take_mean, top_k
 from states import same_state
 from variants import made, variants_of
 
@@ -26,48 +27,10 @@ EPS = float(np.finfo(np.float32).eps)
 
 VARIANTS = variants_of("dense", "randomk", "topk", "lwtopk", "mstopk", "artopk")
 variants = st.sampled_from(VARIANTS)
+KINDS = [*COMMON_KINDS, "tiny", "huge"]
 
 
-KINDS = ["normal", "heavy", "sparse", "ties", "zero", "constant", "alike", "tiny", "huge"]
-
-
-@st.composite
-def jobs(draw):
-    """Workers, parameters, density, kind of gradients and seed."""
-    return (
-        draw(st.integers(1, 17)),
-        draw(st.integers(1, 200)),
-        draw(st.one_of(st.sampled_from([1e-9, 0.01, 0.5, 1.0]), st.floats(1e-3, 1))),
-        draw(st.sampled_from(KINDS)),
-        draw(st.integers(0, 2**32 - 1)),
-    )
-
-
-# Selection kernels
-
-
-@given(st.lists(st.integers(-3, 3), max_size=40), st.integers(0, 45))
-def test_top_k_is_a_stable_sort_by_magnitude(values, k):
-    values = f32(values)
-    expected = np.sort(np.argsort(-np.abs(values), kind="stable")[:k])
-    np.testing.assert_array_equal(top_k(values, k), expected)
-
-
-@given(st.integers(1, 3000), st.floats(0, 1), st.integers(0, 99))
-def test_top_k_of_distinct_values_is_the_sort(n, share, seed):
-    values = np.random.default_rng(seed).standard_cauchy(n).astype(np.float32)
-    k = int(share * n)
-    np.testing.assert_array_equal(top_k(values, k), np.sort(np.argsort(-np.abs(values), kind="stable")[:k]))
-
-
-def test_top_k_treats_signed_zeros_alike():
-    np.testing.assert_array_equal(top_k(f32([-0.0, 0.0, -0.0, 1.0]), 2), [0, 3])
-
-
-@pytest.mark.parametrize("n", [0, 1, 8191, 8192, 8193, 20000])
-def test_squared_norm_is_the_sum_in_double_precision(n):
-    values = np.random.default_rng(n).standard_normal(n).astype(np.float32)
-    assert squared_norm(values) == pytest.approx(float((values.astype(np.float64) ** 2).sum()), rel=1e-14)
+# How many entries are kept
 
 
 def test_entries_kept_is_the_ceiling_of_the_decimal_number():
@@ -193,8 +156,8 @@ def test_take_mean_sums_in_rank_order():
 # Conservation of mass, and what holds for every scheme
 
 
-@settings(max_examples=120, deadline=None)
-@given(variants, jobs())
+@settings(max_examples=120)
+@given(variants, jobs(200, KINDS))
 def test_statistics_are_finite_and_follow_from_before_and_after(variant, job):
     workers, parameters, density, kind, seed = job
     model = made(variant, workers, parameters, density)
@@ -219,8 +182,7 @@ def test_statistics_are_finite_and_follow_from_before_and_after(variant, job):
     assert stats["build_up"] <= workers
 
 
-@settings(max_examples=60, deadline=None)
-@given(variants, jobs())
+@given(variants, jobs(200, KINDS))
 def test_density_one_is_the_mean(variant, job):
     workers, parameters, _, kind, seed = job
     if variant == ("mstopk", {"compat": "released"}):
@@ -236,7 +198,6 @@ def test_density_one_is_the_mean(variant, job):
 SYMMETRIC = [("dense", {}), ("randomk", {}), ("topk", {}), ("lwtopk", {}), ("artopk", {"selection": "var"})]
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.sampled_from(SYMMETRIC), st.integers(1, 17), st.integers(3, 100), st.integers(0, 99))
 def test_the_order_of_the_workers_does_not_matter(variant, workers, parameters, seed):
     rng = np.random.default_rng(seed)
@@ -249,8 +210,7 @@ def test_the_order_of_the_workers_does_not_matter(variant, workers, parameters, 
     assert ours.union == theirs.union
 
 
-@settings(max_examples=60, deadline=None)
-@given(variants, jobs())
+@given(variants, jobs(200, KINDS))
 def test_scaling_by_a_power_of_two_scales_the_result(variant, job):
     workers, parameters, density, _, seed = job
     gradients = gradients_of("normal", workers, parameters, seed)
@@ -291,8 +251,8 @@ def test_a_residual_given_is_not_shared_with_the_giver():
 # Top-k and MSTopk
 
 
-@settings(max_examples=100, deadline=None)
-@given(jobs())
+@settings(max_examples=100)
+@given(jobs(200, KINDS))
 def test_topk_is_the_mean_of_the_sorted_selections(job):
     workers, parameters, density, kind, seed = job
     gradients = gradients_of(kind, workers, parameters, seed)
@@ -317,24 +277,7 @@ def test_topk_builds_up_from_one_to_the_number_of_workers():
     assert create("topk", 4, 40, 0.25).exchange(disjoint).stats["build_up"] == 4
 
 
-@settings(max_examples=100, deadline=None)
-@given(st.integers(2, 300), st.floats(0.001, 0.999), st.sampled_from(KINDS), st.integers(0, 999))
-def test_the_bracket_keeps_more_than_k_below_and_at_most_k_above(n, share, kind, seed):
-    magnitude = np.abs(gradients_of(kind, 1, n, seed)[0])
-    k = max(1, int(share * n))
-    if k == n:
-        return
-    low, high = bracket(magnitude, k)
-    assert low <= high
-    assert np.count_nonzero(magnitude >= np.float32(low)) > k
-    assert np.count_nonzero(magnitude >= np.float32(high)) <= k
-    if low > 0 and np.isfinite(high):
-        # Twenty-five halvings of the range from mean to maximum, to float32 resolution.
-        span = float(magnitude.max()) - float(magnitude.mean(dtype=np.float64))
-        assert high - low <= span / 2**25 + 4 * EPS * float(magnitude.max())
-
-
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.integers(2, 300), st.floats(0.001, 0.999), st.sampled_from(KINDS), st.integers(0, 999))
 def test_mstopk_sends_all_above_and_a_contiguous_run_of_the_band(n, share, kind, seed):
     values = gradients_of(kind, 1, n, seed)[0]
@@ -430,7 +373,6 @@ def algorithm_1(gradients, c, mode):
         yield update, residual
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     st.integers(1, 17), st.integers(1, 60), st.sampled_from([0.05, 0.25, 1.0]), st.sampled_from(["star", "var"]),
     st.sampled_from(["ring", "tree"]), st.integers(0, 999),
@@ -529,7 +471,7 @@ GAIN_VARIANTS = [
 CANDIDATES = [0.1, 0.033, 0.011, 0.004, 0.001]
 
 
-@given(st.sampled_from(GAIN_VARIANTS), jobs(), st.sampled_from([0, 1, 3, 25]))
+@given(st.sampled_from(GAIN_VARIANTS), jobs(200, KINDS), st.sampled_from([0, 1, 3, 25]))
 def test_gains_are_those_that_the_exchange_has_at_each_density(variant, job, steps):
     workers, parameters, density, kind, seed = job
     model = made(variant, workers, parameters, density, layers=(parameters,))

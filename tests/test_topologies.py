@@ -119,7 +119,6 @@ def hops(routes, src, dst):
 # --- what every topology keeps ---------------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
 @given(built())
 def test_every_builder_keeps_the_contract(graph):
     P = graph.graph["hosts"]
@@ -138,7 +137,6 @@ def test_every_builder_keeps_the_contract(graph):
     check_connected(graph)
 
 
-@settings(max_examples=60, deadline=None)
 @given(built(), st.integers(0, 2**70))
 def test_routes_of_every_builder_are_shortest_simple_and_avoid_hosts(graph, seed):
     routes = Routes(graph, seed)
@@ -156,7 +154,7 @@ def test_routes_of_every_builder_are_shortest_simple_and_avoid_hosts(graph, seed
         assert routes.bottleneck(src, dst) == min((link["bandwidth"] for link in links), default=math.inf)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(foreign(), st.integers(0, 3))
 def test_routes_of_any_graph_are_least_cost_or_refused(graph, seed):
     routes = Routes(graph, seed)
@@ -213,7 +211,7 @@ def test_ring_links_neighbours_both_ways_and_routes_go_the_shorter_way(P):
 
 
 @given(st.integers(3, 17), st.integers(1, 16), st.integers(0, 5))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_turning_a_ring_turns_its_routes(P, turn, seed):
     routes = Routes(ring(P, LATENCY, BANDWIDTH), seed)
     for src, dst in itertools.permutations(range(P), 2):
@@ -296,7 +294,7 @@ def test_fat_tree_bisection_bandwidth(k, oversubscription):
     assert flow(graph, range(P // 2), range(P // 2, P)) == pytest.approx(expected, rel=1e-12)
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(st.permutations(range(16)))
 def test_full_fat_tree_carries_any_half_to_the_other(order):
     assert flow(fat_tree(4, LATENCY, 8.0), order[:8], order[8:]) == 8 * 8
@@ -482,7 +480,6 @@ def test_selectors_partition_and_find_links():
     assert all("site:Tokyo" in link for link in touching)
 
 
-@settings(max_examples=40, deadline=None)
 @given(built())
 def test_every_link_can_be_selected_by_its_ends(graph):
     for u, v in graph.edges:

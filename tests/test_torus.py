@@ -20,7 +20,6 @@ def around(size, a, b):
     return min((a - b) % size, (b - a) % size)
 
 
-@settings(max_examples=60, deadline=None)
 @given(DIMS)
 def test_links_join_neighbours_of_the_periodic_grid(dims):
     graph = torus(dims, **LINK)
@@ -40,7 +39,6 @@ def test_links_join_neighbours_of_the_periodic_grid(dims):
     check_connected(graph)
 
 
-@settings(max_examples=40, deadline=None)
 @given(DIMS)
 def test_routes_correct_one_dimension_after_the_other_the_shorter_way_round(dims):
     graph = torus(dims, **LINK)
@@ -57,7 +55,7 @@ def test_routes_correct_one_dimension_after_the_other_the_shorter_way_round(dims
                 assert (b[d] - a[d]) % dims[d] == 1
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(DIMS, st.data())
 def test_every_host_sees_the_same_torus(dims, data):
     graph = torus(dims, **LINK)

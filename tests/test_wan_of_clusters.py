@@ -5,7 +5,7 @@ import itertools
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from routing import GPUS, LINK
@@ -73,7 +73,6 @@ def joined(draw, S):
     return {"latency": latency.reshape(S, S), "bandwidth": np.where(there, 1e6, 0.0)}
 
 
-@settings(max_examples=60, deadline=None)
 @given(sites(OF_SEARCH), st.integers(0, 2**40), st.sampled_from(["hash", "single"]), st.data())
 def test_formula_gives_the_routes_of_the_search(clusters, seed, routing, data):
     graph = wan_of_clusters(clusters, **{**WIDE, **data.draw(joined(len(clusters)))})
