@@ -239,13 +239,6 @@ def test_schedules_take_what_the_closed_forms_say(workers):
         assert time == pytest.approx(expected, rel=1e-9)
 
 
-def test_counts_do_not_grow_with_the_scale():
-    gradients = gradients_of("normal", 4, 3000, 1)
-    small, large = (create("gaussiank", 4, 3000, 0.02, scale=one).exchange(gradients) for one in (1.0, 10.0))
-    for one, other in zip(small.schedule.rounds, large.schedule.rounds, strict=True):
-        np.testing.assert_array_equal(other.nbytes, one.nbytes if one.phase == "sizes" else 10 * one.nbytes)
-
-
 def test_kernels_that_workers_run_each_on_its_own():
     exchange = create("gaussiank", 2, 1000, 0.01).exchange(
         np.vstack([gradients_of("normal", 1, 1000, 3), gradients_of("heavy", 1, 1000, 3)])
@@ -677,31 +670,9 @@ def test_sidco_fits_each_layer_on_its_own():
     assert alone.selected[0] == counts[1]
 
 
-def test_sidco_restores_its_stages_or_nothing():
-    def fresh():
-        return create("sidco", 2, 30, 0.1)
-
-    model = fresh()
-    for step in range(7):
-        model.exchange(gradients_of("normal", 2, 30, step))
-    state = model.save()
-    assert {"stages", "ratios", "calls"} <= set(state)
-    for wrong in (
-        {"stages": np.zeros((2, 1), dtype=np.int64)},
-        {"stages": np.ones((2, 1))},
-        {"stages": np.ones((1, 1), dtype=np.int64)},
-        {"ratios": np.full((2, 1), np.nan)},
-        {"ratios": np.zeros((3, 1))},
-        {"calls": np.array(5)},
-        {"calls": np.array([1, 1])},
-    ):
-        twin = fresh()
-        before = twin.save()
-        with pytest.raises(ValueError, match=r"stages|ratios|calls"):
-            twin.restore({**state, **wrong})
-        assert all(np.array_equal(before[name], twin.save()[name]) for name in before)
+def test_stages_that_stay_are_no_part_of_the_state():
     with pytest.raises(ValueError, match="unknown calls"):
-        create("sidco", 2, 30, 0.1, stages=1).restore(state)
+        create("sidco", 2, 30, 0.1, stages=1).restore(create("sidco", 2, 30, 0.1).save())
 
 
 # DGC
@@ -817,9 +788,6 @@ def test_dgc_keeps_its_velocity_with_its_state():
         gradients = gradients_of("normal", 2, 300, 9 + step)
         np.testing.assert_array_equal(model.exchange(gradients).update, twin.exchange(gradients).update)
     assert all(np.array_equal(saved[name], copies[name]) for name in saved)
-    for wrong in (np.zeros((2, 299), dtype=np.float32), np.zeros((2, 300)), np.full((2, 300), np.inf, np.float32)):
-        with pytest.raises(ValueError, match="velocity must"):
-            twin.restore({**saved, "velocity": wrong})
     bad = gradients_of("normal", 2, 300, 1)
     bad[1, 4] = np.nan
     with pytest.raises(ValueError, match="gradient of worker 1 is nan at index 4"):

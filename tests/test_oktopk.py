@@ -28,7 +28,6 @@ from sparsifier_models.split_reduce import (
     split_schedule,
     unevenness,
 )
-from states import assert_continues
 from variants import variants_of
 
 GOLDEN = Path(__file__).parent / "golden" / "oktopk"
@@ -656,17 +655,6 @@ def test_an_idle_worker_finds_its_threshold_when_it_has_something_to_send():
 # Edges
 
 
-@pytest.mark.parametrize("options", VARIANTS)
-@each("workers, parameters", [(1, 1), (1, 50), (5, 1), (17, 5), (3, 3)])
-def test_few_entries_and_one_worker(options, workers, parameters):
-    model = create("oktopk", workers, parameters, 0.3, **options)
-    for t in range(8):
-        exchange = model.exchange(gradients_of("normal", workers, parameters, t))
-        if workers == 1:
-            assert exchange.schedule.n_messages == 0
-    assert exchange.stats["words_bound"] >= 0
-
-
 def test_an_empty_selection_updates_nothing_and_all_stays():
     # k = 1, and the selection is strict: the first iteration selects nobody's largest entry.
     model = create("oktopk", 3, 40, 1e-9)
@@ -724,11 +712,3 @@ def test_messages_about_messages_do_not_grow_with_the_scale():
         np.testing.assert_array_equal(one["nbytes"][fixed], other["nbytes"][fixed])
         # The model has 50 times 4096 entries, of which 4096 are kept, and not 50 times 81.
         np.testing.assert_allclose(other["nbytes"][~fixed], one["nbytes"][~fixed] * 4096 / 81)
-
-
-def test_a_state_saved_within_a_period_continues_identically():
-    model = create("oktopk", 5, 700, 0.05, tau_prime=8, tau=4)
-    for t in range(6):
-        model.exchange(gradients_of("normal", 5, 700, t))
-    twin = create("oktopk", 5, 700, 1.0, tau_prime=8, tau=4)
-    assert_continues(model, twin, [gradients_of("normal", 5, 700, t) for t in range(6, 14)])

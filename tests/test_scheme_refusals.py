@@ -19,7 +19,7 @@ from states import same_state
         ("topk", {"allgather": "rign"}, "there is no allgather 'rign': did you mean 'ring'"),
         ("dense", {"algorithm": "rings"}, "there is no algorithm 'rings': did you mean 'ring'"),
         ("artopk", {"selection": "max"}, "there is no selection 'max'.*Allowed: star, var"),
-        ("artopk", {"collective": None}, "there is no collective None: Allowed: ring, tree"),
+        ("artopk", {"collective": None}, "there is no collective None: Allowed: parameter_server, .*tree"),
         ("artopk", {"monitored": 1}, "monitored must be true or false, got 1"),
         ("lwtopk", {}, "layers must be given"),
         ("lwtopk", {"layers": (5, 6)}, "layers add up to 11 parameters, but there are 10"),
@@ -114,6 +114,33 @@ def test_options_are_refused_with_what_is_allowed(name, options, message):
 @pytest.mark.parametrize(
     ("name", "wrong", "message"),
     [
+        ("artopk", {"density": np.array(2.0)}, "density must be > 0 and <= 1"),
+        ("artopk", {"density": np.array([0.5, 0.5])}, "density must hold numbers of shape"),
+        ("artopk", {"iteration": np.array(-1)}, "iteration must be a whole number >= 0"),
+        ("artopk", {"iteration": np.array(1.5)}, "iteration must be a whole number >= 0"),
+        ("artopk", {"window": np.zeros((26, 2))}, r"window must be of shape \(0..25, 2\), got \(26, 2\)"),
+        ("artopk", {"window": np.array([[1, np.nan]])}, "window must hold norms, finite and >= 0"),
+        ("artopk", {"staleness": np.zeros(3, dtype=np.int64)}, "staleness must be 2 whole numbers >= 0"),
+        ("artopk", {"staleness": np.array([0, -1])}, "staleness must be 2 whole numbers >= 0"),
+        ("artopk", {"staleness": np.array([0.0, 1.0])}, "staleness must be 2 whole numbers >= 0"),
+        ("artopk", {"gains": np.zeros((7, 2))}, "gains must be of shape"),
+        ("artopk", {"gains": np.zeros((2, 3))}, "gains must be of shape"),
+        ("artopk", {"gains": np.array([[0.5, np.inf]])}, "gains must hold densities and gains, finite and >= 0"),
+        ("artopk", {"residual": np.zeros((1, 40), dtype=np.float32)}, "residual must have shape"),
+        ("artopk", {"residual": np.full((2, 40), np.inf, dtype=np.float32)}, "residual of worker 0 is inf at index 0"),
+        ("sidco", {"stages": np.zeros((2, 1), dtype=np.int64)}, "stages must be whole numbers in 1..100"),
+        ("sidco", {"stages": np.ones((2, 1))}, "stages must be whole numbers in 1..100"),
+        ("sidco", {"stages": np.ones((1, 1), dtype=np.int64)}, r"stages and ratios must be of shape \(2, 1\)"),
+        ("sidco", {"ratios": np.full((2, 1), np.nan)}, "ratios finite and >= 0"),
+        ("sidco", {"ratios": np.zeros((3, 1))}, r"stages and ratios must be of shape \(2, 1\)"),
+        ("sidco", {"calls": np.array(5)}, "calls must be a whole number in 0..4"),
+        ("sidco", {"calls": np.array([1, 1])}, "calls one number"),
+        ("dgc", {"velocity": np.zeros((2, 39), dtype=np.float32)}, "velocity must have shape"),
+        ("dgc", {"velocity": np.zeros((2, 40))}, "velocity must be an array of float32"),
+        ("dgc", {"velocity": np.full((2, 40), np.inf, np.float32)}, "velocity must be finite"),
+        ("powersgd", {"queries": np.zeros(13, np.float32)}, r"float32 of shape \(14,\), got float32 of shape \(13,\)"),
+        ("powersgd", {"queries": np.zeros(14)}, "got float64"),
+        ("powersgd", {"queries": np.full(14, np.nan, np.float32)}, "queries must be finite"),
         ("oktopk", {"local_threshold": np.zeros(3)}, "thresholds must be 2 local ones"),
         ("oktopk", {"local_threshold": np.array([1.0, -1.0])}, "finite and >= 0"),
         ("oktopk", {"local_threshold": np.array([1.0, np.nan])}, "finite and >= 0"),
@@ -149,11 +176,14 @@ def test_options_are_refused_with_what_is_allowed(name, options, message):
 )
 def test_a_refused_state_changes_nothing(name, wrong, message):
     workers, parameters, density = {"oktopk": (2, 10, 0.5), "spardl": (4, 400, 0.1)}.get(name, (2, 40, 0.2))
-    options = {"teams": 2} if name == "spardl" else {}
+    options = {
+        "artopk": {"selection": "var", "compat": "released"}, "dgc": {"momentum": 0.9}, "spardl": {"teams": 2},
+    }.get(name, {})  # fmt: skip
     model, other = (create(name, workers, parameters, density, **options) for _ in range(2))
     model.exchange(gradients_of("normal", workers, parameters, 0))
     for step in range(3):
         other.exchange(gradients_of("heavy", workers, parameters, step))
+    other.density = density / 2
     before = model.save()
     with pytest.raises(ValueError, match=message):
         model.restore({**other.save(), **wrong})

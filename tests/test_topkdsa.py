@@ -339,18 +339,6 @@ def test_the_released_code_loses_the_kth_entry_of_each_worker():
     assert create("topkdsa", 5, 400, 0.05, algorithm="recursive_doubling", compat="released").conserves
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_scale_multiplies_entries_and_elements_alike(algorithm):
-    for density in (0.02, 0.4):
-        gradients = gradients_of("normal", 4, 500, 0)
-        plain, scaled = (
-            create("topkdsa", 4, 500, density, algorithm=algorithm, scale=scale).exchange(gradients)
-            for scale in (1.0, 10.0)
-        )
-        np.testing.assert_allclose(scaled.schedule.bytes_sent(), 10 * plain.schedule.bytes_sent())
-        np.testing.assert_allclose(scaled.stats["entries"], 10 * plain.stats["entries"])
-
-
 def test_density_one_is_dense_and_the_mean():
     gradients = gradients_of("normal", 4, 120, 0)
     for algorithm in ALGORITHMS:

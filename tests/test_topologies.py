@@ -560,21 +560,17 @@ def test_build_refuses(name, parameters, message):
         build(name, **parameters)
 
 
-def test_a_topology_from_outside_is_as_good_as_one_from_here(tmp_path, monkeypatch):
-    (tmp_path / "line_topology.py").write_text(
-        "import topologies\n"
-        "def line(hosts, **link):\n"
-        "    graph = topologies.ring(hosts, **link)\n"
-        "    graph.remove_edges_from([(0, hosts - 1), (hosts - 1, 0)])\n"
-        "    return graph\n"
-    )
-    info = tmp_path / "line_topology-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: line-topology\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(
-        "[simnet.topologies]\nline = line_topology:line\nstar = line_topology:line\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
+LINE = """
+import topologies
+def line(hosts, **link):
+    graph = topologies.ring(hosts, **link)
+    graph.remove_edges_from([(0, hosts - 1), (hosts - 1, 0)])
+    return graph
+"""
+
+
+def test_a_topology_from_outside_is_as_good_as_one_from_here(install):
+    install("line_topology", LINE, "[simnet.topologies]\nline = line_topology:line\nstar = line_topology:line\n")
     assert "line" in topologies.names()
     graph = build("line", hosts=4, latency=LATENCY, bandwidth=BANDWIDTH)
     check_connected(graph)
