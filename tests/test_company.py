@@ -12,19 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-import topologies
-from jobs import AG, DENSE, RING, job_on
+from jobs import AG, BANDWIDTH, DENSE, LATENCY, RING, job_on, star
 from simnet import cli, collectives
 from simnet.base.errors import InputError, StalledError
 from simnet.job import MAIN, ColocatedJob, Compute, Overlap, run_policy
-from simnet.network import Network
 from simnet.network.weather import Weather, ornstein_uhlenbeck
 from simnet.policies import Fixed, Flexible, Monitor, OneStepOracle, Ramp
 from simnet.scenario import load
 from simnet.schedule import Round, Schedule
-
-LATENCY, BANDWIDTH = 1e-3, 1e6
-
 
 # `Network.run`
 
@@ -33,7 +28,7 @@ LATENCY, BANDWIDTH = 1e-3, 1e6
 def test_run_alone_is_time(jittery):
     jitter = (lambda draws, n: draws.exponential(1e-3, n)) if jittery else None
     env = simpy.Environment()
-    network = Network(topologies.star(5, LATENCY, BANDWIDTH), env=env, jitter=jitter, send_overhead=1e-5)
+    network = star(5, env=env, jitter=jitter, send_overhead=1e-5)
     parts = [
         (collectives.allreduce_ring(4, 5000), [0.3, 0.1, 0.2, 0.5]),
         (Schedule(4), 0.55),
@@ -50,7 +45,7 @@ def test_run_alone_is_time(jittery):
 
 def test_run_starts_now_or_later_but_not_before():
     env = simpy.Environment()
-    network = Network(topologies.star(2, LATENCY, BANDWIDTH), env=env)
+    network = star(2, env=env)
     env.run(until=1.0)
     schedule = Schedule(2, [Round([0], [1], [1000])])
     assert env.run(until=network.run(schedule)).finish == pytest.approx(1.0 + 2e-3)
@@ -62,7 +57,7 @@ def test_run_starts_now_or_later_but_not_before():
 
 
 def test_a_network_on_another_clock_is_the_same_network_with_nothing_under_way():
-    network = Network(topologies.star(3, LATENCY, BANDWIDTH))
+    network = star(3)
     network.transfer(0, 1, 1e9)
     env = simpy.Environment()
     other = network.on(env)
@@ -87,7 +82,7 @@ def test_a_schedule_whose_messages_share_no_link_is_never_faster_in_company(othe
         weather = {(rank, "switch"): Weather(bandwidth=course) for rank in (0, 2)}
     ring, second = collectives.allreduce_ring(4, 20_000), collectives.allgather_ring(5, 10_000)
     env = simpy.Environment()
-    network = Network(topologies.star(5, LATENCY, BANDWIDTH), weather, env)
+    network = star(5, weather=weather, env=env)
     alone = network.time(ring, start, messages=True)
 
     def transfers(at, ends, nbytes):
@@ -106,7 +101,7 @@ def test_messages_that_meet_may_be_faster_in_company():
     """An anomaly of max-min sharing: company keeps two messages of a schedule from meeting on a link."""
     schedule, start = collectives.allgather_bruck(3, 8000), [0.002, 0.001, 0.009]
     env = simpy.Environment()
-    network = Network(topologies.star(3, LATENCY, BANDWIDTH), env=env)
+    network = star(3, env=env)
 
     def other():
         yield env.timeout(0.004)
@@ -118,10 +113,6 @@ def test_messages_that_meet_may_be_faster_in_company():
 
 
 # Jobs
-
-
-def star(hosts=4, **options):
-    return Network(topologies.star(hosts, LATENCY, BANDWIDTH), **options)
 
 
 @pytest.mark.parametrize("overlap", [None, Overlap(bucket=300.0)])

@@ -11,23 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-import topologies
-from jobs import AG, DENSE, RING, SPLIT, Source, job_on
+from jobs import AG, BANDWIDTH, DENSE, LATENCY, RING, Source, check_spans, check_split, job_on, star
 from simnet import cli, collectives
 from simnet.base.errors import InputError, SimnetError, StalledError, Waits
 from simnet.job import Compute, Overlap, run_policy
 from simnet.job.exchange import SparsifierSet
-from simnet.network import Network, OnOffFlow
+from simnet.network import OnOffFlow
 from simnet.network.weather import Weather, constant, markov
 from simnet.policies import Candidate, Fixed, Flexible, Monitor, OneStepOracle
 from simnet.scenario import load
 from simnet.schedule import Round, Schedule
-
-LATENCY, BANDWIDTH = 1e-3, 1e6
-
-
-def star(hosts, **options):
-    return Network(topologies.star(hosts, LATENCY, BANDWIDTH), **options)
 
 
 def stall(network, *arguments, **options):
@@ -312,18 +305,9 @@ def test_the_split_still_adds_up_and_spans_tell_the_same(candidate, overlap):
     result = run_policy(one, "p", Fixed(candidate), timeline=8)
     assert len(result.iterations) == 8
     assert 0 < len(result.interruptions) <= 3
-    each = result.workers.set_index(["iteration", "worker"])
-    took = result.iterations.set_index("iteration")["iteration_s"]
-    assert (each[SPLIT].to_numpy() >= -1e-12).all()
-    total = each[SPLIT].sum(axis=1)
-    assert total.to_numpy() == pytest.approx(took.loc[each.index.get_level_values(0)].to_numpy(), abs=1e-9)
+    check_split(result)
     if overlap is None:
-        spans = result.spans
-        spans["seconds"] = spans["finish_s"] - spans["start_s"]
-        told = spans.pivot_table(index=["iteration", "worker"], columns="what", values="seconds", aggfunc="sum")
-        for what in ("compute", "select", "communicate", "wait"):
-            if what in told:
-                assert told[what].fillna(0.0).to_numpy() == pytest.approx(each[f"{what}_s"].to_numpy(), abs=1e-9)
+        check_spans(result)
     last = result.messages[result.messages["iteration"] == 7]
     assert set(last["src"]) | set(last["dst"]) <= set(result.workers.loc[result.workers["iteration"] == 7, "worker"])
 

@@ -207,7 +207,7 @@ def test_hash_seed_changes_no_byte(run, tmp_path):
     running = [
         subprocess.Popen(
             [sys.executable, "-W", "error", "-c", script, __file__, str(tmp_path / seed)],
-            env={**os.environ, "PYTHONHASHSEED": seed},
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(Path(__file__).parent)},
         )
         for seed in ("0", "1")
     ]

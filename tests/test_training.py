@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import topologies
-from jobs import AG, DENSE, RING, SPLIT, TREE, Source, job_on
+from jobs import AG, DENSE, RING, SPLIT, TREE, Source, check_spans, check_split, job_on
 from simnet import costs
 from simnet.job import Compute, Overlap, buckets, run_policy
 from simnet.job.exchange import SparsifierSet
@@ -29,39 +29,25 @@ def noisy_weather(workers=4):
     }
 
 
-def check_accounts(result, iterations, workers):
-    each = result.workers
-    assert len(each) == iterations * workers
-    took = result.iterations.set_index("iteration")["iteration_s"]
-    total = each[SPLIT].sum(axis=1).to_numpy()
-    assert total == pytest.approx(took.loc[each["iteration"]].to_numpy(), abs=1e-9)
-    assert (each[SPLIT].to_numpy() >= -1e-12).all()
-    means = each.groupby("iteration")[SPLIT].mean()
-    assert means.to_numpy() == pytest.approx(result.iterations[SPLIT].to_numpy())
-    assert result.iterations[SPLIT].sum(axis=1).to_numpy() == pytest.approx(took.to_numpy(), abs=1e-9)
-
-
 @pytest.mark.parametrize("workers", [1, 2, 3, 4, 7])
 @pytest.mark.parametrize("overlap", [None, Overlap(bucket=300.0)])
 def test_the_split_of_an_iteration_adds_up_for_every_worker(workers, overlap):
     compute = Compute(0.01, spread=0.3, slow={0: 2.0}, straggle=0.2, slowdown=5.0)
     one = job(workers, weather=noisy_weather(workers), compute=compute, device="v100", overlap=overlap, update=1e-3)
     for candidate in (AG, RING, TREE, DENSE):
-        check_accounts(run_policy(one, "p", Fixed(candidate)), 6, workers)
+        result = run_policy(one, "p", Fixed(candidate))
+        check_split(result)
+        assert len(result.workers) == 6 * workers
+        means = result.workers.groupby("iteration")[SPLIT].mean()
+        assert means.to_numpy() == pytest.approx(result.iterations[SPLIT].to_numpy())
 
 
 @pytest.mark.parametrize("candidate", [AG, RING, DENSE])
 def test_spans_tell_the_same_as_the_split(candidate):
     one = job(3, iterations=4, weather=noisy_weather(3), compute=Compute(0.01, spread=0.5), device="v100", update=1e-3)
     result = run_policy(one, "p", Fixed(candidate), timeline=4)
-    spans = result.spans
-    spans["seconds"] = spans["finish_s"] - spans["start_s"]
-    told = spans.pivot_table(index=["iteration", "worker"], columns="what", values="seconds", aggfunc="sum").fillna(0.0)
-    each = result.workers.set_index(["iteration", "worker"])
-    for what in ("compute", "select", "communicate", "wait"):
-        if what in told:
-            assert told[what].to_numpy() == pytest.approx(each[f"{what}_s"].to_numpy(), abs=1e-9)
-    for _, own in spans.groupby(["iteration", "worker"]):
+    check_spans(result)
+    for _, own in result.spans.groupby(["iteration", "worker"]):
         own = own.sort_values("start_s")
         assert (own["start_s"].to_numpy()[1:] >= own["finish_s"].to_numpy()[:-1] - 1e-12).all()
 

@@ -162,7 +162,6 @@ class _Connection:
 class _SimLink:
     """A link of the platform."""
 
-    at: Element
     bandwidth: float
     latency: float
     policy: str
@@ -240,14 +239,10 @@ class _Reader:
             one.refuse(f"{policy[:40]!r} is not read; {nearest(policy, _POLICIES)}", "sharing_policy")
         if "state_file" in one.attributes or one.attributes.get("state", "ON") != "ON":
             one.refuse("links that fail end their transfers in SimGrid, which weather cannot express")
-        read = _SimLink(
-            one, _rate(one, "bandwidth"), _seconds(one, "latency") if "latency" in one.attributes else 0.0, policy
-        )
-        bandwidth = self.profile(one, "bandwidth_file", read.bandwidth)
-        latency = self.profile(one, "latency_file", read.latency)
-        if bandwidth is not None or latency is not None:
-            read.weather = Weather(bandwidth, latency)
-        self.links[name] = read
+        rate, delay = _rate(one, "bandwidth"), _seconds(one, "latency") if "latency" in one.attributes else 0.0
+        bandwidth, latency = self.profile(one, "bandwidth_file", rate), self.profile(one, "latency_file", delay)
+        changes = bandwidth is not None or latency is not None
+        self.links[name] = _SimLink(rate, delay, policy, Weather(bandwidth, latency) if changes else None)
 
     def profile(self, one: Element, attribute: str, nominal: float) -> Signal | None:
         name = _beside(one, attribute)
