@@ -22,7 +22,7 @@ from rich.console import Console
 from simnet.report import figures
 from simnet.report.console import show
 from simnet.report.html import report
-from simnet.report.sentences import headings, percent, ranking, rows, sentence
+from simnet.report.sentences import HEADINGS, percent, ranking, rows, sentence
 from simnet.report.summary import MAX_SWITCHES, summarize
 from simnet.report.timeline import write_timeline
 
@@ -133,7 +133,7 @@ def test_rows_are_in_order_of_time_and_exactly_the_fastest_are_best(lengths):
     order = [lengths[int(name[1:])] for name in ranking(summary)]
     assert order == sorted(lengths)
     cells = rows(summary)
-    assert all(len(row) == len(headings()) for row in cells)
+    assert all(len(row) == len(HEADINGS) for row in cells)
     assert [row[2] == "best" for row in cells] == [length == min(lengths) for length in order]
 
 
@@ -164,7 +164,7 @@ def test_the_console_shows_every_policy_and_the_sentence_at_any_width(width, ter
     if width >= 80 and terminal:
         assert all(len(line) <= width for line in text.splitlines())
     if not terminal:
-        assert all(word in text for heading in headings() for word in heading.split())
+        assert all(word in text for heading in HEADINGS for word in heading.split())
 
 
 def weather_driven(count, policies=4, by_iteration=False):

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from simnet.base import units
 from simnet.base.errors import InputError
 from simnet.commands import options, terminal
 from simnet.commands.options import Force, Json
@@ -114,7 +115,7 @@ def calibrate_device(
     from simnet.calibration.device import measure_device, profile_yaml
 
     refuse_existing([out], force)
-    each = options.seconds(budget, "--budget") or 0.0
+    each = options.quantity(budget, "--budget", units.seconds) or 0.0
     with terminal.progress("kernels"):
         made = measure_device(name or out.stem, library, density=density, largest=largest, budget=each)
     write_new({out: profile_yaml(made)}, force)

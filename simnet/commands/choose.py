@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from simnet.base import units
 from simnet.base.errors import InputError
 from simnet.commands import options, terminal
 from simnet.commands.options import Fields, Force, Json
@@ -173,11 +174,11 @@ def _question(
         model=job.model,
         parameters=job.parameters,
         density=None if job.density is None else options.density(job.density),
-        latency=options.seconds(links.latency, "--latency"),
-        bandwidth=options.bandwidth(links.bandwidth, "--bandwidth"),
+        latency=options.quantity(links.latency, "--latency", units.seconds),
+        bandwidth=options.quantity(links.bandwidth, "--bandwidth", units.bandwidth),
         per_node=links.gpus_per_node,
-        inner_latency=options.seconds(links.inner_latency, "--inner-latency"),
-        inner_bandwidth=options.bandwidth(links.inner_bandwidth, "--inner-bandwidth"),
+        inner_latency=options.quantity(links.inner_latency, "--inner-latency", units.seconds),
+        inner_bandwidth=options.quantity(links.inner_bandwidth, "--inner-bandwidth", units.bandwidth),
         device=method.device,
         every=method.every,
         simulate=method.simulate,

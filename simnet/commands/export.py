@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from simnet.base import units
 from simnet.base.errors import InputError
 from simnet.commands import options
 from simnet.commands.options import Fields, Force, Seed
@@ -56,7 +57,7 @@ class Collective:
         from simnet.studies import exporting
 
         assert self.collective is not None
-        nbytes = options.size(self.size, "--size")
+        nbytes = options.quantity(self.size, "--size", units.size)
         if self.workers is None or nbytes is None:
             missing = "--workers" if self.workers is None else "--size"
             raise InputError(f"is missing; --collective {self.collective} needs --workers and --size", file=missing)
@@ -134,7 +135,7 @@ def _network(to: Export, scenario: str, part: Part, out: Path | None, force: boo
         "simgrid" if to is Export.SIMGRID else "nodelink",
         out,
         iteration=part.iteration,
-        duration=options.seconds(part.duration, "--duration"),
+        duration=options.quantity(part.duration, "--duration", units.seconds),
         routing=part.routing.value,
         force=force,
     )

@@ -12,6 +12,7 @@ from typing import Annotated, Any, TypeAlias, TypeVar, get_type_hints
 
 import typer
 
+from simnet.base import units
 from simnet.base.errors import InputError
 
 R = TypeVar("R")
@@ -72,17 +73,7 @@ def words(text: str | None) -> list[str] | None:
 
 
 def only(what: str, given: bool, options: Mapping[str, object]) -> None:
-    """Refuse options that mean nothing without something else.
-
-    Parameters
-    ----------
-    what : str
-        With what they mean something.
-    given : bool
-        Whether that is there.
-    options : mapping of str to object
-        The options and what is given for them; None, False and 0 stand for nothing.
-    """
+    """Refuse options that are given, which None, False and 0 are not, and mean nothing without something else."""
     for name, value in options.items():
         if not given and value not in (None, False, 0):
             raise InputError(f"is only for {what}", file=name)
@@ -99,27 +90,10 @@ def fields(given: Sequence[str] | None, option: str) -> dict[str, str]:
     return found
 
 
-def size(text: str | None, option: str) -> float | None:
-    """Return an amount of data [byte] that an option gives."""
-    return _quantity(text, option, "size")
-
-
-def seconds(text: str | None, option: str) -> float | None:
-    """Return a time [s] that an option gives."""
-    return _quantity(text, option, "seconds")
-
-
-def bandwidth(text: str | None, option: str) -> float | None:
-    """Return a bandwidth [byte/s] that an option gives."""
-    return _quantity(text, option, "bandwidth")
-
-
-def _quantity(text: str | None, option: str, kind: str) -> float | None:
-    """Return a number with a unit, read by the function of `simnet.base.units` of that name."""
-    from simnet.base import units
-
+def quantity(text: str | None, option: str, read: Callable[[str], float]) -> float | None:
+    """Return a number with a unit that an option gives, read by a function of `simnet.base.units`."""
     try:
-        return None if text is None else float(getattr(units, kind)(text))
+        return None if text is None else read(text)
     except ValueError as error:
         raise InputError(str(error), file=option) from None
 
@@ -135,15 +109,7 @@ def counts(text: str | None, option: str) -> list[int]:
 
 
 def density(text: str, option: str = "--density") -> float:
-    """Return the density that an option gives: a number, or per cent.
-
-    Raises
-    ------
-    InputError
-        If it is not in (0, 1].
-    """
-    from simnet.base import units
-
+    """Return the density in (0, 1] that an option gives: a number, or per cent."""
     try:
         found = units.fraction(text)
     except ValueError:
@@ -154,22 +120,7 @@ def density(text: str, option: str = "--density") -> float:
 
 
 def figure(path: Path | None, force: bool, option: str = "--figure") -> None:
-    """Refuse a file for a figure that is neither PNG nor SVG, or that is there already: before work that takes long.
-
-    Parameters
-    ----------
-    path : Path, optional
-        The file, if a figure is asked for.
-    force : bool
-        Whether it may be there.
-    option : str
-        The option that gives it.
-
-    Raises
-    ------
-    InputError
-        If it cannot be written.
-    """
+    """Refuse a file for a figure that is neither PNG nor SVG, or that is there already: before work that takes long."""
     from simnet.base.writing import refuse_existing
 
     if path is not None:

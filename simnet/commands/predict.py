@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from simnet.base import units
 from simnet.base.errors import InputError, nearest
 from simnet.commands import options
 from simnet.commands.options import Json
@@ -29,7 +30,6 @@ def predict(
     json_: Json = False,
 ) -> None:
     """Predict the time of a collective from a fabric file or a specification alone, with its interval."""
-    from simnet.base.units import format_seconds
     from simnet.calibration import cost_model_of
 
     loaded = cost_model_of(fabric)
@@ -37,7 +37,7 @@ def predict(
         known = loaded.pinned(option.removeprefix("--"))
         if value is not None and value.casefold() not in map(str.casefold, known):
             raise InputError(f"there is no {value!r}; {nearest(value, known)}", file=option)
-    nbytes = options.size(size, "--size")
+    nbytes = options.quantity(size, "--size", units.size)
     assert nbytes is not None
     found = loaded.predict(
         collective, ranks, nbytes, nodes=nodes, algorithm=algorithm, protocol=protocol, strict=strict
@@ -45,6 +45,6 @@ def predict(
     if json_:
         typer.echo(json.dumps(found._asdict(), indent=2))
         return
-    low, high = format_seconds(found.low), format_seconds(found.high)
-    typer.echo(f"{format_seconds(found.seconds)}, {100 * loaded.coverage:.0f} % interval {low} to {high}")
+    low, high = units.format_seconds(found.low), units.format_seconds(found.high)
+    typer.echo(f"{units.format_seconds(found.seconds)}, {100 * loaded.coverage:.0f} % interval {low} to {high}")
     typer.echo(f"{'extrapolation; ' if found.extrapolates else ''}{found.why}")

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from simnet.base import units
 from simnet.base.errors import InputError
 from simnet.commands import options
 from simnet.commands.export import Collective
@@ -93,7 +94,7 @@ def time_(
 
     _refuse_unused(source, collective, target)
     schedule = _schedule(source, collective)
-    begin = options.seconds(start, "--start") or 0.0
+    begin = options.quantity(start, "--start", units.seconds) or 0.0
     timed = timing.time_schedule(schedule, _place(target, schedule.n_ranks), begin, messages=messages is not None)
     if messages is not None and timed.timing.messages is not None:
         from simnet.base.writing import staged
@@ -131,7 +132,7 @@ def _schedule(source: Source, collective: Collective) -> Schedule:
     if source.file is None:
         return collective.sent().schedule
     kind = None if source.format_ is None else source.format_.value
-    nbytes = options.size(collective.size, "--size")
+    nbytes = options.quantity(collective.size, "--size", units.size)
     return read_schedule(source.file, kind, nbytes=nbytes, strict=not source.loose, n_ranks=source.ranks)[1]  # type: ignore[arg-type]
 
 

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from simnet.report import co_located, learning
-from simnet.report.sentences import company_rows, headings, learning_rows, rows, sentence, what_happened
+from simnet.report.sentences import HEADINGS, company_rows, learning_rows, rows, sentence, what_happened
 from simnet.report.summary import PHASES, Summary
 
 _LEFT = ("policy", "most used choice")
@@ -74,13 +74,13 @@ def print_wide(table: Table, console: Console | None = None) -> None:
 
 def summary_table(summary: Summary, leave_out: tuple[str, ...] = ()) -> Table:
     """Return one row per policy, the fastest first, without the columns named in `leave_out`."""
-    winner, names = summary["winner"], headings()
+    winner = summary["winner"]
     best = () if winner is None else (winner["policy"], *winner["tied_with"])
-    kept = {name: "\n".join(name.rsplit(" ", 1)) for name in names if name not in leave_out}
+    kept = {name: "\n".join(name.rsplit(" ", 1)) for name in HEADINGS if name not in leave_out}
     table = empty_table(summary["scenario"]["name"], kept.values(), [kept[name] for name in _LEFT if name in kept])
     for cells in rows(summary):
         style = "bold" if cells[0] in best else "dim" if cells[0] == summary["bound"] else ""
-        shown = [Text(cell) for cell, name in zip(cells, names, strict=True) if name in kept]
+        shown = [Text(cell) for cell, name in zip(cells, HEADINGS, strict=True) if name in kept]
         table.add_row(*shown, style=style)
     return table
 

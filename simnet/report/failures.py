@@ -15,18 +15,8 @@ MAX_WAITING = 20
 """Waiting workers that the summary lists per stop; all of them are counted, and stand in deaths.csv."""
 
 COLUMNS = (
-    "policy",
-    "job",
-    "iteration",
-    "worker",
-    "what",
-    "at_s",
-    "round",
-    "phase",
-    "waits_for",
-    "resumed_s",
-    "workers_left",
-)
+    "policy", "job", "iteration", "worker", "what", "at_s", "round", "phase", "waits_for", "resumed_s", "workers_left",
+)  # fmt: skip
 """Of the table of deaths: a row per worker that died (`at_s`: when) or waited (`at_s`: when everything had stopped)."""
 
 
@@ -78,38 +68,15 @@ def condensed(stop: Interruption, rounded: Callable[[float], float]) -> StopSumm
 
 def table(policy: str, stops: Iterable[Interruption]) -> list[dict[str, Any]]:
     """Return the rows of the table of deaths for a policy; see `COLUMNS`."""
-    rows = []
+    rows: list[tuple[Any, ...]] = []
     for stop in stops:
-        resumed = math.nan if stop.resumed is None else stop.resumed
-        common = {"policy": policy, "job": stop.job, "iteration": stop.iteration}
-        after = {"resumed_s": resumed, "workers_left": stop.left}
-        rows += [
-            {
-                **common,
-                "worker": worker,
-                "what": "died",
-                "at_s": at,
-                "round": None,
-                "phase": "",
-                "waits_for": "",
-                **after,
-            }
-            for worker, at in stop.failed.items()
-        ]
-        rows += [
-            {
-                **common,
-                "worker": one.worker,
-                "what": "waited",
-                "at_s": stop.stopped,
-                "round": one.round,
-                "phase": one.phase,
-                "waits_for": " ".join(map(str, one.workers)),
-                **after,
-            }
-            for one in stop.blocked
-        ]
-    return rows
+        before = policy, stop.job, stop.iteration
+        after = math.nan if stop.resumed is None else stop.resumed, stop.left
+        rows += [(*before, worker, "died", at, None, "", "", *after) for worker, at in stop.failed.items()]
+        for one in stop.blocked:
+            peers = " ".join(map(str, one.workers))
+            rows.append((*before, one.worker, "waited", stop.stopped, one.round, one.phase, peers, *after))
+    return [dict(zip(COLUMNS, row, strict=True)) for row in rows]
 
 
 def told(policy: str, stop: StopSummary, main: str) -> str:

@@ -8,19 +8,8 @@ from collections.abc import Sequence
 import jinja2
 
 from simnet.base.units import format_bandwidth, format_seconds
-from simnet.report import co_located, learning
+from simnet.report import co_located, learning, sentences
 from simnet.report.drawing import Plot
-from simnet.report.sentences import (
-    company_rows,
-    headings,
-    learning_rows,
-    percent,
-    ranking,
-    rows,
-    sentence,
-    switching,
-    what_happened,
-)
 from simnet.report.summary import PHASES, Summary
 
 _SHOWN_SWITCHES = 12
@@ -48,19 +37,19 @@ def report(summary: Summary, plots: Sequence[Plot], *, scenario: str, command: s
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters.update(percent=percent, seconds=format_seconds, bandwidth=format_bandwidth)
-    changed = switching(summary)
+    environment.filters.update(percent=sentences.percent, seconds=format_seconds, bandwidth=format_bandwidth)
+    changed = sentences.switching(summary)
     return environment.get_template("report.html.j2").render(
         summary=summary,
-        sentence=sentence(summary),
-        headings=headings(),
-        rows=rows(summary),
-        happened=what_happened(summary),
+        sentence=sentences.sentence(summary),
+        headings=sentences.HEADINGS,
+        rows=sentences.rows(summary),
+        happened=sentences.what_happened(summary),
         learning_headings=learning.HEADINGS,
-        learning_rows=learning_rows(summary),
+        learning_rows=sentences.learning_rows(summary),
         company_headings=co_located.HEADINGS,
-        company_rows=company_rows(summary),
-        ranking=ranking(summary),
+        company_rows=sentences.company_rows(summary),
+        ranking=sentences.ranking(summary),
         phases=PHASES,
         # As an image a figure can neither run scripts nor clash with the names inside another one.
         figures=[(plot, base64.b64encode(plot.svg).decode("ascii")) for plot in plots],

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from simnet.base.units import format_seconds
 
@@ -101,9 +101,7 @@ def first(trained: Mapping[str, LearningSummary], bound: str | None = None) -> l
     return [] if soonest is None else [policy for policy, time in times.items() if time == soonest]
 
 
-def columns(
-    trained: Mapping[str, LearningSummary], bound: str | None = None
-) -> dict[str, dict[str, float | int | bool | None]]:
+def columns(trained: Mapping[str, LearningSummary], bound: str | None = None) -> dict[str, dict[str, Any]]:
     """Return `COLUMNS` for each policy; None for what there is not.
 
     Parameters
@@ -114,21 +112,14 @@ def columns(
         The policy that nobody can run, and which is no rival.
     """
     soonest = first(trained, bound)
-    return {
-        policy: {
-            "loss": one["loss"],
-            "accuracy": one["accuracy"],
-            "best_loss": one["best_loss"],
-            "best_accuracy": one["best_accuracy"],
+    found: dict[str, dict[str, Any]] = {}
+    for policy, one in trained.items():
+        of_target = {
             "target_accuracy": one["target"],
-            "iterations_to_target": one["iterations_to_target"],
-            "time_to_target_s": one["time_to_target_s"],
-            "statistical_efficiency": one["statistical_efficiency"],
-            "parallel_efficiency": one["parallel_efficiency"],
             "first_to_target": None if one["target"] is None else policy in soonest,
         }
-        for policy, one in trained.items()
-    }
+        found[policy] = {name: of_target[name] if name in of_target else one[name] for name in COLUMNS}  # type: ignore[literal-required]
+    return found
 
 
 def rows(trained: Mapping[str, LearningSummary]) -> list[tuple[str, ...]]:

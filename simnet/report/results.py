@@ -167,6 +167,14 @@ def prepare_folder(folder: str | Path) -> Path:
     return folder
 
 
+def parquet(table: pd.DataFrame) -> bytes:
+    """Return a table as a file of Parquet, without the metadata of pandas, which names the versions of everything."""
+    plain = pa.Table.from_pandas(table, preserve_index=False).replace_schema_metadata(None)
+    buffer = pa.BufferOutputStream()
+    pq.write_table(plain, buffer, compression="zstd")
+    return bytes(buffer.getvalue())
+
+
 def versions() -> dict[str, str]:
     """Return the versions of what computes the times: simnet, numpy, SimPy."""
     return {"numpy": np.__version__, "simnet": simnet.__version__, "simpy": importlib.metadata.version("simpy")}
@@ -176,10 +184,7 @@ def _write_table(folder: Path, name: str, table: pd.DataFrame, *, csv: bool = Tr
     if csv:
         with atomic_write(folder / f"{name}.csv") as stream:
             table.to_csv(stream, index=False, lineterminator="\n", mode="wb")
-    with atomic_write(folder / f"{name}.parquet") as stream:
-        # Without the metadata of pandas, which names the versions of everything.
-        plain = pa.Table.from_pandas(table, preserve_index=False).replace_schema_metadata(None)
-        pq.write_table(plain, stream, compression="zstd")
+    write_files(folder, {f"{name}.parquet": parquet(table)})
 
 
 def _joined(results: Mapping[str, PolicyResult], frame: Callable[[PolicyResult], pd.DataFrame]) -> pd.DataFrame:

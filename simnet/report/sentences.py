@@ -9,6 +9,9 @@ from simnet.job import MAIN
 from simnet.report import co_located, failures, learning
 from simnet.report.summary import PHASES, PolicySummary, Summary, Switch, learning_of
 
+HEADINGS = ("policy", "simulated time", "vs best", "bytes sent", *PHASES, "regret", "most used choice", "switches")
+"""Of the summary table; see `rows`."""
+
 # A change smaller than this is not offered as what a switch coincided with.
 _NOTABLE = 0.05
 
@@ -53,20 +56,6 @@ def company_rows(summary: Summary) -> list[tuple[str, ...]]:
 def learning_rows(summary: Summary) -> list[tuple[str, ...]]:
     """Return the cells of the table of how the training went; empty where nothing was trained."""
     return learning.rows(learning_of(summary))
-
-
-def headings() -> tuple[str, ...]:
-    """Return the columns of the summary table; see `rows`."""
-    return (
-        "policy",
-        "simulated time",
-        "vs best",
-        "bytes sent",
-        *PHASES,
-        "regret",
-        "most used choice",
-        "switches",
-    )
 
 
 def rows(summary: Summary) -> list[tuple[str, ...]]:

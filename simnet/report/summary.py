@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import NotRequired, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -280,7 +280,7 @@ def with_exploration(iterations: pd.DataFrame) -> pd.DataFrame:
     return iterations.assign(start_s=groups["start_s"].transform("min"), **groups[sums].transform("sum"))[rows]
 
 
-def learning_columns(summary: Summary) -> dict[str, dict[str, float | int | bool | None]]:
+def learning_columns(summary: Summary) -> dict[str, dict[str, Any]]:
     """Return `learning.COLUMNS` for each policy; empty where nothing was trained."""
     return learning.columns(learning_of(summary), summary["bound"])
 

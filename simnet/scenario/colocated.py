@@ -2,53 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from simnet.base.errors import InputError
 from simnet.base.rng import stream
 from simnet.job import MAIN
 from simnet.scenario import schema
-from simnet.scenario.loader import Findings, Loc
+from simnet.scenario.loader import Findings
 from simnet.scenario.network import Stages
-
-if TYPE_CHECKING:
-    from simnet.scenario.loader import _At
-
-
-class InJob(Findings):
-    """Findings about another job: places in a scenario of its own become those where it stands in the file.
-
-    Parameters
-    ----------
-    found : Findings
-        Takes them.
-    label : str
-        Name of the job.
-    """
-
-    def __init__(self, found: Findings, label: str) -> None:
-        self._outer = found
-        self._loc: Loc = ("other_jobs", label)
-
-    def __len__(self) -> int:
-        return len(self._outer)
-
-    def add(self, loc: Loc, message: str) -> None:
-        """Note that the value at `loc` is wrong."""
-        self._outer.add(self._place(loc), message)
-
-    def take(self, error: InputError) -> None:
-        """Note an error; the same one a second time is dropped."""
-        self._outer.take(error)
-
-    def at(self, *loc: str | int) -> _At:
-        """Return a context that notes a refusal by what is called within as a refusal of the value at `loc`."""
-        return self._outer.at(*self._place(loc))
-
-    def _place(self, loc: Loc) -> Loc:
-        if loc[0] == "memory":
-            return loc
-        return (*self._loc, "exchange", *loc[2:]) if loc[0] == "exchanges" else (*self._loc, *loc)
 
 
 def check_company(config: schema.Config, found: Findings) -> None:

@@ -18,7 +18,7 @@ from simnet.job import ColocatedJob, Job, buckets, create_sparsifier
 from simnet.policies import Candidate, Fixed, Flexible, Monitor, OneStepOracle, Policy, Ramp
 from simnet.policies.moo import Moo, Search
 from simnet.scenario import schema
-from simnet.scenario.colocated import InJob, alone, placements
+from simnet.scenario.colocated import alone, placements
 from simnet.scenario.loader import Findings
 from simnet.scenario.network import Stages
 from simnet.scenario.resolve import candidate
@@ -111,7 +111,7 @@ def build_colocated(
     hosts = placements(config, stages, found)
     placed = len(found) == before
     for label, given in config.other_jobs.items():
-        own, inside, before = alone(config, label), InJob(found, label), len(found)
+        own, inside, before = alone(config, label), found.of_job(label), len(found)
         if len(hosts[label]) == given.workers:
             messages |= try_exchanges(own, folder, inside)
         if len(found) > before or not placed:

@@ -153,13 +153,26 @@ class Findings:
     def __init__(self, document: Document) -> None:
         self._document = document
         self._found: list[InputError] = []
+        self._job: Loc = ()
+
+    def of_job(self, label: str) -> Findings:
+        """Return findings about another job: places in a scenario of its own are those where it stands in the file."""
+        found = Findings(self._document)
+        found._found, found._job = self._found, ("other_jobs", label)
+        return found
 
     def __len__(self) -> int:
         return len(self._found)
 
     def add(self, loc: Loc, message: str) -> None:
         """Note that the value at `loc` is wrong."""
-        self.take(self._document.problem(loc, message))
+        self.take(self.problem(loc, message))
+
+    def problem(self, loc: Loc, message: str) -> InputError:
+        """Return the error that the value at `loc` is wrong."""
+        if self._job and loc[0] != "memory":
+            loc = (*self._job, "exchange", *loc[2:]) if loc[0] == "exchanges" else (*self._job, *loc)
+        return self._document.problem(loc, message)
 
     def take(self, error: InputError) -> None:
         """Note an error; the same one a second time is dropped."""
@@ -168,7 +181,7 @@ class Findings:
 
     def at(self, *loc: str | int) -> _At:
         """Return a context that notes a refusal by what is called within as a refusal of the value at `loc`."""
-        return _At(self, self._document, loc)
+        return _At(self, loc)
 
     def refuse(self) -> None:
         """Raise what was found as one error, a line each, in the order of the file; nothing if there is nothing."""
@@ -212,8 +225,8 @@ def shown(value: object) -> str:
 class _At:
     """See `Findings.at`."""
 
-    def __init__(self, findings: Findings, document: Document, loc: Loc) -> None:
-        self._findings, self._document, self._loc = findings, document, loc
+    def __init__(self, findings: Findings, loc: Loc) -> None:
+        self._findings, self._loc = findings, loc
 
     def __enter__(self) -> None:
         pass
@@ -221,7 +234,7 @@ class _At:
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
         if isinstance(error, InputError):
             # It stands in another file, such as a trace; say who asked for that.
-            asked = str(self._document.problem(self._loc, "")).removesuffix(": ")
+            asked = str(self._findings.problem(self._loc, "")).removesuffix(": ")
             self._findings.take(InputError(f"{error} (needed by {asked})"))
         elif isinstance(error, SimnetError | ValueError | OverflowError):
             self._findings.add(self._loc, str(error))

@@ -15,7 +15,7 @@ from simnet.costs import models
 from simnet.job import Overlap, check_feedback
 from simnet.policies import Candidate, Monitor, closed_form
 from simnet.scenario import network_parts, schema
-from simnet.scenario.colocated import InJob, check_company
+from simnet.scenario.colocated import check_company
 from simnet.scenario.fields import MAX_ITERATIONS
 from simnet.scenario.loader import Findings, Loc
 
@@ -46,7 +46,7 @@ def resolve(config: schema.Config, stem: str, folder: Path, found: Findings) -> 
     others = None
     if config.other_jobs:
         check_company(config, found)
-        others = {label: _other(label, one, folder, InJob(found, label)) for label, one in config.other_jobs.items()}
+        others = {label: _other(label, one, folder, found.of_job(label)) for label, one in config.other_jobs.items()}
     if config.network.engine == "vectorised" and (others or config.job.deaths):
         found.add(("network", "engine"), "must be auto or fluid: the vectorised clock knows neither deaths nor company")
     network = config.network.model_copy(

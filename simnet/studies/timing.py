@@ -19,7 +19,7 @@ from simnet.scenario.error_texts import problems
 from simnet.scenario.loader import Document
 from simnet.scenario.network import build_topology
 from simnet.scenario.parts import Part, field_names
-from simnet.schedule import Round, Schedule
+from simnet.schedule import Schedule
 from simnet.studies.exporting import left_out, network_of, stage_at
 
 if TYPE_CHECKING:
@@ -172,9 +172,11 @@ def least_time(timed: Timed) -> Bound:
     schedule, place, timing = timed
     hosts, links = np.array(hosts_of(schedule, place)), place.network.links
     sent, received = (np.zeros(place.network.routes.n_hosts) for _ in range(2))
-    for one, times in Counter(map(_Same, schedule.rounds)).items():
-        src, dst = hosts[one.round.src], hosts[one.round.dst]
-        nbytes = np.where(src == dst, 0.0, times * one.round.nbytes)
+    # The same round often stands many times.
+    times = Counter(map(id, schedule.rounds))
+    for one in {id(one): one for one in schedule.rounds}.values():
+        src, dst = hosts[one.src], hosts[one.dst]
+        nbytes = np.where(src == dst, 0.0, times[id(one)] * one.nbytes)
         np.add.at(sent, src, nbytes)
         np.add.at(received, dst, nbytes)
     found = Bound(0.0, int(hosts[0]), "sends", 0.0)
@@ -228,19 +230,6 @@ def sentences(timed: Timed) -> list[str]:
         f"at its bandwidth{share}",
     ]
     return [*lines, f"Left out     {place.left_out} of the scenario"] if place.left_out else lines
-
-
-class _Same:
-    """A round, equal to itself only: rounds are compared by their arrays, and the same one often stands many times."""
-
-    def __init__(self, one: Round) -> None:
-        self.round = one
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.round is self.round
-
-    def __hash__(self) -> int:
-        return id(self.round)
 
 
 def _gates(place: Place, out: bool) -> list[list[int]]:

@@ -12,7 +12,7 @@ from simnet.base.arrays import Floats
 from simnet.base.progress import tracked
 from simnet.job.job import Overlap
 from simnet.studies.choosing.choices import Choice
-from simnet.studies.choosing.cost_models import CostModel, Estimate
+from simnet.studies.choosing.cost_models import CostModel
 from simnet.studies.choosing.operating_point import OperatingPoint
 
 QUANTITIES = ("latency", "bandwidth", "density", "workers")
@@ -222,7 +222,10 @@ def decide(
     >>> decision.best.choice.label, f"{decision.best.seconds:.4f}"
     ('ART-ring', '0.0348')
     """
-    rows = [_row(choice, cost_model(choice, point)) for choice in tracked(choices, 0.2)]
+    rows = []
+    for choice in tracked(choices, 0.2):
+        found = cost_model(choice, point)
+        rows.append(Row(choice, *map(float, (found.seconds, found.low, found.high, found.communicate, found.select))))
     rows.sort(key=lambda row: row.seconds)
     best = rows[0].choice
     several = [row.choice for row in rows]
@@ -249,17 +252,6 @@ def fastest(choices: Sequence[Choice], point: OperatingPoint, cost_model: CostMo
     """
     times = np.stack(np.broadcast_arrays(*(cost_model(choice, point).seconds for choice in choices)))
     return times.argmin(axis=0), times.min(axis=0)
-
-
-def _row(choice: Choice, estimate: Estimate) -> Row:
-    return Row(
-        choice,
-        float(estimate.seconds),
-        float(estimate.low),
-        float(estimate.high),
-        float(estimate.communicate),
-        float(estimate.select),
-    )
 
 
 def _flips(

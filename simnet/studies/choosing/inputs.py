@@ -41,8 +41,8 @@ MOST_SIMULATED = 4096
 # Entries of all workers, and workers, of gradients that stand for larger ones.
 _SAMPLED, _SAMPLED_WORKERS = 2**17, 64
 
-# Links that exist, and by far more; beyond them times leave what floats hold [s], [byte/s].
-_MOST_LATENCY, _LEAST_BANDWIDTH, _MOST_BANDWIDTH = 1e6, 1.0, 1e18
+# Links that exist, and by far more; beyond them times leave what floats hold.
+_LATENCIES, _BANDWIDTHS = (0.0, 1e6, "s"), (1.0, 1e18, "B/s")
 
 
 class Trajectory(NamedTuple):
@@ -162,8 +162,8 @@ def from_flags(given: Given) -> Question:
         _count(given.workers, 8, "--workers"),
         _parameters(given),
         _fraction(given.density, 0.01),
-        _latency(given.latency, 1e-3, "--latency"),
-        _bandwidth(given.bandwidth, 1.25e9, "--bandwidth"),
+        _link(given.latency, 1e-3, "--latency"),
+        _link(given.bandwidth, 1.25e9, "--bandwidth"),
         *_nodes(given),
     )
     if int(point.workers) % point.per_node and point.per_node < int(point.workers):
@@ -247,8 +247,8 @@ def from_scenario(loaded: Scenario, given: Given) -> Question:
         raise InputError("some pair of workers has no link that is up, at whatever moment", file=loaded.name)
     seen = Trajectory(np.array(latency)[up], np.array(bandwidth)[up])
     typical = point._replace(
-        latency=_over(given.latency, float(np.median(seen.latency))),
-        bandwidth=_over(given.bandwidth, float(np.median(seen.bandwidth))),
+        latency=float(np.median(seen.latency)) if given.latency is None else given.latency,
+        bandwidth=float(np.median(seen.bandwidth)) if given.bandwidth is None else given.bandwidth,
     )
     title = f"{loaded.name}, {point.workers} workers"
     backward = job.compute.mean * (job.overlap.backward if job.overlap is not None else Overlap().backward)
@@ -356,24 +356,13 @@ def _fraction(value: float | None, default: float) -> float:
     return found
 
 
-def _latency(value: float | None, default: float, option: str) -> float:
+def _link(value: float | None, default: float, option: str) -> float:
+    """Return a latency or a bandwidth, as the option is called."""
+    low, high, unit = _LATENCIES if option.endswith("latency") else _BANDWIDTHS
     found = default if value is None else value
-    if not 0 <= found <= _MOST_LATENCY:
-        raise InputError(f"must be from 0 to {_MOST_LATENCY:g} s, got {found:g} s", file=option)
+    if not low <= found <= high:
+        raise InputError(f"must be from {low:g} to {high:g} {unit}, got {found:g} {unit}", file=option)
     return found
-
-
-def _bandwidth(value: float | None, default: float, option: str) -> float:
-    found = default if value is None else value
-    if not _LEAST_BANDWIDTH <= found <= _MOST_BANDWIDTH:
-        raise InputError(
-            f"must be from {_LEAST_BANDWIDTH:g} to {_MOST_BANDWIDTH:g} B/s, got {found:g} B/s", file=option
-        )
-    return found
-
-
-def _over(value: float | None, default: float) -> float:
-    return default if value is None else value
 
 
 def _nodes(given: Given) -> tuple[int, float, float]:
@@ -381,9 +370,10 @@ def _nodes(given: Given) -> tuple[int, float, float]:
     per_node = _count(given.per_node, 1, "--gpus-per-node")
     if per_node == 1 and (given.inner_latency is not None or given.inner_bandwidth is not None):
         raise InputError("is only for --gpus-per-node above 1", file="--inner-latency or --inner-bandwidth")
-    latency = _latency(given.inner_latency, 5e-6 if per_node > 1 else 0.0, "--inner-latency")
-    bandwidth = given.inner_bandwidth
-    return per_node, latency, math.inf if per_node == 1 else _bandwidth(bandwidth, 100e9, "--inner-bandwidth")
+    if per_node == 1:
+        return 1, 0.0, math.inf
+    latency = _link(given.inner_latency, 5e-6, "--inner-latency")
+    return per_node, latency, _link(given.inner_bandwidth, 100e9, "--inner-bandwidth")
 
 
 def _nodes_of(loaded: Scenario) -> tuple[int, float, float]:

@@ -139,7 +139,7 @@ def _run(loaded: Scenario, expected: str, report: Report) -> bytes:
             failed[name] = str(error).splitlines()[0]
     trained = loaded.config.job.gradients.train
     target = None if trained is None else trained.target
-    return encoded(expected, loaded, rows(built, results, failed, target))
+    return _encoded(expected, loaded, rows(built, results, failed, target))
 
 
 def rows(
@@ -184,18 +184,8 @@ def rows(
     return found
 
 
-def encoded(name: str, loaded: Scenario, found: list[dict[str, Any]]) -> bytes:
-    """Return the file of a cell: its rows, and what they come from.
-
-    Parameters
-    ----------
-    name : str
-        The identity of the cell.
-    loaded : Scenario
-        Its scenario.
-    found : list of dict
-        Its rows; see `rows`.
-    """
+def _encoded(name: str, loaded: Scenario, found: list[dict[str, Any]]) -> bytes:
+    """Return the file of a cell, by its identity, its scenario and its rows."""
     content = {
         "format": FORMAT,
         "identity": name,

@@ -43,18 +43,3 @@ def stored(folder: Path, identity: str) -> list[dict[str, Any]] | None:
         return cell.decoded(path.read_bytes(), identity)
     except OSError:
         return None
-
-
-def store(folder: Path, identity: str, data: bytes) -> None:
-    """Write the file of a cell.
-
-    Parameters
-    ----------
-    folder : Path
-        The folder of the sweep.
-    identity : str
-        The cell.
-    data : bytes
-        What `simnet.studies.sweeping.cell.run` returned.
-    """
-    writing.write_files(folder / CELLS, {f"{identity}.json": data})

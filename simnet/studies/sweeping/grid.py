@@ -129,9 +129,8 @@ def cells(
     Raises
     ------
     InputError
-        If a parameter is none of the scenario, or given twice; if `zipped` parameters differ in length.
+        If a parameter is none of the scenario, or given twice.
     """
-    shape = size(axes, zipped=zipped)
     # A value that is a mapping may make the fields that other parameters are about.
     first = sorted(range(len(axes)), key=lambda one: not any(value.startswith("{") for value in axes[one].values))
 
@@ -162,7 +161,6 @@ def cells(
             twice = next(one for one in fields if fields.count(one) > 1)
             raise InputError(f"{twice} is a parameter twice", file="--param")
         found[values] = Cell(len(found), values, tuple(assigned))
-    assert len(found) <= shape
     return list(found.values())
 
 

@@ -12,11 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from simnet.base.writing import write_files
-from simnet.report.results import versions
+from simnet.report.results import parquet, versions
 from simnet.scenario import Scenario
 from simnet.studies.sweeping import drawing
 from simnet.studies.sweeping.cell import COLUMNS
@@ -37,28 +35,7 @@ def without_result(status: str, message: str) -> list[dict[str, Any]]:
     return [{**dict.fromkeys(COLUMNS), "policy": "", "status": status, "wins": False, "message": message}]
 
 
-def records(
-    cells: Sequence[Cell], columns: Sequence[Column], results: Mapping[int, Sequence[Mapping[str, Any]]]
-) -> list[dict[str, Any]]:
-    """Return the rows of the sweep.
-
-    Parameters
-    ----------
-    cells : sequence of Cell
-        The grid.
-    columns : sequence of Column
-        The parameters.
-    results : mapping of int to rows
-        By the number of the cell; cells that are not there are left out.
-    """
-    return [
-        {"cell": cell.number, **{column.name: column.values[cell.number] for column in columns}, **row}
-        for cell in cells
-        for row in results.get(cell.number, ())
-    ]
-
-
-def frame(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> pd.DataFrame:
+def _frame(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> pd.DataFrame:
     """Return rows as a table; what is not there is blank in texts, and missing in numbers."""
     table = pd.DataFrame(list(rows), columns=["cell", *(column.name for column in columns), *COLUMNS])
     for name in COLUMNS:
@@ -93,8 +70,14 @@ def write(
         The folder, which exists.
     loaded : Scenario
         The scenario without the parameters.
-    axes, cells, columns, results
-        As for `records`.
+    axes : sequence of Axis
+        The parameters.
+    cells : sequence of Cell
+        The grid.
+    columns : sequence of Column
+        The parameters as columns of the table.
+    results : mapping of int to rows
+        By the number of the cell; cells that are not there are left out.
     zipped : bool
         Whether the parameters change side by side.
 
@@ -103,8 +86,12 @@ def write(
     InputError
         If something cannot be written.
     """
-    rows = records(cells, columns, results)
-    table = frame(rows, columns)
+    rows = [
+        {"cell": cell.number, **{column.name: column.values[cell.number] for column in columns}, **row}
+        for cell in cells
+        for row in results.get(cell.number, ())
+    ]
+    table = _frame(rows, columns)
     lock = loaded.lock().encode()
     content = {
         "scenario": loaded.name,
@@ -133,11 +120,7 @@ def write(
             else:
                 files[name] = plot.png if kind == "png" else plot.svg
     files["sweep.csv"] = table.to_csv(index=False, lineterminator="\n").encode()
-    # Without the metadata of pandas, which names the versions of everything.
-    plain = pa.Table.from_pandas(table, preserve_index=False).replace_schema_metadata(None)
-    buffer = pa.BufferOutputStream()
-    pq.write_table(plain, buffer, compression="zstd")
-    files["sweep.parquet"] = buffer.getvalue().to_pybytes()
+    files["sweep.parquet"] = parquet(table)
     files["sweep.json"] = json.dumps(content, indent=1, allow_nan=False).encode() + b"\n"
     write_files(folder, files)
     return table

@@ -11,7 +11,7 @@ import pandas as pd
 
 from simnet.base.errors import InputError
 from simnet.base.processes import Outcome, Pool, Progress
-from simnet.base.writing import mark_incomplete
+from simnet.base.writing import mark_incomplete, write_files
 from simnet.scenario import Scenario, find, load
 from simnet.scenario.runner import Source
 from simnet.studies.sweeping import cell, cluster, folder, grid, table
@@ -248,7 +248,7 @@ class Work:
         if outcome.kind == "done":
             rows = cell.decoded(outcome.content, identity)
             if rows is not None:
-                folder.store(self.place, identity, outcome.content)
+                write_files(self.place / folder.CELLS, {f"{identity}.json": outcome.content})
         elif outcome.kind == "failed":
             self.failures.append(outcome.content)
         if rows is None:
