@@ -8,15 +8,13 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
 import killing
 import needs
 import sparsifier_models
 import topologies
+from commands import contents, did, invoke, refused
 from jobs import Source, job_on
-from refusals import refused
-from simnet import cli
 from simnet.base.errors import InputError
 from simnet.base.writing import alone, tidy
 from simnet.job import Checkpoint, ColocatedJob, Compute, Overlap, checkpoint, run_policy
@@ -241,10 +239,6 @@ output: {report: false}
 """
 
 
-def invoke(*arguments):
-    return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
-
-
 def interrupted_when(monkeypatch, when):
     """Let Ctrl-C come after so many checkpoints have been written."""
     real, written = Checkpoint.write, []
@@ -267,10 +261,6 @@ def interrupted_run(scenario, out, monkeypatch):
     return arguments
 
 
-def contents(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
-
-
 @pytest.fixture
 def scenario(tmp_path):
     path = tmp_path / "learning.yaml"
@@ -285,26 +275,15 @@ def test_a_run_that_was_killed_goes_on_to_the_same_bytes(jobs, number, when, sce
     command = ["run", str(scenario), "--out", str(out), "--jobs", str(jobs), "--checkpoint", "0"]
     killing.run_killed([*command, "-q"], "checkpoints", number, when=when)
     assert not (out / "summary.json").exists()
-    result = invoke(*command)
-    assert result.exit_code == 0, result.stderr
+    result = did(*command)
     assert "goes on where it had stopped: " in result.stderr
-    assert invoke("run", scenario, "--out", tmp_path / "whole", "-q").exit_code == 0
+    did("run", scenario, "--out", tmp_path / "whole", "-q")
     assert contents(out) == contents(tmp_path / "whole")
 
 
 def test_ctrl_c_says_that_the_same_command_goes_on(scenario, tmp_path, monkeypatch):
-    arguments = (
-        "run",
-        scenario,
-        "--out",
-        tmp_path / "out",
-        "--jobs",
-        1,
-        "--checkpoint",
-        0,
-        "--set",
-        "job.iterations=8",
-    )
+    arguments = ("run", scenario, "--out", tmp_path / "out", "--jobs", 1, "--checkpoint", 0)
+    arguments += ("--set", "job.iterations=8")
     # After the fourth iteration of AG; then after its other four and its end, and the fourth of moo.
     interrupted_when(monkeypatch, lambda count: count in (4, 4 + 5 + 4))
     result = invoke(*arguments)
@@ -334,11 +313,10 @@ def test_files_of_others_stay(linked, scenario, tmp_path):
     for name in theirs:
         (place / name).parent.mkdir(parents=True, exist_ok=True)
         (place / name).write_bytes(b"weights")
-    result = invoke(*arguments, "--out", out)
-    assert result.exit_code == 0, result.stderr
+    result = did(*arguments, "--out", out)
     assert "has checkpoints of other runs, too, which stay; --force takes them away" in result.stderr
     assert contents(place).keys() == theirs
-    assert invoke(*arguments, "--out", out, "--force", "-q").exit_code == 0
+    did(*arguments, "--out", out, "--force", "-q")
     assert contents(place).keys() == {"model.pt", "epoch1/model.pt"}
 
 
@@ -362,7 +340,7 @@ def test_a_run_tidies_up_after_one_that_was_killed_while_it_wrote(scenario, tmp_
     for name in (".summary.json.0123456789abcdef.tmp", "figures/.a.png.0123456789abcdef.tmp", "mine.tmp", begun):
         (out / name).parent.mkdir(parents=True, exist_ok=True)
         (out / name).write_bytes(b"")
-    assert invoke("run", scenario, "--out", out, "--set", "job.iterations=2", "-q").exit_code == 0
+    did("run", scenario, "--out", out, "--set", "job.iterations=2", "-q")
     assert [path.name for path in out.rglob("*.tmp")] == ["mine.tmp"]
     assert not (out / "checkpoints").exists()
 
@@ -406,14 +384,14 @@ def test_two_runs_in_one_folder_are_refused(scenario, tmp_path):
     out = tmp_path / "out"
     out.mkdir()
     with alone(out, "run"):
-        said = refused(invoke("run", scenario, "--out", out))
+        said = refused("run", scenario, "--out", out)
     assert "another run is at work there; wait for it, or choose another folder with --out" in said
 
 
 def test_a_comparison_goes_on(scenario, tmp_path, monkeypatch):
     arguments = ("compare", scenario, "--set", "job.iterations=6", "--workers", "1,2", "--jobs", 1, "--checkpoint", 0)
     arguments += ("--set", "output.report=false", "--schemes", "topk,dense")
-    assert invoke(*arguments, "--out", tmp_path / "whole", "-q").exit_code == 0
+    did(*arguments, "--out", tmp_path / "whole", "-q")
     with monkeypatch.context() as patched:
         interrupted_when(patched, lambda count: count == 16)
         assert invoke(*arguments, "--out", tmp_path / "out").exit_code == 130

@@ -3,16 +3,16 @@
 import itertools
 import json
 import math
+from functools import partial
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
+import commands
 import topologies
 from looping import each
-from simnet.cli import app
 from simnet.costs import models
 from simnet.costs.devices import load_device
 from simnet.network import Network
@@ -239,13 +239,11 @@ def test_a_scenario_is_asked_at_the_median_of_its_links():
     assert len(shares) > 1
 
 
-def run(*arguments):
-    return CliRunner().invoke(app, ["choose", *arguments])
+run, did = partial(commands.invoke, "choose"), partial(commands.did, "choose")
 
 
 def test_first_use_works_on_defaults():
-    result = run()
-    assert result.exit_code == 0, result.output
+    result = did()
     for word in ("AG-Topk", "ART-ring", "fp16 ring", "Compression pays", "is faster from a latency of"):
         assert word in result.output
 
@@ -264,8 +262,7 @@ def test_json_says_all_that_the_table_says():
 @pytest.mark.parametrize("arguments", [["--workers", "1"], ["--density", "1"], ["--latency", "0 s", "--workers", "3"]])
 @pytest.mark.parametrize("json_", [[], ["--json"]])
 def test_limits_are_answered(arguments, json_):
-    result = run(*arguments, *json_)
-    assert result.exit_code == 0, result.output
+    result = did(*arguments, *json_)
     assert "nan" not in result.output.casefold()
 
 
@@ -276,22 +273,21 @@ def test_two_runs_say_the_same():
 @pytest.mark.parametrize("scenario", ["quickstart", "fluctuating_wan"])
 @pytest.mark.parametrize("more", [(), ("--simulate",)])
 def test_scenarios_can_be_asked(scenario, more):
-    result = run(scenario, "--json", *more)
-    assert result.exit_code == 0, result.output
+    result = did(scenario, "--json", *more)
     assert json.loads(result.stdout)["ranking"]
 
 
 def test_a_map_is_drawn_and_written(tmp_path):
     name = tmp_path / "wan"
     arguments = ("--map", "latency,bandwidth", "--range", "latency=1ms:100ms", "--cells", "20", "--out", str(name))
-    assert run(*arguments).exit_code == 0
+    did(*arguments)
     assert {one.name for one in tmp_path.iterdir()} == {"wan.png", "wan.svg", "wan.csv"}
     lines = (tmp_path / "wan.csv").read_text().splitlines()
     assert lines[0] == "latency_ms,bandwidth_Gbit_per_s,exchange,seconds_s,margin"
     assert len(lines) == 401
     assert run(*arguments).exit_code == 2
     before = name.with_suffix(".csv").read_bytes(), name.with_suffix(".png").read_bytes()
-    assert run(*arguments, "--force").exit_code == 0
+    did(*arguments, "--force")
     assert (name.with_suffix(".csv").read_bytes(), name.with_suffix(".png").read_bytes()) == before
 
 
@@ -343,10 +339,8 @@ def test_what_cannot_be_answered_is_refused_in_words(arguments, message):
 def test_a_fabric_answers_for_its_cluster(tmp_path):
     fabric = tmp_path / "fabric.yaml"
     where = ["--where", "link_latency=0.001", "--where", "link_bandwidth=12500000.0"]
-    calibrated = CliRunner().invoke(app, ["calibrate", "shaped_openmpi", *where, "-o", str(fabric)])
-    assert calibrated.exit_code == 0, calibrated.output
-    result = run("--fabric", str(fabric), "--model", "resnet18", "--json")
-    assert result.exit_code == 0, result.output
+    commands.did("calibrate", "shaped_openmpi", *where, "-o", fabric)
+    result = did("--fabric", str(fabric), "--model", "resnet18", "--json")
     found = json.loads(result.stdout)
     assert found["question"]["latency_s"] is None
     assert all(0 < one["low_s"] <= one["seconds_s"] <= one["high_s"] for one in found["ranking"])

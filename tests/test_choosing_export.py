@@ -3,19 +3,19 @@
 import itertools
 import json
 import math
+from functools import partial
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
+import commands
 from simnet.base.errors import InputError
 from simnet.calibration import calibrate
 from simnet.calibration.cost_model_file import cost_model_of
 from simnet.calibration.curves import Curve, Setting
 from simnet.calibration.step_model import StepModel
-from simnet.cli import app
 from simnet.policies import moo
 from simnet.scenario import load
 from simnet.studies.choosing import OperatingPoint, decide
@@ -39,8 +39,7 @@ def centres(edges):
     return np.sqrt(edges[1:] * edges[:-1]).tolist()
 
 
-def run(*arguments):
-    return CliRunner().invoke(app, ["choose", *map(str, arguments)])
+run, did = partial(commands.invoke, "choose"), partial(commands.did, "choose")
 
 
 @settings(max_examples=15, deadline=None)
@@ -144,8 +143,7 @@ def test_a_table_reads_back_as_it_was_and_is_made_alike_twice(tmp_path):
     job = ("--ratios", "10%,1%", "--weights", "2,1,1", "--parameters", "20000")
     arguments = (*job, "--cells", "5", "--range", "latency=1ms:100ms")
     for name in ("a.json", "b.json"):
-        result = run("--export", tmp_path / name, *arguments)
-        assert result.exit_code == 0, result.output
+        result = did("--export", tmp_path / name, *arguments)
         assert "slower than the exact choice" in result.output
     assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
     table = load_policy(tmp_path / "a.json")
@@ -332,8 +330,7 @@ def test_pinned_algorithms_are_compared_by_what_was_measured():
 def test_a_fabric_of_mpi_has_no_algorithms_of_nccl(tmp_path):
     fabric = tmp_path / "fabric.yaml"
     where = ["--where", "link_latency=0.001", "--where", "link_bandwidth=12500000.0"]
-    calibrated = CliRunner().invoke(app, ["calibrate", "shaped_openmpi", *where, "-o", str(fabric)])
-    assert calibrated.exit_code == 0, calibrated.output
+    commands.did("calibrate", "shaped_openmpi", *where, "-o", fabric)
     result = run("--fabric", fabric, "--export", tmp_path / "t.csv")
     assert result.exit_code == 2, result.output
     assert "says nothing of algorithms of NCCL" in result.output

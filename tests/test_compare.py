@@ -2,14 +2,13 @@
 
 import json
 import math
+from functools import partial
 
 import numpy as np
 import pandas as pd
 import pytest
-from typer.testing import CliRunner
 
-import refusals
-from simnet import cli
+import commands
 from simnet.base.errors import InputError
 from simnet.base.writing import INCOMPLETE
 from simnet.job import run_policy
@@ -21,19 +20,13 @@ from simnet.studies import comparison
 FEW = ("--set", "job.iterations=6")
 
 
-def invoke(*arguments):
-    return CliRunner().invoke(cli.app, ["compare", *map(str, arguments)])
-
-
-def refused(*arguments):
-    return refusals.refused(invoke(*arguments))
+invoke, did, refused = (partial(one, "compare") for one in (commands.invoke, commands.did, commands.refused))
 
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory):
     folder = tmp_path_factory.mktemp("compared")
-    result = invoke("--schemes", "dense,topk,artopk", "--workers", "1,2,5", "--skip", 2, *FEW, "--out", folder)
-    assert result.exit_code == 0, result.output
+    result = did("--schemes", "dense,topk,artopk", "--workers", "1,2,5", "--skip", 2, *FEW, "--out", folder)
     return folder, result.stdout
 
 
@@ -88,8 +81,7 @@ def test_densities_and_build_up_are_what_the_schemes_imply(compared):
 
 def test_equal_comparisons_leave_equal_bytes_in_any_number_of_processes(tmp_path):
     for name, jobs in (("one", 1), ("two", 2)):
-        result = invoke("--schemes", "topk,mstopk", "--workers", "2,3", *FEW, "--jobs", jobs, "--out", tmp_path / name)
-        assert result.exit_code == 0, result.output
+        did("--schemes", "topk,mstopk", "--workers", "2,3", *FEW, "--jobs", jobs, "--out", tmp_path / name)
     files = sorted(path.relative_to(tmp_path / "one") for path in (tmp_path / "one").rglob("*.*"))
     assert len(files) == 5
     for file in files:
@@ -97,8 +89,7 @@ def test_equal_comparisons_leave_equal_bytes_in_any_number_of_processes(tmp_path
 
 
 def test_the_exchanges_of_any_scenario_can_be_compared(tmp_path):
-    result = invoke("quickstart", "--set", "job.iterations=4", "--density", "1 %", "--out", tmp_path)
-    assert result.exit_code == 0, result.output
+    did("quickstart", "--set", "job.iterations=4", "--density", "1 %", "--out", tmp_path)
     table = pd.read_csv(tmp_path / "compare.csv")
     assert list(table["exchange"]) == ["AG", "ART-ring"]
     assert set(table["workers"]) == {4}
@@ -107,8 +98,7 @@ def test_the_exchanges_of_any_scenario_can_be_compared(tmp_path):
 
 def test_the_lock_gives_the_same_comparison(compared, tmp_path):
     lock = compared[0] / "scenario.lock.yaml"
-    result = invoke(lock, "--workers", "1,2,5", "--skip", 2, "--out", tmp_path)
-    assert result.exit_code == 0, result.output
+    did(lock, "--workers", "1,2,5", "--skip", 2, "--out", tmp_path)
     assert (tmp_path / "compare.csv").read_text() == (compared[0] / "compare.csv").read_text()
 
 
@@ -158,8 +148,7 @@ exchanges:
 def test_what_is_learnt_stands_beside_what_exchanges_cost(tmp_path):
     path = tmp_path / "learn.yaml"
     path.write_text(TRAINING.replace("TARGET", "50 %"))
-    result = invoke(path, "--workers", "2,3", "--jobs", 1, "--out", tmp_path / "out")
-    assert result.exit_code == 0, result.output
+    result = did(path, "--workers", "2,3", "--jobs", 1, "--out", tmp_path / "out")
     table = pd.read_csv(tmp_path / "out" / "compare.csv")
     assert list(table.columns) == [*COLUMNS, *learning.COLUMNS]
     for count, group in table.groupby("workers"):
@@ -225,6 +214,5 @@ def test_rows_refuse_to_leave_out_everything():
 
 def test_what_is_set_on_a_scheme_that_is_compared_takes_effect(tmp_path):
     setting = ("--set", "exchanges.spardl.teams=2")
-    result = invoke("--schemes", "spardl", "--workers", "4", *FEW, *setting, "--out", tmp_path)
-    assert result.exit_code == 0, result.output
+    did("--schemes", "spardl", "--workers", "4", *FEW, *setting, "--out", tmp_path)
     assert "teams: 2" in (tmp_path / "scenario.lock.yaml").read_text()

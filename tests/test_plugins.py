@@ -5,11 +5,9 @@ import subprocess
 import sys
 
 import pytest
-from typer.testing import CliRunner
 
 import killing
-from refusals import refused
-from simnet import cli
+from commands import did, invoke, refused
 from simnet.base import plugins
 from simnet.calibration.readers import kind_of, read
 from simnet.collectives import registry
@@ -88,10 +86,6 @@ def own(tmp_path):
     return path
 
 
-def invoke(*arguments):
-    return CliRunner().invoke(cli.app, [str(argument) for argument in arguments])
-
-
 class TestFiles:
     def test_a_scenario_with_a_scheme_in_a_file_runs_and_its_lock_runs_alike(self, own, tmp_path):
         # Two processes, each of which loads the file; nothing but the results is left behind.
@@ -100,8 +94,7 @@ class TestFiles:
         (copy,) = (tmp_path / "a" / "inputs").iterdir()
         assert copy.read_text() == SCHEME
         (tmp_path / "mine.py").unlink()
-        again = invoke("run", tmp_path / "a" / "scenario.lock.yaml", "--out", tmp_path / "b", "--jobs", "1")
-        assert again.exit_code == 0, again.output
+        did("run", tmp_path / "a" / "scenario.lock.yaml", "--out", tmp_path / "b", "--jobs", "1")
         for name in ("summary.json", "iterations.csv", "scenario.lock.yaml"):
             assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
         assert not list(tmp_path.rglob("__pycache__"))
@@ -114,11 +107,10 @@ class TestFiles:
 
     def test_compare_takes_it_by_its_path(self, own, tmp_path, monkeypatch):
         monkeypatch.chdir(tmp_path)
-        found = invoke("compare", "--schemes", "topk,mine.py:Mine", "--set", "job.iterations=2", "--out", "c", "-q")
-        assert found.exit_code == 0, found.output
+        did("compare", "--schemes", "topk,mine.py:Mine", "--set", "job.iterations=2", "--out", "c", "-q")
         assert (tmp_path / "c" / "compare.csv").read_text().splitlines()[2].startswith("mine,")
         (tmp_path / "copy.py").write_text(SCHEME + "\n")
-        told = refused(invoke("compare", "--schemes", "mine.py:Mine,copy.py:Mine"))
+        told = refused("compare", "--schemes", "mine.py:Mine,copy.py:Mine")
         assert "--schemes: names 'mine' twice, by " in told
 
     def test_the_identity_goes_by_its_content(self, own):
@@ -166,11 +158,11 @@ class TestFiles:
         (folder / "exits.py").write_text("raise SystemExit(7)\n")
         (folder / "partly.py").write_text("from sparsifier_models import Sparsifier\nclass Mine(Sparsifier): pass\n")
         own.write_text(SCENARIO.replace(found, written, 1))
-        told = refused(invoke("run", own))
+        told = refused("run", own)
         for message in messages:
             assert message in told
         # What failed once is not taken for loaded.
-        assert refused(invoke("run", own)) == told
+        assert refused("run", own) == told
 
     def test_an_interrupt_while_it_is_imported_is_one(self, own):
         (own.parent / "mine.py").write_text("raise KeyboardInterrupt\n")
@@ -219,7 +211,7 @@ class TestRegistered:
     def test_a_log_reader_that_cannot_be_imported_is_one_message(self, install, tmp_path):
         install("mine_broken", "1 / 0\n", "[simnet.log_readers]\nbroken = mine_broken:X\nodd = json:loads\n")
         (tmp_path / "a.log").write_text("mine 1\n")
-        told = refused(invoke("calibrate", tmp_path / "a.log", "-o", tmp_path / "a.yaml"))
+        told = refused("calibrate", tmp_path / "a.log", "-o", tmp_path / "a.yaml")
         assert "'broken', registered as simnet.log_readers by mine_broken 1.0, cannot be imported" in told
         with pytest.raises(plugins.PluginError, match="'odd', as others registered it, is no Format"):
             read(tmp_path / "a.log", "odd")
@@ -247,16 +239,16 @@ class TestRefusal:
         entries = "[simnet.sparsifiers]\nmine = mine_scheme:Mine\n[simnet.commands]\nm = x:y\n"
         entries += "[simnet.collectives]\nallreduce_new = x:y\n[simnet.log_readers]\nmine_log = x:y\n"
         install("mine_scheme", SCHEME, f"{entries}[simnet.topologies]\nline = x:y\n")
-        told = refused(invoke("--no-plugins", "run", own))
+        told = refused("--no-plugins", "run", own)
         assert "own.yaml:8: exchanges.own.scheme: " in told
         assert "mine.py:Mine' is a file, code of others, which --no-plugins or SIMNET_NO_PLUGINS" in told
         assert plugins.allowed()
         own.write_text(SCENARIO.replace("./mine.py:Mine", "mine"))
-        told = refused(invoke("--no-plugins", "run", own))
+        told = refused("--no-plugins", "run", own)
         assert "'mine' is registered as simnet.sparsifiers by mine_scheme 1.0, code of others, which" in told
         assert " mine " not in invoke("--no-plugins", "list", "sparsifiers").stdout
         for topology in ("line: {latency: 1 ms}", "registered: {name: line, latency: 1 ms}"):
-            told = refused(invoke("--no-plugins", "run", own, "--set", f"network.topology={{{topology}}}"))
+            told = refused("--no-plugins", "run", own, "--set", f"network.topology={{{topology}}}")
             assert "'line' is registered as simnet.topologies by mine_scheme 1.0, code of others" in told
         # What simnet itself registers stays.
         with plugins.refused():
@@ -267,9 +259,9 @@ class TestRefusal:
             (["export", "--to", "csv", "--collective", "new", "--workers", "2", "--size", "1 MB"], "allreduce_new"),
             (["calibrate", tmp_path / "a.log", "-o", tmp_path / "a.yaml"], "mine_log"),
         ):
-            assert f"; not looked at: {left_out}, code of others, which" in refused(invoke("--no-plugins", *refusing))
+            assert f"; not looked at: {left_out}, code of others, which" in refused("--no-plugins", *refusing)
         monkeypatch.setenv(plugins.REFUSED, "1")
-        assert "is registered as" in refused(invoke("run", own))
+        assert "is registered as" in refused("run", own)
 
     def test_worker_processes_inherit_it(self):
         with plugins.refused():

@@ -21,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import needs
+from commands import contents
 from simnet.base.errors import InputError
 from simnet.base.writing import atomic_write
 from simnet.report import results
@@ -30,14 +31,8 @@ PHASES = ("compute", "select", "communicate", "wait")
 LOCK = "name: made up\nseed: 7\n"
 FIGURES = {f"figures/{name}.{kind}" for name in ("iteration_time", "cumulative_time", "breakdown", "choices")
            for kind in ("png", "svg")}  # fmt: skip
-TABLES = {
-    "summary.json",
-    "iterations.csv",
-    "iterations.parquet",
-    "workers.parquet",
-    "scenario.lock.yaml",
-    "timeline.json",
-}
+TABLES = {"summary.json", "timeline.json", "scenario.lock.yaml", "iterations.csv",
+          "iterations.parquet", "workers.parquet"}  # fmt: skip
 
 
 def made_up_run(iterations=40, workers=4):
@@ -45,14 +40,9 @@ def made_up_run(iterations=40, workers=4):
     spans = ["policy", "iteration", "worker", "what", "start_s", "finish_s"]
     messages = ["policy", "iteration", "round", "phase", "src", "dst", "nbytes_B", "start_s", "finish_s"]
     made = {}
-    for number, (name, labels) in enumerate(
-        {
-            "AG": ["AG"],
-            "ART-Ring": ["ART-Ring"],
-            "flexible": ["AG", "ART-Ring"],
-            "clairvoyant": ["AG", "ART-Ring"],
-        }.items()
-    ):
+    both = ["AG", "ART-Ring"]
+    among = {"AG": both[:1], "ART-Ring": both[1:], "flexible": both, "clairvoyant": both}
+    for number, (name, labels) in enumerate(among.items()):
         rng = np.random.default_rng([number, iterations, workers])
         now, rows, split, drawn, sent = 0.0, [], [], [], []
         for iteration in range(iterations):
@@ -78,21 +68,13 @@ def made_up_run(iterations=40, workers=4):
                     [name, iteration, 0, choice, worker, (worker + 1) % workers, 1e7, now + 0.13, now + duration]
                 )
             now += duration
-        columns = ["policy", "iteration", "start_s", "iteration_s", *(f"{phase}_s" for phase in PHASES), "bytes_sent_B",
+        phases = [f"{phase}_s" for phase in PHASES]
+        columns = ["policy", "iteration", "start_s", "iteration_s", *phases, "bytes_sent_B",
                    "choice", "density", "selected", "latency_s", "bandwidth_Bps"]  # fmt: skip
+        own = ["policy", "iteration", "worker", *phases, "bytes_sent_B", "bytes_received_B"]
         made[name] = SimpleNamespace(
             iterations=pd.DataFrame(rows, columns=columns),
-            workers=pd.DataFrame(
-                split,
-                columns=[
-                    "policy",
-                    "iteration",
-                    "worker",
-                    *(f"{phase}_s" for phase in PHASES),
-                    "bytes_sent_B",
-                    "bytes_received_B",
-                ],
-            ),
+            workers=pd.DataFrame(split, columns=own),
             spans=pd.DataFrame(drawn, columns=spans),
             messages=pd.DataFrame(sent, columns=messages),
             interruptions=(),
@@ -105,10 +87,6 @@ def write(folder, made=None, **options):
     return results.write_run(folder, made or made_up_run(), scenario="made up", scenario_lock=LOCK, seed=7, **options)
 
 
-def files(folder):
-    return {str(path.relative_to(folder)): path.read_bytes() for path in Path(folder).rglob("*") if path.is_file()}
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
@@ -118,12 +96,12 @@ def run(tmp_path_factory):
 
 
 def test_the_folder_holds_every_file_and_no_leftovers(run):
-    assert set(files(run[0])) == TABLES | FIGURES | {"report.html"}
+    assert set(contents(run[0])) == TABLES | FIGURES | {"report.html"}
 
 
 def test_without_a_report_there_are_no_figures_and_matplotlib_is_not_needed(tmp_path):
     write(tmp_path, report=False)
-    assert set(files(tmp_path)) == TABLES
+    assert set(contents(tmp_path)) == TABLES
 
 
 def test_csv_and_parquet_and_the_frames_agree(run):
@@ -189,14 +167,14 @@ def test_without_clairvoyant_regret_is_null(tmp_path):
 
 
 def test_a_second_run_leaves_the_same_bytes_in_any_folder(run, tmp_path):
-    first = files(run[0])
+    first = contents(run[0])
     write(tmp_path / "a")
-    assert files(tmp_path / "a") == first
+    assert contents(tmp_path / "a") == first
     write(tmp_path / "a", report=False)
     drawn = {name for name in first if name == "report.html" or name.startswith("figures/")}
-    assert files(tmp_path / "a") == {name: content for name, content in first.items() if name not in drawn}
+    assert contents(tmp_path / "a") == {name: content for name, content in first.items() if name not in drawn}
     write(tmp_path / "a")
-    assert files(tmp_path / "a") == first
+    assert contents(tmp_path / "a") == first
     for name, content in first.items():
         assert str(run[0]).encode() not in content, name
         assert not re.search(rb"20\d\d-\d\d-\d\d", content), name
@@ -212,7 +190,7 @@ def test_hash_seed_changes_no_byte(run, tmp_path):
         for seed in ("0", "1")
     ]
     assert [process.wait(timeout=120) for process in running] == [0, 0]
-    assert files(tmp_path / "0") == files(tmp_path / "1") == files(run[0])
+    assert contents(tmp_path / "0") == contents(tmp_path / "1") == contents(run[0])
 
 
 def test_last_bits_do_not_show(tmp_path):
@@ -274,7 +252,7 @@ def test_an_error_while_writing_leaves_the_old_file(tmp_path):
 
     with pytest.raises(RuntimeError, match="half way"):
         fail()
-    assert files(tmp_path) == {"a.txt": b"old"}
+    assert contents(tmp_path) == {"a.txt": b"old"}
 
 
 def test_a_full_disk_is_an_input_error_and_leaves_the_old_file(tmp_path, monkeypatch):
@@ -291,7 +269,7 @@ def test_a_full_disk_is_an_input_error_and_leaves_the_old_file(tmp_path, monkeyp
 
     with pytest.raises(InputError, match=r"a\.txt: cannot be written: No space left on device"):
         fail()
-    assert files(tmp_path) == {"a.txt": b"old"}
+    assert contents(tmp_path) == {"a.txt": b"old"}
 
 
 @needs.posix
@@ -309,7 +287,7 @@ def test_a_kill_while_writing_leaves_the_old_file(tmp_path):
 
 def test_a_failure_to_draw_leaves_the_old_run(tmp_path, monkeypatch):
     write(tmp_path, report=False)
-    before = files(tmp_path)
+    before = contents(tmp_path)
 
     def fail(*arguments):
         raise RuntimeError("cannot draw")
@@ -317,7 +295,7 @@ def test_a_failure_to_draw_leaves_the_old_run(tmp_path, monkeypatch):
     monkeypatch.setattr("simnet.report.figures.render", fail)
     with pytest.raises(RuntimeError, match="cannot draw"):
         write(tmp_path, made_up_run(iterations=3))
-    assert files(tmp_path) == before
+    assert contents(tmp_path) == before
 
 
 def test_a_folder_that_cannot_be_written_is_named_with_the_remedy(tmp_path):
@@ -342,4 +320,4 @@ def test_a_folder_without_permission_is_refused(tmp_path):
 def test_prepare_folder_makes_it_and_leaves_nothing_in_it(tmp_path):
     folder = results.prepare_folder(tmp_path / "a" / "b")
     assert folder.is_dir()
-    assert files(folder) == {}
+    assert contents(folder) == {}

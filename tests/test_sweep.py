@@ -7,18 +7,18 @@ import os
 import random
 import signal
 import sys
+from functools import partial
 
 import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
+import commands
 import killing
 import needs
-import refusals
-from simnet import cli
+from commands import contents
 from simnet.base import processes, units, writing
 from simnet.base.errors import InputError
 from simnet.base.writing import INCOMPLETE
@@ -105,21 +105,11 @@ def tiny(tmp_path_factory):
 def swept(tiny, tmp_path_factory):
     """A sweep that nobody disturbed, on two processes."""
     out = tmp_path_factory.mktemp("swept")
-    result = invoke(tiny, *GRID, "--out", out, "--jobs", 2)
-    assert result.exit_code == 0, result.output
+    result = did(tiny, *GRID, "--out", out, "--jobs", 2)
     return out, result
 
 
-def invoke(*arguments):
-    return CliRunner().invoke(cli.app, ["sweep", *map(str, arguments)])
-
-
-def refused(*arguments):
-    return refusals.refused(invoke(*arguments))
-
-
-def contents(place):
-    return {str(path.relative_to(place)): path.read_bytes() for path in sorted(place.rglob("*")) if path.is_file()}
+invoke, did, refused = (partial(one, "sweep") for one in (commands.invoke, commands.did, commands.refused))
 
 
 def stamped(place):
@@ -345,8 +335,7 @@ def test_the_parts_add_up_and_the_winner_is_the_fastest(swept):
 
 
 def test_values_written_differently_are_one_cell(here, tiny, tmp_path):
-    result = invoke(tiny, "--param", "bandwidth=1Gbit/s,1000Mbit/s", "--policies", "AG", "--out", tmp_path)
-    assert result.exit_code == 0, result.output
+    did(tiny, "--param", "bandwidth=1Gbit/s,1000Mbit/s", "--policies", "AG", "--out", tmp_path)
     assert len(list((tmp_path / "cells").iterdir())) == 1
     first, second = json.loads((tmp_path / "sweep.json").read_text())["rows"]
     assert first | {"cell": 1} == second
@@ -375,8 +364,7 @@ def trained(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(processes, "Pool", Here)
         out = tmp_path_factory.mktemp("trained")
-        result = invoke(path, "--param", "seed=0,1,2", "--out", out)
-    assert result.exit_code == 0, result.output
+        result = did(path, "--param", "seed=0,1,2", "--out", out)
     return out, path, result.stdout
 
 
@@ -553,7 +541,7 @@ def test_a_bug_in_a_cell_costs_no_other_and_is_not_kept(here, tiny, tmp_path, mo
     assert list(table(tmp_path)["status"]) == ["done", "failed", "done"]
     monkeypatch.undo()
     monkeypatch.setattr(processes, "Pool", Here)
-    assert invoke(*arguments).exit_code == 0
+    did(*arguments)
     assert (table(tmp_path)["status"] == "done").all()
 
 
@@ -578,8 +566,7 @@ def test_cells_that_are_there_do_not_run_again(here, swept, tiny, tmp_path, monk
     out, _ = swept
     before = contents(out)
     monkeypatch.setattr(cell, "run_policy", lambda *_: pytest.fail("it was simulated again"))
-    result = invoke(tiny, *GRID, "--out", out)
-    assert result.exit_code == 0, result.output
+    result = did(tiny, *GRID, "--out", out)
     assert "12 of 12 cells are there already" in result.stderr
     assert contents(out) == before
 
@@ -608,7 +595,7 @@ def test_a_damaged_file_is_run_again(here, swept, tiny, damage):
 def test_force_runs_all_and_gives_the_same(here, swept, tiny):
     out, _ = swept
     before, stamps = contents(out), stamped(out)
-    assert invoke(tiny, *GRID, "--out", out, "--force").exit_code == 0
+    did(tiny, *GRID, "--out", out, "--force")
     assert contents(out) == before
     assert all(later > stamps[name] for name, later in stamped(out).items())
 
@@ -629,7 +616,7 @@ def test_ctrl_c_keeps_what_is_done(here, swept, tiny, tmp_path, monkeypatch):
     assert len(table(tmp_path)) == 15
     assert len(json.loads((tmp_path / "sweep.json").read_text())["missing"]) == 7
     monkeypatch.setattr(processes, "Pool", Here)
-    assert invoke(tiny, *GRID, "--out", tmp_path).exit_code == 0
+    did(tiny, *GRID, "--out", tmp_path)
     assert contents(tmp_path) == contents(swept[0])
 
 
@@ -650,7 +637,7 @@ def test_a_sweep_that_ends_while_it_writes_its_table_says_so_and_is_mended(here,
     assert invoke(tiny, *GRID, "--out", out).exit_code == 9
     assert (out / INCOMPLETE).exists()
     monkeypatch.setattr(writing, "atomic_write", real)
-    assert invoke(tiny, *GRID, "--out", out).exit_code == 0
+    did(tiny, *GRID, "--out", out)
     assert contents(out) == before
 
 
@@ -660,7 +647,7 @@ def test_what_was_begun_is_taken_away_and_nothing_else(here, tiny, tmp_path):
     others = [tmp_path / "cells" / "notes.tmp", tmp_path / ".hidden"]
     for one in (*begun, *others):
         one.write_text("x")
-    assert invoke(tiny, "--param", "seed=1", "--policies", "AG", "--out", tmp_path, "-q").exit_code == 0
+    did(tiny, "--param", "seed=1", "--policies", "AG", "--out", tmp_path, "-q")
     assert [one.exists() for one in (*begun, *others)] == [False, False, True, True]
 
 
@@ -724,7 +711,7 @@ def killed(command, place, cells, kills, draws):
 @needs.linux
 def test_a_sweep_killed_twice_ends_with_the_bytes_of_one_left_alone(here, swept, tiny, tmp_path):
     killed((tiny, *GRID, "--jobs", 1), tmp_path, CELLS, 2, random.Random(8))
-    assert invoke(tiny, *GRID, "--out", tmp_path).exit_code == 0
+    did(tiny, *GRID, "--out", tmp_path)
     assert contents(tmp_path) == contents(swept[0])
 
 
@@ -764,8 +751,7 @@ def scheduler():
 @pytest.mark.extras
 @pytest.mark.filterwarnings("ignore")
 def test_a_cluster_gives_the_same_bytes(here, scheduler, swept, tiny, tmp_path):
-    result = invoke(tiny, *GRID, "--out", tmp_path, "--scheduler", scheduler)
-    assert result.exit_code == 0, result.output
+    did(tiny, *GRID, "--out", tmp_path, "--scheduler", scheduler)
     assert contents(tmp_path) == contents(swept[0])
 
 

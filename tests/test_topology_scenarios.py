@@ -26,6 +26,7 @@ policies:
   AG: {fixed: AG}
 output: {report: false}
 """
+FEW = {"groups": 2, "hosts_per_router": 1, "global_links": 1}
 GPUS = {"intra_latency": 2e-6, "intra_bandwidth": 3e11, "nic_latency": 6e-6, "nic_bandwidth": 2.5e10}
 
 
@@ -37,16 +38,7 @@ GPUS = {"intra_latency": 2e-6, "intra_bandwidth": 3e11, "nic_latency": 6e-6, "ni
         (
             "dragonfly: {routers: 3, latency: 1 us, bandwidth: 8 Gbit/s, groups: 2, hosts_per_router: 1, "
             "global_links: 1, global_latency: 2 us, global_bandwidth: 4 Gbit/s}",
-            dragonfly(
-                3,
-                1e-6,
-                1e9,
-                groups=2,
-                hosts_per_router=1,
-                global_links=1,
-                global_latency=2e-6,
-                global_bandwidth=5e8,
-            ),
+            dragonfly(3, 1e-6, 1e9, **FEW, global_latency=2e-6, global_bandwidth=5e8),
         ),
         (
             "multi_gpu_nodes: {nodes: 3, gpus_per_node: 2, intra_latency: 2 us, intra_bandwidth: 300 GB/s, "
@@ -74,9 +66,7 @@ GPUS = {"intra_latency": 2e-6, "intra_bandwidth": 3e11, "nic_latency": 6e-6, "ni
 )
 @pytest.mark.parametrize("placement", ["packed", "spread"])
 def test_scenario_has_the_graph_of_the_builder(tmp_path: Path, written, graph, placement):
-    path = tmp_path / "a.yaml"
-    path.write_text(SCENARIO.replace("TOPOLOGY", written))
-    found = load(path, [f"network.placement={placement}"]).build().job.network(0).graph
+    found = load(write(tmp_path, written), [f"network.placement={placement}"]).build().job.network(0).graph
     assert nx.utils.graphs_equal(found, graph)
     assert found.graph == graph.graph
 

@@ -42,19 +42,15 @@ def plain_yaml(text: str, file: str, what: str) -> dict[Any, Any]:
     if _depth(text) > MAX_DEPTH:
         raise InputError(f"is nested deeper than {what} may be", file=file)
     try:
-        if any(_is_marked(event) for event in YAML(typ="safe", pure=True).parse(text)):
-            raise InputError(f"has anchors or tags, which {what} has not", file=file)
+        for event in YAML(typ="safe", pure=True).parse(text):
+            if getattr(event, "anchor", None) is not None or getattr(event, "tag", None) is not None:
+                raise InputError(f"has anchors or tags, which {what} has not", file=file)
         loaded = YAML(typ="safe", pure=True).load(text)
     except (YAMLError, ValueError, RecursionError) as error:
         raise InputError(f"is no YAML: {str(error).splitlines()[0]}", file=file) from None
     if not isinstance(loaded, dict):
         raise InputError(f"is not {what}: it has no fields", file=file)
     return loaded
-
-
-def _is_marked(event: Any) -> bool:
-    """Return whether a part of a YAML file has an anchor, is an alias, or has a tag."""
-    return getattr(event, "anchor", None) is not None or getattr(event, "tag", None) is not None
 
 
 def _depth(text: str) -> int:

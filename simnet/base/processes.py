@@ -48,13 +48,7 @@ class _Worker(NamedTuple):
 
 
 class Pool:
-    """Processes that stay for one task after another; used in a ``with`` block, at whose end they are ended.
-
-    Parameters
-    ----------
-    jobs : int
-        At most so many at a time.
-    """
+    """Processes, at most `jobs` at a time, that stay for one task after another until a ``with`` block ends."""
 
     def __init__(self, jobs: int) -> None:
         self.jobs = jobs
@@ -136,12 +130,8 @@ def attempt(work: Callable[..., Any], task: tuple[Any, ...], report: Report = la
 
     Parameters
     ----------
-    work : callable
-        Called with the arguments of the task and `report`.
-    task : tuple
-        The arguments.
-    report : callable
-        Called now and then.
+    work, task, report
+        The function, its arguments, and the last of its arguments, which it calls now and then.
     """
     try:
         return Outcome("done", work(*task, report))

@@ -112,23 +112,9 @@ def seconds(text: Quantity) -> float:
 
 
 def size(text: Quantity) -> float:
-    """Read an amount of data; return bytes.
+    """Read an amount of data, as `seconds` reads a time; return bytes.
 
-    Parameters
-    ----------
-    text : str or number
-        A number and a unit: B or bit (b), with k, M, G, T (powers of 1000) or Ki, Mi, Gi, Ti (powers of 1024).
-        Only 0 may stand without unit.
-
-    Returns
-    -------
-    float
-        Bytes, >= 0 and finite.
-
-    Raises
-    ------
-    ValueError
-        As `seconds`.
+    Units are B or bit (b), with k, M, G, T (powers of 1000) or Ki, Mi, Gi, Ti (powers of 1024).
 
     Examples
     --------
@@ -139,23 +125,10 @@ def size(text: Quantity) -> float:
 
 
 def bandwidth(text: Quantity) -> float:
-    """Read a bandwidth; return bytes per second.
+    """Read a bandwidth, as `seconds` reads a time; return bytes per second.
 
-    Parameters
-    ----------
-    text : str or number
-        A number and a unit: an amount of data (see `size`) per time, or bps, kbps, Mbps, Gbps, Tbps (bits per second)
-        and Bps, kBps, MBps, ... (bytes per second). Only 0 may stand without unit.
-
-    Returns
-    -------
-    float
-        Bytes per second, >= 0 and finite.
-
-    Raises
-    ------
-    ValueError
-        As `seconds`.
+    Units are an amount of data (see `size`) per time, or bps, kbps, Mbps, Gbps, Tbps (bits per second) and Bps, kBps,
+    MBps, ... (bytes per second).
 
     Examples
     --------

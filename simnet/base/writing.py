@@ -1,4 +1,7 @@
-"""Files and folders that appear under their names when they are complete, or not at all."""
+"""Files and folders that appear under their names when they are complete, or not at all.
+
+What the system says against writing is an `InputError`, here and where files are written by these functions but `whole`.
+"""
 
 from __future__ import annotations
 
@@ -98,13 +101,7 @@ def atomic_write(path: str | Path) -> Iterator[BinaryIO]:
 
 
 def write_files(folder: Path, files: Mapping[str, bytes]) -> None:
-    """Write files into a folder, each whole or not at all, in their order.
-
-    Raises
-    ------
-    InputError
-        If one cannot be written.
-    """
+    """Write files into a folder in their order, each as `atomic_write` does."""
     for name, data in files.items():
         with atomic_write(folder / name) as stream:
             stream.write(data)
@@ -161,30 +158,19 @@ def staged(targets: Sequence[Path], force: bool, suffixes: Sequence[str] = ()) -
 
 
 def write_new(files: Mapping[Path, bytes | str], force: bool) -> None:
-    """Write files that are beside each other, all of them or none, where none is yet, unless by `force`.
-
-    Raises
-    ------
-    InputError
-        If one is there already and may not be replaced, or something cannot be written.
-    """
+    """Write files that are beside each other, all of them or none, where none is, unless by `force`; see `staged`."""
     with staged(list(files), force) as folder:
         for path, data in files.items():
             (folder / path.name).write_bytes(data.encode() if isinstance(data, str) else data)
 
 
 def refuse_existing(targets: Sequence[Path], force: bool, suffixes: Sequence[str] = ()) -> None:
-    """Refuse what may not be replaced: worth asking before work that takes long.
+    """Raise InputError for what is there and may not be replaced: worth asking before work that takes long.
 
     Parameters
     ----------
     targets, force, suffixes
         As for `staged`.
-
-    Raises
-    ------
-    InputError
-        If a target is there already and may not be replaced.
     """
     for target in targets:
         if not (target.exists() or target.is_symlink()):

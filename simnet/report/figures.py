@@ -250,12 +250,8 @@ def efficiency(
 
     Parameters
     ----------
-    iterations : DataFrame
-        The iterations of all policies, as for `render`.
-    bound : str, optional
-        The one-step oracle, if it is among them.
-    learnt : mapping, optional
-        Of each policy how its training went, as for `render`.
+    iterations, bound, learnt
+        As for `render`.
     """
     trained = iterations[iterations["purpose"] == TRAIN]
     with style():

@@ -102,15 +102,7 @@ def first(trained: Mapping[str, LearningSummary], bound: str | None = None) -> l
 
 
 def columns(trained: Mapping[str, LearningSummary], bound: str | None = None) -> dict[str, dict[str, Any]]:
-    """Return `COLUMNS` for each policy; None for what there is not.
-
-    Parameters
-    ----------
-    trained : mapping of policy name to LearningSummary
-        What `condensed` returned.
-    bound : str, optional
-        The policy that nobody can run, and which is no rival.
-    """
+    """Return `COLUMNS` for each policy, None for what there is not; the bound, which nobody can run, is no rival."""
     soonest = first(trained, bound)
     found: dict[str, dict[str, Any]] = {}
     for policy, one in trained.items():

@@ -12,6 +12,7 @@ import itertools
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from typing import Any, BinaryIO, NamedTuple, TypeAlias
 
 import numpy as np
@@ -70,7 +71,11 @@ def write_timeline(
     >>> [event["ph"] for event in json.loads(stream.getvalue())["traceEvents"]]
     ['M', 'M', 'M', 'M', 'M', 'M', 'X', 'b', 'e']
     """
-    route = _memoised(links)
+
+    @cache
+    def route(src: int, dst: int) -> Sequence[str]:
+        return (f"{src} to {dst}",) if links is None else links(int(src), int(dst))
+
     policies = list(dict.fromkeys([*spans["policy"], *messages["policy"]]))
     names: list[dict[str, Any]] = []
     events: list[dict[str, Any]] = []
@@ -177,18 +182,6 @@ def _within(own: _Kept, route: LinkNames, budget: int) -> _Kept:
         spans = spans.head(budget // 2)
         return _Kept(spans, messages[messages["cost"].cumsum() <= budget - len(spans)])
     return _Kept(own.spans[own.spans["iteration"].isin(fitting)], own.messages[own.messages["iteration"].isin(fitting)])
-
-
-def _memoised(links: LinkNames | None) -> LinkNames:
-    known: dict[tuple[int, int], Sequence[str]] = {}
-
-    def route(src: int, dst: int) -> Sequence[str]:
-        names = known.get((src, dst))
-        if names is None:
-            names = known[src, dst] = (f"{src} to {dst}",) if links is None else links(int(src), int(dst))
-        return names
-
-    return route
 
 
 def _ns(seconds: pd.Series[Any]) -> NDArray[np.int64]:

@@ -17,10 +17,7 @@ _REAL, _SYNTHETIC = "#333333", COLOURS[0]
 def closeness_plot(figures: Mapping[str, Any]) -> Plot:
     """Return gain, build-up, overlap and threshold of a trace beside those of synthetic gradients.
 
-    Parameters
-    ----------
-    figures : mapping
-        What `simnet.traces.comparing.closeness` returns.
+    The figures are what `simnet.traces.comparing.closeness` returns.
     """
     with style():
         figure = Figure(figsize=(9, 6.4), layout="constrained")
@@ -46,10 +43,7 @@ def closeness_plot(figures: Mapping[str, Any]) -> Plot:
 def description_plot(figures: Mapping[str, Any]) -> Plot:
     """Return the scales of the layers, and what top-k selects at each density.
 
-    Parameters
-    ----------
-    figures : mapping
-        What `simnet.traces.comparing.described` returns.
+    The figures are what `simnet.traces.comparing.described` returns.
     """
     with style():
         figure = Figure(figsize=(9, 3.6), layout="constrained")

@@ -28,7 +28,7 @@ from simnet.scenario.error_texts import problems
 from simnet.scenario.job import (
     build_colocated,
     build_job,
-    build_policies,
+    build_policy,
     is_file,
     memory,
     memory_limit,
@@ -147,8 +147,9 @@ class Scenario:
             for name, policy in self.config.policies.items()
             if policy.clairvoyant is not None and set(policy.clairvoyant.among or ()) == everything
         ]
-        policies, timeline = build_policies(self.config), self.config.output.timeline
-        return Run(job, policies, next(iter(bounds), None), timeline, theirs | messages, colocated)
+        policies = {name: build_policy(self.config, one) for name, one in self.config.policies.items()}
+        bound, timeline = next(iter(bounds), None), self.config.output.timeline
+        return Run(job, policies, bound, timeline, theirs | messages, colocated)
 
     def at_once(self, wanted: int) -> int:
         """Return how many policies may run side by side, at most `wanted`, within the memory allowed."""

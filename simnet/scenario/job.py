@@ -85,23 +85,12 @@ def build_job(config: schema.Config, stages: Stages | None, folder: Path, found:
 def build_colocated(
     config: schema.Config, stages: Stages | None, folder: Path, found: Findings
 ) -> tuple[dict[str, ColocatedJob], dict[str, int]]:
-    """Build the other jobs of a resolved scenario, those with which something is wrong left out.
+    """Build the other jobs of a resolved scenario that are sound; return them, and the messages of an exchange of each.
 
     Parameters
     ----------
-    config : Config
-        The scenario, resolved.
-    stages : Stages, optional
-        Its networks; None where they cannot be built.
-    folder : Path
-        Where its files start from.
-    found : Findings
-        Takes what is wrong.
-
-    Returns
-    -------
-    dict of str to ColocatedJob, dict of str to int
-        The jobs, and the messages of one exchange of each.
+    config, stages, folder, found
+        As for `build_job`.
     """
     colocated: dict[str, ColocatedJob] = {}
     messages: dict[str, int] = {}
@@ -138,27 +127,13 @@ def _try_sizes(exchange: Candidate, job: Job, searched: Sequence[float] = ()) ->
             assert model.k >= 0
 
 
-def build_policies(config: schema.Config) -> dict[str, Policy]:
-    """Build the policies of a resolved scenario, in its order."""
-    return {name: _policy(config, one) for name, one in config.policies.items()}
-
-
 def try_exchanges(config: schema.Config, folder: Path, found: Findings) -> dict[str, int]:
-    """Exchange zeros once with each scheme, so that what it refuses is said before the run.
+    """Exchange zeros once with each scheme, so that what it refuses is said before the run; return how many messages.
 
     Parameters
     ----------
-    config : Config
-        The scenario, resolved.
-    folder : Path
-        Where its files start from.
-    found : Findings
-        Takes what is wrong.
-
-    Returns
-    -------
-    dict of str to int
-        Messages of an exchange, by its label.
+    config, folder, found
+        As for `build_job`.
     """
     device = _device(config.job, folder, found)
     messages: dict[str, int] = {}
@@ -332,7 +307,8 @@ def _labels(policy: schema.Policy) -> list[str]:
     return [part] if kind == "fixed" else list(part.among)
 
 
-def _policy(config: schema.Config, given: schema.Policy) -> Policy:
+def build_policy(config: schema.Config, given: schema.Policy) -> Policy:
+    """Build a policy of a resolved scenario."""
     kind, part = given.choice
     candidates = [candidate(label, config.exchanges[label]) for label in _labels(given)]
     if kind == "fixed":

@@ -80,12 +80,8 @@ def checkpoints(loaded: Scenario, folder: Path, every: float = EVERY) -> Checkpo
 
     Parameters
     ----------
-    loaded : Scenario
-        The scenario.
-    folder : Path
-        Their folder.
-    every : float
-        Seconds between two of a policy.
+    loaded, folder, every
+        The scenario, and as of `Checkpoints`.
     """
     identities = {name: identity(loaded.only([name]), f"policy {name}") for name in loaded.config.policies}
     return Checkpoints(folder, identities, every)
@@ -111,8 +107,10 @@ def run_policies(
         The same, built.
     jobs : int, optional
         How many at a time; one per processor when omitted. Fewer if all would not fit the memory.
-    progress, checkpoints
-        As for `run_apart`.
+    progress : callable
+        Called now and then.
+    checkpoints : Checkpoints, optional
+        From where policies resume, and where they leave what they have done.
     """
     at_once = loaded.at_once(min(jobs or os.cpu_count() or 1, len(run.policies)))
     if at_once == 1 or (jobs is None and sum(map(run.effort, run.policies)) < _WORTH_PROCESSES):
@@ -127,12 +125,8 @@ def run_here(run: Run, progress: Progress, checkpoints: Checkpoints | None = Non
 
     Parameters
     ----------
-    run : Run
-        The scenario.
-    progress : callable
-        Called after each iteration.
-    checkpoints : Checkpoints, optional
-        From where policies resume, and where they leave what they have done.
+    run, progress, checkpoints
+        As for `run_policies`.
     """
     for name in run.policies:
         try:
@@ -142,13 +136,7 @@ def run_here(run: Run, progress: Progress, checkpoints: Checkpoints | None = Non
 
 
 def results_of(run: Run) -> dict[str, PolicyResult]:
-    """Return the results of all policies, run in this process one after the other.
-
-    Raises
-    ------
-    SimnetError
-        If a policy failed with one.
-    """
+    """Return the results of all policies, run in this process one after the other; raise the SimnetError of one."""
     found = {}
     for name, outcome in run_here(run, lambda name, done: None):
         if isinstance(outcome, SimnetError):
@@ -164,16 +152,10 @@ def run_apart(
 
     Parameters
     ----------
-    source : Source
-        The scenario.
+    source, jobs, progress, checkpoints
+        As for `run_policies`.
     policies : sequence of str
         Which of its policies, the ones that take longest first.
-    jobs : int
-        How many at a time.
-    progress : callable
-        Called now and then.
-    checkpoints : Checkpoints, optional
-        From where policies resume, and where they leave what they have done.
 
     Raises
     ------

@@ -164,11 +164,6 @@ def write(folder: str | Path, rows: Sequence[Mapping[str, Any]], loaded: Scenari
         What `row` returned, at least one.
     loaded : Scenario
         The scenario, with the most workers.
-
-    Raises
-    ------
-    InputError
-        If something cannot be written.
     """
     folder = prepare_folder(folder)
     table = pd.DataFrame(list(rows), columns=list(COLUMNS))

@@ -283,13 +283,7 @@ def write_network(
 
 
 def network_of(scenario: Scenario) -> Stages:
-    """Build the networks of a scenario, without its job.
-
-    Raises
-    ------
-    InputError
-        If they cannot be built.
-    """
+    """Build the networks of a scenario, without its job; raise InputError if they cannot be built."""
     found = Findings(scenario.document)
     stages = build_network(scenario.config, scenario.folder, found)
     found.refuse()
@@ -309,13 +303,7 @@ def stage_at(stages: Stages, iteration: int) -> int:
 
 
 def options_of(given: Sequence[str], option: str = "--option") -> dict[str, float]:
-    """Read options of collectives, ``NAME=NUMBER``; whole numbers stay whole.
-
-    Raises
-    ------
-    InputError
-        If one is not of this form.
-    """
+    """Read options of collectives, ``NAME=NUMBER``; whole numbers stay whole, other forms are an InputError."""
     found: dict[str, float] = {}
     for one in given:
         match = re.fullmatch(

@@ -91,15 +91,7 @@ class Batch:
     def alone(self, force: bool) -> Iterator[None]:
         """Make the folder, keep other runs out of it, and have a folder of checkpoints, which goes when it is empty.
 
-        Parameters
-        ----------
-        force : bool
-            Take away all checkpoints that are there.
-
-        Raises
-        ------
-        InputError
-            If another run is at work there, or it cannot be written to.
+        By `force` all checkpoints that are there are taken away. Raises InputError if another run is at work there.
         """
         with writing.alone(prepare_folder(self.folder), "run", ("figures", "inputs", CHECKPOINTS)):
             with writing.explained(self.place):
@@ -127,11 +119,6 @@ def write(folder: Path, loaded: Scenario, built: Run, results: Mapping[str, Poli
         The same, built.
     results : mapping of str to PolicyResult
         Of those policies that are done, at least one.
-
-    Raises
-    ------
-    InputError
-        If something cannot be written.
     """
     for name, path in loaded.inputs().items():
         if not (folder / name).exists():
@@ -158,10 +145,8 @@ def mark(folder: Path, done: Sequence[str], missing: Sequence[str]) -> None:
 
     Parameters
     ----------
-    folder : Path
-        The folder of the results.
-    done, missing : sequence of str
-        Labels.
+    folder, done, missing
+        The folder of the results, and the labels of runs.
     """
     writing.mark_incomplete(folder, f"done: {', '.join(done)}\nmissing: {', '.join(missing)}" if missing else "")
 

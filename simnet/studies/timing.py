@@ -59,13 +59,7 @@ class Bound(NamedTuple):
 
 
 def in_scenario(scenario: Scenario, iteration: int = 0) -> Place:
-    """Return the network of a scenario as it is in an iteration, with its placement.
-
-    Raises
-    ------
-    InputError
-        If it cannot be built.
-    """
+    """Return the network of a scenario as it is in an iteration, with its placement; see `network_of`."""
     stages = network_of(scenario)
     return Place(stages.networks[stage_at(stages, iteration)][1], stages.placement, iteration, left_out(scenario))
 
@@ -149,13 +143,7 @@ def time_schedule(schedule: Schedule, place: Place, start: float = 0.0, *, messa
 
 
 def hosts_of(schedule: Schedule, place: Place) -> list[int]:
-    """Return the host of each rank.
-
-    Raises
-    ------
-    InputError
-        If there are fewer hosts than ranks.
-    """
+    """Return the host of each rank; raise InputError if there are fewer hosts than ranks."""
     if schedule.n_ranks > len(place.placement):
         raise InputError(
             f"the schedule has {schedule.n_ranks:,} ranks, but the network has places for {len(place.placement):,}; "

@@ -46,13 +46,7 @@ _LATENCIES, _BANDWIDTHS = (0.0, 1e6, "s"), (1.0, 1e18, "B/s")
 
 
 class Trajectory(NamedTuple):
-    """The links of a scenario as time goes on, as closed forms see them: the slowest pair of each moment.
-
-    Parameters
-    ----------
-    latency, bandwidth : ndarray, shape (m,)
-        [s], [byte/s].
-    """
+    """Latency [s] and bandwidth [byte/s] of a scenario's slowest pair, as closed forms see it, moment by moment."""
 
     latency: Floats
     bandwidth: Floats

@@ -164,29 +164,17 @@ class PolicyFile(_Part):
 
 
 class Found(NamedTuple):
-    """What a table says of a state of the network.
-
-    Parameters
-    ----------
-    entry : Entry
-        The choice.
-    outside : str
-        In which respect the state is outside the table, whose nearest cell was taken; "" if it is inside.
-    """
+    """What a table says of a state of the network."""
 
     entry: Entry
+    """The choice."""
     outside: str
+    """In which respect the state is outside the table, whose nearest cell was taken; "" if it is inside."""
 
 
 @dataclass(frozen=True)
 class PolicyTable:
-    """A policy table.
-
-    Parameters
-    ----------
-    file : PolicyFile
-        What stands in it.
-    """
+    """A policy table: what stands in its file, and what is looked up in it."""
 
     file: PolicyFile
     _matrix: NDArray[np.intp] = field(init=False, repr=False, compare=False)

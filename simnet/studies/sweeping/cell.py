@@ -69,7 +69,7 @@ class Checked(NamedTuple):
 
 
 def check(source: Source, folder: str, wanted: int, report: Report = lambda done: None) -> Checked:
-    """Read a cell, and build it unless its file is in the folder already.
+    """Read a cell, and build it unless its file is in the folder already; raise InputError if something is wrong.
 
     Parameters
     ----------
@@ -81,11 +81,6 @@ def check(source: Source, folder: str, wanted: int, report: Report = lambda done
         How many cells shall run at once, if they fit the memory.
     report : callable
         Never called.
-
-    Raises
-    ------
-    InputError
-        If something is wrong with it.
     """
     loaded = source.load()
     found = identity(loaded, FORMAT)

@@ -20,13 +20,7 @@ CELLS = "cells"
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Make the folder, and keep other sweeps out of it.
-
-    Raises
-    ------
-    InputError
-        If it cannot be made or written to, or another sweep is at work there.
-    """
+    """Make the folder, and keep other sweeps out of it; raise InputError if one is at work there."""
     prepare_folder(folder)
     with writing.explained(folder / CELLS):
         (folder / CELLS).mkdir(exist_ok=True)

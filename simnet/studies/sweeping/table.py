@@ -80,11 +80,6 @@ def write(
         By the number of the cell; cells that are not there are left out.
     zipped : bool
         Whether the parameters change side by side.
-
-    Raises
-    ------
-    InputError
-        If something cannot be written.
     """
     rows = [
         {"cell": cell.number, **{column.name: column.values[cell.number] for column in columns}, **row}
