@@ -1,6 +1,6 @@
 """Files and folders that appear under their names when they are complete, or not at all.
 
-What the system says against writing is an `InputError`, here and where files are written by these functions but `whole`.
+What the system says against writing becomes an `InputError`; `whole` alone lets the `OSError` through.
 """
 
 from __future__ import annotations
