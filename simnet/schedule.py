@@ -1,7 +1,7 @@
 """What is sent: a schedule of messages in rounds, as columns of numpy arrays.
 
 A schedule says who sends how many bytes to whom, and in which order. It knows nothing of time: any clock (closed form,
-vectorised, SimPy) can time it on any network, and it can be replayed on a real cluster.
+max-plus, event loop) can time it on any network, and it can be replayed on a real cluster.
 
 A rank *enters* a round when every message of its own part of the previous round, sent or received, is delivered.
 Ranks do not wait for each other beyond that: there is no barrier between rounds, and a rank without messages in a

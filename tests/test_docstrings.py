@@ -8,7 +8,10 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 HELD = (
-    *(f"simnet/{one}" for one in ("base", "calibration", "collectives", "costs", "interchange", "job", "policies")),
+    *(
+        f"simnet/{one}"
+        for one in ("base", "calibration", "collectives", "costs", "interchange", "job", "network", "policies")
+    ),
     *(f"simnet/{one}" for one in ("report", "scenario", "studies", "traces")),
     *("sparsifier_models", "topologies", "validate"),
 )
@@ -60,7 +63,7 @@ def parameters(function):
 def compiled(function):
     """Whether a function is one of many steps of a compiled loop, whose module says what they work on."""
     said = map(ast.unparse, (*function.decorator_list, *(one.annotation or one for one in function.args.args[:1])))
-    return any("compiled" in one or one == "Memory" for one in said if one)
+    return any("compiled" in one or one == "State" for one in said if one)
 
 
 def files(package):

@@ -1,4 +1,4 @@
-"""The vectorised clock and the solution of sharing agree, whatever is sent over whatever is constant."""
+"""The max-plus clock and the solution of sharing agree, whatever is sent over whatever is constant."""
 
 import re
 
@@ -140,7 +140,7 @@ def test_auto_and_fluid_agree(many, job):
 
 
 def passages(monkeypatch):
-    """Count the attempts of the vectorised clock that succeed."""
+    """Count the attempts of the max-plus clock that succeed."""
     real, went = max_plus.pass_through, []
 
     def counted(*arguments, **options):
@@ -193,7 +193,7 @@ def test_flows_of_others_are_left_to_the_fluid_clock_and_refused_by_the_vectoris
     schedule, background = collectives.allreduce_ring(17, 1e6), [OnOffFlow(0, 1, constant(1.0))]
     Network(graph_of("star"), background=background).time(schedule)
     assert went == []
-    with pytest.raises(SimnetError, match="vectorised clock cannot"):
+    with pytest.raises(SimnetError, match=r"max-plus clock .* cannot"):
         Network(graph_of("star"), background=background, engine="vectorised").time(schedule)
 
 

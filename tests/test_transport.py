@@ -185,7 +185,7 @@ bandwidths = st.sampled_from([GIGABIT, 10 * GIGABIT, 100 * GIGABIT])
 def test_factors_begin_at_one_and_never_rise(incast: Incast, bandwidth: float) -> None:
     factors = incast.shares(300, bandwidth)
     assert factors.shape == (301,)
-    assert (factors[: incast.room(bandwidth) + 1] == 1).all()
+    assert (factors[: incast.senders_that_fit(bandwidth) + 1] == 1).all()
     assert (factors > 0).all()
     assert (np.diff(factors) <= 0).all()
 
@@ -195,8 +195,8 @@ def test_the_factor_is_that_of_senders_who_wait_in_turn(incast: Incast, bandwidt
     least = 1.0
     for m in range(1, senders + 1):
         waiting, seconds = m, m * incast.block / bandwidth
-        while waiting > incast.room(bandwidth):
-            waiting -= incast.room(bandwidth)
+        while waiting > incast.senders_that_fit(bandwidth):
+            waiting -= incast.senders_that_fit(bandwidth)
             seconds += incast.timeout
         least = min(least, m * incast.block / bandwidth / seconds)
     assert incast.shares(senders, bandwidth)[-1] == pytest.approx(least, rel=1e-9)
@@ -423,7 +423,7 @@ def test_a_scenario_says_what_incast_does(troubles) -> None:
     _, given = troubles("incast={timeouts: {buffer: 64 KiB, timeout: 1 ms, links: a->b}}")
     assert given == Incast(buffer=65536.0, timeout=0.001, links=[("site:a", "site:b")])
     _, given = troubles("incast={measured: {senders: [4, 8], factors: [50 %, 0.1]}}")
-    assert given == MeasuredIncast([4, 8], [0.5, 0.1])
+    assert given == MeasuredIncast((4, 8), (0.5, 0.1))
     assert troubles() == (None, None)
 
 

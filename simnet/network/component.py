@@ -69,8 +69,8 @@ class Network:
     seed : int
         Seed of the jitter and of the choice between equal routes.
     engine : {"auto", "vectorised", "fluid"}
-        How messages are timed: by the vectorised clock where no messages meet, else by solving how they share; or by
-        one of them alone. Where both can, they agree to rounding.
+        How messages are timed: by the max-plus clock (``vectorised``) where no messages meet, else by solving how they
+        share (``fluid``); or by one of them alone. Where both can, they agree to rounding.
     loss : Loss, optional
         Packet loss by link, and how a transport answers it; none when omitted.
     incast : Incast or MeasuredIncast, optional
@@ -176,6 +176,13 @@ class Network:
 
         The event's value is the time of arrival [s]. A transfer that can never end fails with `StalledError`.
 
+        Parameters
+        ----------
+        src, dst : int
+            Hosts.
+        nbytes : float
+            Bytes.
+
         Raises
         ------
         ValueError
@@ -199,10 +206,14 @@ class Network:
         accounted_from: float | ArrayLike | None = None,
         deaths: Mapping[int, float] | None = None,
     ) -> simpy.Event:
-        """Start a schedule in the company of whatever else is under way, and return the event of its end.
+        """Start a schedule beside whatever else is under way, and return the event of its end.
 
-        The event's value is a `Timing`; where the schedule can never end, the event fails with `StalledError`. See
-        `time` for the parameters. A start not given is now; one given must not lie in the past.
+        The event's value is a `Timing`; where the schedule can never end, the event fails with `StalledError`.
+
+        Parameters
+        ----------
+        schedule, start, placement, messages, stream, accounted_from, deaths
+            As for `time`; a start not given is now, and one given must not lie in the past.
         """
         clock = self._own_clock()
         parts = _parts(schedule)
@@ -245,21 +256,22 @@ class Network:
         accounted_from : float or array_like, shape (P,), optional
             What a rank does before this time is not accounted (it is busy with something else); default `start`.
         deaths : mapping of int to float, optional
-            Ranks that stop for good, and when [s], on the network's clock. A dead rank sends nothing more; its messages
-            under way, sent by it or to it, vanish at once and leave their links to others; so do messages to it that
-            would start later, whose senders never get done with their round. At one instant, a death comes before
-            all else. The death of a rank that is done is no matter; if any other rank dies, the schedule fails as soon
-            as no message of it is in flight and none of its ranks computes. The vectorised clock knows no deaths.
+            Ranks that fail (stop for good), and when [s], on the network's clock. A failed rank sends nothing more;
+            its messages under way, sent by it or to it, vanish at once and leave their links to others; so do messages
+            to it that would start later, whose senders never get done with their round. At one instant, a failure
+            comes before all else. That of a rank that is done is no matter; if any other rank fails, the schedule does
+            as soon as no message of it is in flight and none of its ranks computes. The max-plus clock knows no
+            failures.
 
         Raises
         ------
         SimnetError
             If the engine is ``vectorised``, and cannot time the schedule.
         StalledError
-            If the schedule can never end; names the waiting ranks and what each waits for, and who died.
+            If the schedule can never end; names the waiting ranks and what each waits for, and who failed.
         ValueError
-            If the placement names a host that the graph has not, or has not one entry per rank; or a death is that of
-            no rank, or its time negative or not finite.
+            If the placement names a host that the graph has not, or has not one entry per rank; or a failure is that
+            of no rank, or its time negative or not finite.
 
         Examples
         --------
@@ -272,14 +284,17 @@ class Network:
         parts = _parts(schedule)
         begin = _moments(start, parts[0][0].n_ranks, "start")
         run = self._prepared(parts, begin, placement, stream, accounted_from, deaths)
-        if run.deaths and self.engine == "vectorised":
-            raise SimnetError("the vectorised clock cannot time ranks that die; engine auto or fluid can")
-        timing = None if self.engine == "fluid" or run.deaths else self._through(run, messages)
+        if run.failures and self.engine == "vectorised":
+            raise SimnetError(
+                "the max-plus clock (engine vectorised) cannot time ranks that fail; engine auto or fluid can"
+            )
+        timing = None if self.engine == "fluid" or run.failures else self._through(run, messages)
         if timing is not None:
             return timing
         if self.engine == "vectorised":
             raise SimnetError(
-                "the vectorised clock cannot time this: messages meet, or meet flows of others, or wait for too long"
+                "the max-plus clock (engine vectorised) cannot time this: messages meet, or meet flows of others, or "
+                "wait for too long"
             )
         return self._by_fluid(run, messages)
 
@@ -290,7 +305,7 @@ class Network:
         return timing
 
     def _through(self, run: _Prepared, messages: bool) -> Timing | None:
-        """Time schedules by the vectorised clock; None if messages meet, or it does not know what they do."""
+        """Time schedules by the max-plus clock; None if messages meet, or it does not know what they do."""
         links = self.links
         changing = not links.constant
         if links.flows or self.routing in ("flow", "adaptive"):
@@ -364,12 +379,12 @@ class Network:
             picks = stream(self.seed, "routes", *name).integers(_PICKS, size=n_messages)
         accounted = start if accounted_from is None else _moments(accounted_from, n_ranks, "accounted_from")
         gated = [(schedule, _moments(ready, n_ranks, "ready")) for schedule, ready in parts]
-        dying = _checked_deaths(deaths or {}, n_ranks)
-        return _Prepared(gated, hosts.astype(np.int64), start, np.maximum(start, accounted), delays, picks, dying)
+        failures = _checked_failures(deaths or {}, n_ranks)
+        return _Prepared(gated, hosts.astype(np.int64), start, np.maximum(start, accounted), delays, picks, failures)
 
 
 class _Prepared(NamedTuple):
-    """Schedules about to run: with when ranks may enter each, hosts, when ranks enter, what is drawn, and deaths."""
+    """Schedules about to run: with when ranks may enter each, hosts, when ranks enter, what is drawn, and failures."""
 
     parts: list[tuple[Schedule, Floats]]
     hosts: Ranks
@@ -377,7 +392,7 @@ class _Prepared(NamedTuple):
     accounted: Floats
     delays: Delays
     picks: Ranks
-    deaths: Mapping[int, float]
+    failures: Mapping[int, float]
 
     def on(self, env: simpy.Environment, messages: bool) -> Run:
         """Return them as a run of an environment, whose timing has all messages if these are asked for."""
@@ -385,7 +400,7 @@ class _Prepared(NamedTuple):
             Program.of(self.parts, self.start, self.accounted, self.delays.all(), self.picks),
             env.event(),
             messages,
-            self.deaths,
+            self.failures,
         )
 
 
@@ -399,8 +414,8 @@ def _parts(
     return parts
 
 
-def _checked_deaths(deaths: Mapping[int, float], n_ranks: int) -> dict[int, float]:
-    """Return when which ranks die [s]."""
+def _checked_failures(deaths: Mapping[int, float], n_ranks: int) -> dict[int, float]:
+    """Return when which ranks fail [s]."""
     if not isinstance(deaths, Mapping):
         raise ValueError(f"deaths must be a mapping from ranks to seconds, got {deaths!r}")
     for rank, time in deaths.items():

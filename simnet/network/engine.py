@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats, Ranks
 from simnet.network.event_loop.records import BACKGROUND, FAIL, FLOWING, NOTHING, ON_ITS_WAY, TRANSFER, VANISHED
-from simnet.network.links import Links, Record, Timelines
+from simnet.network.links import Links, TimelineCache, Timelines
 from simnet.network.program import Program
 from simnet.network.tables import Store, Table, loop_is_loaded
 from simnet.schedule import Round
@@ -80,7 +80,7 @@ class Engine(Store):
         count = len(links.routes.links)
         super().__init__(compiled, count, min(_DETOUR, count) if watching else 0)
         self._links, self._multipath = links, multipath
-        self._on = Record([one.on for one in links.flows], {})
+        self._on = TimelineCache([one.on for one in links.flows], {})
         self._known: tuple[Timelines, ...] = ()
         self._handles: list[Handle] = []
         self._n_transfers = 0
@@ -451,9 +451,9 @@ class Engine(Store):
             self.loop.free_flow(s, f)
         s.n_moving = 0
 
-    def reopens(self) -> float:
+    def next_link_up(self) -> float:
         """Return when the first of the links that are down is up again; infinity if none ever is."""
-        return min((self._links.opens((link,), self.state.now) for link in self._down()), default=math.inf)
+        return min((self._links.next_up((link,), self.state.now) for link in self._down()), default=math.inf)
 
 
 class Engines:

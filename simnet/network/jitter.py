@@ -63,6 +63,15 @@ _BLOCK = 1 << 16
 def drawn(jitter: Jitter, draws: np.random.Generator, count: int) -> Floats:
     """Return the extra latency [s] of each of `count` messages.
 
+    Parameters
+    ----------
+    jitter : callable
+        Draws them.
+    draws : numpy.random.Generator
+        From which it draws.
+    count : int
+        Number of messages.
+
     Raises
     ------
     ValueError

@@ -130,7 +130,7 @@ class Timelines(NamedTuple):
         return low.copy()
 
 
-class Record:
+class TimelineCache:
     """The `Timelines` of one quantity of all links, taken from their signals as far as they are asked for, and kept.
 
     Parameters
@@ -160,9 +160,16 @@ class Record:
     def timelines(self, start: float, until: float, likely: float = 0.0) -> Timelines:
         """Return the timelines from `start` or earlier until later than `until`, or as far as they can be generated.
 
-        They are made anew where those at hand do not begin early enough or do not reach far enough. Who goes on where
-        they end gets several times as much, up to about the time `likely` at which all is done; if that is too much to
-        hold, as much as before, and what lies before `start` goes.
+        They are taken again where those at hand do not begin early enough or do not reach far enough. A caller that
+        resumes where they end gets several times as much; if that is too much to hold, as much as before, and what
+        lies before `start` goes.
+
+        Parameters
+        ----------
+        start, until : float
+            From when until when they are asked for [s].
+        likely : float
+            About when all will be done [s]: a caller that resumes gets no more; 0 where that is not known.
         """
         known = self._known
         if known is None or not known.since <= start or not until < known.until:
@@ -345,7 +352,15 @@ class Links:
         return max(0.0, value.at(t) - load), value.next_change(t)
 
     def capacities(self, link: int, start: float, end: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return from when on [s] a link leaves how many bytes per second to flows in [start, end), as two arrays."""
+        """Return from when on [s] a link leaves how many bytes per second to flows, as two arrays.
+
+        Parameters
+        ----------
+        link : int
+            Its index in `routes.links`.
+        start, end : float
+            The window [s], without its end.
+        """
         value = self._bandwidth[link]
         times, levels = (np.array([start]), np.array([value])) if isinstance(value, float) else value.window(start, end)
         return times, np.maximum(levels - self._load.get(link, 0.0), 0.0)
@@ -388,16 +403,16 @@ class Links:
         return self._loss.transport.limits(_lost(kept))
 
     @cached_property
-    def bandwidths(self) -> Record:
+    def bandwidths(self) -> TimelineCache:
         """Bytes per second that each link leaves to flows, as timelines in flat arrays."""
-        return Record(self._bandwidth, self._load)
+        return TimelineCache(self._bandwidth, self._load)
 
     @cached_property
-    def latencies(self) -> Record:
+    def latencies(self) -> TimelineCache:
         """Seconds of latency of each link, as timelines in flat arrays."""
-        return Record(self._latency, {})
+        return TimelineCache(self._latency, {})
 
-    def opens(self, route: Sequence[int], t: float) -> float:
+    def next_up(self, route: Sequence[int], t: float) -> float:
         """Return the first time from `t` on at which every link of a route has capacity; infinity if there is none.
 
         It counts as none, too, if it lies further than 200,000 changes of the links away.

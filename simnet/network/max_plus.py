@@ -271,7 +271,7 @@ def _compiled() -> ModuleType | None:
         return None
     loops = compiled_module(recurrence)
     # Numpy is quicker than the interpreter only.
-    loops.__dict__["carry"] = loops.__dict__["one_by_one"]
+    loops.__dict__["_carry"] = loops.__dict__["_one_by_one"]
     return loops
 
 
@@ -285,7 +285,17 @@ def _loops_for(effort: int) -> ModuleType:
 
 
 def split_of(schedule: Schedule, went: Passage, accounted: Floats) -> Split:
-    """Return what each rank did from `accounted`, shape (P,), to its finish; of a passage whose times were kept."""
+    """Return what each rank did until its finish.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        All that was timed, as one.
+    went : Passage
+        How it went, with the times of messages.
+    accounted : ndarray, shape (P,)
+        From when on the time of each rank is accounted [s].
+    """
     P = schedule.n_ranks
     columns = schedule.columns()
     begins, ends = [begin for begin, _ in went.computing], [end for _, end in went.computing]

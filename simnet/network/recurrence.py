@@ -153,7 +153,7 @@ def cross(
         Whether the round takes as long every time that all ranks enter at once.
     """
     done, place, work = np.asarray(progress.done), progress.place, np.asarray(traffic.compute)
-    together = steady and all_equal(done)
+    together = steady and _all_equal(done)
     for turn in range(place[0], repeats):
         came = done[0]
         row = turn * len(done) if len(progress.begun) else 0
@@ -165,20 +165,20 @@ def cross(
                 np.add(done, work, done)
             np.positive(done, np.asarray(progress.entered)[row : row + len(done)])
         entered = progress.entered[row : row + len(done)]
-        outcome, when = carry(traffic, routes, forecast, progress, delays, overheads, entered)
+        outcome, when = _carry(traffic, routes, forecast, progress, delays, overheads, entered)
         if outcome == MET:
             return MET, came if together else nan
         if outcome != CROSSED:
             return outcome, when
         place[0], place[1] = turn + 1, -1
         if steady:
-            before, together = together, all_equal(done)
+            before, together = together, _all_equal(done)
             if before and together:
                 return IN_STEP, came
     return CROSSED, 0.0
 
 
-def all_equal(times: Floats) -> bool:
+def _all_equal(times: Floats) -> bool:
     """Return whether all times, shape (P,), are the same."""
     first = times[0]
     for one in times:  # noqa: SIM110
@@ -187,7 +187,7 @@ def all_equal(times: Floats) -> bool:
     return True
 
 
-def carry(
+def _carry(
     traffic: Traffic,
     routes: RouteState,
     forecast: Forecast | None,
@@ -196,9 +196,9 @@ def carry(
     overheads: tuple[float, float],
     entered: Floats,
 ) -> tuple[int, float]:
-    """Carry the messages of a round once, all at once by numpy where that is possible; see `one_by_one`."""
+    """Carry the messages of a round once, all at once by numpy where that is possible; see `_one_by_one`."""
     if not traffic.exclusive:
-        return one_by_one(traffic, routes, forecast, progress, delays, overheads, entered)
+        return _one_by_one(traffic, routes, forecast, progress, delays, overheads, entered)
     m, turn = len(traffic.src), int(progress.place[0])
     own = slice(turn * m, (turn + 1) * m)
     leaves = entered[traffic.src]
@@ -218,7 +218,7 @@ def carry(
     return CROSSED, 0.0
 
 
-def one_by_one(
+def _one_by_one(
     traffic: Traffic,
     routes: RouteState,
     forecast: Forecast | None,
@@ -245,7 +245,7 @@ def one_by_one(
         departs = leaves + send_overhead
         if forecast is not None:
             known = routes.latency_since[message] <= departs < routes.latency_until[message]
-            if not (known or look_up_latency(message, departs, links, routes, forecast.latency)):
+            if not (known or _look_up_latency(message, departs, links, routes, forecast.latency)):
                 place[1] = message
                 return BEYOND, departs
         wait = routes.latency[message]
@@ -258,7 +258,7 @@ def one_by_one(
             if forecast is not None:
                 known = routes.rate_since[message] <= now and ends <= routes.rate_until[message]
                 if not known:
-                    outcome, ends = integrate(message, now, nbytes[message], links, routes, forecast.bandwidth)
+                    outcome, ends = _integrate(message, now, nbytes[message], links, routes, forecast.bandwidth)
                     if outcome != CROSSED:
                         place[1] = message
                         return outcome, ends
@@ -279,7 +279,7 @@ def one_by_one(
     return CROSSED, 0.0
 
 
-def look_up_latency(message: int, t: float, links: NDArray[np.int64], routes: RouteState, latency: Cursors) -> bool:
+def _look_up_latency(message: int, t: float, links: NDArray[np.int64], routes: RouteState, latency: Cursors) -> bool:
     """Look up the latency of a message's route at time `t` [s]; return whether it is known."""
     times, values, segments = latency.times, latency.values, latency.segment
     total, since, until = 0.0, -inf, inf
@@ -301,7 +301,7 @@ def look_up_latency(message: int, t: float, links: NDArray[np.int64], routes: Ro
     return True
 
 
-def integrate(
+def _integrate(
     message: int, now: float, nbytes: float, links: NDArray[np.int64], routes: RouteState, bandwidth: Cursors
 ) -> tuple[int, float]:
     """Carry the bytes of a message over its route from time `now` [s], segment by segment.

@@ -1,7 +1,7 @@
 """The clock of a network: it drives the engine from one event of SimPy to the next.
 
 SimPy is the master of time. One of its events stands for the next thing due in the network. When it fires, the engine
-works off what is due, and goes on by itself up to the next event of anybody else, or until somebody has to be told
+works off what is due, and advances by itself up to the next event of anybody else, or until somebody has to be told
 something: that a schedule is done, or that a message has arrived.
 """
 
@@ -52,7 +52,17 @@ class Clock:
         return max(self._engine.state.now, float(self.env.now))
 
     def transfer(self, src: int, dst: int, nbytes: float, delay: float, pick: int) -> simpy.Event:
-        """Send a message from host to host now, and return the event of its arrival."""
+        """Send a message from host to host now, and return the event of its arrival.
+
+        Parameters
+        ----------
+        src, dst : int
+            Hosts.
+        nbytes, delay : float
+            Bytes, and extra latency [s].
+        pick : int
+            Number by which it chooses between its candidate routes.
+        """
         self._expect(1)
         self._count += 1
         one = self._transfers[self._count] = _Transfer(self.env.event(), src, dst)
@@ -171,12 +181,12 @@ class Clock:
         engine = self._engine
         now = engine.state.now
         if not engine.state.watching:
-            return min((self._links.opens(route, now) for route in blocked.values()), default=math.inf)
+            return min((self._links.next_up(route, now) for route in blocked.values()), default=math.inf)
         # Any link that comes up may open a route, but need not: only so often without a byte that got through.
         left = len(blocked), math.fsum(engine.state.flows[f].remaining for f in blocked)
         self._waits = self._waits + 1 if left == self._left else 0
         self._left = left
-        return engine.reopens() if self._waits < _PATIENCE else math.inf
+        return engine.next_link_up() if self._waits < _PATIENCE else math.inf
 
     def _what_is_down(self, route: Sequence[int], now: float) -> str:
         names = self._links.routes.links

@@ -131,7 +131,15 @@ class Table:
                     setattr(row, field, value)
 
     def read(self, field: str, at: int = 0, count: int | None = None) -> NDArray[Any]:
-        """Return a copy of a field of rows that follow each other, of all if there is no `count`."""
+        """Return a copy of a field of rows that follow each other.
+
+        Parameters
+        ----------
+        field : str
+            Its name.
+        at, count : int
+            The first row, and how many; all from there on without `count`.
+        """
         rows = self._rows[at : self.size if count is None else at + count]
         return np.array([getattr(row, field) for row in rows] if isinstance(rows, list) else rows[field])
 
@@ -196,7 +204,15 @@ class Store:
         self.links.take(n_links)
 
     def make_room(self, *, flows: int = 0, hops: int = 0, ranks: int = 0) -> None:
-        """See to it that so many flows more, over so many links, and ranks more have room at once."""
+        """See to it that more flows and ranks than before have room at once.
+
+        Parameters
+        ----------
+        flows, ranks : int
+            How many more.
+        hops : int
+            Links of the longest route.
+        """
         self._room += flows
         self._n_ranks += ranks
         if hops > self.state.hops:

@@ -224,7 +224,7 @@ class Incast:
 
     of what it could. The form L / (L + R r) is that of Chen et al. [1]_, who count the time-outs R in measurements; the
     count by windows that fit is simnet's own, along the account of whole windows lost that Zhang et al. give [2]_. A
-    factor is the least for up to m senders, so that no company helps.
+    factor is the least for up to m senders, so that one more never helps.
 
     Assumptions: TCP with tail drop; senders in step; a block ends for all before the next begins; a time-out does not
     grow when it strikes again. Congestion control by marks (DCTCP), pauses (PFC) or credits exists to avoid all this:
@@ -235,7 +235,7 @@ class Incast:
     capacity at 10 senders. That has the magnitude of what was measured: "up to 90 %" of the throughput lost [3]_, and
     time-outs per sender that grow up to 10 senders and then no more, on a switch with this buffer [1]_. It has not been
     compared with measurements point by point, and leaves out that goodput recovers in part with still more senders
-    [1]_. Who has measurements of the network at hand should rather give these (`MeasuredIncast`).
+    [1]_. Where there are measurements of the network, give these (`MeasuredIncast`).
 
     Parameters
     ----------
@@ -273,7 +273,7 @@ class Incast:
     Examples
     --------
     >>> incast = Incast()
-    >>> incast.room(bandwidth=1.25e8)
+    >>> incast.senders_that_fit(bandwidth=1.25e8)
     9
     >>> incast.shares(12, bandwidth=1.25e8).round(2)
     array([1.  , 1.  , 1.  , 1.  , 1.  , 1.  , 1.  , 1.  , 1.  , 1.  , 0.09,
@@ -295,7 +295,7 @@ class Incast:
             if not is_number(value) or not 0 <= value < math.inf:
                 raise ValueError(f"{name} must be a number >= 0 and finite, got {value!r}")
 
-    def room(self, bandwidth: float) -> int:
+    def senders_that_fit(self, bandwidth: float) -> int:
         """Return how many senders' windows there is room for, at least 1, before a link of this bandwidth [byte/s]."""
         return max(1, int(min((self.buffer + bandwidth * self.rtt) / self.window, MOST_SENDERS)))
 
@@ -309,7 +309,7 @@ class Incast:
         """
         senders = np.arange(1, whole(most, "most", 0, MOST_SENDERS) + 1)
         ideal = senders * (self.block / positive(bandwidth, "bandwidth"))
-        waits = (senders - 1) // self.room(bandwidth) * self.timeout
+        waits = (senders - 1) // self.senders_that_fit(bandwidth) * self.timeout
         return np.minimum.accumulate(np.append(1.0, ideal / (ideal + waits)))
 
 

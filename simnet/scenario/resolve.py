@@ -48,7 +48,7 @@ def resolve(config: schema.Config, stem: str, folder: Path, found: Findings) -> 
         check_company(config, found)
         others = {label: _other(label, one, folder, found.of_job(label)) for label, one in config.other_jobs.items()}
     if config.network.engine == "vectorised" and (others or config.job.deaths):
-        found.add(("network", "engine"), "must be auto or fluid: the vectorised clock knows neither deaths nor company")
+        found.add(("network", "engine"), "must be auto or fluid: the max-plus clock knows neither deaths nor company")
     network = config.network.model_copy(
         update={
             "topology": _topology(config.network.topology, config.workers),

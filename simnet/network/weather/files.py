@@ -163,6 +163,17 @@ def write_mahimahi(signal: Signal, path: str | Path, duration: float, *, packet_
     A packet's opportunity is the first millisecond at whose end the signal has delivered it. Mahimahi repeats a trace
     after its last opportunity, so the period is `duration` only if a packet is completed in its last millisecond.
 
+    Parameters
+    ----------
+    signal : Signal
+        The bandwidth.
+    path : str or Path
+        The file.
+    duration : float
+        Seconds.
+    packet_bytes : float
+        Bytes of a packet.
+
     Raises
     ------
     InputError

@@ -111,12 +111,12 @@ def product(*signals: Signal) -> Signal:
 
     def points_between(after: float, until: float) -> tuple[Floats, Floats]:
         """Return the points in (`after`, `until`] and the values there."""
-        pieces = [one._piece(after, until) for one in signals]
-        points = np.unique(np.concatenate([times[times > after] for times, _ in pieces]))
+        segments = [one._segments(after, until) for one in signals]
+        points = np.unique(np.concatenate([times[times > after] for times, _ in segments]))
         values = np.ones(points.size)
         staying, ending = np.full((2, points.size), math.inf)
         with np.errstate(over="ignore"):
-            for times, levels in pieces:
+            for times, levels in segments:
                 now = np.searchsorted(times, points, side="right") - 1
                 values *= levels[now]
                 changes = times[now] == points
@@ -124,7 +124,7 @@ def product(*signals: Signal) -> Signal:
                 zero_since = np.where(levels[before] == 0, times[before], math.inf)
                 np.minimum(staying, zero_since, out=staying, where=~changes)
                 np.minimum(ending, zero_since, out=ending, where=changes)
-        # Inside a zero piece of the factor that has been zero for longest, changes of the others are none of the
+        # Inside a zero segment of the factor that has been zero for longest, changes of the others are none of the
         # product: they must not count as quiet points, however many there are.
         counting = (ending < staying) | np.isinf(staying)
         return points[counting], values[counting]
@@ -132,11 +132,11 @@ def product(*signals: Signal) -> Signal:
     def chunks() -> Chunks:
         reached = 0.0
         while reached < _FOREVER:
-            zeros = [one._zero_piece(reached) for one in signals]
+            zeros = [one._zero_segment(reached) for one in signals]
             if any(end == _FOREVER for _, end in zeros):
                 return
             # As far as the factor that has been zero for longest is known to stay so, no other is looked at.
-            _, zero_until = min(zeros, key=lambda piece: (piece[0], -piece[1]))
+            _, zero_until = min(zeros, key=lambda segment: (segment[0], -segment[1]))
             until = min(one._known for one in signals)
             if until <= reached < zero_until:
                 yield _NOTHING, _NOTHING, zero_until
@@ -332,28 +332,34 @@ class Signal:
         return self._inverse_from(first, amount - head)
 
     def window(self, start: float, end: float) -> tuple[Floats, Floats]:
-        """Return the times and values of the pieces in [`start`, `end`), the first at `start`; each shape (n,)."""
+        """Return the times and values of the segments in [`start`, `end`), the first at `start`; each shape (n,)."""
         self._reach(start)
         self._reach(end)
         if end < start:
             raise ValueError(f"end {end!r} lies before start {start!r}")
-        pieces = slice(bisect_right(self._times, start) - 1, bisect_left(self._times, end))
-        times, values = np.array(self._times[pieces]), np.array(self._values[pieces])
+        segments = slice(bisect_right(self._times, start) - 1, bisect_left(self._times, end))
+        times, values = np.array(self._times[segments]), np.array(self._values[segments])
         if start == end:
             return times[:0], values[:0]
         times[0] = start
         return times, values
 
     def ahead(self, start: float, until: float, known: int) -> tuple[int, int, float]:
-        """Return which pieces hold from `start` on, and before which time these are all there are.
+        """Return which segments hold from `start` on, and before which time these are all there are.
 
-        Pieces that begin before `until` are generated where need be; of what is generated already there may be more,
-        up to `known` pieces. What cannot be generated is left out, unless it is the piece at `start` itself.
+        What cannot be generated is left out, unless it is the segment at `start` itself.
+
+        Parameters
+        ----------
+        start, until : float
+            Segments from the one at `start` on that begin before `until` [s] are generated where need be.
+        known : int
+            Of what is generated already there may be more, up to so many segments.
 
         Returns
         -------
         first, last : int
-            For `write`: the number of the piece in force at `start`, and one more than that of the last piece.
+            For `write`: the number of the segment in force at `start`, and one more than that of the last segment.
         end : float
             Later than `start`; infinity where the last value holds for ever.
 
@@ -372,7 +378,7 @@ class Signal:
             try:
                 self._reach(until)
             except (SimnetError, ValueError):
-                # Whoever asks for a moment that far will hear of it.
+                # A caller that asks for a moment that far will hear of it.
                 until = self._known
         times = self._times
         first = bisect_right(times, start) - 1
@@ -382,7 +388,15 @@ class Signal:
         return first, last, math.inf if self._source is None else math.nextafter(self._known, math.inf)
 
     def write(self, first: int, last: int, times: array[float], values: array[float]) -> None:
-        """Append when the pieces number `first` to ``last - 1`` begin, and their values, to arrays of doubles."""
+        """Append segments to arrays of doubles.
+
+        Parameters
+        ----------
+        first, last : int
+            The number of the first segment, and one more than that of the last.
+        times, values : array of float
+            When they begin is appended to the one, their values to the other.
+        """
         times.extend(self._times[first:last])
         values.extend(self._values[first:last])
 
@@ -405,13 +419,13 @@ class Signal:
         """Return the integral between two changes."""
         return (self._totals[last] - self._totals[first]) + (self._trailing[last] - self._trailing[first])
 
-    def _piece(self, after: float, until: float) -> tuple[Floats, Floats]:
+    def _segments(self, after: float, until: float) -> tuple[Floats, Floats]:
         """Return the change points in (`after`, `until`], led by the one in force at `after`."""
-        pieces = slice(bisect_right(self._times, after) - 1, bisect_right(self._times, until))
-        return np.array(self._times[pieces]), np.array(self._values[pieces])
+        segments = slice(bisect_right(self._times, after) - 1, bisect_right(self._times, until))
+        return np.array(self._times[segments]), np.array(self._values[segments])
 
-    def _zero_piece(self, t: float) -> tuple[float, float]:
-        """Return when the piece in force at `t` began and until when it is known to last; (inf, t) if it is not 0."""
+    def _zero_segment(self, t: float) -> tuple[float, float]:
+        """Return when the segment in force at `t` began and until when it is known to last; (inf, t) if it is not 0."""
         index = bisect_right(self._times, t)
         if self._values[index - 1]:
             return math.inf, t
