@@ -14,7 +14,7 @@ from rich.text import Text
 
 from simnet.base.units import format_bytes, format_seconds
 from simnet.report.console import empty_table
-from simnet.report.drawing import COLOURS, HOURS, PHASE_COLOURS, SECONDS, Plot, plot, scale, style, unit
+from simnet.report.drawing import BYTES, COLOURS, HOURS, PHASE_COLOURS, SECONDS, Plot, plot, scale, style, unit
 
 COLUMNS = {
     "exchange": "what is compared",
@@ -32,8 +32,6 @@ COLUMNS = {
     "global_error": "norm of a worker's residual, mean over the workers",
 }
 """Columns of a comparison, means over iterations; where a model was trained, those of `learning.COLUMNS` follow."""
-
-_BYTES = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("byte", 1.0))
 
 
 def comparison_table(rows: pd.DataFrame, title: str) -> Table:
@@ -108,7 +106,7 @@ def draw(rows: pd.DataFrame, title: str) -> Plot:
         times, volume, density, build_up, *more = figure.subplots(1, len(widths), sharey=True, width_ratios=widths)
         name, factor = unit(float((rows["select_s"] + rows["communicate_s"]).max()), SECONDS)
         target_name, target_factor = unit(float(rows["time_to_target_s"].max()), HOURS) if reached else ("", 1.0)
-        bytes_name, bytes_factor = unit(float(rows["bytes_sent_B"].max()), _BYTES)
+        bytes_name, bytes_factor = unit(float(rows["bytes_sent_B"].max()), BYTES)
         for number, count in enumerate(counts):
             group = rows[rows["workers"] == count]
             y = np.array([place[one] for one in group["exchange"]]) + ((len(counts) - 1) / 2 - number) * thickness

@@ -12,7 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from simnet.report import co_located, learning
-from simnet.report.sentences import HEADINGS, company_rows, learning_rows, rows, sentence, what_happened
+from simnet.report.sentences import HEADINGS, colocated_rows, learning_rows, rows, sentence, what_happened
 from simnet.report.summary import PHASES, Summary
 
 _LEFT = ("policy", "most used choice")
@@ -40,7 +40,7 @@ def show(summary: Summary, console: Console | None = None) -> None:
     learnt = learning_rows(summary)
     if learnt:
         show_listing("what the training came to", learning.HEADINGS, learnt, console)
-    shared = company_rows(summary)
+    shared = colocated_rows(summary)
     if shared:
         show_listing("jobs that shared the network", co_located.HEADINGS, shared, console)
 

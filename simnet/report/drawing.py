@@ -45,8 +45,8 @@ _STYLE: dict[Any, Any] = {
 }
 SECONDS = (("s", 1.0), ("ms", 1e-3), ("\u00b5s", 1e-6))
 HOURS = (("h", 3600.0), ("min", 60.0), *SECONDS)
+BYTES = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("byte", 1.0))
 BITS = (("Tbit/s", 1.25e11), ("Gbit/s", 1.25e8), ("Mbit/s", 1.25e5), ("kbit/s", 125.0), ("bit/s", 0.125))
-
 
 # Values further apart than this are drawn on a logarithmic axis.
 _WIDE = 12.0

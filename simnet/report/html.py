@@ -47,8 +47,8 @@ def report(summary: Summary, plots: Sequence[Plot], *, scenario: str, command: s
         happened=sentences.what_happened(summary),
         learning_headings=learning.HEADINGS,
         learning_rows=sentences.learning_rows(summary),
-        company_headings=co_located.HEADINGS,
-        company_rows=sentences.company_rows(summary),
+        colocated_headings=co_located.HEADINGS,
+        colocated_rows=sentences.colocated_rows(summary),
         ranking=sentences.ranking(summary),
         phases=PHASES,
         # As an image a figure can neither run scripts nor clash with the names inside another one.

@@ -48,7 +48,7 @@ def what_happened(summary: Summary) -> list[str]:
     return [failures.told(name, stop, MAIN) for name, one in summary["policies"].items() for stop in one["stops"]]
 
 
-def company_rows(summary: Summary) -> list[tuple[str, ...]]:
+def colocated_rows(summary: Summary) -> list[tuple[str, ...]]:
     """Return the cells of the table of the jobs that shared the network; empty for a job alone."""
     return co_located.rows({name: one["shares"] for name, one in summary["policies"].items()})
 

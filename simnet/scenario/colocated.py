@@ -9,7 +9,7 @@ from simnet.scenario.loader import Findings
 from simnet.scenario.network import Stages
 
 
-def check_company(config: schema.Config, found: Findings) -> None:
+def check_colocated(config: schema.Config, found: Findings) -> None:
     """Note what a scenario with other jobs cannot have."""
     for label in config.other_jobs or ():
         if label == MAIN:

@@ -15,7 +15,7 @@ from simnet.costs import models
 from simnet.job import Overlap, check_feedback
 from simnet.policies import Candidate, Monitor, closed_form
 from simnet.scenario import network_parts, schema
-from simnet.scenario.colocated import check_company
+from simnet.scenario.colocated import check_colocated
 from simnet.scenario.fields import MAX_ITERATIONS
 from simnet.scenario.loader import Findings, Loc
 
@@ -45,7 +45,7 @@ def resolve(config: schema.Config, stem: str, folder: Path, found: Findings) -> 
             sound.add(label)
     others = None
     if config.other_jobs:
-        check_company(config, found)
+        check_colocated(config, found)
         others = {label: _other(label, one, folder, found.of_job(label)) for label, one in config.other_jobs.items()}
     if config.network.engine == "vectorised" and (others or config.job.deaths):
         found.add(("network", "engine"), "must be auto or fluid: the max-plus clock knows neither deaths nor company")

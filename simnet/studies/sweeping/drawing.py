@@ -21,12 +21,11 @@ from rich.text import Text
 
 from simnet.base.units import format_bandwidth, format_bytes, format_seconds
 from simnet.report.console import empty_table
-from simnet.report.drawing import BITS, COLOURS, HOURS, SECONDS, Plot, plot, scale, style, unit
+from simnet.report.drawing import BITS, BYTES, COLOURS, HOURS, SECONDS, Plot, plot, scale, style, unit
 from simnet.report.sentences import percent
 from simnet.studies.sweeping.grid import Column
 
-_BYTES = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("byte", 1.0))
-_UNITS = {"Bps": BITS, "s": HOURS, "B": _BYTES}
+_UNITS = {"Bps": BITS, "s": HOURS, "B": BYTES}
 _FORMATS: dict[str, Callable[[float], str]] = {"Bps": format_bandwidth, "s": format_seconds, "B": format_bytes}
 _LINES = ("-", (0, (4, 2)), (0, (1, 1.5)))
 # With more values than this, not every one is named, or has its time written in.
