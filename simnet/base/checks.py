@@ -52,6 +52,8 @@ def is_number(value: object) -> bool:
 def read_number(text: str) -> float:
     """Return the number that a text from elsewhere is; NaN if it is none, or is longer than any number need be.
 
+    Python's own digit separator, and digits of other scripts, are no numbers of a file.
+
     Examples
     --------
     >>> read_number(" 1e3"), read_number("1_000"), read_number("fast")

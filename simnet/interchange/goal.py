@@ -29,7 +29,7 @@ MAX_BYTES = 256 * 2**20
 MAX_RANKS = 1_000_000
 """The most ranks that are read."""
 
-# A comment that is not closed goes on to the end; looking for its end again at each further one would take for ever.
+# A comment that is not closed reaches to the end; looking for its end again at each further one would take for ever.
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|(\Z))", re.DOTALL)
 _LABEL = r"[a-zA-Z][a-zA-Z0-9_]*"
 _NUMBER = r"[0-9]{1,18}"

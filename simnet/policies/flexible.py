@@ -14,7 +14,7 @@ from simnet.policies.protocol import PolicyContext
 class Flexible:
     """The arg-min of the closed forms at the latency and bandwidth last probed (Eqn 5 of the AR-Topk paper).
 
-    The decision is taken anew when a probe departs from what the last one was based on by more than the monitor's
+    The decision is taken again when a probe departs from what the last one was based on by more than the monitor's
     `change`, or when the density changes. Of equal costs the first candidate wins. While a probe finds a link down,
     the decision stands.
 

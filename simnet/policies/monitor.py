@@ -32,7 +32,7 @@ class Monitor:
         Standard deviation of the logarithm of a probe's error, for latency and bandwidth alike.
     change : float
         Relative change of latency or bandwidth, against what the last decision was based on, beyond which the decision
-        is taken anew (10 % in the paper's talk).
+        is taken again (10 % in the paper's talk).
     aggregate : {"worst", "mean", "median"}
         What of all pairs the closed forms see as alpha and 1/beta: the highest latency and lowest bandwidth, or the
         mean or median of both.

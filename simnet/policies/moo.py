@@ -251,7 +251,7 @@ class Moo:
 
     While a probe finds a link down, the decision stands, and no exploration begins. A candidate density is tried with
     the exchange whose closed form is smallest there when exploration begins. Where a fit of the mode ``published`` does
-    not converge, the density stands and the exchange is chosen anew.
+    not converge, the density stands and the exchange is chosen again.
 
     Parameters
     ----------

@@ -70,8 +70,8 @@ class Decision(NamedTuple):
     attempt : int or None
         None for the iteration itself. Else it is exploration: the workers compute, select, exchange and update as in an
         iteration, which takes its time, and then everything is as it was before. Attempt 0 begins with the state of the
-        training, attempt j goes on from attempt j - 1 with the gradients of the iteration j later, or of the last one.
-        The first attempt after a death begins with the state of the training, too.
+        training, attempt j resumes from attempt j - 1 with the gradients of the iteration j later, or of the last one.
+        The first attempt after a failure begins with the state of the training, too.
     fresh : bool
         Whether attempt 0 begins with a residual of zero instead of the one in force.
     """

@@ -17,7 +17,7 @@ from typing import Annotated, Literal
 import numpy as np
 
 from simnet.base import units
-from simnet.base.checks import positive
+from simnet.base.checks import positive, read_number
 from simnet.base.errors import InputError, nearest
 from simnet.base.quantities import Absolute, Duration, PositiveSize
 from simnet.base.reading import read_text
@@ -303,11 +303,7 @@ class _Table:
                 self.times.append(value)
 
     def _number(self, text: str, line: int, name: str) -> float:
-        try:
-            # Python's own digit separator, and digits of other scripts, are no numbers of a table.
-            value = float(text) if text.isascii() and "_" not in text else math.nan
-        except ValueError:
-            value = math.nan
+        value = read_number(text)
         if not math.isfinite(value) or value < 0:
             shown = text.strip() if len(text) < 40 else f"{text[:40]}..."
             raise InputError(f"must be a finite number >= 0, got {shown!r}", file=self.file, line=line, field=name)
