@@ -304,20 +304,15 @@ def _estimate(batch: int, tokens: int, layers: int, width: int, vocabulary: int 
     return (ComputeTime(seconds, batch, how, False),)
 
 
-def _torchvision(name: str, layers: Iterator[Layer], times: tuple[ComputeTime, ...], model_name: str) -> ModelProfile:
-    return ModelProfile(name, tuple(layers), times, f"torchvision.models.{model_name}")
+def _torchvision(name: str, layers: Iterator[Layer], times: tuple[ComputeTime, ...], **more: float) -> ModelProfile:
+    return ModelProfile(name, tuple(layers), times, f"torchvision.models.{name.replace('-', '_')}", **more)
 
 
 def _vgg16() -> ModelProfile:
     source = "github.com/u39kun/deep-learning-benchmark: 83.5 ms forward and backward, 26.2 ms forward; V100, 32-bit"
     stages = (64, 64), (128, 128), (256,) * 3, (512,) * 3, (512,) * 3
-    return ModelProfile(
-        "vgg16",
-        tuple(_vgg(*stages)),
-        (ComputeTime(83.5e-3, 16, source, True),),
-        "torchvision.models.vgg16",
-        backward_fraction=1 - 26.2 / 83.5,
-    )
+    times = (ComputeTime(83.5e-3, 16, source, True),)
+    return _torchvision("vgg16", _vgg(*stages), times, backward_fraction=1 - 26.2 / 83.5)
 
 
 def _vit_paper() -> ModelProfile:
@@ -329,21 +324,17 @@ def _vit_paper() -> ModelProfile:
 
 
 _MODELS: dict[str, Callable[[], ModelProfile]] = {
-    "alexnet": lambda: _torchvision("alexnet", _alexnet(), _published(5e-3, 3.5e-3, 32), "alexnet"),
+    "alexnet": lambda: _torchvision("alexnet", _alexnet(), _published(5e-3, 3.5e-3, 32)),
     "bert-base": lambda: ModelProfile(
         "bert-base", tuple(_bert(12, 768)), _estimate(8, 128, 12, 768), "transformers.BertModel, bert-base-uncased"
     ),
     "gpt2": lambda: ModelProfile(
         "gpt2", tuple(_gpt2(12, 768)), _estimate(4, 1024, 12, 768, 50257), "transformers.GPT2Model, gpt2"
     ),
-    "resnet18": lambda: _torchvision(
-        "resnet18", _resnet((2, 2, 2, 2), (3, 3), 1), _published(15e-3, 10e-3, 32), "resnet18"
-    ),
-    "resnet50": lambda: _torchvision(
-        "resnet50", _resnet((3, 4, 6, 3), (1, 3, 1), 4), _published(28e-3, 25e-3, 64), "resnet50"
-    ),
+    "resnet18": lambda: _torchvision("resnet18", _resnet((2, 2, 2, 2), (3, 3), 1), _published(15e-3, 10e-3, 32)),
+    "resnet50": lambda: _torchvision("resnet50", _resnet((3, 4, 6, 3), (1, 3, 1), 4), _published(28e-3, 25e-3, 64)),
     "vgg16": _vgg16,
-    "vit-l-16": lambda: _torchvision("vit-l-16", _vit(24, 1024, 16, 224), _estimate(32, 197, 24, 1024), "vit_l_16"),
+    "vit-l-16": lambda: _torchvision("vit-l-16", _vit(24, 1024, 16, 224), _estimate(32, 197, 24, 1024)),
     "vit-paper": _vit_paper,
 }
 
