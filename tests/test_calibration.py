@@ -57,9 +57,27 @@ def covered(held, bins):
     return (-below <= log_errors) & (log_errors <= above)
 
 
+def timed(model: StepModel, setting: Setting, sizes=SIZES) -> Curve:
+    return Curve(setting, sizes, model.at(setting, sizes))
+
+
 def ring(collective: str, ranks: int, nodes: int | None = None) -> Curve:
-    setting = Setting(collective, ranks, ranks if nodes is None else nodes, "ring")
-    return Curve(setting, SIZES, TRUTH.at(setting, SIZES))
+    return timed(TRUTH, Setting(collective, ranks, ranks if nodes is None else nodes, "ring"))
+
+
+def nccl(collective: str, ranks: int, nodes: int, switch: bool = False, sizes=SIZES) -> Curve:
+    return timed(StepModel(True, NCCL, (), switch), Setting(collective, ranks, nodes), sizes)
+
+
+def off(model, curve: Curve) -> float:
+    """Return the largest logarithm of what a model says of a curve over its times."""
+    return np.abs(np.log(model.at(curve.setting, curve.sizes) / curve.seconds)).max()
+
+
+def read_again(fabric, path):
+    """Return a cost model as its file has it."""
+    path.write_text(written(fabric))
+    return load_cost_model(path)
 
 
 @given(latency=st.floats(1e-7, 1e-1), per_byte=st.floats(1e-12, 1e-6))
@@ -93,8 +111,8 @@ def test_three_segments_are_recovered():
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(1, 30))
-@settings(max_examples=40, deadline=None)
-def test_every_model_is_positive_and_finite_everywhere(seed, count):
+@settings(max_examples=60, deadline=None)
+def test_every_model_is_positive_and_finite_everywhere_and_adjacent_goes_through_all(seed, count):
     random = np.random.default_rng(seed)
     sizes = np.unique(random.integers(1, 10**9, count)).astype(float)
     seconds = np.exp(random.uniform(-12, 2, len(sizes)))
@@ -102,6 +120,7 @@ def test_every_model_is_positive_and_finite_everywhere(seed, count):
         found = model(sizes, seconds).at([1.0, *sizes, 1e12])
         assert np.isfinite(found).all(), name
         assert (found > 0).all(), name
+    assert np.allclose(adjacent(sizes, seconds).at(sizes), seconds, rtol=1e-6)
 
 
 def test_interpolation_and_anchors_go_through_their_points():
@@ -110,15 +129,6 @@ def test_interpolation_and_anchors_go_through_their_points():
     anchors = np.array(five_anchors(SIZES, seconds).points)
     assert set(anchors[:, 0]) <= set(SIZES)
     assert len(anchors) == 5
-
-
-@given(st.integers(0, 2**32 - 1), st.integers(2, 30))
-@settings(max_examples=40, deadline=None)
-def test_alpha_beta_from_size_to_size_goes_through_all(seed, count):
-    random = np.random.default_rng(seed)
-    sizes = np.unique(random.integers(1, 10**9, count)).astype(float)
-    seconds = np.exp(random.uniform(-12, 2, len(sizes)))
-    assert np.allclose(adjacent(sizes, seconds).at(sizes), seconds, rtol=1e-6)
 
 
 def test_where_two_protocols_cross_the_faster_one_holds():
@@ -185,18 +195,13 @@ def test_counts_of_steps_are_never_negative(collective, nodes, per_node):
 def test_parameters_of_one_collective_predict_another_and_more_ranks():
     fitted = fit_step_model([ring("all_reduce", 4), ring("all_reduce", 8)], nccl=False)
     for other in (ring("all_gather", 8), ring("all_reduce", 16), ring("all_gather", 16)):
-        assert np.abs(np.log(fitted.at(other.setting, SIZES) / other.seconds)).max() < 0.08
+        assert off(fitted, other) < 0.08
     known = dict(zip(PARAMETERS, fitted.values, strict=True))
     error = dict(zip(PARAMETERS, fitted.errors, strict=True))
     assert known["outer_latency"] == pytest.approx(2e-5, rel=0.05)
     assert known["outer_seconds_per_byte"] == pytest.approx(1e-9, rel=0.1)
     # Nothing was sent inside a node, so nothing is known of it.
     assert error["inner_latency"] > 3 * error["outer_latency"]
-
-
-def nccl(collective: str, ranks: int, nodes: int, switch: bool = False, sizes=SIZES) -> Curve:
-    setting = Setting(collective, ranks, nodes)
-    return Curve(setting, sizes, StepModel(True, NCCL, (), switch).at(setting, sizes))
 
 
 def test_bytes_out_of_a_rank_are_those_of_its_share_of_the_network():
@@ -230,11 +235,9 @@ def test_short_collectives_of_mpi_follow_from_all_reduce():
     pinned = [
         Setting("all_reduce", ranks, ranks, name) for ranks in (16, 64) for name in ("ring", "recursive_doubling", "")
     ]
-    fitted = fit_step_model([Curve(one, sizes, truth.at(one, sizes)) for one in pinned], nccl=False)
-    short = sizes[:5]
+    fitted = fit_step_model([timed(truth, one, sizes) for one in pinned], nccl=False)
     for name in ("all_gather", "reduce_scatter", "alltoall"):
-        other = Setting(name, 32, 32)
-        assert np.abs(np.log(fitted.at(other, short) / truth.at(other, short))).max() < 0.1, name
+        assert off(fitted, timed(truth, Setting(name, 32, 32), sizes[:5])) < 0.1, name
 
 
 def test_what_a_peer_costs_goes_with_what_a_step_between_nodes_costs():
@@ -243,7 +246,7 @@ def test_what_a_peer_costs_goes_with_what_a_step_between_nodes_costs():
         values[list(PARAMETERS).index("outer_latency")] *= factor
         curves = [Setting("all_reduce", 4 * nodes, nodes) for nodes in (2, 8, 32)]
         model = StepModel(True, tuple(values))
-        return fit_step_model([Curve(one, SIZES, model.at(one, SIZES)) for one in curves], nccl=True)
+        return fit_step_model([timed(model, one) for one in curves], nccl=True)
 
     asked = Setting("alltoall", 32, 8)
     assert slow(4).at(asked, [1024.0]) > 2.5 * slow(1).at(asked, [1024.0])
@@ -299,19 +302,15 @@ def test_nccl_of_other_collectives_and_ranks_follows_from_all_reduce():
     assert not fitted.switch
     large = SIZES[SIZES >= 2**24]
     for name, nodes in (("all_reduce", 8), ("all_gather", 4), ("reduce_scatter", 8), ("alltoall", 4)):
-        other = nccl(name, 8 * nodes, nodes, sizes=large)
-        assert np.abs(np.log(fitted.at(other.setting, large) / other.seconds)).max() < 0.2, name
+        assert off(fitted, nccl(name, 8 * nodes, nodes, sizes=large)) < 0.2, name
 
 
 def test_in_switch_reduction_is_seen_and_not_taken_for_the_speed_of_a_ring():
     sizes = 2.0 ** np.arange(20, 34)
-    setting = Setting("all_reduce", 8, 1)
-    curve = Curve(setting, sizes, StepModel(True, NCCL, (), True).at(setting, sizes))
+    curve = nccl("all_reduce", 8, 1, switch=True, sizes=sizes)
     assert switched([curve])
-    assert not switched([Curve(setting, sizes, 1.5 * curve.seconds)])
-    other = Setting("all_gather", 8, 1)
-    predicted = fit_step_model([curve], nccl=True).at(other, sizes[-4:])
-    assert np.abs(np.log(predicted / StepModel(True, NCCL).at(other, sizes[-4:]))).max() < 0.1
+    assert not switched([Curve(curve.setting, sizes, 1.5 * curve.seconds)])
+    assert off(fit_step_model([curve], nccl=True), nccl("all_gather", 8, 1, sizes=sizes[-4:])) < 0.1
 
 
 @given(
@@ -463,9 +462,7 @@ def test_without_anything_held_out_the_interval_is_wide():
 
 def test_a_fabric_file_comes_back(tmp_path):
     fabric = calibrate([ring("all_reduce", p) for p in (4, 8, 16)], sources=["a & b: !!c.log"], topology="star")
-    path = tmp_path / "fabric.yaml"
-    path.write_text(written(fabric))
-    again = load_cost_model(path)
+    again = read_again(fabric, tmp_path / "fabric.yaml")
     assert written(again) == written(fabric)
     for collective, ranks, size in [("all_reduce", 8, 1e5), ("all_reduce", 12, 1e6), ("all_gather", 32, 1e7)]:
         assert again.predict(collective, ranks, size) == fabric.predict(collective, ranks, size)
@@ -694,14 +691,10 @@ def test_intervals_widen_with_the_doublings_beyond():
 
 
 def test_a_fabric_with_in_switch_reduction_comes_back(tmp_path):
-    sizes = 2.0 ** np.arange(10, 32)
-    setting = Setting("all_reduce", 8, 1)
-    fabric = calibrate([Curve(setting, sizes, StepModel(True, NCCL, (), True).at(setting, sizes))])
+    fabric = calibrate([nccl("all_reduce", 8, 1, switch=True, sizes=2.0 ** np.arange(10, 32))])
     assert fabric.model.steps.nccl
     assert fabric.model.steps.switch
-    path = tmp_path / "fabric.yaml"
-    path.write_text(written(fabric))
-    again = load_cost_model(path)
+    again = read_again(fabric, tmp_path / "fabric.yaml")
     assert again.model.steps == fabric.model.steps
     assert again.predict("all_gather", 8, 1e9) == fabric.predict("all_gather", 8, 1e9)
 
@@ -728,20 +721,17 @@ def test_a_log_becomes_a_fabric_on_the_command_line(tmp_path: Path):
 
     log, out = tmp_path / "log.csv", tmp_path / "fabric.yaml"
     write_tidy(rows(), log)
-    call = CliRunner()
-    done = call.invoke(app, ["calibrate", str(log), "-o", str(out)])
-    assert done.exit_code == 0, done.output
-    assert "--where variant=a" in done.output
-    assert "<- chosen" in done.output
-    assert call.invoke(app, ["calibrate", str(log), "-o", str(out)]).exit_code == 2
-    done = call.invoke(app, ["predict", str(out), "all_reduce", "--ranks", "4", "--size", "8 KiB"])
-    assert done.exit_code == 0, done.output
-    assert "90 % interval" in done.output
-    unknown = call.invoke(
-        app, ["predict", str(out), "all_reduce", "--ranks", "4", "--size", "1 KiB", "--algorithm", "rig"]
-    )
-    assert unknown.exit_code == 2
-    assert "did you mean 'ring'" in unknown.output
-    refused = call.invoke(app, ["predict", str(out), "all_reduce", "--ranks", "64", "--size", "8 KiB", "--strict"])
-    assert refused.exit_code == 2
-    assert "extrapolation" in refused.output
+
+    def call(code: int, *words: object) -> str:
+        done = CliRunner().invoke(app, [str(word) for word in words])
+        assert done.exit_code == code, done.output
+        return done.output
+
+    said = call(0, "calibrate", log, "-o", out)
+    assert "--where variant=a" in said
+    assert "<- chosen" in said
+    call(2, "calibrate", log, "-o", out)
+    predict = "predict", out, "all_reduce", "--size", "8 KiB", "--ranks"
+    assert "90 % interval" in call(0, *predict, 4)
+    assert "did you mean 'ring'" in call(2, *predict, 4, "--algorithm", "rig")
+    assert "extrapolation" in call(2, *predict, 64, "--strict")

@@ -195,8 +195,7 @@ def _ranks(curves: Sequence[Curve]) -> list[pd.DataFrame]:
         if not held:
             continue
         chosen = choose(kept, plain=False)
-        choices = chosen.curve_model, chosen.interpolation, chosen.nccl, chosen.transfer, chosen.extrapolation
-        model = fit(kept, *choices, weights=chosen.weights)
+        model = chosen.fitted(kept)
         bins = intervals(chosen.held, COVERAGE)
         plain = {name: fit(kept, name, "interpolated", with_steps=False) for name in PLAIN}
         for one in held:
@@ -233,8 +232,7 @@ def _collectives(curves: Sequence[Curve]) -> list[pd.DataFrame]:
         if not kept:
             continue
         chosen = choose(kept, plain=False)
-        choices = chosen.curve_model, chosen.interpolation, chosen.nccl, chosen.transfer, chosen.extrapolation
-        model = fit(kept, *choices, weights=chosen.weights)
+        model = chosen.fitted(kept)
         if model.steps is None:
             continue
         bins = intervals(chosen.held, COVERAGE)["collectives"]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, get_args
 
 import numpy as np
@@ -16,7 +17,7 @@ from simnet.calibration.crossval import ModelChoice, choose, score
 from simnet.calibration.curves import Curve, Setting
 from simnet.calibration.intervals import bin_of, intervals
 from simnet.calibration.platform import Platform
-from simnet.calibration.predictor import Basis, FittedCurve, Predictor, fit
+from simnet.calibration.predictor import Basis, FittedCurve, Predictor
 from simnet.calibration.specification import COLLECTIVES, HELD_OUT, SpecifiedStepModel, half_widths
 from simnet.calibration.specification import specified as steps_of
 from simnet.calibration.step_counts import MAX_RANKS, known_algorithms
@@ -46,6 +47,7 @@ class Prediction(NamedTuple):
     why: str
 
 
+@dataclass(eq=False)
 class CalibratedCostModel:
     """The calibrated cost model of a system.
 
@@ -68,21 +70,15 @@ class CalibratedCostModel:
         `simnet.calibration.topology_links`.
     """
 
-    def __init__(
-        self,
-        model: Predictor,
-        intervals: dict[Basis, list[tuple[float, float]]],
-        held_out: dict[Basis, int],
-        scores: dict[str, float],
-        coverage: float = COVERAGE,
-        sources: Sequence[str] = (),
-        system: str = "",
-        topology: str = "",
-        network: dict[str, dict[str, int | float]] | None = None,
-    ) -> None:
-        self.model, self.intervals, self.held_out = model, intervals, held_out
-        self.scores, self.coverage = scores, coverage
-        self.sources, self.system, self.topology, self.network = tuple(sources), system, topology, network
+    model: Predictor
+    intervals: dict[Basis, list[tuple[float, float]]]
+    held_out: dict[Basis, int]
+    scores: dict[str, float]
+    coverage: float = COVERAGE
+    sources: Sequence[str] = ()
+    system: str = ""
+    topology: str = ""
+    network: dict[str, dict[str, int | float]] | None = None
 
     @property
     def platform(self) -> Platform | None:
@@ -286,8 +282,7 @@ def calibrate(
     if not curves:
         raise InputError("there is no curve to calibrate on: no row has a size above 0 and a number of ranks")
     made = choose(curves) if chosen is None else chosen
-    choices = made.curve_model, made.interpolation, made.nccl, made.transfer, made.extrapolation
-    model = fit(curves, *choices, weights=made.weights)
+    model = made.fitted(curves)
     bounds = intervals(made.held, coverage)
     counts = {basis: sum(len(one.sizes) for one in held) for basis, held in made.held.items()}
     scores = {name: score(held) for name, held in made.by_curve_model.items() if held}

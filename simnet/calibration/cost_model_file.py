@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import io
 import itertools
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, TypeAlias, get_args
 
 import pydantic
 from pydantic import ConfigDict, Field
@@ -22,7 +23,7 @@ from simnet.calibration.cost_model import CalibratedCostModel, specified
 from simnet.calibration.curve_models import FITS, Component, CurveModel, Mixture
 from simnet.calibration.curves import Setting
 from simnet.calibration.intervals import BINS
-from simnet.calibration.platform import Platform, is_platform, load_platform, platform_names
+from simnet.calibration.platform import Platform, among, is_platform, load_platform, platform_names, refusal
 from simnet.calibration.predictor import Basis, FittedCurve, Interpolation, Predictor, Transfer
 from simnet.calibration.specification import specified as steps_of
 from simnet.calibration.step_model import PARAMETERS, StepModel
@@ -41,6 +42,10 @@ _Width = Annotated[float, Field(ge=0, le=50, allow_inf_nan=False)]
 _Name = Annotated[str, Field(max_length=200)]
 
 
+_Model = Annotated[str, among("model", FITS)]
+_Counted: TypeAlias = Literal["through the schedule", "as NCCL does", "as NCCL does, with in-switch reduction"]
+
+
 class _Part(pydantic.BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -48,7 +53,7 @@ class _Part(pydantic.BaseModel):
 class ModelEntry(_Part):
     """A model of a curve, with its weight."""
 
-    model: str
+    model: _Model
     weight: Annotated[float, Field(ge=0, le=1)]
     segments: Annotated[list[tuple[_NotNegative, _NotNegative, _NotNegative]], Field(max_length=20_000)] = []
     points: Annotated[list[tuple[_Positive, _Positive]], Field(max_length=10_000)] = []
@@ -56,8 +61,6 @@ class ModelEntry(_Part):
 
     @pydantic.model_validator(mode="after")
     def _is_a_model(self) -> ModelEntry:
-        if self.model not in FITS:
-            raise ValueError(f"there is no model {self.model!r}; {nearest(self.model, FITS)}")
         if bool(self.segments) == bool(self.points):
             raise ValueError("needs either segments or points")
         for name in ("segments", "points", "corrections"):
@@ -101,14 +104,11 @@ class Parameter(_Part):
 class StepModelEntry(_Part):
     """The step model."""
 
-    counted: Literal["through the schedule", "as NCCL does", "as NCCL does, with in-switch reduction"]
-    parameters: dict[str, Parameter]
+    counted: _Counted
+    parameters: dict[Annotated[str, among("parameter", PARAMETERS)], Parameter]
 
     @pydantic.model_validator(mode="after")
     def _has_all(self) -> StepModelEntry:
-        for name in self.parameters:
-            if name not in PARAMETERS:
-                raise ValueError(f"there is no parameter {name!r}; {nearest(name, PARAMETERS)}")
         missing = [name for name in PARAMETERS if name not in self.parameters]
         if missing:
             raise ValueError(f"lacks {', '.join(missing)}")
@@ -131,7 +131,7 @@ class CostModelFile(_Part):
     system: Annotated[str, Field(max_length=1000)] = ""
     topology: Annotated[str, Field(max_length=1000)] = ""
     network: dict[Literal["star", "multi_gpu_nodes"], dict[_Name, int | _NotNegative]] | None = None
-    model: str
+    model: _Model
     across_ranks: Interpolation
     beyond_ranks: Interpolation = "blended"
     across_collectives: Transfer = "steps"
@@ -144,8 +144,6 @@ class CostModelFile(_Part):
 
     @pydantic.model_validator(mode="after")
     def _is_known(self) -> CostModelFile:
-        if self.model not in FITS:
-            raise ValueError(f"there is no model {self.model!r}; {nearest(self.model, FITS)}")
         missing = [basis for basis in get_args(Basis) if basis not in self.intervals]
         if missing:
             raise ValueError(f"intervals lack {', '.join(missing)}")
@@ -170,7 +168,7 @@ def written(cost_model: CalibratedCostModel) -> str:
     try:
         file = _file_of(cost_model)
     except pydantic.ValidationError as error:
-        raise _explained(error, "") from None
+        raise refusal(error, None) from None
     yaml: Any = YAML(typ="safe", pure=True)
     yaml.default_flow_style = None
     yaml.sort_base_mapping_type_on_output = False
@@ -183,13 +181,6 @@ def written(cost_model: CalibratedCostModel) -> str:
         size = f"{len(text.encode()) / 2**20:.0f} MiB, of which {MAX_BYTES // 2**20} are read"
         raise InputError(f"the fabric file would have {size}; --where takes some of the curves")
     return text
-
-
-def _explained(error: pydantic.ValidationError, file: str) -> InputError:
-    """Return the first of the things that are wrong with fields of a file."""
-    first = error.errors(include_url=False, include_input=False)[0]
-    where = ".".join(str(part) for part in first["loc"])
-    return InputError(first["msg"].removeprefix("Value error, "), file=file or None, field=where or None)
 
 
 def _file_of(cost_model: CalibratedCostModel) -> CostModelFile:
@@ -264,7 +255,7 @@ def load_cost_model(path: str | Path) -> CalibratedCostModel:
     try:
         file = CostModelFile.model_validate(loaded)
     except pydantic.ValidationError as error:
-        raise _explained(error, name) from None
+        raise refusal(error, name) from None
     steps: StepModel | None = None if file.platform is None else steps_of(file.platform)
     if file.steps is not None:
         chosen = [file.steps.parameters[one] for one in PARAMETERS]
@@ -285,35 +276,19 @@ def load_cost_model(path: str | Path) -> CalibratedCostModel:
     )
 
 
-def _counted(
-    steps: StepModel,
-) -> Literal["through the schedule", "as NCCL does", "as NCCL does, with in-switch reduction"]:
+def _counted(steps: StepModel) -> _Counted:
     if not steps.nccl:
         return "through the schedule"
     return "as NCCL does, with in-switch reduction" if steps.switch else "as NCCL does"
 
 
 def _entry(one: FittedCurve) -> CurveEntry:
-    setting = one.setting
     return CurveEntry(
-        collective=setting.collective,
-        ranks=setting.ranks,
-        nodes=setting.nodes,
-        algorithm=setting.algorithm,
-        protocol=setting.protocol,
+        **asdict(one.setting),
         smallest=one.smallest,
         largest=one.largest,
         measured_sizes=one.count,
-        models=[
-            ModelEntry(
-                model=name,
-                weight=weight,
-                segments=list(shape.segments),
-                points=list(shape.points),
-                corrections=list(shape.corrections),
-            )
-            for name, weight, shape in one.shape.parts
-        ],
+        models=[ModelEntry(model=name, weight=weight, **asdict(shape)) for name, weight, shape in one.shape.parts],
     )
 
 

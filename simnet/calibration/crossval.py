@@ -233,6 +233,11 @@ class ModelChoice(NamedTuple):
     by_curve_model: dict[str, list[HeldOut]]
     held: dict[Basis, list[HeldOut]]
 
+    def fitted(self, curves: Sequence[Curve]) -> Predictor:
+        """Return the chosen models, fitted to curves."""
+        choices = self.curve_model, self.interpolation, self.nccl, self.transfer, self.extrapolation
+        return fit(curves, *choices, weights=self.weights)
+
 
 def choose(curves: Sequence[Curve], *, plain: bool = True, wide: bool = True) -> ModelChoice:
     """Choose models by cross-validation.

@@ -7,6 +7,7 @@ predicts times of collectives from it. What a transport makes of the line rate s
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from functools import cache
 from importlib.resources import as_file, files
 from pathlib import Path
@@ -14,7 +15,7 @@ from types import MappingProxyType
 from typing import Annotated, Literal, NamedTuple, TypeAlias
 
 import pydantic
-from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PlainSerializer
 
 from simnet.base import units
 from simnet.base.errors import InputError, nearest
@@ -61,7 +62,7 @@ STAGED = 0.47
 LINKS: MappingProxyType[str, float] = MappingProxyType({"nvlink": 0.8, "xgmi": 0.75, "pcie": 0.53, "memory": 0.5})
 """Share of the line rate that is left: of NVLink 20 of 25 GB/s; of PCIe through the processors, in both directions at
 once, 10 GB/s / 1.2 of 15.75 GB/s (both as ``topo.h`` has it); of memory half, as shared memory is copied into and out
-of. That of Infinity CalibratedCostModel is an assumption near the one of NVLink."""
+of. That of Infinity Fabric is an assumption near the one of NVLink."""
 
 
 Counted: TypeAlias = Literal["as NCCL does", "through the schedule"]
@@ -95,6 +96,17 @@ GENERATIONS: MappingProxyType[str, Generation] = MappingProxyType(
     }
 )
 """Generations of devices, after the constants of NCCL's tuning model."""
+
+
+def among(what: str, names: Iterable[str]) -> AfterValidator:
+    """Return what refuses a field that is none of some names, with the nearest."""
+
+    def known(name: str) -> str:
+        if name not in names:
+            raise ValueError(f"there is no {what} {name!r}; {nearest(name, names)}")
+        return name
+
+    return AfterValidator(known)
 
 
 _Name = Annotated[str, Field(max_length=200)]
@@ -142,7 +154,7 @@ class NodeNetwork(_Part):
         Whether switches of the network reduce, and the library is set to let them (SHARP, CollNet).
     """
 
-    transport: str
+    transport: Annotated[str, among("transport", TRANSPORTS)]
     nics: Annotated[int, Field(ge=1, le=256)]
     rate: _Rate
     device_direct: bool = True
@@ -152,13 +164,6 @@ class NodeNetwork(_Part):
     def ordered(self) -> bool:
         """Whether messages of the LL128 protocol may go over it: it needs 128 bytes to arrive as one, and in order."""
         return self.device_direct and self.transport in ("infiniband", "roce")
-
-    @pydantic.field_validator("transport")
-    @classmethod
-    def _is_known(cls, name: str) -> str:
-        if name not in TRANSPORTS:
-            raise ValueError(f"there is no transport {name!r}; {nearest(name, TRANSPORTS)}")
-        return name
 
 
 class Platform(_Part):
@@ -191,17 +196,10 @@ class Platform(_Part):
     description: Annotated[str, Field(max_length=1000)] = ""
     sources: Annotated[tuple[Annotated[str, Field(max_length=1000)], ...], Field(max_length=50)] = ()
     devices_per_node: Annotated[int, Field(ge=1, le=4096)]
-    generation: str
+    generation: Annotated[str, among("generation", GENERATIONS)]
     library: Literal["nccl", "rccl", "mpi", "gloo"] = "nccl"
     inner: NodeLink
     outer: NodeNetwork | None = None
-
-    @pydantic.field_validator("generation")
-    @classmethod
-    def _is_known(cls, name: str) -> str:
-        if name not in GENERATIONS:
-            raise ValueError(f"there is no generation {name!r}; {nearest(name, GENERATIONS)}")
-        return name
 
     @property
     def counted(self) -> Counted:
@@ -285,9 +283,14 @@ def _read(path: Path, name: str) -> Platform:
     try:
         return Platform.model_validate(plain_yaml(text, name, "a platform"))
     except pydantic.ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise InputError(first["msg"].removeprefix("Value error, "), file=name, field=where or None) from None
+        raise refusal(error, name) from None
+
+
+def refusal(error: pydantic.ValidationError, file: str | None) -> InputError:
+    """Return the first of the things that are wrong with the fields of a file."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return InputError(first["msg"].removeprefix("Value error, "), file=file, field=where or None)
 
 
 def _rate(value: float) -> str:

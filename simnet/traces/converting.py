@@ -19,7 +19,6 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
-from pydantic import ValidationError
 
 from simnet.base.errors import InputError
 from simnet.base.progress import tracked
@@ -27,6 +26,7 @@ from simnet.base.rng import stream
 from simnet.base.writing import explained
 from simnet.costs.models import Layer
 from simnet.traces.files import TensorFile, encoded, write_text
+from simnet.traces.metadata import MAX_BYTES, parsed
 from simnet.traces.recorded import DESCRIPTION, RecordedLayer, RecordedPoint, TraceInfo, step_file
 from simnet.traces.source import Values
 from simnet.traces.synthetic import SyntheticSource
@@ -35,7 +35,6 @@ LARGEST = 8 * 2**30
 """Bytes of gradients that are in memory at once at most."""
 
 _MEMBER = re.compile(r"(\d{1,12})/(.+)\.npy", re.DOTALL)
-_LARGEST_DESCRIPTION = 8_000_000
 _MOST_MEMBERS = 1_000_000
 
 
@@ -339,14 +338,8 @@ class ReadArchive:
 
     def _description(self, archive: zipfile.ZipFile, members: dict[str, zipfile.ZipInfo]) -> TraceInfo:
         if DESCRIPTION in members:
-            content = self._read(archive, members[DESCRIPTION], _LARGEST_DESCRIPTION)
-            try:
-                info = TraceInfo.model_validate_json(content)
-            except ValidationError as error:
-                first = error.errors(include_url=False, include_context=False, include_input=False)[0]
-                where = ".".join(map(str, first["loc"]))
-                raise InputError(f"{where}: {first['msg']}", file=f"{self._path}:{DESCRIPTION}") from None
-            return info
+            content = self._read(archive, members[DESCRIPTION], MAX_BYTES)
+            return parsed(TraceInfo, content, f"{self._path}:{DESCRIPTION}")
         found: dict[int, list[str]] = {}
         for name in members:
             match = _MEMBER.fullmatch(name)

@@ -9,7 +9,6 @@ import time
 import warnings
 from collections.abc import Callable
 from os import PathLike
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -128,9 +127,7 @@ class TorchRecording:
     def __enter__(self) -> TorchRecording:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _watch(self, optimizer: Any) -> None:
@@ -171,22 +168,14 @@ def record(
     model: Any,
     folder: str | PathLike[str],
     *,
-    every: int = 20,
-    consecutive: int = 1,
-    samples: int | None = None,
-    fraction: float = 1.0,
-    dtype: str = "fp32",
-    seed: int = 0,
     optimizer: Any = None,
     microbatches: int = 1,
     accumulates: bool = False,
     inner: Hook | None = None,
     state: Any = None,
     register: bool = True,
-    name: str | None = None,
     about: str = "",
-    data: str = "",
-    how: str = "",
+    **options: Any,
 ) -> TorchRecording:
     """Record gradients of a PyTorch model while it trains, as a trace that `recorded` reads.
 
@@ -200,8 +189,6 @@ def record(
         The model, in DistributedDataParallel or not.
     folder : str or Path
         Where the trace shall lie; a shared one if the processes are on several machines.
-    every, consecutive, samples, fraction, dtype, seed : optional
-        Which steps and entries, and how they are stored; see `simnet.traces.recording.Recorder`.
     optimizer : torch.optim.Optimizer, optional
         Whose steps are those of the run, in one process.
     microbatches : int
@@ -213,8 +200,11 @@ def record(
         With DDP, another communication hook and its state, which then reduces the buckets.
     register : bool
         With DDP, whether to register the hook here; if not, the script registers `TorchRecording.hook`.
-    name, about, data, how : str
-        For the description: of the trace, the model, the data and the training.
+    about : str
+        What the description says of the model.
+    **options
+        Those of `simnet.traces.recording.Recorder`: ``every, consecutive, samples, fraction, dtype, seed`` decide which
+        steps and entries are stored, and how; ``name, data, how`` are for the description.
 
     Raises
     ------
@@ -248,17 +238,9 @@ def record(
         shapes,
         workers=torch.distributed.get_world_size(group) if distributed else microbatches,
         worker=torch.distributed.get_rank(group) if distributed else None,
-        every=every,
-        consecutive=consecutive,
-        samples=samples,
-        fraction=fraction,
-        dtype=dtype,
-        seed=seed,
-        name=name,
         model=about or type(module).__name__,
-        data=data,
-        how=how,
         software={"torch": str(torch.__version__)},
+        **options,
     )
     recording = TorchRecording(recorder, module, microbatches, accumulates)
     if distributed and register:

@@ -14,7 +14,8 @@ from simnet.base.reading import read_text
 SHIPPED = Path(__file__).parents[1] / "data" / "traces"
 """Where the traces that come with simnet lie, each in a folder of its name."""
 
-_LARGEST_FILE = 8_000_000
+MAX_BYTES = 8_000_000
+"""The largest description that is read."""
 
 
 class Description(BaseModel):
@@ -34,13 +35,32 @@ def read_description(kind: type[D], path: Path) -> D:
     InputError
         If the file cannot be read or is too large, or a field is missing, unknown or wrong.
     """
-    content = read_text(path, _LARGEST_FILE)
+    return parsed(kind, read_text(path, MAX_BYTES), str(path))
+
+
+def parsed(kind: type[D], content: str | bytes, file: str) -> D:
+    """Return the description in a JSON text.
+
+    Parameters
+    ----------
+    kind : type
+        Its model.
+    content : str or bytes
+        The text.
+    file : str
+        What messages call it.
+
+    Raises
+    ------
+    InputError
+        If a field is missing, unknown or wrong.
+    """
     try:
         return kind.model_validate_json(content)
     except ValidationError as error:
         first = error.errors(include_url=False, include_context=False, include_input=False)[0]
         message = _message(kind, first["type"], first["msg"], first["loc"])
-        raise InputError(message, file=str(path), field=_field(first["loc"])) from None
+        raise InputError(message, file=file, field=_field(first["loc"])) from None
 
 
 def is_name(given: str | os.PathLike[str]) -> bool:

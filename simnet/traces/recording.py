@@ -15,13 +15,12 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from math import prod
 from os import PathLike
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -257,9 +256,7 @@ class Recorder:
     def __enter__(self) -> Recorder:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def spent(self, seconds: float) -> None:
@@ -288,8 +285,17 @@ class Recorder:
                 temporary.write_bytes(save(every))
                 temporary.replace(path)
 
-    def _tolerant(self) -> _Tolerant:
-        return _Tolerant(self)
+    @contextmanager
+    def _tolerant(self) -> Iterator[None]:
+        """End the recording, and not the training, when a file cannot be written."""
+        try:
+            yield
+        except OSError as error:
+            self.stopped = True
+            with suppress(OSError):
+                self._drop()
+            why = error.strerror or error
+            warnings.warn(f"the recording in {self.folder} ends at step {self.step}: {why}", stacklevel=5)
 
     def _open(self) -> bool:
         """Begin the file of the present step if it is not begun; whether there is one."""
@@ -363,27 +369,6 @@ class Recorder:
                 run_seconds=self.run_seconds,
             ),
         )
-
-
-class _Tolerant:
-    """Ends the recording, and not the training, when a file cannot be written."""
-
-    def __init__(self, recorder: Recorder) -> None:
-        self._recorder = recorder
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
-        if not isinstance(error, OSError):
-            return False
-        recorder = self._recorder
-        recorder.stopped = True
-        with suppress(OSError):
-            recorder._drop()
-        why = error.strerror or error
-        warnings.warn(f"the recording in {recorder.folder} ends at step {recorder.step}: {why}", stacklevel=4)
-        return True
 
 
 def _chosen(name: str, size: int, fraction: float, seed: int) -> NDArray[np.int64] | None:
