@@ -37,6 +37,16 @@ def _commands_are_built_once() -> Iterator[None]:
 
 
 @pytest.fixture
+def no_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no search for routes pass: those of regular topologies follow by formula."""
+
+    def refuse(routes: object, target: int) -> None:
+        raise AssertionError(f"a search for routes to {target}")
+
+    monkeypatch.setattr("topologies.routes.Routes._distance_to", refuse)
+
+
+@pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Install a package of one module that registers something, as `pip install` would."""
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from routing import LINK, nodes_of
+from routing import LINK, flow, nodes_of
 from topologies import Routes, check_connected, dragonfly, select_links
 
 
@@ -135,14 +135,6 @@ def test_pairs_spread_over_the_equal_links_between_two_groups():
     single = Routes(graph, routing="single")
     assert len({single.route(src, 70)[1:] for src in range(8)}) == 1
     assert len({routes.route(src, 120)[1:] for src in range(16, 24)}) > 1
-
-
-def flow(graph, senders, receivers):
-    extended = nx.DiGraph()
-    extended.add_edges_from((u, v, {"capacity": link["bandwidth"]}) for u, v, link in graph.edges(data=True))
-    extended.add_edges_from(("source", host) for host in senders)
-    extended.add_edges_from((host, "sink") for host in receivers)
-    return nx.maximum_flow_value(extended, "source", "sink")
 
 
 def test_bisection_bandwidth():

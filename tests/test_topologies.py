@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import topologies
 from looping import each
-from routing import GPUS, nodes_of
+from routing import GPUS, flow, nodes_of
 from topologies import (
     Routes,
     build,
@@ -274,15 +274,6 @@ def test_fat_tree_paths_have_two_four_or_six_links(k):
     for src, dst in itertools.permutations(range(routes.n_hosts), 2):
         expected = 2 if src // per_edge == dst // per_edge else 4 if src // per_pod == dst // per_pod else 6
         assert hops(routes, src, dst) == expected
-
-
-def flow(graph, senders, receivers):
-    """What the senders together can send to the receivers [byte/s]: a maximum flow."""
-    extended = nx.DiGraph()
-    extended.add_edges_from((u, v, {"capacity": link["bandwidth"]}) for u, v, link in graph.edges(data=True))
-    extended.add_edges_from(("source", host) for host in senders)
-    extended.add_edges_from((host, "sink") for host in receivers)
-    return nx.maximum_flow_value(extended, "source", "sink")
 
 
 @pytest.mark.parametrize("oversubscription", [1, 2, 2.5])
@@ -583,31 +574,19 @@ def test_a_topology_from_outside_is_as_good_as_one_from_here(install):
 
 # --- refusals --------------------------------------------------------------------------------------------------------
 
+LINKS = {"latency": LATENCY, "bandwidth": BANDWIDTH}
 GOOD = {
-    star: {"hosts": 4, "latency": LATENCY, "bandwidth": BANDWIDTH},
-    ring: {"hosts": 4, "latency": LATENCY, "bandwidth": BANDWIDTH},
-    tree: {"hosts": 4, "arity": 2, "latency": LATENCY, "bandwidth": BANDWIDTH, "taper": 1.0},
-    fat_tree: {"k": 4, "latency": LATENCY, "bandwidth": BANDWIDTH, "oversubscription": 1.0},
-    torus: {"dims": (2, 3), "latency": LATENCY, "bandwidth": BANDWIDTH},
+    star: {"hosts": 4, **LINKS},
+    ring: {"hosts": 4, **LINKS},
+    tree: {"hosts": 4, "arity": 2, **LINKS, "taper": 1.0},
+    fat_tree: {"k": 4, **LINKS, "oversubscription": 1.0},
+    torus: {"dims": (2, 3), **LINKS},
     dragonfly: {
-        "routers": 4,
-        "latency": LATENCY,
-        "bandwidth": BANDWIDTH,
-        "groups": 3,
-        "hosts_per_router": 1,
-        "global_links": 1,
-        "global_latency": LATENCY,
-        "global_bandwidth": BANDWIDTH,
+        **{"routers": 4, "groups": 3, "hosts_per_router": 1, "global_links": 1},
+        **{**LINKS, "global_latency": LATENCY, "global_bandwidth": BANDWIDTH},
     },
     multi_gpu_nodes: {"nodes": 2, "gpus_per_node": 2, **GPUS},
-    wan: {
-        "sites": ["A", "B"],
-        "latency": LATENCY,
-        "bandwidth": BANDWIDTH,
-        "workers_per_site": 2,
-        "local_latency": 1e-4,
-        "local_bandwidth": 1e9,
-    },
+    wan: {"sites": ["A", "B"], **LINKS, "workers_per_site": 2, "local_latency": 1e-4, "local_bandwidth": 1e9},
 }
 WRONG = {
     "count": [0, -1, 1.5, True, "4", None, math.nan],
@@ -617,10 +596,7 @@ WRONG = {
 }
 SORT_OF = {
     **dict.fromkeys(["hosts", "arity", "k", "nodes", "gpus_per_node", "workers_per_site", "routers"], "count"),
-    **dict.fromkeys(["latency", "intra_latency", "nic_latency", "local_latency", "global_latency"], "latency"),
-    **dict.fromkeys(
-        ["bandwidth", "intra_bandwidth", "nic_bandwidth", "local_bandwidth", "global_bandwidth"], "bandwidth"
-    ),
+    **{prefix + one: one for prefix in ("", "intra_", "nic_", "local_", "global_") for one in ("latency", "bandwidth")},
     **dict.fromkeys(["taper", "oversubscription"], "ratio"),
 }
 

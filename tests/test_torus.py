@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from routing import nodes_of
+from routing import LINK, flow, nodes_of
 from topologies import Routes, check_connected, ring, select_links, torus
 
-LINK = {"latency": 1e-3, "bandwidth": 8.0}
 DIMS = st.lists(st.integers(1, 5), min_size=1, max_size=4).filter(lambda dims: math.prod(dims) <= 100)
 
 
@@ -97,11 +96,7 @@ def test_bisection_bandwidth(dims, cut):
     P = math.prod(dims)
     assert cut == P // dims[0] * min(dims[0] - 1, 2)
     assert sum(u < P // 2 <= v for u, v in graph.edges) == cut
-    extended = nx.DiGraph()
-    extended.add_edges_from((u, v, {"capacity": link["bandwidth"]}) for u, v, link in graph.edges(data=True))
-    extended.add_edges_from(("source", host) for host in range(P // 2))
-    extended.add_edges_from((host, "sink") for host in range(P // 2, P))
-    assert nx.maximum_flow_value(extended, "source", "sink") == cut * 8.0
+    assert flow(graph, range(P // 2), range(P // 2, P)) == cut * 8.0
 
 
 @pytest.mark.parametrize(
