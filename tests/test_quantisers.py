@@ -41,19 +41,6 @@ def test_every_entry_is_sent_whatever_the_density(name, options):
     assert ours.stats["density"] == 1
 
 
-# Signs without a scale do not scale, and float16 has fewer digits for small numbers.
-SCALING = [one for one in VARIANTS if one[1].get("scaled", True) and (one[0] != "fp16" or "format" in one[1])]
-
-
-@pytest.mark.parametrize(("name", "options"), SCALING)
-def test_scaling_by_a_power_of_two_scales_the_result(name, options):
-    gradients = gradients_of("normal", 5, 700, 1)
-    model, twin = (create(name, 5, 700, **options) for _ in range(2))
-    for _ in range(2):
-        np.testing.assert_array_equal(model.exchange(gradients).update * 4, twin.exchange(gradients * 4).update)
-        np.testing.assert_array_equal(model.residual * 4, twin.residual)
-
-
 # Half precision
 
 
