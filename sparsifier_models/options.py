@@ -65,8 +65,7 @@ class Options:
     """The options that every scheme has; a scheme adds its own by deriving from this class.
 
     A field annotated with a `Literal` takes the values listed there, one annotated with `Allreduce` or `Allgather` the
-    collectives that there are, one annotated with bool takes true and false, one
-    annotated with float takes what float32 can hold, as a float.
+    collectives that there are, with bool true and false, with float what float32 can hold, as a float.
 
     Parameters
     ----------

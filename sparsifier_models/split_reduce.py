@@ -25,19 +25,9 @@ Places: TypeAlias = NDArray[np.int32] | NDArray[np.int64]
 
 
 def rotation(n_workers: int, step: int) -> Indices:
-    """Return the region, and by that the worker, that each worker sends to in a step.
+    """Return the region, and by that the worker, that each worker sends to in step j: (r + j) mod P at r; shape (P,).
 
-    Parameters
-    ----------
-    n_workers : int
-        Number of workers P.
-    step : int
-        Number j of the step, in 0 .. P-1. In step 0 everyone deals with its own.
-
-    Returns
-    -------
-    ndarray of int64, shape (P,)
-        (r + j) mod P at r: a permutation.
+    In step 0 of 0 .. P-1 everyone deals with its own.
 
     Examples
     --------

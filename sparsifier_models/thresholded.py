@@ -77,11 +77,7 @@ def moments(values: Values) -> tuple[float, float]:
 
 
 def side_by_side(runs: Sequence[Sequence[DeviceOp]]) -> tuple[DeviceOp, ...]:
-    """Return the kernels that workers run each on its own, entries one number each, as kernels of all of them.
-
-    Parameters
-    ----------
-    runs : sequence of sequences of DeviceOp, length P
+    """Return the kernels that the P workers run each on its own, entries one number each, as kernels of all of them.
 
     Examples
     --------

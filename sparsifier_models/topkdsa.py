@@ -67,9 +67,11 @@ class TopkDSA(SplitReduce):
     Further statistics, besides those of `Exchange`: ``global_nnz``, entries of the sum other than zero, and ``dense``,
     1 if the sum arrived as a dense vector, else 0.
 
-    References ---------- C. Renggli et al., "SparCML: High-Performance Sparse Communication for Machine Learning", SC
-    2019; S. Li, T. Hoefler, "Near-Optimal Sparse Allreduce for Distributed Deep Learning", PPoPP 2022, whose reference
-    implementation has ``split``.
+    References
+    ----------
+    C. Renggli et al., "SparCML: High-Performance Sparse Communication for Machine Learning", SC 2019; S. Li, T.
+    Hoefler, "Near-Optimal Sparse Allreduce for Distributed Deep Learning", PPoPP 2022, whose reference implementation
+    has ``split``.
 
     Examples
     --------

@@ -26,7 +26,6 @@ EPS = float(np.finfo(np.float32).eps)
 
 cases = st.sampled_from(variants_of("exdyna", "micro", "deft", "cltk", "uniontopk", "hardthreshold", "sage"))
 EXCLUSIVE = ("exdyna", "micro")
-THRESHOLDS = ("exdyna", "micro", "hardthreshold", "sage")
 
 
 def rows_of(name):
@@ -445,7 +444,7 @@ def test_top_k_and_hard_threshold_build_up_and_exclusive_selection_does_not():
 
 def test_the_density_may_change_between_exchanges():
     rng = np.random.default_rng(0)
-    for name in THRESHOLDS:
+    for name in (*EXCLUSIVE, "hardthreshold", "sage"):
         options = {} if name == "hardthreshold" else {"initial_threshold": math.log(100)}
         model = create(name, 4, 20_000, 0.01, error_feedback=False, **options)
         model.exchange(laplace(rng, 4, 20_000))

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from gradients import gradients_of, jobs
 from looping import each
-from simnet.costs.devices import load_device
 from sparsifier_models.spar_all_gather import Adaptive, adapted, merged, started
 from sparsifier_models.spar_reduce_scatter import Entries, add, spar_reduce_scatter, srs_rounds, srs_route
 from sparsifier_models.spardl import SparDL, SparDLOptions
@@ -42,10 +41,6 @@ def bytes_of(schedule, phase):
         if one.phase == phase:
             np.add.at(sent, one.src, one.nbytes)
     return sent
-
-
-def rounds_of(schedule):
-    return dict(Counter(one.phase for one in schedule.rounds))
 
 
 @st.composite
@@ -405,14 +400,11 @@ def test_what_is_not_selected_stays_and_k_is_that_of_the_blocks(job, sag):
         assert model.k == min(parameters, T * k_b)
         assert np.count_nonzero(exchange.update) <= exchange.union <= model.k
         assert exchange.selected.sum() >= exchange.union
-        assert exchange.selected.dtype == np.int64
         if teams == 1:
             assert exchange.selected.sum() == exchange.union
             if parameters % T == 0:
                 assert exchange.union == T * k_b
         assert 0 <= exchange.stats["gain"] <= 1 + 1e-12
-        assert all(np.isfinite(one).all() for one in exchange.stats.values())
-        assert load_device("cpu").seconds(exchange.kernels, workers).shape == (workers,)
 
 
 def test_the_conservation_error_is_that_of_the_released_code():
@@ -683,7 +675,7 @@ def test_bags_travel_to_growing_neighbourhoods():
     for one, distance, blocks in zip(schedule.rounds, (4, 2, 1, -1, -2, -4), (2, 2, 1, 1, 2, 2), strict=True):
         np.testing.assert_array_equal(one.dst[np.argsort(one.src)], (rank + distance) % 6)
         assert set(one.nbytes) == {8 * 10 * blocks}
-    assert rounds_of(schedule) == {SRS: 3, AG: 3}
+    assert [one.phase for one in schedule.rounds] == [SRS] * 3 + [AG] * 3
 
 
 def test_teams_are_consecutive_ranks_and_meet_by_position():

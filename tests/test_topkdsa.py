@@ -18,11 +18,6 @@ from sparsifier_models import create
 from sparsifier_models.selection import top_k
 
 ALGORITHMS = ["split", "recursive_doubling", "split_allgather", "dense_allgather"]
-VARIANTS = [
-    *({"algorithm": one} for one in ALGORITHMS),
-    *({"algorithm": one, "wire": "released", "compat": "released", "rules": "bert"} for one in ALGORITHMS),
-    {"allgather": "ring", "bucket": 1, "wire": "released"},
-]
 EPS = float(np.finfo(np.float32).eps)
 
 
