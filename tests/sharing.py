@@ -2,9 +2,29 @@
 
 import math
 
+import numpy as np
+
 from simnet.network.event_loop.records import TRANSFER
 from simnet.network.tables import Store
 from topologies.routes import as_table
+
+
+def max_min_shares(routes, capacity, limits=None):
+    """Return the rates of flows over links, by number, that all start at once; limits are infinite if not given."""
+    numbers = {link: number for number, link in enumerate(sorted({link for route in routes for link in route}))}
+    most = np.full(len(routes), math.inf) if limits is None else np.array(limits)
+    rates, flowing = most.copy(), [flow for flow, route in enumerate(routes) if route]
+    table = as_table([[numbers[link] for link in routes[flow]] for flow in flowing])
+    store, count = Store(len(flowing) >= 1000, len(numbers), table.shape[1]), len(flowing)
+    store.links.write(0, len(numbers), capacity=np.array([capacity[link] for link in numbers]))
+    store.make_room(flows=count)
+    routes_of = store.add_routes(table) + np.arange(count)
+    store.flows.write(0, count, route=routes_of, limit=most[flowing], remaining=math.inf)
+    for f in range(count):
+        store.loop.start_flow(store.state, f, 0.0)
+    store.loop.settle(store.state, 0.0)
+    rates[flowing] = store.flows.read("rate", 0, count)
+    return rates.tolist()
 
 
 class Sharing:

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 import topologies
-from sharing import Sharing
+from sharing import Sharing, max_min_shares
 from simnet.network import Network
-from simnet.network.flows import max_min_shares
 from simnet.network.weather import Weather, steps
 
 TIGHT = 1e-11

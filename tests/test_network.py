@@ -10,17 +10,12 @@ from hypothesis import strategies as st
 
 import topologies
 from simnet.base.errors import StalledError
+from simnet.collectives import allreduce_ring
 from simnet.network import ConstantLoad, Network, OnOffFlow
 from simnet.network.weather import Weather, constant, ornstein_uhlenbeck, outages, steps
 from simnet.schedule import Round, Schedule
 
 ALPHA, RATE = 1e-3, 1e6
-
-
-def ring(n_ranks, nbytes):
-    ranks = np.arange(n_ranks)
-    one = Round(ranks, (ranks + 1) % n_ranks, nbytes / n_ranks)
-    return Schedule(n_ranks, [one] * (2 * (n_ranks - 1)))
 
 
 @st.composite
@@ -91,10 +86,10 @@ def test_a_transfer_in_flight_is_re_rated_and_waits_for_a_link_that_is_down():
 
 def test_jitter_lengthens_messages_by_the_draws_of_its_named_stream():
     network = Network(topologies.star(4, ALPHA, RATE), jitter=lambda rng, n: rng.exponential(0.01, n), seed=5)
-    one = network.time(ring(4, 1e5), stream=("iteration", 1), messages=True)
-    again = network.time(ring(4, 1e5), stream=("iteration", 1), messages=True)
-    other = network.time(ring(4, 1e5), stream=("iteration", 2))
-    still = Network(topologies.star(4, ALPHA, RATE)).time(ring(4, 1e5))
+    one = network.time(allreduce_ring(4, 1e5), stream=("iteration", 1), messages=True)
+    again = network.time(allreduce_ring(4, 1e5), stream=("iteration", 1), messages=True)
+    other = network.time(allreduce_ring(4, 1e5), stream=("iteration", 2))
+    still = Network(topologies.star(4, ALPHA, RATE)).time(allreduce_ring(4, 1e5))
     assert one.finish == again.finish != other.finish
     assert one.finish > still.finish
     assert np.all(one.messages.finish - one.messages.start >= ALPHA + 25_000 / RATE - 1e-12)
@@ -152,9 +147,9 @@ def test_timing_leaves_the_environment_alone_and_repeats_itself():
     env = simpy.Environment()
     network = Network(topologies.star(4, ALPHA, RATE), env=env)
     env.process(_after(env, network))
-    first = network.time(ring(4, 1e6)).finish
+    first = network.time(allreduce_ring(4, 1e6)).finish
     env.run(until=0.5)
-    assert network.time(ring(4, 1e6)).finish == first
+    assert network.time(allreduce_ring(4, 1e6)).finish == first
     assert env.now == 0.5
 
 
@@ -341,9 +336,9 @@ def test_ring_all_reduce_is_never_faster_for_worse_links_or_more_bytes(data):
     graph = topologies.star(5, ALPHA, RATE)
     better, worse_network = worse(data.draw, graph)
     few, many = sorted(data.draw(st.tuples(*[st.sampled_from([0.0, 1e3, 1e6, 5e6])] * 2)))
-    one = better.time(ring(5, few)).rank_finish
-    assert np.all(worse_network.time(ring(5, few)).rank_finish >= one * (1 - 1e-12))
-    assert np.all(better.time(ring(5, many)).rank_finish >= one * (1 - 1e-12))
+    one = better.time(allreduce_ring(5, few)).rank_finish
+    assert np.all(worse_network.time(allreduce_ring(5, few)).rank_finish >= one * (1 - 1e-12))
+    assert np.all(better.time(allreduce_ring(5, many)).rank_finish >= one * (1 - 1e-12))
 
 
 @given(graphs, st.data())

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sharing import max_min_shares
 from simnet.network import jitter as jitter_module
 from simnet.network.event_loop.records import Link
-from simnet.network.flows import max_min_shares
 from simnet.network.jitter import Delays
 from simnet.network.tables import Store
 from topologies.routes import as_table

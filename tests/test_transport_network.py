@@ -2,13 +2,12 @@
 
 import math
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import topologies
-from simnet.collectives import parameter_server
+from simnet.collectives import allreduce_ring, parameter_server
 from simnet.network import Network, OnOffFlow
 from simnet.network.transport import Incast, Loss, MeasuredIncast, Transport
 from simnet.network.weather import Weather, constant, steps
@@ -40,11 +39,6 @@ def messages(hosts, *triples):
 
 def to_first(senders, nbytes):
     return messages(senders + 1, *[(rank, 0, nbytes) for rank in range(1, senders + 1)])
-
-
-def ring(n_ranks, nbytes):
-    ranks = np.arange(n_ranks)
-    return Schedule(n_ranks, [Round(ranks, (ranks + 1) % n_ranks, nbytes / n_ranks)] * (2 * (n_ranks - 1)))
 
 
 @st.composite
@@ -208,7 +202,7 @@ def test_one_to_many_is_no_incast():
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_ring_meets_nowhere_and_is_left_alone(engine):
-    schedule = ring(8, 1e6)
+    schedule = allreduce_ring(8, 1e6)
     crowd = star(8, incast=HALF, engine=engine).time(schedule).finish
     assert crowd == pytest.approx(star(8, engine=engine).time(schedule).finish, rel=1e-12)
 

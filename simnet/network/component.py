@@ -9,15 +9,16 @@ changes or a flow that it shares links with comes or goes; a link that is down m
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import simpy
 from numpy.typing import ArrayLike
 
-from simnet.base.arrays import Floats, Ranks
+from simnet.base.arrays import Floats
 from simnet.base.errors import SimnetError, nearest
 from simnet.base.quantities import Seconds
 from simnet.base.rng import stream
@@ -222,8 +223,8 @@ class Network:
         if begin.min() < (1 - 1e-9) * clock.now():
             raise ValueError(f"start must not be before now, {clock.now():g} s, got {begin.min():g} s")
         begin = np.maximum(begin, clock.now())
-        run = self._prepared(parts, begin, placement, stream, accounted_from, deaths)
-        return clock.run(run.on(clock.env, messages), run.hosts)
+        program = self._prepared(parts, begin, placement, stream, accounted_from, deaths)
+        return clock.run(Run(program, self.env.event(), messages))
 
     def time(
         self,
@@ -283,12 +284,12 @@ class Network:
         """
         parts = _parts(schedule)
         begin = _moments(start, parts[0][0].n_ranks, "start")
-        run = self._prepared(parts, begin, placement, stream, accounted_from, deaths)
-        if run.failures and self.engine == "vectorised":
+        program = self._prepared(parts, begin, placement, stream, accounted_from, deaths)
+        if program.failures and self.engine == "vectorised":
             raise SimnetError(
                 "the max-plus clock (engine vectorised) cannot time ranks that fail; engine auto or fluid can"
             )
-        timing = None if self.engine == "fluid" or run.failures else self._through(run, messages)
+        timing = None if self.engine == "fluid" or program.failures else self._through(program, messages)
         if timing is not None:
             return timing
         if self.engine == "vectorised":
@@ -296,15 +297,15 @@ class Network:
                 "the max-plus clock (engine vectorised) cannot time this: messages meet, or meet flows of others, or "
                 "wait for too long"
             )
-        return self._by_fluid(run, messages)
+        return self._by_fluid(program, messages)
 
-    def _by_fluid(self, run: _Prepared, messages: bool) -> Timing:
-        env = simpy.Environment(initial_time=float(run.start.min()))
-        timing = env.run(until=Clock(env, self._timing).run(run.on(env, messages), run.hosts))
+    def _by_fluid(self, program: Program, messages: bool) -> Timing:
+        env = simpy.Environment(initial_time=float(program.start.min()))
+        timing = env.run(until=Clock(env, self._timing).run(Run(program, env.event(), messages)))
         assert isinstance(timing, Timing)
         return timing
 
-    def _through(self, run: _Prepared, messages: bool) -> Timing | None:
+    def _through(self, program: Program, messages: bool) -> Timing | None:
         """Time schedules by the max-plus clock; None if messages meet, or it does not know what they do."""
         links = self.links
         changing = not links.constant
@@ -312,15 +313,15 @@ class Network:
             return None
         if changing and (self.on_outage == "reroute" or not links.lossless):
             return None
-        hosts, n_ranks = run.hosts, run.hosts.size
         overheads = (self.send_overhead, self.receive_overhead)
 
         def passage(keep: bool) -> Passage | None:
-            return pass_through(run.parts, hosts, run.start, links, overheads, run.delays, alone, keep)
+            return pass_through(program, links, overheads, alone, keep)
 
         def alone(one: Round) -> tuple[Floats, Floats, Floats]:
-            zero, calm = np.zeros(n_ranks), Delays(None, lambda: stream(0), 0)
-            single = _Prepared([(Schedule(n_ranks, [one]), zero)], hosts, zero, zero, calm, run.picks, {})
+            zero, calm = np.zeros(program.hosts.size), Delays(None, lambda: stream(0), 0)
+            parts = [(Schedule(zero.size, [one]), zero)]
+            single = dataclasses.replace(program, parts=parts, start=zero, accounted=zero, delays=calm)
             timing = self._by_fluid(single, messages=True)
             assert timing.messages is not None
             return timing.rank_finish, timing.messages.start, timing.messages.finish
@@ -329,21 +330,18 @@ class Network:
         if went is None:
             return None
 
-        def joined() -> Schedule:
-            return Schedule(n_ranks).concat(*(part for part, _ in run.parts))
-
         def account() -> Split:
             kept = went if messages else passage(True)
             assert kept is not None
-            return split_of(joined(), kept, run.accounted)
+            return split_of(program, kept)
 
         return Timing(
-            start=float(run.start.min()),
+            start=float(program.start.min()),
             finish=float(went.finish.max()),
-            rank_start=run.start,
+            rank_start=program.start,
             rank_finish=went.finish,
             account=account,
-            messages=Messages(**joined().columns(), start=went.start, finish=went.arrive) if messages else None,
+            messages=Messages(**program.schedule.columns(), start=went.start, finish=went.arrive) if messages else None,
         )
 
     def _own_clock(self) -> Clock:
@@ -359,7 +357,7 @@ class Network:
         name: tuple[str | int, ...],
         accounted_from: float | ArrayLike | None = None,
         deaths: Mapping[int, float] | None = None,
-    ) -> _Prepared:
+    ) -> Program:
         n_ranks = parts[0][0].n_ranks
         for schedule, _ in parts:
             if schedule.n_ranks != n_ranks:
@@ -380,28 +378,7 @@ class Network:
         accounted = start if accounted_from is None else _moments(accounted_from, n_ranks, "accounted_from")
         gated = [(schedule, _moments(ready, n_ranks, "ready")) for schedule, ready in parts]
         failures = _checked_failures(deaths or {}, n_ranks)
-        return _Prepared(gated, hosts.astype(np.int64), start, np.maximum(start, accounted), delays, picks, failures)
-
-
-class _Prepared(NamedTuple):
-    """Schedules about to run: with when ranks may enter each, hosts, when ranks enter, what is drawn, and failures."""
-
-    parts: list[tuple[Schedule, Floats]]
-    hosts: Ranks
-    start: Floats
-    accounted: Floats
-    delays: Delays
-    picks: Ranks
-    failures: Mapping[int, float]
-
-    def on(self, env: simpy.Environment, messages: bool) -> Run:
-        """Return them as a run of an environment, whose timing has all messages if these are asked for."""
-        return Run(
-            Program.of(self.parts, self.start, self.accounted, self.delays.all(), self.picks),
-            env.event(),
-            messages,
-            self.failures,
-        )
+        return Program(gated, hosts.astype(np.int64), start, np.maximum(start, accounted), delays, picks, failures)
 
 
 def _parts(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -298,21 +298,9 @@ class Engine(Store):
         self._n_transfers -= 1
         self.give_room(flows=1)
 
-    def run(self, given: Program, hosts: Ranks, failures: Mapping[int, float], keep: bool) -> Handle:
-        """Let the ranks of schedules enter, each on its host.
-
-        Parameters
-        ----------
-        given : Program
-            The schedules.
-        hosts : ndarray, shape (P,)
-            Host of each rank.
-        failures : mapping of int to float
-            Ranks that fail, and when [s].
-        keep : bool
-            Whether to keep start and finish of every message.
-        """
-        P = given.start.size
+    def run(self, program: Program, keep: bool) -> Handle:
+        """Let the ranks of schedules enter; `keep` says whether to keep start and finish of every message."""
+        P, schedule = program.hosts.size, program.schedule
         taken: list[tuple[Table, int, int]] = []
 
         def take(table: Table, count: int) -> int:
@@ -320,26 +308,28 @@ class Engine(Store):
             taken.append((table, at, count))
             return at
 
-        distinct = list({id(one): one for one in given.rounds}.values())
+        distinct = list({id(one): one for one in schedule.rounds}.values())
         sends = np.array([np.bincount(one.src, minlength=P) for one in distinct]).reshape(-1, P)
         slots = int(sends.max(axis=0, initial=0).sum())
         self.make_room(flows=slots, ranks=P)
         runs, ranks, rounds = (self.tables[name] for name in ("runs", "ranks", "rounds"))
         e, g = take(runs, 1), take(ranks, P)
-        ranks.write(g, P, start=given.start, since=given.accounted, finish=given.start, run=e, number=np.arange(P))
-        tasks = self._lay_tasks(distinct, sends, g, hosts, take)
-        n_rounds, n_messages = len(given.rounds), given.n_messages
+        ranks.write(
+            g, P, start=program.start, since=program.accounted, finish=program.start, run=e, number=np.arange(P)
+        )
+        tasks = self._lay_tasks(distinct, sends, g, program.hosts, take)
+        n_rounds, n_messages = len(schedule.rounds), schedule.n_messages
         i = take(rounds, n_rounds + 1)
-        rounds.write(i, n_rounds, tasks=np.array([tasks[id(one)] for one in given.rounds], dtype=np.int64))
-        rounds.write(i + 1, n_rounds, offset=np.cumsum([len(one) for one in given.rounds], dtype=np.int64))
-        for index, gate in given.gates.items():
+        rounds.write(i, n_rounds, tasks=np.array([tasks[id(one)] for one in schedule.rounds], dtype=np.int64))
+        rounds.write(i + 1, n_rounds, offset=np.cumsum([len(one) for one in schedule.rounds], dtype=np.int64))
+        for index, gate in program.gates().items():
             rounds.write(i + index, 1, gates=self.tables["gates"].put(gate, take))
-        unknown = np.full(n_messages if keep or failures else 0, np.nan)
-        columns = {"delays": given.delays, "picks": given.picks, "sent": unknown, "arrived": unknown}
+        unknown = np.full(n_messages if keep or program.failures else 0, np.nan)
+        columns = {"delays": program.delays.all(), "picks": program.picks, "sent": unknown, "arrived": unknown}
         places = {name: self.tables[name].put(column, take) for name, column in columns.items()}
         runs.write(e, 1, n_ranks=P, n_rounds=n_rounds, running=P, ranks=g, rounds=i, **places)
         # Asked for first, so that at one instant a failure comes before everything else.
-        for rank, time in sorted(failures.items()):
+        for rank, time in sorted(program.failures.items()):
             self.loop.push(self.state, max(time, self.state.now), FAIL, g + rank)
         self.loop.start_run(self.state, e)
         handle = Handle(e, g, P, slots, n_messages, taken)

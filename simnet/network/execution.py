@@ -16,7 +16,6 @@ from simnet.base.errors import StalledError, Waits
 from simnet.network.engine import Engine, Handle
 from simnet.network.event_loop.records import FAILED, IN_ROUND
 from simnet.network.program import Program
-from simnet.schedule import Schedule
 
 # Ranks that a line of a message names.
 _NAMED = 8
@@ -103,22 +102,20 @@ class Run:
         Succeeds with a `Timing`, or fails with `StalledError`.
     messages : bool
         Whether the timing has start and finish of every message.
-    failures : mapping of int to float
-        Ranks that stop for good, and when [s]. Messages from and to a failed rank vanish; who needs it waits for ever.
     """
 
-    def __init__(self, program: Program, done: simpy.Event, messages: bool, failures: Mapping[int, float]) -> None:
+    def __init__(self, program: Program, done: simpy.Event, messages: bool) -> None:
         self.done = done
-        self._program, self._messages, self._failures = program, messages, failures
+        self._program, self._messages = program, messages
 
     @property
     def n_messages(self) -> int:
         """Number of messages."""
-        return self._program.n_messages
+        return self._program.schedule.n_messages
 
-    def enter(self, engine: Engine, hosts: Ranks) -> int:
-        """Let the ranks enter, each on its host; return the number of the run in the engine."""
-        self._handle: Handle = engine.run(self._program, hosts, self._failures, self._messages)
+    def enter(self, engine: Engine) -> int:
+        """Let the ranks enter; return the number of the run in the engine."""
+        self._handle: Handle = engine.run(self._program, self._messages)
         return self._handle.run
 
     def succeed(self, engine: Engine) -> None:
@@ -137,9 +134,8 @@ class Run:
         )
         messages = None
         if self._messages:
-            columns = Schedule(finish.size, self._program.rounds).columns()
             sent, arrived = (engine.of_messages(self._handle, field) for field in ("sent", "arrived"))
-            messages = Messages(**columns, start=sent, finish=arrived)
+            messages = Messages(**self._program.schedule.columns(), start=sent, finish=arrived)
         return Timing(
             start=float(self._program.start.min()),
             finish=float(finish.max()),
@@ -161,10 +157,11 @@ class Run:
         now : float
             The time [s].
         """
-        rounds = self._program.rounds
+        rounds = self._program.schedule.rounds
         at, state, left = (engine.of_ranks(self._handle, field).tolist() for field in ("round_index", "state", "left"))
         stopped = [rank for rank, what in enumerate(state) if what == FAILED]
-        failed = {rank: self._failures[rank] for rank in sorted(stopped, key=self._failures.__getitem__)}
+        times = self._program.failures
+        failed = {rank: times[rank] for rank in sorted(stopped, key=times.__getitem__)}
         missing = self._missing(engine, blocked, at, state, failed)
         waiting, stuck = [], []
         for rank, index in enumerate(at):
@@ -201,7 +198,7 @@ class Run:
             known = f", which died at {failed[peer]:g} s" if peer in failed else why
             found.setdefault(rank, []).append((peer, f"{direction} rank {peer}{known}"))
 
-        rounds = self._program.rounds
+        rounds = self._program.schedule.rounds
         arrived = ~np.isnan(engine.of_messages(self._handle, "arrived")) if failed else None
         first = np.cumsum([0, *map(len, rounds)])
         for index in sorted({one for one in at if 0 <= one < len(rounds)}):

@@ -87,11 +87,6 @@ class Crowding(NamedTuple):
     factors: NDArray[np.float64]
     rows: NDArray[np.int64]
 
-    def factor(self, link: int, transfers: int) -> float:
-        """Return the factor on the capacity of a link while so many transfers are on it."""
-        row = self.rows[link]
-        return 1.0 if row < 0 else float(self.factors[row, min(transfers, self.factors.shape[1] - 1)])
-
 
 class Timelines(NamedTuple):
     """The bandwidths, or the latencies, of all links as piecewise-constant functions of time, in flat arrays.

@@ -25,11 +25,11 @@ from numpy.typing import NDArray
 from simnet.base.arrays import Floats, Ranks
 from simnet.network import recurrence
 from simnet.network.execution import Split
-from simnet.network.jitter import Delays
 from simnet.network.links import Links
+from simnet.network.program import Program
 from simnet.network.recurrence import BEYOND, CROSSED, IN_STEP, MET, Cursors, Forecast, Progress, RouteState, Traffic
 from simnet.network.tables import loop_is_loaded
-from simnet.schedule import Round, Schedule
+from simnet.schedule import Round
 
 # Compiled loops take a quarter of a second to load, and the interpreter needs about as long for so many messages.
 _MANY = 100_000
@@ -63,12 +63,9 @@ class Passage(NamedTuple):
 
 
 def pass_through(
-    parts: Sequence[tuple[Schedule, Floats]],
-    hosts: Ranks,
-    start: Floats,
+    program: Program,
     links: Links,
     overheads: tuple[float, float],
-    delays: Delays,
     alone: Callable[[Round], tuple[Floats, Floats, Floats]],
     keep: bool = False,
 ) -> Passage | None:
@@ -76,31 +73,27 @@ def pass_through(
 
     Parameters
     ----------
-    parts : sequence of (Schedule, ndarray of shape (P,))
-        Schedules in order, and when each rank may enter each [s].
-    hosts, start : ndarray, shape (P,)
-        Host of each rank, and when it enters [s].
+    program : Program
+        Without failures.
     links : Links
         Without packet loss, if they change. What is known of their weather stays with them, from call to call.
     overheads : (float, float)
         Seconds per message before it leaves and after its last byte arrived.
-    delays : Delays
-        Extra latency of each message.
     alone : callable
         Times a round that all ranks enter at time 0 on constant links, sharing included: when each rank is done, and
         when each message was sent and had arrived.
     keep : bool
         Whether to keep start and arrival of every message.
     """
-    n_messages = sum(schedule.n_messages for schedule, _ in parts)
-    done, busy = np.array(start, dtype=np.float64), np.full(len(links.routes.links), -np.inf)
+    n_messages, delays = program.schedule.n_messages, program.delays
+    done, busy = np.array(program.start, dtype=np.float64), np.full(len(links.routes.links), -np.inf)
     read, steady, offset = delays.reader(), links.constant and not delays, 0
     outlook = _Outlook(links, float(done.min()), float(done.max()), n_messages)
     times = np.zeros((2, n_messages if keep else 0))
     computing: list[tuple[Floats, Floats]] = []
-    traffic_of = _traffic(hosts, links)
+    traffic_of = _traffic(program.hosts, links)
     solved: dict[int, tuple[Floats, Floats, Floats]] = {}
-    for schedule, ready in parts:
+    for schedule, ready in program.parts:
         np.maximum(done, ready, out=done)
         for one, repeats in _in_a_row(schedule.rounds, _AT_ONCE if delays else n_messages):
             traffic, routes = traffic_of(one)
@@ -284,20 +277,10 @@ def _loops_for(effort: int) -> ModuleType:
     return recurrence if loops is None else loops
 
 
-def split_of(schedule: Schedule, went: Passage, accounted: Floats) -> Split:
-    """Return what each rank did until its finish.
-
-    Parameters
-    ----------
-    schedule : Schedule
-        All that was timed, as one.
-    went : Passage
-        How it went, with the times of messages.
-    accounted : ndarray, shape (P,)
-        From when on the time of each rank is accounted [s].
-    """
-    P = schedule.n_ranks
-    columns = schedule.columns()
+def split_of(program: Program, went: Passage) -> Split:
+    """Return what each rank did from when its time is accounted to its finish; of a passage with times of messages."""
+    P, accounted = program.hosts.size, program.accounted
+    columns = program.schedule.columns()
     begins, ends = [begin for begin, _ in went.computing], [end for _, end in went.computing]
     who = [np.arange(one.size) % P for one in begins]
     computing = _covered(who, begins, ends, accounted, P) if who else np.zeros(P)

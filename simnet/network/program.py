@@ -1,54 +1,56 @@
-"""What is to run: the rounds of schedules in a row, when ranks may enter them, and what has been drawn for messages."""
+"""What is to run: schedules in a row, where and when ranks enter them, and what is drawn for messages."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from simnet.base.arrays import Floats, Ranks
-from simnet.schedule import Round, Schedule
+from simnet.network.jitter import Delays
+from simnet.schedule import Schedule
 
 
-class Program(NamedTuple):
+@dataclass(frozen=True)
+class Program:
     """Schedules in a row that are to run.
 
     Parameters
     ----------
-    rounds : list of Round
-        Of all schedules, in order.
-    gates : dict of int to ndarray, shape (P,)
-        Before which rounds ranks wait, and until when [s]. The round after the last is the end.
-    start, accounted : ndarray, shape (P,)
-        When each rank enters, and from when on its time is accounted [s].
-    delays : ndarray, shape (number of messages,)
-        Extra latency of each message [s]; empty for none.
+    parts : sequence of (Schedule, ndarray of shape (P,))
+        Schedules in order, and when each rank may enter each [s].
+    hosts, start, accounted : ndarray, shape (P,)
+        Host of each rank, when it enters, and from when on its time is accounted [s].
+    delays : Delays
+        Extra latency of each message.
     picks : ndarray of int, shape (number of messages,)
         Number by which a message chooses between its candidate routes; empty for the first.
+    failures : mapping of int to float
+        Ranks that stop for good, and when [s]. Messages from and to a failed rank vanish; who needs it waits for ever.
     """
 
-    rounds: list[Round]
-    gates: dict[int, Floats]
+    parts: Sequence[tuple[Schedule, Floats]]
+    hosts: Ranks
     start: Floats
     accounted: Floats
-    delays: Floats
+    delays: Delays
     picks: Ranks
+    failures: Mapping[int, float]
 
-    @property
-    def n_messages(self) -> int:
-        """Number of messages."""
-        return sum(map(len, self.rounds))
+    @cached_property
+    def schedule(self) -> Schedule:
+        """All schedules as one."""
+        first, *others = (schedule for schedule, _ in self.parts)
+        return first.concat(*others) if others else first
 
-    @classmethod
-    def of(
-        cls, parts: Sequence[tuple[Schedule, Floats]], start: Floats, accounted: Floats, delays: Floats, picks: Ranks
-    ) -> Program:
-        """Return schedules in a row, given when each rank may enter each [s]."""
-        rounds: list[Round] = []
+    def gates(self) -> dict[int, Floats]:
+        """Return before which rounds ranks wait, and until when [s]; the round after the last is the end."""
         gates: dict[int, Floats] = {}
-        for schedule, ready in parts:
+        index = 0
+        for schedule, ready in self.parts:
             # An empty schedule shares its gate with the next, or holds up the end.
-            gates[len(rounds)] = np.maximum(ready, gates.get(len(rounds), 0.0))
-            rounds.extend(schedule.rounds)
-        return cls(rounds, gates, start, accounted, delays, picks)
+            gates[index] = np.maximum(ready, gates.get(index, 0.0))
+            index += len(schedule.rounds)
+        return gates

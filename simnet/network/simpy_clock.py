@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 import simpy
 
-from simnet.base.arrays import Ranks
 from simnet.base.errors import StalledError
 from simnet.network.engine import Engines
 from simnet.network.event_loop.records import ARRIVED, DONE, EXTEND, GROW, OUTAGE, STUCK, TRANSFER, WAITING
@@ -70,10 +69,10 @@ class Clock:
         self._arm()
         return one.done
 
-    def run(self, run: Run, hosts: Ranks) -> simpy.Event:
-        """Let the ranks of a schedule enter, each on its host, and return the event of its end."""
+    def run(self, run: Run) -> simpy.Event:
+        """Let the ranks of a schedule enter, and return the event of its end."""
         self._expect(run.n_messages)
-        self._runs[run.enter(self._engine, hosts)] = run
+        self._runs[run.enter(self._engine)] = run
         self._arm()
         return run.done
 

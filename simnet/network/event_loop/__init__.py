@@ -21,7 +21,6 @@ from simnet.network.event_loop.sharing import (
     mark_dirty,
     set_rate,
     settle,
-    start_all,
     start_flow,
     take_flow,
 )  # fmt: skip
@@ -29,7 +28,7 @@ from simnet.network.event_loop.timelines import latency_of, look_up_all
 
 __all__ = [
     "MODULES", "advance", "assign", "changes", "depart", "detach", "forget", "free_all", "free_flow", "latency_of",
-    "limit_of", "look_up_all", "mark_dirty", "next_due", "push", "set_rate", "settle", "start_all", "start_flow",
+    "limit_of", "look_up_all", "mark_dirty", "next_due", "push", "set_rate", "settle", "start_flow",
     "start_run", "take_flow",
 ]  # fmt: skip
 

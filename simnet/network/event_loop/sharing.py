@@ -60,13 +60,6 @@ def start_flow(s: State, f: int, now: float) -> None:
     set_rate(s, f, rate, bottleneck, now)
 
 
-def start_all(s: State, first: int, count: int, now: float) -> None:
-    """Start flows whose rows follow each other, and leave their rates to `settle`."""
-    for f in range(first, first + count):
-        start_flow(s, f, now)
-        enqueue(s, f)
-
-
 def attach(s: State, f: int, now: float) -> bool:
     """Let a flow use its links; return whether it shares any with others."""
     uses, shares = s.uses, False
