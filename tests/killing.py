@@ -4,6 +4,7 @@ A test that waits a while and then kills races the command, which may have ended
 processes of the command count the files that they put into a folder, and kill at the one that was asked for.
 """
 
+import functools
 import os
 import signal
 import subprocess
@@ -46,7 +47,9 @@ def run_killed(command, folder, number, *, when="after", whom="all"):
 def start(command, **options):
     """Start a command of simnet in a session of its own."""
     arguments = [sys.executable, "-m", "simnet.cli", *map(str, command)]
-    return subprocess.Popen(arguments, start_new_session=True, **options)
+    # A shell starts tests in the background deaf to Ctrl-C, and so would be what they start.
+    hearing = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    return subprocess.Popen(arguments, start_new_session=True, preexec_fn=hearing, **options)
 
 
 def await_that(it, process):
