@@ -47,6 +47,16 @@ def no_search(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def trainings(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """The live trainings that begin, in their order."""
+    from simnet.traces.live import LiveSource, LiveTraining
+
+    begun: list[object] = []
+    monkeypatch.setattr(LiveSource, "begin", lambda source: begun.append(LiveTraining(source)) or begun[-1])
+    return begun
+
+
+@pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Install a package of one module that registers something, as `pip install` would."""
 

@@ -10,7 +10,6 @@ from simnet.job import run_policy
 from simnet.network import Network
 from simnet.policies import Candidate, Fixed, Ramp
 from simnet.traces.live import classification, create, needs, train
-from simnet.traces.live.source import LiveTraining
 
 TEXT = {"context": 5, "characters": 4000}
 
@@ -53,13 +52,10 @@ def test_gradients_are_those_of_each_worker_alone(model):
 
 @pytest.mark.extras
 @pytest.mark.parametrize("model", ["conv", "char"])
-def test_dense_training_is_a_plain_loop_of_torch_over_the_batches_of_all(model, monkeypatch):
+def test_dense_training_is_a_plain_loop_of_torch_over_the_batches_of_all(model, trainings):
     live = source(model, learning_rate=0.02)
     import torch
 
-    begun = []
-    original = LiveTraining.__init__
-    monkeypatch.setattr(LiveTraining, "__init__", lambda self, one: (original(self, one), begun.append(self))[0])
     job = job_on(Network(topologies.star(4, 1e-3, 1e6)), 4, 50, source=live, density=[Ramp(1, 0.1, 0.1)])
     frame = run_policy(job, "p", Fixed(Candidate("dense", "dense"))).iterations
     module = module_of(live)
@@ -72,7 +68,7 @@ def test_dense_training_is_a_plain_loop_of_torch_over_the_batches_of_all(model, 
         torch.nn.functional.cross_entropy(logits, torch.from_numpy(targets.reshape(32))).backward()
         optimizer.step()
     expected = torch.nn.utils.parameters_to_vector(module.parameters()).detach().numpy()
-    distance = np.linalg.norm(begun[0].weights - expected)
+    distance = np.linalg.norm(trainings[0].weights - expected)
     assert distance < 1e-4 * np.linalg.norm(expected - live.initial())
     assert frame["loss"].dropna().iloc[-1] < frame["loss"].dropna().iloc[0]
 

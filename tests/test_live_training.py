@@ -22,7 +22,6 @@ from simnet.policies.moo import Moo, Search
 from simnet.report import figures, learning
 from simnet.scenario import load
 from simnet.traces.live import Perceptron, Rate, classification, data, digits, docstrings, train
-from simnet.traces.live.source import LiveTraining
 
 SMALL = {"samples": 400, "features": 12, "classes": 4, "noise": 1.0}
 DENSE, TOPK = Candidate("dense", "dense"), Candidate("AG", "topk")
@@ -42,20 +41,6 @@ def run(source, candidate=DENSE, iterations=20, density=0.05, policy=None, **cha
     density = [Ramp(1, density, density)]
     job = job_on(network(source.workers), source.workers, iterations, source=source, density=density, **changes)
     return run_policy(job, "p", policy or Fixed(candidate))
-
-
-@pytest.fixture
-def trainings(monkeypatch):
-    """The trainings that begin, in their order."""
-    begun = []
-    original = LiveTraining.__init__
-
-    def spying(self, source):
-        original(self, source)
-        begun.append(self)
-
-    monkeypatch.setattr(LiveTraining, "__init__", spying)
-    return begun
 
 
 # Gradients
@@ -240,10 +225,10 @@ def test_a_small_dirichlet_parameter_makes_shards_unlike():
 @given(st.integers(1, 30), st.integers(2, 7))
 def test_a_worker_goes_through_its_shard_before_it_meets_an_example_again(batch, workers):
     source = small(workers=workers, batch=batch)
-    size = source._own[1].size
+    size = source.own[1].size
     met = np.concatenate([source._examples(1, iteration) for iteration in range(-(-2 * size // batch))])
     for epoch in range(2):
-        assert sorted(met[epoch * size : (epoch + 1) * size].tolist()) == source._own[1].tolist()
+        assert sorted(met[epoch * size : (epoch + 1) * size].tolist()) == source.own[1].tolist()
 
 
 def test_fewer_examples_than_workers_are_refused():

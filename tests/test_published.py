@@ -8,6 +8,14 @@ from simnet import costs
 from validate import published
 
 LABELS = {"AG": "AG", "ART-Ring": "ART-ring", "ART-Tree": "ART-tree", "AR-Topk": "ART-ring"}
+
+
+def same(table, sheet, columns):
+    """Check that columns of a table are those of a sheet, by their names in both."""
+    for ours, theirs in columns.items():
+        assert table[ours].tolist() == sheet[theirs].tolist(), ours
+
+
 CELL = ["model", "bandwidth_Gbps", "density"]
 
 
@@ -43,16 +51,8 @@ class TestTableVI:
         table = published.table_vi()
         sheet = pd.read_csv(shared / "papers" / "data" / "artopk_check_table6_vs_formula.csv")
         assert table["collective"].tolist() == sheet["collective"].map(LABELS).tolist()
-        for ours, theirs in {
-            "model": "model",
-            "alpha_ms": "alpha_ms",
-            "bandwidth_Gbps": "bandwidth_Gbps",
-            "workers": "N",
-            "density": "CR",
-            "published_ms": "published_ms",
-            "reference_ms": "formula_ms_DERIVED",
-        }.items():
-            assert table[ours].tolist() == sheet[theirs].tolist()
+        alike = {one: one for one in ("model", "alpha_ms", "bandwidth_Gbps", "published_ms")}
+        same(table, sheet, alike | {"workers": "N", "density": "CR", "reference_ms": "formula_ms_DERIVED"})
         np.testing.assert_allclose(100 * table["error"], sheet["rel_err_pct_DERIVED"], atol=0.0051)
 
     def test_printed_best_is_the_papers_bold(self, shared):
@@ -87,9 +87,8 @@ class TestTableII:
             ("AG", 0.001, "AG0.001_published_incl_compress_ms", "AG0.001_formula_comm_only_ms_DERIVED"),
         ):
             rows = table[(table["collective"] == collective) & (table["density"] == density)]
-            for ours, theirs in (("parameters", "tensor_params"), ("alpha_ms",) * 2, ("bandwidth_Gbps",) * 2):
-                assert rows[ours].tolist() == sheet[theirs].tolist()
-            assert rows["published_ms"].tolist() == sheet[printed].tolist()
+            alike = {"alpha_ms": "alpha_ms", "bandwidth_Gbps": "bandwidth_Gbps"}
+            same(rows, sheet, alike | {"parameters": "tensor_params", "published_ms": printed})
             np.testing.assert_allclose(rows["formula_ms"], sheet[formula], atol=0.05)
 
 
@@ -108,8 +107,7 @@ class TestFig5:
         figure = published.fig_5()
         sheet = pd.read_csv(shared / "papers" / "data" / "artopk_check_fig5_vs_formula.csv")
         assert figure["collective"].tolist() == sheet["collective"].map(LABELS).tolist()
-        for ours, theirs in (("model",) * 2, ("workers", "N"), ("published_ms", "fig5_ms_digitized")):
-            assert figure[ours].tolist() == sheet[theirs].tolist()
+        same(figure, sheet, {"model": "model", "workers": "N", "published_ms": "fig5_ms_digitized"})
         formula = sheet["formula_ms_DERIVED(AG or ART-Ring, log2 real-valued)"]
         np.testing.assert_allclose(figure["formula_ms"], formula, atol=0.051)
 

@@ -74,21 +74,16 @@ def evaluate(source: str, facts: Mapping[str, Any] | None = None, splits: Sequen
     ['five_anchors', 'line', 'ours', 'three_segments']
     """
     rows, problems = rows_of(source, facts or {})
-    parts = systems(rows)
     held: list[pd.DataFrame] = []
     count = 0
-    for name, part in tracked(parts.items()):
+    for name, part in tracked(systems(rows).items()):
         curves = curves_of(part)
         count += len(curves)
         known = [_SPLITTERS[split] for split in splits if split != "links"]
         held += [table.assign(system=name) for splitter in tracked(known) for table in splitter(curves)]
     if "links" in splits and len(one := held_by_links(rows)):
         held.append(one)
-    _refuse_nothing(count + len(held), source)
-    table = pd.concat(held, ignore_index=True) if held else pd.DataFrame(columns=list(_COLUMNS))
-    return Evaluation(
-        source, table.reindex(columns=list(_COLUMNS)), _spread(rows, parts), len(parts), count, len(rows), problems
-    )
+    return _evaluation(source, held, count, rows, problems)
 
 
 def compare(
@@ -112,10 +107,9 @@ def compare(
     """
     loaded = cost_model_of(str(cost_model))
     rows, problems = rows_of(source, facts or {})
-    parts = systems(rows)
     found = []
     count = 0
-    for name, part in tracked(parts.items()):
+    for name, part in tracked(systems(rows).items()):
         for one in curves_of(part):
             count += 1
             setting = one.setting
@@ -146,11 +140,7 @@ def compare(
                     }
                 )
             )
-    _refuse_nothing(count, source)
-    table = pd.concat(found, ignore_index=True) if found else pd.DataFrame()
-    table = table.reindex(columns=list(_COLUMNS))
-    spread = _spread(rows, parts)
-    return Evaluation(source, table, spread, len(parts), count, len(rows), problems, loaded.coverage)
+    return _evaluation(source, found, count, rows, problems, loaded.coverage)
 
 
 def _sizes(curves: Sequence[Curve]) -> list[pd.DataFrame]:
@@ -280,10 +270,21 @@ def _by_rule(kept: Sequence[Curve], held: Curve) -> Floats:
     return np.full(len(held.sizes), math.nan)
 
 
-def _refuse_nothing(curves: int, source: str) -> None:
-    if not curves:
+def _evaluation(
+    source: str,
+    held: Sequence[pd.DataFrame],
+    curves: int,
+    rows: pd.DataFrame,
+    problems: tuple[str, ...],
+    coverage: float = COVERAGE,
+) -> Evaluation:
+    """Return an evaluation of tables of what was predicted; refuse a source without anything to predict."""
+    if not curves and not held:
         message = "no row has a size above 0 and a number of ranks; --fact ranks=16 says what a log does not"
         raise InputError(message, file=source)
+    table = (pd.concat(held, ignore_index=True) if held else pd.DataFrame()).reindex(columns=list(_COLUMNS))
+    parts = systems(rows)
+    return Evaluation(source, table, _spread(rows, parts), len(parts), curves, len(rows), problems, coverage)
 
 
 def _some(seconds: Floats | None, held: Curve) -> Floats:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
@@ -72,6 +73,7 @@ class Rate(NamedTuple):
         return rate
 
 
+@dataclass(eq=False)
 class LiveSource:
     """A model that is to be trained, as a `GradientSource`; see `train`.
 
@@ -97,28 +99,24 @@ class LiveSource:
         Decides on the first weights and the order of the batches.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        data: Data,
-        own: Sequence[NDArray[np.intp]],
-        batch: int,
-        rate: Rate,
-        momentum: float,
-        weight_decay: float,
-        evaluate: int,
-        scale: float,
-        seed: int,
-    ) -> None:
-        self.model, self.data, self.batch, self.rate = model, data, batch, rate
-        self.momentum, self.weight_decay, self.evaluate, self.seed = momentum, weight_decay, evaluate, seed
-        self.workers = len(own)
-        self.layers = tuple((layer.name, layer.size) for layer in model.layers)
+    model: Model
+    data: Data
+    own: Sequence[NDArray[np.intp]]
+    batch: int
+    rate: Rate
+    momentum: float
+    weight_decay: float
+    evaluate: int
+    scale: float
+    seed: int
+
+    def __post_init__(self) -> None:
+        self.workers = len(self.own)
+        self.layers = tuple((layer.name, layer.size) for layer in self.model.layers)
         self.parameters = sum(size for _, size in self.layers)
-        self.true_parameters = round(self.parameters * scale)
+        self.true_parameters = round(self.parameters * self.scale)
         self.scale = self.true_parameters / self.parameters
-        self._own = list(own)
-        self._orders: list[tuple[int, NDArray[np.intp]]] = [(-1, one) for one in self._own]
+        self._orders: list[tuple[int, NDArray[np.intp]]] = [(-1, one) for one in self.own]
 
     def begin(self) -> LiveTraining:
         """Return a training that starts from the first weights and depends on no other."""
@@ -144,7 +142,7 @@ class LiveSource:
         return self.data.inputs[chosen], self.data.targets[chosen]
 
     def _examples(self, worker: int, iteration: int) -> NDArray[np.intp]:
-        size = self._own[worker].size
+        size = self.own[worker].size
         begin = iteration * self.batch
         found = []
         for epoch in range(begin // size, (begin + self.batch - 1) // size + 1):
@@ -155,7 +153,7 @@ class LiveSource:
     def _order(self, worker: int, epoch: int) -> NDArray[np.intp]:
         kept, order = self._orders[worker]
         if kept != epoch:
-            order = stream(self.seed, "live", "order", worker, epoch).permutation(self._own[worker])
+            order = stream(self.seed, "live", "order", worker, epoch).permutation(self.own[worker])
             self._orders[worker] = epoch, order
         return order
 
