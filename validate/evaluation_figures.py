@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from simnet.calibration.cost_model import COVERAGE
 from simnet.calibration.intervals import BIN_NAMES, bin_of
+from simnet.calibration.summary import quantiles
 from simnet.report.drawing import COLOURS, Plot, plot, scale, style
 from validate.links import CLOSED_FORM, winners
 from validate.links import TITLES as LINK_TITLES
@@ -190,14 +191,7 @@ def _figures(part: pd.DataFrame) -> dict[str, Any]:
 
 def _errors(off: NDArray[Any]) -> dict[str, float] | None:
     known = off[~np.isnan(off)]
-    if not len(known):
-        return None
-    return {
-        "count": len(known),
-        "median": float(np.median(known)),
-        "p90": float(np.quantile(known, 0.9)),
-        "worst": float(known.max()),
-    }
+    return quantiles(known) if len(known) else None
 
 
 def _table(title: str, found: Mapping[str, Any], coverage: float) -> list[str]:

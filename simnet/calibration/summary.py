@@ -15,7 +15,7 @@ from simnet.calibration import measured
 from simnet.calibration.cost_model import CalibratedCostModel, calibrate
 from simnet.calibration.cost_model_file import written
 from simnet.calibration.crossval import MIXTURE, HeldOut, ModelChoice, choose
-from simnet.calibration.curves import chosen_rows, curves_of, differing
+from simnet.calibration.curves import Floats, chosen_rows, curves_of, differing
 from simnet.calibration.predictor import Basis
 from simnet.calibration.readers import COLUMNS, read
 from simnet.calibration.step_model import PARAMETERS, undetermined
@@ -130,12 +130,16 @@ def errors(held: Sequence[HeldOut]) -> dict[str, float] | None:
     """
     if not held:
         return None
-    log_errors = np.abs(np.expm1(np.concatenate([one.log_errors for one in held])))
+    return quantiles(np.abs(np.expm1(np.concatenate([one.log_errors for one in held]))))
+
+
+def quantiles(values: Floats) -> dict[str, float]:
+    """Return number, median, 90 % quantile and worst of errors, of which there is one at least."""
     return {
-        "count": len(log_errors),
-        "median": float(np.median(log_errors)),
-        "p90": float(np.quantile(log_errors, 0.9)),
-        "worst": float(log_errors.max()),
+        "count": len(values),
+        "median": float(np.median(values)),
+        "p90": float(np.quantile(values, 0.9)),
+        "worst": float(values.max()),
     }
 
 

@@ -25,7 +25,7 @@ _LAUNCHER = re.compile(
 )
 
 
-def read_lines(path: Path, largest: int = MAX_BYTES) -> list[str]:
+def read_lines(path: Path) -> list[str]:
     """Return the lines of a text file.
 
     Raises
@@ -33,7 +33,7 @@ def read_lines(path: Path, largest: int = MAX_BYTES) -> list[str]:
     InputError
         If it cannot be read, is too large, not UTF-8, has too many lines, or holds a NUL byte.
     """
-    text = read_text(path, largest)
+    text = read_text(path, MAX_BYTES)
     nul = text.find("\0")
     if nul >= 0:
         line = text.count("\n", 0, nul) + 1

@@ -25,9 +25,6 @@ from simnet.calibration.readers.lines import read_lines
 from simnet.calibration.readers.nccl_text import STATISTICS, chosen
 from simnet.calibration.readers.tables import MAX_RANKS, MAX_WHOLE, Collector, Printed, Row, reader
 
-MAX_BYTES = 64 * 2**20
-"""The largest file that is read."""
-
 MAX_VALUES = 4_000_000
 """The most values that a file may hold."""
 
@@ -125,7 +122,7 @@ def load(path: Path) -> dict[str, Any]:
         If the file cannot be read, is no JSON object, or is larger or deeper than what nccl-tests writes.
     """
     file = str(path)
-    text = "\n".join(read_lines(path, MAX_BYTES))
+    text = "\n".join(read_lines(path))
     for count, most, what in (
         (text.count("[") + text.count("{"), MAX_CONTAINERS, "lists and objects"),
         (text.count(","), MAX_VALUES, "values"),
