@@ -522,6 +522,9 @@ class TestParameters:
             fit(recorded("digits", workers=1))
 
     def test_fitting_finds_the_parameters_that_gradients_were_made_with(self, tmp_path):
+        def at_both_knots(name, matrix, **values):
+            return LayerParameters(name=name, matrix=matrix, **{key: (one, one) for key, one in values.items()})
+
         made = SyntheticParameters(
             name="made",
             steps=60,
@@ -531,24 +534,8 @@ class TestParameters:
             fixed=0.4,
             period=2.0,
             layers=(
-                LayerParameters(
-                    name="weight",
-                    matrix=True,
-                    rms=(0.1, 0.1),
-                    dead=(0.2, 0.2),
-                    spread=(0.5, 0.5),
-                    tail=(0.3, 0.3),
-                    shared=(0.2, 0.2),
-                ),
-                LayerParameters(
-                    name="bias",
-                    matrix=False,
-                    rms=(0.4, 0.4),
-                    dead=(0.0, 0.0),
-                    spread=(0.3, 0.3),
-                    tail=(0.0, 0.0),
-                    shared=(0.1, 0.1),
-                ),
+                at_both_knots("weight", matrix=True, rms=0.1, dead=0.2, spread=0.5, tail=0.3, shared=0.2),
+                at_both_knots("bias", matrix=False, rms=0.4, dead=0.0, spread=0.3, tail=0.0, shared=0.1),
             ),
         )
         shapes = {"weight": (200, 200), "bias": (10_000,)}

@@ -325,8 +325,10 @@ def _wide(
     corrected = score(by_transfer["corrected"]) < _CLEARLY * score(by_transfer["steps"])
     transfer: Transfer = "corrected" if corrected else "steps"
     others = by_transfer[transfer]
-    model = fit(curves, curve_model, nccl=nccl)
-    own = [] if model.steps is None else _stepped(model, curves)
+    # What the step model says of the curves that it was fitted to.
+    steps = fit(curves, curve_model, nccl=nccl).steps
+    said = [] if steps is None else [(one, steps.at(one.setting, one.sizes)) for one in curves]
+    own = [HeldOut(one.setting, one.sizes, found, one.seconds) for one, found in said if found is not None]
     ranked = [value for value in (score(by_interpolation["steps"]), score(others), score(own)) if np.isfinite(value)]
     mean = float(np.mean(ranked)) if ranked else float("inf")
     return mean, interpolation, extrapolation, transfer, inside, outside, others
@@ -341,17 +343,6 @@ def _best(
     if not score(chosen[best]) < _CLEARLY * score(chosen[usual]):
         best = usual
     return best, chosen[best]
-
-
-def _stepped(model: Predictor, curves: Sequence[Curve]) -> list[HeldOut]:
-    """Return what the step model says of the curves that it was fitted to."""
-    assert model.steps is not None
-    found = []
-    for one in curves:
-        predicted = model.steps.at(one.setting, one.sizes)
-        if predicted is not None:
-            found.append(HeldOut(one.setting, one.sizes, predicted, one.seconds))
-    return found
 
 
 def _predicted(model: Predictor, held: Sequence[Curve]) -> list[HeldOut]:

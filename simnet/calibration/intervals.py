@@ -79,11 +79,6 @@ def half_widths(held: Sequence[HeldOut], coverage: float) -> list[tuple[float, f
     -------
     list of (float, float)
         Below and above, each >= 0; beyond the ranks that were measured, to be multiplied by `Predictor.widening`.
-
-    Examples
-    --------
-    >>> half_widths([], 0.9)[0] == (UNKNOWN, UNKNOWN)
-    True
     """
     if not held:
         return [(UNKNOWN, UNKNOWN)] * len(BINS)
@@ -100,11 +95,6 @@ def widest(held: Sequence[HeldOut], coverage: float) -> list[tuple[float, float]
     """Return for each bin the widest of the half-widths of single collectives.
 
     Errors of one collective are alike, so those of all together say little of the next: it may be the worst one.
-
-    Examples
-    --------
-    >>> widest([], 0.9) == half_widths([], 0.9)
-    True
     """
     groups = [
         [one for one in held if one.setting.collective == name] for name in {one.setting.collective for one in held}

@@ -211,12 +211,6 @@ def half_widths(platform: Platform, coverage: float) -> list[tuple[float, float]
     coverage : float
         Share of measurements that an interval shall hold, in (0, 1). Widths grow with it as those of a normal
         distribution.
-
-    Examples
-    --------
-    >>> from simnet.calibration.platform import load_platform
-    >>> len(half_widths(load_platform("dgx-h100"), 0.9))
-    4
     """
     scale = NormalDist().inv_cdf(0.5 + coverage / 2) / NormalDist().inv_cdf(0.5 + _HALF_WIDTHS_HOLD / 2)
     return [(scale * below, scale * above) for below, above in _HALF_WIDTHS[platform.counted]]

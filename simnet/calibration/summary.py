@@ -121,13 +121,7 @@ class Calibration:
 
 
 def errors(held: Sequence[HeldOut]) -> dict[str, float] | None:
-    """Return number, median, 90 % quantile and worst of absolute relative errors; None if nothing was held out.
-
-    Examples
-    --------
-    >>> errors([]) is None
-    True
-    """
+    """Return number, median, 90 % quantile and worst of absolute relative errors; None if nothing was held out."""
     if not held:
         return None
     return quantiles(np.abs(np.expm1(np.concatenate([one.log_errors for one in held]))))
