@@ -15,15 +15,9 @@ network:
   topology:
     star: {hosts: 4, latency: 2 ms, bandwidth: 1 MB/s}
   faults: FAULTS
-job:
-  parameters: 2000
-  iterations: 2
-  density: 0.01
-  compute: {mean: 10 ms}
-exchanges:
-  AG: {scheme: topk}
-policies:
-  AG: {fixed: AG}
+job: {parameters: 2000, iterations: 2, density: 0.01, compute: {mean: 10 ms}}
+exchanges: {AG: {scheme: topk}}
+policies: {AG: {fixed: AG}}
 output: {report: false}
 """
 

@@ -15,15 +15,9 @@ name: small
 workers: 6
 network:
   topology: {TOPOLOGY}
-job:
-  parameters: 2000
-  iterations: 2
-  density: 0.01
-  compute: {mean: 10 ms}
-exchanges:
-  AG: {scheme: topk}
-policies:
-  AG: {fixed: AG}
+job: {parameters: 2000, iterations: 2, density: 0.01, compute: {mean: 10 ms}}
+exchanges: {AG: {scheme: topk}}
+policies: {AG: {fixed: AG}}
 output: {report: false}
 """
 FEW = {"groups": 2, "hosts_per_router": 1, "global_links": 1}

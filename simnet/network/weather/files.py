@@ -224,7 +224,7 @@ class _Table:
             for line, row in rows:
                 self._take(row, line, len(header), places)
         except csv.Error as error:
-            raise InputError(f"is not CSV: {error}", file=self.file, line=reader.line_num) from None
+            raise self._wrong(f"is not CSV: {error}", reader.line_num) from None
         if not self.times:
             raise InputError("has no rows below its header", file=self.file)
 
@@ -239,22 +239,17 @@ class _Table:
         for column, _ in named.values():
             if header.count(column) != 1:
                 found = "no" if column not in header else "more than one"
-                raise InputError(f"has {found} column {column!r}; {nearest(column, header)}", file=self.file, line=line)
+                raise self._wrong(f"has {found} column {column!r}; {nearest(column, header)}", line)
         if "time" not in named or len(named) == 1:
             missing = "time" if "time" not in named else "bandwidth or latency"
-            raise InputError(
-                f"has no column for {missing}; columns: {', '.join(header)}; expected e.g. {_EXAMPLE}",
-                file=self.file,
-                line=line,
-            )
+            told = f"columns: {', '.join(header)}; expected e.g. {_EXAMPLE}"
+            raise self._wrong(f"has no column for {missing}; {told}", line)
         places = {}
         for name, (column, unit) in named.items():
             try:
                 places[name] = (header.index(column), _READERS[name](f"1 {unit}"))
             except ValueError as error:
-                raise InputError(
-                    f"column {column!r} needs a unit, as in {_EXAMPLE}: {error}", file=self.file, line=line
-                ) from None
+                raise self._wrong(f"column {column!r} needs a unit, as in {_EXAMPLE}: {error}", line) from None
         return places
 
     def _named(self, header: list[str], line: int) -> dict[str, tuple[str, str]]:
@@ -265,13 +260,9 @@ class _Table:
             if name not in _READERS:
                 continue
             if name in named:
-                raise InputError(
-                    f"has two columns for {name}: {named[name][0]} and {column}", file=self.file, line=line
-                )
+                raise self._wrong(f"has two columns for {name}: {named[name][0]} and {column}", line)
             if not unit:
-                raise InputError(
-                    f"column {column!r} needs a unit in its name, e.g. {_EXAMPLES[name]!r}", file=self.file, line=line
-                )
+                raise self._wrong(f"column {column!r} needs a unit in its name, e.g. {_EXAMPLES[name]!r}", line)
             named[name] = (column, unit.replace("_per_", "/").replace("_", "/"))
         lacking = [name for name in _READERS if name not in named]
         for column in header:
@@ -279,26 +270,21 @@ class _Table:
             meant = difflib.get_close_matches(name.casefold(), lacking, n=1, cutoff=_ALIKE)
             if meant:
                 right = f"{meant[0]}_{unit}" if unit else _EXAMPLES[meant[0]]
-                raise InputError(f"has a column {column!r}; did you mean {right!r}?", file=self.file, line=line)
+                raise self._wrong(f"has a column {column!r}; did you mean {right!r}?", line)
         return named
 
     def _take(self, row: list[str], line: int, width: int, places: dict[str, tuple[int, float]]) -> None:
         if len(row) != width:
-            raise InputError(f"expected {width} columns, got {len(row)}", file=self.file, line=line)
+            raise self._wrong(f"expected {width} columns, got {len(row)}", line)
         if len(self.times) == MAX_ROWS:
-            raise InputError(f"has more than {MAX_ROWS:,} rows", file=self.file, line=line)
+            raise self._wrong(f"has more than {MAX_ROWS:,} rows", line)
         for name, (place, factor) in places.items():
             value = self._number(row[place], line, name) * factor
             if name != "time":
                 self.values[name].append(value)
             elif self.times and value <= self.times[-1]:
-                before = self.times[-1] / factor
-                raise InputError(
-                    f"must be later than the row before ({before:g}), got {row[place].strip()}",
-                    file=self.file,
-                    line=line,
-                    field=name,
-                )
+                before, got = self.times[-1] / factor, row[place].strip()
+                raise self._wrong(f"must be later than the row before ({before:g}), got {got}", line, name)
             else:
                 self.times.append(value)
 
@@ -306,8 +292,11 @@ class _Table:
         value = read_number(text)
         if not math.isfinite(value) or value < 0:
             shown = text.strip() if len(text) < 40 else f"{text[:40]}..."
-            raise InputError(f"must be a finite number >= 0, got {shown!r}", file=self.file, line=line, field=name)
+            raise self._wrong(f"must be a finite number >= 0, got {shown!r}", line, name)
         return value
+
+    def _wrong(self, what: str, line: int, field: str | None = None) -> InputError:
+        return InputError(what, file=self.file, line=line, field=field)
 
 
 def _opportunities(path: str | Path) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
