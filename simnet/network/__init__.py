@@ -12,14 +12,4 @@ from simnet.network.component import (
     Timing,
 )
 
-__all__ = [
-    "ConstantLoad",
-    "EngineName",
-    "Jitter",
-    "Messages",
-    "Network",
-    "OnOffFlow",
-    "OnOutage",
-    "Routing",
-    "Timing",
-]
+__all__ = ["ConstantLoad", "EngineName", "Jitter", "Messages", "Network", "OnOffFlow", "OnOutage", "Routing", "Timing"]

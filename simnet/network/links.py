@@ -425,11 +425,7 @@ class Links:
         return math.inf
 
     def path(self, src: int, dst: int, t: float = 0.0) -> tuple[float, float]:
-        """Return latency [s] and bottleneck bandwidth [byte/s] of the route from `src` to `dst` as it is at `t`.
-
-        Constant background load is taken off the bandwidth; flows are not. Where packets get lost, it is what loss
-        leaves of the bandwidth to a transfer alone.
-        """
+        """Return latency [s] and bottleneck bandwidth [byte/s] of a route at time `t`, as `Network.path` does."""
         route = self.routes.route(src, dst)
         latency = sum((self.latency(link, t) for link in route), 0.0)
         bandwidth = min((self.capacity(link, t)[0] for link in route), default=math.inf)
