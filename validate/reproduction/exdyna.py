@@ -219,7 +219,7 @@ REPRODUCTIONS = (
         "claim",
         10,
         "ExDyna and MiCRO hold their density at the target: mean of iterations 200 to 600 on noise, 0.02 of 8,192 "
-        "entries. The tolerance of 10 % is the band in which the reference implementation leaves its threshold "
+        "entries. The tolerance of 10 % is the band in which the released code leaves its threshold "
         "(nearly) alone. It settles some 3 % below the target, as a threshold does that grows within the band as "
         "well. Densities logged with SAGE, target 0.001, are of thousands of iterations of real training, and have no"
         " tolerance: ours are of 60 on synthetic gradients of ResNet-18, whose magnitudes are others, with a hard "
@@ -230,7 +230,7 @@ REPRODUCTIONS = (
     Reproduction(
         "exdyna-build-up",
         PAPER,
-        "its claim; reference implementation",
+        "its claim; released code",
         "union of the selections over k",
         "bound",
         24,
@@ -276,12 +276,11 @@ REPRODUCTIONS = (
     Reproduction(
         "exdyna-golden",
         PAPER,
-        "reference implementation",
+        "released code",
         "density, build-up, padding, bits of the first iteration",
         "exact",
         20,
-        "4 workers, 40,000 entries, density 0.01. The tests hold every message of it against the reference "
-        "implementation.",
+        "4 workers, 40,000 entries, density 0.01. The tests hold every message of it against the released code.",
         released,
         needs=_checkout,
     ),

@@ -224,11 +224,11 @@ REPRODUCTIONS = (
     Reproduction(
         "oktopk-wire",
         PAPER,
-        "reference implementation",
+        "released code",
         "bytes that an MPI library counted, and sizes that a third party logged",
         "exact",
         6,
-        "Runs of the reference implementation on 4 ranks, counted by Open MPI (65,536 entries, density 0.01), and two"
+        "Runs of the released code on 4 ranks, counted by Open MPI (65,536 entries, density 0.01), and two"
         " sizes logged by others on 8 GPUs (github.com/matirestelli/Ok-Topk-Analysis; printed to 0.01 MB). Ours: "
         "messages of the wire `released`.",
         wire,

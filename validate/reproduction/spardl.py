@@ -87,11 +87,11 @@ REPRODUCTIONS = (
     Reproduction(
         "spardl-volume",
         PAPER,
-        "reference implementation",
+        "released code",
         "bytes that all workers send in each phase, one team",
         "exact",
         28,
-        "Payload of the reference implementation for 14 settings, VGG-16 on 6 and 14 workers among them (on a sample "
+        "Payload of released code for 14 settings, VGG-16 on 6 and 14 workers among them (on a sample "
         "of its gradient here). One team: with several, bytes depend on the data; the tests hold those against golden"
         " runs.",
         volume,
@@ -99,11 +99,11 @@ REPRODUCTIONS = (
     Reproduction(
         "spardl-rounds",
         PAPER,
-        "reference implementation",
+        "released code",
         "distances and blocks per round, 2 to 32 workers",
         "exact",
         62,
-        "Of the messages that the scheme sends. The reference implementation sends a bag of blocks one by one; the "
+        "Of the messages that the scheme sends. The released code sends a bag of blocks one by one; the "
         "description has one message per round, and ceil(log2 P) rounds.",
         rounds,
     ),
