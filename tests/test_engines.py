@@ -197,22 +197,6 @@ def test_flows_of_others_are_left_to_the_fluid_clock_and_refused_by_the_vectoris
         Network(graph_of("star"), background=background, engine="vectorised").time(schedule)
 
 
-@pytest.mark.parametrize("jitter", [None, lambda draws, n: draws.exponential(1e-4, n)])
-def test_weather_is_vectorised_and_agrees(jitter, monkeypatch):
-    changing = steps([0, 0.4, 1.1, 1.2], [1e6, 2e5, 0.0, 5e5], period=1.5)
-    weather = {(one, "switch"): Weather(changing, steps([0, 0.7], [1e-3, 2e-3])) for one in range(0, 17, 3)}
-    schedule, start = collectives.allreduce_ring(17, 1e6), np.linspace(0, 0.1, 17)
-    monkeypatch.setattr(max_plus, "_MANY", 0)
-    both = [
-        Network(graph_of("star"), weather, jitter=jitter, engine=engine).time(schedule, start)
-        for engine in ("vectorised", "fluid")
-    ]
-    agree(*both)
-    monkeypatch.setattr(max_plus, "_loops_for", lambda count: recurrence)
-    plain = Network(graph_of("star"), weather, jitter=jitter, engine="vectorised").time(schedule, start)
-    np.testing.assert_array_equal(plain.rank_finish, both[0].rank_finish)
-
-
 @st.composite
 def signals(draw, mean):
     """Timelines of every kind around a mean: known steps, periodic, random, products; zero for a while or not."""
@@ -378,13 +362,3 @@ def test_a_link_that_stays_down_is_told_not_waited_for():
 def test_engines_are_named():
     with pytest.raises(ValueError, match="there is no engine 'fluids': did you mean 'fluid'"):
         Network(graph_of("star"), engine="fluids")
-
-
-def test_without_numba_the_numbers_are_the_same(monkeypatch):
-    schedule = collectives.allreduce_ring(17, 1e6)
-    jitter = {"jitter": lambda draws, n: draws.exponential(1e-4, n), "receive_overhead": 1e-5}
-    monkeypatch.setattr(max_plus, "_MANY", 0)
-    compiled = Network(graph_of("star"), **jitter).time(schedule)
-    monkeypatch.setattr(max_plus, "_loops_for", lambda count: recurrence)
-    plain = Network(graph_of("star"), **jitter).time(schedule)
-    np.testing.assert_array_equal(compiled.rank_finish, plain.rank_finish)
