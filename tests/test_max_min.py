@@ -4,15 +4,12 @@ import math
 
 import numpy as np
 import pytest
-import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 import topologies
 from sharing import Sharing, max_min_shares
-from simnet.network import Network
-from simnet.network.weather import Weather, steps
 
 TIGHT = 1e-11
 """Relative difference that rounding may make to a rate; a wrong share is off by far more."""
@@ -307,72 +304,6 @@ def test_after_any_joins_leaves_and_changes_of_capacity_rates_are_those_of_a_ful
     until(math.inf)
 
 
-def graph_of(kind):
-    return {
-        "star": lambda: topologies.star(6, 1e-3, 1e6),
-        "ring": lambda: topologies.ring(6, 1e-3, 1e6),
-        "fat-tree": lambda: topologies.fat_tree(4, 1e-3, 1e6, oversubscription=2),
-    }[kind]()
-
-
-def by_full_solutions(routes, joins, nbytes, capacity, changes):
-    """Return when each flow ends if everything is solved anew at every event."""
-    left, finish, now = list(nbytes), [math.inf] * len(routes), 0.0
-    while math.inf in finish:
-        active = [flow for flow, join in enumerate(joins) if join <= now and finish[flow] == math.inf]
-        at = {link: capacity(link, now) for flow in active for link in routes[flow]}
-        rates = dict(zip(active, max_min_shares([routes[flow] for flow in active], at), strict=True))
-        ends = {flow: now + left[flow] / rate if rate else math.inf for flow, rate in rates.items()}
-        until = min([*ends.values(), *(t for t in (*joins, *changes) if t > now)])
-        for flow, rate in rates.items():
-            left[flow] -= rate * (until - now)
-            if ends[flow] <= until:
-                finish[flow] = until
-        now = until
-    return finish
-
-
-@st.composite
-def transfers(draw):
-    kind = draw(st.sampled_from(["star", "ring", "fat-tree"]))
-    pair = st.tuples(st.integers(0, 5), st.integers(0, 5)).filter(lambda ends: ends[0] != ends[1])
-    moment = st.sampled_from([0.0, 0.01, 0.125, 0.3])
-    size = st.sampled_from([1e3, 4e4, 1e5, 3.3e5])
-    levels = st.lists(st.sampled_from([0.0, 3e5, 1e6, 2e6]), min_size=2, max_size=2).map(lambda few: [*few, 5e5])
-    moved = draw(st.lists(st.tuples(pair, moment, size), min_size=1, max_size=10))
-    return kind, moved, draw(st.lists(st.tuples(st.integers(0, 10**6), levels), max_size=4))
-
-
-@given(transfers())
-def test_transfers_of_a_network_arrive_as_if_everything_were_solved_anew_at_every_event(case):
-    kind, moved, changing = case
-    graph, changes = graph_of(kind), (0.0, 0.05, 0.5)
-    cables = list(graph.edges)
-    levels = {cables[which % len(cables)]: course for which, course in changing}
-    env = simpy.Environment()
-    network = Network(graph, {link: Weather(steps(changes, course)) for link, course in levels.items()}, env=env)
-    arrived = {}
-
-    def send(number, ends, when, nbytes):
-        yield env.timeout(when)
-        arrived[number] = yield network.transfer(*ends, nbytes)
-
-    for number, (ends, when, nbytes) in enumerate(moved):
-        env.process(send(number, ends, when, nbytes))
-    env.run()
-
-    def capacity(link, t):
-        one = network.routes.links[link]
-        return (
-            levels[one][sum(change <= t for change in changes) - 1] if one in levels else graph.edges[one]["bandwidth"]
-        )
-
-    routes = [network.routes.route(*ends) for ends, _, _ in moved]
-    joins = [when + network.path(*ends)[0] for ends, when, _ in moved]
-    expected = by_full_solutions(routes, joins, [nbytes for _, _, nbytes in moved], capacity, changes)
-    assert [arrived[number] for number in range(len(moved))] == pytest.approx(expected, rel=1e-9)
-
-
 def test_random_flows_on_a_fat_tree_are_held_up_at_hosts_and_between_switches():
     # Otherwise the tests above would say little about links in the middle of a route.
     routes = topologies.Routes(topologies.fat_tree(4, latency=1e-6, bandwidth=1e9, oversubscription=2))
@@ -382,3 +313,14 @@ def test_random_flows_on_a_fat_tree_are_held_up_at_hosts_and_between_switches():
     load = loads(flows, max_min_shares(flows, capacity), capacity)
     full = [routes.links[link] for link in capacity if load[link] >= capacity[link] * (1 - TIGHT)]
     assert {any(isinstance(end, int) for end in link) for link in full} == {True, False}
+
+
+def test_a_flow_whose_bottleneck_stays_full_gets_its_share_of_what_another_gains():
+    # At 1 s the second flow leaves as much of link 0 as the third can take, which would then be faster than the first.
+    before, after = [9.0, 3.9, 1.0], [9.0, 0.1, 100.0]
+    sharing = Sharing(lambda link, t: (after[link], math.inf) if t >= 1 or not link else (before[link], 1.0), 3)
+    for flow, route in enumerate([(0,), (0, 1), (0, 2)]):
+        sharing.join(flow, route, math.inf, math.inf, 0.0)
+    for now, expected in ((0.0, [4.1, 3.9, 1.0]), (1.0, [4.45, 0.1, 4.45])):
+        sharing.settle(now)
+        assert [sharing.rate(flow) for flow in range(3)] == close(expected)
