@@ -85,14 +85,10 @@ from simnet.costs.sparsifiers import (
     Bounds,
     artopk_ring,
     artopk_tree,
-    cltk,
-    deft,
-    exdyna,
     fill_in,
     gaussiank,
     gtopk,
     gtopk_reduce,
-    hardthreshold,
     oktopk,
     oktopk_balance_and_allgatherv,
     oktopk_split_and_reduce,
@@ -106,9 +102,9 @@ from simnet.costs.sparsifiers import (
     topka,
     topkdsa,
     topkdsa_bounds,
-    uniontopk,
     var_overhead,
 )
+from simnet.costs.union_reduced import cltk, deft, exdyna, hardthreshold, uniontopk
 
 __all__ = [
     "SPARSE_COLLECTIVES",

@@ -2,6 +2,8 @@
 
 Because a link's bandwidth is piecewise constant, the bytes it can deliver since time zero are a piecewise-linear curve.
 The finish of a transfer is then one inverse look-up on that curve: exact, with no time step.
+
+It is one module, and a long one, because a signal and the functions that make signals of signals call each other.
 """
 
 from __future__ import annotations
