@@ -18,7 +18,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from scaling.cases import RANKS, Bench, cases
 from scaling.limits import Verdict, limits, verdict
 from scaling.measuring import Cost
@@ -28,7 +27,7 @@ from scaling.programs import BANDWIDTH, LATENCY, NBYTES
 
 import topologies
 from simnet import collectives
-from simnet.network import Network, flows
+from simnet.network import Network
 from simnet.network.tables import compiled_loop
 
 
@@ -70,7 +69,6 @@ def warm() -> None:
     graph = topologies.fat_tree(10, LATENCY, BANDWIDTH)
     for engine in ("fluid", "auto"):
         Network(graph, engine=engine).time(collectives.allreduce_ring(240, NBYTES))
-    flows.shared(np.zeros((2, 1), dtype=np.int64), np.ones(1), np.full(2, math.inf), compiled=True)
 
 
 def main() -> None:

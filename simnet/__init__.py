@@ -5,10 +5,11 @@ made of rounds, each a `Round`.
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
 from simnet.base import moved
 
+# As of typing, which takes longer to import than all the rest of this.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from simnet.network import Network
     from simnet.scenario import load
@@ -22,10 +23,11 @@ _HOMES = {"Network": "network", "Round": "schedule", "Schedule": "schedule", "lo
 moved.install()
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'simnet' has no attribute {name!r}")
-    return getattr(import_module(f"simnet.{_HOMES[name]}"), name)
+    found: object = getattr(import_module(f"simnet.{_HOMES[name]}"), name)
+    return found
 
 
 def __dir__() -> list[str]:

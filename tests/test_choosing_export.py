@@ -1,5 +1,6 @@
 """What `simnet choose --export` writes: policy tables for run time, and NCCL's tuner."""
 
+import dataclasses
 import itertools
 import json
 import math
@@ -49,7 +50,7 @@ def test_lookups_at_the_centres_of_cells_are_the_decision(flags, cells):
     table = make(question, cells=cells)
     for latency in centres(table.latency):
         for bandwidth in centres(table.bandwidth):
-            point = question.point._replace(latency=latency, bandwidth=bandwidth)
+            point = dataclasses.replace(question.point, latency=latency, bandwidth=bandwidth)
             best = decide(question.among, point, question.cost_model, varies=()).best.choice
             found = table.lookup(latency, bandwidth)
             assert found.entry == entry(best, question.point.density)
@@ -67,7 +68,7 @@ def test_densities_are_chosen_as_the_multi_objective_policy_does(weights):
             best = [
                 decide(
                     question.among,
-                    question.point._replace(latency=latency, bandwidth=bandwidth, density=density),
+                    dataclasses.replace(question.point, latency=latency, bandwidth=bandwidth, density=density),
                     question.cost_model,
                     varies=(),
                 ).best

@@ -17,7 +17,7 @@ from scaling.measuring import Cost, measured, whole
 from scaling.programs import BANDWIDTH, LATENCY, NBYTES
 from simnet import costs
 from simnet.base import rng
-from simnet.network import flows
+from simnet.network.tables import Store
 from topologies import Routes
 
 FOLDER = Path(__file__).parent
@@ -151,7 +151,13 @@ def full_solution(bench: Bench) -> tuple[float, str]:
         table = routes.table(pairs[:, 0], pairs[:, 1])
 
         def fresh() -> Callable[[], float]:
-            store = flows.shared(table, routes.bandwidth, np.full(len(table), math.inf), compiled=True)
+            store, count = Store(True, len(routes.bandwidth), table.shape[1]), len(table)
+            store.links.write(0, len(routes.bandwidth), capacity=routes.bandwidth)
+            store.make_room(flows=count)
+            routes_of = store.add_routes(table) + np.arange(count)
+            store.flows.write(0, count, route=routes_of, limit=math.inf, remaining=math.inf)
+            for flow in range(count):
+                store.loop.start_flow(store.state, flow, 0.0)
 
             def solve() -> float:
                 store.loop.settle(store.state, 0.0)

@@ -141,6 +141,8 @@ def broadcast(
     (12.0, 18.0)
     """
     alpha, beta, M, N = checked(alpha=alpha, beta=beta, M=M, N=N)
+    if nodes is None:
+        return np.ceil(np.log2(N)) * (alpha + M * beta)
     g, near_alpha, near_beta = _inside(N, nodes)
     inside = np.ceil(np.log2(g)) - _astray(N, g)
     seconds = (np.ceil(np.log2(N)) - inside) * (alpha + M * beta) + inside * (near_alpha + M * near_beta)

@@ -103,12 +103,12 @@ def choices(per_node: int = 1, *, every: bool = False) -> tuple[Choice, ...]:
     return tuple(found)
 
 
-def _weighed(candidate: Candidate) -> Callable[[OperatingPoint], Floats]:
+def _weighed(candidate: Candidate, *, dense: bool = False) -> Callable[[OperatingPoint], Floats]:
     """Return the closed form that a flexible policy weighs an exchange by, at a point."""
     cost = closed_form(candidate)
 
     def communicate(point: OperatingPoint) -> Floats:
-        share = VALUE * point.kept / point.dense_bytes
+        share = 1.0 if dense else VALUE * point.kept / point.dense_bytes
         return cost(point.latency, point.beta, point.dense_bytes, share, point.workers, point.nodes)
 
     return communicate
@@ -127,7 +127,9 @@ def _dense(reduce: registry.Collective, half: bool, per_node: int) -> Choice:
     # Groups are the nodes.
     options = {"algorithm": reduce.algorithm} | dict.fromkeys(reduce.needs, per_node)
     candidate = Candidate(f"{scheme} {reduce.algorithm}", scheme, options)
-    return Choice(candidate, "half" if half else "dense", _weighed(candidate), kernel_calls, collective_calls)
+    return Choice(
+        candidate, "half" if half else "dense", _weighed(candidate, dense=True), kernel_calls, collective_calls
+    )
 
 
 def _allgather(gather: registry.Collective, *, plain: bool) -> Choice:

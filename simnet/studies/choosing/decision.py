@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -311,8 +312,10 @@ def _elasticity(choice: Choice, point: OperatingPoint, cost_model: CostModel, qu
 
 def _regret(choices: Sequence[Choice], point: OperatingPoint, cost_model: CostModel, factor: float) -> Regret:
     factors = np.geomspace(1 / factor, factor, _SIDE) if factor > 1 else np.ones(1)
-    where = point._replace(
-        latency=np.multiply(point.latency, factors)[:, np.newaxis], bandwidth=np.multiply(point.bandwidth, factors)
+    where = replace(
+        point,
+        latency=np.multiply(point.latency, factors)[:, np.newaxis],
+        bandwidth=np.multiply(point.bandwidth, factors),
     )
     which, least = fastest(choices, where, cost_model)
     own = np.broadcast_to(cost_model(choices[0], where).seconds, which.shape)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -110,7 +110,7 @@ class Question:
         """Return in which share of the trajectory each choice is the fastest, the largest first; empty without one."""
         if self.trajectory is None or not set(self.varies) >= {"latency", "bandwidth"}:
             return {}
-        where = self.point._replace(latency=self.trajectory.latency, bandwidth=self.trajectory.bandwidth)
+        where = replace(self.point, latency=self.trajectory.latency, bandwidth=self.trajectory.bandwidth)
         which, _ = fastest(self.among, where, self.cost_model)
         found = largest_first(which, [one.label for one in self.among])
         return {label: share for label, share in found.items() if share > 0}
@@ -228,7 +228,7 @@ def from_scenario(loaded: Scenario, given: Given) -> Question:
     for iteration in iterations:
         # The job is as far as compute and the fastest exchange of the moment before carry it.
         if times:
-            where = point._replace(latency=latency[-1], bandwidth=max(bandwidth[-1], 1.0))
+            where = replace(point, latency=latency[-1], bandwidth=max(bandwidth[-1], 1.0))
             step = job.compute.mean + float(fastest(among, where, closed)[1])
             now += (iteration - before) * step
         pairs = probe_pairs(job.network(iteration), hosts, now)
@@ -240,7 +240,8 @@ def from_scenario(loaded: Scenario, given: Given) -> Question:
     if not up.any():
         raise InputError("some pair of workers has no link that is up, at whatever moment", file=loaded.name)
     seen = Trajectory(np.array(latency)[up], np.array(bandwidth)[up])
-    typical = point._replace(
+    typical = replace(
+        point,
         latency=float(np.median(seen.latency)) if given.latency is None else given.latency,
         bandwidth=float(np.median(seen.bandwidth)) if given.bandwidth is None else given.bandwidth,
     )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, TypeAlias
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -17,7 +19,8 @@ VALUE = 4.0
 """Bytes of a value, and of an index."""
 
 
-class OperatingPoint(NamedTuple):
+@dataclass(frozen=True)
+class OperatingPoint:
     """A job on links that are all alike, or on nodes of several GPUs; fields may be arrays that broadcast.
 
     Parameters
@@ -73,7 +76,7 @@ class OperatingPoint(NamedTuple):
         """M, bytes of the whole gradient."""
         return VALUE * np.asarray(self.parameters, dtype=np.float64)
 
-    @property
+    @cached_property
     def kept(self) -> Floats:
         """Entries that a worker keeps, k = ceil(c n)."""
         # What binary fractions add to a product that is a whole number in decimal is less than that.
@@ -89,4 +92,4 @@ class OperatingPoint(NamedTuple):
         16
         """
         changed: dict[str, Any] = {quantity: values}
-        return self._replace(**changed)
+        return replace(self, **changed)

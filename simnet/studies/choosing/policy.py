@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -159,7 +160,7 @@ class Exact:
     def times(self, latency: Floats, bandwidth: Floats) -> tuple[Floats, Floats]:
         """Return seconds to communicate and to select, each of shape (exchanges, densities, states)."""
         column = np.array(self.densities)[:, np.newaxis]
-        where: OperatingPoint = self.question.point._replace(latency=latency, bandwidth=bandwidth, density=column)
+        where: OperatingPoint = replace(self.question.point, latency=latency, bandwidth=bandwidth, density=column)
         shape = (len(self.densities), len(latency))
         found = [self.question.cost_model(one, where) for one in tracked(self.question.among, 0.5)]
         communicate = np.stack([np.broadcast_to(one.communicate, shape) for one in found])
