@@ -35,6 +35,8 @@ from simnet.schedule import Round
 _MANY = 100_000
 # Messages from which on numpy's overhead for a round is less than the interpreter's.
 _WIDE = 8
+# Rounds kept at a time: those of a loop come again at once, and fresh memory for thousands of others takes long.
+_ROUNDS = 64
 _NONE = np.zeros(0)
 # Messages whose jitter is drawn together.
 _AT_ONCE = 1 << 16
@@ -96,9 +98,10 @@ def pass_through(
     for schedule, ready in program.parts:
         np.maximum(done, ready, out=done)
         for one, repeats in _in_a_row(schedule.rounds, _AT_ONCE if delays else n_messages):
-            traffic, routes = traffic_of(one)
-            if routes.seconds.max(initial=0.0) == inf:
+            found = traffic_of(one)
+            if found is None:
                 return None
+            traffic, routes = found
             m, first = len(one), offset
             offset += m * repeats
             begun = np.empty(repeats * done.size if keep else 0)
@@ -146,15 +149,18 @@ def pass_through(
     return Passage(done, times[0], times[1], computing)
 
 
-def _traffic(hosts: Ranks, links: Links) -> Callable[[Round], tuple[Traffic, RouteState]]:
-    """Return what returns the messages of a round, and their routes; rounds of one pattern share these."""
-    patterns: dict[tuple[bytes, bytes], tuple[NDArray[np.int64], bool, Floats, Floats]] = {}
+def _traffic(hosts: Ranks, links: Links) -> Callable[[Round], tuple[Traffic, RouteState] | None]:
+    """Return what returns the messages of a round, and their routes, which rounds of one pattern share.
+
+    It returns None if a message can never arrive.
+    """
+    patterns: dict[tuple[bytes, bytes], tuple[NDArray[np.int64], bool, Floats, Floats, bool]] = {}
     rounds: dict[int, tuple[Traffic, RouteState]] = {}
 
     def unknown(m: int) -> tuple[Floats, Floats]:
         return (_NONE, _NONE) if links.constant else (np.full(m, inf), np.full(m, inf))
 
-    def traffic_of(one: Round) -> tuple[Traffic, RouteState]:
+    def traffic_of(one: Round) -> tuple[Traffic, RouteState] | None:
         if id(one) not in rounds:
             pattern = one.src.tobytes(), one.dst.tobytes()
             if pattern not in patterns:
@@ -162,16 +168,24 @@ def _traffic(hosts: Ranks, links: Links) -> Callable[[Round], tuple[Traffic, Rou
                 used = table[table >= 0]
                 exclusive = links.constant and len(one) >= _WIDE and np.unique(used).size == used.size
                 latency, rate = _constant(table, links) if links.constant else np.ones((2, len(one)))
-                patterns[pattern] = table, exclusive, latency, rate
-            table, exclusive, latency, rate = patterns[pattern]
-            seconds = np.zeros(len(one))
-            with np.errstate(divide="ignore"):
-                np.divide(one.nbytes, rate, out=seconds, where=one.nbytes > 0)
+                patterns[pattern] = table, exclusive, latency, rate, bool((rate > 0).all())
+            table, exclusive, latency, rate, all_up = patterns[pattern]
+            if all_up:
+                seconds = one.nbytes / rate
+            else:
+                seconds = np.where(one.nbytes > 0, inf, 0.0)
+                np.divide(one.nbytes, rate, out=seconds, where=rate > 0)
+                if (seconds == inf).any():
+                    return None
             compute = np.zeros(hosts.size) + one.compute if np.any(one.compute) else np.zeros(0)
             if links.constant and not one.nbytes.all():
                 table = np.where(one.nbytes[:, None] > 0, table, -1)
             traffic = Traffic(one.src, one.dst, one.nbytes, compute, table, exclusive)
-            rounds[id(one)] = traffic, RouteState(latency.copy(), *unknown(len(one)), seconds, *unknown(len(one)))
+            # Latencies that never change are looked up once for all rounds of a pattern.
+            seen = latency if links.constant else latency.copy()
+            if len(rounds) == _ROUNDS:
+                rounds.clear()
+            rounds[id(one)] = traffic, RouteState(seen, *unknown(len(one)), seconds, *unknown(len(one)))
         return rounds[id(one)]
 
     return traffic_of
