@@ -58,9 +58,26 @@ def loose(hosts, **link):
 
 def odd(hosts: object(), hop: Seconds = 0.0):
     pass
+
+
+def bare(hosts: Count):
+    graph = topologies.star(hosts, 1e-3, 1e9)
+    graph.graph.clear()
+    return graph
+
+
+def nothing():
+    pass
 """
 
-REGISTERED = "[simnet.topologies]\nmesh = mesh_package:mesh\nstar = nowhere:none\nloose = mesh_package:loose\n"
+REGISTERED = """\
+[simnet.topologies]
+mesh = mesh_package:mesh
+star = nowhere:none
+loose = mesh_package:loose
+bare = mesh_package:bare
+nothing = mesh_package:nothing
+"""
 
 
 @pytest.fixture
@@ -207,6 +224,13 @@ class TestRegisteredTopologies:
             with pytest.raises(InputError, match=r"'mesh' is registered as simnet.topologies by mesh_package"):
                 load(path)
 
+    def test_a_graph_need_not_say_how_many_hosts_it_has(self, write):
+        assert load(write("bare: {hosts: 5}")).build().job.placement == [0, 1, 2, 3]
+
+    def test_what_is_no_graph_is_refused(self, write):
+        with pytest.raises(InputError, match=r"network.topology: must give a networkx.DiGraph, gave None"):
+            load(write("nothing: {}")).build()
+
     def test_parameters_that_nobody_can_write_are_refused(self, install, write):
         install("odd_package", MESH, "[simnet.topologies]\nodd = odd_package:odd\ngone = odd_package:gone\n")
         with pytest.raises(
@@ -268,6 +292,9 @@ class Turns:
     def __init__(self, candidates: Sequence[Candidate], every: int = 1, seed: int = 0) -> None:
         self.candidates, self.every, self.seed = distinct(candidates), every, seed
 
+        if every == 13:
+            raise ValueError("turns of 13 bring bad luck")
+
     def reset(self) -> None:
         pass
 
@@ -289,6 +316,11 @@ def added(tmp_path, install):
         return path
 
     return added
+
+
+def test_what_a_policy_refuses_is_said_with_its_place(added):
+    with pytest.raises(InputError, match=r"a.yaml:\d+: policies.mine.turns: turns of 13 bring bad luck"):
+        load(added(policy="turns: {every: 13}")).build()
 
 
 class TestRegisteredWeather:

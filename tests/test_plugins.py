@@ -25,10 +25,11 @@ from sparsifier_models.topk import Topk
 @dataclass(frozen=True, kw_only=True)
 class MineOptions(Topk.option_type):
     share: float = 0.5
+    turns: int = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.share <= 1:
+        if self.turns < 1 or not 0 < self.share <= 1:
             raise ValueError(f"share must be in (0, 1], got {self.share}")
 
 
@@ -87,6 +88,10 @@ def own(tmp_path):
 
 
 class TestFiles:
+    def test_an_option_of_another_type_is_refused_with_its_place(self, own):
+        own.write_text(SCENARIO.replace("share: 0.25", "turns: many"))
+        assert "own.yaml:8: exchanges.own.turns: is refused by ./mine.py:Mine, got 'many': " in refused("run", own)
+
     def test_a_scenario_with_a_scheme_in_a_file_runs_and_its_lock_runs_alike(self, own, tmp_path):
         # Two processes, each of which loads the file; nothing but the results is left behind.
         command = [sys.executable, "-m", "simnet.cli", "run", "--jobs", "2", "--quiet"]

@@ -147,7 +147,11 @@ class Scenario:
             for name, policy in self.config.policies.items()
             if policy.clairvoyant is not None and set(policy.clairvoyant.among or ()) == everything
         ]
-        policies = {name: build_policy(self.config, one) for name, one in self.config.policies.items()}
+        policies = {}
+        for name, one in self.config.policies.items():
+            with found.at("policies", name, one.choice[0]):
+                policies[name] = build_policy(self.config, one)
+        found.refuse()
         bound, timeline = next(iter(bounds), None), self.config.output.timeline
         return Run(job, policies, bound, timeline, theirs | messages, colocated)
 

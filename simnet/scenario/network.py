@@ -139,14 +139,24 @@ def build_topology(given: network_parts.Topology, folder: Path) -> NetworkRead:
     if isinstance(part, network_parts.TopologyFile):
         return NetworkRead(*part.build(path=folder / part.arguments()["path"]))
     if not isinstance(part, network_parts.WanOfClusters):
-        return NetworkRead(part.build(), {})
+        return NetworkRead(_hosted(part.build()), {})
     sites = {}
     for name, site in part.sites.items():
         try:
-            sites[name] = site.choice[1].build()
+            sites[name] = _hosted(site.choice[1].build())
         except ValueError as error:
             raise ValueError(f"site {name}: {error}") from None
     return NetworkRead(part.build(sites=sites), {})
+
+
+def _hosted(graph: object) -> nx.DiGraph[Any]:
+    """Return a graph that says how many hosts it has, as one from elsewhere need not."""
+    import networkx as nx
+
+    if not isinstance(graph, nx.DiGraph):
+        raise ValueError(f"must give a networkx.DiGraph, gave {graph!r:.60}")
+    graph.graph.setdefault("hosts", sum(not isinstance(node, str) for node in graph))
+    return graph
 
 
 def _placement(config: schema.Config, graph: nx.DiGraph[Any], found: Findings) -> list[int]:
