@@ -6,6 +6,7 @@ the others notice that it is gone and end themselves.
 
 from __future__ import annotations
 
+import math
 import multiprocessing
 import multiprocessing.resource_tracker as resource_tracker
 import os
@@ -187,7 +188,7 @@ def _serve(connection: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     plain_warnings()
-    reported = -1.0
+    reported = -math.inf
 
     def report(done: Any) -> None:
         nonlocal reported
@@ -199,6 +200,8 @@ def _serve(connection: Connection) -> None:
     with suppress(EOFError, OSError):
         while True:
             work, task = connection.recv()
+            # The first report of a task comes at once, however soon it follows another task.
+            reported = -math.inf
             connection.send(attempt(work, task, report))
 
 
