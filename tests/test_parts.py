@@ -228,7 +228,8 @@ class TestRegisteredTopologies:
         assert load(write("bare: {hosts: 5}")).build().job.placement == [0, 1, 2, 3]
 
     def test_what_is_no_graph_is_refused(self, write):
-        with pytest.raises(InputError, match=r"network.topology: must give a networkx.DiGraph, gave None"):
+        message = r"a.yaml:3: network.topology: a topology must be a networkx.DiGraph, got NoneType"
+        with pytest.raises(InputError, match=message):
             load(write("nothing: {}")).build()
 
     def test_parameters_that_nobody_can_write_are_refused(self, install, write):

@@ -16,7 +16,7 @@ from simnet.network.weather import Signal, Weather
 from simnet.scenario import network_parts, schema
 from simnet.scenario.loader import Findings, Loc, dotted
 from simnet.scenario.parts import Part
-from topologies.graphs import Link, label
+from topologies.graphs import Link, check, label
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -149,13 +149,11 @@ def build_topology(given: network_parts.Topology, folder: Path) -> NetworkRead:
     return NetworkRead(part.build(sites=sites), {})
 
 
-def _hosted(graph: object) -> nx.DiGraph[Any]:
+def _hosted(graph: nx.DiGraph[Any]) -> nx.DiGraph[Any]:
     """Return a graph that says how many hosts it has, as one from elsewhere need not."""
-    import networkx as nx
-
-    if not isinstance(graph, nx.DiGraph):
-        raise ValueError(f"must give a networkx.DiGraph, gave {graph!r:.60}")
-    graph.graph.setdefault("hosts", sum(not isinstance(node, str) for node in graph))
+    if "hosts" not in getattr(graph, "graph", ()):
+        hosts = check(graph)
+        graph.graph["hosts"] = hosts
     return graph
 
 
