@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import re
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -34,7 +35,7 @@ class Notation:
     ----------
     what : str
         What the number is, for the JSON Schema.
-    examples : tuple of str
+    examples : tuple of str or int
         How it may be written.
     read : callable
         Returns the number that a text stands for; raises ValueError for what is no such text.
@@ -44,7 +45,7 @@ class Notation:
     """
 
     what: str
-    examples: tuple[str, ...]
+    examples: tuple[str | int, ...]
     read: Callable[[Any], object]
     scales: Sequence[tuple[str, float]] = ()
 
@@ -73,7 +74,8 @@ class Notation:
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         number = {"const": 0} if self.scales else handler(schema)
-        return {"anyOf": [{"type": "string"}, number], "description": self.what, "examples": list(self.examples)}
+        forms = number.get("anyOf", [{"type": "string"}, number])
+        return {"anyOf": forms, "description": self.what, "examples": list(self.examples)}
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,19 @@ def _fraction_kept(value: object) -> object:
     return found
 
 
+def _iterations(value: object) -> object:
+    if isinstance(value, str) and re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})? epochs?", value.strip()):
+        return value.strip()
+    if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MAX_ITERATIONS:
+        return value
+    raise ValueError(
+        f"must be a whole number from 1 to {MAX_ITERATIONS:,}, or epochs such as '2 epochs', got {value!r:.60}"
+    )
+
+
+MAX_ITERATIONS = 10_000_000
+"""The longest job."""
+
 TIMES = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("min", 60.0), ("h", 3600.0), ("d", 86400.0))
 SIZES = (("B", 1.0), ("KiB", 2.0**10), ("MiB", 2.0**20), ("GiB", 2.0**30), ("kB", 1e3), ("MB", 1e6), ("GB", 1e9))
 RATES = (("B/s", 1.0), ("Gbit/s", 1.25e8), ("Mbit/s", 1.25e5), ("kbit/s", 125.0), ("Tbit/s", 1.25e11))
@@ -113,6 +128,7 @@ RATE = Notation("bandwidth with unit", ("25 Gbit/s", "100 MB/s"), units.bandwidt
 SIZE = Notation("amount of data with unit", ("64 MiB", "1500 B"), units.size, SIZES)
 FACTOR = Notation("factor", ("50 %",), _fraction)
 SHARE = Notation("probability or share", ("2 %",), _fraction)
+ITERATIONS = Notation("iterations, or epochs", (300, "2 epochs"), _iterations)
 
 Seconds: TypeAlias = Annotated[float, Le(1e12), TIME]
 """A time [s], >= 0."""
@@ -144,6 +160,8 @@ Slowdown: TypeAlias = Annotated[float, Gt(0), Le(1e6)]
 """A factor > 0."""
 Count: TypeAlias = Annotated[int, Ge(1)]
 """How many, at least one."""
+Iterations: TypeAlias = Annotated[int, Written(Annotated[Annotated[int, Ge(1)] | str, ITERATIONS])]
+"""A number of iterations; in a scenario also a text such as ``2 epochs``."""
 Host: TypeAlias = Annotated[int, Ge(0)]
 """Number of a host, from 0."""
 Latencies: TypeAlias = Annotated[ArrayLike, Written(Seconds | Sequence[Sequence[Seconds]])]

@@ -12,7 +12,7 @@ import numpy as np
 
 import sparsifier_models
 from simnet.base.arrays import Floats
-from simnet.base.quantities import PositiveSize, Seconds, Share, Slowdown, Spread
+from simnet.base.quantities import Iterations, PositiveSize, Seconds, Share, Slowdown, Spread
 from simnet.base.rng import stream
 from simnet.costs.devices import DeviceProfile
 from simnet.network import Network
@@ -122,7 +122,7 @@ class Job:
     source : GradientSource
         Fresh gradients of all workers, iteration by iteration; fixes P and n.
     iterations : int
-        How many.
+        How long the job is.
     stages : sequence of (int, Network)
         The network from each iteration on, the first from 0. Most jobs have one, whose weather is a function of time;
         several give weather by iteration, as the schedules C1 and C2 of the AR-Topk paper do.
@@ -154,7 +154,7 @@ class Job:
     """
 
     source: GradientSource
-    iterations: int
+    iterations: Iterations
     stages: Sequence[tuple[int, Network]]
     density: Sequence[Ramp]
     compute: Compute

@@ -20,10 +20,13 @@ from numpy.typing import ArrayLike
 from simnet.base.arrays import Floats
 from simnet.base.checks import is_number, positive, whole
 from simnet.base.errors import nearest
-from simnet.base.quantities import Count, Duration, PositiveShare, PositiveSize, Seconds, Size
+from simnet.base.quantities import Count, Duration, PositiveShare, PositiveSize, Seconds, Size, Written
 from topologies.graphs import Link
 
 Law: TypeAlias = Literal["mathis", "pftk", "retransmit", "go_back_n"]
+
+Links: TypeAlias = Annotated[Sequence[Link], Written(str)]
+"""Links; in a scenario what `topologies.select_links` takes."""
 
 MOST_SENDERS = 100_000
 """The longest table of factors."""
@@ -209,9 +212,9 @@ class Loss:
 
 @dataclass(frozen=True)
 class Incast:
-    """Goodput collapse of many senders to one host, by time-outs behind a shallow buffer [5]_.
+    """Goodput collapse of many senders to one host, by time-outs behind a shallow buffer.
 
-    All start at once, each with a window of packets in flight. The switch has room for the windows of
+    All start at once [5]_, each with a window of packets in flight. The switch has room for the windows of
 
         m0 = floor((buffer + bandwidth * rtt) / window)
 
@@ -250,7 +253,7 @@ class Incast:
     block : float
         What each sender sends at a time [byte]: the fragment of 256 KiB of [1]_.
     links : sequence of link (u, v), optional
-        Where it can happen; the links from a switch into a host when omitted (into a node, if it has several GPUs).
+        Links from a switch where it can happen; those into hosts when omitted (into a node, if it has several GPUs).
 
     Raises
     ------
@@ -285,7 +288,7 @@ class Incast:
     timeout: Seconds = 0.2
     rtt: Seconds = 100e-6
     block: PositiveSize = 262144.0
-    links: Sequence[Link] | None = None
+    links: Links | None = None
 
     def __post_init__(self) -> None:
         for name in ("window", "block"):
@@ -324,7 +327,7 @@ class MeasuredIncast:
     factors : sequence of float
         Part of the link's capacity that is left from so many senders on, in (0, 1], never rising.
     links : sequence of link (u, v), optional
-        Where it can happen; the links from a switch into a host when omitted (into a node, if it has several GPUs).
+        Links from a switch where it can happen; those into hosts when omitted (into a node, if it has several GPUs).
 
     Raises
     ------
@@ -339,7 +342,7 @@ class MeasuredIncast:
 
     senders: Annotated[Sequence[Annotated[int, Ge(2)]], MinLen(1)]
     factors: Sequence[PositiveShare]
-    links: Sequence[Link] | None = None
+    links: Links | None = None
 
     def __post_init__(self) -> None:
         if not self.senders or len(self.senders) != len(self.factors):

@@ -5,13 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from simnet.base.quantities import Density
+from simnet.base.quantities import Density, Iterations
 
 
 class Ramp(NamedTuple):
-    """A stretch of iterations over which the density goes from `start` to `end`, linearly, both ends included."""
+    """A stretch of iterations over which the density goes from `start` to `end`, linearly, both ends included.
 
-    iterations: int
+    Parameters
+    ----------
+    iterations : int
+        Length of the stretch.
+    start, end : float
+        The density at either end, in (0, 1].
+    """
+
+    iterations: Iterations
     start: Density
     end: Density
 

@@ -65,7 +65,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from simnet.base.arrays import Floats
 from simnet.base.checks import whole
-from simnet.base.quantities import Density, Factor, PositiveFactor
+from simnet.base.quantities import Density, Factor, Iterations, PositiveFactor
 from simnet.policies.candidate import Candidate, closed_form, distinct
 from simnet.policies.density import Ramp, density_at
 from simnet.policies.monitor import Monitor
@@ -223,7 +223,7 @@ class Search:
     tries: Annotated[int, Ge(1), Le(10_000)] = 10
     weights: Weights | None = None
     gain_change: PositiveFactor = 0.1
-    warm_up: int = 0
+    warm_up: Iterations = 0
 
     def __post_init__(self) -> None:
         if self.mode not in get_args(Mode):

@@ -416,32 +416,9 @@ class Transport(OneOf):
     go_back_n: GoBackN | None = None
 
 
-@configures(transport.Incast)
-class Timeouts(Part):
-    """Incast by time-outs behind a shallow buffer; see `simnet.network.transport.Incast`."""
-
-    buffer: Any
-    window: Any
-    timeout: Any
-    rtt: Any
-    block: Any
-    links: str | None = Field(default=None, description="from switches; default: those into hosts")
-
-
-@configures(transport.MeasuredIncast)
-class Measured(Part):
-    """Incast as measured: the factor on a link's capacity from so many senders on."""
-
-    senders: Any
-    factors: Any
-    links: str | None = Field(default=None, description="from switches; default: those into hosts")
-
-
+@kinds(timeouts=transport.Incast, measured=transport.MeasuredIncast)
 class Incast(OneOf):
     """Goodput collapse where many send to one host at once."""
-
-    timeouts: Timeouts | None = None
-    measured: Measured | None = None
 
 
 @configures(

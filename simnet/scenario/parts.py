@@ -262,7 +262,7 @@ def part_of(
     base : type
         A part with further fields.
     """
-    title = name or "".join(word.title() for word in target.__name__.split("_"))
+    title = "".join(word.title() for word in (name or target.__name__).split("_"))
     return configures(target, omit=omit, optional=dict(optional))(create_model(title, __base__=base))
 
 
@@ -272,7 +272,7 @@ def kinds(**given: Any) -> Callable[[type[P]], type[P]]:
     def derived(part: type[P]) -> type[P]:
         assert issubclass(part, Kinds)
         fields: dict[str, Any] = {
-            kind: ((part.derived(one) if _is_target(one) else one) | None, None) for kind, one in given.items()
+            kind: ((part.derived(one, kind) if _is_target(one) else one) | None, None) for kind, one in given.items()
         }
         return create_model(part.__name__, __base__=part, __module__=part.__module__, __doc__=part.__doc__, **fields)
 

@@ -11,12 +11,12 @@ from typing import Any
 import sparsifier_models
 from simnet.base import plugins
 from simnet.base.errors import nearest
+from simnet.base.quantities import MAX_ITERATIONS
 from simnet.costs import models
 from simnet.job import Overlap, check_feedback
 from simnet.policies import Candidate, Monitor, closed_form
 from simnet.scenario import network_parts, schema
 from simnet.scenario.colocated import check_colocated
-from simnet.scenario.fields import MAX_ITERATIONS
 from simnet.scenario.loader import Findings, Loc
 
 FROM_JOB = ("layers", "scale", "seed", "shapes")

@@ -29,7 +29,7 @@ from simnet.base.quantities import (
     Slowdown,
 )
 from simnet.policies import moo
-from simnet.scenario.fields import File, FileName, Iterations, Label
+from simnet.scenario.fields import File, FileName, Label
 from simnet.scenario.network_parts import Network
 from simnet.scenario.parts import (
     OneOf,
@@ -43,11 +43,11 @@ from simnet.scenario.parts import (
 from simnet.traces import live
 
 
-@configures(policies.Ramp)
+@configures(policies.Ramp, optional={"iterations": "none, the last stretch never ends"})
 class Ramp(Part):
     """A stretch of iterations at one density, or over which it goes from one to another."""
 
-    iterations: Iterations | None = Field(default=None, description="the last stretch may do without and never ends")
+    iterations: Any
     at: Density | None = None
     start: Any = Field(default=None, alias="from")
     end: Any = Field(default=None, alias="to")
@@ -215,7 +215,7 @@ class OnDeath(Part):
     go_on: Continue = Field(alias="continue")
 
 
-@configures(simnet.job.Job, only=("update",))
+@configures(simnet.job.Job, only=("iterations", "update"))
 @configures(traces.synthetic, only=("scale",))
 class Job(Part):
     """What is trained, for how long, and how much of the gradient is sent."""
@@ -226,7 +226,7 @@ class Job(Part):
     scale: Any = Field(
         description="run the logic on a sample, one entry in this many; bytes and times count as for all"
     )
-    iterations: Iterations
+    iterations: Any
     epoch: Count | None = Field(default=None, description="iterations of an epoch, to count in epochs")
     density: Densities | None = None
     compression_ratio: Densities | None = Field(default=None, description="another name for density: the fraction kept")
@@ -235,7 +235,7 @@ class Job(Part):
     overlap: Overlap | None = Field(
         default=None, description="default: the whole gradient is exchanged when it is complete"
     )
-    update: Seconds
+    update: Any
     deaths: Annotated[list[Death], Field(min_length=1)] | None = Field(
         default=None, description="workers that die, and when"
     )
@@ -299,7 +299,7 @@ class Flexible(Among):
     optional={"every": "10 s, published: 0 s", "change": "10 %, published: 0"},
     every="probe_every",
 )
-@configures(moo.Search)
+@configures(moo.Search, optional={"warm_up": "none, published: 5 epochs"})
 class Moo(Among):
     """Density and exchange by gain, compression and communication time, explored and searched as the job runs."""
 
@@ -308,11 +308,7 @@ class Moo(Among):
     tries: Any
     weights: Any
     gain_change: Any
-    warm_up: Iterations | None = Field(
-        default=None,
-        description="iterations or epochs over which the density falls from 1 to the highest candidate; "
-        "default: none, published: 5 epochs",
-    )
+    warm_up: Any
 
     @model_validator(mode="after")
     def _fits_mode(self) -> Self:
