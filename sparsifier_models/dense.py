@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 
 import numpy as np
 
-from simnet.base.checks import whole
+from simnet.base.quantities import Count
 from simnet.collectives import registry
 from simnet.schedule import Schedule
 from sparsifier_models.base import Cost, Exchange, Sparsifier
@@ -28,11 +28,7 @@ class DenseOptions(Options):
     """
 
     algorithm: Annotated[str, AlgorithmOf("all_reduce", ("group_size",))] = "ring"
-    group_size: int = 8
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        whole(self.group_size, "group_size", 1)
+    group_size: Count = 8
 
 
 class Dense(Sparsifier):

@@ -12,7 +12,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from simnet.base.checks import is_number, whole
+from simnet.base.checks import is_number
+from simnet.base.quantities import Count
 from simnet.base.rng import stream
 from simnet.costs import threshold_allgather
 from simnet.costs.devices import DeviceOp
@@ -93,7 +94,7 @@ class DGCOptions(GatheredOptions):
     momentum: float = 0.0
     masking: bool = True
     warm_up: Sequence[float] = ()
-    warm_up_exchanges: int = 1
+    warm_up_exchanges: Count = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -101,7 +102,6 @@ class DGCOptions(GatheredOptions):
             raise ValueError(f"momentum must be >= 0 and < 1, got {self.momentum!r}")
         if not isinstance(self.warm_up, list | tuple) or not all(is_number(c) and 0 < c <= 1 for c in self.warm_up):
             raise ValueError(f"warm_up must be a list of densities > 0 and <= 1, got {self.warm_up!r}")
-        whole(self.warm_up_exchanges, "warm_up_exchanges", 1)
 
 
 class DGC(Thresholded):

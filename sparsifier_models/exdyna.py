@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.base.checks import positive, whole
+from simnet.base.quantities import Count
 from simnet.costs import exdyna
 from sparsifier_models.base import Exchange, State
+from sparsifier_models.options import Positive
 from sparsifier_models.partitioned import Partitioned, PartitionedOptions
 from sparsifier_models.selection import Indices, Values
 
@@ -120,15 +121,12 @@ class ExDynaOptions(PartitionedOptions):
         As of `allocate`; ``give_above`` >= ``take_below`` > 0.
     """
 
-    blocks: int = 1024
-    give_above: float = 1.05
-    take_below: float = 0.95238
+    blocks: Count = 1024
+    give_above: Positive = 1.05
+    take_below: Positive = 0.95238
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        whole(self.blocks, "blocks", 1)
-        positive(self.give_above, "give_above")
-        positive(self.take_below, "take_below")
         if self.give_above < self.take_below:
             raise ValueError(f"give_above must be >= take_below {self.take_below}, got {self.give_above}")
 

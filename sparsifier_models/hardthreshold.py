@@ -8,12 +8,12 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.base.checks import positive
 from simnet.costs import hardthreshold, threshold_allgather
 from simnet.costs.devices import DeviceOp
 from simnet.schedule import Schedule
 from sparsifier_models.base import Exchange, Wire
 from sparsifier_models.gathered import Gathered
+from sparsifier_models.options import Positive
 from sparsifier_models.selection import Indices, Values, above
 from sparsifier_models.union_reduced import UnionReduced, UnionReducedOptions
 
@@ -33,12 +33,7 @@ class HardThresholdOptions(UnionReducedOptions):
     """
 
     form: Literal["fused", "original"] = "fused"
-    threshold: float | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.threshold is not None:
-            positive(self.threshold, "threshold")
+    threshold: Positive | None = None
 
 
 class HardThreshold(UnionReduced):

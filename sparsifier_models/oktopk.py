@@ -9,17 +9,20 @@ global one.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from annotated_types import Ge
 
 from simnet import collectives
 from simnet.base.arrays import Floats
-from simnet.base.checks import positive, whole
+from simnet.base.checks import whole
+from simnet.base.quantities import Count
 from simnet.costs import oktopk, oktopk_balance_and_allgatherv, oktopk_split_and_reduce
 from simnet.costs.devices import DeviceOp
 from simnet.schedule import Schedule
 from sparsifier_models.base import Exchange, State
+from sparsifier_models.options import Positive
 from sparsifier_models.selection import Indices, Values, above, kth_magnitude, squared_norm, squared_norms, top_k
 from sparsifier_models.split_reduce import (
     Places,
@@ -92,30 +95,19 @@ class OktopkOptions(SplitOptions):
         While a re-used threshold selects more than floor of this times k, it is raised by 3 %, five times at most.
     """
 
-    warm_up: int = 0
+    warm_up: Annotated[int, Ge(0)] = 0
     balance: Literal["default", "always", "never", "trigger"] = "default"
-    trigger: float = 2.0
-    tau_prime: int | None = None
-    tau: int | None = None
-    local_low: float | None = None
-    local_high: float | None = None
-    local_step: float | None = None
-    global_low: float | None = None
-    global_high: float | None = None
-    global_up: float | None = None
-    global_down: float | None = None
-    raise_above: float | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        whole(self.warm_up, "warm_up", 0)
-        positive(self.trigger, "trigger")
-        for one in fields(Rules):
-            value = getattr(self, one.name)
-            if value is not None and one.name in ("tau_prime", "tau"):
-                whole(value, one.name, 1)
-            elif value is not None:
-                positive(value, one.name)
+    trigger: Positive = 2.0
+    tau_prime: Count | None = None
+    tau: Count | None = None
+    local_low: Positive | None = None
+    local_high: Positive | None = None
+    local_step: Positive | None = None
+    global_low: Positive | None = None
+    global_high: Positive | None = None
+    global_up: Positive | None = None
+    global_down: Positive | None = None
+    raise_above: Positive | None = None
 
     def in_force(self) -> Rules:
         """Return the constants of the rules, with those that are given as options in their place."""

@@ -6,8 +6,10 @@ import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import UnionType
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from annotated_types import Ge, Gt, Le
 
 from simnet.base import plugins
 from simnet.base.checks import is_number, positive, whole
@@ -16,7 +18,6 @@ from simnet.collectives import registry
 
 T = TypeVar("T", bound="Options")
 _LARGEST = 3.4028234663852886e38
-_WIDEST = 1000.0
 Layers: TypeAlias = Sequence[int] | Sequence[tuple[str, int]]
 
 
@@ -59,13 +60,20 @@ Allreduce: TypeAlias = Annotated[str, AlgorithmOf("all_reduce")]
 Allgather: TypeAlias = Annotated[str, AlgorithmOf("all_gather")]
 """The type of an option that names an all-gather."""
 
+Positive: TypeAlias = Annotated[float, Gt(0)]
+"""The type of an option that is a finite number > 0."""
+
+Width: TypeAlias = Annotated[Positive, Le(1000)]
+"""The type of an option that is a number of bytes of a value or an index."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """The options that every scheme has; a scheme adds its own by deriving from this class.
 
     A field annotated with a `Literal` takes the values listed there, one annotated with `Allreduce` or `Allgather` the
-    collectives that there are, with bool true and false, with float what float32 can hold, as a float.
+    collectives that there are, with bool true and false, with float what float32 can hold, as a float. Marks such as
+    those of `simnet.base.quantities.Count` and `Positive` bound a number.
 
     Parameters
     ----------
@@ -99,31 +107,20 @@ class Options:
 
     error_feedback: bool = True
     wire: Literal["paper", "released"] = "paper"
-    value_bytes: float | None = None
-    index_bytes: float | None = None
+    value_bytes: Width | None = None
+    index_bytes: Width | None = None
     compat: Literal["paper", "released"] = "paper"
-    seed: int = 0
+    seed: Annotated[int, Ge(0)] = 0
     layers: Layers = ()
-    scale: float = 1.0
+    scale: Positive = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("value_bytes", "index_bytes"):
-            width = getattr(self, name)
-            if width is not None and positive(width, name) > _WIDEST:
-                raise ValueError(f"{name} must be at most {_WIDEST:g}, got {width:g}")
-        positive(self.scale, "scale")
         for name, hint in _hints(type(self)).items():
             value = getattr(self, name)
             if not _allows(hint, value):
                 refused = "" if get_origin(hint) is Literal else plugins.left_out("collectives")
                 raise ValueError(f"there is no {name} {value!r}: {nearest(str(value), words(hint))}{refused}")
-            if hint is bool and not isinstance(value, bool):
-                raise ValueError(f"{name} must be true or false, got {value!r}")
-            if float in (hint, *get_args(hint)) and get_origin(hint) in (None, UnionType) and is_number(value):
-                if _LARGEST < abs(value) < math.inf:
-                    raise ValueError(f"{name} must be within +-{_LARGEST:.3g}, got {value!r:.100}")
-                object.__setattr__(self, name, float(value))
-        whole(self.seed, "seed", 0)
+            object.__setattr__(self, name, _bounded(hint, value, name))
 
 
 # Not `functools.cache`: to mypy, classes of dataclasses are not hashable.
@@ -153,6 +150,29 @@ def _allows(hint: Any, value: object) -> bool:
     if get_origin(hint) is Annotated:
         return all(mark.allows(value) for mark in get_args(hint) if isinstance(mark, AlgorithmOf))
     return get_origin(hint) is not Literal or value in get_args(hint)
+
+
+def _bounded(hint: Any, value: Any, name: str) -> Any:
+    """Return the value of an option, a number within the bounds of its annotation."""
+    if get_origin(hint) in (Union, UnionType):
+        if value is None:
+            return None
+        hint = next(one for one in get_args(hint) if one is not NoneType)
+    kind, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    if kind is bool and not isinstance(value, bool):
+        raise ValueError(f"{name} must be true or false, got {value!r}")
+    most = next((mark.le for mark in marks if isinstance(mark, Le)), None)
+    if kind is int and marks:
+        return whole(value, name, next((mark.ge for mark in marks if isinstance(mark, Ge)), 0), most)
+    if kind is not float:
+        return value
+    if any(isinstance(mark, Gt) for mark in marks):
+        positive(value, name)
+    if most is not None and value > most:
+        raise ValueError(f"{name} must be <= {most:g}, got {value!r}")
+    if is_number(value) and _LARGEST < abs(value) < math.inf:
+        raise ValueError(f"{name} must be within +-{_LARGEST:.3g}, got {value!r:.100}")
+    return float(value) if is_number(value) else value
 
 
 def option_values(option_type: type[T], given: Mapping[str, Any]) -> T:

@@ -14,9 +14,9 @@ from typing import Literal
 import numpy as np
 
 from simnet.base.arrays import Floats
-from simnet.base.checks import positive
 from simnet.costs.devices import DeviceOp
 from sparsifier_models.base import Exchange, State
+from sparsifier_models.options import Positive
 from sparsifier_models.selection import Indices, Values, above, kth_magnitude
 from sparsifier_models.union_reduced import UnionReduced, UnionReducedOptions, bounded, checked_thresholds
 
@@ -43,19 +43,15 @@ class PartitionedOptions(UnionReducedOptions):
     """
 
     initial: Literal["formula", "exact"] = "formula"
-    initial_threshold: float | None = None
-    raise_above: float = 1.1
-    lower_below: float = 0.909
-    raise_factor: float = 1.005
-    band_factor: float = 1.00125
-    lower_factor: float = 0.995
+    initial_threshold: Positive | None = None
+    raise_above: Positive = 1.1
+    lower_below: Positive = 0.909
+    raise_factor: Positive = 1.005
+    band_factor: Positive = 1.00125
+    lower_factor: Positive = 0.995
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.initial_threshold is not None:
-            positive(self.initial_threshold, "initial_threshold")
-        for name in ("raise_above", "lower_below", "raise_factor", "band_factor", "lower_factor"):
-            positive(getattr(self, name), name)
         if self.raise_above < self.lower_below:
             raise ValueError(f"raise_above must be >= lower_below {self.lower_below}, got {self.raise_above}")
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from simnet.base.arrays import Floats
 from simnet.base.checks import whole
+from simnet.base.quantities import Count
 from simnet.base.rng import stream
 from simnet.costs import powersgd
 from simnet.costs.devices import DeviceOp
@@ -160,13 +161,12 @@ class PowerSGDOptions(DenseOptions):
         ``layers``, or all of the gradient, is about square.
     """
 
-    rank: int = 2
+    rank: Count = 2
     warm_start: bool = True
     shapes: Sequence[Sequence[int]] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        whole(self.rank, "rank", 1)
         if not isinstance(self.shapes, list | tuple):
             raise ValueError(f"shapes must be a list of shapes, got {self.shapes!r}")
         for index, shape in enumerate(self.shapes):

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
+from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
-from simnet.base.checks import whole
+from simnet.base.quantities import Count
 from simnet.base.rng import stream
 from simnet.costs import qsgd
 from simnet.costs.devices import DeviceOp
@@ -166,15 +167,10 @@ class QSGDOptions(GatheredOptions):
         from the last one, its sign and its level, the numbers in Elias's recursive code.
     """
 
-    levels: int = 127
-    bucket: int = 512
+    levels: Annotated[int, Ge(1), Le(32767)] = 127
+    bucket: Count = 512
     norm: Literal["l2", "max"] = "l2"
     coding: Literal["fixed", "elias"] = "fixed"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        whole(self.levels, "levels", 1, 32767)
-        whole(self.bucket, "bucket", 1)
 
 
 class QSGD(Sparsifier):

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simnet.base.checks import positive
 from simnet.costs import threshold_allgather
 from simnet.costs.devices import DeviceOp
 from sparsifier_models.gathered import GatheredOptions
+from sparsifier_models.options import Positive
 from sparsifier_models.selection import Values, above, count_above, top_k
 from sparsifier_models.thresholded import Found, Thresholded, moments
 
@@ -30,11 +30,7 @@ class RedSyncOptions(GatheredOptions):
     """
 
     trimmed: bool = False
-    interval: float = 0.2
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        positive(self.interval, "interval")
+    interval: Positive = 0.2
 
 
 class RedSync(Thresholded):

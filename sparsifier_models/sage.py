@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from simnet.base.checks import positive
 from simnet.base.rng import stream
 from simnet.costs import hardthreshold
 from simnet.costs.devices import DeviceOp
 from sparsifier_models.base import Exchange, State
+from sparsifier_models.options import Positive
 from sparsifier_models.selection import Indices, Values, above
 from sparsifier_models.union_reduced import UnionReduced, UnionReducedOptions, bounded, checked_thresholds
 
@@ -61,12 +61,7 @@ class SAGEOptions(UnionReducedOptions):
         Threshold of the first iteration, > 0. If not given, 1 / (2 sqrt(k)).
     """
 
-    initial_threshold: float | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.initial_threshold is not None:
-            positive(self.initial_threshold, "initial_threshold")
+    initial_threshold: Positive | None = None
 
 
 class SAGE(UnionReduced):

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from annotated_types import Ge, Le
 
-from simnet.base.checks import positive, whole
+from simnet.base.checks import whole
 from simnet.costs import threshold_allgather
 from simnet.costs.devices import DeviceOp
 from sparsifier_models.base import Exchange, State
 from sparsifier_models.gathered import GatheredOptions
+from sparsifier_models.options import Positive
 from sparsifier_models.selection import Values, above, squared_norm
 from sparsifier_models.thresholded import Found, Thresholded, in_double, moments
 
@@ -153,15 +155,9 @@ class SIDCoOptions(GatheredOptions):
     """
 
     distribution: Literal["exponential", "pareto", "gammapareto"] = "exponential"
-    stages: int = -1
-    stage_ratio: float = 0.25
+    stages: Annotated[int, Ge(-1), Le(MOST_STAGES)] = -1
+    stage_ratio: Annotated[Positive, Le(0.95)] = 0.25
     groups: Literal["whole", "layers"] = "whole"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        whole(self.stages, "stages", -1, MOST_STAGES)
-        if positive(self.stage_ratio, "stage_ratio") > 0.95:
-            raise ValueError(f"stage_ratio must be <= 0.95, got {self.stage_ratio!r}")
 
 
 class SIDCo(Thresholded):

@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from simnet.base.arrays import Floats
-from simnet.base.checks import whole
+from simnet.base.quantities import Count
 from simnet.collectives.doubling import bruck
 from simnet.costs import spardl, spardl_bsag, spardl_rsag
 from simnet.costs.devices import DeviceOp
@@ -53,15 +53,11 @@ class SparDLOptions(Options):
         Rounds of Spar-Reduce-Scatter: ceil(log2 T), a bag of blocks each; or T - 1, a block each, as released.
     """
 
-    teams: int = 1
+    teams: Count = 1
     residual: Literal["global", "local"] = "global"
     sag: Literal["bruck", "recursive", "auto"] = "bruck"
     adapt: Literal["released", "fixed"] = "released"
     exchanges: Literal["log", "sequential"] = "log"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        whole(self.teams, "teams", 1)
 
 
 class SparDL(Sparsifier):

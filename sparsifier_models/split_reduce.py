@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.base.checks import whole
+from simnet.base.quantities import Count
 from simnet.costs.devices import DeviceOp
 from simnet.schedule import Round, Schedule
 from sparsifier_models.base import Sparsifier, Wire
@@ -260,11 +260,7 @@ class SplitOptions(GatheredOptions):
     """
 
     rules: Literal["vgg", "lstm", "bert"] = "vgg"
-    bucket: int = 4
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        whole(self.bucket, "bucket", 1)
+    bucket: Count = 4
 
 
 class SplitReduce(Sparsifier):

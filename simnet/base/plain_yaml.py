@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from simnet.base.errors import InputError
 
@@ -46,6 +46,9 @@ def plain_yaml(text: str, file: str, what: str) -> dict[Any, Any]:
             if getattr(event, "anchor", None) is not None or getattr(event, "tag", None) is not None:
                 raise InputError(f"has anchors or tags, which {what} has not", file=file)
         loaded = YAML(typ="safe", pure=True).load(text)
+    except MarkedYAMLError as error:
+        line = None if error.problem_mark is None else error.problem_mark.line + 1
+        raise InputError(f"is no YAML: {error.problem or error.context}", file=file, line=line) from None
     except (YAMLError, ValueError, RecursionError) as error:
         raise InputError(f"is no YAML: {str(error).splitlines()[0]}", file=file) from None
     if not isinstance(loaded, dict):

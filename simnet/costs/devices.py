@@ -37,16 +37,17 @@ from __future__ import annotations
 import math
 import reprlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base import plugins
+from simnet.base.checks import is_number
 from simnet.base.errors import InputError, nearest
 from simnet.base.reading import read_text
 
@@ -263,62 +264,40 @@ def _shipped_profile(name: str) -> DeviceProfile:
 
 def _profile(text: str, file: str) -> DeviceProfile:
     """Build the profile that the YAML `text` of `file` describes."""
-
-    def fields(given: object, field: str, names: tuple[str, ...]) -> dict[str, Any]:
-        if not isinstance(given, dict):
-            raise InputError(f"must be a mapping with {', '.join(names)}", file=file, field=field or None)
-        for name in given:
-            if name not in names:
-                message = f"there is no such field: {nearest(str(name), names)}"
-                raise InputError(message, file=file, field=f"{field}{name}")
-        missing = [name for name in names if name not in given]
-        if missing:
-            raise InputError("is missing", file=file, field=f"{field}{missing[0]}")
-        return given
-
-    def words(value: object, field: str) -> str:
-        if not isinstance(value, str) or not value.strip():
-            raise InputError(f"must be a text, got {reprlib.repr(value)}", file=file, field=field)
-        return value.strip()
-
-    def number(value: object, field: str, *, positive: bool = False) -> float:
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise InputError(f"must be a number, got {reprlib.repr(value)}", file=file, field=field)
-        if not math.isfinite(value) or value < 0 or (positive and value == 0):
-            raise InputError(f"must be {'> 0' if positive else '>= 0'} and finite, got {value}", file=file, field=field)
-        return float(value)
-
-    top = fields(_parse(text, file), "", ("name", "device", "source", "memory_bandwidth", "methods"))
-    if not isinstance(top["methods"], dict):
-        raise InputError("must be a mapping of method names to their figures", file=file, field="methods")
-    methods = {}
-    for name, figures in top["methods"].items():
-        at = f"methods.{name}."
-        one = fields(figures, at, ("launch", "bytes_per_entry", "source"))
-        methods[words(name, "methods")] = Method(
-            launch=number(one["launch"], f"{at}launch"),
-            bytes_per_entry=number(one["bytes_per_entry"], f"{at}bytes_per_entry"),
-            source=words(one["source"], f"{at}source"),
-        )
-    return DeviceProfile(
-        name=words(top["name"], "name"),
-        device=words(top["device"], "device"),
-        source=words(top["source"], "source"),
-        memory_bandwidth=number(top["memory_bandwidth"], "memory_bandwidth", positive=True),
-        methods=methods,
-    )
-
-
-def _parse(text: str, file: str) -> object:
     # Only who loads a profile pays for the parser.
-    from ruamel.yaml import YAML
-    from ruamel.yaml.error import MarkedYAMLError, YAMLError
+    from simnet.base.plain_yaml import plain_yaml
 
-    try:
-        loaded: object = YAML(typ="safe", pure=True).load(text)
-    except MarkedYAMLError as error:
-        line = None if error.problem_mark is None else error.problem_mark.line + 1
-        raise InputError(f"is not YAML: {error.problem or error.context}", file=file, line=line) from None
-    except (YAMLError, ValueError, RecursionError) as error:
-        raise InputError(f"is not YAML: {str(error).splitlines()[0]}", file=file) from None
-    return loaded
+    def refuse(message: str, field: str) -> NoReturn:
+        raise InputError(message, file=file, field=field)
+
+    def checked(kind: type, given: object, at: str) -> dict[str, Any]:
+        """Return the fields of a profile or a method: texts, numbers >= 0, and what is left to check."""
+        types = {one.name: one.type for one in fields(kind)}
+        if not isinstance(given, dict):
+            refuse(f"must be a mapping with {', '.join(types)}", at)
+        for name in (*given, *types):
+            if name not in types:
+                refuse(f"there is no such field: {nearest(str(name), types)}", f"{at}{name}")
+            if name not in given:
+                refuse("is missing", f"{at}{name}")
+        found = dict(given)
+        for name, value in given.items():
+            if types[name] == "str":
+                if not isinstance(value, str) or not value.strip():
+                    refuse(f"must be a text, got {reprlib.repr(value)}", f"{at}{name}")
+                found[name] = value.strip()
+            elif types[name] == "float":
+                if not is_number(value):
+                    refuse(f"must be a number, got {reprlib.repr(value)}", f"{at}{name}")
+                if not 0 <= value < math.inf:
+                    refuse(f"must be finite and >= 0, got {value}", f"{at}{name}")
+                found[name] = float(value)
+        return found
+
+    top = checked(DeviceProfile, plain_yaml(text, file, "a device profile"), "")
+    if not top["memory_bandwidth"]:
+        refuse("must be > 0, got 0", "memory_bandwidth")
+    if not isinstance(top["methods"], dict) or not all(isinstance(name, str) for name in top["methods"]):
+        refuse("must be a mapping of method names to their figures", "methods")
+    methods = {name: Method(**checked(Method, one, f"methods.{name}.")) for name, one in top["methods"].items()}
+    return DeviceProfile(**top | {"methods": methods})
