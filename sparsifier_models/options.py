@@ -161,9 +161,10 @@ def _bounded(hint: Any, value: Any, name: str) -> Any:
     kind, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
     if kind is bool and not isinstance(value, bool):
         raise ValueError(f"{name} must be true or false, got {value!r}")
-    most = next((mark.le for mark in marks if isinstance(mark, Le)), None)
+    least: Any = next((mark.ge for mark in marks if isinstance(mark, Ge)), 0)
+    most: Any = next((mark.le for mark in marks if isinstance(mark, Le)), None)
     if kind is int and marks:
-        return whole(value, name, next((mark.ge for mark in marks if isinstance(mark, Ge)), 0), most)
+        return whole(value, name, least, most)
     if kind is not float:
         return value
     if any(isinstance(mark, Gt) for mark in marks):
