@@ -17,8 +17,7 @@ from sparsifier_models import create
 from sparsifier_models.dgc import VARIANTS as DGC_VARIANTS
 from sparsifier_models.dgc import sample_stride
 from sparsifier_models.gaussiank import RULES
-from sparsifier_models.gtopk import Sparse, merge
-from sparsifier_models.selection import kth_magnitude, top_k
+from sparsifier_models.selection import kth_magnitude
 from sparsifier_models.sidco import exponential, gamma, generalised_pareto, stage_targets
 from sparsifier_models.thresholded import moments, side_by_side
 from variants import made, variants_of
@@ -340,21 +339,6 @@ def test_gtopk_sends_k_pairs_up_a_binomial_tree_and_down(workers):
     assert exchange.schedule.n_messages == 2 * (workers - 1)
 
 
-@given(st.integers(0, 99), st.integers(1, 6))
-def test_merging_adds_and_keeps_the_largest(seed, k):
-    rng = np.random.default_rng(seed)
-    lists = [np.sort(rng.choice(12, k, replace=False)) for _ in range(2)]
-    dense = [np.zeros(12, dtype=np.float32) for _ in range(2)]
-    for one, where in zip(dense, lists, strict=True):
-        one[where] = rng.integers(-3, 4, k)
-    kept, cut = merge(*(Sparse(where, one[where]) for one, where in zip(dense, lists, strict=True)), k)
-    total, union = dense[0] + dense[1], np.union1d(*lists)
-    np.testing.assert_array_equal(np.sort(np.concatenate([kept.indices, cut.indices])), union)
-    np.testing.assert_array_equal(kept.indices, union[top_k(total[union], k)])
-    np.testing.assert_array_equal(kept.values, total[kept.indices])
-    np.testing.assert_array_equal(cut.values, total[cut.indices])
-
-
 # Gaussian-k
 
 
@@ -659,16 +643,6 @@ def test_dgc_density_is_within_its_bounds_or_adaptation_has_ended(job, name):
         assert variant.lower * model.k <= count <= variant.upper * model.k
     if every and np.unique(np.abs(gradients)).size == parameters:
         assert count == model.k
-
-
-@pytest.mark.parametrize("variant", DGC_VARIANTS)
-@pytest.mark.parametrize("kind", ["normal", "heavy"])
-def test_dgc_comes_near_the_density(variant, kind):
-    gradients = gradients_of(kind, 4, 200_000, 8)
-    exchange = create("dgc", 4, 200_000, 0.01, variant=variant).exchange(gradients)
-    low, high = {"original": (0.8, 1.0), "sidco": (0.3, 4 / 3)}.get(variant, (0.7, 1.3))
-    assert (exchange.selected >= low * 2000).all()
-    assert (exchange.selected <= high * 2000).all()
 
 
 def test_dgc_takes_the_exact_top_k_where_far_too_many_are_above():

@@ -516,15 +516,6 @@ def test_the_threshold_factors_are_those_of_the_band():
     assert [factor(selected, 1000) for selected in (0, 909, 910, 1100, 1101)] == [0.995, 0.995, 1.00125, 1.00125, 1.005]
 
 
-def test_an_empty_partition_sends_the_entry_that_the_iteration_points_at():
-    for name in EXCLUSIVE:
-        model = create(name, 2, 10, 0.2, initial_threshold=1e9)
-        for t in range(7):
-            exchange = model.exchange(np.ones((2, 10), dtype=np.float32))
-            assert np.flatnonzero(exchange.update).tolist() == [t % 5, 5 + t % 5]
-            assert exchange.selected.tolist() == [1, 1]
-
-
 def test_the_comparison_is_in_float32_and_includes_equality():
     # 0.1 in float32 exceeds 0.1; the threshold is rounded as the gradient is.
     gradients = np.full((1, 4), 0.1, dtype=np.float32)
@@ -535,17 +526,6 @@ def test_the_comparison_is_in_float32_and_includes_equality():
     ):
         for value in (0.1, float(np.float32(0.1))):
             assert create(name, 1, 4, 0.25, **{option: value}).exchange(gradients).union == 4
-
-
-def test_fewer_entries_than_workers_leave_partitions_empty():
-    for name in EXCLUSIVE:
-        model = create(name, 5, 3, 0.4, initial_threshold=0.5)
-        for t in range(6):
-            exchange = model.exchange(np.ones((5, 3), dtype=np.float32))
-            assert exchange.union == exchange.selected.sum() == 3
-            expected = [int((t + r) % 5 < 3) for r in range(5)]
-            assert exchange.selected.tolist() == expected
-            np.testing.assert_array_equal(exchange.update, [1, 1, 1])
 
 
 def test_the_exact_start_of_micro_is_each_workers_own_kth_magnitude():

@@ -17,14 +17,12 @@ from gradients import KINDS, f32, gradients_of
 from looping import each
 from sparsifier_models import create
 from sparsifier_models.oktopk import RULES, WARM_UP, raised
-from sparsifier_models.selection import kth_magnitude
 from sparsifier_models.split_reduce import (
     balancing,
     by_region,
     equal_cuts,
     region_cuts,
     rotation,
-    split_and_reduce,
     split_schedule,
     unevenness,
 )
@@ -369,18 +367,6 @@ def test_buckets(workers, bucket, wire):
     assert sizes == {pair: 8.0 * entries[pair] for pair in pairs}
 
 
-def test_a_region_is_summed_from_its_owner_backwards():
-    # Region 1 of 3 in the order 1, 0, 2: (1e8 - 1e8) + 1. In the order of the ranks 1e8 would swallow the 1.
-    rows = f32([[0, -1e8, 0], [0, 1e8, 0], [0, 1, 0]])
-    everything = [np.array([1])] * 3
-    reduced, entries = split_and_reduce(rows, everything, np.arange(4))
-    assert reduced.tolist() == [0, 1, 0]
-    assert entries.tolist() == [[0, 1, 0]] * 3
-    rows = f32([[1e8, 0, 0], [1, 0, 0], [-1e8, 0, 0]])
-    # Region 0 in the order 0, 2, 1.
-    assert split_and_reduce(rows, [np.array([0])] * 3, np.arange(4))[0].tolist() == [1, 0, 0]
-
-
 @given(st.integers(1, 17), st.integers(1, 300), st.floats(0, 1), st.integers(0, 99))
 def test_cuts_cover_the_gradient_and_balance_one_workers_entries(workers, parameters, share, seed):
     rng = np.random.default_rng(seed)
@@ -525,21 +511,6 @@ def test_latency_is_within_equation_3(workers, pattern):
     assert not sent
 
 
-@pytest.mark.parametrize("rules", RULES)
-def test_recomputations_gather_more_than_other_iterations_select(rules):
-    model = create("oktopk", 4, 4096, 0.02, rules=rules, tau_prime=4)
-    for t in range(12):
-        stats = model.exchange(gradients_of("normal", 4, 4096, t)).stats
-        if t % 4 == 0:
-            assert stats["recomputed"] == 1
-            # All that is not zero, of which k remain.
-            assert stats["gathered"] > 2.5 * model.k
-            assert stats["global_nnz"] == model.k
-        else:
-            assert stats["recomputed"] == 0
-            assert stats["gathered"] == stats["global_nnz"]
-
-
 # Periods, thresholds, warm-up
 
 
@@ -640,51 +611,6 @@ def test_a_change_of_density_recomputes():
             assert exchange.union == model.k
     # 0.01001 of 4000 is 40 entries as well.
     assert flags == [1, 0, 1, 0, 0, 1]
-
-
-def test_an_idle_worker_finds_its_threshold_when_it_has_something_to_send():
-    model = create("oktopk", 3, 500, 0.1)
-    model.exchange(gradients_of("one worker", 3, 500, 0))
-    gradients = gradients_of("normal", 3, 500, 1)
-    exchange = model.exchange(gradients)
-    assert exchange.stats["recomputed"] == 0
-    assert exchange.selected[1:].tolist() == [49, 49]
-    assert exchange.stats["threshold"][1:].tolist() == [kth_magnitude(row, 50) for row in gradients[1:]]
-
-
-# Edges
-
-
-def test_an_empty_selection_updates_nothing_and_all_stays():
-    # k = 1, and the selection is strict: the first iteration selects nobody's largest entry.
-    model = create("oktopk", 3, 40, 1e-9)
-    gradients = gradients_of("normal", 3, 40, 0)
-    exchange = model.exchange(gradients)
-    assert exchange.selected.tolist() == [0, 0, 0]
-    assert exchange.union == exchange.stats["gathered"] == exchange.stats["global_threshold"] == 0
-    assert not exchange.update.any()
-    np.testing.assert_array_equal(model.residual, gradients)
-    # But thresholds sink, residuals grow, and something goes out.
-    assert any(model.exchange(gradients).union for _ in range(3))
-
-
-def test_zero_gradients():
-    model = create("oktopk", 4, 100, 0.05)
-    zeros = np.zeros((4, 100), dtype=np.float32)
-    for _ in range(3):
-        exchange = model.exchange(zeros)
-        assert not exchange.update.any()
-        assert exchange.union == 0
-        assert exchange.stats["region_sizes"].tolist() == [25] * 4
-        assert exchange.schedule.n_messages > 0
-    assert model.exchange(gradients_of("normal", 4, 100, 0)).selected.tolist() == [4] * 4
-
-
-def test_entries_that_cancel_stay_with_their_workers():
-    rows = f32([[5, 4, 1, 0], [-5, 3, 1, 0]])
-    model = create("oktopk", 2, 4, 0.75)
-    assert model.exchange(rows).update.tolist() == [0, 3.5, 0, 0]
-    assert model.residual.tolist() == [[5, 0, 1, 0], [-5, 0, 1, 0]]
 
 
 # Kernels, scale, state

@@ -101,39 +101,6 @@ def test_lwtopk_by_hand():
     assert exchange.stats["threshold"] == 3
 
 
-def test_artopk_star_by_hand():
-    # P = 3, k = 1. Step i = 1: worker 1 broadcasts; its largest entry is at 2.
-    model = create("artopk", 3, 4, 0.25)
-    first = model.exchange(f32([[9, 1, 3, 0], [1, 2, -6, 4], [0, 7, 0, 2]]))
-    assert first.stats["broadcaster"] == 1
-    np.testing.assert_array_equal(first.update, f32([0, 0, -1, 0]))
-    np.testing.assert_array_equal(model.residual, f32([[9, 1, 0, 0], [1, 2, 0, 4], [0, 7, 0, 2]]))
-    np.testing.assert_allclose(first.stats["worker_gain"], [9 / 91, 36 / 57, 0])
-    assert first.stats["threshold"] == 6
-    # Step 2: worker 2 broadcasts 1; step 3: 3 mod 3 = 0, worker 0 broadcasts 0.
-    second = model.exchange(np.zeros((3, 4), dtype=np.float32))
-    np.testing.assert_allclose(second.update, f32([0, 10 / 3, 0, 0]))
-    third = model.exchange(np.zeros((3, 4), dtype=np.float32))
-    np.testing.assert_allclose(third.update, f32([10 / 3, 0, 0, 0]))
-    np.testing.assert_array_equal(model.residual, f32([[0, 0, 0, 0], [0, 0, 0, 4], [0, 0, 0, 2]]))
-
-
-def test_artopk_var_by_hand():
-    # k = 2: squared norms of the top-2 are 9 + 4 = 13, 16 + 0 = 16, 9 + 9 = 18; worker 2 has 1 and 3.
-    model = create("artopk", 3, 4, 0.5, selection="var")
-    exchange = model.exchange(f32([[3, 0, 2, 1], [0, 0, 0, 4], [1, -3, 0, 3]]))
-    np.testing.assert_array_equal(exchange.stats["criterion"], [13, 16, 18])
-    assert exchange.stats["broadcaster"] == 2
-    np.testing.assert_allclose(exchange.update, f32([0, -1, 0, 8 / 3]))
-    np.testing.assert_array_equal(model.residual, f32([[3, 0, 2, 0], [0, 0, 0, 0], [1, 0, 0, 0]]))
-
-
-def test_mstopk_by_hand():
-    # Mean 2, maximum 6; k = 2. Every threshold in (4, 5] keeps 5 and 6 alone, and both are found.
-    exchange = create("mstopk", 1, 6, 0.3).exchange(f32([[0, -5, 1, 6, 0, 0]]))
-    np.testing.assert_array_equal(exchange.update, f32([0, -5, 0, 6, 0, 0]))
-
-
 def test_dense_by_hand_flushes_the_residual_it_was_handed():
     model = create("dense", 2, 2, 0.01)
     model.residual = f32([[1, 0], [0, 5]])
@@ -480,19 +447,6 @@ def test_gains_are_those_that_the_exchange_has_at_each_density(variant, job, ste
             expected = np.sqrt(stats["worker_gain"][int(stats["broadcaster"])])
         assert found == pytest.approx(expected, rel=1e-12)
     assert (np.diff(model.gains(gradients, sorted(CANDIDATES))) >= -1e-12).all() or variant[1].get("selection") == "var"
-
-
-def test_gains_by_hand():
-    # Of 4, 3, 2, 1 and 0, 0, 5, 1 squares are 16, 9, 4, 1 and 25, 1: 56 in all.
-    rows = f32([[4, 3, 2, 1], [0, 0, 5, 1]])
-    np.testing.assert_allclose(create("topk", 2, 4).gains(rows, [0.25, 0.5, 1]), [41 / 56, 51 / 56, 1])
-    # STAR begins with worker 1, whose top-2 is at 2 and 3; in VAR it has 25 > 16, then 26 > 25.
-    for selection in ("star", "var"):
-        gains = create("artopk", 2, 4, selection=selection).gains(rows, [0.25, 0.5, 1])
-        np.testing.assert_allclose(gains, [29 / 56, 31 / 56, 1])
-    # In the released code worker 0 begins, and the gain is the ratio of its own norms.
-    released = create("artopk", 2, 4, compat="released").gains(rows, [0.25, 0.5, 1])
-    np.testing.assert_allclose(released, np.sqrt([16 / 30, 25 / 30, 1]))
 
 
 def test_gains_are_refused_as_an_exchange_would_be():
