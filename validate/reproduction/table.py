@@ -6,6 +6,7 @@ part, or with `absolute` the amount, by which the published value exceeds what s
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -133,6 +134,32 @@ class Reproduction:
     rows: Callable[[], list[Row]]
     slow: bool = False
     needs: Callable[[], str] = lambda: ""
+
+
+def reproduces(
+    name: str,
+    paper: str,
+    place: str,
+    kind: Kind,
+    values: int,
+    *,
+    slow: bool = False,
+    needs: Callable[[], str] = lambda: "",
+) -> Callable[[Callable[[], list[Row]]], Reproduction]:
+    """Make a reproduction of the function that returns its rows, which tells the title and the note in its docstring.
+
+    Parameters
+    ----------
+    name, paper, place, kind, values, slow, needs
+        As for `Reproduction`.
+    """
+
+    def made(rows: Callable[[], list[Row]]) -> Reproduction:
+        first, _, rest = inspect.cleandoc(rows.__doc__ or "").partition("\n")
+        title, note = first.removeprefix("Return ").removesuffix("."), " ".join(rest.split())
+        return Reproduction(name, paper, place, title, kind, values, note, rows, slow, needs)
+
+    return made
 
 
 class Missing(NamedTuple):
