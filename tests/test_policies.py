@@ -223,6 +223,4 @@ def test_the_policy_replays_the_published_shares(config):
             networks[state] = star(latency=state.latency, bandwidth=state.bandwidth)
         (choice,) = policy.shortlist(context(networks[state], density=density_at(ramps, step)))
         counts[choice.label] += 1
-    published = {"C1": (5070, 2718, 2157), "C2": (9165, 378, 402)}[config]
-    assert tuple(counts.values()) == published
-    assert len(schedule_shares(config)) == 3
+    assert counts == schedule_shares(config)

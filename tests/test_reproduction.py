@@ -228,7 +228,7 @@ def test_scenarios_of_papers_build_and_run(name):
 def test_jobs_of_fig_8_follow_the_published_schedules():
     for config in ("C1", "C2"):
         job = load(f"artopk_fig8_{config.lower()}").build().job
-        assert job.iterations == 51 * artopk.STEPS
+        assert job.iterations == 51 * tables.STEPS
         for start, network in job.stages:
-            state = profile_state(config, start // artopk.STEPS)
+            state = profile_state(config, start // tables.STEPS)
             assert network.links.capacity(0, 0.0)[0] == pytest.approx(state.bandwidth)

@@ -20,11 +20,13 @@ from numpy.typing import ArrayLike
 
 from simnet import costs
 from simnet.base.arrays import Floats
-from simnet.base.errors import nearest
 from simnet.network.weather import PROFILES, profile_state
 
 PARAMETERS = {"ResNet18": 11_689_512, "ResNet50": 25_557_032, "AlexNet": 61_100_840, "ViT": 132_863_336}
 """Parameters that reproduce the tables. The paper's ViT has the size of torchvision's VGG-11, not of its ViT-L/16."""
+
+STEPS = 195
+"""Iterations of an epoch: 50,000 images of CIFAR-100 in batches of 8 x 32."""
 
 
 def _dense_ring(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike) -> Floats:
@@ -111,18 +113,15 @@ def fig_8() -> pd.DataFrame:
     2   ART-tree            11.061           11.062
     """
     frame = read("fig_8.csv")
-    steps_per_epoch = 195
-    shares = {config: schedule_shares(config, steps_per_epoch=steps_per_epoch) for config in frame["config"].unique()}
+    shares = {config: schedule_shares(config) for config in frame["config"].unique()}
     cells = zip(frame["config"], frame["collective"], strict=True)
     frame["replayed_steps"] = [shares[config][collective] for config, collective in cells]
-    frame["replayed_epochs"] = frame["replayed_steps"] / steps_per_epoch
+    frame["replayed_epochs"] = frame["replayed_steps"] / STEPS
     return frame
 
 
-def schedule_shares(
-    config: str, model: str = "ResNet18", *, warmup_epochs: int = 2, steps_per_epoch: int = 195, workers: int = 8
-) -> dict[str, int]:
-    """Replay a network schedule step by step and count the steps for which each collective is cheapest.
+def schedule_shares(config: str, warmup_epochs: int = 2) -> dict[str, int]:
+    """Replay a network schedule for ResNet-18 on 8 workers, and count the steps for which each collective is cheapest.
 
     In the warm-up the density falls linearly from 1 to 0.1, both included; it stays at 0.1 until the network next
     changes, and is 0.01 thereafter. Every step takes the arg-min of the three formulas on the network as it is.
@@ -131,24 +130,13 @@ def schedule_shares(
     ----------
     config : str
         A name in `simnet.network.weather.PROFILES`.
-    model : str
-        A name in `PARAMETERS`.
     warmup_epochs : int
         Epochs of warm-up, >= 0. The published curves imply 2.
-    steps_per_epoch : int
-        Iterations of an epoch, >= 1; 195 are CIFAR-100's 50,000 images in batches of 8 x 32.
-    workers : int
-        N, >= 1.
 
     Returns
     -------
     dict
         Steps for each of `simnet.costs.SPARSE_COLLECTIVES`.
-
-    Raises
-    ------
-    ValueError
-        If there is no such schedule or model, or a number is out of range.
 
     References
     ----------
@@ -159,27 +147,18 @@ def schedule_shares(
     >>> schedule_shares("C2")
     {'ART-ring': 378, 'ART-tree': 402, 'AG': 9165}
     """
-    if model not in PARAMETERS:
-        raise ValueError(f"unknown model {model!r}; {nearest(model, PARAMETERS)}")
-    if config not in PROFILES:
-        raise ValueError(f"unknown network schedule {config!r}; {nearest(config, PROFILES)}")
-    if steps_per_epoch < 1 or not 0 <= warmup_epochs <= PROFILES[config].epochs:
-        raise ValueError(
-            f"steps_per_epoch must be >= 1 and warmup_epochs in 0..{PROFILES[config].epochs}, "
-            f"got {steps_per_epoch} and {warmup_epochs}"
-        )
     states = [profile_state(config, epoch) for epoch in range(PROFILES[config].epochs)]
-    latency = np.repeat([state.latency for state in states], steps_per_epoch)
-    bandwidth = np.repeat([state.bandwidth for state in states], steps_per_epoch)
+    latency = np.repeat([state.latency for state in states], STEPS)
+    bandwidth = np.repeat([state.bandwidth for state in states], STEPS)
 
-    warmup = warmup_epochs * steps_per_epoch
+    warmup = warmup_epochs * STEPS
     changes = np.flatnonzero((np.diff(latency) != 0) | (np.diff(bandwidth) != 0)) + 1
     later = changes[changes >= warmup]
     density = np.full(len(latency), 0.01)
     density[: later[0] if len(later) else None] = 0.1
     density[:warmup] = np.linspace(1.0, 0.1, warmup)
 
-    choice = costs.best_collective(latency, 1 / bandwidth, 4 * PARAMETERS[model], density, workers).choice
+    choice = costs.best_collective(latency, 1 / bandwidth, 4 * PARAMETERS["ResNet18"], density, 8).choice
     counts = np.bincount(choice, minlength=len(costs.SPARSE_COLLECTIVES))
     return dict(zip(costs.SPARSE_COLLECTIVES, counts.tolist(), strict=True))
 

@@ -44,9 +44,6 @@ COMPUTE = {"ResNet18": 10.0, "ResNet50": 25.0, "AlexNet": 3.5, "ViT": 47.0}
 SELECTION = {"ResNet18": 2.0, "ResNet50": 3.0, "AlexNet": 2.0, "ViT": 2.0}
 """What STAR-Topk adds to that at every density [ms]."""
 
-STEPS = 195
-"""Iterations of an epoch: 50,000 images of CIFAR-100 in batches of 8 x 32."""
-
 
 def _broadcast_first(reduce: Callable[[int, float], Schedule]) -> Callable[[int, float], Schedule]:
     def both(workers: int, nbytes: float) -> Schedule:
@@ -267,7 +264,7 @@ def fig_8_jobs() -> list[Row]:
     for config in tracked(frame["config"].unique()):
         run = load(f"artopk_fig8_{config.lower()}").only(["flexible"]).build()
         counts = runner.results_of(run)["flexible"].iterations["choice"].value_counts()
-        chosen |= {(config, str(label)): int(count) / STEPS for label, count in counts.items()}
+        chosen |= {(config, str(label)): int(count) / tables.STEPS for label, count in counts.items()}
     frame["found"] = [chosen.get(key, 0.0) for key in zip(frame["config"], frame["collective"], strict=True)]
     return _shares(frame, "found")
 
