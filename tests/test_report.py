@@ -272,7 +272,7 @@ def test_hostile_names_are_names():
     made = {name: frame([1.0, 1.0], [name, "b"]) for name in HOSTILE}
     summary = summary_of(**made)
     plots = figures.render(joined(made))
-    page = report(summary, plots, scenario="</code></pre><img src=x onerror=y>", command="simnet run '<b>'")
+    page = report(summary, plots, scenario="</code></pre><img src=x onerror=y>")
     seen = Page(page)
     assert "script" not in seen.tags
     assert "b" not in seen.tags
@@ -306,7 +306,7 @@ def test_the_page_stands_alone_and_says_everything():
     made = weather_driven(120)
     summary = summary_of(**made)
     plots = figures.render(joined(made), "clairvoyant")
-    page = report(summary, plots, scenario="workers: 8\n", command="simnet run a.yaml --seed 1")
+    page = report(summary, plots, scenario="workers: 8\n")
     seen = Page(page)
     assert not seen.open
     assert not {"script", "link", "iframe", "object", "a", "form"} & set(seen.tags)
@@ -316,11 +316,17 @@ def test_the_page_stands_alone_and_says_everything():
     assert [base64.b64decode(image) for image in images] == [plot.svg for plot in plots]
     assert all(value for name, value in seen.attributes if name == "alt")
     assert not re.search(r"20\d\d-\d\d-\d\d", page)
-    expected = [sentence(summary), "workers: 8", "simnet run a.yaml --seed 1", "Regret", summary["scenario"]["sha256"]]
+    expected = [
+        sentence(summary),
+        "workers: 8",
+        "simnet run scenario.lock.yaml",
+        "Regret",
+        summary["scenario"]["sha256"],
+    ]
     expected += [cell for row in rows(summary) for cell in row] + [plot.explanation for plot in plots]
     for text in expected:
         assert text in seen.text
-    assert report(summary, plots, scenario="workers: 8\n", command="simnet run a.yaml --seed 1") == page
+    assert report(summary, plots, scenario="workers: 8\n") == page
 
 
 SPANS = ["policy", "iteration", "worker", "what", "start_s", "finish_s"]

@@ -86,11 +86,7 @@ def iteration_time(iterations: pd.DataFrame, bound: str | None = None) -> Figure
         top.set_ylabel(f"iteration time [{name}]")
         scale(top.yaxis, shown["iteration_s"].to_numpy() / factor)
         _note(top, [policy for policy, frame in frames.items() if _end(frame, position) > last], frames)
-        _weather(middle, shown, position, last, "bandwidth_Bps", "bandwidth", BITS)
-        _weather(bottom, shown, position, last, "latency_s", "latency", SECONDS)
-        bottom.set_xlabel(label)
-        bottom.xaxis.set_major_locator(MaxNLocator(9, integer=label == "iteration"))
-        bottom.set_xlim(float(position(shown).min()), last)
+        _network((middle, bottom), shown, position, label, last)
         figure.align_ylabels()
         handles = _handles(looks, {policy: _short(policy) for policy in looks})
         _legend_above(figure, handles)
@@ -202,11 +198,7 @@ def choices(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
         strips.grid(visible=False, axis="y")
         strips.tick_params(axis="y", length=0)
         strips.spines["left"].set_visible(False)
-        _weather(middle, shown, position, last, "bandwidth_Bps", "bandwidth", BITS)
-        _weather(bottom, shown, position, last, "latency_s", "latency", SECONDS)
-        bottom.set_xlabel(label)
-        bottom.xaxis.set_major_locator(MaxNLocator(9, integer=label == "iteration"))
-        bottom.set_xlim(float(position(shown).min()), last)
+        _network((middle, bottom), shown, position, label, last)
         figure.align_ylabels([middle, bottom])
         seen = {choice for frame in changing.values() for choice in frame["choice"]}
         handles = [Patch(color=colours[choice], label=_short(choice)) for choice in labels if choice in seen]
@@ -447,27 +439,30 @@ def _line(axes: Axes, x: Floats, y: Floats, *, band: bool = True, **look: Any) -
     axes.plot(x, y, marker="o" if alone else None, clip_on=not alone, **look)
 
 
-def _weather(
-    axes: Axes,
+def _network(
+    axes: tuple[Axes, Axes],
     iterations: pd.DataFrame,
     position: Callable[[pd.DataFrame], Floats],
+    label: str,
     last: float,
-    column: str,
-    what: str,
-    units: Sequence[tuple[str, float]],
 ) -> None:
-    """Draw one property of the network, as all policies together have met it, up to the end of the axis."""
-    x, y = position(iterations), iterations[column].to_numpy(dtype=np.float64)
-    order = np.argsort(x, kind="stable")
-    order = order[np.isfinite(y[order])]
-    x, first = np.unique(x[order], return_index=True)
-    y = y[order][first]
-    name, factor = unit(float(y.max()) if len(y) else 1.0, units)
-    if len(y):
-        x, y = np.append(x, last), np.append(y, y[-1])
-        _line(axes, x, y / factor, color=_WEATHER_COLOUR, linewidth=1.2, drawstyle="steps-post")
-        axes.set_ylim(0, 1.12 * float(y.max()) / factor or 1.0)
-    axes.set_ylabel(f"{what}\n[{name}]")
+    """Draw bandwidth and latency, as all policies together have met them, up to the end of the axis, and label that."""
+    both = (("bandwidth_Bps", "bandwidth", BITS), ("latency_s", "latency", SECONDS))
+    for one, (column, what, units) in zip(axes, both, strict=True):
+        x, y = position(iterations), iterations[column].to_numpy(dtype=np.float64)
+        order = np.argsort(x, kind="stable")
+        order = order[np.isfinite(y[order])]
+        x, first = np.unique(x[order], return_index=True)
+        y = y[order][first]
+        name, factor = unit(float(y.max()) if len(y) else 1.0, units)
+        if len(y):
+            x, y = np.append(x, last), np.append(y, y[-1])
+            _line(one, x, y / factor, color=_WEATHER_COLOUR, linewidth=1.2, drawstyle="steps-post")
+            one.set_ylim(0, 1.12 * float(y.max()) / factor or 1.0)
+        one.set_ylabel(f"{what}\n[{name}]")
+    axes[1].set_xlabel(label)
+    axes[1].xaxis.set_major_locator(MaxNLocator(9, integer=label == "iteration"))
+    axes[1].set_xlim(float(position(iterations).min()), last)
 
 
 def _handles(looks: Mapping[str, Mapping[str, Any]], labels: Mapping[str, str]) -> list[Line2D]:

@@ -15,7 +15,7 @@ from simnet.report.summary import PHASES, Summary
 _SHOWN_SWITCHES = 12
 
 
-def report(summary: Summary, plots: Sequence[Plot], *, scenario: str, command: str) -> str:
+def report(summary: Summary, plots: Sequence[Plot], scenario: str) -> str:
     """Return the page.
 
     Parameters
@@ -26,8 +26,6 @@ def report(summary: Summary, plots: Sequence[Plot], *, scenario: str, command: s
         The figures, in the order of the page.
     scenario : str
         Text of the resolved scenario.
-    command : str
-        What to type for the same run.
     """
     # Names and texts come from the scenario: every one of them is escaped.
     environment = jinja2.Environment(
@@ -56,5 +54,4 @@ def report(summary: Summary, plots: Sequence[Plot], *, scenario: str, command: s
         changed=changed,
         switches=summary["policies"][changed]["switches"][:_SHOWN_SWITCHES] if changed is not None else [],
         scenario=scenario,
-        command=command,
     )

@@ -49,10 +49,8 @@ def write_run(
     scenario: str,
     scenario_lock: str,
     seed: int,
-    command: str = "simnet run scenario.lock.yaml",
     bound: str | None = "clairvoyant",
     links: LinkNames | None = None,
-    timeline_events: int = 50_000,
     report: bool = True,
     missing: Sequence[str] = (),
     target: float | None = None,
@@ -72,14 +70,10 @@ def write_run(
         Text of the resolved scenario; its hash goes into the summary.
     seed : int
         The run's seed.
-    command : str
-        What the report says to type for the same run.
     bound : str, optional
         The policy against which regret is measured, if it is among the results.
     links : callable, optional
         Names the links between two ranks, for the timeline; see `simnet.report.timeline.write_timeline`.
-    timeline_events : int
-        The timeline has no more events than this.
     report : bool
         Whether to draw the figures and write the report; else those of an earlier run go.
     missing : sequence of str
@@ -120,7 +114,7 @@ def write_run(
     files = {"scenario.lock.yaml": lock}
     if report:
         # Drawn before anything is written: a failure leaves an older run as it was.
-        files |= _report(summary, iterations, scenario_lock, command)
+        files |= _report(summary, iterations, scenario_lock)
     else:
         for old in (folder / "report.html", *(folder / "figures").glob("*")):
             if old.suffix in (".html", ".png", ".svg"):
@@ -142,7 +136,7 @@ def write_run(
                 (folder / f"{name}.{kind}").unlink(missing_ok=True)
     with atomic_write(folder / "timeline.json") as stream:
         spans, messages = (_joined(results, lambda one: one.spans), _joined(results, lambda one: one.messages))
-        write_timeline(stream, spans, messages, links=links, max_events=timeline_events)
+        write_timeline(stream, spans, messages, links=links)
     # Last, so that a folder with a summary of this run has the rest of it too.
     write_files(
         folder, {"summary.json": json.dumps(summary, indent=2, sort_keys=True, allow_nan=False).encode() + b"\n"}
@@ -203,13 +197,13 @@ def _significant(column: pd.Series) -> pd.Series:
     return pd.Series(significant(column), index=column.index) if column.dtype == np.float64 else column
 
 
-def _report(summary: Summary, iterations: pd.DataFrame, scenario_lock: str, command: str) -> dict[str, bytes]:
+def _report(summary: Summary, iterations: pd.DataFrame, scenario_lock: str) -> dict[str, bytes]:
     """Draw the figures and write the page; imported here because drawing is half a second to load."""
     from simnet.report import figures, html
 
     learnt = learning_columns(summary)
     plots = figures.render(iterations, summary["bound"], learnt) if len(with_exploration(iterations)) else []
-    page = html.report(summary, plots, scenario=scenario_lock, command=command)
+    page = html.report(summary, plots, scenario=scenario_lock)
     files = {"report.html": page.encode()}
     for plot in plots:
         files |= {f"figures/{plot.name}.png": plot.png, f"figures/{plot.name}.svg": plot.svg}

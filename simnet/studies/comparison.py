@@ -132,20 +132,14 @@ def row(workers: int, label: str, result: PolicyResult, skip: int) -> dict[str, 
         raise ValueError(f"skip must be less than the {len(result.iterations)} iterations, got {skip}")
     means = counted.mean(numeric_only=True)
     trained = "accuracy" in result.iterations
+    same = ("iteration_s", "select_s", "selected", "actual_density", "build_up", "imbalance", "gain", "global_error")
     return {
         "exchange": label,
         "workers": workers,
-        "iteration_s": means["iteration_s"],
-        "select_s": means["select_s"],
         "communicate_s": means["communicate_s"] + means["wait_s"],
         "bytes_sent_B": means["bytes_sent_B"] / workers,
-        "selected": means["selected"],
         "target_density": means["density"],
-        "actual_density": means["actual_density"],
-        "build_up": means["build_up"],
-        "imbalance": means["imbalance"],
-        "gain": means["gain"],
-        "global_error": means["global_error"],
+        **{name: means[name] for name in same},
         **({_TRAINING: result.iterations[list(_JUDGED)]} if trained else {}),
     }
 
