@@ -97,11 +97,11 @@ class DGCOptions(GatheredOptions):
     warm_up_exchanges: Count = 1
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if not is_number(self.momentum) or not 0 <= self.momentum < 1:
             raise ValueError(f"momentum must be >= 0 and < 1, got {self.momentum!r}")
         if not isinstance(self.warm_up, list | tuple) or not all(is_number(c) and 0 < c <= 1 for c in self.warm_up):
             raise ValueError(f"warm_up must be a list of densities > 0 and <= 1, got {self.warm_up!r}")
+        super().__post_init__()
 
 
 class DGC(Thresholded):

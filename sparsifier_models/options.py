@@ -17,6 +17,11 @@ from simnet.base.errors import nearest
 from simnet.collectives import registry
 
 T = TypeVar("T", bound="Options")
+_FORMS: dict[Any, tuple[Any, str]] = {
+    bool: (bool, "true or false"),
+    str: (str, "a text"),
+    Sequence: ((list, tuple), "a list"),
+}
 _LARGEST = 3.4028234663852886e38
 Layers: TypeAlias = Sequence[int] | Sequence[tuple[str, int]]
 
@@ -72,8 +77,8 @@ class Options:
     """The options that every scheme has; a scheme adds its own by deriving from this class.
 
     A field annotated with a `Literal` takes the values listed there, one annotated with `Allreduce` or `Allgather` the
-    collectives that there are, with bool true and false, with float what float32 can hold, as a float. Marks such as
-    those of `simnet.base.quantities.Count` and `Positive` bound a number.
+    collectives that there are, one annotated with bool, int, str or a sequence such values; with float it takes what
+    float32 can hold, as a float. Marks such as those of `simnet.base.quantities.Count` and `Positive` bound a number.
 
     Parameters
     ----------
@@ -116,11 +121,7 @@ class Options:
 
     def __post_init__(self) -> None:
         for name, hint in _hints(type(self)).items():
-            value = getattr(self, name)
-            if not _allows(hint, value):
-                refused = "" if get_origin(hint) is Literal else plugins.left_out("collectives")
-                raise ValueError(f"there is no {name} {value!r}: {nearest(str(value), words(hint))}{refused}")
-            object.__setattr__(self, name, _bounded(hint, value, name))
+            object.__setattr__(self, name, _checked(hint, getattr(self, name), name))
 
 
 # Not `functools.cache`: to mypy, classes of dataclasses are not hashable.
@@ -146,34 +147,38 @@ def words(hint: Any) -> Sequence[str]:
     return get_args(hint) if get_origin(hint) is Literal else ()
 
 
-def _allows(hint: Any, value: object) -> bool:
-    if get_origin(hint) is Annotated:
-        return all(mark.allows(value) for mark in get_args(hint) if isinstance(mark, AlgorithmOf))
-    return get_origin(hint) is not Literal or value in get_args(hint)
-
-
-def _bounded(hint: Any, value: Any, name: str) -> Any:
-    """Return the value of an option, a number within the bounds of its annotation."""
+def _checked(hint: Any, value: Any, name: str) -> Any:
+    """Return the value of an option as its annotation has it, or raise ValueError."""
     if get_origin(hint) in (Union, UnionType):
-        if value is None:
-            return None
-        hint = next(one for one in get_args(hint) if one is not NoneType)
+        choices = [one for one in get_args(hint) if one is not NoneType]
+        return value if value is None or len(choices) > 1 else _checked(choices[0], value, name)
     kind, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
-    if kind is bool and not isinstance(value, bool):
-        raise ValueError(f"{name} must be true or false, got {value!r}")
-    least: Any = next((mark.ge for mark in marks if isinstance(mark, Ge)), 0)
+    if get_origin(kind) is Literal and value not in get_args(kind):
+        raise ValueError(f"there is no {name} {value!r}: {nearest(str(value), words(kind))}")
+    if not all(mark.allows(value) for mark in marks if isinstance(mark, AlgorithmOf)):
+        refused = plugins.left_out("collectives")
+        raise ValueError(f"there is no {name} {value!r}: {nearest(str(value), words(hint))}{refused}")
+    least: Any = next((mark.ge for mark in marks if isinstance(mark, Ge)), None)
     most: Any = next((mark.le for mark in marks if isinstance(mark, Le)), None)
-    if kind is int and marks:
+    if kind is int:
         return whole(value, name, least, most)
-    if kind is not float:
-        return value
-    if any(isinstance(mark, Gt) for mark in marks):
-        positive(value, name)
-    if most is not None and value > most:
-        raise ValueError(f"{name} must be <= {most:g}, got {value!r}")
-    if is_number(value) and _LARGEST < abs(value) < math.inf:
-        raise ValueError(f"{name} must be within +-{_LARGEST:.3g}, got {value!r:.100}")
-    return float(value) if is_number(value) else value
+    if kind is float:
+        if any(isinstance(mark, Gt) for mark in marks):
+            positive(value, name)
+        elif not is_number(value):
+            raise ValueError(f"{name} must be a number, got {value!r:.100}")
+        if most is not None and value > most:
+            raise ValueError(f"{name} must be <= {most:g}, got {value!r}")
+        if _LARGEST < abs(value) < math.inf:
+            raise ValueError(f"{name} must be within +-{_LARGEST:.3g}, got {value!r:.100}")
+        return float(value)
+    form = get_origin(kind) or kind
+    types, allowed = _FORMS.get(form, (object, ""))
+    if not isinstance(value, types):
+        raise ValueError(f"{name} must be {allowed}, got {value!r:.100}")
+    for one in value if form is Sequence else ():
+        _checked(get_args(kind)[0], one, f"an entry of {name}")
+    return value
 
 
 def option_values(option_type: type[T], given: Mapping[str, Any]) -> T:

@@ -166,7 +166,6 @@ class PowerSGDOptions(DenseOptions):
     shapes: Sequence[Sequence[int]] = ()
 
     def __post_init__(self) -> None:
-        super().__post_init__()
         if not isinstance(self.shapes, list | tuple):
             raise ValueError(f"shapes must be a list of shapes, got {self.shapes!r}")
         for index, shape in enumerate(self.shapes):
@@ -174,6 +173,7 @@ class PowerSGDOptions(DenseOptions):
                 raise ValueError(f"shape {index} must be a list of lengths, got {shape!r}")
             for length in shape:
                 whole(length, f"a length of shape {index}", 1)
+        super().__post_init__()
 
 
 class PowerSGD(Dense):

@@ -17,6 +17,7 @@ from simnet.scenario.identity import identity
 from sparsifier_models import create, scheme
 
 SCHEME = """\
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sparsifier_models.topk import Topk
@@ -26,10 +27,11 @@ from sparsifier_models.topk import Topk
 class MineOptions(Topk.option_type):
     share: float = 0.5
     turns: int = 1
+    steps: Sequence[float] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.turns < 1 or not 0 < self.share <= 1:
+        if self.turns < 1 or min(self.steps, default=0) < 0 or not 0 < self.share <= 1:
             raise ValueError(f"share must be in (0, 1], got {self.share}")
 
 
@@ -88,9 +90,18 @@ def own(tmp_path):
 
 
 class TestFiles:
-    def test_an_option_of_another_type_is_refused_with_its_place(self, own):
-        own.write_text(SCENARIO.replace("share: 0.25", "turns: many"))
-        assert "own.yaml:8: exchanges.own.turns: is refused by ./mine.py:Mine, got 'many': " in refused("run", own)
+    @pytest.mark.parametrize(
+        ("given", "message"),
+        [
+            ("turns: many", "turns: turns must be a whole number, got 'many'"),
+            ("share: many", "share: share must be a number, got 'many'"),
+            ("steps: 1", "steps: steps must be a list, got 1"),
+            ("steps: [1, two]", "steps: an entry of steps must be a number, got 'two'"),
+        ],
+    )
+    def test_an_option_of_another_type_is_refused_with_its_place(self, own, given, message):
+        own.write_text(SCENARIO.replace("share: 0.25", given))
+        assert f"own.yaml:8: exchanges.own.{message}" in refused("run", own)
 
     def test_a_scenario_with_a_scheme_in_a_file_runs_and_its_lock_runs_alike(self, own, tmp_path):
         # Two processes, each of which loads the file; nothing but the results is left behind.

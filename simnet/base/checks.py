@@ -6,7 +6,7 @@ import math
 from numbers import Integral, Real
 
 
-def whole(value: object, name: str, low: int, high: int | None = None) -> int:
+def whole(value: object, name: str, low: int | None = None, high: int | None = None) -> int:
     """Return `value` as an int.
 
     Parameters
@@ -15,7 +15,7 @@ def whole(value: object, name: str, low: int, high: int | None = None) -> int:
         What is given.
     name : str
         What it is called in the error.
-    low : int
+    low : int, optional
         The least that is allowed.
     high : int, optional
         The most that is allowed.
@@ -32,9 +32,9 @@ def whole(value: object, name: str, low: int, high: int | None = None) -> int:
     ValueError: n_ranks must be a whole number >= 1, got 2.5
     """
     number = None if isinstance(value, bool) or not isinstance(value, Integral) else int(value)
-    if number is None or number < low or (high is not None and number > high):
-        allowed = f">= {low}" if high is None else f"in {low}..{high}"
-        raise ValueError(f"{name} must be a whole number {allowed}, got {value!r}")
+    if number is None or (low is not None and number < low) or (high is not None and number > high):
+        allowed = "" if low is None else f" >= {low}" if high is None else f" in {low}..{high}"
+        raise ValueError(f"{name} must be a whole number{allowed}, got {value!r}")
     return number
 
 

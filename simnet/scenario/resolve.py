@@ -132,11 +132,7 @@ def _exchange(label: str, given: schema.Exchange, folder: Path, found: Findings)
             )
             continue
         with found.at("exchanges", label, name):
-            try:
-                make(**{name: value})
-            except TypeError as error:
-                # Options of others need not look at the type before they look at the value.
-                raise ValueError(f"is refused by {given.scheme}, got {value!r:.60}: {error}") from None
+            make(**{name: value})
             good[name] = value
     with found.at("exchanges", label):
         plain = {name: getattr(make(**good), name) for name in allowed}
