@@ -14,7 +14,7 @@ import needs
 import sparsifier_models
 import topologies
 from commands import contents, did, invoke, refused
-from jobs import Source, job_on
+from jobs import AG, RING, Source, job_on
 from simnet.base.errors import InputError
 from simnet.base.writing import alone, tidy
 from simnet.job import Checkpoint, ColocatedJob, Compute, Overlap, checkpoint, run_policy
@@ -24,10 +24,7 @@ from simnet.policies import Candidate, Fixed, Flexible, Monitor, OneStepOracle, 
 from simnet.policies.moo import Moo, Search
 from simnet.traces.live import train
 
-AG = Candidate("AG", "topk")
-RING = Candidate("ART-ring", "artopk", {"collective": "ring"})
 TREE = Candidate("ART-tree", "artopk", {"collective": "tree", "selection": "var"})
-DENSE = Candidate("dense", "dense")
 FEEDBACK = (AG, RING, TREE)
 
 

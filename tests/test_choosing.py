@@ -239,7 +239,7 @@ def test_a_scenario_is_asked_at_the_median_of_its_links():
     assert len(shares) > 1
 
 
-run, did = partial(commands.invoke, "choose"), partial(commands.did, "choose")
+did, refused = (partial(one, "choose") for one in (commands.did, commands.refused))
 
 
 def test_first_use_works_on_defaults():
@@ -249,7 +249,7 @@ def test_first_use_works_on_defaults():
 
 
 def test_json_says_all_that_the_table_says():
-    result = run("--json", "--workers", "16", "--model", "resnet18", "--density", "1 %", "--latency", "20 ms")
+    result = did("--json", "--workers", "16", "--model", "resnet18", "--density", "1 %", "--latency", "20 ms")
     found = json.loads(result.stdout)
     assert found["decision"] == found["ranking"][0]["exchange"]
     assert found["question"]["density"] == 0.01
@@ -267,7 +267,7 @@ def test_limits_are_answered(arguments, json_):
 
 
 def test_two_runs_say_the_same():
-    assert run("--all", "--json", "--workers", "4").stdout == run("--all", "--json", "--workers", "4").stdout
+    assert did("--all", "--json", "--workers", 4).stdout == did("--all", "--json", "--workers", 4).stdout
 
 
 @pytest.mark.parametrize("scenario", ["quickstart", "fluctuating_wan"])
@@ -285,7 +285,7 @@ def test_a_map_is_drawn_and_written(tmp_path):
     lines = (tmp_path / "wan.csv").read_text().splitlines()
     assert lines[0] == "latency_ms,bandwidth_Gbit_per_s,exchange,seconds_s,margin"
     assert len(lines) == 401
-    assert run(*arguments).exit_code == 2
+    refused(*arguments)
     before = name.with_suffix(".csv").read_bytes(), name.with_suffix(".png").read_bytes()
     did(*arguments, "--force")
     assert (name.with_suffix(".csv").read_bytes(), name.with_suffix(".png").read_bytes()) == before
@@ -330,10 +330,7 @@ def test_a_map_is_drawn_and_written(tmp_path):
     ],
 )
 def test_what_cannot_be_answered_is_refused_in_words(arguments, message):
-    result = run(*arguments)
-    assert result.exit_code == 2, result.output
-    assert message in result.output
-    assert "Traceback" not in result.output
+    assert message in refused(*arguments)
 
 
 def test_a_fabric_answers_for_its_cluster(tmp_path):

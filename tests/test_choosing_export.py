@@ -40,7 +40,7 @@ def centres(edges):
     return np.sqrt(edges[1:] * edges[:-1]).tolist()
 
 
-run, did = partial(commands.invoke, "choose"), partial(commands.did, "choose")
+did, refused = (partial(one, "choose") for one in (commands.did, commands.refused))
 
 
 @settings(max_examples=15, deadline=None)
@@ -152,7 +152,7 @@ def test_a_table_reads_back_as_it_was_and_is_made_alike_twice(tmp_path):
     assert table.latency[[0, -1]].tolist() == [1e-3, 0.1]
     assert table.file.made_for.weights == moo.Weights(2, 1, 1)
     assert sum(table.shares().values()) == pytest.approx(1)
-    assert run("--export", tmp_path / "a.json", *arguments).exit_code == 2
+    refused("--export", tmp_path / "a.json", *arguments)
 
 
 def damaged(change):
@@ -184,9 +184,9 @@ def damaged(change):
 )
 def test_damaged_tables_are_refused_in_words(text, message, tmp_path):
     (tmp_path / "p.json").write_text(text)
-    with pytest.raises(InputError, match=r"p\.json") as refused:
+    with pytest.raises(InputError, match=r"p\.json") as error:
         load_policy(tmp_path / "p.json")
-    assert message in str(refused.value)
+    assert message in str(error.value)
 
 
 def test_huge_files_are_not_read(tmp_path):
@@ -223,9 +223,7 @@ def test_huge_files_are_not_read(tmp_path):
 )
 def test_what_cannot_be_exported_is_refused_in_words(arguments, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    result = run(*arguments)
-    assert result.exit_code == 2, result.output
-    assert message in result.output
+    assert message in refused(*arguments)
     assert not list(tmp_path.iterdir())
 
 
@@ -332,6 +330,4 @@ def test_a_fabric_of_mpi_has_no_algorithms_of_nccl(tmp_path):
     fabric = tmp_path / "fabric.yaml"
     where = ["--where", "link_latency=0.001", "--where", "link_bandwidth=12500000.0"]
     commands.did("calibrate", "shaped_openmpi", *where, "-o", fabric)
-    result = run("--fabric", fabric, "--export", tmp_path / "t.csv")
-    assert result.exit_code == 2, result.output
-    assert "says nothing of algorithms of NCCL" in result.output
+    assert "says nothing of algorithms of NCCL" in refused("--fabric", fabric, "--export", tmp_path / "t.csv")

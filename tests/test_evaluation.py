@@ -4,11 +4,10 @@ import json
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
+from commands import did, refused
 from simnet.calibration import measured
 from simnet.calibration.readers import write_tidy
-from simnet.cli import app
 from validate.evaluation import evaluate
 from validate.evaluation_figures import recorded_figures, worse
 
@@ -67,9 +66,7 @@ def test_predictions_do_not_depend_on_what_was_left_out(tmp_path):
 
 def test_figures_as_json_and_a_picture(tmp_path):
     picture = tmp_path / "predicted.svg"
-    call = ["validate", "shaped_gloo", "--split", "sizes", "--json", "--figure", str(picture), "--check"]
-    done = CliRunner().invoke(app, call)
-    assert done.exit_code == 0, done.output
+    done = did("validate", "shaped_gloo", "--split", "sizes", "--json", "--figure", picture, "--check")
     (found,) = json.loads(done.output)
     bins = found["splits"]["sizes"]["models"]["ours"]
     assert bins["all"]["count"] == sum(one["count"] for name, one in bins.items() if one and name != "all")
@@ -79,25 +76,20 @@ def test_figures_as_json_and_a_picture(tmp_path):
 
 def test_a_fabric_file_is_compared_with_other_measurements(tmp_path):
     out = tmp_path / "fabric.yaml"
-    call = CliRunner()
     where = ["--where", "link_latency=0.001", "--where", "link_bandwidth=12500000.0"]
     chosen = [*where, "--where", "collective=all_reduce", "--coverage", "0.8"]
-    done = call.invoke(app, ["calibrate", "shaped_gloo", *chosen, "-o", str(out)])
-    assert done.exit_code == 0, done.output
-    done = call.invoke(app, ["validate", "shaped_gloo", "--fabric", str(out)])
-    assert done.exit_code == 0, done.output
-    assert "extrapolations" in done.output
-    assert "inside their 80 % interval" in done.output
-    assert call.invoke(app, ["validate", "shaped_gloo", "--fabric", str(out), "--strict"]).exit_code == 2
-    assert call.invoke(app, ["validate", "shaped_gloo", "--strict"]).exit_code == 2
-    for senseless in (["--split", "ranks"], ["--check"]):
-        assert call.invoke(app, ["validate", "shaped_gloo", "--fabric", str(out), *senseless]).exit_code == 2
-    assert call.invoke(app, ["validate", "no_such_log"]).exit_code == 2
+    did("calibrate", "shaped_gloo", *chosen, "-o", out)
+    compared = ("validate", "shaped_gloo", "--fabric", out)
+    said = did(*compared).output
+    assert "extrapolations" in said
+    assert "inside their 80 % interval" in said
+    for senseless in (["--strict"], ["--split", "ranks"], ["--check"]):
+        refused(*compared, *senseless)
+    refused("validate", "shaped_gloo", "--strict")
+    refused("validate", "no_such_log")
 
 
 def test_a_log_of_which_nothing_is_recorded_is_not_checked(tmp_path):
     path = tmp_path / "log.csv"
     write_tidy(measured.load("shaped_gloo").rows, path)
-    refused = CliRunner().invoke(app, ["validate", str(path), "--check"])
-    assert refused.exit_code == 2
-    assert "only for shipped measurements" in refused.output
+    assert "only for shipped measurements" in refused("validate", path, "--check")

@@ -9,10 +9,10 @@ import pytest
 import simpy
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
+from commands import did
 from jobs import AG, BANDWIDTH, DENSE, LATENCY, RING, Source, check_spans, check_split, job_on, star
-from simnet import cli, collectives
+from simnet import collectives
 from simnet.base.errors import InputError, SimnetError, StalledError, Waits
 from simnet.job import Compute, Overlap, run_policy
 from simnet.job.exchange import SparsifierSet
@@ -398,8 +398,7 @@ def file(tmp_path):
 
 def test_a_run_with_deaths_says_so_and_is_no_error(file, tmp_path):
     out = tmp_path / "out"
-    ran = CliRunner().invoke(cli.app, ["run", str(file), "--out", str(out)])
-    assert ran.exit_code == 0
+    ran = did("run", file, "--out", out)
     assert "No policy got to the end." in ran.stdout
     assert "worker 3 died at 50 ms" in ran.stdout
     summary = json.loads((out / "summary.json").read_text())
@@ -410,19 +409,15 @@ def test_a_run_with_deaths_says_so_and_is_no_error(file, tmp_path):
     assert 3 in one["stops"][0]["waited"][0]["waits_for"]
     assert one["stops"][0]["iteration"] == one["iterations"]
     assert (out / "deaths.csv").read_text().count("died") == 3
-    go_on = ["--set", "job.on_death={continue: {after: 30 s}}"]
-    ran = CliRunner().invoke(cli.app, ["run", str(file), "--out", str(out), *go_on])
-    assert ran.exit_code == 0
-    assert "went on as 3 workers" in ran.stdout
-    ran = CliRunner().invoke(cli.app, ["run", str(file), "--out", str(out), "--set", "job.deaths=null"])
-    assert ran.exit_code == 0
+    go_on = ("--set", "job.on_death={continue: {after: 30 s}}")
+    assert "went on as 3 workers" in did("run", file, "--out", out, *go_on).stdout
+    did("run", file, "--out", out, "--set", "job.deaths=null")
     assert not (out / "deaths.csv").exists()
 
 
 def test_a_policy_that_ends_early_takes_no_part_in_the_contest(file, tmp_path):
-    fields = ["--set", "job.deaths=[{worker: 1, at: 150 ms}]", "--set", "output.report=true"]
-    ran = CliRunner().invoke(cli.app, ["run", str(file), "--out", str(tmp_path / "out"), *fields])
-    assert ran.exit_code == 0
+    fields = ("--set", "job.deaths=[{worker: 1, at: 150 ms}]", "--set", "output.report=true")
+    ran = did("run", file, "--out", tmp_path / "out", *fields)
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     ended = {name for name, one in summary["policies"].items() if one["ended"]}
     assert ended == {"dense"}

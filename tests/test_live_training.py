@@ -9,12 +9,11 @@ import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 import topologies
+from commands import did
 from jobs import Source, job_on
 from simnet.base.errors import SimnetError
-from simnet.cli import app
 from simnet.job import Overlap, run_policy
 from simnet.network import Network
 from simnet.policies import Candidate, Fixed, Monitor, OneStepOracle, Ramp
@@ -406,13 +405,11 @@ def test_a_run_leaves_loss_accuracy_and_the_time_to_the_target(tmp_path):
     path = tmp_path / "a.yaml"
     path.write_text(SCENARIO)
     folder, again = tmp_path / "run", tmp_path / "again"
-    result = CliRunner().invoke(app, ["run", str(path), "--out", str(folder), "--jobs", "1"])
-    assert result.exit_code == 0, result.output
+    result = did("run", path, "--out", folder, "--jobs", 1)
     assert "was the first to reach an accuracy of 50 %" in " ".join(result.output.split())
     assert {"learning.png", "efficiency.png"} <= {path.name for path in (folder / "figures").iterdir()}
     assert "What the training came to" in (folder / "report.html").read_text()
-    lock = [str(folder / "scenario.lock.yaml"), "--set", "output.report=false"]
-    assert CliRunner().invoke(app, ["run", *lock, "--out", str(again), "--jobs", "1"]).exit_code == 0
+    did("run", folder / "scenario.lock.yaml", "--set", "output.report=false", "--out", again, "--jobs", 1)
     assert (folder / "iterations.csv").read_bytes() == (again / "iterations.csv").read_bytes()
     frame = pd.read_csv(folder / "iterations.csv")
     summary = json.loads((folder / "summary.json").read_text())
