@@ -413,7 +413,7 @@ def test_options_that_are_lists_take_effect_and_stand_in_the_lock(small: Path, t
         ),
         (["exchanges.AG={scheme: powersgd, shapes: [[7, 7]]}"], "there is no such option of powersgd"),
         (["exchanges.AG={scheme: sidco, stages: 99999999999999999999}"], "stages must be a whole number in -1..100"),
-        (["exchanges.AG={scheme: topk, value_bytes: 1.0e+200}"], "value_bytes must be at most 1000"),
+        (["exchanges.AG={scheme: topk, value_bytes: 1.0e+200}"], "value_bytes must be <= 1000"),
         (["exchanges.AG={scheme: exdyna, initial_threshold: 1.0e+300}"], "initial_threshold must be within"),
     ],
 )
