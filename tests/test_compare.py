@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 import commands
+from learnt import check_learnt
 from simnet.base.errors import InputError
 from simnet.base.writing import INCOMPLETE
 from simnet.job import run_policy
@@ -153,18 +154,8 @@ def test_what_is_learnt_stands_beside_what_exchanges_cost(tmp_path):
     assert list(table.columns) == [*COLUMNS, *learning.COLUMNS]
     for count, group in table.groupby("workers"):
         run = comparison.sources(path, [count])[count].load().build()
-        needed = {}
-        for name, row in group.set_index("exchange").iterrows():
-            frame = run_policy(run.job, name, run.policies[name]).iterations
-            measured = frame.dropna(subset=["accuracy"])
-            assert (row["loss"], row["best_accuracy"]) == pytest.approx(
-                (measured["loss"].iloc[-1], frame["accuracy"].max())
-            )
-            needed[name] = 1 + int((frame["accuracy"] >= 0.5).to_numpy().argmax())
-            assert row["iterations_to_target"] == needed[name]
-            assert row["time_to_target_s"] == pytest.approx(frame["iteration_s"][: needed[name]].sum())
-            assert row["statistical_efficiency"] == pytest.approx(needed["dense"] / needed[name])
-            assert row["parallel_efficiency"] == pytest.approx(0.1 / frame["iteration_s"].sum())
+        frames = {name: run_policy(run.job, name, policy).iterations for name, policy in run.policies.items()}
+        check_learnt(group.set_index("exchange").to_dict("index"), frames, 0.5, 0.1)
         assert list(group["first_to_target"]) == list(group["time_to_target_s"] == group["time_to_target_s"].min())
     assert all(name in result.stdout for name in ("time to", "statis-", "accu-"))
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import topologies
 from commands import did
 from jobs import Source, job_on
+from learnt import check_learnt
 from simnet.base.errors import SimnetError
 from simnet.job import Overlap, run_policy
 from simnet.network import Network
@@ -413,17 +414,8 @@ def test_a_run_leaves_loss_accuracy_and_the_time_to_the_target(tmp_path):
     assert (folder / "iterations.csv").read_bytes() == (again / "iterations.csv").read_bytes()
     frame = pd.read_csv(folder / "iterations.csv")
     summary = json.loads((folder / "summary.json").read_text())
-    for policy, one in summary["policies"].items():
-        own, learnt = frame[frame["policy"] == policy].reset_index(drop=True), one["learning"]
-        first = int((own["accuracy"] >= 0.5).to_numpy().argmax())
-        assert learnt["iterations_to_target"] == first + 1
-        assert learnt["time_to_target_s"] == pytest.approx(own["start_s"][first] + own["iteration_s"][first])
-        assert learnt["accuracy"] == own["accuracy"].dropna().iloc[-1]
-        assert learnt["parallel_efficiency"] == pytest.approx(0.3 / one["simulated_s"])
     learnt = {policy: one["learning"] for policy, one in summary["policies"].items()}
-    assert learnt["dense"]["statistical_efficiency"] == 1.0
-    needed = learnt["dense"]["iterations_to_target"], learnt["AG"]["iterations_to_target"]
-    assert learnt["AG"]["statistical_efficiency"] == pytest.approx(needed[0] / needed[1])
+    check_learnt(learnt, dict(iter(frame.groupby("policy", sort=False))), 0.5, 0.3)
 
 
 @pytest.mark.parametrize("parallel", [0.0, None, 0.5])

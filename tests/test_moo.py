@@ -478,15 +478,6 @@ def test_a_job_that_ends_while_it_explores_leaves_a_run(tmp_path):
     assert summary["policies"]["p"]["exploration"]["iterations"] == len(result.iterations)
 
 
-def test_equal_runs_are_equal():
-    weather = {(0, "switch"): Weather(bandwidth=steps([0, 0.3], [1e6, 2e5]))}
-    one = job(weather=weather, compute=Compute(0.01, spread=0.2))
-    policy = small(among=SPARSE)
-    first, again = (run_policy(one, "p", policy) for _ in range(2))
-    assert first.iterations.equals(again.iterations)
-    assert first.workers.equals(again.workers)
-
-
 def test_workers_may_die_while_it_explores():
     one = job(failures={2: 0.05}, patience=0.1)
     result = run_policy(one, "p", small())

@@ -4,7 +4,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from simnet import costs
 from validate import published
 
 LABELS = {"AG": "AG", "ART-Ring": "ART-ring", "ART-Tree": "ART-tree", "AR-Topk": "ART-ring"}
@@ -25,28 +24,6 @@ class TestTableVI:
         assert len(table) == 108
         np.testing.assert_allclose(table["formula_ms"], table["reference_ms"], rtol=0, atol=0.0005 + 1e-9)
 
-    def test_choice_equals_the_printed_best_in_all_36_cells(self):
-        table = published.table_vi()
-        cells = table.groupby(CELL, sort=False)
-        printed = table.loc[cells["published_ms"].idxmin()]
-        chosen = costs.best_collective(
-            printed["alpha_ms"] * 1e-3,
-            1 / (printed["bandwidth_Gbps"] * 1.25e8),
-            4 * printed["parameters"],
-            printed["density"],
-            printed["workers"],
-        )
-        assert len(printed) == 36
-        assert (chosen.label == printed["collective"]).all()
-        assert printed["collective"].value_counts().to_dict() == {"ART-ring": 22, "AG": 13, "ART-tree": 1}
-
-    def test_printed_cells_scatter_within_12_2_percent(self):
-        table = published.table_vi()
-        assert table["error"].abs().max() <= 0.122
-        assert table["error"].min() == pytest.approx(-0.070, abs=0.0005)
-        means = table["error"].abs().groupby(table["collective"]).mean()
-        np.testing.assert_allclose(means[["AG", "ART-ring", "ART-tree"]], [0.036, 0.023, 0.019], atol=0.0006)
-
     def test_shipped_cells_are_the_sheets(self, shared):
         table = published.table_vi()
         sheet = pd.read_csv(shared / "papers" / "data" / "artopk_check_table6_vs_formula.csv")
@@ -63,21 +40,6 @@ class TestTableVI:
 
 
 class TestTableII:
-    def test_ring_is_a_little_slower_than_the_formula(self):
-        ring = published.table_ii().query("collective == 'dense ring'")
-        assert len(ring) == 12
-        assert ring["error"].min() == pytest.approx(0.0007, abs=0.0001)
-        assert ring["error"].max() == pytest.approx(0.023, abs=0.0002)
-
-    def test_implied_compression_time_depends_on_size_and_density_only(self):
-        gather = published.table_ii().query("collective == 'AG'")
-        implied = (gather["published_ms"] - gather["formula_ms"]).groupby([gather["parameters"], gather["density"]])
-        assert implied.size().tolist() == [6, 6, 6, 6]
-        bounds = {(1e8, 0.1): (47, 58), (1e8, 0.001): (35, 36), (1e9, 0.1): (500, 545), (1e9, 0.001): (400, 420)}
-        for key, (low, high) in bounds.items():
-            assert low - 0.6 <= implied.min()[key]
-            assert implied.max()[key] <= high + 0.6
-
     def test_shipped_cells_are_the_sheets(self, shared):
         table = published.table_ii()
         sheet = pd.read_csv(shared / "papers" / "data" / "artopk_check_table2_vs_formula.csv")
@@ -93,12 +55,6 @@ class TestTableII:
 
 
 class TestFig5:
-    def test_errors(self):
-        errors = published.fig_5().groupby("collective")["error"]
-        assert errors.size().to_dict() == {"AG": 16, "ART-ring": 16}
-        np.testing.assert_allclose(errors.min()[["AG", "ART-ring"]], [0.0013, 0.0036], atol=0.0001)
-        np.testing.assert_allclose(errors.max()[["AG", "ART-ring"]], [0.0155, 0.0241], atol=0.0001)
-
     def test_six_workers_need_the_real_logarithm(self):
         bar = published.fig_5().query("model == 'ResNet18' and collective == 'ART-ring' and workers == 6")
         assert bar["formula_ms"].item() == pytest.approx(222.0, abs=0.05)
