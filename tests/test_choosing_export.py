@@ -61,7 +61,7 @@ def test_lookups_at_the_centres_of_cells_are_the_decision(flags, cells):
 def test_densities_are_chosen_as_the_multi_objective_policy_does(weights):
     question, densities = from_flags(Given(workers=4, parameters=20_000, bandwidth=1e8)), (0.1, 0.01, 0.001)
     table = make(question, cells=3, densities=densities, weights=weights)
-    gains = {(one.exchange, one.density): one.gain for one in table.file.gains.of}
+    gains = {(one.exchange, one.density): one.gain for one in table.gains.of}
     assert all(0 < one <= 1 for one in gains.values())
     for latency in centres(table.latency):
         for bandwidth in centres(table.bandwidth):
@@ -94,7 +94,7 @@ def test_a_finer_grid_never_has_a_larger_mean_regret(flags, cells, parts):
     def mean(count):
         table = make(question, **wide, cells=count)
         places = {one.label: place for place, one in enumerate(question.among)}
-        pairs = [(places[one.label], one.density) for one in table.file.choices]
+        pairs = [(places[one.label], one.density) for one in table.choices]
         lost, *_ = lost_at(table, pairs, exact, latency, bandwidth)
         assert (lost >= 0).all()
         return float(np.log1p(lost).mean())
@@ -126,8 +126,8 @@ def test_what_is_outside_gets_the_nearest_cell_and_says_so():
 def test_the_whole_gradient_has_no_density():
     # Between fast links nothing is worth selecting.
     table = make(from_flags(Given(bandwidth=1e12, latency=1e-6, density=0.2)), cells=2, densities=(0.2, 0.1))
-    assert all(one.kind != "sparse" and one.density == 1.0 for one in table.file.choices)
-    assert table.file.regret.same_density == 1
+    assert all(one.kind != "sparse" and one.density == 1.0 for one in table.choices)
+    assert table.regret.same_density == 1
 
 
 def test_a_scenario_gives_range_and_gradients():
@@ -136,8 +136,8 @@ def test_a_scenario_gives_range_and_gradients():
     seen = question.trajectory
     assert table.latency[0] < seen.latency.min() <= seen.latency.max() < table.latency[-1]
     assert table.bandwidth[0] < seen.bandwidth.min() <= seen.bandwidth.max() < table.bandwidth[-1]
-    assert table.file.gains.source == "those of fluctuating_wan"
-    assert table.file.gains.workers == table.file.made_for.workers
+    assert table.gains.source == "those of fluctuating_wan"
+    assert table.gains.workers == table.made_for.workers
 
 
 def test_a_table_reads_back_as_it_was_and_is_made_alike_twice(tmp_path):
@@ -148,15 +148,15 @@ def test_a_table_reads_back_as_it_was_and_is_made_alike_twice(tmp_path):
         assert "slower than the exact choice" in result.output
     assert (tmp_path / "a.json").read_bytes() == (tmp_path / "b.json").read_bytes()
     table = load_policy(tmp_path / "a.json")
-    assert table.json() == (tmp_path / "a.json").read_text()
+    assert table.text() == (tmp_path / "a.json").read_text()
     assert table.latency[[0, -1]].tolist() == [1e-3, 0.1]
-    assert table.file.made_for.weights == moo.Weights(2, 1, 1)
+    assert table.made_for.weights == moo.Weights(2, 1, 1)
     assert sum(table.shares().values()) == pytest.approx(1)
     refused("--export", tmp_path / "a.json", *arguments)
 
 
 def damaged(change):
-    found = json.loads(make(from_flags(Given()), cells=2).json())
+    found = json.loads(make(from_flags(Given()), cells=2).text())
     change(found)
     return json.dumps(found)
 

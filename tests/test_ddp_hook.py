@@ -10,7 +10,7 @@ import pytest
 import killing
 from simnet.studies.choosing.inputs import Given, from_flags
 from simnet.studies.choosing.policy import entry, make
-from simnet.studies.choosing.policy_file import Edges, PolicyFile, PolicyTable
+from simnet.studies.choosing.policy_file import Edges, PolicyTable
 
 ROOT = Path(__file__).parents[1]
 HOOK = ROOT / "examples" / "ddp_hook"
@@ -109,20 +109,20 @@ os._exit(0)
 def table():
     """A row per decade of latency: dense, in half precision, AG-Topk, AR-Topk."""
     among = {one.label: one for one in from_flags(Given()).among}
-    made = make(from_flags(Given()), cells=1).file
+    made = make(from_flags(Given()), cells=1)
     rows = [entry(among[label], 0.05) for label in ("dense ring", "fp16 ring", "AG-Topk", "ART-ring")]
     edges = Edges(latency_s=(3e-6, 3e-5, 3e-4, 3e-3, 3e-2), bandwidth_B_per_s=(1e6, 1e12))
     changed = {"edges": edges, "choices": tuple(rows), "matrix": ((0,), (1,), (2,), (3,)), "regret": None}
-    return PolicyTable(PolicyFile.model_validate(made.model_copy(update=changed).model_dump()))
+    return PolicyTable.model_validate(made.model_copy(update=changed).model_dump())
 
 
 @pytest.mark.extras
 def test_dense_is_plain_ddp_and_sparse_keeps_all_gradient_mass(tmp_path):
     workers = 3
     (tmp_path / "work.py").write_text(WORK)
-    (tmp_path / "rows.json").write_text(table().json())
+    (tmp_path / "rows.json").write_text(table().text())
     made = make(from_flags(Given(workers=workers)), cells=8, densities=(0.1, 0.01))
-    (tmp_path / "made.json").write_text(made.json())
+    (tmp_path / "made.json").write_text(made.text())
     more = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HOOK)}
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(workers)]
     done = subprocess.run(

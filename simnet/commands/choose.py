@@ -269,10 +269,10 @@ def _policy_table(question: Question, answer: Answer, path: Path, seed: int) -> 
             question, ends.get("latency"), ends.get("bandwidth"),
             cells=answer.cells or 24, densities=densities, weights=weights, seed=seed,
         )  # fmt: skip
-    write_new({path: table.json()}, answer.force)
+    write_new({path: table.text()}, answer.force)
     for label, share in table.shares().items():
         typer.echo(f"{label:24} {100 * share:5.1f} % of the table")
-    lost = table.file.regret
+    lost = table.regret
     assert lost is not None, "a table that was just made says what it loses"
     typer.echo(
         f"At {lost.points:,} random points the table is {100 * lost.mean:.2g} % slower than the exact choice on "

@@ -25,7 +25,7 @@ from simnet.policies import moo
 from simnet.studies.choosing.choices import Choice
 from simnet.studies.choosing.inputs import Question
 from simnet.studies.choosing.operating_point import OperatingPoint
-from simnet.studies.choosing.policy_file import Edges, Entry, Gain, Gains, Loss, MadeFor, PolicyFile, PolicyTable
+from simnet.studies.choosing.policy_file import Edges, Entry, Gain, Gains, Loss, MadeFor, PolicyTable
 from simnet.traces import GradientSource
 
 MOST_CELLS = 40_000
@@ -105,8 +105,7 @@ def make(
     choice, rate = (one.reshape(cells, cells) for one in exact(grid[0].ravel(), grid[1].ravel()))
     pairs, matrix = _numbered(question, rates, choice, rate)
     point = question.point
-    file = PolicyFile(
-        version=1,
+    table = PolicyTable(
         made_for=MadeFor(
             title=_clean(question.title),
             workers=int(point.workers),
@@ -122,8 +121,7 @@ def make(
         choices=tuple(entry(question.among[one], density) for one, density in pairs),
         matrix=tuple(tuple(one) for one in matrix.tolist()),
     )
-    loss = _loss(PolicyTable(file), pairs, exact, seed)
-    return PolicyTable(file.model_copy(update={"regret": loss, "gains": exact.gains()}))
+    return table.model_copy(update={"regret": _loss(table, pairs, exact, seed), "gains": exact.gains()})
 
 
 def entry(choice: Choice, density: float) -> Entry:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -27,7 +27,7 @@ from simnet.base.reading import read_text
 from simnet.policies import moo
 from simnet.studies.choosing.shares import largest_first
 
-VERSION = 1
+VERSION: Literal[1] = 1
 """The version of the file that is written and read."""
 
 MAX_BYTES = 8 * 2**20
@@ -141,28 +141,6 @@ class Edges(_Part):
         return values
 
 
-class PolicyFile(_Part):
-    """The file as it is written."""
-
-    version: Literal[1]
-    made_for: MadeFor
-    edges: Edges
-    choices: Annotated[tuple[Entry, ...], Field(min_length=1, max_length=1000)]
-    gains: Gains | None = None
-    regret: Loss | None = None
-    matrix: tuple[tuple[Annotated[int, Field(ge=0)], ...], ...]
-
-    @pydantic.model_validator(mode="after")
-    def _fits(self) -> PolicyFile:
-        rows, columns = len(self.edges.latency_s) - 1, len(self.edges.bandwidth_B_per_s) - 1
-        if len(self.matrix) != rows or any(len(row) != columns for row in self.matrix):
-            raise ValueError(f"matrix must have {rows} rows of {columns} numbers, one less than there are edges")
-        most = max(max(row) for row in self.matrix)
-        if most >= len(self.choices):
-            raise ValueError(f"matrix has the number {most}, but there are {len(self.choices)} choices, from 0")
-        return self
-
-
 class Found(NamedTuple):
     """What a table says of a state of the network."""
 
@@ -172,25 +150,40 @@ class Found(NamedTuple):
     """In which respect the state is outside the table, whose nearest cell was taken; "" if it is inside."""
 
 
-@dataclass(frozen=True)
-class PolicyTable:
+class PolicyTable(_Part):
     """A policy table: what stands in its file, and what is looked up in it."""
 
-    file: PolicyFile
-    _matrix: NDArray[np.intp] = field(init=False, repr=False, compare=False)
+    version: Literal[1] = VERSION
+    made_for: MadeFor
+    edges: Edges
+    choices: Annotated[tuple[Entry, ...], Field(min_length=1, max_length=1000)]
+    gains: Gains | None = None
+    regret: Loss | None = None
+    matrix: tuple[tuple[Annotated[int, Field(ge=0)], ...], ...]
 
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "_matrix", np.array(self.file.matrix, dtype=np.intp))
+    @pydantic.model_validator(mode="after")
+    def _fits(self) -> PolicyTable:
+        rows, columns = len(self.edges.latency_s) - 1, len(self.edges.bandwidth_B_per_s) - 1
+        if len(self.matrix) != rows or any(len(row) != columns for row in self.matrix):
+            raise ValueError(f"matrix must have {rows} rows of {columns} numbers, one less than there are edges")
+        most = max(max(row) for row in self.matrix)
+        if most >= len(self.choices):
+            raise ValueError(f"matrix has the number {most}, but there are {len(self.choices)} choices, from 0")
+        return self
+
+    @cached_property
+    def _matrix(self) -> NDArray[np.intp]:
+        return np.array(self.matrix, dtype=np.intp)
 
     @property
     def latency(self) -> Floats:
         """Edges of the cells [s]."""
-        return np.array(self.file.edges.latency_s)
+        return np.array(self.edges.latency_s)
 
     @property
     def bandwidth(self) -> Floats:
         """Edges of the cells [byte/s]."""
-        return np.array(self.file.edges.bandwidth_B_per_s)
+        return np.array(self.edges.bandwidth_B_per_s)
 
     def lookup(self, latency: float, bandwidth: float) -> Found:
         """Return the choice for a state of the network; outside the table that of the nearest cell.
@@ -216,7 +209,7 @@ class PolicyTable:
             elif value > edges[-1]:
                 said.append(f"{name} above the table")
         which = int(self.which(np.array([latency]), np.array([bandwidth]))[0])
-        return Found(self.file.choices[which], ", ".join(said))
+        return Found(self.choices[which], ", ".join(said))
 
     def which(self, latency: Floats, bandwidth: Floats) -> NDArray[np.intp]:
         """Return the numbers of the choices for arrays of states, which broadcast."""
@@ -227,13 +220,13 @@ class PolicyTable:
 
     def shares(self) -> dict[str, float]:
         """Return the share of the cells of each choice, by its name and density, the largest first."""
-        return largest_first(self._matrix, [_named(one) for one in self.file.choices])
+        return largest_first(self._matrix, [_named(one) for one in self.choices])
 
-    def json(self) -> str:
+    def text(self) -> str:
         """Return the file: a line per choice and per row of the matrix."""
-        shown = self.file.model_dump(mode="json")
-        if self.file.made_for.weights is not None:
-            shown["made_for"]["weights"] = self.file.made_for.weights._asdict()
+        shown = self.model_dump(mode="json")
+        if self.made_for.weights is not None:
+            shown["made_for"]["weights"] = self.made_for.weights._asdict()
         parts = []
         for name, value in shown.items():
             if name in ("choices", "matrix"):
@@ -265,7 +258,7 @@ def load_policy(path: str | Path) -> PolicyTable:
         found = str(loaded["version"])[:40]
         raise InputError(f"must be {VERSION}, the version that is read, got {found}", file=name, field="version")
     try:
-        return PolicyTable(PolicyFile.model_validate(loaded))
+        return PolicyTable.model_validate(loaded)
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         where = ".".join(str(part) for part in first["loc"])
@@ -286,7 +279,7 @@ def _siblings(where: tuple[int | str, ...]) -> list[str]:
         "regret": Loss,
     }
     above = [one for one in where[:-1] if isinstance(one, str)]
-    return list(parts.get(above[-1] if above else "", PolicyFile).model_fields)
+    return list(parts.get(above[-1] if above else "", PolicyTable).model_fields)
 
 
 def _no_number(word: str) -> float:
