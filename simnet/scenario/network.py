@@ -33,11 +33,12 @@ class Stages(NamedTuple):
     weather: list[dict[Link, Weather]]
 
 
-class _Course(NamedTuple):
+class _Variation(NamedTuple):
     """One of the things that move the bandwidth or the latency of a link.
 
-    An absolute course takes the place of the link's own value, the others multiply it. `make` gives the signal for the
-    name of a random stream, from an iteration of the job on; `starts` are the iterations at which it changes.
+    An absolute one takes the place of the link's own value, the others multiply it. `make` gives the signal for the
+    name of a random stream, from an iteration of the job on; `starts` are the iterations at which it changes. The
+    random stream `name` is a link's own, or shared.
     """
 
     quantity: str
@@ -45,13 +46,7 @@ class _Course(NamedTuple):
     absolute: bool
     make: Callable[[_Name, int], Signal]
     starts: tuple[int, ...] = (0,)
-
-
-class _Moved(NamedTuple):
-    """A course on one link, with a random stream of its own or a shared one."""
-
-    course: _Course
-    name: _Name
+    name: _Name = ()
 
 
 def build_network(config: schema.Config, folder: Path, found: Findings) -> Stages | None:
@@ -91,7 +86,7 @@ def build_network(config: schema.Config, folder: Path, found: Findings) -> Stage
     loss, incast = _loss(config, graph, found), _incast(config, graph, found)
     if len(found) > before:
         return None
-    starts = {start for one in moved.values() for course, _ in one for start in course.starts}
+    starts = {start for one in moved.values() for each in one for start in each.starts}
     weathers = {
         start: {link: _weather(one, graph.edges[link], start) for link, one in moved.items()}
         for start in sorted(starts | {0})
@@ -187,46 +182,46 @@ def _in_turn(graph: nx.DiGraph[Any]) -> list[int]:
     return [group[turn] for turn in range(turns) for group in groups.values() if turn < len(group)]
 
 
-def _moved_links(config: schema.Config, read: NetworkRead, folder: Path, found: Findings) -> dict[Link, list[_Moved]]:
+def _moved_links(
+    config: schema.Config, read: NetworkRead, folder: Path, found: Findings
+) -> dict[Link, list[_Variation]]:
     """Return the links that have weather, and what moves each."""
     graph = read.graph
     in_file: Loc = ("network", "topology", "file")
-    moved: dict[Link, list[_Moved]] = {
-        link: [_Moved(course, ()) for course in _given_pair(own, in_file)] for link, own in read.weather.items()
-    }
+    moved: dict[Link, list[_Variation]] = {link: list(_given_pair(own, in_file)) for link, own in read.weather.items()}
     for index, entry in enumerate(config.network.weather):
         loc: Loc = ("network", "weather", index)
         links: Sequence[Link] = ()
         with found.at(*loc, "links"):
             links = topologies.select_links(graph, entry.links)
-        for course in _courses(config, entry, graph, folder, loc, found):
+        for variation in _variations(config, entry, graph, folder, loc, found):
             for link in links:
                 here = moved.setdefault(link, [])
-                rival = next((one.course for one in here if _clash(one.course, course)), None)
+                rival = next((one for one in here if _clash(one, variation)), None)
                 if rival is not None:
                     names = "->".join(map(label, link))
                     found.add(
-                        course.loc,
-                        f"sets the {course.quantity} of {names}, as {dotted(rival.loc)} does; only one may, "
+                        variation.loc,
+                        f"sets the {variation.quantity} of {names}, as {dotted(rival.loc)} does; only one may, "
                         "all others must be factors",
                     )
                     break
                 own = () if entry.shared else tuple(map(label, link))
-                here.append(_Moved(course, ("weather", index, course.quantity, *own)))
+                here.append(variation._replace(name=("weather", index, variation.quantity, *own)))
     return moved
 
 
 def _add_faults(
-    config: schema.Config, graph: nx.DiGraph[Any], moved: dict[Link, list[_Moved]], found: Findings
+    config: schema.Config, graph: nx.DiGraph[Any], moved: dict[Link, list[_Variation]], found: Findings
 ) -> None:
     """Add the faults of links to what moves each: a factor 0 while it is down, or what is left while it is slow."""
     for index, entry in enumerate(config.network.faults):
         loc: Loc = ("network", "faults", index)
         with found.at(*loc, "links"):
             links = topologies.select_links(graph, entry.links)
-            course = _Course("bandwidth", loc, False, _fault(entry))
+            fault = _Variation("bandwidth", loc, False, _fault(entry))
             for link in links:
-                moved.setdefault(link, []).append(_Moved(course, ()))
+                moved.setdefault(link, []).append(fault)
 
 
 def _fault(given: network_parts.Fault) -> Callable[[_Name, int], Signal]:
@@ -238,13 +233,13 @@ def _fault(given: network_parts.Fault) -> Callable[[_Name, int], Signal]:
     return lambda name, start: signal
 
 
-def _clash(one: _Course, other: _Course) -> bool:
+def _clash(one: _Variation, other: _Variation) -> bool:
     return one.absolute and other.absolute and one.quantity == other.quantity
 
 
-def _courses(
+def _variations(
     config: schema.Config, entry: network_parts.Weather, graph: nx.DiGraph[Any], folder: Path, loc: Loc, found: Findings
-) -> Iterator[_Course]:
+) -> Iterator[_Variation]:
     """Yield what an entry of the weather moves."""
     for quantity, given in (("bandwidth", entry.bandwidth), ("latency", entry.latency)):
         for kind, part in given.kinds() if given is not None else ():
@@ -253,7 +248,7 @@ def _courses(
                 if not isinstance(make(("trial",), 0), Signal):
                     raise ValueError("gives no simnet.network.weather.Signal")
                 absolute = part.is_absolute if isinstance(part, Part) else kind == "constant"
-                yield _Course(quantity, (*loc, quantity, kind), absolute, make)
+                yield _Variation(quantity, (*loc, quantity, kind), absolute, make)
     if entry.trace is not None:
         with found.at(*loc, "trace"):
             yield from _given_pair(entry.trace.build(path=folder / entry.trace.file), (*loc, "trace"))
@@ -278,13 +273,13 @@ def _maker(part: Any, seed: int, folder: Path) -> Callable[[_Name, int], Signal]
     return lambda name, start: part.build(seed=seed, name=name, **files)
 
 
-def _given_pair(pair: Weather, loc: Loc) -> Iterator[_Course]:
+def _given_pair(pair: Weather, loc: Loc) -> Iterator[_Variation]:
     for quantity, signal in (("bandwidth", pair.bandwidth), ("latency", pair.latency)):
         if signal is not None:
-            yield _Course(quantity, loc, True, lambda name, start, signal=signal: signal)  # type: ignore[misc]
+            yield _Variation(quantity, loc, True, lambda name, start, signal=signal: signal)  # type: ignore[misc]
 
 
-def _profile(given: network_parts.Profile, loc: Loc) -> Iterator[_Course]:
+def _profile(given: network_parts.Profile, loc: Loc) -> Iterator[_Variation]:
     """Yield bandwidth and latency of a published schedule on a star, each link of which has half the latency."""
     assert given.epoch is not None
     epoch = given.epoch.iterations
@@ -300,21 +295,21 @@ def _profile(given: network_parts.Profile, loc: Loc) -> Iterator[_Course]:
         return
     states = {state.first_epoch * epoch: state for state in schedule.states}
     starts = tuple(states)
-    yield _Course("bandwidth", loc, True, lambda name, start: weather.constant(_at(states, start).bandwidth), starts)
-    yield _Course("latency", loc, True, lambda name, start: weather.constant(_at(states, start).latency / 2), starts)
+    yield _Variation("bandwidth", loc, True, lambda name, start: weather.constant(_at(states, start).bandwidth), starts)
+    yield _Variation("latency", loc, True, lambda name, start: weather.constant(_at(states, start).latency / 2), starts)
 
 
 def _at(states: dict[int, weather.EpochState], iteration: int) -> weather.EpochState:
     return states[max(start for start in states if start <= iteration)]
 
 
-def _weather(moved: Sequence[_Moved], link: dict[str, Any], start: int) -> Weather:
+def _weather(moved: Sequence[_Variation], link: dict[str, Any], start: int) -> Weather:
     """Return the weather of a link from an iteration on: for each quantity its value, times all factors."""
     found: dict[str, Signal | None] = {}
     for quantity in ("bandwidth", "latency"):
-        here = [one for one in moved if one.course.quantity == quantity]
-        signals = [one.course.make(one.name, start) for one in here]
-        if here and not any(one.course.absolute for one in here):
+        here = [one for one in moved if one.quantity == quantity]
+        signals = [one.make(one.name, start) for one in here]
+        if here and not any(one.absolute for one in here):
             signals.append(weather.constant(link[quantity]))
         found[quantity] = None if not signals else signals[0] if len(signals) == 1 else weather.product(*signals)
     return Weather(**found)

@@ -244,9 +244,9 @@ def _seconds(links: Links, gates: Sequence[int], nbytes: float, start: float, fi
     """Return how long some links together take for so many bytes, all of them busy; at most until `finish`."""
     if links.constant:
         return nbytes / float(links.constant_capacity[gates].sum())
-    courses = [links.capacities(link, start, max(finish, start)) for link in gates]
-    times = np.unique(np.concatenate([at for at, _ in courses]))
-    rate = np.sum([values[np.searchsorted(at, times, "right") - 1] for at, values in courses], axis=0)
+    timelines = [links.capacities(link, start, max(finish, start)) for link in gates]
+    times = np.unique(np.concatenate([at for at, _ in timelines]))
+    rate = np.sum([values[np.searchsorted(at, times, "right") - 1] for at, values in timelines], axis=0)
     carried = np.concatenate([[0.0], np.cumsum(rate * np.diff(np.append(times, finish)))])
     last = int(np.searchsorted(carried, nbytes)) - 1
     if last < 0 or last >= times.size:
