@@ -177,7 +177,7 @@ def _checked(hint: Any, value: Any, name: str) -> Any:
     if not isinstance(value, types):
         raise ValueError(f"{name} must be {allowed}, got {value!r:.100}")
     for one in value if form is Sequence else ():
-        _checked(get_args(kind)[0], one, f"an entry of {name}")
+        _checked(next(iter(get_args(kind)), Any), one, f"an entry of {name}")
     return value
 
 

@@ -108,7 +108,7 @@ def _weighed(candidate: Candidate, *, dense: bool = False) -> Callable[[Operatin
     cost = closed_form(candidate)
 
     def communicate(point: OperatingPoint) -> Floats:
-        share = 1.0 if dense else VALUE * point.kept / point.dense_bytes
+        share = 1.0 if dense else point.kept_share
         return cost(point.latency, point.beta, point.dense_bytes, share, point.workers, point.nodes)
 
     return communicate

@@ -230,9 +230,9 @@ def draw_map(question: Question, x: Axis, y: Axis) -> Map:
             least, second = found.copy(), np.full(found.shape, np.inf)
             continue
         better = found < least
-        second = np.where(better, least, np.minimum(second, found))
-        least = np.where(better, found, least)
-        best[better] = place
+        np.minimum(second, np.maximum(least, found), out=second)
+        np.minimum(least, found, out=least)
+        np.copyto(best, place, where=better)
     assert best is not None, "there is nothing to choose from"
     return Map(question, x, y, best, least, second)
 

@@ -83,6 +83,11 @@ class OperatingPoint:
         exact = np.multiply(np.asarray(self.parameters, dtype=np.float64), self.density)
         return np.asarray(np.maximum(np.ceil(exact * (1 - 1e-12)), 1.0))
 
+    @cached_property
+    def kept_share(self) -> Floats:
+        """Bytes of the values kept over those of the whole gradient."""
+        return VALUE * self.kept / self.dense_bytes
+
     def at(self, quantity: str, values: Number) -> OperatingPoint:
         """Return the point with other values of one field.
 
