@@ -52,5 +52,5 @@ def _in_range(name: str, given: ArrayLike, fewest: int) -> Floats:
         allowed, wanted = (values >= low) & (values < np.inf), f"finite and >= {low}"
     if not allowed.all():
         raise ValueError(f"{name} must be {wanted}, got {values[~allowed].flat[0]:g}")
-    # Adding zero turns arrays without axes into numpy floats, on which formulas give numpy floats again.
-    return values + 0.0
+    # Arrays without axes become numpy floats, on which formulas give numpy floats again.
+    return values[()]

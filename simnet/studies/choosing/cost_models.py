@@ -38,19 +38,29 @@ class Estimate(NamedTuple):
     ----------
     communicate, select : ndarray
         To send, and to select and put together [s].
-    low, high : ndarray
-        Interval of their sum [s].
+    least, most : ndarray
+        Interval of the time to send [s].
     """
 
     communicate: Floats
     select: Floats
-    low: Floats
-    high: Floats
+    least: Floats
+    most: Floats
 
     @property
     def seconds(self) -> Floats:
         """Both together [s]."""
         return np.asarray(self.communicate + self.select)
+
+    @property
+    def low(self) -> Floats:
+        """Lower end of their interval [s]."""
+        return np.asarray(self.least + self.select)
+
+    @property
+    def high(self) -> Floats:
+        """Upper end of their interval [s]."""
+        return np.asarray(self.most + self.select)
 
 
 CostModel: TypeAlias = Callable[[Choice, OperatingPoint], Estimate]
@@ -85,7 +95,7 @@ def by_closed_form(device: DeviceProfile, error: float = ERROR) -> CostModel:
 
     def cost_model(choice: Choice, point: OperatingPoint) -> Estimate:
         communicate, select = choice.communicate(point), selecting(choice, point, device)
-        return Estimate(communicate, select, communicate / (1 + error) + select, communicate * (1 + error) + select)
+        return Estimate(communicate, select, communicate / (1 + error), communicate * (1 + error))
 
     return cost_model
 
@@ -109,7 +119,7 @@ def by_fabric(fabric: CalibratedCostModel, device: DeviceProfile) -> CostModel:
                 one = min((fabric.predict(*asked, algorithm=each) for each in known), key=lambda one: one.seconds)
                 found[:, cell] += one.seconds, one.low, one.high
         seconds, low, high = found.reshape(3, *workers.shape)
-        return Estimate(seconds, select, low + select, high + select)
+        return Estimate(seconds, select, low, high)
 
     return cost_model
 
@@ -158,7 +168,7 @@ def by_simulation(
             for network, start in moments
         ]
         slowest = np.asarray(select.max())
-        return Estimate(np.asarray(np.mean(times)), slowest, min(times) + slowest, max(times) + slowest)
+        return Estimate(*map(np.asarray, (np.mean(times), slowest, min(times), max(times))))
 
     return cost_model
 
