@@ -20,7 +20,7 @@ from simnet.collectives import registry
 from simnet.costs import artopk_ring, artopk_tree, var_overhead
 from simnet.costs.devices import DeviceOp
 from simnet.schedule import Schedule
-from sparsifier_models.base import Exchange, Sparsifier, State
+from sparsifier_models.base import Exchange, Sparsifier, State, checked_part
 from sparsifier_models.gains import corrected_rows, counts_at, gain, nested_top_k
 from sparsifier_models.options import Allreduce, Options
 from sparsifier_models.selection import Indices, Values, squared_norm, squared_norms, take_mean, top_k
@@ -274,19 +274,10 @@ class ARTopk(Sparsifier):
         return {"window": self._window, "staleness": self._staleness, "gains": self._gains}
 
     def _restore_own(self, state: State) -> None:
-        window, gains = (np.array(state[name], dtype=np.float64) for name in ("window", "gains"))
-        staleness = state["staleness"]
-        if window.ndim != 2 or window.shape[1] != self.workers or len(window) > WINDOW:
-            raise ValueError(f"window must be of shape (0..{WINDOW}, {self.workers}), got {window.shape}")
-        if not (np.isfinite(window) & (window >= 0)).all():
-            raise ValueError("window must hold norms, finite and >= 0")
-        if staleness.shape != (self.workers,) or staleness.dtype.kind != "i" or (staleness < 0).any():
-            raise ValueError(f"staleness must be {self.workers} whole numbers >= 0, got {staleness.tolist()!r:.100}")
-        if gains.ndim != 2 or gains.shape[1] != 2 or len(gains) > GAIN_WINDOW + 1:
-            raise ValueError(f"gains must be of shape (0..{GAIN_WINDOW + 1}, 2), got {gains.shape}")
-        if not (np.isfinite(gains) & (gains >= 0)).all():
-            raise ValueError("gains must hold densities and gains, finite and >= 0")
-        self._window, self._staleness, self._gains = window, staleness.astype(np.int64), gains
+        window = checked_part(state, "window", np.float64, (range(WINDOW + 1), self.workers), 0)
+        staleness = checked_part(state, "staleness", np.int64, (self.workers,), 0)
+        gains = checked_part(state, "gains", np.float64, (range(GAIN_WINDOW + 2), 2), 0)
+        self._window, self._staleness, self._gains = window, staleness, gains
 
 
 def _first_largest(compared: NDArray[np.float64]) -> int:

@@ -43,13 +43,48 @@ def _threshold_error(threshold: float | Floats, exact: Floats) -> Stats:
     return {"threshold_exact": exact, "threshold_error": ratio - 1}
 
 
-def _plain(state: Mapping[str, Any], name: str, shape: tuple[int, ...] | None = None) -> NDArray[Any]:
-    """Return an array of a state, which must hold truth values or real numbers and have the shape, if one is given."""
+def checked_part(
+    state: Mapping[str, Any],
+    name: str,
+    dtype: type[np.generic],
+    shape: tuple[int | range, ...],
+    least: float = -math.inf,
+    most: float = math.inf,
+) -> NDArray[Any]:
+    """Return a copy of an array of a state, if it fits.
+
+    Parameters
+    ----------
+    state, name : Mapping, str
+        The state, and which array of it.
+    dtype : type
+        Type of the copy, to which that of the array must convert without loss.
+    shape : tuple of int or range
+        Length of each axis, or the lengths it may have.
+    least, most : float
+        What all numbers must lie between, besides being finite.
+
+    Raises
+    ------
+    ValueError
+        If it does not fit.
+
+    Examples
+    --------
+    >>> checked_part({"gains": np.zeros((7, 2))}, "gains", np.float64, (range(7), 2))
+    Traceback (most recent call last):
+    ValueError: gains must be float64 of shape (0..6, 2), got float64 of shape (7, 2)
+    """
     array = np.asarray(state[name])
-    if array.dtype.kind not in "biuf" or (shape is not None and array.shape != shape):
-        wanted = "" if shape is None else f" of shape {shape}"
-        raise ValueError(f"{name} must hold numbers{wanted}, got {array.dtype} of shape {array.shape}")
-    return array
+    lengths = [one if isinstance(one, range) else range(one, one + 1) for one in shape]
+    sized = array.ndim == len(shape) and all(size in axis for size, axis in zip(array.shape, lengths, strict=True))
+    if not sized or not np.can_cast(array.dtype, dtype):
+        axes = ", ".join(f"{one[0]}..{one[-1]}" if isinstance(one, range) else str(one) for one in shape)
+        raise ValueError(f"{name} must be {dtype.__name__} of shape ({axes}), got {array.dtype} of shape {array.shape}")
+    if not (np.isfinite(array) & (array >= least) & (array <= most)).all():
+        within = "" if (least, most) == (-math.inf, math.inf) else f" and in {least:g}..{most:g}"
+        raise ValueError(f"{name} must be finite{within}, got {array.tolist()!r:.200}")
+    return np.array(array, dtype=dtype)
 
 
 def _frozen(array: Values) -> Values:
@@ -438,7 +473,7 @@ class Sparsifier(ABC):
         if "scheme" in state and str(state["scheme"]) != self.name:
             raise ValueError(f"this is a state of {state['scheme']!s:.100}, not of {self.name}")
         needed = {"scheme", "shape", "density", "iteration", "has_residual", *self._own_state()}
-        if "has_residual" in state and _plain(state, "has_residual").any():
+        if "has_residual" in state and checked_part(state, "has_residual", np.bool_, ()):
             needed.add("residual")
         missing, foreign = needed - set(state), set(state) - needed
         if missing or foreign:
@@ -446,16 +481,15 @@ class Sparsifier(ABC):
                 [f"no {one}" for one in sorted(missing)] + [f"an unknown {one}" for one in sorted(foreign)]
             )
             raise ValueError(f"this is no state of {self.name}: there is {wrong}")
-        shape = _plain(state, "shape").tolist()
-        if shape != [self.workers, self.parameters]:
+        shape = tuple(checked_part(state, "shape", np.int64, (2,)).tolist())
+        if shape != (self.workers, self.parameters):
             raise ValueError(
-                f"the state is of shape {tuple(shape) if isinstance(shape, list) else shape!r}, "
-                f"but there are {self.workers} workers and {self.parameters} parameters"
+                f"the state is of shape {shape}, but there are {self.workers} workers and {self.parameters} parameters"
             )
-        density = _checked_density(_plain(state, "density", ()).item())
-        iteration = whole(_plain(state, "iteration", ()).item(), "iteration", 0)
+        density = _checked_density(checked_part(state, "density", np.float64, ()).item())
+        iteration = checked_part(state, "iteration", np.int64, (), 0).item()
         residual = self._checked_residual(state["residual"]) if "residual" in needed else None
-        self._restore_own({name: _plain(state, name) for name in self._own_state()})
+        self._restore_own({name: state[name] for name in self._own_state()})
         self._density, self._iteration, self._residual = density, iteration, residual
 
     def _own_state(self) -> State:

@@ -17,7 +17,7 @@ from simnet.base.quantities import Count
 from simnet.base.rng import stream
 from simnet.costs import threshold_allgather
 from simnet.costs.devices import DeviceOp
-from sparsifier_models.base import Exchange, State
+from sparsifier_models.base import Exchange, State, checked_part
 from sparsifier_models.gathered import GatheredOptions
 from sparsifier_models.selection import Indices, Values, above, entries_kept, kth_magnitude, top_k
 from sparsifier_models.thresholded import Found, Thresholded
@@ -222,9 +222,5 @@ class DGC(Thresholded):
         return {"velocity": self._velocity} if self.options.momentum else {}
 
     def _restore_own(self, state: State) -> None:
-        if not self.options.momentum:
-            return
-        velocity = self._checked(state["velocity"], "velocity")
-        if not np.isfinite(velocity).all():
-            raise ValueError("velocity must be finite")
-        self._velocity = velocity.copy()
+        if self.options.momentum:
+            self._velocity = checked_part(state, "velocity", np.float32, self._velocity.shape)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from simnet.base.quantities import Count
 from simnet.costs import exdyna
-from sparsifier_models.base import Exchange, State
+from sparsifier_models.base import Exchange, State, checked_part
 from sparsifier_models.options import Positive
 from sparsifier_models.partitioned import Partitioned, PartitionedOptions
 from sparsifier_models.selection import Indices, Values
@@ -202,10 +202,8 @@ class ExDyna(Partitioned):
         return {**super()._own_state(), "blk_part": self._blk_part}
 
     def _restore_own(self, state: State) -> None:
-        part = state["blk_part"]
-        if part.shape != (self.workers,) or part.dtype.kind not in "iu" or part.min() < 0:
-            raise ValueError(f"blk_part must be {self.workers} whole numbers >= 0, got {part!r:.200}")
+        part = checked_part(state, "blk_part", np.int64, (self.workers,), 0)
         if part.sum() != self.num_blk:
             raise ValueError(f"blk_part must add up to {self.num_blk} blocks, got {part.sum()}")
         super()._restore_own(state)
-        self._blk_part = part.astype(np.int64)
+        self._blk_part = part

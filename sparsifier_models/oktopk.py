@@ -16,12 +16,11 @@ from annotated_types import Ge
 
 from simnet import collectives
 from simnet.base.arrays import Floats
-from simnet.base.checks import whole
 from simnet.base.quantities import Count
 from simnet.costs import oktopk, oktopk_balance_and_allgatherv, oktopk_split_and_reduce
 from simnet.costs.devices import DeviceOp
 from simnet.schedule import Schedule
-from sparsifier_models.base import Exchange, State
+from sparsifier_models.base import Exchange, State, checked_part
 from sparsifier_models.options import Positive
 from sparsifier_models.selection import Indices, Values, above, kth_magnitude, squared_norm, squared_norms, top_k
 from sparsifier_models.split_reduce import (
@@ -413,15 +412,10 @@ class Oktopk(SplitReduce):
 
     def _restore_own(self, state: State) -> None:
         P, n = self.workers, self.parameters
-        local, cuts = np.array(state["local_threshold"], dtype=np.float64), np.array(state["cuts"])
-        threshold = float(state["global_threshold"].item())
-        known_for = whole(state["known_for"].item(), "known_for", 0, n)
-        both = np.append(local, threshold)
-        if local.shape != (P,) or not (np.isfinite(both) & (both >= 0)).all():
-            raise ValueError(
-                f"thresholds must be {P} local ones and a global one, finite and >= 0, got {both.tolist()}"
-            )
-        rising = cuts.shape == (P + 1,) and cuts.dtype == np.int64 and bool((np.diff(cuts) >= 0).all())
-        if not rising or cuts[0] != 0 or cuts[-1] != n:
-            raise ValueError(f"cuts must be {P + 1} whole numbers that rise from 0 to {n}, got {cuts.tolist()}")
-        self._local, self._global, self._known_for, self._cuts = local, threshold, known_for, cuts
+        local = checked_part(state, "local_threshold", np.float64, (P,), 0)
+        threshold = checked_part(state, "global_threshold", np.float64, (), 0)
+        known_for = checked_part(state, "known_for", np.int64, (), 0, n)
+        cuts = checked_part(state, "cuts", np.int64, (P + 1,), 0, n)
+        if cuts[0] != 0 or cuts[-1] != n or (np.diff(cuts) < 0).any():
+            raise ValueError(f"cuts must rise from 0 to {n}, got {cuts.tolist()!r:.200}")
+        self._local, self._global, self._known_for, self._cuts = local, float(threshold), int(known_for), cuts

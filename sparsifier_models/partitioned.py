@@ -15,7 +15,7 @@ import numpy as np
 
 from simnet.base.arrays import Floats
 from simnet.costs.devices import DeviceOp
-from sparsifier_models.base import Exchange, State
+from sparsifier_models.base import Exchange, State, checked_part
 from sparsifier_models.options import Positive
 from sparsifier_models.selection import Indices, Values, above, kth_magnitude
 from sparsifier_models.union_reduced import UnionReduced, UnionReducedOptions, bounded, checked_thresholds
@@ -153,12 +153,8 @@ class Partitioned(UnionReduced):
 
     def _restore_own(self, state: State) -> None:
         threshold = checked_thresholds(state["threshold"], self.workers)
-        counts, inefficiency = state["counts"], state["inefficiency"]
-        if counts.shape != threshold.shape or counts.dtype.kind not in "iu":
-            raise ValueError(f"counts must be whole numbers of shape {threshold.shape}, got {counts!r:.200}")
-        if counts.size and not (counts.min() >= 0 and 0 < counts.sum() <= self.parameters):
-            raise ValueError(f"counts must be >= 0 and add up to 1..{self.parameters}, got {counts.tolist()!r:.200}")
-        if inefficiency.shape != () or not 0 <= float(inefficiency) < np.inf:
-            raise ValueError(f"inefficiency must be a finite number >= 0, got {inefficiency!r:.200}")
-        self._threshold, self._counts = threshold, counts.astype(np.int64)
-        self._inefficiency = float(inefficiency)
+        counts = checked_part(state, "counts", np.int64, threshold.shape, 0)
+        if counts.size and not 0 < counts.sum() <= self.parameters:
+            raise ValueError(f"counts must add up to 1..{self.parameters}, got {counts.tolist()!r:.200}")
+        inefficiency = checked_part(state, "inefficiency", np.float64, (), 0)
+        self._threshold, self._counts, self._inefficiency = threshold, counts, float(inefficiency)

@@ -19,7 +19,7 @@ from simnet.base.rng import stream
 from simnet.costs import powersgd
 from simnet.costs.devices import DeviceOp
 from simnet.schedule import Schedule
-from sparsifier_models.base import Exchange, State
+from sparsifier_models.base import Exchange, State, checked_part
 from sparsifier_models.dense import Dense, DenseOptions
 from sparsifier_models.selection import Values, squared_norm
 
@@ -323,11 +323,4 @@ class PowerSGD(Dense):
         return {"queries": self._queries}
 
     def _restore_own(self, state: State) -> None:
-        queries = np.array(state["queries"])
-        if queries.shape != self._queries.shape or queries.dtype != np.float32:
-            raise ValueError(
-                f"queries must be float32 of shape {self._queries.shape}, got {queries.dtype} of shape {queries.shape}"
-            )
-        if not np.isfinite(queries).all():
-            raise ValueError("queries must be finite")
-        self._queries = queries
+        self._queries = checked_part(state, "queries", np.float32, self._queries.shape)

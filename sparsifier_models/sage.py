@@ -10,7 +10,7 @@ import numpy as np
 from simnet.base.rng import stream
 from simnet.costs import hardthreshold
 from simnet.costs.devices import DeviceOp
-from sparsifier_models.base import Exchange, State
+from sparsifier_models.base import Exchange, State, checked_part
 from sparsifier_models.options import Positive
 from sparsifier_models.selection import Indices, Values, above
 from sparsifier_models.union_reduced import UnionReduced, UnionReducedOptions, bounded, checked_thresholds
@@ -136,7 +136,5 @@ class SAGE(UnionReduced):
 
     def _restore_own(self, state: State) -> None:
         threshold = checked_thresholds(state["threshold"], self.workers)
-        mean = np.array(state["mean"], dtype=np.float64)
-        if mean.shape != threshold.shape or not (np.isfinite(mean) & (mean >= 0)).all():
-            raise ValueError(f"mean must be finite and >= 0, of shape {threshold.shape}, got {mean.tolist()!r:.200}")
+        mean = checked_part(state, "mean", np.float64, threshold.shape, 0)
         self._threshold, self._mean = threshold, mean

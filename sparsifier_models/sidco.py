@@ -12,10 +12,9 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from annotated_types import Ge, Le
 
-from simnet.base.checks import whole
 from simnet.costs import threshold_allgather
 from simnet.costs.devices import DeviceOp
-from sparsifier_models.base import Exchange, State
+from sparsifier_models.base import Exchange, State, checked_part
 from sparsifier_models.gathered import GatheredOptions
 from sparsifier_models.options import Positive
 from sparsifier_models.selection import Values, above, squared_norm
@@ -268,14 +267,7 @@ class SIDCo(Thresholded):
     def _restore_own(self, state: State) -> None:
         if not self._adapts:
             return
-        stages, ratios, calls = state["stages"], np.array(state["ratios"], dtype=np.float64), state["calls"]
-        if stages.shape != self._stages.shape or ratios.shape != self._stages.shape or calls.shape:
-            raise ValueError(f"stages and ratios must be of shape {self._stages.shape}, and calls one number")
-        if (
-            stages.dtype.kind != "i"
-            or not ((stages >= 1) & (stages <= MOST_STAGES)).all()
-            or not (np.isfinite(ratios) & (ratios >= 0)).all()
-        ):
-            raise ValueError(f"stages must be whole numbers in 1..{MOST_STAGES}, and ratios finite and >= 0")
-        count = whole(calls.item(), "calls", 0, CALLS - 1)
-        self._stages, self._ratios, self._calls = stages.astype(np.int64), ratios, count
+        stages = checked_part(state, "stages", np.int64, self._stages.shape, 1, MOST_STAGES)
+        ratios = checked_part(state, "ratios", np.float64, self._stages.shape, 0)
+        calls = checked_part(state, "calls", np.int64, (), 0, CALLS - 1)
+        self._stages, self._ratios, self._calls = stages, ratios, int(calls)

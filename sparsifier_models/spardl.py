@@ -18,7 +18,7 @@ from simnet.collectives.doubling import bruck
 from simnet.costs import spardl, spardl_bsag, spardl_rsag
 from simnet.costs.devices import DeviceOp
 from simnet.schedule import Round, Schedule
-from sparsifier_models.base import Exchange, Sparsifier, State
+from sparsifier_models.base import Exchange, Sparsifier, State, checked_part
 from sparsifier_models.options import Options
 from sparsifier_models.selection import Indices, Values, squared_norm
 from sparsifier_models.spar_all_gather import (
@@ -303,15 +303,9 @@ class SparDL(Sparsifier):
 
     def _restore_own(self, state: State) -> None:
         if not self._adapts:
-            return super()._restore_own(state)
-        h, step, flag, k_b = (np.array(state[name]) for name in ("h", "step", "flag", "k_block"))
-        for name, value, kind in (("h", h, "i"), ("step", step, "i"), ("flag", flag, "b")):
-            if value.shape != (self._T,) or value.dtype.kind != kind:
-                what = "true or false" if kind == "b" else "a whole number"
-                raise ValueError(f"{name} must be {what} for each of {self._T} blocks, got {value!r:.200}")
-        if h.min() < 1:
-            raise ValueError(f"h must be >= 1, got {h.min()}")
-        if k_b.shape != () or k_b.dtype.kind != "i" or k_b < 1:
-            raise ValueError(f"k_block must be a whole number >= 1, got {k_b!r:.200}")
+            return
+        h = checked_part(state, "h", np.int64, (self._T,), 1)
+        step = checked_part(state, "step", np.int64, (self._T,))
+        flag = checked_part(state, "flag", np.bool_, (self._T,))
+        k_b = checked_part(state, "k_block", np.int64, (), 1)
         self._adaptive, self._k_b = Adaptive(h, step, flag), int(k_b)
-        return None
