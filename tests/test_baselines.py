@@ -305,13 +305,6 @@ def test_gtopk_loses_as_published_what_another_branch_brings_in():
     np.testing.assert_array_equal(same.sent, exchange.sent)
 
 
-@given(st.integers(1, 2), st.integers(1, 100), st.floats(0.01, 1), st.integers(0, 999))
-def test_gtopk_of_one_merge_loses_nothing_even_as_published(workers, parameters, density, seed):
-    # What the only merge cuts has no other branch to come in by.
-    model = create("gtopk", workers, parameters, density, conserving=False)
-    assert model.exchange(gradients_of("ties", workers, parameters, seed)).stats["lost"] == 0
-
-
 def test_gtopk_released_adds_in_double_precision_from_the_second_merge_on():
     # One index, pairs that sum to 1, s, s, s with s = 2^-24. In float32 1 + s is 1, so that 1 + 2 s results; in double
     # 1 + 3 s does, which is rounded once, at the end.

@@ -202,17 +202,6 @@ def test_bad_files_are_refused_with_file_and_field(tmp_path, old, new, message):
     assert str(error.value).startswith(str(path))
 
 
-def test_files_that_cannot_be_read_are_refused(tmp_path):
-    with pytest.raises(InputError, match=r"none.yaml: there is no such file"):
-        load_device(str(tmp_path / "none.yaml"))
-    with pytest.raises(InputError, match=r"is not a file"):
-        load_device(tmp_path)
-    binary = tmp_path / "binary.yaml"
-    binary.write_bytes(b"name: \xff\xfe")
-    with pytest.raises(InputError, match="is not UTF-8 text"):
-        load_device(binary)
-
-
 @pytest.mark.parametrize("name", ["v10", "V100", ""])
 def test_unknown_names_are_refused_with_those_there_are(name):
     with pytest.raises(ValueError, match=r"there is no device profile .*Allowed: cpu, ideal, v100"):

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from schedules import canonical, schedules
 from simnet.base.errors import InputError
-from simnet.collectives import allgather_bruck, allreduce_rabenseifner, allreduce_tree, alltoallv_pairwise
 from simnet.interchange import read_goal
 from simnet.network import Network
 from simnet.schedule import Round, Schedule
@@ -41,21 +40,6 @@ def test_the_same_file_with_other_labels_takes_the_same_time(tmp_path_factory, s
     graph = star(schedule.n_ranks, 1e-3, 1e9)
     expected = Network(graph).time(schedule).rank_finish
     assert Network(graph).time(again).rank_finish == pytest.approx(expected, rel=1e-12)
-
-
-@pytest.mark.parametrize(
-    "schedule",
-    [
-        allreduce_rabenseifner(6, 1000),
-        allgather_bruck(5, 64),
-        allreduce_tree(7, 4096),
-        alltoallv_pairwise(np.arange(16).reshape(4, 4)),
-    ],
-    ids=["rabenseifner", "bruck", "tree", "alltoallv"],
-)
-def test_collectives(tmp_path, schedule):
-    schedule.to_goal(tmp_path / "a.goal")
-    assert read_goal(tmp_path / "a.goal") == canonical(Schedule(schedule.n_ranks, schedule.scaled(1).rounds))
 
 
 LOGGOPSIM = """\

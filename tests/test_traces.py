@@ -159,12 +159,6 @@ class TestRecorded:
         distances = [abs(point.step - step) for point in source.info.points]
         assert distances[source.nearest(iteration)] == min(distances)
 
-    def test_a_job_goes_from_the_first_step_to_the_last(self, folder):
-        source = recorded(folder, iterations=19)
-        assert [source.nearest(iteration) for iteration in (0, 3, 4, 12, 13, 18, 99)] == [0, 0, 1, 1, 2, 2, 2]
-        source = recorded(folder)
-        assert [source.nearest(iteration) for iteration in range(11)] == [0, 0, 1, 1, 1, 1, 1, 2, 2, 2, 2]
-
     def test_numbers_out_of_range(self, folder):
         with pytest.raises(ValueError, match="iterations must be >= 1"):
             recorded(folder, iterations=0)
@@ -722,7 +716,3 @@ class TestStatistics:
     def test_densities_out_of_range(self, density):
         with pytest.raises(ValueError, match="density must be > 0 and <= 1"):
             support(np.ones((1, 4), dtype=np.float32), density)
-
-    def test_tail_index_of_students_t(self):
-        draws = np.random.default_rng(0).standard_t(3, (4, 200_000)).astype(np.float32)
-        assert tail_index(draws, 0.001) == pytest.approx(3, rel=0.1)

@@ -19,13 +19,14 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from simnet.base.arrays import Floats
 from simnet.base.errors import InputError
 from simnet.base.progress import tracked
 from simnet.calibration.cost_model import COVERAGE
 from simnet.calibration.cost_model_file import cost_model_of
 from simnet.calibration.crossval import FOLDS, MIN_SIZES, choose, folds
 from simnet.calibration.curve_models import FITS
-from simnet.calibration.curves import Curve, Floats, curves_of, systems
+from simnet.calibration.curves import Curve, curves_of, systems
 from simnet.calibration.intervals import bin_of, half_widths, intervals
 from simnet.calibration.predictor import Basis, Predictor, fit
 from simnet.calibration.readers import bus_factor

@@ -14,8 +14,9 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, TypeAlias
+
+from scaling.programs import peak_memory
 
 REPETITIONS, SHORT = 3, 1.0
 """How often work is timed that takes less than so many seconds; longer work is timed once."""
@@ -114,24 +115,14 @@ def _work(prepare: Prepare, out: Any) -> None:
         call = fresh()
         gc.collect()
         print(READY, file=out, flush=True)
-        before = _memory(reset=True)
+        before = peak_memory(reset=True)
         start = time.process_time()
         value = call()
         taken = time.process_time() - start
-        memory = _memory() - before
+        peak = peak_memory()
+        memory = math.nan if before is None or peak is None else peak - before
         print(json.dumps({"seconds": taken, "memory": memory, "value": value}), file=out, flush=True)
         del call
-
-
-def _memory(reset: bool = False) -> float:
-    """Return the peak of the memory of this process so far [byte], or since it is reset, which this does before."""
-    try:
-        if reset:
-            Path("/proc/self/clear_refs").write_text("5")
-        status = Path("/proc/self/status").read_text()
-    except OSError:
-        return math.nan
-    return 1024.0 * float(next(line.split()[1] for line in status.splitlines() if line.startswith("VmHWM")))
 
 
 class _Lines:

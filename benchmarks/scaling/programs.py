@@ -14,10 +14,12 @@ def report(ranks: int, finish: float) -> None:
     print(json.dumps({"messages": 2 * ranks * (ranks - 1), "finish": finish, "memory": peak_memory()}))
 
 
-def peak_memory() -> float | None:
-    """Return the most memory of this process so far [byte]; None where the system does not tell."""
+def peak_memory(reset: bool = False) -> float | None:
+    """Return the most memory of this process so far [byte], or since a reset; None where the system does not tell."""
     # What `getrusage` tells includes the process that started this one.
     try:
+        if reset:
+            Path("/proc/self/clear_refs").write_text("5")
         status = Path("/proc/self/status").read_text()
     except OSError:
         return None

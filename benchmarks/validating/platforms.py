@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 import pandas as pd
 
+from simnet.base.arrays import Floats
 from simnet.calibration import Setting, chosen_rows, curves_of
-from simnet.calibration.curves import Floats
 from simnet.calibration.platform import Platform, load_platform
 from simnet.calibration.specification import times
 

@@ -18,9 +18,10 @@ from typing import NamedTuple, get_args
 
 import numpy as np
 
+from simnet.base.arrays import Floats
 from simnet.base.progress import tracked
 from simnet.calibration.curve_models import FITS, OURS
-from simnet.calibration.curves import Curve, Floats, Setting
+from simnet.calibration.curves import Curve, Setting
 from simnet.calibration.predictor import Basis, Interpolation, Predictor, Transfer, fit
 from simnet.calibration.step_counts import known_algorithms
 

@@ -37,7 +37,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.interpolate import PchipInterpolator
 from scipy.optimize import least_squares
 
-from simnet.calibration.curves import Floats
+from simnet.base.arrays import Floats
 
 MAX_SEGMENTS = 12
 """The most stretches of a piecewise alpha-beta model."""

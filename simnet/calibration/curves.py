@@ -13,10 +13,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from simnet.base.arrays import Floats
 from simnet.base.errors import InputError, nearest
 from simnet.calibration.readers import COLUMNS, total_bytes
-
-Floats = NDArray[np.float64]
 
 CONDITIONS = ("variant", "platform", "link_latency", "link_bandwidth", "dtype", "tool")
 """Columns whose values tell one system from another."""

@@ -20,8 +20,8 @@ from types import MappingProxyType
 
 import numpy as np
 
+from simnet.base.arrays import Floats
 from simnet.calibration.crossval import HeldOut
-from simnet.calibration.curves import Floats
 from simnet.calibration.predictor import Basis
 
 BINS = (0.0, 64 * 2.0**10, 2.0**20, 64 * 2.0**20)

@@ -16,8 +16,9 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike
 
+from simnet.base.arrays import Floats
 from simnet.calibration.curve_models import CurveModel, Mixture, mixed
-from simnet.calibration.curves import Curve, Floats, Setting
+from simnet.calibration.curves import Curve, Setting
 from simnet.calibration.rank_scaling import CHUNKED, over_ranks
 from simnet.calibration.step_model import StepModel, fit_step_model
 

@@ -24,8 +24,9 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.optimize import nnls
 
+from simnet.base.arrays import Floats
 from simnet.calibration.curve_models import CurveModel, Mixture
-from simnet.calibration.curves import Floats, Setting
+from simnet.calibration.curves import Setting
 from simnet.calibration.step_counts import like_nccl
 
 CHUNKED = ("all_gather", "reduce_scatter", "alltoall", "gather", "scatter")

@@ -29,7 +29,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from simnet.calibration.curves import Floats, Setting
+from simnet.base.arrays import Floats
+from simnet.calibration.curves import Setting
 from simnet.calibration.platform import GENERATIONS, TRANSPORTS, Counted, Platform
 from simnet.calibration.step_counts import costs
 from simnet.calibration.step_model import PARAMETERS, StepModel

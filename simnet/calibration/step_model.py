@@ -29,7 +29,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import least_squares
 
-from simnet.calibration.curves import Curve, Floats, Setting
+from simnet.base.arrays import Floats
+from simnet.calibration.curves import Curve, Setting
 from simnet.calibration.step_counts import Cost, costs
 
 PARAMETERS: MappingProxyType[str, str] = MappingProxyType(

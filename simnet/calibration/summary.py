@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from simnet.base.arrays import Floats
 from simnet.base.errors import InputError, nearest
 from simnet.calibration import measured
 from simnet.calibration.cost_model import CalibratedCostModel, calibrate
 from simnet.calibration.cost_model_file import written
 from simnet.calibration.crossval import MIXTURE, HeldOut, ModelChoice, choose
-from simnet.calibration.curves import Floats, chosen_rows, curves_of, differing
+from simnet.calibration.curves import chosen_rows, curves_of, differing
 from simnet.calibration.predictor import Basis
 from simnet.calibration.readers import COLUMNS, read
 from simnet.calibration.step_model import PARAMETERS, undetermined

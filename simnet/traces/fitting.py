@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from simnet.base.arrays import Floats
 from simnet.base.progress import stage, tracked
 from simnet.traces import refining
 from simnet.traces.comparing import DENSITIES, closeness
@@ -34,7 +35,6 @@ from simnet.traces.recorded import RecordedSource
 from simnet.traces.source import Values
 from simnet.traces.synthetic_parameters import LARGEST_DEVIATION, LARGEST_SIZE, LayerParameters, SyntheticParameters
 
-_Table = NDArray[np.float64]
 _HEAVIEST_TAIL = 100.0
 _LONGEST_MEMORY = 0.9
 _MOST_DEAD = 0.99
@@ -149,7 +149,7 @@ def _by_quantiles(source: RecordedSource, like: SyntheticParameters) -> Syntheti
     )
 
 
-def _misses(source: RecordedSource, parameters: SyntheticParameters) -> _Table:
+def _misses(source: RecordedSource, parameters: SyntheticParameters) -> Floats:
     """Return by which factors gain and build-up differ from those of the trace, as logarithms."""
     densities = [one for one in DENSITIES if one * source.parameters >= _FEWEST] or [1.0]
     figures = closeness(source, parameters, densities)["densities"]
@@ -172,11 +172,11 @@ class _Scales(NamedTuple):
         E[s^2 s'^2] of the scales s and s' at two points.
     """
 
-    dead: _Table
-    spread: _Table
-    evenness: _Table
-    shared: _Table
-    lasting: _Table
+    dead: Floats
+    spread: Floats
+    evenness: Floats
+    shared: Floats
+    lasting: Floats
 
 
 def _scales(part: Values) -> _Scales:
@@ -198,7 +198,7 @@ def _scales(part: Values) -> _Scales:
     return _Scales(dead, spread, evenness, shared, lasting)
 
 
-def _between_workers(values: NDArray[np.floating[Any]]) -> _Table:
+def _between_workers(values: NDArray[np.floating[Any]]) -> Floats:
     """Return E[x_v x_w] over all entries and pairs of distinct workers v and w, between any two points.
 
     Parameters
@@ -211,7 +211,7 @@ def _between_workers(values: NDArray[np.floating[Any]]) -> _Table:
     return np.asarray((total @ total.T - with_itself) / (n * P * (P - 1)))
 
 
-def _worker_factors(gradients: Values) -> tuple[Values, _Table]:
+def _worker_factors(gradients: Values) -> tuple[Values, Floats]:
     """Return how much larger than is typical each worker's gradient was at each point, and how that spreads.
 
     Both are of the workers whose gradient is not zero. The others count as being as small as the smallest of those.
@@ -306,7 +306,7 @@ def _lasting_kinds(found: refining.Lasting, steps: NDArray[np.int64]) -> tuple[f
     return best[1], best[2]
 
 
-def _arc_correlation(lags: _Table) -> _Table:
+def _arc_correlation(lags: Floats) -> Floats:
     """Return the correlation over lags, in periods, of what goes on an arc from anchor to anchor, mean over starts."""
     start = (np.arange(64)[:, None] + 0.5) / 64
     anchor = np.floor(start + lags)
@@ -314,7 +314,7 @@ def _arc_correlation(lags: _Table) -> _Table:
     return np.asarray(np.select([anchor == 0, anchor == 1], [np.cos(a - b), np.sin(a) * np.cos(b)], 0.0).mean(axis=0))
 
 
-def _smooth(table: _Table) -> _Table:
+def _smooth(table: Floats) -> Floats:
     """Return the mean of each point and its neighbours, as one point alone is noisy."""
     padded = np.pad(table, 1, mode="edge")
     return np.asarray((padded[:-2] + padded[1:-1] + padded[2:]) / 3)

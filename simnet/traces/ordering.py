@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 from scipy.special import bdtrc, erfc
 
-_Table = NDArray[np.float64]
+from simnet.base.arrays import Floats
 
 BEHIND = 1e-4
 """What |x| below the shift counts, over what it counts above."""
@@ -36,7 +36,7 @@ BEHIND = 1e-4
 LARGEST_LOG = 60.0
 """Logarithms of scales are within this and its negative."""
 
-SHARES: _Table = np.concatenate([np.geomspace(1e-4, 0.3, 13), [0.4, 0.5, 0.6, 0.7, 0.8, 0.9]])
+SHARES: Floats = np.concatenate([np.geomspace(1e-4, 0.3, 13), [0.4, 0.5, 0.6, 0.7, 0.8, 0.9]])
 """Shares of a layer's entries, at all workers together, at which it is counted who has them; ascending."""
 
 # None of these is critical. On four drawn traces (tails heavy and heavier, regression, embedding) build-up is off by at
@@ -81,9 +81,9 @@ class Kinds(NamedTuple):
         Of each kind.
     """
 
-    share: _Table
-    shift: _Table
-    log_scale: _Table
+    share: Floats
+    shift: Floats
+    log_scale: Floats
 
 
 def lognormal(spread: float, skew: float = 0.0, dead: float = 0.0) -> Kinds:
@@ -115,7 +115,7 @@ def lognormal(spread: float, skew: float = 0.0, dead: float = 0.0) -> Kinds:
     )
 
 
-def beyond(kinds: Kinds, values: _Table) -> _Table:
+def beyond(kinds: Kinds, values: Floats) -> Floats:
     """Return the share of each kind's entries above each v; shape (K, number of values).
 
     Examples
@@ -127,7 +127,7 @@ def beyond(kinds: Kinds, values: _Table) -> _Table:
     return np.asarray(erfc(_bounds(kinds.shift, kinds.log_scale, values) / math.sqrt(2)))
 
 
-def survival(kinds: Kinds, values: _Table) -> _Table:
+def survival(kinds: Kinds, values: Floats) -> Floats:
     """Return the share of all entries above each v."""
     return np.asarray(kinds.share @ beyond(kinds, values))
 
@@ -151,7 +151,7 @@ class Counted(NamedTuple):
     size: int
     workers: int
     levels: NDArray[np.int64]
-    figures: _Table
+    figures: Floats
 
 
 def levels(workers: int) -> NDArray[np.int64]:
@@ -210,7 +210,7 @@ class Order(NamedTuple):
 
     shared: float
     kinds: Kinds
-    shares: _Table
+    shares: Floats
 
 
 def fitted(counts: Sequence[Counted], most_shared: float) -> Order:
@@ -253,7 +253,7 @@ def fitted(counts: Sequence[Counted], most_shared: float) -> Order:
     return Order(rho, Kinds(mean, grid.shift[kept], grid.log_scale[kept]), shares)
 
 
-def _mean_logs(kinds: Kinds) -> _Table:
+def _mean_logs(kinds: Kinds) -> Floats:
     """Return the logarithm of the mean v of each kind, where |x| is above the shift."""
     above = np.maximum(kinds.shift, 0.0)
     density = np.exp(-(above**2) / 2) / math.sqrt(2 * math.pi)
@@ -271,7 +271,7 @@ def _mean(counts: Sequence[Counted]) -> Counted:
     return Counted(first.size * len(counts), first.workers, first.levels, np.where(times > 0, mean, np.nan))
 
 
-def _nearest(counts: Counted, rho: float, unit: float, allowed: NDArray[np.intp] | None = None) -> tuple[float, _Table]:
+def _nearest(counts: Counted, rho: float, unit: float, allowed: NDArray[np.intp] | None = None) -> tuple[float, Floats]:
     """Return how far the nearest figures are, in squared deviations of what was counted, and the shares of the kinds.
 
     Parameters
@@ -304,7 +304,7 @@ def _nearest(counts: Counted, rho: float, unit: float, allowed: NDArray[np.intp]
     return miss, share / total if total > 0 else np.full(len(share), 1 / len(share))
 
 
-def _non_negative(a: _Table, b: _Table) -> _Table:
+def _non_negative(a: Floats, b: Floats) -> Floats:
     """Return the x >= 0 of least |a x - b|."""
     try:
         return np.asarray(nnls(a, b)[0])
@@ -318,7 +318,7 @@ def _non_negative(a: _Table, b: _Table) -> _Table:
 
 
 @lru_cache(maxsize=16)
-def _thresholds(unit: float) -> _Table:
+def _thresholds(unit: float) -> Floats:
     """Return the v beyond which each of `SHARES` is, of kinds with lognormal scales."""
     kinds = lognormal(unit)
     values = np.exp(np.linspace(-12.0 - 6 * unit, 3.0 + 6 * unit, 2000))
@@ -327,7 +327,7 @@ def _thresholds(unit: float) -> _Table:
 
 
 @lru_cache(maxsize=64)
-def _predicted(workers: int, rho: float, unit: float) -> tuple[Kinds, _Table]:
+def _predicted(workers: int, rho: float, unit: float) -> tuple[Kinds, Floats]:
     """Return a grid of kinds, and the figures of each as in `Counted`; shape (J, len(SHARES), K)."""
     thresholds = _thresholds(unit)
     highest, lowest = math.log(thresholds[0]), math.log(thresholds[-1])
@@ -353,13 +353,13 @@ def _predicted(workers: int, rho: float, unit: float) -> tuple[Kinds, _Table]:
     return kinds, figures / SHARES[:, None]
 
 
-def _bounds(shift: _Table, log_scale: _Table, values: _Table) -> _Table:
+def _bounds(shift: Floats, log_scale: Floats, values: Floats) -> Floats:
     """Return which |x| has each v > 0, of each kind, not below zero."""
     over = np.exp(np.minimum(np.log(values) - log_scale[:, None], 200.0))
     return np.maximum(np.minimum(over + shift[:, None], over / BEHIND), 0.0)
 
 
-def _normal(points: int) -> tuple[_Table, _Table]:
+def _normal(points: int) -> tuple[Floats, Floats]:
     """Return values and weights of a standard normal: evenly spaced, as integrands may have steps."""
     values = np.linspace(-5.0, 5.0, points)
     weights = np.exp(-(values**2) / 2)

@@ -22,15 +22,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
 
+from simnet.base.arrays import Floats
 from simnet.traces.ordering import Counted, Order, beyond, counted, fitted, survival
 from simnet.traces.source import Values
 
-_Table = NDArray[np.float64]
-
-BEYOND: _Table = np.concatenate([np.linspace(1.0, 0.1, 37), np.geomspace(0.1, 1e-6, 31)[1:]])
+BEYOND: Floats = np.concatenate([np.linspace(1.0, 0.1, 37), np.geomspace(0.1, 1e-6, 31)[1:]])
 """Shares of larger entries for which magnitudes are tabulated: the smallest entry first."""
 
-COARSE: _Table = np.concatenate([[1.0, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2], np.geomspace(0.1, 1e-6, 26)])
+COARSE: Floats = np.concatenate([[1.0, 0.95, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2], np.geomspace(0.1, 1e-6, 26)])
 """Those of tables as short as this."""
 
 # So many largest magnitudes of a worker are left as they are, but no larger share.
@@ -62,9 +61,9 @@ class Point(NamedTuple):
     """
 
     signs: tuple[float, ...]
-    magnitudes: _Table
+    magnitudes: Floats
     counts: tuple[Counted, ...]
-    local: _Table
+    local: Floats
     largest: tuple[NDArray[np.uint8], ...]
 
 
@@ -147,9 +146,9 @@ class Lasting(NamedTuple):
         The same of the trace.
     """
 
-    correlation: _Table
-    predicted: _Table
-    recorded: _Table
+    correlation: Floats
+    predicted: Floats
+    recorded: Floats
 
 
 def lasting(points: Sequence[Point], layers: Sequence[Order], sizes: Sequence[int]) -> Lasting:
@@ -197,7 +196,7 @@ def lasting(points: Sequence[Point], layers: Sequence[Order], sizes: Sequence[in
     return Lasting(_CORRELATIONS, predicted, recorded)
 
 
-def _together(z: _Table, widths: _Table, correlation: float) -> _Table:
+def _together(z: Floats, widths: Floats, correlation: float) -> Floats:
     """Return the joint shares of two normals in bins, given the middles and shares of those."""
     if correlation > 0.999:
         return np.diag(widths)
@@ -209,7 +208,7 @@ def _together(z: _Table, widths: _Table, correlation: float) -> _Table:
     return np.asarray(shares)
 
 
-def _quantiles(magnitudes: Values) -> _Table:
+def _quantiles(magnitudes: Values) -> Floats:
     """Return quantiles of the magnitude, of all workers together."""
     return np.maximum.accumulate(np.quantile(magnitudes.ravel(), 1 - BEYOND).astype(np.float64))
 
