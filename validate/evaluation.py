@@ -110,7 +110,7 @@ def compare(
     rows, problems = rows_of(source, facts or {})
     found = []
     count = 0
-    for name, part in tracked(systems(rows).items()):
+    for system, part in tracked(systems(rows).items()):
         for one in curves_of(part):
             count += 1
             setting = one.setting
@@ -126,21 +126,10 @@ def compare(
                 )
                 for size in one.sizes
             ]
-            found.append(
-                pd.DataFrame(
-                    {
-                        "split": ["beyond" if each.extrapolates else "known" for each in predicted],
-                        "place": "",
-                        "system": name,
-                        "setting": str(setting),
-                        "size": one.sizes,
-                        "measured": one.seconds,
-                        "ours": [each.seconds for each in predicted],
-                        "low": [each.low for each in predicted],
-                        "high": [each.high for each in predicted],
-                    }
-                )
-            )
+            estimate = {"ours": "seconds", "low": "low", "high": "high"}
+            columns = {column: [getattr(each, name) for each in predicted] for column, name in estimate.items()}
+            split = ["beyond" if each.extrapolates else "known" for each in predicted]
+            found.append(_rows(one, split=split, place="", system=system, **columns))
     return _evaluation(source, found, count, rows, problems, loaded.coverage)
 
 
@@ -246,19 +235,14 @@ def _predicted(
     if ours is None:
         return None
     below, above = np.array(bins)[bin_of(held.sizes)].T * model.widening(held.setting)
-    return pd.DataFrame(
-        {
-            "split": split,
-            "place": place,
-            "setting": str(held.setting),
-            "size": held.sizes,
-            "measured": held.seconds,
-            "ours": ours,
-            "low": ours * np.exp(-below),
-            "high": ours * np.exp(above),
-            **others,
-        }
-    )
+    low, high = ours * np.exp(-below), ours * np.exp(above)
+    return _rows(held, split=split, place=place, ours=ours, low=low, high=high, **others)
+
+
+def _rows(held: Curve, **columns: object) -> pd.DataFrame:
+    """Return a row for each measurement of a curve, with further columns."""
+    measured = {"setting": str(held.setting), "size": held.sizes, "measured": held.seconds}
+    return pd.DataFrame(measured | columns)
 
 
 def _by_rule(kept: Sequence[Curve], held: Curve) -> Floats:

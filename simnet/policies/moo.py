@@ -14,29 +14,10 @@ leaves the Pareto front, and picks one of the front:
   mode ``grid`` a candidate at which another exchange has become the fastest is explored with it before the search,
   unless it has been since the gain last changed.
 
-Two modes tell what the paper describes from what its code does:
-
-====================  ==========================================  ====================================================
-what                  ``grid``                                    ``published``
-====================  ==========================================  ====================================================
-objectives            1/gain, compression time, communication     F1(c) = v2 exp(v1 c) - 1, fitted to the smallest
-                      time, exact at the candidate densities      closed forms [ms] at the candidates; F2 = 1/gain(c),
-                                                                  gain(c) being a fraction of exponentials, fitted to
-                                                                  those measured, to 1 at c = 1 and to 0 at c = 0
-choice                knee, or weighted                           least max(0.6 nF1, 0.4 nF2), both normalised from
-                                                                  least to greatest over the front
-density               one of the candidates                       anything between the lowest and the highest
-gain                  ratio of mean squares, all workers          ratio of norms, of the broadcasting worker
-gain has changed      smoothed, against that first seen with the  smoothed change from one iteration to the next
-                      choice in force, by 10 % or more            of 10 % or more
-exploration           with the residual in force, followed by a   with a residual of zero; no search before the
-                      search                                      network changes
-begins with           exploration and a search, after the         exploration, after the warm-up; the highest density,
-                      warm-up if there is one                     with the exchange that it began with, until the
-                                                                  network changes for the first time
-a change is noticed   before the next iteration                   the same; networks that change by iteration, one
-                                                                  iteration late
-====================  ==========================================  ====================================================
+The mode ``grid`` is what the paper describes: three objectives, exact at the candidates. The mode ``published`` is
+what its code does: it fits two objectives, F1(c) = v2 exp(v1 c) - 1 to communication times [ms] and F2(c) = 1/gain(c),
+takes any density between the candidates, and has rules of its own for when to explore and to search.
+``docs/policies.md`` has the two side by side.
 
 The released code looks for the front with NSGA-II, whose result depends on its random numbers. The front of two
 functions of one variable needs no such search: here it is that of 1,001 densities, evenly spaced in their logarithm.
@@ -199,7 +180,7 @@ class Search:
     Parameters
     ----------
     mode : {"grid", "published"}
-        Whether as the paper describes it, or by the objective and the rules of the released code; see the module.
+        Whether as the paper describes it, or by the objective and the rules of the released code.
     densities : sequence of float
         Candidates, each in (0, 1], no two alike; at least 4 in the mode ``published``.
     tries : int
