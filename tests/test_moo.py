@@ -419,7 +419,7 @@ def test_the_charge_for_exploration_adds_up():
     assert merged["start_s"].to_numpy()[1:] == pytest.approx((merged["start_s"] + merged["iteration_s"])[:-1])
 
     plain = run_policy(one, "AG", Fixed(AG)).iterations
-    summary = summarize({"moo": frame, "AG": plain}, scenario="s", scenario_sha256="", seed=0, versions={})
+    summary = summarize({"moo": frame, "AG": plain})
     said = summary["policies"]["moo"]
     assert said["iterations"] == 12
     assert said["exploration"]["iterations"] == len(explored)

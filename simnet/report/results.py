@@ -64,24 +64,14 @@ def write_run(
         The run folder; made when it is not there. What an earlier run wrote is replaced, other files stay.
     results : mapping of policy name to PolicyResult
         In the order in which the policies stand in the scenario.
-    scenario : str
-        Name of the scenario.
+    scenario, seed, bound, missing, target, reference
+        As for `simnet.report.summary.summarize`.
     scenario_lock : str
         Text of the resolved scenario; its hash goes into the summary.
-    seed : int
-        The run's seed.
-    bound : str, optional
-        The policy against which regret is measured, if it is among the results.
     links : callable, optional
         Names the links between two ranks, for the timeline; see `simnet.report.timeline.write_timeline`.
     report : bool
         Whether to draw the figures and write the report; else those of an earlier run go.
-    missing : sequence of str
-        Policies of the scenario that were interrupted before they were done; the summary and the report name them.
-    target : float, optional
-        Where a model was trained: the accuracy whose time is of interest.
-    reference : str, optional
-        The policy against which statistical efficiency is measured; the first of `results` when omitted.
 
     Returns
     -------

@@ -27,7 +27,7 @@ def sentence(summary: Summary) -> str:
     ...     "select_s": 0.0, "communicate_s": 0.5, "wait_s": 0.0, "bytes_sent_B": 1e6, "choice": ["AG", "ART-Ring"],
     ...     "density": 0.01, "latency_s": 0.01, "bandwidth_Bps": [1.25e9, 1.25e8]})
     >>> slow = fast.assign(start_s=[0.0, 1.25], iteration_s=1.25, choice="AG")
-    >>> summary = summarize({"flexible": fast, "AG": slow}, scenario="demo", scenario_sha256="", seed=0, versions={})
+    >>> summary = summarize({"flexible": fast, "AG": slow})
     >>> print(sentence(summary))  # doctest: +NORMALIZE_WHITESPACE
     flexible won: 2 s for 2 iterations, 20 % less than AG, the runner-up; it switched once, from AG to ART-Ring at
     iteration 1 (1 s), when bandwidth fell to 1 Gbit/s.

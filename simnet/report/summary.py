@@ -145,10 +145,10 @@ def significant(values: ArrayLike) -> NDArray[np.float64]:
 def summarize(
     iterations: Mapping[str, pd.DataFrame],
     *,
-    scenario: str,
-    scenario_sha256: str,
-    seed: int,
-    versions: Mapping[str, str],
+    scenario: str = "",
+    scenario_sha256: str = "",
+    seed: int = 0,
+    versions: Mapping[str, str] | None = None,
     bound: str | None = "clairvoyant",
     missing: Sequence[str] = (),
     stops: Mapping[str, Sequence[Interruption]] | None = None,
@@ -196,7 +196,7 @@ def summarize(
     ...     "select_s": 0.0, "communicate_s": 0.5, "wait_s": 0.0, "bytes_sent_B": 1e6, "choice": ["AG", "ART-Ring"],
     ...     "density": 0.01, "latency_s": 0.01, "bandwidth_Bps": [1.25e9, 1.25e8]})
     >>> slow = fast.assign(start_s=[0.0, 1.25], iteration_s=1.25, choice="AG")
-    >>> summary = summarize({"flexible": fast, "AG": slow}, scenario="demo", scenario_sha256="", seed=0, versions={})
+    >>> summary = summarize({"flexible": fast, "AG": slow})
     >>> summary["winner"]["policy"], summary["winner"]["margin_s"], summary["policies"]["flexible"]["switch_count"]
     ('flexible', 0.5, 1)
     """
@@ -225,7 +225,7 @@ def summarize(
     return {
         "scenario": {"name": scenario, "sha256": scenario_sha256},
         "seed": seed,
-        "versions": dict(versions),
+        "versions": dict(versions or {}),
         "bound": bound,
         "missing": list(missing),
         "winner": _winner(

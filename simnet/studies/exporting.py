@@ -302,7 +302,7 @@ def stage_at(stages: Stages, iteration: int) -> int:
     return max(place for place, (first, _) in enumerate(stages.networks) if first <= iteration)
 
 
-def options_of(given: Sequence[str], option: str = "--option") -> dict[str, float]:
+def options_of(given: Sequence[str]) -> dict[str, float]:
     """Read options of collectives, ``NAME=NUMBER``; whole numbers stay whole, other forms are an InputError."""
     found: dict[str, float] = {}
     for one in given:
@@ -310,7 +310,7 @@ def options_of(given: Sequence[str], option: str = "--option") -> dict[str, floa
             r"([a-z_]{1,40})=([0-9]{1,15}|[0-9]{0,15}\.?[0-9]{1,30}(?:e[+-]?[0-9]{1,3})?)", one.strip()
         )
         if match is None:
-            raise InputError(f"must be written as NAME=NUMBER, e.g. group_size=4, got {one[:60]!r}", file=option)
+            raise InputError(f"must be written as NAME=NUMBER, e.g. group_size=4, got {one[:60]!r}", file="--option")
         found[match[1]] = int(match[2]) if match[2].isdigit() else float(match[2])
     return found
 

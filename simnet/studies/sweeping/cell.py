@@ -158,10 +158,6 @@ def rows(
     if results:
         summary = summarize(
             {name: result.iterations for name, result in results.items()},
-            scenario="",
-            scenario_sha256="",
-            seed=0,
-            versions={},
             bound=built.bound,
             stops={name: result.interruptions for name, result in results.items()},
             target=target,
