@@ -289,12 +289,12 @@ def _label(one: Axis) -> str:
 
 
 def _place(axes: Axes, question: Question, x: Axis, y: Axis) -> list[Line2D]:
-    """Draw where the user is, and the course of the links if they change; return what the legend says of it."""
+    """Draw where the user is, and the links over time if they change; return what the legend says of it."""
     seen = question.trajectory
     here = [float(getattr(question.point, one.quantity.field)) / one.quantity.factor for one in (x, y)]
     handles: list[Line2D] = []
     if seen is not None and {x.name, y.name} <= {"latency", "bandwidth"}:
-        course = [getattr(seen, one.name) / one.quantity.factor for one in (x, y)]
-        handles += axes.plot(*course, color="black", linewidth=0.7, marker=".", markersize=4, label="links over time")
+        links = [getattr(seen, one.name) / one.quantity.factor for one in (x, y)]
+        handles += axes.plot(*links, color="black", linewidth=0.7, marker=".", markersize=4, label="links over time")
     handles += axes.plot(*[[one] for one in here], color="black", marker="X", markersize=9, linestyle="", label="here")
     return handles
