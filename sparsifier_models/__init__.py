@@ -69,7 +69,7 @@ from sparsifier_models.topka import TopkA
 from sparsifier_models.topkdsa import TopkDSA
 from sparsifier_models.uniontopk import UnionTopk
 
-__all__ = ["SCHEMES", "Exchange", "Options", "Sparsifier", "Wire", "create", "names", "scheme"]
+__all__ = ["SCHEMES", "Exchange", "Options", "Sparsifier", "Wire", "create", "names", "scheme", "usable"]
 
 _CLASSES: tuple[type[Sparsifier], ...] = (
     *(Dense, Randomk, Topk, LayerwiseTopk, MSTopk, ARTopk),
@@ -120,14 +120,27 @@ def scheme(name: str) -> type[Sparsifier]:
     plain = name.lower().translate(_IGNORED)
     if plain in SCHEMES:
         return SCHEMES[plain]
-    found = plugins.in_file(name) if plugins.is_file(name) else plugins.load("sparsifiers", name)
+    if plugins.is_file(name):
+        return _complete(plugins.in_file(name), f"{name} ")
+    found = plugins.load("sparsifiers", name, _complete)
     if found is None:
         raise ValueError(f"there is no sparsifier {name!r}: {nearest(name, names())}")
+    return found
+
+
+def usable() -> dict[str, type[Sparsifier]]:
+    """Return the schemes by name, sorted; a warning tells which of others cannot be used."""
+    return dict(sorted({**plugins.usable("sparsifiers", scheme), **SCHEMES}.items()))
+
+
+def _complete(found: Any, name: str = "it ") -> type[Sparsifier]:
     if not (isinstance(found, type) and issubclass(found, Sparsifier)):
-        raise ValueError(f"sparsifier {name!r} is no Sparsifier class: {found!r}")
+        raise plugins.PluginError(f"{name}is no Sparsifier class")
     missing = [*(one for one in ("name", "paper") if not hasattr(found, one)), *sorted(found.__abstractmethods__)]
     if missing:
-        raise ValueError(f"sparsifier {name!r} is no complete Sparsifier class: it lacks {', '.join(missing)}")
+        raise plugins.PluginError(f"{name}is no complete Sparsifier class: it lacks {', '.join(missing)}")
+    if not (isinstance(found.option_type, type) and issubclass(found.option_type, Options)):
+        raise plugins.PluginError(f"{name}has an option_type that is no Options class")
     return found
 
 

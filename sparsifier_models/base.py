@@ -17,6 +17,7 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from simnet.base import plugins
 from simnet.base.arrays import Floats
 from simnet.base.checks import is_number, whole
 from simnet.costs.devices import DeviceOp
@@ -368,6 +369,8 @@ class Sparsifier(ABC):
                 exact = np.array([kth_magnitude(row, self.k) if self.k else np.inf for row in corrected])
             try:
                 exchange = self._communicate(corrected, fresh)
+                if not isinstance(exchange, Exchange) or not isinstance(exchange.schedule, Schedule):
+                    raise plugins.wrong(self._communicate, exchange, "an Exchange with a Schedule")
                 if not np.isfinite(exchange.update).all():
                     index = int(np.argmin(np.isfinite(exchange.update)))
                     raise ValueError(

@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar, Union, get_args,
 
 from annotated_types import Ge, Gt, Le
 
-from simnet.base import plugins
 from simnet.base.checks import is_number, positive, whole
 from simnet.base.errors import nearest
 from simnet.collectives import registry
@@ -43,16 +42,21 @@ class AlgorithmOf:
 
     def names(self) -> list[str]:
         """Return the algorithms, simnet's own first."""
-        return [one.algorithm for one in registry.every(self.operation) if self._fits(one)]
+        return [one.algorithm for one in registry.every(self.operation) if not self._lacks(one)]
 
-    def allows(self, name: object) -> bool:
-        """Return whether an algorithm is one of them."""
+    def check(self, option: str, name: object) -> None:
+        """Raise ValueError if the algorithm that an option names is none of them; says what it lacks."""
         found = registry.known(self.operation, name) if isinstance(name, str) else None
-        return found is not None and self._fits(found)
+        if found is None:
+            raise registry.missing(option, name, self.names())
+        if lacks := self._lacks(found):
+            raise ValueError(f"{option} {name!r} cannot be used by schemes: {found.name} {lacks}")
 
-    def _fits(self, one: registry.Collective) -> bool:
-        varies = one.varying is not None or self.operation != "all_gather"
-        return varies and set(one.needs) <= set(self.options)
+    def _lacks(self, one: registry.Collective) -> str:
+        if one.varying is None and self.operation == "all_gather":
+            return "has no `varying`, a schedule for contributions of unequal size"
+        needs = [name for name in one.needs if name not in self.options]
+        return f"needs {', '.join(needs)}" if needs else ""
 
     def __get_pydantic_json_schema__(self, core: Any, handler: Any) -> dict[str, Any]:
         """Tell editors the names."""
@@ -155,9 +159,9 @@ def _checked(hint: Any, value: Any, name: str) -> Any:
     kind, *marks = get_args(hint) if get_origin(hint) is Annotated else (hint,)
     if get_origin(kind) is Literal and value not in get_args(kind):
         raise ValueError(f"there is no {name} {value!r}: {nearest(str(value), words(kind))}")
-    if not all(mark.allows(value) for mark in marks if isinstance(mark, AlgorithmOf)):
-        refused = plugins.left_out("collectives")
-        raise ValueError(f"there is no {name} {value!r}: {nearest(str(value), words(hint))}{refused}")
+    for mark in marks:
+        if isinstance(mark, AlgorithmOf):
+            mark.check(name, value)
     least: Any = next((mark.ge for mark in marks if isinstance(mark, Ge)), None)
     most: Any = next((mark.le for mark in marks if isinstance(mark, Le)), None)
     if kind is int:

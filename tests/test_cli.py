@@ -319,11 +319,18 @@ def test_lists(kind: str) -> None:
         "traces": ["digits"],
         "measured": ["shaped_openmpi", "published_plateaus"],
         "platforms": ["dgx-h100", "polaris"],
+        "readers": ["nccl-json", "Read what OSU micro-benchmarks printed."],
     }
     for name in expected.get(kind, [name for names in expected.values() for name in names]):
         assert name in result.stdout
     if kind:
         assert invoke("list", f"{kind}x").exit_code == 2
+
+
+def test_a_scenario_that_comes_with_simnet_is_shown_as_a_start_for_others() -> None:
+    assert did("list", "scenarios", "--show", "quickstart").stdout == shipped()["quickstart"].read_text()
+    assert "did you mean 'quickstart'?" in refused("list", "scenarios", "--show", "quikstart")
+    assert refused("list", "models", "--show", "quickstart") == "error: --show: is only for scenarios\n"
 
 
 def test_schema_is_json() -> None:

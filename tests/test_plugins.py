@@ -1,8 +1,10 @@
 """What others add: registered by a package or in a file that a scenario names, identified, and refused on demand."""
 
 import os
+import re
 import subprocess
 import sys
+import warnings
 
 import pytest
 
@@ -10,7 +12,6 @@ import killing
 from commands import did, invoke, refused
 from simnet.base import plugins
 from simnet.calibration.readers import kind_of, read
-from simnet.collectives import registry
 from simnet.costs.devices import device_names, load_device
 from simnet.scenario import load
 from simnet.scenario.identity import identity
@@ -81,6 +82,53 @@ MINE = Format(read_mine, first=lambda line: line.startswith("mine"))
 """
 
 
+TIME = ("time", "--workers", "4", "--size", "1 MB", "--collective")
+LINKS = ("--latency", "1 ms", "--bandwidth", "1 Gbit/s")
+WEATHER = "network.weather=[{links: all, bandwidth: {NAME: {}}}]"
+
+FAILING = """\
+from simnet.calibration.readers import Format
+from simnet.collectives.registry import collective
+from sparsifier_models.topk import Topk
+
+
+def fails(*arguments, **options):
+    return DOES
+
+
+class Mine(Topk):
+    name, paper = "mine", "a test"
+    SELECTS = fails
+
+
+class Turns:
+    def __init__(self, candidates):
+        self.candidates = candidates
+
+    def reset(self):
+        pass
+
+    def shortlist(self, context):
+        return DOES
+
+
+def network(hosts: int = 4):
+    return DOES
+
+
+def gusts():
+    return DOES
+
+
+@collective("all_reduce", "onehop")
+def allreduce_onehop(n_ranks, nbytes):
+    return DOES
+
+
+LOGS = Format(fails, first=lambda line: line.startswith("mine"))
+"""
+
+
 @pytest.fixture
 def own(tmp_path):
     (tmp_path / "mine.py").write_text(SCHEME)
@@ -148,7 +196,11 @@ class TestFiles:
             ("share: 0.25", "share: 2", ["own.yaml:8: exchanges.own.share: share must be in (0, 1], got 2"]),
             ("share: 0.25", "shara: 1", ["own.yaml:8: exchanges.own.shara", "did you mean 'share'?"]),
             ("py:Mine", "py:Min", ["mine.py: defines no 'Min': did you mean 'Mine'?", "own.yaml:8"]),
-            ("py:Mine", "py:MineOptions", ["own.yaml:8: exchanges.own.scheme", "is no Sparsifier class"]),
+            (
+                "py:Mine",
+                "py:MineOptions",
+                ["own.yaml:8: exchanges.own.scheme", "MineOptions is no Sparsifier class\n"],
+            ),
             ("./mine.py:Mine", "./none.py:Mine", ["none.py: there is no such file", "own.yaml:8"]),
             ("./mine.py:Mine", "../../etc/passwd:X", ["own.yaml:8", "is named with a class in it", "passwd:X"]),
             ("./mine.py:Mine", "'.:Mine'", ["own.yaml:8", "is named with a class in it"]),
@@ -160,7 +212,7 @@ class TestFiles:
             (
                 "./mine.py:Mine",
                 "./partly.py:Mine",
-                ["partly.py:Mine'", "it lacks name, paper, _communicate"],
+                ["partly.py:Mine is no complete", "it lacks name, paper, _communicate"],
             ),
         ],
     )
@@ -206,7 +258,7 @@ class TestRegistered:
         assert load_device("fast").name == "f"
         assert {"fast", "cpu"} <= set(device_names())
         assert load_device("cpu").memory_bandwidth > 1
-        with pytest.raises(ValueError, match="'odd', as others registered it, returns no DeviceProfile"):
+        with pytest.raises(ValueError, match=r"'odd', .* by mine_device 1.0 \(json:.*\), .* no DeviceProfile"):
             load_device("odd")
 
     def test_the_identity_goes_by_the_version_of_what_the_scenario_names(self, install, own):
@@ -221,33 +273,155 @@ class TestRegistered:
 
     def test_what_cannot_be_imported_names_its_package(self, install):
         install("mine_broken", "1 / 0\n", "[simnet.sparsifiers]\nbroken = mine_broken:X\n")
-        with pytest.raises(ValueError, match=r"sparsifiers by mine_broken 1\.0, cannot .*: ZeroDivisionError"):
+        with pytest.raises(ValueError, match=r"by mine_broken 1\.0 .*, cannot be used: ZeroDivisionError: .*py:1"):
             scheme("broken")
 
-    def test_a_log_reader_that_cannot_be_imported_is_one_message(self, install, tmp_path):
-        install("mine_broken", "1 / 0\n", "[simnet.log_readers]\nbroken = mine_broken:X\nodd = json:loads\n")
-        (tmp_path / "a.log").write_text("mine 1\n")
-        told = refused("calibrate", tmp_path / "a.log", "-o", tmp_path / "a.yaml")
-        assert "'broken', registered as simnet.log_readers by mine_broken 1.0, cannot be imported" in told
-        with pytest.raises(plugins.PluginError, match="'odd', as others registered it, is no Format"):
+    @pytest.mark.parametrize(
+        ("kind", "listed", "beside", "asking"),
+        [
+            ("sparsifiers", "sparsifiers", "artopk", ["run", "own.yaml", "--set", "exchanges.AG={scheme: NAME}"]),
+            ("topologies", "topologies", "fat_tree", ["run", "own.yaml", "--set", "network.topology={NAME: {}}"]),
+            ("topologies", "topologies", "fat_tree", [*TIME, "allreduce_ring", "--topology", "NAME"]),
+            ("weather", "weather", "noise", ["run", "own.yaml", "--set", WEATHER]),
+            ("policies", "policies", "flexible", ["run", "own.yaml", "--set", "policies.AG={NAME: {}}"]),
+            ("devices", "devices", "v100", ["run", "own.yaml", "--set", "job.device=NAME"]),
+            ("collectives", "collectives", "allreduce_ring", [*TIME, "allreduce_NAME", "--topology", "star"]),
+            ("collectives", "sparsifiers", "artopk", ["run", "own.yaml", "--set", "exchanges.AG.allgather=NAME"]),
+            ("log_readers", "readers", "osu", []),
+        ],
+    )
+    @pytest.mark.filterwarnings("ignore::simnet.base.plugins.PluginWarning")
+    def test_what_cannot_be_used_is_told_and_is_an_error_only_by_its_name(
+        self, install, own, monkeypatch, kind, listed, beside, asking
+    ):
+        monkeypatch.chdir(own.parent)
+        entries = f"[simnet.{kind}]\nbroken = mine_broken:X\ngone = nowhere:X\nodd = mine_odd:X\n"
+        install("mine_broken", "1 / 0\n", entries)
+        (own.parent / "site" / "mine_odd.py").write_text("X = 3\n")
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            table = did("list", listed).stdout
+        told = table + "".join(f"{one.message}\n" for one in warned)
+        assert beside in table
+        for name, why in (("broken", "ZeroDivisionError: "), ("gone", "ModuleNotFoundError: "), ("odd", "")):
+            said = f"'{name}', registered as simnet.{kind} by mine_broken 1.0 "
+            assert said in told
+            assert f"cannot be used: {why}" in told.partition(said)[2].partition("\n")[0]
+            if asking:
+                answer = refused(*(one.replace("NAME", name) for one in asking))
+                assert said in answer
+                assert f"cannot be used: {why}" in answer
+        did("schema")
+        did(*TIME, "allreduce_ring", "--topology", "star", *LINKS)
+        did("run", own, "--out", "out", "--quiet", "--set", "job.iterations=1")
+
+    def test_a_log_reader_that_cannot_be_used_leaves_other_logs_alone(self, install, tmp_path):
+        entries = "mine = mine_reader:MINE\nbroken = mine_reader:X\nodd = json:loads\n"
+        install("mine_reader", READER, f"[simnet.log_readers]\n{entries}")
+        (tmp_path / "a.log").write_text("mine 1\n1024 1e-5\n")
+        with pytest.warns(plugins.PluginWarning, match=r"'(broken|odd)', registered as simnet.log_readers by mine_re"):
+            assert kind_of(tmp_path / "a.log") == "mine"
+        with pytest.raises(plugins.PluginError, match=r"'odd', .* by mine_reader 1.0 .* it gives no Format, but"):
             read(tmp_path / "a.log", "odd")
 
-    def test_collectives_that_cannot_be_used_are_listed_as_such_beside_the_others(self, install):
-        entries = "[simnet.collectives]\nbroken = mine_broken:X\nodd = json:loads\n"
-        install("mine_broken", "1 / 0\n", entries)
-        told = invoke("list", "collectives")
-        assert told.exit_code == 0, told.output
-        assert "allreduce_rabenseifner" in told.stdout
-        assert "cannot be used: 'broken', registered as simnet.collectives by mine_broken 1.0" in told.stdout
-        assert "cannot be used: 'odd', registered as simnet.collectives, is not marked" in told.stdout
-        with pytest.raises(plugins.PluginError, match="'broken', registered as"):
-            registry.every()
+    def test_an_all_gather_for_equal_contributions_says_what_schemes_miss(self, install, own):
+        text = (
+            "from simnet.collectives import allgather_ring as ring\n"
+            "from simnet.collectives.registry import collective\n"
+            "@collective('all_gather', 'onehop')\n"
+            "def allgather_onehop(n_ranks, nbytes):\n    return ring(n_ranks, nbytes)\n"
+        )
+        install("mine_onehop", text, "[simnet.collectives]\nonehop = mine_onehop:allgather_onehop\n")
+        told = refused("run", own, "--set", "exchanges.AG.allgather=onehop")
+        assert "exchanges.AG.allgather: allgather 'onehop' cannot be used by schemes: allgather_onehop has no" in told
+        told = refused(*TIME, "onehop", "--topology", "star")
+        assert "there is no collective 'onehop': did you mean 'allgather_onehop'?" in told
 
     def test_commands_of_others_stand_beside_those_of_simnet(self, install):
         text = "def add(app):\n    @app.command()\n    def greet():\n        print('hello')\n"
         install("mine_command", text, "[simnet.commands]\ngreet = mine_command:add\nbad = nowhere:add\n")
         with pytest.warns(UserWarning, match="'bad', registered as"):
             assert invoke("greet").stdout == "hello\n"
+
+
+class TestFailing:
+    """Code of others that fails while it runs is one message that names it; that of simnet keeps its traceback."""
+
+    ENTRIES = """\
+[simnet.sparsifiers]
+scheme = mine_failing:Mine
+[simnet.topologies]
+network = mine_failing:network
+[simnet.weather]
+gusts = mine_failing:gusts
+[simnet.policies]
+turns = mine_failing:Turns
+[simnet.collectives]
+onehop = mine_failing:allreduce_onehop
+[simnet.log_readers]
+logs = mine_failing:LOGS
+"""
+
+    @pytest.mark.parametrize(
+        ("name", "code", "command"),
+        [
+            ("scheme", "fails", ["run", "own.yaml", "--set", "exchanges.AG={scheme: scheme}"]),
+            ("network", "network", ["run", "own.yaml", "--set", "network.topology={network: {}}"]),
+            ("network", "network", [*TIME, "allreduce_ring", "--topology", "network"]),
+            ("gusts", "gusts", ["run", "own.yaml", "--set", WEATHER.replace("NAME", "gusts")]),
+            ("turns", "Turns.shortlist", ["run", "own.yaml", "--set", "policies={AG: {turns: {}}}"]),
+            ("turns", "Turns.shortlist", ["run", "own.yaml", "--jobs", "2", "--set", "policies.AG={turns: {}}"]),
+            ("onehop", "allreduce_onehop", [*TIME, "allreduce_onehop", "--topology", "star", *LINKS]),
+            ("onehop", "onehop", ["run", "own.yaml", "--set", "exchanges.AG={scheme: dense, algorithm: onehop}"]),
+            ("logs", "fails", ["calibrate", "a.log", "-o", "a.yaml"]),
+        ],
+    )
+    @pytest.mark.parametrize("does", ["None", "{}['this']"])
+    def test_it_is_one_message(self, install, own, monkeypatch, name, code, command, does):
+        monkeypatch.chdir(own.parent)
+        text = FAILING.replace("DOES", does).replace("SELECTS", "_select" if does != "None" else "_communicate")
+        # A package of its own for each case: modules stay loaded.
+        package = f"mine_failing_{abs(hash((name, code, *command, does)))}"
+        install(package, text, self.ENTRIES.replace("mine_failing", package))
+        (own.parent / "a.log").write_text("mine 1\n")
+        own.write_text(SCENARIO.replace("./mine.py:Mine, share: 0.25", "dense"))
+        # A run that stops says so first.
+        told = invoke(*command)
+        assert told.exit_code == 2, told.output
+        (error,) = (one for one in told.stderr.splitlines() if one.startswith("error: "))
+        assert "Traceback" not in told.output
+        assert f"'{name}', registered as simnet." in error
+        assert f" by {package} 1.0 ({package}:" in error
+        expected = " returned None, and not " if does == "None" else ", failed: KeyError: 'this' ("
+        assert expected in error
+        assert re.search(rf"{package}\.py:\d+(, in \w*\.?{code.split('.')[-1]})?", error)
+
+    def test_the_traceback_may_be_kept(self, own, monkeypatch):
+        text = SCHEME + "    def _select(self, values, worker):\n        return {}['this']\n"
+        (own.parent / "mine.py").write_text(text)
+        told = refused("run", own)
+        line = len(text.splitlines())
+        assert "own.yaml:8: exchanges.own: code in " in told
+        assert f"failed: KeyError: 'this' ({own.parent / 'mine.py'}:{line}, in Mine._select)" in told
+        assert f"{plugins.TRACEBACK}=1" in told
+        monkeypatch.setenv(plugins.TRACEBACK, "1")
+        assert isinstance(invoke("run", own).exception, KeyError)
+
+    def test_what_a_base_class_makes_of_it_is_blamed_on_the_scheme(self, own):
+        (own.parent / "mine.py").write_text(SCHEME + "    def _select(self, values, worker):\n        return None\n")
+        assert "exchanges.own: code in " in (told := refused("run", own))
+        assert "mine.py, failed: AttributeError: " in told
+
+    def test_a_class_that_is_no_policy_says_what_it_lacks(self, install, own):
+        text = "class Half:\n    def __init__(self, candidates):\n        self.candidates = candidates\n"
+        install("mine_half", text, "[simnet.policies]\nhalf = mine_half:Half\n")
+        told = refused("run", own, "--set", "policies.AG={half: {}}")
+        assert "policies.AG.half: 'half', registered as simnet.policies by mine_half 1.0 (mine_half:Half): " in told
+        assert "it lacks reset, shortlist" in told
+
+    def test_errors_of_simnet_keep_their_traceback(self, own, monkeypatch):
+        monkeypatch.setattr("simnet.scenario.job.load_device", lambda name: {}["this"])
+        assert isinstance(invoke("run", own).exception, KeyError)
 
 
 class TestRefusal:

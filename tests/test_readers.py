@@ -374,6 +374,15 @@ def test_both_sides_in_a_row(tmp_path):
     assert rows["seconds_max"].tolist()[2] == 30e-6
 
 
+def test_a_misspelt_collective_is_refused_with_the_nearest_name(tmp_path):
+    rows = "collective,nbytes,seconds\nall_redcue,8,1e-5\nag_topk,8,1e-5\nall_gather,8,1e-5\n"
+    measured = read(put(tmp_path, rows, "a.csv"))
+    assert measured.rows["collective"].tolist() == ["ag_topk", "all_gather"]
+    assert "a.csv:2: there is no collective 'all_redcue': did you mean 'all_reduce'?" in str(measured.problems[0])
+    with pytest.raises(InputError, match=r"a.csv:2: holds no .*'allreduce': did you mean 'all_reduce'"):
+        read(put(tmp_path, "collective,nbytes,seconds\nallreduce,8,1e-5\n", "a.csv"))
+
+
 class TestKinds:
     @pytest.mark.parametrize("name", logs.ALL)
     def test_content_tells_and_the_name_does_not(self, tmp_path, name):

@@ -124,11 +124,13 @@ def suggestion(name: str, allowed: Iterable[str]) -> str:
 
     Examples
     --------
-    >>> suggestion("fattree", ["star", "fat_tree"])
-    "did you mean 'fat_tree'? "
+    >>> suggestion("fattree", ["star", "fat_tree"]), suggestion("onehop", ["allreduce_ring", "allgather_onehop"])
+    ("did you mean 'fat_tree'? ", "did you mean 'allgather_onehop'? ")
     """
     folded = {one.casefold(): one for one in sorted(allowed)}
-    close = difflib.get_close_matches(name.casefold(), folded, n=1)
+    given = name.casefold()
+    part = [one for one in sorted(folded, key=len) if len(given) > 2 and given in one]
+    close = difflib.get_close_matches(given, folded, n=1) or part
     return f"did you mean '{folded[close[0]]}'? " if close else ""
 
 

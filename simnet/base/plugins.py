@@ -15,6 +15,10 @@ In a package's ``pyproject.toml`` the group is ``simnet.`` and the kind, as ``si
 simnet keeps its names, whatever others register. A file is named with what is wanted of it, as
 ``./my_scheme.py:Rotating``.
 
+What cannot be used, `usable` leaves out with a warning; `load` refuses it to who asks for it by name. What goes wrong
+while code of others runs is one message that says whose it is, by `blamed`; with ``SIMNET_TRACEBACK`` in the
+environment it keeps its traceback.
+
 All of this is code that runs with the rights of the user. Where ``SIMNET_NO_PLUGINS`` is set in the environment, as
 ``simnet --no-plugins`` does, it is refused, here and in the processes that are started from here.
 """
@@ -22,14 +26,16 @@ All of this is code that runs with the rights of the user. Where ``SIMNET_NO_PLU
 from __future__ import annotations
 
 import os
+import reprlib
 import sys
 import traceback
-from collections.abc import Iterator, Set
+import warnings
+from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
 from importlib.abc import SourceLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar, get_args
 
 from simnet.base.errors import InputError, SimnetError, nearest
 from simnet.base.reading import read_text
@@ -38,6 +44,8 @@ if TYPE_CHECKING:
     from importlib.metadata import EntryPoint, EntryPoints
     from types import ModuleType
 
+T = TypeVar("T")
+
 Kind: TypeAlias = Literal[
     "sparsifiers", "topologies", "collectives", "weather", "policies", "log_readers", "devices", "commands"
 ]
@@ -45,12 +53,23 @@ Kind: TypeAlias = Literal[
 REFUSED = "SIMNET_NO_PLUGINS"
 """The environment variable that refuses code of others, unless it is empty or 0."""
 
+TRACEBACK = "SIMNET_TRACEBACK"
+"""The environment variable that keeps tracebacks of code of others, unless it is empty or 0."""
+
 MAX_BYTES = 2**20
 """The largest file that is loaded."""
 
 
 class PluginError(SimnetError, ValueError):
     """Code of others that is refused, cannot be imported, or is not what its kind asks for."""
+
+
+class PluginWarning(UserWarning):
+    """Something that is registered is left out, as it cannot be used: its kind, its name, and why."""
+
+    def __init__(self, kind: Kind, name: str, why: str) -> None:
+        super().__init__(why)
+        self.kind, self.name = kind, name
 
 
 def registered(kind: Kind) -> EntryPoints:
@@ -76,13 +95,20 @@ def entry(kind: Kind, name: str) -> EntryPoint | None:
     return next(iter(_all(kind).select(name=name)), None)
 
 
-def load(kind: Kind, name: str) -> Any:
-    """Return what is registered under a name, by the first package that does; None if nobody registered it.
+def load(kind: Kind, name: str, make: Callable[[Any], T]) -> T | None:
+    """Return what is made of that which the first package registers under a name; None if nobody registered it.
+
+    Parameters
+    ----------
+    kind, name
+        Where it is registered.
+    make : callable
+        Checks what is loaded, and returns what is to be had of it.
 
     Raises
     ------
     PluginError
-        If it is refused, or cannot be imported; names the package and the reason.
+        If it is refused, cannot be imported, or `make` raises; names the package and the reason.
     """
     found = entry(kind, name)
     if found is None:
@@ -90,13 +116,84 @@ def load(kind: Kind, name: str) -> Any:
     package = "" if found.dist is None else f" by {found.dist.name} {found.dist.version}"
     if not allowed() and not _own(found):
         raise PluginError(f"{name!r} is registered as simnet.{kind}{package}, {_WHY}")
+    own = (found.module, found.attr, f"{name!r}, registered as simnet.{kind}{package} ({found.value})")
+    if not _own(found):
+        _AUTHORS.add(own)
     try:
-        return found.load()
+        return make(found.load())
+    except (Exception, SystemExit) as error:
+        why = str(error) if isinstance(error, PluginError) else f"{_said(error)}{_blame(error)[1]}"
+        _AUTHORS.discard(own)
+        raise PluginError(f"{own[-1]}, cannot be used: {why}") from error
+
+
+def usable(kind: Kind, get: Callable[[str], T | None]) -> dict[str, T]:
+    """Return what `get` returns for each name that is registered; what it refuses is left out, with a warning."""
+    found = {}
+    for name in names(kind):
+        try:
+            one = get(name)
+        except PluginError as error:
+            warnings.warn(PluginWarning(kind, name, str(error)), stacklevel=1)
+        else:
+            if one is not None:
+                found[name] = one
+    return found
+
+
+def wrong(by: Any, found: object, wanted: str) -> Exception:
+    """Return the error that a function or method, perhaps one of others, returned something else than it should.
+
+    Parameters
+    ----------
+    by : callable
+        The function or method.
+    found : object
+        What it returned.
+    wanted : str
+        What it should return.
+
+    Examples
+    --------
+    >>> wrong(nearest, None, "a text")
+    TypeError('nearest returned None, and not a text')
+    """
+    kind, name = type(found), getattr(by, "__qualname__", type(by).__name__)
+    shown = reprlib.repr(found) if kind.__module__ == "builtins" else f"a {kind.__name__}"
+    what = f"{name} returned {shown}, and not {wanted}"
+    owner = type(by.__self__) if hasattr(by, "__self__") else by
+    author = _author(owner.__module__, getattr(owner, "__qualname__", ""))
+    code = getattr(by, "__code__", None)
+    place = "" if code is None else f" ({code.co_filename}:{code.co_firstlineno})"
+    return PluginError(f"{author}: {what}{place}") if author else TypeError(what)
+
+
+def instance(found: object, wanted: type[T]) -> T:
+    """Return what is registered, or what it returned, if it is of a type; raise PluginError otherwise."""
+    if isinstance(found, wanted):
+        return found
+    raise PluginError(f"it gives no {wanted.__name__}, but what is of type {type(found).__name__}")
+
+
+def theirs(error: BaseException) -> BaseException:
+    """Return an error of code of others as a `PluginError` that says whose it is; any other as it is."""
+    if not isinstance(error, Exception) or isinstance(error, SimnetError):
+        return error
+    author, place = _blame(error)
+    if not author or os.environ.get(TRACEBACK, "") not in ("", "0"):
+        return error
+    return PluginError(f"{author}, failed: {_said(error)}{place}; {TRACEBACK}=1 in the environment shows the traceback")
+
+
+@contextmanager
+def blamed() -> Iterator[None]:
+    """Let what code of others raises inside the block be a `PluginError` that says whose it is."""
+    try:
+        yield
     except Exception as error:
-        raise PluginError(
-            f"{name!r}, registered as simnet.{kind}{package}, cannot be imported from {found.value}: "
-            f"{type(error).__name__}: {error}"
-        ) from error
+        if (found := theirs(error)) is error:
+            raise
+        raise found from error
 
 
 def left_out(kind: Kind) -> str:
@@ -187,6 +284,39 @@ def refused() -> Iterator[None]:
 _WHY = f"code of others, which --no-plugins or {REFUSED} in the environment refuses"
 
 
+_AUTHORS: set[tuple[str, str, str]] = set()
+"""The modules in which code of others was found, what in them, and what to say of it."""
+
+
+def _author(module: str, name: str) -> str:
+    """Return whose a function or class of a module is, or else the module, or else its package; "" if not theirs."""
+    near = sorted(one for one in _AUTHORS if one[0].partition(".")[0] == module.partition(".")[0])
+    for same in ((module, name.partition(".")[0]), (module,), ()):
+        if found := [one[-1] for one in near if one[: len(same)] == same]:
+            return " and ".join(found)
+    return ""
+
+
+def _blame(error: BaseException) -> tuple[str, str]:
+    """Return whose code raised an error, and where: the last of their lines, or else of those that an object ran."""
+    ran, wrote = ("", ""), ("", "")
+    cause: BaseException | None = error
+    while cause is not None:
+        for frame, line in traceback.walk_tb(cause.__traceback__):
+            place = f" ({frame.f_code.co_filename}:{line}, in {frame.f_code.co_qualname})"
+            owner = type(frame.f_locals.get("self"))
+            if author := _author(frame.f_globals.get("__name__", ""), frame.f_code.co_qualname):
+                wrote = author, place
+            elif author := _author(owner.__module__, owner.__qualname__):
+                ran = author, place
+        cause = cause.__cause__
+    return wrote if wrote[0] else ran
+
+
+def _said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
 def _all(kind: Kind) -> EntryPoints:
     # Looking through every installed package takes time: only who asks for it pays.
     from importlib.metadata import entry_points
@@ -225,6 +355,7 @@ def _module(path: str, text: bytes) -> ModuleType:
     module = sys.modules[name] = module_from_spec(spec)
     try:
         loader.exec_module(module)
+        _AUTHORS.add((name, "", f"code in {path}"))
     except BaseException as error:
         del sys.modules[name]
         if not isinstance(error, Exception | SystemExit):

@@ -22,6 +22,7 @@ from multiprocessing.process import BaseProcess
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from simnet.base.errors import SimnetError, plain_warnings
+from simnet.base.plugins import blamed
 from simnet.base.threads import one_thread
 
 Report: TypeAlias = Callable[[Any], None]
@@ -135,7 +136,8 @@ def attempt(work: Callable[..., Any], task: tuple[Any, ...], report: Report = la
         The function, its arguments, and the last of its arguments, which it calls now and then.
     """
     try:
-        return Outcome("done", work(*task, report))
+        with blamed():
+            return Outcome("done", work(*task, report))
     except SimnetError as error:
         return Outcome("refused", str(error))
     except Exception:

@@ -8,7 +8,7 @@ or in a package of others that names the function under the entry points ``simne
 from __future__ import annotations
 
 import pkgutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
@@ -101,7 +101,7 @@ class Collective:
         """
         if not self.ranks.among(n_ranks):
             raise ValueError(f"{self.name} needs a number of ranks among {self.ranks.words}, got {n_ranks}")
-        return self.function(n_ranks, nbytes, **options)
+        return _schedule(self.function, n_ranks, nbytes, **options)
 
     def schedule_of_sizes(self, sizes: ArrayLike) -> Schedule:
         """Return its messages for contributions of these sizes [byte], shape (P,).
@@ -113,7 +113,7 @@ class Collective:
         """
         if self.varying is None:
             raise ValueError(f"{self.name} takes contributions of one size only")
-        return self.varying(sizes)
+        return _schedule(self.varying, sizes)
 
     @property
     def options(self) -> dict[str, Parameter]:
@@ -164,6 +164,12 @@ def collective(operation: Operation, algorithm: str, **entry: Any) -> Callable[[
     return mark
 
 
+def _schedule(by: Callable[..., Schedule], *arguments: Any, **options: Any) -> Schedule:
+    if isinstance(made := by(*arguments, **options), Schedule):
+        return made
+    raise plugins.wrong(by, made, "a Schedule")
+
+
 def entry_of(function: object) -> Collective | None:
     """Return the entry of a function that is marked as a collective; None of anything else."""
     found = getattr(function, "collective", None)
@@ -185,33 +191,28 @@ def built_in() -> tuple[Collective, ...]:
     return tuple(dict.fromkeys(one for one in found if one is not None))
 
 
-def _registered(unusable: dict[str, PluginError] | None = None) -> Iterator[Collective]:
-    """Yield the collectives of other packages; what comes with simnet keeps its names."""
-    taken = {key for one in built_in() for key in (one.name, (one.operation, one.algorithm))}
-    for name in plugins.names("collectives"):
-        try:
-            one = entry_of(plugins.load("collectives", name))
-            if one is None:
-                raise PluginError(f"{name!r}, registered as simnet.collectives, is not marked by `collective`")
-        except PluginError as error:
-            if unusable is None:
-                raise
-            unusable[name] = error
-            continue
-        if not taken & {one.name, (one.operation, one.algorithm)}:
-            yield one
+def _registered(name: str) -> Collective | None:
+    """Return a collective of another package; what comes with simnet keeps its names."""
+    one = plugins.load("collectives", name, _marked)
+    taken = (one is None) or any(
+        one.name == own.name or (one.operation, one.algorithm) == (own.operation, own.algorithm) for own in built_in()
+    )
+    return None if taken else one
 
 
-def every(operation: Operation | None = None, unusable: dict[str, PluginError] | None = None) -> list[Collective]:
+def _marked(function: object) -> Collective:
+    if (found := entry_of(function)) is None:
+        raise PluginError("it is not marked by `collective`")
+    return found
+
+
+def every(operation: Operation | None = None) -> list[Collective]:
     """Return all collectives, or those of an operation: first simnet's own, then those of other packages.
 
-    Raises
-    ------
-    PluginError
-        If one of another package cannot be imported or is no collective. With a mapping `unusable` it is left out, and
-        the mapping gets its name and the error.
+    A warning tells which of other packages cannot be used.
     """
-    return [one for one in (*built_in(), *_registered(unusable)) if operation in (None, one.operation)]
+    of_others = plugins.usable("collectives", _registered).values()
+    return [one for one in (*built_in(), *of_others) if operation in (None, one.operation)]
 
 
 def named(name: str) -> Collective:
@@ -229,8 +230,7 @@ def named(name: str) -> Collective:
     """
     found = _first(lambda one: one.name == name)
     if found is None:
-        refused = plugins.left_out("collectives")
-        raise ValueError(f"there is no collective {name!r}; {nearest(name, [one.name for one in every()])}{refused}")
+        raise missing("collective", name, [one.name for one in every()])
     return found
 
 
@@ -255,10 +255,29 @@ def find(operation: Operation, algorithm: str) -> Collective:
     """
     found = known(operation, algorithm)
     if found is None:
-        names = [one.algorithm for one in every(operation)]
-        refused = plugins.left_out("collectives")
-        raise ValueError(f"there is no {operation} {algorithm!r}: {nearest(algorithm, names)}{refused}")
+        raise missing(operation, algorithm, [one.algorithm for one in every(operation)])
     return found
+
+
+def missing(what: str, name: object, allowed: Iterable[str]) -> ValueError:
+    """Return the error that there is no collective of a name, or why that which others register for it has no use.
+
+    Parameters
+    ----------
+    what : str
+        What it is the name of.
+    name : object
+        What is given: a name or an algorithm.
+    allowed : iterable of str
+        The names that there are.
+    """
+    for registered in plugins.names("collectives"):
+        if str(name) == registered or str(name).endswith(f"_{registered}"):
+            try:
+                _registered(registered)
+            except PluginError as error:
+                return error
+    return ValueError(f"there is no {what} {name!r}: {nearest(str(name), allowed)}{plugins.left_out('collectives')}")
 
 
 def offered(operation: Operation, *, on_nodes: bool) -> list[Collective]:
@@ -288,4 +307,5 @@ def algorithm_in_logs(name: str) -> str:
 
 def _first(wanted: Callable[[Collective], bool]) -> Collective | None:
     """Return the first that is wanted; packages of others are only looked through if it is none of simnet's."""
-    return next(filter(wanted, built_in()), None) or next(filter(wanted, _registered()), None)
+    found = next(filter(wanted, built_in()), None)
+    return found or next(filter(wanted, plugins.usable("collectives", _registered).values()), None)

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from simnet.commands import options
+
 
 class Kind(StrEnum):
     """What `simnet list` can list."""
@@ -22,12 +24,22 @@ class Kind(StrEnum):
     TRACES = "traces"
     MEASURED = "measured"
     PLATFORMS = "platforms"
+    READERS = "readers"
 
 
-def list_(kind: Annotated[Kind | None, typer.Argument(help="What to list; default: everything.")] = None) -> None:
+def list_(
+    kind: Annotated[Kind | None, typer.Argument(help="What to list; default: everything.")] = None,
+    show: Annotated[
+        str | None, typer.Option(metavar="NAME", help="scenarios: print the one of this name, as a start for your own.")
+    ] = None,
+) -> None:
     """List what comes with simnet: sparsifiers, topologies, scenarios, models, ..."""
     from simnet.report.console import show_listing
     from simnet.studies import listing
 
+    options.only("scenarios", kind is Kind.SCENARIOS, {"--show": show})
+    if show is not None:
+        typer.echo(listing.scenario_text(show), nl=False)
+        return
     for one in Kind if kind is None else (kind,):
-        show_listing(one.value, *listing.LISTS[one.value]())
+        show_listing(one.value, *listing.listing(one.value))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import signal
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar, ParamSpec, TypeVar
@@ -56,11 +55,7 @@ class Commands(TyperGroup):
     def _add_registered(self) -> None:
         # Not before the options have been read: one of them refuses what others register.
         app = typer.Typer()
-        for name in plugins.names("commands"):
-            try:
-                plugins.load("commands", name)(app)
-            except ValueError as error:
-                warnings.warn(str(error), stacklevel=1)
+        plugins.usable("commands", lambda name: plugins.load("commands", name, lambda add: add(app)))
         for name, command in typer.main.get_group(app).commands.items():
             self.commands.setdefault(name, command)
 
@@ -68,13 +63,14 @@ class Commands(TyperGroup):
 def explained(command: Callable[P, R]) -> Callable[P, R]:
     """Let a command end with 2 and one message where the user can mend it, and with 130 on Ctrl-C.
 
-    Other errors keep their traceback.
+    Code of others is blamed for what it raises; other errors keep their traceback.
     """
 
     @functools.wraps(command)
     def explained(*arguments: P.args, **options: P.kwargs) -> R:
         try:
-            return command(*arguments, **options)
+            with plugins.blamed():
+                return command(*arguments, **options)
         except SimnetError as error:
             # What a file says must not steer the terminal.
             shown = "\n".join(map(printable, str(error).split("\n")))

@@ -210,6 +210,12 @@ def device_names() -> list[str]:
     return sorted({*_shipped(), *plugins.names("devices")})
 
 
+def usable() -> dict[str, DeviceProfile]:
+    """Return the profiles by name, sorted; a warning tells which of others cannot be used."""
+    shipped = {name: _shipped_profile(name) for name in _shipped()}
+    return dict(sorted({**plugins.usable("devices", load_device), **shipped}.items()))
+
+
 def load_device(name_or_path: str | Path) -> DeviceProfile:
     """Return the device profile of this name, or from this file.
 
@@ -240,13 +246,10 @@ def load_device(name_or_path: str | Path) -> DeviceProfile:
     name = str(path)
     if name in _shipped():
         return _shipped_profile(name)
-    registered = plugins.load("devices", name)
-    if registered is None:
+    found = plugins.load("devices", name, lambda device: plugins.instance(device(), DeviceProfile))
+    if found is None:
         known = nearest(name, device_names())
         raise ValueError(f"there is no device profile {name!r} (nor a .yaml file): {known}")
-    found = registered()
-    if not isinstance(found, DeviceProfile):
-        raise plugins.PluginError(f"device {name!r}, as others registered it, returns no DeviceProfile: {found!r}")
     return found
 
 

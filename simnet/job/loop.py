@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from simnet.base.checks import whole
 from simnet.base.errors import DivergedError, StalledError
+from simnet.base.plugins import blamed
 from simnet.job.checkpoint import Checkpoint, State
 from simnet.job.exchange import Situation, SparsifierSet, TimedExchange, TimingRequest, TimingRequests, TimingResult
 from simnet.job.job import Job
@@ -55,6 +56,7 @@ class ColocatedJob:
     start: float = 0.0
 
 
+@blamed()
 def run_policy(
     job: Job,
     name: str,

@@ -7,11 +7,13 @@ policy that starts afresh, it brings that to the same state.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from simnet.base import plugins
 from simnet.base.arrays import Floats
 from simnet.job.checkpoint import State
 from simnet.job.exchange import TimedExchange
@@ -72,8 +74,15 @@ class PolicyLog:
             self._active_sets.append(workers)
         self._entries.append(_Entry(iteration, now, len(self._active_sets) - 1))
         if isinstance(policy, Adaptive):
-            return policy.decide(self._context)
-        return Decision(policy.shortlist(self._context))
+            decision = policy.decide(self._context)
+            if not isinstance(decision, Decision):
+                raise plugins.wrong(policy.decide, decision, "a Decision")
+            return decision
+        shortlist = policy.shortlist(self._context)
+        known = isinstance(shortlist, Sequence) and all(one in policy.candidates for one in shortlist)
+        if not known or not shortlist:
+            raise plugins.wrong(policy.shortlist, shortlist, "some of the candidates")
+        return Decision(shortlist)
 
     def observe(self, decision: Decision, step: TimedExchange) -> None:
         """Let the policy observe what came of its last decision."""

@@ -302,8 +302,8 @@ def json_schema() -> dict[str, Any]:
     """
     found = schema.Config.model_json_schema(by_alias=True)
     schemes = []
-    for name in sparsifier_models.names():
-        options = TypeAdapter(sparsifier_models.scheme(name).option_type).json_schema()
+    for name, scheme in sparsifier_models.usable().items():
+        options = TypeAdapter(scheme.option_type).json_schema()
         own = {option: options["properties"][option] for option in own_options(name)}
         schemes.append(
             {

@@ -11,6 +11,7 @@ import numpy as np
 
 import sparsifier_models
 from simnet import traces
+from simnet.base import plugins
 from simnet.base.units import format_bytes
 from simnet.costs import models
 from simnet.costs.devices import DeviceProfile, load_device
@@ -317,6 +318,8 @@ def build_policy(config: schema.Config, given: schema.Policy) -> Policy:
         return OneStepOracle(candidates)
     if kind not in ("flexible", "moo"):
         policy: Policy = part.build(candidates=candidates, **({"seed": config.seed} if part.takes("seed") else {}))
+        if lacks := [one for one in ("candidates", "reset", "shortlist") if not hasattr(policy, one)]:
+            raise plugins.wrong(part.function, policy, f"a policy: it lacks {', '.join(lacks)}")
         return policy
     monitor = part.build(Monitor, seed=config.seed)
     return Moo(candidates, monitor, part.build(Search)) if kind == "moo" else Flexible(candidates, monitor)

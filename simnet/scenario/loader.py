@@ -17,6 +17,7 @@ from ruamel.yaml.error import MarkedYAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from simnet.base.errors import InputError, SimnetError
+from simnet.base.plugins import theirs
 from simnet.base.reading import read_text
 
 MAX_BYTES = 256 * 2**10
@@ -232,6 +233,8 @@ class _At:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> bool:
+        if error is not None and not isinstance(error, ValueError | OverflowError):
+            error = theirs(error)
         if isinstance(error, InputError):
             # It stands in another file, such as a trace; say who asked for that.
             asked = str(self._findings.problem(self._loc, "")).removesuffix(": ")

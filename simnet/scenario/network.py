@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import topologies
+from simnet.base import plugins
 from simnet.base.rng import stream
 from simnet.interchange import NetworkRead
 from simnet.network import ConstantLoad, Network, OnOffFlow, weather
@@ -134,19 +135,22 @@ def build_topology(given: network_parts.Topology, folder: Path) -> NetworkRead:
     if isinstance(part, network_parts.TopologyFile):
         return NetworkRead(*part.build(path=folder / part.arguments()["path"]))
     if not isinstance(part, network_parts.WanOfClusters):
-        return NetworkRead(_hosted(part.build()), {})
+        return NetworkRead(_hosted(part), {})
     sites = {}
     for name, site in part.sites.items():
         try:
-            sites[name] = _hosted(site.choice[1].build())
+            sites[name] = _hosted(site.choice[1])
         except ValueError as error:
             raise ValueError(f"site {name}: {error}") from None
     return NetworkRead(part.build(sites=sites), {})
 
 
-def _hosted(graph: nx.DiGraph[Any]) -> nx.DiGraph[Any]:
+def _hosted(part: Part) -> nx.DiGraph[Any]:
     """Return a graph that says how many hosts it has, as one from elsewhere need not."""
-    if "hosts" not in getattr(graph, "graph", ()):
+    graph: nx.DiGraph[Any] = part.build()
+    if not hasattr(graph, "graph"):
+        raise plugins.wrong(part.function, graph, "a networkx.DiGraph")
+    if "hosts" not in graph.graph:
         hosts = check(graph)
         graph.graph["hosts"] = hosts
     return graph
@@ -245,8 +249,8 @@ def _variations(
         for kind, part in given.kinds() if given is not None else ():
             with found.at(*loc, quantity, kind):
                 make = _maker(part, config.seed, folder)
-                if not isinstance(make(("trial",), 0), Signal):
-                    raise ValueError("gives no simnet.network.weather.Signal")
+                if not isinstance(trial := make(("trial",), 0), Signal):
+                    raise plugins.wrong(part.function, trial, "a simnet.network.weather.Signal")
                 absolute = part.is_absolute if isinstance(part, Part) else kind == "constant"
                 yield _Variation(quantity, (*loc, quantity, kind), absolute, make)
     if entry.trace is not None:

@@ -57,18 +57,23 @@ class Part(BaseModel):
         """Return the fields as people write them."""
         return field_names(cls)
 
+    @property
+    def function(self) -> Target:
+        """What the part configures, the first if there are several."""
+        return next(iter(self.configured))
+
     files: ClassVar[frozenset[str]] = frozenset()
     """The parameters that are names of files."""
 
     @property
     def is_absolute(self) -> bool:
         """Whether what it configures gives a bandwidth or latency itself, and not a factor on it."""
-        hints = parameter_hints(next(iter(self.configured)), ["return"])
+        hints = parameter_hints(self.function, ["return"])
         return Absolute in get_args(hints.get("return"))
 
     def takes(self, parameter: str) -> bool:
         """Return whether what it configures has a parameter."""
-        return parameter in inspect.signature(next(iter(self.configured))).parameters
+        return parameter in inspect.signature(self.function).parameters
 
     def arguments(self, target: Target | None = None) -> dict[str, Any]:
         """Return the arguments for what the part configures, without those that are left open."""
@@ -79,7 +84,7 @@ class Part(BaseModel):
 
     def build(self, target: Target | None = None, **more: Any) -> Any:
         """Call what the part configures, the first if there are several, with its fields and further arguments."""
-        target = target or next(iter(self.configured))
+        target = target or self.function
         return target(**{**self.arguments(target), **more})
 
 
@@ -100,26 +105,41 @@ class Kinds(Part):
         return list(dict.fromkeys([*field_names(cls), *(plugins.names(cls.registry) if cls.registry else ())]))
 
     @classmethod
-    def parts(cls) -> dict[str, type[Part]]:
-        """Return the kinds that have parameters, with those of other packages, and the part of each."""
-        fields = cls.with_registered(cls.names()).model_fields
+    def parts(cls, given: Collection[str] | None = None) -> dict[str, type[Part]]:
+        """Return the kinds that have parameters, with those of other packages as `with_registered`, and their parts."""
+        fields = cls.with_registered(given).model_fields
         choices = ((kind, one) for kind, field in fields.items() for one in alternatives(field.annotation))
         return {kind: one for kind, one in choices if isinstance(one, type) and issubclass(one, Part)}
 
     @classmethod
-    def with_registered(cls, given: Collection[str]) -> type[Self]:
-        """Return the class with those of some kinds that other packages register, too.
+    def with_registered(cls, given: Collection[str] | None = None) -> type[Self]:
+        """Return the class with those of some kinds that other packages register, or else all that can be used.
 
         Raises
         ------
-        ValueError
-            If one of them cannot be imported, or its parameters are none that people can write.
+        PluginError
+            If one of the given cannot be imported, or its parameters are none that people can write.
         """
         if cls.registry is None:
             return cls
-        targets = {one: plugins.load(cls.registry, one) for one in given if one not in field_names(cls)}
-        found = tuple((name, target) for name, target in targets.items() if target is not None)
-        return _extended(cls, found) if found else cls
+        if given is None:
+            found = plugins.usable(cls.registry, cls._of_others)
+        else:
+            found = {one: part for one in given if (part := cls._of_others(one)) is not None}
+        extended: type[Self] = _extended(cls, tuple(found.items())) if found else cls
+        return extended
+
+    @classmethod
+    def _of_others(cls, name: str) -> type[Part] | None:
+        def part(target: Target) -> type[Part]:
+            try:
+                return cls.derived(target, f"{cls.registry}.{name}")
+            except Exception as error:
+                said = str(error).partition("\n")[0]
+                raise plugins.PluginError(f"it has parameters that no scenario can give: {said}") from error
+
+        assert cls.registry is not None
+        return None if name in field_names(cls) else plugins.load(cls.registry, name, part)
 
     @model_validator(mode="wrap")
     @classmethod
@@ -129,7 +149,7 @@ class Kinds(Part):
 
     @classmethod
     def __get_pydantic_json_schema__(cls, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        extended = cls.with_registered(cls.names())
+        extended = cls.with_registered()
         if extended is cls:
             return handler(schema)
         return handler.resolve_ref_schema(handler(extended.__pydantic_core_schema__)) | {"title": cls.__name__}
@@ -427,13 +447,7 @@ def _written_union(choices: Sequence[Any]) -> Any:
 
 
 @cache
-def _extended(part: type[Kinds], targets: tuple[tuple[str, Target], ...]) -> Any:
-    fields: dict[str, Any] = {}
-    for name, target in targets:
-        try:
-            fields[name] = (part.derived(target, f"{part.registry}.{name}") | None, None)
-        except Exception as error:
-            what = f"{name!r}, registered as simnet.{part.registry}, has parameters that no scenario can give"
-            raise ValueError(f"{what}: {str(error).partition(chr(10))[0]}") from error
+def _extended(part: type[Kinds], registered: tuple[tuple[str, type[Part]], ...]) -> Any:
+    fields: dict[str, Any] = {name: (one | None, None) for name, one in registered}
     name = f"{part.__name__}_registered"
     return create_model(name, __base__=part, __module__=part.__module__, __doc__=part.__doc__, **fields)

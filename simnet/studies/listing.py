@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Collection, Mapping, Sequence
 from inspect import Parameter, getdoc
 from typing import TypeAlias, get_type_hints
 
 import sparsifier_models
 from simnet import scenario, traces
+from simnet.base import plugins
 from simnet.base.errors import InputError
-from simnet.base.plugins import PluginError
+from simnet.base.reading import read_text
 from simnet.base.units import format_bandwidth, format_bytes, format_seconds
 from simnet.calibration import measured
 from simnet.calibration.platform import load_platform, platform_names
+from simnet.calibration.readers import kinds
 from simnet.collectives import registry
 from simnet.costs import devices, models
 from simnet.network.weather import PROFILES
 from simnet.scenario import network_parts, schema
-from simnet.scenario.loader import read
+from simnet.scenario.loader import MAX_BYTES, read
 from simnet.scenario.parts import Part
 from simnet.scenario.resolve import FROM_JOB, own_options
 from sparsifier_models.options import words
@@ -41,8 +44,7 @@ def sparsifiers() -> Listing:
         "k' and |U|: entries selected and their union; a word is 4 bytes"
     )
     rows = [("any", "Options that every scheme has.", "", _options(sparsifier_models.Options, common), symbols)]
-    for name in sparsifier_models.names():
-        scheme = sparsifier_models.scheme(name)
+    for name, scheme in sparsifier_models.usable().items():
         own = set(own_options(name)) - common
         costs = "; ".join(_formula(cost) for cost in scheme.costs)
         rows.append((name, _summary(scheme), scheme.paper, _options(scheme.option_type, own), costs))
@@ -67,6 +69,11 @@ def scenarios() -> Listing:
     return ("scenario", "what it is"), rows
 
 
+def scenario_text(name: str) -> str:
+    """Return a scenario that comes with simnet as it is written; InputError if there is none of that name."""
+    return read_text(scenario.find(name), MAX_BYTES)
+
+
 def models_() -> Listing:
     """List networks whose layers and compute time are known."""
     found = [models.model(name) for name in models.names()]
@@ -79,8 +86,7 @@ def models_() -> Listing:
 
 def devices_() -> Listing:
     """List devices for which the cost of selecting is known."""
-    found = [(name, devices.load_device(name)) for name in devices.device_names()]
-    rows = [(name, one.device, ", ".join(one.methods)) for name, one in found]
+    rows = [(name, one.device, ", ".join(one.methods)) for name, one in devices.usable().items()]
     return ("device", "what it is", "kernels"), rows
 
 
@@ -145,15 +151,13 @@ def collectives_() -> Listing:
     ['2 alpha log N + 2 (N - 1) / N M beta; exact for powers of two']
     """
     rows: list[tuple[str, ...]] = []
-    unusable: dict[str, PluginError] = {}
-    for one in registry.every(unusable=unusable):
+    for one in registry.every():
         options = [
             name if given.default in (None, Parameter.empty) else f"{name}={given.default:g}"
             for name, given in one.options.items()
         ]
         cost = "" if one.cost is None else f"{_formula(one.cost)}; exact for {one.exact.words}"
         rows.append((one.name, one.operation, one.summary, ", ".join(options), one.nccl, ", ".join(one.mpi), cost))
-    rows += [(name, "", f"cannot be used: {error}", "", "", "", "") for name, error in unusable.items()]
     return ("collective", "operation", "what it is", "options", "in NCCL", "in MPI", "closed form"), rows
 
 
@@ -169,6 +173,27 @@ def platforms_() -> Listing:
     return ("platform", "what it is", "inside a node", "out of a node", "source"), rows
 
 
+def readers() -> Listing:
+    """List formats of logs."""
+    found = {**plugins.usable("log_readers", kinds.registered), **kinds.FORMATS}
+    return ("format", "what it is"), [(name, _summary(one.read)) for name, one in found.items()]
+
+
+def listing(kind: str) -> Listing:
+    """Return one of `LISTS`; what others register for it and cannot be used stands at its end."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always", plugins.PluginWarning)
+        columns, rows = LISTS[kind]()
+    unusable = {}
+    for one in told:
+        if isinstance(one.message, plugins.PluginWarning) and one.message.kind.endswith(kind):
+            unusable[one.message.name] = str(one.message)
+        else:
+            warnings.warn(one.message, one.category, stacklevel=1)
+    rest = [""] * (len(columns) - 2)
+    return columns, [*rows, *((name, why, *rest) for name, why in unusable.items())]
+
+
 LISTS: Mapping[str, Callable[[], Listing]] = {
     "sparsifiers": sparsifiers,
     "collectives": collectives_,
@@ -181,6 +206,7 @@ LISTS: Mapping[str, Callable[[], Listing]] = {
     "traces": traces_,
     "measured": measured_,
     "platforms": platforms_,
+    "readers": readers,
 }
 """Every listing by its name."""
 

@@ -87,10 +87,11 @@ def on_topology(
     InputError
         If there is no such family, a parameter is missing, unknown or out of range, or hosts do not reach each other.
     """
-    families = {name: part for name, part in network_parts.Topology.parts().items() if name != "file"}
-    if family not in families:
+    found = None if family == "file" else network_parts.Topology.parts([family]).get(family)
+    if found is None:
+        families = set(network_parts.Topology.names()) - {"file"}
         raise InputError(f"there is no topology {family!r}; {nearest(family, families)}", file="--topology")
-    part = _described(families[family], fields, overrides, f"--topology {family}")
+    part = _described(found, fields, overrides, f"--topology {family}")
     if getattr(part, "hosts", 0) is None:
         part = part.model_copy(update={"hosts": n_ranks})
     return _built(network_parts.Topology.model_validate({family: part}), f"--topology {family}", seed)

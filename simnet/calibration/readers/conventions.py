@@ -23,8 +23,10 @@ Guide, pages Allgather, Alltoall, Reduce_scatter. OSU Micro-Benchmarks, sources 
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Mapping
+from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -65,6 +67,21 @@ def collective(name: str) -> str | None:
     """
     word = re.sub(r"[^a-z0-9]", "", name[:80].casefold().removeprefix("mpi_").removesuffix("_perf"))
     return _SPELLINGS.get(word)
+
+
+@cache
+def meant_by(name: str) -> str:
+    """Return the collective that a name misspells; "" of one that is spelt right, or that is like none.
+
+    Examples
+    --------
+    >>> meant_by("all_redcue"), meant_by("allreduce"), meant_by("all_reduce"), meant_by("ag_topk")
+    ('all_reduce', 'all_reduce', '', '')
+    """
+    if name in COLLECTIVES:
+        return ""
+    close = difflib.get_close_matches(name[:80], COLLECTIVES, n=1, cutoff=0.85)
+    return collective(name) or next(iter(close), "")
 
 
 def collective_in(text: str) -> str | None:

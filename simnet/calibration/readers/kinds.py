@@ -101,7 +101,7 @@ def kind_of(path: str | Path) -> str | None:
     """
     lines = read_lines(_file(path))
     own = _recognised(lines, FORMATS)
-    return own or _recognised(lines, {name: _registered(name) for name in plugins.names("log_readers")})
+    return own or _recognised(lines, plugins.usable("log_readers", registered))
 
 
 def _recognised(lines: Sequence[str], formats: Mapping[str, Format]) -> str | None:
@@ -116,11 +116,9 @@ def _recognised(lines: Sequence[str], formats: Mapping[str, Format]) -> str | No
     return None
 
 
-def _registered(name: str) -> Format:
-    found = plugins.load("log_readers", name)
-    if not isinstance(found, Format):
-        raise plugins.PluginError(f"log reader {name!r}, as others registered it, is no Format: {found!r}")
-    return found
+def registered(name: str) -> Format | None:
+    """Return the format that others register under a name; None if nobody does."""
+    return plugins.load("log_readers", name, lambda found: plugins.instance(found, Format))
 
 
 def read(
@@ -171,9 +169,13 @@ def read(
         message = f"holds no measurements in a format that is read: {', '.join(sorted(known))}"
         message += plugins.left_out("log_readers")
         raise InputError(message, file=str(path))
-    own = FORMATS.get(found)
+    one = FORMATS.get(found) or registered(found)
+    assert one is not None
     options = {"iterations": iterations} if found == "nccl-json" else {}
-    return (own or _registered(found)).read(path, inconsistent=inconsistent, facts=facts, **options)
+    measured = one.read(path, inconsistent=inconsistent, facts=facts, **options)
+    if not isinstance(measured, Measurements):
+        raise plugins.wrong(one.read, measured, "Measurements")
+    return measured
 
 
 def _file(path: str | Path) -> Path:

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, TypeAlias
 import pandas as pd
 
 from simnet.base.errors import InputError
-from simnet.calibration.readers.conventions import bandwidth_factors, fill_nodes, mpi_convention, total_size
+from simnet.calibration.readers.conventions import bandwidth_factors, fill_nodes, meant_by, mpi_convention, total_size
 
 Form: TypeAlias = Literal["text", "whole", "number", "flag"]
 Row: TypeAlias = dict[str, object]
@@ -202,6 +202,10 @@ class Collector:
         for name, value in self.facts.items():
             if row.get(name) in (None, ""):
                 row[name] = value
+        name = str(row.get("collective") or "")
+        if meant := meant_by(name):
+            self.report(line, f"{before}there is no collective {name[:40]!r}: did you mean {meant!r}?")
+            return
         row |= fill_nodes(row)
         count = row.get("wrong")
         if isinstance(count, float) and count > 0:
