@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -169,25 +169,14 @@ def _question(
     """Return what is to be decided, and the calibrated cluster that it is about, if it is."""
     from simnet.studies.choosing import inputs
 
-    given = inputs.Given(
-        workers=job.workers,
-        model=job.model,
-        parameters=job.parameters,
-        density=None if job.density is None else options.density(job.density),
-        latency=options.quantity(links.latency, "--latency", units.seconds),
-        bandwidth=options.quantity(links.bandwidth, "--bandwidth", units.bandwidth),
-        per_node=links.gpus_per_node,
-        inner_latency=options.quantity(links.inner_latency, "--inner-latency", units.seconds),
-        inner_bandwidth=options.quantity(links.inner_bandwidth, "--inner-bandwidth", units.bandwidth),
-        device=method.device,
-        every=method.every,
-        simulate=method.simulate,
-        topology=method.topology,
-        fields=method.set_ or (),
-        error=method.error,
-        misjudged=method.misjudged,
-        seed=method.seed or 0,
-    )
+    flags = asdict(job) | asdict(links) | asdict(method)
+    del flags["fabric"]
+    for name in ("latency", "inner_latency", "bandwidth", "inner_bandwidth"):
+        read = units.seconds if name.endswith("latency") else units.bandwidth
+        flags[name] = options.quantity(flags[name], f"--{name.replace('_', '-')}", read)
+    flags["density"] = None if job.density is None else options.density(job.density)
+    flags |= {"fields": flags.pop("set_") or (), "seed": method.seed or 0}
+    given = inputs.Given(**flags)
     network: dict[str, object] = {
         "--gpus-per-node": links.gpus_per_node,
         "--inner-latency": links.inner_latency,

@@ -126,7 +126,7 @@ class Given:
     density: float | None = None
     latency: float | None = None
     bandwidth: float | None = None
-    per_node: int | None = None
+    gpus_per_node: int | None = None
     inner_latency: float | None = None
     inner_bandwidth: float | None = None
     device: str | None = None
@@ -362,7 +362,7 @@ def _link(value: float | None, default: float, option: str) -> float:
 
 def _nodes(given: Given) -> tuple[int, float, float]:
     """Return workers per node, and latency [s] and bandwidth [byte/s] inside one."""
-    per_node = _count(given.per_node, 1, "--gpus-per-node")
+    per_node = _count(given.gpus_per_node, 1, "--gpus-per-node")
     if per_node == 1 and (given.inner_latency is not None or given.inner_bandwidth is not None):
         raise InputError("is only for --gpus-per-node above 1", file="--inner-latency or --inner-bandwidth")
     if per_node == 1:
