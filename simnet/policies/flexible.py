@@ -45,14 +45,11 @@ class Flexible:
     def shortlist(self, context: PolicyContext) -> Sequence[Candidate]:
         """Return the choice in force, after a new decision where one is due."""
         latency, bandwidth = self.monitor.probe(context)
-        if bandwidth > 0 and self._is_due(latency, bandwidth, context.density):
+        basis = self._basis
+        due = basis is None or context.density != basis[2] or self.monitor.departs((latency, bandwidth), basis[:2])
+        if bandwidth > 0 and due:
             self._basis = latency, bandwidth, context.density
             workers = len(context.placement)
             found = [cost(latency, 1.0 / bandwidth, context.message, context.density, workers) for cost in self._costs]
             self._choice = self.candidates[int(np.argmin(found))]
         return (self._choice,)
-
-    def _is_due(self, latency: float, bandwidth: float, density: float) -> bool:
-        if self._basis is None or density != self._basis[2]:
-            return True
-        return self.monitor.departs((latency, bandwidth), self._basis[:2])

@@ -77,7 +77,9 @@ def iteration_time(iterations: pd.DataFrame, bound: str | None = None) -> Figure
         top, middle, bottom = figure.subplots(3, 1, sharex=True, height_ratios=(3.4, 1, 1))
         looks, frames = _looks(iterations, bound), _by_policy(iterations)
         position, label = _axis(iterations)
-        last = _horizon(frames, position)
+        ends = {policy: _end(frame, position) for policy, frame in frames.items()}
+        # The slowest policy that is not far slower than the fastest.
+        last = max(end for end in ends.values() if end <= _FAR * min(ends.values()))
         shown = iterations[position(iterations) <= last]
         name, factor = unit(shown["iteration_s"].max(), SECONDS)
         for policy, frame in _by_policy(shown).items():
@@ -85,7 +87,7 @@ def iteration_time(iterations: pd.DataFrame, bound: str | None = None) -> Figure
             _line(top, x, y, band=policy != bound, **looks[policy])
         top.set_ylabel(f"iteration time [{name}]")
         scale(top.yaxis, shown["iteration_s"].to_numpy() / factor)
-        _note(top, [policy for policy, frame in frames.items() if _end(frame, position) > last], frames)
+        _note(top, [policy for policy, end in ends.items() if end > last], frames)
         _network((middle, bottom), shown, position, label, last)
         figure.align_ylabels()
         handles = _handles(looks, {policy: _short(policy) for policy in looks})
@@ -390,12 +392,6 @@ def _stretches(frame: pd.DataFrame, position: Callable[[pd.DataFrame], Floats]) 
     for start, first, last in zip(starts, left[:-1], left[1:], strict=True):
         bars.setdefault(str(labels[code[start]]), []).append((float(first), float(last - first)))
     return bars
-
-
-def _horizon(frames: Mapping[str, pd.DataFrame], position: Callable[[pd.DataFrame], Floats]) -> float:
-    """Return where the horizontal axis ends: with the slowest policy that is not far slower than the fastest."""
-    ends = [_end(frame, position) for frame in frames.values()]
-    return max(end for end in ends if end <= _FAR * min(ends))
 
 
 def _note(axes: Axes, cut: Sequence[str], frames: Mapping[str, pd.DataFrame]) -> None:

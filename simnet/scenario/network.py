@@ -201,8 +201,8 @@ def _moved_links(
         for variation in _variations(config, entry, graph, folder, loc, found):
             for link in links:
                 here = moved.setdefault(link, [])
-                rival = next((one for one in here if _clash(one, variation)), None)
-                if rival is not None:
+                rival = next((one for one in here if one.absolute and one.quantity == variation.quantity), None)
+                if rival is not None and variation.absolute:
                     names = "->".join(map(label, link))
                     found.add(
                         variation.loc,
@@ -235,10 +235,6 @@ def _fault(given: network_parts.Fault) -> Callable[[_Name, int], Signal]:
     left = given.slow or 0.0
     signal = weather.steps(times, up + (1.0 - up) * left)
     return lambda name, start: signal
-
-
-def _clash(one: _Variation, other: _Variation) -> bool:
-    return one.absolute and other.absolute and one.quantity == other.quantity
 
 
 def _variations(
