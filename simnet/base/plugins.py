@@ -32,6 +32,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Set
 from contextlib import contextmanager
+from functools import lru_cache
 from importlib.abc import SourceLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
@@ -318,7 +319,13 @@ def _said(error: BaseException) -> str:
 
 
 def _all(kind: Kind) -> EntryPoints:
-    # Looking through every installed package takes time: only who asks for it pays.
+    folders = [one for one in map(Path, sys.path) if one.exists()]
+    return _scanned(kind, *((str(one.absolute()), one.stat().st_mtime_ns) for one in folders))
+
+
+@lru_cache
+def _scanned(kind: Kind, *_folders: tuple[str, int]) -> EntryPoints:
+    """Look through every installed package, which takes time, again only where a folder has changed."""
     from importlib.metadata import entry_points
 
     return entry_points(group=f"simnet.{kind}")
