@@ -61,7 +61,7 @@ BROKEN = {
     "has a state that it does not save": (remembers, "a scheme that took over the saved state sends other messages"),
     "draws without a seed": (draws, "a second scheme made alike sends other messages"),
     "moves its iteration": (counts, "the iteration is 8 after it"),
-    "returns nothing": (lambda self, exchange, corrected: None, "exchange 0 ends with AttributeError"),
+    "returns nothing": (lambda self, exchange, corrected: None, "exchange 0 ends with TypeError: .* returned None"),
     "update of float64": (changed(update=lambda self, one: one.update.astype(float)), "the update is float64"),
     "short update": (changed(update=lambda self, one: one.update[1:]), r"the update is float32 of shape \(9,\)"),
     "update that is not finite": (
