@@ -717,7 +717,7 @@ def test_schemes_from_elsewhere_are_found(install):
     assert scheme("dense") is SCHEMES["dense"]
     model = create("sign", 2, 4, 0.5)
     assert model.exchange(np.ones((2, 4), dtype=np.float32)).update.tolist() == [1, 1, 0, 0]
-    with pytest.raises(ValueError, match="'odd', registered as .*: it is no Sparsifier class"):
+    with pytest.raises(ValueError, match=r"'odd', registered as .*: it is no Sparsifier class"):
         create("odd", 2, 4)
     with pytest.raises(ValueError, match="did you mean 'sign'"):
         create("sing", 2, 4)
