@@ -6,8 +6,10 @@ textbook's loop. `ReferenceNetwork` carries messages, `ReferenceRun` takes ranks
 
 - A message pays the sender's overhead, then the latency that its route has when it departs, and its jitter; then its
   bytes flow at the max-min fair share of all links of the route; then it pays the receiver's overhead.
-- A rank enters a round once its messages of the round before, sent and received, have arrived, the gate of the
-  schedule is open for it, and it has worked for the round's `compute`.
+- A rank enters a round once those of the round before that it receives have arrived, those that it sends have left
+  its host's own link, the gate of the schedule is open for it, and it has worked for the round's `compute`.
+- Messages that a rank sends over its own link in a round leave one after another, at the link's full bandwidth. A
+  message to a rank that has failed never does.
 - A rank that fails takes the messages with it that are under way from it and to it.
 """
 
@@ -91,6 +93,18 @@ class ReferenceNetwork:
 
     def latency_of(self, route, t):
         return sum(self.latency[link].at(t) for link in route)
+
+    def through(self, link, t, nbytes, limit):
+        """Return when a link that has nothing else to do is through with so many bytes, given to it at time `t`."""
+        while True:
+            steps, load = self.bandwidth[link], self.load.get(link, 0.0)
+            rate, until = min(max(0.0, steps.at(t) - load), limit), steps.next_change(t)
+            if rate > 0 and t + nbytes / rate <= until:
+                return t + nbytes / rate
+            if until == math.inf:
+                return math.inf
+            nbytes -= rate * (until - t)
+            t = until
 
     def candidates(self, src, dst):
         if src == dst:
@@ -241,8 +255,9 @@ class ReferenceRun:
         # Rounds that repeat are one object, so what is left of them is counted round by round.
         self.left = [[0] * n_ranks for _ in self.rounds]
         for left, one in zip(self.left, self.rounds, strict=True):
-            for rank in (*one.src, *one.dst):
+            for rank in one.dst:
                 left[rank] += 1
+        self.let_go = [-math.inf] * n_ranks
         self.at, self.entered = [-1] * n_ranks, [False] * n_ranks
         self.finish, self.done, self.failed = list(start), [False] * n_ranks, [False] * n_ranks
         self.pending, self.in_flight, self.stalled = set(), {}, None
@@ -284,9 +299,13 @@ class ReferenceRun:
     def enter(self, rank):
         index = self.at[rank]
         self.entered[rank] = True
+        free = {}
         one = self.rounds[index]
         for position, (src, dst, nbytes) in enumerate(zip(one.src, one.dst, one.nbytes, strict=True)):
-            if src != rank or self.failed[dst]:
+            if src != rank:
+                continue
+            if self.failed[dst]:
+                self.let_go[rank] = math.inf
                 continue
             number = self.first[index] + position
             self.sent[number] = self.network.now
@@ -294,23 +313,31 @@ class ReferenceRun:
             pick = self.picks[number] if len(self.picks) else 0
             self.in_flight[number] = src, dst, self.network.send(
                 self.hosts[src], self.hosts[dst], nbytes, delay, pick,
-                lambda t, number=number, ends=(src, dst): self.deliver(t, number, index, ends),
+                lambda t, number=number, dst=dst: self.deliver(t, number, index, dst),
             )  # fmt: skip
+            message = self.in_flight[number][2]
+            begin = self.network.now + self.network.overheads[0]
+            link = message.route[0] if message.route and nbytes else None
+            if link is not None:
+                begin = max(begin, free.get(link, begin))
+                begin = free[link] = self.network.through(link, begin, message.whole, message.limit)
+            self.let_go[rank] = max(self.let_go[rank], begin)
         self.leave_if_done(rank)
 
     def leave_if_done(self, rank):
-        """Leave the round if all messages of the rank in it, sent and received, have arrived."""
+        """Leave the round if all that the rank receives in it has arrived, and what it sends has left."""
         if self.entered[rank] and not self.failed[rank] and not self.left[self.at[rank]][rank]:
-            self.next_round(rank)
+            if self.let_go[rank] <= self.network.now:
+                self.next_round(rank)
+            elif self.let_go[rank] < math.inf:
+                self.later(self.let_go[rank], rank, self.next_round)
 
-    def deliver(self, t, number, index, ends):
+    def deliver(self, t, number, index, dst):
         self.arrived[number] = t
         del self.in_flight[number]
-        for rank in ends:
-            self.left[index][rank] -= 1
-        for rank in ends:
-            if self.at[rank] == index:
-                self.leave_if_done(rank)
+        self.left[index][dst] -= 1
+        if self.at[dst] == index:
+            self.leave_if_done(dst)
 
     def fail(self, rank):
         if self.done[rank] or self.stalled is not None:

@@ -380,7 +380,7 @@ class Engine(Store):
             seconds=np.concatenate([np.zeros(0), *(np.broadcast_to(one.compute, P) for one in distinct)]),
             messages=m + np.cumsum(np.append(0, sends.ravel()))[:-1],
             sends=sends.ravel(),
-            degree=(sends + receives).ravel(),
+            receives=receives.ravel(),
         )
         return {id(one): first + P * place for place, one in enumerate(distinct)}
 

@@ -158,7 +158,8 @@ class Run:
             The time [s].
         """
         rounds = self._program.schedule.rounds
-        at, state, left = (engine.of_ranks(self._handle, field).tolist() for field in ("round_index", "state", "left"))
+        fields = "round_index", "state", "missing"
+        at, state, left = (engine.of_ranks(self._handle, field).tolist() for field in fields)
         stopped = [rank for rank, what in enumerate(state) if what == FAILED]
         times = self._program.failures
         failed = {rank: times[rank] for rank in sorted(stopped, key=times.__getitem__)}

@@ -9,7 +9,7 @@ link, l a link, r a route, b background traffic, e a run (a schedule under way),
 messages. `simnet.network.engine` fills the tables. The functions that others call are those imported here.
 """
 
-from simnet.network.event_loop import agenda, loop, messages, ranks, records, sharing, timelines
+from simnet.network.event_loop import agenda, loop, messages, ports, ranks, records, sharing, timelines
 from simnet.network.event_loop.agenda import next_due, push
 from simnet.network.event_loop.loop import advance, changes
 from simnet.network.event_loop.messages import assign, depart, limit_of
@@ -33,4 +33,4 @@ __all__ = [
 ]  # fmt: skip
 
 # What is compiled together.
-MODULES = (records, agenda, timelines, sharing, messages, ranks, loop)
+MODULES = (records, agenda, timelines, sharing, messages, ports, ranks, loop)

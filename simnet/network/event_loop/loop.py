@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from simnet.network.event_loop.agenda import drop_first, next_due
 from simnet.network.event_loop.messages import join, stop_all_background, toggle
-from simnet.network.event_loop.ranks import act, deliver, end_flow
+from simnet.network.event_loop.ranks import act, deliver, end_flow, left
 from simnet.network.event_loop.records import (
     CHANGE,
     DELIVER,
     EXTEND,
     GROW,
     JOIN,
+    LEFT,
     NOTICES,
     OUTAGE,
     STUCK,
@@ -72,6 +73,8 @@ def advance(s: State, now: float, until: float) -> int:
                     join(s, row)
                 elif kind == DELIVER:
                     deliver(s, row)
+                elif kind == LEFT:
+                    left(s, row)
                 elif kind == TOGGLE:
                     s.n_quiet -= 1
                     if s.background_on:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
+
 from simnet.network.event_loop.agenda import copy_due, push, sink_due
 from simnet.network.event_loop.messages import assign, depart
+from simnet.network.event_loop.ports import go_on_sending, send_off
 from simnet.network.event_loop.records import (
     ARRIVED,
     CHANGE,
@@ -16,9 +19,12 @@ from simnet.network.event_loop.records import (
     FLOWING,
     FREE,
     GATED,
+    GONE,
     IN_ROUND,
     JOIN,
     LEAVE,
+    LEFT,
+    LET_GO,
     ON_ITS_WAY,
     OUTSIDE,
     STALLED,
@@ -63,7 +69,7 @@ def act(s: State, g: int, kind: int) -> None:
         s.runs[e].pending -= 1
     if kind == FAIL:
         fail(s, g)
-    elif kind == ENTER:
+    elif kind in (ENTER, LET_GO):
         next_round(s, g)
     elif kind == WORK:
         work(s, g)
@@ -108,9 +114,9 @@ def next_round(s: State, g: int) -> None:
                 leave(s, g)
             return
         task = task_of(s, g)
-        if gate <= s.now and not task.degree and not task.seconds:
+        if gate <= s.now and not task.sends and not task.receives and not task.seconds:
             continue
-        rank.left = task.degree - early_in(s, g, rank.round_index)
+        rank.missing = task.receives - early_in(s, g, rank.round_index)
         if gate > s.now:
             rank.state = GATED
             later(s, gate, WORK, g)
@@ -136,7 +142,10 @@ def work(s: State, g: int) -> None:
 
 
 def enter(s: State, g: int) -> bool:
-    """Start a rank's messages of its round; return whether it is done with the round already."""
+    """Start a rank's messages of its round; return whether it is done with the round already.
+
+    It never is with one that sends to a rank that has failed.
+    """
     rank, task = s.ranks[g], task_of(s, g)
     rank.state = IN_ROUND
     e = rank.run
@@ -145,18 +154,32 @@ def enter(s: State, g: int) -> bool:
     for m in range(task.messages, task.messages + task.sends):
         message = s.messages[m]
         peer, number = s.ranks[message.dst], offset + message.number
-        if peer.state != FAILED:
-            account(s, message.dst)
-            rank.in_flight += 1
-            peer.in_flight += 1
-            run.pending += 1
-            if run.sent >= 0:
-                s.sent[run.sent + number] = s.now
-            delay = s.delays[run.delays + number] if run.delays >= 0 else 0.0
-            pick = s.picks[run.picks + number] if run.picks >= 0 else 0
-            f = depart(s, e, message.route, message.candidates, pick, message.n_bytes, delay)
-            s.flows[f].round_index, s.flows[f].message = rank.round_index, m
-    return rank.left == 0
+        if peer.state == FAILED:
+            rank.missing += 1
+            continue
+        account(s, message.dst)
+        rank.in_flight += 1
+        peer.in_flight += 1
+        run.pending += 1
+        if run.sent >= 0:
+            s.sent[run.sent + number] = s.now
+        delay = s.delays[run.delays + number] if run.delays >= 0 else 0.0
+        pick = s.picks[run.picks + number] if run.picks >= 0 else 0
+        f = depart(s, e, message.route, message.candidates, pick, message.n_bytes, delay)
+        s.flows[f].round_index, s.flows[f].message = rank.round_index, m
+        send_off(s, g, f)
+    return is_done(s, g)
+
+
+def is_done(s: State, g: int) -> bool:
+    """Return whether a rank is done with its round; if only what it sends holds it, have it go on in time."""
+    rank = s.ranks[g]
+    if rank.missing or rank.let_go == math.inf:
+        return False
+    if rank.let_go > s.now:
+        later(s, rank.let_go, LET_GO, g)
+        return False
+    return True
 
 
 def leave(s: State, g: int) -> None:
@@ -182,7 +205,7 @@ def end_flow(s: State, f: int) -> None:
 
 
 def deliver(s: State, f: int) -> None:
-    """Take note that a message has arrived: its ranks may be done with their round."""
+    """Take note that a message has arrived: its receiver may be done with its round."""
     flow = s.flows[f]
     if s.adaptive:
         assign(s, flow.route, -1)
@@ -191,27 +214,50 @@ def deliver(s: State, f: int) -> None:
     else:
         receive(s, flow.owner, flow.round_index, flow.message)
         look_after(s, flow.owner)
-    free_flow(s, f)
+    if flow.unsent > 0:
+        flow.state = GONE
+    else:
+        free_flow(s, f)
+
+
+def left(s: State, f: int) -> None:
+    """Take note that the link of a message's host has changed, or has let the message go."""
+    flow = s.flows[f]
+    e, g = flow.owner, s.messages[flow.message].src
+    if not go_on_sending(s, f):
+        return
+    s.runs[e].pending -= 1
+    if flow.state == GONE:
+        free_flow(s, f)
+    s.ranks[g].missing -= 1
+    if is_done(s, g):
+        next_round(s, g)
+    look_after(s, e)
 
 
 def receive(s: State, e: int, i: int, m: int) -> None:
-    """Book the arrival of a message of round i; its ranks may be done with their round."""
+    """Book the arrival of a message of round i; its receiver may be done with the round."""
     run, message = s.runs[e], s.messages[m]
     if run.arrived >= 0:
         s.arrived[run.arrived + s.rounds[run.rounds + i].offset + message.number] = s.now
     run.pending -= 1
     for g in (message.src, message.dst):
         account(s, g)
-        rank = s.ranks[g]
-        rank.in_flight -= 1
-        if rank.round_index == i:
-            rank.left -= 1
-        else:
-            arrive_early(s, g, i)
-    for g in (message.src, message.dst):
-        rank = s.ranks[g]
-        if rank.round_index == i and rank.left == 0 and rank.state == IN_ROUND:
-            next_round(s, g)
+        s.ranks[g].in_flight -= 1
+    sender = s.ranks[message.src]
+    if sender.let_go == math.inf:
+        # It went around its host's own link, which is down for good.
+        sender.let_go = s.now
+        if sender.state == IN_ROUND and is_done(s, message.src):
+            next_round(s, message.src)
+    g = message.dst
+    rank = s.ranks[g]
+    if rank.round_index != i:
+        arrive_early(s, g, i)
+        return
+    rank.missing -= 1
+    if rank.state == IN_ROUND and is_done(s, g):
+        next_round(s, g)
 
 
 def arrive_early(s: State, g: int, i: int) -> None:
@@ -259,7 +305,7 @@ def fail(s: State, g: int) -> None:
     rank.state = FAILED
     for f in range(s.n_flows):
         flow = s.flows[f]
-        if flow.owner != e or flow.state == FREE:
+        if flow.owner != e or flow.state not in (ON_ITS_WAY, FLOWING):
             continue
         message = s.messages[flow.message]
         if g not in (message.src, message.dst):
@@ -270,12 +316,15 @@ def fail(s: State, g: int) -> None:
             s.ranks[end].in_flight -= 1
         if s.adaptive:
             assign(s, flow.route, -1)
-        if flow.state == FLOWING:
-            detach(s, f)
-            s.n_moving -= 1
-            free_flow(s, f)
-        else:
+        if flow.state == ON_ITS_WAY:
             flow.state = VANISHED
+            continue
+        detach(s, f)
+        s.n_moving -= 1
+        if flow.unsent > 0:
+            flow.state = GONE
+        else:
+            free_flow(s, f)
     withdraw(s, e)
 
 
@@ -287,7 +336,17 @@ def withdraw(s: State, e: int) -> None:
         kind, row = agenda[place].kind, agenda[place].row
         if kind in (JOIN, DELIVER):
             if s.flows[row].state == VANISHED:
-                free_flow(s, row)
+                if s.flows[row].unsent > 0:
+                    s.flows[row].state = GONE
+                else:
+                    free_flow(s, row)
+                continue
+        elif kind == LEFT:
+            flow = s.flows[row]
+            if flow.owner == e and (over or s.ranks[s.messages[flow.message].src].state == FAILED):
+                flow.unsent = 0.0
+                if flow.state == GONE:
+                    free_flow(s, row)
                 continue
         elif kind not in (CHANGE, TOGGLE) and s.ranks[row].run == e and (over or s.ranks[row].state == FAILED):
             continue

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 # What is due, and for whom: the rank, the flow, the link or the background flow of that row.
-ENTER, WORK, WORKED, LEAVE, JOIN, DELIVER, CHANGE, TOGGLE, FAIL = range(9)
+ENTER, WORK, WORKED, LEAVE, LET_GO, JOIN, DELIVER, LEFT, CHANGE, TOGGLE, FAIL = range(11)
 
 # What `advance` returns: nothing more is due; notices have come; nothing moves any more; room for early arrivals, or
 # more of the weather, is needed; a link went down or came up.
@@ -26,8 +26,9 @@ DONE, STALLED, ARRIVED = range(3)
 # What a rank does: nothing yet or any more, waits for its gate, computes, has entered its round, or has failed.
 OUTSIDE, GATED, COMPUTING, IN_ROUND, FAILED = range(5)
 
-# What a flow is: free, a message before or behind its flow, a flow, or a message that has vanished.
-FREE, ON_ITS_WAY, FLOWING, VANISHED = range(4)
+# What a flow is: free, a message before or behind its flow, a flow, a message that has vanished, or one that has arrived
+# or vanished while its host's own link is not through with it.
+FREE, ON_ITS_WAY, FLOWING, VANISHED, GONE = range(5)
 
 # Who owns a flow if that is no run; the bottleneck of a flow if that is no link.
 TRANSFER, BACKGROUND = -1, -2
@@ -49,7 +50,8 @@ class Flow:
     """A message under way, or background traffic that is on.
 
     Bytes `remaining` at the time `since`, of which up to `residue` are rounding; the rate since then, the `limit` that
-    it never exceeds, its `bottleneck`, and when it will end. `next` is the next free flow.
+    it never exceeds, its `bottleneck`, and when it will end. `unsent` bytes have to leave its host's own link yet, where
+    that link changes meanwhile. `next` is the next free flow.
     """
 
     remaining: float = 0.0
@@ -59,6 +61,7 @@ class Flow:
     limit: float = 0.0
     end: float = 0.0
     new_rate: float = 0.0
+    unsent: float = 0.0
     route: int = -1
     bottleneck: int = NOTHING
     new_bottleneck: int = NOTHING
@@ -86,7 +89,9 @@ class Use:
 class Link:
     """A link: its capacity and until when that holds, who uses it, and what `settle` notes of it.
 
-    `assigned` counts the messages under way on routes over it, for adaptive routing.
+    `assigned` counts the messages under way on routes over it, for adaptive routing. Of the messages of one round that a
+    rank sends over its own link, `port` says whose rank's and which round's came last, when the link is through with
+    them, and which flow stands for those whose end the link's next change decides.
     """
 
     capacity: float = 0.0
@@ -103,6 +108,10 @@ class Link:
     crowd: int = -1
     bandwidths: int = -1
     latencies: int = -1
+    port_free: float = 0.0
+    port_rank: int = -1
+    port_round: int = -1
+    port_flow: int = -1
     is_dirty: bool = False
 
 
@@ -167,7 +176,11 @@ class Run:
 
 @dataclass(slots=True)
 class Rank:
-    """A rank of a run: its times, the round it is in, and messages of that which are missing (`left`)."""
+    """A rank of a run: its times, the round it is in, and what of that it waits for.
+
+    Messages that have not arrived are `missing`, those it sends included if what lets them go is not known; it stays
+    until the time `let_go` at least.
+    """
 
     start: float = 0.0
     since: float = 0.0
@@ -179,7 +192,8 @@ class Rank:
     number: int = 0
     round_index: int = -1
     state: int = OUTSIDE
-    left: int = 0
+    missing: int = 0
+    let_go: float = -math.inf
     in_flight: int = 0
     early: int = -1
 
@@ -195,7 +209,7 @@ class Round:
 
 @dataclass(slots=True)
 class Task:
-    """What a rank does in a round: computes, sends messages that stand in a row; `degree` counts those it receives too.
+    """What a rank does in a round: computes, sends messages that stand in a row, and receives so many.
 
     Equal rounds share their tasks and messages.
     """
@@ -203,7 +217,7 @@ class Task:
     seconds: float = 0.0
     messages: int = -1
     sends: int = 0
-    degree: int = 0
+    receives: int = 0
 
 
 @dataclass(slots=True)
