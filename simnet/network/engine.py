@@ -94,13 +94,16 @@ class Engine(Store):
         self._lay_background()
 
     def grow(self) -> None:
-        """Make room for more arrivals at ranks that have not come to their round yet; see `records.GROW`."""
-        early = self.tables["early"]
-        count = max(256, 2 * self.state.n_early)
-        first = early.take(count)
-        early.write(first, count, next=np.append(np.arange(first + 1, first + count), self.state.free_early))
-        self.state.free_early = first
-        self.state.n_early += count
+        """Make room for more messages under way, and arrivals before their round; see `records.GROW`."""
+        if self.state.n_free < self.state.most_sends:
+            self.make_room(flows=max(self.state.most_sends, self.flows.size // 2))
+        if self.state.n_early < 2:
+            early = self.tables["early"]
+            count = max(256, 2 * self.state.n_early)
+            first = early.take(count)
+            early.write(first, count, next=np.append(np.arange(first + 1, first + count), self.state.free_early))
+            self.state.free_early = first
+            self.state.n_early += count
 
     # Links, their weather, and background traffic.
 
@@ -175,9 +178,9 @@ class Engine(Store):
             self.over(handle)
         while self._n_transfers:
             self.arrived()
-        s.free_flow = -1
+        s.free_flow, s.n_free = -1, 0
         self.loop.free_all(s, 0, self.flows.size)
-        self.links.write(0, self.n_links, users=0, first_use=-1, assigned=0, is_dirty=False)
+        self.links.write(0, self.n_links, users=0, first_use=-1, assigned=0, is_dirty=False, port_rank=-1, port_flow=-1)
         self.tables["background"].write(0, s.n_background, flow=-1, until=-math.inf)
         # Latencies have been looked up that much later.
         rewind = now < s.now + s.send_overhead
@@ -312,6 +315,8 @@ class Engine(Store):
         sends = np.array([np.bincount(one.src, minlength=P) for one in distinct]).reshape(-1, P)
         slots = int(sends.max(axis=0, initial=0).sum())
         self.make_room(flows=slots, ranks=P)
+        most = max(self.state.most_sends, int(sends.max(initial=0)) + self.state.n_background)
+        self.state.most_sends = most
         runs, ranks, rounds = (self.tables[name] for name in ("runs", "ranks", "rounds"))
         e, g = take(runs, 1), take(ranks, P)
         ranks.write(

@@ -1,8 +1,8 @@
 """The max-plus clock: rounds of messages that meet on no link.
 
 Where no two messages are on a link at the same time, each has its route to itself. When a rank is done with a round is
-then a maximum over sums (max-plus algebra): when it entered the round, and when its messages, sent and received,
-arrived. No other event matters, so the clock goes round by round and has no agenda.
+then a maximum over sums (max-plus algebra): when it entered the round, when the messages that it receives arrived, and
+when those that it sends left its host. No other event matters, so the clock goes round by round and has no agenda.
 
 Whether messages meet is found out on the way. Every link remembers until when it has been in use, and a message that
 finds one in use ends the attempt. Up to there all times are exact, because nothing later can change them. So a schedule
@@ -88,7 +88,8 @@ def pass_through(
         Whether to keep start and arrival of every message.
     """
     n_messages, delays = program.schedule.n_messages, program.delays
-    done, busy = np.array(program.start, dtype=np.float64), np.full(len(links.routes.links), -np.inf)
+    done, n_links = np.array(program.start, dtype=np.float64), len(links.routes.links)
+    busy, port_rank, port_free = np.full(n_links, -np.inf), np.full(n_links, -1), np.zeros(n_links)
     read, steady, offset = delays.reader(), links.constant and not delays, 0
     outlook = _Outlook(links, float(done.min()), float(done.max()), n_messages)
     times = np.zeros((2, n_messages if keep else 0))
@@ -107,7 +108,7 @@ def pass_through(
             begun = np.empty(repeats * done.size if keep else 0)
             entered = np.empty(max(begun.size, done.size))
             sent, arrived = times[:, first:offset]
-            progress = Progress(begun, entered, done, busy, sent, arrived, np.array([0, -1]))
+            progress = Progress(begun, entered, done, busy, port_rank, port_free, sent, arrived, np.array([0, -1]))
             extra = read(m * repeats)
             while True:
                 loops = _loops_for(outlook.effort)
@@ -154,7 +155,7 @@ def _traffic(hosts: Ranks, links: Links) -> Callable[[Round], tuple[Traffic, Rou
 
     It returns None if a message can never arrive.
     """
-    patterns: dict[tuple[bytes, bytes], tuple[NDArray[np.int64], bool, Floats, Floats, bool]] = {}
+    patterns: dict[tuple[bytes, bytes], tuple[NDArray[np.int64], bool, Floats, Floats, Floats, bool]] = {}
     rounds: dict[int, tuple[Traffic, RouteState]] = {}
 
     def unknown(m: int) -> tuple[Floats, Floats]:
@@ -167,16 +168,14 @@ def _traffic(hosts: Ranks, links: Links) -> Callable[[Round], tuple[Traffic, Rou
                 table = np.ascontiguousarray(links.routes.table(hosts[one.src], hosts[one.dst]))
                 used = table[table >= 0]
                 exclusive = links.constant and len(one) >= _WIDE and np.unique(used).size == used.size
-                latency, rate = _constant(table, links) if links.constant else np.ones((2, len(one)))
-                patterns[pattern] = table, exclusive, latency, rate, bool((rate > 0).all())
-            table, exclusive, latency, rate, all_up = patterns[pattern]
-            if all_up:
-                seconds = one.nbytes / rate
-            else:
-                seconds = np.where(one.nbytes > 0, inf, 0.0)
-                np.divide(one.nbytes, rate, out=seconds, where=rate > 0)
-                if (seconds == inf).any():
+                latency, rate, own = _constant(table, links) if links.constant else np.ones((3, len(one)))
+                patterns[pattern] = table, exclusive, latency, rate, own, bool((rate > 0).all())
+            table, exclusive, latency, rate, own, all_up = patterns[pattern]
+            if not all_up:
+                if one.nbytes[rate <= 0].any():
                     return None
+                rate, own = np.where(rate > 0, rate, 1.0), np.where(rate > 0, own, 1.0)
+            seconds, leaving = one.nbytes / rate, one.nbytes / own
             compute = np.zeros(hosts.size) + one.compute if np.any(one.compute) else np.zeros(0)
             if links.constant and not one.nbytes.all():
                 table = np.where(one.nbytes[:, None] > 0, table, -1)
@@ -185,22 +184,27 @@ def _traffic(hosts: Ranks, links: Links) -> Callable[[Round], tuple[Traffic, Rou
             seen = latency if links.constant else latency.copy()
             if len(rounds) == _ROUNDS:
                 rounds.clear()
-            rounds[id(one)] = traffic, RouteState(seen, *unknown(len(one)), seconds, *unknown(len(one)))
+            rounds[id(one)] = traffic, RouteState(seen, *unknown(len(one)), seconds, leaving, *unknown(len(one)))
         return rounds[id(one)]
 
     return traffic_of
 
 
-def _constant(table: NDArray[np.int64], links: Links) -> tuple[Floats, Floats]:
-    """Return latency [s] and bytes per second of routes over constant links, shape (m, L), -1 after the last."""
+def _constant(table: NDArray[np.int64], links: Links) -> tuple[Floats, Floats, Floats]:
+    """Return latency [s] and bytes per second of routes over constant links, and of the first link of each.
+
+    The routes have shape (m, L), -1 after the last link.
+    """
     latency, rate = links.constant_latency_of(table), np.full(len(table), np.inf)
+    own = np.where(table[:, 0] < 0, np.inf, links.constant_capacity[table[:, 0]]) if table.shape[1] else rate
     for column in table.T:
         rows = column >= 0
         rate[rows] = np.minimum(rate[rows], links.constant_capacity[column[rows]])
     if not links.lossless:
         limits = links.limits_of(table)
-        rate = np.minimum(rate, limits.rate(2 * latency, links.segment)) * limits.share
-    return latency, rate
+        most = limits.rate(2 * latency, links.segment)
+        rate, own = np.minimum(rate, most) * limits.share, np.minimum(own, most) * limits.share
+    return latency, rate, own
 
 
 class _Outlook:
@@ -297,22 +301,22 @@ def split_of(program: Program, went: Passage) -> Split:
     columns = program.schedule.columns()
     begins, ends = [begin for begin, _ in went.computing], [end for _, end in went.computing]
     who = [np.arange(one.size) % P for one in begins]
-    computing = _covered(who, begins, ends, accounted, P) if who else np.zeros(P)
+    computing = _covered(who, begins, ends, accounted, went.finish) if who else np.zeros(P)
     own = [columns["src"], columns["dst"], *who]
     communicating = (
-        _covered(own, [went.start, went.start, *begins], [went.arrive, went.arrive, *ends], accounted, P) - computing
+        _covered(own, [went.start, went.start, *begins], [went.arrive, went.arrive, *ends], accounted, went.finish) - computing
     )
     wait = np.maximum(np.maximum(went.finish - accounted, 0.0) - communicating - computing, 0.0)
     return Split(communicating, computing, wait)
 
 
 def _covered(
-    who: Sequence[Ranks], first: Sequence[Floats], last: Sequence[Floats], accounted: Floats, n_ranks: int
+    who: Sequence[Ranks], first: Sequence[Floats], last: Sequence[Floats], accounted: Floats, finish: Floats
 ) -> Floats:
-    """Return for how long at least one of a rank's intervals lasts, from its time `accounted` on; shape (P,)."""
-    rank = np.concatenate(who)
+    """Return for how long at least one of a rank's intervals lasts, from `accounted` until its `finish`; shape (P,)."""
+    rank, n_ranks = np.concatenate(who), finish.size
     begin = np.maximum(np.concatenate(first), accounted[rank])
-    end = np.maximum(np.concatenate(last), begin)
+    end = np.maximum(np.minimum(np.concatenate(last), finish[rank]), begin)
     order = np.lexsort((begin, rank))
     rank, begin, end = rank[order], begin[order], end[order]
     bounds = np.searchsorted(rank, np.arange(n_ranks + 1))

@@ -1,8 +1,10 @@
 """The max-plus recurrence: when ranks are done with rounds of messages that meet on no link.
 
-When a rank is done with a round is a maximum over sums: when it entered the round, and when its messages, sent and
-received, arrived. A message arrives after the sender's overhead, the latency of its route when it departs, its bytes at
-the rate of the narrowest link from segment to segment of the links' timelines, and the receiver's overhead.
+When a rank is done with a round is a maximum over sums: when it entered the round, when the messages that it receives
+arrived, and when those that it sends had left its host's own link. A message arrives after the sender's overhead, the
+latency of its route when it departs, its bytes at the rate of the narrowest link from segment to segment of the links'
+timelines, and the receiver's overhead. It has left after the overhead and its bytes at the rate of the own link, behind
+what the rank sends over that link before it in the round.
 
 The functions run interpreted, on arrays or memory views, and compiled by numba, on arrays. Both give the same bits.
 """
@@ -20,6 +22,9 @@ from simnet.base.arrays import Floats, Ranks
 CROSSED, MET, BEYOND, NEVER, IN_STEP = 0, 1, 2, 3, 4
 """How `cross` ends: all messages are through; one found a link in use; one came to where a timeline is not known; one
 waits for ever, on a link that has no bandwidth and does not change; all ranks entered and left a round at once."""
+
+# Messages that follow each other on a link may overlap by rounding: by so much of the time that they take.
+_TOUCH = 1e-10
 
 
 class Traffic(NamedTuple):
@@ -54,15 +59,17 @@ class RouteState(NamedTuple):
     ----------
     latency, latency_since, latency_until : ndarray of float64
         Seconds of latency, and from when until when it holds [s].
-    seconds, rate_since, rate_until : ndarray of float64
-        Seconds that the bytes take at the rate of the narrowest link, positive if there are any bytes and links, and
-        from when until when it has that rate [s]. All from and until are empty where links never change.
+    seconds, own, rate_since, rate_until : ndarray of float64
+        Seconds that the bytes take at the rate of the narrowest link, positive if there are any bytes and links, those
+        that they take at the rate of the first link, and from when until when these rates hold [s]. All from and until
+        are empty where links never change.
     """
 
     latency: Floats
     latency_since: Floats
     latency_until: Floats
     seconds: Floats
+    own: Floats
     rate_since: Floats
     rate_until: Floats
 
@@ -103,6 +110,10 @@ class Progress(NamedTuple):
         When each rank is through [s], before and after.
     busy : ndarray of float64, shape (number of links,)
         Until when each link is in use [s]; changed.
+    port_rank : ndarray of int64, shape (number of links,)
+        Who sent last over each link as its own; changed.
+    port_free : ndarray of float64, shape (number of links,)
+        When the link was through with that [s]; changed.
     sent, arrived : ndarray of float64, shape (repeats * m,) or (0,)
         When each message was sent and had arrived [s]; filled.
     place : ndarray of int64, shape (2,)
@@ -113,6 +124,8 @@ class Progress(NamedTuple):
     entered: Floats
     done: Floats
     busy: Floats
+    port_rank: NDArray[np.int64]
+    port_free: Floats
     sent: Floats
     arrived: Floats
     place: NDArray[np.int64]
@@ -206,12 +219,13 @@ def _carry(
     ends = joins + routes.seconds
     message, hop = (traffic.links >= 0).nonzero()
     used = traffic.links[message, hop]
-    if (joins[message] < progress.busy[used]).any():
+    if (progress.busy[used] - joins[message] > _TOUCH * routes.seconds[message]).any():
         return MET, nan
     progress.busy[used] = ends[message]
     if overheads[1]:
         ends = ends + overheads[1]
-    np.maximum.at(progress.done, traffic.src, ends)
+    # Nobody else sends over the own link of a message, so it leaves at once.
+    np.maximum.at(progress.done, traffic.src, (leaves + overheads[0]) + routes.own)
     np.maximum.at(progress.done, traffic.dst, ends)
     if progress.sent.size:
         progress.sent[own], progress.arrived[own] = leaves, ends
@@ -253,6 +267,7 @@ def _one_by_one(
             wait += delays[first + message]
         now = departs + wait
         takes = routes.seconds[message]
+        left = departs
         if takes > 0:
             ends = now + takes
             if forecast is not None:
@@ -262,17 +277,29 @@ def _one_by_one(
                     if outcome != CROSSED:
                         place[1] = message
                         return outcome, ends
+            port = links[message, 0]
+            if progress.port_rank[port] == src[message]:
+                left = max(left, progress.port_free[port])
+            begins, left = left, left + routes.own[message]
+            if forecast is not None and not (
+                routes.rate_since[message] <= begins and left <= routes.rate_until[message]
+            ):
+                outcome, left = _leave(port, begins, nbytes[message], forecast.bandwidth)
+                if outcome != CROSSED:
+                    place[1] = message
+                    return outcome, left
             for hop in range(longest):
                 link = links[message, hop]
                 if link < 0:
                     break
-                if now < busy[link]:
+                if busy[link] - now > _TOUCH * takes:
                     return MET, now
                 busy[link] = ends
+            progress.port_rank[port], progress.port_free[port] = src[message], left
             now = ends
         if receive_overhead:
             now += receive_overhead
-        done[src[message]] = max(done[src[message]], now)
+        done[src[message]] = max(done[src[message]], left)
         done[dst[message]] = max(done[dst[message]], now)
         if len(sent):
             sent[first + message], arrived[first + message] = leaves, now
@@ -349,8 +376,32 @@ def _integrate(
             while times[segments[link] + 1] <= now:
                 segments[link] += 1
     segments[one], segments[two] = p, q
+    # The first link is on every route.
+    routes.own[message] = nbytes / values[p]
     since = max(times[p], times[q])
     for hop in range(1, hops - 1):
         since = max(since, times[segments[links[message, hop]]])
     routes.seconds[message], routes.rate_since[message], routes.rate_until[message] = nbytes / rate, since, until
     return CROSSED, now + left / rate
+
+
+def _leave(link: int, now: float, nbytes: float, bandwidth: Cursors) -> tuple[int, float]:
+    """Let bytes pass a link from time `now` [s] on, segment by segment; return as `_integrate` does."""
+    times, values = bandwidth.times, bandwidth.values
+    segment = bandwidth.segment[link]
+    while times[segment + 1] <= now:
+        segment += 1
+    while times[segment] > now:
+        segment -= 1
+    while True:
+        rate, until = values[segment], times[segment + 1]
+        if rate > 0:
+            if now + nbytes / rate <= until:
+                return CROSSED, now + nbytes / rate
+        elif rate < 0:
+            return BEYOND, now
+        elif until == inf:
+            return NEVER, now
+        nbytes -= rate * (until - now)
+        now = until
+        segment += 1

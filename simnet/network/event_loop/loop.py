@@ -58,7 +58,7 @@ def advance(s: State, now: float, until: float) -> int:
         `WAITING`, `NOTICES`, `STUCK`, `GROW`, `EXTEND` or `OUTAGE`.
     """
     while True:
-        if s.n_early < 2:
+        if s.n_early < 2 or s.n_free < s.most_sends:
             return GROW
         due = next_due(s)
         if due <= s.now:

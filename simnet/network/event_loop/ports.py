@@ -25,12 +25,12 @@ def send_off(s: State, g: int, f: int) -> None:
         return
     l = s.route_links[route.begin]
     link = s.links[l]
-    if link.port_rank == g and link.port_round == rank.round_index:
+    if link.port_rank == g:
         if link.port_flow >= 0:
             s.flows[link.port_flow].unsent += flow.remaining
             return
         begin = max(begin, link.port_free)
-    link.port_rank, link.port_round, link.port_flow = g, rank.round_index, -1
+    link.port_rank, link.port_flow = g, -1
     look_up(s, l, s.now)
     end = begin + flow.remaining / min(link.capacity, flow.limit) if link.capacity > 0 else math.inf
     if end <= link.until:

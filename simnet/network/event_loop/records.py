@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 # What is due, and for whom: the rank, the flow, the link or the background flow of that row.
 ENTER, WORK, WORKED, LEAVE, LET_GO, JOIN, DELIVER, LEFT, CHANGE, TOGGLE, FAIL = range(11)
 
-# What `advance` returns: nothing more is due; notices have come; nothing moves any more; room for early arrivals, or
-# more of the weather, is needed; a link went down or came up.
+# What `advance` returns: nothing more is due; notices have come; nothing moves any more; room for messages under way or
+# early arrivals, or more of the weather, is needed; a link went down or came up.
 WAITING, NOTICES, STUCK, GROW, EXTEND, OUTAGE = range(6)
 
 # What notices say: a run is done; it can never be; the message of a transfer has arrived.
@@ -89,9 +89,9 @@ class Use:
 class Link:
     """A link: its capacity and until when that holds, who uses it, and what `settle` notes of it.
 
-    `assigned` counts the messages under way on routes over it, for adaptive routing. Of the messages of one round that a
-    rank sends over its own link, `port` says whose rank's and which round's came last, when the link is through with
-    them, and which flow stands for those whose end the link's next change decides.
+    `assigned` counts the messages under way on routes over it, for adaptive routing. Of what a rank sends over it as its
+    own link, `port_rank` is the rank that did so last, `port_free` when the link is through with that, and `port_flow`
+    stands for messages whose end the link's next change decides.
     """
 
     capacity: float = 0.0
@@ -110,7 +110,6 @@ class Link:
     latencies: int = -1
     port_free: float = 0.0
     port_rank: int = -1
-    port_round: int = -1
     port_flow: int = -1
     is_dirty: bool = False
 
@@ -254,7 +253,8 @@ class State:
     """All that the loop knows: times and options, how much of each list is in use, lists, and tables.
 
     `horizon` is until when the weather is known, `hope` until when a network in which nothing moves may still come to
-    life. `stamp` numbers the calls of `settle`. `n_quiet` counts what is due without moving anything by itself.
+    life. `stamp` numbers the calls of `settle`. `n_quiet` counts what is due without moving anything by itself, `n_free`
+    free flows, of which one event takes up to `most_sends`.
     """
 
     now: float = 0.0
@@ -274,6 +274,8 @@ class State:
     n_moving: int = 0
     n_early: int = 0
     n_flows: int = 0
+    n_free: int = 0
+    most_sends: int = 1
     n_background: int = 0
     n_crowd: int = 0
     free_flow: int = -1

@@ -23,6 +23,7 @@ def take_flow(s: State) -> int:
     """Return a free flow."""
     f = s.free_flow
     s.free_flow = s.flows[f].next
+    s.n_free -= 1
     return f
 
 
@@ -31,6 +32,7 @@ def free_flow(s: State, f: int) -> None:
     flow = s.flows[f]
     flow.state, flow.next = FREE, s.free_flow
     s.free_flow = f
+    s.n_free += 1
 
 
 def free_all(s: State, first: int, count: int) -> None:

@@ -1,0 +1,215 @@
+"""Transport stacks: how messages become bytes on links, and when a send lets its rank go.
+
+A rank enters a round when what it receives in the round before has arrived, and what it sends has been *let go*. When
+that is differs between libraries, and decides how long an exchange takes on links that are unequal, long or shared:
+
+================  =====================================================================================================
+``left``          the message has left the host's own link, the first of its route, as in LogGP [1]_
+``taken``         the system has taken it, which sends on its own, as that of a socket; beyond a `buffer`, when it has
+                  arrived
+``acknowledged``  a word of the receiver says that it has arrived
+``ready``         it leaves upon a word of the receiver that it waits for the message, as in gloo [2]_
+``request``       it leaves upon the answer to a request, the rendezvous of MPI [3]_
+================  =====================================================================================================
+
+Words are short messages themselves. Framing is what each segment has beside its payload, and acknowledgements of
+received bytes, which travel against the data. A frame is forwarded by each switch once it is there as a whole.
+
+References
+----------
+.. [1] A. Alexandrov, M. Ionescu, K. Schauser, C. Scheiman, "LogGP: Incorporating Long Messages into the LogP Model",
+   SPAA 1995.
+.. [2] ``NOTIFY_RECV_READY`` in ``gloo/transport/tcp/pair.h``, https://github.com/facebookincubator/gloo.
+.. [3] W. Gropp, E. Lusk, "A high-performance MPI implementation on a shared-memory vector supercomputer", Parallel
+   Computing 22, 1997.
+.. [4] M. Allman, V. Paxson, E. Blanton, "TCP Congestion Control", RFC 5681: an acknowledgement of every second segment.
+.. [5] D. Borman et al., "TCP Extensions for High Performance", RFC 7323: time stamps in every segment.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Annotated, Literal, TypeAlias, get_args
+
+import numpy as np
+from annotated_types import Ge, Le
+from numpy.typing import ArrayLike
+
+from simnet.base.arrays import Floats
+from simnet.base.checks import is_number, whole
+from simnet.base.errors import nearest
+from simnet.base.quantities import Count, Seconds, Size
+from simnet.schedule import Round
+
+LetGo: TypeAlias = Literal["left", "taken", "acknowledged", "ready", "request"]
+OwnLink: TypeAlias = Literal["shared", "queue"]
+PerByte: TypeAlias = Annotated[float, Ge(0), Le(1)]
+
+SEGMENT = 1448
+"""Payload of a full TCP segment in an Ethernet frame of 1,500 bytes, with time stamps [byte]."""
+
+BESIDE = 90
+"""What goes over the wire beside the payload of a segment [byte]: 52 of IP and TCP, 38 of Ethernet with preamble and gap.
+The length of an acknowledgement, too."""
+
+
+@dataclass(frozen=True)
+class Stack:
+    """How a library sends messages.
+
+    Parameters
+    ----------
+    lets_go : {"left", "taken", "acknowledged", "ready", "request"}
+        When a send lets its rank go on; see `simnet.network.stack`.
+    own_link : {"shared", "queue"}
+        Whether messages that a host sends at the same time share its own link, or leave one after another.
+    eager_limit : float
+        Messages of at most so many bytes are ``taken`` in any case.
+    buffer : float
+        Bytes that the system takes of a rank's messages that have not arrived yet.
+    segment, beside : float
+        Payload of a full segment, and what goes over the wire beside it [byte]; no framing where `segment` is 0.
+    acknowledged : float
+        Bytes of payload for which the receiver sends one acknowledgement; none where it is 0.
+    word : float
+        Payload of a word between libraries [byte].
+    before, after : float
+        Software of a message at its sender before it leaves, and at its receiver after it has arrived [s].
+    before_byte, after_byte : float
+        The same for each byte [s]. Where a message leaves upon a word that the receiver is ready, all software comes
+        after it has arrived.
+    rounds : int
+        Rounds of one phase that a rank has under way at once.
+    pieces : int
+        Into how many messages, of a round each, a step of a ring is cut.
+    measured : str
+        Where software comes from: what it was measured on, or "not measured".
+
+    Raises
+    ------
+    ValueError
+        If a property is none of those allowed.
+
+    Examples
+    --------
+    >>> tcp = Stack("taken", "queue", segment=1448, beside=90, acknowledged=2896)
+    >>> tcp.wire(Round([0], [1], [14480]), 2)
+    array([15380.])
+    """
+
+    lets_go: LetGo = "left"
+    own_link: OwnLink = "shared"
+    eager_limit: Size = 0.0
+    buffer: Size = math.inf
+    segment: Size = 0.0
+    beside: Size = 0.0
+    acknowledged: Size = 0.0
+    word: Size = 0.0
+    before: Seconds = 0.0
+    after: Seconds = 0.0
+    before_byte: PerByte = 0.0
+    after_byte: PerByte = 0.0
+    rounds: Count = 1
+    pieces: Count = 1
+    measured: str = "not measured"
+
+    def __post_init__(self) -> None:
+        for name, allowed in (("lets_go", get_args(LetGo)), ("own_link", get_args(OwnLink))):
+            value = getattr(self, name)
+            if value not in allowed:
+                raise ValueError(f"there is no {name} {value!r}: {nearest(str(value), allowed)}")
+        for name in _NUMBERS:
+            value = getattr(self, name)
+            if not is_number(value) or not value >= 0 or (value == math.inf and name not in ("eager_limit", "buffer")):
+                raise ValueError(f"{name} must be a number >= 0, and finite, got {value!r}")
+        whole(self.rounds, "rounds", 1, MOST_ROUNDS)
+        whole(self.pieces, "pieces", 1, MOST_ROUNDS)
+
+    def framed(self, nbytes: ArrayLike) -> Floats:
+        """Return the bytes that messages take on a wire, of the shape of `nbytes`.
+
+        Examples
+        --------
+        >>> STACKS["tcp"].framed([0.0, 1448, 1449])
+        array([  91., 1538., 1629.])
+        """
+        sizes = np.asarray(nbytes, dtype=np.float64)
+        if not self.segment:
+            return sizes
+        payload = np.maximum(np.rint(sizes), 1)
+        wire: Floats = payload + self.beside * np.ceil(payload / self.segment)
+        return wire
+
+    def wire(self, one: Round, n_ranks: int) -> Floats:
+        """Return the bytes for which messages of a round keep a link busy, shape (m,): framed, with acknowledgements.
+
+        Acknowledgements take time where their direction of a host's link has data of its own. They travel alone: data
+        that could carry them has been handed to the link before.
+        """
+        wire = self.framed(one.nbytes)
+        if not self.segment or not self.acknowledged:
+            return wire
+        segments = np.ceil(np.maximum(np.rint(one.nbytes), 1) / self.segment)
+        answers = self.beside * np.floor(segments / max(1.0, self.acknowledged // self.segment))
+        sends, receives = (np.maximum(np.bincount(ends, minlength=n_ranks), 1) for ends in (one.src, one.dst))
+        up = np.bincount(one.dst, weights=answers, minlength=n_ranks) / sends
+        down = np.bincount(one.src, weights=answers, minlength=n_ranks) / receives
+        total: Floats = wire + np.minimum(np.maximum(up[one.src], down[one.dst]), wire)
+        return total
+
+
+_NUMBERS = (
+    "eager_limit", "buffer", "segment", "beside", "acknowledged", "word", "before", "after", "before_byte", "after_byte",
+)  # fmt: skip
+
+MOST_ROUNDS = 64
+"""The most rounds that can be under way at once, and pieces of a step."""
+
+IDEAL = Stack(measured="has no software")
+"""Messages as alpha-beta and LogGP have them, and closed forms mean them."""
+
+_TCP = Stack("taken", "queue", segment=SEGMENT, beside=BESIDE, acknowledged=2 * SEGMENT, word=48)
+
+# Network devices that cut segments themselves have 64 KiB acknowledged at once.
+_OFFLOADED = dataclasses.replace(_TCP, acknowledged=64 * 1024)
+
+STACKS: Mapping[str, Stack] = MappingProxyType(
+    {
+        "ideal": IDEAL,
+        "tcp": _TCP,
+        "gloo": dataclasses.replace(_OFFLOADED, lets_go="ready", rounds=2, pieces=2),
+        "openmpi": dataclasses.replace(_OFFLOADED, lets_go="request", eager_limit=64 * 1024),
+        "mpich": dataclasses.replace(_OFFLOADED, lets_go="acknowledged"),
+    }
+)
+"""Stacks by name."""
+
+
+def stack_of(given: str | Stack | Mapping[str, object]) -> Stack:
+    """Return a stack, given its name, or its properties, or itself.
+
+    Raises
+    ------
+    ValueError
+        If there is no such stack or property.
+
+    Examples
+    --------
+    >>> stack_of("gloo").lets_go, stack_of({"lets_go": "taken"}).own_link
+    ('ready', 'shared')
+    """
+    if isinstance(given, Stack):
+        return given
+    if isinstance(given, Mapping):
+        known = [field.name for field in dataclasses.fields(Stack)]
+        for name in given:
+            if name not in known:
+                raise ValueError(f"a stack has no property {name!r}: {nearest(str(name), known)}")
+        return Stack(**given)  # type: ignore[arg-type]
+    if given not in STACKS:
+        raise ValueError(f"there is no stack {given!r}: {nearest(str(given), STACKS)}")
+    return STACKS[given]
