@@ -10,6 +10,8 @@ textbook's loop. `ReferenceNetwork` carries messages, `ReferenceRun` takes ranks
   its host's own link, the gate of the schedule is open for it, and it has worked for the round's `compute`.
 - Messages that a rank sends over its own link in a round leave one after another, at the link's full bandwidth. A
   message to a rank that has failed never does.
+- Messages from one rank to another that take the same route arrive in order: the bytes of one flow once those of the
+  one before it are there.
 - A rank that fails takes the messages with it that are under way from it and to it.
 """
 
@@ -59,7 +61,12 @@ class Message:
     """A message under way: its candidate among equal routes, the route that it takes, and bytes left of all."""
 
     def __init__(self, src, dst, arrived):
-        self.src, self.dst, self.arrived, self.flowing = src, dst, arrived, False
+        self.src, self.dst, self.arrived = src, dst, arrived
+        self.late, self.ended, self.before = True, False, None
+
+    @property
+    def flowing(self):
+        return not self.late and not self.ended and (self.before is None or self.before.ended)
 
 
 class ReferenceNetwork:
@@ -151,8 +158,11 @@ class ReferenceNetwork:
 
     # Messages.
 
-    def send(self, src, dst, nbytes, delay, pick, arrived):
-        """Send a message now from host `src` to host `dst`; call `arrived` with the time when it is there."""
+    def send(self, src, dst, nbytes, delay, pick, arrived, before=None):
+        """Send a message now from host `src` to host `dst`; call `arrived` with the time when it is there.
+
+        Its bytes flow after those of the message `before` it on its connection, if that takes the same route.
+        """
         m = Message(src, dst, arrived)
         candidates = self.candidates(src, dst)
         m.candidate = candidates[pick % len(candidates)]
@@ -166,7 +176,8 @@ class ReferenceNetwork:
         self.messages.append(m)
         joins = departs + (latency + delay)
         if nbytes > 0 and m.route:
-            self.at(joins, lambda: setattr(m, "flowing", m in self.messages))
+            m.before = before if before is not None and before.candidate == m.candidate else None
+            self.at(joins, lambda: setattr(m, "late", False))
         else:
             self.at(joins + self.overheads[1], lambda: self.arrive(m))
         return m
@@ -178,7 +189,7 @@ class ReferenceNetwork:
 
     def vanish(self, m):
         self.messages.remove(m)
-        m.flowing = False
+        m.ended = True
 
     def rates(self, flows):
         """Return the max-min fair rates of messages, beside the flows of others."""
@@ -203,7 +214,7 @@ class ReferenceNetwork:
                 heapq.heappop(self.agenda)[3]()
                 busy = True
             for m in [m for m in self.messages if m.flowing and m.left <= 1e-13 * m.whole]:
-                m.flowing, busy = False, True
+                m.ended, busy = True, True
                 if self.overheads[1] > 0:
                     self.at(self.now + self.overheads[1], lambda m=m: self.arrive(m))
                 else:
@@ -260,7 +271,7 @@ class ReferenceRun:
         self.let_go = [-math.inf] * n_ranks
         self.at, self.entered = [-1] * n_ranks, [False] * n_ranks
         self.finish, self.done, self.failed = list(start), [False] * n_ranks, [False] * n_ranks
-        self.pending, self.in_flight, self.stalled = set(), {}, None
+        self.pending, self.in_flight, self.stalled, self.last = set(), {}, None, {}
         for rank, t in (failures or {}).items():
             network.at(max(t, network.now), lambda rank=rank: self.fail(rank), 0)
         for rank, t in enumerate(start):
@@ -313,9 +324,11 @@ class ReferenceRun:
             pick = self.picks[number] if len(self.picks) else 0
             self.in_flight[number] = src, dst, self.network.send(
                 self.hosts[src], self.hosts[dst], nbytes, delay, pick,
-                lambda t, number=number, dst=dst: self.deliver(t, number, index, dst),
+                lambda t, number=number, dst=dst: self.deliver(t, number, index, dst), self.last.get((src, dst)),
             )  # fmt: skip
             message = self.in_flight[number][2]
+            if nbytes > 0:
+                self.last[src, dst] = message
             begin = self.network.now + self.network.overheads[0]
             link = message.route[0] if message.route and nbytes else None
             if link is not None:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats, Ranks
-from simnet.network.event_loop.records import BACKGROUND, FAIL, FLOWING, NOTHING, ON_ITS_WAY, TRANSFER, VANISHED
+from simnet.network.event_loop.records import BACKGROUND, FAIL, FLOWING, HELD, NOTHING, ON_ITS_WAY, TRANSFER, VANISHED
 from simnet.network.links import Links, TimelineCache, Timelines
 from simnet.network.program import Program
 from simnet.network.tables import Store, Table, loop_is_loaded
@@ -258,7 +258,7 @@ class Engine(Store):
                 around = route
             if self.route_of(r) != list(around):
                 wanted[r] = around
-        moved = [f for f in self._in_state(ON_ITS_WAY, FLOWING, VANISHED) if s.flows[f].route in wanted]
+        moved = [f for f in self._in_state(ON_ITS_WAY, HELD, FLOWING, VANISHED) if s.flows[f].route in wanted]
         for f in moved:
             flow = s.flows[f]
             if flow.state == FLOWING:
@@ -366,6 +366,8 @@ class Engine(Store):
         src = np.concatenate([_NO_RANKS, *(one.src[order] for one, order in ordered)])
         dst = np.concatenate([_NO_RANKS, *(one.dst[order] for one, order in ordered)])
         route, candidates = self._routes_between(hosts[src], hosts[dst])
+        pairs, connection = np.unique(src * P + dst, return_inverse=True)
+        connections = self.tables["connections"].put(np.full(pairs.size, -1), take)
         m = take(messages, src.size)
         messages.write(
             m,
@@ -376,6 +378,7 @@ class Engine(Store):
             route=route,
             candidates=candidates,
             number=np.concatenate([_NO_RANKS, *orders]),
+            connection=connections + connection,
         )
         receives = np.array([np.bincount(one.dst, minlength=P) for one in distinct]).reshape(-1, P)
         first = take(tasks, sends.size)
@@ -419,7 +422,7 @@ class Engine(Store):
 
     def under_way(self) -> list[int]:
         """Return all messages under way."""
-        return [f for f in self._in_state(ON_ITS_WAY, FLOWING) if self.state.flows[f].owner != BACKGROUND]
+        return [f for f in self._in_state(ON_ITS_WAY, HELD, FLOWING) if self.state.flows[f].owner != BACKGROUND]
 
     def is_blocked(self, f: int) -> bool:
         """Return whether a message makes no progress."""
@@ -440,7 +443,8 @@ class Engine(Store):
         """Take all messages off the network, of which none is before or behind its flow."""
         s = self.state
         for f in self.under_way():
-            self.loop.detach(s, f)
+            if s.flows[f].state == FLOWING:
+                self.loop.detach(s, f)
             if s.adaptive:
                 self.loop.assign(s, s.flows[f].route, -1)
             self.loop.free_flow(s, f)

@@ -89,7 +89,8 @@ def pass_through(
     """
     n_messages, delays = program.schedule.n_messages, program.delays
     done, n_links = np.array(program.start, dtype=np.float64), len(links.routes.links)
-    busy, port_rank, port_free = np.full(n_links, -np.inf), np.full(n_links, -1), np.zeros(n_links)
+    busy, pair = np.full(n_links, -np.inf), np.full(n_links, -1)
+    port_rank, port_free = np.full(n_links, -1), np.zeros(n_links)
     read, steady, offset = delays.reader(), links.constant and not delays, 0
     outlook = _Outlook(links, float(done.min()), float(done.max()), n_messages)
     times = np.zeros((2, n_messages if keep else 0))
@@ -108,7 +109,9 @@ def pass_through(
             begun = np.empty(repeats * done.size if keep else 0)
             entered = np.empty(max(begun.size, done.size))
             sent, arrived = times[:, first:offset]
-            progress = Progress(begun, entered, done, busy, port_rank, port_free, sent, arrived, np.array([0, -1]))
+            progress = Progress(
+                begun, entered, done, busy, pair, port_rank, port_free, sent, arrived, np.array([0, -1])
+            )
             extra = read(m * repeats)
             while True:
                 loops = _loops_for(outlook.effort)
@@ -304,7 +307,8 @@ def split_of(program: Program, went: Passage) -> Split:
     computing = _covered(who, begins, ends, accounted, went.finish) if who else np.zeros(P)
     own = [columns["src"], columns["dst"], *who]
     communicating = (
-        _covered(own, [went.start, went.start, *begins], [went.arrive, went.arrive, *ends], accounted, went.finish) - computing
+        _covered(own, [went.start, went.start, *begins], [went.arrive, went.arrive, *ends], accounted, went.finish)
+        - computing
     )
     wait = np.maximum(np.maximum(went.finish - accounted, 0.0) - communicating - computing, 0.0)
     return Split(communicating, computing, wait)

@@ -3,7 +3,8 @@
 When a rank is done with a round is a maximum over sums: when it entered the round, when the messages that it receives
 arrived, and when those that it sends had left its host's own link. A message arrives after the sender's overhead, the
 latency of its route when it departs, its bytes at the rate of the narrowest link from segment to segment of the links'
-timelines, and the receiver's overhead. It has left after the overhead and its bytes at the rate of the own link, behind
+timelines, and the receiver's overhead; its bytes come behind those of the message before it between the same ranks. It
+has left after the overhead and its bytes at the rate of the own link, behind
 what the rank sends over that link before it in the round.
 
 The functions run interpreted, on arrays or memory views, and compiled by numba, on arrays. Both give the same bits.
@@ -110,6 +111,8 @@ class Progress(NamedTuple):
         When each rank is through [s], before and after.
     busy : ndarray of float64, shape (number of links,)
         Until when each link is in use [s]; changed.
+    pair : ndarray of int64, shape (number of links,)
+        Between which ranks each link was in use last: src * P + dst; changed.
     port_rank : ndarray of int64, shape (number of links,)
         Who sent last over each link as its own; changed.
     port_free : ndarray of float64, shape (number of links,)
@@ -124,6 +127,7 @@ class Progress(NamedTuple):
     entered: Floats
     done: Floats
     busy: Floats
+    pair: NDArray[np.int64]
     port_rank: NDArray[np.int64]
     port_free: Floats
     sent: Floats
@@ -216,12 +220,16 @@ def _carry(
     own = slice(turn * m, (turn + 1) * m)
     leaves = entered[traffic.src]
     joins = (leaves + overheads[0]) + (routes.latency + delays[own] if delays.size else routes.latency)
+    pairs = traffic.src * len(progress.done) + traffic.dst
+    own_link = traffic.links[:, 0]
+    follows = (own_link >= 0) & (progress.pair[own_link] == pairs)
+    joins = np.where(follows, np.maximum(joins, progress.busy[own_link]), joins)
     ends = joins + routes.seconds
     message, hop = (traffic.links >= 0).nonzero()
     used = traffic.links[message, hop]
     if (progress.busy[used] - joins[message] > _TOUCH * routes.seconds[message]).any():
         return MET, nan
-    progress.busy[used] = ends[message]
+    progress.busy[used], progress.pair[used] = ends[message], pairs[message]
     if overheads[1]:
         ends = ends + overheads[1]
     # Nobody else sends over the own link of a message, so it leaves at once.
@@ -269,6 +277,9 @@ def _one_by_one(
         takes = routes.seconds[message]
         left = departs
         if takes > 0:
+            port, pair = links[message, 0], src[message] * len(done) + dst[message]
+            if progress.pair[port] == pair:
+                now = max(now, busy[port])
             ends = now + takes
             if forecast is not None:
                 known = routes.rate_since[message] <= now and ends <= routes.rate_until[message]
@@ -277,7 +288,6 @@ def _one_by_one(
                     if outcome != CROSSED:
                         place[1] = message
                         return outcome, ends
-            port = links[message, 0]
             if progress.port_rank[port] == src[message]:
                 left = max(left, progress.port_free[port])
             begins, left = left, left + routes.own[message]
@@ -294,7 +304,7 @@ def _one_by_one(
                     break
                 if busy[link] - now > _TOUCH * takes:
                     return MET, now
-                busy[link] = ends
+                busy[link], progress.pair[link] = ends, pair
             progress.port_rank[port], progress.port_free[port] = src[message], left
             now = ends
         if receive_overhead:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from simnet.network.event_loop.agenda import push
-from simnet.network.event_loop.records import BACKGROUND, DELIVER, JOIN, ON_ITS_WAY, TOGGLE, State
+from simnet.network.event_loop.records import BACKGROUND, DELIVER, HELD, JOIN, ON_ITS_WAY, TOGGLE, State
 from simnet.network.event_loop.sharing import detach, free_flow, start_flow, take_flow
 from simnet.network.event_loop.timelines import changes_at, latency_of, look_up, value_at
 
@@ -42,6 +42,7 @@ def depart(s: State, owner: int, first: int, candidates: int, pick: int, nbytes:
     flow.limit = limit_of(s, r, latency)
     nbytes = nbytes / route.payload
     flow.state, flow.owner, flow.route = ON_ITS_WAY, owner, r
+    flow.behind, flow.waits = -1, False
     flow.remaining, flow.residue = nbytes, _RESIDUE * nbytes
     if nbytes > 0 and route.end > route.begin:
         push(s, arrives, JOIN, f)
@@ -76,8 +77,32 @@ def assign(s: State, r: int, change: int) -> None:
         s.links[s.route_links[at]].assigned += change
 
 
+def keep_in_order(s: State, f: int, connection: int) -> None:
+    """Put a message behind the one before it on its connection, if that is on the same route and has not ended."""
+    flow, before = s.flows[f], s.connections[connection]
+    if flow.remaining <= 0:
+        return
+    s.connections[connection] = f
+    if before >= 0 and s.flows[before].route == flow.route:
+        s.flows[before].behind, flow.waits = f, True
+
+
+def let_next(s: State, f: int, connection: int) -> None:
+    """Let the message behind one that has ended, or vanished, take its turn."""
+    if s.connections[connection] == f:
+        s.connections[connection] = -1
+    behind = s.flows[f].behind
+    if behind >= 0:
+        s.flows[f].behind, s.flows[behind].waits = -1, False
+        if s.flows[behind].state == HELD:
+            join(s, behind)
+
+
 def join(s: State, f: int) -> None:
-    """Let the bytes of a message flow, that has its latency behind it."""
+    """Let the bytes of a message flow that has its latency behind it, once it is its turn."""
+    if s.flows[f].waits:
+        s.flows[f].state = HELD
+        return
     # Background traffic takes part only while there is somebody to share with. Whether it is on is a function of time
     # alone, so nothing is lost by leaving it out in between.
     if s.n_background and not s.background_on:

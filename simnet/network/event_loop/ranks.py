@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from simnet.network.event_loop.agenda import copy_due, push, sink_due
-from simnet.network.event_loop.messages import assign, depart
+from simnet.network.event_loop.messages import assign, depart, keep_in_order, let_next
 from simnet.network.event_loop.ports import go_on_sending, send_off
 from simnet.network.event_loop.records import (
     ARRIVED,
@@ -17,9 +17,9 @@ from simnet.network.event_loop.records import (
     FAIL,
     FAILED,
     FLOWING,
-    FREE,
     GATED,
     GONE,
+    HELD,
     IN_ROUND,
     JOIN,
     LEAVE,
@@ -167,6 +167,7 @@ def enter(s: State, g: int) -> bool:
         pick = s.picks[run.picks + number] if run.picks >= 0 else 0
         f = depart(s, e, message.route, message.candidates, pick, message.n_bytes, delay)
         s.flows[f].round_index, s.flows[f].message = rank.round_index, m
+        keep_in_order(s, f, message.connection)
         send_off(s, g, f)
     return is_done(s, g)
 
@@ -197,7 +198,10 @@ def end_flow(s: State, f: int) -> None:
     """Take note that the last byte of a message is there."""
     detach(s, f)
     s.n_moving -= 1
-    s.flows[f].state = ON_ITS_WAY
+    flow = s.flows[f]
+    flow.state = ON_ITS_WAY
+    if flow.owner != TRANSFER:
+        let_next(s, f, s.messages[flow.message].connection)
     if s.receive_overhead > 0:
         push(s, s.now + s.receive_overhead, DELIVER, f)
     else:
@@ -305,7 +309,7 @@ def fail(s: State, g: int) -> None:
     rank.state = FAILED
     for f in range(s.n_flows):
         flow = s.flows[f]
-        if flow.owner != e or flow.state not in (ON_ITS_WAY, FLOWING):
+        if flow.owner != e or flow.state not in (ON_ITS_WAY, HELD, FLOWING):
             continue
         message = s.messages[flow.message]
         if g not in (message.src, message.dst):
@@ -316,11 +320,14 @@ def fail(s: State, g: int) -> None:
             s.ranks[end].in_flight -= 1
         if s.adaptive:
             assign(s, flow.route, -1)
+        # All messages of a connection vanish with either of its ranks.
+        s.connections[message.connection], flow.behind = -1, -1
         if flow.state == ON_ITS_WAY:
             flow.state = VANISHED
             continue
-        detach(s, f)
-        s.n_moving -= 1
+        if flow.state == FLOWING:
+            detach(s, f)
+            s.n_moving -= 1
         if flow.unsent > 0:
             flow.state = GONE
         else:

@@ -26,9 +26,10 @@ DONE, STALLED, ARRIVED = range(3)
 # What a rank does: nothing yet or any more, waits for its gate, computes, has entered its round, or has failed.
 OUTSIDE, GATED, COMPUTING, IN_ROUND, FAILED = range(5)
 
-# What a flow is: free, a message before or behind its flow, a flow, a message that has vanished, or one that has arrived
-# or vanished while its host's own link is not through with it.
-FREE, ON_ITS_WAY, FLOWING, VANISHED, GONE = range(5)
+# What a flow is: free, a message before or behind its flow, one whose connection is not through with the message before
+# it, a flow, a message that has vanished, or one that has arrived or vanished while its host's own link is not through
+# with it.
+FREE, ON_ITS_WAY, HELD, FLOWING, VANISHED, GONE = range(6)
 
 # Who owns a flow if that is no run; the bottleneck of a flow if that is no link.
 TRANSFER, BACKGROUND = -1, -2
@@ -51,7 +52,8 @@ class Flow:
 
     Bytes `remaining` at the time `since`, of which up to `residue` are rounding; the rate since then, the `limit` that
     it never exceeds, its `bottleneck`, and when it will end. `unsent` bytes have to leave its host's own link yet, where
-    that link changes meanwhile. `next` is the next free flow.
+    that link changes meanwhile. On its connection, the flow `behind` waits for it, and it `waits` itself. `next` is the
+    next free flow.
     """
 
     remaining: float = 0.0
@@ -71,7 +73,9 @@ class Flow:
     owner: int = TRANSFER
     round_index: int = 0
     message: int = 0
+    behind: int = -1
     next: int = -1
+    waits: bool = False
     is_new: bool = False
     is_solved: bool = False
 
@@ -221,7 +225,10 @@ class Task:
 
 @dataclass(slots=True)
 class Message:
-    """A message of a round: bytes, ranks, candidate routes, which stand in a row, and its number in the round."""
+    """A message of a round: bytes, ranks, candidate routes, which stand in a row, and its number in the round.
+
+    Its `connection` has the last flow from the one rank to the other that has not ended.
+    """
 
     n_bytes: float = 0.0
     src: int = -1
@@ -229,6 +236,7 @@ class Message:
     route: int = -1
     candidates: int = 1
     number: int = 0
+    connection: int = -1
 
 
 @dataclass(slots=True)
@@ -314,6 +322,7 @@ class State:
     gates: list[float] = field(default_factory=list)
     tasks: list[Task] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
+    connections: list[int] = field(default_factory=list)
     delays: list[float] = field(default_factory=list)
     picks: list[int] = field(default_factory=list)
     sent: list[float] = field(default_factory=list)
