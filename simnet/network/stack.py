@@ -53,7 +53,8 @@ SEGMENT = 1448
 """Payload of a full TCP segment in an Ethernet frame of 1,500 bytes, with time stamps [byte]."""
 
 BESIDE = 90
-"""What goes over the wire beside the payload of a segment [byte]: 52 of IP and TCP, 38 of Ethernet with preamble and gap.
+"""What goes over the wire beside the payload of a segment [byte]: 52 of IP and TCP, 38 of Ethernet with its gap.
+
 The length of an acknowledgement, too."""
 
 
@@ -163,7 +164,8 @@ class Stack:
 
 
 _NUMBERS = (
-    "eager_limit", "buffer", "segment", "beside", "acknowledged", "word", "before", "after", "before_byte", "after_byte",
+    "eager_limit", "buffer", "segment", "beside", "acknowledged", "word",
+    "before", "after", "before_byte", "after_byte",
 )  # fmt: skip
 
 MOST_ROUNDS = 64

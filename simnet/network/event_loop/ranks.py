@@ -303,7 +303,8 @@ def fail(s: State, g: int) -> None:
     if run.running <= 0 or (rank.state == OUTSIDE and rank.round_index == run.n_rounds):
         return
     account(s, g)
-    if rank.state in (GATED, COMPUTING) or rank.round_index < 0:
+    waits_to_leave = rank.state == IN_ROUND and not rank.missing and s.now < rank.let_go < math.inf
+    if rank.state in (GATED, COMPUTING) or rank.round_index < 0 or waits_to_leave:
         # What it has on the agenda will not happen.
         run.pending -= 1
     rank.state = FAILED
@@ -352,6 +353,8 @@ def withdraw(s: State, e: int) -> None:
             flow = s.flows[row]
             if flow.owner == e and (over or s.ranks[s.messages[flow.message].src].state == FAILED):
                 flow.unsent = 0.0
+                s.runs[e].pending -= 1
+                s.links[s.route_links[s.routes[flow.route].begin]].port_flow = -1
                 if flow.state == GONE:
                     free_flow(s, row)
                 continue

@@ -51,7 +51,7 @@ class Flow:
     """A message under way, or background traffic that is on.
 
     Bytes `remaining` at the time `since`, of which up to `residue` are rounding; the rate since then, the `limit` that
-    it never exceeds, its `bottleneck`, and when it will end. `unsent` bytes have to leave its host's own link yet, where
+    it never exceeds, its `bottleneck`, and when it will end. `unsent` bytes have to leave its host's own link yet, if
     that link changes meanwhile. On its connection, the flow `behind` waits for it, and it `waits` itself. `next` is the
     next free flow.
     """
@@ -93,9 +93,9 @@ class Use:
 class Link:
     """A link: its capacity and until when that holds, who uses it, and what `settle` notes of it.
 
-    `assigned` counts the messages under way on routes over it, for adaptive routing. Of what a rank sends over it as its
-    own link, `port_rank` is the rank that did so last, `port_free` when the link is through with that, and `port_flow`
-    stands for messages whose end the link's next change decides.
+    `assigned` counts the messages under way on routes over it, for adaptive routing. Of what ranks send over it as their
+    own link, `port_rank` is who did so last, `port_free` when the link is through with that, and `port_flow` stands for
+    messages whose end the link's next change decides.
     """
 
     capacity: float = 0.0
@@ -261,8 +261,8 @@ class State:
     """All that the loop knows: times and options, how much of each list is in use, lists, and tables.
 
     `horizon` is until when the weather is known, `hope` until when a network in which nothing moves may still come to
-    life. `stamp` numbers the calls of `settle`. `n_quiet` counts what is due without moving anything by itself, `n_free`
-    free flows, of which one event takes up to `most_sends`.
+    life. `stamp` numbers the calls of `settle`. `n_quiet` counts what is due without moving anything by itself; of
+    `n_free` free flows, one event takes up to `most_sends`.
     """
 
     now: float = 0.0
