@@ -29,6 +29,7 @@ from simnet.network.links import ConstantLoad, Links, OnOffFlow
 from simnet.network.max_plus import Passage, pass_through, split_of
 from simnet.network.program import Program
 from simnet.network.simpy_clock import Clock
+from simnet.network.stack import IDEAL, Stack, stack_of
 from simnet.network.transport import Incast, Loss, MeasuredIncast
 from simnet.network.weather import Weather
 from simnet.schedule import Round, Schedule
@@ -72,6 +73,8 @@ class Network:
     engine : {"auto", "vectorised", "fluid"}
         How messages are timed: by the max-plus clock (``vectorised``) where no messages meet, else by solving how they
         share (``fluid``); or by one of them alone. Where both can, they agree to rounding.
+    stack : str, Stack or mapping
+        How messages are sent, and when a send lets its rank go: a name of `simnet.network.stack.STACKS`, or properties.
     loss : Loss, optional
         Packet loss by link, and how a transport answers it; none when omitted.
     incast : Incast or MeasuredIncast, optional
@@ -116,6 +119,7 @@ class Network:
         background: Sequence[ConstantLoad | OnOffFlow] = (),
         seed: int = 0,
         engine: EngineName = "auto",
+        stack: str | Stack | Mapping[str, object] = "ideal",
         loss: Loss | None = None,
         incast: Incast | MeasuredIncast | None = None,
         routing: Routing = "hash",
@@ -131,6 +135,7 @@ class Network:
         if not (0 <= send_overhead < math.inf and 0 <= receive_overhead < math.inf):
             raise ValueError(f"overheads must be >= 0 and finite, got {send_overhead} and {receive_overhead}")
         self.graph = graph
+        self.stack = stack_of(stack)
         choice: Literal["hash", "single"] = "single" if routing == "single" else "hash"
         self.links = Links(graph, weather or {}, background, seed, routing=choice, loss=loss, incast=incast)
         self.routes = self.links.routes
@@ -146,6 +151,7 @@ class Network:
         return Engines(
             self.links,
             (self.send_overhead, self.receive_overhead),
+            self.stack,
             multipath=self.routing in ("flow", "adaptive"),
             adaptive=self.routing == "adaptive",
             watching=self.on_outage == "reroute" and not self.links.constant,
@@ -309,7 +315,7 @@ class Network:
         """Time schedules by the max-plus clock; None if messages meet, or it does not know what they do."""
         links = self.links
         changing = not links.constant
-        if links.flows or self.routing in ("flow", "adaptive"):
+        if links.flows or self.stack != IDEAL or self.routing in ("flow", "adaptive"):
             return None
         if changing and (self.on_outage == "reroute" or not links.lossless):
             return None
@@ -370,6 +376,7 @@ class Network:
                 f"{n_ranks} ranks need hosts within 0..{self.routes.n_hosts - 1}, the placement has "
                 f"{hosts.min()}..{hosts.max()}"
             )
+        parts = [(self.stack.cut(schedule), ready) for schedule, ready in parts]
         n_messages = sum(schedule.n_messages for schedule, _ in parts)
         delays = Delays(self.jitter, lambda: stream(self.seed, "jitter", *name), n_messages)
         picks = np.zeros(0, dtype=np.int64)

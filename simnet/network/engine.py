@@ -5,15 +5,26 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats, Ranks
-from simnet.network.event_loop.records import BACKGROUND, FAIL, FLOWING, HELD, NOTHING, ON_ITS_WAY, TRANSFER, VANISHED
+from simnet.network.event_loop.records import (
+    BACKGROUND,
+    FAIL,
+    FLOWING,
+    HELD,
+    NOTHING,
+    ON_ITS_WAY,
+    QUEUED,
+    TRANSFER,
+    VANISHED,
+)
 from simnet.network.links import Links, TimelineCache, Timelines
 from simnet.network.program import Program
+from simnet.network.stack import IDEAL, LetGo, Stack
 from simnet.network.tables import Store, Table, loop_is_loaded
 from simnet.schedule import Round
 from topologies.routes import as_table
@@ -57,6 +68,8 @@ class Engine(Store):
         What messages use.
     overheads : (float, float)
         Seconds per message before it leaves the sender and after its last byte arrived.
+    stack : Stack
+        How messages are sent.
     multipath : bool
         Whether messages have all routes of equal cost to choose from, or one.
     adaptive : bool
@@ -71,6 +84,7 @@ class Engine(Store):
         self,
         links: Links,
         overheads: tuple[float, float] = (0.0, 0.0),
+        stack: Stack = IDEAL,
         *,
         multipath: bool = False,
         adaptive: bool = False,
@@ -79,7 +93,7 @@ class Engine(Store):
     ) -> None:
         count = len(links.routes.links)
         super().__init__(compiled, count, min(_DETOUR, count) if watching else 0)
-        self._links, self._multipath = links, multipath
+        self._links, self._stack, self._multipath = links, stack, multipath
         self._on = TimelineCache([one.on for one in links.flows], {})
         self._known: tuple[Timelines, ...] = ()
         self._handles: list[Handle] = []
@@ -89,6 +103,11 @@ class Engine(Store):
         s = self.state
         s.send_overhead, s.receive_overhead = overheads
         s.segment = links.segment
+        s.lets_go, s.queues = get_args(LetGo).index(stack.lets_go), stack.own_link == "queue"
+        s.runs_ahead, s.eager_limit, s.buffer = stack.rounds > 1, stack.eager_limit, stack.buffer
+        s.frame, s.word = stack.segment + stack.beside, float(stack.framed(stack.word))
+        s.before, s.after = stack.before, stack.after
+        s.before_byte, s.after_byte = stack.before_byte, stack.after_byte
         s.adaptive, s.watching, s.latency_changes = adaptive, watching, links.latency_changes
         self._lay_links()
         self._lay_background()
@@ -97,7 +116,7 @@ class Engine(Store):
         """Make room for more messages under way, and arrivals before their round; see `records.GROW`."""
         if self.state.n_free < self.state.most_sends:
             self.make_room(flows=max(self.state.most_sends, self.flows.size // 2))
-        if self.state.n_early < 2:
+        if self.state.n_early < 4:
             early = self.tables["early"]
             count = max(256, 2 * self.state.n_early)
             first = early.take(count)
@@ -180,7 +199,8 @@ class Engine(Store):
             self.arrived()
         s.free_flow, s.n_free = -1, 0
         self.loop.free_all(s, 0, self.flows.size)
-        self.links.write(0, self.n_links, users=0, first_use=-1, assigned=0, is_dirty=False, port_rank=-1, port_flow=-1)
+        self.links.write(0, self.n_links, users=0, first_use=-1, assigned=0, is_dirty=False)
+        self.links.write(0, self.n_links, port_rank=-1, port_flow=-1, port_first=-1, port_rest=0.0, port_free=-math.inf)
         self.tables["background"].write(0, s.n_background, flow=-1, until=-math.inf)
         # Latencies have been looked up that much later.
         rewind = now < s.now + s.send_overhead
@@ -258,7 +278,7 @@ class Engine(Store):
                 around = route
             if self.route_of(r) != list(around):
                 wanted[r] = around
-        moved = [f for f in self._in_state(ON_ITS_WAY, HELD, FLOWING, VANISHED) if s.flows[f].route in wanted]
+        moved = [f for f in self._in_state(ON_ITS_WAY, HELD, FLOWING, VANISHED, QUEUED) if s.flows[f].route in wanted]
         for f in moved:
             flow = s.flows[f]
             if flow.state == FLOWING:
@@ -287,14 +307,18 @@ class Engine(Store):
 
     def transfer(self, src: int, dst: int, nbytes: float, delay: float, pick: int, token: int) -> None:
         """Let a message leave now, on candidate number `pick`; its arrival is noticed with the token."""
+        s = self.state
         self._n_transfers += 1
         self.make_room(flows=1)
-        if self.loop.changes(self.state):
+        if self.loop.changes(s):
             self.reroute()
         if (src, dst) not in self._routes_of:
             self._add_pairs([(src, dst)])
-        f = self.loop.depart(self.state, TRANSFER, *self._routes_of[src, dst], pick, nbytes, delay)
-        self.state.flows[f].message = token
+        if not s.n_free:
+            self.grow()
+        f = self.loop.address(s, TRANSFER, *self._routes_of[src, dst], pick, float(self._stack.framed(nbytes)), delay)
+        s.flows[f].message = token
+        self.loop.hand_over(s, f)
 
     def arrived(self) -> None:
         """Take note that a transfer is over."""
@@ -313,20 +337,23 @@ class Engine(Store):
 
         distinct = list({id(one): one for one in schedule.rounds}.values())
         sends = np.array([np.bincount(one.src, minlength=P) for one in distinct]).reshape(-1, P)
+        receives = np.array([np.bincount(one.dst, minlength=P) for one in distinct]).reshape(-1, P)
         slots = int(sends.max(axis=0, initial=0).sum())
         self.make_room(flows=slots, ranks=P)
-        most = max(self.state.most_sends, int(sends.max(initial=0)) + self.state.n_background)
-        self.state.most_sends = most
+        most = 2 * int((sends + receives).max(initial=0)) + self.state.n_background + 4
+        self.state.most_sends = max(self.state.most_sends, most)
         runs, ranks, rounds = (self.tables[name] for name in ("runs", "ranks", "rounds"))
         e, g = take(runs, 1), take(ranks, P)
         ranks.write(
             g, P, start=program.start, since=program.accounted, finish=program.start, run=e, number=np.arange(P)
         )
-        tasks = self._lay_tasks(distinct, sends, g, program.hosts, take)
+        tasks = self._lay_tasks(distinct, sends, receives, g, program.hosts, take)
         n_rounds, n_messages = len(schedule.rounds), schedule.n_messages
         i = take(rounds, n_rounds + 1)
         rounds.write(i, n_rounds, tasks=np.array([tasks[id(one)] for one in schedule.rounds], dtype=np.int64))
         rounds.write(i + 1, n_rounds, offset=np.cumsum([len(one) for one in schedule.rounds], dtype=np.int64))
+        ahead = np.array(self._stack.ahead(program.schedule.rounds), dtype=np.int64)
+        rounds.write(i, n_rounds, ahead=ahead)
         for index, gate in program.gates().items():
             rounds.write(i + index, 1, gates=self.tables["gates"].put(gate, take))
         unknown = np.full(n_messages if keep or program.failures else 0, np.nan)
@@ -342,7 +369,13 @@ class Engine(Store):
         return handle
 
     def _lay_tasks(
-        self, distinct: list[Round], sends: Ranks, ranks: int, hosts: Ranks, take: Callable[[Table, int], int]
+        self,
+        distinct: list[Round],
+        sends: Ranks,
+        receives: Ranks,
+        ranks: int,
+        hosts: Ranks,
+        take: Callable[[Table, int], int],
     ) -> dict[int, int]:
         """Write what each rank has to do in each round, and the messages; return the first task of a round by its id.
 
@@ -352,6 +385,8 @@ class Engine(Store):
             The rounds, each once.
         sends : ndarray of int, shape (number of rounds, P)
             How many messages each rank sends in each.
+        receives : ndarray of int, shape (number of rounds, P)
+            How many it receives.
         ranks : int
             The first rank.
         hosts : ndarray, shape (P,)
@@ -367,12 +402,13 @@ class Engine(Store):
         dst = np.concatenate([_NO_RANKS, *(one.dst[order] for one, order in ordered)])
         route, candidates = self._routes_between(hosts[src], hosts[dst])
         pairs, connection = np.unique(src * P + dst, return_inverse=True)
-        connections = self.tables["connections"].put(np.full(pairs.size, -1), take)
+        connections = take(self.tables["connections"], pairs.size)
         m = take(messages, src.size)
         messages.write(
             m,
             src.size,
-            n_bytes=np.concatenate([np.zeros(0), *(one.nbytes[order] for one, order in ordered)]),
+            n_bytes=np.concatenate([np.zeros(0), *(self._stack.wire(one, P)[order] for one, order in ordered)]),
+            payload=np.concatenate([np.zeros(0), *(one.nbytes[order] for one, order in ordered)]),
             src=ranks + src,
             dst=ranks + dst,
             route=route,
@@ -380,7 +416,10 @@ class Engine(Store):
             number=np.concatenate([_NO_RANKS, *orders]),
             connection=connections + connection,
         )
-        receives = np.array([np.bincount(one.dst, minlength=P) for one in distinct]).reshape(-1, P)
+        if self._stack.lets_go not in ("left", "taken"):
+            messages.write(m, src.size, back=self._routes_between(hosts[dst], hosts[src])[0])
+        numbers = np.repeat(np.arange(len(distinct)), [len(one) for one in distinct])
+        incoming = self.tables["incoming"].put(m + np.lexsort((np.arange(src.size), dst, numbers)), take)
         first = take(tasks, sends.size)
         tasks.write(
             first,
@@ -388,6 +427,7 @@ class Engine(Store):
             seconds=np.concatenate([np.zeros(0), *(np.broadcast_to(one.compute, P) for one in distinct)]),
             messages=m + np.cumsum(np.append(0, sends.ravel()))[:-1],
             sends=sends.ravel(),
+            incoming=incoming + np.cumsum(np.append(0, receives.ravel()))[:-1],
             receives=receives.ravel(),
         )
         return {id(one): first + P * place for place, one in enumerate(distinct)}
@@ -462,13 +502,13 @@ class Engines:
     ----------
     links : Links
         What messages use.
-    overheads, options
+    overheads, stack, options
         As for `Engine`.
     """
 
-    def __init__(self, links: Links, overheads: tuple[float, float], **options: bool) -> None:
+    def __init__(self, links: Links, overheads: tuple[float, float], stack: Stack, **options: bool) -> None:
         self.links = links
-        self._overheads, self._options = overheads, options
+        self._overheads, self._stack, self._options = overheads, stack, options
         self._carried = 0
         self._engine: Engine | None = None
         self._compiled = False
@@ -479,5 +519,5 @@ class Engines:
         compiled = self._carried >= _MANY or loop_is_loaded()
         if self._engine is None or compiled > self._compiled:
             self._compiled = compiled
-            self._engine = Engine(self.links, self._overheads, compiled=compiled, **self._options)
+            self._engine = Engine(self.links, self._overheads, self._stack, compiled=compiled, **self._options)
         return self._engine

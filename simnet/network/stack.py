@@ -29,8 +29,9 @@ References
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, Literal, TypeAlias, get_args
@@ -43,7 +44,7 @@ from simnet.base.arrays import Floats
 from simnet.base.checks import is_number, whole
 from simnet.base.errors import nearest
 from simnet.base.quantities import Count, Seconds, Size
-from simnet.schedule import Round
+from simnet.schedule import Round, Schedule
 
 LetGo: TypeAlias = Literal["left", "taken", "acknowledged", "ready", "request"]
 OwnLink: TypeAlias = Literal["shared", "queue"]
@@ -161,6 +162,37 @@ class Stack:
         down = np.bincount(one.src, weights=answers, minlength=n_ranks) / receives
         total: Floats = wire + np.minimum(np.maximum(up[one.src], down[one.dst]), wire)
         return total
+
+    def cut(self, schedule: Schedule) -> Schedule:
+        """Return a schedule whose rings, rounds in a row between the same ranks, go in `pieces`, each a round."""
+        if self.pieces == 1:
+            return schedule
+        parts: dict[int, Round] = {}
+        rounds: list[Round] = []
+        for one, rings in zip(schedule.rounds, _in_rings(schedule.rounds), strict=True):
+            if rings and id(one) not in parts:
+                share = 1 / self.pieces
+                parts[id(one)] = Round(one.src, one.dst, one.nbytes * share, np.multiply(one.compute, share), one.phase)
+            rounds += [parts[id(one)]] * self.pieces if rings else [one]
+        return Schedule(schedule.n_ranks, rounds)
+
+    def ahead(self, rounds: Sequence[Round]) -> list[int]:
+        """Return for each round how many before it a rank that enters it may have under way."""
+        rings = _in_rings(rounds)
+        return [
+            self.rounds - 1 if number and ring and one.phase == rounds[number - 1].phase and rings[number - 1] else 0
+            for number, (one, ring) in enumerate(zip(rounds, rings, strict=True))
+        ]
+
+
+def _in_rings(rounds: Sequence[Round]) -> list[bool]:
+    """Return for each round whether one beside it has messages between the same ranks."""
+    same = [
+        one is other or (np.array_equal(one.src, other.src) and np.array_equal(one.dst, other.dst))
+        for one, other in itertools.pairwise(rounds)
+    ]
+    before, behind = [False, *same], [*same, False]
+    return [bool(len(one)) and (before[at] or behind[at]) for at, one in enumerate(rounds)]
 
 
 _NUMBERS = (

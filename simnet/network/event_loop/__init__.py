@@ -9,10 +9,22 @@ link, l a link, r a route, b background traffic, e a run (a schedule under way),
 messages. `simnet.network.engine` fills the tables. The functions that others call are those imported here.
 """
 
-from simnet.network.event_loop import agenda, loop, messages, ports, ranks, records, sharing, timelines
+from simnet.network.event_loop import (
+    agenda,
+    loop,
+    messages,
+    ports,
+    protocols,
+    ranks,
+    records,
+    sharing,
+    states,
+    timelines,
+)
 from simnet.network.event_loop.agenda import next_due, push
 from simnet.network.event_loop.loop import advance, changes
-from simnet.network.event_loop.messages import assign, depart, limit_of
+from simnet.network.event_loop.messages import address, assign, limit_of
+from simnet.network.event_loop.ports import hand_over
 from simnet.network.event_loop.ranks import forget, start_run
 from simnet.network.event_loop.sharing import (
     detach,
@@ -27,10 +39,10 @@ from simnet.network.event_loop.sharing import (
 from simnet.network.event_loop.timelines import latency_of, look_up_all
 
 __all__ = [
-    "MODULES", "advance", "assign", "changes", "depart", "detach", "forget", "free_all", "free_flow", "latency_of",
-    "limit_of", "look_up_all", "mark_dirty", "next_due", "push", "set_rate", "settle", "start_flow",
+    "MODULES", "address", "advance", "assign", "changes", "detach", "forget", "free_all", "free_flow", "hand_over",
+    "latency_of", "limit_of", "look_up_all", "mark_dirty", "next_due", "push", "set_rate", "settle", "start_flow",
     "start_run", "take_flow",
 ]  # fmt: skip
 
 # What is compiled together.
-MODULES = (records, agenda, timelines, sharing, messages, ports, ranks, loop)
+MODULES = (records, agenda, timelines, sharing, messages, ports, states, protocols, ranks, loop)

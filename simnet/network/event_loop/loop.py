@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from simnet.network.event_loop.agenda import drop_first, next_due
 from simnet.network.event_loop.messages import join, stop_all_background, toggle
+from simnet.network.event_loop.ports import hand_over, serve
 from simnet.network.event_loop.ranks import act, deliver, end_flow, left
 from simnet.network.event_loop.records import (
     CHANGE,
     DELIVER,
     EXTEND,
     GROW,
+    HAND_OVER,
     JOIN,
     LEFT,
     NOTICES,
     OUTAGE,
+    SERVE,
     STUCK,
     TOGGLE,
     WAITING,
@@ -58,7 +61,7 @@ def advance(s: State, now: float, until: float) -> int:
         `WAITING`, `NOTICES`, `STUCK`, `GROW`, `EXTEND` or `OUTAGE`.
     """
     while True:
-        if s.n_early < 2 or s.n_free < s.most_sends:
+        if s.n_early < 4 or s.n_free < s.most_sends:
             return GROW
         due = next_due(s)
         if due <= s.now:
@@ -75,6 +78,10 @@ def advance(s: State, now: float, until: float) -> int:
                     deliver(s, row)
                 elif kind == LEFT:
                     left(s, row)
+                elif kind == HAND_OVER:
+                    hand_over(s, row)
+                elif kind == SERVE:
+                    serve(s, row)
                 elif kind == TOGGLE:
                     s.n_quiet -= 1
                     if s.background_on:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from simnet.network.event_loop.agenda import push
-from simnet.network.event_loop.records import BACKGROUND, DELIVER, HELD, JOIN, ON_ITS_WAY, TOGGLE, State
+from simnet.network.event_loop.records import BACKGROUND, DATA, DELIVER, HELD, JOIN, ON_ITS_WAY, TOGGLE, State
 from simnet.network.event_loop.sharing import detach, free_flow, start_flow, take_flow
 from simnet.network.event_loop.timelines import changes_at, latency_of, look_up, value_at
 
@@ -13,8 +13,8 @@ from simnet.network.event_loop.timelines import changes_at, latency_of, look_up,
 _RESIDUE = 1e-14
 
 
-def depart(s: State, owner: int, first: int, candidates: int, pick: int, nbytes: float, delay: float) -> int:
-    """Let a message leave now: overhead, latency and jitter first, then its bytes as a flow; return the flow.
+def address(s: State, owner: int, first: int, candidates: int, pick: int, nbytes: float, delay: float) -> int:
+    """Return the flow of a new message that has a route, and has not left.
 
     Parameters
     ----------
@@ -35,20 +35,39 @@ def depart(s: State, owner: int, first: int, candidates: int, pick: int, nbytes:
     if s.adaptive:
         r = least_loaded(s, first, candidates)
         assign(s, r, 1)
-    leaves = s.now + s.send_overhead
-    latency = latency_of(s, r, leaves)
-    arrives = leaves + (latency + delay)
-    route, flow = s.routes[r], s.flows[f]
-    flow.limit = limit_of(s, r, latency)
-    nbytes = nbytes / route.payload
+    flow = s.flows[f]
+    nbytes = nbytes / s.routes[r].payload
     flow.state, flow.owner, flow.route = ON_ITS_WAY, owner, r
-    flow.behind, flow.waits = -1, False
-    flow.remaining, flow.residue = nbytes, _RESIDUE * nbytes
-    if nbytes > 0 and route.end > route.begin:
+    flow.what, flow.behind, flow.waits, flow.holds = DATA, -1, False, False
+    flow.remaining, flow.residue, flow.delay = nbytes, _RESIDUE * nbytes, delay
+    return f
+
+
+def depart(s: State, f: int, leaves: float) -> None:
+    """Let a message leave its host at a time [s]: latency and jitter first, then its bytes as a flow."""
+    flow = s.flows[f]
+    route = s.routes[flow.route]
+    latency = latency_of(s, flow.route, leaves)
+    flow.limit = limit_of(s, flow.route, latency)
+    arrives = leaves + (latency + flow.delay)
+    if s.frame > 0:
+        arrives += forwarding(s, f, leaves)
+    if flow.remaining > 0 and route.end > route.begin:
         push(s, arrives, JOIN, f)
     else:
         push(s, arrives + s.receive_overhead, DELIVER, f)
-    return f
+
+
+def forwarding(s: State, f: int, t: float) -> float:
+    """Return how long the links of a route take for one frame, but for the slowest, which has it in the flow."""
+    route, total, most = s.routes[s.flows[f].route], 0.0, 0.0
+    for at in range(route.begin, route.end):
+        link = s.links[s.route_links[at]]
+        capacity = link.capacity if link.bandwidths < 0 else value_at(s, link.bandwidths, t)
+        if capacity > 0:
+            total += 1 / capacity
+            most = max(most, 1 / capacity)
+    return (total - most) * min(s.flows[f].remaining, s.frame)
 
 
 def limit_of(s: State, r: int, latency: float) -> float:
@@ -79,18 +98,18 @@ def assign(s: State, r: int, change: int) -> None:
 
 def keep_in_order(s: State, f: int, connection: int) -> None:
     """Put a message behind the one before it on its connection, if that is on the same route and has not ended."""
-    flow, before = s.flows[f], s.connections[connection]
+    flow, before = s.flows[f], s.connections[connection].last
     if flow.remaining <= 0:
         return
-    s.connections[connection] = f
+    s.connections[connection].last = f
     if before >= 0 and s.flows[before].route == flow.route:
         s.flows[before].behind, flow.waits = f, True
 
 
 def let_next(s: State, f: int, connection: int) -> None:
     """Let the message behind one that has ended, or vanished, take its turn."""
-    if s.connections[connection] == f:
-        s.connections[connection] = -1
+    if s.connections[connection].last == f:
+        s.connections[connection].last = -1
     behind = s.flows[f].behind
     if behind >= 0:
         s.flows[f].behind, s.flows[behind].waits = -1, False

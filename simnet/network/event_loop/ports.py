@@ -1,7 +1,9 @@
-"""The host's own link, the first of a route: when it is through with what a rank sends, and the rank may go on.
+"""The host's own link, the first of a route: when it is through with what is sent, and when that leaves at all.
 
-A message has left its host when its bytes have passed the own link at the link's full bandwidth, one after another of
-those that the rank sends over it in a round. What waits behind slower or busier links waits in the network.
+A message has left its host when its bytes have passed the own link at the link's full bandwidth. What waits behind
+slower or busier links waits in the network. Where messages share the own link, all leave at once, and a rank goes on
+when the link is through with all that it sends in a round. Where they leave one after another, each waits for those
+handed over before.
 """
 
 from __future__ import annotations
@@ -9,7 +11,9 @@ from __future__ import annotations
 import math
 
 from simnet.network.event_loop.agenda import push
-from simnet.network.event_loop.records import LEFT, State
+from simnet.network.event_loop.messages import depart
+from simnet.network.event_loop.records import LEFT, QUEUED, SERVE, VANISHED, State
+from simnet.network.event_loop.sharing import free_flow
 from simnet.network.event_loop.timelines import look_up
 
 # ruff: noqa: E741 - l is the row of a link.
@@ -60,3 +64,58 @@ def go_on_sending(s: State, f: int) -> bool:
     flow.unsent -= (link.until - s.now) * min(link.capacity, flow.limit)
     push(s, link.until, LEFT, f)
     return False
+
+
+def hand_over(s: State, f: int) -> None:
+    """Let a message leave its host now, or behind those that were handed over before."""
+    flow = s.flows[f]
+    begin = s.now + s.send_overhead
+    route = s.routes[flow.route]
+    if not s.queues or route.begin == route.end or flow.remaining <= 0:
+        depart(s, f, begin)
+        return
+    l = s.route_links[route.begin]
+    link = s.links[l]
+    look_up(s, l, s.now)
+    if link.port_first < 0 and link.port_rest <= 0:
+        begin = max(begin, link.port_free)
+        end = begin + flow.remaining / link.capacity if link.capacity > 0 else math.inf
+        # What the weather decides later is decided then.
+        if begin < link.until and end <= link.until and (begin <= s.now or begin < s.horizon):
+            link.port_free = end
+            depart(s, f, begin)
+            return
+        if begin < math.inf:
+            push(s, begin, SERVE, l)
+    flow.state, flow.next = QUEUED, -1
+    if link.port_first < 0:
+        link.port_first = f
+    else:
+        s.flows[link.port_last].next = f
+    link.port_last = f
+
+
+def serve(s: State, l: int) -> None:
+    """Have a host's own link go on with what has been handed over."""
+    link = s.links[l]
+    if link.port_rest <= 0:
+        while link.port_first >= 0 and s.flows[link.port_first].state == VANISHED:
+            f = link.port_first
+            link.port_first = s.flows[f].next
+            free_flow(s, f)
+        f = link.port_first
+        if f < 0:
+            return
+        link.port_first = s.flows[f].next
+        link.port_rest = s.flows[f].remaining
+        depart(s, f, s.now)
+    look_up(s, l, s.now)
+    end = s.now + link.port_rest / link.capacity if link.capacity > 0 else math.inf
+    if end <= link.until:
+        link.port_free, link.port_rest = end, 0.0
+        if link.port_first >= 0 and end < math.inf:
+            push(s, end, SERVE, l)
+        return
+    link.port_rest -= (link.until - s.now) * link.capacity
+    link.port_free = link.until
+    push(s, link.until, SERVE, l)

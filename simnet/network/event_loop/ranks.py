@@ -5,12 +5,27 @@ from __future__ import annotations
 import math
 
 from simnet.network.event_loop.agenda import copy_due, push, sink_due
-from simnet.network.event_loop.messages import assign, depart, keep_in_order, let_next
+from simnet.network.event_loop.messages import address, assign, depart, keep_in_order, let_next
 from simnet.network.event_loop.ports import go_on_sending, send_off
+from simnet.network.event_loop.protocols import (
+    early_entry,
+    early_in,
+    has_entered,
+    hear,
+    needs_word,
+    occupy,
+    one_less,
+    post,
+    software_after,
+    speak,
+)
 from simnet.network.event_loop.records import (
+    ACKNOWLEDGED,
     ARRIVED,
+    ASKS,
     CHANGE,
     COMPUTING,
+    DATA,
     DELIVER,
     DONE,
     ENTER,
@@ -19,14 +34,19 @@ from simnet.network.event_loop.records import (
     FLOWING,
     GATED,
     GONE,
+    HAND_OVER,
+    HAS_ARRIVED,
     HELD,
     IN_ROUND,
     JOIN,
     LEAVE,
     LEFT,
+    LEFT_HOST,
     LET_GO,
     ON_ITS_WAY,
     OUTSIDE,
+    QUEUED,
+    SERVE,
     STALLED,
     TOGGLE,
     TRANSFER,
@@ -37,6 +57,7 @@ from simnet.network.event_loop.records import (
     Task,
 )  # fmt: skip
 from simnet.network.event_loop.sharing import detach, free_flow
+from simnet.network.event_loop.states import account
 
 
 def start_run(s: State, e: int) -> None:
@@ -52,6 +73,13 @@ def forget(s: State, e: int) -> None:
         for g in range(run.ranks, run.ranks + run.n_ranks):
             while s.ranks[g].early >= 0:
                 early_in(s, g, s.early[s.ranks[g].early].round_index)
+            while s.ranks[g].words >= 0:
+                f = s.ranks[g].words
+                s.ranks[g].words = s.flows[f].next
+                free_flow(s, f)
+        for f in range(s.n_flows):
+            if s.flows[f].owner == e and s.flows[f].state == QUEUED:
+                s.flows[f].state = VANISHED
     run.running = 0
     withdraw(s, e)
 
@@ -69,8 +97,12 @@ def act(s: State, g: int, kind: int) -> None:
         s.runs[e].pending -= 1
     if kind == FAIL:
         fail(s, g)
-    elif kind in (ENTER, LET_GO):
+    elif kind == ENTER:
         next_round(s, g)
+    elif kind == LET_GO:
+        s.ranks[g].leaves = False
+        if is_done(s, g):
+            next_round(s, g)
     elif kind == WORK:
         work(s, g)
     elif kind == LEAVE:
@@ -82,27 +114,16 @@ def act(s: State, g: int, kind: int) -> None:
     look_after(s, e)
 
 
-def account(s: State, g: int) -> None:
-    """Book the time since a rank's last event under what it has been doing."""
-    rank = s.ranks[g]
-    elapsed = s.now - rank.since
-    if elapsed <= 0 or rank.state in (OUTSIDE, FAILED):
-        return
-    rank.since = s.now
-    if rank.state == COMPUTING:
-        rank.compute += elapsed
-    elif rank.in_flight:
-        rank.communicate += elapsed
-    else:
-        rank.wait += elapsed
-
-
 def next_round(s: State, g: int) -> None:
     """Take a rank out of its round and into the next one in which it has something to do."""
     account(s, g)
     rank = s.ranks[g]
     run = s.runs[rank.run]
     while True:
+        if rank.missing:
+            early = early_entry(s, g, rank.round_index)
+            s.early[early].count = -rank.missing
+            rank.missing = 0
         rank.round_index += 1
         gates = s.rounds[run.rounds + rank.round_index].gates
         gate = s.gates[gates + rank.number] if gates >= 0 else s.now
@@ -115,6 +136,9 @@ def next_round(s: State, g: int) -> None:
             return
         task = task_of(s, g)
         if gate <= s.now and not task.sends and not task.receives and not task.seconds:
+            if s.runs_ahead and not may_go_on(s, g):
+                rank.state = IN_ROUND
+                return
             continue
         rank.missing = task.receives - early_in(s, g, rank.round_index)
         if gate > s.now:
@@ -123,6 +147,11 @@ def next_round(s: State, g: int) -> None:
             return
         if task.seconds > 0:
             work(s, g)
+            return
+        if s.n_free < s.most_sends:
+            # There has to be room for what it sends; see `records.GROW`.
+            rank.state = GATED
+            later(s, s.now, WORKED, g)
             return
         if not enter(s, g):
             return
@@ -148,6 +177,9 @@ def enter(s: State, g: int) -> bool:
     """
     rank, task = s.ranks[g], task_of(s, g)
     rank.state = IN_ROUND
+    if s.lets_go != LEFT_HOST:
+        post(s, g, task)
+        return is_done(s, g)
     e = rank.run
     run = s.runs[e]
     offset = s.rounds[run.rounds + rank.round_index].offset
@@ -165,22 +197,39 @@ def enter(s: State, g: int) -> bool:
             s.sent[run.sent + number] = s.now
         delay = s.delays[run.delays + number] if run.delays >= 0 else 0.0
         pick = s.picks[run.picks + number] if run.picks >= 0 else 0
-        f = depart(s, e, message.route, message.candidates, pick, message.n_bytes, delay)
-        s.flows[f].round_index, s.flows[f].message = rank.round_index, m
+        f = address(s, e, message.route, message.candidates, pick, message.n_bytes, delay)
+        s.flows[f].round_index, s.flows[f].message, s.flows[f].what = rank.round_index, m, DATA
+        depart(s, f, s.now + s.send_overhead)
         keep_in_order(s, f, message.connection)
         send_off(s, g, f)
     return is_done(s, g)
 
 
 def is_done(s: State, g: int) -> bool:
-    """Return whether a rank is done with its round; if only what it sends holds it, have it go on in time."""
+    """Return whether a rank may go on; if only what it does for its messages holds it, have it go on in time."""
     rank = s.ranks[g]
-    if rank.missing or rank.let_go == math.inf:
+    if rank.let_go == math.inf or rank.leaves:
+        return False
+    if not may_go_on(s, g) if s.runs_ahead else rank.missing > 0:
         return False
     if rank.let_go > s.now:
+        rank.leaves = True
         later(s, rank.let_go, LET_GO, g)
         return False
     return True
+
+
+def may_go_on(s: State, g: int) -> bool:
+    """Return whether no more rounds are open behind a rank than may be when it enters the next one."""
+    rank = s.ranks[g]
+    following = rank.round_index + 1
+    oldest = rank.round_index if rank.missing else following
+    early = rank.early
+    while early >= 0:
+        if s.early[early].count < 0:
+            oldest = min(oldest, s.early[early].round_index)
+        early = s.early[early].next
+    return following - oldest <= s.rounds[s.runs[rank.run].rounds + following].ahead
 
 
 def leave(s: State, g: int) -> None:
@@ -200,7 +249,7 @@ def end_flow(s: State, f: int) -> None:
     s.n_moving -= 1
     flow = s.flows[f]
     flow.state = ON_ITS_WAY
-    if flow.owner != TRANSFER:
+    if flow.owner != TRANSFER and flow.what == DATA:
         let_next(s, f, s.messages[flow.message].connection)
     if s.receive_overhead > 0:
         push(s, s.now + s.receive_overhead, DELIVER, f)
@@ -215,8 +264,16 @@ def deliver(s: State, f: int) -> None:
         assign(s, flow.route, -1)
     if flow.owner == TRANSFER:
         notify(s, ARRIVED, flow.message)
+    elif flow.what != DATA:
+        e, message = flow.owner, s.messages[flow.message]
+        g = message.dst if flow.what == ASKS else message.src
+        s.runs[e].pending -= 1
+        if hear(s, f) and s.ranks[g].state == IN_ROUND and is_done(s, g):
+            next_round(s, g)
+        look_after(s, e)
+        return
     else:
-        receive(s, flow.owner, flow.round_index, flow.message)
+        receive(s, f)
         look_after(s, flow.owner)
     if flow.unsent > 0:
         flow.state = GONE
@@ -239,60 +296,45 @@ def left(s: State, f: int) -> None:
     look_after(s, e)
 
 
-def receive(s: State, e: int, i: int, m: int) -> None:
-    """Book the arrival of a message of round i; its receiver may be done with the round."""
-    run, message = s.runs[e], s.messages[m]
+def receive(s: State, f: int) -> None:
+    """Book the arrival of a message; its receiver may be done with the round, and its sender if that waits for it."""
+    flow = s.flows[f]
+    i, message, run = flow.round_index, s.messages[flow.message], s.runs[flow.owner]
     if run.arrived >= 0:
         s.arrived[run.arrived + s.rounds[run.rounds + i].offset + message.number] = s.now
     run.pending -= 1
     for g in (message.src, message.dst):
         account(s, g)
         s.ranks[g].in_flight -= 1
-    sender = s.ranks[message.src]
+    sender, software = s.ranks[message.src], 0.0
+    # A message that has arrived went around its host's own link if that is down for good.
+    resumes = flow.holds or sender.let_go == math.inf
     if sender.let_go == math.inf:
-        # It went around its host's own link, which is down for good.
         sender.let_go = s.now
-        if sender.state == IN_ROUND and is_done(s, message.src):
-            next_round(s, message.src)
+    if s.lets_go != LEFT_HOST:
+        software = software_after(s, flow.message)
+        if not needs_word(s, flow.message):
+            s.connections[message.connection].taken -= message.payload
+        elif s.lets_go == ACKNOWLEDGED:
+            speak(s, message.dst, flow.message, i, HAS_ARRIVED)
+    if flow.holds:
+        one_less(s, message.src, i)
+    if resumes and sender.state == IN_ROUND and is_done(s, message.src):
+        next_round(s, message.src)
     g = message.dst
     rank = s.ranks[g]
-    if rank.round_index != i:
-        arrive_early(s, g, i)
+    if rank.round_index < i:
+        entry = s.early[early_entry(s, g, i)]
+        entry.count += 1
+        entry.software += software
         return
-    rank.missing -= 1
+    one_less(s, g, i)
+    if not has_entered(s, g, i):
+        rank.early_software += software
+        return
+    occupy(s, g, software)
     if rank.state == IN_ROUND and is_done(s, g):
         next_round(s, g)
-
-
-def arrive_early(s: State, g: int, i: int) -> None:
-    """Count an arrival at a rank that has not come to round i yet."""
-    early = s.ranks[g].early
-    while early >= 0 and s.early[early].round_index != i:
-        early = s.early[early].next
-    if early < 0:
-        early = s.free_early
-        s.free_early = s.early[early].next
-        s.n_early -= 1
-        s.early[early].round_index, s.early[early].count, s.early[early].next = i, 0, s.ranks[g].early
-        s.ranks[g].early = early
-    s.early[early].count += 1
-
-
-def early_in(s: State, g: int, i: int) -> int:
-    """Return how many messages of round i have arrived at a rank before it, and forget them."""
-    before, early = -1, s.ranks[g].early
-    while early >= 0 and s.early[early].round_index != i:
-        before, early = early, s.early[early].next
-    if early < 0:
-        return 0
-    if before >= 0:
-        s.early[before].next = s.early[early].next
-    else:
-        s.ranks[g].early = s.early[early].next
-    s.early[early].next = s.free_early
-    s.free_early = early
-    s.n_early += 1
-    return s.early[early].count
 
 
 def fail(s: State, g: int) -> None:
@@ -303,27 +345,27 @@ def fail(s: State, g: int) -> None:
     if run.running <= 0 or (rank.state == OUTSIDE and rank.round_index == run.n_rounds):
         return
     account(s, g)
-    waits_to_leave = rank.state == IN_ROUND and not rank.missing and s.now < rank.let_go < math.inf
-    if rank.state in (GATED, COMPUTING) or rank.round_index < 0 or waits_to_leave:
+    if rank.state in (GATED, COMPUTING) or rank.round_index < 0 or rank.leaves:
         # What it has on the agenda will not happen.
         run.pending -= 1
     rank.state = FAILED
     for f in range(s.n_flows):
         flow = s.flows[f]
-        if flow.owner != e or flow.state not in (ON_ITS_WAY, HELD, FLOWING):
+        if flow.owner != e or flow.state not in (ON_ITS_WAY, HELD, FLOWING, QUEUED):
             continue
         message = s.messages[flow.message]
         if g not in (message.src, message.dst):
             continue
         run.pending -= 1
-        for end in (message.src, message.dst):
-            account(s, end)
-            s.ranks[end].in_flight -= 1
+        if flow.what == DATA:
+            for end in (message.src, message.dst):
+                account(s, end)
+                s.ranks[end].in_flight -= 1
         if s.adaptive:
             assign(s, flow.route, -1)
         # All messages of a connection vanish with either of its ranks.
-        s.connections[message.connection], flow.behind = -1, -1
-        if flow.state == ON_ITS_WAY:
+        s.connections[message.connection].last, flow.behind = -1, -1
+        if flow.state in (ON_ITS_WAY, QUEUED):
             flow.state = VANISHED
             continue
         if flow.state == FLOWING:
@@ -342,7 +384,7 @@ def withdraw(s: State, e: int) -> None:
     agenda, kept = s.agenda, 0
     for place in range(s.n_due):
         kind, row = agenda[place].kind, agenda[place].row
-        if kind in (JOIN, DELIVER):
+        if kind in (HAND_OVER, JOIN, DELIVER):
             if s.flows[row].state == VANISHED:
                 if s.flows[row].unsent > 0:
                     s.flows[row].state = GONE
@@ -358,7 +400,7 @@ def withdraw(s: State, e: int) -> None:
                 if flow.state == GONE:
                     free_flow(s, row)
                 continue
-        elif kind not in (CHANGE, TOGGLE) and s.ranks[row].run == e and (over or s.ranks[row].state == FAILED):
+        elif kind not in (CHANGE, TOGGLE, SERVE) and s.ranks[row].run == e and (over or s.ranks[row].state == FAILED):
             continue
         copy_due(agenda[place], agenda[kept])
         kept += 1

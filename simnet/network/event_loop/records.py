@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 # What is due, and for whom: the rank, the flow, the link or the background flow of that row.
-ENTER, WORK, WORKED, LEAVE, LET_GO, JOIN, DELIVER, LEFT, CHANGE, TOGGLE, FAIL = range(11)
+ENTER, WORK, WORKED, LEAVE, LET_GO, HAND_OVER, JOIN, DELIVER, LEFT, SERVE, CHANGE, TOGGLE, FAIL = range(13)
 
 # What `advance` returns: nothing more is due; notices have come; nothing moves any more; room for messages under way or
 # early arrivals, or more of the weather, is needed; a link went down or came up.
@@ -27,9 +27,16 @@ DONE, STALLED, ARRIVED = range(3)
 OUTSIDE, GATED, COMPUTING, IN_ROUND, FAILED = range(5)
 
 # What a flow is: free, a message before or behind its flow, one whose connection is not through with the message before
-# it, a flow, a message that has vanished, or one that has arrived or vanished while its host's own link is not through
-# with it.
-FREE, ON_ITS_WAY, HELD, FLOWING, VANISHED, GONE = range(6)
+# it, a flow, one that has vanished, one that has arrived or vanished while its host's own link is not through with it,
+# one that waits for that link, or a word that has been heard before its rank came to the round.
+FREE, ON_ITS_WAY, HELD, FLOWING, VANISHED, GONE, QUEUED, HEARD = range(8)
+
+# What a flow carries: the bytes of a message, or a word about it: that its receiver is ready, that its sender asks to
+# send it, the answer to that, or that it has arrived.
+DATA, IS_READY, ASKS, ANSWERS, HAS_ARRIVED = range(5)
+
+# When a send lets its rank go; see `simnet.network.stack`.
+LEFT_HOST, TAKEN, ACKNOWLEDGED, READY, REQUEST = range(5)
 
 # Who owns a flow if that is no run; the bottleneck of a flow if that is no link.
 TRANSFER, BACKGROUND = -1, -2
@@ -52,8 +59,9 @@ class Flow:
 
     Bytes `remaining` at the time `since`, of which up to `residue` are rounding; the rate since then, the `limit` that
     it never exceeds, its `bottleneck`, and when it will end. `unsent` bytes have to leave its host's own link yet, if
-    that link changes meanwhile. On its connection, the flow `behind` waits for it, and it `waits` itself. `next` is the
-    next free flow.
+    that link changes meanwhile. On its connection, the flow `behind` waits for it, and it `waits` itself. It carries
+    `what`, and `holds` its sender until it has arrived if the system has no room for it. `next` is the next free
+    flow, or the one behind it in a queue.
     """
 
     remaining: float = 0.0
@@ -64,6 +72,7 @@ class Flow:
     end: float = 0.0
     new_rate: float = 0.0
     unsent: float = 0.0
+    delay: float = 0.0
     route: int = -1
     bottleneck: int = NOTHING
     new_bottleneck: int = NOTHING
@@ -73,9 +82,11 @@ class Flow:
     owner: int = TRANSFER
     round_index: int = 0
     message: int = 0
+    what: int = DATA
     behind: int = -1
     next: int = -1
     waits: bool = False
+    holds: bool = False
     is_new: bool = False
     is_solved: bool = False
 
@@ -93,9 +104,10 @@ class Use:
 class Link:
     """A link: its capacity and until when that holds, who uses it, and what `settle` notes of it.
 
-    `assigned` counts the messages under way on routes over it, for adaptive routing. Of what ranks send over it as their
-    own link, `port_rank` is who did so last, `port_free` when the link is through with that, and `port_flow` stands for
-    messages whose end the link's next change decides.
+    `assigned` counts the messages under way on routes over it, for adaptive routing. Of what ranks send over it as
+    their own link, `port_rank` is who did so last, `port_free` when the link is through with that, and `port_flow` stands for
+    messages whose end the link's next change decides. Where messages leave one after another, `port_first` to
+    `port_last` wait, and `port_rest` bytes of the one before them are left at the link's next change.
     """
 
     capacity: float = 0.0
@@ -114,7 +126,10 @@ class Link:
     latencies: int = -1
     port_free: float = 0.0
     port_rank: int = -1
+    port_rest: float = 0.0
     port_flow: int = -1
+    port_first: int = -1
+    port_last: int = -1
     is_dirty: bool = False
 
 
@@ -181,8 +196,8 @@ class Run:
 class Rank:
     """A rank of a run: its times, the round it is in, and what of that it waits for.
 
-    Messages that have not arrived are `missing`, those it sends included if what lets them go is not known; it stays
-    until the time `let_go` at least.
+    Messages that have not arrived are `missing`, and sends that wait for something; it stays until the time `let_go` at
+    least, and `leaves` once that is on the agenda. Flows from `words` on are words for rounds to come.
     """
 
     start: float = 0.0
@@ -199,20 +214,27 @@ class Rank:
     let_go: float = -math.inf
     in_flight: int = 0
     early: int = -1
+    words: int = -1
+    early_software: float = 0.0
+    leaves: bool = False
 
 
 @dataclass(slots=True)
 class Round:
-    """A round of a run: the tasks of its ranks, gates that they wait for or -1, and the number of its first message."""
+    """A round of a run: the tasks of its ranks, gates that they wait for or -1, and the number of its first message.
+
+    Who enters it may have `ahead` rounds before it open.
+    """
 
     tasks: int = -1
     gates: int = -1
     offset: int = 0
+    ahead: int = 0
 
 
 @dataclass(slots=True)
 class Task:
-    """What a rank does in a round: computes, sends messages that stand in a row, and receives so many.
+    """What a rank does in a round: computes, sends messages that stand in a row, receives those of a row of `incoming`.
 
     Equal rounds share their tasks and messages.
     """
@@ -220,31 +242,47 @@ class Task:
     seconds: float = 0.0
     messages: int = -1
     sends: int = 0
+    incoming: int = -1
     receives: int = 0
 
 
 @dataclass(slots=True)
 class Message:
-    """A message of a round: bytes, ranks, candidate routes, which stand in a row, and its number in the round.
+    """A message of a round: bytes on the wire, ranks, candidate routes, which stand in a row, its number in the round.
 
-    Its `connection` has the last flow from the one rank to the other that has not ended.
+    Its `payload` is what ranks see of it, `back` the first of the routes from its receiver to its sender.
     """
 
     n_bytes: float = 0.0
+    payload: float = 0.0
     src: int = -1
     dst: int = -1
     route: int = -1
     candidates: int = 1
     number: int = 0
     connection: int = -1
+    back: int = -1
+
+
+@dataclass(slots=True)
+class Connection:
+    """From rank to rank: the `last` flow that has not ended, and bytes `taken` by the system that have not arrived."""
+
+    last: int = -1
+    taken: float = 0.0
 
 
 @dataclass(slots=True)
 class Early:
-    """Messages of a round that have arrived at a rank before it entered; `next` in a list of the rank, or of free."""
+    """Messages of a round that have arrived at a rank before it entered, and their `software`.
+
+    Of a round that is open while the rank is in a later one, what is missing, as a negative count. `next` is that in a
+    list of the rank, or of free ones.
+    """
 
     round_index: int = -1
     count: int = 0
+    software: float = 0.0
     next: int = -1
 
 
@@ -271,6 +309,18 @@ class State:
     send_overhead: float = 0.0
     receive_overhead: float = 0.0
     segment: float = 0.0
+    # The stack; `frame` and `word` are bytes on the wire.
+    lets_go: int = LEFT_HOST
+    queues: bool = False
+    runs_ahead: bool = False
+    eager_limit: float = 0.0
+    buffer: float = math.inf
+    frame: float = 0.0
+    word: float = 0.0
+    before: float = 0.0
+    after: float = 0.0
+    before_byte: float = 0.0
+    after_byte: float = 0.0
     adaptive: bool = False
     watching: bool = False
     latency_changes: bool = False
@@ -322,7 +372,8 @@ class State:
     gates: list[float] = field(default_factory=list)
     tasks: list[Task] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
-    connections: list[int] = field(default_factory=list)
+    incoming: list[int] = field(default_factory=list)
+    connections: list[Connection] = field(default_factory=list)
     delays: list[float] = field(default_factory=list)
     picks: list[int] = field(default_factory=list)
     sent: list[float] = field(default_factory=list)

@@ -1,0 +1,234 @@
+"""How a transport stack sends: what is posted when a rank enters a round, and the words that libraries exchange.
+
+A message that has to wait for a word of its receiver leaves when that is there; see `simnet.network.stack`. What a rank
+does for messages, its software, takes place one after another. A rank without such a stack is let go by its host's own
+link: `simnet.network.event_loop.ports`.
+"""
+
+from __future__ import annotations
+
+from simnet.network.event_loop.agenda import push
+from simnet.network.event_loop.messages import address, keep_in_order
+from simnet.network.event_loop.ports import hand_over
+from simnet.network.event_loop.records import (
+    ACKNOWLEDGED,
+    ANSWERS,
+    ASKS,
+    DATA,
+    FAILED,
+    HAND_OVER,
+    HAS_ARRIVED,
+    HEARD,
+    IN_ROUND,
+    IS_READY,
+    READY,
+    REQUEST,
+    State,
+    Task,
+)  # fmt: skip
+from simnet.network.event_loop.sharing import free_flow
+from simnet.network.event_loop.states import account
+
+
+def post(s: State, g: int, task: Task) -> None:
+    """Let a rank that enters a round announce what it waits for, and send what need not wait."""
+    rank = s.ranks[g]
+    i = rank.round_index
+    if s.lets_go == READY:
+        for at in range(task.incoming, task.incoming + task.receives):
+            m = s.incoming[at]
+            if needs_word(s, m):
+                speak(s, g, m, i, IS_READY)
+    for m in range(task.messages, task.messages + task.sends):
+        if s.ranks[s.messages[m].dst].state == FAILED:
+            rank.missing += 1
+        elif not needs_word(s, m):
+            send(s, g, m, i)
+        else:
+            rank.missing += 1
+            if s.lets_go == ACKNOWLEDGED:
+                send(s, g, m, i)
+            elif s.lets_go == REQUEST:
+                speak(s, g, m, i, ASKS)
+    # Words that came before the rank did, in the order of their arrival.
+    f, before = rank.words, -1
+    while f >= 0:
+        behind = s.flows[f].next
+        if s.flows[f].round_index == i:
+            if before >= 0:
+                s.flows[before].next = behind
+            else:
+                rank.words = behind
+            answer(s, g, f)
+        else:
+            before = f
+        f = behind
+    occupy(s, g, rank.early_software)
+
+
+def needs_word(s: State, m: int) -> bool:
+    """Return whether a send waits for a word of the receiver before it lets its rank go."""
+    return s.lets_go >= ACKNOWLEDGED and s.messages[m].payload > s.eager_limit
+
+
+def occupy(s: State, g: int, seconds: float) -> float:
+    """Have a rank work for a message, after what it has to do for others; return when it is done with that."""
+    rank = s.ranks[g]
+    if seconds > 0:
+        rank.let_go = max(rank.let_go, s.now) + seconds
+    return max(rank.let_go, s.now)
+
+
+def software_before(s: State, m: int) -> float:
+    """Return the seconds that a message takes at its sender; none where a word lets it leave by itself."""
+    if s.lets_go == READY and needs_word(s, m):
+        return 0.0
+    return s.before + s.before_byte * s.messages[m].payload
+
+
+def software_after(s: State, m: int) -> float:
+    """Return the seconds that a message takes at its receiver."""
+    payload = s.messages[m].payload
+    after = s.after + s.after_byte * payload
+    if s.lets_go == READY and needs_word(s, m):
+        after += s.before + s.before_byte * payload
+    return after
+
+
+def send(s: State, g: int, m: int, i: int) -> None:
+    """Send a message of round i, once its software is done."""
+    message, rank = s.messages[m], s.ranks[g]
+    run = s.runs[rank.run]
+    number = s.rounds[run.rounds + i].offset + message.number
+    account(s, g)
+    account(s, message.dst)
+    rank.in_flight += 1
+    s.ranks[message.dst].in_flight += 1
+    if run.sent >= 0:
+        s.sent[run.sent + number] = s.now
+    delay = s.delays[run.delays + number] if run.delays >= 0 else 0.0
+    pick = s.picks[run.picks + number] if run.picks >= 0 else 0
+    f = address(s, rank.run, message.route, message.candidates, pick, message.n_bytes, delay)
+    flow = s.flows[f]
+    flow.round_index, flow.message, flow.what = i, m, DATA
+    keep_in_order(s, f, message.connection)
+    if not needs_word(s, m):
+        connection = s.connections[message.connection]
+        connection.taken += message.payload
+        if connection.taken > s.buffer:
+            flow.holds = True
+            rank.missing += 1
+    leave_at(s, f, occupy(s, g, software_before(s, m)))
+
+
+def speak(s: State, g: int, m: int, i: int, what: int) -> None:
+    """Send a word about a message of round i: to its receiver, or from it to its sender."""
+    message, rank = s.messages[m], s.ranks[g]
+    route = message.back if message.dst == g else message.route
+    f = address(s, rank.run, route, 1, 0, s.word, 0.0)
+    flow = s.flows[f]
+    flow.round_index, flow.message, flow.what = i, m, what
+    leave_at(s, f, s.now if what == HAS_ARRIVED else occupy(s, g, s.before))
+
+
+def leave_at(s: State, f: int, time: float) -> None:
+    """Hand a message over when its rank is done with it."""
+    s.runs[s.flows[f].owner].pending += 1
+    if time > s.now:
+        push(s, time, HAND_OVER, f)
+    else:
+        hand_over(s, f)
+
+
+def hear(s: State, f: int) -> bool:
+    """Take note of a word that has arrived; return whether its rank had come to the round.
+
+    A word that comes before waits for the rank.
+    """
+    flow = s.flows[f]
+    message = s.messages[flow.message]
+    g = message.dst if flow.what == ASKS else message.src
+    rank = s.ranks[g]
+    if rank.state == FAILED:
+        free_flow(s, f)
+        return False
+    if has_entered(s, g, flow.round_index):
+        answer(s, g, f)
+        return True
+    flow.state, flow.next = HEARD, -1
+    last = rank.words
+    if last < 0:
+        rank.words = f
+        return False
+    while s.flows[last].next >= 0:
+        last = s.flows[last].next
+    s.flows[last].next = f
+    return False
+
+
+def has_entered(s: State, g: int, i: int) -> bool:
+    """Return whether a rank has entered round i."""
+    rank = s.ranks[g]
+    return rank.round_index > i or (rank.round_index == i and rank.state == IN_ROUND)
+
+
+def answer(s: State, g: int, f: int) -> None:
+    """Do what a word is for, and free its flow."""
+    flow = s.flows[f]
+    m, i, what = flow.message, flow.round_index, flow.what
+    free_flow(s, f)
+    if what == ASKS:
+        speak(s, g, m, i, ANSWERS)
+        return
+    if what != HAS_ARRIVED:
+        send(s, g, m, i)
+    one_less(s, g, i)
+
+
+def one_less(s: State, g: int, i: int) -> None:
+    """Count down what a rank waits for in round i, which may be open behind the one that it is in."""
+    rank = s.ranks[g]
+    if rank.round_index == i:
+        rank.missing -= 1
+        return
+    early = rank.early
+    while s.early[early].round_index != i:
+        early = s.early[early].next
+    s.early[early].count += 1
+    if s.early[early].count == 0:
+        early_in(s, g, i)
+
+
+def early_in(s: State, g: int, i: int) -> int:
+    """Return how many messages of round i have arrived at a rank before it, and forget them."""
+    rank = s.ranks[g]
+    rank.early_software = 0.0
+    before, early = -1, rank.early
+    while early >= 0 and s.early[early].round_index != i:
+        before, early = early, s.early[early].next
+    if early < 0:
+        return 0
+    if before >= 0:
+        s.early[before].next = s.early[early].next
+    else:
+        rank.early = s.early[early].next
+    s.early[early].next = s.free_early
+    s.free_early = early
+    s.n_early += 1
+    rank.early_software = s.early[early].software
+    return s.early[early].count
+
+
+def early_entry(s: State, g: int, i: int) -> int:
+    """Return the entry of round i among those that a rank is not in, a new one if there is none."""
+    early = s.ranks[g].early
+    while early >= 0 and s.early[early].round_index != i:
+        early = s.early[early].next
+    if early < 0:
+        early = s.free_early
+        s.free_early = s.early[early].next
+        s.n_early -= 1
+        entry = s.early[early]
+        entry.round_index, entry.count, entry.software, entry.next = i, 0, 0.0, s.ranks[g].early
+        s.ranks[g].early = early
+    return early
