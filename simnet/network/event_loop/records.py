@@ -105,9 +105,9 @@ class Link:
     """A link: its capacity and until when that holds, who uses it, and what `settle` notes of it.
 
     `assigned` counts the messages under way on routes over it, for adaptive routing. Of what ranks send over it as
-    their own link, `port_rank` is who did so last, `port_free` when the link is through with that, and `port_flow` stands for
-    messages whose end the link's next change decides. Where messages leave one after another, `port_first` to
-    `port_last` wait, and `port_rest` bytes of the one before them are left at the link's next change.
+    their own link, `port_rank` is who did so last, `port_free` when the link is through with that, and `port_flow`
+    stands for messages whose end the link's next change decides. Where they leave one after another, those from
+    `port_first` to `port_last` wait, and `port_rest` bytes of the one before them are left at the link's next change.
     """
 
     capacity: float = 0.0
