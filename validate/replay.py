@@ -287,8 +287,9 @@ def _start_together(communicator: Communicator, ahead: float) -> None:
     communicator.barrier()
     now = time.perf_counter()
     left, took = communicator.gather(np.array([now - ahead, now - began])).T
-    # By then all know of it: after the barrier, a gather takes no longer than the quickest rank took for both.
-    _wait_until(float(left.max() + max(1e-4, 2 * took.min())) + ahead)
+    # By then all know of it, also where some links are longer than others: the slowest rank took longer for the barrier
+    # than any takes for what the gather sends.
+    _wait_until(float(left.max() + max(1e-4, 2 * took.max())) + ahead)
 
 
 def _wait_until(moment: float) -> None:

@@ -119,9 +119,16 @@ def let_next(s: State, f: int, connection: int) -> None:
 
 def join(s: State, f: int) -> None:
     """Let the bytes of a message flow that has its latency behind it, once it is its turn."""
-    if s.flows[f].waits:
-        s.flows[f].state = HELD
+    flow = s.flows[f]
+    if flow.waits:
+        flow.state = HELD
         return
+    flow.joined, flow.whole = s.now, flow.remaining
+    if flow.what != DATA:
+        wait = queueing(s, f)
+        if wait < math.inf:
+            push(s, s.now + wait + s.receive_overhead, DELIVER, f)
+            return
     # Background traffic takes part only while there is somebody to share with. Whether it is on is a function of time
     # alone, so nothing is lost by leaving it out in between.
     if s.n_background and not s.background_on:
@@ -130,6 +137,30 @@ def join(s: State, f: int) -> None:
             toggle(s, b)
     s.n_moving += 1
     start_flow(s, f, s.now)
+
+
+def queueing(s: State, f: int) -> float:
+    """Return how long a word takes on the links behind its host's own one, behind the bytes that have come before it.
+
+    Messages come to a link at the rate at which they leave their hosts, and what the link has not carried yet waits.
+    """
+    route, wait = s.routes[s.flows[f].route], 0.0
+    for at in range(route.begin + 1, route.end):
+        l = s.route_links[at]
+        look_up(s, l, s.now)
+        link = s.links[l]
+        if link.capacity <= 0:
+            return math.inf
+        u = link.first_use
+        while u >= 0:
+            other = s.flows[s.uses[u].flow]
+            if other.owner != BACKGROUND:
+                first = s.links[s.route_links[s.routes[other.route].begin]].capacity
+                left = other.remaining - other.rate * (s.now - other.since)
+                come = min(other.whole, first * (s.now - other.joined))
+                wait += max(0.0, come - (other.whole - left)) / link.capacity
+            u = s.uses[u].behind
+    return wait
 
 
 def toggle(s: State, b: int) -> None:

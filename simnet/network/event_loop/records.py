@@ -73,6 +73,8 @@ class Flow:
     new_rate: float = 0.0
     unsent: float = 0.0
     delay: float = 0.0
+    joined: float = 0.0
+    whole: float = 0.0
     route: int = -1
     bottleneck: int = NOTHING
     new_bottleneck: int = NOTHING
