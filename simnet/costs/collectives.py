@@ -1,7 +1,8 @@
 """Costs of dense collectives, textbook algorithms without pipelining. Symbols and references: `simnet.costs`.
 
-Rounds are counted as the schedules have them: ceil(log N) down a binomial tree and floor(log N) up it, two rounds more
-than floor(log N) where ranks are paired and N is no power of two. At powers of two these are the published formulas.
+Rounds are counted as the schedules have them: ceil(log N) messages of a binomial tree follow each other over a link,
+and floor(log N) ranks; where ranks are paired and N is no power of two, two rounds more than floor(log N). At powers of
+two these are the published formulas.
 
 On `Nodes` a ring crosses each of their links once in every round. A tree crosses it in as many rounds as there are
 levels above the nodes, and in one more if the size of a node is no power of two. In Bruck's all-gather every worker
@@ -63,14 +64,12 @@ def ring_allreduce(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike
 def tree_allreduce(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike, nodes: Nodes | None = None) -> Floats:
     """Tree all-reduce, binomial and unpipelined: 2 alpha log N + 2 log(N) M beta; [1] Table I.
 
-    A reduction whose last level is not full goes up in a round less, but its root gets as many messages.
-
     Examples
     --------
     >>> float(tree_allreduce(1.0, 0.5, 10.0, 4)), float(tree_allreduce(1.0, 0.5, 10.0, 5))
-    (24.0, 35.0)
+    (24.0, 34.0)
     """
-    return 2 * broadcast(alpha, beta, M, N, nodes) - _saved_upwards(alpha, N, nodes)
+    return 2 * broadcast(alpha, beta, M, N, nodes)
 
 
 def recursive_doubling_allreduce(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike) -> Floats:
@@ -129,6 +128,8 @@ def broadcast(
 ) -> Floats:
     """Binomial broadcast: alpha log N + log(N) M beta; [1] Table I.
 
+    If the last level of the tree is not full, its messages follow the others but go through a rank less.
+
     Parameters
     ----------
     any_root : bool
@@ -138,11 +139,11 @@ def broadcast(
     Examples
     --------
     >>> float(broadcast(1.0, 0.5, 10.0, 4)), float(broadcast(1.0, 0.5, 10.0, 5))
-    (12.0, 18.0)
+    (12.0, 17.0)
     """
     alpha, beta, M, N = checked(alpha=alpha, beta=beta, M=M, N=N)
     if nodes is None:
-        return np.ceil(np.log2(N)) * (alpha + M * beta)
+        return np.floor(np.log2(N)) * alpha + np.ceil(np.log2(N)) * M * beta
     g, near_alpha, near_beta = _inside(N, nodes)
     inside = np.ceil(np.log2(g)) - _astray(N, g)
     seconds = (np.ceil(np.log2(N)) - inside) * (alpha + M * beta) + inside * (near_alpha + M * near_beta)
@@ -150,7 +151,7 @@ def broadcast(
         # Other nodes have no root that is better than another.
         whole = (g < N) & (np.log2(g) % 1 == 0)
         seconds = seconds + np.where(whole, (1 - 1 / g) * (alpha - near_alpha + M * (beta - near_beta)), 0.0)
-    return seconds
+    return seconds - (_folds(N) - _folds(g)) * alpha
 
 
 def binomial_reduce(
@@ -158,12 +159,14 @@ def binomial_reduce(
 ) -> Floats:
     """Binomial reduction: alpha log N + log(N) M beta; the mirror image of `broadcast`.
 
+    Where N is no power of two, messages meet at the root, and it takes less.
+
     Examples
     --------
     >>> float(binomial_reduce(1.0, 0.5, 10.0, 4)), float(binomial_reduce(1.0, 0.5, 10.0, 5))
     (12.0, 17.0)
     """
-    return broadcast(alpha, beta, M, N, nodes) - _saved_upwards(alpha, N, nodes)
+    return broadcast(alpha, beta, M, N, nodes)
 
 
 def ring_reduce_scatter(
@@ -291,13 +294,6 @@ def doubling_gather(N: Floats) -> tuple[Floats, Floats]:
 def _folds(N: Floats) -> Floats:
     """Whether ranks sit out because N is no power of two; 1 or 0."""
     return np.where(np.log2(N) % 1 > 0, 1.0, 0.0)
-
-
-def _saved_upwards(alpha: ArrayLike, N: ArrayLike, nodes: Nodes | None) -> Floats:
-    """Latency [s] that a reduction up a binomial tree saves where the last level of the tree is not full."""
-    alpha, N = checked(alpha=alpha, N=N)
-    saved: Floats = (_folds(N) - _folds(_inside(N, nodes)[0])) * alpha
-    return saved
 
 
 def _inside(N: Floats, nodes: Nodes | None) -> tuple[Floats, Floats, Floats]:
