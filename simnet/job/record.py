@@ -420,6 +420,7 @@ def _spans(
         pieces.append(("select", begin, reached))
     own = (messages.src == worker) | (messages.dst == worker)
     for begin, end in sorted(zip(messages.start[own].tolist(), messages.finish[own].tolist(), strict=True)):
+        end = min(end, left)
         if end <= reached:
             continue
         pieces.append(("wait", reached, max(reached, begin)))

@@ -163,7 +163,7 @@ class Run:
         stopped = [rank for rank, what in enumerate(state) if what == FAILED]
         times = self._program.failures
         failed = {rank: times[rank] for rank in sorted(stopped, key=times.__getitem__)}
-        missing = self._missing(engine, blocked, at, state, failed)
+        missing = self._missing(engine, blocked, at, state, left, failed)
         waiting, stuck = [], []
         for rank, index in enumerate(at):
             if index == len(rounds) or rank in failed:
@@ -187,17 +187,20 @@ class Run:
         blocked: Mapping[tuple[int, int], str],
         at: list[int],
         state: list[int],
+        left: list[int],
         failed: Mapping[int, float],
     ) -> dict[int, list[tuple[int, str]]]:
         """Return what each waiting rank waits for, failed ranks first: from or to whom, and in words.
 
-        Where no rank failed, it is only what is `blocked`: that explains everything else.
+        Where no rank failed, it is only what is `blocked`: that explains everything else. A message that a rank sends
+        is among it if more is `left` than it receives.
         """
         found: dict[int, list[tuple[int, str]]] = {}
+        unsent: dict[int, list[tuple[int, str]]] = {}
 
-        def note(rank: int, direction: str, peer: int, why: str) -> None:
+        def note(into: dict[int, list[tuple[int, str]]], rank: int, direction: str, peer: int, why: str) -> None:
             known = f", which died at {failed[peer]:g} s" if peer in failed else why
-            found.setdefault(rank, []).append((peer, f"{direction} rank {peer}{known}"))
+            into.setdefault(rank, []).append((peer, f"{direction} rank {peer}{known}"))
 
         rounds = self._program.schedule.rounds
         arrived = ~np.isnan(engine.of_messages(self._handle, "arrived")) if failed else None
@@ -213,9 +216,12 @@ class Run:
                 else:
                     continue
                 if at[dst] == index:
-                    note(int(dst), "from", int(src), why)
+                    note(found, int(dst), "from", int(src), why)
                 if at[src] == index and sent:
-                    note(int(src), "to", int(dst), why)
+                    note(unsent, int(src), "to", int(dst), why)
+        for rank, known in unsent.items():
+            if left[rank] > len(found.get(rank, ())):
+                found.setdefault(rank, []).extend(known)
         for known in found.values():
             known.sort(key=lambda one: one[0] not in failed)
         return found
