@@ -249,7 +249,8 @@ class Engine(Store):
             self.reroute()
 
     def _describe(self, first: int, table: NDArray[np.int64]) -> None:
-        """Write the latency of routes, and what loss does, given the links of each."""
+        """Write the own link and the latency of routes, and what loss does, given the links of each."""
+        self.routes.write(first, len(table), own=self._links.own_of(table))
         if not self.state.latency_changes:
             self.routes.write(first, len(table), latency=self._links.constant_latency_of(table))
         if not self._links.lossless:

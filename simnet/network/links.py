@@ -250,6 +250,8 @@ class Links:
     ) -> None:
         self.routes = Routes(graph, seed=seed, routing=routing)
         self.flows: list[OnOffFlow] = []
+        # The entry at the end is that of -1, which tables of routes have after the last link.
+        self._is_free = np.array([graph.edges[link].get("kind") == "free" for link in self.routes.links] + [False])
         self._bandwidth: list[Signal | float] = self.routes.bandwidth.tolist()
         self._latency: list[Signal | float] = self.routes.latency.tolist()
         self._load: dict[int, float] = {}
@@ -369,6 +371,16 @@ class Links:
         for column in routes.T:
             total += np.where(column >= 0, self.constant_latency[column], 0.0)
         return total
+
+    def own_of(self, routes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the link of each row of a table of routes that is its sender's own; -1 for a route without links.
+
+        That is the first link that is no mere junction (``kind`` "free"), as graphs from other tools have them.
+        """
+        wide = np.append(routes, np.full((len(routes), 1), -1), axis=1)
+        first = np.argmin(self._is_free[wide], axis=1)
+        own = wide[np.arange(len(wide)), first]
+        return np.where(own < 0, wide[:, 0], own)
 
     @property
     def lossless(self) -> bool:

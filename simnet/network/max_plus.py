@@ -180,9 +180,10 @@ def _traffic(hosts: Ranks, links: Links) -> Callable[[Round], tuple[Traffic, Rou
                 rate, own = np.where(rate > 0, rate, 1.0), np.where(rate > 0, own, 1.0)
             seconds, leaving = one.nbytes / rate, one.nbytes / own
             compute = np.zeros(hosts.size) + one.compute if np.any(one.compute) else np.zeros(0)
+            port = links.own_of(table)
             if links.constant and not one.nbytes.all():
-                table = np.where(one.nbytes[:, None] > 0, table, -1)
-            traffic = Traffic(one.src, one.dst, one.nbytes, compute, table, exclusive)
+                table, port = np.where(one.nbytes[:, None] > 0, table, -1), np.where(one.nbytes > 0, port, -1)
+            traffic = Traffic(one.src, one.dst, one.nbytes, compute, table, port, exclusive)
             # Latencies that never change are looked up once for all rounds of a pattern.
             seen = latency if links.constant else latency.copy()
             if len(rounds) == _ROUNDS:
@@ -194,12 +195,13 @@ def _traffic(hosts: Ranks, links: Links) -> Callable[[Round], tuple[Traffic, Rou
 
 
 def _constant(table: NDArray[np.int64], links: Links) -> tuple[Floats, Floats, Floats]:
-    """Return latency [s] and bytes per second of routes over constant links, and of the first link of each.
+    """Return latency [s] and bytes per second of routes over constant links, and of the sender's own link of each.
 
     The routes have shape (m, L), -1 after the last link.
     """
     latency, rate = links.constant_latency_of(table), np.full(len(table), np.inf)
-    own = np.where(table[:, 0] < 0, np.inf, links.constant_capacity[table[:, 0]]) if table.shape[1] else rate
+    port = links.own_of(table)
+    own = np.where(port < 0, np.inf, links.constant_capacity[port])
     for column in table.T:
         rows = column >= 0
         rate[rows] = np.minimum(rate[rows], links.constant_capacity[column[rows]])

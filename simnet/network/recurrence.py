@@ -41,6 +41,8 @@ class Traffic(NamedTuple):
         Seconds each rank works before it enters.
     links : ndarray of int64, shape (m, L)
         Links of each route, -1 after the last; over constant links of a message without bytes, -1 all over.
+    own : ndarray of int64, shape (m,)
+        The link of it that is the sender's own; -1 where there is none.
     exclusive : bool
         Whether there are many routes, over constant links, and no link is on two of them.
     """
@@ -50,6 +52,7 @@ class Traffic(NamedTuple):
     nbytes: Floats
     compute: Floats
     links: NDArray[np.int64]
+    own: Ranks
     exclusive: bool
 
 
@@ -62,8 +65,8 @@ class RouteState(NamedTuple):
         Seconds of latency, and from when until when it holds [s].
     seconds, own, rate_since, rate_until : ndarray of float64
         Seconds that the bytes take at the rate of the narrowest link, positive if there are any bytes and links, those
-        that they take at the rate of the first link, and from when until when these rates hold [s]. All from and until
-        are empty where links never change.
+        at the rate of the sender's own, and from when until when these rates hold [s]. All from and until are empty
+        where links never change.
     """
 
     latency: Floats
@@ -221,9 +224,8 @@ def _carry(
     leaves = entered[traffic.src]
     joins = (leaves + overheads[0]) + (routes.latency + delays[own] if delays.size else routes.latency)
     pairs = traffic.src * len(progress.done) + traffic.dst
-    own_link = traffic.links[:, 0]
-    follows = (own_link >= 0) & (progress.pair[own_link] == pairs)
-    joins = np.where(follows, np.maximum(joins, progress.busy[own_link]), joins)
+    follows = (traffic.own >= 0) & (progress.pair[traffic.own] == pairs)
+    joins = np.where(follows, np.maximum(joins, progress.busy[traffic.own]), joins)
     ends = joins + routes.seconds
     message, hop = (traffic.links >= 0).nonzero()
     used = traffic.links[message, hop]
@@ -277,14 +279,14 @@ def _one_by_one(
         takes = routes.seconds[message]
         left = departs
         if takes > 0:
-            port, pair = links[message, 0], src[message] * len(done) + dst[message]
+            port, pair = traffic.own[message], src[message] * len(done) + dst[message]
             if progress.pair[port] == pair:
                 now = max(now, busy[port])
             ends = now + takes
             if forecast is not None:
                 known = routes.rate_since[message] <= now and ends <= routes.rate_until[message]
                 if not known:
-                    outcome, ends = _integrate(message, now, nbytes[message], links, routes, forecast.bandwidth)
+                    outcome, ends = _integrate(message, now, nbytes[message], links, port, routes, forecast.bandwidth)
                     if outcome != CROSSED:
                         place[1] = message
                         return outcome, ends
@@ -339,7 +341,13 @@ def _look_up_latency(message: int, t: float, links: NDArray[np.int64], routes: R
 
 
 def _integrate(
-    message: int, now: float, nbytes: float, links: NDArray[np.int64], routes: RouteState, bandwidth: Cursors
+    message: int,
+    now: float,
+    nbytes: float,
+    links: NDArray[np.int64],
+    port: int,
+    routes: RouteState,
+    bandwidth: Cursors,
 ) -> tuple[int, float]:
     """Carry the bytes of a message over its route from time `now` [s], segment by segment.
 
@@ -386,8 +394,7 @@ def _integrate(
             while times[segments[link] + 1] <= now:
                 segments[link] += 1
     segments[one], segments[two] = p, q
-    # The first link is on every route.
-    routes.own[message] = nbytes / values[p]
+    routes.own[message] = nbytes / values[segments[port]]
     since = max(times[p], times[q])
     for hop in range(1, hops - 1):
         since = max(since, times[segments[links[message, hop]]])

@@ -9,6 +9,8 @@ from simnet.network.event_loop.records import BACKGROUND, DATA, DELIVER, HELD, J
 from simnet.network.event_loop.sharing import detach, free_flow, start_flow, take_flow
 from simnet.network.event_loop.timelines import changes_at, latency_of, look_up, value_at
 
+# ruff: noqa: E741 - l is the row of a link.
+
 # What rounding leaves of a flow, relative to all its bytes, does not wait for a link to come back up.
 _RESIDUE = 1e-14
 
@@ -145,8 +147,10 @@ def queueing(s: State, f: int) -> float:
     Messages come to a link at the rate at which they leave their hosts, and what the link has not carried yet waits.
     """
     route, wait = s.routes[s.flows[f].route], 0.0
-    for at in range(route.begin + 1, route.end):
+    for at in range(route.begin, route.end):
         l = s.route_links[at]
+        if l == route.own:
+            continue
         look_up(s, l, s.now)
         link = s.links[l]
         if link.capacity <= 0:
@@ -155,7 +159,7 @@ def queueing(s: State, f: int) -> float:
         while u >= 0:
             other = s.flows[s.uses[u].flow]
             if other.owner != BACKGROUND:
-                first = s.links[s.route_links[s.routes[other.route].begin]].capacity
+                first = s.links[s.routes[other.route].own].capacity
                 left = other.remaining - other.rate * (s.now - other.since)
                 come = min(other.whole, first * (s.now - other.joined))
                 wait += max(0.0, come - (other.whole - left)) / link.capacity

@@ -25,9 +25,9 @@ def send_off(s: State, g: int, f: int) -> None:
     begin = s.now + s.send_overhead
     rank.let_go = max(rank.let_go, begin)
     route = s.routes[flow.route]
-    if route.begin == route.end or flow.remaining <= 0:
+    if route.own < 0 or flow.remaining <= 0:
         return
-    l = s.route_links[route.begin]
+    l = route.own
     link = s.links[l]
     if link.port_rank == g:
         if link.port_flow >= 0:
@@ -51,7 +51,7 @@ def send_off(s: State, g: int, f: int) -> None:
 def go_on_sending(s: State, f: int) -> bool:
     """Have a changed link carry on with what has not left yet; return whether it is known when that has."""
     flow = s.flows[f]
-    l = s.route_links[s.routes[flow.route].begin]
+    l = s.routes[flow.route].own
     link, g = s.links[l], s.messages[flow.message].src
     look_up(s, l, s.now)
     end = s.now + flow.unsent / min(link.capacity, flow.limit) if link.capacity > 0 else math.inf
@@ -71,10 +71,10 @@ def hand_over(s: State, f: int) -> None:
     flow = s.flows[f]
     begin = s.now + s.send_overhead
     route = s.routes[flow.route]
-    if not s.queues or route.begin == route.end or flow.remaining <= 0:
+    if not s.queues or route.own < 0 or flow.remaining <= 0:
         depart(s, f, begin)
         return
-    l = s.route_links[route.begin]
+    l = route.own
     link = s.links[l]
     look_up(s, l, s.now)
     if link.port_first < 0 and link.port_rest <= 0:

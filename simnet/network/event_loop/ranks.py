@@ -396,7 +396,7 @@ def withdraw(s: State, e: int) -> None:
             if flow.owner == e and (over or s.ranks[s.messages[flow.message].src].state == FAILED):
                 flow.unsent = 0.0
                 s.runs[e].pending -= 1
-                s.links[s.route_links[s.routes[flow.route].begin]].port_flow = -1
+                s.links[s.routes[flow.route].own].port_flow = -1
                 if flow.state == GONE:
                     free_flow(s, row)
                 continue

@@ -153,7 +153,7 @@ class Timeline:
 
 @dataclass(slots=True)
 class Route:
-    """A route from host to host: its latency if that is constant, what loss does, and where its links stand."""
+    """A route: its latency if that is constant, what loss does, where its links stand, and its sender's own link."""
 
     latency: float = 0.0
     slope: float = 0.0
@@ -161,6 +161,7 @@ class Route:
     payload: float = 1.0
     begin: int = 0
     end: int = 0
+    own: int = -1
 
 
 @dataclass(slots=True)
