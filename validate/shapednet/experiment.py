@@ -6,6 +6,7 @@ these settings. The one thing measured beforehand is the time that software take
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -23,10 +24,11 @@ import pandas as pd
 from simnet.base.errors import InputError
 from simnet.calibration.readers import read_tidy, write_tidy
 from simnet.interchange import write_messages
+from simnet.network.stack import SEGMENT, STACKS, Stack
 from simnet.schedule import Round, Schedule
 from validate.replay import Workload
+from validate.shapednet.links import Change, predict
 from validate.shapednet.namespaces import Star, star
-from validate.shapednet.prediction import Change, Stack, predict
 
 Backend: TypeAlias = Literal["tcp", "gloo"]
 
@@ -151,9 +153,10 @@ def errors(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def _stack(backend: Backend, overhead: float) -> Stack:
-    """Return how a backend sends: gloo when the receiver is ready, plain sockets always."""
-    waits = backend == "gloo"
-    return Stack("ready" if waits else "eager", overhead=overhead)
+    """Return how a backend sends a schedule message by message, with so many seconds of software for each."""
+    half = overhead / 2
+    # The switch of this network puts no segments together, and a replay cuts no rings.
+    return dataclasses.replace(STACKS[backend], acknowledged=2 * SEGMENT, before=half, after=half, rounds=1, pieces=1)
 
 
 def _predictions(index: int, setting: Setting, overhead: float, backend: Backend) -> pd.DataFrame:

@@ -9,7 +9,7 @@ per message differs from the median by more than `UNLIKE`, and that per byte is 
 what the sends of a library wait for, the smallest size on the link of the longest latency tells it. These settings are
 not predicted.
 
-What is known of libraries, as `STACKS`:
+What is known of libraries, as `LIBRARIES`:
 
 - Open MPI is eager as long as its limit is not exceeded; above it a message takes a rendezvous. Tables that say
   ``eager`` in their column ``profile``, or have no such column, raised the limit above every message.
@@ -27,11 +27,12 @@ all-reduce of values. A *tree* is a Bruck all-gather, or a binomial reduction an
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import numpy as np
 import pandas as pd
@@ -40,12 +41,9 @@ import topologies
 from simnet import collectives
 from simnet.collectives import registry
 from simnet.network import Network
+from simnet.network.stack import BESIDE, SEGMENT, STACKS, LetGo, Stack
 from simnet.schedule import Round, Schedule
-from validate.shapednet.clock import BESIDE, SEGMENT, Change, Sends, Stack
-from validate.shapednet.prediction import predict
-
-OFFLOADED = 64 * 1024
-"""Bytes acknowledged at once by hosts whose network device cuts segments and puts them together again."""
+from validate.shapednet.links import Change, predict
 
 MAX_RANKS, MAX_SIZE = 64, 2**30
 """The most ranks, and the longest messages [byte], that are predicted."""
@@ -68,34 +66,27 @@ class Library(NamedTuple):
 
     Parameters
     ----------
-    sends : tuple of str
-        What its sends may wait for; which of them, the measurements say.
+    stacks : tuple of Stack
+        How it may send; which of them, the measurements say.
     piece : float
         Bytes of a piece in which its all-gather of varying sizes goes round a ring.
-    acknowledged : int
-        As of `Stack`.
-    limit : float
-        Eager limit of a table whose ``profile`` does not say that it was raised [byte].
-    halves : int
-        In how many pieces the steps of its rings go, of which as many are under way at once.
     """
 
-    sends: tuple[Sends, ...] = ("eager", "acknowledged", "ready", "request")
+    stacks: tuple[Stack, ...]
     piece: float = math.inf
-    acknowledged: int = OFFLOADED
-    limit: float = math.inf
-    halves: int = 1
 
 
-PLAIN = Library()
+_EAGER = dataclasses.replace(STACKS["mpich"], lets_go="taken")
+
+PLAIN = Library(tuple(dataclasses.replace(_EAGER, lets_go=one) for one in get_args(LetGo) if one != "left"))
 """One of which nothing is known: any sends, steps as they are."""
 
-STACKS: Mapping[str, Library] = MappingProxyType(
+LIBRARIES: Mapping[str, Library] = MappingProxyType(
     {
-        "openmpi": Library(("eager",), limit=64 * 1024),
-        "mpich": Library(("eager", "acknowledged"), piece=32 * 1024),
-        "gloo": Library(("ready",), halves=2),
-        "tcp": Library(("eager",), acknowledged=2 * SEGMENT),
+        "openmpi": Library((STACKS["openmpi"],)),
+        "mpich": Library((_EAGER, STACKS["mpich"]), piece=32 * 1024),
+        "gloo": Library((STACKS["gloo"],)),
+        "tcp": Library((STACKS["tcp"],)),
     }
 )
 """Libraries by the beginning of the name of the tool."""
@@ -119,15 +110,12 @@ class _Case(NamedTuple):
         known = library(self.tool)
         schedule = schedule_of(self.collective, self.algorithm, self.ranks, self.size, known)
         assert schedule is not None
-        # In a ring of halves, what is sent does not depend on the round before, but on that before it.
-        depth = known.halves if self.algorithm == "ring" and self.collective in _RINGS else 1
-        return float(predict(schedule, links or [self.link()], stack._replace(depth=depth))[0])
+        return float(predict(schedule, links or [self.link()], stack)[0])
 
     def link(self) -> Change:
         return Change(0.0, self.latency, self.bandwidth)
 
 
-_RINGS = ("all_reduce", "all_gather", "all_gatherv", "reduce_scatter", "ag_topk")
 _KEYS = ["tool", "profile", "collective", "algorithm", "ranks", "size", "link_latency", "link_bandwidth"]
 _STEPS = 4
 # Idle links are where processors that are short show most.
@@ -136,14 +124,14 @@ _FRAMING = (SEGMENT + BESIDE) / SEGMENT
 
 
 def library(tool: str) -> Library:
-    """Return what is known of a library; of one that is not in `STACKS`, nothing.
+    """Return what is known of a library; of one that is not in `LIBRARIES`, nothing.
 
     Examples
     --------
-    >>> library("openmpi_mpi4py").sends, library("mine").sends
-    (('eager',), ('eager', 'acknowledged', 'ready', 'request'))
+    >>> [one.lets_go for one in library("mine").stacks]
+    ['taken', 'acknowledged', 'ready', 'request']
     """
-    return next((one for name, one in STACKS.items() if tool.startswith(name)), PLAIN)
+    return next((one for name, one in LIBRARIES.items() if tool.startswith(name)), PLAIN)
 
 
 # Settings that differ in their links alone have the same.
@@ -177,29 +165,26 @@ def schedule_of(
     if collective == "ag_topk":
         kind = {"ring": "ring", "tree": "bruck", "bruck": "bruck"}.get(algorithm)
         if kind == "ring":
-            return _in_pieces(collectives.allgather_ring(ranks, 2 * nbytes), sent_by.halves, sent_by.piece)
+            return _in_pieces(collectives.allgather_ring(ranks, 2 * nbytes), sent_by.piece)
         return None if kind is None else collectives.allgather_bruck(ranks, 2 * nbytes)
     if collective == "ar_topk":
         values = schedule_of("all_reduce", algorithm, ranks, nbytes, sent_by)
         return None if values is None else collectives.broadcast_binomial(ranks, nbytes).concat(values)
     if (collective, algorithm) == ("all_reduce", "ring"):
-        first = _in_pieces(collectives.reduce_scatter_ring(ranks, nbytes), sent_by.halves)
-        gathered = collectives.allgather_ring(ranks, nbytes / ranks)
-        return first.concat(_in_pieces(gathered, sent_by.halves, sent_by.piece))
+        gathered = _in_pieces(collectives.allgather_ring(ranks, nbytes / ranks), sent_by.piece)
+        return collectives.reduce_scatter_ring(ranks, nbytes).concat(gathered)
     found = registry.known("all_gather" if collective == "all_gatherv" else collective, algorithm)
     if found is None or found.needs:
         return None
     made = found.schedule(ranks, nbytes)
-    if algorithm == "ring":
-        return _in_pieces(made, sent_by.halves, sent_by.piece if collective == "all_gatherv" else math.inf)
-    return made
+    return _in_pieces(made, sent_by.piece) if (collective, algorithm) == ("all_gatherv", "ring") else made
 
 
-def _in_pieces(schedule: Schedule, fewest: int, longest: float = math.inf) -> Schedule:
+def _in_pieces(schedule: Schedule, longest: float) -> Schedule:
     """Return a schedule whose rounds are cut into pieces, each a round of its own."""
     rounds: list[Round] = []
     for one in schedule.rounds:
-        count = max(fewest, math.ceil(float(one.nbytes.max(initial=0.0)) / longest))
+        count = max(1, math.ceil(float(one.nbytes.max(initial=0.0)) / longest))
         rounds += [Round(one.src, one.dst, one.nbytes / count, one.compute, one.phase)] * count
     return Schedule(schedule.n_ranks, rounds)
 
@@ -294,13 +279,12 @@ def calibrated(
     idle = idle.assign(seconds=idle["undisturbed"])
     small = idle[idle["size"] == idle["size"].min()]
     large = idle[(idle["size"] == idle["size"][idle["size"] <= LARGE].max()) & (idle["size"] > small["size"].max())]
-    limited = known.limit < math.inf and profile and "eager" not in profile
     candidates = []
-    for sends in known.sends:
-        bare = Stack(sends, acknowledged=known.acknowledged)
-        if limited and sends == "eager":
-            bare = bare._replace(sends="request", limit=known.limit)
-        candidates.append(_with_software(bare, small, large))
+    for bare in known.stacks:
+        raised = bare.eager_limit and (not profile or "eager" in profile)
+        candidates.append(
+            _with_software(dataclasses.replace(bare, eager_limit=math.inf) if raised else bare, small, large)
+        )
     used = sorted({*small.index, *large.index})
     if len(candidates) > 1:
         far = _corner(settings, far=True)
@@ -319,16 +303,24 @@ def _with_software(bare: Stack, small: pd.DataFrame, large: pd.DataFrame) -> Map
     measured = {(one.collective, one.algorithm): _software(one, bare, "overhead", 1e-4) for one in _cases(small)}
     overhead = float(np.median(list(measured.values())))
     found = {
-        key: bare._replace(overhead=min(max(own, overhead / UNLIKE), overhead * UNLIKE))
-        for key, own in measured.items()
+        key: _with(bare, overhead=min(max(own, overhead / UNLIKE), overhead * UNLIKE)) for key, own in measured.items()
     }
     for one in _cases(large):
         key = (one.collective, one.algorithm)
-        quick = found.get(key, bare._replace(overhead=overhead))
-        found[key] = quick._replace(copying=min(_software(one, quick, "copying", 1e-9), SLOWEST))
-    copying = float(np.median([each.copying for each in found.values()]))
-    found["", ""] = bare._replace(overhead=overhead, copying=copying)
+        quick = found.get(key, _with(bare, overhead=overhead))
+        found[key] = _with(quick, copying=min(_software(one, quick, "copying", 1e-9), SLOWEST))
+    copying = float(np.median([2 * each.before_byte for each in found.values()]))
+    found["", ""] = _with(_with(bare, overhead=overhead), copying=copying)
     return found
+
+
+def _with(stack: Stack, overhead: float | None = None, copying: float | None = None) -> Stack:
+    """Return a stack with so many seconds of software for a message, and for a byte, half of them at each end."""
+    if overhead is not None:
+        stack = dataclasses.replace(stack, before=overhead / 2, after=overhead / 2)
+    if copying is not None:
+        stack = dataclasses.replace(stack, before_byte=copying / 2, after_byte=copying / 2)
+    return stack
 
 
 def _stack(one: _Case, stacks: Mapping[tuple[str, str], Mapping[tuple[str, str], Stack]]) -> Stack:
@@ -348,8 +340,7 @@ def _software(one: _Case, stack: Stack, name: str, probe: float) -> float:
     """Return the seconds of software, per message or per byte, that explain what was measured."""
 
     def at(value: float) -> float:
-        changed = stack._replace(overhead=value) if name == "overhead" else stack._replace(copying=value)
-        return one.takes(changed)
+        return one.takes(_with(stack, **{name: value}))
 
     # Time is piecewise linear in software, as the path that takes longest changes.
     value = 0.0
@@ -362,7 +353,7 @@ def _software(one: _Case, stack: Stack, name: str, probe: float) -> float:
 def _three(one: _Case, stack: Stack) -> tuple[float, float, float]:
     """Return what is predicted, what of it remains without software, and the closed form."""
     link = one.link()
-    ours, bare = one.takes(stack), one.takes(stack._replace(overhead=0.0, copying=0.0))
+    ours, bare = one.takes(stack), one.takes(_with(stack, overhead=0.0, copying=0.0))
     star = topologies.star(one.ranks, latency=link.latency, bandwidth=link.bandwidth / _FRAMING)
     plain = schedule_of(one.collective, one.algorithm, one.ranks, one.size)
     assert plain is not None
