@@ -385,7 +385,9 @@ class Network:
         accounted = start if accounted_from is None else _moments(accounted_from, n_ranks, "accounted_from")
         gated = [(schedule, _moments(ready, n_ranks, "ready")) for schedule, ready in parts]
         failures = _checked_failures(deaths or {}, n_ranks)
-        return Program(gated, hosts.astype(np.int64), start, np.maximum(start, accounted), delays, picks, failures)
+        seed = int(stream(self.seed, "words", *name).integers(1, 2**31 - 1)) if self.stack.by_chance else 1
+        accounted = np.maximum(start, accounted)
+        return Program(gated, hosts.astype(np.int64), start, accounted, delays, picks, failures, seed)
 
 
 def _parts(

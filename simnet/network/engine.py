@@ -104,9 +104,11 @@ class Engine(Store):
         s.send_overhead, s.receive_overhead = overheads
         s.segment = links.segment
         s.lets_go, s.queues = get_args(LetGo).index(stack.lets_go), stack.own_link == "queue"
-        s.runs_ahead, s.eager_limit, s.buffer = stack.rounds > 1, stack.eager_limit, stack.buffer
+        s.posts_ahead = stack.posts_ahead
+        s.runs_ahead, s.eager_limit, s.buffer = stack.rounds > 1 or stack.posts_ahead, stack.eager_limit, stack.buffer
         s.frame, s.word = stack.segment + stack.beside, float(stack.framed(stack.word))
         s.before, s.after = stack.before, stack.after
+        s.spread = stack.before if stack.by_chance else 0.0
         s.before_byte, s.after_byte = stack.before_byte, stack.after_byte
         s.adaptive, s.watching, s.latency_changes = adaptive, watching, links.latency_changes
         self._lay_links()
@@ -354,7 +356,10 @@ class Engine(Store):
         rounds.write(i, n_rounds, tasks=np.array([tasks[id(one)] for one in schedule.rounds], dtype=np.int64))
         rounds.write(i + 1, n_rounds, offset=np.cumsum([len(one) for one in schedule.rounds], dtype=np.int64))
         ahead = np.array(self._stack.ahead(program.schedule.rounds), dtype=np.int64)
-        rounds.write(i, n_rounds, ahead=ahead)
+        self.state.seed = program.seed
+        phases = [one.phase for one in program.schedule.rounds]
+        continues = np.array([False, *map(operator.eq, phases, phases[1:])][:n_rounds])
+        rounds.write(i, n_rounds, ahead=ahead, continues=continues)
         for index, gate in program.gates().items():
             rounds.write(i + index, 1, gates=self.tables["gates"].put(gate, take))
         unknown = np.full(n_messages if keep or program.failures else 0, np.nan)

@@ -29,6 +29,8 @@ class Program:
         Number by which a message chooses between its candidate routes; empty for the first.
     failures : mapping of int to float
         Ranks that stop for good, and when [s]. Messages from and to a failed rank vanish; who needs it waits for ever.
+    seed : int
+        Of what is drawn for words between ranks.
     """
 
     parts: Sequence[tuple[Schedule, Floats]]
@@ -38,6 +40,7 @@ class Program:
     delays: Delays
     picks: Ranks
     failures: Mapping[int, float]
+    seed: int = 1
 
     @cached_property
     def schedule(self) -> Schedule:

@@ -86,6 +86,12 @@ class Stack:
         after it has arrived.
     rounds : int
         Rounds of one phase that a rank has under way at once.
+    posts_ahead : bool
+        Whether a rank that only sends in a round enters it before its sends of the rounds before it in that phase are
+        let go.
+    by_chance : bool
+        Whether a word takes up to twice its software, drawn anew for each: whose word comes first is then chance, as
+        with the threads of gloo.
     pieces : int
         Into how many messages, of a round each, a step of a ring is cut.
     measured : str
@@ -117,6 +123,8 @@ class Stack:
     after_byte: PerByte = 0.0
     rounds: Count = 1
     pieces: Count = 1
+    posts_ahead: bool = False
+    by_chance: bool = False
     measured: str = "not measured"
 
     def __post_init__(self) -> None:
@@ -215,7 +223,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
     {
         "ideal": IDEAL,
         "tcp": _TCP,
-        "gloo": dataclasses.replace(_OFFLOADED, lets_go="ready", rounds=2, pieces=2),
+        "gloo": dataclasses.replace(_OFFLOADED, lets_go="ready", rounds=2, pieces=2, posts_ahead=True, by_chance=True),
         "openmpi": dataclasses.replace(_OFFLOADED, lets_go="request", eager_limit=64 * 1024),
         "mpich": dataclasses.replace(_OFFLOADED, lets_go="acknowledged"),
     }

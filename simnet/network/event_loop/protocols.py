@@ -29,6 +29,8 @@ from simnet.network.event_loop.records import (
 from simnet.network.event_loop.sharing import free_flow
 from simnet.network.event_loop.states import account
 
+_PRIME = 2147483647
+
 
 def post(s: State, g: int, task: Task) -> None:
     """Let a rank that enters a round announce what it waits for, and send what need not wait."""
@@ -42,10 +44,12 @@ def post(s: State, g: int, task: Task) -> None:
     for m in range(task.messages, task.messages + task.sends):
         if s.ranks[s.messages[m].dst].state == FAILED:
             rank.missing += 1
+            rank.unsent += 1
         elif not needs_word(s, m):
             send(s, g, m, i)
         else:
             rank.missing += 1
+            rank.unsent += 1
             if s.lets_go == ACKNOWLEDGED:
                 send(s, g, m, i)
             elif s.lets_go == REQUEST:
@@ -118,6 +122,7 @@ def send(s: State, g: int, m: int, i: int) -> None:
         if connection.taken > s.buffer:
             flow.holds = True
             rank.missing += 1
+            rank.unsent += 1
     leave_at(s, f, occupy(s, g, software_before(s, m)))
 
 
@@ -128,7 +133,14 @@ def speak(s: State, g: int, m: int, i: int, what: int) -> None:
     f = address(s, rank.run, route, 1, 0, s.word, 0.0)
     flow = s.flows[f]
     flow.round_index, flow.message, flow.what = i, m, what
-    leave_at(s, f, s.now if what == HAS_ARRIVED else occupy(s, g, s.before))
+    leave_at(s, f, s.now if what == HAS_ARRIVED else occupy(s, g, s.before + s.spread * chance(s)))
+
+
+def chance(s: State) -> float:
+    """Return a number drawn from (0, 1)."""
+    # The generator of Park and Miller, 1988.
+    s.seed = (s.seed * 48271) % _PRIME
+    return s.seed / _PRIME
 
 
 def leave_at(s: State, f: int, time: float) -> None:
@@ -182,19 +194,21 @@ def answer(s: State, g: int, f: int) -> None:
         return
     if what != HAS_ARRIVED:
         send(s, g, m, i)
-    one_less(s, g, i)
+    one_less(s, g, i, 1)
 
 
-def one_less(s: State, g: int, i: int) -> None:
-    """Count down what a rank waits for in round i, which may be open behind the one that it is in."""
+def one_less(s: State, g: int, i: int, sent: int) -> None:
+    """Count down what a rank waits for in round i, which may be open behind its own; `sent` is 1 for a send, or 0."""
     rank = s.ranks[g]
     if rank.round_index == i:
         rank.missing -= 1
+        rank.unsent -= sent
         return
     early = rank.early
     while s.early[early].round_index != i:
         early = s.early[early].next
     s.early[early].count += 1
+    s.early[early].unsent -= sent
     if s.early[early].count == 0:
         early_in(s, g, i)
 
@@ -229,6 +243,7 @@ def early_entry(s: State, g: int, i: int) -> int:
         s.free_early = s.early[early].next
         s.n_early -= 1
         entry = s.early[early]
-        entry.round_index, entry.count, entry.software, entry.next = i, 0, 0.0, s.ranks[g].early
+        entry.round_index, entry.count, entry.unsent = i, 0, 0
+        entry.software, entry.next = 0.0, s.ranks[g].early
         s.ranks[g].early = early
     return early

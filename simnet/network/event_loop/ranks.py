@@ -122,8 +122,8 @@ def next_round(s: State, g: int) -> None:
     while True:
         if rank.missing:
             early = early_entry(s, g, rank.round_index)
-            s.early[early].count = -rank.missing
-            rank.missing = 0
+            s.early[early].count, s.early[early].unsent = -rank.missing, rank.unsent
+            rank.missing, rank.unsent = 0, 0
         rank.round_index += 1
         gates = s.rounds[run.rounds + rank.round_index].gates
         gate = s.gates[gates + rank.number] if gates >= 0 else s.now
@@ -140,7 +140,7 @@ def next_round(s: State, g: int) -> None:
                 rank.state = IN_ROUND
                 return
             continue
-        rank.missing = task.receives - early_in(s, g, rank.round_index)
+        rank.missing, rank.unsent = task.receives - early_in(s, g, rank.round_index), 0
         if gate > s.now:
             rank.state = GATED
             later(s, gate, WORK, g)
@@ -221,15 +221,19 @@ def is_done(s: State, g: int) -> bool:
 
 def may_go_on(s: State, g: int) -> bool:
     """Return whether no more rounds are open behind a rank than may be when it enters the next one."""
-    rank = s.ranks[g]
+    rank, run = s.ranks[g], s.runs[s.ranks[g].run]
     following = rank.round_index + 1
-    oldest = rank.round_index if rank.missing else following
+    coming = s.rounds[run.rounds + following]
+    # Who only sends need not wait for the sends before.
+    only_sends = s.posts_ahead and coming.continues and s.tasks[coming.tasks + rank.number].receives == 0
+    oldest = rank.round_index if rank.missing > (rank.unsent if only_sends else 0) else following
     early = rank.early
     while early >= 0:
-        if s.early[early].count < 0:
-            oldest = min(oldest, s.early[early].round_index)
-        early = s.early[early].next
-    return following - oldest <= s.rounds[s.runs[rank.run].rounds + following].ahead
+        entry = s.early[early]
+        if -entry.count > (entry.unsent if only_sends else 0):
+            oldest = min(oldest, entry.round_index)
+        early = entry.next
+    return following - oldest <= coming.ahead
 
 
 def leave(s: State, g: int) -> None:
@@ -318,7 +322,7 @@ def receive(s: State, f: int) -> None:
         elif s.lets_go == ACKNOWLEDGED:
             speak(s, message.dst, flow.message, i, HAS_ARRIVED)
     if flow.holds:
-        one_less(s, message.src, i)
+        one_less(s, message.src, i, 1)
     if resumes and sender.state == IN_ROUND and is_done(s, message.src):
         next_round(s, message.src)
     g = message.dst
@@ -328,7 +332,7 @@ def receive(s: State, f: int) -> None:
         entry.count += 1
         entry.software += software
         return
-    one_less(s, g, i)
+    one_less(s, g, i, 0)
     if not has_entered(s, g, i):
         rank.early_software += software
         return

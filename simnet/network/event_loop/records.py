@@ -199,8 +199,9 @@ class Run:
 class Rank:
     """A rank of a run: its times, the round it is in, and what of that it waits for.
 
-    Messages that have not arrived are `missing`, and sends that wait for something; it stays until the time `let_go` at
-    least, and `leaves` once that is on the agenda. Flows from `words` on are words for rounds to come.
+    Messages that have not arrived are `missing`, and sends that wait for something, which are `unsent`. It stays until
+    the time `let_go` at least, and `leaves` once that is on the agenda. Flows from `words` on are words for rounds to
+    come.
     """
 
     start: float = 0.0
@@ -214,6 +215,7 @@ class Rank:
     round_index: int = -1
     state: int = OUTSIDE
     missing: int = 0
+    unsent: int = 0
     let_go: float = -math.inf
     in_flight: int = 0
     early: int = -1
@@ -226,13 +228,14 @@ class Rank:
 class Round:
     """A round of a run: the tasks of its ranks, gates that they wait for or -1, and the number of its first message.
 
-    Who enters it may have `ahead` rounds before it open.
+    Who enters it may have `ahead` rounds before it open. It `continues` the phase of the one before it.
     """
 
     tasks: int = -1
     gates: int = -1
     offset: int = 0
     ahead: int = 0
+    continues: bool = False
 
 
 @dataclass(slots=True)
@@ -279,12 +282,13 @@ class Connection:
 class Early:
     """Messages of a round that have arrived at a rank before it entered, and their `software`.
 
-    Of a round that is open while the rank is in a later one, what is missing, as a negative count. `next` is that in a
-    list of the rank, or of free ones.
+    Of a round that is open while the rank is in a later one, what is missing, as a negative count, and sends of that
+    that are `unsent`. `next` is that in a list of the rank, or of free ones.
     """
 
     round_index: int = -1
     count: int = 0
+    unsent: int = 0
     software: float = 0.0
     next: int = -1
 
@@ -312,14 +316,17 @@ class State:
     send_overhead: float = 0.0
     receive_overhead: float = 0.0
     segment: float = 0.0
-    # The stack; `frame` and `word` are bytes on the wire.
+    # The stack; `frame` and `word` are bytes on the wire, words take up to `spread` seconds more, drawn from `seed`.
     lets_go: int = LEFT_HOST
     queues: bool = False
     runs_ahead: bool = False
+    posts_ahead: bool = False
     eager_limit: float = 0.0
     buffer: float = math.inf
     frame: float = 0.0
     word: float = 0.0
+    seed: int = 0
+    spread: float = 0.0
     before: float = 0.0
     after: float = 0.0
     before_byte: float = 0.0
