@@ -50,9 +50,12 @@ def simulated(choice, point):
 @pytest.mark.parametrize("choice", choices(), ids=lambda one: one.label)
 def test_closed_forms_are_what_the_network_says(choice, workers):
     point = OperatingPoint(workers, 20_000, 0.05, ALPHA, BANDWIDTH)
-    off = float(choice.communicate(point)) - simulated(choice, point)
+    found, expected = simulated(choice, point), float(choice.communicate(point))
     exact = workers & (workers - 1) == 0 or choice.label in ("dense ring", "fp16 ring", "AG-Topk", "ART-ring")
-    assert abs(off) <= (1e-9 if exact else 0.15) * simulated(choice, point) + 1e-15
+    # Who has passed the indices on need not wait for them to be there: at most a level of the tree for each level.
+    saved = ALPHA * math.log2(workers) if choice.label.startswith("ART-tree") else 0.0
+    off = 1e-9 if exact else 0.15
+    assert (expected - saved) * (1 - off) <= found <= expected * (1 + off)
 
 
 @pytest.mark.parametrize("which", range(len(choices(4))), ids=[one.label for one in choices(4)])
@@ -70,9 +73,9 @@ def test_closed_forms_know_that_nodes_share_a_card(which, workers, per_node):
         nic_bandwidth=1.25e9,
     )
     estimate = by_simulation([(Network(graph), 0.0)], IDEAL)(choice, point)
-    # Votes of no power of two count rounds as between nodes that are partly inside them.
-    uneven = choice.label.endswith("VAR") and workers & (workers - 1) != 0
-    assert float(choice.communicate(point)) == pytest.approx(float(estimate.communicate), rel=0.35 if uneven else 0.15)
+    # Of AR-Topk the closed form is a mean over the workers that broadcast, and a reduction begins before that ends.
+    off = 0.35 if choice.label.startswith("ART") else 0.08
+    assert float(choice.communicate(point)) == pytest.approx(float(estimate.communicate), rel=off)
 
 
 @pytest.mark.parametrize("choice", choices(4), ids=lambda one: one.label)

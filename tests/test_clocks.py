@@ -134,3 +134,43 @@ def test_renamed_ranks_take_as_long():
         schedule = one.schedule(8, M, **dict.fromkeys(one.needs, 2))
         times = [seconds_on_star(one, 1e-3, 8e-9) for one in (schedule, schedule.embed(turned, 8))]
         assert times[0] == pytest.approx(times[1], rel=EXACT)
+
+
+def nodes_of(g, N):
+    """A network of nodes of g workers that share a link, the latency and seconds per byte of both, and the nodes."""
+    near, far = (5e-6, 1e-11), (5e-5, 8e-10)
+    graph = topologies.multi_gpu_nodes(
+        N // g,
+        g,
+        intra_latency=near[0],
+        intra_bandwidth=1 / near[1],
+        nic_latency=far[0] - near[0],
+        nic_bandwidth=1 / far[1],
+    )
+    return Network(graph), far, costs.Nodes(g, *near)
+
+
+@each("nbytes", [100.0, 3e4, 1e6, 1e8])
+@pytest.mark.parametrize("g", [1, 2, 3, 4, 6, 8])
+def test_rings_of_nodes(g, nbytes):
+    """Messages follow each other over the link of a node, or one goes round the ring, whichever takes longer."""
+    for several in (1, 2, 3, 5, 8):
+        network, far, nodes = nodes_of(g, g * several)
+        for one in (costs.ring_allgather, costs.ring_allreduce):
+            schedule = getattr(collectives, "allgather_ring" if one is costs.ring_allgather else "allreduce_ring")
+            found = network.time(schedule(g * several, nbytes)).finish
+            assert float(one(*far, nbytes, g * several, nodes)) == pytest.approx(found, rel=EXACT)
+
+
+@each("nbytes", [100.0, 3e4, 1e6])
+@pytest.mark.parametrize(("g", "off"), [(1, 0.01), (2, 0.01), (4, 0.015), (8, 0.03), (3, 0.25), (6, 0.25)])
+def test_trees_of_nodes(g, off, nbytes):
+    """What a worker sends down the tree to other nodes shares a link; up the tree messages come one after another."""
+    for several in (1, 2, 3, 4, 7, 8):
+        N = g * several
+        network, far, nodes = nodes_of(g, N)
+        roots = [network.time(collectives.broadcast_binomial(N, nbytes, root)).finish for root in range(g)]
+        up = network.time(collectives.reduce_binomial(N, nbytes)).finish
+        assert float(costs.broadcast(*far, nbytes, N, nodes)) == pytest.approx(roots[0], rel=off)
+        assert float(costs.broadcast(*far, nbytes, N, nodes, any_root=True)) == pytest.approx(np.mean(roots), rel=off)
+        assert float(costs.binomial_reduce(*far, nbytes, N, nodes)) == pytest.approx(up, rel=max(off, 0.2))

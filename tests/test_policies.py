@@ -94,7 +94,10 @@ def test_exchanges_over_any_collective_are_weighed_by_its_closed_form(scheme, op
     exchange = sparsifier_models.create(scheme, workers, n, c, **options).exchange(gradients)
     seconds = Network(topologies.star(workers, alpha, 1 / beta)).time(exchange.schedule).duration
     weighed = closed_form(Candidate("a", scheme, options))(alpha, beta, 4.0 * n, c, workers)
-    assert weighed == pytest.approx(seconds, rel=1e-9 if workers == 8 else 0.35)
+    # Workers far from the one that broadcasts need not wait for those near it: at most its levels are saved.
+    saved = math.log2(workers) * alpha if scheme == "artopk" else 0.0
+    assert seconds <= weighed * (1 + 1e-9 if workers == 8 else 1.35)
+    assert weighed - saved <= seconds * (1 + 1e-9 if workers == 8 else 1.35)
 
 
 @pytest.mark.parametrize(

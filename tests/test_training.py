@@ -57,7 +57,9 @@ def test_an_iteration_on_an_idle_star_takes_compute_plus_closed_form():
     one = job(8, source=source, iterations=3, latency=2e-3, bandwidth=1e6, density=[Ramp(1, 0.01, 0.01)])
     for candidate, cost in ((AG, costs.topk_allgather), (RING, costs.artopk_ring), (TREE, costs.artopk_tree)):
         took = run_policy(one, "p", Fixed(candidate)).iterations["iteration_s"].to_numpy()
-        assert took == pytest.approx([0.01 + float(cost(2e-3, 1e-6, 16_000.0, 0.01, 8))] * 3, rel=1e-9)
+        # What is on its way down a tree from worker 1, 2 or 3 (0b11) is not waited for by whom the way up begins with.
+        saved = 2e-3 * np.array([1, 1, 2]) if candidate is TREE else 0.0
+        assert took == pytest.approx(0.01 + float(cost(2e-3, 1e-6, 16_000.0, 0.01, 8)) - saved, rel=1e-9)
 
 
 def test_scale_multiplies_bytes_but_not_the_norms_of_var():

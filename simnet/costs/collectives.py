@@ -4,9 +4,11 @@ Rounds are counted as the schedules have them: ceil(log N) messages of a binomia
 and floor(log N) ranks; where ranks are paired and N is no power of two, two rounds more than floor(log N). At powers of
 two these are the published formulas.
 
-On `Nodes` a ring crosses each of their links once in every round. A tree crosses it in as many rounds as there are
-levels above the nodes, and in one more if the size of a node is no power of two. In Bruck's all-gather every worker
-crosses it in these rounds, so that g of them share it, and 2^j of them in round j before.
+On `Nodes` links inside are no slower than those between nodes. There a ring takes as long as the longer of two chains:
+messages that follow each other over the link of a node, or one that goes round. The messages that a worker sends down a
+tree to other nodes share its node's link, as they leave its own before. A reduction crosses between nodes in as many
+rounds as there are levels above the nodes, and in one more if the size of a node is no power of two. In Bruck's
+all-gather every worker crosses in these rounds, so that g of them share the link, and 2^j of them in round j before.
 """
 
 from __future__ import annotations
@@ -57,8 +59,7 @@ def ring_allreduce(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike
     16.0
     """
     alpha, beta, M, N = checked(alpha=alpha, beta=beta, M=M, N=N)
-    alpha, beta = _slowest(alpha, beta, N, nodes)
-    return 2 * (N - 1) * alpha + 2 * (N - 1) / N * M * beta
+    return _round_the_ring(2 * (N - 1), alpha, M / N * beta, M / N, N, nodes)
 
 
 def tree_allreduce(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike, nodes: Nodes | None = None) -> Floats:
@@ -69,7 +70,7 @@ def tree_allreduce(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike
     >>> float(tree_allreduce(1.0, 0.5, 10.0, 4)), float(tree_allreduce(1.0, 0.5, 10.0, 5))
     (24.0, 34.0)
     """
-    return 2 * broadcast(alpha, beta, M, N, nodes)
+    return binomial_reduce(alpha, beta, M, N, nodes) + broadcast(alpha, beta, M, N, nodes)
 
 
 def recursive_doubling_allreduce(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike) -> Floats:
@@ -145,19 +146,22 @@ def broadcast(
     if nodes is None:
         return np.floor(np.log2(N)) * alpha + np.ceil(np.log2(N)) * M * beta
     g, near_alpha, near_beta = _inside(N, nodes)
-    inside = np.ceil(np.log2(g)) - _astray(N, g)
-    seconds = (np.ceil(np.log2(N)) - inside) * (alpha + M * beta) + inside * (near_alpha + M * near_beta)
+    far, near = M * beta, M * near_beta
+    relays = np.floor(np.log2(N)) - np.floor(np.log2(g))
+    seconds = np.floor(np.log2(g)) * near_alpha + np.ceil(np.log2(g)) * near
+    across = relays * alpha + _down_nodes(far, near, np.ceil(N / g)) + np.minimum(relays, 2) * _folds(g) * far
     if any_root:
-        # Other nodes have no root that is better than another.
-        whole = (g < N) & (np.log2(g) % 1 == 0)
-        seconds = seconds + np.where(whole, (1 - 1 / g) * (alpha - near_alpha + M * (beta - near_beta)), 0.0)
-    return seconds - (_folds(N) - _folds(g)) * alpha
+        # Of workers in line, as many as the largest power of two that divides g are a whole subtree under the first
+        # worker. Another root cuts each of its levels in half of the cases, and what is cut off crosses as well.
+        whole = np.gcd(g.astype(np.int64), 2**30)
+        across = across + (relays + 1) * np.log2(whole) / 2 * (far - near) + (1 - 1 / whole) * (alpha - near_alpha)
+    return seconds + np.where(g < N, across, 0.0)
 
 
 def binomial_reduce(
     alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike, nodes: Nodes | None = None
 ) -> Floats:
-    """Binomial reduction: alpha log N + log(N) M beta; the mirror image of `broadcast`.
+    """Binomial reduction: alpha log N + log(N) M beta; the mirror image of `broadcast` on links that are all alike.
 
     Where N is no power of two, messages meet at the root, and it takes less.
 
@@ -166,7 +170,13 @@ def binomial_reduce(
     >>> float(binomial_reduce(1.0, 0.5, 10.0, 4)), float(binomial_reduce(1.0, 0.5, 10.0, 5))
     (12.0, 17.0)
     """
-    return broadcast(alpha, beta, M, N, nodes)
+    alpha, beta, M, N = checked(alpha=alpha, beta=beta, M=M, N=N)
+    g, near_alpha, near_beta = _inside(N, nodes)
+    relays, near_relays = np.floor(np.log2(N)) - np.floor(np.log2(g)), np.floor(np.log2(g))
+    near = np.ceil(np.log2(g)) - np.where(g < N, _folds(g), 0.0)
+    far = np.ceil(np.log2(N)) - near
+    seconds: Floats = relays * alpha + near_relays * near_alpha + far * M * beta + near * M * near_beta
+    return seconds
 
 
 def ring_reduce_scatter(
@@ -212,8 +222,7 @@ def ring_allgather(alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, N: ArrayLike
     18.0
     """
     alpha, beta, M, N = checked(alpha=alpha, beta=beta, M=M, N=N)
-    alpha, beta = _slowest(alpha, beta, N, nodes)
-    return (N - 1) * (alpha + M * beta)
+    return _round_the_ring(N - 1, alpha, M * beta, M, N, nodes)
 
 
 def bruck_allgather(
@@ -302,14 +311,38 @@ def _inside(N: Floats, nodes: Nodes | None) -> tuple[Floats, Floats, Floats]:
     return np.minimum(size, N), alpha, beta
 
 
-def _astray(N: Floats, g: Floats) -> Floats:
-    """Levels inside nodes at which a message crosses to another node all the same: 1 where subtrees are no nodes."""
-    return np.where((g < N) & (np.log2(g) % 1 > 0), 1.0, 0.0)
-
-
-def _slowest(alpha: Floats, beta: Floats, N: Floats, nodes: Nodes | None) -> tuple[Floats, Floats]:
-    """Return latency and seconds per byte of the slowest links of a ring: between nodes, or inside a single one."""
+def _round_the_ring(
+    rounds: Floats, alpha: Floats, far: Floats, nbytes: Floats, N: Floats, nodes: Nodes | None
+) -> Floats:
+    """Return the seconds of rounds of a ring whose messages take `far` [s] over a link between nodes, without alpha."""
     if nodes is None:
-        return alpha, beta
-    several = _inside(N, nodes)[0] < N
-    return np.where(several, alpha, nodes.alpha), np.where(several, beta, nodes.beta)
+        return rounds * (alpha + far)
+    g, near_alpha, near_beta = _inside(N, nodes)
+    near = near_alpha + nbytes * near_beta
+    crossings = np.ceil(rounds / g)
+    last = np.where(near > far, near, far) * (rounds - 1 - g * (crossings - 1))
+    queue = alpha + rounds * far
+    journey = crossings * (alpha + far) + (crossings - 1) * (g - 1) * near + last
+    return np.where(g < N, np.maximum(queue, journey), rounds * near) * (rounds > 0)
+
+
+def _down_nodes(far: Floats, near: Floats, nodes: Floats) -> Floats:
+    """Return the seconds of a message, latency not counted, down a binomial tree of nodes.
+
+    A node's messages share its link. They begin as fast as they leave their worker, in `near` [s] each; alone each has
+    the link for `far` [s].
+    """
+    seconds, left = np.zeros(()), nodes
+    while (left > 1).any():
+        children = np.ceil(np.log2(left))
+        half = 2.0 ** (children - 1)
+        # Until the first has passed, it has a share of 1, 1/2, 1/3, ... while another one begins.
+        first, shares = far, 0.0
+        for n in range(1, int(children.max())):
+            shares += 1 / n
+            first = np.where(n < children, np.maximum(first, n * near + (n + 1) * (far - shares * near)), first)
+        # Where the first subtree is less than half full, the second is deeper.
+        second = np.minimum(first + (children - 1) * near, children * far)
+        seconds = seconds + np.where(left > 1, np.where(left - half < half / 2, second, first), 0.0)
+        left = np.maximum(np.maximum(left - half, half / 2), 1.0)
+    return seconds

@@ -1,7 +1,8 @@
 """What there is to choose from: exchanges over the collectives that are offered, weighed by their closed forms.
 
 On a star the closed forms are what the network says, whatever N, to 1e-9 without votes, and to a few per cent with them
-and on trees of no power of two; `simnet.costs.collectives` says what they are on nodes that share a link.
+and on trees of no power of two; AR-Topk over a tree saves up to log N latencies. `simnet.costs.collectives` says what
+they are on nodes that share a link.
 
 References
 ----------
