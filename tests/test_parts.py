@@ -331,7 +331,7 @@ class TestRegisteredWeather:
     def test_a_factor_moves_each_link_by_its_own_stream(self, added):
         found = load(added())
         (entry,) = _locked(found)["network"]["weather"]
-        assert entry["bandwidth"] == {"rush": {"depth": 0.2, "length": "60 min"}}
+        assert entry["bandwidth"] == {"rush": {"depth": 0.2, "length": "1 h"}}
         links = found.build().job.network(0).links
         first = [links.capacity(link, 0.0) for link in range(4)]
         assert {rate for rate, _ in first} == {1.25e8}

@@ -694,6 +694,36 @@ def test_a_mistake_in_an_option_does_not_fit_the_json_schema() -> None:
     assert not _fits(data, found, found)
 
 
+@pytest.mark.parametrize(
+    ("stack", "fits"),
+    [
+        (None, True),
+        ("gloo", True),
+        ({"like": "tcp", "before": "5 us", "before_byte": "0.3 ns", "rounds": 2}, True),
+        ("glo", False),
+        (["gloo"], False),
+        ({"like": "glo"}, False),
+        ({"lets_go": "sent"}, False),
+        ({"lets": "left"}, False),
+        ({"pieces": 65}, False),
+        ({"before": 5}, False),
+    ],
+)
+def test_what_loads_as_a_stack_fits_the_json_schema_and_nothing_else(tmp_path: Path, stack: Any, fits: bool) -> None:
+    found = scenario.json_schema()
+    data = loader.read(scenario.shipped()["quickstart"]).data
+    if stack is not None:
+        data["network"]["stack"] = stack
+    assert _fits(data, found, found) == fits
+    path = tmp_path / "a.yaml"
+    path.write_text(json.dumps(data))
+    if fits:
+        scenario.load(path)
+    else:
+        with pytest.raises(InputError, match=r"network\.stack"):
+            scenario.load(path)
+
+
 # Whatever is in the file
 
 

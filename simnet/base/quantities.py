@@ -50,7 +50,7 @@ class Notation:
     scales: Sequence[tuple[str, float]] = ()
 
     def write(self, value: float) -> str:
-        """Return a text that reads back as exactly the same number.
+        """Return a text that reads back as exactly the same number, the shortest of them.
 
         Examples
         --------
@@ -59,11 +59,9 @@ class Notation:
         """
         if value == 0:
             return f"0 {self.scales[0][0]}"
-        for unit, scale in self.scales:
-            text = f"{value / scale:.12g} {unit}"
-            if 1 <= value / scale < 1000 and self.read(text) == value:
-                return text
-        return f"{value!r} {self.scales[0][0]}"
+        texts = (f"{value / scale:.12g} {unit}" for unit, scale in self.scales if 1 <= value / scale < 1000)
+        exact = (text for text in texts if self.read(text) == value)
+        return min(exact, key=len, default=f"{value!r} {self.scales[0][0]}")
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         # Only scenarios need pydantic, and they have it loaded.
@@ -119,7 +117,7 @@ def _iterations(value: object) -> object:
 MAX_ITERATIONS = 10_000_000
 """The longest job."""
 
-TIMES = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("min", 60.0), ("h", 3600.0), ("d", 86400.0))
+TIMES = (("s", 1.0), ("ms", 1e-3), ("us", 1e-6), ("ns", 1e-9), ("min", 60.0), ("h", 3600.0), ("d", 86400.0))
 SIZES = (("B", 1.0), ("KiB", 2.0**10), ("MiB", 2.0**20), ("GiB", 2.0**30), ("kB", 1e3), ("MB", 1e6), ("GB", 1e9))
 RATES = (("B/s", 1.0), ("Gbit/s", 1.25e8), ("Mbit/s", 1.25e5), ("kbit/s", 125.0), ("Tbit/s", 1.25e11))
 

@@ -14,7 +14,7 @@ import typer
 from simnet.base import units
 from simnet.base.errors import InputError
 from simnet.commands import options, terminal
-from simnet.commands.options import Fields, Force, Json
+from simnet.commands.options import Fields, Force, Json, Stack
 
 if TYPE_CHECKING:
     from simnet.calibration import CalibratedCostModel
@@ -69,6 +69,7 @@ class Method:
         str | None, typer.Option(metavar="NAME", help="With --simulate: star, ring, tree, fat_tree, ...")
     ] = None
     set_: Fields = None
+    stack: Stack = None
     error: Annotated[
         float, typer.Option(min=0, max=10, help="Relative error of closed forms, of which intervals are made.")
     ] = 0.08
@@ -183,13 +184,15 @@ def _question(
         "--inner-bandwidth": links.inner_bandwidth,
         "--topology": method.topology,
     }
+    stack = options.stack(method.stack)
+    options.only("--simulate", method.simulate, {"--stack": method.stack})
     if scenario is not None and links.fabric is not None:
         raise InputError("is either a scenario or --fabric", file="simnet choose")
     if scenario is not None:
         from simnet.scenario import load
 
         options.only("flags alone", False, {"--model": job.model, "--parameters": job.parameters, **network})
-        overrides = [*(method.set_ or ()), *([f"workers={job.workers}"] if job.workers is not None else [])]
+        overrides = [*(method.set_ or ()), *([f"workers={job.workers}"] if job.workers is not None else []), *stack]
         return inputs.from_scenario(load(scenario, overrides, method.seed), given), None
     if links.fabric is not None:
         from simnet.calibration import load_cost_model

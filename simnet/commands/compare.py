@@ -9,7 +9,7 @@ import typer
 
 from simnet.base.errors import InputError
 from simnet.commands import options
-from simnet.commands.options import Fields, Seed
+from simnet.commands.options import Fields, Seed, Stack
 from simnet.commands.resumable import Execution, carry_out
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ def compare(
         int | None, typer.Option(min=0, help="First iterations that do not count; default: half of them.")
     ] = None,
     set_: Fields = None,
+    stack: Stack = None,
     seed: Seed = None,
     out: Annotated[
         Path | None,
@@ -49,8 +50,9 @@ def compare(
     """Compare schemes on one trace and network: time to select and to communicate, volume, density, build-up."""
     from simnet.studies import comparison, runs
 
+    fields = [*(set_ or ()), *options.stack(stack)]
     counts = options.counts(workers, "--workers")
-    sources = comparison.sources(scenario, counts, options.words(schemes) or [], density, set_ or (), seed)
+    sources = comparison.sources(scenario, counts, options.words(schemes) or [], density, fields, seed)
     scenarios = {f" with {count} workers": (source, source.load()) for count, source in sources.items()}
     largest = scenarios[f" with {max(sources)} workers"][1]
     folder = Path("runs") / f"compare-{largest.name}" if out is None else out

@@ -25,6 +25,7 @@ class Kind(StrEnum):
     MEASURED = "measured"
     PLATFORMS = "platforms"
     READERS = "readers"
+    STACKS = "stacks"
 
 
 def list_(

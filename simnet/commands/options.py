@@ -22,6 +22,12 @@ Fields: TypeAlias = Annotated[
     typer.Option("--set", metavar="FIELD=VALUE", help="Set a field, as job.iterations=50; may be repeated."),
 ]
 Seed: TypeAlias = Annotated[int | None, typer.Option(min=0, help="Seed in place of that of the scenario.")]
+Stack: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="How messages are sent: a name of `simnet list stacks`; of a scenario network.stack."
+    ),
+]
 Force: TypeAlias = Annotated[bool, typer.Option("--force", help="Replace what is there already.")]
 Json: TypeAlias = Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")]
 Quiet: TypeAlias = Annotated[bool, typer.Option("--quiet", "-q", help="No progress bar and no table.")]
@@ -65,6 +71,19 @@ def grouped(command: Callable[..., R]) -> Callable[..., R]:
     flat.__signature__ = shown  # type: ignore[attr-defined]
     flat.__annotations__ = {one.name: one.annotation for one in parameters}
     return flat
+
+
+def stack(name: str | None) -> list[str]:
+    """Return the field of a scenario that `--stack` sets, as ``--set`` does; none if it is not given."""
+    from simnet.network.stack import stack_of
+
+    if name is None:
+        return []
+    try:
+        stack_of(name)
+    except ValueError as error:
+        raise InputError(str(error), file="--stack") from None
+    return [f"network.stack={name}"]
 
 
 def words(text: str | None) -> list[str] | None:

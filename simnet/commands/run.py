@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from simnet.commands import options
-from simnet.commands.options import Fields, Policies, Seed
+from simnet.commands.options import Fields, Policies, Seed, Stack
 from simnet.commands.resumable import Execution, carry_out
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 def run(
     scenario: Annotated[str, typer.Argument(help="A YAML file, or the name of a scenario that comes with simnet.")],
     set_: Fields = None,
+    stack: Stack = None,
     seed: Seed = None,
     out: Annotated[
         Path | None,
@@ -31,7 +32,8 @@ def run(
     from simnet.scenario.runner import Source
     from simnet.studies import runs
 
-    source = Source(scenario, set_ or (), seed, options.words(policies))
+    fields = [*(set_ or ()), *options.stack(stack)]
+    source = Source(scenario, fields, seed, options.words(policies))
     loaded = source.load()
     folder = Path("runs") / loaded.name if out is None else out
     batch = runs.Batch({"": (source, loaded)}, folder, execution.checkpoint)

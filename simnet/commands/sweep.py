@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from simnet.commands import options, terminal
-from simnet.commands.options import Fields, Policies, Quiet, Seed
+from simnet.commands.options import Fields, Policies, Quiet, Seed, Stack
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,6 +35,7 @@ def sweep(
         bool, typer.Option("--zip", help="First values together, second values together, ..., in place of the grid.")
     ] = False,
     set_: Fields = None,
+    stack: Stack = None,
     seed: Seed = None,
     policies: Policies = None,
     out: Annotated[
@@ -56,7 +57,8 @@ def sweep(
     from simnet.base.processes import Pool
     from simnet.studies.sweeping import folder, work
 
-    planned = work.plan(scenario, param or (), set_ or (), seed, options.words(policies), zipped=zip_, most=max_cells)
+    fields = [*(set_ or ()), *options.stack(stack)]
+    planned = work.plan(scenario, param or (), fields, seed, options.words(policies), zipped=zip_, most=max_cells)
     place = Path("runs") / f"sweep-{planned.base.name}" if out is None else out
 
     def check(pool: Pool) -> Checks:

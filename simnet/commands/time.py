@@ -14,7 +14,7 @@ from simnet.base import units
 from simnet.base.errors import InputError
 from simnet.commands import options
 from simnet.commands.export import Collective
-from simnet.commands.options import Force, Json, Seed
+from simnet.commands.options import Force, Json, Seed, Stack
 
 if TYPE_CHECKING:
     from simnet.schedule import Schedule
@@ -71,6 +71,7 @@ class Target:
         list[str] | None,
         typer.Option("--set", metavar="FIELD=VALUE", help="A field of the scenario, topology or platform; repeatable."),
     ] = None
+    stack: Stack = None
     seed: Seed = None
     iteration: Annotated[int, typer.Option(min=0, help="Iteration of the scenario, for its jitter and stages.")] = 0
 
@@ -141,12 +142,12 @@ def _place(target: Target, ranks: int) -> Place:
     from simnet.scenario import load
     from simnet.studies import timing
 
-    fields, seed = target.set_ or (), target.seed
+    fields, seed, stack = target.set_ or (), target.seed, options.stack(target.stack)
     if target.scenario is not None:
-        return timing.in_scenario(load(target.scenario, fields, seed), target.iteration)
+        return timing.in_scenario(load(target.scenario, [*fields, *stack], seed), target.iteration)
     known = {"hosts": target.hosts, "latency": target.latency, "bandwidth": target.bandwidth}
     given = {name: value for name, value in known.items() if value is not None}
     if target.topology is not None:
-        return timing.on_topology(target.topology, given, fields, ranks, seed or 0)
+        return timing.on_topology(target.topology, given, fields, ranks, seed or 0, target.stack or "ideal")
     assert target.platform is not None
-    return timing.on_platform(target.platform, given, fields, seed or 0)
+    return timing.on_platform(target.platform, given, fields, seed or 0, target.stack or "ideal")

@@ -11,5 +11,18 @@ from simnet.network.component import (
     Routing,
     Timing,
 )
+from simnet.network.stack import STACKS, Stack
 
-__all__ = ["ConstantLoad", "EngineName", "Jitter", "Messages", "Network", "OnOffFlow", "OnOutage", "Routing", "Timing"]
+__all__ = [
+    "STACKS",
+    "ConstantLoad",
+    "EngineName",
+    "Jitter",
+    "Messages",
+    "Network",
+    "OnOffFlow",
+    "OnOutage",
+    "Routing",
+    "Stack",
+    "Timing",
+]

@@ -37,7 +37,7 @@ from types import MappingProxyType
 from typing import Annotated, Literal, TypeAlias, get_args
 
 import numpy as np
-from annotated_types import Ge, Le
+from annotated_types import Le
 from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats
@@ -48,7 +48,7 @@ from simnet.schedule import Round, Schedule
 
 LetGo: TypeAlias = Literal["left", "taken", "acknowledged", "ready", "request"]
 OwnLink: TypeAlias = Literal["shared", "queue"]
-PerByte: TypeAlias = Annotated[float, Ge(0), Le(1)]
+PerByte: TypeAlias = Annotated[Seconds, Le(1)]
 
 SEGMENT = 1448
 """Payload of a full TCP segment in an Ethernet frame of 1,500 bytes, with time stamps [byte]."""
@@ -121,8 +121,8 @@ class Stack:
     after: Seconds = 0.0
     before_byte: PerByte = 0.0
     after_byte: PerByte = 0.0
-    rounds: Count = 1
-    pieces: Count = 1
+    rounds: Annotated[Count, Le(MOST_ROUNDS)] = 1
+    pieces: Annotated[Count, Le(MOST_ROUNDS)] = 1
     posts_ahead: bool = False
     by_chance: bool = False
     measured: str = "not measured"

@@ -11,7 +11,7 @@ from rich.segment import Segments
 from rich.table import Table
 from rich.text import Text
 
-from simnet.report import co_located, learning
+from simnet.report import co_located, learning, stacks
 from simnet.report.sentences import HEADINGS, colocated_rows, learning_rows, rows, sentence, what_happened
 from simnet.report.summary import PHASES, Summary
 
@@ -35,6 +35,7 @@ def show(summary: Summary, console: Console | None = None) -> None:
             break
     print_wide(table, console)
     console.print(Text(sentence(summary), style="bold"), soft_wrap=not console.is_terminal)
+    console.print(Text(f"Stack: {stacks.told(summary['stack'])}"), soft_wrap=not console.is_terminal)
     for told in what_happened(summary):
         console.print(Text(told), soft_wrap=not console.is_terminal)
     learnt = learning_rows(summary)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import jinja2
 
 from simnet.base.units import format_bandwidth, format_seconds
-from simnet.report import co_located, learning, sentences
+from simnet.report import co_located, learning, sentences, stacks
 from simnet.report.drawing import Plot
 from simnet.report.summary import PHASES, Summary
 
@@ -42,6 +42,7 @@ def report(summary: Summary, plots: Sequence[Plot], scenario: str) -> str:
         sentence=sentences.sentence(summary),
         headings=sentences.HEADINGS,
         rows=sentences.rows(summary),
+        stack_properties=stacks.distinct(summary["stack"]),
         happened=sentences.what_happened(summary),
         learning_headings=learning.HEADINGS,
         learning_rows=sentences.learning_rows(summary),

@@ -17,7 +17,8 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from simnet.job import EXPLORE, MAIN, Interruption, JobShare
-from simnet.report import co_located, failures, learning
+from simnet.network import STACKS, Stack
+from simnet.report import co_located, failures, learning, stacks
 
 PHASES = ("compute", "select", "communicate", "wait")
 """Where the time of an iteration goes; the frames' columns are these names with ``_s``."""
@@ -107,6 +108,7 @@ class Summary(TypedDict):
 
     scenario: Scenario
     seed: int
+    stack: stacks.StackSummary
     versions: dict[str, str]
     bound: str | None
     winner: Winner | None
@@ -148,6 +150,7 @@ def summarize(
     scenario: str = "",
     scenario_sha256: str = "",
     seed: int = 0,
+    stack: Stack = STACKS["ideal"],
     versions: Mapping[str, str] | None = None,
     bound: str | None = "clairvoyant",
     missing: Sequence[str] = (),
@@ -168,6 +171,8 @@ def summarize(
         Name of the scenario, and hash of its resolved text.
     seed : int
         The run's seed.
+    stack : Stack
+        How the network sent messages.
     versions : mapping of str to str
         Packages whose versions the result may depend on.
     bound : str, optional
@@ -225,6 +230,7 @@ def summarize(
     return {
         "scenario": {"name": scenario, "sha256": scenario_sha256},
         "seed": seed,
+        "stack": stacks.condensed(stack),
         "versions": dict(versions or {}),
         "bound": bound,
         "missing": list(missing),

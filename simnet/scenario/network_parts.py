@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Generic, Literal, Self, TypeVar
+from typing import Annotated, Any, Generic, Literal, Self, TypeAlias, TypeVar
 
 from annotated_types import Ge, Lt
 from pydantic import (
+    AfterValidator,
     BeforeValidator,
     ConfigDict,
     Field,
@@ -33,7 +35,19 @@ from simnet.base.quantities import (
     Seconds,
 )
 from simnet.interchange import read_network
-from simnet.network import ConstantLoad, EngineName, OnOffFlow, OnOutage, Routing, component, jitter, transport, weather
+from simnet.network import (
+    STACKS,
+    ConstantLoad,
+    EngineName,
+    OnOffFlow,
+    OnOutage,
+    Routing,
+    component,
+    jitter,
+    stack,
+    transport,
+    weather,
+)
 from simnet.scenario.fields import File
 from simnet.scenario.parts import (
     STREAM,
@@ -433,7 +447,40 @@ class Jitter(OneOf):
     """The extra latency of each message."""
 
 
-@configures(component.Network, only=("engine", "routing", "on_outage"))
+def _stack_name(name: str) -> str:
+    stack.stack_of(name)
+    return name
+
+
+_SOFTWARE = {"before", "after", "before_byte", "after_byte"}
+
+StackName: TypeAlias = Annotated[
+    str, AfterValidator(_stack_name), WithJsonSchema({"type": "string", "enum": list(STACKS)})
+]
+
+
+@configures(stack.Stack, optional=dict.fromkeys((one.name for one in dataclasses.fields(stack.Stack)), "that of like"))
+class Stack(Part):
+    """A transport stack of one's own: another one, and what differs from it."""
+
+    like: StackName = Field(default="ideal", description="the stack that has the properties that are not given")
+
+    def build(self, target: Target | None = None, **more: Any) -> stack.Stack:
+        """Return the stack; software that the scenario gives was not measured where that of `like` was."""
+        given = self.arguments() | more
+        if given.keys() & _SOFTWARE:
+            given.setdefault("measured", "given by the scenario")
+        return dataclasses.replace(STACKS[self.like], **given)
+
+    @model_validator(mode="after")
+    def _software_counts(self) -> Self:
+        made = self.build()
+        if made.lets_go == "left" and any(getattr(made, name) for name in _SOFTWARE):
+            raise ValueError("has software, which counts with another lets_go than left only; see network.overhead")
+        return self
+
+
+@configures(component.Network, only=("engine", "stack", "routing", "on_outage"))
 class Network(Part):
     """The network, its weather, and who else uses it."""
 
@@ -455,6 +502,12 @@ class Network(Part):
     overhead: Overhead = Overhead.model_validate({})
     jitter: Jitter | None = None
     engine: EngineName
+    stack: Annotated[
+        Annotated[StackName, Tag("<name>")] | Annotated[Stack, Tag("<mapping>")],
+        either(scalar="<name>", mapping="<mapping>"),
+    ] = Field(
+        default="ideal", description="how messages are sent, and when a send lets its rank go, by name or properties"
+    )
 
 
 def _given(part: Part) -> list[str]:

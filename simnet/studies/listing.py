@@ -19,7 +19,9 @@ from simnet.calibration.platform import load_platform, platform_names
 from simnet.calibration.readers import kinds
 from simnet.collectives import registry
 from simnet.costs import devices, models
+from simnet.network import STACKS
 from simnet.network.weather import PROFILES
+from simnet.report import stacks
 from simnet.scenario import network_parts, schema
 from simnet.scenario.loader import MAX_BYTES, read
 from simnet.scenario.parts import Part
@@ -179,6 +181,20 @@ def readers() -> Listing:
     return ("format", "what it is"), [(name, _summary(one.read)) for name, one in found.items()]
 
 
+def stacks_() -> Listing:
+    """List transport stacks, with the properties in which each differs from the first.
+
+    Examples
+    --------
+    >>> [row[2] for row in stacks_()[1] if row[0] == "ideal"]
+    ['has no software']
+    """
+    found = [stacks.condensed(one) for one in STACKS.values()]
+    return ("stack", "properties that ideal has not", "software"), [
+        (one["name"], stacks.distinct(one), one["measured"]) for one in found
+    ]
+
+
 def listing(kind: str) -> Listing:
     """Return one of `LISTS`; what others register for it and cannot be used stands at its end."""
     with warnings.catch_warnings(record=True) as told:
@@ -207,6 +223,7 @@ LISTS: Mapping[str, Callable[[], Listing]] = {
     "measured": measured_,
     "platforms": platforms_,
     "readers": readers,
+    "stacks": stacks_,
 }
 """Every listing by its name."""
 

@@ -131,6 +131,7 @@ def write(folder: Path, loaded: Scenario, built: Run, results: Mapping[str, Poli
         scenario=loaded.name,
         scenario_lock=loaded.lock(),
         seed=loaded.config.seed,
+        stack=built.job.network(0).stack,
         bound=built.bound,
         links=built.links,
         report=loaded.config.output.report,

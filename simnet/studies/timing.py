@@ -14,6 +14,7 @@ import topologies
 from simnet.base.errors import InputError, nearest
 from simnet.base.units import format_bytes, format_seconds
 from simnet.network import Network, Timing
+from simnet.report import stacks
 from simnet.scenario import network_parts
 from simnet.scenario.error_texts import problems
 from simnet.scenario.loader import Document
@@ -65,7 +66,12 @@ def in_scenario(scenario: Scenario, iteration: int = 0) -> Place:
 
 
 def on_topology(
-    family: str, fields: Mapping[str, str | int], overrides: Sequence[str], n_ranks: int, seed: int = 0
+    family: str,
+    fields: Mapping[str, str | int],
+    overrides: Sequence[str],
+    n_ranks: int,
+    seed: int = 0,
+    stack: str = "ideal",
 ) -> Place:
     """Return the network of a family of topologies; rank r is on host r.
 
@@ -81,6 +87,8 @@ def on_topology(
         Hosts, where the family has a number of hosts and none is given.
     seed : int
         Seed of the choice between equal routes.
+    stack : str
+        How messages are sent, a name of `simnet.network.STACKS`.
 
     Raises
     ------
@@ -94,17 +102,19 @@ def on_topology(
     part = _described(found, fields, overrides, f"--topology {family}")
     if getattr(part, "hosts", 0) is None:
         part = part.model_copy(update={"hosts": n_ranks})
-    return _built(network_parts.Topology.model_validate({family: part}), f"--topology {family}", seed)
+    return _built(network_parts.Topology.model_validate({family: part}), f"--topology {family}", seed, stack)
 
 
-def on_platform(file: str, fields: Mapping[str, str | int], overrides: Sequence[str], seed: int = 0) -> Place:
+def on_platform(
+    file: str, fields: Mapping[str, str | int], overrides: Sequence[str], seed: int = 0, stack: str = "ideal"
+) -> Place:
     """Return the network of a file: SimGrid platform, NCCL topology, node-link JSON, fabric; rank r is on host r.
 
     Parameters
     ----------
     file : str
         The file.
-    fields, overrides, seed
+    fields, overrides, seed, stack
         As for `on_topology`, of `simnet.scenario.network_parts.TopologyFile`.
 
     Raises
@@ -113,7 +123,7 @@ def on_platform(file: str, fields: Mapping[str, str | int], overrides: Sequence[
         If the file cannot be read, or hosts do not reach each other.
     """
     part = _described(network_parts.TopologyFile, {"path": file, **fields}, overrides, f"--platform {file}")
-    return _built(network_parts.Topology.model_validate({"file": part}), f"--platform {file}", seed)
+    return _built(network_parts.Topology.model_validate({"file": part}), f"--platform {file}", seed, stack)
 
 
 def time_schedule(schedule: Schedule, place: Place, start: float = 0.0, *, messages: bool = False) -> Timed:
@@ -183,6 +193,7 @@ def figures(timed: Timed) -> Figures:
     bound = least_time(timed)
     sent = schedule.bytes_sent()
     return {
+        "stack": stacks.name_of(place.network.stack),
         "ranks": schedule.n_ranks,
         "hosts": place.network.routes.n_hosts,
         "rounds": len(schedule.rounds),
@@ -209,6 +220,7 @@ def sentences(timed: Timed) -> list[str]:
     share = f"; {bound.seconds / timing.duration:.1%} of the time" if timing.duration > 0 else ""
     rounds, (least, most) = len(schedule.rounds), (format_bytes(float(one)) for one in (sent.min(), sent.max()))
     by = f" after its start at {format_seconds(timing.start)}" if timing.start else ""
+    stack = stacks.told(stacks.condensed(place.network.stack))
     lines = [
         f"Finish       {format_seconds(timing.duration)} ({timing.duration:.9g} s){by}",
         f"Ranks        {schedule.n_ranks:,}, done {format_seconds(first - timing.start)} to "
@@ -217,6 +229,7 @@ def sentences(timed: Timed) -> list[str]:
         f"{format_bytes(schedule.nbytes)}; a rank sends {least} to {most}",
         f"Lower bound  {format_seconds(bound.seconds)}: host {bound.host} {bound.verb} {format_bytes(bound.nbytes)} "
         f"at its bandwidth{share}",
+        f"Stack        {stack}",
     ]
     return [*lines, f"Left out     {place.left_out} of the scenario"] if place.left_out else lines
 
@@ -273,11 +286,11 @@ def _described(part: type[R], fields: Mapping[str, str | int], overrides: Sequen
         raise InputError("\n  ".join(lines)) from None
 
 
-def _built(given: network_parts.Topology, option: str, seed: int) -> Place:
+def _built(given: network_parts.Topology, option: str, seed: int, stack: str) -> Place:
     try:
         read = build_topology(given, Path())
         topologies.check_connected(read.graph)
-        network = Network(read.graph, read.weather, seed=seed)
+        network = Network(read.graph, read.weather, seed=seed, stack=stack)
     except (ValueError, OverflowError) as error:
         raise InputError(str(error), file=option) from None
     return Place(network, list(range(network.routes.n_hosts)))

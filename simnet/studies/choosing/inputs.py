@@ -17,6 +17,7 @@ from simnet.costs.models import model, names
 from simnet.job.job import Overlap
 from simnet.network import Network
 from simnet.policies import density_at, probe_pairs
+from simnet.report.stacks import name_of
 from simnet.studies.choosing.choices import Choice, choices
 from simnet.studies.choosing.cost_models import ERROR, CostModel, by_closed_form, by_fabric, by_simulation
 from simnet.studies.choosing.decision import MISJUDGED, QUANTITIES, Decision, decide, fastest
@@ -133,6 +134,7 @@ class Given:
     every: bool = False
     simulate: bool = False
     topology: str | None = None
+    stack: str | None = None
     fields: Sequence[str] = ()
     error: float = ERROR
     misjudged: float = MISJUDGED
@@ -189,7 +191,7 @@ def from_flags(given: Given) -> Question:
         raise InputError(f"must be at most {MOST_SIMULATED:,} for --simulate, got {point.workers:,}", file="--workers")
     network = _network(given, point)
     cost_model = by_simulation([(network, 0.0)], device, seed=given.seed)
-    method = f"simulated on {given.topology or _plain(point)}"
+    method = f"simulated on {given.topology or _plain(point)}{_by(network)}"
     return Question(title, point, among, cost_model, method, (), backward=_backward(given))
 
 
@@ -251,9 +253,10 @@ def from_scenario(loaded: Scenario, given: Given) -> Question:
         chosen = np.unique(np.linspace(0, len(iterations) - 1, SIMULATED).round().astype(int)).tolist()
         moments = [(job.network(iterations[one]), times[one]) for one in chosen]
         cost_model = by_simulation(moments, device, hosts, seed=given.seed)
-        method = f"simulated at {len(moments)} moments"
+        method = f"simulated at {len(moments)} moments{_by(moments[0][0])}"
         return Question(title, typical, among, cost_model, method, (), trajectory=seen, backward=backward)
-    method = "closed forms, on the slowest pair"
+    stack = name_of(job.network(0).stack)
+    method = "closed forms, on the slowest pair" + ("" if stack == "ideal" else f", without the stack {stack}")
     return Question(
         title,
         typical,
@@ -390,12 +393,13 @@ def _device(name: str | None, default: str) -> DeviceProfile:
 def _network(given: Given, point: OperatingPoint) -> Network:
     """Return the network of flags: a family of topologies, a star, or nodes of GPUs."""
     workers, latency, bandwidth = int(point.workers), float(point.latency), float(point.bandwidth)
+    stack = given.stack or "ideal"
     if given.topology is not None:
         if point.per_node > 1:
             raise InputError(f"is not for --topology, whose hosts have one worker each, got {point.per_node}",
                              file="--gpus-per-node")  # fmt: skip
         fields = {"latency": f"{latency!r} s", "bandwidth": f"{bandwidth!r} B/s"}
-        place = on_topology(given.topology, fields, given.fields, workers, given.seed)
+        place = on_topology(given.topology, fields, given.fields, workers, given.seed, stack)
         if place.network.routes.n_hosts < workers:
             raise InputError(
                 f"has {place.network.routes.n_hosts} hosts, fewer than {workers} workers",
@@ -405,7 +409,7 @@ def _network(given: Given, point: OperatingPoint) -> Network:
     if given.fields:
         raise InputError("is only for --topology", file="--set")
     if point.per_node == 1:
-        return Network(topologies.star(workers, latency=latency, bandwidth=bandwidth))
+        return Network(topologies.star(workers, latency=latency, bandwidth=bandwidth), stack=stack)
     return Network(
         topologies.multi_gpu_nodes(
             -(-workers // point.per_node),
@@ -414,8 +418,15 @@ def _network(given: Given, point: OperatingPoint) -> Network:
             intra_bandwidth=point.inner_bandwidth,
             nic_latency=max(latency - point.inner_latency, 0.0),
             nic_bandwidth=bandwidth,
-        )
+        ),
+        stack=stack,
     )
+
+
+def _by(network: Network) -> str:
+    """Return the words for the stack of a network, none for that of closed forms."""
+    stack = name_of(network.stack)
+    return "" if stack == "ideal" else f" by the stack {stack}"
 
 
 def _plain(point: OperatingPoint) -> str:

@@ -1,0 +1,69 @@
+"""Transport stacks for people and programs: name, properties as a scenario writes them, where software was measured."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, TypedDict, get_args
+
+from simnet.base.quantities import Notation, parameter_hints
+from simnet.network import STACKS, Stack
+
+
+class StackSummary(TypedDict):
+    """The stack of a run: its name, or ``custom``; its properties without those that are unlimited."""
+
+    name: str
+    measured: str
+    properties: dict[str, str | int]
+
+
+def condensed(stack: Stack) -> StackSummary:
+    """Return what a summary holds of a stack.
+
+    Examples
+    --------
+    >>> found = condensed(dataclasses.replace(STACKS["gloo"], before=5e-5))
+    >>> found["name"], found["properties"]["lets_go"], found["properties"]["before"]
+    ('custom', 'ready', '50 us')
+    """
+    values = dataclasses.asdict(stack)
+    measured = values.pop("measured")
+    hints = parameter_hints(Stack, list(values))
+    properties = {name: _written(value, hints[name]) for name, value in values.items() if value != math.inf}
+    return {"name": name_of(stack), "measured": measured, "properties": properties}
+
+
+def name_of(stack: Stack) -> str:
+    """Return the name of a stack, ``custom`` if it has none."""
+    return next((name for name, one in STACKS.items() if one == stack), "custom")
+
+
+def distinct(stack: StackSummary) -> str:
+    """Return the properties in which a stack differs from that of closed forms, `ideal`.
+
+    Examples
+    --------
+    >>> distinct(condensed(Stack("taken", rounds=2)))
+    'lets_go taken, rounds 2'
+    """
+    plain = condensed(STACKS["ideal"])["properties"]
+    given = {name: value for name, value in stack["properties"].items() if plain.get(name) != value}
+    return ", ".join(name if value is True else f"{name} {value}" for name, value in given.items())
+
+
+def told(stack: StackSummary) -> str:
+    """Return a stack in a few words: its name, or else its properties, and where its software was measured.
+
+    Examples
+    --------
+    >>> told(condensed(STACKS["ideal"])), told(condensed(Stack("taken")))
+    ('ideal (has no software)', 'custom, lets_go taken (not measured)')
+    """
+    custom = f", {distinct(stack)}" if stack["name"] == "custom" else ""
+    return f"{stack['name']}{custom} ({stack['measured']})"
+
+
+def _written(value: Any, hint: object) -> Any:
+    notation = next((one for one in get_args(hint) if isinstance(one, Notation)), None)
+    return value if notation is None or isinstance(value, str) else notation.write(value)

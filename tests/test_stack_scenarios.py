@@ -1,0 +1,210 @@
+"""Transport stacks as people choose them: in a scenario, on the command line, and in what a run says of itself."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import topologies
+from commands import contents, did, refused
+from simnet.collectives import allreduce_ring
+from simnet.network import STACKS, Network, Stack
+from simnet.scenario import load
+
+SMALL = """\
+workers: 4
+network:
+  topology:
+    star: {hosts: 6, latency: 1 ms, bandwidth: 1 Gbit/s}
+  stack: ideal
+job: {parameters: 4000, iterations: 2, density: 0.5, compute: {mean: 1 ms}}
+exchanges:
+  dense: {scheme: dense}
+policies:
+  dense: {fixed: dense}
+output: {report: false}
+"""
+
+OTHER = "{parameters: 4000, iterations: 2, density: 1, compute: {mean: 1 ms}}"
+COMPANY = f"other_jobs={{b: {{workers: 2, job: {OTHER}, exchange: {{scheme: dense}}}}}}"
+RING = ("--collective", "allreduce_ring", "--workers", 4, "--size", "1 MB")
+STAR = ("--topology", "star", "--latency", "1 ms", "--bandwidth", "1 Gbit/s")
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    Path("small.yaml").write_text(SMALL)
+    return "small.yaml"
+
+
+def stacks_of(path: str, *overrides: str) -> list[Stack]:
+    return [network.stack for _, network in load(path, overrides).build().job.stages]
+
+
+# Scenarios
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_a_scenario_names_a_stack(small: str, name: str) -> None:
+    assert stacks_of(small, f"network.stack={name}") == [STACKS[name]]
+
+
+def test_a_mapping_starts_from_a_stack(small: str) -> None:
+    made = stacks_of(small, "network.stack={like: gloo, before: 50 us, before_byte: 0.3 ns, buffer: 4 MiB, pieces: 1}")
+    expected = {"before": 5e-5, "before_byte": 3e-10, "buffer": 2.0**22, "pieces": 1}
+    assert made == [dataclasses.replace(STACKS["gloo"], **expected, measured="given by the scenario")]
+
+
+def test_a_mapping_without_a_name_starts_from_ideal(small: str) -> None:
+    expected = dataclasses.replace(STACKS["ideal"], lets_go="taken", segment=1448.0)
+    assert stacks_of(small, "network.stack={lets_go: taken, segment: 1448 B}") == [expected]
+
+
+@pytest.mark.parametrize(
+    ("given", "measured"),
+    [
+        ("{like: gloo, rounds: 1}", STACKS["gloo"].measured),
+        ("{like: gloo, after: 0 s}", "given by the scenario"),
+        ("{like: gloo, after: 1 us, measured: on the lab's switch}", "on the lab's switch"),
+    ],
+)
+def test_software_of_the_scenario_was_not_measured_where_that_of_the_name_was(
+    small: str, given: str, measured: str
+) -> None:
+    assert stacks_of(small, f"network.stack={given}")[0].measured == measured
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("glo", "network.stack: there is no stack 'glo': did you mean 'gloo'? Allowed: gloo, "),
+        ("", "network.stack: must be a text, got nothing"),
+        ("{like: mpi}", "network.stack.like: there is no stack 'mpi'"),
+        ("{lets_go: redy}", "network.stack.lets_go: there is no such choice, got 'redy'; did you mean 'ready'?"),
+        ("{befor: 1 us}", "network.stack.befor: there is no such field; did you mean 'before'?"),
+        ("{before: 5}", "network.stack.before: 5 has no unit"),
+        ("{after_byte: 2 s}", "network.stack.after_byte: must be <= 1, got '2 s'"),
+        ("{rounds: 0}", "network.stack.rounds: must be >= 1, got 0"),
+        ("{pieces: 65}", "network.stack.pieces: must be <= 64, got 65"),
+        ("{before: 1 us}", "network.stack: has software, which counts with another lets_go than left only"),
+    ],
+)
+def test_a_wrong_stack_is_refused_with_its_line(small: str, given: str, said: str) -> None:
+    Path(small).write_text(SMALL.replace("stack: ideal", f"stack: {given}"))
+    assert f"small.yaml:5: {said}" in refused("run", small)
+
+
+def test_the_lock_gives_the_same_stack(small: str) -> None:
+    given = "network.stack={like: openmpi, eager_limit: 4 KiB, before: 1.5 us, before_byte: 0.1 ns}"
+    Path("lock.yaml").write_text(load(small, [given]).lock())
+    assert stacks_of("lock.yaml") == stacks_of(small, given)
+    assert "stack: ideal" in load(small).lock()
+
+
+def test_jobs_that_share_a_network_share_its_stack(small: str) -> None:
+    alone = {}
+    for after in ("0 s", "7 ms"):
+        stack = f"network.stack={{lets_go: taken, after: {after}}}"
+        did("run", small, "--set", COMPANY, "--set", stack, "--out", "out", "--quiet")
+        alone[after] = pd.read_csv("out/company.csv").set_index("job")["alone_s"]
+    # A ring of 2 has 2 rounds, one of 4 has 6.
+    more = alone["7 ms"] - alone["0 s"]
+    assert more["b"] == pytest.approx(2 * 7e-3)
+    assert more["job"] == pytest.approx(6 * 7e-3)
+
+
+def test_a_topology_from_a_file_has_the_stack_of_the_scenario(small: str) -> None:
+    did("export", small, "--to", "nodelink", "--out", "net.json")
+    assert stacks_of(small, "network.topology={file: net.json}", "network.stack=tcp") == [STACKS["tcp"]]
+
+
+# The command line
+
+
+def test_the_option_is_the_field(small: str) -> None:
+    did("run", small, "--stack", "gloo", "--out", "a", "--quiet")
+    did("run", small, "--set", "network.stack=gloo", "--out", "b", "--quiet")
+    assert contents(Path("a")) == contents(Path("b"))
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("run", "small.yaml"), ("compare", "small.yaml"), ("sweep", "small.yaml", "--param", "density=0.1"),
+     ("time", *RING, *STAR), ("time", *RING, "--scenario", "small.yaml"), ("choose", "--simulate")],
+)  # fmt: skip
+def test_a_stack_that_there_is_not_is_refused_everywhere(small: str, command: tuple[object, ...]) -> None:
+    assert "--stack: there is no stack 'tpc': did you mean 'tcp'?" in refused(*command, "--stack", "tpc")
+
+
+def test_stacks_compare_and_sweep(small: str) -> None:
+    did("compare", small, "--stack", "mpich", "--out", "compared", "--quiet")
+    assert "stack: mpich" in Path("compared/scenario.lock.yaml").read_text()
+    did("sweep", small, "--param", "stack=ideal,tcp", "--out", "swept", "--quiet")
+    swept = pd.read_csv("swept/sweep.csv").set_index("stack")["simulated_s"]
+    assert swept["tcp"] > swept["ideal"]
+    did("sweep", small, "--param", "density=0.5", "--stack", "tcp", "--out", "tcp", "--quiet")
+    assert pd.read_csv("tcp/sweep.csv")["simulated_s"].tolist() == [swept["tcp"]]
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_time_is_that_of_the_network_with_the_stack(small: str, name: str) -> None:
+    graph = topologies.star(4, latency=1e-3, bandwidth=1.25e8)
+    expected = Network(graph, stack=name).time(allreduce_ring(4, 1e6)).finish
+    did("export", small, "--to", "nodelink", "--out", "net.json")
+    for network in (STAR, ("--scenario", small), ("--platform", "net.json")):
+        found = json.loads(did("time", *RING, *network, "--stack", name, "--json").stdout)
+        assert (found["stack"], found["duration_s"]) == (name, pytest.approx(expected, rel=1e-12))
+    assert f"Stack        {name} (" in did("time", *RING, *STAR, "--stack", name).stdout
+
+
+def test_choose_simulates_on_a_stack(small: str) -> None:
+    def best(*arguments: object) -> dict[str, object]:
+        return json.loads(did("choose", *arguments, "--json").stdout)["question"]
+
+    flags = ("--workers", 2, "--parameters", 1000, "--simulate", "--stack", "gloo")
+    assert "simulated on a star by the stack gloo" in best(*flags)["method"]
+    assert best(small, "--simulate", "--stack", "tcp")["method"].endswith("by the stack tcp")
+    assert best(small, "--set", "network.stack=tcp")["method"].endswith("without the stack tcp")
+    assert "--stack: is only for --simulate" in refused("choose", small, "--stack", "tcp")
+
+
+def test_messages_are_those_that_the_stack_made(small: str) -> None:
+    counts = {}
+    for name in ("tcp", "gloo"):
+        did("time", *RING, *STAR, "--stack", name, "--messages", f"{name}.csv")
+        counts[name] = pd.read_csv(f"{name}.csv")["nbytes_B"].agg(["count", "sum"]).tolist()
+    assert counts["gloo"] == [STACKS["gloo"].pieces * counts["tcp"][0], pytest.approx(counts["tcp"][1])]
+
+
+def test_an_exported_network_says_that_it_has_no_stack(small: str) -> None:
+    said = did("export", small, "--to", "simgrid", "--set", "network.stack=tcp").stdout
+    assert "Not in it: stack of the network" in said
+
+
+# What a run says of itself
+
+
+def test_a_run_names_its_stack(small: str) -> None:
+    shown = did("run", small, "--set", "output.report=true", "--out", "out").stdout
+    assert "Stack: ideal (has no software)" in shown
+    summary = json.loads(Path("out/summary.json").read_text())
+    assert summary["stack"]["name"] == "ideal"
+    assert "ideal (has no software).</p>" in Path("out/report.html").read_text()
+
+
+def test_a_run_tells_the_properties_of_a_stack_without_a_name(small: str) -> None:
+    given = "network.stack={like: gloo, before: 50 us, measured: <b>here</b>}"
+    shown = did("run", small, "--set", given, "--set", "output.report=true", "--out", "out").stdout
+    assert "Stack: custom, lets_go ready, own_link queue, " in shown
+    assert "before 50 us, " in shown
+    assert "(<b>here</b>)" in shown
+    stack = json.loads(Path("out/summary.json").read_text())["stack"]
+    assert (stack["name"], stack["measured"]) == ("custom", "<b>here</b>")
+    again = f"network.stack={json.dumps(stack['properties'] | {'measured': stack['measured']})}"
+    assert stacks_of(small, again) == stacks_of(small, given)
+    page = Path("out/report.html").read_text()
+    assert "custom (&lt;b&gt;here&lt;/b&gt;), lets_go ready, " in page
+    assert "<b>here" not in page
