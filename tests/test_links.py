@@ -1,5 +1,6 @@
 """Measured collectives predicted from the settings of their links: what is read, what is fitted, what is counted."""
 
+import dataclasses
 import math
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,11 +16,12 @@ from simnet.base.errors import InputError
 from simnet.calibration import measured
 from simnet.calibration.readers import kind_of, read, read_shaped
 from simnet.cli import app
+from simnet.network.stack import STACKS
 from validate.evaluation import evaluate
 from validate.evaluation_figures import recorded_figures, worse
 from validate.links import held_by_links
-from validate.shapednet import Change, Stack, predict
-from validate.shapednet.libraries import STACKS, calibrated, from_links, library, predictable, schedule_of
+from validate.shapednet import Change, predict
+from validate.shapednet.libraries import LIBRARIES, calibrated, from_links, library, predictable, schedule_of
 
 HEAD = "stack,algorithm,profile,collective,N,latency_ms,rate_mbit,size_bytes,rep,seconds\n"
 NAMES = {"all_reduce": "allreduce", "all_gather": "allgather", "broadcast": "bcast"}
@@ -27,6 +29,11 @@ WORK = [("all_reduce", "ring"), ("all_gather", "bruck"), ("broadcast", "binomial
 
 
 LINKS = ((1.0, 100), (5.0, 100), (20.0, 50))
+
+
+def sending(stack, overhead, **properties):
+    """Return a stack with so many seconds of software for a message, half of them at each end."""
+    return dataclasses.replace(stack, before=overhead / 2, after=overhead / 2, **properties)
 
 
 def made(path, tool, stack, ranks=(3, 4), sizes=(1000, 60_000)):
@@ -37,9 +44,8 @@ def made(path, tool, stack, ranks=(3, 4), sizes=(1000, 60_000)):
             for collective, algorithm in WORK:
                 for size in sizes:
                     schedule = schedule_of(collective, algorithm, count, size, library(tool))
-                    depth = library(tool).halves if algorithm == "ring" else 1
                     link = Change(0, latency * 1e-3, rate * 125e3)
-                    seconds = predict(schedule, [link], stack._replace(depth=depth))[0]
+                    seconds = predict(schedule, [link], stack)[0]
                     lines.append(
                         f"{tool},{algorithm},ideal_default,{NAMES[collective]},{count},{latency},{rate},{size},0,{seconds:.9f}\n"
                     )
@@ -47,28 +53,24 @@ def made(path, tool, stack, ranks=(3, 4), sizes=(1000, 60_000)):
     return path
 
 
-@pytest.mark.parametrize("sends", ["eager", "acknowledged", "ready", "request"])
+@pytest.mark.parametrize("sends", ["taken", "acknowledged", "ready", "request"])
 def test_what_sends_wait_for_and_what_software_takes_are_found_again(tmp_path, sends):
-    stack = Stack(sends, overhead=3e-4, copying=1e-9, acknowledged=64 * 1024)
+    stack = sending(STACKS["mpich"], 3e-4, lets_go=sends, before_byte=5e-10, after_byte=5e-10)
     rows = read(made(tmp_path / "mine.csv", "mine", stack)).rows
     stacks, used = calibrated(predictable(rows), "mine")
     found = stacks["", ""]
     assert set(stacks) == {("", ""), *WORK}
-    assert found.sends == sends
-    assert found.overhead == pytest.approx(3e-4, rel=0.05)
-    assert found.copying == pytest.approx(1e-9, rel=0.1)
+    assert found.lets_go == sends
+    assert found.before == found.after == pytest.approx(1.5e-4, rel=0.05)
+    assert found.before_byte == found.after_byte == pytest.approx(5e-10, rel=0.1)
     table = from_links(rows)
     assert len(table) == 36 - len(used)
     np.testing.assert_allclose(table["ours"], table["seconds"], rtol=0.01)
 
 
 def test_known_libraries_are_predicted_with_other_ranks(tmp_path):
-    for tool, known in STACKS.items():
-        stack = Stack(known.sends[0], overhead=2e-4, acknowledged=known.acknowledged)
-        profile = "" if known.limit == math.inf else known.limit
-        if profile:
-            stack = stack._replace(sends="request", limit=known.limit)
-        path = made(tmp_path / f"{tool}.csv", tool, stack, ranks=(2, 5))
+    for tool, known in LIBRARIES.items():
+        path = made(tmp_path / f"{tool}.csv", tool, sending(known.stacks[0], 2e-4), ranks=(2, 5))
         table = from_links(read(path).rows)
         assert set(table["ranks"]) == {2, 5}
         np.testing.assert_allclose(table["ours"], table["seconds"], rtol=0.01)
@@ -95,7 +97,7 @@ def test_ar_topk_is_a_broadcast_and_an_all_reduce():
     link = [Change(0, 1e-2, 1e6)]
     parts = [schedule_of(*one, 4, 5000) for one in (("broadcast", "binomial"), ("all_reduce", "ring"))]
     both = schedule_of("ar_topk", "ring", 4, 5000)
-    together, apart = predict(both, link, Stack())[0], sum(predict(one, link, Stack())[0] for one in parts)
+    together, apart = predict(both, link, STACKS["tcp"])[0], sum(predict(one, link, STACKS["tcp"])[0] for one in parts)
     # The root is ahead, and what it sends meets nothing that it would not have met.
     assert together <= apart * (1 + 1e-9)
     assert together > 0.9 * apart
@@ -163,7 +165,7 @@ def test_shipped_measurements_follow_from_their_links(name):
 def test_iterations_across_a_change_are_predicted_with_both_links():
     links = [Change(0, 1e-3, 1.25e7), Change(1.0, 1e-3, 1.25e6)]
     schedule = schedule_of("all_reduce", "ring", 4, 400_000)
-    stack = Stack(overhead=1e-4, acknowledged=64 * 1024)
+    stack = sending(STACKS["mpich"], 1e-4, lets_go="taken")
     began = np.array([0.0, 0.5, 0.99, 2.0])
     seconds = predict(schedule, links, stack, began.tolist())
     late = began >= 1
@@ -188,7 +190,7 @@ def test_iterations_across_a_change_are_predicted_with_both_links():
 
 
 def test_a_raw_table_can_be_validated_as_it_is(tmp_path):
-    stack = Stack("eager", overhead=2e-4, acknowledged=64 * 1024)
+    stack = sending(STACKS["mpich"], 2e-4, lets_go="taken")
     path = made(tmp_path / "raw.csv", "mpich", stack)
     done = CliRunner().invoke(app, ["validate", str(path), "--split", "links"])
     assert done.exit_code == 0, done.output

@@ -142,19 +142,20 @@ def join(s: State, f: int) -> None:
 
 
 def queueing(s: State, f: int) -> float:
-    """Return how long a word takes on the links behind its host's own one, behind the bytes that have come before it.
+    """Return how long a word takes on its route, behind the bytes that have come to a link before it.
 
     Messages come to a link at the rate at which they leave their hosts, and what the link has not carried yet waits.
     """
-    route, wait = s.routes[s.flows[f].route], 0.0
+    route, wait, slowest = s.routes[s.flows[f].route], 0.0, math.inf
     for at in range(route.begin, route.end):
         l = s.route_links[at]
-        if l == route.own:
-            continue
         look_up(s, l, s.now)
         link = s.links[l]
         if link.capacity <= 0:
             return math.inf
+        slowest = min(slowest, link.capacity)
+        if l == route.own:
+            continue
         u = link.first_use
         while u >= 0:
             other = s.flows[s.uses[u].flow]
@@ -164,7 +165,7 @@ def queueing(s: State, f: int) -> float:
                 come = min(other.whole, first * (s.now - other.joined))
                 wait += max(0.0, come - (other.whole - left)) / link.capacity
             u = s.uses[u].behind
-    return wait
+    return wait + s.flows[f].remaining / slowest
 
 
 def toggle(s: State, b: int) -> None:

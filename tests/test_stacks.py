@@ -1,0 +1,163 @@
+"""Transport stacks: framing, words and software by closed forms, on the shaped network's star."""
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from simnet.network.stack import BESIDE, SEGMENT, STACKS
+from simnet.schedule import Round, Schedule
+from validate.replay import of_collective
+from validate.shapednet import Change, predict
+
+TCP = STACKS["tcp"]
+
+
+def tcp(lets_go="taken", overhead=0.0, **properties):
+    """Return TCP under a library whose sends wait for something, and take software."""
+    return dataclasses.replace(TCP, lets_go=lets_go, before=overhead / 2, after=overhead / 2, **properties)
+
+
+@given(st.integers(1, 10**7))
+def test_framing_of_full_segments_is_that_of_ethernet(nbytes):
+    wire = TCP.framed(float(nbytes))
+    assert wire >= nbytes * (SEGMENT + BESIDE) / SEGMENT
+    assert wire - nbytes <= BESIDE * (nbytes // SEGMENT + 1)
+
+
+@given(st.integers(1, 10**6), st.floats(0, 0.1), st.floats(1e5, 1e8), st.floats(0, 1e-3))
+def test_a_message_alone_takes_latency_overhead_its_frames_and_the_last_one_again(nbytes, latency, rate, overhead):
+    bare = Schedule(2, [Round([0], [1], nbytes)])
+    wire = TCP.framed(float(nbytes))
+    expected = latency + overhead + (wire + min(wire, SEGMENT + BESIDE)) / rate
+    assert predict(bare, [Change(0, latency, rate)], tcp(overhead=overhead))[0] == pytest.approx(expected, rel=1e-9)
+
+
+def test_acknowledgements_cost_only_where_their_link_has_data_of_its_own():
+    (alone,) = TCP.wire(Round([0], [1], 100 * SEGMENT), 2)
+    both = TCP.wire(Round([0, 1], [1, 0], 100 * SEGMENT), 2)
+    assert (both == alone + 50 * BESIDE).all()
+
+
+@pytest.mark.parametrize(
+    ("sends", "latencies", "words"), [("taken", 0, 0), ("acknowledged", 1, 1), ("ready", 1, 1), ("request", 2, 2)]
+)
+def test_what_a_send_waits_for_costs_latencies_and_short_frames(sends, latencies, words):
+    bare, link = Schedule(2, [Round([0], [1], 10 * SEGMENT, compute=0.25)]), Change(0, 1e-2, 1e6)
+    eager, waiting = (predict(bare, [link], tcp(one))[0] for one in ("taken", sends))
+    assert waiting - eager == pytest.approx(latencies * 1e-2 + words * 2 * (48 + BESIDE) / 1e6, abs=1e-12)
+
+
+def test_short_messages_do_not_wait_below_the_eager_limit():
+    bare, link = Schedule(2, [Round([0], [1], 1000), Round([0], [1], 1001)]), [Change(0, 1e-2, 1e6)]
+    eager, both, long = (
+        predict(bare, link, tcp(sends, eager_limit=limit))[0]
+        for sends, limit in (("taken", 0), ("request", 0), ("request", 1000))
+    )
+    # The second request leaves with the first message.
+    assert both - eager == pytest.approx(4e-2, rel=0.06)
+    assert long - eager == pytest.approx(2e-2, rel=0.1)
+
+
+SINGLE = (
+    "allreduce_ring",
+    "allreduce_recursive_doubling",
+    "allreduce_rabenseifner",
+    "allgather_ring",
+    "allgather_bruck",
+)
+
+
+@given(st.integers(2, 9), st.integers(1, 10**6), st.floats(0, 0.1), st.floats(1e5, 1e8))
+def test_a_root_that_sends_to_all_pays_one_latency_and_its_own_link(ranks, nbytes, latency, rate):
+    schedule = Schedule(ranks, [Round([0], [peer], nbytes) for peer in range(1, ranks)])
+    wire = TCP.framed(float(nbytes))
+    expected = latency + ((ranks - 1) * wire + min(wire, SEGMENT + BESIDE)) / rate
+    assert predict(schedule, [Change(0, latency, rate)], TCP)[0] == pytest.approx(expected, rel=1e-9)
+
+
+@given(st.integers(2, 9), st.integers(10**4, 10**6))
+def test_sends_that_start_together_end_together(peers, nbytes):
+    # Each peer answers; the first answer leaves after one message, or after nearly all of them.
+    rounds = [Round([0], [peer], nbytes) for peer in range(1, peers + 1)] + [Round([1], [peers + 1], nbytes)]
+    schedule, link = Schedule(peers + 2, rounds), [Change(0, 1e-3, 1e6)]
+    wire = TCP.framed(float(nbytes)) / 1e6
+    one_by_one, together = (predict(schedule, link, tcp(own_link=how))[0] for how in ("queue", "shared"))
+    assert one_by_one == pytest.approx(max(2, peers) * wire, rel=0.2 + 4e-3 / wire)
+    assert together == pytest.approx((peers + 1) * wire, rel=0.2 + 4e-3 / wire)
+
+
+def halves(steps, nbytes, ranks=4, phases=1):
+    """A ring whose steps go in halves."""
+    ring = [(rank, (rank + 1) % ranks) for rank in range(ranks)]
+    rounds = [Round(*zip(*ring, strict=True), nbytes / 2, phase=str(one)) for one in range(phases)]
+    return Schedule(ranks, [one for one in rounds for _ in range(2 * steps)])
+
+
+@given(st.integers(1, 5), st.sampled_from([0.2, 0.5, 0.9, 1.5, 4.0]))
+def test_halves_overlap_where_they_are_shorter_than_the_latency(steps, ratio):
+    # A word that a rank is ready waits behind the half that the rank is sending: then the next half starts only when
+    # the words of both have arrived, and a step takes two latencies and both halves, as if they were one.
+    latency, rate = 10e-3, 1.25e6
+    nbytes = 2 * SEGMENT * round(ratio * latency * rate / SEGMENT)
+    one = halves(1, nbytes).rounds[0]
+    half = float(TCP.wire(one, 4)[0] + SEGMENT + BESIDE) / rate
+    found = predict(halves(steps, nbytes), [Change(0, latency, rate)], tcp("ready", overhead=2e-4, rounds=2))[0]
+    whole = steps * (2 * latency + 2 * half)
+    overlapped = steps * (2 * latency + half) + half
+    assert found == pytest.approx(overlapped if ratio < 0.95 else whole, rel=0.06)
+
+
+@given(st.integers(1, 4), st.integers(1, 10**5), st.sampled_from(("taken", "acknowledged", "ready", "request")))
+def test_more_rounds_under_way_are_never_slower_without_words_and_phases_wait_for_all(steps, nbytes, sends):
+    link = [Change(0, 1e-2, 1e6)]
+    one, two = (predict(halves(steps, nbytes), link, tcp(rounds=depth))[0] for depth in (1, 2))
+    assert two <= one * (1 + 1e-9)
+    both, single = (predict(halves(steps, nbytes, phases=n), link, tcp(sends, rounds=2))[0] for n in (2, 1))
+    assert both == pytest.approx(2 * single, rel=1e-6)
+
+
+@given(
+    st.sampled_from((*SINGLE, "broadcast_binomial")),
+    st.integers(2, 7),
+    st.integers(1, 10**6),
+    st.sampled_from(("taken", "acknowledged", "ready", "request")),
+)
+def test_early_sends_help_and_waiting_never_does(name, ranks, nbytes, sends):
+    schedule, link = of_collective(name, ranks, nbytes).schedule, Change(0, 1e-3, 1e6)
+    eager = predict(schedule, [link], TCP)[0]
+    assert predict(schedule, [link], tcp(sends))[0] >= eager * (1 - 1e-9)
+    moments = [predict(schedule, [link], tcp(sends, overhead=cost))[0] for cost in (0, 1e-4)]
+    assert moments[0] < moments[1]
+
+
+def test_two_messages_to_one_receiver_share_its_link():
+    sizes = 100 * SEGMENT
+    links = [Change(0, 0.0, 1e6)]
+    alone = predict(Schedule(3, [Round([0], [1], sizes)]), links, TCP)[0]
+    both = predict(Schedule(3, [Round([0, 2], [1, 1], sizes)]), links, TCP)[0]
+    assert both == pytest.approx(2 * alone, rel=0.02)
+    # The first is not done before the other is nearly, too: it is passed on late.
+    chained = predict(Schedule(3, [Round([0, 2], [1, 1], sizes), Round([1], [0], 1)]), links, TCP)[0]
+    assert chained > both
+
+
+def test_links_that_change_are_predicted_by_the_moment():
+    bare = Schedule(2, [Round([0], [1], 10 * SEGMENT)])
+    slow, quick = Change(0, 1e-3, 1e6), Change(5.0, 1e-4, 1e7)
+    seconds = predict(bare, [slow, quick], TCP, [0.0, 6.0])
+    assert seconds[0] == predict(bare, [slow], TCP)[0]
+    assert seconds[1] == pytest.approx(predict(bare, [quick._replace(at=0.0)], TCP)[0])
+
+
+@given(st.floats(1e-6, 2), st.floats(1e5, 1e7), st.integers(1, 10**6))
+def test_a_change_under_way_takes_the_bytes_that_are_left(at, rate, nbytes):
+    bare, slow = Schedule(2, [Round([0], [1], nbytes)]), 1e6
+    wire = TCP.framed(float(nbytes))
+    passed = min(wire, at * slow)
+    up = passed / slow if passed == wire else at + (wire - passed) / rate
+    frame = min(wire, SEGMENT + BESIDE)
+    found = predict(bare, [Change(0, 0, slow), Change(at, 0, rate)], TCP)[0]
+    assert up <= found * (1 + 1e-9)
+    assert found <= up + 3 * frame / min(slow, rate) + 1e-9
