@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import re
+import shlex
 from pathlib import Path
 
 import pandas as pd
@@ -158,6 +160,18 @@ def test_time_is_that_of_the_network_with_the_stack(small: str, name: str) -> No
         found = json.loads(did("time", *RING, *network, "--stack", name, "--json").stdout)
         assert (found["stack"], found["duration_s"]) == (name, pytest.approx(expected, rel=1e-12))
     assert f"Stack        {name} (" in did("time", *RING, *STAR, "--stack", name).stdout
+
+
+def test_the_times_of_the_page_are_those_that_its_command_gives() -> None:
+    page = (Path(__file__).parents[1] / "docs" / "stacks.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| (\d+) ms \| (\d+) ms \|$", page, re.MULTILINE)
+    command = re.findall(r"simnet (time.*\\\n.*) --stack", page)[0].replace("\\\n", "")
+    assert [row[0] for row in rows] == list(STACKS)
+    for name, *shown in rows:
+        for size, milliseconds in zip(("4 kB", "500 kB"), shown, strict=True):
+            given = shlex.split(command.replace("500 kB", size))
+            found = json.loads(did(*given, "--stack", name, "--json").stdout)["duration_s"]
+            assert 1e3 * found == pytest.approx(float(milliseconds), abs=0.51, rel=2e-3)
 
 
 def test_choose_simulates_on_a_stack(small: str) -> None:
