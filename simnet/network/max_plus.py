@@ -89,8 +89,8 @@ def pass_through(
     """
     n_messages, delays = program.schedule.n_messages, program.delays
     done, n_links = np.array(program.start, dtype=np.float64), len(links.routes.links)
-    busy, pair = np.full(n_links, -np.inf), np.full(n_links, -1)
-    port_rank, port_free = np.full(n_links, -1), np.zeros(n_links)
+    busy, pair, pair_end = np.full(n_links, -np.inf), np.full(n_links, -1), np.zeros(n_links)
+    port_free = np.zeros(n_links)
     read, steady, offset = delays.reader(), links.constant and not delays, 0
     outlook = _Outlook(links, float(done.min()), float(done.max()), n_messages)
     times = np.zeros((2, n_messages if keep else 0))
@@ -109,9 +109,7 @@ def pass_through(
             begun = np.empty(repeats * done.size if keep else 0)
             entered = np.empty(max(begun.size, done.size))
             sent, arrived = times[:, first:offset]
-            progress = Progress(
-                begun, entered, done, busy, pair, port_rank, port_free, sent, arrived, np.array([0, -1])
-            )
+            progress = Progress(begun, entered, done, busy, pair, pair_end, port_free, sent, arrived, np.array([0, -1]))
             extra = read(m * repeats)
             while True:
                 loops = _loops_for(outlook.effort)
@@ -158,7 +156,7 @@ def _traffic(hosts: Ranks, links: Links) -> Callable[[Round], tuple[Traffic, Rou
 
     It returns None if a message can never arrive.
     """
-    patterns: dict[tuple[bytes, bytes], tuple[NDArray[np.int64], bool, Floats, Floats, Floats, bool]] = {}
+    patterns: dict[tuple[bytes, bytes], _Pattern] = {}
     rounds: dict[int, tuple[Traffic, RouteState]] = {}
 
     def unknown(m: int) -> tuple[Floats, Floats]:
@@ -169,21 +167,22 @@ def _traffic(hosts: Ranks, links: Links) -> Callable[[Round], tuple[Traffic, Rou
             pattern = one.src.tobytes(), one.dst.tobytes()
             if pattern not in patterns:
                 table = np.ascontiguousarray(links.routes.table(hosts[one.src], hosts[one.dst]))
-                used = table[table >= 0]
+                used, port = table[table >= 0], links.own_of(table)
                 exclusive = links.constant and len(one) >= _WIDE and np.unique(used).size == used.size
-                latency, rate, own = _constant(table, links) if links.constant else np.ones((3, len(one)))
-                patterns[pattern] = table, exclusive, latency, rate, own, bool((rate > 0).all())
-            table, exclusive, latency, rate, own, all_up = patterns[pattern]
-            if not all_up:
-                if one.nbytes[rate <= 0].any():
+                single = exclusive or np.unique(port[port >= 0]).size == int((port >= 0).sum())
+                latency, rate, own = _constant(table, port, links) if links.constant else np.ones((3, len(one)))
+                down = np.flatnonzero(rate <= 0)
+                patterns[pattern] = _Pattern(table, port, single, exclusive, latency, rate, own, down)
+            table, port, single, exclusive, latency, rate, own, down = patterns[pattern]
+            if down.size:
+                if one.nbytes[down].any():
                     return None
-                rate, own = np.where(rate > 0, rate, 1.0), np.where(rate > 0, own, 1.0)
+                rate, own = np.where(rate > 0, rate, 1.0), np.where(own > 0, own, 1.0)
             seconds, leaving = one.nbytes / rate, one.nbytes / own
             compute = np.zeros(hosts.size) + one.compute if np.any(one.compute) else np.zeros(0)
-            port = links.own_of(table)
             if links.constant and not one.nbytes.all():
                 table, port = np.where(one.nbytes[:, None] > 0, table, -1), np.where(one.nbytes > 0, port, -1)
-            traffic = Traffic(one.src, one.dst, one.nbytes, compute, table, port, exclusive)
+            traffic = Traffic(one.src, one.dst, one.nbytes, compute, table, port, single, exclusive)
             # Latencies that never change are looked up once for all rounds of a pattern.
             seen = latency if links.constant else latency.copy()
             if len(rounds) == _ROUNDS:
@@ -194,13 +193,28 @@ def _traffic(hosts: Ranks, links: Links) -> Callable[[Round], tuple[Traffic, Rou
     return traffic_of
 
 
-def _constant(table: NDArray[np.int64], links: Links) -> tuple[Floats, Floats, Floats]:
+class _Pattern(NamedTuple):
+    """What rounds of one pattern share: as of `Traffic`, with latency [s] and bytes per second of route and own link.
+
+    Messages that are `down` have a link of no capacity on their route.
+    """
+
+    links: NDArray[np.int64]
+    own: Ranks
+    single: bool
+    exclusive: bool
+    latency: Floats
+    rate: Floats
+    own_rate: Floats
+    down: Ranks
+
+
+def _constant(table: NDArray[np.int64], port: Ranks, links: Links) -> tuple[Floats, Floats, Floats]:
     """Return latency [s] and bytes per second of routes over constant links, and of the sender's own link of each.
 
-    The routes have shape (m, L), -1 after the last link.
+    The routes have shape (m, L), -1 after the last link; the own links shape (m,).
     """
     latency, rate = links.constant_latency_of(table), np.full(len(table), np.inf)
-    port = links.own_of(table)
     own = np.where(port < 0, np.inf, links.constant_capacity[port])
     for column in table.T:
         rows = column >= 0

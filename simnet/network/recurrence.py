@@ -43,6 +43,8 @@ class Traffic(NamedTuple):
         Links of each route, -1 after the last; over constant links of a message without bytes, -1 all over.
     own : ndarray of int64, shape (m,)
         The link of it that is the sender's own; -1 where there is none.
+    single : bool
+        Whether nobody sends two of them over one link of its own.
     exclusive : bool
         Whether there are many routes, over constant links, and no link is on two of them.
     """
@@ -53,6 +55,7 @@ class Traffic(NamedTuple):
     compute: Floats
     links: NDArray[np.int64]
     own: Ranks
+    single: bool
     exclusive: bool
 
 
@@ -115,11 +118,11 @@ class Progress(NamedTuple):
     busy : ndarray of float64, shape (number of links,)
         Until when each link is in use [s]; changed.
     pair : ndarray of int64, shape (number of links,)
-        Between which ranks each link was in use last: src * P + dst; changed.
-    port_rank : ndarray of int64, shape (number of links,)
-        Who sent last over each link as its own; changed.
+        Between which ranks went the last message that had each link as its sender's own: src * P + dst; changed.
+    pair_end : ndarray of float64, shape (number of links,)
+        When the last byte of that message was through [s]; changed.
     port_free : ndarray of float64, shape (number of links,)
-        When the link was through with that [s]; changed.
+        When it had left its host [s], where a rank sends several over one link; changed.
     sent, arrived : ndarray of float64, shape (repeats * m,) or (0,)
         When each message was sent and had arrived [s]; filled.
     place : ndarray of int64, shape (2,)
@@ -131,7 +134,7 @@ class Progress(NamedTuple):
     done: Floats
     busy: Floats
     pair: NDArray[np.int64]
-    port_rank: NDArray[np.int64]
+    pair_end: Floats
     port_free: Floats
     sent: Floats
     arrived: Floats
@@ -225,13 +228,15 @@ def _carry(
     joins = (leaves + overheads[0]) + (routes.latency + delays[own] if delays.size else routes.latency)
     pairs = traffic.src * len(progress.done) + traffic.dst
     follows = (traffic.own >= 0) & (progress.pair[traffic.own] == pairs)
-    joins = np.where(follows, np.maximum(joins, progress.busy[traffic.own]), joins)
+    joins = np.where(follows, np.maximum(joins, progress.pair_end[traffic.own]), joins)
     ends = joins + routes.seconds
     message, hop = (traffic.links >= 0).nonzero()
     used = traffic.links[message, hop]
     if (progress.busy[used] - joins[message] > _TOUCH * routes.seconds[message]).any():
         return MET, nan
-    progress.busy[used], progress.pair[used] = ends[message], pairs[message]
+    progress.busy[used] = ends[message]
+    sends = traffic.own >= 0
+    progress.pair[traffic.own[sends]], progress.pair_end[traffic.own[sends]] = pairs[sends], ends[sends]
     if overheads[1]:
         ends = ends + overheads[1]
     # Nobody else sends over the own link of a message, so it leaves at once.
@@ -281,7 +286,7 @@ def _one_by_one(
         if takes > 0:
             port, pair = traffic.own[message], src[message] * len(done) + dst[message]
             if progress.pair[port] == pair:
-                now = max(now, busy[port])
+                now = max(now, progress.pair_end[port])
             ends = now + takes
             if forecast is not None:
                 known = routes.rate_since[message] <= now and ends <= routes.rate_until[message]
@@ -290,7 +295,7 @@ def _one_by_one(
                     if outcome != CROSSED:
                         place[1] = message
                         return outcome, ends
-            if progress.port_rank[port] == src[message]:
+            if not traffic.single and progress.pair[port] // len(done) == src[message]:
                 left = max(left, progress.port_free[port])
             begins, left = left, left + routes.own[message]
             if forecast is not None and not (
@@ -306,8 +311,10 @@ def _one_by_one(
                     break
                 if busy[link] - now > _TOUCH * takes:
                     return MET, now
-                busy[link], progress.pair[link] = ends, pair
-            progress.port_rank[port], progress.port_free[port] = src[message], left
+                busy[link] = ends
+            progress.pair[port], progress.pair_end[port] = pair, ends
+            if not traffic.single:
+                progress.port_free[port] = left
             now = ends
         if receive_overhead:
             now += receive_overhead
