@@ -261,7 +261,7 @@ class ARTopk(Sparsifier):
 
         wire, parts = self.wire, []
         if self.options.selection == "var":
-            parts.append(collectives.allgather_recursive_doubling(self.workers, wire.scalar_bytes))
+            parts.append(collectives.allgather_auto(self.workers, wire.scalar_bytes))
         if wire.released:
             parts.append(broadcast(wire.count_bytes))
         parts.append(broadcast(k * wire.index_bytes))

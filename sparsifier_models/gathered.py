@@ -29,10 +29,11 @@ class GatheredOptions(Options):
     Parameters
     ----------
     allgather : str
-        Algorithm of the all-gather, of those in `simnet.collectives.registry`.
+        Algorithm of the all-gather, of those in `simnet.collectives.registry`. ``auto`` is recursive doubling at powers
+        of two and Bruck's algorithm else.
     """
 
-    allgather: Allgather = "recursive_doubling"
+    allgather: Allgather = "auto"
 
     def gather(self, nbytes: NDArray[np.float64]) -> Schedule:
         """Return the messages by which all workers get the bytes of each, shape (P,)."""

@@ -144,7 +144,7 @@ def words(hint: Any) -> Sequence[str]:
     Examples
     --------
     >>> words(Literal["paper", "released"]), words(Allgather)[:2], words(float)
-    (('paper', 'released'), ['recursive_doubling', 'bruck'], ())
+    (('paper', 'released'), ['auto', 'recursive_doubling'], ())
     """
     if get_origin(hint) is Annotated:
         return [name for mark in get_args(hint) if isinstance(mark, AlgorithmOf) for name in mark.names()]

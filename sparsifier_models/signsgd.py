@@ -161,7 +161,7 @@ class SignSGD(Sparsifier):
         mean = options.vote == "mean"
         signs = -(-entries // 8) + (self.wire.scalar_bytes if options.scaled else 0.0)
         if options.collective == "allgather" or (mean and options.collective == "auto"):
-            return collectives.allgather_recursive_doubling(P, signs).in_phase("signs")
+            return collectives.allgather_auto(P, signs).in_phase("signs")
         if P == 1:
             return Schedule(P)
         workers, server = np.arange(1, P), np.zeros(P - 1, dtype=np.int64)

@@ -22,7 +22,7 @@ DENSE = {one.name: one for one in registry.built_in() if one.cost is not None}
 
 def allgather_of_pairs(N, nbytes):
     """AG: every worker contributes its values and as many indices."""
-    return collectives.allgather_recursive_doubling(N, 2 * nbytes)
+    return collectives.allgather_auto(N, 2 * nbytes)
 
 
 def artopk(reduce):
@@ -49,15 +49,29 @@ def both(one, N, nbytes, alpha, beta):
     return seconds_on_star(one.schedule(N, nbytes, **options), alpha, beta), expected
 
 
-@each("N", [*range(1, 18), 32, 64])
+# Others count rounds: by which share the network is off them, at least and at most. Ranks that are paired are out of
+# step: they gain some latency, and messages meet. Messages also meet in a reduction whose last level is not full, and
+# in groups of two where a rank is left over.
+OFF = {
+    "allgather_recursive_doubling": (-0.34, 0.2),
+    "allreduce_rabenseifner": (0.0, 0.48),
+    "allreduce_recursive_doubling": (-0.34, 0.62),
+    "allreduce_tree": (-0.05, 0.0),
+    "hierarchical": (0.0, 0.34),
+    "reduce_binomial": (-0.09, 0.0),
+    "reduce_scatter_recursive_halving": (-0.34, 0.64),
+    "reduce_tree": (-0.09, 0.0),
+}
+
+
+@each("N", [*range(1, 34), 64])
 @pytest.mark.parametrize("name", DENSE)
-def test_every_collective_takes_what_its_closed_form_says_where_that_is_exact(name, N):
+def test_every_collective_takes_what_its_closed_form_says(name, N):
     one = DENSE[name]
-    # Others count rounds. Ranks that are paired are out of step: they gain some latency, and messages meet.
-    off = EXACT if one.exact.among(N) else 0.5
+    low, high = (0.0, 0.0) if one.exact.among(N) else OFF[name]
     for alpha, beta in STATES:
         found, expected = both(one, N, M, alpha, beta)
-        assert expected == pytest.approx(found, rel=off)
+        assert expected * (1 + low) * (1 - EXACT) <= found <= expected * (1 + high) * (1 + EXACT)
 
 
 @each("N", POWERS)
@@ -73,10 +87,10 @@ def test_sparse_exchanges_of_the_paper(name, N):
         assert found <= expected * (1 + EXACT)
 
 
-@each("N", POWERS)
+@each("N", range(1, 34))
 def test_var_selection(N):
     for alpha, beta in STATES:
-        found = seconds_on_star(collectives.allgather_recursive_doubling(N, 4), alpha, beta)
+        found = seconds_on_star(collectives.allgather_auto(N, 4), alpha, beta)
         assert found == pytest.approx(float(costs.var_overhead(alpha, beta, N)), rel=EXACT)
 
 

@@ -33,7 +33,12 @@ ALLREDUCE = {
     "hierarchical 4": lambda P: two_levels.two_levels(P, 4),
     "hierarchical 99": lambda P: two_levels.two_levels(P, 99),
 }
-ALLGATHER = {"ring": ring.all_gather, "recursive doubling": doubling.all_gather, "bruck": doubling.bruck}
+ALLGATHER = {
+    "auto": doubling.shortest,
+    "ring": ring.all_gather,
+    "recursive doubling": doubling.all_gather,
+    "bruck": doubling.bruck,
+}
 # Each takes (P, root).
 ROOTED = {
     "binomial": {},
@@ -202,14 +207,15 @@ class TestBytes:
     @given(st.integers(1, 17), st.lists(st.integers(0, 1000), min_size=17, max_size=17))
     def test_allgatherv_brings_everyone_the_rest(self, P, sizes):
         sizes = np.array(sizes[:P], dtype=float)
-        for build in (collectives.allgatherv_ring, collectives.allgatherv_bruck):
+        for build in (collectives.allgatherv_auto, collectives.allgatherv_ring, collectives.allgatherv_bruck):
             np.testing.assert_array_equal(build(sizes).bytes_received(), sizes.sum() - sizes)
         schedule = collectives.allgatherv_recursive_doubling(sizes)
         # With a fold the odd rank's chunk goes to the even one, and the rest comes back.
         np.testing.assert_array_equal(schedule.bytes_received(), sizes.sum() - sizes)
 
     @given(
-        st.lists(st.floats(0, 1e9), min_size=1, max_size=17), st.sampled_from(["ring", "recursive_doubling", "bruck"])
+        st.lists(st.floats(0, 1e9), min_size=1, max_size=17),
+        st.sampled_from(["auto", "ring", "recursive_doubling", "bruck"]),
     )
     def test_padding_is_an_allgather_of_the_largest(self, sizes, kind):
         padded = getattr(collectives, f"allgatherv_{kind}")(sizes, padded=True)

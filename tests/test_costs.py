@@ -52,7 +52,8 @@ class TestPaper:
         assert costs.broadcast(1.0, 0.0, 0.0, 6) == 2
         assert costs.broadcast(0.0, 1.0, 1.0, 6) == 3
         assert costs.tree_allreduce(1.0, 0.0, 0.0, 6) == 4
-        assert costs.allgather(1.0, 0.0, 0.0, 6) == 4
+        assert costs.allgather(1.0, 0.0, 0.0, 6) == 3
+        assert costs.recursive_doubling_allgather(1.0, 0.0, 0.0, 6) == 4
 
 
 class TestChoice:
@@ -350,7 +351,7 @@ class TestPrintedFormulas:
         )
         for cost in (costs.exdyna, costs.hardthreshold):
             assert cost(alpha, beta, M, c, n, longest=kmax, union=U) == pytest.approx(expected, rel=1e-12)
-        bins = 2 * log2(n) * alpha + 4 * (n + 15) * ceil_log2(n) * beta
+        bins = log2(n) * alpha + 4 * (n + 15) * ceil_log2(n) * beta
         deft = costs.deft(alpha, beta, M, c, n, layers=15, longest=kmax, union=U)
         assert deft == pytest.approx(expected + bins, rel=1e-12)
 

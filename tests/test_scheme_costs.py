@@ -1,4 +1,4 @@
-"""What every scheme sends, against the closed forms that it names: bytes for any P, times for powers of two."""
+"""What every scheme sends, against the closed forms that it names: bytes, and times on an idle star, for any P."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -18,7 +18,7 @@ from sparsifier_models.deft import cut_layers
 from topologies import star
 
 ALPHA, BETA = 1e-3, 8e-9
-REGION = 60
+REGION = 120
 # Entries other than zero that each worker has in each region of an even gradient.
 FILLED = 3
 
@@ -27,7 +27,7 @@ class Claim(NamedTuple):
     """That messages cost what formulas add up to: each a function of `simnet.costs`, and what was really selected.
 
     The bytes that workers receive are those of the formula on average (``mean``), on average no more (``limit``), what
-    it says of two workers from each of the others (``gather``), or no worker gets more (``most``). In lock-step the
+    it says of two workers from each of the others (``gather``), or no worker gets more (``most``). On an idle star the
     messages take as long as the formula says, not longer (``limit``), or nothing is claimed (``none``). With workers
     that select unlike numbers, what all would take if they selected the most is the `longest`. What the `least` adds up
     to is exceeded, by the mean of the bytes and by the time.
@@ -57,6 +57,7 @@ class Case:
     options: dict
     fits: object
     even: bool
+    off: tuple
 
     def __str__(self):
         return " ".join([self.name, *(f"{key}={value}" for key, value in self.options.items())])
@@ -65,11 +66,14 @@ class Case:
 CASES = []
 
 
-def case(name, *functions, fits=lambda P: True, even=False, **options):
-    """Register a function of model and exchange that returns claims."""
+def case(name, *functions, fits=lambda P: True, even=False, off=(0.0, 0.0), **options):
+    """Register a function of model and exchange that returns claims.
+
+    Where P is no power of two, the time exceeds that of the formula by a share from one number of `off` to the other.
+    """
 
     def register(claims):
-        CASES.append(Case(name, functions, claims, options, fits, even))
+        CASES.append(Case(name, functions, claims, options, fits, even, off))
         return claims
 
     return register
@@ -88,6 +92,10 @@ def share(model, entries):
     return {"M": 4 * model.parameters, "c": entries / model.parameters}
 
 
+# Of trees whose last level is not full messages meet, and ranks of folds are out of step. Formulas of papers have the
+# real-valued log2: an all-gather takes part of a round more, a broadcast part of a latency less.
+TREE, FOLD, GATHER, BROADCAST = (-0.01, 0.0), (-0.34, 0.5), (0.0, 0.3), (-0.11, 0.0)
+
 for algorithm, function, kind in (
     ("ring", costs.ring_allreduce, "mean"),
     ("tree", costs.tree_allreduce, "most"),
@@ -95,7 +103,7 @@ for algorithm, function, kind in (
     ("parameter_server", costs.parameter_server, "most"),
 ):
 
-    @case("dense", function, algorithm=algorithm)
+    @case("dense", function, algorithm=algorithm, off={"tree": TREE, "recursive_doubling": FOLD}.get(algorithm, (0, 0)))
     def _(model, exchange, function=function, kind=kind):
         return [Claim([(function, dense_bytes(model))], kind)]
 
@@ -119,7 +127,7 @@ def _(model, exchange):
 
 for collective, function, kind in (("ring", costs.ring_allreduce, "mean"), ("tree", costs.tree_allreduce, "most")):
 
-    @case("randomk", function, collective=collective)
+    @case("randomk", function, collective=collective, off=TREE if collective == "tree" else (0, 0))
     def _(model, exchange, function=function, kind=kind):
         return [Claim([(function, {"M": 4 * model.k})], kind)]
 
@@ -129,20 +137,30 @@ def gathered_top_k(model, exchange):
     return [Claim([(model.costs[-1], share(model, model.k))])]
 
 
-case("randomk", costs.topk_allgather, shared=False)(gathered_top_k)
-case("topk", costs.topk_allgather)(gathered_top_k)
-case("mstopk", costs.topk_allgather)(gathered_top_k)
-case("lwtopk", costs.topk_allgather, layers="thirds")(gathered_top_k)
-case("topka", costs.topka)(gathered_top_k)
+case("randomk", costs.topk_allgather, shared=False, off=GATHER)(gathered_top_k)
+case("topk", costs.topk_allgather, off=GATHER)(gathered_top_k)
+case("mstopk", costs.topk_allgather, off=GATHER)(gathered_top_k)
+case("lwtopk", costs.topk_allgather, layers="thirds", off=GATHER)(gathered_top_k)
+case("topka", costs.topka, off=GATHER)(gathered_top_k)
 
 
-@case("artopk", costs.artopk_ring)
-@case("artopk", costs.artopk_tree, collective="tree")
-@case("artopk", costs.artopk_ring, costs.var_overhead, selection="var")
+@case("artopk", costs.artopk_ring, off=BROADCAST)
+@case("artopk", costs.artopk_tree, collective="tree", off=(-0.17, 0.0))
+@case("artopk", costs.artopk_ring, costs.var_overhead, selection="var", off=BROADCAST)
 def _(model, exchange):
     function = costs.artopk_ring if model.options.collective == "ring" else costs.artopk_tree
-    var = [(costs.var_overhead, {})] if model.options.selection == "var" else []
-    return [Claim([(function, share(model, model.k)), *var], "most")]
+    more = [(costs.var_overhead, {})] if model.options.selection == "var" else []
+    if model.options.collective == "tree":
+
+        def saved(alpha, beta, N):
+            """Less than zero: a worker has passed the indices on when they have come to it, and reduces."""
+            root, levels, message = int(exchange.stats["broadcaster"]), np.log2(N), 4 * model.k * beta
+            down = [((worker - root) % N).bit_count() * alpha + levels * message for worker in range(N)]
+            up = [worker.bit_count() * (alpha + message) for worker in range(N)]
+            return max(np.add(down, up)) - 2 * levels * (alpha + message)
+
+        more.append((saved, {}))
+    return [Claim([(function, share(model, model.k)), *more], "most")]
 
 
 @case("cltk", costs.cltk)
@@ -162,7 +180,9 @@ def gathered_by_threshold(model, exchange):
 
 for name in ("sidco", "dgc", "redsync"):
     case(name, costs.threshold_allgather)(gathered_by_threshold)
-case("hardthreshold", costs.threshold_allgather, form="original", allgather="recursive_doubling")(gathered_by_threshold)
+case("hardthreshold", costs.threshold_allgather, form="original", allgather="recursive_doubling", off=FOLD)(
+    gathered_by_threshold
+)
 
 
 @case("gaussiank", costs.gaussiank)
@@ -199,12 +219,12 @@ for name, function in (
     ("sage", costs.hardthreshold),
 ):
     for options in ({}, {"wire": "released"}, {"allgather": "recursive_doubling"}):
-        case(name, function, **options)(at_union(function))
+        case(name, function, off=FOLD if "allgather" in options else (0, 0), **options)(at_union(function))
 case("deft", costs.deft, layers="thirds")(at_union(costs.deft))
 
 
-@case("gtopk", costs.gtopk, costs.gtopk_reduce)
-@case("gtopk", costs.gtopk, costs.gtopk_reduce, wire="released")
+@case("gtopk", costs.gtopk, costs.gtopk_reduce, off=TREE)
+@case("gtopk", costs.gtopk, costs.gtopk_reduce, wire="released", off=TREE)
 def _(model, exchange):
     known = {**share(model, model.k), "entry_bytes": model.wire.entry_bytes}
     return [Claim([(costs.gtopk, known)], "most"), Claim([(costs.gtopk_reduce, known)], "most", phases=("tree",))]
@@ -280,11 +300,11 @@ def topkdsa_claims(model, exchange):
     return [exact, between(costs.topkdsa_bounds, known)]
 
 
-case("topkdsa", costs.topkdsa, costs.topkdsa_bounds, bucket=1, even=True)(topkdsa_claims)
+case("topkdsa", costs.topkdsa, costs.topkdsa_bounds, bucket=1, even=True, off=GATHER)(topkdsa_claims)
 
 
-@case("topkdsa", costs.sparcml_bounds, algorithm="recursive_doubling")
-@case("topkdsa", costs.sparcml_bounds, algorithm="recursive_doubling", even=True)
+@case("topkdsa", costs.sparcml_bounds, algorithm="recursive_doubling", off=FOLD)
+@case("topkdsa", costs.sparcml_bounds, algorithm="recursive_doubling", even=True, off=FOLD)
 def _(model, exchange):
     known = share(model, model.k)
     return [between(costs.sparcml_bounds, known)]
@@ -366,16 +386,6 @@ def part(schedule, phases):
     return Schedule(schedule.n_ranks, [one for one in schedule.rounds if one.phase in phases])
 
 
-def seconds(schedule):
-    """Time of a schedule on a star whose ranks wait for each other after every round."""
-    network, known = Network(star(schedule.n_ranks, ALPHA, 1 / BETA)), {}
-    for one in schedule.rounds:
-        key = one.src.tobytes(), one.dst.tobytes(), one.nbytes.tobytes()
-        if key not in known:
-            known[key] = network.time(Schedule(schedule.n_ranks, [one])).finish
-        yield known[key]
-
-
 def check_bytes(one, P, **inputs):
     for model, exchange in exchanges_of(one, P, **inputs):
         for claim in one.claims(model, exchange):
@@ -413,33 +423,27 @@ def test_bytes_whatever_the_gradients(one, data, seed):
     check_bytes(one, P, kinds=kinds, seed=seed)
 
 
-def timed_on(one):
-    """Numbers of workers at which times are exact: powers of two, and three teams of as many workers."""
-    return [P for P in (1, 2, 4, 8) if one.fits(P)] or [P for P in (3, 6, 12) if one.fits(P)]
-
-
 @every
-@each("P", [1, 2, 3, 4, 6, 8, 12])
-def test_time_in_lock_step(one, P):
-    exchanges = exchanges_of(one, P, kinds=("normal", "heavy", "alike")) if P in timed_on(one) else ()
-    for model, exchange in exchanges:
+@each("P", range(1, 34))
+def test_time_on_an_idle_star(one, P):
+    low, high = (0.0, 0.0) if is_power(P) else one.off
+    network = Network(star(P, ALPHA, 1 / BETA))
+    kinds = ("normal", "heavy", "alike") if P <= 8 else ("normal",)
+    for model, exchange in exchanges_of(one, P, kinds=kinds) if one.fits(P) else ():
         for claim in one.claims(model, exchange):
             if claim.time == "none":
                 continue
-            took, cost = sum(seconds(part(exchange.schedule, claim.phases))), claim.cost(ALPHA, BETA, P)
-            if claim.longest:
-                assert cost * (1 - 1e-9) <= took <= claim.cost(ALPHA, BETA, P, claim.longest) * (1 + 1e-9)
-            elif claim.time == "equal":
-                assert took == pytest.approx(cost)
-            else:
-                assert took <= cost * (1 + 1e-9)
+            took, cost = network.time(part(exchange.schedule, claim.phases)).finish, claim.cost(ALPHA, BETA, P)
+            most = claim.cost(ALPHA, BETA, P, claim.longest) if claim.longest else cost
+            assert took <= most * (1 + high) * (1 + 1e-9)
+            if claim.time == "equal":
+                assert took >= cost * (1 + low) * (1 - 1e-9)
             if claim.least:
-                assert took >= claim.cost(ALPHA, BETA, P, claim.least) * (1 - 1e-9)
+                assert took >= claim.cost(ALPHA, BETA, P, claim.least) * (1 + low) * (1 - 1e-9)
 
 
 def test_every_case_has_some_sizes():
     for one in CASES:
-        assert len(timed_on(one)) > 1, str(one)
         assert sum(map(one.fits, range(1, 18))) > 3, str(one)
 
 

@@ -24,8 +24,10 @@ array([ 0.,  3.,  6.,  9., 12.])
 
 from simnet.collectives.direct import alltoall_pairwise, alltoallv_pairwise, parameter_server
 from simnet.collectives.doubling import (
+    allgather_auto,
     allgather_bruck,
     allgather_recursive_doubling,
+    allgatherv_auto,
     allgatherv_bruck,
     allgatherv_recursive_doubling,
     allreduce_rabenseifner,
@@ -38,9 +40,11 @@ from simnet.collectives.tree import allreduce_tree, broadcast_binomial, broadcas
 from simnet.collectives.two_levels import hierarchical
 
 __all__ = [
+    "allgather_auto",
     "allgather_bruck",
     "allgather_recursive_doubling",
     "allgather_ring",
+    "allgatherv_auto",
     "allgatherv_bruck",
     "allgatherv_recursive_doubling",
     "allgatherv_ring",

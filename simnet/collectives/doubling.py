@@ -30,6 +30,7 @@ from simnet.costs.collectives import (
     bruck_alltoall,
     halving_reduce_scatter,
     rabenseifner_allreduce,
+    recursive_doubling_allgather,
     recursive_doubling_allreduce,
 )
 from simnet.schedule import Round, Schedule
@@ -85,6 +86,12 @@ def bruck(n_ranks: int) -> Program:
     # At distance d rank r has chunks r .. r + d - 1, of which rank r - d needs as many as it lacks.
     steps = [Step(rank, (rank - d) % P, rank, min(d, P - d), phase="Bruck") for d in _powers_below(P)]
     return Program(P, P, steps)
+
+
+def shortest(n_ranks: int) -> Program:
+    """All-gather of P chunks in ceil(log2 P) rounds: recursive doubling at powers of two, Bruck's algorithm else."""
+    P = whole(n_ranks, "n_ranks", 1)
+    return all_gather(P) if POWERS_OF_TWO.among(P) else bruck(P)
 
 
 def halving(n_ranks: int) -> Program:
@@ -156,6 +163,31 @@ def allreduce_rabenseifner(n_ranks: int, nbytes: float, *, gamma: float = 0.0) -
     return rabenseifner(n_ranks).of_vector(nbytes, gamma)
 
 
+def allgatherv_auto(sizes: ArrayLike, *, padded: bool = False) -> Schedule:
+    """All-gather of contributions of unequal size: recursive doubling at powers of two, Bruck's algorithm else.
+
+    `sizes` and `padded` as of `allgatherv_ring`.
+
+    Examples
+    --------
+    >>> allgatherv_auto([10, 0, 30]).bytes_sent() - allgatherv_bruck([10, 0, 30]).bytes_sent()
+    array([0., 0., 0.])
+    """
+    return gathered(shortest, sizes, padded)
+
+
+@collective("all_gather", "auto", program=shortest, varying=allgatherv_auto, cost=allgather)
+def allgather_auto(n_ranks: int, nbytes: float) -> Schedule:
+    """All-gather in ceil(log2 P) rounds: recursive doubling at powers of two, Bruck's algorithm else.
+
+    Examples
+    --------
+    >>> [allgather_auto(P, 10).columns()["nbytes"][::P].tolist() for P in (6, 8)]
+    [[10.0, 20.0, 20.0], [10.0, 20.0, 40.0]]
+    """
+    return shortest(n_ranks).of_each(nbytes)
+
+
 def allgatherv_recursive_doubling(sizes: ArrayLike, *, padded: bool = False) -> Schedule:
     """Recursive-doubling all-gather of contributions of unequal size.
 
@@ -174,7 +206,7 @@ def allgatherv_recursive_doubling(sizes: ArrayLike, *, padded: bool = False) -> 
     "recursive_doubling",
     program=all_gather,
     varying=allgatherv_recursive_doubling,
-    cost=allgather,
+    cost=recursive_doubling_allgather,
     exact=POWERS_OF_TWO,
     mpi=("recursive_doubling", "rd"),
     offered="never",
@@ -212,6 +244,7 @@ def allgatherv_bruck(sizes: ArrayLike, *, padded: bool = False) -> Schedule:
     nccl="PAT",
     mpi=("bruck",),
     calibrated=True,
+    offered="never",
 )
 def allgather_bruck(n_ranks: int, nbytes: float) -> Schedule:
     """Bruck's all-gather: ceil(log2 P) rounds for every P, every rank sends (P - 1) `nbytes`.

@@ -183,7 +183,7 @@ def built_in() -> tuple[Collective, ...]:
     Examples
     --------
     >>> [one.name for one in built_in() if one.operation == "all_gather"]
-    ['allgather_recursive_doubling', 'allgather_bruck', 'allgather_ring']
+    ['allgather_auto', 'allgather_recursive_doubling', 'allgather_bruck', 'allgather_ring']
     """
     package = import_module("simnet.collectives")
     modules = sorted(one.name for one in pkgutil.iter_modules(package.__path__, "simnet.collectives."))

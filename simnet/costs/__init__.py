@@ -17,8 +17,8 @@ of the algorithm.
 
 log is log2. Where N is no power of two, the rounds of collectives are counted as their schedules have them, see
 `simnet.costs.collectives`; formulas of the papers keep the real-valued log2. On an idle star schedules take exactly as
-long where N is a power of two (ring, parameter server, pairwise, Bruck and broadcast: for every N). Values outside the
-ranges, and NaN, raise ValueError. Scalars in give a numpy float, arrays a float64 array.
+long where N is a power of two (all-gather, ring, parameter server, pairwise, broadcast: for every N). Values outside
+the ranges, and NaN, raise ValueError. Scalars in give a numpy float, arrays a float64 array.
 
 References
 ----------
@@ -74,6 +74,7 @@ from simnet.costs.collectives import (
     pairwise_alltoall,
     parameter_server,
     rabenseifner_allreduce,
+    recursive_doubling_allgather,
     recursive_doubling_allreduce,
     ring_allgather,
     ring_allreduce,
@@ -139,6 +140,7 @@ __all__ = [
     "powersgd",
     "qsgd",
     "rabenseifner_allreduce",
+    "recursive_doubling_allgather",
     "recursive_doubling_allreduce",
     "ring_allgather",
     "ring_allreduce",

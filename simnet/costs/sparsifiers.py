@@ -13,7 +13,6 @@ from simnet.costs.collectives import (
     allgather,
     binomial_reduce,
     broadcast,
-    doubling_gather,
 )
 
 VALUE = 4.0
@@ -133,8 +132,7 @@ def threshold_allgather(
     """
     alpha, beta, M, c, N, gathers = checked(alpha=alpha, beta=beta, M=M, c=c, N=N, gathers=gathers)
     found = selected_entries("selected", selected, c * M / VALUE)
-    rounds, words = doubling_gather(N)
-    return gathers * rounds * alpha + ENTRY * found * words * beta
+    return allgather(gathers * alpha, beta, ENTRY * found, N)
 
 
 def gaussiank(
