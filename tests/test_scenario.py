@@ -593,7 +593,7 @@ def test_the_lock_spells_out_defaults_and_overrides(tmp_path: Path) -> None:
     assert written["job"]["iterations"] == 9
     assert written["job"]["device"] == "v100"
     assert written["network"]["topology"]["star"]["hosts"] == 4
-    assert written["exchanges"]["AG"]["allgather"] == "recursive_doubling"
+    assert written["exchanges"]["AG"]["allgather"] == "auto"
     assert written["policies"]["flexible"]["flexible"]["among"] == ["AG", "ART-ring"]
     order = ["name", "description", "seed", "workers", "network", "job", "exchanges", "policies", "output", "memory"]
     assert list(written) == order
