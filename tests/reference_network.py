@@ -6,6 +6,8 @@ textbook's loop. `ReferenceNetwork` carries messages, `ReferenceRun` takes ranks
 
 - A message pays the sender's overhead, then the latency that its route has when it departs, and its jitter; then its
   bytes flow at the max-min fair share of all links of the route; then it pays the receiver's overhead.
+- With framing, all links of the route but the slowest take the time of one frame first, or of the message where that is
+  shorter: each switch forwards a frame once it is there as a whole.
 - A rank enters a round once those of the round before that it receives have arrived, those that it sends have left
   its host's own link, the gate of the schedule is open for it, and it has worked for the round's `compute`.
 - Messages that a rank sends over its own link in a round leave one after another, at the link's full bandwidth. A
@@ -13,19 +15,30 @@ textbook's loop. `ReferenceNetwork` carries messages, `ReferenceRun` takes ranks
 - Messages from one rank to another that take the same route arrive in order: the bytes of one flow once those of the
   one before it are there.
 - A rank that fails takes the messages with it that are under way from it and to it.
+
+Ranks whose transport stack lets them go by another rule than their host's own link are a
+`reference_protocols.StackRun`.
+
+All of it works in numbers of one type, `float` or `decimal.Decimal`.
 """
 
 import bisect
+import collections
 import heapq
 import itertools
 import math
+
+import numpy as np
+
+from reference_stack import ahead, cut, on_wires
+from simnet.network.stack import IDEAL
 
 
 class Steps:
     """A piecewise-constant function of time: the value ``values[i]`` from ``times[i]`` on; ``times[0]`` is 0."""
 
-    def __init__(self, times, values):
-        self.times, self.values = [float(t) for t in times], [float(v) for v in values]
+    def __init__(self, times, values, number=float):
+        self.times, self.values = [number(float(t)) for t in times], [number(float(v)) for v in values]
 
     def at(self, t):
         return self.values[bisect.bisect_right(self.times, t) - 1]
@@ -43,7 +56,7 @@ def max_min(routes, capacity, limits):
         for flow in unsettled:
             for link in routes[flow]:
                 users[link] = users.get(link, 0) + 1
-        share, bottleneck = min((max(rest[link], 0.0) / count, link) for link, count in users.items())
+        share, bottleneck = min((max(rest[link], 0 * rest[link]) / count, link) for link, count in users.items())
         least = min(unsettled, key=limits.__getitem__)
         if limits[least] <= share:
             settled, rate = [least], limits[least]
@@ -58,15 +71,25 @@ def max_min(routes, capacity, limits):
 
 
 class Message:
-    """A message under way: its candidate among equal routes, the route that it takes, and bytes left of all."""
+    """A message under way: its candidate among equal routes, the route that it takes, and bytes left of all.
 
-    def __init__(self, src, dst, arrived):
-        self.src, self.dst, self.arrived = src, dst, arrived
-        self.late, self.ended, self.before = True, False, None
+    A message is `late` until its latency is behind it, and `is_word` if it is one between libraries.
+    """
+
+    def __init__(self, src, dst, delay, arrived, is_word):
+        self.src, self.dst, self.delay, self.arrived, self.is_word = src, dst, delay, arrived, is_word
+        self.late, self.ended, self.before, self.joined, self.vanished = True, False, None, None, False
 
     @property
     def flowing(self):
         return not self.late and not self.ended and (self.before is None or self.before.ended)
+
+
+class Port:
+    """A host's own link that messages leave one after another: those that wait, the first of them in service."""
+
+    def __init__(self):
+        self.waiting, self.busy = collections.deque(), False
 
 
 class ReferenceNetwork:
@@ -75,17 +98,31 @@ class ReferenceNetwork:
     `routes` has the routes of pairs of hosts, as `topologies.Routes` does. `bandwidth` and `latency` are a `Steps` for
     each link; `load` is a rate taken off links, `others` flows that share them: (src, dst, Steps that is on where > 0,
     limit). `loss` is the probability that a packet is lost by link, and the transport that answers it; `crowd` the
-    factors on a link's capacity while 0, 1, 2, ... flows are on it. `routing` and `reroute` are as of `Network`.
+    factors on a link's capacity while 0, 1, 2, ... flows are on it. `routing`, `reroute` and `stack` are as of
+    `Network`. Inputs are floats, which become `number`s.
     """
 
     def __init__(
         self, routes, bandwidth, latency, *, overheads=(0.0, 0.0), load=None, others=(), loss=({}, None), crowd=None,
-        routing="hash", reroute=False, now=0.0,
+        routing="hash", reroute=False, now=0.0, stack=IDEAL, number=float,
     ):  # fmt: skip
-        self.routes, self.bandwidth, self.latency = routes, bandwidth, latency
-        self.overheads, self.load, self.others, self.crowd = overheads, load or {}, others, crowd or {}
+        self.number, self.stack = lambda value: number(float(value)), stack
+        self.routes = routes
+        self.bandwidth, self.latency = (
+            [Steps(one.times, one.values, number) for one in s] for s in (bandwidth, latency)
+        )
+        self.overheads = [self.number(seconds) for seconds in overheads]
+        self.load = {link: self.number(rate) for link, rate in (load or {}).items()}
+        self.others = [
+            (src, dst, Steps(on.times, on.values, number), self.number(limit)) for src, dst, on, limit in others
+        ]
+        self.crowd = {link: [self.number(factor) for factor in factors] for link, factors in (crowd or {}).items()}
         self.probability, self.transport = loss
-        self.routing, self.rerouting, self.now = routing, reroute, now
+        self.routing, self.rerouting, self.now = routing, reroute, self.number(now)
+        self.never = self.number(math.inf)
+        self.ports = collections.defaultdict(Port)
+        # What rounding leaves of a message does not wait.
+        self.residue = self.number(1e-13 if number is float else 1e-30)
         self.agenda, self.order = [], itertools.count()
         self.messages, self.runs, self.down = [], [], frozenset()
 
@@ -96,7 +133,10 @@ class ReferenceNetwork:
     # Links and routes.
 
     def capacity(self, link):
-        return max(0.0, self.bandwidth[link].at(self.now) - self.load.get(link, 0.0))
+        return self.capacity_at(link, self.now)
+
+    def capacity_at(self, link, t):
+        return max(self.number(0), self.bandwidth[link].at(t) - self.load.get(link, 0))
 
     def latency_of(self, route, t):
         return sum(self.latency[link].at(t) for link in route)
@@ -104,12 +144,11 @@ class ReferenceNetwork:
     def through(self, link, t, nbytes, limit):
         """Return when a link that has nothing else to do is through with so many bytes, given to it at time `t`."""
         while True:
-            steps, load = self.bandwidth[link], self.load.get(link, 0.0)
-            rate, until = min(max(0.0, steps.at(t) - load), limit), steps.next_change(t)
+            rate, until = min(self.capacity_at(link, t), limit), self.bandwidth[link].next_change(t)
             if rate > 0 and t + nbytes / rate <= until:
                 return t + nbytes / rate
             if until == math.inf:
-                return math.inf
+                return self.never
             nbytes -= rate * (until - t)
             t = until
 
@@ -131,9 +170,9 @@ class ReferenceNetwork:
         """Return the rate that loss leaves to a message, and the useful share of its bytes."""
         p = 1 - math.prod(1 - self.probability.get(link, 0.0) for link in route)
         if p == 0:
-            return math.inf, 1.0
+            return self.never, self.number(1)
         limits = self.transport.limits(p)
-        return float(limits.rate(2 * latency, self.transport.segment)), float(limits.share)
+        return self.number(limits.rate(2 * float(latency), self.transport.segment)), self.number(limits.share)
 
     def crowding(self, route):
         """Return the load of the most loaded link of a route, with one message more."""
@@ -159,28 +198,104 @@ class ReferenceNetwork:
     # Messages.
 
     def send(self, src, dst, nbytes, delay, pick, arrived, before=None):
-        """Send a message now from host `src` to host `dst`; call `arrived` with the time when it is there.
+        """Send a message now; parameters as of `address`."""
+        m = self.address(src, dst, nbytes, delay, pick, arrived, before)
+        self.depart(m, self.now + self.overheads[0])
+        return m
 
-        Its bytes flow after those of the message `before` it on its connection, if that takes the same route.
+    def address(self, src, dst, nbytes, delay, pick, arrived, before=None, is_word=False):
+        """Return a message from host `src` to host `dst` that has its route; `arrived` is called when it is there.
+
+        Its bytes flow after those of the message `before` it on its connection, if that takes the same route. A word
+        takes the first of equal routes.
         """
-        m = Message(src, dst, arrived)
-        candidates = self.candidates(src, dst)
+        m = Message(src, dst, delay, arrived, is_word)
+        candidates = self.candidates(src, dst)[: 1 if is_word else None]
         m.candidate = candidates[pick % len(candidates)]
         if self.routing == "adaptive":
             m.candidate = min(candidates, key=lambda route: self.crowding(self.around(route, src, dst)))
         m.route = self.around(m.candidate, src, dst)
-        departs = self.now + self.overheads[0]
-        latency = self.latency_of(m.route, departs)
-        m.limit, m.share = self.lossy(m.route, latency)
+        m.limit, m.share = self.lossy(m.route, self.latency_of(m.route, self.now))
         m.left = m.whole = nbytes / m.share
+        if m.left > 0 and m.route and before is not None and before.candidate == m.candidate:
+            m.before = before
         self.messages.append(m)
-        joins = departs + (latency + delay)
-        if nbytes > 0 and m.route:
-            m.before = before if before is not None and before.candidate == m.candidate else None
-            self.at(joins, lambda: setattr(m, "late", False))
+        return m
+
+    def hand_over(self, m):
+        """Let a message leave its host; where they queue, once those handed over before have passed the own link.
+
+        Each passes it at the link's full bandwidth, whatever comes behind it on the route.
+        """
+        begin = self.now + self.overheads[0]
+        if self.stack.own_link == "shared" or not m.route or not m.left:
+            self.depart(m, begin)
+            return
+        port = self.ports[m.route[0]]
+        port.waiting.append((begin, m))
+        if not port.busy:
+            self.serve(port)
+
+    def serve(self, port):
+        """Let the next message that waits for a host's own link leave, at the earliest when its overhead is paid."""
+        port.busy = False
+        while port.waiting and port.waiting[0][1].vanished:
+            port.waiting.popleft()
+        if not port.waiting:
+            return
+        begin, m = port.waiting[0]
+        port.busy = True
+        if begin > self.now:
+            self.at(begin, lambda: self.serve(port))
+            return
+        port.waiting.popleft()
+        end = self.through(m.route[0], self.now, m.left, self.never)
+        self.depart(m, self.now)
+        if end < math.inf:
+            self.at(end, lambda: self.serve(port))
+
+    def depart(self, m, t):
+        """Let a message leave its host at a time, with the latency that its route has then."""
+        latency = self.latency_of(m.route, t)
+        m.limit, _ = self.lossy(m.route, latency)
+        joins = t + (latency + m.delay) + self.forwarding(m, t)
+        if m.left > 0 and m.route:
+            self.at(joins, lambda: self.join(m))
         else:
             self.at(joins + self.overheads[1], lambda: self.arrive(m))
-        return m
+
+    def forwarding(self, m, t):
+        """Return how long the links of a route take for one frame, but for the slowest, whose time is in the flow."""
+        if not self.stack.segment:
+            return 0
+        frame = min(m.left, self.number(self.stack.segment) + self.number(self.stack.beside))
+        times = [frame / self.capacity_at(link, t) for link in m.route if self.capacity_at(link, t) > 0]
+        return sum(times) - max(times, default=0)
+
+    def join(self, m):
+        """Let the bytes of a message flow; those of a word only where a link of its route is down.
+
+        Else a word takes the slowest link for its bytes, and on each link behind its host's own one it waits for what
+        has come to that link before it, at the rate that own links have now, and has not been carried yet.
+        """
+        if m.vanished:
+            return
+        m.late, m.joined = False, self.now
+        m.whole = m.left
+        if not m.is_word:
+            return
+        if any(self.capacity(link) <= 0 for link in m.route):
+            return
+        wait = m.left / min(map(self.capacity, m.route))
+        for link in m.route[1:]:
+            capacity = self.capacity(link)
+            for other in self.messages:
+                if other.flowing and other is not m and link in other.route:
+                    begin = other.joined if other.before is None else max(other.joined, other.before.end)
+                    come = min(other.whole, self.capacity(other.route[0]) * (self.now - begin))
+                    wait += max(0, come - (other.whole - other.left)) / capacity
+        m.late = True
+        self.at(self.now + wait + self.overheads[1], lambda: self.arrive(m))
 
     def arrive(self, m):
         if m in self.messages:
@@ -189,7 +304,7 @@ class ReferenceNetwork:
 
     def vanish(self, m):
         self.messages.remove(m)
-        m.ended = True
+        m.ended, m.end, m.vanished = True, self.now, True
 
     def rates(self, flows):
         """Return the max-min fair rates of messages, beside the flows of others."""
@@ -198,7 +313,7 @@ class ReferenceNetwork:
         routes += [self.around(self.candidates(src, dst)[0], src, dst) for src, dst, _ in others]
         capacity = {}
         for link in {link for route in routes for link in route}:
-            factors = self.crowd.get(link, [1.0])
+            factors = self.crowd.get(link, [1])
             users = sum(link in route for route in routes)
             capacity[link] = self.capacity(link) * factors[min(users, len(factors) - 1)]
         return max_min(routes, capacity, [m.limit for m in flows] + [limit for *_, limit in others])[: len(flows)]
@@ -213,8 +328,8 @@ class ReferenceNetwork:
             while self.agenda and self.agenda[0][0] <= self.now:
                 heapq.heappop(self.agenda)[3]()
                 busy = True
-            for m in [m for m in self.messages if m.flowing and m.left <= 1e-13 * m.whole]:
-                m.ended, busy = True, True
+            for m in [m for m in self.messages if m.flowing and m.left <= self.residue * m.whole]:
+                m.ended, m.end, busy = True, self.now, True
                 if self.overheads[1] > 0:
                     self.at(self.now + self.overheads[1], lambda m=m: self.arrive(m))
                 else:
@@ -231,14 +346,14 @@ class ReferenceNetwork:
             self.work_off()
             flows = [m for m in self.messages if m.flowing]
             rates = self.rates(flows) if flows else []
-            ends = [self.now + m.left / rate if rate > 0 else math.inf for m, rate in zip(flows, rates, strict=True)]
+            ends = [self.now + m.left / rate if rate > 0 else self.never for m, rate in zip(flows, rates, strict=True)]
             then = min([entry[0] for entry in self.agenda[:1]] + ends, default=math.inf)
             changes = min(one.next_change(self.now) for one in changing)
             if min(then, changes) == math.inf or not (self.agenda or flows):
                 return
             then = min(then, changes)
             for m, rate, end in zip(flows, rates, ends, strict=True):
-                m.left = 0.0 if end <= then else m.left - rate * (then - self.now)
+                m.left = self.number(0) if end <= then else m.left - rate * (then - self.now)
             self.now = then
 
 
@@ -255,12 +370,14 @@ class ReferenceRun:
 
     def __init__(self, network, parts, start, hosts, delays=(), picks=(), failures=None):
         self.network, self.hosts, self.delays, self.picks = network, list(hosts), delays, picks
-        n_ranks = len(self.hosts)
+        n_ranks, number = len(self.hosts), network.number
         self.rounds, self.gates = [], {}
         for schedule, ready in parts:
-            before = self.gates.get(len(self.rounds), [0.0] * n_ranks)
-            self.gates[len(self.rounds)] = list(map(max, before, ready))
-            self.rounds += schedule.rounds
+            before = self.gates.get(len(self.rounds), [0] * n_ranks)
+            self.gates[len(self.rounds)] = list(map(max, before, map(number, ready)))
+            self.rounds += cut(network.stack, schedule.rounds)
+        self.sizes = {id(one): on_wires(network.stack, one, number) for one in self.rounds}
+        self.ahead = ahead(network.stack, self.rounds)
         self.first = list(itertools.accumulate(map(len, self.rounds), initial=0))
         self.sent, self.arrived = [math.nan] * self.first[-1], [math.nan] * self.first[-1]
         # Rounds that repeat are one object, so what is left of them is counted round by round.
@@ -268,13 +385,14 @@ class ReferenceRun:
         for left, one in zip(self.left, self.rounds, strict=True):
             for rank in one.dst:
                 left[rank] += 1
-        self.let_go = [-math.inf] * n_ranks
-        self.at, self.entered = [-1] * n_ranks, [False] * n_ranks
-        self.finish, self.done, self.failed = list(start), [False] * n_ranks, [False] * n_ranks
+        self.unsent = [[0] * n_ranks for _ in self.rounds]
+        self.let_go = [-network.never] * n_ranks
+        self.at, self.entered, self.leaving = [-1] * n_ranks, [False] * n_ranks, [False] * n_ranks
+        self.finish, self.done, self.failed = list(map(number, start)), [False] * n_ranks, [False] * n_ranks
         self.pending, self.in_flight, self.stalled, self.last = set(), {}, None, {}
         for rank, t in (failures or {}).items():
-            network.at(max(t, network.now), lambda rank=rank: self.fail(rank), 0)
-        for rank, t in enumerate(start):
+            network.at(max(number(t), network.now), lambda rank=rank: self.fail(rank), 0)
+        for rank, t in enumerate(self.finish):
             self.later(t, rank, self.next_round)
         network.runs.append(self)
 
@@ -301,7 +419,7 @@ class ReferenceRun:
             self.done[rank], self.finish[rank] = True, self.network.now
             return
         compute = self.rounds[self.at[rank]].compute
-        seconds = compute if isinstance(compute, float) else compute[rank]
+        seconds = self.network.number(compute if isinstance(compute, float) else compute[rank])
         if seconds > 0:
             self.later(self.network.now + seconds, rank, self.enter)
         else:
@@ -311,46 +429,79 @@ class ReferenceRun:
         index = self.at[rank]
         self.entered[rank] = True
         free = {}
-        one = self.rounds[index]
-        for position, (src, dst, nbytes) in enumerate(zip(one.src, one.dst, one.nbytes, strict=True)):
-            if src != rank:
+        for number in self.sent_by(rank, index):
+            if self.failed[self.ends(number)[1]]:
+                self.unsent[index][rank] += 1
                 continue
-            if self.failed[dst]:
-                self.let_go[rank] = math.inf
-                continue
-            number = self.first[index] + position
-            self.sent[number] = self.network.now
-            delay = self.delays[number] if len(self.delays) else 0.0
-            pick = self.picks[number] if len(self.picks) else 0
-            self.in_flight[number] = src, dst, self.network.send(
-                self.hosts[src], self.hosts[dst], nbytes, delay, pick,
-                lambda t, number=number, dst=dst: self.deliver(t, number, index, dst), self.last.get((src, dst)),
-            )  # fmt: skip
-            message = self.in_flight[number][2]
-            if nbytes > 0:
-                self.last[src, dst] = message
+            message = self.address(number)
             begin = self.network.now + self.network.overheads[0]
-            link = message.route[0] if message.route and nbytes else None
-            if link is not None:
+            self.network.depart(message, begin)
+            if message.route and message.whole:
+                link = message.route[0]
                 begin = max(begin, free.get(link, begin))
                 begin = free[link] = self.network.through(link, begin, message.whole, message.limit)
             self.let_go[rank] = max(self.let_go[rank], begin)
         self.leave_if_done(rank)
 
-    def leave_if_done(self, rank):
-        """Leave the round if all that the rank receives in it has arrived, and what it sends has left."""
-        if self.entered[rank] and not self.failed[rank] and not self.left[self.at[rank]][rank]:
-            if self.let_go[rank] <= self.network.now:
-                self.next_round(rank)
-            elif self.let_go[rank] < math.inf:
-                self.later(self.let_go[rank], rank, self.next_round)
+    def sent_by(self, rank, index):
+        """Return the messages that a rank sends in a round, by their numbers in the run."""
+        return [self.first[index] + position for position in np.flatnonzero(self.rounds[index].src == rank).tolist()]
 
-    def deliver(self, t, number, index, dst):
+    def ends(self, number):
+        """Return from which rank to which a message goes, and in which round."""
+        index = bisect.bisect_right(self.first, number) - 1
+        one, position = self.rounds[index], number - self.first[index]
+        return int(one.src[position]), int(one.dst[position]), index
+
+    def address(self, number):
+        """Return a message that is sent now."""
+        src, dst, index = self.ends(number)
+        nbytes = self.sizes[id(self.rounds[index])][number - self.first[index]]
+        self.sent[number] = self.network.now
+        delay = self.network.number(self.delays[number] if len(self.delays) else 0)
+        pick = int(self.picks[number]) if len(self.picks) else 0
+        message = self.network.address(
+            self.hosts[src], self.hosts[dst], nbytes, delay, pick,
+            lambda t: self.deliver(t, number), self.last.get((src, dst)),
+        )  # fmt: skip
+        self.in_flight[number] = src, dst, message
+        if nbytes > 0:
+            self.last[src, dst] = message
+        return message
+
+    def leave_if_done(self, rank):
+        """Leave the round if all that the rank waits for is there, but for rounds that may be under way in the next."""
+        following = self.at[rank] + 1
+        if not self.entered[rank] or self.failed[rank] or self.leaving[rank]:
+            return
+        before = range(following - self.ahead[following])
+        if any(self.left[index][rank] for index in before):
+            return
+        if not self.posts_ahead(rank, following) and any(self.unsent[index][rank] for index in before):
+            return
+        if self.let_go[rank] <= self.network.now:
+            self.next_round(rank)
+        elif self.let_go[rank] < math.inf:
+            self.leaving[rank] = True
+            self.later(self.let_go[rank], rank, self.leave_late)
+
+    def posts_ahead(self, rank, index):
+        """Whether a rank enters a round before its sends of rounds before it in the phase are let go: it only sends."""
+        if not self.network.stack.posts_ahead or index == len(self.rounds) or not index:
+            return False
+        one = self.rounds[index]
+        return one.phase == self.rounds[index - 1].phase and rank not in one.dst
+
+    def leave_late(self, rank):
+        self.leaving[rank] = False
+        self.leave_if_done(rank)
+
+    def deliver(self, t, number):
+        _, dst, index = self.ends(number)
         self.arrived[number] = t
         del self.in_flight[number]
         self.left[index][dst] -= 1
-        if self.at[dst] == index:
-            self.leave_if_done(dst)
+        self.leave_if_done(dst)
 
     def fail(self, rank):
         if self.done[rank] or self.stalled is not None:

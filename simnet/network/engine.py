@@ -106,7 +106,7 @@ class Engine(Store):
         s.lets_go, s.queues = get_args(LetGo).index(stack.lets_go), stack.own_link == "queue"
         s.posts_ahead = stack.posts_ahead
         s.runs_ahead, s.eager_limit, s.buffer = stack.rounds > 1 or stack.posts_ahead, stack.eager_limit, stack.buffer
-        s.frame, s.word = stack.segment + stack.beside, float(stack.framed(stack.word))
+        s.frame, s.word = (stack.segment + stack.beside) * (stack.segment > 0), float(stack.framed(stack.word))
         s.before, s.after = stack.before, stack.after
         s.spread = stack.before if stack.by_chance else 0.0
         s.before_byte, s.after_byte = stack.before_byte, stack.after_byte

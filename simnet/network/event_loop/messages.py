@@ -142,9 +142,11 @@ def join(s: State, f: int) -> None:
 
 
 def queueing(s: State, f: int) -> float:
-    """Return how long a word takes on its route, behind the bytes that have come to a link before it.
+    """Return how long a word takes that has its latency behind it; infinity if a link of its route is down.
 
-    Messages come to a link at the rate at which they leave their hosts, and what the link has not carried yet waits.
+    It takes the slowest link of its route for its bytes, and waits on the links behind its host's own one for what has
+    come before it and is not carried yet. Messages come to a link at the rate that their hosts' own links have now. The
+    word itself is in nobody's way there; one that meets a link that is down takes its share as any message.
     """
     route, wait, slowest = s.routes[s.flows[f].route], 0.0, math.inf
     for at in range(route.begin, route.end):

@@ -87,7 +87,7 @@ def hand_over(s: State, f: int) -> None:
             return
         if begin < math.inf:
             push(s, begin, SERVE, l)
-    flow.state, flow.next = QUEUED, -1
+    flow.state, flow.next, flow.since = QUEUED, -1, s.now + s.send_overhead
     if link.port_first < 0:
         link.port_first = f
     else:
@@ -105,6 +105,9 @@ def serve(s: State, l: int) -> None:
             free_flow(s, f)
         f = link.port_first
         if f < 0:
+            return
+        if s.flows[f].since > s.now:
+            push(s, s.flows[f].since, SERVE, l)
             return
         link.port_first = s.flows[f].next
         link.port_rest = s.flows[f].remaining

@@ -68,6 +68,7 @@ def post(s: State, g: int, task: Task) -> None:
             before = f
         f = behind
     occupy(s, g, rank.early_software)
+    rank.early_software = 0.0
 
 
 def needs_word(s: State, m: int) -> bool:
@@ -216,7 +217,6 @@ def one_less(s: State, g: int, i: int, sent: int) -> None:
 def early_in(s: State, g: int, i: int) -> int:
     """Return how many messages of round i have arrived at a rank before it, and forget them."""
     rank = s.ranks[g]
-    rank.early_software = 0.0
     before, early = -1, rank.early
     while early >= 0 and s.early[early].round_index != i:
         before, early = early, s.early[early].next
@@ -229,7 +229,7 @@ def early_in(s: State, g: int, i: int) -> int:
     s.early[early].next = s.free_early
     s.free_early = early
     s.n_early += 1
-    rank.early_software = s.early[early].software
+    rank.early_software += s.early[early].software
     return s.early[early].count
 
 

@@ -1,0 +1,78 @@
+"""What a transport stack makes of a schedule: bytes on wires, cut rings, and rounds under way at once.
+
+It is part of the reference implementation, and written from the documentation of `simnet.network.stack` alone. Numbers
+are of the type that the caller works in.
+"""
+
+import itertools
+import math
+
+from simnet.schedule import Round
+
+
+def framed(stack, nbytes, number):
+    """Return what a payload takes on a wire: whole bytes, at least one, and what each segment has beside it."""
+    if not stack.segment:
+        return number(float(nbytes))
+    payload = max(round(float(nbytes)), 1)
+    return payload + number(stack.beside) * segments(stack, nbytes)
+
+
+def segments(stack, nbytes):
+    return math.ceil(max(round(float(nbytes)), 1) / stack.segment)
+
+
+def on_wires(stack, one, number):
+    """Return for each message of a round for how many bytes it keeps a link busy.
+
+    The receiver sends an acknowledgement for every so many full segments. Those that a rank sends in the round are
+    split evenly among its messages, which share its uplink with them; those that come to it among the messages that it
+    receives. A message is longer by the larger of its sender's and its receiver's part, and at most twice as long.
+    """
+    sizes = [framed(stack, nbytes, number) for nbytes in one.nbytes]
+    if not stack.segment or not stack.acknowledged:
+        return sizes
+    src, dst = one.src.tolist(), one.dst.tolist()
+    every = max(1, math.floor(stack.acknowledged / stack.segment))
+    answers = [number(stack.beside) * (segments(stack, nbytes) // every) for nbytes in one.nbytes]
+    total = []
+    for size, a, b in zip(sizes, src, dst, strict=True):
+        up = sum(more for more, to in zip(answers, dst, strict=True) if to == a) / number(max(1, src.count(a)))
+        down = sum(more for more, of in zip(answers, src, strict=True) if of == b) / number(max(1, dst.count(b)))
+        total.append(size + min(size, max(up, down)))
+    return total
+
+
+def is_ring(rounds, index):
+    """Whether a round has messages, and one beside it has messages between the same ranks."""
+
+    def ends(at):
+        return list(zip(rounds[at].src.tolist(), rounds[at].dst.tolist(), strict=True))
+
+    beside = [at for at in (index - 1, index + 1) if 0 <= at < len(rounds)]
+    return len(rounds[index]) > 0 and any(ends(at) == ends(index) for at in beside)
+
+
+def cut(stack, rounds):
+    """Return rounds of which those of rings are `pieces` rounds each, of equal parts of their bytes and work."""
+    if stack.pieces == 1:
+        return list(rounds)
+    share = 1 / stack.pieces
+    return list(
+        itertools.chain.from_iterable(
+            [Round(one.src, one.dst, one.nbytes * share, one.compute * share, one.phase)] * stack.pieces
+            if is_ring(rounds, index)
+            else [one]
+            for index, one in enumerate(rounds)
+        )
+    )
+
+
+def ahead(stack, rounds):
+    """Return how many rounds before each may be under way when a rank enters it: only in rings, and within a phase."""
+    return [
+        stack.rounds - 1
+        if index and one.phase == rounds[index - 1].phase and is_ring(rounds, index) and is_ring(rounds, index - 1)
+        else 0
+        for index, one in enumerate(rounds)
+    ] + [0]
