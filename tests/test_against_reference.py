@@ -630,3 +630,13 @@ def test_one_clock_does_not_grow_with_the_runs_that_it_has_had(on_lists):
     env.process(job())
     env.run()
     assert sizes[-1] == sizes[20]
+
+
+def test_a_message_that_waits_for_its_hosts_own_link_pays_its_overhead():
+    # The first leaves at 2 s, when its link is about to change, and has left at 2.75 s; the second could at 3.5 s.
+    graph = topologies.star(2, 0.0, 1e6)
+    weather = {next(iter(graph.out_edges(0))): Weather(steps([0.0, 2.5], [1e6, 2e6]), None)}
+    network = Network(graph, weather, send_overhead=2.0, stack={"lets_go": "taken", "own_link": "queue"})
+    schedule = Schedule(3, [Round([0, 1], [2, 2], [1e6, 1e6])])
+    timing = network.time(schedule, start=[0.0, 1.5, 0.0], placement=[0, 0, 1], messages=True)
+    assert near(timing.messages.finish, [3.0, 4.5])
