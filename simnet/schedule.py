@@ -3,7 +3,8 @@
 A schedule says who sends how many bytes to whom, and in which order. It knows nothing of time: any clock (closed form,
 max-plus, event loop) can time it on any network, and it can be replayed on a real cluster.
 
-A rank *enters* a round when every message of its own part of the previous round, sent or received, is delivered.
+A rank *enters* a round when every message that it receives in the previous round has arrived, and every message that it
+sends has been let go by the transport stack (`simnet.network.stack`): by itself, when it has left the host's own link.
 Ranks do not wait for each other beyond that: there is no barrier between rounds, and a rank without messages in a
 round passes through it at once.
 """

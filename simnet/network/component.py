@@ -3,7 +3,8 @@
 A message of B bytes from s to d costs the sender's overhead, then the latency of its route as it is at that moment
 (plus jitter), then its bytes at the max-min fair share of every link on the route, then the receiver's overhead. On an
 idle constant route that is alpha + B * beta exactly. A transfer in flight is re-rated whenever a link on its route
-changes or a flow that it shares links with comes or goes; a link that is down makes transfers wait.
+changes or a flow that it shares links with comes or goes; a link that is down makes transfers wait. A transport stack
+frames messages, and says when a send lets its rank go on: `simnet.network.stack`.
 """
 
 from __future__ import annotations
