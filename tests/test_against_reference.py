@@ -72,23 +72,28 @@ class Case:
         def any_of(*values):
             return values[rng.integers(len(values))]
 
+        wire = {
+            "segment": any_of(0.0, 100.0, 1448.0),
+            "beside": any_of(0.0, 9.0, 90.0),
+            "acknowledged": any_of(0.0, 250.0, 2896.0),
+            "word": any_of(0.0, 48.0),
+            "pieces": any_of(1, 2, 3),
+        }
         lets_go = any_of("left", "taken", "acknowledged", "ready", "request")
+        if lets_go == "left":
+            return Stack(lets_go, **wire)
         return Stack(
             lets_go,
-            "shared" if lets_go == "left" else any_of("shared", "queue", "queue"),
+            any_of("shared", "queue", "queue"),
             eager_limit=any_of(0.0, 0.0, 700.0),
             buffer=any_of(math.inf, 100.0, 2500.0),
-            segment=any_of(0.0, 100.0, 1448.0),
-            beside=any_of(0.0, 9.0, 90.0),
-            acknowledged=any_of(0.0, 250.0, 2896.0),
-            word=any_of(0.0, 48.0),
             before=any_of(0.0, rng.random() * 1e-3),
             after=any_of(0.0, rng.random() * 1e-3),
             before_byte=any_of(0.0, rng.random() * 1e-6),
             after_byte=any_of(0.0, rng.random() * 1e-6),
-            rounds=1 if lets_go == "left" else any_of(1, 2, 3),
-            pieces=any_of(1, 2, 3),
-            posts_ahead=lets_go != "left" and any_of(False, True),
+            rounds=any_of(1, 2, 3),
+            posts_ahead=any_of(False, True),
+            **wire,
         )
 
     def _graph(self):

@@ -91,7 +91,7 @@ def test_software_of_the_scenario_was_not_measured_where_that_of_the_name_was(
         ("{after_byte: 2 s}", "network.stack.after_byte: must be <= 1, got '2 s'"),
         ("{rounds: 0}", "network.stack.rounds: must be >= 1, got 0"),
         ("{pieces: 65}", "network.stack.pieces: must be <= 64, got 65"),
-        ("{before: 1 us}", "network.stack: has software, which counts with another lets_go than left only"),
+        ("{before: 1 us}", "network.stack: before counts with another lets_go than left only"),
     ],
 )
 def test_a_wrong_stack_is_refused_with_its_line(small: str, given: str, said: str) -> None:

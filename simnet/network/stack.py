@@ -72,7 +72,8 @@ class Stack:
     eager_limit : float
         Messages of at most so many bytes are ``taken`` in any case.
     buffer : float
-        Bytes that the system takes of a rank's messages that have not arrived yet.
+        Bytes of a connection, from rank to rank, that the system takes and that have not arrived; a message that takes
+        them above it holds its round until it has arrived.
     segment, beside : float
         Payload of a full segment, and what goes over the wire beside it [byte]; no framing where `segment` is 0.
     acknowledged : float
@@ -80,12 +81,15 @@ class Stack:
     word : float
         Payload of a word between libraries [byte].
     before, after : float
-        Software of a message at its sender before it leaves, and at its receiver after it has arrived [s].
+        Software of a message at its sender before it leaves, and at its receiver after it has arrived [s]; that of a
+        message that comes before its rank enters the round is done then, after what the rank sends. A word costs its
+        speaker `before`, but for that of an arrival, which the system sends; hearing it costs nothing.
     before_byte, after_byte : float
         The same for each byte [s]. Where a message leaves upon a word that the receiver is ready, all software comes
         after it has arrived.
     rounds : int
-        Rounds of one phase that a rank has under way at once.
+        Rounds of one phase that a rank has under way at once in a ring: two rounds or more in a row between the same
+        ranks.
     posts_ahead : bool
         Whether a rank that only sends in a round enters it before its sends of the rounds before it in that phase are
         let go.
@@ -100,7 +104,7 @@ class Stack:
     Raises
     ------
     ValueError
-        If a property is none of those allowed.
+        If a property is none of those allowed, or has no meaning with ``left``: software, a queue, rounds ahead.
 
     Examples
     --------
@@ -138,6 +142,10 @@ class Stack:
                 raise ValueError(f"{name} must be a number >= 0, and finite, got {value!r}")
         whole(self.rounds, "rounds", 1, MOST_ROUNDS)
         whole(self.pieces, "pieces", 1, MOST_ROUNDS)
+        if self.lets_go == "left":
+            for name in _WITH_LIBRARIES:
+                if getattr(self, name) != getattr(Stack, name):
+                    raise ValueError(f"{name} counts with another lets_go than left only")
 
     def framed(self, nbytes: ArrayLike) -> Floats:
         """Return the bytes that messages take on a wire, of the shape of `nbytes`.
@@ -158,7 +166,8 @@ class Stack:
         """Return the bytes for which messages of a round keep a link busy, shape (m,): framed, with acknowledgements.
 
         Acknowledgements take time where their direction of a host's link has data of its own. They travel alone: data
-        that could carry them has been handed to the link before.
+        that could carry them has been handed to the link before. Those that a rank sends in a round are split evenly
+        among its messages, those that it gets among those that it receives; a message is longer by the larger part.
         """
         wire = self.framed(one.nbytes)
         if not self.segment or not self.acknowledged:
@@ -206,6 +215,11 @@ def _in_rings(rounds: Sequence[Round]) -> list[bool]:
 _NUMBERS = (
     "eager_limit", "buffer", "segment", "beside", "acknowledged", "word",
     "before", "after", "before_byte", "after_byte",
+)  # fmt: skip
+
+_WITH_LIBRARIES = (
+    "own_link", "eager_limit", "buffer", "before", "after", "before_byte", "after_byte", "rounds", "posts_ahead",
+    "by_chance",
 )  # fmt: skip
 
 MOST_ROUNDS = 64
