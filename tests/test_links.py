@@ -76,6 +76,18 @@ def test_known_libraries_are_predicted_with_other_ranks(tmp_path):
         np.testing.assert_allclose(table["ours"], table["seconds"], rtol=0.01)
 
 
+@pytest.mark.parametrize(
+    ("tool", "data"), [("gloo", "shaped_gloo"), ("openmpi", "shaped_openmpi"), ("mpich", "shaped_mpich")]
+)
+def test_named_stacks_have_the_software_of_the_shipped_measurements(tool, data):
+    found = calibrated(predictable(measured.load(data).rows), tool)[0]["", ""]
+    named = STACKS[tool]
+    assert data in named.measured
+    assert 2 * named.before == pytest.approx(2 * found.before, abs=0.5e-6)
+    assert 2 * named.before_byte == pytest.approx(2 * found.before_byte, abs=0.005e-9)
+    assert (named.after, named.after_byte) == (named.before, named.before_byte)
+
+
 def test_other_measurements_do_not_move_a_prediction():
     rows = measured.load("shaped_gloo").rows
     changed = rows.assign(seconds=np.where(rows["nbytes"] == 65536, 9.0, rows["seconds"]))

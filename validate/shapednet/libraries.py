@@ -76,15 +76,15 @@ class Library(NamedTuple):
     piece: float = math.inf
 
 
-_EAGER = dataclasses.replace(STACKS["mpich"], lets_go="taken")
-
-PLAIN = Library(tuple(dataclasses.replace(_EAGER, lets_go=one) for one in get_args(LetGo) if one != "left"))
+PLAIN = Library(tuple(dataclasses.replace(STACKS["mpich"], lets_go=one) for one in get_args(LetGo) if one != "left"))
 """One of which nothing is known: any sends, steps as they are."""
 
 LIBRARIES: Mapping[str, Library] = MappingProxyType(
     {
         "openmpi": Library((STACKS["openmpi"],)),
-        "mpich": Library((_EAGER, STACKS["mpich"]), piece=32 * 1024),
+        "mpich": Library(
+            (STACKS["mpich"], dataclasses.replace(STACKS["mpich"], lets_go="acknowledged")), piece=32 * 1024
+        ),
         "gloo": Library((STACKS["gloo"],)),
         "tcp": Library((STACKS["tcp"],)),
     }
@@ -280,7 +280,8 @@ def calibrated(
     small = idle[idle["size"] == idle["size"].min()]
     large = idle[(idle["size"] == idle["size"][idle["size"] <= LARGE].max()) & (idle["size"] > small["size"].max())]
     candidates = []
-    for bare in known.stacks:
+    for one in known.stacks:
+        bare = _with(one, overhead=0.0, copying=0.0)
         raised = bare.eager_limit and (not profile or "eager" in profile)
         candidates.append(
             _with_software(dataclasses.replace(bare, eager_limit=math.inf) if raised else bare, small, large)
