@@ -10,8 +10,7 @@ import dataclasses
 import hashlib
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 import numpy as np
@@ -53,17 +52,17 @@ def _dtype(hint: Any) -> np.dtype[Any] | None:
 
 
 class _StateType(types.Type):  # type: ignore[misc]
-    """The type of a state: of which fields it is made, and from which sources functions on it are compiled."""
+    """The type of a state: of which fields it is made, and from which code functions on it are compiled."""
 
-    def __init__(self, kind: type, sources: str) -> None:
+    def __init__(self, kind: type, code: str) -> None:
         hints = get_type_hints(kind)
         self.fields = {
             name: _NUMBERS[hint] if dtype is None else types.Array(from_dtype(dtype), 1, "C")
             for name, hint, dtype in ((name, hint, _dtype(hint)) for name, hint in hints.items())
         }
         self.places = {name: place for place, name in enumerate(hints)}
-        # Types of equal names are equal, also in the cache on disk: there, other sources make another type.
-        super().__init__(name=f"{kind.__name__}({sources})")
+        # Types of equal names are equal, also in the cache on disk: there, other code makes another type.
+        super().__init__(name=f"{kind.__name__}({code})")
 
 
 register_model(_StateType)(models.OpaqueModel)
@@ -147,6 +146,18 @@ def _table(name: str, place: int, dtype: np.dtype[Any]) -> property:
     return property(get, put)
 
 
+def _code(module: ModuleType) -> str:
+    """Return what functions of a module do, as it is loaded: its file may have changed since."""
+    parts = []
+    for name, one in sorted(vars(module).items()):
+        if isinstance(one, FunctionType) and one.__module__ == module.__name__:
+            code = one.__code__
+            parts.append(f"{name} {code.co_code.hex()} {code.co_consts} {code.co_names} {code.co_varnames}")
+        elif isinstance(one, int | float) or (dataclasses.is_dataclass(one) and isinstance(one, type)):
+            parts.append(f"{name} {get_type_hints(one) if isinstance(one, type) else one}")
+    return "\n".join(parts)
+
+
 @cache
 def compiled_state(kind: type[State], modules: Sequence[ModuleType]) -> type[State]:
     """Return a class like `kind` whose instances compiled functions take, with arrays for tables.
@@ -159,9 +170,9 @@ def compiled_state(kind: type[State], modules: Sequence[ModuleType]) -> type[Sta
     modules : tuple of modules
         Where the functions are, for the cache to notice that one has changed.
     """
-    sources = hashlib.sha256(b"".join(Path(str(one.__file__)).read_bytes() for one in modules)).hexdigest()[:16]
+    code = hashlib.sha256("\n".join(map(_code, modules)).encode()).hexdigest()[:16]
     hints = get_type_hints(kind)
-    members: dict[str, Any] = {"_numba_type_": _StateType(kind, sources)}
+    members: dict[str, Any] = {"_numba_type_": _StateType(kind, code)}
     tables: dict[str, Any] = {}
     for place, (name, hint) in enumerate(hints.items()):
         dtype = _dtype(hint)
