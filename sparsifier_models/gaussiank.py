@@ -1,6 +1,7 @@
 """Gaussian-k: a threshold from the quantile of a normal distribution of the gradient's mean and deviation.
 
-Gradients have heavier tails than a normal distribution, so the estimate misses k, and is corrected by counting.
+Released codes take mean and deviation of the values, or of their magnitudes. Gradients have heavier tails than a normal
+distribution, so the estimate misses k, and is corrected by counting.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ class Rule(NamedTuple):
     """How the estimate is corrected.
 
     Below `low` k entries the threshold is divided by `down`, above `high` k it is multiplied by `up`, at most `steps`
-    times, with `turns` in either direction, else in the one it first took.
+    times, with `turns` in either direction, else in the one it first took. With `magnitudes` mean and deviation are
+    those of the magnitudes.
     """
 
     low: Fraction
@@ -35,6 +37,7 @@ class Rule(NamedTuple):
     up: float
     steps: int
     turns: bool = False
+    magnitudes: bool = False
 
     def bounds(self, k: int) -> tuple[int, float]:
         """Return the fewest and the most entries that are left alone.
@@ -49,8 +52,9 @@ RULES = {
     "vgg": Rule(Fraction(3, 4), Fraction(5, 4), 1.02, 1.02, 20),
     "lstm": Rule(Fraction(3, 4), None, 1.012, 1.0, 50),
     "bert": Rule(Fraction(5, 6), None, 1.012, 1.0, 20),
-    "original": Rule(Fraction(2, 3), Fraction(4, 3), 2.0, 1.5, 5, turns=True),
-    "sidco": Rule(Fraction(2, 3), Fraction(4, 3), 2.0, 1.5, 3, turns=True),
+    # The released loops count five and three times, and select by the last threshold that they counted with.
+    "original": Rule(Fraction(2, 3), Fraction(4, 3), 2.0, 1.5, 4, turns=True, magnitudes=True),
+    "sidco": Rule(Fraction(2, 3), Fraction(4, 3), 2.0, 1.5, 2, turns=True, magnitudes=True),
 }
 
 
@@ -61,9 +65,9 @@ class GaussianKOptions(GatheredOptions):
     Parameters
     ----------
     rules : {"vgg", "lstm", "bert", "original", "sidco"}
-        How the estimate is corrected: as in the reference implementation of Ok-Topk for the model of this name, in at
-        most five steps by halves as the scheme was first released, or in at most three as in the reference
-        implementation of SIDCo.
+        How the estimate is made and corrected: as in the reference implementation of Ok-Topk for the model of this
+        name; or from mean and deviation of the magnitudes, with at most four steps by halves as the scheme was first
+        released, or at most two as in the reference implementation of SIDCo.
     """
 
     rules: Literal["vgg", "lstm", "bert", "original", "sidco"] = "vgg"
@@ -100,7 +104,7 @@ class GaussianK(Thresholded):
     def _find(self, values: Values, worker: int) -> Found:
         rule, magnitude = RULES[self.options.rules], np.abs(values)
         low, high = rule.bounds(self.k)
-        mean, variance = moments(values)
+        mean, variance = moments(magnitude if rule.magnitudes else values)
         threshold = mean - NormalDist().inv_cdf(self.density / 2) * math.sqrt(variance)
         tries, direction = 1, 0
         while tries <= rule.steps:

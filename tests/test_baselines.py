@@ -339,6 +339,8 @@ def gaussian_by_hand(values, density, rules):
     """Gaussian-k as the released codes have it: the indices selected, and the thresholds tried."""
     n, k = values.size, max(1, int(values.size * density))
     exact = values.astype(np.float64)
+    if rules in ("original", "sidco"):
+        exact = np.abs(exact)
     deviation = exact.std(ddof=1) if n > 1 else 0.0
     threshold = exact.mean() + deviation * distributions.norm.ppf(1 - density / 2)
 
@@ -361,14 +363,17 @@ def gaussian_by_hand(values, density, rules):
             threshold /= 1.012
             tried.append(threshold)
     else:
+        # What was counted with last is selected, and not what the threshold is corrected to after it.
+        tried = []
         for _ in range(5 if rules == "original" else 3):
+            tried.append(threshold)
             if count() < 2 * k / 3:
                 threshold *= 0.5
             elif count() > 4 * k / 3:
                 threshold *= 1.5
             else:
                 break
-            tried.append(threshold)
+        threshold = tried[-1]
     return np.flatnonzero(np.abs(values) > np.float32(threshold)), tried
 
 
@@ -383,6 +388,18 @@ def test_gaussiank_against_the_rules_written_out(rules, job):
     assert exchange.stats["tries"][0] == len(tried)
     assert exchange.stats["threshold"][0] == pytest.approx(tried[-1], rel=1e-9, abs=1e-30)
     np.testing.assert_array_equal(np.flatnonzero(exchange.update), indices[values[0, indices] != 0])
+
+
+def test_gaussiank_selects_as_many_as_the_released_code_of_sidco():
+    # Run sidco_gaussianksgdec_s1: gradients with error feedback, n = 1,000,003, k = 1,000, first three iterations.
+    n, workers = 1_000_003, 4
+    model = create("gaussiank", workers, n, 1000 / n, rules="sidco")
+    found = []
+    for t in range(3):
+        scale = 4e-3 * np.exp(-2 * np.arange(n) / n) / (1 + 0.01 * t)
+        shared, *own = (np.random.default_rng([1, t, who]).laplace(size=n) for who in (10**6, *range(workers)))
+        found.append(model.exchange(np.float32([scale * 0.5 * (shared + one) for one in own])).selected.tolist())
+    assert found == [[289, 348, 289, 305], [101, 112, 85, 112], [53, 55, 66, 57]]
 
 
 @pytest.mark.parametrize("rules", RULES)
@@ -410,11 +427,11 @@ def test_gaussiank_corrects_as_far_as_its_rules_go(rules):
             assert exchange.stats["tries"][0] == len(tried)
             np.testing.assert_array_equal(np.flatnonzero(exchange.update), indices)
             tries.add(len(tried))
-    most = {"vgg": 20, "lstm": 50, "bert": 20, "original": 5, "sidco": 3}[rules]
+    most = {"vgg": 20, "lstm": 50, "bert": 20, "original": 4, "sidco": 2}[rules]
     assert {1, 2, most + 1} <= tries
 
 
-@pytest.mark.parametrize("rules", RULES)
+@pytest.mark.parametrize("rules", ["vgg", "lstm", "bert"])
 def test_gaussiank_hits_the_density_of_normal_gradients_at_once(rules):
     for density in (0.001, 0.01, 0.1):
         gradients = gradients_of("normal", 4, 200_000, 7)
