@@ -195,6 +195,8 @@ class Stack:
 
     def ahead(self, rounds: Sequence[Round]) -> list[int]:
         """Return for each round how many before it a rank that enters it may have under way."""
+        if self.rounds == 1:
+            return [0] * len(rounds)
         rings = _in_rings(rounds)
         return [
             self.rounds - 1 if number and ring and one.phase == rounds[number - 1].phase and rings[number - 1] else 0
