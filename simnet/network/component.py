@@ -296,6 +296,10 @@ class Network:
             raise SimnetError(
                 "the max-plus clock (engine vectorised) cannot time ranks that fail; engine auto or fluid can"
             )
+        if self.stack != IDEAL and self.engine == "vectorised":
+            raise SimnetError(
+                "the max-plus clock (engine vectorised) knows the stack ideal only; engine auto or fluid knows all"
+            )
         timing = None if self.engine == "fluid" or program.failures else self._through(program, messages)
         if timing is not None:
             return timing
