@@ -33,7 +33,7 @@ LINKS = ((1.0, 100), (5.0, 100), (20.0, 50))
 
 def sending(stack, overhead, **properties):
     """Return a stack with so many seconds of software for a message, half of them at each end."""
-    return dataclasses.replace(stack, before=overhead / 2, after=overhead / 2, **properties)
+    return dataclasses.replace(stack, **properties).with_software(overhead)
 
 
 def made(path, tool, stack, ranks=(3, 4), sizes=(1000, 60_000)):

@@ -19,7 +19,7 @@ TCP = STACKS["tcp"]
 
 def tcp(lets_go="taken", overhead=0.0, **properties):
     """Return TCP under a library whose sends wait for something, and take software."""
-    return dataclasses.replace(TCP, lets_go=lets_go, before=overhead / 2, after=overhead / 2, **properties)
+    return dataclasses.replace(TCP, lets_go=lets_go, **properties).with_software(overhead)
 
 
 @given(st.integers(1, 10**7))

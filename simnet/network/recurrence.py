@@ -325,6 +325,15 @@ def _one_by_one(
     return CROSSED, 0.0
 
 
+def _segment_at(times: Floats, segment: int, t: float) -> int:
+    """Return the segment of a timeline that holds at time `t` [s], given one that is not far from it."""
+    while times[segment + 1] <= t:
+        segment += 1
+    while times[segment] > t:
+        segment -= 1
+    return segment
+
+
 def _look_up_latency(message: int, t: float, links: NDArray[np.int64], routes: RouteState, latency: Cursors) -> bool:
     """Look up the latency of a message's route at time `t` [s]; return whether it is known."""
     times, values, segments = latency.times, latency.values, latency.segment
@@ -333,12 +342,7 @@ def _look_up_latency(message: int, t: float, links: NDArray[np.int64], routes: R
         link = links[message, hop]
         if link < 0:
             break
-        segment = segments[link]
-        while times[segment + 1] <= t:
-            segment += 1
-        while times[segment] > t:
-            segment -= 1
-        segments[link] = segment
+        segment = segments[link] = _segment_at(times, segments[link], t)
         if values[segment] < 0:
             return False
         total += values[segment]
@@ -366,12 +370,7 @@ def _integrate(
         link = links[message, hop]
         if link < 0:
             break
-        segment = segments[link]
-        while times[segment + 1] <= now:
-            segment += 1
-        while times[segment] > now:
-            segment -= 1
-        segments[link] = segment
+        segments[link] = _segment_at(times, segments[link], now)
         hops += 1
     if hops == 0:
         return CROSSED, now
@@ -412,11 +411,7 @@ def _integrate(
 def _leave(link: int, now: float, nbytes: float, bandwidth: Cursors) -> tuple[int, float]:
     """Let bytes pass a link from time `now` [s] on, segment by segment; return as `_integrate` does."""
     times, values = bandwidth.times, bandwidth.values
-    segment = bandwidth.segment[link]
-    while times[segment + 1] <= now:
-        segment += 1
-    while times[segment] > now:
-        segment -= 1
+    segment = _segment_at(times, bandwidth.segment[link], now)
     while True:
         rate, until = values[segment], times[segment + 1]
         if rate > 0:

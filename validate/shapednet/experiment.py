@@ -154,10 +154,9 @@ def errors(rows: pd.DataFrame) -> pd.DataFrame:
 
 def _stack(backend: Backend, overhead: float) -> Stack:
     """Return how a backend sends a schedule message by message, with so many seconds of software for each."""
-    half = overhead / 2
     # The switch of this network puts no segments together, and a replay cuts no rings.
-    bare = dataclasses.replace(STACKS[backend], acknowledged=2 * SEGMENT, before_byte=0.0, after_byte=0.0)
-    return dataclasses.replace(bare, before=half, after=half, rounds=1, pieces=1)
+    bare = dataclasses.replace(STACKS[backend], acknowledged=2 * SEGMENT, rounds=1, pieces=1)
+    return bare.with_software(overhead, 0.0)
 
 
 def _predictions(index: int, setting: Setting, overhead: float, backend: Backend) -> pd.DataFrame:

@@ -281,7 +281,7 @@ def calibrated(
     large = idle[(idle["size"] == idle["size"][idle["size"] <= LARGE].max()) & (idle["size"] > small["size"].max())]
     candidates = []
     for one in known.stacks:
-        bare = _with(one, overhead=0.0, copying=0.0)
+        bare = one.with_software(0.0, 0.0)
         raised = bare.eager_limit and (not profile or "eager" in profile)
         candidates.append(
             _with_software(dataclasses.replace(bare, eager_limit=math.inf) if raised else bare, small, large)
@@ -301,27 +301,19 @@ def calibrated(
 
 def _with_software(bare: Stack, small: pd.DataFrame, large: pd.DataFrame) -> Mapping[tuple[str, str], Stack]:
     """Return a stack with the software that explains what was measured on an idle link."""
-    measured = {(one.collective, one.algorithm): _software(one, bare, "overhead", 1e-4) for one in _cases(small)}
+    measured = {(one.collective, one.algorithm): _software(one, bare, "message", 1e-4) for one in _cases(small)}
     overhead = float(np.median(list(measured.values())))
     found = {
-        key: _with(bare, overhead=min(max(own, overhead / UNLIKE), overhead * UNLIKE)) for key, own in measured.items()
+        key: bare.with_software(message=min(max(own, overhead / UNLIKE), overhead * UNLIKE))
+        for key, own in measured.items()
     }
     for one in _cases(large):
         key = (one.collective, one.algorithm)
-        quick = found.get(key, _with(bare, overhead=overhead))
-        found[key] = _with(quick, copying=min(_software(one, quick, "copying", 1e-9), SLOWEST))
+        quick = found.get(key, bare.with_software(message=overhead))
+        found[key] = quick.with_software(byte=min(_software(one, quick, "byte", 1e-9), SLOWEST))
     copying = float(np.median([2 * each.before_byte for each in found.values()]))
-    found["", ""] = _with(_with(bare, overhead=overhead), copying=copying)
+    found["", ""] = bare.with_software(overhead, copying)
     return found
-
-
-def _with(stack: Stack, overhead: float | None = None, copying: float | None = None) -> Stack:
-    """Return a stack with so many seconds of software for a message, and for a byte, half of them at each end."""
-    if overhead is not None:
-        stack = dataclasses.replace(stack, before=overhead / 2, after=overhead / 2)
-    if copying is not None:
-        stack = dataclasses.replace(stack, before_byte=copying / 2, after_byte=copying / 2)
-    return stack
 
 
 def _stack(one: _Case, stacks: Mapping[tuple[str, str], Mapping[tuple[str, str], Stack]]) -> Stack:
@@ -341,7 +333,7 @@ def _software(one: _Case, stack: Stack, name: str, probe: float) -> float:
     """Return the seconds of software, per message or per byte, that explain what was measured."""
 
     def at(value: float) -> float:
-        return one.takes(_with(stack, **{name: value}))
+        return one.takes(stack.with_software(**{name: value}))
 
     # Time is piecewise linear in software, as the path that takes longest changes.
     value = 0.0
@@ -354,7 +346,7 @@ def _software(one: _Case, stack: Stack, name: str, probe: float) -> float:
 def _three(one: _Case, stack: Stack) -> tuple[float, float, float]:
     """Return what is predicted, what of it remains without software, and the closed form."""
     link = one.link()
-    ours, bare = one.takes(stack), one.takes(_with(stack, overhead=0.0, copying=0.0))
+    ours, bare = one.takes(stack), one.takes(stack.with_software(0.0, 0.0))
     star = topologies.star(one.ranks, latency=link.latency, bandwidth=link.bandwidth / _FRAMING)
     plain = schedule_of(one.collective, one.algorithm, one.ranks, one.size)
     assert plain is not None

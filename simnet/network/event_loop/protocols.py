@@ -1,15 +1,15 @@
 """How a transport stack sends: what is posted when a rank enters a round, and the words that libraries exchange.
 
 A message that has to wait for a word of its receiver leaves when that is there; see `simnet.network.stack`. What a rank
-does for messages, its software, takes place one after another. A rank without such a stack is let go by its host's own
-link: `simnet.network.event_loop.ports`.
+does for messages, its software, takes place one after another. A rank whose sends need only leave has no such library,
+and is let go by its host's own link: `simnet.network.event_loop.ports`.
 """
 
 from __future__ import annotations
 
 from simnet.network.event_loop.agenda import push
-from simnet.network.event_loop.messages import address, keep_in_order
-from simnet.network.event_loop.ports import hand_over
+from simnet.network.event_loop.messages import address, depart, keep_in_order
+from simnet.network.event_loop.ports import hand_over, send_off
 from simnet.network.event_loop.records import (
     ACKNOWLEDGED,
     ANSWERS,
@@ -21,6 +21,7 @@ from simnet.network.event_loop.records import (
     HEARD,
     IN_ROUND,
     IS_READY,
+    LEFT_HOST,
     READY,
     REQUEST,
     State,
@@ -117,6 +118,11 @@ def send(s: State, g: int, m: int, i: int) -> None:
     flow = s.flows[f]
     flow.round_index, flow.message, flow.what = i, m, DATA
     keep_in_order(s, f, message.connection)
+    if s.lets_go == LEFT_HOST:
+        run.pending += 1
+        depart(s, f, s.now + s.send_overhead)
+        send_off(s, g, f)
+        return
     if not needs_word(s, m):
         connection = s.connections[message.connection]
         connection.taken += message.payload

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from simnet.network.event_loop.agenda import copy_due, push, sink_due
-from simnet.network.event_loop.messages import address, assign, depart, keep_in_order, let_next
-from simnet.network.event_loop.ports import go_on_sending, send_off
+from simnet.network.event_loop.messages import assign, let_next
+from simnet.network.event_loop.ports import go_on_sending
 from simnet.network.event_loop.protocols import (
     early_entry,
     early_in,
@@ -177,31 +177,7 @@ def enter(s: State, g: int) -> bool:
     """
     rank, task = s.ranks[g], task_of(s, g)
     rank.state = IN_ROUND
-    if s.lets_go != LEFT_HOST:
-        post(s, g, task)
-        return is_done(s, g)
-    e = rank.run
-    run = s.runs[e]
-    offset = s.rounds[run.rounds + rank.round_index].offset
-    for m in range(task.messages, task.messages + task.sends):
-        message = s.messages[m]
-        peer, number = s.ranks[message.dst], offset + message.number
-        if peer.state == FAILED:
-            rank.missing += 1
-            continue
-        account(s, message.dst)
-        rank.in_flight += 1
-        peer.in_flight += 1
-        run.pending += 1
-        if run.sent >= 0:
-            s.sent[run.sent + number] = s.now
-        delay = s.delays[run.delays + number] if run.delays >= 0 else 0.0
-        pick = s.picks[run.picks + number] if run.picks >= 0 else 0
-        f = address(s, e, message.route, message.candidates, pick, message.n_bytes, delay)
-        s.flows[f].round_index, s.flows[f].message, s.flows[f].what = rank.round_index, m, DATA
-        depart(s, f, s.now + s.send_overhead)
-        keep_in_order(s, f, message.connection)
-        send_off(s, g, f)
+    post(s, g, task)
     return is_done(s, g)
 
 
