@@ -71,7 +71,12 @@ class Method:
     set_: Fields = None
     stack: Stack = None
     error: Annotated[
-        float, typer.Option(min=0, max=10, help="Relative error of closed forms, of which intervals are made.")
+        float,
+        typer.Option(
+            min=0,
+            max=10,
+            help="Relative error of closed forms, of which intervals are made: an estimate, see docs/choosing.md.",
+        ),
     ] = 0.08
     misjudged: Annotated[
         float, typer.Option(min=1, max=1000, help="By which factor latency and bandwidth may be misjudged.")

@@ -22,7 +22,10 @@ if TYPE_CHECKING:
     from simnet.calibration import CalibratedCostModel
 
 ERROR = 0.08
-"""How far closed forms are off in 9 of 10 cases on links without other traffic; see ``docs/validation.md``."""
+"""How far closed forms are taken to be off: an estimate.
+
+On the 866 shipped settings of TCP up to 100 Mbit/s half of them are off by no more, and one in ten by 48 %.
+"""
 
 _SAMPLE = 4096
 _SMALL = 64
