@@ -14,7 +14,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypedDict, TypeVar
+from typing import Any, NamedTuple, TypedDict, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -101,6 +101,29 @@ class Round:
     __hash__ = None  # type: ignore[assignment]
 
 
+class Call(NamedTuple):
+    """A call of a collective: which rounds of a schedule are its messages.
+
+    Parameters
+    ----------
+    first, rounds : int
+        Its first round, from 0, and how many there are.
+    operation, algorithm : str
+        What it achieves, as nccl-tests spells it, and how, as `simnet.collectives.registry` has them.
+    nbytes : float
+        Its total size as nccl-tests counts it: the vector of an all-reduce, the whole of an all-gather [byte].
+    sizes : ndarray of float, optional
+        What its chunks have where they are not equal [byte]: the contributions to an all-gather.
+    """
+
+    first: int
+    rounds: int
+    operation: str
+    algorithm: str
+    nbytes: float
+    sizes: Floats | None = None
+
+
 class Columns(TypedDict):
     """The messages of a schedule as columns of equal length."""
 
@@ -120,6 +143,9 @@ class Schedule:
         Number of ranks P, >= 1. Ranks are 0 .. P-1.
     rounds : iterable of Round
         In order. The same `Round` object may stand several times; a ring of many ranks then costs the memory of one.
+    calls : iterable of Call
+        Which rounds belong to calls of collectives, in order; all others are messages from rank to rank. What is sent
+        does not depend on it, and schedules that differ in it alone are equal.
 
     Raises
     ------
@@ -133,11 +159,12 @@ class Schedule:
     (array([8., 4.]), 2)
     """
 
-    __slots__ = ("n_ranks", "rounds")
+    __slots__ = ("calls", "n_ranks", "rounds")
 
-    def __init__(self, n_ranks: int, rounds: Iterable[Round] = ()) -> None:
+    def __init__(self, n_ranks: int, rounds: Iterable[Round] = (), calls: Iterable[Call] = ()) -> None:
         self.n_ranks = whole(n_ranks, "n_ranks", 1)
         self.rounds: tuple[Round, ...] = tuple(rounds)
+        self.calls: tuple[Call, ...] = tuple(calls)
         for one in _distinct(self.rounds):
             if len(one) and max(one.src.max(), one.dst.max()) >= n_ranks:
                 raise ValueError(
@@ -197,7 +224,14 @@ class Schedule:
         for other in others:
             if other.n_ranks != self.n_ranks:
                 raise ValueError(f"cannot join schedules of {self.n_ranks} and {other.n_ranks} ranks")
-        return Schedule(self.n_ranks, [one for schedule in (self, *others) for one in schedule.rounds])
+        parts = (self, *others)
+        before = itertools.accumulate((len(one.rounds) for one in parts), initial=0)
+        calls = [
+            call._replace(first=call.first + offset)
+            for schedule, offset in zip(parts, before, strict=False)
+            for call in schedule.calls
+        ]
+        return Schedule(self.n_ranks, [one for schedule in parts for one in schedule.rounds], calls)
 
     def scaled(self, factor: float) -> Schedule:
         """Return the schedule with every message `factor` times as long; compute times stay.
@@ -209,9 +243,14 @@ class Schedule:
         """
         if not 0 <= factor < np.inf:
             raise ValueError(f"factor must be >= 0 and finite, got {factor!r}")
+        calls = [
+            call._replace(nbytes=call.nbytes * factor, sizes=None if call.sizes is None else call.sizes * factor)
+            for call in self.calls
+        ]
         return Schedule(
             self.n_ranks,
             _map(self.rounds, lambda one: Round(one.src, one.dst, one.nbytes * factor, one.compute, one.phase)),
+            calls,
         )
 
     def in_phase(self, phase: str) -> Schedule:
@@ -222,9 +261,8 @@ class Schedule:
         >>> Schedule(2, [Round([0], [1], 8)]).in_phase("indices").rounds
         (Round(1 messages, 8 bytes, phase='indices'),)
         """
-        return Schedule(
-            self.n_ranks, _map(self.rounds, lambda one: Round(one.src, one.dst, one.nbytes, one.compute, phase))
-        )
+        rounds = _map(self.rounds, lambda one: Round(one.src, one.dst, one.nbytes, one.compute, phase))
+        return Schedule(self.n_ranks, rounds, self.calls)
 
     def embed(self, ranks: Sequence[int] | Ranks, n_ranks: int) -> Schedule:
         """Return the schedule as part of a larger one: rank r becomes ``ranks[r]`` of `n_ranks`.
@@ -253,7 +291,7 @@ class Schedule:
                 work[places] = one.compute
             return Round(places[one.src], places[one.dst], one.nbytes, work, one.phase)
 
-        return Schedule(n_ranks, _map(self.rounds, moved))
+        return Schedule(n_ranks, _map(self.rounds, moved), self.calls)
 
     def columns(self) -> Columns:
         """Return all messages as columns ``round, src, dst, nbytes, phase`` of equal length."""

@@ -24,7 +24,7 @@ def all_to_all(n_ranks: int) -> Program:
     for s in range(1, P):
         to = (rank + s) % P
         steps.append(Step(rank, to, first=rank * P + to, phase="all-to-all"))
-    return Program(P, P * P, steps)
+    return Program(P, P * P, steps, "alltoall", "pairwise")
 
 
 def through_server(n_ranks: int, server: int = 0) -> Program:

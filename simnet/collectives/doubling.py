@@ -33,7 +33,7 @@ from simnet.costs.collectives import (
     recursive_doubling_allgather,
     recursive_doubling_allreduce,
 )
-from simnet.schedule import Round, Schedule
+from simnet.schedule import Call, Round, Schedule
 
 
 def all_reduce(n_ranks: int) -> Program:
@@ -44,7 +44,7 @@ def all_reduce(n_ranks: int) -> Program:
     steps = [Step(leave, leave - 1, reduce=True, phase="fold")]
     steps += [Step(stay, stay[q ^ d], reduce=True, phase="recursive doubling") for d in _powers_below(len(stay))]
     steps += [Step(leave - 1, leave, phase="unfold")]
-    return Program(P, 1, steps)
+    return Program(P, 1, steps, "all_reduce", "recursive_doubling")
 
 
 def rabenseifner(n_ranks: int) -> Program:
@@ -60,7 +60,7 @@ def rabenseifner(n_ranks: int) -> Program:
         steps.append(Step(stay, stay[partner], partner // d * d, d, reduce=True, phase="reduce-scatter"))
     steps += [Step(stay, stay[q ^ d], q // d * d, d, phase="all-gather") for d in _powers_below(Q)]
     steps += [Step(leave - 1, leave, count=Q, phase="unfold")]
-    return Program(P, Q, steps)
+    return Program(P, Q, steps, "all_reduce", "rabenseifner")
 
 
 def all_gather(n_ranks: int) -> Program:
@@ -76,7 +76,7 @@ def all_gather(n_ranks: int) -> Program:
         steps.append(Step(stay, stay[q ^ d], start[group], start[group + d] - start[group], phase="recursive doubling"))
     # All but the chunk that the rank itself contributed.
     steps += [Step(leave - 1, leave, first=leave + 1, count=P - 1, phase="unfold")]
-    return Program(P, P, steps)
+    return Program(P, P, steps, "all_gather", "recursive_doubling")
 
 
 def bruck(n_ranks: int) -> Program:
@@ -85,7 +85,7 @@ def bruck(n_ranks: int) -> Program:
     rank = np.arange(P)
     # At distance d rank r has chunks r .. r + d - 1, of which rank r - d needs as many as it lacks.
     steps = [Step(rank, (rank - d) % P, rank, min(d, P - d), phase="Bruck") for d in _powers_below(P)]
-    return Program(P, P, steps)
+    return Program(P, P, steps, "all_gather", "bruck")
 
 
 def shortest(n_ranks: int) -> Program:
@@ -97,7 +97,8 @@ def shortest(n_ranks: int) -> Program:
 def halving(n_ranks: int) -> Program:
     """Reduce-scatter of P chunks: recursive doubling backwards, at distance ..., 4, 2, 1; rank r ends with chunk r."""
     steps = reversed(all_gather(n_ranks).steps)
-    return Program(n_ranks, n_ranks, [Step(s.dst, s.src, s.first, s.count, reduce=True, phase=s.phase) for s in steps])
+    back = [Step(s.dst, s.src, s.first, s.count, reduce=True, phase=s.phase) for s in steps]
+    return Program(n_ranks, n_ranks, back, "reduce_scatter", "recursive_halving")
 
 
 def _fold(P: int) -> tuple[Ranks, Ranks]:
@@ -293,6 +294,6 @@ def alltoall_bruck(n_ranks: int, nbytes: float) -> Schedule:
     """
     rank, distance = np.arange(whole(n_ranks, "n_ranks", 1)), np.arange(n_ranks)
     blocks = [(d, np.count_nonzero(distance & d)) for d in _powers_below(n_ranks)]
-    return Schedule(
-        n_ranks, [Round(rank, (rank + d) % n_ranks, many * one_size(nbytes), 0.0, "Bruck") for d, many in blocks]
-    )
+    rounds = [Round(rank, (rank + d) % n_ranks, many * one_size(nbytes), 0.0, "Bruck") for d, many in blocks]
+    calls = [Call(0, len(rounds), "alltoall", "bruck", n_ranks * one_size(nbytes))] if rounds else []
+    return Schedule(n_ranks, rounds, calls)

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from simnet.base.arrays import Floats, Ranks
 from simnet.base.checks import whole
-from simnet.schedule import Round, Schedule
+from simnet.schedule import Call, Round, Schedule
 
 Array: TypeAlias = NDArray[Any]
 
@@ -94,6 +94,8 @@ class Program:
         Chunks each rank's buffer is cut into, >= 1.
     steps : iterable of Step
         In order. Steps without messages or rounds are left out.
+    operation, algorithm : str
+        Of which collective its schedules are a call, as `simnet.collectives.registry` has them; of none if empty.
 
     Raises
     ------
@@ -111,9 +113,12 @@ class Program:
     [array([1, 2]), array([11, 22])]
     """
 
-    __slots__ = ("n_chunks", "n_ranks", "steps")
+    __slots__ = ("algorithm", "n_chunks", "n_ranks", "operation", "steps")
 
-    def __init__(self, n_ranks: int, n_chunks: int, steps: Iterable[Step] = ()) -> None:
+    def __init__(
+        self, n_ranks: int, n_chunks: int, steps: Iterable[Step] = (), operation: str = "", algorithm: str = ""
+    ) -> None:
+        self.operation, self.algorithm = operation, algorithm
         self.n_ranks = whole(n_ranks, "n_ranks", 1)
         self.n_chunks = whole(n_chunks, "n_chunks", 1)
         self.steps: tuple[Step, ...] = tuple(step for step in steps if len(step) and step.times > 0)
@@ -187,7 +192,13 @@ class Program:
             rounds += [rounds[-1]] * (step.times - distinct)
         if np.any(work):
             rounds.append(Round((), (), (), work, self.steps[-1].phase))
-        return Schedule(self.n_ranks, rounds)
+        if not rounds or not self.operation:
+            return Schedule(self.n_ranks, rounds)
+        total = float(size * self.n_chunks if equal else sizes.sum())
+        # What nccl-tests counts of an all-to-all is what one rank has for all.
+        nbytes = total / self.n_ranks if self.operation == "alltoall" else total
+        call = Call(0, len(rounds), self.operation, self.algorithm, nbytes, None if equal else sizes)
+        return Schedule(self.n_ranks, rounds, [call])
 
     def of_vector(self, nbytes: float, gamma: float = 0.0) -> Schedule:
         """Return the messages for a vector of so many bytes, cut into equal chunks; `gamma` as of `schedule`."""

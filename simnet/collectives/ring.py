@@ -22,7 +22,8 @@ def all_gather(n_ranks: int) -> Program:
     P = whole(n_ranks, "n_ranks", 1)
     rank = np.arange(P)
     # In round s rank r passes on chunk r - s, which its left neighbour sent it the round before.
-    return Program(P, P, [Step(rank, (rank + 1) % P, first=rank, times=P - 1, stride=-1, phase="all-gather")])
+    step = Step(rank, (rank + 1) % P, first=rank, times=P - 1, stride=-1, phase="all-gather")
+    return Program(P, P, [step], "all_gather", "ring")
 
 
 def reduce_scatter(n_ranks: int) -> Program:
@@ -31,12 +32,13 @@ def reduce_scatter(n_ranks: int) -> Program:
     rank = np.arange(P)
     # In round s rank r passes on what it has of chunk r - 1 - s; chunk r has then come full circle to rank r.
     step = Step(rank, (rank + 1) % P, first=rank - 1, reduce=True, times=P - 1, stride=-1, phase="reduce-scatter")
-    return Program(P, P, [step])
+    return Program(P, P, [step], "reduce_scatter", "ring")
 
 
 def all_reduce(n_ranks: int) -> Program:
     """All-reduce of P chunks in 2 (P - 1) rounds: reduce-scatter, then all-gather."""
-    return Program(n_ranks, n_ranks, [*reduce_scatter(n_ranks).steps, *all_gather(n_ranks).steps])
+    steps = [*reduce_scatter(n_ranks).steps, *all_gather(n_ranks).steps]
+    return Program(n_ranks, n_ranks, steps, "all_reduce", "ring")
 
 
 @collective("all_reduce", "ring", program=all_reduce, cost=ring_allreduce, nccl="Ring", mpi=("ring",), calibrated=True)

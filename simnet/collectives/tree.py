@@ -51,7 +51,7 @@ def broadcast(n_ranks: int, root: int = 0, *, arity: int | None = None, segments
     """
     P = whole(n_ranks, "n_ranks", 1)
     down, _ = _down(P, arity)
-    return Program(P, segments, _pipeline(_rooted(down, root, P), segments))
+    return Program(P, segments, _pipeline(_rooted(down, root, P), segments), "broadcast", _named(arity, segments))
 
 
 def reduce(n_ranks: int, root: int = 0, *, arity: int | None = None, segments: int = 1) -> Program:
@@ -64,7 +64,8 @@ def reduce(n_ranks: int, root: int = 0, *, arity: int | None = None, segments: i
     """
     P = whole(n_ranks, "n_ranks", 1)
     down, depth = _down(P, arity)
-    return Program(P, segments, _pipeline(_rooted(_up(down, depth), root, P), segments))
+    up = _rooted(_up(down, depth), root, P)
+    return Program(P, segments, _pipeline(up, segments), "reduce", _named(arity, segments))
 
 
 def all_reduce(n_ranks: int, *, arity: int | None = None, segments: int = 1) -> Program:
@@ -79,7 +80,11 @@ def all_reduce(n_ranks: int, *, arity: int | None = None, segments: int = 1) -> 
     down, depth = _down(P, arity)
     up, down = _up(down, depth), down._replace(at=down.at + depth)
     both = Edges(*(np.concatenate(columns) for columns in zip(up, down, strict=True)))
-    return Program(P, segments, _pipeline(both, segments))
+    return Program(P, segments, _pipeline(both, segments), "all_reduce", "tree")
+
+
+def _named(arity: int | None, segments: int) -> str:
+    return "binomial" if arity is None and segments == 1 else "tree"
 
 
 def _down(P: int, arity: int | None) -> tuple[Edges, int]:

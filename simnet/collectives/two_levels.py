@@ -28,7 +28,7 @@ def two_levels(n_ranks: int, group_size: int) -> Program:
     steps = [Step(child, child - d, count=L, reduce=True, phase="reduce") for child, d in inside]
     steps += [step.between(leaders) for step in ring.all_reduce(L).steps]
     steps += [Step(child - d, child, count=L, phase="broadcast") for child, d in reversed(inside)]
-    return Program(P, L, steps)
+    return Program(P, L, steps, "all_reduce", "hierarchical")
 
 
 @collective(
