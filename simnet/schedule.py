@@ -201,6 +201,13 @@ class Schedule:
         """Bytes each rank receives; shape (P,), float64."""
         return self._sum_by(lambda one: one.dst)
 
+    def compute(self) -> Floats:
+        """Seconds each rank works, in all rounds together; shape (P,), float64."""
+        total = np.zeros(self.n_ranks)
+        for one, times in _counted(self.rounds):
+            total += times * np.asarray(one.compute)
+        return total
+
     def _sum_by(self, rank_of: Callable[[Round], Ranks]) -> Floats:
         total = np.zeros(self.n_ranks)
         for one, times in _counted(self.rounds):

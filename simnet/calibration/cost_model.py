@@ -68,6 +68,8 @@ class CalibratedCostModel:
     network : dict, optional
         The topology with the latencies [s] and bandwidths [byte/s] of its links; see
         `simnet.calibration.topology_links`.
+    stack : str
+        The transport stack of the library that was measured, of `simnet.network.STACKS`; empty if not known.
     """
 
     model: Predictor
@@ -79,6 +81,7 @@ class CalibratedCostModel:
     system: str = ""
     topology: str = ""
     network: dict[str, dict[str, int | float]] | None = None
+    stack: str = ""
 
     @property
     def platform(self) -> Platform | None:
@@ -147,6 +150,31 @@ class CalibratedCostModel:
         what = rests[basis] if self.platform is None else f"the specification of {self.platform.name} alone"
         why = "; ".join([f"rests on {what}", *reasons])
         return Prediction(seconds, seconds * math.exp(-below), seconds * math.exp(above), bool(reasons), why)
+
+    def fastest(
+        self, collective: str, algorithm: str, ranks: int, nbytes: float, *, nodes: int | None = None
+    ) -> Prediction:
+        """Return the predicted time of a call: by its own algorithm where that was measured, else by the fastest.
+
+        Parameters
+        ----------
+        collective, algorithm : str
+            As nccl-tests and `simnet.collectives.registry` name them.
+        ranks, nbytes, nodes
+            As for `predict`.
+
+        Raises
+        ------
+        InputError
+            As `predict` does.
+        """
+        families = {one.setting.family[1:] for one in self.model.known if one.setting.collective == collective}
+        own = {one for one in families if one[0].casefold() == algorithm}
+        found = [
+            self.predict(collective, ranks, nbytes, nodes=nodes, algorithm=one or None, protocol=protocol or None)
+            for one, protocol in sorted(own or families or {("", "")})
+        ]
+        return min(found, key=lambda one: one.seconds)
 
     def pinned(self, name: str) -> list[str]:
         """Return the known values of ``algorithm`` or ``protocol``: measured ones and those of the step model."""

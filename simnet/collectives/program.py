@@ -196,8 +196,8 @@ class Program:
             return Schedule(self.n_ranks, rounds)
         total = float(size * self.n_chunks if equal else sizes.sum())
         # What nccl-tests counts of an all-to-all is what one rank has for all.
-        nbytes = total / self.n_ranks if self.operation == "alltoall" else total
-        call = Call(0, len(rounds), self.operation, self.algorithm, nbytes, None if equal else sizes)
+        counted = total / self.n_ranks if self.operation == "alltoall" else total
+        call = Call(0, len(rounds), self.operation, self.algorithm, counted, None if equal else sizes)
         return Schedule(self.n_ranks, rounds, [call])
 
     def of_vector(self, nbytes: float, gamma: float = 0.0) -> Schedule:

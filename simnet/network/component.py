@@ -12,19 +12,19 @@ from __future__ import annotations
 import copy
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
 import simpy
 from numpy.typing import ArrayLike
 
-from simnet.base.arrays import Floats
+from simnet.base.arrays import Floats, Ranks
 from simnet.base.errors import SimnetError, nearest
 from simnet.base.quantities import Seconds
 from simnet.base.rng import stream
 from simnet.network.engine import Engines
-from simnet.network.execution import Messages, Run, Split, Timing
+from simnet.network.execution import Messages, Run, Split, Timing, with_software
 from simnet.network.jitter import Delays, Jitter, drawn
 from simnet.network.links import ConstantLoad, Links, OnOffFlow
 from simnet.network.max_plus import Passage, pass_through, split_of
@@ -46,6 +46,9 @@ EngineName: TypeAlias = Literal["auto", "vectorised", "fluid"]
 Routing: TypeAlias = Literal["hash", "single", "flow", "adaptive"]
 
 OnOutage: TypeAlias = Literal["wait", "reroute"]
+
+Software: TypeAlias = Callable[[Schedule, Ranks], Schedule]
+"""Returns a schedule with what the library's software takes as `compute` of its rounds, given the host of each rank."""
 
 # A message of routing by flow draws one of so many numbers.
 _PICKS = 1 << 40
@@ -76,6 +79,10 @@ class Network:
         share (``fluid``); or by one of them alone. Where both can, they agree to rounding.
     stack : str, Stack or mapping
         How messages are sent, and when a send lets its rank go: a name of `simnet.network.stack.STACKS`, or properties.
+    software : callable, optional
+        Adds to schedules what the software of collectives takes, as a calibrated cost model knows it
+        (`simnet.calibration.CalibratedSoftware`); a rank that is at it counts as communicating. None when omitted. A
+        `transfer` has none.
     loss : Loss, optional
         Packet loss by link, and how a transport answers it; none when omitted.
     incast : Incast or MeasuredIncast, optional
@@ -121,6 +128,7 @@ class Network:
         seed: int = 0,
         engine: EngineName = "auto",
         stack: str | Stack | Mapping[str, object] = "ideal",
+        software: Software | None = None,
         loss: Loss | None = None,
         incast: Incast | MeasuredIncast | None = None,
         routing: Routing = "hash",
@@ -136,7 +144,7 @@ class Network:
         if not (0 <= send_overhead < math.inf and 0 <= receive_overhead < math.inf):
             raise ValueError(f"overheads must be >= 0 and finite, got {send_overhead} and {receive_overhead}")
         self.graph = graph
-        self.stack = stack_of(stack)
+        self.stack, self.software = stack_of(stack), software
         choice: Literal["hash", "single"] = "single" if routing == "single" else "hash"
         self.links = Links(graph, weather or {}, background, seed, routing=choice, loss=loss, incast=incast)
         self.routes = self.links.routes
@@ -344,7 +352,7 @@ class Network:
         def account() -> Split:
             kept = went if messages else passage(True)
             assert kept is not None
-            return split_of(program, kept)
+            return with_software(split_of(program, kept), program)
 
         return Timing(
             start=float(program.start.min()),
@@ -381,6 +389,13 @@ class Network:
                 f"{n_ranks} ranks need hosts within 0..{self.routes.n_hosts - 1}, the placement has "
                 f"{hosts.min()}..{hosts.max()}"
             )
+        software = None
+        if self.software is not None:
+            bare = parts
+            parts = [(self.software(schedule, hosts.astype(np.int64)), ready) for schedule, ready in bare]
+            software = np.zeros(n_ranks)
+            for (with_it, _), (without, _) in zip(parts, bare, strict=True):
+                software += with_it.compute() - without.compute()
         parts = [(self.stack.cut(schedule), ready) for schedule, ready in parts]
         n_messages = sum(schedule.n_messages for schedule, _ in parts)
         delays = Delays(self.jitter, lambda: stream(self.seed, "jitter", *name), n_messages)
@@ -392,7 +407,7 @@ class Network:
         failures = _checked_failures(deaths or {}, n_ranks)
         seed = int(stream(self.seed, "words", *name).integers(1, 2**31 - 1)) if self.stack.by_chance else 1
         accounted = np.maximum(start, accounted)
-        return Program(gated, hosts.astype(np.int64), start, accounted, delays, picks, failures, seed)
+        return Program(gated, hosts.astype(np.int64), start, accounted, delays, picks, failures, seed, software)
 
 
 def _parts(

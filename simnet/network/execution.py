@@ -91,6 +91,19 @@ class Timing:
         return self.finish - self.start
 
 
+def with_software(split: Split, program: Program) -> Split:
+    """Return what ranks did, with software of the library that communicates as part of communicating.
+
+    Where a part of a program is not accounted, software has its share of what is.
+    """
+    if program.software is None:
+        return split
+    moved = split.compute * np.divide(
+        program.software, program.compute, out=np.zeros_like(program.software), where=program.compute > 0
+    )
+    return Split(split.communicate + moved, split.compute - moved, split.wait)
+
+
 class Run:
     """A schedule under way, as its caller sees it.
 
@@ -141,7 +154,7 @@ class Run:
             finish=float(finish.max()),
             rank_start=self._program.start,
             rank_finish=finish,
-            account=lambda: Split(communicate, compute, wait),
+            account=lambda: with_software(Split(communicate, compute, wait), self._program),
             messages=messages,
         )
 

@@ -31,6 +31,8 @@ class Program:
         Ranks that stop for good, and when [s]. Messages from and to a failed rank vanish; who needs it waits for ever.
     seed : int
         Of what is drawn for words between ranks.
+    software : ndarray, shape (P,), optional
+        Seconds of each rank that are among those it computes, and are software of the library that communicates.
     """
 
     parts: Sequence[tuple[Schedule, Floats]]
@@ -41,12 +43,18 @@ class Program:
     picks: Ranks
     failures: Mapping[int, float]
     seed: int = 1
+    software: Floats | None = None
 
     @cached_property
     def schedule(self) -> Schedule:
         """All schedules as one."""
         first, *others = (schedule for schedule, _ in self.parts)
         return first.concat(*others) if others else first
+
+    @cached_property
+    def compute(self) -> Floats:
+        """Seconds that each rank computes in all rounds; shape (P,)."""
+        return self.schedule.compute()
 
     def gates(self) -> dict[int, Floats]:
         """Return before which rounds ranks wait, and until when [s]; the round after the last is the end."""

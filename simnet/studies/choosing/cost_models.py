@@ -14,7 +14,7 @@ from simnet.base.errors import InputError
 from simnet.costs.devices import DeviceOp, DeviceProfile
 from simnet.network import Network
 from simnet.schedule import Schedule
-from simnet.studies.choosing.choices import Choice, CollectiveCall
+from simnet.studies.choosing.choices import Choice
 from simnet.studies.choosing.operating_point import OperatingPoint
 from simnet.traces import synthetic
 
@@ -113,25 +113,16 @@ def by_fabric(fabric: CalibratedCostModel, device: DeviceProfile) -> CostModel:
         if choice.collective_calls is None:
             raise InputError(f"a fabric says nothing of the messages of {choice.label}", file="simnet choose")
         collective_calls, select = choice.collective_calls(point), selecting(choice, point, device)
-        algorithms = [_algorithms(fabric, part) for part in collective_calls]
         workers, *sizes = np.broadcast_arrays(point.workers, *(part.nbytes for part in collective_calls))
         found = np.zeros((3, workers.size))
         for cell, ranks in enumerate(workers.ravel().tolist()):
-            for part, known, nbytes in zip(collective_calls, algorithms, sizes, strict=True):
-                asked = part.collective, int(ranks), float(nbytes.ravel()[cell])
-                one = min((fabric.predict(*asked, algorithm=each) for each in known), key=lambda one: one.seconds)
+            for part, nbytes in zip(collective_calls, sizes, strict=True):
+                one = fabric.fastest(part.collective, part.algorithm, int(ranks), float(nbytes.ravel()[cell]))
                 found[:, cell] += one.seconds, one.low, one.high
         seconds, low, high = found.reshape(3, *workers.shape)
         return Estimate(seconds, select, low, high)
 
     return cost_model
-
-
-def _algorithms(fabric: CalibratedCostModel, part: CollectiveCall) -> list[str | None]:
-    """Return with which algorithms to predict a collective: its own where that was measured, else all that were."""
-    known = {one.setting.algorithm for one in fabric.model.known if one.setting.collective == part.collective}
-    same = {one for one in known if one.casefold() == part.algorithm}
-    return [one or None for one in sorted(same or known or {""})]
 
 
 def by_simulation(
