@@ -8,7 +8,7 @@ is all of it, `cost_model_file` its file. `platform` and `specification` do with
 """
 
 from simnet.calibration.cost_model import CalibratedCostModel, Prediction, calibrate, specified
-from simnet.calibration.cost_model_file import cost_model_of, load_cost_model, written
+from simnet.calibration.cost_model_file import cost_model_of, has_curves, load_cost_model, written
 from simnet.calibration.crossval import choose
 from simnet.calibration.curves import Curve, Setting, chosen_rows, curves_of, systems
 from simnet.calibration.software import CalibratedSoftware
@@ -24,6 +24,7 @@ __all__ = [
     "chosen_rows",
     "cost_model_of",
     "curves_of",
+    "has_curves",
     "load_cost_model",
     "specified",
     "systems",

@@ -27,6 +27,7 @@ from simnet.calibration.platform import Platform, among, is_platform, load_platf
 from simnet.calibration.predictor import Basis, FittedCurve, Interpolation, Predictor, Transfer
 from simnet.calibration.specification import specified as steps_of
 from simnet.calibration.step_model import PARAMETERS, StepModel
+from simnet.network import STACKS
 
 VERSION: Literal[1] = 1
 """The version of fabric files that is written and read."""
@@ -131,6 +132,7 @@ class CostModelFile(_Part):
     system: Annotated[str, Field(max_length=1000)] = ""
     topology: Annotated[str, Field(max_length=1000)] = ""
     network: dict[Literal["star", "multi_gpu_nodes"], dict[_Name, int | _NotNegative]] | None = None
+    stack: Annotated[str, among("stack", ("", *STACKS))] = ""
     model: _Model
     across_ranks: Interpolation
     beyond_ranks: Interpolation = "blended"
@@ -199,6 +201,7 @@ def _file_of(cost_model: CalibratedCostModel) -> CostModelFile:
         system=cost_model.system,
         topology=cost_model.topology,
         network=cost_model.network,  # type: ignore[arg-type]
+        stack=cost_model.stack,
         model=model.curve_model,
         across_ranks=model.interpolation,
         beyond_ranks=model.extrapolation,
@@ -238,6 +241,18 @@ def cost_model_of(source: str) -> CalibratedCostModel:
     return specified(load_platform(path)) if is_platform(path) else load_cost_model(path)
 
 
+def has_curves(path: str | Path) -> bool:
+    """Return whether a fabric file has measured curves, and is no network alone.
+
+    Raises
+    ------
+    InputError
+        If it cannot be read.
+    """
+    lines = read_text(Path(path), MAX_BYTES).splitlines()
+    return any(line.startswith("curves:") and line.partition(":")[2].strip() != "[]" for line in lines)
+
+
 def load_cost_model(path: str | Path) -> CalibratedCostModel:
     """Read a cost model from a fabric file.
 
@@ -273,6 +288,7 @@ def load_cost_model(path: str | Path) -> CalibratedCostModel:
         file.system,
         file.topology,
         None if file.network is None else {str(name): dict(one) for name, one in file.network.items()},
+        file.stack,
     )
 
 

@@ -1,8 +1,8 @@
 """Software of a calibrated system in simulations: what a collective takes beyond its messages on idle links.
 
-A call whose time the cost model knows keeps its messages. On the idle links of the calibration they take some time; what
-the call takes beyond that is software, spread evenly over its rounds. So alone on an idle network a call takes as long
-as it is predicted to, and everywhere else its messages meet others, weather and stragglers. Three cases need more:
+A call whose time the cost model knows keeps its messages. On the idle links of the calibration they take some time;
+what the call takes beyond that is software, spread evenly over its rounds. So alone on an idle network a call takes as
+long as it is predicted to, and everywhere else its messages meet others, weather and stragglers. Three cases need more:
 
 - Messages that take longer than the call: they are shortened, so that links are busy no longer than measured.
 - Messages that would take longer even without bytes: the library went along another algorithm, and the messages are
@@ -17,7 +17,6 @@ algorithm, size, and set of hosts.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -33,6 +32,9 @@ from simnet.schedule import Call, Round, Schedule
 
 if TYPE_CHECKING:
     import networkx as nx
+    import pandas as pd
+
+_LIBRARIES = {"nccl-tests": "nccl", "rccl-tests": "nccl"}
 
 _KEPT = 4096
 """Fits of calls that are kept; a ring of ranks has one for each size."""
@@ -84,6 +86,8 @@ class CalibratedSoftware:
         The system, with a network.
     graph : networkx.DiGraph
         Its links, of as many nodes as are simulated.
+    file : str
+        What its file is called.
 
     Examples
     --------
@@ -99,8 +103,8 @@ class CalibratedSoftware:
     (0.0005, 0.0005)
     """
 
-    def __init__(self, model: CalibratedCostModel, graph: nx.DiGraph[Any]) -> None:
-        self.model = model
+    def __init__(self, model: CalibratedCostModel, graph: nx.DiGraph[Any], file: str = "the calibration") -> None:
+        self.model, self.file = model, file
         network = model.network or {}
         self._per_node = int(network.get("multi_gpu_nodes", {}).get("gpus_per_node", 0))
         self.stack = stack_of(model)
@@ -250,7 +254,7 @@ class CalibratedSoftware:
         else:
             each = call.operation in ("all_gather", "alltoall")
             schedule = found.schedule(P, call.nbytes / P if each else call.nbytes)
-        return list((schedule if P == n_ranks else schedule.embed(ranks, n_ranks)).rounds)
+        return list((schedule if n_ranks == P else schedule.embed(ranks, n_ranks)).rounds)
 
     def _others(self, call: Call, n_ranks: int) -> list[str]:
         """Return the algorithms whose messages may stand for those of a call; none where it has a root."""
@@ -320,6 +324,22 @@ class CalibratedSoftware:
         return drawn
 
 
+def stack_measured(rows: pd.DataFrame) -> str:
+    """Return the stack of the library that rows were measured with; empty where they do not tell, or tell of several.
+
+    Benchmarks of NCCL and RCCL tell it, and so do measurements of simnet's own; those of MPI do not say of which one.
+
+    Examples
+    --------
+    >>> from simnet.calibration.measured import load
+    >>> stack_measured(load("shaped_gloo").rows)
+    'gloo'
+    """
+    tools = set(rows["tool"].fillna("").astype(str))
+    found = {_LIBRARIES.get(tool, tool) for tool in tools}
+    return found.pop() if len(found) == 1 and found <= STACKS.keys() else ""
+
+
 def stack_of(model: CalibratedCostModel) -> Stack:
     """Return the stack of a calibrated system: when its library lets go of a send; the rest is in links and curves.
 
@@ -358,9 +378,7 @@ def _spread(rounds: Sequence[Round], n_ranks: int, ranks: Ranks, fit: _Fit) -> l
     return spread
 
 
-def _changed(
-    one: Round, n_ranks: int, ranks: Ranks, share: float, seconds: float, work: Floats | None = None
-) -> Round:
+def _changed(one: Round, n_ranks: int, ranks: Ranks, share: float, seconds: float, work: Floats | None = None) -> Round:
     """Return a round with a share of its bytes, and so many seconds more before it at the ranks that take part."""
     compute: float | Floats = one.compute
     if seconds and ranks.size == n_ranks:

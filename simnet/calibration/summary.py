@@ -19,6 +19,7 @@ from simnet.calibration.crossval import MIXTURE, HeldOut, ModelChoice, choose
 from simnet.calibration.curves import chosen_rows, curves_of, differing
 from simnet.calibration.predictor import Basis
 from simnet.calibration.readers import COLUMNS, read
+from simnet.calibration.software import stack_measured
 from simnet.calibration.step_model import PARAMETERS, undetermined
 from simnet.calibration.topology_links import FittedLinks, Placement, links, on_nodes
 
@@ -76,6 +77,7 @@ class Calibration:
             "held_out_collectives": errors(self.chosen.held["collectives"]),
             "steps": None if steps is None else dict(zip(PARAMETERS, steps.values, strict=True)),
             "network": None if self.links is None else self.links.parameters,
+            "stack": self.cost_model.stack or None,
         }
 
     def sentences(self) -> list[str]:
@@ -118,6 +120,8 @@ class Calibration:
             if self.links.undetermined:
                 named = ", ".join(self.links.undetermined)
                 lines.append(f"warning: these data do not determine {named}; typical values stand in the network")
+            no_library = "not known, so that simulations take ideal; --stack names that of the library"
+            lines.append(f"stack: {self.cost_model.stack or no_library}")
         return lines
 
 
@@ -161,6 +165,7 @@ def calibrated(
     in_place: bool,
     topology: Placement | None,
     coverage: float,
+    stack: str | None = None,
 ) -> Calibration:
     """Read logs and fit a cost model to them.
 
@@ -178,6 +183,8 @@ def calibrated(
         What the ranks are on.
     coverage : float
         Share of measurements that intervals shall hold.
+    stack : str, optional
+        The transport stack of the library; default: what the logs tell.
 
     Raises
     ------
@@ -206,6 +213,7 @@ def calibrated(
     cost_model = calibrate(curves, coverage=coverage, sources=logs, system=system, topology=name, chosen=chosen)
     network = None if topology is None else links(topology, cost_model.model.steps, curves)
     cost_model.network = None if network is None else network.parameters
+    cost_model.stack = stack_measured(rows) if stack is None else stack
     problems = tuple(problem for _, found in parts for problem in found)
     return Calibration(cost_model, chosen, len(rows), problems, differing(rows), network)
 

@@ -38,6 +38,12 @@ class Measurements:
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="Of --topology: gpus_per_node=8.")
     ] = None
+    stack: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="Transport stack of the library, of `simnet list stacks`, where logs do not tell."
+        ),
+    ] = None
 
 
 def calibrate(
@@ -81,8 +87,11 @@ def _fitted(measurements: Measurements, coverage: float) -> tuple[str, dict[str,
         raise InputError("needs logs of benchmarks, or --platform", file="simnet calibrate")
     rows, facts = options.fields(measurements.where, "--where"), options.fields(measurements.fact, "--fact")
     place = None if measurements.topology is None else placed(measurements.topology, measurements.set_ or ())
+    options.stack(measurements.stack)
     with terminal.progress("models"):
-        made = summary.calibrated(measurements.logs, rows, facts, measurements.in_place, place, coverage)
+        made = summary.calibrated(
+            measurements.logs, rows, facts, measurements.in_place, place, coverage, measurements.stack
+        )
     return made.yaml, made.figures(), made.sentences()
 
 

@@ -148,6 +148,6 @@ def _place(target: Target, ranks: int) -> Place:
     known = {"hosts": target.hosts, "latency": target.latency, "bandwidth": target.bandwidth}
     given = {name: value for name, value in known.items() if value is not None}
     if target.topology is not None:
-        return timing.on_topology(target.topology, given, fields, ranks, seed or 0, target.stack or "ideal")
+        return timing.on_topology(target.topology, given, fields, ranks, seed or 0, target.stack)
     assert target.platform is not None
-    return timing.on_platform(target.platform, given, fields, seed or 0, target.stack or "ideal")
+    return timing.on_platform(target.platform, given, fields, seed or 0, target.stack)

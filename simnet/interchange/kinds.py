@@ -51,10 +51,11 @@ _GOAL = re.compile(r"(?:\s|//[^\n]*\n|(?>/\*.*?\*/))*+num_ranks\b", re.DOTALL)
 
 
 class NetworkRead(NamedTuple):
-    """A topology from a file, and the weather of the links that have it there."""
+    """A topology from a file, the weather of the links that have it there, and the kind of the file."""
 
     graph: nx.DiGraph[Node]
     weather: dict[Link, Weather]
+    kind: NetworkKind | None = None
 
 
 def kind_of(path: str | Path) -> str | None:
@@ -187,16 +188,17 @@ def read_network(
                 path, 1 if nodes is None else nodes, latency=latency, network_latency=network_latency or 0
             ),
             {},
+            "nccl",
         )
     given = [name for name, value in own.items() if value is not None and (found, name) != ("fabric", "nodes")]
     if given:
         raise ValueError(f"{', '.join(given)} is only for NCCL topologies; {path} is {_NAMES[found]}")
     if found == "fabric":
-        return NetworkRead(read_fabric_network(path, nodes), {})
+        return NetworkRead(read_fabric_network(path, nodes), {}, "fabric")
     if found == "simgrid":
         platform = read_platform(path)
-        return NetworkRead(platform.graph, platform.weather)
-    return NetworkRead(read_nodelink(path), {})
+        return NetworkRead(platform.graph, platform.weather, found)
+    return NetworkRead(read_nodelink(path), {}, found)
 
 
 def companions(path: str | Path, kind: NetworkKind | None = None) -> list[str]:

@@ -11,7 +11,7 @@ from rich.segment import Segments
 from rich.table import Table
 from rich.text import Text
 
-from simnet.report import co_located, learning, stacks
+from simnet.report import calibrated, co_located, learning, stacks
 from simnet.report.sentences import HEADINGS, colocated_rows, learning_rows, rows, sentence, what_happened
 from simnet.report.summary import PHASES, Summary
 
@@ -36,6 +36,11 @@ def show(summary: Summary, console: Console | None = None) -> None:
     print_wide(table, console)
     console.print(Text(sentence(summary), style="bold"), soft_wrap=not console.is_terminal)
     console.print(Text(f"Stack: {stacks.told(summary['stack'])}"), soft_wrap=not console.is_terminal)
+    calibration = summary.get("calibration")
+    if calibration is not None and calibration["calls"]:
+        show_listing(
+            f"calls, by {calibration['file']}", calibrated.HEADINGS, calibrated.rows(calibration["calls"]), console
+        )
     for told in what_happened(summary):
         console.print(Text(told), soft_wrap=not console.is_terminal)
     learnt = learning_rows(summary)

@@ -36,6 +36,7 @@ import simnet
 from simnet.base.writing import atomic_write, explained, temporary, write_files
 from simnet.network import STACKS, Stack
 from simnet.report import co_located, failures
+from simnet.report.calibrated import CalibrationSummary
 from simnet.report.summary import Summary, learning_columns, significant, summarize, with_exploration
 from simnet.report.timeline import LinkNames, write_timeline
 
@@ -51,6 +52,7 @@ def write_run(
     scenario_lock: str,
     seed: int,
     stack: Stack = STACKS["ideal"],
+    calibration: CalibrationSummary | None = None,
     bound: str | None = "clairvoyant",
     links: LinkNames | None = None,
     report: bool = True,
@@ -66,7 +68,7 @@ def write_run(
         The run folder; made when it is not there. What an earlier run wrote is replaced, other files stay.
     results : mapping of policy name to PolicyResult
         In the order in which the policies stand in the scenario.
-    scenario, seed, stack, bound, missing, target, reference
+    scenario, seed, stack, calibration, bound, missing, target, reference
         As for `simnet.report.summary.summarize`.
     scenario_lock : str
         Text of the resolved scenario; its hash goes into the summary.
@@ -95,6 +97,7 @@ def write_run(
         scenario_sha256=hashlib.sha256(lock).hexdigest(),
         seed=seed,
         stack=stack,
+        calibration=calibration,
         versions=versions(),
         bound=bound,
         missing=missing,

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any, TypedDict, get_args
+from typing import Any, NotRequired, TypedDict, get_args
 
 from simnet.base.quantities import Notation, parameter_hints
-from simnet.network import STACKS, Stack
+from simnet.network import STACKS, Network, Stack
+from simnet.report import calibrated
+from simnet.report.calibrated import CalibrationSummary
 
 
 class StackSummary(TypedDict):
-    """The stack of a run: its name, or ``custom``; its properties without those that are unlimited."""
+    """The stack of a run: its name, or ``custom``; its properties without those that are unlimited.
+
+    Of a calibrated cluster, `origin` says whether it is that of its file.
+    """
 
     name: str
     measured: str
     properties: dict[str, str | int]
+    origin: NotRequired[str]
 
 
-def condensed(stack: Stack) -> StackSummary:
-    """Return what a summary holds of a stack.
+def condensed(stack: Stack, calibration: CalibrationSummary | None = None) -> StackSummary:
+    """Return what a summary holds of a stack, and of where it comes from on a calibrated cluster.
 
     Examples
     --------
@@ -31,12 +37,27 @@ def condensed(stack: Stack) -> StackSummary:
     measured = values.pop("measured")
     hints = parameter_hints(Stack, list(values))
     properties = {name: _written(value, hints[name]) for name, value in values.items() if value != math.inf}
-    return {"name": name_of(stack), "measured": measured, "properties": properties}
+    found: StackSummary = {"name": name_of(stack), "measured": measured, "properties": properties}
+    if calibration is not None:
+        found["origin"] = calibrated.told(calibration)
+        if calibration["used"]:
+            found["name"] = calibration["stack"] or "ideal"
+    return found
 
 
 def name_of(stack: Stack) -> str:
     """Return the name of a stack, ``custom`` if it has none."""
     return next((name for name, one in STACKS.items() if one == stack), "custom")
+
+
+def name_on(network: Network) -> str:
+    """Return the name of the stack of a network, and the file of the calibrated cluster whose curves it has."""
+    if network.software is None:
+        return name_of(network.stack)
+    from simnet.calibration import CalibratedSoftware
+
+    assert isinstance(network.software, CalibratedSoftware)
+    return f"{network.software.model.stack or 'ideal'} of {network.software.file}"
 
 
 def distinct(stack: StackSummary) -> str:
@@ -61,7 +82,7 @@ def told(stack: StackSummary) -> str:
     ('ideal (has no software)', 'custom, lets_go taken (not measured)')
     """
     custom = f", {distinct(stack)}" if stack["name"] == "custom" else ""
-    return f"{stack['name']}{custom} ({stack['measured']})"
+    return f"{stack['name']}{custom} ({stack.get('origin', stack['measured'])})"
 
 
 def _written(value: Any, hint: object) -> Any:

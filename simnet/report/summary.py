@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from simnet.job import EXPLORE, MAIN, Interruption, JobShare
 from simnet.network import STACKS, Stack
 from simnet.report import co_located, failures, learning, stacks
+from simnet.report.calibrated import CalibrationSummary
 
 PHASES = ("compute", "select", "communicate", "wait")
 """Where the time of an iteration goes; the frames' columns are these names with ``_s``."""
@@ -109,6 +110,7 @@ class Summary(TypedDict):
     scenario: Scenario
     seed: int
     stack: stacks.StackSummary
+    calibration: NotRequired[CalibrationSummary]
     versions: dict[str, str]
     bound: str | None
     winner: Winner | None
@@ -151,6 +153,7 @@ def summarize(
     scenario_sha256: str = "",
     seed: int = 0,
     stack: Stack = STACKS["ideal"],
+    calibration: CalibrationSummary | None = None,
     versions: Mapping[str, str] | None = None,
     bound: str | None = "clairvoyant",
     missing: Sequence[str] = (),
@@ -173,6 +176,8 @@ def summarize(
         The run's seed.
     stack : Stack
         How the network sent messages.
+    calibration : CalibrationSummary, optional
+        What the run took of a calibrated cluster; none where the network was of none.
     versions : mapping of str to str
         Packages whose versions the result may depend on.
     bound : str, optional
@@ -227,10 +232,10 @@ def summarize(
             lost = policies[name]["simulated_s"] - fastest
             fraction = _rounded(lost / fastest) if fastest else 0.0
             policies[name]["regret"] = {"seconds": _rounded(lost), "fraction": fraction}
-    return {
+    made: Summary = {
         "scenario": {"name": scenario, "sha256": scenario_sha256},
         "seed": seed,
-        "stack": stacks.condensed(stack),
+        "stack": stacks.condensed(stack, calibration),
         "versions": dict(versions or {}),
         "bound": bound,
         "missing": list(missing),
@@ -239,6 +244,9 @@ def summarize(
         ),
         "policies": policies,
     }
+    if calibration is not None:
+        made["calibration"] = calibration
+    return made
 
 
 def learnt_by(

@@ -11,7 +11,7 @@ import topologies
 from simnet.base import plugins
 from simnet.base.rng import stream
 from simnet.interchange import NetworkRead
-from simnet.network import ConstantLoad, Network, OnOffFlow, weather
+from simnet.network import ConstantLoad, Network, OnOffFlow, Stack, weather
 from simnet.network.transport import Incast, Loss, MeasuredIncast, Transport
 from simnet.network.weather import Signal, Weather
 from simnet.scenario import network_parts, schema
@@ -74,7 +74,8 @@ def build_network(config: schema.Config, folder: Path, found: Findings) -> Stage
         topologies.check_connected(read.graph)
     if read is None:
         return None
-    graph = read.graph
+    graph, sent = sending(given.topology, read, folder, given.arguments().get("stack"))
+    read = read._replace(graph=graph)
     placement = _placement(config, graph, found)
     moved = _moved_links(config, read, folder, found)
     _add_faults(config, graph, moved, found)
@@ -99,7 +100,7 @@ def build_network(config: schema.Config, folder: Path, found: Findings) -> Stage
                 graph,
                 of_links,
                 **given.overhead.arguments(),
-                **given.arguments(),
+                **{**given.arguments(), **sent},
                 jitter=jitter,
                 background=background,
                 seed=config.seed,
@@ -143,6 +144,51 @@ def build_topology(given: network_parts.Topology, folder: Path) -> NetworkRead:
         except ValueError as error:
             raise ValueError(f"site {name}: {error}") from None
     return NetworkRead(part.build(sites=sites), {})
+
+
+def sending(
+    given: network_parts.Topology, read: NetworkRead, folder: Path, stack: str | Stack | None
+) -> tuple[nx.DiGraph[Any], dict[str, Any]]:
+    """Return the links of a topology, and the options of `Network` that say how messages are sent on them.
+
+    Those of a calibrated cluster carry its software, unless another stack is given: its curves are of its own.
+
+    Parameters
+    ----------
+    given : Topology
+        The topology.
+    read : NetworkRead
+        What `build_topology` returned.
+    folder : Path
+        Where the name of a file starts from.
+    stack : str or Stack, optional
+        The stack, if one is given.
+
+    Raises
+    ------
+    InputError
+        If the file of a calibrated cluster is no good.
+    """
+    if stack is not None:
+        return read.graph, {"stack": stack}
+    file = cluster_file(given)
+    if read.kind != "fabric" or file is None:
+        return read.graph, {}
+    # Calibration takes long to import.
+    from simnet.calibration import CalibratedSoftware, has_curves, load_cost_model
+
+    if not has_curves(folder / file):
+        return read.graph, {}
+    software = CalibratedSoftware(load_cost_model(folder / file), read.graph, Path(file).name)
+    return software.graph, {"stack": software.stack, "software": software}
+
+
+def cluster_file(given: network_parts.Topology) -> str | None:
+    """Return the file of a topology as it is named; None if it has none."""
+    part = given.choice[1]
+    if isinstance(part, str):
+        return part
+    return str(part.arguments()["path"]) if isinstance(part, network_parts.TopologyFile) else None
 
 
 def _hosted(part: Part) -> nx.DiGraph[Any]:

@@ -500,11 +500,16 @@ class Network(Part):
     overhead: Overhead = Overhead.model_validate({})
     jitter: Jitter | None = None
     engine: EngineName
-    stack: Annotated[
-        Annotated[StackName, Tag("<name>")] | Annotated[Stack, Tag("<mapping>")],
-        either(scalar="<name>", mapping="<mapping>"),
-    ] = Field(
-        default="ideal", description="how messages are sent, and when a send lets its rank go, by name or properties"
+    stack: (
+        Annotated[
+            Annotated[StackName, Tag("<name>")] | Annotated[Stack, Tag("<mapping>")],
+            either(scalar="<name>", mapping="<mapping>"),
+        ]
+        | None
+    ) = Field(
+        default=None,
+        description="how messages are sent, and when a send lets its rank go, by name or properties; default: that of "
+        "a calibrated fabric, with its curves, else ideal",
     )
 
 

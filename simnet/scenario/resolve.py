@@ -52,6 +52,7 @@ def resolve(config: schema.Config, stem: str, folder: Path, found: Findings) -> 
     network = config.network.model_copy(
         update={
             "topology": _topology(config.network.topology, config.workers),
+            "stack": _stack(config.network),
             "weather": [
                 _weather(index, one, config.job.epoch, found) for index, one in enumerate(config.network.weather)
             ],
@@ -102,6 +103,11 @@ def _topology(given: network_parts.Topology, workers: int) -> network_parts.Topo
     if getattr(part, "hosts", workers) is not None:
         return given
     return given.model_copy(update={kind: part.model_copy(update={"hosts": workers})})
+
+
+def _stack(given: network_parts.Network) -> str | network_parts.Stack | None:
+    """Return the stack; None where a file may name it."""
+    return "ideal" if given.stack is None and given.topology.choice[0] != "file" else given.stack
 
 
 def _weather(index: int, given: network_parts.Weather, epoch: int | None, found: Findings) -> network_parts.Weather:

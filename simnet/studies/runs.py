@@ -10,13 +10,26 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from simnet.base import writing
 from simnet.base.errors import SimnetError
-from simnet.job import PolicyResult
+from simnet.base.rng import stream
+from simnet.interchange import kind_of
+from simnet.job import Job, PolicyResult, buckets, create_sparsifier
+from simnet.policies import density_at
+from simnet.report import calibrated
+from simnet.report.calibrated import CalibrationSummary
 from simnet.report.results import prepare_folder, write_run
 from simnet.report.summary import Summary
 from simnet.scenario import Run, Scenario
+from simnet.scenario.network import cluster_file
+from simnet.scenario.resolve import candidate
+
+if TYPE_CHECKING:
+    from simnet.calibration.software import Known
 from simnet.scenario.runner import Outcome, Progress, Source, checkpoints, run_policies
 
 CHECKPOINTS = "checkpoints"
@@ -132,6 +145,7 @@ def write(folder: Path, loaded: Scenario, built: Run, results: Mapping[str, Poli
         scenario_lock=loaded.lock(),
         seed=loaded.config.seed,
         stack=built.job.network(0).stack,
+        calibration=calibration_of(loaded, built.job),
         bound=built.bound,
         links=built.links,
         report=loaded.config.output.report,
@@ -139,6 +153,46 @@ def write(folder: Path, loaded: Scenario, built: Run, results: Mapping[str, Poli
         target=None if trained is None else trained.target,
         reference=next(iter(built.policies)),
     )
+
+
+def calibration_of(loaded: Scenario, job: Job) -> CalibrationSummary | None:
+    """Return what a run takes of a calibrated cluster; None if its network is of none.
+
+    Calls are those of an exchange of random gradients at the first density of the job.
+
+    Parameters
+    ----------
+    loaded : Scenario
+        The scenario.
+    job : Job
+        Its job.
+    """
+    network, file = job.network(0), cluster_file(loaded.config.network.topology)
+    if file is None or kind_of(path := loaded.folder / file) != "fabric":
+        return None
+    from simnet.calibration import CalibratedSoftware, has_curves, load_cost_model
+
+    if not isinstance(network.software, CalibratedSoftware):
+        if not has_curves(path):
+            return None
+        model = load_cost_model(path)
+        return {
+            "file": path.name,
+            "stack": model.stack,
+            "used": False,
+            "coverage": model.coverage,
+            "calls": [],
+        }
+    hosts = np.arange(job.source.workers) if job.placement is None else np.array(job.placement)
+    exchanges: dict[str, list[Known]] = {}
+    for label, exchange in loaded.config.exchanges.items():
+        for bucket in buckets(job.source, job.overlap):
+            model_ = create_sparsifier(candidate(label, exchange), bucket, job)
+            model_.density = density_at(job.density, 0)
+            shape = job.source.workers, bucket.entries.stop - bucket.entries.start
+            gradients = stream(job.seed, "calls").standard_normal(shape, dtype=np.float32)
+            exchanges.setdefault(label, []).extend(network.software.known(model_.exchange(gradients).schedule, hosts))
+    return calibrated.condensed(network.software, exchanges)
 
 
 def mark(folder: Path, done: Sequence[str], missing: Sequence[str]) -> None:

@@ -14,11 +14,12 @@ import topologies
 from simnet.base.errors import InputError, nearest
 from simnet.base.units import format_bytes, format_seconds
 from simnet.network import Network, Timing
-from simnet.report import stacks
+from simnet.report import calibrated, stacks
+from simnet.report.calibrated import CalibrationSummary
 from simnet.scenario import network_parts
 from simnet.scenario.error_texts import problems
 from simnet.scenario.loader import Document
-from simnet.scenario.network import build_topology
+from simnet.scenario.network import build_topology, sending
 from simnet.scenario.parts import Part, field_names
 from simnet.schedule import Schedule
 from simnet.studies.exporting import left_out, network_of, stage_at
@@ -71,7 +72,7 @@ def on_topology(
     overrides: Sequence[str],
     n_ranks: int,
     seed: int = 0,
-    stack: str = "ideal",
+    stack: str | None = None,
 ) -> Place:
     """Return the network of a family of topologies; rank r is on host r.
 
@@ -87,8 +88,8 @@ def on_topology(
         Hosts, where the family has a number of hosts and none is given.
     seed : int
         Seed of the choice between equal routes.
-    stack : str
-        How messages are sent, a name of `simnet.network.STACKS`.
+    stack : str, optional
+        How messages are sent, a name of `simnet.network.STACKS`; default: that of a calibrated cluster, else ``ideal``.
 
     Raises
     ------
@@ -106,7 +107,7 @@ def on_topology(
 
 
 def on_platform(
-    file: str, fields: Mapping[str, str | int], overrides: Sequence[str], seed: int = 0, stack: str = "ideal"
+    file: str, fields: Mapping[str, str | int], overrides: Sequence[str], seed: int = 0, stack: str | None = None
 ) -> Place:
     """Return the network of a file: SimGrid platform, NCCL topology, node-link JSON, fabric; rank r is on host r.
 
@@ -193,7 +194,7 @@ def figures(timed: Timed) -> Figures:
     bound = least_time(timed)
     sent = schedule.bytes_sent()
     return {
-        "stack": stacks.name_of(place.network.stack),
+        "stack": stacks.condensed(place.network.stack, _calibration(timed))["name"],
         "ranks": schedule.n_ranks,
         "hosts": place.network.routes.n_hosts,
         "rounds": len(schedule.rounds),
@@ -220,7 +221,8 @@ def sentences(timed: Timed) -> list[str]:
     share = f"; {bound.seconds / timing.duration:.1%} of the time" if timing.duration > 0 else ""
     rounds, (least, most) = len(schedule.rounds), (format_bytes(float(one)) for one in (sent.min(), sent.max()))
     by = f" after its start at {format_seconds(timing.start)}" if timing.start else ""
-    stack = stacks.told(stacks.condensed(place.network.stack))
+    calibration = _calibration(timed)
+    stack = stacks.told(stacks.condensed(place.network.stack, calibration))
     lines = [
         f"Finish       {format_seconds(timing.duration)} ({timing.duration:.9g} s){by}",
         f"Ranks        {schedule.n_ranks:,}, done {format_seconds(first - timing.start)} to "
@@ -231,7 +233,21 @@ def sentences(timed: Timed) -> list[str]:
         f"at its bandwidth{share}",
         f"Stack        {stack}",
     ]
+    for _, call, ranks, size, interval, basis in calibrated.rows([] if calibration is None else calibration["calls"]):
+        lines.append(f"Calibrated   {call}, {ranks} ranks, {size}: {interval}, {basis}")
     return [*lines, f"Left out     {place.left_out} of the scenario"] if place.left_out else lines
+
+
+def _calibration(timed: Timed) -> CalibrationSummary | None:
+    """Return what is known of the calls of a schedule; None if the network is not that of a calibrated cluster."""
+    software = timed.place.network.software
+    if software is None:
+        return None
+    from simnet.calibration import CalibratedSoftware
+
+    assert isinstance(software, CalibratedSoftware)
+    hosts = np.array(hosts_of(timed.schedule, timed.place))
+    return calibrated.condensed(software, {"": software.known(timed.schedule, hosts)})
 
 
 def _gates(place: Place, out: bool) -> list[list[int]]:
@@ -286,11 +302,12 @@ def _described(part: type[R], fields: Mapping[str, str | int], overrides: Sequen
         raise InputError("\n  ".join(lines)) from None
 
 
-def _built(given: network_parts.Topology, option: str, seed: int, stack: str) -> Place:
+def _built(given: network_parts.Topology, option: str, seed: int, stack: str | None) -> Place:
     try:
         read = build_topology(given, Path())
         topologies.check_connected(read.graph)
-        network = Network(read.graph, read.weather, seed=seed, stack=stack)
+        graph, sent = sending(given, read, Path(), stack)
+        network = Network(graph, read.weather, seed=seed, **sent)
     except (ValueError, OverflowError) as error:
         raise InputError(str(error), file=option) from None
     return Place(network, list(range(network.routes.n_hosts)))

@@ -17,7 +17,7 @@ from simnet.costs.models import model, names
 from simnet.job.job import Overlap
 from simnet.network import Network
 from simnet.policies import density_at, probe_pairs
-from simnet.report.stacks import name_of
+from simnet.report.stacks import name_on
 from simnet.studies.choosing.choices import Choice, choices
 from simnet.studies.choosing.cost_models import ERROR, CostModel, by_closed_form, by_fabric, by_simulation
 from simnet.studies.choosing.decision import MISJUDGED, QUANTITIES, Decision, decide, fastest
@@ -255,7 +255,7 @@ def from_scenario(loaded: Scenario, given: Given) -> Question:
         cost_model = by_simulation(moments, device, hosts, seed=given.seed)
         method = f"simulated at {len(moments)} moments{_by(moments[0][0])}"
         return Question(title, typical, among, cost_model, method, (), trajectory=seen, backward=backward)
-    stack = name_of(job.network(0).stack)
+    stack = name_on(job.network(0))
     method = "closed forms, on the slowest pair" + ("" if stack == "ideal" else f", without the stack {stack}")
     return Question(
         title,
@@ -425,7 +425,7 @@ def _network(given: Given, point: OperatingPoint) -> Network:
 
 def _by(network: Network) -> str:
     """Return the words for the stack of a network, none for that of closed forms."""
-    stack = name_of(network.stack)
+    stack = name_on(network)
     return "" if stack == "ideal" else f" by the stack {stack}"
 
 

@@ -1,0 +1,141 @@
+"""What a run on a calibrated cluster rests on: its calls, the intervals of their times, and where they extrapolate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, TypedDict
+
+from simnet.base.units import format_bytes
+
+if TYPE_CHECKING:
+    from simnet.calibration.software import CalibratedSoftware, Known
+
+HEADINGS = ("exchange", "call", "ranks", "size", "interval", "rests on")
+"""What stands above the rows."""
+
+
+class CallSummary(TypedDict):
+    """Calls of one kind in an exchange: their sizes, and the widest interval over the predicted time."""
+
+    exchange: str
+    collective: str
+    algorithm: str
+    ranks: int
+    nodes: int
+    smallest_B: float
+    largest_B: float
+    low: float
+    high: float
+    extrapolates: bool
+    why: str
+
+
+class CalibrationSummary(TypedDict):
+    """The file of a calibrated cluster, the stack that it names, whether its curves are used, and for which calls."""
+
+    file: str
+    stack: str
+    used: bool
+    coverage: float
+    calls: list[CallSummary]
+
+
+def condensed(software: CalibratedSoftware, exchanges: Mapping[str, Sequence[Known]]) -> CalibrationSummary:
+    """Return what a run takes of a calibrated cluster.
+
+    Parameters
+    ----------
+    software : CalibratedSoftware
+        The software of its network.
+    exchanges : mapping of str to sequence of Known
+        Calls by the label of the exchange.
+    """
+    model = software.model
+    return {
+        "file": software.file,
+        "stack": model.stack,
+        "used": True,
+        "coverage": model.coverage,
+        "calls": calls(exchanges),
+    }
+
+
+def calls(exchanges: Mapping[str, Sequence[Known]]) -> list[CallSummary]:
+    """Return what is known of the calls of exchanges, one row for each kind of call.
+
+    Parameters
+    ----------
+    exchanges : mapping of str to sequence of Known
+        Calls by the label of the exchange.
+    """
+    rows = []
+    for label, known in exchanges.items():
+        kinds = dict.fromkeys((one.operation, one.algorithm, one.ranks, one.nodes) for one in known)
+        for kind in kinds:
+            same = [one for one in known if (one.operation, one.algorithm, one.ranks, one.nodes) == kind]
+            rows.append(_row(label, same))
+    return rows
+
+
+def _row(label: str, same: Sequence[Known]) -> CallSummary:
+    found = [one.prediction for one in same if one.prediction is not None]
+    # One that extrapolates tells more than one that does not.
+    worst = max(found, key=lambda one: (one.extrapolates, one.high / one.low), default=None)
+    return {
+        "exchange": label,
+        "collective": same[0].operation,
+        "algorithm": same[0].algorithm,
+        "ranks": same[0].ranks,
+        "nodes": same[0].nodes,
+        "smallest_B": float(f"{min(one.nbytes for one in same):.6g}"),
+        "largest_B": float(f"{max(one.nbytes for one in same):.6g}"),
+        "low": float(f"{min((one.low / one.seconds for one in found), default=1.0):.4g}"),
+        "high": float(f"{max((one.high / one.seconds for one in found), default=1.0):.4g}"),
+        "extrapolates": worst is None or worst.extrapolates,
+        "why": "nothing is known of it: links alone" if worst is None else worst.why,
+    }
+
+
+def rows(found: Iterable[CallSummary]) -> list[tuple[str, ...]]:
+    """Return the rows of the table under `HEADINGS`, as texts.
+
+    Examples
+    --------
+    >>> from simnet.calibration import Prediction
+    >>> from simnet.calibration.software import Known
+    >>> known = Known("all_reduce", "ring", 8, 0, 4e6, Prediction(0.1, 0.09, 0.12, False, "rests on the curve itself"))
+    >>> rows(calls({"dense": [known]}))
+    [('dense', 'all_reduce ring', '8', '4 MB', '-10 % to +20 %', 'the curve itself')]
+    """
+    made: list[tuple[str, ...]] = []
+    for one in found:
+        sizes = dict.fromkeys(format_bytes(one[name]) for name in ("smallest_B", "largest_B"))
+        mark = "extrapolates: " if one["extrapolates"] else ""
+        made.append(
+            (
+                one["exchange"],
+                f"{one['collective']} {one['algorithm']}".strip(),
+                str(one["ranks"]) + (f" on {one['nodes']}" if one["nodes"] else ""),
+                " to ".join(sizes),
+                f"{100 * (one['low'] - 1):+.0f} % to {100 * (one['high'] - 1):+.0f} %",
+                mark + one["why"].removeprefix("rests on "),
+            )
+        )
+    return made
+
+
+def told(calibration: CalibrationSummary) -> str:
+    """Return in a few words what a run takes of a calibrated cluster.
+
+    Examples
+    --------
+    >>> told({"file": "c.yaml", "stack": "gloo", "used": True, "coverage": 0.9, "calls": []})
+    'of c.yaml, whose curves have its software'
+    >>> told({"file": "c.yaml", "stack": "gloo", "used": False, "coverage": 0.9, "calls": []})
+    'given, so that the curves of c.yaml, which are of gloo, are not used'
+    """
+    file, stack = calibration["file"], calibration["stack"]
+    if not calibration["used"]:
+        return f"given, so that the curves of {file}{f', which are of {stack},' if stack else ''} are not used"
+    unknown = "" if stack else ", as its library is not known"
+    return f"of {file}{unknown}, whose curves have its software"
