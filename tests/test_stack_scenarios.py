@@ -83,7 +83,6 @@ def test_software_of_the_scenario_was_not_measured_where_that_of_the_name_was(
     ("given", "said"),
     [
         ("glo", "network.stack: there is no stack 'glo': did you mean 'gloo'? Allowed: gloo, "),
-        ("", "network.stack: must be a text, got nothing"),
         ("{like: mpi}", "network.stack.like: there is no stack 'mpi'"),
         ("{lets_go: redy}", "network.stack.lets_go: there is no such choice, got 'redy'; did you mean 'ready'?"),
         ("{befor: 1 us}", "network.stack.befor: there is no such field; did you mean 'before'?"),

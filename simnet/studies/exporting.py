@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
@@ -240,10 +241,15 @@ def write_network(
         If there is something already and `force` is not set, it cannot be written, the scenario cannot be built, or it
         has weather and no `duration` is given, or its routes are too many to be written one by one.
     """
-    stages = network_of(scenario)
+    # Links without the curves of a calibrated cluster are those of its file.
+    given = scenario.config.network.model_copy(update={"stack": "ideal"})
+    links = replace(scenario, config=scenario.config.model_copy(update={"network": given}))
+    stages = network_of(links)
     stage = stage_at(stages, iteration)
     network, weather = stages.networks[stage][1], stages.weather[stage]
     missing = _lost_of_network(scenario, stages)
+    if network_of(scenario).networks[0][1].software is not None:
+        missing.append("the stack and the curves of the calibrated cluster")
     target = _target(out, scenario.name, to)
     targets = [target]
     count = f"{network.routes.n_hosts:,} hosts, {len(network.routes.links):,} links"
@@ -354,6 +360,8 @@ def _lost_of_network(scenario: Scenario, stages: Stages) -> list[str]:
     """Say what of the network of a scenario neither format carries: whatever is not links, their weather and routes."""
     given = scenario.config.network
     carried = ["topology", "weather", "faults", "engine", "placement"]
+    if given.stack in (None, "ideal"):
+        carried.append("stack")
     if given.routing in ("hash", "single"):
         carried.append("routing")
     lost = []
