@@ -73,11 +73,11 @@ def max_min(routes, capacity, limits):
 class Message:
     """A message under way: its candidate among equal routes, the route that it takes, and bytes left of all.
 
-    A message is `late` until its latency is behind it, and `is_word` if it is one between libraries.
+    A message is `late` until its latency is behind it, and a `word` of those that arrive in order, or None.
     """
 
-    def __init__(self, src, dst, delay, arrived, is_word):
-        self.src, self.dst, self.delay, self.arrived, self.is_word = src, dst, delay, arrived, is_word
+    def __init__(self, src, dst, delay, arrived, word):
+        self.src, self.dst, self.delay, self.arrived, self.word = src, dst, delay, arrived, word
         self.late, self.ended, self.before, self.joined, self.vanished = True, False, None, None, False
 
     @property
@@ -121,6 +121,7 @@ class ReferenceNetwork:
         self.routing, self.rerouting, self.now = routing, reroute, self.number(now)
         self.never = self.number(math.inf)
         self.ports = collections.defaultdict(Port)
+        self.words = collections.defaultdict(lambda: -math.inf)
         # What rounding leaves of a message does not wait.
         self.residue = self.number(1e-13 if number is float else 1e-30)
         self.agenda, self.order = [], itertools.count()
@@ -203,14 +204,14 @@ class ReferenceNetwork:
         self.depart(m, self.now + self.overheads[0])
         return m
 
-    def address(self, src, dst, nbytes, delay, pick, arrived, before=None, is_word=False):
+    def address(self, src, dst, nbytes, delay, pick, arrived, before=None, word=None):
         """Return a message from host `src` to host `dst` that has its route; `arrived` is called when it is there.
 
         Its bytes flow after those of the message `before` it on its connection, if that takes the same route. A word
         takes the first of equal routes.
         """
-        m = Message(src, dst, delay, arrived, is_word)
-        candidates = self.candidates(src, dst)[: 1 if is_word else None]
+        m = Message(src, dst, delay, arrived, word)
+        candidates = self.candidates(src, dst)[: 1 if word else None]
         m.candidate = candidates[pick % len(candidates)]
         if self.routing == "adaptive":
             m.candidate = min(candidates, key=lambda route: self.crowding(self.around(route, src, dst)))
@@ -282,7 +283,7 @@ class ReferenceNetwork:
             return
         m.late, m.joined = False, self.now
         m.whole = m.left
-        if not m.is_word:
+        if not m.word:
             return
         if any(self.capacity(link) <= 0 for link in m.route):
             return
@@ -295,7 +296,8 @@ class ReferenceNetwork:
                     come = min(other.whole, self.capacity(other.route[0]) * (self.now - begin))
                     wait += max(0, come - (other.whole - other.left)) / capacity
         m.late = True
-        self.at(self.now + wait + self.overheads[1], lambda: self.arrive(m))
+        there = self.words[m.word] = max(self.now + wait, self.words[m.word])
+        self.at(there + self.overheads[1], lambda: self.arrive(m))
 
     def arrive(self, m):
         if m in self.messages:

@@ -4,9 +4,10 @@
   asked for (`request`), in the order of the round; then it answers words that came before it did, in their order; then
   it does the software of messages that came before it did.
 - What a rank does for messages takes place one after another, beside its `compute`: `before` and `before_byte` for a
-  message that it sends, `after` and `after_byte` for one that has arrived, and `before` for a word of its own. That a
-  message has arrived is told by the system at once. A message that leaves upon the word that its receiver is ready has
-  all its software there. A rank leaves no round before it has done what it had to.
+  message that it sends, `after` and `after_byte` for one that has arrived, and `before` for a word of its own; by
+  turns, twice that in rounds of odd number. That a message has arrived is told by the system at once. A message that
+  leaves upon the word that its receiver is ready has all its software there. A rank leaves no round before it has done
+  what it had to.
 - Messages above `eager_limit` wait for words. Others are taken: a rank goes on at once, but for a message that takes
   what its connection has on its way, in payload, above `buffer`; that holds the round until it has arrived.
 """
@@ -106,15 +107,16 @@ class StackRun(ReferenceRun):
 
     def speak(self, what, number):
         """Send a word about a message, to its sender or, to ask for it, to its receiver."""
-        src, dst, _ = self.ends(number)
+        src, dst, index = self.ends(number)
         speaker, listener = (src, dst) if what == "request" else (dst, src)
         by = self.network.number(next(self.shake))
         word = self.network.address(
             self.hosts[speaker], self.hosts[listener], self.word * (1 + by), by, 0,
-            lambda t: self.hear(what, number, listener), is_word=True,
+            lambda t: self.hear(what, number, listener), word=(self, src, dst, what == "request"),
         )  # fmt: skip
         self.in_flight[what, number] = src, dst, word
-        self.hand_over_at(self.network.now if what == "arrived" else self.occupy(speaker, self.before), word)
+        turns = 2 if self.stack.by_turns and index % 2 else 1
+        self.hand_over_at(self.network.now if what == "arrived" else self.occupy(speaker, self.before * turns), word)
 
     def hear(self, what, number, rank):
         del self.in_flight[what, number]

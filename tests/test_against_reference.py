@@ -93,6 +93,7 @@ class Case:
             after_byte=any_of(0.0, rng.random() * 1e-6),
             rounds=any_of(1, 2, 3),
             posts_ahead=any_of(False, True),
+            by_turns=any_of(False, True),
             **wire,
         )
 

@@ -157,9 +157,7 @@ def test_time_is_that_of_the_network_with_the_stack(small: str, name: str) -> No
     did("export", small, "--to", "nodelink", "--out", "net.json")
     for network in (STAR, ("--scenario", small), ("--platform", "net.json")):
         found = json.loads(did("time", *RING, *network, "--stack", name, "--json").stdout)
-        # A scenario has a seed of its own.
-        off = 0.1 if STACKS[name].by_chance else 1e-12
-        assert (found["stack"], found["duration_s"]) == (name, pytest.approx(expected, rel=off))
+        assert (found["stack"], found["duration_s"]) == (name, pytest.approx(expected, rel=1e-12))
     assert f"Stack        {name} (" in did("time", *RING, *STAR, "--stack", name).stdout
 
 

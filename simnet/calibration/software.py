@@ -352,7 +352,7 @@ def stack_of(model: CalibratedCostModel) -> Stack:
     nothing: dict[str, Any] = dict.fromkeys(
         ("segment", "beside", "acknowledged", "before", "after", "before_byte", "after_byte"), 0.0
     )
-    return dataclasses.replace(named, **nothing, by_chance=False, measured="in the curves of the calibration")
+    return dataclasses.replace(named, **nothing, measured="in the curves of the calibration")
 
 
 def _taking_part(rounds: Sequence[Round]) -> Ranks:

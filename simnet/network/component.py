@@ -405,9 +405,8 @@ class Network:
         accounted = start if accounted_from is None else _moments(accounted_from, n_ranks, "accounted_from")
         gated = [(schedule, _moments(ready, n_ranks, "ready")) for schedule, ready in parts]
         failures = _checked_failures(deaths or {}, n_ranks)
-        seed = int(stream(self.seed, "words", *name).integers(1, 2**31 - 1)) if self.stack.by_chance else 1
         accounted = np.maximum(start, accounted)
-        return Program(gated, hosts.astype(np.int64), start, accounted, delays, picks, failures, seed, software)
+        return Program(gated, hosts.astype(np.int64), start, accounted, delays, picks, failures, software)
 
 
 def _parts(

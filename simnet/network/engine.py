@@ -108,7 +108,7 @@ class Engine(Store):
         s.runs_ahead, s.eager_limit, s.buffer = stack.rounds > 1 or stack.posts_ahead, stack.eager_limit, stack.buffer
         s.frame, s.word = (stack.segment + stack.beside) * (stack.segment > 0), float(stack.framed(stack.word))
         s.before, s.after = stack.before, stack.after
-        s.spread = stack.before if stack.by_chance else 0.0
+        s.by_turns = stack.by_turns
         s.before_byte, s.after_byte = stack.before_byte, stack.after_byte
         s.adaptive, s.watching, s.latency_changes = adaptive, watching, links.latency_changes
         self._lay_links()
@@ -356,7 +356,6 @@ class Engine(Store):
         rounds.write(i, n_rounds, tasks=np.array([tasks[id(one)] for one in schedule.rounds], dtype=np.int64))
         rounds.write(i + 1, n_rounds, offset=np.cumsum([len(one) for one in schedule.rounds], dtype=np.int64))
         ahead = np.array(self._stack.ahead(program.schedule.rounds), dtype=np.int64)
-        self.state.seed = program.seed
         phases = [one.phase for one in program.schedule.rounds]
         continues = np.array([False, *map(operator.eq, phases, phases[1:])][:n_rounds])
         rounds.write(i, n_rounds, ahead=ahead, continues=continues)

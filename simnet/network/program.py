@@ -29,8 +29,6 @@ class Program:
         Number by which a message chooses between its candidate routes; empty for the first.
     failures : mapping of int to float
         Ranks that stop for good, and when [s]. Messages from and to a failed rank vanish; who needs it waits for ever.
-    seed : int
-        Of what is drawn for words between ranks.
     software : ndarray, shape (P,), optional
         Seconds of each rank that are among those it computes, and are software of the library that communicates.
     """
@@ -42,7 +40,6 @@ class Program:
     delays: Delays
     picks: Ranks
     failures: Mapping[int, float]
-    seed: int = 1
     software: Floats | None = None
 
     @cached_property

@@ -93,9 +93,9 @@ class Stack:
     posts_ahead : bool
         Whether a rank that only sends in a round enters it before its sends of the rounds before it in that phase are
         let go.
-    by_chance : bool
-        Whether a word takes up to twice its software, drawn anew for each: whose word comes first is then chance, as
-        with the threads of gloo.
+    by_turns : bool
+        Whether words of every other round take twice their software. Which of a word and a message leaves its host
+        first is chance with the threads of gloo; here it is one, then the other.
     pieces : int
         Into how many messages, of a round each, a step of a ring is cut.
     measured : str
@@ -128,7 +128,7 @@ class Stack:
     rounds: Annotated[Count, Le(MOST_ROUNDS)] = 1
     pieces: Annotated[Count, Le(MOST_ROUNDS)] = 1
     posts_ahead: bool = False
-    by_chance: bool = False
+    by_turns: bool = False
     measured: str = "not measured"
 
     def __post_init__(self) -> None:
@@ -240,7 +240,7 @@ _NUMBERS = (
 
 _WITH_LIBRARIES = (
     "own_link", "eager_limit", "buffer", "before", "after", "before_byte", "after_byte", "rounds", "posts_ahead",
-    "by_chance",
+    "by_turns",
 )  # fmt: skip
 
 MOST_ROUNDS = 64
@@ -269,9 +269,9 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             rounds=2,
             pieces=2,
             posts_ahead=True,
-            by_chance=True,
+            by_turns=True,
             measured=_ON + "shaped_gloo",
-        ).with_software(139e-6, 0.28e-9),
+        ).with_software(162e-6, 0.28e-9),
         "openmpi": dataclasses.replace(
             _OFFLOADED, lets_go="request", eager_limit=64 * 1024, measured=_ON + "shaped_openmpi"
         ).with_software(178e-6, 0.53e-9),

@@ -14,9 +14,6 @@ from simnet.network.stack import Stack
 from simnet.network.weather import Weather, steps
 from simnet.schedule import Schedule
 
-DRAWS = 9
-"""How often a schedule is timed where chance is part of a stack."""
-
 
 class Change(NamedTuple):
     """From when on all links have this latency [s] and bandwidth [byte/s]; times in seconds from the first, at 0."""
@@ -30,7 +27,7 @@ def predict(schedule: Schedule, links: Sequence[Change], stack: Stack, starts: S
     """Return how long a schedule takes on a star [s], for each moment at which it may start.
 
     Connections are taken to be warm: their windows have grown to what a message needs. Windows that still grow, losses,
-    and processors that are short are not in it. Where chance is part of a stack, it is the lower median of `DRAWS`.
+    and processors that are short are not in it.
 
     Parameters
     ----------
@@ -57,8 +54,5 @@ def predict(schedule: Schedule, links: Sequence[Change], stack: Stack, starts: S
         at = [one.at for one in links]
         bandwidth, half = steps(at, [one.bandwidth for one in links]), steps(at, [one.latency / 2 for one in links])
         weather = dict.fromkeys(graph.edges, Weather(bandwidth=bandwidth, latency=half))
-    draws = DRAWS if stack.by_chance else 1
-    networks = [Network(graph, weather, stack=stack, seed=seed) for seed in range(draws)]
-    took = [[network.time(schedule, start).duration for start in starts] for network in networks]
-    lower_median: Floats = np.sort(took, axis=0)[(draws - 1) // 2]
-    return lower_median
+    network = Network(graph, weather, stack=stack)
+    return np.array([network.time(schedule, start).duration for start in starts])

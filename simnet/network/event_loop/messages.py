@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from simnet.network.event_loop.agenda import push
-from simnet.network.event_loop.records import BACKGROUND, DATA, DELIVER, HELD, JOIN, ON_ITS_WAY, TOGGLE, State
+from simnet.network.event_loop.records import ASKS, BACKGROUND, DATA, DELIVER, HELD, JOIN, ON_ITS_WAY, TOGGLE, State
 from simnet.network.event_loop.sharing import detach, free_flow, start_flow, take_flow
 from simnet.network.event_loop.timelines import changes_at, latency_of, look_up, value_at
 
@@ -129,7 +129,7 @@ def join(s: State, f: int) -> None:
     if flow.what != DATA:
         wait = queueing(s, f)
         if wait < math.inf:
-            push(s, s.now + wait + s.receive_overhead, DELIVER, f)
+            push(s, behind_others(s, f, s.now + wait) + s.receive_overhead, DELIVER, f)
             return
     # Background traffic takes part only while there is somebody to share with. Whether it is on is a function of time
     # alone, so nothing is lost by leaving it out in between.
@@ -168,6 +168,16 @@ def queueing(s: State, f: int) -> float:
                 wait += max(0.0, come - (other.whole - left)) / link.capacity
             u = s.uses[u].behind
     return wait + s.flows[f].remaining / slowest
+
+
+def behind_others(s: State, f: int, time: float) -> float:
+    """Return when a word that could be there at a time [s] arrives, in order with those before it of its kind."""
+    connection = s.connections[s.messages[s.flows[f].message].connection]
+    if s.flows[f].what == ASKS:
+        connection.asked = max(connection.asked, time)
+        return connection.asked
+    connection.told = max(connection.told, time)
+    return connection.told
 
 
 def toggle(s: State, b: int) -> None:

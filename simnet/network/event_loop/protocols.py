@@ -30,8 +30,6 @@ from simnet.network.event_loop.records import (
 from simnet.network.event_loop.sharing import free_flow
 from simnet.network.event_loop.states import account
 
-_PRIME = 2147483647
-
 
 def post(s: State, g: int, task: Task) -> None:
     """Let a rank that enters a round announce what it waits for, and send what need not wait."""
@@ -140,14 +138,10 @@ def speak(s: State, g: int, m: int, i: int, what: int) -> None:
     f = address(s, rank.run, route, 1, 0, s.word, 0.0)
     flow = s.flows[f]
     flow.round_index, flow.message, flow.what = i, m, what
-    leave_at(s, f, s.now if what == HAS_ARRIVED else occupy(s, g, s.before + s.spread * chance(s)))
-
-
-def chance(s: State) -> float:
-    """Return a number drawn from (0, 1)."""
-    # The generator of Park and Miller, 1988.
-    s.seed = (s.seed * 48271) % _PRIME
-    return s.seed / _PRIME
+    if what == HAS_ARRIVED:
+        leave_at(s, f, s.now)
+    else:
+        leave_at(s, f, occupy(s, g, s.before * (2 if s.by_turns and i % 2 else 1)))
 
 
 def leave_at(s: State, f: int, time: float) -> None:

@@ -272,10 +272,15 @@ class Message:
 
 @dataclass(slots=True)
 class Connection:
-    """From rank to rank: the `last` flow that has not ended, and bytes `taken` by the system that have not arrived."""
+    """From rank to rank: the `last` flow that has not ended, and bytes `taken` by the system that have not arrived.
+
+    Also when the last requests about its messages arrive, and the last other words about them, the other way [s].
+    """
 
     last: int = -1
     taken: float = 0.0
+    asked: float = -math.inf
+    told: float = -math.inf
 
 
 @dataclass(slots=True)
@@ -316,7 +321,7 @@ class State:
     send_overhead: float = 0.0
     receive_overhead: float = 0.0
     segment: float = 0.0
-    # The stack; `frame` and `word` are bytes on the wire, words take up to `spread` seconds more, drawn from `seed`.
+    # The stack; `frame` and `word` are bytes on the wire.
     lets_go: int = LEFT_HOST
     queues: bool = False
     runs_ahead: bool = False
@@ -325,8 +330,7 @@ class State:
     buffer: float = math.inf
     frame: float = 0.0
     word: float = 0.0
-    seed: int = 0
-    spread: float = 0.0
+    by_turns: bool = False
     before: float = 0.0
     after: float = 0.0
     before_byte: float = 0.0
