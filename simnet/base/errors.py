@@ -70,26 +70,35 @@ class StalledError(SimnetError):
         What stopped, and when.
     waiting : sequence of str
         One line per waiting rank or transfer: who waits, and for what.
-    at : float, optional
-        When everything had stopped [s].
+    elapsed : float, optional
+        When everything had stopped [s], counted from `origin`.
     failed : mapping of int to float, optional
         Ranks that failed before they were done, and when [s].
     stuck : sequence of Waits
         Where ranks failed, the ranks that wait in consequence.
+    origin : float
+        The moment from which `elapsed` counts [s].
+
+    Attributes
+    ----------
+    at : float or None
+        When everything had stopped [s].
     """
 
     def __init__(
         self,
         message: str,
         waiting: Sequence[str],
-        at: float | None = None,
+        elapsed: float | None = None,
         failed: Mapping[int, float] | None = None,
         stuck: Sequence[Waits] = (),
+        origin: float = 0.0,
     ) -> None:
         # All stay in args: SimPy and multiprocessing make copies of exceptions from these.
-        super().__init__(message, waiting, at, failed, stuck)
+        super().__init__(message, waiting, elapsed, failed, stuck, origin)
         self.waiting = list(waiting)
-        self.at = at
+        self.elapsed, self.origin = elapsed, origin
+        self.at = None if elapsed is None else origin + elapsed
         self.failed = dict(failed or {})
         self.stuck = list(stuck)
 

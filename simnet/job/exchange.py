@@ -26,7 +26,10 @@ TimingResult: TypeAlias = Timing | StalledError
 
 
 class TimingRequest(NamedTuple):
-    """An exchange to be timed: a network, and what `Network.time` and `Network.run` of it take."""
+    """An exchange to be timed: a network, and what `Network.time` and `Network.run` of it take.
+
+    Times but those of failures count from the origin, when the iteration began.
+    """
 
     network: Network
     parts: list[tuple[Schedule, Floats]]
@@ -36,10 +39,11 @@ class TimingRequest(NamedTuple):
     stream: tuple[str | int, ...]
     accounted_from: Floats
     failures: dict[int, float]
+    origin: float
 
     def options(self) -> dict[str, Any]:
         """Return what both take by keyword."""
-        names = ("placement", "messages", "stream", "accounted_from")
+        names = ("placement", "messages", "stream", "accounted_from", "origin")
         return {"deaths": self.failures} | {name: getattr(self, name) for name in names}
 
 
@@ -54,6 +58,8 @@ class Situation(NamedTuple):
     ----------
     iteration : int
         Which iteration; it decides on the network in force.
+    begun : float
+        When that began [s].
     batch : int
         Of which iteration the gradients are; in exploration it may be a later one.
     density : float
@@ -63,7 +69,7 @@ class Situation(NamedTuple):
     placement : list of int
         Their hosts.
     complete : ndarray, shape (P',)
-        When each has its whole gradient [s].
+        Seconds from then until each has its whole gradient.
     behind : ndarray, shape (P',)
         Seconds of computing before that, of which a share is the backward pass that buckets become ready in.
     messages : bool
@@ -73,6 +79,7 @@ class Situation(NamedTuple):
     """
 
     iteration: int
+    begun: float
     batch: int
     density: float
     active: NDArray[np.intp]
@@ -84,20 +91,24 @@ class Situation(NamedTuple):
 
 
 class TimedExchange(NamedTuple):
-    """An exchange with one candidate, and its times; `select` are the seconds it took each worker to select."""
+    """An exchange with one candidate, and its times.
+
+    The iteration had `begun` [s]; `select` are the seconds it took each worker to select.
+    """
 
     candidate: Candidate
     exchanges: list[Exchange]
     select: Floats
     result: TimingResult
+    begun: float
 
     @property
-    def end(self) -> float:
-        """When the last worker was done, which ends the makespan, or everything had stopped [s]."""
+    def lasts(self) -> float:
+        """Seconds of the iteration until the last worker was done, or everything had stopped."""
         if isinstance(self.result, Timing):
-            return self.result.finish
-        assert self.result.at is not None
-        return self.result.at
+            return self.result.lasts_from(self.begun)
+        assert self.result.elapsed is not None
+        return self.result.elapsed + (self.result.origin - self.begun)
 
 
 Timed: TypeAlias = Generator[TimingRequest, TimingResult, TimedExchange]
@@ -270,14 +281,15 @@ class SparsifierSet:
             stream=where.stream,
             accounted_from=selected,
             failures={rank: job.failures[worker] for rank, worker in enumerate(numbers) if worker in job.failures},
+            origin=where.begun,
         )
         if isinstance(result, StalledError) and not result.failed:
             raise result
-        return TimedExchange(candidate, exchanges, selected - where.complete, result)
+        return TimedExchange(candidate, exchanges, selected - where.complete, result, where.begun)
 
 
 def _order(step: TimedExchange) -> tuple[bool, float]:
-    return isinstance(step.result, StalledError), step.end
+    return isinstance(step.result, StalledError), step.lasts
 
 
 def check_feedback(feedback: Mapping[str, bool]) -> None:

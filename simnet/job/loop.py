@@ -140,6 +140,8 @@ class _Begun(NamedTuple):
     ----------
     now : float
         Simulated time [s].
+    lost : float
+        What that lacks for rounding, which would add up over millions of iterations [s].
     number, attempts : int
         Iterations done, and attempts of exploration.
     active : ndarray of int, shape (P',)
@@ -151,6 +153,7 @@ class _Begun(NamedTuple):
     """
 
     now: float
+    lost: float
     number: int
     attempts: int
     active: NDArray[np.intp]
@@ -166,9 +169,9 @@ def _restored(job: Job, policy: Policy, record: Record, kept: State) -> _Begun:
     LookupError, TypeError, ValueError, ArithmeticError
         If it is not of this job.
     """
-    now, active = float(kept["now"]), np.asarray(kept["active"], dtype=np.intp)
+    now, lost, active = float(kept["now"]), float(kept["lost"]), np.asarray(kept["active"], dtype=np.intp)
     number, attempts = (whole(kept[name], name, 0) for name in ("number", "attempts"))
-    if number > job.iterations or not math.isfinite(now) or not active.size:
+    if number > job.iterations or not math.isfinite(now + lost) or not active.size:
         raise ValueError("there is no such time or iteration, or nobody is left")
     if not set(active.tolist()) <= set(range(job.source.workers)) or (np.diff(active) <= 0).any():
         raise ValueError("these are no workers")
@@ -176,7 +179,7 @@ def _restored(job: Job, policy: Policy, record: Record, kept: State) -> _Begun:
     models.restore(kept["models"])
     log.restore(kept["log"])
     record.restore(kept["record"])
-    return _Begun(now, number, attempts, active, models, log)
+    return _Begun(now, lost, number, attempts, active, models, log)
 
 
 def _kept(record: Record, kept: State) -> PolicyResult:
@@ -208,10 +211,10 @@ def _iterate(
     everybody = np.arange(job.source.workers)
     hosts = everybody if job.placement is None else np.asarray(job.placement)
     if begun is None:
-        begun = _Begun(start, 0, 0, everybody, SparsifierSet(job, policy.candidates), PolicyLog(job, policy))
+        begun = _Begun(start, 0.0, 0, 0, everybody, SparsifierSet(job, policy.candidates), PolicyLog(job, policy))
     elif progress is not None:
         progress(begun.number)
-    now, number, attempts, active, models, log = begun
+    now, lost, number, attempts, active, models, log = begun
     del begun
     while number < job.iterations:
         network, placement = job.network(number), hosts[active].tolist()
@@ -221,10 +224,11 @@ def _iterate(
         batch = min(number + (attempt or 0), job.iterations - 1)
         named: tuple[str | int, ...] = ("iteration", number) if trains else ("exploration", attempts)
         compute = job.compute.seconds(job.seed, batch, job.source.workers)[active]
-        state, complete, behind = IterationState(active, compute, []), now + compute, compute
+        state, complete, behind = IterationState(active, compute, []), compute, compute
         while True:
             where = Situation(
                 number,
+                now,
                 batch,
                 density_at(job.density, number) if decision.density is None else decision.density,
                 active,
@@ -246,20 +250,20 @@ def _iterate(
             state.selections.append((complete, step.select))
             if isinstance(step.result, Timing):
                 break
-            interruption, gone = _interrupted(job, record.job, number, state, step, step.result)
+            interruption, resumed, gone = _interrupted(job, record.job, number, state, step, step.result)
             record.interruptions.append(interruption)
             if interruption.resumed is None:
                 return
             models, state, active = models.without(gone), state.without(gone), active[~gone]
-            complete, behind = np.full(active.size, interruption.resumed), np.zeros(active.size)
+            complete, behind = np.full(active.size, resumed), np.zeros(active.size)
             placement = hosts[active].tolist()
             decision = log.decide(number, interruption.resumed, active)._replace(attempt=attempt)
-        finish = step.result.finish + job.update
+        seconds = step.lasts + job.update
         purpose = TRAIN if trains else EXPLORE
         if trains:
             models.apply(step.exchanges)
         record.add(
-            Iteration(number, now, finish, where.density, float(latency.max()), float(bandwidth.min()), purpose),
+            Iteration(number, now, seconds, where.density, float(latency.max()), float(bandwidth.min()), purpose),
             step.candidate.label,
             step.exchanges,
             step.result,
@@ -269,12 +273,14 @@ def _iterate(
             score=models.training.score(number if trains else None),
         )
         log.observe(decision, step)
-        now = finish
+        before, seconds = now, seconds + lost
+        now = before + seconds
+        lost = seconds - (now - before)
         attempts += not trains
         number += trains
         # What is tried in exploration is a state of its own, which is not kept.
         if trains and checkpoint is not None and checkpoint.due():
-            position = {"now": now, "number": number, "attempts": attempts, "active": active}
+            position = {"now": now, "lost": lost, "number": number, "attempts": attempts, "active": active}
             parts = {"models": models.save(), "log": log.save(), "record": record.save()}
             checkpoint.write(position | parts, number)
         if trains and progress is not None:
@@ -283,36 +289,34 @@ def _iterate(
 
 def _interrupted(
     job: Job, name: str, iteration: int, state: IterationState, step: TimedExchange, stalled: StalledError
-) -> tuple[Interruption, NDArray[np.bool_]]:
-    """Return how failed workers interrupted an iteration, and which of its workers are gone when it resumes."""
-    active = state.active.tolist()
+) -> tuple[Interruption, float, NDArray[np.bool_]]:
+    """Return how failed workers interrupted an iteration, after how many seconds it resumes, and who is gone then."""
+    active, begun = state.active.tolist(), step.begun
     failed = np.isin(np.arange(len(active)), list(stalled.failed))
+    # A worker that fails while the others wait is found missing together with the first.
+    failures = np.array([job.failures.get(worker, math.inf) - begun for worker in active])
     begin, seconds = state.selections[-1]
     # Nothing has stopped as long as a later bucket is still being computed or selected.
-    stopped = max([step.end, *(begin + seconds)[~failed].tolist()])
+    stopped = max([step.lasts, *(begin + seconds)[~failed].tolist()])
     if failed.all():
-        stopped = min(stopped, max(stalled.failed.values()))
-    resumed = None if job.patience is None else stopped + job.patience
-    # A worker that fails while the others wait is found missing together with the first.
-    failures = np.array([job.failures.get(worker, math.inf) for worker in active])
-    gone = failed | (failures <= (stopped if resumed is None else resumed))
-    if gone.all():
-        resumed = None
+        stopped = min(stopped, float(failures.max()))
+    resumes = stopped if job.patience is None else stopped + job.patience
+    gone = failed | (failures <= resumes)
     # Workers that wait for a failed one come first: the others wait for these.
     stuck = sorted(stalled.stuck, key=lambda one: stalled.failed.keys().isdisjoint(one.peers))
     interruption = Interruption(
         name,
         iteration,
-        stopped,
+        begun + stopped,
         {worker: job.failures[worker] for worker, is_gone in zip(active, gone.tolist(), strict=True) if is_gone},
         tuple(
             BlockedWorker(active[one.rank], one.round, one.phase, tuple(active[peer] for peer in one.peers))
             for one in stuck
         ),
-        resumed,
+        None if job.patience is None or gone.all() else begun + resumes,
         int((~gone).sum()),
     )
-    return interruption, gone
+    return interruption, resumes, gone
 
 
 def _alone(requests: TimingRequests) -> None:
@@ -358,7 +362,8 @@ def _process(shared: Network, requests: TimingRequests, record: Record) -> Gener
         except StalledError as stalled:
             result = stalled
         else:
-            record.held_up += result.finish - _time(request._replace(failures={}, messages=False)).finish
+            alone = _time(request._replace(failures={}, messages=False))
+            record.held_up += result.lasts_from(request.origin) - alone.lasts_from(request.origin)
         request = _next_request(requests, result)
 
 
@@ -376,7 +381,7 @@ def _time(request: TimingRequest) -> Timing:
         # Where all are done before they fail, failures are no matter, and every clock will do.
         with suppress(StalledError):
             timing = _time(request._replace(failures={}))
-            if all(timing.rank_finish[rank] < failure for rank, failure in request.failures.items()):
+            if all(timing.left[rank] < failure - timing.origin for rank, failure in request.failures.items()):
                 return timing
     return request.network.time(request.parts, request.start, **request.options())
 

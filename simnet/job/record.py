@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -141,11 +142,11 @@ class PolicyResult:
 
 
 class Iteration(NamedTuple):
-    """When an iteration was, and what for, and what the network was like at its start."""
+    """When an iteration was, how long, and what for, and what the network was like at its start."""
 
     iteration: int
     start: float
-    finish: float
+    seconds: float
     density: float
     latency: float
     bandwidth: float
@@ -162,7 +163,7 @@ class IterationState(NamedTuple):
     compute : ndarray, shape (P',)
         Seconds of forward and backward pass of each.
     selections : list of (ndarray, ndarray), each of shape (P',)
-        From when on and how long each selected: once, and again after every interruption.
+        How long after the start of the iteration and how long each selected: once, and again after every interruption.
     """
 
     active: NDArray[np.intp]
@@ -253,7 +254,7 @@ class Record:
         """
         select = state.select
         rank_compute = state.compute + timing.rank_compute + update
-        rank_wait = timing.rank_wait + (timing.finish - timing.rank_finish) + state.lost
+        rank_wait = timing.rank_wait + (timing.left.max() - timing.left) + state.lost
         sent, received = (
             sum(np.asarray(exchange.stats[name]) for exchange in exchanges) for name in ("bytes_sent", "bytes_received")
         )
@@ -266,7 +267,7 @@ class Record:
                 "policy": self.policy,
                 "iteration": at.iteration,
                 "start_s": at.start,
-                "iteration_s": at.finish - at.start,
+                "iteration_s": at.seconds,
                 "compute_s": means[0],
                 "select_s": means[1],
                 "communicate_s": means[2],
@@ -288,7 +289,7 @@ class Record:
             )
             self._messages.append((at.iteration, named))
             for rank, worker in enumerate(state.active.tolist()):
-                spans = _spans(at, rank, worker, named, state, update, float(timing.rank_finish[rank]))
+                spans = _spans(at, rank, worker, named, state, update, float(timing.left[rank]))
                 self._spans += [(at.iteration, worker, *span) for span in spans]
 
     def save(self) -> State:
@@ -307,7 +308,7 @@ class Record:
         """Resume from what `save` returned."""
         ends = np.cumsum(state["sizes"])[:-1]
         messages = [
-            (one["iteration"], Messages(**{name: one[name] for name in _MESSAGES.values()}))
+            (one["iteration"], Messages(**{name: one[name] for name in one if name != "iteration"}))
             for one in state["messages"]
         ]
         interruptions = [Interruption.restored(one) for one in state["interruptions"]]
@@ -409,25 +410,32 @@ _MESSAGES = {name: name for name in ("round", "phase", "src", "dst")} | {
 def _spans(
     at: Iteration, rank: int, worker: int, messages: Messages, state: IterationState, update: float, left: float
 ) -> Iterator[tuple[str, float, float]]:
-    """Yield what a worker did from the start to the end of an iteration, one thing after another."""
+    """Yield what a worker did from the start to the end of an iteration, one thing after another.
+
+    It was done with the exchange at `left`, which counts from the origin of its messages.
+    """
     pieces = []
-    reached = at.start + float(state.compute[rank])
-    pieces.append(("compute", at.start, reached))
+    reached = float(state.compute[rank])
+    pieces.append(("compute", 0.0, reached))
     for begins, seconds in state.selections:
         begin = float(begins[rank])
         pieces.append(("wait", reached, begin))
         reached = begin + float(seconds[rank])
         pieces.append(("select", begin, reached))
-    own = (messages.src == worker) | (messages.dst == worker)
-    for begin, end in sorted(zip(messages.start[own].tolist(), messages.finish[own].tolist(), strict=True)):
-        end = min(end, left)
+    own, later = (messages.src == worker) | (messages.dst == worker), messages.origin - at.start
+    for begin, end in sorted(
+        zip((messages.sent[own] + later).tolist(), (messages.arrived[own] + later).tolist(), strict=True)
+    ):
+        end = min(end, left + later)
         if end <= reached:
             continue
         pieces.append(("wait", reached, max(reached, begin)))
         pieces.append(("communicate", max(reached, begin), end))
         reached = end
-    pieces.append(("wait", max(reached, left), at.finish - update))
-    pieces.append(("compute", at.finish - update, at.finish))
+    pieces.append(("wait", max(reached, left + later), at.seconds - update))
+    pieces.append(("compute", at.seconds - update, at.seconds))
     for what, begin, end in pieces:
-        if end > begin:
-            yield what, begin, end
+        first, last = at.start + begin, at.start + end
+        # A step of a double there may be rounding.
+        if last - first > math.ulp(last):
+            yield what, first, last

@@ -221,6 +221,7 @@ class Network:
         stream: tuple[str | int, ...] = (),
         accounted_from: float | ArrayLike | None = None,
         deaths: Mapping[int, float] | None = None,
+        origin: float | None = None,
     ) -> simpy.Event:
         """Start a schedule beside whatever else is under way, and return the event of its end.
 
@@ -228,17 +229,26 @@ class Network:
 
         Parameters
         ----------
-        schedule, start, placement, messages, stream, accounted_from, deaths
+        schedule, start, placement, messages, stream, accounted_from, deaths, origin
             As for `time`; a start not given is now, and one given must not lie in the past.
+
+        Notes
+        -----
+        The origin of the timing is when the network was last found idle more than a second after the origin before.
+        `env.now` is absolute, and late in a long simulation it moves in steps that are longer than a short exchange,
+        of 0.1 us at 1e9 s; the timing is as fine as its origin allows.
         """
         clock = self._own_clock()
+        now = clock.origin + clock.now()
+        if start is None:
+            # The clock knows its time better than a double that counts from 0.
+            start = max(0.0, math.nextafter(now, 0.0) - (origin or 0.0))
         parts = _parts(schedule)
-        begin = _moments(clock.now() if start is None else start, parts[0][0].n_ranks, "start")
+        program = self._prepared(parts, start, placement, stream, accounted_from, deaths, origin)
+        earliest = program.origin + float(program.start.min())
         # SimPy's sums of delays may be off by a rounding.
-        if begin.min() < (1 - 1e-9) * clock.now():
-            raise ValueError(f"start must not be before now, {clock.now():g} s, got {begin.min():g} s")
-        begin = np.maximum(begin, clock.now())
-        program = self._prepared(parts, begin, placement, stream, accounted_from, deaths)
+        if earliest < (1 - 1e-9) * now:
+            raise ValueError(f"start must not be before now, {now:g} s, got {earliest:g} s")
         return clock.run(Run(program, self.env.event(), messages))
 
     def time(
@@ -251,6 +261,7 @@ class Network:
         stream: tuple[str | int, ...] = (),
         accounted_from: float | ArrayLike | None = None,
         deaths: Mapping[int, float] | None = None,
+        origin: float | None = None,
     ) -> Timing:
         """Time a schedule on this network, alone but for the background traffic, on a clock of its own.
 
@@ -278,6 +289,10 @@ class Network:
             comes before all else. That of a rank that is done is no matter; if any other rank fails, the schedule does
             as soon as no message of it is in flight and none of its ranks computes. The max-plus clock knows no
             failures.
+        origin : float, optional
+            The moment [s] from which all other times given but deaths count, and those of the timing. So exchanges keep
+            their digits however late they are. Without it times given are absolute, and the timing counts from when the
+            first rank enters.
 
         Raises
         ------
@@ -297,9 +312,7 @@ class Network:
         >>> network.time(Schedule(2, [Round([0], [1], [500])])).finish
         0.0015
         """
-        parts = _parts(schedule)
-        begin = _moments(start, parts[0][0].n_ranks, "start")
-        program = self._prepared(parts, begin, placement, stream, accounted_from, deaths)
+        program = self._prepared(_parts(schedule), start, placement, stream, accounted_from, deaths, origin)
         if program.failures and self.engine == "vectorised":
             raise SimnetError(
                 "the max-plus clock (engine vectorised) cannot time ranks that fail; engine auto or fluid can"
@@ -320,7 +333,8 @@ class Network:
 
     def _by_fluid(self, program: Program, messages: bool) -> Timing:
         env = simpy.Environment(initial_time=float(program.start.min()))
-        timing = env.run(until=Clock(env, self._timing).run(Run(program, env.event(), messages)))
+        clock = Clock(env, self._timing, program.origin)
+        timing = env.run(until=clock.run(Run(program, env.event(), messages)))
         assert isinstance(timing, Timing)
         return timing
 
@@ -343,7 +357,7 @@ class Network:
             single = dataclasses.replace(program, parts=parts, start=zero, accounted=zero, delays=calm)
             timing = self._by_fluid(single, messages=True)
             assert timing.messages is not None
-            return timing.rank_finish, timing.messages.start, timing.messages.finish
+            return timing.left, timing.messages.sent, timing.messages.arrived
 
         went = passage(messages)
         if went is None:
@@ -354,14 +368,9 @@ class Network:
             assert kept is not None
             return with_software(split_of(program, kept), program)
 
-        return Timing(
-            start=float(program.start.min()),
-            finish=float(went.finish.max()),
-            rank_start=program.start,
-            rank_finish=went.finish,
-            account=account,
-            messages=Messages(**program.schedule.columns(), start=went.start, finish=went.arrive) if messages else None,
-        )
+        columns = program.schedule.columns
+        kept = Messages(**columns(), sent=went.start, arrived=went.arrive, origin=program.origin) if messages else None
+        return Timing(program.origin, program.start, went.finish, account, kept)
 
     def _own_clock(self) -> Clock:
         if self._clock is None:
@@ -371,11 +380,12 @@ class Network:
     def _prepared(
         self,
         parts: Sequence[tuple[Schedule, ArrayLike]],
-        start: Floats,
+        start: float | ArrayLike,
         placement: ArrayLike | None,
         name: tuple[str | int, ...],
         accounted_from: float | ArrayLike | None = None,
         deaths: Mapping[int, float] | None = None,
+        origin: float | None = None,
     ) -> Program:
         n_ranks = parts[0][0].n_ranks
         for schedule, _ in parts:
@@ -402,11 +412,18 @@ class Network:
         picks = np.zeros(0, dtype=np.int64)
         if self.routing == "flow":
             picks = stream(self.seed, "routes", *name).integers(_PICKS, size=n_messages)
-        accounted = start if accounted_from is None else _moments(accounted_from, n_ranks, "accounted_from")
+        begin = _moments(start, n_ranks, "start")
+        accounted = begin if accounted_from is None else _moments(accounted_from, n_ranks, "accounted_from")
         gated = [(schedule, _moments(ready, n_ranks, "ready")) for schedule, ready in parts]
+        if origin is None:
+            origin = float(begin.min())
+            begin, accounted = begin - origin, accounted - origin
+            gated = [(schedule, ready - origin) for schedule, ready in gated]
+        elif not 0 <= origin < math.inf:
+            raise ValueError(f"origin must be finite and >= 0, got {origin!r}")
         failures = _checked_failures(deaths or {}, n_ranks)
-        accounted = np.maximum(start, accounted)
-        return Program(gated, hosts.astype(np.int64), start, accounted, delays, picks, failures, software)
+        accounted = np.maximum(begin, accounted)
+        return Program(origin, gated, hosts.astype(np.int64), begin, accounted, delays, picks, failures, software)
 
 
 def _parts(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
@@ -22,7 +22,7 @@ from simnet.network.event_loop.records import (
     TRANSFER,
     VANISHED,
 )
-from simnet.network.links import Links, TimelineCache, Timelines
+from simnet.network.links import Links, TimelineCache, Timelines, moments_around
 from simnet.network.program import Program
 from simnet.network.stack import IDEAL, LetGo, Stack
 from simnet.network.tables import Store, Table, loop_is_loaded
@@ -62,6 +62,9 @@ class Handle(NamedTuple):
 class Engine(Store):
     """A network in motion.
 
+    Its times are in seconds since its `origin`, so that they keep their digits however late that is; the weather is
+    counted from there when it is laid into tables.
+
     Parameters
     ----------
     links : Links
@@ -96,6 +99,7 @@ class Engine(Store):
         self._links, self._stack, self._multipath = links, stack, multipath
         self._on = TimelineCache([one.on for one in links.flows], {})
         self._known: tuple[Timelines, ...] = ()
+        self.origin = self._counted_from = 0.0
         self._handles: list[Handle] = []
         self._n_transfers = 0
         self._routes_of: dict[tuple[int, int], tuple[int, int]] = {}
@@ -161,25 +165,35 @@ class Engine(Store):
         See `records.EXTEND`. With `rewind`, time may have gone back.
         """
         links, s = self._links, self.state
-        now = s.now
         if links.constant:
             return
         # Latencies are those at the time of departure.
-        until = max(until, now) + s.send_overhead
-        known = tuple(one.timelines(now, until) for one in (links.bandwidths, links.latencies, self._on))
-        again = len(known) == len(self._known) and all(map(operator.is_, known, self._known))
+        until = max(until, s.now) + s.send_overhead
+        known = tuple(
+            one.timelines(*moments_around(self.origin, s.now, until))
+            for one in (links.bandwidths, links.latencies, self._on)
+        )
+        again = (
+            self.origin == self._counted_from
+            and len(known) == len(self._known)
+            and all(map(operator.is_, known, self._known))
+        )
         if not again:
-            self._known = known
-            s.times = np.concatenate([one.times for one in known])
+            self._known, self._counted_from = known, self.origin
+            s.times = np.concatenate([one.counted_from(self.origin) for one in known])
             s.values = np.concatenate([one.values for one in known])
-            s.horizon = min(one.until for one in known)
+            s.horizon = min(one.until for one in known) - self.origin
             if s.horizon <= until:
-                self._ask(until)
+                self._ask(self.moment(until))
         if not again or rewind:
             begins = np.cumsum([0, *(one.times.size for one in known[:-1])])
             here = np.concatenate([one.first + begin for one, begin in zip(known, begins, strict=True)])
             last = np.concatenate([one.last - 1 + begin for one, begin in zip(known, begins, strict=True)])
             self.tables["timelines"].write(0, here.size, here=here, last=last)
+
+    def moment(self, t: float) -> float:
+        """Return the first moment [s] that a double can tell to be after `t` [s since the origin]."""
+        return moments_around(self.origin, t, t)[1]
 
     def _ask(self, t: float) -> None:
         """Ask everything for its value at a time; what has none raises the error that says why."""
@@ -189,8 +203,8 @@ class Engine(Store):
         for traffic in self._links.flows:
             traffic.on.at(t)
 
-    def begin(self, now: float) -> None:
-        """Clear the network of everything, and set its time [s]."""
+    def begin(self, origin: float, now: float) -> None:
+        """Clear the network of everything, and set from when on time counts [s], and the time since then."""
         s = self.state
         s.n_due = s.n_asked = s.n_quiet = s.n_ends = s.n_moving = s.n_new = s.n_dirty = s.n_notices = 0
         s.background_on = False
@@ -206,7 +220,7 @@ class Engine(Store):
         self.tables["background"].write(0, s.n_background, flow=-1, until=-math.inf)
         # Latencies have been looked up that much later.
         rewind = now < s.now + s.send_overhead
-        s.now, s.hope = now, -math.inf
+        self.origin, s.now, s.hope = origin, now, -math.inf
         if not self._links.constant:
             self.links.write(0, self.n_links, until=-math.inf)
             self.look_ahead(rewind=rewind)
@@ -367,7 +381,7 @@ class Engine(Store):
         runs.write(e, 1, n_ranks=P, n_rounds=n_rounds, running=P, ranks=g, rounds=i, **places)
         # Asked for first, so that at one instant a failure comes before everything else.
         for rank, time in sorted(program.failures.items()):
-            self.loop.push(self.state, max(time, self.state.now), FAIL, g + rank)
+            self.loop.push(self.state, max(time - self.origin, self.state.now), FAIL, g + rank)
         self.loop.start_run(self.state, e)
         handle = Handle(e, g, P, slots, n_messages, taken)
         self._handles.append(handle)
@@ -497,7 +511,13 @@ class Engine(Store):
 
     def next_link_up(self) -> float:
         """Return when the first of the links that are down is up again; infinity if none ever is."""
-        return min((self._links.next_up((link,), self.state.now) for link in self._down()), default=math.inf)
+        return self.next_up([(link,) for link in self._down()])
+
+    def next_up(self, routes: Iterable[Sequence[int]]) -> float:
+        """Return the first time after now at which all links of one of some routes have capacity; infinity if none."""
+        now = self.state.now
+        up = min((self._links.next_up(route, self.moment(now)) for route in routes), default=math.inf)
+        return max(up - self.origin, math.nextafter(now, math.inf))
 
 
 class Engines:

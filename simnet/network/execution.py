@@ -23,15 +23,30 @@ _NAMED = 8
 
 @dataclass(frozen=True)
 class Messages:
-    """Every message of a timed schedule, as columns of equal length, in the order of the schedule."""
+    """Every message of a timed schedule, as columns of equal length, in the order of the schedule.
+
+    `sent` and `arrived` are in seconds since `origin` [s], with all their digits; `start` and `finish` are the same in
+    absolute time.
+    """
 
     round: Ranks
     src: Ranks
     dst: Ranks
     nbytes: Floats
-    start: Floats
-    finish: Floats
+    sent: Floats
+    arrived: Floats
     phase: NDArray[np.str_]
+    origin: float = 0.0
+
+    @property
+    def start(self) -> Floats:
+        """When each message was sent [s]."""
+        return self.origin + self.sent
+
+    @property
+    def finish(self) -> Floats:
+        """When each message had arrived [s]."""
+        return self.origin + self.arrived
 
 
 class Split(NamedTuple):
@@ -46,24 +61,46 @@ class Split(NamedTuple):
 class Timing:
     """When a schedule was done, and what each rank did meanwhile.
 
+    What a difference is taken of counts from the origin: `duration`, `entered`, `left`, `lasts_from`. Absolute times
+    round to what doubles can tell at that time, which is 0.1 us at 1e9 s.
+
     Parameters
     ----------
-    start, finish : float
-        When the first rank entered and the last one was done [s].
-    rank_start, rank_finish : ndarray, shape (P,)
-        The same for each rank.
+    origin : float
+        The moment from which `entered` and `left` count [s].
+    entered, left : ndarray, shape (P,)
+        When each rank entered, and when it was done [s].
     account : callable
         Returns the `split` when it is first asked for.
     messages : Messages or None
-        Start and finish of every message, when asked for.
+        When every message was sent and had arrived, when asked for.
     """
 
-    start: float
-    finish: float
-    rank_start: Floats
-    rank_finish: Floats
+    origin: float
+    entered: Floats
+    left: Floats
     account: Callable[[], Split]
     messages: Messages | None = None
+
+    @property
+    def start(self) -> float:
+        """When the first rank entered [s]."""
+        return self.origin + float(self.entered.min())
+
+    @property
+    def finish(self) -> float:
+        """When the last rank was done [s]."""
+        return self.origin + float(self.left.max())
+
+    @property
+    def rank_start(self) -> Floats:
+        """When each rank entered [s]; shape (P,)."""
+        return self.origin + self.entered
+
+    @property
+    def rank_finish(self) -> Floats:
+        """When each rank was done [s]; shape (P,)."""
+        return self.origin + self.left
 
     @cached_property
     def split(self) -> Split:
@@ -88,7 +125,11 @@ class Timing:
     @property
     def duration(self) -> float:
         """Seconds from start to finish."""
-        return self.finish - self.start
+        return float(self.left.max()) - float(self.entered.min())
+
+    def lasts_from(self, moment: float) -> float:
+        """Return the seconds from a moment [s] until the last rank was done."""
+        return float(self.left.max()) + (self.origin - moment)
 
 
 def with_software(split: Split, program: Program) -> Split:
@@ -126,15 +167,18 @@ class Run:
         """Number of messages."""
         return self._program.schedule.n_messages
 
-    def enter(self, engine: Engine) -> int:
-        """Let the ranks enter; return the number of the run in the engine."""
+    def enter(self, engine: Engine, now: float) -> int:
+        """Let the ranks enter, not before now [s since the engine's origin]; return the number of the run there."""
+        if self._program.origin != engine.origin or self._program.start.min() < now:
+            self._program = self._program.counted_from(engine.origin, now)
         self._handle: Handle = engine.run(self._program, self._messages)
         return self._handle.run
 
-    def succeed(self, engine: Engine) -> None:
-        """Tell that it is done, and leave the engine."""
-        self.done.succeed(self._timing(engine))
+    def leave(self, engine: Engine) -> Timing:
+        """Leave the engine, and return how it went."""
+        timing = self._timing(engine)
         engine.over(self._handle)
+        return timing
 
     def fail(self, engine: Engine, error: StalledError) -> None:
         """Tell that it will never be done, and leave the engine."""
@@ -148,15 +192,13 @@ class Run:
         messages = None
         if self._messages:
             sent, arrived = (engine.of_messages(self._handle, field) for field in ("sent", "arrived"))
-            messages = Messages(**self._program.schedule.columns(), start=sent, finish=arrived)
-        return Timing(
-            start=float(self._program.start.min()),
-            finish=float(finish.max()),
-            rank_start=self._program.start,
-            rank_finish=finish,
-            account=lambda: with_software(Split(communicate, compute, wait), self._program),
-            messages=messages,
-        )
+            columns = self._program.schedule.columns()
+            messages = Messages(**columns, sent=sent, arrived=arrived, origin=engine.origin)
+
+        def account() -> Split:
+            return with_software(Split(communicate, compute, wait), self._program)
+
+        return Timing(engine.origin, self._program.start, finish, account, messages)
 
     def stalled(self, engine: Engine, blocked: Mapping[tuple[int, int], str], now: float) -> StalledError:
         """Return the error that names each rank that is not done, and what it waits for.
@@ -168,7 +210,7 @@ class Run:
         blocked : mapping of (int, int) to str
             Messages that make no progress, by round and position in it, and why.
         now : float
-            The time [s].
+            The time [s since the engine's origin].
         """
         rounds = self._program.schedule.rounds
         fields = "round_index", "state", "missing"
@@ -191,8 +233,8 @@ class Run:
             stuck.append(Waits(rank, index, phase, tuple(dict.fromkeys(peer for peer, _ in known))))
         failures = " and ".join(f"rank {rank} died at {time:g} s" for rank, time in failed.items())
         after = f", after {failures}" if failures else ""
-        message = f"the exchange stopped for ever at {now:g} s{after}{':' if waiting else ''}"
-        return StalledError(message, waiting, now, failed, stuck)
+        message = f"the exchange stopped for ever at {engine.origin + now:g} s{after}{':' if waiting else ''}"
+        return StalledError(message, waiting, now, failed, stuck, engine.origin)
 
     def _missing(
         self,

@@ -115,6 +115,10 @@ class Timelines(NamedTuple):
     since: float
     until: float
 
+    def counted_from(self, origin: float) -> NDArray[np.float64]:
+        """Return `times` in seconds since an origin [s]: exact near it, as near to exact as can be far from it."""
+        return self.times - origin if origin else self.times
+
     def at(self, t: float | NDArray[np.float64]) -> NDArray[np.int64]:
         """Return the segment that each link is in at `t` (scalar or shape (L,), seconds from `since` on)."""
         low, high = self.first, self.last
@@ -123,6 +127,11 @@ class Timelines(NamedTuple):
             begun = self.times[middle] <= t
             low, high = np.where(begun, middle, low), np.where(begun, high, middle)
         return low.copy()
+
+
+def moments_around(origin: float, start: float, until: float) -> tuple[float, float]:
+    """Return moments [s], one not after `origin` + `start` and one not before `origin` + `until`, as doubles allow."""
+    return max(0.0, math.nextafter(origin + start, -math.inf)), math.nextafter(origin + until, math.inf)
 
 
 class TimelineCache:

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from simnet.base.arrays import Floats, Ranks
 from simnet.network import recurrence
 from simnet.network.execution import Split
-from simnet.network.links import Links
+from simnet.network.links import Links, moments_around
 from simnet.network.program import Program
 from simnet.network.recurrence import BEYOND, CROSSED, IN_STEP, MET, Cursors, Forecast, Progress, RouteState, Traffic
 from simnet.network.tables import loop_is_loaded
@@ -47,6 +47,8 @@ _HELD, _PATIENCE, _LONGEST = 1 << 25, 1 << 20, 1e7
 
 class Passage(NamedTuple):
     """How a schedule went.
+
+    Times count from the origin of the program.
 
     Parameters
     ----------
@@ -92,7 +94,7 @@ def pass_through(
     busy, pair, pair_end = np.full(n_links, -np.inf), np.full(n_links, -1), np.zeros(n_links)
     port_free = np.zeros(n_links)
     read, steady, offset = delays.reader(), links.constant and not delays, 0
-    outlook = _Outlook(links, float(done.min()), float(done.max()), n_messages)
+    outlook = _Outlook(links, program.origin, float(done.min()), float(done.max()), n_messages)
     times = np.zeros((2, n_messages if keep else 0))
     computing: list[tuple[Floats, Floats]] = []
     traffic_of = _traffic(program.hosts, links)
@@ -233,14 +235,16 @@ class _Outlook:
     ----------
     links : Links
         Whose weather it is; of constant links nothing has to be known.
+    origin : float
+        The moment from which times count [s], also those of the forecast.
     start, until : float
         From when on, and until later than when at least, it is to be known [s].
     n_messages : int
         Messages of the schedule.
     """
 
-    def __init__(self, links: Links, start: float, until: float, n_messages: int) -> None:
-        self._links, self._start, self._n_messages = links, start, n_messages
+    def __init__(self, links: Links, origin: float, start: float, until: float, n_messages: int) -> None:
+        self._links, self._origin, self._start, self._n_messages = links, origin, start, n_messages
         self._waiting = -1
         self.effort = n_messages
         """Messages of the schedule, or segments that one of them waits through."""
@@ -249,10 +253,14 @@ class _Outlook:
             self._look(start, until)
 
     def _look(self, start: float, until: float, likely: float = 0.0) -> None:
+        first, last = moments_around(self._origin, start, until)
         self._timelines = [
-            record.timelines(start, until, likely) for record in (self._links.bandwidths, self._links.latencies)
+            record.timelines(first, last, likely and self._origin + likely)
+            for record in (self._links.bandwidths, self._links.latencies)
         ]
-        self.forecast = Forecast(*(Cursors(one.times, one.values, one.at(start)) for one in self._timelines))
+        self.forecast = Forecast(
+            *(Cursors(one.counted_from(self._origin), one.values, one.at(first)) for one in self._timelines)
+        )
 
     def extend(self, through: int, route: NDArray[np.int64], now: float, when: float) -> bool:
         """Look further ahead than `when`; return whether more is known, which is neither too much nor too far.
@@ -273,7 +281,7 @@ class _Outlook:
             return False
         self.effort = max(self._n_messages, segments)
         self._look(now, when, self._start + 1.25 * (when - self._start) * self._n_messages / max(1, through))
-        return all(when < one.until for one in self._timelines)
+        return all(when < one.until - self._origin for one in self._timelines)
 
 
 def _in_a_row(rounds: Sequence[Round], most: int) -> Iterator[tuple[Round, int]]:

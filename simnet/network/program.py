@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -17,8 +17,13 @@ from simnet.schedule import Schedule
 class Program:
     """Schedules in a row that are to run.
 
+    Times count from the origin, so that a short exchange late in a long job keeps its digits, but for the origin itself
+    and failures.
+
     Parameters
     ----------
+    origin : float
+        The moment from which times count [s].
     parts : sequence of (Schedule, ndarray of shape (P,))
         Schedules in order, and when each rank may enter each [s].
     hosts, start, accounted : ndarray, shape (P,)
@@ -33,6 +38,7 @@ class Program:
         Seconds of each rank that are among those it computes, and are software of the library that communicates.
     """
 
+    origin: float
     parts: Sequence[tuple[Schedule, Floats]]
     hosts: Ranks
     start: Floats
@@ -53,12 +59,24 @@ class Program:
         """Seconds that each rank computes in all rounds; shape (P,)."""
         return self.schedule.compute()
 
+    def counted_from(self, origin: float, now: float) -> Program:
+        """Return the same with times that count from another origin [s], of which none enters before `now`."""
+        later = self.origin - origin
+        start = np.maximum(self.start + later, now)
+        return replace(
+            self,
+            origin=origin,
+            parts=[(schedule, ready + later) for schedule, ready in self.parts],
+            start=start,
+            accounted=np.maximum(self.accounted + later, start),
+        )
+
     def gates(self) -> dict[int, Floats]:
         """Return before which rounds ranks wait, and until when [s]; the round after the last is the end."""
         gates: dict[int, Floats] = {}
         index = 0
         for schedule, ready in self.parts:
             # An empty schedule shares its gate with the next, or holds up the end.
-            gates[index] = np.maximum(ready, gates.get(index, 0.0))
+            gates[index] = np.maximum(ready, gates.get(index, -np.inf))
             index += len(schedule.rounds)
         return gates

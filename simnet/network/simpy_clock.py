@@ -3,6 +3,9 @@
 SimPy is the master of time. One of its events stands for the next thing due in the network. When it fires, the engine
 works off what is due, and advances by itself up to the next event of anybody else, or until somebody has to be told
 something: that a schedule is done, or that a message has arrived.
+
+The engine counts seconds from an origin. The clock of an environment that others live in, too, begins to count anew
+when the network has been idle and its times have lost digits; what SimPy itself tells is as fine as `env.now` is.
 """
 
 from __future__ import annotations
@@ -14,13 +17,16 @@ from typing import NamedTuple
 
 import simpy
 
-from simnet.base.errors import StalledError
+from simnet.base.errors import SimnetError, StalledError
 from simnet.network.engine import Engines
 from simnet.network.event_loop.records import ARRIVED, DONE, EXTEND, GROW, OUTAGE, STUCK, TRANSFER, WAITING
 from simnet.network.execution import Run
 
 # Links that come up while nothing moves, after which there is no more waiting for a route around those that are down.
 _PATIENCE = 20_000
+
+# Seconds since the origin after which an idle network counts anew: up to there times are exact to some 1e-16 s.
+_LATE = 1.0
 
 
 class Clock:
@@ -32,23 +38,36 @@ class Clock:
         Whose time it keeps.
     engines : Engines
         The network in motion. Nobody else may use it at the same time.
+    origin : float, optional
+        The moment from which the environment's time counts [s]; without it, that is 0, and the network chooses an
+        origin of its own.
     """
 
-    def __init__(self, env: simpy.Environment, engines: Engines) -> None:
+    def __init__(self, env: simpy.Environment, engines: Engines, origin: float | None = None) -> None:
         self.env = env
         self._engines = engines
         self._engine = engines.take(0)
-        self._engine.begin(float(env.now))
+        self._chooses = origin is None
+        # When SimPy's time counts as the environment's, and that of the engine.
+        self._zero = float(env.now) if origin is None else 0.0
+        self._engine.begin(self._zero if origin is None else origin, float(env.now) - self._zero)
         self._links = engines.links
         self._armed = math.inf
+        self._alarm: simpy.Event | None = None
         self._runs: dict[int, Run] = {}
         self._transfers: dict[int, _Transfer] = {}
         self._count = 0
         self._waits, self._left = 0, (0, 0.0)
 
     def now(self) -> float:
-        """Return the time [s]: that of the environment, or of the last batch if rounding put that behind."""
-        return max(self._engine.state.now, float(self.env.now))
+        """Return the time [s since the origin]: of the environment, or the last batch's where that is as good."""
+        reached, own = self._engine.state.now, float(self.env.now) - self._zero
+        return reached if own - reached <= math.ulp(self.env.now) else own
+
+    @property
+    def origin(self) -> float:
+        """The moment from which its times count [s]."""
+        return self._engine.origin
 
     def transfer(self, src: int, dst: int, nbytes: float, delay: float, pick: int) -> simpy.Event:
         """Send a message from host to host now, and return the event of its arrival.
@@ -64,7 +83,7 @@ class Clock:
         """
         self._expect(1)
         self._count += 1
-        one = self._transfers[self._count] = _Transfer(self.env.event(), src, dst)
+        one = self._transfers[self._count] = _Transfer(self.env.event(), src, dst, self._engine.state.now)
         self._engine.transfer(src, dst, nbytes, delay, pick, self._count)
         self._arm()
         return one.done
@@ -72,7 +91,7 @@ class Clock:
     def run(self, run: Run) -> simpy.Event:
         """Let the ranks of a schedule enter, and return the event of its end."""
         self._expect(run.n_messages)
-        self._runs[run.enter(self._engine)] = run
+        self._runs[run.enter(self._engine, self._engine.state.now)] = run
         self._arm()
         return run.done
 
@@ -80,9 +99,16 @@ class Clock:
         """Have the engine ready for so many messages more."""
         now = self.now()
         engine = self._engines.take(n_messages)
-        if not self._runs and not self._transfers and engine is not self._engine:
-            self._engine = engine
-            engine.begin(now)
+        if not self._runs and not self._transfers:
+            origin = self._engine.origin
+            anew = self._chooses and now > _LATE
+            if anew:
+                origin = float(self.env.now)
+                now -= origin - self._zero
+                self._zero, self._armed, self._alarm = origin, math.inf, None
+            if anew or engine is not self._engine:
+                self._engine = engine
+                engine.begin(origin, now)
         s = self._engine.state
         s.now = now
         if now + s.send_overhead >= s.horizon:
@@ -98,16 +124,15 @@ class Clock:
     def _wake_at(self, time: float) -> None:
         if time < self._armed:
             self._armed = time
-            # SimPy adds delays to its own now, which may miss `time` by a rounding; the value carries it exactly.
-            event = self.env.timeout(max(0.0, time - self.env.now), value=time)
-            assert event.callbacks is not None
-            event.callbacks.append(self._wake)
+            # SimPy adds delays to its own now, which may miss `time` by a rounding.
+            self._alarm = self.env.timeout(max(0.0, time - (self.env.now - self._zero)))
+            assert self._alarm.callbacks is not None
+            self._alarm.callbacks.append(self._wake)
 
     def _wake(self, event: simpy.Event) -> None:
-        time = event.value
-        if time != self._armed:
+        if event is not self._alarm:
             return
-        self._armed = math.inf
+        time, self._armed, self._alarm = self._armed, math.inf, None
         engine, s = self._engine, self._engine.state
         while self._runs or self._transfers:
             if s.n_notices:
@@ -115,7 +140,7 @@ class Clock:
                     break
                 self._tell()
                 continue
-            came_to = engine.loop.advance(s, time, float(self.env.peek()))
+            came_to = engine.loop.advance(s, time, float(self.env.peek()) - self._zero)
             if came_to == WAITING:
                 break
             if came_to == STUCK:
@@ -138,12 +163,28 @@ class Clock:
         for kind, item in engine.notices():
             if kind == ARRIVED:
                 engine.arrived()
-                self._transfers.pop(item).done.succeed(now)
+                transfer = self._transfers.pop(item)
+                self._settle(transfer.done, engine.origin + now, transfer.sent, now)
             elif kind == DONE:
-                self._runs.pop(item).succeed(engine)
+                run = self._runs.pop(item)
+                timing = run.leave(engine)
+                self._settle(run.done, timing, float(timing.entered.min()), now)
             else:
                 run = self._runs.pop(item)
                 run.fail(engine, run.stalled(engine, {}, now))
+
+    def _settle(self, done: simpy.Event, value: object, begun: float, now: float) -> None:
+        """Let an event succeed, unless SimPy's time stands still meanwhile."""
+        at = self._zero + now
+        if not self._chooses or begun == now or self._zero + begun != at:
+            done.succeed(value)
+            return
+        done.fail(
+            SimnetError(
+                f"an exchange that takes {now - begun:.3g} s cannot be told at {at:g} s, where the environment's times "
+                f"are {math.ulp(at):.2g} s apart; begin nearer to 0"
+            )
+        )
 
     def _give_up(self) -> None:
         """Tell those whose messages can never arrive, once nothing else can happen."""
@@ -158,13 +199,14 @@ class Clock:
         held: dict[int, dict[tuple[int, int], str]] = {}
         failures: list[Callable[[], object]] = []
         for f in messages:
-            why = self._what_is_down(blocked.get(f, ()), now)
+            why = self._what_is_down(blocked.get(f, ()), engine.moment(now))
             owner, token = engine.owner(f)
             if owner == TRANSFER:
                 one = self._transfers.pop(token)
                 engine.arrived()
                 waits = f"host {one.dst} waits for a message from host {one.src}: {why}"
-                error = StalledError(f"a transfer stopped for ever at {now:g} s:", [waits], now)
+                message = f"a transfer stopped for ever at {engine.origin + now:g} s:"
+                error = StalledError(message, [waits], now, origin=engine.origin)
                 failures.append(functools.partial(one.done.fail, error))
             elif f in blocked:
                 held.setdefault(owner, {})[engine.place(f)] = why
@@ -178,18 +220,17 @@ class Clock:
     def _hope(self, blocked: Mapping[int, Sequence[int]]) -> float:
         """Return until when it is worth waiting for one of the messages that are blocked, given their routes."""
         engine = self._engine
-        now = engine.state.now
         if not engine.state.watching:
-            return min((self._links.next_up(route, now) for route in blocked.values()), default=math.inf)
+            return engine.next_up(blocked.values())
         # Any link that comes up may open a route, but need not: only so often without a byte that got through.
         left = len(blocked), math.fsum(engine.state.flows[f].remaining for f in blocked)
         self._waits = self._waits + 1 if left == self._left else 0
         self._left = left
         return engine.next_link_up() if self._waits < _PATIENCE else math.inf
 
-    def _what_is_down(self, route: Sequence[int], now: float) -> str:
+    def _what_is_down(self, route: Sequence[int], moment: float) -> str:
         names = self._links.routes.links
-        down = [f"{names[link][0]}->{names[link][1]}" for link in route if self._links.capacity(link, now)[0] <= 0]
+        down = [f"{names[link][0]}->{names[link][1]}" for link in route if self._links.capacity(link, moment)[0] <= 0]
         return f"no capacity on {', '.join(down)}" if down else "next to no capacity"
 
 
@@ -199,3 +240,4 @@ class _Transfer(NamedTuple):
     done: simpy.Event
     src: int
     dst: int
+    sent: float

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -182,7 +183,7 @@ def least_time(timed: Timed) -> Bound:
     found = Bound(0.0, int(hosts[0]), "sends", 0.0)
     for verb, totals, gates in (("sends", sent, _gates(place, True)), ("receives", received, _gates(place, False))):
         for host in np.flatnonzero(totals).tolist():
-            seconds = _seconds(links, gates[host], float(totals[host]), timing.start, timing.finish)
+            seconds = _seconds(links, gates[host], float(totals[host]), timing)
             if seconds > found.seconds:
                 found = Bound(seconds, host, verb, float(totals[host]))
     return found
@@ -217,7 +218,7 @@ def sentences(timed: Timed) -> list[str]:
     """Return what `simnet time` says, for people."""
     schedule, place, timing = timed
     bound = least_time(timed)
-    sent, first = schedule.bytes_sent(), float(timing.rank_finish.min())
+    sent, first = schedule.bytes_sent(), timing.duration - float(timing.left.max() - timing.left.min())
     share = f"; {bound.seconds / timing.duration:.1%} of the time" if timing.duration > 0 else ""
     rounds, (least, most) = len(schedule.rounds), (format_bytes(float(one)) for one in (sent.min(), sent.max()))
     by = f" after its start at {format_seconds(timing.start)}" if timing.start else ""
@@ -225,8 +226,8 @@ def sentences(timed: Timed) -> list[str]:
     stack = stacks.told(stacks.condensed(place.network.stack, calibration))
     lines = [
         f"Finish       {format_seconds(timing.duration)} ({timing.duration:.9g} s){by}",
-        f"Ranks        {schedule.n_ranks:,}, done {format_seconds(first - timing.start)} to "
-        f"{format_seconds(timing.duration)}, {format_seconds(timing.finish - first)} apart",
+        f"Ranks        {schedule.n_ranks:,}, done {format_seconds(first)} to "
+        f"{format_seconds(timing.duration)}, {format_seconds(timing.duration - first)} apart",
         f"Messages     {schedule.n_messages:,} in {rounds:,} round{'s' * (rounds != 1)}, "
         f"{format_bytes(schedule.nbytes)}; a rank sends {least} to {most}",
         f"Lower bound  {format_seconds(bound.seconds)}: host {bound.host} {bound.verb} {format_bytes(bound.nbytes)} "
@@ -270,18 +271,19 @@ def _gates(place: Place, out: bool) -> list[list[int]]:
     return gates
 
 
-def _seconds(links: Links, gates: Sequence[int], nbytes: float, start: float, finish: float) -> float:
-    """Return how long some links together take for so many bytes, all of them busy; at most until `finish`."""
+def _seconds(links: Links, gates: Sequence[int], nbytes: float, timing: Timing) -> float:
+    """Return how long some links together take for so many bytes, all of them busy; at most the duration."""
     if links.constant:
         return nbytes / float(links.constant_capacity[gates].sum())
-    timelines = [links.capacities(link, start, max(finish, start)) for link in gates]
+    timelines = [links.capacities(link, timing.start, math.nextafter(timing.finish, math.inf)) for link in gates]
     times = np.unique(np.concatenate([at for at, _ in timelines]))
     rate = np.sum([values[np.searchsorted(at, times, "right") - 1] for at, values in timelines], axis=0)
-    carried = np.concatenate([[0.0], np.cumsum(rate * np.diff(np.append(times, finish)))])
+    since = np.append(times - timing.start, timing.duration)
+    carried = np.concatenate([[0.0], np.cumsum(rate * np.diff(since))])
     last = int(np.searchsorted(carried, nbytes)) - 1
     if last < 0 or last >= times.size:
-        return finish - start if last >= 0 else 0.0
-    return float(times[last] - start + (nbytes - carried[last]) / rate[last])
+        return timing.duration if last >= 0 else 0.0
+    return float(since[last] + (nbytes - carried[last]) / rate[last])
 
 
 def _described(part: type[R], fields: Mapping[str, str | int], overrides: Sequence[str], option: str) -> R:

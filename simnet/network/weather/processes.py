@@ -20,7 +20,7 @@ from simnet.base.arrays import Floats
 from simnet.base.checks import is_number, positive, whole
 from simnet.base.quantities import Duration, Seconds, Share, Spread, Written
 from simnet.base.rng import stream
-from simnet.network.weather.signal import CHUNK, MAX_CHANGES, Chunks, Signal, constant, steps
+from simnet.network.weather.signal import CHUNK, MAX_CHANGES, Chunks, Signal, constant, resolved, steps, unresolved
 
 
 def markov(
@@ -99,7 +99,7 @@ def markov(
                 states.append(state)
             yield times, values[states]
 
-    return Signal([0.0], [values[first]], chunks())
+    return Signal([0.0], [values[first]], resolved(chunks(), dwell))
 
 
 def ornstein_uhlenbeck(
@@ -267,6 +267,8 @@ def outages(
             raise ValueError(f"an outage is a pair (start, duration) in seconds, got {one!r}") from None
         if not (is_number(start) and is_number(duration) and 0 <= start < math.inf and duration >= 0):
             raise ValueError(f"an outage needs a start >= 0 and a duration >= 0, got ({start!r}, {duration!r})")
+        if 0 < duration < math.inf and not math.isclose((start + duration) - start, duration, rel_tol=1e-3):
+            raise ValueError(f"an outage of {unresolved(duration, start)}")
         changes += [(start, 1), (start + duration, -1)]
     times, down = [0.0], [0]
     for time, change in sorted(changes):

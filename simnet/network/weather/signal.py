@@ -35,6 +35,9 @@ CHUNK = 512
 """Points that a generated signal is extended by at a time."""
 
 _FOREVER = sys.float_info.max
+# A step is so many times as long as doubles are apart at its time, so that it lasts as long as it should to 0.1 %.
+_RESOLVED = 1000
+_NEGLIGIBLE = 1e-9
 _NOTHING: Floats = np.zeros(0)
 
 
@@ -91,12 +94,51 @@ def steps(
         while True:
             starts = np.arange(first, first + at_once + 1) * period
             points = np.append((starts[:-1, np.newaxis] + offsets).ravel(), starts[-1])
-            # After many periods a short step can be shorter than the resolution of the time.
             lasting = points[:-1] < points[1:]
             yield points[:-1][lasting], np.tile(levels, at_once)[lasting]
             first += at_once
 
-    return Signal(offsets, levels, chunks())
+    return Signal(offsets, levels, resolved(chunks(), np.diff(offsets, append=period)))
+
+
+def resolved(points: Chunks, lasting: ArrayLike) -> Chunks:
+    """Yield the points of a signal as far as its steps can be told, and then raise the error that says so.
+
+    A step of less than 1e-9 of the longest may be lost, as it makes no more difference than that.
+
+    Parameters
+    ----------
+    points : iterator of (times, values)
+        The points.
+    lasting : array_like
+        How long the steps are [s]. Where doubles are more than a thousandth of one apart, it cannot be told.
+
+    Raises
+    ------
+    SimnetError
+        When points further on are asked for.
+    """
+    lengths = np.asarray(lasting, np.float64)
+    step = float(lengths[lengths >= _NEGLIGIBLE * lengths.max()].min())
+    until = math.ldexp(1.0, math.frexp(step / _RESOLVED)[1] + 52)
+    for times, values, *_ in points:
+        near = np.asarray(times) < until
+        if near.any():
+            yield np.asarray(times)[near], np.asarray(values)[near]
+        if not near.all():
+            raise unresolved(step, until)
+
+
+def unresolved(step: float, t: float) -> SimnetError:
+    """Return the error that a step in time [s] is too short for what doubles can tell at time `t` [s].
+
+    Examples
+    --------
+    >>> unresolved(1e-6, 1e12)
+    SimnetError('1e-06 s cannot be told at 1e+12 s, where numbers are 0.00012 s apart; take longer steps, or begin ...')
+    """
+    apart = f"where numbers are {math.ulp(t):.2g} s apart"
+    return SimnetError(f"{step:g} s cannot be told at {t:g} s, {apart}; take longer steps, or begin nearer to 0")
 
 
 def product(*signals: Signal) -> Signal:
@@ -165,7 +207,10 @@ def _checked(times: ArrayLike, values: ArrayLike, known: float) -> tuple[Floats,
         raise ValueError(f"the first time must be 0, got {points[0]:g}")
     wrong = np.flatnonzero(~(points > np.append(known, points[:-1])) | ~np.isfinite(points))
     if wrong.size:
-        raise ValueError(f"times must be finite and ascend strictly, but number {wrong[0]} is {points[wrong[0]]:g}")
+        at = float(points[wrong[0]])
+        why = f", as is the one before: numbers there are {math.ulp(at):.2g} s apart"
+        same = why if at == np.append(known, points[:-1])[wrong[0]] else ""
+        raise ValueError(f"times must be finite and ascend strictly, but number {wrong[0]} is {at:g}{same}")
     wrong = np.flatnonzero(~(np.isfinite(levels) & (levels >= 0)))
     if wrong.size:
         raise ValueError(f"values must be finite and >= 0, but number {wrong[0]} is {levels[wrong[0]]:g}")

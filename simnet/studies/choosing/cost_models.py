@@ -158,7 +158,7 @@ def by_simulation(
         hosts = None if placement is None else list(placement[:workers])
         select = device.seconds(kernels, workers)
         times = [
-            network.time(schedule, start + select, placement=hosts).finish - start - float(select.max())
+            network.time(schedule, select, placement=hosts, origin=start).lasts_from(start) - float(select.max())
             for network, start in moments
         ]
         slowest = np.asarray(select.max())

@@ -1,0 +1,177 @@
+"""Times count from when an exchange begins: whatever the absolute time, it takes as long, to the last digit."""
+
+import math
+
+import numpy as np
+import pytest
+import simpy
+
+import topologies
+from jobs import AG, DENSE, job_on, star
+from simnet import collectives
+from simnet.base.errors import SimnetError, StalledError
+from simnet.job import Compute
+from simnet.job.loop import _alone, _iterate
+from simnet.job.record import Record
+from simnet.network import Network, OnOffFlow
+from simnet.network.weather import Weather, markov, outages, steps
+from simnet.policies import Fixed
+from simnet.schedule import Round, Schedule
+
+RING = collectives.allreduce_ring(8, 1000.0)
+FAST = topologies.star(8, 1e-6, 12.5e9)
+# Doubles are exact to 2**-22 s at either time, and to 2**-12 s at the third.
+LATE, TICK = (2.0**30, 1e9), 2.0**-20
+
+
+@pytest.mark.parametrize("engine", ["vectorised", "fluid"])
+@pytest.mark.parametrize("start", [60.0, 86400.3, 1e9, 1e12])
+def test_an_exchange_takes_as_long_at_any_time(engine, start):
+    network = Network(FAST, engine=engine, jitter=lambda draws, n: draws.exponential(1e-7, n))
+    soon, late = (network.time(RING, at, messages=True) for at in (0.0, start))
+    assert late.duration == soon.duration > 14e-6
+    assert (late.entered == soon.entered).all()
+    assert (late.left == soon.left).all()
+    assert (late.messages.arrived == soon.messages.arrived).all()
+    assert late.finish == start + soon.finish
+    assert all(np.array_equal(one, other) for one, other in zip(late.split, soon.split, strict=True))
+
+
+@pytest.mark.parametrize("shift", LATE)
+@pytest.mark.parametrize("stack", ["ideal", "gloo"])
+@pytest.mark.parametrize("engine", ["auto", "fluid"])
+@pytest.mark.parametrize("loaded", [False, True])
+def test_with_everything_around_it_the_same_holds_to_the_last_bit(shift, stack, engine, loaded):
+    """Weather, traffic of others, gates and failures move with the exchange."""
+
+    def changing(values, every):
+        return steps([0.0, *(shift + every * TICK * np.arange(1, len(values)))], values)
+
+    def timed(begin):
+        nonlocal shift
+        shift = begin
+        weather = {
+            link: Weather(changing([12.5e9, 1e8, 0.0, 3e9], 3), changing([1e-6, 3e-6, 2e-6], 5))
+            for link in list(FAST.edges)[:5]
+        }
+        others = [OnOffFlow(0, 3, changing([1.0, 0.0, 1.0, 0.0], 7))] if loaded else []
+        network = Network(FAST, weather, engine=engine, stack=stack, background=others)
+        parts = [(RING, begin + TICK * np.arange(8.0)), (RING, begin + 16 * TICK)]
+        failures = {} if loaded else {3: begin + 2.0}
+        timing = network.time(parts, begin + TICK * np.arange(8.0)[::-1], messages=True, deaths=failures)
+        with pytest.raises(StalledError) as stalled:
+            network.time(parts, begin, deaths={2: begin + 4 * TICK})
+        return timing, stalled.value
+
+    (late, stopped_late), (soon, stopped_soon) = timed(shift), timed(0.0)
+    assert late.duration == soon.duration
+    assert (late.left == soon.left).all()
+    assert (late.messages.sent == soon.messages.sent).all()
+    assert (late.messages.arrived == soon.messages.arrived).all()
+    assert stopped_late.elapsed == stopped_soon.elapsed
+    assert stopped_late.at == late.origin + stopped_soon.at
+    assert stopped_late.stuck == stopped_soon.stuck
+
+
+@pytest.mark.parametrize("exchange", [AG, DENSE])
+def test_iterations_of_a_job_take_as_long_late_as_early(exchange):
+    job = job_on(Network(FAST), workers=8, iterations=50, compute=Compute(1e-5), update=1e-6)
+
+    def went(start):
+        record = Record("p")
+        _alone(_iterate(job, Fixed(exchange), record, start=start, timeline=3))
+        return record.result()
+
+    soon, late = went(0.0), went(1e9)
+    for column in ("iteration_s", "compute_s", "select_s", "communicate_s", "wait_s"):
+        assert (late.iterations[column] == soon.iterations[column]).all(), column
+    # What one addition loses, the next one makes up for: else this would be some 1e-8 s each.
+    off = (late.iterations["start_s"] - 1e9) - soon.iterations["start_s"]
+    assert np.abs(off).max() <= math.ulp(1e9)
+
+
+def test_runs_in_a_simulation_that_is_late_are_as_exact_as_alone():
+    env = simpy.Environment(initial_time=1e9)
+    network = Network(FAST, env=env)
+    expected, timings = Network(FAST).time(RING).duration, []
+
+    def job():
+        for gap in (0.0, 0.3, 5.0, 1e5):
+            yield env.timeout(gap)
+            timings.append((yield network.run(RING)))
+
+    env.process(job())
+    env.run()
+    assert [timing.duration for timing in timings] == pytest.approx([expected] * 4, rel=1e-9, abs=0)
+    begun = 1e9 + np.cumsum([0.0, 0.3, 5.0, 1e5]) + expected * np.arange(4)
+    assert [timing.start for timing in timings] == pytest.approx(begun, rel=4e-16, abs=0)
+
+
+def test_runs_that_follow_each_other_at_once_lose_nothing():
+    """The second begins when the first has ended, which `env.now` tells less exactly than the network does."""
+    env = simpy.Environment(initial_time=1e9)
+    network = Network(FAST, env=env)
+
+    def job():
+        first = yield network.run(RING)
+        second = yield network.run(RING)
+        assert second.origin == first.origin
+        return second.left.max() - first.entered.min()
+
+    expected = Network(FAST).time(RING.concat(RING)).duration
+    assert env.run(env.process(job())) == pytest.approx(expected, rel=1e-9, abs=0)
+
+
+@pytest.mark.parametrize("late", [True, False])
+def test_what_the_clock_of_a_simulation_cannot_tell_is_refused(late):
+    for begin in (lambda network: network.run(RING), lambda network: network.transfer(0, 1, 1e3)):
+        env = simpy.Environment(initial_time=1e12 if late else 1e9)
+        event = begin(Network(FAST, env=env))
+        if late:
+            with pytest.raises(SimnetError, match=r"takes \S+ s cannot be told at 1e\+12 s, .* are 0\.00012 s apart"):
+                env.run(event)
+        else:
+            env.run(event)
+
+
+def test_times_given_count_from_the_origin():
+    graph = topologies.star(2, 1e-3, 1e6)
+    schedule = Schedule(2, [Round([0], [1], [500])])
+    weather = {link: Weather(steps([0.0, 1e9 + 0.25], [1e6, 1e5])) for link in graph.edges}
+    for network in (Network(graph, weather), Network(graph, weather, engine="fluid")):
+        timing = network.time([(schedule, [0.5, 0.0])], [0.125, 0.0], origin=1e9)
+        assert timing.origin == 1e9
+        assert timing.left.max() == pytest.approx(0.506, rel=1e-12)
+        assert timing.lasts_from(1e9 - 1) == pytest.approx(1.506, rel=1e-12)
+        assert timing.finish == 1e9 + timing.left.max()
+    with pytest.raises(ValueError, match="origin must be finite and >= 0, got -1"):
+        network.time(schedule, origin=-1.0)
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        lambda: steps([0.0, 1e-3], [1.0, 2.0], period=1e5).at(1e12),
+        lambda: markov([1.0, 0.0], [1e5, 1e-3], seed=1).at(1e12),
+        lambda: outages(at=[(1e12, 1e-6)]),
+        lambda: steps([0.0, 1e12, 1e12 + 1e-6], [1.0, 2.0, 3.0]),
+    ],
+)
+def test_changes_that_doubles_cannot_tell_apart_are_refused_with_the_reason(late):
+    with pytest.raises((SimnetError, ValueError), match=r"numbers (there )?are \S+ s apart"):
+        late()
+
+
+def test_a_network_whose_weather_cannot_be_told_refuses_to_time():
+    weather = {link: Weather(steps([0.0, 1e-3], [12.5e9, 1e9], period=1e5)) for link in FAST.edges}
+    for engine in ("auto", "fluid"):
+        network = Network(FAST, weather, engine=engine)
+        assert network.time(RING, 1e9).duration > 0
+        with pytest.raises(SimnetError, match=r"0\.001 s cannot be told at .* numbers are .* s apart"):
+            network.time(RING, 1e12)
+
+
+def test_messages_of_a_network_tell_absolute_times_too():
+    timing = star().time(collectives.allreduce_ring(4, 400.0), 100.0, messages=True)
+    assert timing.messages.start.min() == timing.start == 100.0
+    assert timing.messages.finish.max() == timing.finish == 100.0 + timing.duration
