@@ -156,6 +156,9 @@ class CalibratedCostModel:
     ) -> Prediction:
         """Return the predicted time of a call: by its own algorithm where that was measured, else by the fastest.
 
+        Of a collective that was not measured, it is that by its own algorithm where others were measured by theirs, else
+        what the library would choose.
+
         Parameters
         ----------
         collective, algorithm : str
@@ -170,6 +173,8 @@ class CalibratedCostModel:
         """
         families = {one.setting.family[1:] for one in self.model.known if one.setting.collective == collective}
         own = {one for one in families if one[0].casefold() == algorithm}
+        if not families and algorithm in known_algorithms() and any(one.setting.algorithm for one in self.model.known):
+            own = {(algorithm, "")}
         found = [
             self.predict(collective, ranks, nbytes, nodes=nodes, algorithm=one or None, protocol=protocol or None)
             for one, protocol in sorted(own or families or {("", "")})

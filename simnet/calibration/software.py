@@ -372,10 +372,9 @@ def _spread(rounds: Sequence[Round], n_ranks: int, ranks: Ranks, fit: _Fit) -> l
     for one in rounds:
         if id(one) not in made:
             made[id(one)] = _changed(one, n_ranks, ranks, fit.share, fit.each)
-    spread = [made[id(one)] for one in rounds]
-    if fit.first and spread:
-        spread[0] = _changed(spread[0], n_ranks, ranks, 1.0, fit.first)
-    return spread
+    # A round of its own, as a stack may cut others.
+    before = [_changed(Round((), (), (), 0.0, rounds[0].phase), n_ranks, ranks, 1.0, fit.first)] if fit.first else []
+    return before + [made[id(one)] for one in rounds]
 
 
 def _changed(one: Round, n_ranks: int, ranks: Ranks, share: float, seconds: float, work: Floats | None = None) -> Round:

@@ -1,0 +1,169 @@
+"""Simulations of measured collectives on calibrated networks, beside predictions and beside links alone.
+
+A calibration of a part of a system's measurements predicts the others, as `validate.evaluation` splits them. Here each
+of these collectives is also simulated: on the network of the calibration with its stack and its curves, as a scenario
+has it by ``topology: {file: ...}``; and on the same links without them, by the stack `ideal`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pandas as pd
+
+import topologies
+from simnet.base.arrays import Ranks
+from simnet.base.errors import InputError
+from simnet.calibration import CalibratedCostModel, CalibratedSoftware, Curve, Setting, calibrate, curves_of, systems
+from simnet.calibration.crossval import FOLDS, folds
+from simnet.calibration.software import stack_measured
+from simnet.calibration.topology_links import Placement, links
+from simnet.collectives import registry
+from simnet.network import Network
+from simnet.schedule import Schedule
+from validate.evaluation import BASE, FROM_BASE
+
+MOST_RANKS = 64
+"""The most ranks that are simulated; an all-to-all of thousands has millions of messages."""
+
+SIMULATED = ("predicted", "simulated", "links")
+"""Columns: by the cost model, by simulation with its curves, and by simulation on its links alone."""
+
+
+def simulated(rows: pd.DataFrame, split: str) -> pd.DataFrame:
+    """Return what is predicted, and simulated, of what a split leaves out; a row for each measurement.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        Measurements, as `simnet.calibration.readers.read` gives them.
+    split : {"sizes", "ranks", "collectives"}
+        What is left out at a time: every fourth size, a number of ranks, a collective.
+
+    Returns
+    -------
+    DataFrame
+        Columns `system`, `setting`, `size` [byte], `measured`, and `SIMULATED` [s].
+    """
+    found = []
+    for name, part in systems(rows).items():
+        curves = [one for one in curves_of(part) if one.setting.ranks > 1 and _schedule(one.setting, 1.0) is not None]
+        for kept, held in _SPLITS[split](curves):
+            found += [table.assign(system=name) for table in _compared(kept, held, stack_measured(part))]
+    columns = ["system", "setting", "size", "measured", *SIMULATED]
+    return pd.concat(found, ignore_index=True)[columns] if found else pd.DataFrame(columns=columns)
+
+
+def errors(table: pd.DataFrame) -> dict[str, tuple[float, float]]:
+    """Return median and 90 % quantile of absolute relative errors of the columns `SIMULATED`.
+
+    Examples
+    --------
+    >>> errors(pd.DataFrame({"measured": [1.0, 2.0], "predicted": [1.1, 2.2], "simulated": 1.0, "links": 2.0}))["links"]
+    (0.5, 0.9)
+    """
+    found = {}
+    for name in SIMULATED:
+        off = (table[name] / table["measured"] - 1).abs()
+        found[name] = (round(float(off.median()), 6), round(float(off.quantile(0.9)), 6))
+    return found
+
+
+def _sizes(curves: Sequence[Curve]) -> Iterator[tuple[list[Curve], list[Curve]]]:
+    for fold in range(FOLDS):
+        masks = [(one, folds(one)[fold]) for one in curves if fold < len(folds(one))]
+        if masks:
+            yield [one.at(~mask) for one, mask in masks], [one.at(mask) for one, mask in masks]
+
+
+def _ranks(curves: Sequence[Curve]) -> Iterator[tuple[list[Curve], list[Curve]]]:
+    for ranks in sorted({one.setting.ranks for one in curves}):
+        kept = [one for one in curves if one.setting.ranks != ranks]
+        families = {one.setting.family for one in kept}
+        held = [one for one in curves if one.setting.ranks == ranks and one.setting.family in families]
+        if held:
+            yield kept, held
+
+
+def _collectives(curves: Sequence[Curve]) -> Iterator[tuple[list[Curve], list[Curve]]]:
+    for name in sorted({one.setting.collective for one in curves}):
+        kept = [one for one in curves if one.setting.collective != name]
+        base = [one for one in kept if one.setting.collective in BASE]
+        if name in FROM_BASE and any(one.setting.collective == "all_reduce" for one in base):
+            kept = base
+        if kept:
+            yield kept, [one for one in curves if one.setting.collective == name]
+
+
+_SPLITS = {"sizes": _sizes, "ranks": _ranks, "collectives": _collectives}
+
+
+def _compared(kept: Sequence[Curve], held: Sequence[Curve], stack: str) -> Iterator[pd.DataFrame]:
+    """Calibrate on some curves, and yield what that says of others."""
+    settings = [one.setting for one in (*kept, *held)]
+    each = max((-(-one.ranks // one.nodes) for one in settings if one.nodes), default=1)
+    place = Placement("multi_gpu_nodes", each) if each > 1 else Placement("star", 1)
+    model = calibrate(kept)
+    try:
+        found = links(place, model.model.steps, kept)
+    except InputError:
+        return
+    assert found is not None
+    model.network, model.stack = found.parameters, stack
+    (family, parameters), *_ = found.parameters.items()
+    count = "nodes" if each > 1 else "hosts"
+    most = max((one.nodes or -(-one.ranks // each)) if each > 1 else one.ranks for one in settings)
+    made = parameters | ({"gpus_per_node": each} if each > 1 else {}) | {count: most}
+    model.network = {family: made}
+    graph = topologies.build(family, **made)
+    software = CalibratedSoftware(model, graph)
+    with_curves = Network(software.graph, stack=software.stack, software=software)
+    alone = Network(graph)
+    for one in held:
+        setting = one.setting
+        if setting.ranks > MOST_RANKS:
+            continue
+        hosts = _hosts(setting, each)
+        columns: dict[str, list[float]] = {name: [] for name in SIMULATED}
+        for size in one.sizes.tolist():
+            schedule = _schedule(setting, size)
+            assert schedule is not None
+            columns["predicted"].append(_predicted(model, setting, size))
+            columns["simulated"].append(with_curves.time(schedule, placement=hosts).duration)
+            columns["links"].append(alone.time(schedule, placement=hosts).duration)
+        yield pd.DataFrame({"setting": str(setting), "size": one.sizes, "measured": one.seconds} | columns)
+
+
+def _predicted(model: CalibratedCostModel, setting: Setting, size: float) -> float:
+    try:
+        return model.fastest(
+            setting.collective, _algorithm(setting), setting.ranks, size, nodes=setting.nodes or None
+        ).seconds
+    except InputError:
+        return math.nan
+
+
+def _hosts(setting: Setting, each: int) -> Ranks:
+    """Return the host of each rank: ranks fill the nodes that they are on in blocks."""
+    ranks = np.arange(setting.ranks)
+    if each == 1:
+        return ranks
+    slots = -(-setting.ranks // (setting.nodes or -(-setting.ranks // each)))
+    return np.asarray(ranks // slots * each + ranks % slots)
+
+
+def _algorithm(setting: Setting) -> str:
+    """Return the algorithm that a setting names, else the first that is known."""
+    known = [one.algorithm for one in registry.every() if one.operation == setting.collective and one.calibrated]
+    return next((name for name in (setting.algorithm.casefold(), "ring", *known) if name in known), "")
+
+
+def _schedule(setting: Setting, size: float) -> Schedule | None:
+    """Return the messages of a setting; None if there is no such collective."""
+    found = registry.known(setting.collective, _algorithm(setting))
+    if found is None or not found.ranks.among(setting.ranks):
+        return None
+    shared = setting.collective in ("all_gather", "alltoall")
+    return found.schedule(setting.ranks, size / setting.ranks if shared else size)
