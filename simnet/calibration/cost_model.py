@@ -156,8 +156,8 @@ class CalibratedCostModel:
     ) -> Prediction:
         """Return the predicted time of a call: by its own algorithm where that was measured, else by the fastest.
 
-        Of a collective that was not measured, it is that by its own algorithm where others were measured by theirs, else
-        what the library would choose.
+        Of a collective that was not measured, it is that by its own algorithm where others were measured by theirs,
+        else what the library would choose.
 
         Parameters
         ----------
