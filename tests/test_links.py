@@ -21,7 +21,8 @@ from validate.evaluation import evaluate
 from validate.evaluation_figures import recorded_figures, worse
 from validate.links import held_by_links
 from validate.shapednet import Change, predict
-from validate.shapednet.libraries import LIBRARIES, calibrated, from_links, library, predictable, schedule_of
+from validate.shapednet.exchanges import schedule_of
+from validate.shapednet.libraries import LIBRARIES, calibrated, from_links, library, predictable
 
 HEAD = "stack,algorithm,profile,collective,N,latency_ms,rate_mbit,size_bytes,rep,seconds\n"
 NAMES = {"all_reduce": "allreduce", "all_gather": "allgather", "broadcast": "bcast"}
@@ -43,7 +44,7 @@ def made(path, tool, stack, ranks=(3, 4), sizes=(1000, 60_000)):
         for latency, rate in LINKS:
             for collective, algorithm in WORK:
                 for size in sizes:
-                    schedule = schedule_of(collective, algorithm, count, size, library(tool))
+                    schedule = schedule_of(collective, algorithm, count, size, library(tool).piece)
                     link = Change(0, latency * 1e-3, rate * 125e3)
                     seconds = predict(schedule, [link], stack)[0]
                     lines.append(
@@ -99,8 +100,8 @@ def test_named_stacks_are_as_far_off_as_the_page_on_stacks_says():
             stack = (
                 dataclasses.replace(known.stacks[0], eager_limit=math.inf) if "openmpi" in one.tool else known.stacks[0]
             )
-            schedule = schedule_of(one.collective, one.algorithm, int(one.ranks), one.size, known)
-            (seconds,) = predict(schedule, [Change(0, one.link_latency, one.link_bandwidth)], stack)
+            schedule = schedule_of(one.collective, one.algorithm, int(one.ranks), one.size, known.piece)
+            (seconds,) = predict(schedule, [one.links], stack)
             off.setdefault(data, []).append(abs(seconds / one.seconds - 1))
     every = np.concatenate(list(off.values()))
     gloo = np.concatenate([off["shaped_gloo"], off["shaped_gloo_ranks"]])
@@ -120,7 +121,7 @@ def test_other_measurements_do_not_move_a_prediction():
 
 
 def test_pieces_of_a_gather_keep_its_bytes():
-    whole, cut = (schedule_of("ag_topk", "ring", 4, 100_000, library(name)) for name in ("openmpi", "mpich"))
+    whole, cut = (schedule_of("ag_topk", "ring", 4, 100_000, library(name).piece) for name in ("openmpi", "mpich"))
     assert whole.n_messages * 7 == cut.n_messages
     np.testing.assert_allclose(whole.bytes_sent(), cut.bytes_sent())
     assert library("openmpi").piece == math.inf

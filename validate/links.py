@@ -50,7 +50,7 @@ def held_by_links(rows: pd.DataFrame) -> pd.DataFrame:
     if not {"link_latency", "link_bandwidth"} <= set(rows):
         return pd.DataFrame()
     found = from_links(rows)
-    fast = found["link_bandwidth"] > FAST * (1 + 1e-9)
+    fast = np.array([np.max(one.bandwidth) for one in found["links"]]) > FAST * (1 + 1e-9)
     split = np.where("since_change" in found, "links_changing", np.where(fast, "links_fast", "links"))
     unsure = UNSURE * found["ours"] + 0.5 * found["software"]
     gathered = found["collective"].isin(["all_gather", "all_gatherv"])

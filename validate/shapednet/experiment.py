@@ -6,7 +6,6 @@ these settings. The one thing measured beforehand is the time that software take
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import subprocess
@@ -24,11 +23,11 @@ import pandas as pd
 from simnet.base.errors import InputError
 from simnet.calibration.readers import read_tidy, write_tidy
 from simnet.interchange import write_messages
-from simnet.network.stack import SEGMENT, STACKS, Stack
 from simnet.schedule import Round, Schedule
 from validate.replay import Workload
+from validate.shapednet.libraries import bare
 from validate.shapednet.links import Change, predict
-from validate.shapednet.namespaces import Star, star
+from validate.shapednet.namespaces import Star, check_link, star
 
 Backend: TypeAlias = Literal["tcp", "gloo"]
 
@@ -38,7 +37,7 @@ MAX_SECONDS = 600.0
 MAX_PACKETS = 2e7
 """The most packets that an experiment may send by its own prediction."""
 
-_IDLE = Change(0.0, 0.0, 125e6)
+_IDLE = (0.0, 125e6)
 _PATIENCE = 60.0
 _PROBE = 1e-3
 
@@ -50,7 +49,7 @@ class Setting:
     Parameters
     ----------
     links : tuple of Change
-        Latency and bandwidth of all links; with several, they change while it runs.
+        Latency and bandwidth of all links, or of the links of each host; with several, they change while it runs.
     work : tuple of Workload
         What is replayed.
     """
@@ -77,9 +76,11 @@ def message_overhead(hosts: int, backend: Backend = "tcp", rounds: int = 10) -> 
     each = np.arange(hosts)
     ring = Schedule(hosts, [Round(each, (each + 1) % hosts, 1)] * rounds)
     work = Workload(ring, {"collective": "exchange", "nbytes": 1, "size_convention": "message"})
-    with star(hosts, _IDLE.latency, _IDLE.bandwidth) as net:
+    with star(hosts, *_IDLE) as net:
         rows = _run(net, backend, (work,), repetitions=100, warmup=10, limit=2 * _PATIENCE)
-    wire, longer = (float(predict(ring, [_IDLE], _stack(backend, cost))[0]) for cost in (0.0, _PROBE))
+    wire, longer = (
+        float(predict(ring, [Change(0.0, *_IDLE)], bare(backend).with_software(cost))[0]) for cost in (0.0, _PROBE)
+    )
     return max(0.0, float(rows["seconds"].min()) - wire) * _PROBE / (longer - wire)
 
 
@@ -110,19 +111,23 @@ def experiment(
     Returns
     -------
     DataFrame
-        Measurements as `simnet.calibration.readers` has them, with ``link_latency``, ``link_bandwidth`` and
-        ``predicted`` [s]. On links that change, all three are those of the moment when the repetition began; it is the
-        one thing that the prediction takes from the run. ``since`` is that moment, ``overhead`` the time per message,
-        ``drops`` and ``switch_lateness`` what the switch says of itself.
+        Measurements as `simnet.calibration.readers` has them, with ``link_latency``, ``link_bandwidth`` (those of each
+        host, as ``link_latency_3``, where they differ) and ``predicted`` [s]. On links that change, all three are those
+        of the moment when the repetition began; it is the one thing that the prediction takes from the run. ``began``
+        is that moment since the links were first set, ``since_change`` since they last changed; ``overhead`` is the
+        time per message, ``drops`` and ``switch_lateness`` what the switch says of itself.
 
     Raises
     ------
     InputError
-        If the machine does not let a shaped network be made, or the experiment would be too long or too large.
+        If the machine does not let a shaped network be made, a link cannot be had on it, links are given of another
+        number of hosts than there are ranks, or the experiment would be too long or too large.
     """
     ranks = {work.schedule.n_ranks for setting in settings for work in setting.work}
     if len(ranks) != 1:
         raise InputError(f"all schedules must have the same ranks, got {sorted(ranks)}", file="shaped network")
+    for number, setting in enumerate(settings):
+        _refuse_links(number, setting, min(ranks))
     cost = message_overhead(min(ranks), backend) if overhead is None else overhead
     before = [_predictions(index, setting, cost, backend) for index, setting in enumerate(settings)]
     table = pd.concat(before, ignore_index=True)
@@ -131,7 +136,7 @@ def experiment(
     if predicted_to is not None:
         write_tidy(table, predicted_to)
     found = []
-    with star(ranks.pop(), settings[0].links[0].latency, settings[0].links[0].bandwidth) as net:
+    with star(ranks.pop(), *_IDLE) as net:
         for setting, guesses in zip(settings, before, strict=True):
             rows = _setting(net, setting, guesses, cost, backend, repetitions, warmup)
             traffic = net.traffic()
@@ -152,19 +157,22 @@ def errors(rows: pd.DataFrame) -> pd.DataFrame:
     return grouped.assign(error=grouped["predicted"] / grouped["seconds"] - 1).reset_index()
 
 
-def _stack(backend: Backend, overhead: float) -> Stack:
-    """Return how a backend sends a schedule message by message, with so many seconds of software for each."""
-    # The switch of this network puts no segments together, and a replay cuts no rings.
-    bare = dataclasses.replace(STACKS[backend], acknowledged=2 * SEGMENT, rounds=1, pieces=1)
-    return bare.with_software(overhead, 0.0)
+def _refuse_links(number: int, setting: Setting, hosts: int) -> None:
+    for link in setting.links:
+        for host, (latency, bandwidth) in enumerate(link.of_hosts(hosts)):
+            try:
+                check_link(latency, bandwidth)
+            except ValueError as error:
+                where = f"setting {number}, from {link.at:g} s on, host {host}"
+                raise InputError(str(error), file="shaped network", field=where) from None
 
 
 def _predictions(index: int, setting: Setting, overhead: float, backend: Backend) -> pd.DataFrame:
     rows = []
     for number, work in enumerate(setting.work):
-        seconds = float(predict(work.schedule, setting.links[:1], _stack(backend, overhead))[0])
+        seconds = float(predict(work.schedule, setting.links[:1], bare(backend).with_software(overhead))[0])
         place = {"setting": index, "workload": number, "ranks": work.schedule.n_ranks}
-        link = {"link_latency": setting.links[0].latency, "link_bandwidth": setting.links[0].bandwidth}
+        link = setting.links[0].columns(work.schedule.n_ranks)
         rows.append(work.facts | place | link | {"seconds": seconds, "tool": "prediction"})
     return pd.DataFrame(rows)
 
@@ -183,8 +191,7 @@ def _refuse_excess(seconds: float, packets: float) -> None:
 def _setting(
     net: Star, setting: Setting, guesses: pd.DataFrame, overhead: float, backend: Backend, repetitions: int, warmup: int
 ) -> pd.DataFrame:
-    first = setting.links[0]
-    net.set(first.latency, first.bandwidth)
+    _set(net, setting.links[0])
     limit = _PATIENCE + 4 * (repetitions + warmup) * float(guesses["seconds"].sum()) + setting.links[-1].at
     origin = time.perf_counter() + _PATIENCE / 10
     rows = _run(net, backend, setting.work, repetitions, warmup, limit, setting.links[1:], origin)
@@ -192,17 +199,24 @@ def _setting(
     rows["workload"] = np.repeat(np.arange(len(setting.work)), repetitions)
     since = np.maximum(rows["began"].to_numpy() - origin, 0.0)
     at = np.searchsorted([one.at for one in setting.links], since, side="right") - 1
-    rows["link_latency"] = [setting.links[index].latency for index in at]
-    rows["link_bandwidth"] = [setting.links[index].bandwidth for index in at]
-    rows["predicted"] = np.nan
+    links = pd.DataFrame([setting.links[index].columns(len(net.addresses)) for index in at], index=rows.index)
+    rows = pd.concat([rows.drop(columns="began"), links], axis=1).assign(predicted=np.nan, began=since)
+    stack = bare(backend).with_software(overhead)
     for number, work in enumerate(setting.work):
         own = (rows["workload"] == number).to_numpy()
         if len(setting.links) == 1:
             rows.loc[own, "predicted"] = guesses["seconds"].iloc[number]
         else:
             starts = since[own].tolist()
-            rows.loc[own, "predicted"] = predict(work.schedule, setting.links, _stack(backend, overhead), starts)
-    return rows.drop(columns="began").assign(since=since)
+            rows.loc[own, "predicted"] = predict(work.schedule, setting.links, stack, starts)
+    if len(setting.links) > 1:
+        rows["since_change"] = since - np.array([one.at for one in setting.links])[at]
+    return rows
+
+
+def _set(net: Star, links: Change) -> None:
+    for host, (latency, bandwidth) in enumerate(links.of_hosts(len(net.addresses))):
+        net.set(latency, bandwidth, host)
 
 
 def _run(
@@ -257,8 +271,7 @@ def _attend(
         if now > stop:
             raise InputError(f"the ranks were not done after {limit:.0f} s", file="shaped network")
         if due and now >= origin + due[0].at:
-            change = due.pop(0)
-            net.set(change.latency, change.bandwidth)
+            _set(net, due.pop(0))
         ahead = origin + due[0].at - now if due else 0.05
         time.sleep(min(0.05, max(0.0, ahead)))
     if any(process.wait() for process in ranks):

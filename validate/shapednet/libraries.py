@@ -21,8 +21,10 @@ What is known of libraries, as `LIBRARIES`:
   varying sizes, which its ring all-reduce ends with, goes in pieces of 32 KiB, each a round
   (``MPIR_CVAR_ALLGATHERV_PIPELINE_MSG_SIZE``).
 
-All-gathers of AG-Topk carry values and indices, twice the size of a row. AR-Topk is a broadcast of indices, then an
-all-reduce of values. A *tree* is a Bruck all-gather, or a binomial reduction and broadcast.
+- The tools ``replay-tcp``, ``replay-gloo`` and ``replay-mpich`` are those of `validate.replay`: schedules that go
+  message by message through the library.
+
+What is sent is told by `validate.shapednet.exchanges`.
 """
 
 from __future__ import annotations
@@ -30,20 +32,18 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
+from functools import partial
+from itertools import starmap
 from types import MappingProxyType
 from typing import NamedTuple, get_args
 
 import numpy as np
 import pandas as pd
 
-import topologies
-from simnet import collectives
-from simnet.collectives import registry
-from simnet.network import Network
-from simnet.network.stack import BESIDE, SEGMENT, STACKS, LetGo, Stack
-from simnet.schedule import Round, Schedule
-from validate.shapednet.links import Change, predict
+from simnet.network.stack import BESIDE, IDEAL, SEGMENT, STACKS, LetGo, Stack
+from simnet.schedule import Schedule
+from validate.shapednet.exchanges import CONTRIBUTION, Sizes, schedule_of
+from validate.shapednet.links import COLUMNS, Change, of_each, predict
 
 MAX_RANKS, MAX_SIZE = 64, 2**30
 """The most ranks, and the longest messages [byte], that are predicted."""
@@ -79,6 +79,20 @@ class Library(NamedTuple):
 PLAIN = Library(tuple(dataclasses.replace(STACKS["mpich"], lets_go=one) for one in get_args(LetGo) if one != "left"))
 """One of which nothing is known: any sends, steps as they are."""
 
+
+def bare(name: str) -> Stack:
+    """Return the stack of a library that sends message by message: a replay cuts no rings.
+
+    The switch of `validate.shapednet.namespaces` puts no segments together, so that every second one is acknowledged.
+
+    Parameters
+    ----------
+    name : str
+        One of `simnet.network.stack.STACKS`.
+    """
+    return dataclasses.replace(STACKS[name], acknowledged=2 * SEGMENT, rounds=1, pieces=1)
+
+
 LIBRARIES: Mapping[str, Library] = MappingProxyType(
     {
         "openmpi": Library((STACKS["openmpi"],)),
@@ -87,6 +101,9 @@ LIBRARIES: Mapping[str, Library] = MappingProxyType(
         ),
         "gloo": Library((STACKS["gloo"],)),
         "tcp": Library((STACKS["tcp"],)),
+        "replay-tcp": Library((bare("tcp"),)),
+        "replay-gloo": Library((bare("gloo"),)),
+        "replay-mpich": Library((bare("mpich"),)),
     }
 )
 """Libraries by the beginning of the name of the tool."""
@@ -100,27 +117,28 @@ class _Case(NamedTuple):
     collective: str
     algorithm: str
     ranks: int
-    size: float
-    latency: float
-    bandwidth: float
+    sizes: Sizes
+    links: Change
     seconds: float
 
     def takes(self, stack: Stack, links: Sequence[Change] | None = None) -> float:
-        """Return the seconds on its own link, or on others."""
-        known = library(self.tool)
-        schedule = schedule_of(self.collective, self.algorithm, self.ranks, self.size, known)
-        assert schedule is not None
-        return float(predict(schedule, links or [self.link()], stack)[0])
+        """Return the seconds on its own links, or on others."""
+        schedule = self.schedule(library(self.tool).piece)
+        return float(predict(schedule, links or [self.links], stack)[0])
 
-    def link(self) -> Change:
-        return Change(0.0, self.latency, self.bandwidth)
+    def schedule(self, longest: float = math.inf) -> Schedule:
+        """Return what is sent, gathers in pieces of so many bytes."""
+        found = schedule_of(self.collective, self.algorithm, self.ranks, self.sizes, longest)
+        assert found is not None
+        return found
 
 
-_KEYS = ["tool", "profile", "collective", "algorithm", "ranks", "size", "link_latency", "link_bandwidth"]
+_KEYS = ["tool", "profile", "collective", "algorithm", "ranks", "sizes", "links"]
 _STEPS = 4
 # Idle links are where processors that are short show most.
 _UNDISTURBED = 0.25
 _FRAMING = (SEGMENT + BESIDE) / SEGMENT
+_PER_RANK = ("all_gather", "all_gatherv", "gather", "alltoall")
 
 
 def library(tool: str) -> Library:
@@ -134,81 +152,31 @@ def library(tool: str) -> Library:
     return next((one for name, one in LIBRARIES.items() if tool.startswith(name)), PLAIN)
 
 
-# Settings that differ in their links alone have the same.
-@lru_cache(maxsize=64)
-def schedule_of(
-    collective: str, algorithm: str, ranks: int, nbytes: float, sent_by: Library = PLAIN
-) -> Schedule | None:
-    """Return what a collective sends; None where that is not known.
-
-    Parameters
-    ----------
-    collective, algorithm : str
-        As in tables of measurements; ``ag_topk`` and ``ar_topk`` among them.
-    ranks : int
-        P.
-    nbytes : float
-        As simnet counts: the vector, or what a rank contributes to a gather; for ``ag_topk`` and ``ar_topk`` the values
-        of a rank.
-    sent_by : Library
-        Whose messages.
-
-    Examples
-    --------
-    >>> schedule_of("ar_topk", "tree", 4, 1000)
-    Schedule(4 ranks, 6 rounds, 9 messages)
-    >>> schedule_of("all_reduce", "ring", 3, 300_000, library("mpich"))
-    Schedule(3 ranks, 10 rounds, 30 messages)
-    >>> schedule_of("all_reduce", "magic", 3, 100) is None
-    True
-    """
-    if collective == "ag_topk":
-        kind = {"ring": "ring", "tree": "bruck", "bruck": "bruck"}.get(algorithm)
-        if kind == "ring":
-            return _in_pieces(collectives.allgather_ring(ranks, 2 * nbytes), sent_by.piece)
-        return None if kind is None else collectives.allgather_bruck(ranks, 2 * nbytes)
-    if collective == "ar_topk":
-        values = schedule_of("all_reduce", algorithm, ranks, nbytes, sent_by)
-        return None if values is None else collectives.broadcast_binomial(ranks, nbytes).concat(values)
-    if (collective, algorithm) == ("all_reduce", "ring"):
-        gathered = _in_pieces(collectives.allgather_ring(ranks, nbytes / ranks), sent_by.piece)
-        return collectives.reduce_scatter_ring(ranks, nbytes).concat(gathered)
-    found = registry.known("all_gather" if collective == "all_gatherv" else collective, algorithm)
-    if found is None or found.needs:
-        return None
-    made = found.schedule(ranks, nbytes)
-    return _in_pieces(made, sent_by.piece) if (collective, algorithm) == ("all_gatherv", "ring") else made
-
-
-def _in_pieces(schedule: Schedule, longest: float) -> Schedule:
-    """Return a schedule whose rounds are cut into pieces, each a round of its own."""
-    rounds: list[Round] = []
-    for one in schedule.rounds:
-        count = max(1, math.ceil(float(one.nbytes.max(initial=0.0)) / longest))
-        rounds += [Round(one.src, one.dst, one.nbytes / count, one.compute, one.phase)] * count
-    return Schedule(schedule.n_ranks, rounds)
-
-
 def predictable(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the settings of a table that can be predicted, one per row, with the median of their times.
 
     Parameters
     ----------
     rows : DataFrame
-        As `simnet.calibration.readers` has them, with ``link_latency`` and ``link_bandwidth``.
+        As `simnet.calibration.readers` has them, with ``link_latency`` and ``link_bandwidth``, of all hosts or of each;
+        see `validate.shapednet.links.of_each`.
 
     Returns
     -------
     DataFrame
         Of at most `MAX_RANKS` and `MAX_SIZE`.
-        Columns ``tool``, ``profile``, ``collective``, ``algorithm``, ``ranks``, ``size`` (as simnet counts),
-        ``link_latency``, ``link_bandwidth``, ``seconds``, and ``undisturbed``, the lower quartile of their times, which
-        tells software. Empty where nothing can be.
+        Columns ``tool``, ``profile``, ``collective``, ``algorithm``, ``ranks``, ``sizes`` (as simnet counts, of all
+        ranks or of each), ``links`` (a `Change`), ``seconds``, and ``undisturbed``, the lower quartile of their times,
+        which tells software. ``size`` is the mean of the sizes; ``link_latency`` and ``link_bandwidth`` are missing
+        where those of hosts differ. Empty where nothing can be.
     """
     table = _keyed(rows)
-    repetitions = table.groupby(_KEYS, sort=True)["seconds"]
-    found = repetitions.median().reset_index()
-    found["undisturbed"] = repetitions.quantile(_UNDISTURBED).to_numpy()
+    repetitions = table.groupby(_KEYS, sort=False)
+    found = repetitions.agg(
+        seconds=("seconds", "median"),
+        undisturbed=("seconds", lambda each: each.quantile(_UNDISTURBED)),
+        **{name: (name, "first") for name in ("size", *COLUMNS)},
+    ).reset_index()
     return found[_known(found)].reset_index(drop=True)
 
 
@@ -345,33 +313,28 @@ def _software(one: _Case, stack: Stack, name: str, probe: float) -> float:
 
 def _three(one: _Case, stack: Stack) -> tuple[float, float, float]:
     """Return what is predicted, what of it remains without software, and the closed form."""
-    link = one.link()
-    ours, bare = one.takes(stack), one.takes(stack.with_software(0.0, 0.0))
-    star = topologies.star(one.ranks, latency=link.latency, bandwidth=link.bandwidth / _FRAMING)
-    plain = schedule_of(one.collective, one.algorithm, one.ranks, one.size)
-    assert plain is not None
-    return ours, bare, float(Network(star).time(plain).finish)
+    ours, silent = one.takes(stack), one.takes(stack.with_software(0.0, 0.0))
+    latencies, bandwidths = zip(*one.links.of_hosts(one.ranks), strict=True)
+    # Alpha-beta has one latency and one rate: those of the two hosts that are farthest apart, and of the slowest.
+    slowest = Change(0.0, sum(sorted(latencies)[-2:]) / 2, min(bandwidths) / _FRAMING)
+    return ours, silent, float(predict(one.schedule(), [slowest], IDEAL)[0])
 
 
 def _cases(table: pd.DataFrame) -> list[_Case]:
-    texts = [table[name].tolist() for name in _KEYS[:4]]
-    numbers = [table[name].tolist() for name in (*_KEYS[5:], "seconds")]
-    return [
-        _Case(tool, profile, collective, algorithm, int(ranks), *rest)
-        for tool, profile, collective, algorithm, ranks, *rest in zip(
-            *texts, table["ranks"].tolist(), *numbers, strict=True
-        )
-    ]
+    return [_Case(*each) for each in zip(*(table[name].tolist() for name in (*_KEYS, "seconds")), strict=True)]
 
 
 def _known(table: pd.DataFrame) -> list[bool]:
     """Return for each row whether what it sends is known."""
-    found: dict[tuple[str, str, int], bool] = {}
-    for one in _cases(table):
-        key = (one.collective, one.algorithm, one.ranks)
+    found: dict[tuple[str, str, int, Sizes], bool] = {}
+    keys = [
+        (one.collective, one.algorithm, one.ranks, one.sizes if isinstance(one.sizes, tuple) else 1.0)
+        for one in _cases(table)
+    ]
+    for key in keys:
         if key not in found:
-            found[key] = schedule_of(*key, 1.0) is not None
-    return [found[one.collective, one.algorithm, one.ranks] for one in _cases(table)]
+            found[key] = schedule_of(*key) is not None
+    return [found[key] for key in keys]
 
 
 def _across_changes(
@@ -379,14 +342,11 @@ def _across_changes(
 ) -> pd.DataFrame:
     """Predict again what begins on some links and ends on others."""
     ours = table["ours"].copy()
-    for _, each in table.groupby(["tool", "profile", "collective", "algorithm", "ranks", "size"]):
+    for _, each in table.groupby(["run", "tool", "profile", "collective", "algorithm", "ranks", "sizes"], sort=False):
         part = each.sort_values("began")
-        links = part[["link_latency", "link_bandwidth"]]
-        new = (links != links.shift()).any(axis=1)
+        new = (part["links"] != part["links"].shift()).to_numpy()
         at = (part["began"] - part["since_change"].fillna(0))[new].to_numpy()
-        changes = [
-            Change(*each) for each in zip(at.tolist(), *(links[new][name].tolist() for name in links), strict=True)
-        ]
+        changes = [one._replace(at=when) for one, when in zip(part["links"][new], at.tolist(), strict=True)]
         began = part["began"].to_numpy()
         last = np.maximum(np.searchsorted(at, began, side="right") - 1, 0)
         ahead = np.append(at, math.inf)[last + 1]
@@ -401,27 +361,40 @@ def _across_changes(
 
 def _keyed(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the rows that say on which links they were measured, with the columns that tell settings apart."""
-    empty = pd.Series("", index=rows.index)
     ranks = rows["ranks"].astype("Float64").to_numpy(dtype=float, na_value=float("nan"))
-    size = rows["nbytes"].astype("Float64").to_numpy(dtype=float, na_value=float("nan"))
-    gathered = rows["collective"].isin(["all_gather", "all_gatherv"]).to_numpy()
-    whole = gathered & (rows["size_convention"] != "per_rank").to_numpy()
+    rows = rows[(ranks >= 2) & (ranks <= MAX_RANKS)]
+    empty = pd.Series("", index=rows.index)
+    per_pair = rows["size_convention"].isin(["per_rank", "per_pair"])
+    whole = (rows["collective"].isin(_PER_RANK) & ~per_pair).to_numpy()
+    nbytes = rows["nbytes"].astype("Float64").to_numpy(dtype=float, na_value=float("nan"))
+    size = np.where(whole, nbytes / rows["ranks"].to_numpy(dtype=float), nbytes)
+    contributed = of_each(rows, CONTRIBUTION)
+    sizes = [each if isinstance(each, tuple) else one for each, one in zip(contributed, size.tolist(), strict=True)]
+    latency, bandwidth = (of_each(rows, name) for name in COLUMNS)
     table = pd.DataFrame(
         {
             "tool": rows["tool"].fillna("").astype(str),
             "profile": rows.get("profile", empty).fillna("").astype(str),
+            "run": rows["run"].fillna("").astype(str),
             "collective": rows["collective"].astype(str),
             "algorithm": rows["algorithm"].fillna("").astype(str),
-            "ranks": ranks,
-            "size": np.where(whole, size / ranks, size),
-            "link_latency": pd.to_numeric(rows["link_latency"], errors="coerce"),
-            "link_bandwidth": pd.to_numeric(rows["link_bandwidth"], errors="coerce"),
+            "ranks": rows["ranks"].astype(int),
+            "sizes": pd.Series(sizes, index=rows.index, dtype=object),
+            "links": pd.Series(
+                list(starmap(partial(Change, 0.0), zip(latency, bandwidth, strict=True))),
+                index=rows.index,
+                dtype=object,
+            ),
             "seconds": rows["seconds"],
+            "size": size,
         }
     )
+    for name, given in zip(COLUMNS, (latency, bandwidth), strict=True):
+        table[name] = [math.nan if isinstance(each, tuple) else each for each in given]
     for name in ("since_change", "began"):
         if name in rows:
             table[name] = pd.to_numeric(rows[name], errors="coerce")
-    usable = table["ranks"].between(2, MAX_RANKS) & (table["size"] > 0) & (table["size"] <= MAX_SIZE)
-    usable &= (table["link_latency"] >= 0) & (table["link_bandwidth"] > 0)
+    least = [[np.min(each) for each in given] for given in (latency, bandwidth)]
+    usable = (table["size"] > 0) & (table["size"] <= MAX_SIZE)
+    usable &= (np.array(least[0], dtype=float) >= 0) & (np.array(least[1], dtype=float) > 0)
     return table[usable]

@@ -1,26 +1,77 @@
-"""The links of a shaped network, and how long a schedule takes on simnet's network of the same settings."""
+"""The links of a shaped network, and how long a schedule takes on simnet's network of the same settings.
+
+A host has one link, with an uplink and a downlink. Its one-way latency is half on each, so that the route from host a
+to host b has half the sum of theirs; its bandwidth holds for each direction.
+"""
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
+import pandas as pd
 
 import topologies
 from simnet.base.arrays import Floats
+from simnet.base.errors import InputError
 from simnet.network import Network
 from simnet.network.stack import Stack
 from simnet.network.weather import Weather, steps
 from simnet.schedule import Schedule
+from topologies.graphs import Link
+
+COLUMNS = ("link_latency", "link_bandwidth")
+"""Columns of a table of measurements: of all hosts; of host 3 alone, ``link_latency_3`` and ``link_bandwidth_3``."""
+
+OfHosts: TypeAlias = float | tuple[float, ...]
+"""A number for all hosts, or one for each."""
 
 
 class Change(NamedTuple):
-    """From when on all links have this latency [s] and bandwidth [byte/s]; times in seconds from the first, at 0."""
+    """From when on links have this latency [s] and bandwidth [byte/s]; times in seconds from the first, at 0.
+
+    Parameters
+    ----------
+    at : float
+        From when on [s].
+    latency, bandwidth : float or tuple of float
+        Those of all hosts, or of each host.
+
+    Examples
+    --------
+    >>> Change(0.0, (0.002, 0.06), 1e6).of_hosts(2)
+    [(0.002, 1000000.0), (0.06, 1000000.0)]
+    """
 
     at: float
-    latency: float
-    bandwidth: float
+    latency: OfHosts
+    bandwidth: OfHosts
+
+    def of_hosts(self, hosts: int) -> list[tuple[float, float]]:
+        """Return latency [s] and bandwidth [byte/s] of each host.
+
+        Raises
+        ------
+        InputError
+            If there are links of another number of hosts.
+        """
+        return list(
+            zip(*(_each(given, hosts, name) for given, name in zip(self[1:], COLUMNS, strict=True)), strict=True)
+        )
+
+    def columns(self, hosts: int) -> dict[str, float]:
+        """Return the `COLUMNS` of a table: one for all hosts where they are alike, else one for each."""
+        found: dict[str, float] = {}
+        for name, values in zip(COLUMNS, zip(*self.of_hosts(hosts), strict=True), strict=True):
+            found |= (
+                {name: values[0]}
+                if len(set(values)) == 1
+                else {f"{name}_{host}": one for host, one in enumerate(values)}
+            )
+        return found
 
 
 def predict(schedule: Schedule, links: Sequence[Change], stack: Stack, starts: Sequence[float] = (0.0,)) -> Floats:
@@ -40,6 +91,11 @@ def predict(schedule: Schedule, links: Sequence[Change], stack: Stack, starts: S
     starts : sequence of float
         Seconds, >= 0.
 
+    Raises
+    ------
+    InputError
+        If links are given of another number of hosts than the schedule has ranks.
+
     Examples
     --------
     >>> from simnet.network.stack import STACKS
@@ -47,12 +103,90 @@ def predict(schedule: Schedule, links: Sequence[Change], stack: Stack, starts: S
     >>> bare = Schedule(2, [Round([0], [1], 14480)])
     >>> predict(bare, [Change(0, 1e-3, 1e6)], STACKS["tcp"]).round(6)
     array([0.017918])
+    >>> predict(bare, [Change(0, (1e-3, 3e-3), 1e6)], STACKS["tcp"]).round(6)
+    array([0.018918])
     """
-    graph = topologies.star(schedule.n_ranks, links[0].latency, links[0].bandwidth)
-    weather = {}
-    if len(links) > 1:
-        at = [one.at for one in links]
-        bandwidth, half = steps(at, [one.bandwidth for one in links]), steps(at, [one.latency / 2 for one in links])
-        weather = dict.fromkeys(graph.edges, Weather(bandwidth=bandwidth, latency=half))
+    hosts = schedule.n_ranks
+    settings = [one.of_hosts(hosts) for one in links]
+    graph = topologies.star(hosts, *settings[0][0])
+    weather: dict[Link, Weather] = {}
+    at = [one.at for one in links]
+    for host in range(hosts):
+        latencies, bandwidths = zip(*(each[host] for each in settings), strict=True)
+        own = Weather(bandwidth=steps(at, bandwidths), latency=steps(at, [each / 2 for each in latencies]))
+        both: tuple[Link, Link] = ((host, "switch"), ("switch", host))
+        for link in both:
+            graph.edges[link].update(latency=latencies[0] / 2, bandwidth=bandwidths[0])
+            if len(links) > 1:
+                weather[link] = own
     network = Network(graph, weather, stack=stack)
     return np.array([network.time(schedule, start).duration for start in starts])
+
+
+def of_each(rows: pd.DataFrame, name: str) -> list[OfHosts]:
+    """Return what measurements say of each host or rank: one number where all are alike, else a number for each.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        With ``ranks``. The column `name` holds for all hosts of a row; the columns ``name_0``, ``name_1``, ..., where
+        they are not empty, each for one host.
+    name : str
+        One of `COLUMNS`, or another that has a value for each rank.
+
+    Returns
+    -------
+    list of float or tuple of float
+        NaN where a row does not say it of all its ranks.
+
+    Raises
+    ------
+    InputError
+        If a value of one host is no number >= 0, or the row has no such rank.
+
+    Examples
+    --------
+    >>> rows = pd.DataFrame({"ranks": [2, 3], "link_latency": 0.002, "link_latency_1": [0.002, 0.06]})
+    >>> of_each(rows, "link_latency")
+    [0.002, (0.002, 0.06, 0.002)]
+    """
+    ranks = rows["ranks"].to_numpy(dtype=int)
+    own = {
+        int(column.rpartition("_")[2]): column
+        for column in map(str, rows)
+        if re.fullmatch(rf"{name}_\d{{1,4}}", column)
+    }
+    common = pd.to_numeric(rows[name], errors="coerce") if name in rows else pd.Series(np.nan, index=rows.index)
+    values = np.repeat(common.to_numpy(dtype=float)[:, None], max([*own, *(ranks - 1)], default=0) + 1, axis=1)
+    for host, column in own.items():
+        given = rows[column].replace("", None)
+        numbers = pd.to_numeric(given, errors="coerce").to_numpy(dtype=float)
+        present = given.notna().to_numpy()
+        wrong = present & ~(numbers >= 0)
+        for bad, message in ((wrong, "must be a number >= 0"), (present & (ranks <= host), "is of no rank")):
+            if bad.any():
+                row = rows[bad].iloc[0]
+                said = f"{message}, got {row[column]} with {row['ranks']} ranks"
+                raise InputError(said, file=row.get("source") or None, line=_line(row), field=column)
+        values[present, host] = numbers[present]
+    return [_alike(row[:count]) for row, count in zip(values.tolist(), ranks.tolist(), strict=True)]
+
+
+def _alike(values: list[float]) -> OfHosts:
+    """Return one number for values that are alike, NaN where one is missing."""
+    if any(math.isnan(each) for each in values):
+        return math.nan
+    return values[0] if len(set(values)) == 1 else tuple(values)
+
+
+def _line(row: pd.Series[Any]) -> int | None:
+    line = row.get("line")
+    return None if line is None or pd.isna(line) else int(line)
+
+
+def _each(given: OfHosts, hosts: int, name: str) -> tuple[float, ...]:
+    if not isinstance(given, tuple):
+        return (given,) * hosts
+    if len(given) != hosts:
+        raise InputError(f"is given for {len(given)} hosts, but there are {hosts}", file="shaped network", field=name)
+    return given

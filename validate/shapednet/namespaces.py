@@ -69,6 +69,12 @@ def _permitted() -> str | None:
     return None if os.access("/dev/net/tun", os.R_OK | os.W_OK) else "/dev/net/tun cannot be opened"
 
 
+def check_link(latency: float, bandwidth: float) -> None:
+    """Raise ValueError if there can be no link of this latency [s] and bandwidth [byte/s]."""
+    if not (0 <= latency <= 10 and 1e3 <= bandwidth <= 1e12):
+        raise ValueError(f"latency must be 0..10 s, bandwidth 1e3..1e12 byte/s, got {latency} and {bandwidth}")
+
+
 class Star:
     """A running star, as `star` makes it."""
 
@@ -89,8 +95,7 @@ class Star:
         host : int, optional
             Whose link; all when omitted.
         """
-        if not (0 <= latency <= 10 and 1e3 <= bandwidth <= 1e12):
-            raise ValueError(f"latency must be 0..10 s, bandwidth 1e3..1e12 byte/s, got {latency} and {bandwidth}")
+        check_link(latency, bandwidth)
         who = 0 if host is None else 1 + host
         if (answer := self._ask(f"set {who} {1e9 / bandwidth:.9f} {round(latency / 2 * 1e9)}")) != "done":
             raise ValueError(f"there is no host {host} ({answer})")
