@@ -12,7 +12,7 @@ round passes through it at once.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypedDict, TypeVar
 
@@ -259,6 +259,39 @@ class Schedule:
             _map(self.rounds, lambda one: Round(one.src, one.dst, one.nbytes * factor, one.compute, one.phase)),
             calls,
         )
+
+    def with_work(self, seconds: Mapping[int, ArrayLike]) -> Schedule:
+        """Return the schedule with so much more work before some of its rounds.
+
+        Parameters
+        ----------
+        seconds : mapping of int to float or array_like of float, shape (n_ranks,)
+            Seconds that ranks work before they enter a round, by its number, from 0. Under the number of rounds stands
+            what they work after the last one, for which a round without messages is added.
+
+        Raises
+        ------
+        ValueError
+            If there is no such round, or `Round` refuses the seconds.
+
+        Examples
+        --------
+        >>> there = Schedule(2, [Round([0], [1], 8)]).with_work({0: [0.5, 0], 1: 2.0})
+        >>> [one.compute for one in there.rounds]
+        [array([0.5, 0. ]), 2.0]
+        """
+        rounds = list(self.rounds)
+        if seconds and not 0 <= min(seconds) <= max(seconds) <= len(rounds):
+            raise ValueError(f"work must stand before rounds 0..{len(rounds)}, got {sorted(seconds)!r:.200}")
+        for number, work in seconds.items():
+            if not np.any(work):
+                continue
+            if number == len(self.rounds):
+                rounds.append(Round([], [], [], work))
+                continue
+            one = self.rounds[number]
+            rounds[number] = Round(one.src, one.dst, one.nbytes, np.add(one.compute, work), one.phase)
+        return Schedule(self.n_ranks, rounds)
 
     def in_phase(self, phase: str) -> Schedule:
         """Return the schedule with all of its rounds in one `phase`, such as the call that they are the messages of.

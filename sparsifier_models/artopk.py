@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -24,6 +24,7 @@ from sparsifier_models.base import Exchange, Sparsifier, State, checked_part
 from sparsifier_models.gains import corrected_rows, counts_at, gain, nested_top_k
 from sparsifier_models.options import Allreduce, Options
 from sparsifier_models.selection import Indices, Values, squared_norm, squared_norms, take_mean, top_k
+from sparsifier_models.steps import Step, in_order
 
 WINDOW, DECAY = 25, 0.001
 """Of the norms that VAR of the reference implementation compares."""
@@ -214,11 +215,12 @@ class ARTopk(Sparsifier):
         selected = np.full(self.workers, k)
         if self._released and self.options.selection == "star":
             selected[np.arange(self.workers) != broadcaster] = 0
+        schedule, kernels = in_order(self.workers, *self._steps(broadcaster, selected))
         return Exchange(
             update=update,
-            schedule=self._schedule(broadcaster, k),
+            schedule=schedule,
             selected=selected,
-            kernels=self._ops(selected),
+            kernels=kernels,
             union=k,
             sent=sent,
             stats=stats,
@@ -247,28 +249,25 @@ class ARTopk(Sparsifier):
     def _norms_with(self, gradients: Values) -> NDArray[np.float64]:
         return np.vstack([self._window, np.sqrt(squared_norms(gradients))])[-WINDOW:]
 
-    def _ops(self, selected: NDArray[np.int64]) -> tuple[DeviceOp, ...]:
-        k = float(selected.max())
-        norms: tuple[DeviceOp, ...] = ()
-        if self.options.selection == "var":
-            norms = (DeviceOp("norm", self.parameters if self._released else k),)
-        selecting = np.where(selected > 0, float(self.parameters), 0.0)
-        return (DeviceOp("topk", selecting), *norms, DeviceOp("gather", k), DeviceOp("scatter", k, launches=2))
+    def _steps(self, broadcaster: int, selected: NDArray[np.int64]) -> Iterator[Step]:
+        """Yield what workers do: select, agree on who broadcasts, take their values at its indices, reduce them."""
 
-    def _schedule(self, broadcaster: int, k: int) -> Schedule:
         def broadcast(nbytes: float) -> Schedule:
             return collectives.broadcast_binomial(self.workers, nbytes, broadcaster)
 
-        wire, parts = self.wire, []
+        wire, k = self.wire, int(selected.max())
+        yield DeviceOp("topk", np.where(selected > 0, float(self.parameters), 0.0))
         if self.options.selection == "var":
-            parts.append(collectives.allgather_auto(self.workers, wire.scalar_bytes))
+            yield DeviceOp("norm", self.parameters if self._released else k)
+            yield collectives.allgather_auto(self.workers, wire.scalar_bytes)
         if wire.released:
-            parts.append(broadcast(wire.count_bytes))
-        parts.append(broadcast(k * wire.index_bytes))
+            yield broadcast(wire.count_bytes)
+        yield broadcast(k * wire.index_bytes)
         if self.options.monitored:
-            parts += [broadcast(wire.scalar_bytes)] * 2
-        parts.append(registry.find("all_reduce", self.options.collective).schedule(self.workers, k * wire.value_bytes))
-        return Schedule(self.workers).concat(*parts)
+            yield from [broadcast(wire.scalar_bytes)] * 2
+        yield DeviceOp("gather", k)
+        yield registry.find("all_reduce", self.options.collective).schedule(self.workers, k * wire.value_bytes)
+        yield DeviceOp("scatter", k, launches=2)
 
     def _own_state(self) -> State:
         return {"window": self._window, "staleness": self._staleness, "gains": self._gains}

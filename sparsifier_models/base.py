@@ -137,8 +137,8 @@ class Exchange:
     selected : ndarray of int64, shape (P,)
         Entries each worker selected itself.
     kernels : tuple of DeviceOp
-        What each worker ran to select, pack and unpack; `simnet.costs.devices.DeviceProfile.seconds` says how long it
-        takes.
+        What each worker ran to select, pack, merge and unpack, and before which rounds of the schedule; see
+        `sparsifier_models.steps.in_order`. `simnet.costs.devices.DeviceProfile.work` says how long it takes.
     union : int
         Number of entries in U.
     sent : ndarray of float64, shape (P,)

@@ -13,6 +13,7 @@ from simnet.costs.devices import DeviceOp
 from sparsifier_models.base import Exchange, Sparsifier
 from sparsifier_models.options import Allreduce, Options
 from sparsifier_models.selection import Values, take_mean, top_k
+from sparsifier_models.steps import in_order
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,11 +68,19 @@ class CLTk(Sparsifier):
         k, wire = indices.size, self.wire
         broadcast = collectives.broadcast_binomial(self.workers, k * wire.index_bytes, root)
         values = registry.find("all_reduce", self.options.allreduce).schedule(self.workers, k * wire.value_bytes)
+        schedule, kernels = in_order(
+            self.workers,
+            DeviceOp("topk", self.parameters),
+            broadcast.in_phase("indices"),
+            DeviceOp("gather", k),
+            values.in_phase("values"),
+            DeviceOp("scatter", k, launches=2),
+        )
         return Exchange(
             update=update,
-            schedule=broadcast.in_phase("indices").concat(values.in_phase("values")),
+            schedule=schedule,
             selected=np.full(self.workers, k),
-            kernels=(DeviceOp("topk", self.parameters), DeviceOp("gather", k), DeviceOp("scatter", k, launches=2)),
+            kernels=kernels,
             union=k,
             sent=sent,
             stats={

@@ -159,6 +159,8 @@ def _statistics(model: Sparsifier, exchange: Exchange) -> Iterator[str]:
         entries = np.asarray(kernel.entries, dtype=np.float64)
         if entries.shape not in ((), (P,)) or not np.isfinite(entries).all() or entries.min() < 0:
             yield f"kernel {kernel.method} goes through {kernel.entries} entries"
+        if kernel.before not in range(len(exchange.schedule.rounds) + 1):
+            yield f"kernel {kernel.method} runs before round {kernel.before} of {len(exchange.schedule.rounds)}"
 
 
 def _messages(model: Sparsifier, exchange: Exchange) -> Iterator[str]:

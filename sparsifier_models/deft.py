@@ -12,6 +12,7 @@ from simnet.costs import deft
 from simnet.costs.devices import DeviceOp
 from sparsifier_models.base import Exchange
 from sparsifier_models.selection import Indices, Values, squared_norm, top_k
+from sparsifier_models.steps import Step
 from sparsifier_models.union_reduced import UnionReduced
 
 _INT32 = 4.0
@@ -158,17 +159,13 @@ class DEFT(UnionReduced):
         return self.k + len(self._sizes)
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
-        root, L = self.iteration % self.workers, len(self._sizes)
+        root = self.iteration % self.workers
         self._k_l = [assign_k(self._norms(row), self._sizes, self.k) for row in corrected]
         self._bins, common = pack(self._sizes, self._k_l[root], self.workers)
         counts, smallest, union = self._gather(corrected)
         for layer in common:
             union[self._starts[layer] : self._starts[layer + 1]] = True
-        exchange = self._reduce(corrected, counts, smallest, union)
-        bins = collectives.broadcast_binomial(self.workers, _INT32 * self.workers, root).in_phase("bins")
-        layers = collectives.broadcast_binomial(self.workers, _INT32 * L, root).in_phase("layers")
-        exchange.schedule = bins.concat(layers, exchange.schedule)
-        return exchange
+        return self._reduce(corrected, counts, smallest, union)
 
     def _norms(self, values: Values) -> list[float]:
         pieces = zip(self._starts, self._sizes, strict=False)
@@ -185,8 +182,9 @@ class DEFT(UnionReduced):
             chosen.append(start + top_k(values[start:end], self._k_l[worker][layer]))
         return np.concatenate(chosen)
 
-    def _selection_kernels(self) -> tuple[DeviceOp, ...]:
-        L = len(self._sizes)
+    def _selection_kernels(self) -> tuple[Step, ...]:
+        P, L = self.workers, len(self._sizes)
+        root = self.iteration % P
         turn = [self._bins[(self.iteration + worker) % self.workers] for worker in range(self.workers)]
         # One kernel for the first layers of all bins, one for the second ones, and so on.
         entries = np.zeros((max(map(len, turn), default=0), self.workers))
@@ -194,5 +192,7 @@ class DEFT(UnionReduced):
             entries[: len(layers), worker] = [self._sizes[layer] for layer in layers]
         return (
             DeviceOp("norm", self.parameters / L, launches=L),
+            collectives.broadcast_binomial(P, _INT32 * P, root).in_phase("bins"),
+            collectives.broadcast_binomial(P, _INT32 * L, root).in_phase("layers"),
             *(DeviceOp("topk_layer", sizes) for sizes in entries),
         )

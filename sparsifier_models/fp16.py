@@ -15,6 +15,7 @@ from simnet.costs.devices import DeviceOp
 from sparsifier_models.base import Exchange, Wire
 from sparsifier_models.dense import Dense, DenseOptions
 from sparsifier_models.selection import Values, squared_norm
+from sparsifier_models.steps import in_order
 
 # Entries rounded at a time: they stay in the cache.
 _BLOCK = 65536
@@ -127,11 +128,13 @@ class FP16(Dense):
                 row -= own
         if self.conserves:
             update /= P
+        cast, values = DeviceOp("scan", n), self._reduction(n * self.wire.value_bytes).in_phase("values")
+        schedule, kernels = in_order(self.workers, cast, values, cast)
         return Exchange(
             update=update,
-            schedule=self._reduction(n * self.wire.value_bytes).in_phase("values"),
+            schedule=schedule,
             selected=np.full(self.workers, n),
-            kernels=(DeviceOp("scan", n, launches=2),),
+            kernels=kernels,
             union=n,
             sent=sent,
         )

@@ -20,6 +20,7 @@ from simnet.schedule import Schedule
 from sparsifier_models.base import Exchange, Sparsifier
 from sparsifier_models.options import Allgather, Options
 from sparsifier_models.selection import Indices, Values, squared_norm
+from sparsifier_models.steps import Step, in_order
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +59,8 @@ class Gathered(Sparsifier):
         """Return the distinct indices that a worker sends of its `values`, shape (n,)."""
 
     @abstractmethod
-    def _selection_kernels(self) -> tuple[DeviceOp, ...]:
-        """Return what a worker ran to select."""
+    def _selection_kernels(self) -> tuple[Step, ...]:
+        """Return what a worker ran to select, in order, and messages between, if that takes any."""
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
         total = np.zeros(self.parameters, dtype=np.float32)
@@ -75,16 +76,19 @@ class Gathered(Sparsifier):
             selected[worker] = indices.size
             sent[worker] = squared_norm(values)
             threshold[worker] = np.abs(values).min(initial=np.inf)
+        own = selected.astype(np.float64)
+        schedule, kernels = in_order(
+            self.workers,
+            *self._selection_kernels(),
+            *(DeviceOp("gather", own), DeviceOp("scatter", own)),
+            self._allgather(selected),
+            DeviceOp("scatter", float(selected.sum())),
+        )
         return Exchange(
             update=total / np.float32(self.workers),
-            schedule=self._allgather(selected),
+            schedule=schedule,
             selected=selected,
-            kernels=(
-                *self._selection_kernels(),
-                DeviceOp("gather", selected.astype(np.float64)),
-                DeviceOp("scatter", selected.astype(np.float64)),
-                DeviceOp("scatter", float(selected.sum())),
-            ),
+            kernels=kernels,
             union=int(np.count_nonzero(touched)),
             sent=sent,
             stats={"threshold": threshold},

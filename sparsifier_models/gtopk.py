@@ -6,6 +6,7 @@ sum, though, and its index may still reach the result through another branch of 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,6 +20,7 @@ from simnet.schedule import Schedule
 from sparsifier_models.base import Exchange, Sparsifier
 from sparsifier_models.options import Options
 from sparsifier_models.selection import Values, squared_norm, top_k
+from sparsifier_models.steps import Step, in_order
 
 Sums = NDArray[np.floating[Any]]
 Places = NDArray[np.integer[Any]]
@@ -161,25 +163,25 @@ class GTopk(Sparsifier):
             for r, _, cut in cuts:
                 kept = cut.at(included[cut.indices])
                 corrected[r, kept.indices] += kept.values
+        schedule, kernels = in_order(P, *self._steps(k))
         return Exchange(
             update=update,
-            schedule=self._schedule(k),
+            schedule=schedule,
             selected=np.full(P, k),
-            kernels=self._ops(k),
+            kernels=kernels,
             union=k,
             sent=sent,
             stats={"threshold": threshold, "global_threshold": float(np.abs(result.values).min())},
         )
 
-    def _ops(self, k: int) -> tuple[DeviceOp, ...]:
-        workers, merges, d = np.arange(self.workers), [], 1
-        while d < self.workers:
-            receives = (workers % (2 * d) == 0) & (workers + d < self.workers)
-            merges += [DeviceOp("scatter", np.where(receives, k, 0)), DeviceOp("topk", np.where(receives, 2 * k, 0))]
-            d *= 2
-        return (DeviceOp("topk", self.parameters), DeviceOp("gather", k), *merges, DeviceOp("scatter", k, launches=2))
-
-    def _schedule(self, k: int) -> Schedule:
-        nbytes = k * self.wire.entry_bytes
-        up = collectives.reduce_binomial(self.workers, nbytes).in_phase("tree")
-        return up.concat(collectives.broadcast_binomial(self.workers, nbytes).in_phase("broadcast"))
+    def _steps(self, k: int) -> Iterator[Step]:
+        """Yield what workers do: select, merge what has come up the tree before sending it on, and apply the result."""
+        P, nbytes = self.workers, k * self.wire.entry_bytes
+        yield from (DeviceOp("topk", self.parameters), DeviceOp("gather", k))
+        for one in collectives.reduce_binomial(P, nbytes).in_phase("tree").rounds:
+            receives = np.isin(np.arange(P), one.dst)
+            yield Schedule(P, [one])
+            yield DeviceOp("scatter", np.where(receives, k, 0))
+            yield DeviceOp("topk", np.where(receives, 2 * k, 0))
+        yield collectives.broadcast_binomial(P, nbytes).in_phase("broadcast")
+        yield DeviceOp("scatter", k, launches=2)

@@ -8,6 +8,7 @@ global one.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, Literal
 
@@ -27,6 +28,7 @@ from sparsifier_models.split_reduce import (
     Places,
     SplitOptions,
     SplitReduce,
+    around_split,
     balancing,
     by_region,
     compact,
@@ -34,10 +36,10 @@ from sparsifier_models.split_reduce import (
     equal_cuts,
     region_cuts,
     split_and_reduce,
-    split_kernels,
     split_schedule,
     unevenness,
 )
+from sparsifier_models.steps import Step, in_order
 
 RAISES, RAISE = 5, 1.03
 
@@ -270,11 +272,13 @@ class Oktopk(SplitReduce):
         nnz, balanced, P = entries.sum(axis=1), moved.sum(axis=0), self.workers
         self._drift(local, nnz, threshold, kept.size, exact)
         away = entries.sum(axis=1) - np.diag(entries) + pieces - np.diag(moved)
+        gathers = int(pieces.sum()) if exact else 0
+        schedule, kernels = in_order(P, *self._steps(passes, recut, entries, moved, gathers, kept.size))
         return Exchange(
             update=update,
-            schedule=self._schedule(recut, entries, moved),
+            schedule=schedule,
             selected=nnz,
-            kernels=self._ops(passes, entries, int(pieces.sum()), kept.size, exact),
+            kernels=kernels,
             union=kept.size,
             sent=sent,
             stats={
@@ -377,30 +381,43 @@ class Oktopk(SplitReduce):
             case mode:
                 return mode == "always"
 
-    def _schedule(self, recut: bool, entries: Indices, moved: Indices) -> Schedule:
-        wire, parts, P = self.wire, [], self.workers
+    def _steps(
+        self, passes: Indices, recut: bool, entries: Indices, moved: Indices, gathered: int, kept: int
+    ) -> Iterator[Step]:
+        """Yield what workers do.
+
+        Parameters
+        ----------
+        passes : ndarray of int64, shape (P,)
+            Scans by which a worker selected; 0 for an exact top-k.
+        recut : bool
+            Whether the regions are cut anew.
+        entries : ndarray of int64, shape (P, P)
+            ``entries[r, q]``: entries that worker r sends to worker q.
+        moved : ndarray of int64, shape (P, P)
+            The same where pieces are balanced; on the diagonal what stays.
+        gathered : int
+            Entries all-gathered from which the largest are selected; 0 if all of them are kept.
+        kept : int
+            Entries of the update.
+        """
+        wire, P, n = self.wire, self.workers, float(self.parameters)
+        yield DeviceOp("topk", np.where(passes == 0, n, 0.0))
+        yield from (DeviceOp("scan", np.where(passes >= one, n, 0.0)) for one in range(1, int(passes.max()) + 1))
         if recut:
             width = 8.0 if wire.released and self.options.rules == "bert" else wire.count_bytes
-            parts.append(collectives.allreduce_recursive_doubling(P, (P - 1) * width).in_phase("cuts"))
+            yield collectives.allreduce_recursive_doubling(P, (P - 1) * width).in_phase("cuts")
+        split = [split_schedule(entries, self.options.bucket, wire)]
         if wire.released:
-            parts.append(collectives.alltoall_pairwise(P, wire.count_bytes).in_phase("split sizes"))
-        parts += [split_schedule(entries, self.options.bucket, wire), self._sizes()]
+            split.insert(0, collectives.alltoall_pairwise(P, wire.count_bytes).in_phase("split sizes"))
+        yield from around_split(self.parameters, entries, *split)
+        yield DeviceOp("scan", np.diff(self._cuts).astype(np.float64))
+        yield self._sizes()
         src, dst = np.nonzero(moved - np.diag(np.diag(moved)))
         if src.size:
-            parts.append(Schedule(P, [entry_messages(src, dst, moved[src, dst], wire, "balance")]))
-        return Schedule(P).concat(*parts, self._pieces(moved.sum(axis=0)))
-
-    def _ops(self, passes: Indices, entries: Indices, gathered: int, kept: int, exact: bool) -> tuple[DeviceOp, ...]:
-        n = float(self.parameters)
-        counting = [DeviceOp("scan", np.where(passes >= one, n, 0.0)) for one in range(1, int(passes.max()) + 1)]
-        return (
-            DeviceOp("topk", np.where(passes == 0, n, 0.0)),
-            *counting,
-            *split_kernels(self.parameters, entries),
-            DeviceOp("scan", np.diff(self._cuts).astype(np.float64)),
-            DeviceOp("topk", float(gathered if exact else 0)),
-            DeviceOp("scatter", float(kept), launches=2),
-        )
+            yield Schedule(P, [entry_messages(src, dst, moved[src, dst], wire, "balance")])
+        yield self._pieces(moved.sum(axis=0))
+        yield from (DeviceOp("topk", float(gathered)), DeviceOp("scatter", float(kept), launches=2))
 
     def _own_state(self) -> State:
         return {

@@ -22,6 +22,7 @@ from simnet.schedule import Schedule
 from sparsifier_models.base import Exchange, State, checked_part
 from sparsifier_models.dense import Dense, DenseOptions
 from sparsifier_models.selection import Values, squared_norm
+from sparsifier_models.steps import Step, in_order
 
 # Entries of a matrix that are in double precision at a time; they stay in the cache.
 _BLOCK = 16384
@@ -264,11 +265,12 @@ class PowerSGD(Dense):
             for one in self._matrices:
                 corrected[:, one.place] -= update[one.place]
         self._queries = queries if self.options.warm_start else self._queries
+        schedule, kernels = in_order(self.workers, *self._steps())
         return Exchange(
             update=update,
-            schedule=self._schedule(),
+            schedule=schedule,
             selected=np.full(self.workers, self.parameters),
-            kernels=self._ops(),
+            kernels=kernels,
             union=self.parameters,
             sent=sent,
         )
@@ -307,17 +309,22 @@ class PowerSGD(Dense):
         np.divide(_finite(query), np.float32(self.workers), out=query)
         return sent
 
-    def _ops(self) -> tuple[DeviceOp, ...]:
+    def _steps(self) -> Iterator[Step]:
+        """Yield what workers do: P = M Q, its columns orthonormal; Q = M^T P; the update P Q^T."""
         entries = self.parameters - sum(place.stop - place.start for place in self._vectors)
         columns = sum(one.rank * one.rows for one in self._matrices)
-        return (DeviceOp("scan", entries, launches=3), DeviceOp("norm", columns, launches=self.options.rank))
-
-    def _schedule(self) -> Schedule:
-        width = float(self.options.value_bytes or 4)
         left, right, plain = self.lengths
-        phases = {"P": left, "uncompressed": plain, "Q": right}
-        parts = [self._reduction(width * one).in_phase(phase) for phase, one in phases.items() if one]
-        return Schedule(self.workers).concat(*parts)
+        product = DeviceOp("scan", entries)
+        yield product
+        yield self._summed("P", left).concat(self._summed("uncompressed", plain))
+        yield from (DeviceOp("norm", columns, launches=self.options.rank), product)
+        yield self._summed("Q", right)
+        yield product
+
+    def _summed(self, phase: str, entries: float) -> Schedule:
+        """Return the messages that sum so many values, if there are any."""
+        nbytes = float(self.options.value_bytes or 4) * entries
+        return self._reduction(nbytes).in_phase(phase) if entries else Schedule(self.workers)
 
     def _own_state(self) -> State:
         return {"queries": self._queries}

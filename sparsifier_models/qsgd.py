@@ -22,6 +22,7 @@ from simnet.costs.devices import DeviceOp
 from sparsifier_models.base import Exchange, Sparsifier
 from sparsifier_models.gathered import GatheredOptions
 from sparsifier_models.selection import Values, squared_norm
+from sparsifier_models.steps import in_order
 
 # Entries quantised at a time: what that needs stays in the cache.
 _BLOCK = 32768
@@ -231,11 +232,17 @@ class QSGD(Sparsifier):
                 sent[worker] += squared_norm(own.ravel())
                 buckets -= own
         nbytes = self._bytes(bits)
+        schedule, kernels = in_order(
+            self.workers,
+            *(DeviceOp("norm", n), DeviceOp("scan", n)),
+            self.options.gather(nbytes).in_phase("levels"),
+            DeviceOp("scan", n, launches=self.workers),
+        )
         return Exchange(
             update=total / np.float32(self.workers),
-            schedule=self.options.gather(nbytes).in_phase("levels"),
+            schedule=schedule,
             selected=np.full(self.workers, n),
-            kernels=(DeviceOp("norm", n), DeviceOp("scan", n), DeviceOp("scan", n, launches=self.workers)),
+            kernels=kernels,
             union=n,
             sent=sent,
             stats={"bits_per_entry": 8 * nbytes / self._k_at(self.options.scale)},

@@ -17,6 +17,7 @@ from sparsifier_models.base import Exchange
 from sparsifier_models.gathered import Gathered, GatheredOptions
 from sparsifier_models.options import Allreduce
 from sparsifier_models.selection import Indices, Values, take_mean
+from sparsifier_models.steps import in_order
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,11 +74,13 @@ class Randomk(Gathered):
         indices = self._draw()
         update, sent = take_mean(corrected, indices)
         k, reduce = indices.size, registry.find("all_reduce", self.options.collective)
+        values = reduce.schedule(self.workers, k * self.wire.value_bytes)
+        schedule, kernels = in_order(self.workers, DeviceOp("gather", k), values, DeviceOp("scatter", k, launches=2))
         return Exchange(
             update=update,
-            schedule=reduce.schedule(self.workers, k * self.wire.value_bytes),
+            schedule=schedule,
             selected=np.full(self.workers, k),
-            kernels=(DeviceOp("gather", k), DeviceOp("scatter", k, launches=2)),
+            kernels=kernels,
             union=k,
             sent=sent,
         )

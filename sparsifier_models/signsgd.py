@@ -5,6 +5,7 @@ Either the workers vote, and the sign of the majority is applied, or the mean of
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -19,6 +20,7 @@ from simnet.schedule import Round, Schedule
 from sparsifier_models.base import Exchange, Sparsifier
 from sparsifier_models.options import Options
 from sparsifier_models.selection import Values
+from sparsifier_models.steps import Step, in_order
 
 
 def scale_of(values: Values) -> np.float32:
@@ -130,12 +132,12 @@ class SignSGD(Sparsifier):
             scales = np.array([scale_of(row) for row in corrected])
         apply = self._mean if self.options.vote == "mean" else self._majority
         n = self.parameters
+        schedule, kernels = in_order(self.workers, *self._steps())
         return Exchange(
             update=apply(corrected, scales),
-            schedule=self._schedule(),
+            schedule=schedule,
             selected=np.full(self.workers, n),
-            # The mean magnitude, the signs, and what they all make together.
-            kernels=(DeviceOp("scan", n, launches=2 + self.options.scaled),),
+            kernels=kernels,
             union=n,
             sent=np.square(scales, dtype=np.float64) * n,
         )
@@ -156,14 +158,20 @@ class SignSGD(Sparsifier):
             row -= own
         return total / np.float32(self.workers)
 
-    def _schedule(self) -> Schedule:
-        P, options, entries = self.workers, self.options, self._k_at(self.options.scale)
+    def _steps(self) -> Iterator[Step]:
+        """Yield what workers do: the mean magnitude and the signs, and what they all make together."""
+        P, n, options, entries = self.workers, self.parameters, self.options, self._k_at(self.options.scale)
         mean = options.vote == "mean"
+        yield DeviceOp("scan", n, launches=1 + options.scaled)
         signs = -(-entries // 8) + (self.wire.scalar_bytes if options.scaled else 0.0)
         if options.collective == "allgather" or (mean and options.collective == "auto"):
-            return collectives.allgather_auto(P, signs).in_phase("signs")
-        if P == 1:
-            return Schedule(P)
-        workers, server = np.arange(1, P), np.zeros(P - 1, dtype=np.int64)
-        down = 4.0 * entries if mean else signs
-        return Schedule(P, [Round(workers, server, signs, phase="signs"), Round(server, workers, down, phase="update")])
+            yield collectives.allgather_auto(P, signs).in_phase("signs")
+        elif P > 1:
+            workers, server = np.arange(1, P), np.zeros(P - 1, dtype=np.int64)
+            serves = np.arange(P) == 0
+            yield Schedule(P, [Round(workers, server, signs, phase="signs")])
+            yield DeviceOp("scan", np.where(serves, n, 0))
+            yield Schedule(P, [Round(server, workers, 4.0 * entries if mean else signs, phase="update")])
+            yield DeviceOp("scan", np.where(serves, 0, n))
+            return
+        yield DeviceOp("scan", n)

@@ -17,11 +17,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from simnet.base.arrays import Floats
 from simnet.collectives import allgatherv_recursive_doubling
+from simnet.costs.devices import DeviceOp
 from simnet.schedule import Round, Schedule
 from sparsifier_models.selection import Indices, Values
 from sparsifier_models.split_reduce import Places
+from sparsifier_models.steps import Step
 
 
 @dataclass(frozen=True)
@@ -107,7 +108,7 @@ def added(one: Stream, other: Stream, length: int, form: Format) -> Stream:
     return Stream(indices, values)
 
 
-def recursive_doubling(rows: Values, chosen: Sequence[Places], form: Format) -> tuple[Stream, Schedule, Floats]:
+def recursive_doubling(rows: Values, chosen: Sequence[Places], form: Format) -> tuple[Stream, tuple[Step, ...]]:
     """SSAR_Recursive_double: in log2 P rounds partners exchange all they have summed so far.
 
     If P is no power of two, the first workers pair up: before, the even one sends all to the odd one, and after, it
@@ -124,24 +125,24 @@ def recursive_doubling(rows: Values, chosen: Sequence[Places], form: Format) -> 
     Returns
     -------
     total : Stream
-    schedule : Schedule
-        In phases ``fold``, ``doubling`` and ``unfold``.
-    received : ndarray of float64, shape (P,)
-        Entries and elements that each worker receives.
+    steps : tuple of Schedule and DeviceOp
+        Messages in phases ``fold``, ``doubling`` and ``unfold``; after each round its receivers add what has come.
 
     Examples
     --------
     >>> rows = np.eye(4, 9, dtype=np.float32)
     >>> chosen = [np.array([worker]) for worker in range(4)]
-    >>> total, schedule, received = recursive_doubling(rows, chosen, Format(8, 4, 0))
-    >>> total.indices, schedule.columns()["nbytes"]
-    (array([0, 1, 2, 3]), array([ 8.,  8.,  8.,  8., 16., 16., 16., 16.]))
+    >>> total, steps = recursive_doubling(rows, chosen, Format(8, 4, 0))
+    >>> total.indices, [one.entries.tolist() for one in steps if isinstance(one, DeviceOp)]
+    (array([0, 1, 2, 3]), [[1.0, 1.0, 1.0, 1.0], [2.0, 2.0, 2.0, 2.0]])
     """
     P, n = rows.shape
     levels = P.bit_length() - 1
     Q, extra = 1 << levels, P - (1 << levels)
     worker_of = np.concatenate([np.arange(extra) * 2 + 1, np.arange(2 * extra, P)])
-    fold, doubling, received = np.zeros(extra), np.zeros((levels, Q)), np.zeros(P)
+    fold, doubling = np.zeros(extra), np.zeros((levels, Q))
+    # Entries and elements that each worker receives in each round.
+    folded, doubled, unfolded = np.zeros(P), np.zeros((levels, P)), np.zeros(P)
 
     def own(worker: int) -> Stream:
         values = rows[worker, chosen[worker]]
@@ -155,25 +156,27 @@ def recursive_doubling(rows: Values, chosen: Sequence[Places], form: Format) -> 
                 return own(worker)
             even = own(worker - 1)
             fold[first] = even.nbytes(form)
-            received[worker] += even.values.size
+            folded[worker] = even.values.size
             return added(even, own(worker), n, form)
         middle = (first + last) // 2
         low, high = summed(first, middle), summed(middle, last)
         level = (middle - first).bit_length() - 1
         doubling[level, first:middle], doubling[level, middle:last] = low.nbytes(form), high.nbytes(form)
-        received[worker_of[first:middle]] += high.values.size
-        received[worker_of[middle:last]] += low.values.size
+        doubled[level, worker_of[first:middle]] = high.values.size
+        doubled[level, worker_of[middle:last]] = low.values.size
         return added(low, high, n, form)
 
     total = summed(0, Q)
     odd, place = worker_of[:extra], np.arange(Q)
-    rounds = [Round(odd - 1, odd, fold, phase="fold")] if extra else []
-    for level, nbytes in enumerate(doubling):
-        rounds.append(Round(worker_of, worker_of[place ^ (1 << level)], nbytes, phase="doubling"))
+    rounds = [(Round(odd - 1, odd, fold, phase="fold"), folded)] if extra else []
+    for level, (nbytes, received) in enumerate(zip(doubling, doubled, strict=True)):
+        rounds.append((Round(worker_of, worker_of[place ^ (1 << level)], nbytes, phase="doubling"), received))
     if extra:
-        rounds.append(Round(odd, odd - 1, total.nbytes(form), phase="unfold"))
-        received[odd - 1] += total.values.size
-    return total, Schedule(P, rounds), received
+        unfolded[odd - 1] = total.values.size
+        rounds.append((Round(odd, odd - 1, total.nbytes(form), phase="unfold"), unfolded))
+    return total, tuple(
+        step for one, received in rounds for step in (Schedule(P, [one]), DeviceOp("scatter", received))
+    )
 
 
 def direct_split(entries: Indices, lengths: Indices, form: Format) -> Schedule:

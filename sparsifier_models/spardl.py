@@ -7,6 +7,7 @@ on the way, wherever it happens, is found again by the global residual collectio
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -30,6 +31,7 @@ from sparsifier_models.spar_all_gather import (
     started,
 )
 from sparsifier_models.spar_reduce_scatter import Reduced, add, spar_reduce_scatter, srs_rounds
+from sparsifier_models.steps import Step, in_order
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,12 +181,12 @@ class SparDL(Sparsifier):
             sent, in_procedure = sent + gave, in_procedure + keeps
         if self._adapts:
             self._adaptive = adapted(self._adaptive, u, k_b, d)
-        schedule = self._schedule(k_b, h, np.minimum(u, k_b))
+        schedule, kernels = in_order(P, *self._steps(k_b, h, u, union))
         return Exchange(
             update=update,
             schedule=schedule,
             selected=kept,
-            kernels=self._kernels(k_b, np.tile(h, d), np.tile(u, d), union),
+            kernels=kernels,
             union=union,
             sent=sent,
             stats={
@@ -228,25 +230,8 @@ class SparDL(Sparsifier):
             keeps[rank] = squared_norm(row[gathered.final.indices])
         return gave, keeps
 
-    def _kernels(self, k_b: int, h: Indices, u: Indices, union: int) -> tuple[DeviceOp, ...]:
-        """Return what a worker runs: every block is cut once, and again where teams meet."""
-        T, d = self._T, self._d
-        kernels = [
-            DeviceOp("topk", self._block_length(), launches=T),
-            DeviceOp("gather", k_b, launches=T - 1),
-            DeviceOp("gather", h),
-            DeviceOp("scatter", k_b, launches=T - 1),
-        ]
-        if self._recursive:
-            steps = d.bit_length() - 1
-            kernels += [DeviceOp("scatter", k_b, launches=2 * steps), DeviceOp("topk", 2 * k_b, launches=steps)]
-        elif d > 1:
-            kernels += [DeviceOp("scatter", h, launches=d), DeviceOp("topk", np.where(u > k_b, u, 0))]
-        # The update, and the residual at the entries of the update.
-        return (*kernels, DeviceOp("scatter", union, launches=2))
-
-    def _schedule(self, k_b: int, h: Indices, gathered: Indices) -> Schedule:
-        """Return the messages.
+    def _steps(self, k_b: int, h: Indices, u: Indices, union: int) -> Iterator[Step]:
+        """Yield what workers do: every block is cut once, right before it is sent, and again where teams meet.
 
         Parameters
         ----------
@@ -254,35 +239,43 @@ class SparDL(Sparsifier):
             Entries of a block that is passed on.
         h : ndarray of int64, shape (T,)
             Entries that go between teams, by block.
-        gathered : ndarray of int64, shape (T,)
-            Entries of a block in the end.
+        u : ndarray of int64, shape (T,)
+            Entries of a block over all teams.
+        union : int
+            Entries finally selected.
         """
-        P, d, T = self.workers, self._d, self._T
+        P, d, T, c = self.workers, self._d, self._T, self._block_length()
         ranks = np.arange(P).reshape(d, T)
-        rounds = []
         for g, m in srs_rounds(T):
             to = np.roll(ranks, -g, axis=1)
-            bags = [m] if self.options.exchanges == "log" else [1] * m
-            rounds += [self._round(ranks, to, np.full((P, bag), k_b), "spar-reduce-scatter") for bag in bags]
+            for bag in [m] if self.options.exchanges == "log" else [1] * m:
+                yield from (DeviceOp("topk", c, launches=bag), DeviceOp("gather", k_b, launches=bag))
+                yield self._messages(ranks, to, np.full((P, bag), k_b), "spar-reduce-scatter")
+                yield DeviceOp("scatter", k_b, launches=bag)
+        yield from (DeviceOp("topk", c), DeviceOp("gather", np.tile(h, d)))
         if self._recursive:
             for distance in (1 << i for i in reversed(range(d.bit_length() - 1))):
                 to = ranks[np.arange(d) ^ distance]
-                rounds.append(self._round(ranks, to, np.full((P, 1), k_b), "spar-all-gather"))
-        else:
-            rounds += self._bruck(ranks.T, np.tile(h[:, None], d), "spar-all-gather")
-        rounds += self._bruck(ranks, np.tile(gathered, (d, 1)), "all-gather")
-        return Schedule(P, rounds)
+                yield self._messages(ranks, to, np.full((P, 1), k_b), "spar-all-gather")
+                yield from (DeviceOp("scatter", k_b, launches=2), DeviceOp("topk", 2 * k_b))
+        elif d > 1:
+            yield self._bruck(ranks.T, np.tile(h[:, None], d), "spar-all-gather")
+            yield DeviceOp("scatter", np.tile(h, d), launches=d)
+            yield DeviceOp("topk", np.tile(np.where(u > k_b, u, 0), d))
+        yield self._bruck(ranks, np.tile(np.minimum(u, k_b), (d, 1)), "all-gather")
+        # The update, and the residual at the entries of the update.
+        yield DeviceOp("scatter", union, launches=2)
 
-    def _bruck(self, groups: Indices, entries: Indices, phase: str) -> list[Round]:
+    def _bruck(self, groups: Indices, entries: Indices, phase: str) -> Schedule:
         """Return Bruck's all-gather in every row of ranks at the same time; ``entries[g, r]`` are those of one rank."""
-        size, rounds = groups.shape[1], []
+        size, rounds = groups.shape[1], Schedule(self.workers)
         for step in bruck(size).steps:
             blocks = (step.first[:, None] + np.arange(step.count[0])) % size
             carried = entries[:, blocks].reshape(self.workers, -1)
-            rounds.append(self._round(groups[:, step.src], groups[:, step.dst], carried, phase))
+            rounds = rounds.concat(self._messages(groups[:, step.src], groups[:, step.dst], carried, phase))
         return rounds
 
-    def _round(self, src: Indices, dst: Indices, entries: Indices, phase: str) -> Round:
+    def _messages(self, src: Indices, dst: Indices, entries: Indices, phase: str) -> Schedule:
         """Return the round in which everyone sends blocks of so many `entries`, shape (P, blocks).
 
         On the wire of the reference implementation every block is two messages, indices and values, and a third with
@@ -290,13 +283,15 @@ class SparDL(Sparsifier):
         """
         wire = self.wire
         if not wire.released:
-            return Round(src.ravel(), dst.ravel(), entries.sum(axis=1) * wire.entry_bytes, phase=phase)
+            one = Round(src.ravel(), dst.ravel(), entries.sum(axis=1) * wire.entry_bytes, phase=phase)
+            return Schedule(self.workers, [one])
         parts = [entries * wire.index_bytes, entries * wire.value_bytes]
         if phase != "spar-all-gather":
             parts.append(np.full(entries.shape, wire.count_bytes))
         nbytes = np.stack(parts, axis=2).reshape(self.workers, -1)
         messages = nbytes.shape[1]
-        return Round(np.repeat(src, messages), np.repeat(dst, messages), nbytes.ravel(), phase=phase)
+        one = Round(np.repeat(src, messages), np.repeat(dst, messages), nbytes.ravel(), phase=phase)
+        return Schedule(self.workers, [one])
 
     def _own_state(self) -> State:
         return {**self._adaptive._asdict(), "k_block": np.array(self._k_b)} if self._adapts else {}

@@ -20,6 +20,7 @@ from simnet.schedule import Round, Schedule
 from sparsifier_models.base import Sparsifier, Wire
 from sparsifier_models.gathered import GatheredOptions
 from sparsifier_models.selection import Indices, Values
+from sparsifier_models.steps import Step
 
 Places: TypeAlias = NDArray[np.int32] | NDArray[np.int64]
 
@@ -237,12 +238,26 @@ def split_schedule(entries: Indices, bucket: int, wire: Wire) -> Schedule:
     return Schedule(P, rounds)
 
 
-def split_kernels(parameters: int, entries: Indices) -> tuple[DeviceOp, ...]:
-    """Return what a worker runs to take its selection apart, region by region, and to add up what it receives."""
+def around_split(parameters: int, entries: Indices, *messages: Schedule) -> tuple[Step, ...]:
+    """Return split and reduce: a worker takes its selection apart, region by region, sends, and adds up what comes.
+
+    It adds up when all has come. Reference implementations add what one bucket has brought while the next one is under
+    way, so that this is the most that it may take.
+
+    Parameters
+    ----------
+    parameters : int
+        Length n of the gradient.
+    entries : ndarray of int64, shape (P, P)
+        ``entries[r, q]``: entries that worker r sends to worker q.
+    *messages : Schedule
+        Those of the split.
+    """
     P = len(entries)
     return (
         DeviceOp("scan", parameters / P, launches=P),
         DeviceOp("gather", entries.sum(axis=1).astype(np.float64)),
+        *messages,
         DeviceOp("scatter", entries.sum(axis=0) / P, launches=P),
     )
 

@@ -89,7 +89,7 @@ DeviceOp(method='topk', entries=array([0., 3.]), launches=1))
     launched: dict[tuple[str, int], NDArray[Any]] = {}
     for worker, kernels in enumerate(runs):
         count: dict[str, int] = {}
-        for method, entries, launches in kernels:
+        for method, entries, launches, _ in kernels:
             for _ in range(launches):
                 number = count[method] = count.get(method, 0) + 1
                 launched.setdefault((method, number), np.zeros(len(runs)))[worker] = entries

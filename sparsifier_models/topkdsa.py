@@ -14,21 +14,21 @@ import numpy as np
 from simnet.collectives import alltoall_pairwise
 from simnet.costs import sparcml_bounds, topkdsa, topkdsa_bounds
 from simnet.costs.devices import DeviceOp
-from simnet.schedule import Schedule
 from sparsifier_models import sparcml
 from sparsifier_models.base import Exchange
-from sparsifier_models.selection import Indices, Values, squared_norm, top_k
+from sparsifier_models.selection import Values, squared_norm, top_k
 from sparsifier_models.split_reduce import (
     Places,
     SplitOptions,
     SplitReduce,
+    around_split,
     by_region,
     compact,
     equal_cuts,
     split_and_reduce,
-    split_kernels,
     split_schedule,
 )
+from sparsifier_models.steps import Step, in_order
 
 NEGLIGIBLE = 1e-8
 """Sums up to this size are left out of a piece by the released SSAR_Split_allgather."""
@@ -114,30 +114,29 @@ class TopkDSA(SplitReduce):
             chosen.append(compact(own))
 
         if algorithm == "recursive_doubling":
-            stream, schedule, received = sparcml.recursive_doubling(corrected, chosen, self._form)
+            stream, steps = sparcml.recursive_doubling(corrected, chosen, self._form)
             total, dense = stream.dense(n), stream.indices is None
-            adding: tuple[DeviceOp, ...] = (DeviceOp("scatter", received),)
         else:
-            total, schedule, entries, dense = self._split_and_gather(corrected, chosen)
-            adding = split_kernels(n, entries)
+            total, steps, dense = self._split_and_gather(corrected, chosen)
         for row, indices in zip(corrected, chosen, strict=True):
             row[indices] = 0
 
         nnz = int(np.count_nonzero(total))
         total /= np.float32(P)
         selected = np.array([own.size for own in chosen], dtype=np.int64)
+        schedule, kernels = in_order(P, DeviceOp("topk", n), *steps, DeviceOp("scatter", float(n if dense else nnz)))
         return Exchange(
             update=total,
             schedule=schedule,
             selected=selected,
-            kernels=(DeviceOp("topk", n), *adding, DeviceOp("scatter", float(n if dense else nnz))),
+            kernels=kernels,
             union=int(np.count_nonzero(touched)),
             sent=sent,
             stats={"threshold": threshold, "global_nnz": float(nnz), "dense": float(dense)},
         )
 
-    def _split_and_gather(self, rows: Values, chosen: list[Places]) -> tuple[Values, Schedule, Indices, bool]:
-        """Return the sum, the messages, the entries sent from each to each, and whether the sum arrives dense."""
+    def _split_and_gather(self, rows: Values, chosen: list[Places]) -> tuple[Values, tuple[Step, ...], bool]:
+        """Return the sum, what workers do after they have selected, and whether the sum arrives dense."""
         P, n, wire, form = self.workers, self.parameters, self.wire, self._form
         cuts = equal_cuts(n, P)
         lengths = np.diff(cuts)
@@ -148,17 +147,18 @@ class TopkDSA(SplitReduce):
         gathered = self.options.gather(lengths * self.dense_bytes).in_phase("dense")
         match self.options.algorithm:
             case "split_allgather":
-                split, dense = sparcml.direct_split(entries, lengths, form), False
+                split, dense = [sparcml.direct_split(entries, lengths, form)], False
                 gathered = sparcml.concatenated(pieces, form)
             case "dense_allgather":
-                split, dense = sparcml.direct_split(entries, lengths, form), True
+                split, dense = [sparcml.direct_split(entries, lengths, form)], True
             case _:
-                split, dense = split_schedule(entries, self.options.bucket, wire), self._turns_dense(int(pieces.sum()))
-                if wire.released:
-                    before = alltoall_pairwise(P, wire.count_bytes).in_phase("split sizes")
-                    split = before.concat(split, self._sizes())
+                split = [split_schedule(entries, self.options.bucket, wire)]
+                dense = self._turns_dense(int(pieces.sum()))
                 gathered = gathered if dense else self._pieces(pieces)
-        return total, split.concat(gathered), entries, dense
+                if wire.released:
+                    split.insert(0, alltoall_pairwise(P, wire.count_bytes).in_phase("split sizes"))
+                    gathered = self._sizes().concat(gathered)
+        return total, (*around_split(n, entries, *split), gathered), dense
 
     def _turns_dense(self, nnz: int) -> bool:
         """Whether the regions of a sum with that many entries other than zero are gathered dense."""

@@ -23,6 +23,7 @@ from sparsifier_models.base import Exchange
 from sparsifier_models.gathered import Gathered, GatheredOptions
 from sparsifier_models.options import Allgather, Allreduce
 from sparsifier_models.selection import Values, take_mean
+from sparsifier_models.steps import in_order
 
 
 def bounded(threshold: Floats) -> Floats:
@@ -143,16 +144,20 @@ class UnionReduced(Gathered):
         values = reduce.schedule(self.workers, U.size * wire.value_bytes).in_phase("values")
         # The reference implementation makes the gathered indices unique by sorting them.
         unique = () if self.disjoint else (DeviceOp("topk_layer", float(counts.sum())),)
+        schedule, kernels = in_order(
+            self.workers,
+            *self._selection_kernels(),
+            self._allgather(counts),
+            *unique,
+            DeviceOp("gather", U.size),
+            values,
+            DeviceOp("scatter", U.size, launches=2),
+        )
         return Exchange(
             update=update,
-            schedule=self._allgather(counts).concat(values),
+            schedule=schedule,
             selected=counts,
-            kernels=(
-                *self._selection_kernels(),
-                *unique,
-                DeviceOp("gather", U.size),
-                DeviceOp("scatter", U.size, launches=2),
-            ),
+            kernels=kernels,
             union=U.size,
             sent=sent,
             stats={

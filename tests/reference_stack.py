@@ -7,6 +7,8 @@ are of the type that the caller works in.
 import itertools
 import math
 
+import numpy as np
+
 from simnet.schedule import Round
 
 
@@ -54,13 +56,16 @@ def is_ring(rounds, index):
 
 
 def cut(stack, rounds):
-    """Return rounds of which those of rings are `pieces` rounds each, of equal parts of their bytes and work."""
+    """Return rounds of which those of rings are `pieces` rounds each, of equal parts of their bytes."""
     if stack.pieces == 1:
         return list(rounds)
     share = 1 / stack.pieces
     return list(
         itertools.chain.from_iterable(
-            [Round(one.src, one.dst, one.nbytes * share, one.compute * share, one.phase)] * stack.pieces
+            [
+                Round(one.src, one.dst, one.nbytes * share, one.compute if first else 0.0, one.phase)
+                for first in [True] + [False] * (stack.pieces - 1)
+            ]
             if is_ring(rounds, index)
             else [one]
             for index, one in enumerate(rounds)
@@ -69,10 +74,14 @@ def cut(stack, rounds):
 
 
 def ahead(stack, rounds):
-    """Return how many rounds before each may be under way when a rank enters it: only in rings, and within a phase."""
-    return [
-        stack.rounds - 1
-        if index and one.phase == rounds[index - 1].phase and is_ring(rounds, index) and is_ring(rounds, index - 1)
-        else 0
-        for index, one in enumerate(rounds)
-    ] + [0]
+    """Return how many rounds before each may be under way when a rank enters it.
+
+    Only in rings, within a phase, and where nobody computes what the rounds before have brought.
+    """
+
+    def goes_on(index):
+        one, before = rounds[index], rounds[index - 1]
+        in_ring = is_ring(rounds, index) and is_ring(rounds, index - 1)
+        return in_ring and one.phase == before.phase and not np.any(one.compute)
+
+    return [stack.rounds - 1 if index and goes_on(index) else 0 for index in range(len(rounds))] + [0]

@@ -73,6 +73,7 @@ BROKEN = {
     "sent of one worker": (changed(sent=np.ones(1)), "ends with|sent is"),
     "messages of other ranks": (changed(schedule=Schedule(5)), "ends with|the schedule is of 5 ranks"),
     "kernels of other workers": (changed(kernels=(DeviceOp("scan", np.ones(7)),)), "ends with|goes through"),
+    "kernels after the end": (changed(kernels=(DeviceOp("scan", 3, before=9),)), "scan runs before round 9 of 4"),
     "statistics that are not finite": (changed(stats={"mine": np.nan}), "statistic mine is not finite"),
 }  # fmt: skip
 

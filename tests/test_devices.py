@@ -124,8 +124,19 @@ def test_workers_without_entries_do_not_launch():
     np.testing.assert_allclose(seconds, [0, 1e-5 + 8e-3])
 
 
+def test_work_stands_before_the_rounds_that_come_after_it():
+    kernels = [DeviceOp("norm", 10**6), DeviceOp("scan", np.array([0, 10**6]), before=2), DeviceOp("norm", 5, before=7)]
+    kernels += [DeviceOp("norm", 10**6, before=2), DeviceOp("scan", 10**6)]
+    first, between = PROFILE.work(kernels, 2)
+    np.testing.assert_allclose(first, [1.201e-2] * 2)
+    assert sorted(between) == [2, 7]
+    np.testing.assert_allclose(between[2], [4e-3, 1.201e-2])
+    np.testing.assert_allclose(PROFILE.seconds(kernels, 2), first + sum(between.values()))
+    assert PROFILE.work([], 3)[0].tolist() == [0, 0, 0]
+
+
 def test_scaled_kernels_go_through_more_entries_in_as_many_launches():
-    assert DeviceOp("scan", 3, 25).scaled(2) == DeviceOp("scan", 6, 25)
+    assert DeviceOp("scan", 3, 25, 4).scaled(2) == DeviceOp("scan", 6, 25, 4)
     np.testing.assert_array_equal(DeviceOp("scan", np.array([1, 2])).scaled(10).entries, [10, 20])
 
 

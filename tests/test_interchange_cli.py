@@ -179,7 +179,7 @@ def test_with_compute_the_schedule_takes_as_long_as_the_iteration(small: Path) -
 
 def test_what_is_lost_is_said(small: Path) -> None:
     scenario = ("export", small, "--exchange", "AG", "--to")
-    assert "Not in it: the time to compute and to select; --compute" in did(*scenario, "csv")
+    assert "Not in it: the time to compute, to select and to merge; --compute" in did(*scenario, "csv")
     assert "computation: a table has messages only" in did(*scenario, "csv", "--compute", "--force")
     assert "phases: the format has none" in did(*scenario, "goal")
     assert "fractions of a microsecond" in did(*scenario, "chakra", "--compute")

@@ -186,6 +186,35 @@ def test_repeated_rounds_stay_one_object():
     np.testing.assert_array_equal(schedule.bytes_sent(), [80, 80, 80])
 
 
+def test_work_is_added_before_rounds_and_after_the_last_one():
+    ring = Round([0, 1, 2], [1, 2, 0], 8, compute=1e-3, phase="ring")
+    schedule = Schedule(3, [ring] * 3)
+    worked = schedule.with_work({0: 2e-3, 2: [0.0, 1.0, 0.0], 3: [0.5, 0.0, 0.0]})
+    assert [np.broadcast_to(one.compute, 3).tolist() for one in worked.rounds] == [
+        [3e-3] * 3, [1e-3] * 3, [1e-3, 1.001, 1e-3], [0.5, 0.0, 0.0],
+    ]  # fmt: skip
+    assert [(len(one), one.phase) for one in worked.rounds] == [(3, "ring")] * 3 + [(0, "")]
+    np.testing.assert_array_equal(worked.bytes_sent(), schedule.bytes_sent())
+    assert worked.rounds[1] is ring
+    # Who has nothing to do has no round for it.
+    assert schedule.with_work({3: 0.0}) == schedule == schedule.with_work({})
+    assert Schedule(2).with_work({0: 1.0}).rounds[0].compute == 1.0
+
+
+@pytest.mark.parametrize(
+    ("work", "message"),
+    [
+        ({4: 1.0}, r"work must stand before rounds 0..3, got \[4\]"),
+        ({-1: 1.0}, r"work must stand before rounds 0..3, got \[-1\]"),
+        ({0: -1.0}, "compute must be finite and >= 0, but is -1"),
+        ({3: [1.0, 2.0]}, "compute"),
+    ],
+)
+def test_work_elsewhere_is_refused(work, message):
+    with pytest.raises(ValueError, match=message):
+        Schedule(3, [Round([0], [1], 8)] * 3).with_work(work)
+
+
 def test_equality_sees_every_column():
     base = Round([0], [1], [5.0], 0.5, "a")
     others = [

@@ -1,6 +1,7 @@
 """What every scheme sends, against the closed forms that it names: bytes, and times on an idle star, for any P."""
 
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import NamedTuple
 
 import numpy as np
@@ -11,10 +12,12 @@ from hypothesis import strategies as st
 from gradients import gradients_of
 from looping import each
 from simnet import costs
+from simnet.costs.devices import DeviceOp, DeviceProfile, Method
 from simnet.network import Network
 from simnet.schedule import Schedule
 from sparsifier_models import SCHEMES, create
 from sparsifier_models.deft import cut_layers
+from sparsifier_models.spar_reduce_scatter import srs_rounds
 from topologies import star
 
 ALPHA, BETA = 1e-3, 8e-9
@@ -440,6 +443,203 @@ def test_time_on_an_idle_star(one, P):
                 assert took >= cost * (1 + low) * (1 - 1e-9)
             if claim.least:
                 assert took >= claim.cost(ALPHA, BETA, P, claim.least) * (1 + low) * (1 - 1e-9)
+
+
+# What workers do between their messages, by hand: what comes before the first of them, between, and after the last.
+# Kernels cost far more here than messages, and each its own, so that a misplaced one shows.
+KERNELS = DeviceProfile(
+    "slow",
+    "none",
+    "made up",
+    1e6,
+    {
+        "topk": Method(0.7, 17.0, "made up"),
+        "topk_layer": Method(0.6, 13.0, "made up"),
+        "scan": Method(0.5, 11.0, "made up"),
+        "norm": Method(0.3, 7.0, "made up"),
+        "gather": Method(0.2, 5.0, "made up"),
+        "scatter": Method(0.11, 3.0, "made up"),
+    },
+)
+
+
+class Doing(NamedTuple):
+    """Kernels as (method, entries) of a worker on the longest way, and seconds of messages that work may hide."""
+
+    before: list
+    between: list
+    after: list
+    hidden: float = 0.0
+
+
+def seconds_of(kernels):
+    return sum(float(KERNELS.seconds([DeviceOp(*one)], 1)[0]) for one in kernels)
+
+
+def levels_of(P):
+    return (P - 1).bit_length()
+
+
+WORK = {}
+
+
+def by_hand(*names):
+    """Register what workers do in an exchange of a scheme: a function of model and exchange."""
+
+    def register(doing):
+        WORK.update(dict.fromkeys(names, doing))
+        return doing
+
+    return register
+
+
+@by_hand("topk", "topka")
+def _(model, exchange):
+    n, k, P = model.parameters, model.k, model.workers
+    return Doing([("topk", n), ("gather", k), ("scatter", k)], [], [("scatter", P * k)])
+
+
+@by_hand("cltk")
+def _(model, exchange):
+    k = model.k
+    return Doing([("topk", model.parameters)], [("gather", k)], [("scatter", k)] * 2)
+
+
+@by_hand("artopk")
+def _(model, exchange):
+    k, var = model.k, model.options.selection == "var"
+    voting = [("norm", k)] * var
+    return Doing([("topk", model.parameters), *voting], [("gather", k)], [("scatter", k)] * 2)
+
+
+@by_hand("gtopk")
+def _(model, exchange):
+    P, k = model.workers, model.k
+    merges = [("scatter", k), ("topk", 2 * k)] * levels_of(P)
+    # Where the tree is not full, a message for the last level may come while merges of lower ones are under way.
+    hidden = 0.0 if is_power(P) else k * model.wire.entry_bytes * BETA
+    return Doing([("topk", model.parameters), ("gather", k)], merges, [("scatter", k)] * 2, hidden)
+
+
+@by_hand("spardl")
+def _(model, exchange):
+    d, k_b, u = model.options.teams, int(exchange.stats["k_block"]), int(exchange.stats["block_union"].max())
+    T, h = model.workers // d, int(exchange.stats["h"].max())
+    c = -(-model.parameters // T)
+    bags = [m for _, m in srs_rounds(T)]
+    between = [kernel for m in bags for kernel in [("scatter", k_b)] * m + [("topk", c), ("gather", k_b)] * m]
+    first, between = between[bags[0] :][: 2 * bags[0]] if bags else [], between
+    # What is cut before the first message stands in front.
+    for kernel in first:
+        between.remove(kernel)
+    own = [("topk", c), ("gather", h)]
+    before, between = (first, between + own) if bags else (own, [])
+    merges = []
+    if model.options.sag == "recursive":
+        merges = [("scatter", k_b), ("scatter", k_b), ("topk", 2 * k_b)]
+        between += merges * (levels_of(d) - 1)
+    elif d > 1:
+        merges = [("scatter", h)] * d + [("topk", u)] * (u > k_b)
+    last = [("scatter", exchange.union)] * 2
+    # With a worker to a team, no all-gather comes after the teams have met.
+    return Doing(before, between + merges, last) if T > 1 else Doing(before, between, merges + last)
+
+
+@by_hand("topkdsa")
+def _(model, exchange):
+    P, n, k = model.workers, model.parameters, model.k
+    total = n if exchange.stats["dense"] else int(exchange.stats["global_nnz"])
+    if model.options.algorithm == "recursive_doubling":
+        longest = [float(one.nbytes.max()) for one in exchange.schedule.rounds]
+        sums = [("scatter", n if nbytes == 4 * n else nbytes / 8) for nbytes in longest]
+        return Doing([("topk", n)], sums[:-1], [sums[-1], ("scatter", total)])
+    taken_apart = [*[("scan", n / P)] * P, ("gather", k)]
+    return Doing([("topk", n), *taken_apart], [("scatter", k / P)] * P, [("scatter", total)])
+
+
+@by_hand("oktopk")
+def _(model, exchange):
+    P, n, k = model.workers, model.parameters, int(exchange.selected.max())
+    region, gathered = int(exchange.stats["region_sizes"].max()), int(exchange.stats["gathered"])
+    between = [*[("scan", n / P)] * P, ("gather", k), *[("scatter", k / P)] * P, ("scan", region)]
+    return Doing([("topk", n)], between, [("topk", gathered), *[("scatter", exchange.union)] * 2])
+
+
+@by_hand("exdyna", "micro", "uniontopk", "deft")
+def _(model, exchange):
+    U, n, P = exchange.union, model.parameters, model.workers
+    before, hidden = {"uniontopk": [("topk", n)]}.get(model.name), 0.0
+    unique = [("topk_layer", int(exchange.selected.sum()))] if model.name == "uniontopk" else []
+    between = [*unique, ("gather", U)]
+    if model.name == "deft":
+        sizes = cut_layers([size for _, size in model.layers] or [n], model.workers)
+        L = len(sizes)
+        before = [("norm", n / L)] * L
+        # One top-k for the first layers of all bins, one for the second, and so on.
+        bins = [[sizes[layer] for layer in one] for one in model._bins]
+        between += [("topk_layer", max(one)) for one in zip_longest(*bins, fillvalue=0)]
+        # Who has the longest bin need not be the one to which the bins come last.
+        hidden = sum(float(costs.broadcast(ALPHA, BETA, 4 * entries, P)) for entries in (P, L))
+    if before is None:
+        before = [("scan", int(np.diff(model._edges).max()))]
+    return Doing(before, between, [("scatter", U)] * 2, hidden)
+
+
+@by_hand("fp16")
+def _(model, exchange):
+    return Doing([("scan", model.parameters)], [], [("scan", model.parameters)])
+
+
+@by_hand("qsgd")
+def _(model, exchange):
+    n = model.parameters
+    return Doing([("norm", n), ("scan", n)], [], [("scan", n)] * model.workers)
+
+
+@by_hand("signsgd")
+def _(model, exchange):
+    n, served = model.parameters, model.options.vote != "mean" and model.options.collective == "auto"
+    return Doing([("scan", n)] * (1 + model.options.scaled), [("scan", n)] * served, [("scan", n)])
+
+
+@by_hand("powersgd")
+def _(model, exchange):
+    entries = sum(one.place.stop - one.place.start for one in model._matrices)
+    columns = sum(one.rank * one.rows for one in model._matrices)
+    orthogonal = [("norm", columns)] * model.options.rank
+    return Doing([("scan", entries)], [*orthogonal, ("scan", entries)], [("scan", entries)])
+
+
+@every
+@each("P", range(2, 18))
+def test_time_of_messages_and_of_the_work_between_them(one, P):
+    if not one.fits(P) or one.name not in WORK:
+        return
+    low, high = (0.0, 0.0) if is_power(P) else one.off
+    network = Network(star(P, ALPHA, 1 / BETA))
+    for model, exchange in exchanges_of(one, P, kinds=("normal",)):
+        doing = WORK[one.name](model, exchange)
+        before, between, after = map(seconds_of, doing[:3])
+        first, work = KERNELS.work(exchange.kernels, P)
+        schedule = exchange.schedule.with_work(work)
+        timing = network.time(schedule, first, messages=True)
+        assert float(timing.messages.start.min()) == pytest.approx(before if one.name not in UNEVEN else first.min())
+        assert timing.finish - float(timing.messages.finish.max()) == pytest.approx(after, rel=1e-9)
+        for claim in one.claims(model, exchange):
+            if claim.time != "equal" or claim.phases or claim.longest:
+                continue
+            cost = claim.cost(ALPHA, BETA, P)
+            most = before + between + after + cost * (1 + high)
+            least = before + between + after + cost * (1 + low) - doing.hidden
+            assert least * (1 - 1e-9) <= timing.finish <= most * (1 + 1e-9)
+        if is_power(P) and one.even:
+            # Where volumes follow from the gradients, workers with as many entries each stay in step all the same.
+            alone = network.time(exchange.schedule).finish
+            assert timing.finish == pytest.approx(alone + before + between + after, rel=1e-9)
+
+
+# Their partitions, and with them their first scans, are of unlike lengths.
+UNEVEN = {"exdyna", "micro", "sage"}
 
 
 def test_every_case_has_some_sizes():

@@ -15,6 +15,7 @@ from looping import each
 from sparsifier_models.spar_all_gather import Adaptive, adapted, merged, started
 from sparsifier_models.spar_reduce_scatter import Entries, add, spar_reduce_scatter, srs_rounds, srs_route
 from sparsifier_models.spardl import SparDL, SparDLOptions
+from sparsifier_models.steps import in_order
 
 GOLDEN = Path(__file__).parent / "golden" / "spardl"
 EPS = float(np.finfo(np.float32).eps)
@@ -32,6 +33,11 @@ def log2_up(n):
 
 def divisors(P):
     return [d for d in range(1, P + 1) if P % d == 0]
+
+
+def messages_of(model, k_b, h, u):
+    """The messages of an exchange in which u[b] entries of block b are left of all teams."""
+    return in_order(model.workers, *model._steps(k_b, h, u, 0))[0]
 
 
 def bytes_of(schedule, phase):
@@ -217,7 +223,7 @@ def test_bytes_of_every_reference_row_follow_from_k_h_and_what_is_left_after_the
         assert (h == np.tile(h[:T], d)).all()
         if d == 1:
             assert (h == k_b).all()
-        schedule = model._schedule(k_b, h[:T], np.zeros(T, np.int64) if gathered is None else gathered)
+        schedule = messages_of(model, k_b, h[:T], np.zeros(T, np.int64) if gathered is None else gathered)
         if gathered is not None:
             complete += 1
             compare_bytes(row, schedule)
@@ -500,7 +506,7 @@ def test_rounds_and_elements_are_those_of_the_cost_formulas(P):
                 continue
             model = SparDL(P, n, rho, teams=d, sag=sag)
             assert model.k == k
-            schedule = model._schedule(k_b, h, np.full(T, k_b))
+            schedule = messages_of(model, k_b, h, np.full(T, k_b))
             between = log2_up(d) if d > 1 else 0
             assert len(schedule.rounds) == logs + between
             assert {len(one) for one in schedule.rounds} <= {P}
@@ -509,14 +515,14 @@ def test_rounds_and_elements_are_those_of_the_cost_formulas(P):
                 assert elements.tolist() == [4 * k * (P - 1) / P] * P
             elif sag == "bruck":
                 assert elements.tolist() == [2 * k * (2 * P - d - 1) / P] * P
-                full = model._schedule(k_b, np.full(T, k_b), np.full(T, k_b)).bytes_sent() / 4
+                full = messages_of(model, k_b, np.full(T, k_b), np.full(T, k_b)).bytes_sent() / 4
                 assert full.tolist() == [2 * k * (2 * P + d * d - 3 * d) / P] * P
             else:
                 assert elements.tolist() == [2 * k * (2 * P - 2 * d + d * between) / P] * P
             np.testing.assert_array_equal(schedule.bytes_received(), schedule.bytes_sent())
 
             released = SparDL(P, n, rho, teams=d, sag=sag, exchanges="sequential", wire="released")
-            schedule = released._schedule(k_b, h, np.full(T, k_b))
+            schedule = messages_of(released, k_b, h, np.full(T, k_b))
             assert len(schedule.rounds) == T - 1 + between + logs // 2
             # Sizes of 4 bytes with every block inside a team, on the way to its owner and back.
             np.testing.assert_array_equal(schedule.bytes_sent(), 4 * elements + 2 * 4 * (T - 1))
@@ -576,14 +582,20 @@ def test_a_sample_sends_the_bytes_of_the_whole_model():
     sample = SparDL(6, 600, 0.013, scale=100.0, wire="released")
     k_b = int(10_000 * 0.013)
     exchange = sample.exchange(gradients_of("normal", 6, 600, 0))
-    expected = whole._schedule(k_b, *[np.full(6, k_b)] * 2).bytes_sent() + 2 * 4 * 5
+    expected = messages_of(whole, k_b, *[np.full(6, k_b)] * 2).bytes_sent() + 2 * 4 * 5
     np.testing.assert_allclose(exchange.schedule.bytes_sent(), expected, rtol=1e-12)
 
 
-def test_kernels_cut_every_block_once():
+def test_kernels_cut_every_block_once_right_before_it_is_sent():
     exchange = SparDL(8, 800, 0.1, teams=2).exchange(gradients_of("normal", 8, 800, 0))
-    first = exchange.kernels[0]
-    assert (first.method, first.entries, first.launches) == ("topk", 200, 4)
+    # Bags of two blocks and of one, then the worker's own.
+    cuts = [one for one in exchange.kernels if one.method == "topk" and np.all(one.entries == 200)]
+    assert [(one.launches, one.before) for one in cuts] == [(2, 0), (1, 1), (1, 2)]
+    phases = [one.phase for one in exchange.schedule.rounds]
+    assert phases == [SRS, SRS, SAG, AG, AG]
+    again, last = exchange.kernels[-2:]
+    assert (again.method, again.before) == ("topk", 3)
+    assert (last.method, last.before) == ("scatter", 5)
     assert exchange.stats["entries"].min() >= 800
 
 

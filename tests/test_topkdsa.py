@@ -146,10 +146,14 @@ def test_recursive_doubling_is_what_each_rank_does(workers, parameters, density,
         sizes = dict(zip(zip(one.src.tolist(), one.dst.tolist(), strict=True), one.nbytes.tolist(), strict=True))
         assert sizes == expected
     if not exchange.stats["dense"]:
-        received = np.zeros(workers)
-        for (_, rank), nbytes in ((pair, size) for expected in rounds for pair, size in expected.items()):
-            received[rank] += (nbytes - (4 if wire == "released" else 0)) / 8
-        np.testing.assert_array_equal(exchange.kernels[1].entries, received)
+        # What comes in a round is added before the next one.
+        sums = exchange.kernels[1:-1]
+        assert [one.before for one in sums] == list(range(1, len(rounds) + 1))
+        for one, expected in zip(sums, rounds, strict=True):
+            received = np.zeros(workers)
+            for (_, rank), nbytes in expected.items():
+                received[rank] = (nbytes - (4 if wire == "released" else 0)) / 8
+            np.testing.assert_array_equal(one.entries, received)
     phases = [one.phase for one in exchange.schedule.rounds]
     levels = workers.bit_length() - 1
     folds = workers != 1 << levels

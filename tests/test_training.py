@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import topologies
 from jobs import AG, DENSE, RING, SPLIT, TREE, Source, check_spans, check_split, job_on
 from simnet import costs
+from simnet.costs.devices import DeviceOp
 from simnet.job import Compute, Overlap, buckets, run_policy
 from simnet.job.exchange import SparsifierSet
 from simnet.network import Network
@@ -42,14 +43,38 @@ def test_the_split_of_an_iteration_adds_up_for_every_worker(workers, overlap):
         assert means.to_numpy() == pytest.approx(result.iterations[SPLIT].to_numpy())
 
 
-@pytest.mark.parametrize("candidate", [AG, RING, DENSE])
-def test_spans_tell_the_same_as_the_split(candidate):
-    one = job(3, iterations=4, weather=noisy_weather(3), compute=Compute(0.01, spread=0.5), device="v100", update=1e-3)
+MERGING = [Candidate(name, name) for name in ("gtopk", "spardl", "oktopk", "topkdsa", "signsgd")]
+"""Exchanges whose workers work between their messages."""
+
+
+@pytest.mark.parametrize("stack", ["ideal", "gloo", "tcp"])
+@pytest.mark.parametrize("candidate", [AG, RING, DENSE, *MERGING], ids=lambda one: one.label)
+def test_spans_tell_the_same_as_the_split(candidate, stack):
+    network = Network(topologies.star(3, 1e-3, 1e6), noisy_weather(3), stack=stack)
+    one = job(3, iterations=4, network=network, compute=Compute(0.01, spread=0.5), device="v100", update=1e-3)
     result = run_policy(one, "p", Fixed(candidate), timeline=4)
+    check_split(result)
     check_spans(result)
     for _, own in result.spans.groupby(["iteration", "worker"]):
         own = own.sort_values("start_s")
         assert (own["start_s"].to_numpy()[1:] >= own["finish_s"].to_numpy()[:-1] - 1e-12).all()
+
+
+@pytest.mark.parametrize("workers", [2, 4, 8, 16])
+def test_a_merge_keeps_its_worker_from_sending_on(workers):
+    n, k, levels = 4000, 40, int(math.log2(workers))
+    source = Source(workers, sizes=(1000, 3000))
+    one = job(workers, source=source, iterations=2, latency=2e-3, device="v100", density=[Ramp(1, 0.01, 0.01)])
+    result = run_policy(one, "p", Fixed(Candidate("gtopk", "gtopk")), timeline=2)
+    merge = one.device.seconds([DeviceOp("scatter", k), DeviceOp("topk", 2 * k)], 1)[0]
+    rest = one.device.seconds([DeviceOp("topk", n), DeviceOp("gather", k), DeviceOp("scatter", k, 2)], 1)[0]
+    network = float(costs.gtopk(2e-3, 1e-6, 4.0 * n, 0.01, workers))
+    took = 0.01 + rest + levels * merge + network
+    assert result.iterations["iteration_s"].to_numpy() == pytest.approx(took, rel=1e-9)
+    # Who receives in all levels merges in all, who is a leaf in none; a worker merges while others send.
+    select = result.workers.loc[result.workers["iteration"] == 0].set_index("worker")["select_s"]
+    merges = [levels if worker == 0 else (worker & -worker).bit_length() - 1 for worker in range(workers)]
+    assert select.sort_index().to_numpy() == pytest.approx(rest + np.array(merges) * merge, rel=1e-9)
 
 
 def test_an_iteration_on_an_idle_star_takes_compute_plus_closed_form():

@@ -6,6 +6,7 @@ from simnet.collectives import allreduce_ring
 from simnet.costs.devices import DeviceOp
 from sparsifier_models import Exchange, Sparsifier
 from sparsifier_models.selection import Values, take_mean
+from sparsifier_models.steps import in_order
 
 
 class Rotating(Sparsifier):
@@ -18,11 +19,13 @@ class Rotating(Sparsifier):
         P, n, k = self.workers, self.parameters, self.k
         indices = (self.iteration * k + np.arange(k)) % n
         update, sent = take_mean(corrected, indices)  # what is left in `corrected` becomes the residual
+        values = allreduce_ring(P, k * self.wire.value_bytes)
+        schedule, kernels = in_order(P, DeviceOp("gather", k), values, DeviceOp("scatter", k))
         return Exchange(
             update=update,
-            schedule=allreduce_ring(P, k * self.wire.value_bytes),
+            schedule=schedule,
             selected=np.full(P, k),
             union=k,
             sent=sent,
-            kernels=(DeviceOp("gather", k), DeviceOp("scatter", k)),
+            kernels=kernels,
         )

@@ -73,7 +73,7 @@ class Part:
     ] = None
     iteration: Annotated[int, typer.Option(min=0, help="Which iteration of the scenario.")] = 0
     compute: Annotated[
-        bool, typer.Option("--compute", help="Put each worker's time to compute and to select in front.")
+        bool, typer.Option("--compute", help="Put each worker's time to compute, to select and to merge on the rounds.")
     ] = False
     duration: Annotated[
         str | None, typer.Option(metavar="TIME", help="How much of the weather to write, such as '10 min'.")

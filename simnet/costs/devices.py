@@ -1,8 +1,9 @@
-"""What selecting costs: the time a device takes for the kernels of a sparsifier.
+"""What selecting and merging cost: the time a device takes for the kernels of a sparsifier.
 
-A scheme reports the kernels it ran, such as one top-k over n entries. A device profile turns them into seconds by the
-streaming model: each launch of a kernel costs a fixed time, and each entry it goes through costs bytes, which stream at
-the memory bandwidth. The constants of each method stand in a profile file, with where they come from.
+A scheme reports the kernels it ran, such as one top-k over n entries, and between which of its messages. A device
+profile turns them into seconds by the streaming model: each launch of a kernel costs a fixed time, and each entry it
+goes through costs bytes, which stream at the memory bandwidth. The constants of each method stand in a profile file,
+with where they come from.
 
 The methods of the schemes in `sparsifier_models`:
 
@@ -41,7 +42,7 @@ from dataclasses import dataclass, fields
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -67,16 +68,20 @@ class DeviceOp(NamedTuple):
         not launch it.
     launches : int
         Number of equal launches.
+    before : int
+        Number of the round of the exchange's schedule that a worker enters after it: 0 for what it runs before the
+        first message, the number of rounds for what it runs after the last one.
 
     Examples
     --------
     >>> DeviceOp("scan", 1000, launches=25)
-    DeviceOp(method='scan', entries=1000, launches=25)
+    DeviceOp(method='scan', entries=1000, launches=25, before=0)
     """
 
     method: str
     entries: float | NDArray[np.floating[Any]] | NDArray[np.integer[Any]]
     launches: int = 1
+    before: int = 0
 
     def scaled(self, factor: float) -> DeviceOp:
         """Return the operation over `factor` times as many entries.
@@ -84,10 +89,13 @@ class DeviceOp(NamedTuple):
         Examples
         --------
         >>> DeviceOp("topk", 100).scaled(4)
-        DeviceOp(method='topk', entries=400, launches=1)
+        DeviceOp(method='topk', entries=400, launches=1, before=0)
         """
         return self._replace(entries=self.entries * factor)
 
+
+Work: TypeAlias = dict[int, NDArray[np.float64]]
+"""Seconds that each worker works before rounds of a schedule, by their numbers; shape (P,)."""
 
 Kernel = DeviceOp
 """The name of `DeviceOp` in schemes that others wrote."""
@@ -179,6 +187,40 @@ class DeviceProfile:
             one = method.launch + entries * (method.bytes_per_entry / self.memory_bandwidth)
             total += kernel.launches * np.where(entries > 0, one, 0.0)
         return total
+
+    def work(self, kernels: Iterable[DeviceOp], workers: int) -> tuple[NDArray[np.float64], Work]:
+        """Return how long each worker works before the first message, and then before which rounds.
+
+        Parameters
+        ----------
+        kernels : iterable of DeviceOp
+            What each worker runs, and before which rounds.
+        workers : int
+            Number of workers P, >= 1.
+
+        Returns
+        -------
+        selecting : ndarray of float64, shape (P,)
+            Seconds before the first message.
+        between : dict of int to ndarray of float64, shape (P,)
+            Seconds before later rounds, by their numbers; `simnet.schedule.Schedule.with_work` takes them.
+
+        Raises
+        ------
+        ValueError
+            As `seconds`.
+
+        Examples
+        --------
+        >>> profile = DeviceProfile("toy", "none", "made up", 1e9, {"scan": Method(1e-5, 4, "made up")})
+        >>> profile.work([DeviceOp("scan", 1_000_000), DeviceOp("scan", np.array([0, 1000]), before=3)], workers=2)
+        (array([0.00401, 0.00401]), {3: array([0.0e+00, 1.4e-05])})
+        """
+        places: dict[int, list[DeviceOp]] = {0: []}
+        for kernel in kernels:
+            places.setdefault(kernel.before, []).append(kernel)
+        found = {place: self.seconds(places[place], workers) for place in sorted(places)}
+        return found.pop(0), found
 
     def method(self, name: str) -> Method:
         """Return what a kernel costs.

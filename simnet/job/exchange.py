@@ -93,12 +93,26 @@ class Situation(NamedTuple):
 class TimedExchange(NamedTuple):
     """An exchange with one candidate, and its times.
 
-    The iteration had `begun` [s]; `select` are the seconds it took each worker to select.
+    Parameters
+    ----------
+    candidate : Candidate
+        What exchanged.
+    exchanges : list of Exchange
+        One per bucket.
+    select : ndarray, shape (P',)
+        Seconds of each worker from its whole gradient to its last selection.
+    merge : ndarray, shape (P',)
+        Seconds that each worked on what messages had brought: merges and cuts between them, and unpacking after.
+    result : Timing or StalledError
+        The times.
+    begun : float
+        When the iteration had begun [s].
     """
 
     candidate: Candidate
     exchanges: list[Exchange]
     select: Floats
+    merge: Floats
     result: TimingResult
     begun: float
 
@@ -265,12 +279,14 @@ class SparsifierSet:
     def _timed(self, candidate: Candidate, exchanges: list[Exchange], where: Situation) -> Timed:
         job, workers = self._job, where.active.size
         backward = job.overlap.backward if job.overlap is not None else 0.0
-        selected = np.zeros(workers)
+        selected, merge = np.zeros(workers), np.zeros(workers)
         parts = []
         for bucket, exchange in zip(self._buckets, exchanges, strict=True):
             ready = where.complete - (1.0 - bucket.ready) * backward * where.behind
-            selected = np.maximum(selected, ready) + job.device.seconds(exchange.kernels, workers)
-            parts.append((exchange.schedule, selected))
+            selecting, between = job.device.work(exchange.kernels, workers)
+            selected = np.maximum(selected, ready) + selecting
+            merge += sum(between.values())
+            parts.append((exchange.schedule.with_work(between), selected))
         numbers = where.active.tolist()
         result = yield TimingRequest(
             job.network(where.iteration),
@@ -285,7 +301,7 @@ class SparsifierSet:
         )
         if isinstance(result, StalledError) and not result.failed:
             raise result
-        return TimedExchange(candidate, exchanges, selected - where.complete, result, where.begun)
+        return TimedExchange(candidate, exchanges, selected - where.complete, merge, result, where.begun)
 
 
 def _order(step: TimedExchange) -> tuple[bool, float]:

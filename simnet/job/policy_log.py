@@ -90,7 +90,8 @@ class PolicyLog:
             gain, each = gains(step.exchanges)
             norms, broadcaster = np.sqrt(each), step.exchanges[0].stats.get("broadcaster")
             released = norms.mean() if broadcaster is None else norms[int(float(broadcaster))]
-            self._observe(Observation(decision, step.candidate, gain, float(released), float(step.select.max())))
+            compression = float((step.select + step.merge).max())
+            self._observe(Observation(decision, step.candidate, gain, float(released), compression))
 
     def _observe(self, observation: Observation) -> None:
         assert isinstance(self._policy, Adaptive)

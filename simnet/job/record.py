@@ -252,8 +252,9 @@ class Record:
         score : Score, optional
             Loss and accuracy.
         """
-        select = state.select
-        rank_compute = state.compute + timing.rank_compute + update
+        # What an exchange computes is what its messages bring: it is merged, cut, and unpacked.
+        select = state.select + timing.rank_compute
+        rank_compute = state.compute + update
         rank_wait = timing.rank_wait + (timing.left.max() - timing.left) + state.lost
         sent, received = (
             sum(np.asarray(exchange.stats[name]) for exchange in exchanges) for name in ("bytes_sent", "bytes_received")
@@ -289,7 +290,10 @@ class Record:
             )
             self._messages.append((at.iteration, named))
             for rank, worker in enumerate(state.active.tolist()):
-                spans = _spans(at, rank, worker, named, state, update, float(timing.left[rank]))
+                assert timing.work is not None
+                own = timing.work.rank == rank
+                work = list(zip(timing.work.begun[own].tolist(), timing.work.ended[own].tolist(), strict=True))
+                spans = _spans(at, rank, worker, named, work, state, update, float(timing.left[rank]))
                 self._spans += [(at.iteration, worker, *span) for span in spans]
 
     def save(self) -> State:
@@ -408,11 +412,19 @@ _MESSAGES = {name: name for name in ("round", "phase", "src", "dst")} | {
 
 
 def _spans(
-    at: Iteration, rank: int, worker: int, messages: Messages, state: IterationState, update: float, left: float
+    at: Iteration,
+    rank: int,
+    worker: int,
+    messages: Messages,
+    work: Sequence[tuple[float, float]],
+    state: IterationState,
+    update: float,
+    left: float,
 ) -> Iterator[tuple[str, float, float]]:
     """Yield what a worker did from the start to the end of an iteration, one thing after another.
 
-    It was done with the exchange at `left`, which counts from the origin of its messages.
+    While it works on what messages have brought, its `work`, others may be under way. Both, and when it was done with
+    the exchange, at `left`, count from the origin of its messages.
     """
     pieces = []
     reached = float(state.compute[rank])
@@ -423,19 +435,30 @@ def _spans(
         reached = begin + float(seconds[rank])
         pieces.append(("select", begin, reached))
     own, later = (messages.src == worker) | (messages.dst == worker), messages.origin - at.start
-    for begin, end in sorted(
-        zip((messages.sent[own] + later).tolist(), (messages.arrived[own] + later).tolist(), strict=True)
-    ):
-        end = min(end, left + later)
+    under_way = zip(messages.sent[own].tolist(), messages.arrived[own].tolist(), strict=True)
+    doing = [(begin, end, "select") for begin, end in work]
+    doing += [(*one, "communicate") for message in under_way for one in _outside(message, work)]
+    for begin, end, what in sorted(doing):
+        begin, end = begin + later, min(end, left) + later
         if end <= reached:
             continue
         pieces.append(("wait", reached, max(reached, begin)))
-        pieces.append(("communicate", max(reached, begin), end))
+        pieces.append((what, max(reached, begin), end))
         reached = end
-    pieces.append(("wait", max(reached, left + later), at.seconds - update))
+    pieces.append(("wait", reached, at.seconds - update))
     pieces.append(("compute", at.seconds - update, at.seconds))
     for what, begin, end in pieces:
         first, last = at.start + begin, at.start + end
         # A step of a double there may be rounding.
         if last - first > math.ulp(last):
             yield what, first, last
+
+
+def _outside(interval: tuple[float, float], others: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
+    """Yield what of an interval lies in none of the others, which ascend and do not overlap."""
+    begin, end = interval
+    for first, last in others:
+        if first < end and last > begin:
+            yield begin, first
+            begin = last
+    yield begin, end

@@ -24,7 +24,7 @@ from simnet.base.errors import SimnetError, nearest
 from simnet.base.quantities import Seconds
 from simnet.base.rng import stream
 from simnet.network.engine import Engines
-from simnet.network.execution import Messages, Run, Split, Timing, with_software
+from simnet.network.execution import Messages, Run, Split, Timing, Work, with_software
 from simnet.network.jitter import Delays, Jitter, drawn
 from simnet.network.links import ConstantLoad, Links, OnOffFlow
 from simnet.network.max_plus import Passage, pass_through, split_of
@@ -370,7 +370,8 @@ class Network:
 
         columns = program.schedule.columns
         kept = Messages(**columns(), sent=went.start, arrived=went.arrive, origin=program.origin) if messages else None
-        return Timing(program.origin, program.start, went.finish, account, kept)
+        work = Work.of(went.computing, program) if messages else None
+        return Timing(program.origin, program.start, went.finish, account, kept, work)
 
     def _own_clock(self) -> Clock:
         if self._clock is None:

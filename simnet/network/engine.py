@@ -375,6 +375,9 @@ class Engine(Store):
         rounds.write(i, n_rounds, ahead=ahead, continues=continues)
         for index, gate in program.gates().items():
             rounds.write(i + index, 1, gates=self.tables["gates"].put(gate, take))
+        for index, one in enumerate(schedule.rounds):
+            if keep and np.any(one.compute):
+                rounds.write(i + index, 1, worked=self.tables["worked"].put(np.full(P, np.nan), take))
         unknown = np.full(n_messages if keep or program.failures else 0, np.nan)
         columns = {"delays": program.delays.all(), "picks": program.picks, "sent": unknown, "arrived": unknown}
         places = {name: self.tables[name].put(column, take) for name, column in columns.items()}
@@ -466,6 +469,14 @@ class Engine(Store):
     def of_messages(self, handle: Handle, field: str) -> Floats:
         """Return when all messages of a run were `sent`, or `arrived` [s]; NaN if they were not."""
         return self.tables[field].numbers(getattr(self.state.runs[handle.run], field), handle.n_messages)
+
+    def began_to_work(self, handle: Handle, number: int) -> Floats:
+        """Return when each rank began to compute before a round [s], shape (P,); NaN if that was not kept."""
+        s = self.state
+        worked = s.rounds[s.runs[handle.run].rounds + number].worked
+        if worked < 0:
+            return np.full(handle.n_ranks, np.nan)
+        return self.tables["worked"].numbers(worked, handle.n_ranks)
 
     # What is under way.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -49,6 +49,27 @@ class Messages:
         return self.origin + self.arrived
 
 
+@dataclass(frozen=True)
+class Work:
+    """From when to when ranks computed before rounds, as columns of equal length, in seconds since the origin.
+
+    Software of the library that communicates comes behind, and is not part of it.
+    """
+
+    rank: Ranks
+    begun: Floats
+    ended: Floats
+
+    @classmethod
+    def of(cls, intervals: Sequence[tuple[Floats, Floats]], program: Program) -> Work:
+        """Return intervals of all ranks that are not empty, given begins and ends of shape (n * P,) each."""
+        begun, ended = (np.concatenate([np.zeros(0), *(one[end] for one in intervals)]) for end in (0, 1))
+        rank = np.arange(begun.size) % program.hosts.size
+        ended = ended - (ended - begun) * software_share(program)[rank]
+        lasts = ended > begun
+        return cls(rank[lasts], begun[lasts], ended[lasts])
+
+
 class Split(NamedTuple):
     """Seconds of each rank, shape (P,): with a message of its own in flight, computing, and neither."""
 
@@ -74,6 +95,8 @@ class Timing:
         Returns the `split` when it is first asked for.
     messages : Messages or None
         When every message was sent and had arrived, when asked for.
+    work : Work or None
+        When ranks computed, when messages are asked for.
     """
 
     origin: float
@@ -81,6 +104,7 @@ class Timing:
     left: Floats
     account: Callable[[], Split]
     messages: Messages | None = None
+    work: Work | None = None
 
     @property
     def start(self) -> float:
@@ -132,16 +156,20 @@ class Timing:
         return float(self.left.max()) + (self.origin - moment)
 
 
+def software_share(program: Program) -> Floats:
+    """Return how much of what each rank computes is software of the library that communicates; shape (P,)."""
+    none = np.zeros(program.hosts.size)
+    if program.software is None:
+        return none
+    return np.divide(program.software, program.compute, out=none, where=program.compute > 0)
+
+
 def with_software(split: Split, program: Program) -> Split:
     """Return what ranks did, with software of the library that communicates as part of communicating.
 
     Where a part of a program is not accounted, software has its share of what is.
     """
-    if program.software is None:
-        return split
-    moved = split.compute * np.divide(
-        program.software, program.compute, out=np.zeros_like(program.software), where=program.compute > 0
-    )
+    moved = split.compute * software_share(program)
     return Split(split.communicate + moved, split.compute - moved, split.wait)
 
 
@@ -189,16 +217,19 @@ class Run:
         finish, communicate, compute, wait = (
             engine.of_ranks(self._handle, field) for field in ("finish", "communicate", "compute", "wait")
         )
-        messages = None
+        messages, work = None, None
         if self._messages:
             sent, arrived = (engine.of_messages(self._handle, field) for field in ("sent", "arrived"))
             columns = self._program.schedule.columns()
             messages = Messages(**columns, sent=sent, arrived=arrived, origin=engine.origin)
+            works = [(number, one) for number, one in enumerate(self._program.schedule.rounds) if np.any(one.compute)]
+            begun = [(engine.began_to_work(self._handle, number), one.compute) for number, one in works]
+            work = Work.of([(begin, begin + seconds) for begin, seconds in begun], self._program)
 
         def account() -> Split:
             return with_software(Split(communicate, compute, wait), self._program)
 
-        return Timing(engine.origin, self._program.start, finish, account, messages)
+        return Timing(engine.origin, self._program.start, finish, account, messages, work)
 
     def stalled(self, engine: Engine, blocked: Mapping[tuple[int, int], str], now: float) -> StalledError:
         """Return the error that names each rank that is not done, and what it waits for.

@@ -200,27 +200,40 @@ class Stack:
         return total
 
     def cut(self, schedule: Schedule) -> Schedule:
-        """Return a schedule whose rings, rounds in a row between the same ranks, go in `pieces`, each a round."""
+        """Return a schedule whose rings, rounds in a row between the same ranks, go in `pieces`, each a round.
+
+        What a rank computes before a round it computes before the first piece.
+        """
         if self.pieces == 1:
             return schedule
-        parts: dict[int, Round] = {}
+        parts: dict[int, list[Round]] = {}
         rounds: list[Round] = []
         for one, rings in zip(schedule.rounds, _in_rings(schedule.rounds), strict=True):
             if rings and id(one) not in parts:
-                share = 1 / self.pieces
-                parts[id(one)] = Round(one.src, one.dst, one.nbytes * share, np.multiply(one.compute, share), one.phase)
-            rounds += [parts[id(one)]] * self.pieces if rings else [one]
+                nbytes = one.nbytes * (1 / self.pieces)
+                piece = Round(one.src, one.dst, nbytes, phase=one.phase)
+                first = Round(one.src, one.dst, nbytes, one.compute, one.phase) if np.any(one.compute) else piece
+                parts[id(one)] = [first, *[piece] * (self.pieces - 1)]
+            rounds += parts[id(one)] if rings else [one]
         return Schedule(schedule.n_ranks, rounds)
 
     def ahead(self, rounds: Sequence[Round]) -> list[int]:
-        """Return for each round how many before it a rank that enters it may have under way."""
+        """Return for each round how many before it a rank that enters it may have under way.
+
+        None before one that a rank computes for: that is upon what the rounds before have brought.
+        """
         if self.rounds == 1:
             return [0] * len(rounds)
         rings = _in_rings(rounds)
         return [
-            self.rounds - 1 if number and ring and one.phase == rounds[number - 1].phase and rings[number - 1] else 0
+            self.rounds - 1 if number and ring and rings[number - 1] and _continues(rounds[number - 1], one) else 0
             for number, (one, ring) in enumerate(zip(rounds, rings, strict=True))
         ]
+
+
+def _continues(before: Round, one: Round) -> bool:
+    """Return whether a round is one more of the phase of the round before, with nothing to compute between them."""
+    return one.phase == before.phase and not np.any(one.compute)
 
 
 def _in_rings(rounds: Sequence[Round]) -> list[bool]:

@@ -97,7 +97,7 @@ class Observation(NamedTuple):
         The same as released code measures it: the ratio of the norms, of the broadcasting worker alone, or the mean
         over the workers if there is none.
     compression : float
-        Seconds that the slowest worker took to select, pack and unpack.
+        Seconds that the slowest worker took to select, pack, merge and unpack.
     """
 
     decision: Decision

@@ -118,7 +118,7 @@ def exchange(scenario: Scenario, label: str | None, iteration: int, *, compute: 
     iteration : int
         Which iteration, from 0. Those before are gone through, as the residuals come from them.
     compute : bool
-        Whether to put the time that each worker computes and selects in front.
+        Whether to have the time that each worker computes, selects and merges on the rounds.
 
     Raises
     ------
@@ -149,21 +149,22 @@ def exchange(scenario: Scenario, label: str | None, iteration: int, *, compute: 
             model.density, model.iteration = density_at(job.density, index), index
             exchanges.append(model.exchange(gradients[:, one.entries]))
     missing = []
-    rounds: list[Round] = []
+    schedules = [done.schedule for done in exchanges]
     if compute:
-        work = job.compute.seconds(job.seed, iteration, workers)
+        computed = Round([], [], [], job.compute.seconds(job.seed, iteration, workers))
+        schedules = [Schedule(workers, [computed])]
         for done in exchanges:
-            work = work + job.device.seconds(done.kernels, workers)
-        rounds.append(Round([], [], [], work))
+            selecting, between = job.device.work(done.kernels, workers)
+            schedules.append(done.schedule.with_work({0: selecting, **between}))
     else:
-        missing.append("the time to compute and to select; --compute puts it in front")
+        missing.append("the time to compute, to select and to merge; --compute adds it to the rounds")
     if len(parts) > 1:
         missing.append(f"overlap: the {len(parts)} buckets are exchanged one after another, after the backward pass")
     if left_out(scenario):
         missing.append(left_out(scenario))
     if job.placement is not None and list(job.placement) != list(range(workers)):
         missing.append("placement: ranks are workers, not the hosts that they are on")
-    schedule = Schedule(workers, rounds).concat(*(done.schedule for done in exchanges))
+    schedule = Schedule(workers).concat(*schedules)
     return Sent(schedule, f"{scenario.name}-{label}-{iteration}", missing)
 
 

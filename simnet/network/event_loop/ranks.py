@@ -166,7 +166,11 @@ def task_of(s: State, g: int) -> Task:
 def work(s: State, g: int) -> None:
     """Let a rank compute before it enters its round."""
     account(s, g)
-    s.ranks[g].state = COMPUTING
+    rank = s.ranks[g]
+    rank.state = COMPUTING
+    worked = s.rounds[s.runs[rank.run].rounds + rank.round_index].worked
+    if worked >= 0:
+        s.worked[worked + rank.number] = s.now
     later(s, s.now + task_of(s, g).seconds, WORKED, g)
 
 

@@ -228,11 +228,13 @@ class Rank:
 class Round:
     """A round of a run: the tasks of its ranks, gates that they wait for or -1, and the number of its first message.
 
-    Who enters it may have `ahead` rounds before it open. It `continues` the phase of the one before it.
+    Who enters it may have `ahead` rounds before it open. It `continues` the phase of the one before it. When ranks
+    begin to compute is noted from `worked` on, unless that is -1.
     """
 
     tasks: int = -1
     gates: int = -1
+    worked: int = -1
     offset: int = 0
     ahead: int = 0
     continues: bool = False
@@ -392,6 +394,7 @@ class State:
     picks: list[int] = field(default_factory=list)
     sent: list[float] = field(default_factory=list)
     arrived: list[float] = field(default_factory=list)
+    worked: list[float] = field(default_factory=list)
     early: list[Early] = field(default_factory=list)
     # Segments of all timelines: from when on there is which value.
     times: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))

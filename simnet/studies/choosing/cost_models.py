@@ -156,19 +156,21 @@ def by_simulation(
         schedule, kernels = samples[key]
         workers = int(point.workers)
         hosts = None if placement is None else list(placement[:workers])
-        select = device.seconds(kernels, workers)
+        first, between = device.work(kernels, workers)
+        worked, busiest = schedule.with_work(between), float(device.seconds(kernels, workers).max())
         times = [
-            network.time(schedule, select, placement=hosts, origin=start).lasts_from(start) - float(select.max())
+            network.time(worked, first, placement=hosts, origin=start).lasts_from(start) - busiest
             for network, start in moments
         ]
-        slowest = np.asarray(select.max())
-        return Estimate(*map(np.asarray, (np.mean(times), slowest, min(times), max(times))))
+        return Estimate(*map(np.asarray, (np.mean(times), busiest, min(times), max(times))))
 
     return cost_model
 
 
 def selecting(choice: Choice, point: OperatingPoint, device: DeviceProfile) -> Floats:
-    """Return what a worker takes to select at a point [s], and to put together what it receives.
+    """Return what workers take to select at a point [s], and to merge and unpack what they receive.
+
+    Where they work unlike long between the same messages, the longest of each time counts: the others wait for it.
 
     Parameters
     ----------
@@ -181,7 +183,8 @@ def selecting(choice: Choice, point: OperatingPoint, device: DeviceProfile) -> F
     """
     if choice.kernel_calls is None:
         found = sample(choice, point, 0)
-        return np.asarray(device.seconds(found.kernels, int(point.workers)).max())
+        first, between = device.work(found.kernels, int(point.workers))
+        return np.asarray(first.max() + sum(one.max() for one in between.values()))
     total = np.zeros(())
     for one in choice.kernel_calls(point):
         method = device.method(one.method)
