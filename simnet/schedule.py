@@ -280,17 +280,16 @@ class Schedule:
         >>> [one.compute for one in there.rounds]
         [array([0.5, 0. ]), 2.0]
         """
-        rounds = list(self.rounds)
-        if seconds and not 0 <= min(seconds) <= max(seconds) <= len(rounds):
-            raise ValueError(f"work must stand before rounds 0..{len(rounds)}, got {sorted(seconds)!r:.200}")
-        for number, work in seconds.items():
-            if not np.any(work):
-                continue
-            if number == len(self.rounds):
-                rounds.append(Round([], [], [], work))
-                continue
-            one = self.rounds[number]
-            rounds[number] = Round(one.src, one.dst, one.nbytes, np.add(one.compute, work), one.phase)
+        last = len(self.rounds)
+        if seconds and not 0 <= min(seconds) <= max(seconds) <= last:
+            raise ValueError(f"work must stand before rounds 0..{last}, got {sorted(seconds)!r:.200}")
+        work = {number: one for number, one in seconds.items() if np.any(one)}
+        if not work:
+            return self
+        rounds = [*self.rounds, *([Round([], [], [])] if last in work else [])]
+        for number, more in work.items():
+            one = rounds[number]
+            rounds[number] = Round(one.src, one.dst, one.nbytes, np.add(one.compute, more), one.phase)
         return Schedule(self.n_ranks, rounds)
 
     def in_phase(self, phase: str) -> Schedule:

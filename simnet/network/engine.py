@@ -375,8 +375,8 @@ class Engine(Store):
         rounds.write(i, n_rounds, ahead=ahead, continues=continues)
         for index, gate in program.gates().items():
             rounds.write(i + index, 1, gates=self.tables["gates"].put(gate, take))
-        for index, one in enumerate(schedule.rounds):
-            if keep and np.any(one.compute):
+        for index, one in enumerate(schedule.rounds if keep else ()):
+            if np.any(one.compute):
                 rounds.write(i + index, 1, worked=self.tables["worked"].put(np.full(P, np.nan), take))
         unknown = np.full(n_messages if keep or program.failures else 0, np.nan)
         columns = {"delays": program.delays.all(), "picks": program.picks, "sent": unknown, "arrived": unknown}
