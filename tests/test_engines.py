@@ -119,7 +119,7 @@ def agree(one, other):
                 getattr(one.messages, name), getattr(other.messages, name), rtol=1e-9, atol=1e-12
             )
         works = [
-            np.array(sorted(zip(work.rank, work.start, work.finish, strict=True))) for work in (one.work, other.work)
+            np.array(sorted(zip(work.rank, work.begun, work.ended, strict=True))) for work in (one.work, other.work)
         ]
         np.testing.assert_allclose(*works, rtol=1e-9, atol=1e-12)
 

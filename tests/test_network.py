@@ -223,7 +223,7 @@ def test_each_rank_s_time_is_accounted_for(name, data):
     assert total == pytest.approx(timing.rank_finish - timing.rank_start, abs=1e-9)
     assert timing.rank_compute == pytest.approx(sum(np.broadcast_to(one.compute, 5) for one in schedule.rounds))
     work = timing.work
-    worked = np.bincount(work.rank, weights=work.finish - work.start, minlength=5)
+    worked = np.bincount(work.rank, weights=work.ended - work.begun, minlength=5)
     assert timing.rank_compute == pytest.approx(worked, abs=1e-12)
     assert (timing.rank_wait >= 0).all()
 
