@@ -290,7 +290,7 @@ class Schedule:
         for number, more in work.items():
             one = rounds[number]
             rounds[number] = Round(one.src, one.dst, one.nbytes, np.add(one.compute, more), one.phase)
-        return Schedule(self.n_ranks, rounds)
+        return Schedule(self.n_ranks, rounds, self.calls)
 
     def in_phase(self, phase: str) -> Schedule:
         """Return the schedule with all of its rounds in one `phase`, such as the call that they are the messages of.

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from simnet.costs.devices import DeviceOp
-from simnet.schedule import Round, Schedule
+from simnet.schedule import Schedule
 
 Step: TypeAlias = DeviceOp | Schedule
 """A kernel, or messages."""
@@ -39,11 +39,13 @@ def in_order(workers: int, *steps: Step) -> tuple[Schedule, tuple[DeviceOp, ...]
     >>> len(schedule.rounds), [(one.method, one.before) for one in kernels]
     (2, [('topk', 0), ('scatter', 2)])
     """
-    rounds: list[Round] = []
+    before = 0
+    messages: list[Schedule] = []
     kernels: list[DeviceOp] = []
     for step in steps:
         if isinstance(step, DeviceOp):
-            kernels.append(step._replace(before=len(rounds)))
+            kernels.append(step._replace(before=before))
         else:
-            rounds += step.rounds
-    return Schedule(workers, rounds), tuple(kernels)
+            messages.append(step)
+            before += len(step.rounds)
+    return Schedule(workers).concat(*messages), tuple(kernels)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from simnet.collectives import allgather_ring
 from simnet.schedule import Round, Schedule
 
 
@@ -196,6 +197,10 @@ def test_work_is_added_before_rounds_and_after_the_last_one():
     assert [(len(one), one.phase) for one in worked.rounds] == [(3, "ring")] * 3 + [(0, "")]
     np.testing.assert_array_equal(worked.bytes_sent(), schedule.bytes_sent())
     assert worked.rounds[1] is ring
+    # Rounds keep the calls that they belong to.
+    called = allgather_ring(3, 8.0)
+    assert called.with_work({0: 1.0, 2: 1.0}).calls == called.calls
+    assert len(called.calls) == 1
     # Who has nothing to do has no round for it.
     assert schedule.with_work({3: 0.0}) == schedule == schedule.with_work({})
     assert Schedule(2).with_work({0: 1.0}).rounds[0].compute == 1.0

@@ -590,6 +590,16 @@ def test_widths_can_be_set():
     assert sizes(exchange)[0] == [5 * K]
 
 
+def test_messages_keep_the_calls_that_they_belong_to():
+    def calls(name, **options):
+        return [(one.operation, one.first, one.rounds) for one in exchanged(name, **options).schedule.calls]
+
+    assert calls("topk") == [("all_gather", 0, 3)]
+    assert calls("artopk") == [("broadcast", 0, 3), ("all_reduce", 3, 14)]
+    # What is merged on its way up a tree is sent from worker to worker, and only its way down is one call.
+    assert calls("gtopk") == [("broadcast", 3, 3)]
+
+
 # What selecting costs
 
 
