@@ -1,0 +1,401 @@
+"""Simulations on calibrated clusters: calls take as long as they are predicted to, and meet what the scenario has."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import topologies
+from commands import did, refused
+from simnet import collectives
+from simnet.calibration import CalibratedSoftware, Curve, Setting, calibrate, load_cost_model, measured, written
+from simnet.calibration.software import stack_measured
+from simnet.collectives import registry
+from simnet.network import STACKS, Network, weather
+from simnet.scenario import load
+from simnet.schedule import Round, Schedule
+from validate.simulated import errors, simulated
+
+SIZES = 2.0 ** np.arange(8, 25, 2)
+LATENCY, BANDWIDTH = 2e-5, 1e9
+STAR = {"star": {"hosts": 8, "latency": LATENCY, "bandwidth": BANDWIDTH}}
+NODES = {
+    "multi_gpu_nodes": {
+        "nodes": 2, "gpus_per_node": 4, "intra_latency": 2e-6, "intra_bandwidth": 2e11, "nic_latency": 8e-6,
+        "nic_bandwidth": 2.5e10,
+    }
+}  # fmt: skip
+NAMES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "alltoall", "reduce")
+
+
+def cluster(latency=3e-4, seconds_per_byte=4e-9, ranks=8, network=STAR, stack="", algorithm="", names=NAMES):
+    """Return a cost model whose times of every collective are those of a line."""
+    nodes = network.get("multi_gpu_nodes", {}).get("nodes", ranks)
+    curves = [
+        Curve(Setting(name, ranks, nodes, algorithm), SIZES, latency + SIZES * seconds_per_byte) for name in names
+    ]
+    model = calibrate(curves)
+    model.network, model.stack = network, stack
+    return model
+
+
+def simulation(model, **options):
+    (family, parameters), *_ = model.network.items()
+    software = CalibratedSoftware(model, topologies.build(family, **parameters))
+    return Network(software.graph, stack=software.stack, software=software, **options)
+
+
+def messages_of(name, algorithm, ranks, size):
+    shared = name in ("all_gather", "alltoall")
+    return registry.find(name, algorithm).schedule(ranks, size / ranks if shared else size)
+
+
+EVERY = [
+    (one.operation, one.algorithm)
+    for one in registry.built_in()
+    if one.operation in NAMES and not one.needs and one.algorithm != "parameter_server"
+]
+
+
+class TestCallsOfSchedules:
+    def test_every_collective_is_one_call_of_its_total_size(self):
+        for name, algorithm in EVERY:
+            (call,) = messages_of(name, algorithm, 8, 8000.0).calls
+            assert (call.operation, call.nbytes, call.first, call.sizes) == (name, pytest.approx(8000), 0, None)
+            assert call.rounds == len(messages_of(name, algorithm, 8, 8000.0).rounds)
+        assert not collectives.parameter_server(8, 8000.0).calls
+
+    def test_calls_stay_with_their_rounds(self):
+        ring, tree = collectives.allreduce_ring(4, 100.0), collectives.broadcast_binomial(4, 10.0)
+        both = ring.concat(Schedule(4, [Round([0], [1], 5)]), tree).scaled(2).in_phase("x").embed([1, 2, 3, 4], 6)
+        assert [(one.operation, one.first, one.rounds, one.nbytes) for one in both.calls] == [
+            ("all_reduce", 0, 6, 200.0),
+            ("broadcast", 7, 2, 20.0),
+        ]
+
+    def test_unequal_contributions_keep_their_sizes(self):
+        (call,) = collectives.allgatherv_ring([1, 2, 3]).calls
+        assert (call.nbytes, call.sizes.tolist()) == (6.0, [1.0, 2.0, 3.0])
+        assert collectives.allgatherv_ring([2, 2, 2]).calls[0].sizes is None
+
+
+class TestCalls:
+    @pytest.mark.parametrize("stack", ["", *STACKS])
+    @pytest.mark.parametrize(("name", "algorithm"), EVERY)
+    def test_take_as_long_as_predicted(self, stack, name, algorithm):
+        model = cluster(stack=stack)
+        network = simulation(model)
+        for size in (300.0, 70_000.0, 2e6):
+            predicted = model.predict(name, 8, size).seconds
+            assert network.time(messages_of(name, algorithm, 8, size)).duration == pytest.approx(predicted, rel=1e-9)
+
+    @pytest.mark.parametrize("stack", ["", "gloo", "openmpi"])
+    @pytest.mark.parametrize(
+        ("latency", "seconds_per_byte"), [(1e-3, 1e-8), (3e-4, 4e-10), (3e-5, 4e-9), (2e-6, 1e-10)]
+    )
+    @pytest.mark.parametrize("network", [STAR, NODES])
+    def test_whether_links_are_faster_or_slower(self, latency, seconds_per_byte, network, stack):
+        model = cluster(latency, seconds_per_byte, network=network, stack=stack)
+        simulated_on = simulation(model)
+        nodes = network.get("multi_gpu_nodes", {}).get("nodes")
+        for name, algorithm in (("all_reduce", "ring"), ("all_gather", "recursive_doubling"), ("alltoall", "pairwise")):
+            for size in (256.0, 1e5, 1.6e7):
+                predicted = model.predict(name, 8, size, nodes=nodes).seconds
+                found = simulated_on.time(messages_of(name, algorithm, 8, size)).duration
+                assert found == pytest.approx(predicted, rel=1e-9), (name, size)
+
+    def test_of_unequal_contributions_take_longer_than_of_equal_ones(self):
+        network = simulation(cluster(seconds_per_byte=1e-9))
+        equal = network.time(collectives.allgatherv_ring([1e6] * 8)).duration
+        unequal = network.time(collectives.allgatherv_ring([8e6] + [0.0] * 7)).duration
+        alone = Network(topologies.star(8, LATENCY, BANDWIDTH))
+        without = [alone.time(collectives.allgatherv_ring(one)).duration for one in ([1e6] * 8, [8e6] + [0.0] * 7)]
+        assert unequal > 3 * equal
+        assert unequal - equal == pytest.approx(without[1] - without[0], rel=1e-6)
+
+    def test_of_some_ranks_are_those_of_so_many(self):
+        model = cluster(ranks=4)
+        network = simulation(model)
+        part = collectives.allreduce_ring(4, 1e5).embed([1, 3, 5, 7], 8)
+        timing = network.time(part)
+        assert timing.duration == pytest.approx(model.predict("all_reduce", 4, 1e5).seconds, rel=1e-9)
+        assert timing.rank_finish[0] == 0
+
+    def test_follow_one_another(self):
+        model = cluster()
+        both = collectives.broadcast_binomial(8, 3e4, 5).concat(collectives.allreduce_ring(8, 3e4))
+        predicted = sum(model.predict(name, 8, 3e4).seconds for name in ("broadcast", "all_reduce"))
+        assert simulation(model).time(both).duration <= predicted * (1 + 1e-9)
+        assert simulation(model).time(both).duration > 0.9 * predicted
+
+    def test_that_were_pinned_have_their_own_curves(self):
+        ring, tree = (Curve(Setting("all_reduce", 8, 8, name), SIZES, a + SIZES * 4e-9)
+                      for name, a in (("ring", 9e-4), ("tree", 2e-4)))  # fmt: skip
+        model = calibrate([ring, tree])
+        model.network = STAR
+        network = simulation(model)
+        took = [
+            network.time(make(8, 1e4)).duration for make in (collectives.allreduce_ring, collectives.allreduce_tree)
+        ]
+        assert took == pytest.approx([9.4e-4, 2.4e-4], rel=0.02)
+
+    def test_meet_weather_and_stragglers_and_one_another(self):
+        model = cluster(seconds_per_byte=2e-9)
+        ring, size = collectives.allreduce_ring(8, 1e7), 1e7
+        predicted = model.predict("all_reduce", 8, size).seconds
+        slow = {("switch", 3): weather.Weather(bandwidth=weather.constant(BANDWIDTH / 10))}
+        (family, parameters), *_ = STAR.items()
+        software = CalibratedSoftware(model, topologies.build(family, **parameters))
+        link = next(edge for edge in software.graph.edges if edge[1] == 3)
+        bad = Network(software.graph, {link: next(iter(slow.values()))}, stack=software.stack, software=software)
+        assert bad.time(ring).duration > 5 * predicted
+        good = simulation(model)
+        late = good.time(ring, start=[0.0] * 7 + [1.0])
+        assert late.finish > 1.0 + 0.9 * predicted
+        import simpy
+
+        env = simpy.Environment()
+        shared = Network(software.graph, env=env, stack=software.stack, software=software)
+        runs = [shared.run(ring), shared.run(ring)]
+        env.run()
+        assert runs[0].value.duration > 1.5 * predicted
+
+    def test_count_as_communication_beside_what_ranks_compute(self):
+        model = cluster(latency=5e-3)
+        worked = collectives.allreduce_ring(8, 1e4, gamma=1e-8)
+        with_it, without = simulation(model).time(worked), Network(topologies.star(8, LATENCY, BANDWIDTH)).time(worked)
+        for engine in ("auto", "fluid"):
+            timing = simulation(model, engine=engine).time(worked)
+            np.testing.assert_allclose(timing.rank_compute, without.rank_compute, rtol=1e-9)
+            np.testing.assert_allclose(
+                timing.rank_compute + timing.rank_communicate + timing.rank_wait, timing.duration, rtol=1e-9
+            )
+        assert with_it.rank_communicate.min() > 4e-3
+
+    def test_do_not_change_what_is_given(self):
+        ring = collectives.allreduce_ring(8, 1e5)
+        before = [(one.nbytes.tolist(), one.compute) for one in ring.rounds]
+        first = simulation(cluster()).time(ring).duration
+        assert [(one.nbytes.tolist(), one.compute) for one in ring.rounds] == before
+        assert simulation(cluster()).time(ring).duration == first
+
+
+class TestMessagesOfNoCall:
+    def test_cost_what_a_send_receive_was_measured_to(self):
+        curves = [Curve(Setting("sendrecv", 8, 8), SIZES, 5e-4 + SIZES * 3e-9)]
+        model = calibrate([*curves, Curve(Setting("all_reduce", 8, 8), SIZES, 9e-4 + SIZES * 3e-9)])
+        model.network = STAR
+        each = np.arange(8)
+        once = Schedule(8, [Round(each, (each + 3) % 8, 1e5)])
+        assert simulation(model).time(once).duration == pytest.approx(
+            model.predict("sendrecv", 8, 1e5).seconds, rel=1e-9
+        )
+        pair = Schedule(8, [Round([0], [1], 1e5)])
+        timing = simulation(model).time(pair)
+        assert timing.duration == pytest.approx(model.predict("sendrecv", 2, 1e5).seconds, rel=1e-9)
+        assert timing.rank_finish[5] == 0
+
+    def test_of_which_nothing_is_known_have_links_alone(self):
+        model = calibrate([Curve(Setting("gather", 8, 8), SIZES, 9e-4 + SIZES * 3e-9)])
+        model.network = STAR
+        once = Schedule(8, [Round([0], [1], 1e5)])
+        assert simulation(model).time(once).duration == pytest.approx(LATENCY + 1e5 / BANDWIDTH)
+        assert simulation(model).software.known(once, np.arange(8))[0].prediction is None
+
+
+class TestStacks:
+    def test_benchmarks_tell_their_library_where_they_can(self):
+        def told(*tools):
+            return stack_measured(pd.DataFrame({"tool": tools}))
+
+        assert told("gloo", "gloo") == "gloo"
+        assert told("mpich") == "mpich"
+        assert told("osu") == told("imb") == told("") == told("gloo", "openmpi") == told("gloo", None) == ""
+        assert told("nccl-tests") == told("rccl-tests") == ("nccl" if "nccl" in STACKS else "")
+        assert stack_measured(measured.load("shaped_openmpi").rows) == "openmpi"
+
+    def test_of_a_calibration_has_the_rules_of_its_library_and_no_software(self):
+        for name, stack in STACKS.items():
+            found = simulation(cluster(stack=name)).stack
+            assert (found.lets_go, found.rounds, found.pieces, found.eager_limit) == (
+                stack.lets_go, stack.rounds, stack.pieces, stack.eager_limit,
+            )  # fmt: skip
+            assert found.before == found.after == found.segment == 0
+
+    def test_of_an_old_file_is_ideal(self, tmp_path):
+        text = written(cluster())
+        assert "stack: ''\n" in text
+        (tmp_path / "old.yaml").write_text(text.replace("stack: ''\n", ""))
+        old = load_cost_model(tmp_path / "old.yaml")
+        assert old.stack == ""
+        assert simulation(old).stack == STACKS["ideal"]
+
+    def test_round_trips_through_the_file_and_wrong_ones_are_refused(self, tmp_path):
+        file = tmp_path / "f.yaml"
+        file.write_text(written(cluster(stack="mpich")))
+        assert load_cost_model(file).stack == "mpich"
+        file.write_text(written(cluster(stack="mpich")).replace("stack: mpich", "stack: mpic"))
+        assert "there is no stack 'mpic'" in refused("predict", file, "all_reduce", "--ranks", 8, "--size", "1 MB")
+
+
+SCENARIO = """\
+workers: 8
+network:
+  topology: {file: cluster.yaml}
+job: {parameters: 250000, iterations: 3, density: 0.01, compute: {mean: 1 ms}}
+exchanges:
+  dense: {scheme: dense}
+  AG: {scheme: topk}
+policies:
+  dense: {fixed: dense}
+  AG: {fixed: AG}
+"""
+
+
+class TestScenarios:
+    @pytest.fixture
+    def model(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+        monkeypatch.chdir(tmp_path)
+        model = cluster(stack="gloo", names=("all_reduce", "all_gather"))
+        Path("cluster.yaml").write_text(written(model))
+        Path("s.yaml").write_text(SCENARIO)
+        return load_cost_model("cluster.yaml")
+
+    def test_run_has_the_times_of_the_file(self, model):
+        said = did("run", "s.yaml", "--out", "out").stdout
+        summary = json.loads(Path("out/summary.json").read_text())
+        each = pd.read_csv("out/iterations.csv").groupby("policy")[["iteration_s", "compute_s", "communicate_s"]].mean()
+        predicted = model.predict("all_reduce", 8, 1e6).seconds
+        assert each.loc["dense", "iteration_s"] == pytest.approx(1e-3 + predicted, rel=1e-9)
+        assert each.loc["dense", "communicate_s"] == pytest.approx(predicted, rel=1e-3)
+        assert each.loc["dense", "compute_s"] == pytest.approx(1e-3, rel=1e-9)
+        assert each.loc["AG", "iteration_s"] > 1e-3 + model.predict("all_gather", 8, 8 * 2500 * 4).seconds
+        assert (summary["stack"]["name"], summary["stack"]["origin"]) == (
+            "gloo",
+            "of cluster.yaml, whose curves have its software",
+        )
+        assert "Stack: gloo (of cluster.yaml" in said
+        calls = {(one["exchange"], one["collective"]): one for one in summary["calibration"]["calls"]}
+        dense = calls["dense", "all_reduce"]
+        assert (dense["largest_B"], dense["ranks"], dense["extrapolates"]) == (1e6, 8, False)
+        assert dense["low"] <= 1 <= dense["high"]
+        assert "AG" in {one for one, _ in calls}
+        assert "Calls, by cluster.yaml" in Path("out/report.html").read_text()
+
+    def test_what_extrapolates_is_said(self, model):
+        few = did("run", "s.yaml", "--set", "workers=4", "--out", "out").stdout
+        assert "extrapolates: other numbers of ranks or nodes" in few
+        many = json.loads(did("time", "--platform", "cluster.yaml", "--set", "nodes=16", "--collective",
+                              "allreduce_ring", "--workers", 16, "--size", "1 MB", "--json").stdout)  # fmt: skip
+        assert many["duration_s"] == pytest.approx(model.predict("all_reduce", 16, 1e6, nodes=16).seconds, rel=1e-9)
+
+    def test_the_lock_gives_the_same(self, model):
+        Path("lock.yaml").write_text(load("s.yaml").lock().replace("inputs/", "cluster.yaml#").split("#")[0] + "")
+        text = load("s.yaml").lock()
+        assert "stack:" not in text
+        did("run", "s.yaml", "--out", "a", "-q")
+        did("run", "a/scenario.lock.yaml", "--out", "b", "-q")
+        assert Path("a/iterations.csv").read_bytes() == Path("b/iterations.csv").read_bytes()
+
+    def test_a_stack_that_is_given_does_without_the_curves(self, model):
+        for name in ("ideal", "gloo"):
+            said = did("run", "s.yaml", "--stack", name, "--out", name).stdout
+            summary = json.loads(Path(name, "summary.json").read_text())
+            assert summary["stack"]["origin"] == (
+                "given, so that the curves of cluster.yaml, which are of gloo, are not used"
+            )
+            assert "given, so that the curves of cluster.yaml" in said
+            assert summary["calibration"]["calls"] == []
+            took = pd.read_csv(f"{name}/iterations.csv").query("policy == 'dense'")["iteration_s"].mean()
+            network = Network(topologies.star(8, LATENCY, BANDWIDTH), stack=name)
+            expected = network.time(collectives.allreduce_ring(8, 1e6)).duration
+            assert took == pytest.approx(1e-3 + expected, rel=1e-6)
+
+    def test_compare_sweep_choose_and_time_take_the_same(self, model):
+        predicted = model.predict("all_reduce", 8, 1e6).seconds
+        did("compare", "s.yaml", "--out", "compared", "-q")
+        compared = pd.read_csv("compared/compare.csv").set_index("exchange")
+        assert compared.loc["dense", "iteration_s"] == pytest.approx(1e-3 + predicted, rel=1e-6)
+        did("sweep", "s.yaml", "--param", "stack=ideal,mpich", "--param", "density=0.01", "--out", "swept", "-q")
+        assert len(pd.read_csv("swept/sweep.csv")) > 1
+        chosen = json.loads(did("choose", "s.yaml", "--simulate", "--json").stdout)
+        assert chosen["question"]["method"].endswith("by the stack gloo of cluster.yaml")
+        plain = json.loads(did("choose", "s.yaml", "--json").stdout)
+        assert plain["question"]["method"].endswith("without the stack gloo of cluster.yaml")
+        time = (
+            "time",
+            "--platform",
+            "cluster.yaml",
+            "--collective",
+            "allreduce_ring",
+            "--workers",
+            8,
+            "--size",
+            "1 MB",
+        )
+        found = json.loads(did(*time, "--json").stdout)
+        assert (found["stack"], found["duration_s"]) == ("gloo", pytest.approx(predicted, rel=1e-9))
+        assert "Calibrated   all_reduce ring, 8 ranks" in did(*time).stdout
+        assert json.loads(did(*time, "--stack", "tcp", "--json").stdout)["stack"] == "tcp"
+
+    def test_jobs_that_share_the_cluster_share_its_software(self, model):
+        other = (
+            "other_jobs={b: {workers: 4, job: {parameters: 250000, iterations: 9, density: 1, compute: {mean: 1 ms}}, "
+            "exchange: {scheme: dense}}}"
+        )
+        fields = (
+            "--set",
+            "workers=4",
+            "--set",
+            "exchanges={dense: {scheme: dense}}",
+            "--set",
+            "policies={dense: {fixed: dense}}",
+        )
+        did("run", "s.yaml", *fields, "--out", "alone", "-q")
+        did("run", "s.yaml", *fields, "--set", other, "--set", "network.placement=packed", "--out", "two", "-q")
+        alone, two = (pd.read_csv(f"{name}/iterations.csv")["iteration_s"].mean() for name in ("alone", "two"))
+        assert two == pytest.approx(alone, rel=1e-6)  # On a star they meet on no link.
+
+    def test_a_file_with_a_network_alone_has_links_alone(self, tmp_path, monkeypatch):
+        monkeypatch.chdir(tmp_path)
+        Path("s.yaml").write_text(SCENARIO)
+        Path("cluster.yaml").write_text(
+            "version: 1\nnetwork:\n  star: {hosts: 8, latency: 0.00002, bandwidth: 1000000000.0}\ncurves: []\n"
+        )
+        network = load("s.yaml").build().job.network(0)
+        assert network.software is None
+        assert network.stack == STACKS["ideal"]
+
+    def test_a_file_that_is_no_good_is_refused_with_its_name(self, model):
+        Path("cluster.yaml").write_text(Path("cluster.yaml").read_text().replace("coverage: 0.9", "coverage: 9"))
+        assert "cluster.yaml: coverage" in refused("run", "s.yaml", "--out", "out")
+
+    def test_exported_links_are_those_of_the_file(self, model):
+        said = did("export", "s.yaml", "--to", "nodelink", "--out", "n.json").stdout
+        assert "the stack and the curves of the calibrated cluster" in said
+
+
+def test_calibrate_takes_the_stack_that_logs_do_not_tell(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    where = ("--where", "link_latency=0.001", "--where", "link_bandwidth=12500000.0", "--topology", "star")
+    said = did("calibrate", "shaped_gloo", *where, "-o", "a.yaml").stdout
+    assert "stack: gloo" in said
+    did("calibrate", "shaped_gloo", *where, "--stack", "mpich", "-o", "b.yaml")
+    assert load_cost_model("b.yaml").stack == "mpich"
+    assert "--stack: there is no stack 'mpic': did you mean 'mpich'?" in refused(
+        "calibrate", "shaped_gloo", *where, "--stack", "mpic", "-o", "c.yaml"
+    )
+
+
+@pytest.mark.parametrize("split", ["sizes", "ranks", "collectives"])
+@pytest.mark.parametrize("name", ["shaped_gloo_ranks", "shaped_openmpi", "shaped_mpich"])
+def test_simulations_of_shipped_measurements_are_as_good_as_predictions(name, split):
+    rows = measured.load(name).rows
+    some = rows[(rows["link_latency"] == 1e-3) & (rows["link_bandwidth"] == 12.5e6)]
+    table = simulated(some, split)
+    assert len(table) >= 12
+    np.testing.assert_allclose(table["simulated"], table["predicted"], rtol=1e-9)
+    found = errors(table)
+    assert found["simulated"] == found["predicted"]
