@@ -16,6 +16,7 @@ from simnet.collectives import registry
 from simnet.network import STACKS, Network, weather
 from simnet.scenario import load
 from simnet.schedule import Round, Schedule
+from sparsifier_models import create
 from validate.simulated import errors, simulated
 
 SIZES = 2.0 ** np.arange(8, 25, 2)
@@ -74,6 +75,26 @@ class TestCallsOfSchedules:
             ("all_reduce", 0, 6, 200.0),
             ("broadcast", 7, 2, 20.0),
         ]
+
+    def test_calls_stay_beside_the_work_of_ranks(self):
+        ring = collectives.allreduce_ring(4, 100.0)
+        assert ring.with_work({0: 1.0, 3: 0.5, 6: 0.1}).calls == ring.calls
+
+    @pytest.mark.parametrize(
+        ("scheme", "operations"),
+        [
+            ("dense", ["all_reduce"]),
+            ("topk", ["all_gather"]),
+            ("artopk", ["broadcast", "all_reduce"]),
+            ("powersgd", ["all_reduce"]),
+        ],
+    )
+    def test_exchanges_have_those_of_their_collectives(self, scheme, operations):
+        model = create(scheme, 8, 4096, 0.05, layers=(4096,))
+        gradients = np.random.default_rng(1).standard_normal((8, 4096), dtype=np.float32)
+        schedule = model.exchange(gradients).schedule
+        assert [one.operation for one in schedule.calls][-len(operations) :] == operations
+        assert sum(one.rounds for one in schedule.calls) == len(schedule.rounds)
 
     def test_unequal_contributions_keep_their_sizes(self):
         (call,) = collectives.allgatherv_ring([1, 2, 3]).calls
@@ -266,10 +287,12 @@ class TestScenarios:
     def test_run_has_the_times_of_the_file(self, model):
         said = did("run", "s.yaml", "--out", "out").stdout
         summary = json.loads(Path("out/summary.json").read_text())
-        each = pd.read_csv("out/iterations.csv").groupby("policy")[["iteration_s", "compute_s", "communicate_s"]].mean()
+        each = pd.read_csv("out/iterations.csv").groupby("policy").mean(numeric_only=True)
         predicted = model.predict("all_reduce", 8, 1e6).seconds
         assert each.loc["dense", "iteration_s"] == pytest.approx(1e-3 + predicted, rel=1e-9)
-        assert each.loc["dense", "communicate_s"] == pytest.approx(predicted, rel=1e-3)
+        # A rank waits while a word of gloo, that its receiver is ready, is on its way.
+        assert each.loc["dense", "communicate_s"] > 0.95 * predicted
+        assert each.loc["dense", ["communicate_s", "wait_s"]].sum() == pytest.approx(predicted, rel=1e-9)
         assert each.loc["dense", "compute_s"] == pytest.approx(1e-3, rel=1e-9)
         assert each.loc["AG", "iteration_s"] > 1e-3 + model.predict("all_gather", 8, 8 * 2500 * 4).seconds
         assert (summary["stack"]["name"], summary["stack"]["origin"]) == (
