@@ -76,8 +76,9 @@ class FP16Options(DenseOptions):
 class FP16(Dense):
     """Dense all-reduce in half precision. The density does not matter.
 
-    With error feedback, which is on by default, nothing gets lost but what sums in half precision round off. Frameworks
-    go without: ``error_feedback=False``, ``accumulation="half"`` is PyTorch's compression hook.
+    A worker casts before its first message and back after the last one, which is assumed. With error feedback, which is
+    on by default, nothing gets lost but what sums in half precision round off. Frameworks go without:
+    ``error_feedback=False``, ``accumulation="half"`` is PyTorch's compression hook.
 
     References
     ----------

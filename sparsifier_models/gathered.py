@@ -44,6 +44,8 @@ class GatheredOptions(Options):
 class Gathered(Sparsifier):
     """Common part: a scheme of this kind says which entries a worker selects, and which kernels that takes.
 
+    A worker packs what it sends, and clears it, before its first message, and adds up what it gets after the last one.
+
     Attributes
     ----------
     sends_gain : bool

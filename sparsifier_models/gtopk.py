@@ -83,8 +83,8 @@ class GTopk(Sparsifier):
 
     In round d = 1, 2, 4, ... worker r with r mod 2d = d sends its k entries to worker r - d, which adds them to its own
     and keeps the k largest. That is the published tree for P = 2^x; for other P a worker without a partner waits for
-    its turn to send. The result is broadcast by worker 0. A worker's own entries that are not in the result return to
-    its residual.
+    its turn to send. Whoever merges sends on when that is done. The result is broadcast by worker 0. A worker's own
+    entries that are not in the result return to its residual.
 
     As published, a part of a sum that a merge cuts is lost when the index reaches the result through another branch:
     its originator takes it for sent. With ``conserving`` the worker that made the cut adds that part to its own

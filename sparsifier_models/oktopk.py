@@ -180,6 +180,10 @@ class Oktopk(SplitReduce):
     thresholds move by a few per cent a step: the number of entries is a variable, and may be several k. A change of
     density recomputes the thresholds, and a worker whose threshold is 0 recomputes its own.
 
+    A worker takes its selection apart when the regions are cut, and adds up its own region when all of the split has
+    come; the reference implementation adds bucket by bucket, while the next one is under way. Then it scans the region,
+    and sizes are gathered. In iterations that recompute, all workers take the top-k of what has been gathered.
+
     With ``compat="released"`` and the rules of lstm or bert, a worker looks for its entries in the global selection by
     a binary search that takes for sorted what is not in iterations that recompute: most are applied and kept as well.
 

@@ -182,6 +182,8 @@ class QSGD(Sparsifier):
     default, what is kept stays bounded only if that factor is below one, as with the default levels and bucket; with s
     below about sqrt(d) / 2 it may grow without limit.
 
+    A worker decodes the messages of all after the last one has come, which is assumed.
+
     Statistics of its own: ``bits_per_entry``, shape (P,), of what each worker contributes, norms included.
 
     References

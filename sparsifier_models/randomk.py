@@ -39,7 +39,8 @@ class RandomkOptions(GatheredOptions):
 class Randomk(Gathered):
     """Random-k with a shared seed: an all-reduce of k values; or with own draws, over all-gather.
 
-    The draws depend on the seed and the iteration only. Values are not scaled up by n/k: what is not sent is kept.
+    A worker packs its values before its first message and applies the update after the last one, which is assumed. The
+    draws depend on the seed and the iteration only. Values are not scaled up by n/k: what is not sent is kept.
 
     References
     ----------

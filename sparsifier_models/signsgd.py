@@ -89,6 +89,9 @@ class SignSGD(Sparsifier):
 
     One bit knows no zero: an entry of zero is sent as plus. A vote that is tied is drawn by the server.
 
+    The server counts the votes when all have come, and the workers apply what it answers: a pass each, which is
+    assumed.
+
     A majority is not the mean of what the workers sent. As published nothing is kept then, with or without error
     feedback, and ``lost`` says how much of the gradients is not applied. With ``vote="mean"`` every worker keeps what
     its scaled signs leave of its entries (EF-signSGD).

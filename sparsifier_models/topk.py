@@ -87,6 +87,7 @@ class LayerwiseTopk(Gathered):
     """LWTopk: top-k of each layer, over all-gather.
 
     Every layer keeps the same density, at least one entry: the k of all layers may exceed that of the fused gradient.
+    That a worker selects from all layers before it sends those of the first is assumed.
 
     References
     ----------

@@ -57,6 +57,9 @@ class TopkDSA(SplitReduce):
     ``dense_allgather``, and in ``recursive_doubling`` as it turns out. On the wire ``released`` a count of four bytes
     opens a stream. Splits are summed in the order of the rotation, whatever their order of arrival.
 
+    A worker adds up its region when all splits have come, and in recursive doubling what a round has brought before the
+    next one.
+
     With ``compat="released"`` the algorithm ``split`` neither sends nor keeps the k-th entry of each worker, and
     ``split_allgather`` drops sums of up to 1e-8.
 

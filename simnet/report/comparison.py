@@ -20,7 +20,7 @@ COLUMNS = {
     "exchange": "what is compared",
     "workers": "number of workers P",
     "iteration_s": "duration of an iteration [s]",
-    "select_s": "selecting, packing and unpacking, mean over the workers [s]",
+    "select_s": "selecting, packing, merging and unpacking, mean over the workers [s]",
     "communicate_s": "communicating and waiting for others to do so, mean over the workers [s]",
     "bytes_sent_B": "sent by a worker, mean over the workers [byte]",
     "selected": "entries that a worker selected itself, mean over the workers",

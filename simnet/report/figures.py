@@ -316,8 +316,8 @@ _FIGURES: tuple[tuple[Callable[[pd.DataFrame, str | None], Figure], str, str], .
     (
         breakdown,
         "Where the time went",
-        "Per policy, the mean over workers: computing gradients, selecting entries, having a message of its own in "
-        "flight, and waiting for others.",
+        "Per policy, the mean over workers: computing gradients, selecting and merging entries, having a message of "
+        "its own in flight, and waiting for others.",
     ),
     (
         choices,
