@@ -14,7 +14,7 @@ import commands
 import topologies
 from looping import each
 from simnet.costs import models
-from simnet.costs.devices import load_device
+from simnet.costs.devices import DeviceProfile, Method, load_device
 from simnet.network import Network
 from simnet.scenario import load
 from simnet.studies.choosing import OperatingPoint, by_closed_form, by_simulation, choices, decide, fastest
@@ -84,6 +84,25 @@ def test_what_selecting_costs_is_what_the_schemes_report(choice, workers):
     point = OperatingPoint(workers, 100_000, 0.01, ALPHA, BANDWIDTH)
     kernels = sample(choice, point).kernels
     assert float(selecting(choice, point, GPU)) == pytest.approx(GPU.seconds(kernels, workers).max(), rel=0.02)
+
+
+IN_STEP = [one for one in choices(every=True) if one.label in ("gtopk", "spardl", "qsgd", "signsgd", "topka")]
+SLOW = DeviceProfile("slow", "none", "made up", 1e7, {"*": Method(3e-3, 10.0, "made up")})
+
+
+@pytest.mark.parametrize("choice", IN_STEP, ids=lambda one: one.label)
+@each("workers", [2, 3, 4, 5, 7, 8, 12, 16, 17])
+def test_closed_forms_and_simulation_agree_about_work_between_messages(choice, workers):
+    # Trees and all-gathers are as their formulas have them at powers of two.
+    if choice.label in ("gtopk", "topka") and workers & (workers - 1):
+        return
+    k = 40 * workers
+    point = OperatingPoint(workers, 100 * k, 0.01, ALPHA, BANDWIDTH)
+    simulated = by_simulation([(Network(topologies.star(workers, ALPHA, BANDWIDTH)), 0.0)], SLOW)(choice, point)
+    closed = by_closed_form(SLOW)(choice, point)
+    assert float(simulated.seconds) == pytest.approx(float(closed.seconds), rel=1e-9)
+    # Nobody works as long as that in vain.
+    assert float(closed.select) > 10 * float(closed.communicate)
 
 
 @pytest.mark.parametrize("choice", choices(), ids=lambda one: one.label)

@@ -15,7 +15,7 @@ from simnet.job import Compute, Overlap, buckets, run_policy
 from simnet.job.exchange import SparsifierSet
 from simnet.network import Network
 from simnet.network.weather import Weather, ornstein_uhlenbeck, steps
-from simnet.policies import Candidate, Fixed, Flexible, Monitor, OneStepOracle, Ramp, density_at
+from simnet.policies import Candidate, Decision, Fixed, Flexible, Monitor, OneStepOracle, Ramp, density_at
 
 
 def job(workers=4, iterations=6, *, weather=None, latency=1e-3, bandwidth=1e6, network=None, **changes):
@@ -41,6 +41,20 @@ def test_the_split_of_an_iteration_adds_up_for_every_worker(workers, overlap):
         assert len(result.workers) == 6 * workers
         means = result.workers.groupby("iteration")[SPLIT].mean()
         assert means.to_numpy() == pytest.approx(result.iterations[SPLIT].to_numpy())
+
+
+class Watching(Fixed):
+    """A policy that keeps what it observes."""
+
+    def __init__(self, exchange):
+        super().__init__(exchange)
+        self.observed = []
+
+    def decide(self, context):
+        return Decision(self.shortlist(context))
+
+    def observe(self, context, observation):
+        self.observed.append(observation)
 
 
 MERGING = [Candidate(name, name) for name in ("gtopk", "spardl", "oktopk", "topkdsa", "signsgd")]
@@ -75,6 +89,15 @@ def test_a_merge_keeps_its_worker_from_sending_on(workers):
     select = result.workers.loc[result.workers["iteration"] == 0].set_index("worker")["select_s"]
     merges = [levels if worker == 0 else (worker & -worker).bit_length() - 1 for worker in range(workers)]
     assert select.sort_index().to_numpy() == pytest.approx(rest + np.array(merges) * merge, rel=1e-9)
+
+
+def test_policies_observe_how_long_the_slowest_worker_selects_and_merges():
+    one = job(8, source=Source(8), iterations=1, device="v100", compute=Compute(0.01, spread=0.5))
+    policy = Watching(Candidate("gtopk", "gtopk"))
+    result = run_policy(one, "p", policy)
+    (observed,) = policy.observed
+    assert observed.compression == pytest.approx(result.workers["select_s"].max(), rel=1e-9)
+    assert observed.compression > 1.5 * result.workers["select_s"].min()
 
 
 def test_an_iteration_on_an_idle_star_takes_compute_plus_closed_form():
