@@ -6,6 +6,8 @@ textbook's loop. `ReferenceNetwork` carries messages, `ReferenceRun` takes ranks
 
 - A message pays the sender's overhead, then the latency that its route has when it departs, and its jitter; then its
   bytes flow at the max-min fair share of all links of the route; then it pays the receiver's overhead.
+- Shares may be weighted, by a power of the round trip: twice that latency and the wait of a buffer; with BBR twice the
+  latency, or the wait of the buffer where that is less; 1 us at least. That of traffic of others is that of time 0.
 - With framing, all links of the route but the slowest take the time of one frame first, or of the message where that is
   shorter: each switch forwards a frame once it is there as a whole.
 - A rank enters a round once those of the round before that it receives have arrived, those that it sends have left
@@ -31,6 +33,7 @@ import math
 import numpy as np
 
 from reference_stack import ahead, cut, on_wires
+from simnet.network.sharing import MAX_MIN
 from simnet.network.stack import IDEAL
 
 
@@ -48,21 +51,24 @@ class Steps:
         return self.times[after] if after < len(self.times) else math.inf
 
 
-def max_min(routes, capacity, limits):
-    """Return max-min fair rates: raise all together, and settle those whose link, or limit, is reached first."""
+def max_min(routes, capacity, limits, weights):
+    """Return max-min fair rates: raise all together, and settle those whose link, or limit, is reached first.
+
+    All rise by their weights.
+    """
     rates, unsettled, rest = {}, set(range(len(routes))), dict(capacity)
     while unsettled:
         users = {}
         for flow in unsettled:
             for link in routes[flow]:
-                users[link] = users.get(link, 0) + 1
-        share, bottleneck = min((max(rest[link], 0 * rest[link]) / count, link) for link, count in users.items())
-        least = min(unsettled, key=limits.__getitem__)
-        if limits[least] <= share:
-            settled, rate = [least], limits[least]
+                users[link] = users.get(link, 0) + weights[flow]
+        level, bottleneck = min((max(rest[link], 0 * rest[link]) / weight, link) for link, weight in users.items())
+        least = min(unsettled, key=lambda flow: limits[flow] / weights[flow])
+        if limits[least] <= level * weights[least]:
+            settled = {least: limits[least]}
         else:
-            settled, rate = [flow for flow in unsettled if bottleneck in routes[flow]], share
-        for flow in settled:
+            settled = {flow: level * weights[flow] for flow in unsettled if bottleneck in routes[flow]}
+        for flow, rate in settled.items():
             rates[flow] = rate
             unsettled.discard(flow)
             for link in routes[flow]:
@@ -98,15 +104,15 @@ class ReferenceNetwork:
     `routes` has the routes of pairs of hosts, as `topologies.Routes` does. `bandwidth` and `latency` are a `Steps` for
     each link; `load` is a rate taken off links, `others` flows that share them: (src, dst, Steps that is on where > 0,
     limit). `loss` is the probability that a packet is lost by link, and the transport that answers it; `crowd` the
-    factors on a link's capacity while 0, 1, 2, ... flows are on it. `routing`, `reroute` and `stack` are as of
-    `Network`. Inputs are floats, which become `number`s.
+    factors on a link's capacity while 0, 1, 2, ... flows are on it. `routing`, `reroute`, `stack` and `sharing` are
+    as of `Network`. Inputs are floats, which become `number`s.
     """
 
     def __init__(
         self, routes, bandwidth, latency, *, overheads=(0.0, 0.0), load=None, others=(), loss=({}, None), crowd=None,
-        routing="hash", reroute=False, now=0.0, stack=IDEAL, number=float,
+        routing="hash", reroute=False, now=0.0, stack=IDEAL, sharing=MAX_MIN, number=float,
     ):  # fmt: skip
-        self.number, self.stack = lambda value: number(float(value)), stack
+        self.number, self.stack, self.sharing = lambda value: number(float(value)), stack, sharing
         self.routes = routes
         self.bandwidth, self.latency = (
             [Steps(one.times, one.values, number) for one in s] for s in (bandwidth, latency)
@@ -175,6 +181,14 @@ class ReferenceNetwork:
         limits = self.transport.limits(p)
         return self.number(limits.rate(2 * float(latency), self.transport.segment)), self.number(limits.share)
 
+    def weight(self, latency):
+        """Return the weight in sharing links of a message whose route has this latency."""
+        sharing, round_trip = self.sharing, 2 * latency
+        if sharing.buffer is not None:
+            buffer = self.number(sharing.buffer)
+            round_trip = min(round_trip, buffer) if sharing.congestion == "bbr" else round_trip + buffer
+        return max(round_trip, self.number(1e-6)) ** self.number(-sharing.power)
+
     def crowding(self, route):
         """Return the load of the most loaded link of a route, with one message more."""
         most = 0.0
@@ -193,7 +207,9 @@ class ReferenceNetwork:
             route = self.around(m.candidate, m.src, m.dst)
             if route != m.route:
                 useful, m.route = m.left * m.share, route
-                m.limit, m.share = self.lossy(route, self.latency_of(route, self.now))
+                latency = self.latency_of(route, self.now)
+                m.limit, m.share = self.lossy(route, latency)
+                m.weight = self.weight(latency)
                 m.left = useful / m.share
 
     # Messages.
@@ -259,6 +275,7 @@ class ReferenceNetwork:
         """Let a message leave its host at a time, with the latency that its route has then."""
         latency = self.latency_of(m.route, t)
         m.limit, _ = self.lossy(m.route, latency)
+        m.weight = self.weight(latency)
         joins = t + (latency + m.delay) + self.forwarding(m, t)
         if m.left > 0 and m.route:
             self.at(joins, lambda: self.join(m))
@@ -310,15 +327,20 @@ class ReferenceNetwork:
 
     def rates(self, flows):
         """Return the max-min fair rates of messages, beside the flows of others."""
-        others = [(src, dst, limit) for src, dst, on, limit in self.others if on.at(self.now) > 0]
-        routes = [m.route for m in flows]
-        routes += [self.around(self.candidates(src, dst)[0], src, dst) for src, dst, _ in others]
+        others = [
+            (self.candidates(src, dst)[0], src, dst, limit)
+            for src, dst, on, limit in self.others
+            if on.at(self.now) > 0
+        ]
+        routes = [m.route for m in flows] + [self.around(route, src, dst) for route, src, dst, _ in others]
+        weights = [m.weight for m in flows] + [self.weight(self.latency_of(route, 0)) for route, *_ in others]
         capacity = {}
         for link in {link for route in routes for link in route}:
             factors = self.crowd.get(link, [1])
             users = sum(link in route for route in routes)
             capacity[link] = self.capacity(link) * factors[min(users, len(factors) - 1)]
-        return max_min(routes, capacity, [m.limit for m in flows] + [limit for *_, limit in others])[: len(flows)]
+        limits = [m.limit for m in flows] + [limit for *_, limit in others]
+        return max_min(routes, capacity, limits, weights)[: len(flows)]
 
     # Time.
 

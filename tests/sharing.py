@@ -9,8 +9,11 @@ from simnet.network.tables import Store
 from topologies.routes import as_table
 
 
-def max_min_shares(routes, capacity, limits=None):
-    """Return the rates of flows over links, by number, that all start at once; limits are infinite if not given."""
+def max_min_shares(routes, capacity, limits=None, weights=None):
+    """Return the rates of flows over links, by number, that all start at once.
+
+    Limits are infinite if not given, weights 1.
+    """
     numbers = {link: number for number, link in enumerate(sorted({link for route in routes for link in route}))}
     most = np.full(len(routes), math.inf) if limits is None else np.array(limits)
     rates, flowing = most.copy(), [flow for flow, route in enumerate(routes) if route]
@@ -20,6 +23,9 @@ def max_min_shares(routes, capacity, limits=None):
     store.make_room(flows=count)
     routes_of = store.add_routes(table) + np.arange(count)
     store.flows.write(0, count, route=routes_of, limit=most[flowing], remaining=math.inf)
+    if weights is not None:
+        store.state.weighted = True
+        store.flows.write(0, count, weight=np.array(weights)[flowing])
     for f in range(count):
         store.loop.start_flow(store.state, f, 0.0)
     store.loop.settle(store.state, 0.0)
@@ -30,14 +36,15 @@ def max_min_shares(routes, capacity, limits=None):
 class Sharing:
     """Flows over links whose ``capacity(link, t)`` is the bytes per second at t, and until when they hold."""
 
-    def __init__(self, capacity, links=16, hops=16, compiled=False):
+    def __init__(self, capacity, links=16, hops=16, compiled=False, weighted=False):
         self._capacity = capacity
         self._store = Store(compiled, links, hops)
+        self._store.state.weighted = weighted
         self._store.links.write(0, links, capacity=[capacity(link, 0.0)[0] for link in range(links)])
         self._until = [capacity(link, 0.0)[1] for link in range(links)]
         self._flows = {}
 
-    def join(self, flow, route, nbytes, limit, now):
+    def join(self, flow, route, nbytes, limit, now, weight=1.0):
         store = self._store
         store.make_room(flows=1)
         f = self._flows[flow] = store.loop.take_flow(store.state)
@@ -50,6 +57,7 @@ class Sharing:
             remaining=nbytes,
             residue=1e-14 * nbytes if math.isfinite(nbytes) else 0.0,
             limit=limit,
+            weight=weight,
         )
         store.loop.start_flow(store.state, f, now)
 

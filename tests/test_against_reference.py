@@ -1,8 +1,9 @@
 """The clocks of `Network` against the reference implementation, message by message.
 
 The cases are drawn at random: graphs with several routes, weather of bandwidth and latency, links that are down,
-traffic of others, loss, incast, routing, gates, jitter, overheads, failures, and several schedules and transfers in one
-SimPy environment. For the max-plus clock they are drawn so that no messages meet, and it has to time all of them.
+traffic of others, sharing, loss, incast, routing, gates, jitter, overheads, failures, and several schedules and
+transfers in one SimPy environment. For the max-plus clock they are drawn so that no messages meet, and it has to time
+all of them.
 
 Transport stacks are drawn at random, too, and there the reference works in numbers of 40 digits, so that it judges the
 digits of the engine as well.
@@ -27,6 +28,7 @@ from reference_stack import framed
 from simnet import collectives
 from simnet.base.errors import StalledError
 from simnet.network import ConstantLoad, Network, OnOffFlow, engine, max_plus, recurrence
+from simnet.network.sharing import MAX_MIN, Sharing
 from simnet.network.stack import IDEAL, Stack
 from simnet.network.transport import Incast, Loss, MeasuredIncast, Transport
 from simnet.network.weather import Weather, markov, outages, steps
@@ -43,6 +45,7 @@ class Case:
     def __init__(self, seed, stacked=False, shift=0.0):
         self.rng = rng = np.random.default_rng(seed)
         self.shift, self.stack = shift, self._stack(np.random.default_rng((seed, 1))) if stacked else IDEAL
+        self.sharing = self._sharing(np.random.default_rng((seed, 2)))
         self.graph = self._graph()
         self.edges = list(self.graph.edges)
         self.n_hosts = sum(isinstance(node, int) for node in self.graph)
@@ -94,6 +97,12 @@ class Case:
             by_turns=any_of(False, True),
             **wire,
         )
+
+    def _sharing(self, rng):
+        if rng.random() < 0.5:
+            return MAX_MIN
+        exponent = [None, 0.5, 2.0, -0.7, rng.uniform(-2, 2)][rng.integers(5)]
+        return Sharing("rtt", str(rng.choice(["reno", "cubic", "bbr"])), exponent, [None, 0.0, 1e-3][rng.integers(3)])
 
     def _graph(self):
         rng = self.rng
@@ -254,6 +263,7 @@ class Case:
             seed=self.seed,
             engine=self.engine,
             stack=self.stack,
+            sharing=self.sharing,
             loss=self.loss,
             incast=self.incast,
             routing=self.routing,
@@ -265,7 +275,7 @@ class Case:
         net = ReferenceNetwork(
             self.routes, self.bandwidth, self.latency, overheads=self.overheads, load=self.load, others=self.others,
             loss=self.lossy, crowd=self.crowd, routing=self.routing, reroute=self.reroute, now=begin,
-            stack=self.stack, number=number,
+            stack=self.stack, sharing=self.sharing, number=number,
         )  # fmt: skip
         kind = (
             ReferenceRun

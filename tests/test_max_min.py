@@ -1,4 +1,7 @@
-"""Max-min fair shares held to their definition, to linear programmes and, flow by flow in time, to a full solution."""
+"""Max-min fair shares held to their definition, to linear programmes and, flow by flow in time, to a full solution.
+
+Weighted ones, too: there the levels, rates over weights, are what is max-min fair.
+"""
 
 import math
 
@@ -27,34 +30,37 @@ def loads(routes, rates, capacity):
     }
 
 
-def assert_max_min(routes, capacity, limits, rates):
+def assert_max_min(routes, capacity, limits, rates, weights=None):
     """Assert that rates are feasible, and that each flow is at its limit or has a bottleneck.
 
-    A bottleneck is a link without room on which no flow has more. A feasible allocation is max-min fair if and only if
-    every flow has one: it cannot grow without shrinking another on that link, which has no more than it has.
+    A bottleneck is a link without room on which no flow has more for its weight. A feasible allocation is max-min fair
+    if and only if every flow has one: it cannot grow without shrinking another on that link, which has no more for its
+    weight than it has.
     """
+    weights = weights or [1.0] * len(routes)
     load = loads(routes, rates, capacity)
     most = dict.fromkeys(capacity, 0.0)
-    for route, rate in zip(routes, rates, strict=True):
+    for route, rate, weight in zip(routes, rates, weights, strict=True):
         for link in route:
-            most[link] = max(most[link], rate)
+            most[link] = max(most[link], rate / weight)
     for link, taken in load.items():
         assert 0 <= taken <= capacity[link] * (1 + TIGHT), f"link {link} carries more than it can"
-    for flow, (route, rate, limit) in enumerate(zip(routes, rates, limits, strict=True)):
+    for flow, (route, rate, limit, weight) in enumerate(zip(routes, rates, limits, weights, strict=True)):
         assert 0 <= rate <= limit * (1 + TIGHT), f"flow {flow} is above its limit"
         assert rate >= limit * (1 - TIGHT) or any(
-            load[link] >= capacity[link] * (1 - TIGHT) and most[link] <= rate * (1 + TIGHT) for link in route
+            load[link] >= capacity[link] * (1 - TIGHT) and most[link] <= rate / weight * (1 + TIGHT) for link in route
         ), f"flow {flow} has no bottleneck"
 
 
-def by_linear_programmes(routes, capacity, limits):
+def by_linear_programmes(routes, capacity, limits, weights=None):
     """Return max-min rates found by linear programmes alone, one after another.
 
-    Each maximises the least rate t of the flows that are not fixed yet. Those whose constraint "my rate is t or more"
-    has a shadow price are at t in every optimum (complementary slackness), and are fixed there. The prices add up to 1,
-    so each programme fixes a flow at least.
+    Each maximises the least level t of the flows that are not fixed yet. Those whose constraint "my level is t or more"
+    has a shadow price are at t in every optimum (complementary slackness), and are fixed there. The prices, weighted,
+    add up to 1, so each programme fixes a flow at least.
     """
     n = len(routes)
+    weight = np.ones(n) if weights is None else np.array(weights)
     links = sorted(capacity)
     usage = np.array([[uses(route, link) for route in routes] for link in links], dtype=float).reshape(len(links), n)
     room = [capacity[link] for link in links]
@@ -63,7 +69,7 @@ def by_linear_programmes(routes, capacity, limits):
         free = [flow for flow in range(n) if flow not in fixed]
         floors = np.zeros((len(free), n + 1))
         floors[np.arange(len(free)), free] = -1.0
-        floors[:, n] = 1.0
+        floors[:, n] = weight[free]
         found = linprog(
             c=np.append(np.zeros(n), -1.0),
             A_ub=np.vstack([np.column_stack([usage, np.zeros(len(links))]), floors]),
@@ -73,7 +79,9 @@ def by_linear_programmes(routes, capacity, limits):
         )
         assert found.success, found.message
         prices = -found.ineqlin.marginals[len(links) :]
-        fixed.update((flow, found.x[n]) for flow, price in zip(free, prices, strict=True) if price > 1e-6)
+        fixed.update(
+            (flow, found.x[n] * weight[flow]) for flow, price in zip(free, prices, strict=True) if price > 1e-6
+        )
     return [fixed[flow] for flow in range(n)]
 
 
@@ -93,6 +101,16 @@ def networks(draw, capacities=WIDE, flows=10, empty=False):
     return routes, capacity, limits
 
 
+@st.composite
+def weighted(draw, weights, **options):
+    """Draw (routes, capacity, limits, weights)."""
+    routes, capacity, limits = draw(networks(**options))
+    return routes, capacity, limits, [draw(weights) for _ in routes]
+
+
+FEW = st.sampled_from([0.25, 1.0, 2.0, 3.0])
+
+
 def close(rates):
     return pytest.approx(rates, rel=TIGHT, abs=0.0)
 
@@ -102,6 +120,25 @@ def close(rates):
 def test_shares_are_feasible_and_no_flow_can_grow_without_shrinking_a_smaller_one(network):
     routes, capacity, limits = network
     assert_max_min(routes, capacity, limits, max_min_shares(routes, capacity, limits))
+
+
+@settings(max_examples=150)
+@given(weighted(FEW | st.floats(1e-6, 1e6), empty=True))
+def test_weighted_shares_are_feasible_and_no_flow_can_grow_without_shrinking_one_of_a_lower_level(network):
+    routes, capacity, limits, weights = network
+    assert_max_min(routes, capacity, limits, max_min_shares(*network), weights)
+
+
+@settings(max_examples=120)
+@given(weighted(FEW, capacities=SMALL, flows=8, empty=True))
+def test_weighted_shares_are_those_of_linear_programmes(network):
+    expected = by_linear_programmes(*network)
+    assert max_min_shares(*network) == pytest.approx(expected, rel=1e-9, abs=1e-9)
+
+
+@given(networks(empty=True), st.floats(1e-3, 1e3))
+def test_equal_weights_are_none(network, weight):
+    assert max_min_shares(*network, [weight] * len(network[0])) == close(max_min_shares(*network))
 
 
 @settings(max_examples=120)
@@ -246,7 +283,8 @@ def histories(draw):
     route = st.lists(st.integers(0, links - 1), min_size=1, max_size=2, unique=True).map(tuple)
     nbytes = st.sampled_from([1.0, 3.0, 17.5, math.inf, math.inf])
     limit = st.sampled_from([math.inf, math.inf, 0.5, 2.0])
-    join = st.tuples(st.just("join"), route, nbytes, limit)
+    weight = FEW if draw(st.booleans()) else st.just(1.0)
+    join = st.tuples(st.just("join"), route, nbytes, limit, weight)
     happening = st.one_of(join, join, st.tuples(st.just("leave"), st.integers(0, 20)))
     moments = st.sampled_from([0.0, 0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 6.5])
     return levels, sorted(
@@ -265,8 +303,8 @@ def test_after_any_joins_leaves_and_changes_of_capacity_rates_are_those_of_a_ful
             min((change for change in CHANGES if change > t), default=math.inf),
         )
 
-    sharing = Sharing(capacity, len(levels))
-    present: dict[int, tuple[tuple[int, ...], float]] = {}
+    sharing = Sharing(capacity, len(levels), weighted=True)
+    present: dict[int, tuple[tuple[int, ...], float, float]] = {}
     joined = 0
 
     def settle(now):
@@ -276,9 +314,9 @@ def test_after_any_joins_leaves_and_changes_of_capacity_rates_are_those_of_a_ful
         while sharing.next_event() <= now:
             for flow in sharing.settle(now):
                 del present[flow]
-        routes, limits = [route for route, _ in present.values()], [limit for _, limit in present.values()]
+        routes, limits, weights = ([one[place] for one in present.values()] for place in range(3))
         at = {link: capacity(link, now)[0] for link in range(len(levels))}
-        expected = max_min_shares(routes, at, limits)
+        expected = max_min_shares(routes, at, limits, weights)
         assert [sharing.rate(flow) for flow in present] == close(expected)
 
     def until(end):
@@ -291,9 +329,9 @@ def test_after_any_joins_leaves_and_changes_of_capacity_rates_are_those_of_a_ful
         if not place or happenings[place - 1][0] < now:
             settle(now)
         if what == "join":
-            route, nbytes, limit = details
-            sharing.join(joined, route, nbytes, limit, now)
-            present[joined] = route, limit
+            route, nbytes, limit, weight = details
+            sharing.join(joined, route, nbytes, limit, now, weight)
+            present[joined] = route, limit, weight
             joined += 1
         elif present:
             flow = list(present)[details[0] % len(present)]
@@ -322,5 +360,18 @@ def test_a_flow_whose_bottleneck_stays_full_gets_its_share_of_what_another_gains
     for flow, route in enumerate([(0,), (0, 1), (0, 2)]):
         sharing.join(flow, route, math.inf, math.inf, 0.0)
     for now, expected in ((0.0, [4.1, 3.9, 1.0]), (1.0, [4.45, 0.1, 4.45])):
+        sharing.settle(now)
+        assert [sharing.rate(flow) for flow in range(3)] == close(expected)
+
+
+def test_weighted_flows_whose_bottleneck_stays_full_get_their_share_of_what_another_gains():
+    # At 1 s link 1 falls to 0.1: of the rest of link 0 the first flow, of weight 2, gets twice as much as the third.
+    before, after = [9.0, 3.9, 1.0], [9.0, 0.1, 100.0]
+    sharing = Sharing(
+        lambda link, t: (after[link], math.inf) if t >= 1 or not link else (before[link], 1.0), 3, weighted=True
+    )
+    for flow, (route, weight) in enumerate([((0,), 2.0), ((0, 1), 3.0), ((0, 2), 1.0)]):
+        sharing.join(flow, route, math.inf, math.inf, 0.0, weight)
+    for now, expected in ((0.0, [4.1, 3.9, 1.0]), (1.0, [8.9 * 2 / 3, 0.1, 8.9 / 3])):
         sharing.settle(now)
         assert [sharing.rate(flow) for flow in range(3)] == close(expected)

@@ -2,6 +2,7 @@
 
 import subprocess
 
+import numpy as np
 import pytest
 
 import needs
@@ -10,6 +11,7 @@ from simnet.collectives import allgather_ring
 from validate import shapednet
 from validate.replay import Workload, of_collective
 from validate.shapednet import Change, Setting
+from validate.shapednet.contention import Bottleneck, durations, rates
 from validate.shapednet.namespaces import star, unavailable
 
 why_not = unavailable()
@@ -83,3 +85,33 @@ def test_measured_times_are_those_predicted_where_nothing_else_runs(tmp_path):
     assert rows["drops"].max() == 0
     assert (rows["seconds"] > 0.9 * rows["predicted"]).all()
     assert shapednet.errors(rows)["error"].abs().max() < 0.5
+
+
+@with_namespaces
+@pytest.mark.parametrize("congestion", ["reno", "cubic"])
+def test_flows_fill_the_link_they_share_and_what_its_buffer_cannot_hold_is_lost(congestion):
+    # Payload of 1,448 bytes takes 1,538 on the wire.
+    link = Bottleneck(congestion, bandwidth=1e6, buffer=15_000, round_trips=(5e-3, 10e-3))
+    with star(3, 0, 1e7) as net:
+        goodput = rates(net, link, starts=(0.0, 0.2), ends=(1.0, 2.0, 3.0))
+        drops = net.traffic().drops
+        taken = durations(net, link, (100_000, 50_000), rounds=2)
+    assert goodput.shape == taken.shape == (2, 2)
+    assert (goodput > 0).all()
+    assert 0.7 < goodput.sum(axis=1).mean() * 1538 / 1448 / link.bandwidth < 1.02
+    assert drops > 0
+    # All bytes cross the link; only what a reader finds late makes it longer.
+    assert (taken.max(axis=1) > 150_000 * 1538 / 1448 / link.bandwidth).all()
+    assert np.isfinite(taken).all()
+
+
+@with_namespaces
+def test_a_congestion_control_that_is_not_there_is_refused():
+    with star(2, 0, 1e7) as net, pytest.raises(InputError, match="no congestion control 'swift'"):
+        rates(net, Bottleneck("swift", 1e6, 15_000, (1e-3,)), starts=(0.0,), ends=(0.1, 0.2))
+
+
+@with_namespaces
+def test_a_buffer_below_one_packet_is_refused():
+    with star(2, 0, 1e7) as net, pytest.raises(ValueError, match="buffer must be 1500"):
+        net.set(0, 1e7, buffer=1000)

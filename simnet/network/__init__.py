@@ -11,9 +11,11 @@ from simnet.network.component import (
     Routing,
     Timing,
 )
+from simnet.network.sharing import MAX_MIN, Sharing
 from simnet.network.stack import STACKS, Stack
 
 __all__ = [
+    "MAX_MIN",
     "STACKS",
     "ConstantLoad",
     "EngineName",
@@ -23,6 +25,7 @@ __all__ = [
     "OnOffFlow",
     "OnOutage",
     "Routing",
+    "Sharing",
     "Stack",
     "Timing",
 ]

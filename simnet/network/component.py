@@ -1,10 +1,11 @@
 """The network as a SimPy component: messages over routes of shared links whose weather changes.
 
 A message of B bytes from s to d costs the sender's overhead, then the latency of its route as it is at that moment
-(plus jitter), then its bytes at the max-min fair share of every link on the route, then the receiver's overhead. On an
-idle constant route that is alpha + B * beta exactly. A transfer in flight is re-rated whenever a link on its route
-changes or a flow that it shares links with comes or goes; a link that is down makes transfers wait. A transport stack
-frames messages, and says when a send lets its rank go on: `simnet.network.stack`.
+(plus jitter), then its bytes at the max-min fair share of every link on the route, weighted by round trips if so asked
+(`simnet.network.sharing`), then the receiver's overhead. On an idle constant route that is alpha + B * beta exactly. A
+transfer in flight is re-rated whenever a link on its route changes or a flow that it shares links with comes or goes; a
+link that is down makes transfers wait. A transport stack frames messages, and says when a send lets its rank go on:
+`simnet.network.stack`.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from simnet.network.jitter import Delays, Jitter, drawn
 from simnet.network.links import ConstantLoad, Links, OnOffFlow
 from simnet.network.max_plus import Passage, pass_through, split_of
 from simnet.network.program import Program
+from simnet.network.sharing import Sharing, sharing_of
 from simnet.network.simpy_clock import Clock
 from simnet.network.stack import IDEAL, Stack, stack_of
 from simnet.network.transport import Incast, Loss, MeasuredIncast
@@ -83,6 +85,8 @@ class Network:
         Adds to schedules what the software of collectives takes, as a calibrated cost model knows it
         (`simnet.calibration.CalibratedSoftware`); a rank that is at it counts as communicating. None when omitted. A
         `transfer` has none.
+    sharing : str, Sharing or mapping
+        How messages share links: ``max_min``, or ``rtt``, weighted by their round trips, or properties.
     loss : Loss, optional
         Packet loss by link, and how a transport answers it; none when omitted.
     incast : Incast or MeasuredIncast, optional
@@ -129,6 +133,7 @@ class Network:
         engine: EngineName = "auto",
         stack: str | Stack | Mapping[str, object] = "ideal",
         software: Software | None = None,
+        sharing: str | Sharing | Mapping[str, object] = "max_min",
         loss: Loss | None = None,
         incast: Incast | MeasuredIncast | None = None,
         routing: Routing = "hash",
@@ -144,7 +149,7 @@ class Network:
         if not (0 <= send_overhead < math.inf and 0 <= receive_overhead < math.inf):
             raise ValueError(f"overheads must be >= 0 and finite, got {send_overhead} and {receive_overhead}")
         self.graph = graph
-        self.stack, self.software = stack_of(stack), software
+        self.stack, self.software, self.sharing = stack_of(stack), software, sharing_of(sharing)
         choice: Literal["hash", "single"] = "single" if routing == "single" else "hash"
         self.links = Links(graph, weather or {}, background, seed, routing=choice, loss=loss, incast=incast)
         self.routes = self.links.routes
@@ -161,6 +166,7 @@ class Network:
             self.links,
             (self.send_overhead, self.receive_overhead),
             self.stack,
+            self.sharing,
             multipath=self.routing in ("flow", "adaptive"),
             adaptive=self.routing == "adaptive",
             watching=self.on_outage == "reroute" and not self.links.constant,

@@ -24,6 +24,7 @@ from simnet.network.event_loop.records import (
 )
 from simnet.network.links import Links, TimelineCache, Timelines, moments_around
 from simnet.network.program import Program
+from simnet.network.sharing import MAX_MIN, Sharing
 from simnet.network.stack import IDEAL, LetGo, Stack
 from simnet.network.tables import Store, Table, loop_is_loaded
 from simnet.schedule import Round
@@ -73,6 +74,8 @@ class Engine(Store):
         Seconds per message before it leaves the sender and after its last byte arrived.
     stack : Stack
         How messages are sent.
+    sharing : Sharing
+        How flows share links.
     multipath : bool
         Whether messages have all routes of equal cost to choose from, or one.
     adaptive : bool
@@ -88,6 +91,7 @@ class Engine(Store):
         links: Links,
         overheads: tuple[float, float] = (0.0, 0.0),
         stack: Stack = IDEAL,
+        sharing: Sharing = MAX_MIN,
         *,
         multipath: bool = False,
         adaptive: bool = False,
@@ -114,6 +118,8 @@ class Engine(Store):
         s.before, s.after = stack.before, stack.after
         s.by_turns = stack.by_turns
         s.before_byte, s.after_byte = stack.before_byte, stack.after_byte
+        s.weighted, s.exponent = sharing.power != 0, sharing.power
+        s.counted, s.queueing = sharing.most, sharing.wait
         s.adaptive, s.watching, s.latency_changes = adaptive, watching, links.latency_changes
         self._lay_links()
         self._lay_background()
@@ -157,6 +163,11 @@ class Engine(Store):
             route=self._routes_between(np.array([one.src for one in flows]), np.array([one.dst for one in flows]))[0],
             timeline=2 * self.n_links + np.arange(count),
         )
+        if self.state.weighted:
+            # These flows are left out while there is nobody to share with, so theirs are the latencies of one time.
+            routes = [self.route_of(r) for r in background.read("route", 0, count)]
+            latencies = [sum(self._links.latency(link, 0.0) for link in route) for route in routes]
+            background.write(0, count, weight=[self.loop.weight_of(self.state, latency) for latency in latencies])
         self.make_room(flows=count + 1)
 
     def look_ahead(self, until: float = 0.0, *, rewind: bool = False) -> None:
@@ -314,7 +325,10 @@ class Engine(Store):
             flow.remaining /= s.routes[flow.route].payload
             flow.residue /= s.routes[flow.route].payload
             if flow.owner != BACKGROUND:
-                flow.limit = self.loop.limit_of(s, flow.route, self.loop.latency_of(s, flow.route, s.now))
+                latency = self.loop.latency_of(s, flow.route, s.now)
+                flow.limit = self.loop.limit_of(s, flow.route, latency)
+                if s.weighted:
+                    flow.weight = self.loop.weight_of(s, latency)
                 if s.adaptive:
                     self.loop.assign(s, flow.route, 1)
             if flow.state == FLOWING:
@@ -538,13 +552,15 @@ class Engines:
     ----------
     links : Links
         What messages use.
-    overheads, stack, options
+    overheads, stack, sharing, options
         As for `Engine`.
     """
 
-    def __init__(self, links: Links, overheads: tuple[float, float], stack: Stack, **options: bool) -> None:
+    def __init__(
+        self, links: Links, overheads: tuple[float, float], stack: Stack, sharing: Sharing, **options: bool
+    ) -> None:
         self.links = links
-        self._overheads, self._stack, self._options = overheads, stack, options
+        self._overheads, self._stack, self._sharing, self._options = overheads, stack, sharing, options
         self._carried = 0
         self._engine: Engine | None = None
         self._compiled = False
@@ -555,5 +571,7 @@ class Engines:
         compiled = self._carried >= _MANY or loop_is_loaded()
         if self._engine is None or compiled > self._compiled:
             self._compiled = compiled
-            self._engine = Engine(self.links, self._overheads, self._stack, compiled=compiled, **self._options)
+            self._engine = Engine(
+                self.links, self._overheads, self._stack, self._sharing, compiled=compiled, **self._options
+            )
         return self._engine

@@ -11,7 +11,7 @@ from rich.segment import Segments
 from rich.table import Table
 from rich.text import Text
 
-from simnet.report import calibrated, co_located, learning, stacks
+from simnet.report import calibrated, co_located, learning, sharing, stacks
 from simnet.report.sentences import HEADINGS, colocated_rows, learning_rows, rows, sentence, what_happened
 from simnet.report.summary import PHASES, Summary
 
@@ -41,6 +41,9 @@ def show(summary: Summary, console: Console | None = None) -> None:
         show_listing(
             f"calls, by {calibration['file']}", calibrated.HEADINGS, calibrated.rows(calibration["calls"]), console
         )
+    if "sharing" in summary:
+        told = f"Links are shared {sharing.told(summary['sharing'])}."
+        console.print(Text(told), soft_wrap=not console.is_terminal)
     for told in what_happened(summary):
         console.print(Text(told), soft_wrap=not console.is_terminal)
     learnt = learning_rows(summary)

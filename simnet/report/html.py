@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import jinja2
 
 from simnet.base.units import format_bandwidth, format_seconds
-from simnet.report import calibrated, co_located, learning, sentences, stacks
+from simnet.report import calibrated, co_located, learning, sentences, sharing, stacks
 from simnet.report.drawing import Plot
 from simnet.report.summary import PHASES, Summary
 
@@ -46,6 +46,7 @@ def report(summary: Summary, plots: Sequence[Plot], scenario: str) -> str:
         calibration=summary.get("calibration"),
         call_headings=calibrated.HEADINGS,
         call_rows=calibrated.rows(summary["calibration"]["calls"]) if "calibration" in summary else [],
+        shared=sharing.told(summary["sharing"]) if "sharing" in summary else "",
         happened=sentences.what_happened(summary),
         learning_headings=learning.HEADINGS,
         learning_rows=sentences.learning_rows(summary),

@@ -4,7 +4,7 @@ Every file appears whole or not at all, and equal runs leave equal bytes: no dat
 iterations no digits that differ between machines.
 
 =====================  ==================================================================================
-summary.json           per policy: time, bytes, breakdown, regret, choices; who won; stack, seed, versions, hash
+summary.json           per policy: time, bytes, breakdown, regret, choices; who won; network, seed, versions, hash
 iterations.csv         a row per policy and iteration; `purpose` tells training from exploration; `loss` and
                        `accuracy` where a model is trained, empty where they were not measured
 iterations.parquet     the same
@@ -34,7 +34,7 @@ import pyarrow.parquet as pq
 
 import simnet
 from simnet.base.writing import atomic_write, explained, temporary, write_files
-from simnet.network import STACKS, Stack
+from simnet.network import MAX_MIN, STACKS, Sharing, Stack
 from simnet.report import co_located, failures
 from simnet.report.calibrated import CalibrationSummary
 from simnet.report.summary import Summary, learning_columns, significant, summarize, with_exploration
@@ -53,6 +53,7 @@ def write_run(
     seed: int,
     stack: Stack = STACKS["ideal"],
     calibration: CalibrationSummary | None = None,
+    shared_by: Sharing = MAX_MIN,
     bound: str | None = "clairvoyant",
     links: LinkNames | None = None,
     report: bool = True,
@@ -68,7 +69,7 @@ def write_run(
         The run folder; made when it is not there. What an earlier run wrote is replaced, other files stay.
     results : mapping of policy name to PolicyResult
         In the order in which the policies stand in the scenario.
-    scenario, seed, stack, calibration, bound, missing, target, reference
+    scenario, seed, stack, calibration, shared_by, bound, missing, target, reference
         As for `simnet.report.summary.summarize`.
     scenario_lock : str
         Text of the resolved scenario; its hash goes into the summary.
@@ -98,6 +99,7 @@ def write_run(
         seed=seed,
         stack=stack,
         calibration=calibration,
+        shared_by=shared_by,
         versions=versions(),
         bound=bound,
         missing=missing,

@@ -17,8 +17,8 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from simnet.job import EXPLORE, MAIN, Interruption, JobShare
-from simnet.network import STACKS, Stack
-from simnet.report import co_located, failures, learning, stacks
+from simnet.network import MAX_MIN, STACKS, Sharing, Stack
+from simnet.report import co_located, failures, learning, sharing, stacks
 from simnet.report.calibrated import CalibrationSummary
 
 PHASES = ("compute", "select", "communicate", "wait")
@@ -105,12 +105,13 @@ class Scenario(TypedDict):
 
 
 class Summary(TypedDict):
-    """What ``summary.json`` holds."""
+    """What ``summary.json`` holds; there is `sharing` where links are not shared max-min fairly."""
 
     scenario: Scenario
     seed: int
     stack: stacks.StackSummary
     calibration: NotRequired[CalibrationSummary]
+    sharing: NotRequired[sharing.SharingSummary]
     versions: dict[str, str]
     bound: str | None
     winner: Winner | None
@@ -154,6 +155,7 @@ def summarize(
     seed: int = 0,
     stack: Stack = STACKS["ideal"],
     calibration: CalibrationSummary | None = None,
+    shared_by: Sharing = MAX_MIN,
     versions: Mapping[str, str] | None = None,
     bound: str | None = "clairvoyant",
     missing: Sequence[str] = (),
@@ -178,6 +180,8 @@ def summarize(
         How the network sent messages.
     calibration : CalibrationSummary, optional
         What the run took of a calibrated cluster; none where the network was of none.
+    shared_by : Sharing
+        How they shared links.
     versions : mapping of str to str
         Packages whose versions the result may depend on.
     bound : str, optional
@@ -246,6 +250,8 @@ def summarize(
     }
     if calibration is not None:
         made["calibration"] = calibration
+    if shared_by != MAX_MIN:
+        made["sharing"] = sharing.condensed(shared_by)
     return made
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Generic, Literal, Self, TypeAlias, TypeVar
+from typing import Annotated, Any, Generic, Literal, Self, TypeAlias, TypeVar, get_args
 
 from annotated_types import Ge, Lt
 from pydantic import (
@@ -44,6 +44,7 @@ from simnet.network import (
     Routing,
     component,
     jitter,
+    sharing,
     stack,
     transport,
     weather,
@@ -478,7 +479,34 @@ class Stack(Part):
         return self
 
 
-@configures(component.Network, only=("engine", "stack", "routing", "on_outage"))
+def _law(name: str) -> str:
+    sharing.sharing_of(name)
+    return name
+
+
+SharingName: TypeAlias = Annotated[
+    str, AfterValidator(_law), WithJsonSchema({"type": "string", "enum": list(get_args(sharing.SharingLaw))})
+]
+
+
+@configures(
+    sharing.Sharing,
+    optional={"exponent": "that measured for the congestion control", "buffer": "not known"},
+)
+class Sharing(Part):
+    """How flows share links, by properties."""
+
+    def build(self, target: Target | None = None, **more: Any) -> sharing.Sharing:
+        """Return how flows share links."""
+        return sharing.Sharing(**self.arguments() | more)
+
+    @model_validator(mode="after")
+    def _can_be_built(self) -> Self:
+        self.build()
+        return self
+
+
+@configures(component.Network, only=("engine", "stack", "sharing", "routing", "on_outage"))
 class Network(Part):
     """The network, its weather, and who else uses it."""
 
@@ -511,6 +539,10 @@ class Network(Part):
         description="how messages are sent, and when a send lets its rank go, by name or properties; default: that of "
         "a calibrated fabric, with its curves, else ideal",
     )
+    sharing: Annotated[
+        Annotated[SharingName, Tag("<name>")] | Annotated[Sharing, Tag("<mapping>")],
+        either(scalar="<name>", mapping="<mapping>"),
+    ] = Field(default="max_min", description="how messages share links: max-min fair, or weighted by round trips")
 
 
 def _given(part: Part) -> list[str]:

@@ -14,8 +14,8 @@ from pydantic import ValidationError
 import topologies
 from simnet.base.errors import InputError, nearest
 from simnet.base.units import format_bytes, format_seconds
-from simnet.network import Network, Timing
-from simnet.report import calibrated, stacks
+from simnet.network import MAX_MIN, Network, Timing
+from simnet.report import calibrated, sharing, stacks
 from simnet.report.calibrated import CalibrationSummary
 from simnet.scenario import network_parts
 from simnet.scenario.error_texts import problems
@@ -196,6 +196,7 @@ def figures(timed: Timed) -> Figures:
     sent = schedule.bytes_sent()
     return {
         "stack": stacks.condensed(place.network.stack, _calibration(timed))["name"],
+        "sharing": place.network.sharing.law,
         "ranks": schedule.n_ranks,
         "hosts": place.network.routes.n_hosts,
         "rounds": len(schedule.rounds),
@@ -236,6 +237,8 @@ def sentences(timed: Timed) -> list[str]:
     ]
     for _, call, ranks, size, interval, basis in calibrated.rows([] if calibration is None else calibration["calls"]):
         lines.append(f"Calibrated   {call}, {ranks} ranks, {size}: {interval}, {basis}")
+    if place.network.sharing != MAX_MIN:
+        lines.append(f"Sharing      {sharing.told(sharing.condensed(place.network.sharing))}")
     return [*lines, f"Left out     {place.left_out} of the scenario"] if place.left_out else lines
 
 

@@ -26,6 +26,9 @@ from simnet.base.errors import InputError
 MAX_HOSTS = 32
 """The most hosts of a star."""
 
+BUFFER = 256 * 2**20
+"""What waits before a link at most, unless it is set [byte]."""
+
 _NAMESPACES = Path("/var/run/netns")
 _PREFIX = "shapednet"
 _SETTINGS = {
@@ -83,7 +86,7 @@ class Star:
         self.addresses = tuple(f"10.9.0.{host + 1}" for host in range(len(namespaces)))
         self._switch = switch
 
-    def set(self, latency: float, bandwidth: float, host: int | None = None) -> None:
+    def set(self, latency: float, bandwidth: float, host: int | None = None, buffer: int = BUFFER) -> None:
         """Change links while traffic flows.
 
         Parameters
@@ -94,10 +97,14 @@ class Star:
             Rate of both directions of a host's link, Ethernet framing included [byte/s].
         host : int, optional
             Whose link; all when omitted.
+        buffer : int
+            What waits before each of the two links at most; more is lost [byte of IP packets].
         """
         check_link(latency, bandwidth)
+        if not 1500 <= buffer <= BUFFER:
+            raise ValueError(f"buffer must be 1500..{BUFFER} byte, got {buffer}")
         who = 0 if host is None else 1 + host
-        if (answer := self._ask(f"set {who} {1e9 / bandwidth:.9f} {round(latency / 2 * 1e9)}")) != "done":
+        if (answer := self._ask(f"set {who} {1e9 / bandwidth:.9f} {round(latency / 2 * 1e9)} {buffer}")) != "done":
             raise ValueError(f"there is no host {host} ({answer})")
 
     def traffic(self) -> Traffic:

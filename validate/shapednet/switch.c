@@ -7,7 +7,8 @@
  * free again when the last bit should have left, not when this program got round to it, so lateness never adds up.
  *
  * Commands on standard input, an answer for each on standard output; the end of the input ends the program:
- *   set HOST NANOSECONDS_PER_BYTE DELAY_NANOSECONDS    both links of a host; host 0 stands for all
+ *   set HOST NANOSECONDS_PER_BYTE DELAY_NANOSECONDS BUFFER    both links of a host; host 0 stands for all. a packet
+ *                                                             that would make more than BUFFER bytes wait is lost
  *   stats                                              packets, drops, mean and largest lateness [ns]
  */
 #define _GNU_SOURCE
@@ -26,7 +27,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { HOSTS = 32, MTU = 1500, FRAMING = 38, SHORTEST = 46, QUEUE = 256 << 20 };
+enum { HOSTS = 32, MTU = 1500, FRAMING = 38, SHORTEST = 46 };
 
 typedef int64_t nanoseconds;
 
@@ -44,7 +45,7 @@ typedef struct {
 typedef struct {
   double per_byte;
   nanoseconds delay, free_at, last;
-  long held;
+  long held, buffer;
   line queue, pipe;
 } wire;
 
@@ -76,7 +77,7 @@ static packet *take(line *from) {
 static int on_wire(const packet *one) { return (one->length < SHORTEST ? SHORTEST : one->length) + FRAMING; }
 
 static void enter(wire *on, packet *one) {
-  if (on->held + one->length > QUEUE) {
+  if (on->held + one->length > on->buffer) {
     drops++;
     free(one);
     return;
@@ -151,10 +152,14 @@ static void obey(const char *command) {
   int host;
   double per_byte;
   long long delay;
-  if (sscanf(command, "set %d %lf %lld", &host, &per_byte, &delay) == 3 && host >= 0 && host <= hosts) {
+  long buffer;
+  if (sscanf(command, "set %d %lf %lld %ld", &host, &per_byte, &delay, &buffer) == 4 && host >= 0 && host <= hosts) {
     for (int one = 0; one < hosts; one++)
       if (!host || host == one + 1)
-        for (int way = 0; way < 2; way++) links[one][way].per_byte = per_byte, links[one][way].delay = delay;
+        for (int way = 0; way < 2; way++) {
+          wire *on = &links[one][way];
+          on->per_byte = per_byte, on->delay = delay, on->buffer = buffer;
+        }
     printf("done\n");
   } else if (!strncmp(command, "stats", 5)) {
     printf("%ld %ld %lld %lld\n", delivered, drops, delivered ? (long long)(lateness / delivered) : 0LL, (long long)latest);

@@ -8,6 +8,7 @@ from simnet.network.event_loop.agenda import push
 from simnet.network.event_loop.records import ASKS, BACKGROUND, DATA, DELIVER, HELD, JOIN, ON_ITS_WAY, TOGGLE, State
 from simnet.network.event_loop.sharing import detach, free_flow, start_flow, take_flow
 from simnet.network.event_loop.timelines import changes_at, latency_of, look_up, value_at
+from simnet.network.sharing import SHORTEST
 
 # ruff: noqa: E741 - l is the row of a link.
 
@@ -51,6 +52,8 @@ def depart(s: State, f: int, leaves: float) -> None:
     route = s.routes[flow.route]
     latency = latency_of(s, flow.route, leaves)
     flow.limit = limit_of(s, flow.route, latency)
+    if s.weighted:
+        flow.weight = weight_of(s, latency)
     arrives = leaves + (latency + flow.delay)
     if s.frame > 0:
         arrives += forwarding(s, f, leaves)
@@ -76,6 +79,11 @@ def limit_of(s: State, r: int, latency: float) -> float:
     """Return the rate that loss leaves to a message on a route that has this latency."""
     cost = s.routes[r].slope * (2 * latency) + s.routes[r].fixed
     return s.segment / cost if cost > 0 else math.inf
+
+
+def weight_of(s: State, latency: float) -> float:
+    """Return the weight in sharing links of a flow on a route that has this latency."""
+    return float(max(min(2 * latency, s.counted) + s.queueing, SHORTEST) ** -s.exponent)
 
 
 def least_loaded(s: State, first: int, candidates: int) -> int:
@@ -193,7 +201,7 @@ def toggle(s: State, b: int) -> None:
     elif one.flow < 0:
         one.flow = take_flow(s)
         flow = s.flows[one.flow]
-        flow.owner, flow.route, flow.limit = BACKGROUND, one.route, one.limit
+        flow.owner, flow.route, flow.limit, flow.weight = BACKGROUND, one.route, one.limit, one.weight
         flow.remaining, flow.residue = math.inf, 0.0
         start_flow(s, one.flow, s.now)
 

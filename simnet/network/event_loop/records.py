@@ -57,11 +57,11 @@ class Due:
 class Flow:
     """A message under way, or background traffic that is on.
 
-    Bytes `remaining` at the time `since`, of which up to `residue` are rounding; the rate since then, the `limit` that
-    it never exceeds, its `bottleneck`, and when it will end. `unsent` bytes have to leave its host's own link yet, if
-    that link changes meanwhile. On its connection, the flow `behind` waits for it, and it `waits` itself. It carries
-    `what`, and `holds` its sender until it has arrived if the system has no room for it. `next` is the next free
-    flow, or the one behind it in a queue.
+    Bytes `remaining` at the time `since`, of which up to `residue` are rounding; the rate since then, its `weight` on
+    shared links, the `limit` that it never exceeds, its `bottleneck`, and when it will end. `unsent` bytes have to
+    leave its host's own link yet, if that link changes meanwhile. On its connection, the flow `behind` waits for it,
+    and it `waits` itself. It carries `what`, and `holds` its sender until it has arrived if the system has no room for
+    it. `next` is the next free flow, or the one behind it in a queue.
     """
 
     remaining: float = 0.0
@@ -69,6 +69,7 @@ class Flow:
     rate: float = 0.0
     since: float = 0.0
     limit: float = 0.0
+    weight: float = 1.0
     end: float = 0.0
     new_rate: float = 0.0
     unsent: float = 0.0
@@ -137,9 +138,9 @@ class Link:
 
 @dataclass(slots=True)
 class Share:
-    """An entry of the heap of `solve`: a rate, and the link that offers it, or -1 - f for the limit of the flow f."""
+    """An entry of the heap of `solve`: a level, and the link that offers it, or -1 - f for the limit of the flow f."""
 
-    rate: float = 0.0
+    level: float = 0.0
     of: int = 0
 
 
@@ -166,9 +167,10 @@ class Route:
 
 @dataclass(slots=True)
 class Background:
-    """Background traffic: whether it is on (> 0) and until when, its limit, and its flow while that exists."""
+    """Background traffic: whether it is on (> 0), until when, its limit and weight, and its flow while that exists."""
 
     limit: float = 0.0
+    weight: float = 1.0
     on: float = 0.0
     until: float = -math.inf
     route: int = -1
@@ -323,6 +325,11 @@ class State:
     send_overhead: float = 0.0
     receive_overhead: float = 0.0
     segment: float = 0.0
+    # Whether flows have weights: round trips, `counted` seconds at most, and `queueing`, to the power -`exponent`.
+    weighted: bool = False
+    exponent: float = 0.0
+    counted: float = math.inf
+    queueing: float = 0.0
     # The stack; `frame` and `word` are bytes on the wire.
     lets_go: int = LEFT_HOST
     queues: bool = False

@@ -1,5 +1,8 @@
 """Flows at max-min fair shares of the links on their routes, found anew for as few flows as possible: see `settle`.
 
+Flows have weights, and what is fair is their *levels*, the rates over the weights. Unless shares are `weighted`, all
+weights are 1.
+
 References
 ----------
 D. Bertsekas, R. Gallager, "Data Networks", 2nd ed., section 6.5.2: max-min fairness and progressive filling.
@@ -154,11 +157,11 @@ def settle(s: State, now: float) -> None:
     """Set the rate of every flow whose max-min fair rate has changed.
 
     Rates are max-min fair if and only if no link carries more than it can and each flow has a bottleneck: a full link
-    on which no flow is faster (or a limit of its own). So the flows to solve again are found by need. First those that
-    are new, that had their bottleneck on a link that changed, or that use a link which is now too full. They are solved
-    while all others keep their rates. Then it is checked on their links whether one of the others is faster than it
-    may be, or has lost its bottleneck; if so, it is solved again with them. At the end everybody has a bottleneck. In
-    most cases that takes a handful of flows, however many are connected through shared links.
+    on which no flow has a higher level (or a limit of its own). So the flows to solve again are found by need. First
+    those that are new, that had their bottleneck on a link that changed, or that use a link which is now too full. They
+    are solved while all others keep their rates. Then it is checked on their links whether one of the others is faster
+    than it may be, or has lost its bottleneck; if so, it is solved again with them. At the end everybody has a
+    bottleneck. In most cases that takes a handful of flows, however many are connected through shared links.
     """
     flows, uses, links = s.flows, s.uses, s.links
     s.stamp += 1
@@ -235,14 +238,14 @@ def check(s: State, l: int) -> None:
     while u >= 0:
         flow = flows[uses[u].flow]
         if flow.stamp == s.stamp:
-            top = max(top, flow.new_rate)
+            top = max(top, flow.new_rate / flow.weight)
         u = uses[u].behind
     u = link.first_use
     while u >= 0:
         flow = flows[uses[u].flow]
         if flow.stamp != s.stamp and (
-            flow.rate > link.level * (1 + _EQUAL)
-            or (flow.bottleneck == l and (not full or top > flow.rate * (1 + _EQUAL)))
+            flow.rate > link.level * flow.weight * (1 + _EQUAL)
+            or (flow.bottleneck == l and (not full or top * flow.weight > flow.rate * (1 + _EQUAL)))
         ):
             choose(s, uses[u].flow)
         u = uses[u].behind
@@ -251,8 +254,8 @@ def check(s: State, l: int) -> None:
 def solve(s: State) -> None:
     """Find the max-min fair rates of the flows chosen, while all others keep theirs: progressive filling.
 
-    The link with the smallest share per flow without a rate is a bottleneck; its flows get that share, and what they
-    take is withdrawn from the other links on their routes.
+    The link with the smallest share for a unit of the weights of its flows without a rate is a bottleneck; that is the
+    level of these flows, and what they take is withdrawn from the other links on their routes.
     """
     flows, uses, links, shares = s.flows, s.uses, s.links, s.shares
     size, members = 0, 0
@@ -260,7 +263,7 @@ def solve(s: State) -> None:
         f = s.chosen[at]
         if flows[f].limit < math.inf:
             # A limit is a link of the flow's own.
-            shares[size].rate, shares[size].of = flows[f].limit, -1 - f
+            shares[size].level, shares[size].of = flows[f].limit / flows[f].weight, -1 - f
             size += 1
     for at in range(s.n_touched):
         l = s.touched[at]
@@ -276,8 +279,6 @@ def solve(s: State) -> None:
         link.rest, link.level = rest, math.inf
         link.unsolved, link.members = 0, members
         members += link.chosen
-        shares[size].rate, shares[size].of = max(rest, 0.0) / link.chosen, l
-        size += 1
     for at in range(s.n_chosen):
         f = s.chosen[at]
         flows[f].is_solved = False
@@ -286,28 +287,46 @@ def solve(s: State) -> None:
             link = links[s.route_links[hop]]
             s.members[link.members + link.unsolved] = f
             link.unsolved += 1
+    for at in range(s.n_touched):
+        l = s.touched[at]
+        shares[size].level, shares[size].of = max(links[l].rest, 0.0) / unsolved_weight(s, l), l
+        size += 1
     for place in range((size - 2) // 4, -1, -1):
-        sink(s, place, size, shares[place].rate, shares[place].of)
+        sink(s, place, size, shares[place].level, shares[place].of)
     left = s.n_chosen
     while left > 0:
-        rate, l = shares[0].rate, shares[0].of
+        level, l = shares[0].level, shares[0].of
         if l < 0:
             if not flows[-1 - l].is_solved:
-                fix(s, -1 - l, rate, ITSELF)
+                fix(s, -1 - l, flows[-1 - l].limit, ITSELF)
                 left -= 1
         elif links[l].unsolved:
             link = links[l]
-            current = max(link.rest, 0.0) / link.unsolved
-            if current > rate:
+            current = max(link.rest, 0.0) / unsolved_weight(s, l)
+            if current > level:
                 sink(s, 0, size, current, l)
                 continue
             link.level = current
             for at in range(link.members, link.members + link.chosen):
-                if not flows[s.members[at]].is_solved:
-                    fix(s, s.members[at], current, l)
+                f = s.members[at]
+                if not flows[f].is_solved:
+                    fix(s, f, current * flows[f].weight, l)
                     left -= 1
         size -= 1
-        sink(s, 0, size, shares[size].rate, shares[size].of)
+        sink(s, 0, size, shares[size].level, shares[size].of)
+
+
+def unsolved_weight(s: State, l: int) -> float:
+    """Return the weights of the flows chosen on a link that have no rate yet, added up anew lest rounding adds up."""
+    link = s.links[l]
+    if not s.weighted:
+        return link.unsolved
+    total = 0.0
+    for at in range(link.members, link.members + link.chosen):
+        flow = s.flows[s.members[at]]
+        if not flow.is_solved:
+            total += flow.weight
+    return total
 
 
 def fix(s: State, f: int, rate: float, bottleneck: int) -> None:
@@ -321,19 +340,19 @@ def fix(s: State, f: int, rate: float, bottleneck: int) -> None:
         link.unsolved -= 1
 
 
-def sink(s: State, place: int, size: int, rate: float, of: int) -> None:
+def sink(s: State, place: int, size: int, level: float, of: int) -> None:
     """Put a share at a place of the heap of shares, or below it where it belongs. Each has four below it."""
     shares = s.shares
     while True:
         first = 4 * place + 1
         if first >= size:
             break
-        below, least = first, shares[first].rate
+        below, least = first, shares[first].level
         for other in range(first + 1, min(first + 4, size)):
-            if shares[other].rate < least:
-                below, least = other, shares[other].rate
-        if rate <= least:
+            if shares[other].level < least:
+                below, least = other, shares[other].level
+        if level <= least:
             break
-        shares[place].rate, shares[place].of = least, shares[below].of
+        shares[place].level, shares[place].of = least, shares[below].of
         place = below
-    shares[place].rate, shares[place].of = rate, of
+    shares[place].level, shares[place].of = level, of

@@ -1,0 +1,238 @@
+"""Shares by round trips: the law, where people choose it, and what was measured of it."""
+
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import topologies
+from commands import did, refused
+from simnet.network import MAX_MIN, Network, OnOffFlow, Sharing
+from simnet.network.event_loop import weight_of
+from simnet.network.event_loop.records import State
+from simnet.network.sharing import EXPONENTS
+from simnet.network.weather import Weather, steps
+from simnet.scenario import load
+from simnet.schedule import Round, Schedule
+from validate.shapednet import shares
+
+SMALL = """\
+workers: 4
+network:
+  topology:
+    star: {hosts: 6, latency: 1 ms, bandwidth: 1 Gbit/s}
+  sharing: max_min
+job: {parameters: 4000, iterations: 2, density: 0.5, compute: {mean: 1 ms}}
+exchanges:
+  dense: {scheme: dense}
+policies:
+  dense: {fixed: dense}
+output: {report: false}
+"""
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.chdir(tmp_path)
+    Path("small.yaml").write_text(SMALL)
+    return "small.yaml"
+
+
+def into_one(round_trips, bandwidth=1e6):
+    """Return a star whose last host receives: round trips of the others to it; all links are equally fast."""
+    graph = topologies.star(len(round_trips) + 1, 0.0, bandwidth)
+    for host, round_trip in enumerate(round_trips):
+        for link in (*graph.out_edges(host), *graph.in_edges(host)):
+            graph.edges[link]["latency"] = round_trip / 2
+    return graph
+
+
+def arrivals(graph, nbytes, sharing, weather=None):
+    """Return when messages from all hosts but the last arrive there [s]."""
+    count = len(nbytes)
+    sends = Schedule(count + 1, [Round(np.arange(count), np.full(count, count), nbytes)])
+    return Network(graph, weather, sharing=sharing).time(sends, messages=True).messages.finish
+
+
+# The law
+
+
+@pytest.mark.parametrize(
+    ("sharing", "first"),
+    [
+        ("max_min", 1 / 2),
+        ({"exponent": 1.0}, 4 / 5),
+        ({"exponent": 2.0}, 16 / 17),
+        ({"exponent": -1.0}, 1 / 5),
+        ({"exponent": 0.0}, 1 / 2),
+        ({"congestion": "reno", "exponent": 2.0, "buffer": 0.02}, 4 / 5),
+        ({"congestion": "bbr", "exponent": -1.0, "buffer": 0.02}, 1 / 3),
+        ({"congestion": "bbr", "exponent": -1.0, "buffer": 0.005}, 1 / 2),
+        ({"congestion": "cubic"}, 1 / (1 + 4**-0.4)),
+        ({"congestion": "cubic", "buffer": 0.05}, 1 / (1 + 1.5**-1.3)),
+    ],
+)
+def test_two_flows_share_a_link_by_their_round_trips(sharing, first):
+    # 10 and 40 ms. The bytes of the first come from 5 ms on, those of the second from 20 ms on; until then the first is
+    # alone, and has 15 of its 30 kB. The link is never idle.
+    taken = arrivals(into_one([0.01, 0.04]), [30e3, 90e3], sharing)
+    assert taken == pytest.approx([0.02 + 15e3 / (first * 1e6), 0.005 + 120e3 / 1e6], rel=1e-12)
+
+
+def test_where_nobody_meets_it_is_the_same():
+    graph = into_one([0.01, 0.04, 0.002])
+    ring = Schedule(4, [Round([0, 1, 2, 3], [1, 2, 3, 0], [1e4, 2e4, 3e4, 4e4])] * 3)
+    for name in ("fluid", "vectorised"):
+        one, other = (Network(graph, engine=name, sharing=law).time(ring) for law in ("max_min", "rtt"))
+        assert np.array_equal(one.rank_finish, other.rank_finish)
+
+
+def test_flows_without_latency_share_evenly():
+    assert arrivals(into_one([0.0, 0.0]), [1e4, 1e4], {"exponent": 4.0}) == pytest.approx([0.02, 0.02], rel=1e-12)
+    assert np.isfinite(arrivals(into_one([0.0, 0.1]), [1e6, 1e6], {"exponent": 4.0})).all()
+
+
+def test_a_message_has_the_weight_of_the_latency_at_which_it_left():
+    # At 10 ms the first host's own link gets 8 times its latency; what is under way then stays as it is.
+    graph = into_one([0.004, 0.004])
+    link = next(iter(graph.out_edges(0)))
+    weather = {link: Weather(None, steps([0.0, 0.01], [0.002, 0.016]))}
+    slow = {"exponent": 1.0}
+    assert arrivals(graph, [1e5, 1e5], slow, weather=weather) == pytest.approx([0.202, 0.202], rel=1e-12)
+    sends = Schedule(3, [Round([0, 1], [2, 2], [2e4, 9e4])])
+    network = Network(graph, weather, sharing=slow)
+    late = network.time(sends, start=0.02, messages=True).messages.finish - 0.02
+    # 14 ms alone; of weights 8 : 1 the first has a ninth, until the second is done.
+    assert late == pytest.approx([0.002 + 0.11, 0.016 + (9e4 - 14e3) / (8 / 9 * 1e6)], rel=1e-12)
+
+
+def test_traffic_of_others_has_the_weight_of_its_round_trip_at_time_0():
+    graph = into_one([0.01, 0.04])
+    others = [OnOffFlow(1, 2, steps([0.0], [1.0]))]
+    link = next(iter(graph.out_edges(1)))
+    weather = {link: Weather(None, steps([0.0, 1.0], [0.02, 1.0]))}
+    for start in (0.0, 5.0):
+        network = Network(graph, weather, background=others, sharing={"exponent": 1.0})
+        assert network.time(Schedule(3, [Round([0], [2], [8e4])]), start=start).duration == pytest.approx(0.105)
+
+
+@pytest.mark.parametrize("congestion", EXPONENTS)
+@pytest.mark.parametrize("buffer", [None, 0.0, 0.02])
+@pytest.mark.parametrize("exponent", [None, -0.7, 2.0])
+def test_the_loop_weighs_as_the_law_says(congestion, buffer, exponent):
+    law, latencies = Sharing("rtt", congestion, exponent, buffer), np.array([0.0, 1e-9, 1e-3, 0.01, 0.3, 1e6])
+    state = State(weighted=True, exponent=law.power, counted=law.most, queueing=law.wait)
+    told = [weight_of(state, latency) for latency in latencies]
+    assert told == pytest.approx(law.weights(2 * latencies).tolist(), rel=1e-14, abs=0.0)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("rt", "no law 'rt': did you mean 'rtt'?"),
+        ({"congestion": "cubi"}, "no congestion 'cubi': did you mean 'cubic'?"),
+        ({"exponent": 5}, "exponent must be a number within -4..4, got 5"),
+        ({"exponent": math.nan}, "exponent must be"),
+        ({"exponent": "2"}, "exponent must be"),
+        ({"buffer": -1e-3}, "buffer must be a number >= 0"),
+        ({"buffer": math.inf}, "buffer must be"),
+        ({"law": "max_min", "buffer": 0.02}, "buffer counts with the law rtt only"),
+        ({"law": "max_min", "exponent": 1.0}, "exponent counts with the law rtt only"),
+        ({"law": "max_min", "congestion": "bbr"}, "congestion counts with the law rtt only"),
+        ({"bufer": 0.1}, "no property 'bufer': did you mean 'buffer'?"),
+    ],
+)
+def test_what_is_no_law_is_refused(given, said):
+    with pytest.raises(ValueError, match=said):
+        Network(into_one([0.01]), sharing=given)
+
+
+# Where people choose it
+
+
+def law_of(path: str, *overrides: str) -> Sharing:
+    return load(path, overrides).build().job.network(0).sharing
+
+
+@pytest.mark.parametrize(
+    ("given", "law"),
+    [
+        ("max_min", MAX_MIN),
+        ("rtt", Sharing()),
+        ("{law: rtt, exponent: 0.9}", Sharing(exponent=0.9)),
+        ("{congestion: bbr, buffer: 20 ms}", Sharing("rtt", "bbr", None, 0.02)),
+        ("{law: max_min}", MAX_MIN),
+    ],
+)
+def test_a_scenario_names_the_law(small: str, given: str, law: Sharing) -> None:
+    override = f"network.sharing={given}"
+    assert law_of(small, override) == law
+    Path("lock.yaml").write_text(load(small, [override]).lock())
+    assert law_of("lock.yaml") == law
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("rt", "network.sharing: there is no law 'rt': did you mean 'rtt'? Allowed: max_min, rtt"),
+        ("{law: rt}", "network.sharing.law: there is no such choice, got 'rt'; did you mean 'rtt'?"),
+        ("{congestion: tahoe}", "network.sharing.congestion: there is no such choice, got 'tahoe'"),
+        ("{exponent: 9}", "network.sharing.exponent: must be <= 4, got 9"),
+        ("{buffer: 5}", "network.sharing.buffer: 5 has no unit"),
+        ("{bufer: 5 ms}", "network.sharing.bufer: there is no such field; did you mean 'buffer'?"),
+        ("{law: max_min, buffer: 1 ms}", "network.sharing: buffer counts with the law rtt only"),
+    ],
+)
+def test_a_wrong_law_is_refused_with_its_line(small: str, given: str, said: str) -> None:
+    Path(small).write_text(SMALL.replace("sharing: max_min", f"sharing: {given}"))
+    assert f"small.yaml:5: {said}" in refused("run", small)
+
+
+def test_a_run_says_how_links_were_shared_unless_it_is_max_min(small: str) -> None:
+    plain = did("run", small, "--out", "plain", "--set", "output.report=true")
+    told = did(
+        "run", small, "--out", "rtt", "--set", "output.report=true",
+        "--set", "network.sharing={congestion: reno, buffer: 20 ms}",
+    )  # fmt: skip
+    words = "shared by round trips, as reno, exponent 1.95 (measured), buffer 20 ms"
+    assert words in told.output
+    assert words in Path("rtt/report.html").read_text()
+    assert json.loads(Path("rtt/summary.json").read_text())["sharing"] == {
+        "law": "rtt", "congestion": "reno", "exponent": 1.95, "measured": True, "buffer": "20 ms",
+    }  # fmt: skip
+    assert "shared by" not in plain.output + Path("plain/report.html").read_text()
+    assert "sharing" not in json.loads(Path("plain/summary.json").read_text())
+
+
+def test_the_time_of_a_collective_says_so_too(small: str) -> None:
+    given = ("time", "--collective", "allreduce_ring", "--workers", 4, "--size", "1 MB", "--scenario", small)
+    assert "Sharing " not in did(*given).output
+    assert "Sharing      by round trips, as cubic" in did(*given, "--set", "network.sharing=rtt").output
+
+
+# What was measured
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("congestion", EXPONENTS)
+def test_exponents_are_those_that_fit_what_was_measured(congestion, known):
+    found = shares.fitted(congestion, known)
+    named = EXPONENTS[congestion].with_buffer if known else EXPONENTS[congestion].without
+    assert named == found.exponent
+    assert found.low < named < found.high
+    # Every exponent is told from max-min, whose exponent is 0.
+    assert found.low > 0 or found.high < 0
+
+
+def test_what_was_measured_filled_the_link_and_the_switch_was_punctual():
+    rates, times = shares.measured("shared_rates"), shares.measured("shared_durations")
+    used = rates.groupby(["run", "until"])["goodput"].sum() * 1538 / 1448
+    part = used / rates.groupby(["run", "until"])["bandwidth"].first()
+    assert part.min() > 0.9
+    # What comes behind a lost packet is read when that has been sent again, in a later window.
+    assert part.max() < 1.05
+    assert rates["lateness"].max() < 2e-4
+    assert times["lateness"].max() < 5e-4
+    assert set(rates[rates["part"] == "fit"]["run"]).isdisjoint(rates[rates["part"] != "fit"]["run"])
