@@ -1,5 +1,6 @@
 """Shares by round trips: the law, where people choose it, and what was measured of it."""
 
+import itertools
 import json
 import math
 from pathlib import Path
@@ -236,3 +237,77 @@ def test_what_was_measured_filled_the_link_and_the_switch_was_punctual():
     assert rates["lateness"].max() < 2e-4
     assert times["lateness"].max() < 5e-4
     assert set(rates[rates["part"] == "fit"]["run"]).isdisjoint(rates[rates["part"] != "fit"]["run"])
+
+
+PAGE = Path(__file__).parents[1] / "docs" / "transport.md"
+
+
+def table(heading: str) -> dict[str, list[str]]:
+    """Return the table of the page whose heading ends so: cells by the first cell, as of code."""
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("|") and heading in line) + 2
+    rows = itertools.takewhile(lambda line: line.startswith("|"), lines[first:])
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in rows]
+    return {name.strip("`"): rest for name, *rest in cells}
+
+
+def written(error: shares.Error) -> str:
+    return f"{error.median:.0%} / {error.p90:.0%}".replace("%", " %")
+
+
+def test_the_page_has_the_exponents_and_errors_that_were_found():
+    found = shares.errors()
+
+    def fit(congestion, known):
+        one = shares.fitted(congestion, known)
+        return f"{one.exponent:g} ({one.low:g} to {one.high:g})"
+
+    assert table("error of max-min |") == {
+        one: [
+            fit(one, True), written(found[one]["with_buffer"]), fit(one, False), written(found[one]["without"]),
+            written(found[one]["max_min"]),
+        ]
+        for one in EXPONENTS
+    }  # fmt: skip
+    times = shares.duration_errors()
+    assert table("error, buffer known") == {
+        one: [written(times[one][law]) for law in ("with_buffer", "without", "max_min")] for one in EXPONENTS
+    }
+    shallow, deep = shares.errors(deep=False), shares.errors(deep=True)
+    long = shares.errors("long", after=61)
+    held_out = shares.measured("shared_rates").query("part == 'held_out'")["run"].nunique()
+    told = [
+        f"off by {deep['reno']['max_min'].median:.0%} and {deep['cubic']['max_min'].median:.0%} (median), the law by",
+        f"{deep['reno']['with_buffer'].median:.0%} and {deep['cubic']['with_buffer'].median:.0%}; behind less buffer "
+        f"it is {shallow['reno']['max_min'].median:.0%} and {shallow['cubic']['max_min'].median:.0%} against "
+        f"{shallow['reno']['with_buffer'].median:.0%} and {shallow['cubic']['with_buffer'].median:.0%}.",
+        f"max-min is off by {long['reno']['max_min'].median:.0%} and {long['cubic']['max_min'].median:.0%}, the law by "
+        f"{long['reno']['with_buffer'].median:.0%} and {long['cubic']['with_buffer'].median:.0%}.",
+        f"are those of {held_out} other runs:",
+        f"{found['cubic']['max_min'].median:.0%} against {found['cubic']['without'].median:.0%}.",
+    ]
+    page = " ".join(PAGE.read_text(encoding="utf-8").split())
+    for one in told:
+        assert one.replace("%", " %") in page, one
+
+
+def test_the_page_has_the_shares_of_two_flows_that_were_measured():
+    rows = shares.measured("shared_rates")
+    found = shares.shares(rows[rows["part"] == "fit"])
+    found["law"], found["wait"] = shares.predicted(found, True), found["buffer"] / found["bandwidth"]
+    found["longer"] = found.groupby("run")["round_trip"].transform("max")
+    near = found[found["flow"] == 0].groupby(["congestion", "wait", "longer"])[["share", "law"]].mean()
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    for (congestion, wait), cells in near.groupby(["congestion", "wait"]):
+        told = " | ".join(f"{one.share:.2f} / {one.law:.2f}" for one in cells.itertuples())
+        assert f"| `{congestion}` | {wait * 1e3:.0f} ms | {told} |" in lines
+
+
+def test_the_page_says_how_far_both_laws_are_off_at_most():
+    found = shares.unequal(shares.durations())
+    slow = found["seconds"] / found["max_min"]
+    assert f"took up to {slow.max():.1f} times as" in PAGE.read_text(encoding="utf-8")
+    assert found["round_trip"][slow.idxmax()] == 0.08
+    one = shares.shares(shares.measured("shared_rates").query("run == 48"))
+    assert (one["congestion"].iloc[0], one["round_trip"].tolist()) == ("bbr", [0.01, 0.01])
+    assert [f"{share:.0%}" for share in one["share"]] == ["68%", "32%"]

@@ -32,13 +32,11 @@ from simnet.base.arrays import Floats
 from simnet.base.checks import is_number
 from simnet.base.errors import nearest
 from simnet.base.quantities import Seconds
+from simnet.network.event_loop.messages import SHORTEST
 
 SharingLaw: TypeAlias = Literal["max_min", "rtt"]
 Congestion: TypeAlias = Literal["reno", "cubic", "bbr"]
 Exponent: TypeAlias = Annotated[float, Ge(-4), Le(4)]
-
-SHORTEST = 1e-6
-"""What a round trip counts at least [s], lest a flow between hosts without latency weigh infinitely more."""
 
 
 class Measured(NamedTuple):

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from functools import cache
 from importlib.resources import files
 from typing import NamedTuple, TypeAlias
 
@@ -100,6 +101,7 @@ def predicted(found: pd.DataFrame, known: bool, exponent: float | None = None) -
     return every
 
 
+@cache
 def fitted(congestion: Congestion, known: bool) -> Fit:
     """Return the exponent with the least mean absolute logarithm of predicted over measured shares.
 
@@ -120,7 +122,7 @@ def fitted(congestion: Congestion, known: bool) -> Fit:
     return Fit(float(_GRID[by_run.sum(axis=1).argmin()]), float(low), float(high))
 
 
-def errors(part: str = "held_out", after: float = 0.0) -> Errors:
+def errors(part: str = "held_out", after: float = 0.0, deep: bool | None = None) -> Errors:
     """Return how far shares are off, of max-min, and weighted with and without knowledge of the buffer.
 
     Parameters
@@ -129,9 +131,15 @@ def errors(part: str = "held_out", after: float = 0.0) -> Errors:
         Which runs.
     after : float
         Windows that end before this time are left out [s].
+    deep : bool, optional
+        Only runs whose full buffer takes longer to empty than the longest round trip, or only the others.
     """
     rows = measured("shared_rates")
     found = unequal(shares(rows[(rows["part"] == part) & (rows["until"] >= after)]))
+    if deep is not None:
+        longest = found.groupby("run")["round_trip"].transform("max")
+        # A buffer is whole bytes.
+        found = found[(found["buffer"] / found["bandwidth"] > 1.01 * longest) == deep].reset_index(drop=True)
     evenly = 1 / found.groupby("run")["flow"].transform("size").to_numpy()
     told = {"max_min": evenly, "with_buffer": predicted(found, True), "without": predicted(found, False)}
     return _errors(found.assign(**told), "share")

@@ -8,12 +8,14 @@ from simnet.network.event_loop.agenda import push
 from simnet.network.event_loop.records import ASKS, BACKGROUND, DATA, DELIVER, HELD, JOIN, ON_ITS_WAY, TOGGLE, State
 from simnet.network.event_loop.sharing import detach, free_flow, start_flow, take_flow
 from simnet.network.event_loop.timelines import changes_at, latency_of, look_up, value_at
-from simnet.network.sharing import SHORTEST
 
 # ruff: noqa: E741 - l is the row of a link.
 
 # What rounding leaves of a flow, relative to all its bytes, does not wait for a link to come back up.
 _RESIDUE = 1e-14
+
+SHORTEST = 1e-6
+"""What a round trip counts at least [s], lest a flow between hosts without latency weigh infinitely more."""
 
 
 def address(s: State, owner: int, first: int, candidates: int, pick: int, nbytes: float, delay: float) -> int:
