@@ -208,7 +208,7 @@ class Stack:
             return schedule
         parts: dict[int, list[Round]] = {}
         rounds: list[Round] = []
-        for one, rings in zip(schedule.rounds, _in_rings(schedule.rounds), strict=True):
+        for one, rings in zip(schedule.rounds, in_rings(schedule.rounds), strict=True):
             if rings and id(one) not in parts:
                 nbytes = one.nbytes * (1 / self.pieces)
                 piece = Round(one.src, one.dst, nbytes, phase=one.phase)
@@ -224,7 +224,7 @@ class Stack:
         """
         if self.rounds == 1:
             return [0] * len(rounds)
-        rings = _in_rings(rounds)
+        rings = in_rings(rounds)
         return [
             self.rounds - 1 if number and ring and rings[number - 1] and _continues(rounds[number - 1], one) else 0
             for number, (one, ring) in enumerate(zip(rounds, rings, strict=True))
@@ -236,7 +236,7 @@ def _continues(before: Round, one: Round) -> bool:
     return one.phase == before.phase and not np.any(one.compute)
 
 
-def _in_rings(rounds: Sequence[Round]) -> list[bool]:
+def in_rings(rounds: Sequence[Round]) -> list[bool]:
     """Return for each round whether one beside it has messages between the same ranks."""
     same = [
         one is other or (np.array_equal(one.src, other.src) and np.array_equal(one.dst, other.dst))
