@@ -27,7 +27,7 @@ from simnet.base.quantities import Seconds
 from simnet.base.rng import stream
 from simnet.network.engine import Engines
 from simnet.network.execution import Messages, Run, Split, Timing, Work, with_software
-from simnet.network.in_step import go_in_step, split_in_step
+from simnet.network.in_step import Memory, go_in_step, split_in_step
 from simnet.network.jitter import Delays, Jitter, drawn
 from simnet.network.links import ConstantLoad, Links, OnOffFlow
 from simnet.network.max_plus import Passage, pass_through, split_of
@@ -161,8 +161,7 @@ class Network:
         self.seed = seed
         self.engine, self.routing, self.on_outage = engine, routing, on_outage
         self._timing = self._engines()
-        self._few: dict[tuple[object, ...], Network] = {}
-        self._patterns: dict[bytes, Any] = {}
+        self._memory = Memory({}, {}, {})
         self._begin_on(simpy.Environment() if env is None else env)
 
     def _engines(self) -> Engines:
@@ -392,18 +391,16 @@ class Network:
         """Time schedules, of which no ring is cut, whose ranks are in step; None if they are not."""
 
         def timed(graph: nx.DiGraph[Any]) -> Callable[[Schedule], Timing]:
-            key = tuple((*link, *about.values()) for *link, about in graph.edges(data=True))
-            if key not in self._few:
-                self._few[key] = Network(
-                    graph,
-                    send_overhead=self.send_overhead,
-                    receive_overhead=self.receive_overhead,
-                    stack=dataclasses.replace(self.stack, pieces=1),
-                    engine="fluid",
-                )
-            return partial(self._few[key].time, messages=True)
+            few = Network(
+                graph,
+                send_overhead=self.send_overhead,
+                receive_overhead=self.receive_overhead,
+                stack=dataclasses.replace(self.stack, pieces=1),
+                engine="fluid",
+            )
+            return partial(few.time, messages=True)
 
-        went = go_in_step(program, self.links, self.stack, timed, self._patterns)
+        went = go_in_step(program, self.links, self.stack, timed, self._memory)
         if went is None:
             return None
         n_ranks, kept, work = program.hosts.size, None, None

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import groupby, islice
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import networkx as nx
 import numpy as np
@@ -28,10 +28,13 @@ from simnet.schedule import Round, Schedule
 TURNS = 4, 16, 64
 """Turns of a loop that are gone through: so few, or, where times do not come again, so many."""
 
+T = TypeVar("T")
+V = TypeVar("V")
+
 # What rounding makes of times that come again, relative.
 _SAME = 1e-12
-# Patterns that are kept in mind.
-_PATTERNS = 64
+# What a network keeps in mind, of each kind.
+_MOST = 64
 
 
 class InStep(NamedTuple):
@@ -84,12 +87,30 @@ class _Routes(NamedTuple):
     two_way: bool
 
 
+class Memory(NamedTuple):
+    """What a network has found out, as it is the same every time.
+
+    Parameters
+    ----------
+    routes : dict
+        By messages of a round, what their routes have in common; None if nothing.
+    clocks : dict
+        By links, what times schedules on a network of them.
+    passed : dict
+        By these and loops of rounds, how few hosts went through them from time 0 on; None if times did not come again.
+    """
+
+    routes: dict[bytes, _Routes | None]
+    clocks: dict[tuple[object, ...], Callable[[Schedule], Timing]]
+    passed: dict[tuple[object, ...], InStep | None]
+
+
 def go_in_step(
     program: Program,
     links: Links,
     stack: Stack,
     timed: Callable[[nx.DiGraph[Any]], Callable[[Schedule], Timing]],
-    known: dict[bytes, _Routes | None],
+    memory: Memory,
 ) -> InStep | None:
     """Time a program whose ranks are in step; None if they are not, or not known to be.
 
@@ -104,8 +125,8 @@ def go_in_step(
     timed : callable
         Returns, of a network of another graph that is the same in all else, what times schedules there, whose rings
         are cut, and keeps the times of messages.
-    known : dict
-        What was found out about patterns of messages; added to.
+    memory : Memory
+        Of this network; added to.
     """
     parts = [(schedule.rounds, float(ready.max())) for schedule, ready in program.parts if schedule.rounds]
     times = np.concatenate([program.start, *(ready - ready[0] for schedule, ready in program.parts if schedule.rounds)])
@@ -117,11 +138,13 @@ def go_in_step(
     if len(parts) > 1 and (stack.rounds > 1 or stack.by_turns):
         return None
     loops_of = [[(same[0], len(same)) for same in _runs(rounds)] for rounds, _ in parts]
-    few = _few([one for loops in loops_of for one, _ in loops], program.hosts, links, known, phases=stack.rounds > 1)
+    few = _few([one for loops in loops_of for one, _ in loops], program.hosts, links, memory, phases=stack.rounds > 1)
     if few is None:
         return None
     graph, stand_in = few
-    time = timed(graph)
+    like = tuple((*link, *about.values()) for *link, about in graph.edges(data=True))
+    if like not in memory.clocks:
+        _keep(memory.clocks, like, timed(graph))
     now, went = float(program.start[0]), []
     for given, (_, ready) in zip(loops_of, parts, strict=True):
         now = max(now, ready)
@@ -130,12 +153,15 @@ def go_in_step(
             for _, group in groupby(((stand_in[id(one)], count) for one, count in given), key=lambda loop: id(loop[0]))
             if (same := list(group))
         ]
-        tried = (_passed(loops, now, turns, time, stack) for turns in TURNS)
-        passed = next((one for one in tried if one is not None), None)
+        key = like, *((one.dst[0], one.nbytes[0], np.max(one.compute), one.phase, count) for one, count in loops)
+        if key not in memory.passed:
+            tried = (_passed(loops, turns, memory.clocks[like], stack) for turns in TURNS)
+            _keep(memory.passed, key, next((one for one in tried if one is not None), None))
+        passed = memory.passed[key]
         if passed is None:
             return None
-        went.append(passed)
-        now = passed.finish
+        went.append(InStep(now + passed.finish, *(now + each for each in passed.times)))
+        now = went[-1].finish
     last = max(float(ready.max()) for _, ready in program.parts)
     return InStep(max(now, last), *map(np.concatenate, zip(*(one.times for one in went), strict=True)))
 
@@ -159,7 +185,7 @@ def split_in_step(program: Program, went: InStep) -> Split:
 
 
 def _few(
-    rounds: Sequence[Round], hosts: Ranks, links: Links, known: dict[bytes, _Routes | None], phases: bool
+    rounds: Sequence[Round], hosts: Ranks, links: Links, memory: Memory, phases: bool
 ) -> tuple[nx.DiGraph[Any], dict[int, Round]] | None:
     """Return the network of few hosts, and for each round, by its identity, what they do in its place.
 
@@ -173,11 +199,9 @@ def _few(
             return None
         pattern = one.src.tobytes() + one.dst.tobytes() + hosts.tobytes()
         if pattern not in patterns:
-            if pattern not in known:
-                if len(known) == _PATTERNS:
-                    known.clear()
-                known[pattern] = _routes_of(hosts[one.src], hosts[one.dst], one, links)
-            routes = known[pattern]
+            if pattern not in memory.routes:
+                _keep(memory.routes, pattern, _routes_of(hosts[one.src], hosts[one.dst], one, links))
+            routes = memory.routes[pattern]
             if routes is None:
                 return None
             patterns[pattern] = len(patterns) + 1
@@ -205,6 +229,13 @@ def _few(
             distinct[content] = Round(few, (few + content[0]) % few.size, content[1], compute, phase)
         stand_in[id(one)] = distinct[content]
     return _graph(few.size, first), stand_in
+
+
+def _keep(memory: dict[T, V], key: T, value: V) -> None:
+    """Keep something in mind, and forget all else if that is too much."""
+    if len(memory) == _MOST:
+        memory.clear()
+    memory[key] = value
 
 
 def _alike(one: Round, n_ranks: int) -> bool:
@@ -257,9 +288,9 @@ def _graph(hosts: int, routes: _Routes) -> nx.DiGraph[Any]:
 
 
 def _passed(
-    loops: Sequence[tuple[Round, int]], begin: float, turns: int, timed: Callable[[Schedule], Timing], stack: Stack
+    loops: Sequence[tuple[Round, int]], turns: int, timed: Callable[[Schedule], Timing], stack: Stack
 ) -> InStep | None:
-    """Go through loops of rounds from `begin` [s] on; None if times do not come again within so many turns."""
+    """Go through loops of rounds from time 0 on; None if times do not come again within so many turns."""
     # Every second piece may differ from the others, and the first of a step.
     lag = math.lcm(stack.pieces, 2)
     each = lag // stack.pieces
@@ -283,7 +314,7 @@ def _passed(
         behind = later + left * turn
         parts += [own[:, :half] + later, np.tile(own[:, half - lag : half], left) + again, own[:, half:] + behind]
         offset, later = offset + pieces, behind
-    return InStep(begin + timing.duration + later, *(begin + np.concatenate(parts, axis=1)))
+    return InStep(timing.duration + later, *np.concatenate(parts, axis=1))
 
 
 def _times(timing: Timing, schedule: Schedule) -> Floats:
