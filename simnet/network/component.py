@@ -79,8 +79,9 @@ class Network:
     seed : int
         Seed of the jitter and of the choice between equal routes.
     engine : {"auto", "vectorised", "fluid"}
-        How messages are timed: by the max-plus clock (``vectorised``) where no messages meet, else by solving how they
-        share (``fluid``); or by one of them alone. Where both can, they agree to rounding.
+        How messages are timed: by the max-plus clock (``vectorised``) where no messages meet, and on another stack than
+        ``ideal`` all ranks are in step; else by solving how they share (``fluid``); or by one of them alone. Where both
+        can, they agree to rounding.
     stack : str, Stack or mapping
         How messages are sent, and when a send lets its rank go: a name of `simnet.network.stack.STACKS`, or properties.
     software : callable, optional
