@@ -24,6 +24,8 @@ References
    Computing 22, 1997.
 .. [4] M. Allman, V. Paxson, E. Blanton, "TCP Congestion Control", RFC 5681: an acknowledgement of every second segment.
 .. [5] D. Borman et al., "TCP Extensions for High Performance", RFC 7323: time stamps in every segment.
+.. [6] ``NCCL_STEPS``, ``ALLREDUCE_SLICESTEPS`` and ``DEFAULT_BUFFSIZE`` in ``src/include/device.h``,
+   ``src/include/collectives.h`` and ``src/init.cc``, https://github.com/NVIDIA/nccl.
 """
 
 from __future__ import annotations
@@ -289,6 +291,10 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             _OFFLOADED, lets_go="request", eager_limit=64 * 1024, measured=_ON + "shaped_openmpi"
         ).with_software(178e-6, 0.53e-9),
         "mpich": dataclasses.replace(_OFFLOADED, measured=_ON + "shaped_mpich").with_software(200e-6, 0.91e-9),
+        # Protocol Simple over sockets [6]_: a connection has credit for 8 slots of 512 KiB; of a step's two slices, of
+        # two slots each, one is sent on while the other comes. Protocol LL has a flag of 4 bytes beside each 4, LL128
+        # one of 8 beside each 120.
+        "nccl": dataclasses.replace(_OFFLOADED, buffer=8 * 512 * 1024, rounds=2, pieces=2),
     }
 )
 """Stacks by name."""
