@@ -23,7 +23,7 @@ from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats, Ranks
 from simnet.base.errors import SimnetError, nearest
-from simnet.base.quantities import Seconds
+from simnet.base.quantities import Seconds, Size, bounded
 from simnet.base.rng import stream
 from simnet.network.engine import Engines
 from simnet.network.execution import Messages, Run, Split, Timing, Work, with_software
@@ -151,6 +151,8 @@ class Network:
                 raise ValueError(f"there is no {name} {value!r}: {nearest(str(value), allowed)}")
         if not (0 <= send_overhead < math.inf and 0 <= receive_overhead < math.inf):
             raise ValueError(f"overheads must be >= 0 and finite, got {send_overhead} and {receive_overhead}")
+        for name, seconds in (("send_overhead", send_overhead), ("receive_overhead", receive_overhead)):
+            bounded(seconds, Seconds, name)
         self.graph = graph
         self.stack, self.software, self.sharing = stack_of(stack), software, sharing_of(sharing)
         choice: Literal["hash", "single"] = "single" if routing == "single" else "hash"
@@ -216,6 +218,7 @@ class Network:
         """
         if not 0 <= nbytes < math.inf:
             raise ValueError(f"nbytes must be >= 0 and finite, got {nbytes}")
+        bounded(nbytes, Size, "nbytes")
         delay = 0.0 if self.jitter is None else float(drawn(self.jitter, self._transfers, 1)[0])
         pick = int(self._picks.integers(_PICKS)) if self.routing == "flow" else 0
         self.routes.route(src, dst)
