@@ -42,7 +42,7 @@ from dataclasses import dataclass, fields
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, TypeAlias
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,9 +94,6 @@ class DeviceOp(NamedTuple):
         """
         return self._replace(entries=self.entries * factor)
 
-
-Work: TypeAlias = dict[int, NDArray[np.float64]]
-"""Seconds that each worker works before rounds of a schedule, by their numbers; shape (P,)."""
 
 Kernel = DeviceOp
 """The name of `DeviceOp` in schemes that others wrote."""
@@ -189,7 +186,9 @@ class DeviceProfile:
             total += kernel.launches * np.where(entries > 0, one, 0.0)
         return total
 
-    def work(self, kernels: Iterable[DeviceOp], workers: int) -> tuple[NDArray[np.float64], Work]:
+    def work(
+        self, kernels: Iterable[DeviceOp], workers: int
+    ) -> tuple[NDArray[np.float64], dict[int, NDArray[np.float64]]]:
         """Return how long each worker works before the first message, and then before which rounds.
 
         Parameters
