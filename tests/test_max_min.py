@@ -364,14 +364,27 @@ def test_a_flow_whose_bottleneck_stays_full_gets_its_share_of_what_another_gains
         assert [sharing.rate(flow) for flow in range(3)] == close(expected)
 
 
-def test_weighted_flows_whose_bottleneck_stays_full_get_their_share_of_what_another_gains():
-    # At 1 s link 1 falls to 0.1: of the rest of link 0 the first flow, of weight 2, gets twice as much as the third.
-    before, after = [9.0, 3.9, 1.0], [9.0, 0.1, 100.0]
+@pytest.mark.parametrize("unit", [1.0, 0.25, 4.0])
+def test_weighted_flows_whose_bottleneck_stays_full_get_their_share_of_what_another_gains(unit):
+    # At 1 s the second flow leaves 3.9 to the third: less than the first has, and more for its weight.
+    before, after = [9.0, 2.9, 1.0], [9.0, 0.1, 100.0]
     sharing = Sharing(
         lambda link, t: (after[link], math.inf) if t >= 1 or not link else (before[link], 1.0), 3, weighted=True
     )
-    for flow, (route, weight) in enumerate([((0,), 2.0), ((0, 1), 3.0), ((0, 2), 1.0)]):
-        sharing.join(flow, route, math.inf, math.inf, 0.0, weight)
-    for now, expected in ((0.0, [4.1, 3.9, 1.0]), (1.0, [8.9 * 2 / 3, 0.1, 8.9 / 3])):
+    for flow, (route, weight) in enumerate([((0,), 3.0), ((0, 1), 2.0), ((0, 2), 1.0)]):
+        sharing.join(flow, route, math.inf, math.inf, 0.0, weight * unit)
+    for now, expected in ((0.0, [5.1, 2.9, 1.0]), (1.0, [8.9 * 3 / 4, 0.1, 8.9 / 4])):
         sharing.settle(now)
         assert [sharing.rate(flow) for flow in range(3)] == close(expected)
+
+
+@pytest.mark.parametrize("unit", [1.0, 0.25, 4.0])
+def test_a_flow_that_joins_takes_from_one_that_is_as_fast_and_weighs_less(unit):
+    # The first flow is held to 2 of 4 elsewhere; the second finds 2 left, and of weights 1 : 4 gets four fifths.
+    sharing = Sharing(lambda link, t: ([4.0, 2.0][link], math.inf), 2, weighted=True)
+    sharing.join(0, (0, 1), math.inf, math.inf, 0.0, unit)
+    sharing.settle(0.0)
+    assert sharing.rate(0) == 2.0
+    sharing.join(1, (0,), math.inf, math.inf, 1.0, 4 * unit)
+    sharing.settle(1.0)
+    assert [sharing.rate(flow) for flow in range(2)] == close([0.8, 3.2])
