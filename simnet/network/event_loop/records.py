@@ -117,6 +117,7 @@ class Link:
     until: float = math.inf
     level: float = 0.0
     rest: float = 0.0
+    weight: float = 0.0
     users: int = 0
     first_use: int = -1
     stamp: int = 0

@@ -215,10 +215,11 @@ def choose(s: State, f: int) -> None:
         l = s.route_links[at]
         link = s.links[l]
         if link.stamp != s.stamp:
-            link.stamp, link.chosen = s.stamp, 0
+            link.stamp, link.chosen, link.weight = s.stamp, 0, 0.0
             s.touched[s.n_touched] = l
             s.n_touched += 1
         link.chosen += 1
+        link.weight += flow.weight
 
 
 def choose_all(s: State, l: int) -> None:
@@ -279,6 +280,8 @@ def solve(s: State) -> None:
         link.rest, link.level = rest, math.inf
         link.unsolved, link.members = 0, members
         members += link.chosen
+        shares[size].level, shares[size].of = max(rest, 0.0) / link.weight, l
+        size += 1
     for at in range(s.n_chosen):
         f = s.chosen[at]
         flows[f].is_solved = False
@@ -287,10 +290,6 @@ def solve(s: State) -> None:
             link = links[s.route_links[hop]]
             s.members[link.members + link.unsolved] = f
             link.unsolved += 1
-    for at in range(s.n_touched):
-        l = s.touched[at]
-        shares[size].level, shares[size].of = max(links[l].rest, 0.0) / unsolved_weight(s, l), l
-        size += 1
     for place in range((size - 2) // 4, -1, -1):
         sink(s, place, size, shares[place].level, shares[place].of)
     left = s.n_chosen
