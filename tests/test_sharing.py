@@ -303,6 +303,13 @@ def test_the_page_has_the_shares_of_two_flows_that_were_measured():
         assert f"| `{congestion}` | {wait * 1e3:.0f} ms | {told} |" in lines
 
 
+def test_behind_deep_buffers_who_comes_first_has_more_at_first():
+    rows = shares.measured("shared_rates").query("part == 'long' and until == 24")
+    first = rows[rows["start"] == 0].set_index("run")["goodput"]
+    assert len(first) == 8
+    assert (first > rows[rows["start"] > 0].set_index("run")["goodput"]).all()
+
+
 def test_the_page_says_how_far_both_laws_are_off_at_most():
     found = shares.unequal(shares.durations())
     slow = found["seconds"] / found["max_min"]
