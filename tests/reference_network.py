@@ -16,6 +16,11 @@ textbook's loop. `ReferenceNetwork` carries messages, `ReferenceRun` takes ranks
   message to a rank that has failed never does.
 - Messages from one rank to another that take the same route arrive in order: the bytes of one flow once those of the
   one before it are there.
+- Where messages leave a host one after another, and shares have no weights, those that meet on the last link of their
+  routes, which nobody else uses, flow in the order in which they come: one waits while those that flow bring as much as
+  the link carries, at the bandwidths of their own links. A message that has waited, or meets another on its own link,
+  has the own link behind it: it flows at the rate that brings its last byte when the own link would have brought it
+  since it came.
 - A rank that fails takes the messages with it that are under way from it and to it.
 
 Ranks whose transport stack lets them go by another rule than their host's own link are a
@@ -85,10 +90,16 @@ class Message:
     def __init__(self, src, dst, delay, arrived, word):
         self.src, self.dst, self.delay, self.arrived, self.word = src, dst, delay, arrived, word
         self.late, self.ended, self.before, self.joined, self.vanished = True, False, None, None, False
+        self.waits, self.follower, self.passed = False, None, 0
 
     @property
     def flowing(self):
-        return not self.late and not self.ended and (self.before is None or self.before.ended)
+        return not (self.late or self.ended or self.waits) and (self.before is None or self.before.ended)
+
+    @property
+    def used(self):
+        """The links that it needs yet: with `passed` 1, not its host's own."""
+        return self.route[self.passed :]
 
 
 class Port:
@@ -113,6 +124,7 @@ class ReferenceNetwork:
         routing="hash", reroute=False, now=0.0, stack=IDEAL, sharing=MAX_MIN, number=float,
     ):  # fmt: skip
         self.number, self.stack, self.sharing = lambda value: number(float(value)), stack, sharing
+        self.in_order = stack.own_link == "queue" and sharing.power == 0
         self.routes = routes
         self.bandwidth, self.latency = (
             [Steps(one.times, one.values, number) for one in s] for s in (bandwidth, latency)
@@ -127,6 +139,7 @@ class ReferenceNetwork:
         self.routing, self.rerouting, self.now = routing, reroute, self.number(now)
         self.never = self.number(math.inf)
         self.ports = collections.defaultdict(Port)
+        self.waiting = collections.defaultdict(collections.deque)
         self.words = collections.defaultdict(lambda: -math.inf)
         # What rounding leaves of a message does not wait.
         self.residue = self.number(1e-13 if number is float else 1e-30)
@@ -301,6 +314,12 @@ class ReferenceNetwork:
         m.late, m.joined = False, self.now
         m.whole = m.left
         if not m.word:
+            if self.in_order:
+                m.waits = m.before is not None and not m.before.ended
+                if m.waits:
+                    m.before.follower = m
+                else:
+                    self.come_in(m)
             return
         if any(self.capacity(link) <= 0 for link in m.route):
             return
@@ -308,13 +327,56 @@ class ReferenceNetwork:
         for link in m.route[1:]:
             capacity = self.capacity(link)
             for other in self.messages:
-                if other.flowing and other is not m and link in other.route:
+                if other in self.waiting[link]:
+                    wait += min(other.whole, self.capacity(other.route[0]) * (self.now - other.joined)) / capacity
+                if other.flowing and other is not m and link in other.used:
                     begin = other.joined if other.before is None else max(other.joined, other.before.end)
                     come = min(other.whole, self.capacity(other.route[0]) * (self.now - begin))
                     wait += max(0, come - (other.whole - other.left)) / capacity
         m.late = True
         there = self.words[m.word] = max(self.now + wait, self.words[m.word])
         self.at(there + self.overheads[1], lambda: self.arrive(m))
+
+    def come_in(self, m):
+        """Let a message wait at its last link if those before it fill that, else flow, its own link behind it."""
+        m.joined, m.waits = self.now, False
+        if len(m.route) < 2:
+            return
+        if self.waiting[m.route[-1]] or self.is_full(m.route[-1], m):
+            m.waits = True
+            self.waiting[m.route[-1]].append(m)
+        elif self.met(m.route[0], 0, m):
+            self.pass_own(m)
+
+    def met(self, link, end, newcomer=None):
+        """Return the messages on a link, if it is the first (`end` 0) or last (-1) of all and nobody else uses it."""
+        users = [one for one in self.messages if one.flowing and one is not newcomer and link in one.used]
+        others = [self.around(self.candidates(src, dst)[0], src, dst)
+                  for src, dst, on, _ in self.others if on.at(self.now) > 0]  # fmt: skip
+        alien = any(link in route for route in others) or any(one.word or one.route[end] != link for one in users)
+        return [] if alien else users
+
+    def is_full(self, link, newcomer=None):
+        users = [] if link in self.crowd else self.met(link, -1, newcomer)
+        brought = [one.limit if one.passed else min(one.limit, self.capacity(one.route[0])) for one in users]
+        return bool(users) and sum(brought) >= self.capacity(link) * self.number(1 - 1e-9)
+
+    def pass_own(self, m):
+        """Let a message flow as fast as its host's own link brings what has not come since it joined."""
+        capacity = self.capacity(m.route[0])
+        if capacity > 0:
+            left = m.joined + m.left / capacity - self.now
+            m.passed, m.limit = 1, min(m.limit, m.left / left if left > 0 else self.never)
+
+    def ended(self, m):
+        """Let those flow that a message kept waiting at its last link, and the one behind it on its connection."""
+        waiting = self.waiting[m.route[-1]]
+        while waiting and not self.is_full(m.route[-1]):
+            one = waiting.popleft()
+            one.waits = False
+            self.pass_own(one)
+        if m.follower is not None:
+            self.come_in(m.follower)
 
     def arrive(self, m):
         if m in self.messages:
@@ -332,7 +394,7 @@ class ReferenceNetwork:
             for src, dst, on, limit in self.others
             if on.at(self.now) > 0
         ]
-        routes = [m.route for m in flows] + [self.around(route, src, dst) for route, src, dst, _ in others]
+        routes = [m.used for m in flows] + [self.around(route, src, dst) for route, src, dst, _ in others]
         weights = [m.weight for m in flows] + [self.weight(self.latency_of(route, 0)) for route, *_ in others]
         capacity = {}
         for link in {link for route in routes for link in route}:
@@ -354,6 +416,8 @@ class ReferenceNetwork:
                 busy = True
             for m in [m for m in self.messages if m.flowing and m.left <= self.residue * m.whole]:
                 m.ended, m.end, busy = True, self.now, True
+                if self.in_order:
+                    self.ended(m)
                 if self.overheads[1] > 0:
                     self.at(self.now + self.overheads[1], lambda m=m: self.arrive(m))
                 else:

@@ -1,8 +1,9 @@
 """Ranks whose transport stack lets them go by words or by a buffer: part of the reference implementation.
 
 - A rank that enters a round announces what it waits for (`ready`), by sender; then it sends, or asks for what has to be
-  asked for (`request`), in the order of the round; then it answers words that came before it did, in their order; then
-  it does the software of messages that came before it did.
+  asked for (`request`), in the order of the round; then it answers words that came before it did, in their order, but
+  those that a receiver is ready in the order of the round; then it does the software of messages that came before it
+  did.
 - What a rank does for messages takes place one after another, beside its `compute`: `before` and `before_byte` for a
   message that it sends, `after` and `after_byte` for one that has arrived, and `before` for a word of its own; by
   turns, twice that in rounds of odd number. That a message has arrived is told by the system at once. A message that
@@ -56,7 +57,8 @@ class StackRun(ReferenceRun):
                     self.send(number)
                 elif self.stack.lets_go == "request":
                     self.speak("request", number)
-        for what, number in self.heard.pop((rank, index), ()):
+        heard = self.heard.pop((rank, index), [])
+        for what, number in sorted(heard, key=lambda word: word[1]) if self.stack.lets_go == "ready" else heard:
             self.answer(what, number)
         self.occupy(rank, self.early.pop((rank, index), 0))
         self.leave_if_done(rank)

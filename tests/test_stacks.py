@@ -6,6 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import topologies
+from simnet.base.errors import SimnetError
+from simnet.network import Network
 from simnet.network.stack import BESIDE, SEGMENT, STACKS
 from simnet.schedule import Round, Schedule
 from validate.replay import of_collective
@@ -161,3 +164,57 @@ def test_a_change_under_way_takes_the_bytes_that_are_left(at, rate, nbytes):
     found = predict(bare, [Change(0, 0, slow), Change(at, 0, rate)], TCP)[0]
     assert up <= found * (1 + 1e-9)
     assert found <= up + 3 * frame / min(slow, rate) + 1e-9
+
+
+def test_the_max_plus_clock_says_that_it_knows_no_other_stack_than_ideal():
+    graph, ring = topologies.star(2, 1e-3, 1e6), Schedule(2, [Round([0, 1], [1, 0], 100)])
+    assert Network(graph, engine="vectorised").time(ring).finish == pytest.approx(1.1e-3)
+    with pytest.raises(SimnetError, match="knows the stack ideal only"):
+        Network(graph, engine="vectorised", stack="tcp").time(ring)
+
+
+def arrivals(links, rounds, **properties):
+    """Return when messages of one round arrive on a star, without framing, behind senders whose messages queue."""
+    stack = tcp(segment=0.0, beside=0.0, acknowledged=0.0, **properties)
+    graph = topologies.star(len(links), 0.0, 1.0)
+    for host, (latency, bandwidth) in enumerate(links):
+        for link in ((host, "switch"), ("switch", host)):
+            graph.edges[link].update(latency=latency / 2, bandwidth=bandwidth)
+    timing = Network(graph, stack=stack).time(Schedule(len(links), rounds), messages=True)
+    return timing.messages.finish.tolist()
+
+
+def test_messages_that_meet_at_their_receiver_arrive_in_the_order_in_which_they_come():
+    links, both = [(2e-3, 5e6), (6e-3, 5e6), (0.0, 1e6)], [Round([0, 1], [2, 2], [30_000, 10_000])]
+    assert arrivals(links, both) == pytest.approx([1e-3 + 0.03, 1e-3 + 0.04], rel=1e-12)
+    # On a link that they share, the short one is there first.
+    assert arrivals(links, both, own_link="shared") == pytest.approx([1e-3 + 0.04, 3e-3 + 0.02], rel=1e-12)
+
+
+def test_a_slow_message_ahead_leaves_what_it_does_not_fill():
+    # It brings a quarter of what the link carries, and the other one more than the rest.
+    links, both = [(0.0, 0.25e6), (0.0, 4e6), (0.0, 1e6)], [Round([0, 1], [2, 2], [10_000, 30_000])]
+    assert arrivals(links, both) == pytest.approx([0.04, 0.04], rel=1e-12)
+
+
+def test_bytes_of_a_message_come_while_it_waits():
+    # The second one comes from 1 ms on at half of the rate; when the first is through, 14.5 kB of it have come.
+    links, both = [(0.0, 1e6), (2e-3, 0.5e6), (0.0, 1e6)], [Round([0, 1], [2, 2], [30_000, 20_000])]
+    first, second = arrivals(links, both)
+    assert first == pytest.approx(0.03, rel=1e-12)
+    assert second == pytest.approx(max(0.03 + 0.02, 1e-3 + 0.04), rel=1e-12)
+    links[1] = (2e-3, 0.25e6)
+    assert arrivals(links, both)[1] == pytest.approx(1e-3 + 0.08, rel=1e-12)
+
+
+def test_what_has_left_a_host_does_not_hold_up_what_follows():
+    # The first message waits before a slow receiver, the second has the host's own link alone.
+    links, both = [(0.0, 4e6), (0.0, 1e6), (2e-3, 4e6)], [Round([0, 0], [1, 2], [20_000, 20_000])]
+    assert arrivals(links, both) == pytest.approx([0.02, 5e-3 + 1e-3 + 5e-3], rel=1e-12)
+
+
+def test_sends_whose_receivers_are_ready_leave_in_the_order_of_posting():
+    # Words from ranks 1 and 2 are at rank 0 long before it is through with its work, that of rank 2 first.
+    links = [(0.0, 1e6), (0.02, 1e6), (0.0, 1e6)]
+    there = arrivals(links, [Round([0, 0], [1, 2], 10_000, compute=[0.1, 0.0, 0.0])], lets_go="ready")
+    assert there == pytest.approx([0.1 + 0.01 + 0.01, 0.1 + 0.01 + 0.01], rel=1e-12)

@@ -120,6 +120,7 @@ class Engine(Store):
         s.before_byte, s.after_byte = stack.before_byte, stack.after_byte
         s.weighted, s.exponent = sharing.power != 0, sharing.power
         s.counted, s.queueing = sharing.most, sharing.wait
+        s.in_order = s.queues and not s.weighted
         s.adaptive, s.watching, s.latency_changes = adaptive, watching, links.latency_changes
         self._lay_links()
         self._lay_background()
@@ -333,6 +334,8 @@ class Engine(Store):
                     self.loop.assign(s, flow.route, 1)
             if flow.state == FLOWING:
                 self.loop.start_flow(s, f, s.now)
+        for link in np.flatnonzero(self.links.read("far_first") >= 0).tolist():
+            self.loop.let_in_at(s, link)
 
     # What runs.
 

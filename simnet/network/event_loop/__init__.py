@@ -11,6 +11,7 @@ messages. `simnet.network.engine` fills the tables. The functions that others ca
 
 from simnet.network.event_loop import (
     agenda,
+    arrivals,
     loop,
     messages,
     ports,
@@ -22,6 +23,7 @@ from simnet.network.event_loop import (
     timelines,
 )
 from simnet.network.event_loop.agenda import next_due, push
+from simnet.network.event_loop.arrivals import let_in_at
 from simnet.network.event_loop.loop import advance, changes
 from simnet.network.event_loop.messages import address, assign, limit_of, weight_of
 from simnet.network.event_loop.ports import hand_over
@@ -40,9 +42,9 @@ from simnet.network.event_loop.timelines import latency_of, look_up_all
 
 __all__ = [
     "MODULES", "address", "advance", "assign", "changes", "detach", "forget", "free_all", "free_flow", "hand_over",
-    "latency_of", "limit_of", "look_up_all", "mark_dirty", "next_due", "push", "set_rate", "settle", "start_flow",
-    "start_run", "take_flow", "weight_of",
+    "latency_of", "let_in_at", "limit_of", "look_up_all", "mark_dirty", "next_due", "push", "set_rate", "settle",
+    "start_flow", "start_run", "take_flow", "weight_of",
 ]  # fmt: skip
 
 # What is compiled together.
-MODULES = (records, agenda, timelines, sharing, messages, ports, states, protocols, ranks, loop)
+MODULES = (records, agenda, timelines, sharing, arrivals, messages, ports, states, protocols, ranks, loop)

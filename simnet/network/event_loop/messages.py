@@ -5,7 +5,19 @@ from __future__ import annotations
 import math
 
 from simnet.network.event_loop.agenda import push
-from simnet.network.event_loop.records import ASKS, BACKGROUND, DATA, DELIVER, HELD, JOIN, ON_ITS_WAY, TOGGLE, State
+from simnet.network.event_loop.arrivals import comes_in
+from simnet.network.event_loop.records import (
+    ASKS,
+    BACKGROUND,
+    DATA,
+    DELIVER,
+    HELD,
+    JOIN,
+    ON_ITS_WAY,
+    QUEUED,
+    TOGGLE,
+    State,
+)
 from simnet.network.event_loop.sharing import detach, free_flow, start_flow, take_flow
 from simnet.network.event_loop.timelines import changes_at, latency_of, look_up, value_at
 
@@ -43,7 +55,7 @@ def address(s: State, owner: int, first: int, candidates: int, pick: int, nbytes
     flow = s.flows[f]
     nbytes = nbytes / s.routes[r].payload
     flow.state, flow.owner, flow.route = ON_ITS_WAY, owner, r
-    flow.what, flow.behind, flow.waits, flow.holds = DATA, -1, False, False
+    flow.what, flow.behind, flow.waits, flow.holds, flow.passed = DATA, -1, False, False, 0
     flow.remaining, flow.residue, flow.delay = nbytes, _RESIDUE * nbytes, delay
     return f
 
@@ -147,6 +159,8 @@ def join(s: State, f: int) -> None:
         s.background_on = True
         for b in range(s.n_background):
             toggle(s, b)
+    if s.in_order and flow.what == DATA and not comes_in(s, f):
+        return
     s.n_moving += 1
     start_flow(s, f, s.now)
 
@@ -172,11 +186,22 @@ def queueing(s: State, f: int) -> float:
         while u >= 0:
             other = s.flows[s.uses[u].flow]
             if other.owner != BACKGROUND:
-                first = s.links[s.routes[other.route].own].capacity
+                own = s.routes[other.route].own
+                look_up(s, own, s.now)
+                first = s.links[own].capacity
                 left = other.remaining - other.rate * (s.now - other.since)
                 come = min(other.whole, first * (s.now - other.joined))
                 wait += max(0.0, come - (other.whole - left)) / link.capacity
             u = s.uses[u].behind
+        behind = link.far_first
+        while behind >= 0:
+            other = s.flows[behind]
+            if other.state == QUEUED:
+                own = s.routes[other.route].own
+                look_up(s, own, s.now)
+                first = s.links[own].capacity
+                wait += min(other.whole, first * (s.now - other.joined)) / link.capacity
+            behind = other.next
     return wait + s.flows[f].remaining / slowest
 
 
@@ -203,7 +228,7 @@ def toggle(s: State, b: int) -> None:
     elif one.flow < 0:
         one.flow = take_flow(s)
         flow = s.flows[one.flow]
-        flow.owner, flow.route, flow.limit, flow.weight = BACKGROUND, one.route, one.limit, one.weight
+        flow.owner, flow.route, flow.limit, flow.weight, flow.passed = BACKGROUND, one.route, one.limit, one.weight, 0
         flow.remaining, flow.residue = math.inf, 0.0
         start_flow(s, one.flow, s.now)
 

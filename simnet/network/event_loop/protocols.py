@@ -53,21 +53,32 @@ def post(s: State, g: int, task: Task) -> None:
                 send(s, g, m, i)
             elif s.lets_go == REQUEST:
                 speak(s, g, m, i, ASKS)
-    # Words that came before the rank did, in the order of their arrival.
-    f, before = rank.words, -1
+    # Words that came before the rank did: sends leave as they were posted, others are answered as they came.
+    if s.lets_go == READY:
+        for m in range(task.messages, task.messages + task.sends):
+            f = take_word(s, g, i, m)
+            if f >= 0:
+                answer(s, g, f)
+    f = take_word(s, g, i, -1)
     while f >= 0:
-        behind = s.flows[f].next
-        if s.flows[f].round_index == i:
-            if before >= 0:
-                s.flows[before].next = behind
-            else:
-                rank.words = behind
-            answer(s, g, f)
-        else:
-            before = f
-        f = behind
+        answer(s, g, f)
+        f = take_word(s, g, i, -1)
     occupy(s, g, rank.early_software)
     rank.early_software = 0.0
+
+
+def take_word(s: State, g: int, i: int, m: int) -> int:
+    """Take the first word that waits for a rank in round i, about message m or, if that is -1, any; -1 if none does."""
+    rank = s.ranks[g]
+    f, before = rank.words, -1
+    while f >= 0 and (s.flows[f].round_index != i or (m >= 0 and s.flows[f].message != m)):
+        f, before = s.flows[f].next, f
+    if f >= 0:
+        if before >= 0:
+            s.flows[before].next = s.flows[f].next
+        else:
+            rank.words = s.flows[f].next
+    return f
 
 
 def needs_word(s: State, m: int) -> bool:

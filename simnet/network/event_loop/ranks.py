@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from simnet.network.event_loop.agenda import copy_due, push, sink_due
+from simnet.network.event_loop.arrivals import let_in
 from simnet.network.event_loop.messages import assign, let_next
 from simnet.network.event_loop.ports import go_on_sending
 from simnet.network.event_loop.protocols import (
@@ -233,6 +234,8 @@ def end_flow(s: State, f: int) -> None:
     s.n_moving -= 1
     flow = s.flows[f]
     flow.state = ON_ITS_WAY
+    if s.in_order:
+        let_in(s, f)
     if flow.owner != TRANSFER and flow.what == DATA:
         let_next(s, f, s.messages[flow.message].connection)
     if s.receive_overhead > 0:
@@ -355,6 +358,8 @@ def fail(s: State, g: int) -> None:
         if flow.state == FLOWING:
             detach(s, f)
             s.n_moving -= 1
+            if s.in_order:
+                let_in(s, f)
         if flow.unsent > 0:
             flow.state = GONE
         else:

@@ -61,7 +61,8 @@ class Flow:
     shared links, the `limit` that it never exceeds, its `bottleneck`, and when it will end. `unsent` bytes have to
     leave its host's own link yet, if that link changes meanwhile. On its connection, the flow `behind` waits for it,
     and it `waits` itself. It carries `what`, and `holds` its sender until it has arrived if the system has no room for
-    it. `next` is the next free flow, or the one behind it in a queue.
+    it. `next` is the next free flow, or the one behind it in a queue. Of the links of its route, so many it has
+    `passed`.
     """
 
     remaining: float = 0.0
@@ -88,6 +89,7 @@ class Flow:
     what: int = DATA
     behind: int = -1
     next: int = -1
+    passed: int = 0
     waits: bool = False
     holds: bool = False
     is_new: bool = False
@@ -111,6 +113,7 @@ class Link:
     their own link, `port_rank` is who did so last, `port_free` when the link is through with that, and `port_flow`
     stands for messages whose end the link's next change decides. Where they leave one after another, those from
     `port_first` to `port_last` wait, and `port_rest` bytes of the one before them are left at the link's next change.
+    Behind it, at the link of their receiver's host, those from `far_first` to `far_last` wait for others.
     """
 
     capacity: float = 0.0
@@ -134,6 +137,8 @@ class Link:
     port_flow: int = -1
     port_first: int = -1
     port_last: int = -1
+    far_first: int = -1
+    far_last: int = -1
     is_dirty: bool = False
 
 
@@ -334,6 +339,7 @@ class State:
     # The stack; `frame` and `word` are bytes on the wire.
     lets_go: int = LEFT_HOST
     queues: bool = False
+    in_order: bool = False
     runs_ahead: bool = False
     posts_ahead: bool = False
     eager_limit: float = 0.0

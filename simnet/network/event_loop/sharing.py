@@ -52,13 +52,13 @@ def start_flow(s: State, f: int, now: float) -> None:
     flow.rate, flow.since = 0.0, now
     route = s.routes[flow.route]
     if attach(s, f, now) or flow.limit < math.inf:
-        for at in range(route.begin, route.end):
+        for at in range(route.begin + flow.passed, route.end):
             mark_dirty(s, s.route_links[at])
         enqueue(s, f)
         return
     # Alone on all its links.
     bottleneck, rate = NOTHING, math.inf
-    for at in range(route.begin, route.end):
+    for at in range(route.begin + flow.passed, route.end):
         l = s.route_links[at]
         if effective_capacity(s, l) < rate:
             bottleneck, rate = l, effective_capacity(s, l)
@@ -69,7 +69,7 @@ def attach(s: State, f: int, now: float) -> bool:
     """Let a flow use its links; return whether it shares any with others."""
     uses, shares = s.uses, False
     route, u = s.routes[s.flows[f].route], f * s.hops
-    for at in range(route.begin, route.end):
+    for at in range(route.begin + s.flows[f].passed, route.end):
         l = s.route_links[at]
         link = s.links[l]
         first = link.first_use
@@ -89,7 +89,7 @@ def detach(s: State, f: int) -> None:
     """Take a flow off its links; `settle` gives what it leaves to the others."""
     uses = s.uses
     route, u = s.routes[s.flows[f].route], f * s.hops
-    for at in range(route.begin, route.end):
+    for at in range(route.begin + s.flows[f].passed, route.end):
         l = s.route_links[at]
         link = s.links[l]
         before, behind = uses[u].before, uses[u].behind
@@ -211,7 +211,7 @@ def choose(s: State, f: int) -> None:
     s.chosen[s.n_chosen] = f
     s.n_chosen += 1
     route = s.routes[flow.route]
-    for at in range(route.begin, route.end):
+    for at in range(route.begin + flow.passed, route.end):
         l = s.route_links[at]
         link = s.links[l]
         if link.stamp != s.stamp:
@@ -286,7 +286,7 @@ def solve(s: State) -> None:
         f = s.chosen[at]
         flows[f].is_solved = False
         route = s.routes[flows[f].route]
-        for hop in range(route.begin, route.end):
+        for hop in range(route.begin + flows[f].passed, route.end):
             link = links[s.route_links[hop]]
             s.members[link.members + link.unsolved] = f
             link.unsolved += 1
@@ -333,7 +333,7 @@ def fix(s: State, f: int, rate: float, bottleneck: int) -> None:
     flow = s.flows[f]
     flow.is_solved, flow.new_rate, flow.new_bottleneck = True, rate, bottleneck
     route = s.routes[flow.route]
-    for at in range(route.begin, route.end):
+    for at in range(route.begin + flow.passed, route.end):
         link = s.links[s.route_links[at]]
         link.rest -= rate
         link.unsolved -= 1
