@@ -93,6 +93,18 @@ UNEQUAL: dict[str, tuple[tuple[float, ...], tuple[float, ...], Sequence[Exchange
             ("alltoall", "pairwise", 50_000),
         ),
     ),
+    "lopsided": (
+        (25, 4, 1, 12),
+        (60, 8, 30, 100),
+        (
+            ("all_reduce", "ring", 150_000),
+            ("all_reduce", "recursive_doubling", 60_000),
+            ("all_gather", "bruck", 40_000),
+            ("broadcast", "binomial", 80_000),
+            ("all_reduce", "tree", 50_000),
+            ("all_gather", "direct", 30_000),
+        ),
+    ),
     "shared": (
         (2, 10, 30, 5),
         (40, 100, 20, 60),

@@ -1,8 +1,10 @@
 """How well measured collectives follow from the settings of their links alone, as a split of `simnet validate`.
 
-See `validate.shapednet.libraries` for the prediction, and the one setting that it takes software from. Links above
-100 Mbit/s are told apart, since ranks that share the processors of one machine are then no faster than these; so are
-links that change while it runs, where each iteration is predicted.
+See `validate.shapednet.libraries` for the prediction, and the one setting that it takes software from. Told apart are
+links that differ between hosts; exchanges in which a rank sends or receives several messages at once; links above 100
+Mbit/s, since ranks that share the processors of one machine are then no faster than these; and links that change while
+it runs, where each iteration is predicted. Intervals come from errors of the other settings of the same table, in the
+measure of how much of a prediction is software.
 """
 
 from __future__ import annotations
@@ -12,13 +14,18 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
-from validate.shapednet.libraries import from_links
+from simnet.calibration.cost_model import COVERAGE
+from simnet.calibration.intervals import conformal
+from validate.shapednet.libraries import Case, cases, from_links
+from validate.shapednet.links import OfHosts
 
 FAST = 12.5e6
 """Rate of a link [byte/s] up to which it is the links that set the time of ranks on one machine."""
 
 TITLES = {
     "links": "from links alone",
+    "links_unequal": "unequal links",
+    "links_shared": "several transfers per link",
     "links_fast": "above 100 Mbit/s",
     "links_changing": "links that change",
 }
@@ -30,8 +37,9 @@ CLOSED_FORM = "closed_form"
 MARGIN = 1.05
 """The slower of two must take so many times as long before there is a winner."""
 
-UNSURE = 0.02
-"""Half the width of an interval, relative, beside half of what is software."""
+LINKS_ALONE = 0.01
+"""How unsure the part of a prediction is that is no software, beside the part that is; intervals are as wide as errors
+that were held out, each in this measure."""
 
 
 def held_by_links(rows: pd.DataFrame) -> pd.DataFrame:
@@ -50,9 +58,9 @@ def held_by_links(rows: pd.DataFrame) -> pd.DataFrame:
     if not {"link_latency", "link_bandwidth"} <= set(rows):
         return pd.DataFrame()
     found = from_links(rows)
-    fast = np.array([np.max(one.bandwidth) for one in found["links"]]) > FAST * (1 + 1e-9)
-    split = np.where("since_change" in found, "links_changing", np.where(fast, "links_fast", "links"))
-    unsure = UNSURE * found["ours"] + 0.5 * found["software"]
+    changing = "since_change" in found
+    split = np.array([_part(one, changing) for one in cases(found)])
+    low, high = _intervals(found, split)
     gathered = found["collective"].isin(["all_gather", "all_gatherv"])
     names = zip(found["collective"], found["ranks"], found["algorithm"], strict=True)
     return pd.DataFrame(
@@ -60,20 +68,55 @@ def held_by_links(rows: pd.DataFrame) -> pd.DataFrame:
             "split": split,
             "place": "",
             "system": [
-                f"{tool} link_latency={latency:g} link_bandwidth={bandwidth:g}".strip()
-                for tool, latency, bandwidth in zip(
-                    found["tool"], found["link_latency"], found["link_bandwidth"], strict=True
-                )
+                f"{tool} link_latency={_shown(links.latency)} link_bandwidth={_shown(links.bandwidth)}".strip()
+                for tool, links in zip(found["tool"], found["links"], strict=True)
             ],
             "setting": [f"{collective}, {ranks:.0f} ranks, {algorithm}" for collective, ranks, algorithm in names],
             "size": np.where(gathered, found["size"] * found["ranks"], found["size"]),
             "measured": found["seconds"],
             "ours": found["ours"],
-            "low": found["ours"] - unsure,
-            "high": found["ours"] + unsure,
+            "low": low,
+            "high": high,
             CLOSED_FORM: found[CLOSED_FORM],
         }
     )
+
+
+def _part(one: Case, changing: bool) -> str:
+    """Return which of `TITLES` a setting belongs to: the first of the harder ones."""
+    if changing:
+        return "links_changing"
+    if np.max(one.links.bandwidth) > FAST * (1 + 1e-9):
+        return "links_fast"
+    if any(len(set(ends.tolist())) < len(ends) for each in one.schedule().rounds for ends in (each.src, each.dst)):
+        return "links_shared"
+    return "links_unequal" if one.links.is_unequal else "links"
+
+
+def _shown(given: OfHosts) -> str:
+    return "/".join(f"{one:g}" for one in (given if isinstance(given, tuple) else (given,)))
+
+
+def _intervals(found: pd.DataFrame, parts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the ends of intervals [s], from errors of the other settings of a part of the split.
+
+    A setting is a collective with its algorithm and ranks on its links, with all sizes; where links change, that of one
+    size. Software differs from run to run more than links do, so errors are compared relative to its share.
+    """
+    keys = ["tool", "profile", "collective", "algorithm", "ranks"]
+    keys += ["sizes", "run"] if "since_change" in found else ["links"]
+    setting = found.groupby(keys, sort=False).ngroup().to_numpy()
+    ours = found["ours"].to_numpy(dtype=float)
+    unsure = LINKS_ALONE + np.abs(found["software"].to_numpy(dtype=float)) / ours
+    log_errors = np.log(found["seconds"].to_numpy(dtype=float) / ours) / unsure
+    low, high = ours.copy(), ours.copy()
+    for part in np.unique(parts):
+        for one in np.unique(setting[parts == part]):
+            held = (parts == part) & (setting == one)
+            below, above = conformal(log_errors[(parts == part) & (setting != one)], COVERAGE)
+            low[held] *= np.exp(-below * unsure[held])
+            high[held] *= np.exp(above * unsure[held])
+    return low, high
 
 
 def winners(held: pd.DataFrame, best: bool = False) -> Mapping[str, int] | None:

@@ -6,6 +6,7 @@ A *curve* has the time of one collective for several sizes, with all else the sa
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -18,7 +19,9 @@ from simnet.base.errors import InputError, nearest
 from simnet.calibration.readers import COLUMNS, total_bytes
 
 CONDITIONS = ("variant", "platform", "link_latency", "link_bandwidth", "dtype", "tool")
-"""Columns whose values tell one system from another."""
+"""Columns whose values tell one system from another; so do those of the links and contributions of single hosts."""
+
+_OF_HOST = re.compile(r"(link_latency|link_bandwidth|contribution)_\d+")
 
 
 @dataclass(frozen=True, order=True)
@@ -135,8 +138,7 @@ def systems(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
     >>> next(iter(systems(load("shaped_gloo").rows)))
     'link_latency=0.0001, link_bandwidth=12500000.0'
     """
-    named = [name for name in CONDITIONS if name in rows and rows[name].fillna("").astype(str).nunique() > 1]
-    keys = {name: rows[name].fillna("").astype(str) for name in named}
+    keys = {name: one for name, one in _conditions(rows).items() if one.nunique() > 1}
     if rows["in_place"].fillna(False).nunique() > 1:
         keys["in_place"] = rows["in_place"].fillna(False).astype(str)
     if not keys:
@@ -146,6 +148,13 @@ def systems(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
         ", ".join(f"{name}={value}" for name, value in zip(keys, values, strict=True) if value): part
         for values, part in grouped
     }
+
+
+def _conditions(rows: pd.DataFrame) -> dict[str, pd.Series[str]]:
+    """Return the columns that may tell systems apart, as texts."""
+    names = [name for name in CONDITIONS if name in rows]
+    names += sorted(name for name in map(str, rows) if _OF_HOST.fullmatch(name))
+    return {name: rows[name].map(lambda value: "" if pd.isna(value) else str(value)) for name in names}
 
 
 def chosen_rows(rows: pd.DataFrame, where: Mapping[str, str], in_place: bool = False) -> pd.DataFrame:
@@ -195,5 +204,5 @@ def differing(rows: pd.DataFrame) -> dict[str, list[str]]:
     >>> sorted(differing(load("shaped_gloo").rows))
     ['link_bandwidth', 'link_latency']
     """
-    values = {name: sorted(rows[name].fillna("").astype(str).unique()) for name in CONDITIONS if name in rows}
+    values = {name: sorted(one.unique()) for name, one in _conditions(rows).items()}
     return {name: found for name, found in values.items() if len(found) > 1}

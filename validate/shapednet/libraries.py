@@ -90,7 +90,7 @@ def bare(name: str) -> Stack:
     name : str
         One of `simnet.network.stack.STACKS`.
     """
-    return dataclasses.replace(STACKS[name], acknowledged=2 * SEGMENT, rounds=1, pieces=1)
+    return dataclasses.replace(STACKS[name], acknowledged=2 * SEGMENT, rounds=1, pieces=1, posts_ahead=False)
 
 
 LIBRARIES: Mapping[str, Library] = MappingProxyType(
@@ -109,7 +109,7 @@ LIBRARIES: Mapping[str, Library] = MappingProxyType(
 """Libraries by the beginning of the name of the tool."""
 
 
-class _Case(NamedTuple):
+class Case(NamedTuple):
     """One setting, or one iteration, of a table."""
 
     tool: str
@@ -210,9 +210,9 @@ def from_links(rows: pd.DataFrame) -> pd.DataFrame:
         table = table[~pd.MultiIndex.from_frame(table[_KEYS]).isin(pd.MultiIndex.from_frame(first))]
     else:
         table = settings.drop(index=used)
-    known: dict[_Case, tuple[float, float, float]] = {}
+    known: dict[Case, tuple[float, float, float]] = {}
     found = []
-    for one in _cases(table):
+    for one in cases(table):
         key = one._replace(seconds=0.0)
         if key not in known:
             known[key] = _three(key, _stack(one, stacks))
@@ -260,7 +260,7 @@ def calibrated(
         far = far[far["size"] == far["size"].min()]
         used += [index for index in far.index if index not in used]
         off = [
-            float(np.mean([abs(one.takes(stack["", ""]) / one.seconds - 1) for one in _cases(far)]))
+            float(np.mean([abs(one.takes(stack["", ""]) / one.seconds - 1) for one in cases(far)]))
             for stack in candidates
         ]
         return candidates[int(np.argmin(off))], used
@@ -269,13 +269,13 @@ def calibrated(
 
 def _with_software(bare: Stack, small: pd.DataFrame, large: pd.DataFrame) -> Mapping[tuple[str, str], Stack]:
     """Return a stack with the software that explains what was measured on an idle link."""
-    measured = {(one.collective, one.algorithm): _software(one, bare, "message", 1e-4) for one in _cases(small)}
+    measured = {(one.collective, one.algorithm): _software(one, bare, "message", 1e-4) for one in cases(small)}
     overhead = float(np.median(list(measured.values())))
     found = {
         key: bare.with_software(message=min(max(own, overhead / UNLIKE), overhead * UNLIKE))
         for key, own in measured.items()
     }
-    for one in _cases(large):
+    for one in cases(large):
         key = (one.collective, one.algorithm)
         quick = found.get(key, bare.with_software(message=overhead))
         found[key] = quick.with_software(byte=min(_software(one, quick, "byte", 1e-9), SLOWEST))
@@ -284,7 +284,7 @@ def _with_software(bare: Stack, small: pd.DataFrame, large: pd.DataFrame) -> Map
     return found
 
 
-def _stack(one: _Case, stacks: Mapping[tuple[str, str], Mapping[tuple[str, str], Stack]]) -> Stack:
+def _stack(one: Case, stacks: Mapping[tuple[str, str], Mapping[tuple[str, str], Stack]]) -> Stack:
     known = stacks[one.tool, one.profile]
     return known.get((one.collective, one.algorithm), known["", ""])
 
@@ -297,7 +297,7 @@ def _corner(settings: pd.DataFrame, *, far: bool) -> pd.DataFrame:
     return part
 
 
-def _software(one: _Case, stack: Stack, name: str, probe: float) -> float:
+def _software(one: Case, stack: Stack, name: str, probe: float) -> float:
     """Return the seconds of software, per message or per byte, that explain what was measured."""
 
     def at(value: float) -> float:
@@ -311,7 +311,7 @@ def _software(one: _Case, stack: Stack, name: str, probe: float) -> float:
     return value
 
 
-def _three(one: _Case, stack: Stack) -> tuple[float, float, float]:
+def _three(one: Case, stack: Stack) -> tuple[float, float, float]:
     """Return what is predicted, what of it remains without software, and the closed form."""
     ours, silent = one.takes(stack), one.takes(stack.with_software(0.0, 0.0))
     latencies, bandwidths = zip(*one.links.of_hosts(one.ranks), strict=True)
@@ -320,8 +320,9 @@ def _three(one: _Case, stack: Stack) -> tuple[float, float, float]:
     return ours, silent, float(predict(one.schedule(), [slowest], IDEAL)[0])
 
 
-def _cases(table: pd.DataFrame) -> list[_Case]:
-    return [_Case(*each) for each in zip(*(table[name].tolist() for name in (*_KEYS, "seconds")), strict=True)]
+def cases(table: pd.DataFrame) -> list[Case]:
+    """Return the rows of a table, as `predictable` and `from_links` have them."""
+    return [Case(*each) for each in zip(*(table[name].tolist() for name in (*_KEYS, "seconds")), strict=True)]
 
 
 def _known(table: pd.DataFrame) -> list[bool]:
@@ -329,7 +330,7 @@ def _known(table: pd.DataFrame) -> list[bool]:
     found: dict[tuple[str, str, int, Sizes], bool] = {}
     keys = [
         (one.collective, one.algorithm, one.ranks, one.sizes if isinstance(one.sizes, tuple) else 1.0)
-        for one in _cases(table)
+        for one in cases(table)
     ]
     for key in keys:
         if key not in found:
@@ -353,7 +354,7 @@ def _across_changes(
         for place in np.flatnonzero(began + part["ours"].to_numpy() > ahead).tolist():
             start = float(began[place])
             coming = [changes[last[place]]._replace(at=start), *changes[last[place] + 1 :]]
-            one = _cases(part.iloc[[place]])[0]
+            one = cases(part.iloc[[place]])[0]
             moved = [each._replace(at=each.at - start) for each in coming]
             ours[part.index[place]] = one.takes(_stack(one, stacks), moved)
     return table.assign(ours=ours)

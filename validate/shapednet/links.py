@@ -50,6 +50,11 @@ class Change(NamedTuple):
     latency: OfHosts
     bandwidth: OfHosts
 
+    @property
+    def is_unequal(self) -> bool:
+        """Whether they differ between hosts."""
+        return any(isinstance(one, tuple) and len(set(one)) > 1 for one in self[1:])
+
     def of_hosts(self, hosts: int) -> list[tuple[float, float]]:
         """Return latency [s] and bandwidth [byte/s] of each host.
 
