@@ -37,6 +37,13 @@ def test_an_exchange_takes_as_long_at_any_time(engine, start):
     assert all(np.array_equal(one, other) for one, other in zip(late.split, soon.split, strict=True))
 
 
+@pytest.mark.parametrize("engine", ["auto", "fluid"])
+@pytest.mark.parametrize("stack", ["tcp", "gloo", "openmpi", "mpich"])
+def test_ranks_that_send_by_a_library_take_as_long_at_any_time(stack, engine):
+    network = Network(FAST, stack=stack, engine=engine)
+    assert network.time(RING, 1e9).duration == network.time(RING).duration
+
+
 @pytest.mark.parametrize("shift", LATE)
 @pytest.mark.parametrize("stack", ["ideal", "gloo"])
 @pytest.mark.parametrize("engine", ["auto", "fluid"])
