@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from simnet.base.arrays import Floats, Ranks
 from simnet.base.checks import whole
+from simnet.base.quantities import MOST_BYTES, MOST_SECONDS
 
 T = TypeVar("T", bound=np.generic)
 
@@ -77,6 +78,8 @@ class Round:
         _refuse(self.dst < 0, self.dst, "dst must be >= 0")
         _refuse(~(np.isfinite(self.nbytes) & (self.nbytes >= 0)), self.nbytes, "nbytes must be finite and >= 0")
         _refuse(~(np.isfinite(work) & (work >= 0)), work, "compute must be finite and >= 0")
+        _refuse(self.nbytes > MOST_BYTES, self.nbytes, f"nbytes must be <= {MOST_BYTES:g}")
+        _refuse(work > MOST_SECONDS, work, f"compute must be <= {MOST_SECONDS:g} s")
         if (self.src == self.dst).any():
             message = int(np.argmax(self.src == self.dst))
             raise ValueError(f"rank {self.src[message]} sends to itself in message {message}")

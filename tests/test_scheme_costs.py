@@ -481,6 +481,8 @@ def levels_of(P):
 
 
 WORK = {}
+# Their partitions, and with them their first scans, are of unlike lengths.
+UNEVEN = {"exdyna", "micro"}
 
 
 def by_hand(*names):
@@ -527,13 +529,10 @@ def _(model, exchange):
     T, h = model.workers // d, int(exchange.stats["h"].max())
     c = -(-model.parameters // T)
     bags = [m for _, m in srs_rounds(T)]
-    between = [kernel for m in bags for kernel in [("scatter", k_b)] * m + [("topk", c), ("gather", k_b)] * m]
-    first, between = between[bags[0] :][: 2 * bags[0]] if bags else [], between
-    # What is cut before the first message stands in front.
-    for kernel in first:
-        between.remove(kernel)
-    own = [("topk", c), ("gather", h)]
-    before, between = (first, between + own) if bags else (own, [])
+    # A bag is cut before it is sent, and added where it arrives; the own block is cut last.
+    cuts = [[("topk", c), ("gather", k_b)] * m for m in bags] + [[("topk", c), ("gather", h)]]
+    before, *others = cuts
+    between = [kernel for m, cut in zip(bags, others, strict=True) for kernel in [("scatter", k_b)] * m + cut]
     merges = []
     if model.options.sag == "recursive":
         merges = [("scatter", k_b), ("scatter", k_b), ("topk", 2 * k_b)]
@@ -636,10 +635,6 @@ def test_time_of_messages_and_of_the_work_between_them(one, P):
             # Where volumes follow from the gradients, workers with as many entries each stay in step all the same.
             alone = network.time(exchange.schedule).finish
             assert timing.finish == pytest.approx(alone + before + between + after, rel=1e-9)
-
-
-# Their partitions, and with them their first scans, are of unlike lengths.
-UNEVEN = {"exdyna", "micro", "sage"}
 
 
 def test_every_case_has_some_sizes():

@@ -7,7 +7,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import topologies
-from simnet.base.errors import SimnetError
 from simnet.network import Network
 from simnet.network.stack import BESIDE, SEGMENT, STACKS
 from simnet.schedule import Round, Schedule
@@ -164,13 +163,6 @@ def test_a_change_under_way_takes_the_bytes_that_are_left(at, rate, nbytes):
     found = predict(bare, [Change(0, 0, slow), Change(at, 0, rate)], TCP)[0]
     assert up <= found * (1 + 1e-9)
     assert found <= up + 3 * frame / min(slow, rate) + 1e-9
-
-
-def test_the_max_plus_clock_says_that_it_knows_no_other_stack_than_ideal():
-    graph, ring = topologies.star(2, 1e-3, 1e6), Schedule(2, [Round([0, 1], [1, 0], 100)])
-    assert Network(graph, engine="vectorised").time(ring).finish == pytest.approx(1.1e-3)
-    with pytest.raises(SimnetError, match="knows the stack ideal only"):
-        Network(graph, engine="vectorised", stack="tcp").time(ring)
 
 
 def arrivals(links, rounds, **properties):

@@ -12,7 +12,7 @@ from typing import Annotated, Any, TypeVar, Union, cast, get_args, get_origin
 from annotated_types import Ge
 
 from simnet.base.checks import is_number, whole
-from simnet.base.quantities import RATE, TIME, parameter_hints
+from simnet.base.quantities import RATE, TIME, Bandwidth, Seconds, bounded, parameter_hints
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -66,12 +66,12 @@ def seconds(value: object, name: str) -> float:
     Raises
     ------
     ValueError
-        If it is not a number, not finite, or negative.
+        If it is not a number, not finite, negative, or more than a time may be.
     """
     number = _real(value, name, "seconds >= 0")
     if not 0 <= number < math.inf:
         raise ValueError(f"{name} must be finite and >= 0 seconds, got {value}")
-    return number
+    return bounded(number, Seconds, name)
 
 
 def rate(value: object, name: str) -> float:
@@ -80,12 +80,12 @@ def rate(value: object, name: str) -> float:
     Raises
     ------
     ValueError
-        If it is not a number, not finite, zero or negative.
+        If it is not a number, not finite, zero, negative, or beyond what a bandwidth may be.
     """
     number = _real(value, name, "bytes per second > 0")
     if not 0 < number < math.inf:
         raise ValueError(f"{name} must be finite and > 0 bytes per second, got {value}")
-    return number
+    return bounded(number, Bandwidth, name)
 
 
 def factor(value: object, name: str, least: float = 0.0) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -17,6 +18,9 @@ from scaling.measuring import Cost, measured, whole
 from scaling.programs import BANDWIDTH, LATENCY, NBYTES
 from simnet import costs
 from simnet.base import rng
+from simnet.collectives import allreduce_ring
+from simnet.network import Network
+from simnet.network.stack import STACKS
 from simnet.network.tables import Store
 from topologies import Routes
 
@@ -78,6 +82,9 @@ def limits(bench: Bench, quick: bool) -> Iterator[Limit]:
     in_step = Case("ring", "crossbar", "in step", 1024)
     yield seconds("ring all-reduce, 1,024 ranks, crossbar, in step", 0.07, in_step)
     yield Limit("its simulated time against the closed form, relative", 1e-9, "", lambda: _closed_form(bench(in_step)))
+    for name in STACKS:
+        if name != "ideal":
+            yield Limit(f"the same on the stack {name}, over ideal: ratio", 2.0, "", partial(_on_stack, name))
     yield seconds("ring all-reduce, 16,384 ranks, crossbar, in step", 5.0, Case("ring", "crossbar", "in step", 16384))
     yield seconds("1,024 ranks, crossbar, with compute jitter", 0.15, Case("ring", "crossbar", "compute", 1024))
     yield seconds("1,024 ranks, fat-tree, in step", 0.2, Case("ring", "fat-tree", "in step", 1024))
@@ -123,6 +130,22 @@ def limits(bench: Bench, quick: bool) -> Iterator[Limit]:
 
 def _seconds(cost: Cost) -> tuple[float, str]:
     return cost.seconds, cost.why
+
+
+def _on_stack(name: str, ranks: int = 1024, repeats: int = 21) -> tuple[float, str]:
+    """Return by how much longer a stack takes to time exchanges of sizes of their own, in turns with `ideal`, warm."""
+    graph = TOPOLOGIES["crossbar"](ranks)
+    networks = [Network(graph, stack=stack) for stack in ("ideal", name)]
+    took = np.empty((repeats, len(networks)))
+    for repeat in range(-3, repeats):
+        schedule = allreduce_ring(ranks, NBYTES + repeat)
+        for place, network in enumerate(networks):
+            begun = time.process_time()
+            network.time(schedule)
+            if repeat >= 0:
+                took[repeat, place] = time.process_time() - begun
+    ideal, other = np.median(took, axis=0).tolist()
+    return other / ideal, ""
 
 
 def _closed_form(cost: Cost) -> tuple[float, str]:

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+import math
+import operator
 import re
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, get_args, get_type_hints
 
 from annotated_types import Ge, Gt, Le
 from numpy.typing import ArrayLike
@@ -77,6 +79,23 @@ class Notation:
 
 
 @dataclass(frozen=True)
+class NotTiny:
+    """Says of a number, such as a rate that things are divided by, how small it may be where it is not 0."""
+
+    least: float
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        from pydantic_core import PydanticCustomError, core_schema
+
+        def check(value: float) -> float:
+            if 0 < value < self.least:
+                raise PydanticCustomError("greater_than_equal", "too small", {"ge": self.least})
+            return value
+
+        return core_schema.no_info_after_validator_function(check, handler(source))
+
+
+@dataclass(frozen=True)
 class Written:
     """What people write for a parameter that Python takes in more forms, such as any array."""
 
@@ -128,21 +147,31 @@ FACTOR = Notation("factor", ("50 %",), _fraction)
 SHARE = Notation("probability or share", ("2 %",), _fraction)
 ITERATIONS = Notation("iterations, or epochs", (300, "2 epochs"), _iterations)
 
-Seconds: TypeAlias = Annotated[float, Le(1e12), TIME]
+# No sum or quotient of what lies within these bounds overflows.
+MOST_SECONDS = 1e12
+"""The longest time [s]."""
+MOST_BYTES = 1e18
+"""The largest amount of data [byte]."""
+MOST_RATE = 1e18
+"""The highest rate [byte/s]."""
+# A byte in the longest time is the least that a rate is.
+_LEAST = NotTiny(1 / MOST_SECONDS)
+
+Seconds: TypeAlias = Annotated[float, Le(MOST_SECONDS), TIME]
 """A time [s], >= 0."""
-Duration: TypeAlias = Annotated[Seconds, Gt(0)]
+Duration: TypeAlias = Annotated[Seconds, Gt(0), _LEAST]
 """A time [s], > 0."""
-Size: TypeAlias = Annotated[float, Le(1e18), SIZE]
+Size: TypeAlias = Annotated[float, Le(MOST_BYTES), SIZE]
 """An amount of data [byte], >= 0."""
-PositiveSize: TypeAlias = Annotated[Size, Gt(0)]
+PositiveSize: TypeAlias = Annotated[Size, Gt(0), _LEAST]
 """An amount of data [byte], > 0."""
-Rate: TypeAlias = Annotated[float, Le(1e18), RATE]
+Rate: TypeAlias = Annotated[float, Le(MOST_RATE), _LEAST, RATE]
 """Bytes per second, >= 0."""
 Bandwidth: TypeAlias = Annotated[Rate, Gt(0)]
 """Bytes per second, > 0."""
-Factor: TypeAlias = Annotated[float, Ge(0), Le(1e6), FACTOR]
+Factor: TypeAlias = Annotated[float, Ge(0), Le(1e6), _LEAST, FACTOR]
 """What something is multiplied by, >= 0."""
-PositiveFactor: TypeAlias = Annotated[float, Gt(0), Le(1e6), FACTOR]
+PositiveFactor: TypeAlias = Annotated[float, Gt(0), Le(1e6), _LEAST, FACTOR]
 """What something is multiplied by, > 0."""
 Spread: TypeAlias = Annotated[
     float, Ge(0), Le(5), Notation("standard deviation of a logarithm: 0.1 is about 10 %", ("10 %",), _fraction)
@@ -154,7 +183,7 @@ PositiveShare: TypeAlias = Annotated[float, Gt(0), Le(1), SHARE]
 """A part of a whole, > 0."""
 Density: TypeAlias = Annotated[float, Gt(0), Le(1), Notation("fraction of the entries kept", ("1 %",), _fraction_kept)]
 """The fraction of the entries of a gradient that is kept."""
-Slowdown: TypeAlias = Annotated[float, Gt(0), Le(1e6)]
+Slowdown: TypeAlias = Annotated[float, Gt(0), Le(1e6), _LEAST]
 """A factor > 0."""
 Count: TypeAlias = Annotated[int, Ge(1)]
 """How many, at least one."""
@@ -166,6 +195,71 @@ Latencies: TypeAlias = Annotated[ArrayLike, Written(Seconds | Sequence[Sequence[
 """One latency [s], or a matrix of them."""
 Bandwidths: TypeAlias = Annotated[ArrayLike, Written(Rate | Sequence[Sequence[Rate]])]
 """One bandwidth [byte/s], or a matrix of them, 0 for no link."""
+
+
+_BOUNDS: Sequence[tuple[type, str, str, Callable[[float, float], bool]]] = (
+    (Gt, "gt", ">", operator.gt),
+    (Ge, "ge", ">=", operator.ge),
+    (Le, "le", "<=", operator.le),
+    (NotTiny, "least", ">=", operator.ge),
+)
+
+
+def outside(value: float, quantity: Any, got: object = None) -> str:
+    """Return what is wrong with the magnitude of a number, in the words of a scenario's fields; "" if nothing is.
+
+    Parameters
+    ----------
+    value : float
+        The number, in SI units.
+    quantity : annotation
+        What it is, such as `Seconds`.
+    got : object, optional
+        How it is written, for the words.
+
+    Examples
+    --------
+    >>> outside(1e305, Bandwidth), outside(1e-300, Bandwidth, "1e-300"), outside(1e9, Bandwidth)
+    ('must be <= 1e+18, got 1e+305', "must be >= 1e-12, got '1e-300'", '')
+    """
+    _, *marks = get_args(quantity)
+    shown = value if got is None else got
+    if not 0 <= value < math.inf:
+        return f"must be a finite number >= 0, got {shown!r}"
+    for mark in marks:
+        for kind, name, sign, holds in _BOUNDS:
+            if isinstance(mark, kind) and not holds(value, getattr(mark, name)) and (value or kind is not NotTiny):
+                return f"must be {sign} {getattr(mark, name):g}, got {shown!r}"
+    return ""
+
+
+def bounded(value: float, quantity: Any, name: str) -> float:
+    """Return a number whose magnitude is right.
+
+    Parameters
+    ----------
+    value : float
+        The number, in SI units.
+    quantity : annotation
+        What it is, such as `Seconds`.
+    name : str
+        What it is called.
+
+    Raises
+    ------
+    ValueError
+        If the magnitude is not right.
+
+    Examples
+    --------
+    >>> bounded(1e300, Seconds, "latency")
+    Traceback (most recent call last):
+    ValueError: latency must be <= 1e+12, got 1e+300
+    """
+    wrong = outside(value, quantity)
+    if wrong:
+        raise ValueError(f"{name} {wrong}")
+    return value
 
 
 def parameter_hints(target: Callable[..., Any], names: Sequence[str]) -> dict[str, Any]:

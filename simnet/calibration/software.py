@@ -230,12 +230,12 @@ class CalibratedSoftware:
             # Times are straight in bytes, but for where a message is no longer eager.
             at = low + (high - low) * (under / (under - over) if turn % 3 < 2 else 0.5)
             left = takes(at) - target
+            if abs(left) <= _EXACT * target:
+                return at
             if left > 0:
                 high, over = at, left
             else:
                 low, under = at, left
-            if -left <= _EXACT * target and left <= 0:
-                break
         return low
 
     def _without_bytes(self, rounds: Sequence[Round], n_ranks: int, hosts: Ranks) -> float:

@@ -42,7 +42,7 @@ from dataclasses import dataclass, fields
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, TypeAlias
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +50,7 @@ from numpy.typing import NDArray
 from simnet.base import plugins
 from simnet.base.checks import is_number
 from simnet.base.errors import InputError, nearest
+from simnet.base.quantities import Bandwidth, Seconds, Size, outside, parameter_hints
 from simnet.base.reading import read_text
 
 _LARGEST_FILE = 1_000_000
@@ -94,9 +95,6 @@ class DeviceOp(NamedTuple):
         return self._replace(entries=self.entries * factor)
 
 
-Work: TypeAlias = dict[int, NDArray[np.float64]]
-"""Seconds that each worker works before rounds of a schedule, by their numbers; shape (P,)."""
-
 Kernel = DeviceOp
 """The name of `DeviceOp` in schemes that others wrote."""
 
@@ -115,8 +113,8 @@ class Method:
         Where the two figures come from.
     """
 
-    launch: float
-    bytes_per_entry: float
+    launch: Seconds
+    bytes_per_entry: Size
     source: str
 
 
@@ -143,7 +141,7 @@ class DeviceProfile:
     name: str
     device: str
     source: str
-    memory_bandwidth: float
+    memory_bandwidth: Bandwidth
     methods: Mapping[str, Method]
 
     def seconds(self, kernels: Iterable[DeviceOp], workers: int) -> NDArray[np.float64]:
@@ -188,7 +186,9 @@ class DeviceProfile:
             total += kernel.launches * np.where(entries > 0, one, 0.0)
         return total
 
-    def work(self, kernels: Iterable[DeviceOp], workers: int) -> tuple[NDArray[np.float64], Work]:
+    def work(
+        self, kernels: Iterable[DeviceOp], workers: int
+    ) -> tuple[NDArray[np.float64], dict[int, NDArray[np.float64]]]:
         """Return how long each worker works before the first message, and then before which rounds.
 
         Parameters
@@ -317,7 +317,7 @@ def _profile(text: str, file: str) -> DeviceProfile:
 
     def checked(kind: type, given: object, at: str) -> dict[str, Any]:
         """Return the fields of a profile or a method: texts, numbers >= 0, and what is left to check."""
-        types = {one.name: one.type for one in fields(kind)}
+        types = parameter_hints(kind, [one.name for one in fields(kind)])
         if not isinstance(given, dict):
             refuse(f"must be a mapping with {', '.join(types)}", at)
         for name in (*given, *types):
@@ -327,21 +327,21 @@ def _profile(text: str, file: str) -> DeviceProfile:
                 refuse("is missing", f"{at}{name}")
         found = dict(given)
         for name, value in given.items():
-            if types[name] == "str":
+            if types[name] is str:
                 if not isinstance(value, str) or not value.strip():
                     refuse(f"must be a text, got {reprlib.repr(value)}", f"{at}{name}")
                 found[name] = value.strip()
-            elif types[name] == "float":
+            elif types[name] in (Bandwidth, Seconds, Size):
                 if not is_number(value):
                     refuse(f"must be a number, got {reprlib.repr(value)}", f"{at}{name}")
                 if not 0 <= value < math.inf:
                     refuse(f"must be finite and >= 0, got {value}", f"{at}{name}")
+                if wrong := outside(value, types[name]):
+                    refuse(wrong, f"{at}{name}")
                 found[name] = float(value)
         return found
 
     top = checked(DeviceProfile, plain_yaml(text, file, "a device profile"), "")
-    if not top["memory_bandwidth"]:
-        refuse("must be > 0, got 0", "memory_bandwidth")
     if not isinstance(top["methods"], dict) or not all(isinstance(name, str) for name in top["methods"]):
         refuse("must be a mapping of method names to their figures", "methods")
     methods = {name: Method(**checked(Method, one, f"methods.{name}.")) for name, one in top["methods"].items()}

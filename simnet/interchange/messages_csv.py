@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
 from simnet.base.checks import read_number
 from simnet.base.errors import InputError, nearest
+from simnet.base.quantities import Size, outside
 from simnet.base.reading import read_text
 from simnet.base.writing import explained
 from simnet.network import Messages
@@ -129,8 +129,8 @@ def read_messages(path: str | Path, n_ranks: int | None = None) -> Schedule:
         if src == dst:
             refuse(line, f"rank {src} sends to itself")
         nbytes = read_number(row[place["nbytes_B"]])
-        if not 0 <= nbytes < math.inf:
-            refuse(line, f"must be a finite number >= 0, got {row[place['nbytes_B']][:40]!r}", "nbytes_B")
+        if wrong := outside(nbytes, Size, row[place["nbytes_B"]][:40]):
+            refuse(line, wrong, "nbytes_B")
         phase = row[place["phase"]] if "phase" in place else ""
         if len(phase) > MAX_PHASE:
             refuse(line, f"is longer than {MAX_PHASE} characters", "phase")

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from simnet.base.checks import is_number
 from simnet.base.errors import nearest
+from simnet.base.quantities import Size, bounded, outside
 from simnet.interchange.xmlfile import Element, read_xml
 from simnet.schedule import Round, Schedule
 
@@ -77,6 +78,7 @@ def read_msccl(path: str | Path, nbytes: float) -> Schedule:
     """
     if not (is_number(nbytes) and 0 <= nbytes < float("inf")):
         raise ValueError(f"nbytes must be a number >= 0 and finite, got {nbytes!r}")
+    bounded(nbytes, Size, "nbytes")
     top = read_xml(path, ["algo"])
     n_ranks = top.whole("ngpus", 1, MAX_GPUS)
     chunk = nbytes / top.whole("nchunksperloop", 1, _MOST)
@@ -85,7 +87,10 @@ def read_msccl(path: str | Path, nbytes: float) -> Schedule:
     level = _levels(steps, messages)
     rounds: dict[int, list[tuple[int, int, float]]] = defaultdict(list)
     for one in messages:
-        rounds[level[one]].append((one.send.gpu, one.recv.gpu, one.send.count * chunk))
+        size = one.send.count * chunk
+        if wrong := outside(size, Size):
+            one.send.at.refuse(f"its bytes {wrong}", "cnt")
+        rounds[level[one]].append((one.send.gpu, one.recv.gpu, size))
     phase = top.attributes.get("coll", "")[:_LONGEST_NAME]
     columns = (zip(*rounds[index], strict=True) for index in sorted(rounds))
     return Schedule(n_ranks, [Round(src, dst, sizes, phase=phase) for src, dst, sizes in columns])

@@ -10,12 +10,12 @@ NCCL 2.27, ``src/graph/topo.cc`` (kvDictPciGen, ncclTopoAddNvLinks, ncclTopoGetI
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from simnet.base.checks import read_number, whole
+from simnet.base.quantities import Seconds, outside
 from simnet.interchange.xmlfile import Element, read_xml
 from topologies.checks import affordable, seconds
 from topologies.graphs import Node, empty
@@ -252,6 +252,6 @@ def _micros(net: Element) -> float:
     """Return the latency of a card, written in microseconds, in seconds; 0 where it names none."""
     text = net.attributes.get("latency", "0")
     value = read_number(text)
-    if not 0 <= value < math.inf:
-        net.refuse(f"must be a finite number >= 0, got {text[:40]!r}", "latency")
+    if wrong := outside(value / 1e6, Seconds, text[:40]):
+        net.refuse(wrong, "latency")
     return value / 1e6

@@ -16,6 +16,7 @@ import numpy as np
 
 from simnet.base.arrays import Floats
 from simnet.base.errors import InputError
+from simnet.base.quantities import Seconds, Size, outside
 from simnet.schedule import Round, Schedule
 
 if TYPE_CHECKING:
@@ -279,11 +280,15 @@ def schedule(file: Program, messages: Messages, placed: Placed, per_second: floa
     n_rounds = max(placed.values(), default=-1) + 1
     columns: dict[int, list[tuple[int, int, int]]] = defaultdict(list)
     for send, _ in messages:
+        if wrong := outside(send.size, Size):
+            file.refuse_at(send, f"the bytes of a message {wrong}")
         columns[placed[send]].append((send.rank, send.peer, send.size))
     work: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
     for op, index in placed.items():
         if op.kind == "calc" and op.size:
             work[index][op.rank] += op.size
+            if wrong := outside(work[index][op.rank] / per_second, Seconds):
+                file.refuse_at(op, f"the seconds of work of rank {op.rank} in a round {wrong}")
     if sum(len(one) < file.n_ranks for one in work.values()) * file.n_ranks > MAX_COMPUTE:
         raise InputError(f"has more than {MAX_COMPUTE:,} compute times of ranks and rounds", file=file.name)
     idle = Round([], [], [])

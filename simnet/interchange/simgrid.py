@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simnet.base.errors import nearest
+from simnet.base.quantities import MOST_RATE, Bandwidth, Rate, Seconds, outside
 from simnet.interchange.simgrid_profiles import read_profile
 from simnet.interchange.xmlfile import Element, read_xml
 from simnet.network.weather import Signal, Weather
@@ -249,7 +250,8 @@ class _Reader:
         if not name:
             return None
         if (name, nominal) not in self.profiles:
-            self.profiles[name, nominal] = read_profile(self.folder / name, nominal)
+            quantity = Seconds if attribute == "latency_file" else Rate
+            self.profiles[name, nominal] = read_profile(self.folder / name, nominal, quantity)
         return self.profiles[name, nominal]
 
     def cluster(self, one: Element) -> None:
@@ -328,7 +330,7 @@ class _Reader:
         ends = Counter((one.src, one.dst) for one in self.connections)
         rates = [link.bandwidth for link in self.links.values()] + [rate for *_, rate, _ in self.edges]
         # Far more than the links beside it carry, also in fair weather.
-        ample = 1e6 * max(rates, default=1.0)
+        ample = min(1e6 * max(rates, default=1.0), MOST_RATE)
         graph = empty("simgrid", len(self.hosts), **({"hosts_forward": True} if self.forward else {}))
         for host, name in enumerate(self.hosts):
             graph.nodes[host]["name"] = name
@@ -413,18 +415,27 @@ def _radical(one: Element) -> Iterator[int]:
 
 
 def _seconds(one: Element, attribute: str) -> float:
-    return _quantity(one, attribute, _SECONDS)
+    return _quantity(one, attribute, _SECONDS, Seconds)
 
 
 def _rate(one: Element, attribute: str) -> float:
-    value = _quantity(one, attribute, _RATES)
-    if not value:
-        one.refuse("must be > 0", attribute)
-    return value
+    return _quantity(one, attribute, _RATES, Bandwidth)
 
 
-def _quantity(one: Element, attribute: str, units: Mapping[str, Decimal]) -> float:
-    """Return a quantity in SI units, the float nearest to what is written; a bare number is of the base unit."""
+def _quantity(one: Element, attribute: str, units: Mapping[str, Decimal], quantity: Any) -> float:
+    """Return a quantity in SI units, the float nearest to what is written; a bare number is of the base unit.
+
+    Parameters
+    ----------
+    one : Element
+        What has it.
+    attribute : str
+        Where it stands.
+    units : mapping of str to Decimal
+        What units stand for.
+    quantity : annotation
+        Within which bounds it is.
+    """
     text = one.get(attribute).strip()
     match = _NUMBER.fullmatch(text) if len(text) <= 64 else None
     if match is None or match[2] not in units:
@@ -433,4 +444,6 @@ def _quantity(one: Element, attribute: str, units: Mapping[str, Decimal]) -> flo
     value = float(Decimal(match[1]) * units[match[2]])
     if not 0 <= value < math.inf:
         one.refuse(f"must be finite and >= 0, got {text[:40]!r}", attribute)
+    if wrong := outside(value, quantity, text[:40]):
+        one.refuse(wrong, attribute)
     return value

@@ -11,6 +11,7 @@ import numpy as np
 
 from simnet.base.checks import read_number
 from simnet.base.errors import InputError
+from simnet.base.quantities import Rate, Seconds, outside
 from simnet.base.reading import read_text
 from simnet.network.weather import Signal
 
@@ -18,7 +19,7 @@ MAX_PROFILE_BYTES = 64 * 2**20
 """The largest profile that is read."""
 
 
-def read_profile(path: str | Path, nominal: float) -> Signal:
+def read_profile(path: str | Path, nominal: float, quantity: Any = Rate) -> Signal:
     r"""Read a profile of a link: lines of a date [s] and a value, a bandwidth [byte/s] or a latency [s].
 
     ``PERIODICITY p`` starts the pattern again every p seconds, ``LOOPAFTER d`` d seconds after its last date. Dates
@@ -66,6 +67,9 @@ def read_profile(path: str | Path, nominal: float) -> Signal:
         for word, number in zip(words[repeats:], numbers, strict=True):
             if not 0 <= number < math.inf:
                 raise refuse(f"must be a finite number >= 0, got {word[:40]!r}")
+        for word, number, kind in zip(words[repeats:], numbers, (Seconds, quantity), strict=False):
+            if wrong := outside(number, kind, word[:40]):
+                raise refuse(wrong)
         if repeats:
             if loop is not None:
                 raise refuse(f"repeats twice; {loop[0]} stands in line {loop[2]}")

@@ -14,6 +14,7 @@ import copy
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -22,10 +23,11 @@ from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats, Ranks
 from simnet.base.errors import SimnetError, nearest
-from simnet.base.quantities import Seconds
+from simnet.base.quantities import Seconds, Size, bounded
 from simnet.base.rng import stream
 from simnet.network.engine import Engines
 from simnet.network.execution import Messages, Run, Split, Timing, Work, with_software
+from simnet.network.in_step import Memory, go_in_step, split_in_step
 from simnet.network.jitter import Delays, Jitter, drawn
 from simnet.network.links import ConstantLoad, Links, OnOffFlow
 from simnet.network.max_plus import Passage, pass_through, split_of
@@ -77,8 +79,9 @@ class Network:
     seed : int
         Seed of the jitter and of the choice between equal routes.
     engine : {"auto", "vectorised", "fluid"}
-        How messages are timed: by the max-plus clock (``vectorised``) where no messages meet, else by solving how they
-        share (``fluid``); or by one of them alone. Where both can, they agree to rounding.
+        How messages are timed: by the max-plus clock (``vectorised``) where no messages meet, and on another stack than
+        ``ideal`` all ranks are in step; else by solving how they share (``fluid``); or by one of them alone. Where both
+        can, they agree to rounding.
     stack : str, Stack or mapping
         How messages are sent, and when a send lets its rank go: a name of `simnet.network.stack.STACKS`, or properties.
     software : callable, optional
@@ -148,6 +151,8 @@ class Network:
                 raise ValueError(f"there is no {name} {value!r}: {nearest(str(value), allowed)}")
         if not (0 <= send_overhead < math.inf and 0 <= receive_overhead < math.inf):
             raise ValueError(f"overheads must be >= 0 and finite, got {send_overhead} and {receive_overhead}")
+        for name, seconds in (("send_overhead", send_overhead), ("receive_overhead", receive_overhead)):
+            bounded(seconds, Seconds, name)
         self.graph = graph
         self.stack, self.software, self.sharing = stack_of(stack), software, sharing_of(sharing)
         choice: Literal["hash", "single"] = "single" if routing == "single" else "hash"
@@ -159,6 +164,7 @@ class Network:
         self.seed = seed
         self.engine, self.routing, self.on_outage = engine, routing, on_outage
         self._timing = self._engines()
+        self._memory = Memory({}, {}, {})
         self._begin_on(simpy.Environment() if env is None else env)
 
     def _engines(self) -> Engines:
@@ -212,6 +218,7 @@ class Network:
         """
         if not 0 <= nbytes < math.inf:
             raise ValueError(f"nbytes must be >= 0 and finite, got {nbytes}")
+        bounded(nbytes, Size, "nbytes")
         delay = 0.0 if self.jitter is None else float(drawn(self.jitter, self._transfers, 1)[0])
         pick = int(self._picks.integers(_PICKS)) if self.routing == "flow" else 0
         self.routes.route(src, dst)
@@ -250,7 +257,7 @@ class Network:
             # The clock knows its time better than a double that counts from 0.
             start = max(0.0, math.nextafter(now, 0.0) - (origin or 0.0))
         parts = _parts(schedule)
-        program = self._prepared(parts, start, placement, stream, accounted_from, deaths, origin)
+        program = self._prepared(parts, start, placement, stream, accounted_from, deaths, origin, cut=True)
         earliest = program.origin + float(program.start.min())
         # SimPy's sums of delays may be off by a rounding.
         if earliest < (1 - 1e-9) * now:
@@ -318,24 +325,25 @@ class Network:
         >>> network.time(Schedule(2, [Round([0], [1], [500])])).finish
         0.0015
         """
-        program = self._prepared(_parts(schedule), start, placement, stream, accounted_from, deaths, origin)
+
+        def prepared(cut: bool) -> Program:
+            return self._prepared(_parts(schedule), start, placement, stream, accounted_from, deaths, origin, cut=cut)
+
+        # Rings stand for themselves where a few ranks stand for all.
+        program = prepared(cut=False)
         if program.failures and self.engine == "vectorised":
             raise SimnetError(
                 "the max-plus clock (engine vectorised) cannot time ranks that fail; engine auto or fluid can"
             )
-        if self.stack != IDEAL and self.engine == "vectorised":
-            raise SimnetError(
-                "the max-plus clock (engine vectorised) knows the stack ideal only; engine auto or fluid knows all"
-            )
-        timing = None if self.engine == "fluid" or program.failures else self._through(program, messages)
+        timing = None if self.engine == "fluid" or program.failures else self._without_sharing(program, messages)
         if timing is not None:
             return timing
         if self.engine == "vectorised":
             raise SimnetError(
                 "the max-plus clock (engine vectorised) cannot time this: messages meet, or meet flows of others, or "
-                "wait for too long"
+                f"wait for too long{'' if self.stack == IDEAL else ', or ranks are out of step on this stack'}"
             )
-        return self._by_fluid(program, messages)
+        return self._by_fluid(program if self.stack.pieces == 1 else prepared(cut=True), messages)
 
     def _by_fluid(self, program: Program, messages: bool) -> Timing:
         env = simpy.Environment(initial_time=float(program.start.min()))
@@ -344,15 +352,19 @@ class Network:
         assert isinstance(timing, Timing)
         return timing
 
-    def _through(self, program: Program, messages: bool) -> Timing | None:
-        """Time schedules by the max-plus clock; None if messages meet, or it does not know what they do."""
+    def _without_sharing(self, program: Program, messages: bool) -> Timing | None:
+        """Time schedules whose messages do not meet; None if they do, or it is not known what they do."""
         links = self.links
         changing = not links.constant
-        if links.flows or self.stack != IDEAL or self.routing in ("flow", "adaptive"):
+        if links.flows or self.routing in ("flow", "adaptive"):
             return None
         if changing and (self.on_outage == "reroute" or not links.lossless):
             return None
-        overheads = (self.send_overhead, self.receive_overhead)
+        return self._through(program, messages) if self.stack == IDEAL else self._in_step(program, messages)
+
+    def _through(self, program: Program, messages: bool) -> Timing | None:
+        """Time schedules by the max-plus clock; None if messages meet."""
+        links, overheads = self.links, (self.send_overhead, self.receive_overhead)
 
         def passage(keep: bool) -> Passage | None:
             return pass_through(program, links, overheads, alone, keep)
@@ -379,6 +391,38 @@ class Network:
         work = Work.of(went.computing, program) if messages else None
         return Timing(program.origin, program.start, went.finish, account, kept, work)
 
+    def _in_step(self, program: Program, messages: bool) -> Timing | None:
+        """Time schedules, of which no ring is cut, whose ranks are in step; None if they are not."""
+
+        def timed(graph: nx.DiGraph[Any]) -> Callable[[Schedule], Timing]:
+            few = Network(
+                graph,
+                send_overhead=self.send_overhead,
+                receive_overhead=self.receive_overhead,
+                stack=dataclasses.replace(self.stack, pieces=1),
+                engine="fluid",
+            )
+            return partial(few.time, messages=True)
+
+        went = go_in_step(program, self.links, self.stack, timed, self._memory)
+        if went is None:
+            return None
+        n_ranks, kept, work = program.hosts.size, None, None
+        if messages:
+            first, *others = (self.stack.cut(schedule) for schedule, _ in program.parts)
+            columns = first.concat(*others).columns()
+            sent, arrived, *computing = (np.repeat(each, n_ranks) for each in went.times)
+            kept = Messages(**columns, sent=sent, arrived=arrived, origin=program.origin)
+            work = Work.of([(computing[0], computing[1])], program)
+        return Timing(
+            origin=program.origin,
+            entered=program.start,
+            left=np.full(n_ranks, went.finish),
+            account=lambda: with_software(split_in_step(program, went), program),
+            messages=kept,
+            work=work,
+        )
+
     def _own_clock(self) -> Clock:
         if self._clock is None:
             self._clock = Clock(self.env, self._engines())
@@ -390,9 +434,11 @@ class Network:
         start: float | ArrayLike,
         placement: ArrayLike | None,
         name: tuple[str | int, ...],
-        accounted_from: float | ArrayLike | None = None,
-        deaths: Mapping[int, float] | None = None,
-        origin: float | None = None,
+        accounted_from: float | ArrayLike | None,
+        deaths: Mapping[int, float] | None,
+        origin: float | None,
+        *,
+        cut: bool,
     ) -> Program:
         n_ranks = parts[0][0].n_ranks
         for schedule, _ in parts:
@@ -413,8 +459,10 @@ class Network:
             software = np.zeros(n_ranks)
             for (with_it, _), (without, _) in zip(parts, bare, strict=True):
                 software += with_it.compute() - without.compute()
-        parts = [(self.stack.cut(schedule), ready) for schedule, ready in parts]
-        n_messages = sum(schedule.n_messages for schedule, _ in parts)
+        if cut:
+            parts = [(self.stack.cut(schedule), ready) for schedule, ready in parts]
+        drawn_for = self.jitter is not None or self.routing == "flow"
+        n_messages = sum(schedule.n_messages for schedule, _ in parts) if drawn_for else 0
         delays = Delays(self.jitter, lambda: stream(self.seed, "jitter", *name), n_messages)
         picks = np.zeros(0, dtype=np.int64)
         if self.routing == "flow":

@@ -328,17 +328,17 @@ def split_of(program: Program, went: Passage) -> Split:
     columns = program.schedule.columns()
     begins, ends = [begin for begin, _ in went.computing], [end for _, end in went.computing]
     who = [np.arange(one.size) % P for one in begins]
-    computing = _covered(who, begins, ends, accounted, went.finish) if who else np.zeros(P)
+    computing = covered(who, begins, ends, accounted, went.finish) if who else np.zeros(P)
     own = [columns["src"], columns["dst"], *who]
     communicating = (
-        _covered(own, [went.start, went.start, *begins], [went.arrive, went.arrive, *ends], accounted, went.finish)
+        covered(own, [went.start, went.start, *begins], [went.arrive, went.arrive, *ends], accounted, went.finish)
         - computing
     )
     wait = np.maximum(np.maximum(went.finish - accounted, 0.0) - communicating - computing, 0.0)
     return Split(communicating, computing, wait)
 
 
-def _covered(
+def covered(
     who: Sequence[Ranks], first: Sequence[Floats], last: Sequence[Floats], accounted: Floats, finish: Floats
 ) -> Floats:
     """Return for how long at least one of a rank's intervals lasts, from `accounted` until its `finish`; shape (P,)."""

@@ -24,6 +24,8 @@ References
    Computing 22, 1997.
 .. [4] M. Allman, V. Paxson, E. Blanton, "TCP Congestion Control", RFC 5681: an acknowledgement of every second segment.
 .. [5] D. Borman et al., "TCP Extensions for High Performance", RFC 7323: time stamps in every segment.
+.. [6] ``NCCL_STEPS``, ``ALLREDUCE_SLICESTEPS`` and ``DEFAULT_BUFFSIZE`` in ``src/include/device.h``,
+   ``src/include/collectives.h`` and ``src/init.cc``, https://github.com/NVIDIA/nccl.
 """
 
 from __future__ import annotations
@@ -209,7 +211,7 @@ class Stack:
             return schedule
         parts: dict[int, list[Round]] = {}
         rounds: list[Round] = []
-        for one, rings in zip(schedule.rounds, _in_rings(schedule.rounds), strict=True):
+        for one, rings in zip(schedule.rounds, in_rings(schedule.rounds), strict=True):
             if rings and id(one) not in parts:
                 nbytes = one.nbytes * (1 / self.pieces)
                 piece = Round(one.src, one.dst, nbytes, phase=one.phase)
@@ -225,7 +227,7 @@ class Stack:
         """
         if self.rounds == 1:
             return [0] * len(rounds)
-        rings = _in_rings(rounds)
+        rings = in_rings(rounds)
         return [
             self.rounds - 1 if number and ring and rings[number - 1] and _continues(rounds[number - 1], one) else 0
             for number, (one, ring) in enumerate(zip(rounds, rings, strict=True))
@@ -237,7 +239,7 @@ def _continues(before: Round, one: Round) -> bool:
     return one.phase == before.phase and not np.any(one.compute)
 
 
-def _in_rings(rounds: Sequence[Round]) -> list[bool]:
+def in_rings(rounds: Sequence[Round]) -> list[bool]:
     """Return for each round whether one beside it has messages between the same ranks."""
     same = [
         one is other or (np.array_equal(one.src, other.src) and np.array_equal(one.dst, other.dst))
@@ -290,6 +292,10 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             _OFFLOADED, lets_go="request", eager_limit=64 * 1024, measured=_ON + "shaped_openmpi"
         ).with_software(178e-6, 0.53e-9),
         "mpich": dataclasses.replace(_OFFLOADED, measured=_ON + "shaped_mpich").with_software(200e-6, 0.91e-9),
+        # Protocol Simple over sockets [6]_: a connection has credit for 8 slots of 512 KiB; of a step's two slices, of
+        # two slots each, one is sent on while the other comes. Protocol LL has a flag of 4 bytes beside each 4, LL128
+        # one of 8 beside each 120.
+        "nccl": dataclasses.replace(_OFFLOADED, buffer=8 * 512 * 1024, rounds=2, pieces=2),
     }
 )
 """Stacks by name."""

@@ -124,7 +124,7 @@ def _rank_events(spans: pd.DataFrame, tracks: _Tracks) -> Iterator[dict[str, Any
     ordered = spans.assign(start=_ns(spans["start_s"]), finish=_ns(spans["finish_s"])).sort_values(
         ["worker", "start", "finish"], kind="stable"
     )
-    ends: dict[int, list[int]] = defaultdict(list)
+    ends: dict[int, list[float]] = defaultdict(list)
     columns = (ordered[name].tolist() for name in ("worker", "start", "finish", "what", "iteration"))
     for worker, start, finish, what, iteration in zip(*columns, strict=True):
         lanes = ends[worker]
@@ -184,6 +184,7 @@ def _within(own: _Kept, route: LinkNames, budget: int) -> _Kept:
     return _Kept(own.spans[own.spans["iteration"].isin(fitting)], own.messages[own.messages["iteration"].isin(fitting)])
 
 
-def _ns(seconds: pd.Series[Any]) -> NDArray[np.int64]:
+def _ns(seconds: pd.Series[Any]) -> NDArray[np.float64]:
+    """Return times in whole nanoseconds; as floats, since 300 years have no int64."""
     whole: NDArray[np.float64] = np.rint(seconds.to_numpy(dtype=np.float64) * _NS)
-    return whole.astype(np.int64)
+    return whole

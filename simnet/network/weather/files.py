@@ -11,6 +11,7 @@ import difflib
 import io
 import math
 from collections.abc import Mapping
+from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -19,7 +20,7 @@ import numpy as np
 from simnet.base import units
 from simnet.base.checks import positive, read_number
 from simnet.base.errors import InputError, nearest
-from simnet.base.quantities import Absolute, Duration, PositiveSize
+from simnet.base.quantities import Absolute, Duration, PositiveSize, Rate, Seconds, outside
 from simnet.base.reading import read_text
 from simnet.network.weather.signal import Signal, Weather, steps
 
@@ -30,6 +31,7 @@ MAX_ROWS = 1_000_000
 """The most rows of a CSV trace, and the most bins of a Mahimahi trace."""
 
 _READERS = {"time": units.seconds, "bandwidth": units.bandwidth, "latency": units.seconds}
+_BOUNDS = {"time": Seconds, "bandwidth": Rate, "latency": Seconds}
 _ALMOST = 1e-6
 _EXAMPLES = {"time": "time_s", "bandwidth": "bandwidth_Mbit_s", "latency": "latency_ms"}
 _EXAMPLE = ",".join(_EXAMPLES.values())
@@ -87,7 +89,7 @@ def trace_csv(
     if period is not None and at_end == "hold":
         raise ValueError("period needs at_end='repeat'")
     table = _Table(path, columns)
-    times = np.array(table.times) - table.times[0]
+    times = np.array(table.times)
     if at_end == "repeat" and period is None:
         if times.size == 1:
             raise InputError("has one row; to repeat it needs a second, or a period", file=table.file)
@@ -154,7 +156,11 @@ def mahimahi(
     # An opportunity at 0 coincides with the end of the period before, but belongs to this one.
     counts = np.bincount(np.maximum(-(-opportunities // width) - 1, 0), minlength=bins)
     edges = np.minimum(np.arange(bins + 1) * width, duration)
-    return steps(edges[:-1] / 1000, counts * packet_bytes * 1000 / np.diff(edges), period=duration / 1000)
+    rates = counts * packet_bytes * 1000 / np.diff(edges)
+    for rate in (float(rates.max()), float(rates[rates > 0].min())):
+        if wrong := outside(rate, Rate):
+            raise InputError(f"a rate of it, with packets of {packet_bytes:g} B, {wrong}", file=str(path))
+    return steps(edges[:-1] / 1000, rates, period=duration / 1000)
 
 
 def write_mahimahi(signal: Signal, path: str | Path, duration: float, *, packet_bytes: float = 1500.0) -> None:
@@ -207,11 +213,13 @@ def write_mahimahi(signal: Signal, path: str | Path, duration: float, *, packet_
 
 
 class _Table:
-    """The columns of a CSV trace in SI units: `times` as written, and `values` by quantity."""
+    """The columns of a CSV trace in SI units: `times` since that of the first row, and `values` by quantity."""
 
     def __init__(self, path: str | Path, columns: Mapping[str, tuple[str, str]] | None) -> None:
         self.file = str(path)
         self.times: list[float] = []
+        # Times such as those since 1970 are told exactly before they are counted from the first.
+        self._first, self._last = Decimal(0), Decimal(0)
         self.values: dict[str, list[float]] = {}
         reader = csv.reader(io.StringIO(_read(path), newline=""), strict=True)
         try:
@@ -279,21 +287,27 @@ class _Table:
         if len(self.times) == MAX_ROWS:
             raise self._wrong(f"has more than {MAX_ROWS:,} rows", line)
         for name, (place, factor) in places.items():
-            value = self._number(row[place], line, name) * factor
+            value = self._number(row[place], line, name, factor)
             if name != "time":
                 self.values[name].append(value)
-            elif self.times and value <= self.times[-1]:
-                before, got = self.times[-1] / factor, row[place].strip()
-                raise self._wrong(f"must be later than the row before ({before:g}), got {got}", line, name)
-            else:
-                self.times.append(value)
+                continue
+            written = Decimal(row[place].strip())
+            if self.times and written <= self._last:
+                raise self._wrong(f"must be later than the row before ({self._last}), got {written}", line, name)
+            self._last = written
+            if not self.times:
+                self._first = written
+            self.times.append(float(written - self._first) * factor)
 
-    def _number(self, text: str, line: int, name: str) -> float:
+    def _number(self, text: str, line: int, name: str, factor: float) -> float:
+        """Return the number that a text is, in SI units."""
         value = read_number(text)
+        shown = text.strip() if len(text) < 40 else f"{text[:40]}..."
         if not math.isfinite(value) or value < 0:
-            shown = text.strip() if len(text) < 40 else f"{text[:40]}..."
             raise self._wrong(f"must be a finite number >= 0, got {shown!r}", line, name)
-        return value
+        if wrong := outside(value * factor, _BOUNDS[name], shown):
+            raise self._wrong(wrong, line, name)
+        return value * factor
 
     def _wrong(self, what: str, line: int, field: str | None = None) -> InputError:
         return InputError(what, file=self.file, line=line, field=field)

@@ -1,0 +1,173 @@
+"""Where ranks are in step, a few of them tell the times of all: those that the event loop has for all of them."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import topologies
+from simnet.base.errors import SimnetError
+from simnet.collectives import (
+    allgather_ring,
+    allreduce_recursive_doubling,
+    allreduce_ring,
+    alltoallv_pairwise,
+    broadcast_binomial,
+)
+from simnet.network import Network
+from simnet.network.stack import STACKS, Stack
+from simnet.schedule import Round, Schedule
+
+seconds = st.just(0.0) | st.floats(1e-7, 1e-3)
+
+
+def looping(size, count, compute=0.0, shift=1, ranks=8, phase=""):
+    """A loop of one round: each rank sends to the one `shift` after it."""
+    each = np.arange(ranks)
+    return Schedule(ranks, [Round(each, (each + shift) % ranks, size, compute, phase)] * count)
+
+
+@st.composite
+def stacks(draw):
+    lets_go = draw(st.sampled_from(["left", "taken", "acknowledged", "ready", "request"]))
+    wire = {
+        "segment": draw(st.sampled_from([0.0, 100.0, 1448.0])),
+        "beside": draw(st.sampled_from([0.0, 90.0])),
+        "acknowledged": draw(st.sampled_from([0.0, 2896.0])),
+        "word": draw(st.sampled_from([0.0, 48.0, 3000.0])),
+        "pieces": draw(st.integers(1, 3)),
+    }
+    if lets_go == "left":
+        return Stack(lets_go, **wire)
+    return Stack(
+        lets_go,
+        draw(st.sampled_from(["shared", "queue"])),
+        eager_limit=draw(st.sampled_from([0.0, 700.0])),
+        buffer=draw(st.sampled_from([math.inf, 100.0, 30_000.0])),
+        before=draw(seconds),
+        after=draw(seconds),
+        before_byte=draw(st.just(0.0) | st.floats(1e-10, 1e-6)),
+        after_byte=draw(st.just(0.0) | st.floats(1e-10, 1e-6)),
+        rounds=draw(st.integers(1, 4)),
+        posts_ahead=draw(st.booleans()),
+        by_turns=draw(st.booleans()),
+        **wire,
+    )
+
+
+@st.composite
+def programs(draw):
+    """A graph of 8 or 16 hosts, or a ring of 8, and schedules that ranks of it go through in step."""
+    kind = draw(st.sampled_from(["star", "ring", "fat tree", "tree"]))
+    latency = draw(st.sampled_from([0.0, 1e-5, 1e-3, 0.05]))
+    graph = {
+        "star": lambda: topologies.star(8, latency, 1e6),
+        "ring": lambda: topologies.ring(8, latency, 1e6),
+        "fat tree": lambda: topologies.fat_tree(4, latency, 1e6),
+        "tree": lambda: topologies.tree(8, arity=2, latency=latency, bandwidth=1e6),
+    }[kind]()
+    ranks = sum(1 for node in graph if isinstance(node, int))
+    rounds = []
+    for _ in range(draw(st.integers(1, 3))):
+        size, count = draw(st.sampled_from([0.0, 1.0, 600.0, 1e4]) | st.floats(1, 1e5)), draw(st.integers(1, 60))
+        rounds += looping(
+            size, count, draw(seconds), draw(st.integers(1, ranks - 1)), ranks, draw(st.sampled_from(["", "a"]))
+        ).rounds
+    cut = draw(st.integers(0, len(rounds)))
+    ready = draw(st.sampled_from([0.0, 0.3]))
+    return graph, [(Schedule(ranks, rounds[:cut]), 0.0), (Schedule(ranks, rounds[cut:]), ready)]
+
+
+def agree(one, other):
+    """Hold that two timings are the same, to 1e-9 of the time that they took."""
+    near = {"rtol": 0, "atol": 1e-9 * other.duration}
+    np.testing.assert_allclose(one.left, other.left, **near)
+    np.testing.assert_allclose(one.split, other.split, **near)
+    for column in ("sent", "arrived"):
+        np.testing.assert_allclose(getattr(one.messages, column), getattr(other.messages, column), **near)
+    for column in ("round", "src", "dst", "nbytes", "phase"):
+        np.testing.assert_array_equal(getattr(one.messages, column), getattr(other.messages, column))
+    np.testing.assert_array_equal(np.sort(one.work.rank), np.sort(other.work.rank))
+    np.testing.assert_allclose(np.sort(one.work.begun), np.sort(other.work.begun), **near)
+
+
+def hold_to_the_event_loop(stack, program, overhead, accounted):
+    graph, parts = program
+    options = {"stack": stack, "send_overhead": overhead, "receive_overhead": 2 * overhead}
+    auto, fluid = (
+        Network(graph, engine=engine, **options).time(parts, 5.0, messages=True, accounted_from=5.0 + accounted)
+        for engine in ("auto", "fluid")
+    )
+    agree(auto, fluid)
+
+
+@settings(max_examples=150)
+@given(
+    stack=stacks(), program=programs(), overhead=st.sampled_from([0.0, 1e-4]), accounted=st.sampled_from([0.0, 0.01])
+)
+def test_times_are_those_of_the_event_loop(stack, program, overhead, accounted):
+    hold_to_the_event_loop(stack, program, overhead, accounted)
+
+
+@pytest.mark.slow
+@settings(derandomize=False, max_examples=1500)
+@given(
+    stack=stacks(), program=programs(), overhead=st.sampled_from([0.0, 1e-4]), accounted=st.sampled_from([0.0, 0.01])
+)
+def test_times_are_those_of_the_event_loop_in_new_cases(stack, program, overhead, accounted):
+    hold_to_the_event_loop(stack, program, overhead, accounted)
+
+
+EXCHANGES = {
+    "ring": lambda: allreduce_ring(16, 1e6),
+    "gather": lambda: allgather_ring(16, 1e5),
+    "doubling": lambda: allreduce_recursive_doubling(16, 1e5),
+    "pairwise": lambda: alltoallv_pairwise(np.full((16, 16), 3e4)),
+}
+
+
+@pytest.mark.parametrize("exchange", EXCHANGES)
+@pytest.mark.parametrize("name", sorted(set(STACKS) - {"ideal"}))
+def test_named_stacks_need_no_event_loop_for_exchanges_in_step(name, exchange):
+    graph, schedule = topologies.star(16, 1e-3, 1.25e8), EXCHANGES[exchange]()
+    alone = Network(graph, stack=name, engine="vectorised").time(schedule, messages=True)
+    agree(alone, Network(graph, stack=name, engine="fluid").time(schedule, messages=True))
+
+
+def unlike(graph, link, **about):
+    graph.edges[link].update(about)
+    return graph
+
+
+@pytest.mark.parametrize(
+    ("graph", "schedule", "options"),
+    [
+        (unlike(topologies.star(8, 1e-3, 1e6), (0, "switch"), latency=1e-3), looping(1e4, 30), {}),
+        (unlike(topologies.star(8, 1e-3, 1e6), (0, "switch"), bandwidth=2e6), looping(1e4, 30), {}),
+        (topologies.star(8, 1e-3, 1e6), looping(1e4, 30).concat(broadcast_binomial(8, 1e4)), {}),
+        (topologies.star(8, 1e-3, 1e6), looping(np.arange(8) * 1e3, 30), {}),
+        (topologies.star(8, 1e-3, 1e6), looping(1e4, 30), {"start": np.arange(8) * 1e-3}),
+        (topologies.star(8, 1e-3, 1e6), looping(1e4, 30), {"placement": np.arange(8)[::-1] // 2}),
+    ],
+    ids=["latency", "bandwidth", "broadcast", "sizes", "start", "placement"],
+)
+def test_who_is_out_of_step_is_timed_by_the_event_loop(graph, schedule, options):
+    graph = graph.copy()
+    with pytest.raises(SimnetError, match="out of step on this stack"):
+        Network(graph, stack="gloo", engine="vectorised").time(schedule, **options)
+    auto, fluid = (
+        Network(graph, stack="gloo", engine=engine).time(schedule, **options) for engine in ("auto", "fluid")
+    )
+    np.testing.assert_array_equal(auto.left, fluid.left)
+
+
+def test_a_loop_is_not_gone_through_to_its_end():
+    """A thousand ranks are as quick as ten, and so are loops of any length."""
+    stack = dataclasses.replace(STACKS["gloo"], pieces=1)
+    network = Network(topologies.star(8, 1e-3, 1e6), stack=stack, engine="vectorised")
+    long, longer = (network.time(looping(1e4, count)).duration for count in (10**4, 2 * 10**4))
+    shorter = network.time(looping(1e4, 100)).duration
+    assert longer - long == pytest.approx(10**4 / 9900 * (long - shorter), rel=1e-9)
