@@ -6,7 +6,9 @@
     Weighted max-min: on a link that they share, rates go as ``rtt ** -exponent``. Reno and CUBIC find their rate when a
     full buffer loses packets, so its wait is part of their round trips; windows that grow by a segment in each round
     trip, and are halved at the same time, give Reno the exponent 2 [2]_. BBR keeps in flight what it had in two round
-    trips without waiting [3]_, so a longer one gets more, up to what the buffer holds.
+    trips without waiting [3]_, so a longer one gets more, up to what the buffer holds. That is of long transfers. Where
+    a full buffer waits longer than the longest round trip (Reno and CUBIC), and for short transfers with BBR, max-min
+    was nearer to what was measured: `docs/transport.md`.
 
 References
 ----------
@@ -64,7 +66,8 @@ class Sharing:
     congestion : {"reno", "cubic", "bbr"}
         Congestion control of all flows.
     exponent : float, optional
-        How much less a flow gets for a longer round trip; that measured for the congestion control when omitted.
+        How much less a flow gets for a longer round trip, below 0 how much more; that measured for the congestion
+        control when omitted.
     buffer : float, optional
         How long a full buffer before a shared link takes to empty [s]; not known when omitted, and the law is further
         off then.

@@ -109,6 +109,7 @@ class Use:
 class Link:
     """A link: its capacity and until when that holds, who uses it, and what `settle` notes of it.
 
+    Of the flows that are solved, `chosen` use it, which have the sum of weights `weight`.
     `assigned` counts the messages under way on routes over it, for adaptive routing. Of what ranks send over it as
     their own link, `port_rank` is who did so last, `port_free` when the link is through with that, and `port_flow`
     stands for messages whose end the link's next change decides. Where they leave one after another, those from
