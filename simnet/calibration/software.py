@@ -39,10 +39,11 @@ _LIBRARIES = {"nccl-tests": "nccl", "rccl-tests": "nccl"}
 _KEPT = 4096
 """Fits of calls that are kept; a ring of ranks has one for each size."""
 
-_HALVINGS = 60
-_EXACT = 1e-12
-# Messages of a library that come before the bytes of one of its own, by when a send lets its rank go.
-_TRIPS = {"left": 1, "taken": 1, "acknowledged": 1, "ready": 2, "request": 3}
+# How close to a time shortened messages have to come, from below; software is the rest. Where times are straight in
+# bytes, the second attempt is there to rounding.
+_CLOSE, _ROUNDING, _ATTEMPTS = 1e-3, 1e-12, 24
+# Latencies that pass until a message has arrived, where words between libraries go before it.
+_TRIPS = {"ready": 2, "request": 3}
 
 
 class Known(NamedTuple):
@@ -204,13 +205,15 @@ class CalibratedSoftware:
         share = self._share(own, n_ranks, hosts, target)
         scaled = _spread(own, n_ranks, ranks, _Fit(None, share, 0.0, 0.0))
         left = target - self._seconds(Schedule(n_ranks, scaled), hosts)
-        if left <= 0:
+        if left <= _ROUNDING * target:
             return _Fit(other, share, 0.0, 0.0)
         each = left / len(own)
         spread = _spread(own, n_ranks, ranks, _Fit(None, share, each, 0.0))
         rest = target - self._seconds(Schedule(n_ranks, spread), hosts)
         # Where messages of several rounds meet, they may do so the more the further they are apart.
-        return _Fit(other, share, each, rest) if rest >= 0 else _Fit(other, share, 0.0, left)
+        if each <= _ROUNDING * target or rest < -_ROUNDING * target:
+            return _Fit(other, share, 0.0, left)
+        return _Fit(other, share, each, rest if rest > _ROUNDING * target else 0.0)
 
     def _share(self, rounds: Sequence[Round], n_ranks: int, hosts: Ranks, target: float) -> float:
         """Return the largest share of their bytes, up to 1, with which messages take no longer than a time [s]."""
@@ -226,11 +229,11 @@ class CalibratedSoftware:
         under = takes(low) - target
         if under >= 0:
             return 0.0
-        for turn in range(_HALVINGS):
+        for turn in range(_ATTEMPTS):
             # Times are straight in bytes, but for where a message is no longer eager.
             at = low + (high - low) * (under / (under - over) if turn % 3 < 2 else 0.5)
             left = takes(at) - target
-            if abs(left) <= _EXACT * target:
+            if -_CLOSE * target <= left <= _ROUNDING * target:
                 return at
             if left > 0:
                 high, over = at, left
@@ -313,7 +316,7 @@ class CalibratedSoftware:
             if setting.ranks < 2 or slots > each or places[-1] >= hosts or not costs:
                 continue
             latency = bare.path(0, int(places[-1]))[0]
-            steps = min(costs) * latency * _TRIPS[self.stack.lets_go]
+            steps = min(costs) * latency * _TRIPS.get(self.stack.lets_go, 1)
             if steps > 0:
                 share = min(share, float(one.shape.at(np.array([one.smallest]))[0]) / steps)
         if share == 1.0:
