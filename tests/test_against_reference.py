@@ -285,7 +285,10 @@ class Case:
         delays = () if self.jitter is None else self.jitter * (1 + shake * np.sin(np.arange(4000)))
         runs = []
         for job in jobs:
-            picks = self.network()._prepared(job["parts"], job["start"], job["placement"], ()).picks
+            prepared = self.network()._prepared(
+                job["parts"], job["start"], job["placement"], (), None, None, None, cut=True
+            )
+            picks = prepared.picks
             parts = [(shaken(schedule, shake), ready) for schedule, ready in job["parts"]]
             runs.append(kind(net, parts, job["start"], job["placement"], delays, picks, job["deaths"]))
         logs = [[] for _ in chains]

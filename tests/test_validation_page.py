@@ -17,7 +17,12 @@ def benchmarks(monkeypatch):
 def entry(name, held, **more):
     count = len(held["measured"])
     full = {"split": ["sizes"] * count, "place": [""] * count, "system": [""] * count, "size": [1e8] * count}
-    full |= {"low": [0.0] * count, "high": [10.0] * count, "three_segments": [2.0] * count} | held
+    full |= {
+        "low": [0.0] * count,
+        "high": [10.0] * count,
+        "three_segments": [2.0] * count,
+        "log_log": [2.0] * count,
+    } | held
     figures = {"rows": count, "curves": 1, "splits": {}, "spread_of_repetitions": 0.01}
     words = dict.fromkeys(("title", "hardware", "interconnect", "tool", "origin", "licence"), "a|b `c`\n<d>")
     return (

@@ -3,9 +3,10 @@
 Three splits: every fourth size of a curve is left out, a number of ranks is left out, a collective is left out. What is
 left out is predicted by a calibration of the rest alone: models are chosen and intervals made by a cross-validation
 inside the rest. Where there are measurements of all-reduce, the rest of an all-gather, a reduce-scatter or an
-all-to-all is the all-reduce and point-to-point alone. Beside it stand what others do: for sizes the single line, three
-segments and five anchors; for ranks the same models, interpolated over the logarithm of the ranks; for collectives the
-*rule of the bus factor*, by which an all-gather takes half of the all-reduce of the same size.
+all-to-all is the all-reduce and point-to-point alone. Beside it stand what others do: for sizes the straight line
+between neighbouring sizes in logarithms, the single line, three segments and five anchors; for ranks the last three,
+interpolated over the logarithm of the ranks; for collectives the *rule of the bus factor*, by which an all-gather takes
+half of the all-reduce of the same size.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from simnet.calibration.intervals import bin_of, half_widths, intervals
 from simnet.calibration.predictor import Basis, Predictor, fit
 from simnet.calibration.readers import bus_factor
 from simnet.calibration.summary import rows_of
-from validate.evaluation_figures import PLACES, PLAIN, RULE, Evaluation
+from validate.evaluation_figures import NEIGHBOURS, PLACES, PLAIN, RULE, Evaluation
 from validate.links import CLOSED_FORM, held_by_links
 
 SPLITS: tuple[str, ...] = ("sizes", "ranks", "collectives", "links")
@@ -48,7 +49,21 @@ FROM_BASE = ("all_gather", "reduce_scatter", "alltoall")
 
 _DOUBLING = 1.1
 
-_COLUMNS = ("split", "place", "system", "setting", "size", "measured", "ours", "low", "high", *PLAIN, RULE, CLOSED_FORM)
+_COLUMNS = (
+    "split",
+    "place",
+    "system",
+    "setting",
+    "size",
+    "measured",
+    "ours",
+    "low",
+    "high",
+    NEIGHBOURS,
+    *PLAIN,
+    RULE,
+    CLOSED_FORM,
+)
 
 
 def evaluate(source: str, facts: Mapping[str, Any] | None = None, splits: Sequence[str] = SPLITS) -> Evaluation:
@@ -72,7 +87,7 @@ def evaluate(source: str, facts: Mapping[str, Any] | None = None, splits: Sequen
     --------
     >>> found = evaluate("shaped_gloo", splits=["sizes"])
     >>> sorted(found.figures()["splits"]["sizes"]["models"])
-    ['five_anchors', 'line', 'ours', 'three_segments']
+    ['five_anchors', 'line', 'log_log', 'ours', 'three_segments']
     """
     rows, problems = rows_of(source, facts or {})
     held: list[pd.DataFrame] = []
@@ -159,8 +174,30 @@ def _at_sizes(name: Basis | Literal["halves"], split: Sequence[tuple[Curve, NDAr
     found = []
     for (one, mask), rest in zip(split, kept, strict=True):
         others = {plain: FITS[plain](rest.sizes, rest.seconds).at(one.sizes[mask]) for plain in PLAIN}
+        others[NEIGHBOURS] = between_neighbours(rest.sizes, rest.seconds, one.sizes[mask])
         found.append(_predicted(name, "", model, one.at(mask), bins, others))
     return [one for one in found if one is not None]
+
+
+def between_neighbours(sizes: Floats, seconds: Floats, wanted: Floats) -> Floats:
+    """Return times on the straight lines between neighbouring sizes in logarithms; beyond the last, on the last line.
+
+    Parameters
+    ----------
+    sizes, seconds : ndarray of float, shape (n,)
+        Ascending sizes [byte], and their times [s]; n >= 2.
+    wanted : ndarray of float, shape (m,)
+        Sizes [byte].
+
+    Examples
+    --------
+    >>> between_neighbours(np.array([1.0, 4.0]), np.array([1.0, 16.0]), np.array([2.0, 8.0])).round(6).tolist()
+    [4.0, 64.0]
+    """
+    x, y, at = np.log(sizes), np.log(seconds), np.log(wanted)
+    first = np.clip(np.searchsorted(x, at) - 1, 0, len(x) - 2)
+    slope = (y[first + 1] - y[first]) / (x[first + 1] - x[first])
+    return np.asarray(np.exp(y[first] + slope * (at - x[first])))
 
 
 def _ranks(curves: Sequence[Curve]) -> list[pd.DataFrame]:

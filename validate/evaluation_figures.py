@@ -35,6 +35,9 @@ TITLES = {
 PLAIN = ("line", "three_segments", "five_anchors")
 """Models that stand beside ours."""
 
+NEIGHBOURS = "log_log"
+"""What stands beside ours where sizes are left out: the straight line between neighbouring sizes, in logarithms."""
+
 RULE = "rule_of_bus_factor"
 """What stands beside ours where a collective is left out."""
 
@@ -176,7 +179,7 @@ def _figures(part: pd.DataFrame) -> dict[str, Any]:
     models: dict[str, Any] = {}
     bins = bin_of(part["size"].to_numpy(dtype=float))
     places = [one for one in PLACES if (part["place"] == one).any()]
-    for model in ("ours", *PLAIN, RULE, CLOSED_FORM):
+    for model in ("ours", NEIGHBOURS, *PLAIN, RULE, CLOSED_FORM):
         off = (part[model].astype(float) / part["measured"].astype(float) - 1).abs().to_numpy()
         if np.isnan(off).all():
             continue

@@ -12,11 +12,13 @@ import pandas as pd
 from simnet.calibration.cost_model import COVERAGE
 from simnet.calibration.intervals import BIN_NAMES, bin_of
 from validate.evaluation import FROM_BASE, HALVES
-from validate.evaluation_figures import PLACES, RULE, TITLES
+from validate.evaluation_figures import NEIGHBOURS, PLACES, RULE, TITLES
+from validate.links import TITLES as LINK_TITLES
 from validate.links import winners
 
 MODELS = {
     "ours": "ours",
+    NEIGHBOURS: "log-log between neighbours",
     "line": "single line",
     "three_segments": "three segments",
     "five_anchors": "five anchors",
@@ -53,6 +55,11 @@ all-gather takes half of the all-reduce of the same size.""",
 Ranks on a network whose latencies and bandwidths are set; nothing of the collective is fitted. The prediction takes
 the settings of the links, what TCP over Ethernet adds, and a time per message for software. The *plain closed form*
 is alpha-beta with the framing of Ethernet.""",
+    "links_unequal": """\
+The same where links differ between hosts. The closed form has one latency and one rate: those of the two hosts that are
+farthest apart, and of the slowest.""",
+    "links_shared": """\
+The same where a rank sends or receives several messages at once, over equal and unequal links.""",
     "links_fast": """\
 The same over links faster than 100 Mbit/s, where the processors that all ranks share, and not the links, set the
 time.""",
@@ -68,6 +75,10 @@ INTRODUCTION = """\
 # What was validated, on what, and with which error
 
 <!-- Made by `python benchmarks/validation.py --markdown docs/validation.md`. Do not edit: run it again. -->
+
+Every time below that follows from links is one of `simnet run`'s engine, `simnet.network.Network.time`, with the named
+[transport stack](stacks.md) of the library; there is no other clock. Those that follow from measured curves are what
+`simnet predict` says, and what a simulation on the calibrated cluster takes ([calibration](calibration.md)).
 
 This page is written by `python benchmarks/validation.py` from a run over {sets} sets of measurements: {rows:,} rows,
 {curves:,} curves. {shipped} of the sets come with simnet; the others are public measurements, which are not shipped,
@@ -88,6 +99,8 @@ NOT_VALIDATED = """\
   simulated, but not held against measurements here.
 - **Sparse exchanges at scale.** AG-Topk and AR-Topk were measured among four ranks on shaped links; no other scheme
   was measured on a network.
+- **Shared links of real networks.** Messages that meet on a link were measured on one switch, with buffers that hold
+  them; [transport](transport.md) has how long flows share.
 - **Weather of wide-area links.** Links that change were measured on one machine, with changes that were set. No
   collective over real wide-area links was measured.
 - **Topologies.** No measurement here tells fat-tree from dragonfly, routing from routing, or rails from none. What
@@ -170,20 +183,28 @@ def _summary(table: pd.DataFrame, known: Mapping[str, Any]) -> str:
     links = table[table["split"] == "links"]
     specified = table[(table["split"] == SPECIFIED) & (table["size"] >= HUGE)]
     rows = [
-        _aim("Size left out, NCCL and RCCL over several nodes", "median 4 %, p90 15 %", sizes, "three_segments"),
-        _aim("of these from 16 MB", "median 2 %", sizes[sizes["size"] >= LARGE], "three_segments"),
-        _by_curve("the same, curve by curve", "median 4 %, p90 15 %", sizes, "three_segments"),
+        _aim("Size left out, NCCL and RCCL over several nodes", "median 4 %, p90 15 %", sizes, NEIGHBOURS),
+        _aim("of these from 16 MB", "median 2 %", sizes[sizes["size"] >= LARGE], NEIGHBOURS),
+        _by_curve("the same, curve by curve", "median 4 %, p90 15 %", sizes, NEIGHBOURS),
         _by_curve(
             "every second size left out, curve by curve",
             "median 4 %, p90 15 %",
             many[many["split"] == HALVES],
-            "three_segments",
+            NEIGHBOURS,
         ),
         *_with_nccl("Other ranks, between those measured", "median 7 %", _placed(ranks, PLACES[0]), "line", 0.07),
         *_with_nccl("Other ranks, one doubling outside", "median 20 %", _placed(ranks, PLACES[1]), "line", 0.2),
         *_with_nccl("Collective from all-reduce, 64 MB and more", "median 10 %", base[base["size"] >= HUGE], RULE),
         *_with_nccl("Collective from all-reduce, below 1 MiB", "median 30 %", base[base["size"] < SMALL], RULE),
         _aim("From links alone, up to 100 Mbit/s", "median 2 %, p90 8 %", links, "closed_form"),
+        _aim("of these gloo", "median 2 %, p90 10 %", links[links["set"].str.contains("gloo")], "closed_form"),
+        *(
+            _aim(what, "TCP within 5 %, gloo within 8 %", table[table["split"] == split], "closed_form")
+            for split, what in (
+                ("links_unequal", "From links that differ between hosts"),
+                ("links_shared", "Several transfers per link"),
+            )
+        ),
         _aim(
             "Links that change, per iteration", "median 5 %", table[table["split"] == "links_changing"], "closed_form"
         ),
@@ -211,9 +232,7 @@ def _summary(table: pd.DataFrame, known: Mapping[str, Any]) -> str:
             if counts is not None:
                 right, plain, count = (counts[name] for name in ("right", "closed_form", "settings"))
                 rows.append(f"| {what} | 99 % | {right / count:.1%} | {plain / count:.1%} | {count} settings |")
-    better = _never_worse(table)
-    if better is not None:
-        rows.append(better)
+    rows += _never_worse(table)
     head = """\
 ## Summary
 
@@ -225,8 +244,9 @@ def _summary(table: pd.DataFrame, known: Mapping[str, Any]) -> str:
 *Curve by curve* are medians over curves of the median and the p90 of each: so figures of simple models are often
 given, and no long curve counts more than a short one. With every second size left out, sizes are factors of four apart.
 
-The plain model is three segments for sizes, the interpolated line for ranks, the rule of the bus factor for
-collectives, and alpha-beta with framing for links; its figures are over what it says anything of.
+The plain model is the straight line between neighbouring sizes in logarithms for sizes, the interpolated line for
+ranks, the rule of the bus factor for collectives, and alpha-beta with framing for links; its figures are over what it
+says anything of.
 """
     return head + "\n".join(row for row in rows if row) + foot
 
@@ -288,7 +308,7 @@ def ordered(part: pd.DataFrame) -> dict[str, tuple[int, int]]:
 def _coverage_rows(table: pd.DataFrame) -> list[str]:
     rows = []
     for split, part in table.groupby("split", sort=False):
-        if split in ("sizes", "ranks", "collectives"):
+        if split in ("sizes", "ranks", "collectives", *LINK_TITLES):
             each = part.groupby("set")["inside"].mean()
             good = int(((each >= 0.85) & (each <= 0.95)).sum())
             low = int((each < 0.85).sum())
@@ -298,16 +318,18 @@ def _coverage_rows(table: pd.DataFrame) -> list[str]:
     return rows
 
 
-def _never_worse(table: pd.DataFrame) -> str | None:
-    part = table[table["split"] == "sizes"]
-    if not len(part):
-        return None
-    medians = {name: (np.median(errors(one, "ours")), _median(errors(one, "three_segments")))
-               for name, one in part.groupby("set")}  # fmt: skip
-    worse = [name for name, (ours, plain) in medians.items() if ours > plain]
-    said = f"worse in {', '.join(f'`{name}`' for name in worse)}" if worse else "never"
-    what = "Median of a set worse than that of three segments, sizes left out"
-    return f"| {what} | never | {said} | | {len(medians)} sets |"
+def _never_worse(table: pd.DataFrame) -> list[str]:
+    """Return in which sets simpler models of sizes have a smaller median."""
+    part, rows = table[table["split"] == "sizes"], []
+    for plain in (NEIGHBOURS, "three_segments") if len(part) else ():
+        medians = {
+            name: (_median(errors(one, "ours")), _median(errors(one, plain))) for name, one in part.groupby("set")
+        }
+        worse = [name for name, (ours, other) in medians.items() if ours > other]
+        said = f"worse in {', '.join(f'`{name}`' for name in worse)}" if worse else "never"
+        what = f"Median of a set worse than that of {MODELS[plain]}, sizes left out"
+        rows.append(f"| {what} | never | {said} | | {len(medians)} sets |")
+    return rows
 
 
 def _split(split: str, part: pd.DataFrame, results: Mapping[str, Any], figure: str | None) -> str:
