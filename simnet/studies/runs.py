@@ -188,11 +188,13 @@ def calibration_of(loaded: Scenario, job: Job) -> CalibrationSummary | None:
     exchanges: dict[str, list[Known]] = {}
     for label, exchange in loaded.config.exchanges.items():
         for bucket in buckets(job.source, job.overlap):
-            model_ = create_sparsifier(candidate(label, exchange), bucket, job)
-            model_.density = density_at(job.density, 0)
+            sparsifier = create_sparsifier(candidate(label, exchange), bucket, job)
+            sparsifier.density = density_at(job.density, 0)
             shape = job.source.workers, bucket.entries.stop - bucket.entries.start
             gradients = stream(job.seed, "calls").standard_normal(shape, dtype=np.float32)
-            exchanges.setdefault(label, []).extend(network.software.known(model_.exchange(gradients).schedule, hosts))
+            exchanges.setdefault(label, []).extend(
+                network.software.known(sparsifier.exchange(gradients).schedule, hosts)
+            )
     return calibrated.condensed(network.software, exchanges)
 
 
