@@ -78,10 +78,18 @@ def test_known_libraries_are_predicted_with_other_ranks(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("tool", "data"), [("gloo", "shaped_gloo"), ("openmpi", "shaped_openmpi"), ("mpich", "shaped_mpich")]
+    ("tool", "data"),
+    [
+        ("gloo", "shaped_gloo"),
+        ("openmpi", "shaped_openmpi"),
+        ("mpich", "shaped_mpich"),
+        ("tcp", "shaped_unequal"),
+    ],
 )
 def test_named_stacks_have_the_software_of_the_shipped_measurements(tool, data):
-    found = calibrated(predictable(measured.load(data).rows), tool)[0]["", ""]
+    rows = measured.load(data).rows
+    # Message by message over sockets is what the stack tcp stands for; one set has gloo as well.
+    found = calibrated(predictable(rows[rows["tool"].isin([tool, f"replay-{tool}"])]), tool)[0]["", ""]
     named = STACKS[tool]
     assert data in named.measured
     assert 2 * named.before == pytest.approx(2 * found.before, abs=0.5e-6)

@@ -13,7 +13,7 @@ from simnet.schedule import Round, Schedule
 from validate.replay import of_collective
 from validate.shapednet import Change, predict
 
-TCP = STACKS["tcp"]
+TCP = STACKS["tcp"].with_software(0.0, 0.0)
 
 
 def tcp(lets_go="taken", overhead=0.0, **properties):

@@ -12,9 +12,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from itertools import groupby, islice
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-import networkx as nx
 import numpy as np
 
 from simnet.base.arrays import Floats, Ranks
@@ -27,6 +26,9 @@ from simnet.schedule import Round, Schedule
 
 TURNS = 4, 16, 64
 """Turns of a loop that are gone through: so few, or, where times do not come again, so many."""
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -272,6 +274,8 @@ def _routes_of(src: Ranks, dst: Ranks, one: Round, links: Links) -> _Routes | No
 
 def _graph(hosts: int, routes: _Routes) -> nx.DiGraph[Any]:
     """Return hosts with routes between them: over links of their own, or each over links at its two ends."""
+    import networkx as nx
+
     graph: nx.DiGraph[Any] = nx.DiGraph()
     graph.add_nodes_from(range(hosts))
     for src in range(hosts):

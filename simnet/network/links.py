@@ -130,7 +130,13 @@ class Timelines(NamedTuple):
 
 
 def moments_around(origin: float, start: float, until: float) -> tuple[float, float]:
-    """Return moments [s], one not after `origin` + `start` and one not before `origin` + `until`, as doubles allow."""
+    """Return moments [s], one not after `origin` + `start` and one not before `origin` + `until`, as doubles allow.
+
+    Parameters
+    ----------
+    origin, start, until : float
+        A moment, and seconds since then.
+    """
     return max(0.0, math.nextafter(origin + start, -math.inf)), math.nextafter(origin + until, math.inf)
 
 

@@ -341,7 +341,15 @@ def split_of(program: Program, went: Passage) -> Split:
 def covered(
     who: Sequence[Ranks], first: Sequence[Floats], last: Sequence[Floats], accounted: Floats, finish: Floats
 ) -> Floats:
-    """Return for how long at least one of a rank's intervals lasts, from `accounted` until its `finish`; shape (P,)."""
+    """Return for how long at least one of a rank's intervals lasts; shape (P,).
+
+    Parameters
+    ----------
+    who, first, last : sequence of ndarray
+        The rank of each interval, and from when until when it lasts [s].
+    accounted, finish : ndarray, shape (P,)
+        From when until when it counts [s].
+    """
     rank, n_ranks = np.concatenate(who), finish.size
     begin = np.maximum(np.concatenate(first), accounted[rank])
     end = np.maximum(np.minimum(np.concatenate(last), finish[rank]), begin)

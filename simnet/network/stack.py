@@ -278,7 +278,7 @@ _ON = "one idle link of 0.1 ms between processes that share two cores: "
 STACKS: Mapping[str, Stack] = MappingProxyType(
     {
         "ideal": IDEAL,
-        "tcp": _TCP,
+        "tcp": dataclasses.replace(_TCP, measured=_ON + "shaped_unequal").with_software(124e-6, 0.0),
         "gloo": dataclasses.replace(
             _OFFLOADED,
             lets_go="ready",

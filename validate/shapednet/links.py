@@ -106,9 +106,10 @@ def predict(schedule: Schedule, links: Sequence[Change], stack: Stack, starts: S
     >>> from simnet.network.stack import STACKS
     >>> from simnet.schedule import Round
     >>> bare = Schedule(2, [Round([0], [1], 14480)])
-    >>> predict(bare, [Change(0, 1e-3, 1e6)], STACKS["tcp"]).round(6)
+    >>> sockets = STACKS["tcp"].with_software(0.0, 0.0)
+    >>> predict(bare, [Change(0, 1e-3, 1e6)], sockets).round(6)
     array([0.017918])
-    >>> predict(bare, [Change(0, (1e-3, 3e-3), 1e6)], STACKS["tcp"]).round(6)
+    >>> predict(bare, [Change(0, (1e-3, 3e-3), 1e6)], sockets).round(6)
     array([0.018918])
     """
     hosts = schedule.n_ranks

@@ -184,7 +184,7 @@ def _times(bandwidth: float, round_trips: Sequence[float], nbytes: Sequence[floa
             graph.edges[link].update(latency=round_trip / 2, bandwidth=FASTER * bandwidth)
     sends = Round(np.arange(1, count + 1), np.zeros(count, dtype=np.int64), nbytes)
     # The switch puts no segments together.
-    stack = dataclasses.replace(STACKS["tcp"], acknowledged=2 * SEGMENT)
+    stack = dataclasses.replace(STACKS["tcp"], acknowledged=2 * SEGMENT).with_software(0.0, 0.0)
     messages = Network(graph, stack=stack, sharing=law).time(Schedule(count + 1, [sends]), messages=True).messages
     assert messages is not None
     taken: list[float] = (messages.finish - messages.start).tolist()
