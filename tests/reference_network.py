@@ -124,7 +124,7 @@ class ReferenceNetwork:
         routing="hash", reroute=False, now=0.0, stack=IDEAL, sharing=MAX_MIN, number=float,
     ):  # fmt: skip
         self.number, self.stack, self.sharing = lambda value: number(float(value)), stack, sharing
-        self.in_order = stack.own_link == "queue" and sharing.power == 0
+        self.in_order = stack.own_link == "queue" and sharing.law == "max_min"
         self.routes = routes
         self.bandwidth, self.latency = (
             [Steps(one.times, one.values, number) for one in s] for s in (bandwidth, latency)

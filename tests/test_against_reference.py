@@ -101,7 +101,7 @@ class Case:
     def _sharing(self, rng):
         if rng.random() < 0.5:
             return MAX_MIN
-        exponent = [None, 0.5, 2.0, -0.7, rng.uniform(-2, 2)][rng.integers(5)]
+        exponent = [None, 0.0, 0.5, 2.0, -0.7, rng.uniform(-2, 2)][rng.integers(6)]
         return Sharing("rtt", str(rng.choice(["reno", "cubic", "bbr"])), exponent, [None, 0.0, 1e-3][rng.integers(3)])
 
     def _graph(self):

@@ -82,6 +82,17 @@ def test_two_flows_share_a_link_by_their_round_trips(sharing, first):
     assert taken == pytest.approx([0.02 + 15e3 / (first * 1e6), 0.005 + 120e3 / 1e6], rel=1e-12)
 
 
+def test_an_exponent_of_0_is_max_min_with_a_stack_whose_messages_queue_too():
+    graph, queue = into_one([0.01, 0.04]), {"lets_go": "taken", "own_link": "queue"}
+    sends = Schedule(3, [Round([0, 1], [2, 2], [30e3, 90e3])])
+
+    def told(sharing):
+        return Network(graph, stack=queue, sharing=sharing).time(sends, messages=True).messages.finish
+
+    assert told({"exponent": 0.0}) == pytest.approx([0.02 + 15e3 / 0.5e6, 0.125], rel=1e-12)
+    assert told("max_min") == pytest.approx([0.035, 0.125], rel=1e-12)
+
+
 def test_where_nobody_meets_it_is_the_same():
     graph = into_one([0.01, 0.04, 0.002])
     ring = Schedule(4, [Round([0, 1, 2, 3], [1, 2, 3, 0], [1e4, 2e4, 3e4, 4e4])] * 3)
@@ -271,7 +282,8 @@ def test_the_page_has_the_exponents_and_errors_that_were_found():
     }  # fmt: skip
     times = shares.duration_errors()
     assert table("error, buffer known") == {
-        one: [written(times[one][law]) for law in ("with_buffer", "without", "max_min")] for one in EXPONENTS
+        one: [written(times[one][law]) for law in ("with_buffer", "without", "max_min", "in_order")]
+        for one in EXPONENTS
     }
     shallow, deep = shares.errors(deep=False), shares.errors(deep=True)
     long = shares.errors("long", after=61)
@@ -301,6 +313,22 @@ def test_the_page_has_the_shares_of_two_flows_that_were_measured():
     for (congestion, wait), cells in near.groupby(["congestion", "wait"]):
         told = " | ".join(f"{one.share:.2f} / {one.law:.2f}" for one in cells.itertuples())
         assert f"| `{congestion}` | {wait * 1e3:.0f} ms | {told} |" in lines
+
+
+def test_the_page_says_how_far_the_order_of_a_stack_is_off_behind_a_buffer_that_holds_the_messages():
+    found = shares.unequal(shares.durations())
+    found = found[found["buffer"] == 2 * found["bandwidth"]]
+    off = {
+        law: [
+            f"{(rows[law] / rows['seconds'] - 1).abs().median():.0%}".replace("%", " %")
+            for _, rows in sorted(found.groupby("congestion"), key=lambda one: list(EXPONENTS).index(str(one[0])))
+        ]
+        for law in ("in_order", "max_min")
+    }
+    page = " ".join(PAGE.read_text(encoding="utf-8").split())
+    reno, cubic, bbr = off["in_order"]
+    assert f"off by {reno} (median) with Reno, {cubic} with CUBIC and {bbr} with BBR" in page
+    assert "max-min by {}, {} and {}.".format(*off["max_min"]) in page
 
 
 def test_behind_deep_buffers_who_comes_first_has_more_at_first():

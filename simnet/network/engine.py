@@ -118,7 +118,7 @@ class Engine(Store):
         s.before, s.after = stack.before, stack.after
         s.by_turns = stack.by_turns
         s.before_byte, s.after_byte = stack.before_byte, stack.after_byte
-        s.weighted, s.exponent = sharing.power != 0, sharing.power
+        s.weighted, s.exponent = sharing.law == "rtt", sharing.power
         s.counted, s.queueing = sharing.most, sharing.wait
         s.in_order = s.queues and not s.weighted
         s.adaptive, s.watching, s.latency_changes = adaptive, watching, links.latency_changes

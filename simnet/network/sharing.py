@@ -1,7 +1,8 @@
 """How flows share links: max-min fair, or weighted by their round trips, as congestion control of TCP does.
 
 ``max_min``
-    Every flow gets the same on a link, but for those that other links hold back further [1]_.
+    Every flow gets the same on a link, but for those that other links hold back further [1]_. With stacks whose
+    messages queue, those that meet on their receiver's link flow in the order in which they come instead.
 ``rtt``
     Weighted max-min: on a link that they share, rates go as ``rtt ** -exponent``. Reno and CUBIC find their rate when a
     full buffer loses packets, so its wait is part of their round trips; windows that grow by a segment in each round
@@ -66,8 +67,8 @@ class Sharing:
     congestion : {"reno", "cubic", "bbr"}
         Congestion control of all flows.
     exponent : float, optional
-        How much less a flow gets for a longer round trip, below 0 how much more; that measured for the congestion
-        control when omitted.
+        How much less a flow gets for a longer round trip, below 0 how much more; 0 is max-min with every stack. That
+        measured for the congestion control when omitted.
     buffer : float, optional
         How long a full buffer before a shared link takes to empty [s]; not known when omitted, and the law is further
         off then.

@@ -149,23 +149,24 @@ def durations() -> pd.DataFrame:
     """Return how long transfers took that started together, median over repetitions, and what `Network.time` says.
 
     The first of all repetitions, in which windows still grow, is left out. Columns: those of settings, `seconds`, and
-    `max_min`, `with_buffer` and `without` [s].
+    `max_min`, `with_buffer`, `without` and `in_order` [s]; the last is the stack `tcp` alone, with which messages flow
+    on their receiver's link in the order in which they come.
     """
     rows = measured("shared_durations")
     settings = ["run", "flow", "congestion", "bandwidth", "buffer", "round_trip", "nbytes"]
     found = rows[rows["round"] > 0].groupby(settings)["seconds"].median().reset_index()
-    told: dict[str, list[float]] = {law: [] for law in LAWS}
+    told: dict[str, list[float]] = {law: [] for law in (*LAWS, "in_order")}
     for _, flows in found.groupby("run", sort=False):
         bandwidth = float(flows["bandwidth"].iloc[0])
-        laws = (MAX_MIN, _law(flows, True), _law(flows, False))
-        for name, law in zip(LAWS, laws, strict=True):
+        laws = (Sharing(exponent=0.0), _law(flows, True), _law(flows, False), MAX_MIN)
+        for name, law in zip((*LAWS, "in_order"), laws, strict=True):
             told[name] += _times(bandwidth, flows["round_trip"].tolist(), flows["nbytes"].tolist(), law)
     return found.assign(**told)
 
 
 def duration_errors() -> Errors:
     """Return how far the predicted times of transfers are off; see `durations`."""
-    return _errors(unequal(durations()), "seconds")
+    return _errors(unequal(durations()), "seconds", (*LAWS, "in_order"))
 
 
 def _law(flows: pd.DataFrame, known: bool, exponent: float | None = None) -> Sharing:
@@ -191,10 +192,10 @@ def _times(bandwidth: float, round_trips: Sequence[float], nbytes: Sequence[floa
     return taken
 
 
-def _errors(found: pd.DataFrame, quantity: str) -> Errors:
+def _errors(found: pd.DataFrame, quantity: str, laws: Sequence[str] = LAWS) -> Errors:
     """Return the errors of columns named by laws against what was measured of a quantity."""
     made: Errors = {}
     for congestion, rows in found.groupby("congestion"):
-        off = {law: (rows[law] / rows[quantity] - 1).abs() for law in LAWS}
+        off = {law: (rows[law] / rows[quantity] - 1).abs() for law in laws}
         made[str(congestion)] = {law: Error(float(one.median()), float(one.quantile(0.9))) for law, one in off.items()}
     return made
