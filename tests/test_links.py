@@ -212,7 +212,7 @@ def test_exchanges_over_unequal_links_are_as_near_as_they_have_to_be():
     # Which of two messages comes to the slowest link first hangs there on 1 ms of 130.
     tie = (table["tool"] == "replay-tcp") & (table["algorithm"] == "rabenseifner")
     assert tie.sum() == 1
-    assert off[(table["tool"] == "replay-tcp") & ~tie].max() <= 0.05
+    assert off[(table["tool"] != "replay-gloo") & ~tie].max() <= 0.05
     assert off[table["tool"] == "replay-gloo"].max() <= 0.08
     links = {one for one in table["links"] if one.is_unequal}
     assert len(links) == 7

@@ -69,7 +69,9 @@ def measured(tmp_path, backend="tcp"):
 
 
 @with_namespaces
-@pytest.mark.parametrize("backend", ["tcp", pytest.param("gloo", marks=pytest.mark.extras)])
+@pytest.mark.parametrize(
+    "backend", ["tcp", *(pytest.param(one, marks=pytest.mark.extras) for one in ("gloo", "mpich"))]
+)
 def test_measured_times_are_not_far_below_those_predicted(tmp_path, backend):
     rows = measured(tmp_path, backend)
     assert (tmp_path / "before.csv").exists()

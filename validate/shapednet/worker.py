@@ -1,6 +1,6 @@
 """A rank on a shaped network: joins the others, replays what a file asks for, and rank 0 writes the times.
 
-Run by `validate.shapednet.experiment`: ``python -m validate.shapednet.worker JOB.json RANK``.
+Run by `validate.shapednet.experiment`: ``python -m validate.shapednet.worker JOB.json [RANK]``; MPI tells the rank.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import pandas as pd
 
 from simnet.calibration.readers import write_tidy
 from simnet.interchange import read_messages
-from validate.communicators import Communicator, TorchCommunicator
+from validate.communicators import Communicator, MpiCommunicator, TorchCommunicator
 from validate.replay import Workload, measure, table
 from validate.shapednet.sockets import SocketCommunicator
 
 
-def main(job_file: str, rank: int) -> None:
+def main(job_file: str, rank: int = 0) -> None:
     """Run the workloads of a job, one after the other."""
     # The machine's other work is no part of the network. Ranks mostly wait, and the switch comes before them.
     with contextlib.suppress(PermissionError):
@@ -45,7 +45,7 @@ def main(job_file: str, rank: int) -> None:
         rows = table(work, done, communicator.tool)
         rows["began"] = [float(each.began.min()) for each in done]
         tables.append(rows)
-    if rank == 0:
+    if communicator.rank == 0:
         part = Path(f"{job['out']}.part")
         write_tidy(pd.concat(tables, ignore_index=True), part)
         part.replace(job["out"])
@@ -63,6 +63,10 @@ def _connect(job: dict[str, Any], rank: int) -> Communicator:
     addresses = job["addresses"]
     if job["backend"] == "tcp":
         return SocketCommunicator(rank, addresses, Path(job["control"]))
+    if job["backend"] == "mpich":
+        joined = MpiCommunicator()
+        joined.tool = "replay-mpich"
+        return joined
     os.environ |= {
         "RANK": str(rank),
         "WORLD_SIZE": str(len(addresses)),
@@ -74,4 +78,4 @@ def _connect(job: dict[str, Any], rank: int) -> Communicator:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(sys.argv[1], *map(int, sys.argv[2:]))
