@@ -164,6 +164,12 @@ def test_who_is_out_of_step_is_timed_by_the_event_loop(graph, schedule, options)
     np.testing.assert_array_equal(auto.left, fluid.left)
 
 
+def test_work_that_is_lost_in_rounding_is_left_to_the_event_loop():
+    graph, schedule = topologies.star(8, 1e-3, 1e6), looping(1e4, 30, compute=1e-20)
+    auto, fluid = (Network(graph, stack="tcp", engine=engine).time(schedule) for engine in ("auto", "fluid"))
+    np.testing.assert_array_equal(auto.left, fluid.left)
+
+
 def test_a_loop_is_not_gone_through_to_its_end():
     """A thousand ranks are as quick as ten, and so are loops of any length."""
     stack = dataclasses.replace(STACKS["gloo"], pieces=1)

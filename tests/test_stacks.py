@@ -2,13 +2,16 @@
 
 import dataclasses
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import topologies
+from simnet.base.errors import StalledError
 from simnet.network import Network
 from simnet.network.stack import BESIDE, SEGMENT, STACKS
+from simnet.network.weather import Weather, steps
 from simnet.schedule import Round, Schedule
 from validate.replay import of_collective
 from validate.shapednet import Change, predict
@@ -210,3 +213,13 @@ def test_sends_whose_receivers_are_ready_leave_in_the_order_of_posting():
     links = [(0.0, 1e6), (0.02, 1e6), (0.0, 1e6)]
     there = arrivals(links, [Round([0, 0], [1, 2], 10_000, compute=[0.1, 0.0, 0.0])], lets_go="ready")
     assert there == pytest.approx([0.1 + 0.01 + 0.01, 0.1 + 0.01 + 0.01], rel=1e-12)
+
+
+def test_messages_that_waited_for_a_link_that_went_down_are_forgotten_with_their_exchange():
+    graph, both = topologies.star(3, 1e-3, 1e6), Schedule(3, [Round([1, 2], [0, 0], [1e5, 1e5])])
+    weather = {("switch", 0): Weather(bandwidth=steps([0.0, 5.0], [1e6, 0.0]))}
+    network = Network(graph, weather, stack="tcp")
+    alone = network.time(both).left
+    with pytest.raises(StalledError):
+        network.time(both, 4.95)
+    np.testing.assert_array_equal(network.time(both).left, alone)

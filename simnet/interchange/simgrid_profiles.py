@@ -31,6 +31,8 @@ def read_profile(path: str | Path, nominal: float, quantity: Any = Rate) -> Sign
         The file, at most `MAX_PROFILE_BYTES` bytes.
     nominal : float
         The value before the first date.
+    quantity : annotated type, optional
+        Which values are allowed, as `simnet.base.quantities` has them.
 
     Raises
     ------

@@ -1,10 +1,10 @@
-"""A network in motion: links, weather, routes and schedules as tables of the event loop, and what comes of them."""
+"""A network in motion: schedules under way in the event loop, and what comes of them."""
 
 from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
@@ -16,27 +16,21 @@ from simnet.network.event_loop.records import (
     FAIL,
     FLOWING,
     HELD,
-    NOTHING,
     ON_ITS_WAY,
-    QUEUED,
     TRANSFER,
-    VANISHED,
 )
-from simnet.network.links import Links, TimelineCache, Timelines, moments_around
+from simnet.network.links import Links
 from simnet.network.program import Program
 from simnet.network.sharing import MAX_MIN, Sharing
 from simnet.network.stack import IDEAL, LetGo, Stack
-from simnet.network.tables import Store, Table, loop_is_loaded
+from simnet.network.tables import Table, loop_is_loaded
+from simnet.network.ways import Ways
 from simnet.schedule import Round
-from topologies.routes import as_table
 
 # Messages from which on loading the compiled event loop takes less time than it saves.
 _MANY = 50_000
 
 _NO_RANKS = np.zeros(0, dtype=np.int64)
-
-# Links on a detour around links that are down, at most.
-_DETOUR = 256
 
 
 class Handle(NamedTuple):
@@ -60,7 +54,7 @@ class Handle(NamedTuple):
     taken: list[tuple[Table, int, int]]
 
 
-class Engine(Store):
+class Engine(Ways):
     """A network in motion.
 
     Its times are in seconds since its `origin`, so that they keep their digits however late that is; the weather is
@@ -98,19 +92,12 @@ class Engine(Store):
         watching: bool = False,
         compiled: bool = False,
     ) -> None:
-        count = len(links.routes.links)
-        super().__init__(compiled, count, min(_DETOUR, count) if watching else 0)
-        self._links, self._stack, self._multipath = links, stack, multipath
-        self._on = TimelineCache([one.on for one in links.flows], {})
-        self._known: tuple[Timelines, ...] = ()
-        self.origin = self._counted_from = 0.0
+        super().__init__(links, multipath, watching, compiled)
+        self._stack = stack
         self._handles: list[Handle] = []
         self._n_transfers = 0
-        self._routes_of: dict[tuple[int, int], tuple[int, int]] = {}
-        self._original: dict[int, tuple[int, int, tuple[int, ...]]] = {}
         s = self.state
         s.send_overhead, s.receive_overhead = overheads
-        s.segment = links.segment
         s.lets_go, s.queues = get_args(LetGo).index(stack.lets_go), stack.own_link == "queue"
         s.posts_ahead = stack.posts_ahead
         s.runs_ahead, s.eager_limit, s.buffer = stack.rounds > 1 or stack.posts_ahead, stack.eager_limit, stack.buffer
@@ -121,9 +108,8 @@ class Engine(Store):
         s.weighted, s.exponent = sharing.law == "rtt", sharing.power
         s.counted, s.queueing = sharing.most, sharing.wait
         s.in_order = s.queues and not s.weighted
-        s.adaptive, s.watching, s.latency_changes = adaptive, watching, links.latency_changes
-        self._lay_links()
-        self._lay_background()
+        s.adaptive = adaptive
+        self.lay_links()
 
     def grow(self) -> None:
         """Make room for more messages under way, and arrivals before their round; see `records.GROW`."""
@@ -136,84 +122,6 @@ class Engine(Store):
             early.write(first, count, next=np.append(np.arange(first + 1, first + count), self.state.free_early))
             self.state.free_early = first
             self.state.n_early += count
-
-    # Links, their weather, and background traffic.
-
-    def _lay_links(self) -> None:
-        links, count = self._links, self.n_links
-        if links.constant:
-            self.links.write(0, count, capacity=links.constant_capacity)
-        else:
-            # Timelines of the bandwidths of all links, of their latencies, and of whether background traffic is on.
-            self.tables["timelines"].take(2 * count + len(links.flows))
-            self.links.write(0, count, bandwidths=np.arange(count), latencies=np.arange(count, 2 * count))
-        if links.crowding is not None:
-            factors, rows = links.crowding
-            at = self.tables["crowd_factors"].put(factors.ravel())
-            self.links.write(0, count, crowd=np.where(rows < 0, -1, at + rows * factors.shape[1]))
-            self.state.n_crowd = factors.shape[1]
-
-    def _lay_background(self) -> None:
-        flows, background = self._links.flows, self.tables["background"]
-        count = self.state.n_background = len(flows)
-        background.take(count)
-        background.write(
-            0,
-            count,
-            limit=np.array([one.limit for one in flows]),
-            route=self._routes_between(np.array([one.src for one in flows]), np.array([one.dst for one in flows]))[0],
-            timeline=2 * self.n_links + np.arange(count),
-        )
-        if self.state.weighted:
-            # These flows are left out while there is nobody to share with, so theirs are the latencies of one time.
-            routes = [self.route_of(r) for r in background.read("route", 0, count)]
-            latencies = [sum(self._links.latency(link, 0.0) for link in route) for route in routes]
-            background.write(0, count, weight=[self.loop.weight_of(self.state, latency) for latency in latencies])
-        self.make_room(flows=count + 1)
-
-    def look_ahead(self, until: float = 0.0, *, rewind: bool = False) -> None:
-        """Have the weather, and when background traffic comes and goes, until later than a time [s].
-
-        See `records.EXTEND`. With `rewind`, time may have gone back.
-        """
-        links, s = self._links, self.state
-        if links.constant:
-            return
-        # Latencies are those at the time of departure.
-        until = max(until, s.now) + s.send_overhead
-        known = tuple(
-            one.timelines(*moments_around(self.origin, s.now, until))
-            for one in (links.bandwidths, links.latencies, self._on)
-        )
-        again = (
-            self.origin == self._counted_from
-            and len(known) == len(self._known)
-            and all(map(operator.is_, known, self._known))
-        )
-        if not again:
-            self._known, self._counted_from = known, self.origin
-            s.times = np.concatenate([one.counted_from(self.origin) for one in known])
-            s.values = np.concatenate([one.values for one in known])
-            s.horizon = min(one.until for one in known) - self.origin
-            if s.horizon <= until:
-                self._ask(self.moment(until))
-        if not again or rewind:
-            begins = np.cumsum([0, *(one.times.size for one in known[:-1])])
-            here = np.concatenate([one.first + begin for one, begin in zip(known, begins, strict=True)])
-            last = np.concatenate([one.last - 1 + begin for one, begin in zip(known, begins, strict=True)])
-            self.tables["timelines"].write(0, here.size, here=here, last=last)
-
-    def moment(self, t: float) -> float:
-        """Return the first moment [s] that a double can tell to be after `t` [s since the origin]."""
-        return moments_around(self.origin, t, t)[1]
-
-    def _ask(self, t: float) -> None:
-        """Ask everything for its value at a time; what has none raises the error that says why."""
-        for link in range(self.n_links):
-            self._links.capacity(link, t)
-            self._links.latency(link, t)
-        for traffic in self._links.flows:
-            traffic.on.at(t)
 
     def begin(self, origin: float, now: float) -> None:
         """Clear the network of everything, and set from when on time counts [s], and the time since then."""
@@ -229,6 +137,7 @@ class Engine(Store):
         self.loop.free_all(s, 0, self.flows.size)
         self.links.write(0, self.n_links, users=0, first_use=-1, assigned=0, is_dirty=False)
         self.links.write(0, self.n_links, port_rank=-1, port_flow=-1, port_first=-1, port_rest=0.0, port_free=-math.inf)
+        self.links.write(0, self.n_links, far_first=-1)
         self.tables["background"].write(0, s.n_background, flow=-1, until=-math.inf)
         # Latencies have been looked up that much later.
         rewind = now < s.now + s.send_overhead
@@ -241,102 +150,6 @@ class Engine(Store):
             self.loop.look_up_all(s, self.n_links, now)
             self.reroute()
 
-    # Routes.
-
-    def _routes_between(self, src: Ranks, dst: Ranks) -> tuple[Ranks, Ranks]:
-        """Return the first of the candidate routes from each of hosts `src` to each of `dst`, and how many; (m,)."""
-        hosts = self._links.routes.n_hosts
-        numbers, which = np.unique(src * hosts + dst, return_inverse=True)
-        pairs = list(zip((numbers // hosts).tolist(), (numbers % hosts).tolist(), strict=True))
-        new = [pair for pair in pairs if pair not in self._routes_of]
-        if new:
-            self._add_pairs(new)
-        found = np.array([self._routes_of[pair] for pair in pairs], dtype=np.int64).reshape(-1, 2)[which]
-        return found[:, 0], found[:, 1]
-
-    def _add_pairs(self, pairs: list[tuple[int, int]]) -> None:
-        routes = self._links.routes
-        if self._multipath:
-            candidates = [routes.candidates(*pair) for pair in pairs]
-            counts = [len(one) for one in candidates]
-            table = as_table([route for one in candidates for route in one])
-        else:
-            counts = [1] * len(pairs)
-            table = routes.table(*(np.array(one) for one in zip(*pairs, strict=True)))
-        self.make_room(hops=table.shape[1])
-        r = self.add_routes(table)
-        self._describe(r, table)
-        rows = iter(table)
-        for pair, count in zip(pairs, counts, strict=True):
-            self._routes_of[pair] = r, count
-            if self.state.watching:
-                for one, row in zip(range(r, r + count), rows, strict=False):
-                    self._original[one] = *pair, tuple(row[row >= 0].tolist())
-            r += count
-        if self.state.watching:
-            self.reroute()
-
-    def _describe(self, first: int, table: NDArray[np.int64]) -> None:
-        """Write the own link and the latency of routes, and what loss does, given the links of each."""
-        self.routes.write(first, len(table), own=self._links.own_of(table))
-        if not self.state.latency_changes:
-            self.routes.write(first, len(table), latency=self._links.constant_latency_of(table))
-        if not self._links.lossless:
-            slope, fixed, payload = self._links.limits_of(table)
-            self.routes.write(first, len(table), slope=slope, fixed=fixed, payload=payload)
-
-    def route(self, f: int) -> list[int]:
-        """Return the links of a message under way, as indices into the links of the routes."""
-        return self.route_of(self.state.flows[f].route)
-
-    def _down(self) -> list[int]:
-        """Return the links that are down."""
-        return [int(link) for link in np.flatnonzero(self.links.read("capacity") <= 0)]
-
-    def reroute(self) -> None:
-        """Let every route go around the links that are down; what is under way on it follows at once.
-
-        A pair of hosts without another route keeps its own, and waits. When a link is up again, so is the old route.
-        """
-        s = self.state
-        down = frozenset(self._down())
-        wanted = {}
-        for r, (src, dst, route) in self._original.items():
-            around = None if down.isdisjoint(route) else self._links.routes.around(src, dst, down)
-            if around is None or len(around) > _DETOUR:
-                around = route
-            if self.route_of(r) != list(around):
-                wanted[r] = around
-        moved = [f for f in self._in_state(ON_ITS_WAY, HELD, FLOWING, VANISHED, QUEUED) if s.flows[f].route in wanted]
-        for f in moved:
-            flow = s.flows[f]
-            if flow.state == FLOWING:
-                self.loop.set_rate(s, f, 0.0, NOTHING, s.now)
-                self.loop.detach(s, f)
-            # Payload, without what has to be sent again.
-            flow.remaining *= s.routes[flow.route].payload
-            flow.residue *= s.routes[flow.route].payload
-            if s.adaptive and flow.owner != BACKGROUND:
-                self.loop.assign(s, flow.route, -1)
-        for r, around in wanted.items():
-            self.change_route(r, around)
-            self._describe(r, as_table([around]))
-        for f in moved:
-            flow = s.flows[f]
-            flow.remaining /= s.routes[flow.route].payload
-            flow.residue /= s.routes[flow.route].payload
-            if flow.owner != BACKGROUND:
-                latency = self.loop.latency_of(s, flow.route, s.now)
-                flow.limit = self.loop.limit_of(s, flow.route, latency)
-                if s.weighted:
-                    flow.weight = self.loop.weight_of(s, latency)
-                if s.adaptive:
-                    self.loop.assign(s, flow.route, 1)
-            if flow.state == FLOWING:
-                self.loop.start_flow(s, f, s.now)
-        for link in np.flatnonzero(self.links.read("far_first") >= 0).tolist():
-            self.loop.let_in_at(s, link)
-
     # What runs.
 
     def transfer(self, src: int, dst: int, nbytes: float, delay: float, pick: int, token: int) -> None:
@@ -347,7 +160,7 @@ class Engine(Store):
         if self.loop.changes(s):
             self.reroute()
         if (src, dst) not in self._routes_of:
-            self._add_pairs([(src, dst)])
+            self.add_pairs([(src, dst)])
         if not s.n_free:
             self.grow()
         f = self.loop.address(s, TRANSFER, *self._routes_of[src, dst], pick, float(self._stack.framed(nbytes)), delay)
@@ -439,7 +252,7 @@ class Engine(Store):
         ordered = list(zip(distinct, orders, strict=True))
         src = np.concatenate([_NO_RANKS, *(one.src[order] for one, order in ordered)])
         dst = np.concatenate([_NO_RANKS, *(one.dst[order] for one, order in ordered)])
-        route, candidates = self._routes_between(hosts[src], hosts[dst])
+        route, candidates = self.routes_between(hosts[src], hosts[dst])
         pairs, connection = np.unique(src * P + dst, return_inverse=True)
         connections = take(self.tables["connections"], pairs.size)
         m = take(messages, src.size)
@@ -456,7 +269,7 @@ class Engine(Store):
             connection=connections + connection,
         )
         if self._stack.lets_go not in ("left", "taken"):
-            messages.write(m, src.size, back=self._routes_between(hosts[dst], hosts[src])[0])
+            messages.write(m, src.size, back=self.routes_between(hosts[dst], hosts[src])[0])
         numbers = np.repeat(np.arange(len(distinct)), [len(one) for one in distinct])
         incoming = self.tables["incoming"].put(m + np.lexsort((np.arange(src.size), dst, numbers)), take)
         first = take(tasks, sends.size)
@@ -503,13 +316,9 @@ class Engine(Store):
         self.state.n_notices = 0
         return [(int(one.kind), int(one.row)) for one in self.state.notices[:count]]
 
-    def _in_state(self, *states: int) -> list[int]:
-        """Return all flows in one of these states."""
-        return [int(f) for f in np.flatnonzero(np.isin(self.flows.read("state"), states))]
-
     def under_way(self) -> list[int]:
         """Return all messages under way."""
-        return [f for f in self._in_state(ON_ITS_WAY, HELD, FLOWING) if self.state.flows[f].owner != BACKGROUND]
+        return [f for f in self.in_state(ON_ITS_WAY, HELD, FLOWING) if self.state.flows[f].owner != BACKGROUND]
 
     def is_blocked(self, f: int) -> bool:
         """Return whether a message makes no progress."""
@@ -536,16 +345,6 @@ class Engine(Store):
                 self.loop.assign(s, s.flows[f].route, -1)
             self.loop.free_flow(s, f)
         s.n_moving = 0
-
-    def next_link_up(self) -> float:
-        """Return when the first of the links that are down is up again; infinity if none ever is."""
-        return self.next_up([(link,) for link in self._down()])
-
-    def next_up(self, routes: Iterable[Sequence[int]]) -> float:
-        """Return the first time after now at which all links of one of some routes have capacity; infinity if none."""
-        now = self.state.now
-        up = min((self._links.next_up(route, self.moment(now)) for route in routes), default=math.inf)
-        return max(up - self.origin, math.nextafter(now, math.inf))
 
 
 class Engines:

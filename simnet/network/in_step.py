@@ -305,6 +305,8 @@ def _passed(
     cut = stack.cut(short)
     timing = timed(cut)
     times = _times(timing, cut)
+    if times is None:
+        return None
     offset, later, parts = 0, 0.0, []
     for (_, count), some in zip(loops, kept, strict=True):
         pieces = sum(stack.pieces if ring else 1 for ring in islice(rings, some))
@@ -321,14 +323,19 @@ def _passed(
     return InStep(timing.duration + later, *np.concatenate(parts, axis=1))
 
 
-def _times(timing: Timing, schedule: Schedule) -> Floats:
-    """Return what is known of each round of the first rank, as fields of `InStep`; shape (4, number of rounds)."""
+def _times(timing: Timing, schedule: Schedule) -> Floats | None:
+    """Return what is known of each round of the first rank, as fields of `InStep`; shape (4, number of rounds).
+
+    None if ranks compute for so short a time that it is lost in rounding.
+    """
     assert timing.messages is not None
     assert timing.work is not None
     times = np.full((4, len(schedule.rounds)), np.nan)
     times[0], times[1] = (one[:: schedule.n_ranks] for one in (timing.messages.sent, timing.messages.arrived))
     computes = np.array([float(np.max(one.compute)) > 0 for one in schedule.rounds])
     own = timing.work.rank == 0
+    if own.sum() != computes.sum():
+        return None
     times[2, computes], times[3, computes] = np.sort(timing.work.begun[own]), np.sort(timing.work.ended[own])
     return times
 

@@ -1,0 +1,245 @@
+"""What messages use, as tables of the event loop: links with their weather, background traffic, and routes."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simnet.base.arrays import Ranks
+from simnet.network.event_loop.records import (
+    BACKGROUND,
+    FLOWING,
+    HELD,
+    NOTHING,
+    ON_ITS_WAY,
+    QUEUED,
+    VANISHED,
+)
+from simnet.network.links import Links, TimelineCache, Timelines, moments_around
+from simnet.network.tables import Store
+from topologies.routes import as_table
+
+# Links on a detour around links that are down, at most.
+_DETOUR = 256
+
+
+class Ways(Store):
+    """Links and routes, with times that count from an `origin` [s].
+
+    Parameters
+    ----------
+    links : Links
+        What messages use.
+    multipath : bool
+        Whether messages have all routes of equal cost to choose from, or one.
+    watching : bool
+        Whether they go around links that are down.
+    compiled : bool
+        Whether to use the compiled event loop, if there is one.
+    """
+
+    def __init__(self, links: Links, multipath: bool, watching: bool, compiled: bool) -> None:
+        count = len(links.routes.links)
+        super().__init__(compiled, count, min(_DETOUR, count) if watching else 0)
+        self._links, self._multipath = links, multipath
+        self._on = TimelineCache([one.on for one in links.flows], {})
+        self._known: tuple[Timelines, ...] = ()
+        self.origin = self._counted_from = 0.0
+        self._routes_of: dict[tuple[int, int], tuple[int, int]] = {}
+        self._original: dict[int, tuple[int, int, tuple[int, ...]]] = {}
+        self.state.segment = links.segment
+        self.state.watching, self.state.latency_changes = watching, links.latency_changes
+
+    def lay_links(self) -> None:
+        """Lay links and background traffic into the tables, once the state says how flows share."""
+        self._lay_links()
+        self._lay_background()
+
+    def _lay_links(self) -> None:
+        links, count = self._links, self.n_links
+        if links.constant:
+            self.links.write(0, count, capacity=links.constant_capacity)
+        else:
+            # Timelines of the bandwidths of all links, of their latencies, and of whether background traffic is on.
+            self.tables["timelines"].take(2 * count + len(links.flows))
+            self.links.write(0, count, bandwidths=np.arange(count), latencies=np.arange(count, 2 * count))
+        if links.crowding is not None:
+            factors, rows = links.crowding
+            at = self.tables["crowd_factors"].put(factors.ravel())
+            self.links.write(0, count, crowd=np.where(rows < 0, -1, at + rows * factors.shape[1]))
+            self.state.n_crowd = factors.shape[1]
+
+    def _lay_background(self) -> None:
+        flows, background = self._links.flows, self.tables["background"]
+        count = self.state.n_background = len(flows)
+        background.take(count)
+        background.write(
+            0,
+            count,
+            limit=np.array([one.limit for one in flows]),
+            route=self.routes_between(np.array([one.src for one in flows]), np.array([one.dst for one in flows]))[0],
+            timeline=2 * self.n_links + np.arange(count),
+        )
+        if self.state.weighted:
+            # These flows are left out while there is nobody to share with, so theirs are the latencies of one time.
+            routes = [self.route_of(r) for r in background.read("route", 0, count)]
+            latencies = [sum(self._links.latency(link, 0.0) for link in route) for route in routes]
+            background.write(0, count, weight=[self.loop.weight_of(self.state, latency) for latency in latencies])
+        self.make_room(flows=count + 1)
+
+    def look_ahead(self, until: float = 0.0, *, rewind: bool = False) -> None:
+        """Have the weather, and when background traffic comes and goes, until later than a time [s].
+
+        See `records.EXTEND`. With `rewind`, time may have gone back.
+        """
+        links, s = self._links, self.state
+        if links.constant:
+            return
+        # Latencies are those at the time of departure.
+        until = max(until, s.now) + s.send_overhead
+        known = tuple(
+            one.timelines(*moments_around(self.origin, s.now, until))
+            for one in (links.bandwidths, links.latencies, self._on)
+        )
+        again = (
+            self.origin == self._counted_from
+            and len(known) == len(self._known)
+            and all(map(operator.is_, known, self._known))
+        )
+        if not again:
+            self._known, self._counted_from = known, self.origin
+            s.times = np.concatenate([one.counted_from(self.origin) for one in known])
+            s.values = np.concatenate([one.values for one in known])
+            s.horizon = min(one.until for one in known) - self.origin
+            if s.horizon <= until:
+                self._ask(self.moment(until))
+        if not again or rewind:
+            begins = np.cumsum([0, *(one.times.size for one in known[:-1])])
+            here = np.concatenate([one.first + begin for one, begin in zip(known, begins, strict=True)])
+            last = np.concatenate([one.last - 1 + begin for one, begin in zip(known, begins, strict=True)])
+            self.tables["timelines"].write(0, here.size, here=here, last=last)
+
+    def moment(self, t: float) -> float:
+        """Return the first moment [s] that a double can tell to be after `t` [s since the origin]."""
+        return moments_around(self.origin, t, t)[1]
+
+    def _ask(self, t: float) -> None:
+        """Ask everything for its value at a time; what has none raises the error that says why."""
+        for link in range(self.n_links):
+            self._links.capacity(link, t)
+            self._links.latency(link, t)
+        for traffic in self._links.flows:
+            traffic.on.at(t)
+
+    def routes_between(self, src: Ranks, dst: Ranks) -> tuple[Ranks, Ranks]:
+        """Return the first of the candidate routes from each of hosts `src` to each of `dst`, and how many; (m,)."""
+        hosts = self._links.routes.n_hosts
+        numbers, which = np.unique(src * hosts + dst, return_inverse=True)
+        pairs = list(zip((numbers // hosts).tolist(), (numbers % hosts).tolist(), strict=True))
+        new = [pair for pair in pairs if pair not in self._routes_of]
+        if new:
+            self.add_pairs(new)
+        found = np.array([self._routes_of[pair] for pair in pairs], dtype=np.int64).reshape(-1, 2)[which]
+        return found[:, 0], found[:, 1]
+
+    def add_pairs(self, pairs: list[tuple[int, int]]) -> None:
+        """Lay the routes between pairs of hosts into the tables."""
+        routes = self._links.routes
+        if self._multipath:
+            candidates = [routes.candidates(*pair) for pair in pairs]
+            counts = [len(one) for one in candidates]
+            table = as_table([route for one in candidates for route in one])
+        else:
+            counts = [1] * len(pairs)
+            table = routes.table(*(np.array(one) for one in zip(*pairs, strict=True)))
+        self.make_room(hops=table.shape[1])
+        r = self.add_routes(table)
+        self._describe(r, table)
+        rows = iter(table)
+        for pair, count in zip(pairs, counts, strict=True):
+            self._routes_of[pair] = r, count
+            if self.state.watching:
+                for one, row in zip(range(r, r + count), rows, strict=False):
+                    self._original[one] = *pair, tuple(row[row >= 0].tolist())
+            r += count
+        if self.state.watching:
+            self.reroute()
+
+    def _describe(self, first: int, table: NDArray[np.int64]) -> None:
+        """Write the own link and the latency of routes, and what loss does, given the links of each."""
+        self.routes.write(first, len(table), own=self._links.own_of(table))
+        if not self.state.latency_changes:
+            self.routes.write(first, len(table), latency=self._links.constant_latency_of(table))
+        if not self._links.lossless:
+            slope, fixed, payload = self._links.limits_of(table)
+            self.routes.write(first, len(table), slope=slope, fixed=fixed, payload=payload)
+
+    def route(self, f: int) -> list[int]:
+        """Return the links of a message under way, as indices into the links of the routes."""
+        return self.route_of(self.state.flows[f].route)
+
+    def _down(self) -> list[int]:
+        """Return the links that are down."""
+        return [int(link) for link in np.flatnonzero(self.links.read("capacity") <= 0)]
+
+    def reroute(self) -> None:
+        """Let every route go around the links that are down; what is under way on it follows at once.
+
+        A pair of hosts without another route keeps its own, and waits. When a link is up again, so is the old route.
+        """
+        s = self.state
+        down = frozenset(self._down())
+        wanted = {}
+        for r, (src, dst, route) in self._original.items():
+            around = None if down.isdisjoint(route) else self._links.routes.around(src, dst, down)
+            if around is None or len(around) > _DETOUR:
+                around = route
+            if self.route_of(r) != list(around):
+                wanted[r] = around
+        moved = [f for f in self.in_state(ON_ITS_WAY, HELD, FLOWING, VANISHED, QUEUED) if s.flows[f].route in wanted]
+        for f in moved:
+            flow = s.flows[f]
+            if flow.state == FLOWING:
+                self.loop.set_rate(s, f, 0.0, NOTHING, s.now)
+                self.loop.detach(s, f)
+            # Payload, without what has to be sent again.
+            flow.remaining *= s.routes[flow.route].payload
+            flow.residue *= s.routes[flow.route].payload
+            if s.adaptive and flow.owner != BACKGROUND:
+                self.loop.assign(s, flow.route, -1)
+        for r, around in wanted.items():
+            self.change_route(r, around)
+            self._describe(r, as_table([around]))
+        for f in moved:
+            flow = s.flows[f]
+            flow.remaining /= s.routes[flow.route].payload
+            flow.residue /= s.routes[flow.route].payload
+            if flow.owner != BACKGROUND:
+                latency = self.loop.latency_of(s, flow.route, s.now)
+                flow.limit = self.loop.limit_of(s, flow.route, latency)
+                if s.weighted:
+                    flow.weight = self.loop.weight_of(s, latency)
+                if s.adaptive:
+                    self.loop.assign(s, flow.route, 1)
+            if flow.state == FLOWING:
+                self.loop.start_flow(s, f, s.now)
+        for link in np.flatnonzero(self.links.read("far_first") >= 0).tolist():
+            self.loop.let_in_at(s, link)
+
+    def in_state(self, *states: int) -> list[int]:
+        """Return all flows in one of these states."""
+        return [int(f) for f in np.flatnonzero(np.isin(self.flows.read("state"), states))]
+
+    def next_link_up(self) -> float:
+        """Return when the first of the links that are down is up again; infinity if none ever is."""
+        return self.next_up([(link,) for link in self._down()])
+
+    def next_up(self, routes: Iterable[Sequence[int]]) -> float:
+        """Return the first time after now at which all links of one of some routes have capacity; infinity if none."""
+        now = self.state.now
+        up = min((self._links.next_up(route, self.moment(now)) for route in routes), default=math.inf)
+        return max(up - self.origin, math.nextafter(now, math.inf))
