@@ -81,10 +81,12 @@ def side_by_side(runs: Sequence[Sequence[DeviceOp]]) -> tuple[DeviceOp, ...]:
 
     Examples
     --------
-    >>> side_by_side([[DeviceOp("scan", 10, launches=2)], [DeviceOp("scan", 10), DeviceOp("topk", 3)]])
-    (DeviceOp(method='scan', entries=array([10., 10.]), launches=1), \
-DeviceOp(method='scan', entries=array([10.,  0.]), launches=1), \
-DeviceOp(method='topk', entries=array([0., 3.]), launches=1))
+    >>> runs = [DeviceOp("scan", 10, launches=2)], [DeviceOp("scan", 10), DeviceOp("topk", 3)]
+    >>> for one in side_by_side(runs):
+    ...     print(one.method, one.entries)
+    scan [10. 10.]
+    scan [10.  0.]
+    topk [0. 3.]
     """
     launched: dict[tuple[str, int], NDArray[Any]] = {}
     for worker, kernels in enumerate(runs):

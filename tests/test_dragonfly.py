@@ -164,7 +164,7 @@ def test_global_links_have_their_own_latency_and_bandwidth():
         ({"global_links": 1.5}, "global_links must be a whole number"),
         ({"global_latency": -1}, "global_latency must be finite and >= 0"),
         ({"global_bandwidth": 0}, "global_bandwidth must be finite and > 0"),
-        ({"groups": 2, "global_bandwidth": 1.5e308}, "global_bandwidth of parallel links must be finite"),
+        ({"groups": 2, "global_bandwidth": 1e18}, "global_bandwidth of parallel links must be <= 1e\\+18"),
         ({"routers": 10**6}, "at most 1,000,000"),
         ({"latency": "1 us"}, "latency must be a number"),
         ({"bandwidth": None}, "bandwidth must be a number"),
