@@ -17,8 +17,8 @@ textbook's loop. `ReferenceNetwork` carries messages, `ReferenceRun` takes ranks
 - Messages from one rank to another that take the same route arrive in order: the bytes of one flow once those of the
   one before it are there.
 - Where messages leave a host one after another, and shares have no weights, those that meet on the last link of their
-  routes, which nobody else uses, flow in the order in which they come: one waits while those that flow bring as much as
-  the link carries, at the bandwidths of their own links. A message that has waited, or meets another on its own link,
+  routes, which nobody else uses, flow in the order in which they come: one waits while those that flow fill the link
+  at their max-min fair rates. A message that has waited, or meets another on its own link,
   has the own link behind it: it flows at the rate that brings its last byte when the own link would have brought it
   since it came.
 - A rank that fails takes the messages with it that are under way from it and to it.
@@ -338,28 +338,50 @@ class ReferenceNetwork:
         self.at(there + self.overheads[1], lambda: self.arrive(m))
 
     def come_in(self, m):
-        """Let a message wait at its last link if those before it fill that, else flow, its own link behind it."""
-        m.joined, m.waits = self.now, False
+        """Let a message wait at its last link if others wait or flow there, until it is known what these leave."""
+        m.joined = self.now
         if len(m.route) < 2:
+            m.waits = False
             return
-        if self.waiting[m.route[-1]] or self.is_full(m.route[-1], m):
-            m.waits = True
-            self.waiting[m.route[-1]].append(m)
-        elif self.met(m.route[0], 0, m):
-            self.pass_own(m)
+        m.waits = True
+        self.waiting[m.route[-1]].append(m)
+        if len(self.waiting[m.route[-1]]) == 1 and not any(
+            one.flowing and m.route[-1] in one.used for one in self.messages
+        ):
+            self.let_in(m.route[-1])
 
-    def met(self, link, end, newcomer=None):
+    def met(self, link, end):
         """Return the messages on a link, if it is the first (`end` 0) or last (-1) of all and nobody else uses it."""
-        users = [one for one in self.messages if one.flowing and one is not newcomer and link in one.used]
+        users = [one for one in self.messages if one.flowing and link in one.used]
         others = [self.around(self.candidates(src, dst)[0], src, dst)
                   for src, dst, on, _ in self.others if on.at(self.now) > 0]  # fmt: skip
         alien = any(link in route for route in others) or any(one.word or one.route[end] != link for one in users)
         return [] if alien else users
 
-    def is_full(self, link, newcomer=None):
-        users = [] if link in self.crowd else self.met(link, -1, newcomer)
-        brought = [one.limit if one.passed else min(one.limit, self.capacity(one.route[0])) for one in users]
-        return bool(users) and sum(brought) >= self.capacity(link) * self.number(1 - 1e-9)
+    def is_full(self, link, rates):
+        """Return whether messages that have these rates fill a link; not if others use it, who share it."""
+        users = [] if link in self.crowd else self.met(link, -1)
+        return bool(users) and sum(rates[one] for one in users) >= self.capacity(link) * self.number(1 - 1e-9)
+
+    def let_in(self, link):
+        """Let the first of the messages that wait at a link flow; its host's own link is behind it if it has waited."""
+        m = self.waiting[link].popleft()
+        if not m.vanished:
+            m.waits = False
+            if m.joined < self.now or any(one is not m for one in self.met(m.route[0], 0)):
+                self.pass_own(m)
+
+    def settled(self):
+        """Return the messages that flow and their rates, once all those flow for which their last links have room."""
+        while True:
+            flows = [m for m in self.messages if m.flowing]
+            rates = self.rates(flows) if flows else []
+            known = dict(zip(flows, rates, strict=True))
+            room = [link for link, waiting in self.waiting.items() if waiting and not self.is_full(link, known)]
+            if not room:
+                return flows, rates
+            for link in room:
+                self.let_in(link)
 
     def pass_own(self, m):
         """Let a message flow as fast as its host's own link brings what has not come since it joined."""
@@ -367,16 +389,6 @@ class ReferenceNetwork:
         if capacity > 0:
             left = m.joined + m.left / capacity - self.now
             m.passed, m.limit = 1, min(m.limit, m.left / left if left > 0 else self.never)
-
-    def ended(self, m):
-        """Let those flow that a message kept waiting at its last link, and the one behind it on its connection."""
-        waiting = self.waiting[m.route[-1]]
-        while waiting and not self.is_full(m.route[-1]):
-            one = waiting.popleft()
-            one.waits = False
-            self.pass_own(one)
-        if m.follower is not None:
-            self.come_in(m.follower)
 
     def arrive(self, m):
         if m in self.messages:
@@ -416,8 +428,8 @@ class ReferenceNetwork:
                 busy = True
             for m in [m for m in self.messages if m.flowing and m.left <= self.residue * m.whole]:
                 m.ended, m.end, busy = True, self.now, True
-                if self.in_order:
-                    self.ended(m)
+                if m.follower is not None:
+                    self.come_in(m.follower)
                 if self.overheads[1] > 0:
                     self.at(self.now + self.overheads[1], lambda m=m: self.arrive(m))
                 else:
@@ -432,8 +444,7 @@ class ReferenceNetwork:
             if self.rerouting:
                 self.reroute()
             self.work_off()
-            flows = [m for m in self.messages if m.flowing]
-            rates = self.rates(flows) if flows else []
+            flows, rates = self.settled()
             ends = [self.now + m.left / rate if rate > 0 else self.never for m, rate in zip(flows, rates, strict=True)]
             then = min([entry[0] for entry in self.agenda[:1]] + ends, default=math.inf)
             changes = min(one.next_change(self.now) for one in changing)

@@ -177,3 +177,15 @@ def test_a_loop_is_not_gone_through_to_its_end():
     long, longer = (network.time(looping(1e4, count)).duration for count in (10**4, 2 * 10**4))
     shorter = network.time(looping(1e4, 100)).duration
     assert longer - long == pytest.approx(10**4 / 9900 * (long - shorter), rel=1e-9)
+
+
+@pytest.mark.parametrize("ready", [5.0, [0.0, 5.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]])
+@pytest.mark.parametrize("last", [False, True])
+def test_an_empty_schedule_holds_up_the_next_one_or_the_end(ready, last):
+    parts = [(Schedule(8, []), ready), (looping(1e3, 2), 0.0)]
+    network = {
+        engine: Network(topologies.star(8, 1e-3, 1e6), stack="tcp", engine=engine) for engine in ("auto", "fluid")
+    }
+    went, solved = (one.time(parts[::-1] if last else parts, messages=True) for one in network.values())
+    np.testing.assert_allclose(went.left, solved.left, rtol=1e-9)
+    np.testing.assert_allclose(went.messages.sent, solved.messages.sent, rtol=1e-9)

@@ -2,14 +2,16 @@
 
 import dataclasses
 
+import networkx as nx
 import numpy as np
 import pytest
+import simpy
 from hypothesis import given
 from hypothesis import strategies as st
 
 import topologies
 from simnet.base.errors import StalledError
-from simnet.network import Network
+from simnet.network import Network, OnOffFlow
 from simnet.network.stack import BESIDE, SEGMENT, STACKS
 from simnet.network.weather import Weather, steps
 from simnet.schedule import Round, Schedule
@@ -223,3 +225,88 @@ def test_messages_that_waited_for_a_link_that_went_down_are_forgotten_with_their
     with pytest.raises(StalledError):
         network.time(both, 4.95)
     np.testing.assert_array_equal(network.time(both).left, alone)
+
+
+QUEUE = {"lets_go": "taken", "own_link": "queue"}
+"""Messages leave a host one after another, without framing."""
+
+
+def connected(*links):
+    """Return a graph of links both ways, from node to node with so many byte/s, without latency."""
+    graph = nx.DiGraph()
+    graph.add_nodes_from(sorted({node for *ends, _ in links for node in ends if isinstance(node, int)}))
+    for one, other, bandwidth in links:
+        graph.add_edge(one, other, latency=0.0, bandwidth=bandwidth)
+        graph.add_edge(other, one, latency=0.0, bandwidth=bandwidth)
+    return graph
+
+
+def times_of(graph, one, weather=None, **options):
+    """Return when the messages of a round arrive [s]."""
+    network = Network(graph, weather, stack=QUEUE, **options)
+    return network.time(Schedule(network.routes.n_hosts, [one]), messages=True).messages.arrived
+
+
+@pytest.mark.parametrize(
+    ("between", "one", "ends"),
+    [
+        (1e4, Round([2, 1], [0, 0], 1e5, compute=[0, 0.5, 0, 0]), [10.0, 0.5 + 1e5 / (1e6 - 1e4)]),
+        (1e6, Round([2, 3, 1], [0, 1, 0], 1e6, compute=[0, 0.5, 0, 0]), [2.0, 2.0, 2.0 + 0.25]),
+    ],
+    ids=["slow", "shared"],
+)
+def test_a_message_that_another_link_holds_back_leaves_room_at_its_receiver(between, one, ends):
+    graph = connected((0, "a", 1e6), (1, "a", 1e6), ("a", "b", between), (2, "b", 1e6), (3, "b", 1e6))
+    assert times_of(graph, one) == pytest.approx(ends, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("link", "rate", "ends"),
+    [
+        # The own link of the message that fills the receiver's becomes slow: what waits fills the rest.
+        ((0, "switch"), 1e4, [0.1 + 90.0, 0.1 + 1e6 / (1e6 - 1e4)]),
+        # The receiver's link has room for both.
+        (("switch", 2), 1e7, [1.0, 0.05 + 1.0]),
+    ],
+)
+def test_room_that_the_weather_makes_is_taken_at_once(link, rate, ends):
+    weather = {link: Weather(bandwidth=steps([0.0, 0.1], [1e6, rate]))}
+    one = Round([0, 1], [2, 2], 1e6, compute=[0, 0.05, 0])
+    assert times_of(topologies.star(3, 0.0, 1e6), one, weather) == pytest.approx(ends, rel=1e-9)
+
+
+def test_messages_that_wait_share_with_traffic_of_others_as_soon_as_that_comes():
+    background = [OnOffFlow(3, 2, steps([0.0, 0.1], [0.0, 1.0]))]
+    one = Round([0, 1], [2, 2], 1e6, compute=[0, 0.05, 0, 0])
+    # From 0.1 s on each of the three has a third; once the first is through the others have halves.
+    ends = [0.1 + 2.7, 0.1 + 2.7 + 0.2]
+    assert times_of(topologies.star(4, 0.0, 1e6), one, background=background) == pytest.approx(ends, rel=1e-9)
+
+
+def test_a_message_on_another_route_comes_no_faster_than_its_own_link_brings_it():
+    graph = connected((0, "a", 1e6), (1, "a", 1e5), (2, "b", 1e6), ("a", "b", 1e9), ("a", "c", 1e8), ("c", "b", 1e8))
+    weather = {("a", "b"): Weather(bandwidth=steps([0.0, 3.0, 30.0], [1e9, 0.0, 1e9]))}
+    one = Round([0, 1], [2, 2], [2e6, 1e6], compute=[0, 1, 0])
+    assert times_of(graph, one, weather, on_outage="reroute") == pytest.approx([2.0, 1.0 + 10.0], rel=1e-9)
+
+
+@pytest.mark.parametrize("link", [("switch", 0), (1, "switch")])
+def test_transfers_that_wait_for_a_link_that_is_down_for_good_are_told_so_and_forgotten(link):
+    env, told = simpy.Environment(), []
+    weather = {link: Weather(bandwidth=steps([0.0, 0.5], [1e6, 0.0]))}
+    network = Network(topologies.star(4, 0.0, 1e6), weather, env=env, stack=QUEUE)
+
+    def sends(src, dst, at=0.0):
+        yield env.timeout(at)
+        try:
+            told.append((src, dst, (yield network.transfer(src, dst, 1e6))))
+        except StalledError as error:
+            told.append((src, dst, f"no capacity on {link[0]}->{link[1]}" in str(error)))
+
+    for src, at in [(1, 0.0), (1, 0.0), (2, 0.1), (2, 20.0)]:
+        env.process(sends(src, 0, at))
+    env.process(sends(3, 2, 30.0))
+    env.run()
+    others = [(2, 0, True)] * 2 if link[0] == "switch" else [(2, 0, pytest.approx(1.5)), (2, 0, pytest.approx(21.0))]
+    assert sorted(told[:-1], key=lambda one: one[0]) == [(1, 0, True), (1, 0, True), *others]
+    assert told[-1] == (3, 2, pytest.approx(31.0))

@@ -17,7 +17,9 @@ from simnet.network.event_loop.records import (
     FLOWING,
     HELD,
     ON_ITS_WAY,
+    QUEUED,
     TRANSFER,
+    VANISHED,
 )
 from simnet.network.links import Links
 from simnet.network.program import Program
@@ -137,7 +139,8 @@ class Engine(Ways):
         self.loop.free_all(s, 0, self.flows.size)
         self.links.write(0, self.n_links, users=0, first_use=-1, assigned=0, is_dirty=False)
         self.links.write(0, self.n_links, port_rank=-1, port_flow=-1, port_first=-1, port_rest=0.0, port_free=-math.inf)
-        self.links.write(0, self.n_links, far_first=-1)
+        self.links.write(0, self.n_links, far_first=-1, is_noted=False)
+        s.noted = -1
         self.tables["background"].write(0, s.n_background, flow=-1, until=-math.inf)
         # Latencies have been looked up that much later.
         rewind = now < s.now + s.send_overhead
@@ -318,12 +321,12 @@ class Engine(Ways):
 
     def under_way(self) -> list[int]:
         """Return all messages under way."""
-        return [f for f in self.in_state(ON_ITS_WAY, HELD, FLOWING) if self.state.flows[f].owner != BACKGROUND]
+        return [f for f in self.in_state(ON_ITS_WAY, HELD, FLOWING, QUEUED) if self.state.flows[f].owner != BACKGROUND]
 
     def is_blocked(self, f: int) -> bool:
         """Return whether a message makes no progress."""
         flow = self.state.flows[f]
-        return bool(flow.state == FLOWING and flow.place < 0)
+        return bool(flow.state == QUEUED or (flow.state == FLOWING and flow.place < 0))
 
     def owner(self, f: int) -> tuple[int, int]:
         """Return whose a message is: its run and 0, or `records.TRANSFER` and the token."""
@@ -344,6 +347,10 @@ class Engine(Ways):
             if s.adaptive:
                 self.loop.assign(s, s.flows[f].route, -1)
             self.loop.free_flow(s, f)
+        # What vanished is in queues only.
+        for f in self.in_state(VANISHED):
+            self.loop.free_flow(s, f)
+        self.links.write(0, self.n_links, port_first=-1, far_first=-1)
         s.n_moving = 0
 
 

@@ -130,8 +130,11 @@ def go_in_step(
     memory : Memory
         Of this network; added to.
     """
-    parts = [(schedule.rounds, float(ready.max())) for schedule, ready in program.parts if schedule.rounds]
-    times = np.concatenate([program.start, *(ready - ready[0] for schedule, ready in program.parts if schedule.rounds)])
+    gates, index, parts = program.gates(), 0, []
+    for rounds in (schedule.rounds for schedule, _ in program.parts if schedule.rounds):
+        parts.append((rounds, float(gates[index][0])))
+        index += len(rounds)
+    times = np.concatenate([program.start, *(ready - ready[0] for ready in gates.values())])
     if not links.constant or not links.lossless or links.flows or program.delays or program.failures or not parts:
         return None
     if (times[: program.start.size] != times[0]).any() or times[program.start.size :].any():
@@ -164,8 +167,9 @@ def go_in_step(
             return None
         went.append(InStep(now + passed.finish, *(now + each for each in passed.times)))
         now = went[-1].finish
-    last = max(float(ready.max()) for _, ready in program.parts)
-    return InStep(max(now, last), *map(np.concatenate, zip(*(one.times for one in went), strict=True)))
+    if index in gates:
+        now = max(now, float(gates[index][0]))
+    return InStep(now, *map(np.concatenate, zip(*(one.times for one in went), strict=True)))
 
 
 def split_in_step(program: Program, went: InStep) -> Split:

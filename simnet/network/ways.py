@@ -221,6 +221,8 @@ class Ways(Store):
             if flow.owner != BACKGROUND:
                 latency = self.loop.latency_of(s, flow.route, s.now)
                 flow.limit = self.loop.limit_of(s, flow.route, latency)
+                if flow.passed:
+                    self.loop.pass_own_link(s, f)
                 if s.weighted:
                     flow.weight = self.loop.weight_of(s, latency)
                 if s.adaptive:
@@ -228,7 +230,7 @@ class Ways(Store):
             if flow.state == FLOWING:
                 self.loop.start_flow(s, f, s.now)
         for link in np.flatnonzero(self.links.read("far_first") >= 0).tolist():
-            self.loop.let_in_at(s, link)
+            self.loop.note(s, link)
 
     def in_state(self, *states: int) -> list[int]:
         """Return all flows in one of these states."""

@@ -23,7 +23,7 @@ from simnet.network.event_loop import (
     timelines,
 )
 from simnet.network.event_loop.agenda import next_due, push
-from simnet.network.event_loop.arrivals import let_in_at
+from simnet.network.event_loop.arrivals import note, pass_own_link
 from simnet.network.event_loop.loop import advance, changes
 from simnet.network.event_loop.messages import address, assign, limit_of, weight_of
 from simnet.network.event_loop.ports import hand_over
@@ -42,8 +42,8 @@ from simnet.network.event_loop.timelines import latency_of, look_up_all
 
 __all__ = [
     "MODULES", "address", "advance", "assign", "changes", "detach", "forget", "free_all", "free_flow", "hand_over",
-    "latency_of", "let_in_at", "limit_of", "look_up_all", "mark_dirty", "next_due", "push", "set_rate", "settle",
-    "start_flow", "start_run", "take_flow", "weight_of",
+    "latency_of", "limit_of", "look_up_all", "mark_dirty", "next_due", "note", "pass_own_link", "push", "set_rate",
+    "settle", "start_flow", "start_run", "take_flow", "weight_of",
 ]  # fmt: skip
 
 # What is compiled together.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from simnet.network.event_loop.agenda import drop_first, next_due
+from simnet.network.event_loop.arrivals import let_in, note
 from simnet.network.event_loop.messages import join, stop_all_background, toggle
 from simnet.network.event_loop.ports import hand_over, serve
 from simnet.network.event_loop.ranks import act, deliver, end_flow, left
@@ -37,6 +38,7 @@ def change(s: State, l: int) -> bool:
     look_up(s, l, s.now)
     if link.users:
         mark_dirty(s, l)
+        note(s, l)
     return s.watching and (before > 0) != (link.capacity > 0)
 
 
@@ -91,10 +93,12 @@ def advance(s: State, now: float, until: float) -> int:
             else:
                 end_flow(s, s.ends[0])
             continue
-        if s.background_on and not s.n_moving:
+        if s.background_on and not s.n_moving and s.noted < 0:
             stop_all_background(s)
-        if s.n_dirty or s.n_new:
+        if s.n_dirty or s.n_new or s.noted >= 0:
             settle(s, s.now)
+            if s.in_order:
+                let_in(s)
             continue
         if s.n_notices:
             return NOTICES

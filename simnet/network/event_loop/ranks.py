@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from simnet.network.event_loop.agenda import copy_due, push, sink_due
-from simnet.network.event_loop.arrivals import let_in
+from simnet.network.event_loop.arrivals import note_last
 from simnet.network.event_loop.messages import assign, let_next
 from simnet.network.event_loop.ports import go_on_sending
 from simnet.network.event_loop.protocols import (
@@ -235,7 +235,7 @@ def end_flow(s: State, f: int) -> None:
     flow = s.flows[f]
     flow.state = ON_ITS_WAY
     if s.in_order:
-        let_in(s, f)
+        note_last(s, f)
     if flow.owner != TRANSFER and flow.what == DATA:
         let_next(s, f, s.messages[flow.message].connection)
     if s.receive_overhead > 0:
@@ -359,7 +359,7 @@ def fail(s: State, g: int) -> None:
             detach(s, f)
             s.n_moving -= 1
             if s.in_order:
-                let_in(s, f)
+                note_last(s, f)
         if flow.unsent > 0:
             flow.state = GONE
         else:

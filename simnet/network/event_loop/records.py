@@ -114,7 +114,8 @@ class Link:
     their own link, `port_rank` is who did so last, `port_free` when the link is through with that, and `port_flow`
     stands for messages whose end the link's next change decides. Where they leave one after another, those from
     `port_first` to `port_last` wait, and `port_rest` bytes of the one before them are left at the link's next change.
-    Behind it, at the link of their receiver's host, those from `far_first` to `far_last` wait for others.
+    Behind it, at the link of their receiver's host, those from `far_first` to `far_last` wait for others;
+    whether there is room for them is seen when rates are settled if it `is_noted`, in a list from link to link.
     """
 
     capacity: float = 0.0
@@ -140,6 +141,8 @@ class Link:
     port_last: int = -1
     far_first: int = -1
     far_last: int = -1
+    next_noted: int = -1
+    is_noted: bool = False
     is_dirty: bool = False
 
 
@@ -323,7 +326,8 @@ class State:
 
     `horizon` is until when the weather is known, `hope` until when a network in which nothing moves may still come to
     life. `stamp` numbers the calls of `settle`. `n_quiet` counts what is due without moving anything by itself; of
-    `n_free` free flows, one event takes up to `most_sends`.
+    `n_free` free flows, one event takes up to `most_sends`. Links from
+    `noted` on may have room for those that wait at them.
     """
 
     now: float = 0.0
@@ -369,6 +373,7 @@ class State:
     n_crowd: int = 0
     free_flow: int = -1
     free_early: int = -1
+    noted: int = -1
     # How much of the lists below is in use.
     n_due: int = 0
     n_ends: int = 0
