@@ -285,8 +285,8 @@ def _graph(hosts: int, routes: _Routes) -> nx.DiGraph[Any]:
     for src in range(hosts):
         for dst in set(range(hosts)) - {src}:
             if routes.two_way and len(routes.capacities) > 1:
-                middle = [(src, dst, hop) for hop in range(len(routes.capacities) - 3)]
-                ends = [("from", src), ("to", dst)] if len(routes.capacities) > 2 else ["switch"]
+                middle = [f"{src} to {dst}, {hop}" for hop in range(len(routes.capacities) - 3)]
+                ends = [f"from {src}", f"to {dst}"] if len(routes.capacities) > 2 else ["switch"]
                 path = [src, *ends[:1], *middle, *ends[1:], dst]
             else:
                 path = [src, dst]
