@@ -250,3 +250,14 @@ def test_the_scenario_that_comes_with_simnet_meets_its_incast():
     once = 10 * 1.46e6 / 1.25e8
     slowed = 2 * 100e-6 + 15 * 1.46e6 / 1.25e8 * ((once + 0.2) / once + 1)
     assert job.network(0).time(schedule).finish == pytest.approx(slowed, rel=1e-9)
+
+
+def test_messages_that_a_rank_sends_together_leave_each_at_the_rate_that_loss_allows_it():
+    graph, loss = topologies.star(3, 1e-3, 1e6), Loss({("switch", 2): 0.05})
+    weather = {(0, "switch"): Weather(bandwidth=steps([0.0, 0.02], [1e6, 5e5]))}
+    network = Network(graph, weather, loss=loss)
+    _, slow = network.path(0, 2, 1.0)
+    assert slow < 4e5
+    done = network.time(Schedule(3, [Round([0, 0], [1, 2], [4e4, 4e4])])).left[0]
+    # The first message is through with half of its bytes when the link changes; the other one leaves behind it.
+    assert done == pytest.approx(0.02 + 2e4 / 5e5 + 4e4 / slow)

@@ -12,7 +12,7 @@ import math
 
 from simnet.network.event_loop.agenda import push
 from simnet.network.event_loop.messages import depart
-from simnet.network.event_loop.records import LEFT, QUEUED, SERVE, VANISHED, State
+from simnet.network.event_loop.records import GONE, LEFT, QUEUED, SERVE, VANISHED, State
 from simnet.network.event_loop.sharing import free_flow
 from simnet.network.event_loop.timelines import look_up
 
@@ -31,7 +31,10 @@ def send_off(s: State, g: int, f: int) -> None:
     link = s.links[l]
     if link.port_rank == g:
         if link.port_flow >= 0:
-            s.flows[link.port_flow].unsent += flow.remaining
+            last = link.port_flow
+            while s.flows[last].next >= 0:
+                last = s.flows[last].next
+            s.flows[last].next, flow.next, flow.unsent = f, -1, flow.remaining
             return
         begin = max(begin, link.port_free)
     link.port_rank, link.port_flow = g, -1
@@ -42,28 +45,42 @@ def send_off(s: State, g: int, f: int) -> None:
         rank.let_go = max(rank.let_go, end)
         return
     flow.unsent = flow.remaining - max(0.0, link.until - begin) * min(link.capacity, flow.limit)
-    link.port_flow = f
+    link.port_flow, flow.next = f, -1
     rank.missing += 1
     s.runs[rank.run].pending += 1
     push(s, max(begin, link.until), LEFT, f)
 
 
 def go_on_sending(s: State, f: int) -> bool:
-    """Have a changed link carry on with what has not left yet; return whether it is known when that has."""
-    flow = s.flows[f]
-    l = s.routes[flow.route].own
-    link, g = s.links[l], s.messages[flow.message].src
+    """Have a changed link carry on with a message and those behind it; return whether it is known when all leave."""
+    l = s.routes[s.flows[f].route].own
+    link, g, begin = s.links[l], s.messages[s.flows[f].message].src, s.now
     look_up(s, l, s.now)
-    end = s.now + flow.unsent / min(link.capacity, flow.limit) if link.capacity > 0 else math.inf
-    if end <= link.until:
-        s.ranks[g].let_go = max(s.ranks[g].let_go, end)
-        flow.unsent, link.port_free = 0.0, end
+    while True:
+        flow = s.flows[f]
+        end = begin + flow.unsent / min(link.capacity, flow.limit) if link.capacity > 0 else math.inf
+        if end > link.until:
+            flow.unsent -= (link.until - begin) * min(link.capacity, flow.limit)
+            push(s, link.until, LEFT, f)
+            return False
+        behind = has_left(s, f)
         if link.port_flow == f:
-            link.port_flow = -1
-        return True
-    flow.unsent -= (link.until - s.now) * min(link.capacity, flow.limit)
-    push(s, link.until, LEFT, f)
-    return False
+            link.port_flow = behind
+        if behind < 0:
+            s.ranks[g].let_go = max(s.ranks[g].let_go, end)
+            link.port_free = end
+            return True
+        f, begin = behind, end
+
+
+def has_left(s: State, f: int) -> int:
+    """Take note that a message has left its host, and return the one behind it; -1 if there is none."""
+    flow = s.flows[f]
+    behind = flow.next
+    flow.unsent = 0.0
+    if flow.state == GONE:
+        free_flow(s, f)
+    return behind
 
 
 def hand_over(s: State, f: int) -> None:

@@ -7,7 +7,7 @@ import math
 from simnet.network.event_loop.agenda import copy_due, push, sink_due
 from simnet.network.event_loop.arrivals import note_last
 from simnet.network.event_loop.messages import assign, let_next
-from simnet.network.event_loop.ports import go_on_sending
+from simnet.network.event_loop.ports import go_on_sending, has_left
 from simnet.network.event_loop.protocols import (
     early_entry,
     early_in,
@@ -275,8 +275,6 @@ def left(s: State, f: int) -> None:
     if not go_on_sending(s, f):
         return
     s.runs[e].pending -= 1
-    if flow.state == GONE:
-        free_flow(s, f)
     s.ranks[g].missing -= 1
     if is_done(s, g):
         next_round(s, g)
@@ -383,11 +381,10 @@ def withdraw(s: State, e: int) -> None:
         elif kind == LEFT:
             flow = s.flows[row]
             if flow.owner == e and (over or s.ranks[s.messages[flow.message].src].state == FAILED):
-                flow.unsent = 0.0
                 s.runs[e].pending -= 1
                 s.links[s.routes[flow.route].own].port_flow = -1
-                if flow.state == GONE:
-                    free_flow(s, row)
+                while row >= 0:
+                    row = has_left(s, row)
                 continue
         elif kind not in (CHANGE, TOGGLE, SERVE) and s.ranks[row].run == e and (over or s.ranks[row].state == FAILED):
             continue
