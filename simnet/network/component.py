@@ -31,7 +31,7 @@ from simnet.network.in_step import Memory, go_in_step, split_in_step
 from simnet.network.jitter import Delays, Jitter, drawn
 from simnet.network.links import ConstantLoad, Links, OnOffFlow
 from simnet.network.max_plus import Passage, pass_through, split_of
-from simnet.network.program import Program
+from simnet.network.program import Program, failures_of, moments_of, parts_of
 from simnet.network.sharing import Sharing, sharing_of
 from simnet.network.simpy_clock import Clock
 from simnet.network.stack import IDEAL, Stack, stack_of
@@ -256,7 +256,7 @@ class Network:
         if start is None:
             # The clock knows its time better than a double that counts from 0.
             start = max(0.0, math.nextafter(now, 0.0) - (origin or 0.0))
-        parts = _parts(schedule)
+        parts = parts_of(schedule)
         program = self._prepared(parts, start, placement, stream, accounted_from, deaths, origin, cut=True)
         earliest = program.origin + float(program.start.min())
         # SimPy's sums of delays may be off by a rounding.
@@ -327,7 +327,7 @@ class Network:
         """
 
         def prepared(cut: bool) -> Program:
-            return self._prepared(_parts(schedule), start, placement, stream, accounted_from, deaths, origin, cut=cut)
+            return self._prepared(parts_of(schedule), start, placement, stream, accounted_from, deaths, origin, cut=cut)
 
         # Rings stand for themselves where a few ranks stand for all.
         program = prepared(cut=False)
@@ -467,47 +467,15 @@ class Network:
         picks = np.zeros(0, dtype=np.int64)
         if self.routing == "flow":
             picks = stream(self.seed, "routes", *name).integers(_PICKS, size=n_messages)
-        begin = _moments(start, n_ranks, "start")
-        accounted = begin if accounted_from is None else _moments(accounted_from, n_ranks, "accounted_from")
-        gated = [(schedule, _moments(ready, n_ranks, "ready")) for schedule, ready in parts]
+        begin = moments_of(start, n_ranks, "start")
+        accounted = begin if accounted_from is None else moments_of(accounted_from, n_ranks, "accounted_from")
+        gated = [(schedule, moments_of(ready, n_ranks, "ready")) for schedule, ready in parts]
         if origin is None:
             origin = float(begin.min())
             begin, accounted = begin - origin, accounted - origin
             gated = [(schedule, ready - origin) for schedule, ready in gated]
         elif not 0 <= origin < math.inf:
             raise ValueError(f"origin must be finite and >= 0, got {origin!r}")
-        failures = _checked_failures(deaths or {}, n_ranks)
+        failures = failures_of(deaths or {}, n_ranks)
         accounted = np.maximum(begin, accounted)
         return Program(origin, gated, hosts.astype(np.int64), begin, accounted, delays, picks, failures, software)
-
-
-def _parts(
-    schedule: Schedule | Sequence[tuple[Schedule, ArrayLike]],
-) -> Sequence[tuple[Schedule, ArrayLike]]:
-    """Return schedules with when ranks may enter each; a single one may be entered at any time."""
-    parts = [(schedule, 0.0)] if isinstance(schedule, Schedule) else list(schedule)
-    if not parts:
-        raise ValueError("there is no schedule to time")
-    return parts
-
-
-def _checked_failures(deaths: Mapping[int, float], n_ranks: int) -> dict[int, float]:
-    """Return when which ranks fail [s]."""
-    if not isinstance(deaths, Mapping):
-        raise ValueError(f"deaths must be a mapping from ranks to seconds, got {deaths!r}")
-    for rank, time in deaths.items():
-        if not (isinstance(rank, int | np.integer) and 0 <= rank < n_ranks):
-            raise ValueError(f"deaths must be those of ranks 0..{n_ranks - 1}, got {rank!r}")
-        if not (isinstance(time, int | float | np.number) and 0 <= time < math.inf):
-            raise ValueError(f"a rank must die at a finite time >= 0, got {time!r} for rank {rank}")
-    return {int(rank): float(time) for rank, time in deaths.items()}
-
-
-def _moments(times: float | ArrayLike, n_ranks: int, name: str) -> Floats:
-    """Return times [s] of all ranks, given one for all or one each."""
-    given = np.asarray(times, dtype=np.float64)
-    if given.shape not in ((), (n_ranks,)):
-        raise ValueError(f"{name} must be one time or {n_ranks}, one for each rank; got shape {given.shape}")
-    if not (np.isfinite(given).all() and given.min() >= 0):
-        raise ValueError(f"{name} must be finite and >= 0, got {times!r}")
-    return np.broadcast_to(given, n_ranks)

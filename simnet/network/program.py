@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats, Ranks
 from simnet.network.jitter import Delays
@@ -80,3 +82,35 @@ class Program:
             gates[index] = np.maximum(ready, gates.get(index, -np.inf))
             index += len(schedule.rounds)
         return gates
+
+
+def parts_of(
+    schedule: Schedule | Sequence[tuple[Schedule, ArrayLike]],
+) -> Sequence[tuple[Schedule, ArrayLike]]:
+    """Return schedules with when ranks may enter each; a single one may be entered at any time."""
+    parts = [(schedule, 0.0)] if isinstance(schedule, Schedule) else list(schedule)
+    if not parts:
+        raise ValueError("there is no schedule to time")
+    return parts
+
+
+def failures_of(deaths: Mapping[int, float], n_ranks: int) -> dict[int, float]:
+    """Return when which ranks fail [s]."""
+    if not isinstance(deaths, Mapping):
+        raise ValueError(f"deaths must be a mapping from ranks to seconds, got {deaths!r}")
+    for rank, time in deaths.items():
+        if not (isinstance(rank, int | np.integer) and 0 <= rank < n_ranks):
+            raise ValueError(f"deaths must be those of ranks 0..{n_ranks - 1}, got {rank!r}")
+        if not (isinstance(time, int | float | np.number) and 0 <= time < math.inf):
+            raise ValueError(f"a rank must die at a finite time >= 0, got {time!r} for rank {rank}")
+    return {int(rank): float(time) for rank, time in deaths.items()}
+
+
+def moments_of(times: float | ArrayLike, n_ranks: int, name: str) -> Floats:
+    """Return times [s] of all ranks, given one for all or one each."""
+    given = np.asarray(times, dtype=np.float64)
+    if given.shape not in ((), (n_ranks,)):
+        raise ValueError(f"{name} must be one time or {n_ranks}, one for each rank; got shape {given.shape}")
+    if not (np.isfinite(given).all() and given.min() >= 0):
+        raise ValueError(f"{name} must be finite and >= 0, got {times!r}")
+    return np.broadcast_to(given, n_ranks)
