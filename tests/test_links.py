@@ -182,7 +182,40 @@ def test_settings_without_sense_are_not_predicted():
     assert not len(from_links(rows.assign(link_bandwidth=0.0)))
     assert not len(from_links(rows.assign(algorithm="magic")))
     assert not len(held_by_links(rows.drop(columns="link_latency")))
+    assert not len(held_by_links(rows.assign(link_latency_1=np.nan, link_bandwidth=np.nan)))
     assert len(from_links(rows)) == 0
+
+
+def test_links_of_single_hosts_need_no_common_column_but_one_setting_that_is_alike():
+    rows = measured.load("shaped_unequal").rows
+    own = rows[rows["link_bandwidth"].isna() & rows["link_latency"].isna()]
+    assert not len(held_by_links(own))
+    alike = {f"{name}_{host}": rows[name] for name in ("link_latency", "link_bandwidth") for host in range(5)}
+    spread = rows.assign(**{name: rows[name].where(rows[name].notna(), common) for name, common in alike.items()})
+    for host in range(5):
+        absent = rows["ranks"] <= host
+        spread[[f"link_latency_{host}", f"link_bandwidth_{host}"]] = spread[
+            [f"link_latency_{host}", f"link_bandwidth_{host}"]
+        ].mask(absent)
+    given = held_by_links(rows)
+    pd.testing.assert_frame_equal(held_by_links(spread.drop(columns=["link_latency", "link_bandwidth"])), given)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "message"),
+    [
+        ("link_latency_1", "abc", "must be a finite number >= 0, got 'abc'"),
+        ("link_latency_1", -1.0, "must be a finite number >= 0, got -1.0"),
+        ("link_latency", 1e300, "must be <= 1e[+]12, got 1e[+]300"),
+        ("link_bandwidth_1", 1e-300, "must be >= 1e-12, got 1e-300"),
+        ("contribution_1", 1e300, "must be <= 1e[+]18, got 1e[+]300"),
+        ("link_latency_4", 0.1, "is of no rank, got 0.1 with 2 ranks"),
+    ],
+)
+def test_links_of_no_magnitude_that_there_may_be_are_refused(column, value, message):
+    rows = measured.load("shaped_gloo").rows.head(40)
+    with pytest.raises(InputError, match=rf"{column}: {message}"):
+        held_by_links(rows.astype({column: object} if column in rows else {}).assign(**{column: value}))
 
 
 @pytest.mark.parametrize("name", [name for name in measured.datasets() if name.startswith("shaped_")])

@@ -104,7 +104,10 @@ class Evaluation:
             lines.append(f"{len(self.problems)} problems in it, the first: {self.problems[0]}")
         figures = self.figures()["splits"]
         if not figures:
-            lines.append("nothing can be left out: that takes 4 sizes, or 2 numbers of ranks or collectives")
+            lines.append(
+                "nothing can be left out: that takes 4 sizes, or 2 numbers of ranks or collectives; or, for --split "
+                "links, the columns link_latency and link_bandwidth, and a setting whose hosts all have the same"
+            )
         for split, found in figures.items():
             lines += _table(TITLES[split], found, self.coverage)
         return lines

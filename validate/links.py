@@ -17,7 +17,7 @@ import pandas as pd
 from simnet.calibration.cost_model import COVERAGE
 from simnet.calibration.intervals import conformal
 from validate.shapednet.libraries import Case, cases, from_links
-from validate.shapednet.links import OfHosts
+from validate.shapednet.links import COLUMNS, OfHosts
 
 FAST = 12.5e6
 """Rate of a link [byte/s] up to which it is the links that set the time of ranks on one machine."""
@@ -48,16 +48,19 @@ def held_by_links(rows: pd.DataFrame) -> pd.DataFrame:
     Parameters
     ----------
     rows : DataFrame
-        As `simnet.calibration.readers` has them. Without ``link_latency`` and ``link_bandwidth``, nothing is predicted.
+        As `simnet.calibration.readers` has them. Nothing is predicted without latency and bandwidth of
+        the links, of all hosts or of each, nor of a tool that was measured on no links that are alike.
 
     Returns
     -------
     DataFrame
         Columns as of `validate.evaluation.Evaluation`, ``closed_form`` among them.
     """
-    if not {"link_latency", "link_bandwidth"} <= set(rows):
+    if not all(any(str(column).startswith(name) for column in rows) for name in COLUMNS):
         return pd.DataFrame()
     found = from_links(rows)
+    if not len(found):
+        return pd.DataFrame()
     changing = "since_change" in found
     split = np.array([_part(one, changing) for one in cases(found)])
     low, high = _intervals(found, split)

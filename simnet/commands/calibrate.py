@@ -41,7 +41,7 @@ class Measurements:
     stack: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="Transport stack of the library, of `simnet list stacks`, where logs do not tell."
+            metavar="NAME", help="Transport stack of the library, of `simnet list stacks`; default: what the logs tell."
         ),
     ] = None
 

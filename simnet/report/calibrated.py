@@ -133,9 +133,12 @@ def told(calibration: CalibrationSummary) -> str:
     'of c.yaml, whose curves have its software'
     >>> told({"file": "c.yaml", "stack": "gloo", "used": False, "coverage": 0.9, "calls": []})
     'given, so that the curves of c.yaml, which are of gloo, are not used'
+    >>> told({"file": "c.yaml", "stack": "", "used": True, "coverage": 0.9, "calls": []})
+    'c.yaml names no library; its curves have the software'
     """
     file, stack = calibration["file"], calibration["stack"]
     if not calibration["used"]:
         return f"given, so that the curves of {file}{f', which are of {stack},' if stack else ''} are not used"
-    unknown = "" if stack else ", as its library is not known"
-    return f"of {file}{unknown}, whose curves have its software"
+    if not stack:
+        return f"{file} names no library; its curves have the software"
+    return f"of {file}, whose curves have its software"

@@ -201,8 +201,10 @@ def from_links(rows: pd.DataFrame) -> pd.DataFrame:
     stacks: dict[tuple[str, str], Mapping[tuple[str, str], Stack]] = {}
     used: list[int] = []
     for (tool, profile), part in settings.groupby(["tool", "profile"]):
-        stacks[str(tool), str(profile)], at = calibrated(part, str(tool), str(profile))
-        used += at
+        # Software is known from links that are alike.
+        if part[list(COLUMNS)].notna().all(axis=1).any():
+            stacks[str(tool), str(profile)], at = calibrated(part, str(tool), str(profile))
+            used += at
     if "since_change" in rows:
         table = _keyed(rows)
         table = table[_known(table)]
@@ -210,6 +212,7 @@ def from_links(rows: pd.DataFrame) -> pd.DataFrame:
         table = table[~pd.MultiIndex.from_frame(table[_KEYS]).isin(pd.MultiIndex.from_frame(first))]
     else:
         table = settings.drop(index=used)
+    table = table[np.array([key in stacks for key in zip(table["tool"], table["profile"], strict=True)], dtype=bool)]
     known: dict[Case, tuple[float, float, float]] = {}
     found = []
     for one in cases(table):

@@ -9,14 +9,17 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 import topologies
 from simnet.base.arrays import Floats
 from simnet.base.errors import InputError
+from simnet.base.quantities import Rate, Seconds, Size, outside
 from simnet.network import Network
 from simnet.network.stack import Stack
 from simnet.network.weather import Weather, steps
@@ -25,6 +28,8 @@ from topologies.graphs import Link
 
 COLUMNS = ("link_latency", "link_bandwidth")
 """Columns of a table of measurements: of all hosts; of host 3 alone, ``link_latency_3`` and ``link_bandwidth_3``."""
+
+_QUANTITIES = MappingProxyType(dict(zip(COLUMNS, (Seconds, Rate), strict=True)))
 
 OfHosts: TypeAlias = float | tuple[float, ...]
 """A number for all hosts, or one for each."""
@@ -148,7 +153,7 @@ def of_each(rows: pd.DataFrame, name: str) -> list[OfHosts]:
     Raises
     ------
     InputError
-        If a value of one host is no number >= 0, or the row has no such rank.
+        If a value is no number of a magnitude that there may be, or the row has no such rank.
 
     Examples
     --------
@@ -162,20 +167,34 @@ def of_each(rows: pd.DataFrame, name: str) -> list[OfHosts]:
         for column in map(str, rows)
         if re.fullmatch(rf"{name}_\d{{1,4}}", column)
     }
-    common = pd.to_numeric(rows[name], errors="coerce") if name in rows else pd.Series(np.nan, index=rows.index)
-    values = np.repeat(common.to_numpy(dtype=float)[:, None], max([*own, *(ranks - 1)], default=0) + 1, axis=1)
+    common = _numbers(rows, name)[0] if name in rows else np.full(len(rows), np.nan)
+    values = np.repeat(common[:, None], max([*own, *(ranks - 1)], default=0) + 1, axis=1)
     for host, column in own.items():
-        given = rows[column].replace("", None)
-        numbers = pd.to_numeric(given, errors="coerce").to_numpy(dtype=float)
-        present = given.notna().to_numpy()
-        wrong = present & ~(numbers >= 0)
-        for bad, message in ((wrong, "must be a number >= 0"), (present & (ranks <= host), "is of no rank")):
-            if bad.any():
-                row = rows[bad].iloc[0]
-                said = f"{message}, got {row[column]} with {row['ranks']} ranks"
-                raise InputError(said, file=row.get("source") or None, line=_line(row), field=column)
+        numbers, present = _numbers(rows, column)
+        none = present & (ranks <= host)
+        if none.any():
+            row = rows[none].iloc[0]
+            raise _refused(row, column, f"is of no rank, got {row[column]} with {row['ranks']} ranks")
         values[present, host] = numbers[present]
     return [_alike(row[:count]) for row, count in zip(values.tolist(), ranks.tolist(), strict=True)]
+
+
+def _numbers(rows: pd.DataFrame, column: str) -> tuple[Floats, NDArray[np.bool_]]:
+    """Return the numbers of a column, NaN where there is none, and where one is given."""
+    given = rows[column].replace("", None)
+    numbers = pd.to_numeric(given, errors="coerce").to_numpy(dtype=float)
+    present: NDArray[np.bool_] = given.notna().to_numpy(dtype=bool)
+    quantity = next((one for name, one in _QUANTITIES.items() if column.startswith(name)), Size)
+    values, where = np.unique(numbers[present], return_index=True)
+    for value, place in zip(values.tolist(), where.tolist(), strict=True):
+        row = rows[present].iloc[place]
+        if said := outside(value, quantity, row[column] if math.isnan(value) else None):
+            raise _refused(row, column, said)
+    return numbers, present
+
+
+def _refused(row: pd.Series[Any], column: str, said: str) -> InputError:
+    return InputError(said, file=row.get("source") or None, line=_line(row), field=column)
 
 
 def _alike(values: list[float]) -> OfHosts:
