@@ -90,7 +90,7 @@ class Message:
     def __init__(self, src, dst, delay, arrived, word):
         self.src, self.dst, self.delay, self.arrived, self.word = src, dst, delay, arrived, word
         self.late, self.ended, self.before, self.joined, self.vanished = True, False, None, None, False
-        self.waits, self.follower, self.passed = False, None, 0
+        self.waits, self.follower, self.passed, self.lasts = False, None, 0, None
 
     @property
     def flowing(self):
@@ -280,6 +280,8 @@ class ReferenceNetwork:
             return
         port.waiting.popleft()
         end = self.through(m.route[0], self.now, m.left, self.never)
+        if end <= self.bandwidth[m.route[0]].next_change(self.now) and end < math.inf:
+            m.lasts = m.left / self.capacity(m.route[0])
         self.depart(m, self.now)
         if end < math.inf:
             self.at(end, lambda: self.serve(port))
@@ -386,8 +388,8 @@ class ReferenceNetwork:
     def pass_own(self, m):
         """Let a message flow as fast as its host's own link brings what has not come since it joined."""
         capacity = self.capacity(m.route[0])
-        if capacity > 0:
-            left = m.joined + m.left / capacity - self.now
+        if m.lasts is not None or capacity > 0:
+            left = m.joined + (m.left / capacity if m.lasts is None else m.lasts) - self.now
             m.passed, m.limit = 1, min(m.limit, m.left / left if left > 0 else self.never)
 
     def arrive(self, m):

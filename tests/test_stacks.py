@@ -310,3 +310,10 @@ def test_transfers_that_wait_for_a_link_that_is_down_for_good_are_told_so_and_fo
     others = [(2, 0, True)] * 2 if link[0] == "switch" else [(2, 0, pytest.approx(1.5)), (2, 0, pytest.approx(21.0))]
     assert sorted(told[:-1], key=lambda one: one[0]) == [(1, 0, True), (1, 0, True), *others]
     assert told[-1] == (3, 2, pytest.approx(31.0))
+
+
+@pytest.mark.parametrize("rate", [0.0, 1e3])
+def test_what_has_left_its_host_comes_also_when_that_link_goes_down_or_slows(rate):
+    weather = {(1, "switch"): Weather(bandwidth=steps([0.0, 1.0, 100.0], [1e7, rate, 1e7]))}
+    one = Round([0, 1], [2, 2], [2e6, 1e6], compute=[0, 0.01, 0])
+    assert times_of(topologies.star(3, 0.0, 1e6), one, weather) == pytest.approx([2.0, 3.0], rel=1e-9)

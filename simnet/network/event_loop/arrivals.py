@@ -127,14 +127,17 @@ def meet_on_own_link(s: State, f: int) -> None:
 def pass_own_link(s: State, f: int) -> None:
     """Let a message have its host's own link behind it: it takes as long as that takes to bring what has not come.
 
-    A link that is down now brings nothing, and the message waits for it.
+    Where the link changes while it is at the message, it counts as it is now; one that is down brings nothing, and the
+    message waits for it.
     """
     flow = s.flows[f]
     own = s.routes[flow.route].own
     look_up(s, own, s.now)
-    flow.passed = 0
-    if s.links[own].capacity <= 0:
-        return
+    flow.passed, lasts = 0, flow.lasts
+    if lasts == math.inf:
+        if s.links[own].capacity <= 0:
+            return
+        lasts = flow.whole / s.links[own].capacity
     flow.passed = 1
-    left = flow.joined + flow.whole / s.links[own].capacity - s.now
+    left = flow.joined + lasts - s.now
     flow.limit = min(flow.limit, flow.remaining / left if left > 0 else math.inf)

@@ -56,7 +56,7 @@ def address(s: State, owner: int, first: int, candidates: int, pick: int, nbytes
     nbytes = nbytes / s.routes[r].payload
     flow.state, flow.owner, flow.route = ON_ITS_WAY, owner, r
     flow.what, flow.behind, flow.waits, flow.holds, flow.passed = DATA, -1, False, False, 0
-    flow.remaining, flow.residue, flow.delay = nbytes, _RESIDUE * nbytes, delay
+    flow.remaining, flow.residue, flow.delay, flow.lasts = nbytes, _RESIDUE * nbytes, delay, math.inf
     return f
 
 

@@ -100,6 +100,8 @@ def hand_over(s: State, f: int) -> None:
         # What the weather decides later is decided then.
         if begin < link.until and end <= link.until and (begin <= s.now or begin < s.horizon):
             link.port_free = end
+            if end < math.inf:
+                flow.lasts = flow.remaining / link.capacity
             depart(s, f, begin)
             return
         if begin < math.inf:
@@ -128,6 +130,9 @@ def serve(s: State, l: int) -> None:
             return
         link.port_first = s.flows[f].next
         link.port_rest = s.flows[f].remaining
+        look_up(s, l, s.now)
+        if link.capacity > 0 and s.now + link.port_rest / link.capacity <= link.until:
+            s.flows[f].lasts = link.port_rest / link.capacity
         depart(s, f, s.now)
     look_up(s, l, s.now)
     end = s.now + link.port_rest / link.capacity if link.capacity > 0 else math.inf

@@ -62,7 +62,8 @@ class Flow:
     leave its host's own link yet, if that link changes meanwhile. On its connection, the flow `behind` waits for it,
     and it `waits` itself. It carries `what`, and `holds` its sender until it has arrived if the system has no room for
     it. `next` is the next free flow, or the one behind it in a queue. Of the links of its route, so many it has
-    `passed`.
+    `passed`. Its host's own link, where messages queue, is at it for the seconds that it `lasts`; infinity where
+    that link changes meanwhile.
     """
 
     remaining: float = 0.0
@@ -77,6 +78,7 @@ class Flow:
     delay: float = 0.0
     joined: float = 0.0
     whole: float = 0.0
+    lasts: float = math.inf
     route: int = -1
     bottleneck: int = NOTHING
     new_bottleneck: int = NOTHING
