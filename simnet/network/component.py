@@ -300,7 +300,8 @@ class Network:
             its messages under way, sent by it or to it, vanish at once and leave their links to others; so do messages
             to it that would start later, whose senders never get done with their round. At one instant, a failure
             comes before all else. That of a rank that is done is no matter; if any other rank fails, the schedule does
-            as soon as no message of it is in flight and none of its ranks computes. The max-plus clock knows no
+            as soon as no message of it is in flight, or leaves its host over a link that changes, and none of its ranks
+            computes. The max-plus clock knows no
             failures.
         origin : float, optional
             The moment [s] from which all other times given but deaths count, and those of the timing. So exchanges keep
