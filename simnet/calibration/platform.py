@@ -103,7 +103,7 @@ def among(what: str, names: Iterable[str]) -> AfterValidator:
 
     def known(name: str) -> str:
         if name not in names:
-            raise ValueError(f"there is no {what} {name!r}; {nearest(name, names)}")
+            raise ValueError(f"there is no {what} {name!r}; {nearest(name, filter(None, names))}")
         return name
 
     return AfterValidator(known)
