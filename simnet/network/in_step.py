@@ -302,7 +302,8 @@ def _passed(
     # Every second piece may differ from the others, and the first of a step.
     lag = math.lcm(stack.pieces, 2)
     each = lag // stack.pieces
-    hosts, steps = len(loops[0][0]), turns * each
+    # Times settle once as many rounds are under way as may be.
+    hosts, steps = len(loops[0][0]), (turns + 2 * max(0, stack.rounds - 2)) * each
     kept = [count if count <= steps + 1 else steps + (count - steps) % each for _, count in loops]
     short = Schedule(hosts, [one for (one, _), count in zip(loops, kept, strict=True) for _ in range(count)])
     rings = iter(in_rings(short.rounds))
