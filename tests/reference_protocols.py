@@ -113,7 +113,7 @@ class StackRun(ReferenceRun):
         speaker, listener = (src, dst) if what == "request" else (dst, src)
         by = self.network.number(next(self.shake))
         word = self.network.address(
-            self.hosts[speaker], self.hosts[listener], self.word * (1 + by), by, 0,
+            self.hosts[speaker], self.hosts[listener], self.word * (1 + by), max(by, 0), 0,
             lambda t: self.hear(what, number, listener), word=(self, src, dst, what == "request"),
         )  # fmt: skip
         self.in_flight[what, number] = src, dst, word
