@@ -109,8 +109,8 @@ def test_a_column_of_one_host_stands_in_place_of_that_of_all():
 @pytest.mark.parametrize(
     ("column", "value", "message"),
     [
-        ("link_latency_2", "soon", "must be a number >= 0, got soon"),
-        ("link_bandwidth_1", -1.0, "must be a number >= 0, got -1"),
+        ("link_latency_2", "soon", "must be a finite number >= 0, got .soon."),
+        ("link_bandwidth_1", -1.0, "must be a finite number >= 0, got -1"),
         ("link_latency_4", 0.01, "is of no rank, got 0.01 with 4 ranks"),
     ],
 )

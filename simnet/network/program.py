@@ -107,7 +107,17 @@ def failures_of(deaths: Mapping[int, float], n_ranks: int) -> dict[int, float]:
 
 
 def moments_of(times: float | ArrayLike, n_ranks: int, name: str) -> Floats:
-    """Return times [s] of all ranks, given one for all or one each."""
+    """Return times [s] of all ranks, given one for all or one each.
+
+    Parameters
+    ----------
+    times : float or array_like
+        Seconds.
+    n_ranks : int
+        P.
+    name : str
+        What the times are, for errors.
+    """
     given = np.asarray(times, dtype=np.float64)
     if given.shape not in ((), (n_ranks,)):
         raise ValueError(f"{name} must be one time or {n_ranks}, one for each rank; got shape {given.shape}")
