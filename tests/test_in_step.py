@@ -18,7 +18,7 @@ from simnet.collectives import (
     alltoallv_pairwise,
     broadcast_binomial,
 )
-from simnet.network import Network
+from simnet.network import Network, in_step
 from simnet.network.stack import STACKS, Stack
 from simnet.schedule import Round, Schedule
 
@@ -198,6 +198,15 @@ def test_a_loop_is_not_gone_through_to_its_end():
     long, longer = (network.time(looping(1e4, count)).duration for count in (10**4, 2 * 10**4))
     shorter = network.time(looping(1e4, 100)).duration
     assert longer - long == pytest.approx(10**4 / 9900 * (long - shorter), rel=1e-9)
+
+
+def test_the_network_of_few_hosts_is_built_once(monkeypatch):
+    built = []
+    monkeypatch.setattr(in_step, "_graph", lambda *few, build=in_step._graph: built.append(few) or build(*few))
+    network = Network(topologies.star(8, 1e-3, 1e6), stack="tcp")
+    for size in (1e4, 2e4, 1e4):
+        network.time(looping(size, 30))
+    assert len(built) == 1
 
 
 @pytest.mark.parametrize("ready", [5.0, [0.0, 5.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]])

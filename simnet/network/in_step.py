@@ -89,6 +89,15 @@ class _Routes(NamedTuple):
     two_way: bool
 
 
+class _Few(NamedTuple):
+    """A network of few hosts: how many they are, and what the routes between them have in common, as of `_Routes`."""
+
+    hosts: int
+    capacities: tuple[float, ...]
+    latency: float
+    two_way: bool
+
+
 class Memory(NamedTuple):
     """What a network has found out, as it is the same every time.
 
@@ -97,13 +106,13 @@ class Memory(NamedTuple):
     routes : dict
         By messages of a round, what their routes have in common; None if nothing.
     clocks : dict
-        By links, what times schedules on a network of them.
+        By networks of few hosts, what times schedules there.
     passed : dict
         By these and loops of rounds, how few hosts went through them from time 0 on; None if times did not come again.
     """
 
     routes: dict[bytes, _Routes | None]
-    clocks: dict[tuple[object, ...], Callable[[Schedule], Timing]]
+    clocks: dict[_Few, Callable[[Schedule], Timing]]
     passed: dict[tuple[object, ...], InStep | None]
 
 
@@ -146,10 +155,9 @@ def go_in_step(
     few = _few([one for loops in loops_of for one, _ in loops], program.hosts, links, memory, phases=stack.rounds > 1)
     if few is None:
         return None
-    graph, stand_in = few
-    like = tuple((*link, *about.values()) for *link, about in graph.edges(data=True))
+    like, stand_in = few
     if like not in memory.clocks:
-        _keep(memory.clocks, like, timed(graph))
+        _keep(memory.clocks, like, timed(_graph(*like)))
     now, went = float(program.start[0]), []
     for given, (_, ready) in zip(loops_of, parts, strict=True):
         now = max(now, ready)
@@ -192,8 +200,8 @@ def split_in_step(program: Program, went: InStep) -> Split:
 
 def _few(
     rounds: Sequence[Round], hosts: Ranks, links: Links, memory: Memory, phases: bool
-) -> tuple[nx.DiGraph[Any], dict[int, Round]] | None:
-    """Return the network of few hosts, and for each round, by its identity, what they do in its place.
+) -> tuple[_Few, dict[int, Round]] | None:
+    """Return what few hosts have in common, and for each round, by its identity, what they do in its place.
 
     Rounds that differ in their phase alone have the same in their place, unless `phases` matter.
     """
@@ -234,7 +242,7 @@ def _few(
         if content not in distinct:
             distinct[content] = Round(few, (few + content[0]) % few.size, content[1], compute, phase)
         stand_in[id(one)] = distinct[content]
-    return _graph(few.size, first), stand_in
+    return _Few(few.size, first.capacities, first.latency, first.two_way), stand_in
 
 
 def _keep(memory: dict[T, V], key: T, value: V) -> None:
@@ -276,7 +284,7 @@ def _routes_of(src: Ranks, dst: Ranks, one: Round, links: Links) -> _Routes | No
     return _Routes(tuple(like.tolist()), float(latencies[0]), own, last, between, two_way)
 
 
-def _graph(hosts: int, routes: _Routes) -> nx.DiGraph[Any]:
+def _graph(hosts: int, capacities: tuple[float, ...], latency: float, two_way: bool) -> nx.DiGraph[Any]:
     """Return hosts with routes between them: over links of their own, or each over links at its two ends."""
     import networkx as nx
 
@@ -284,14 +292,14 @@ def _graph(hosts: int, routes: _Routes) -> nx.DiGraph[Any]:
     graph.add_nodes_from(range(hosts))
     for src in range(hosts):
         for dst in set(range(hosts)) - {src}:
-            if routes.two_way and len(routes.capacities) > 1:
-                middle = [f"{src} to {dst}, {hop}" for hop in range(len(routes.capacities) - 3)]
-                ends = [f"from {src}", f"to {dst}"] if len(routes.capacities) > 2 else ["switch"]
+            if two_way and len(capacities) > 1:
+                middle = [f"{src} to {dst}, {hop}" for hop in range(len(capacities) - 3)]
+                ends = [f"from {src}", f"to {dst}"] if len(capacities) > 2 else ["switch"]
                 path = [src, *ends[:1], *middle, *ends[1:], dst]
             else:
                 path = [src, dst]
-            for hop, (link, capacity) in enumerate(zip(nx.utils.pairwise(path), routes.capacities, strict=True)):
-                graph.add_edge(*link, latency=0.0 if hop else routes.latency, bandwidth=capacity)
+            for hop, (link, capacity) in enumerate(zip(nx.utils.pairwise(path), capacities, strict=True)):
+                graph.add_edge(*link, latency=0.0 if hop else latency, bandwidth=capacity)
     return graph
 
 
