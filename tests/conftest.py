@@ -11,6 +11,7 @@ import typer
 from hypothesis import settings
 
 import needs
+from scenario_texts import SMALL
 from simnet.base.threads import THREADS
 
 # Tests run on all processors already, and the threads of linear algebra would wait for each other. Read when numpy is
@@ -20,6 +21,14 @@ os.environ.update(dict.fromkeys(THREADS, "1"))
 # The same examples in every run, and no deadline: the machines that run the tests are shared and noisy.
 settings.register_profile("simnet", derandomize=True, deadline=None, max_examples=50)
 settings.load_profile("simnet")
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The file of a small scenario in an empty folder, where the test works."""
+    monkeypatch.chdir(tmp_path)
+    Path("small.yaml").write_text(SMALL)
+    return "small.yaml"
 
 
 @pytest.fixture(scope="session")

@@ -9,6 +9,7 @@ import pytest
 
 import topologies
 from commands import did, refused
+from scenario_texts import DENSE_AND_AG
 from simnet import collectives
 from simnet.calibration import CalibratedSoftware, Curve, Setting, calibrate, load_cost_model, measured, written
 from simnet.calibration.software import stack_measured
@@ -261,18 +262,15 @@ class TestStacks:
         assert "there is no stack 'mpic'" in refused("predict", file, "all_reduce", "--ranks", 8, "--size", "1 MB")
 
 
-SCENARIO = """\
+SCENARIO = (
+    """\
 workers: 8
 network:
   topology: {file: cluster.yaml}
 job: {parameters: 250000, iterations: 3, density: 0.01, compute: {mean: 1 ms}}
-exchanges:
-  dense: {scheme: dense}
-  AG: {scheme: topk}
-policies:
-  dense: {fixed: dense}
-  AG: {fixed: AG}
 """
+    + DENSE_AND_AG
+)
 
 
 class TestScenarios:

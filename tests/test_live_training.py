@@ -14,6 +14,7 @@ import topologies
 from commands import did
 from jobs import Source, job_on
 from learnt import check_learnt
+from scenario_texts import DENSE_AND_AG
 from simnet.base.errors import SimnetError
 from simnet.job import Overlap, run_policy
 from simnet.network import Network
@@ -340,7 +341,8 @@ def test_the_search_for_a_density_costs_little_accuracy():
 
 # In scenarios
 
-SCENARIO = """\
+SCENARIO = (
+    """\
 name: learning
 seed: 3
 workers: 4
@@ -359,13 +361,9 @@ job:
   iterations: 30
   density: 0.1
   compute: {mean: 10 ms}
-exchanges:
-  dense: {scheme: dense}
-  AG: {scheme: topk}
-policies:
-  dense: {fixed: dense}
-  AG: {fixed: AG}
 """
+    + DENSE_AND_AG
+)
 
 
 def refusal(folder, *overrides):

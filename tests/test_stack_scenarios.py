@@ -11,35 +11,15 @@ import pytest
 
 import topologies
 from commands import contents, did, refused
+from scenario_texts import SMALL
 from simnet.collectives import allreduce_ring
 from simnet.network import STACKS, Network, Stack
 from simnet.scenario import load
-
-SMALL = """\
-workers: 4
-network:
-  topology:
-    star: {hosts: 6, latency: 1 ms, bandwidth: 1 Gbit/s}
-  stack: ideal
-job: {parameters: 4000, iterations: 2, density: 0.5, compute: {mean: 1 ms}}
-exchanges:
-  dense: {scheme: dense}
-policies:
-  dense: {fixed: dense}
-output: {report: false}
-"""
 
 OTHER = "{parameters: 4000, iterations: 2, density: 1, compute: {mean: 1 ms}}"
 COMPANY = f"other_jobs={{b: {{workers: 2, job: {OTHER}, exchange: {{scheme: dense}}}}}}"
 RING = ("--collective", "allreduce_ring", "--workers", 4, "--size", "1 MB")
 STAR = ("--topology", "star", "--latency", "1 ms", "--bandwidth", "1 Gbit/s")
-
-
-@pytest.fixture
-def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.chdir(tmp_path)
-    Path("small.yaml").write_text(SMALL)
-    return "small.yaml"
 
 
 def stacks_of(path: str, *overrides: str) -> list[Stack]:

@@ -20,6 +20,7 @@ import killing
 import needs
 from commands import contents
 from learnt import check_learnt
+from scenario_texts import DENSE_AND_AG
 from simnet.base import processes, units, writing
 from simnet.base.errors import InputError
 from simnet.base.writing import INCOMPLETE
@@ -44,7 +45,8 @@ exchanges:
   AG: {scheme: topk}
   ring: {scheme: artopk}
 """
-TRAINED = """
+TRAINED = (
+    """
 workers: 3
 seed: 5
 network:
@@ -61,14 +63,10 @@ job:
   iterations: 16
   density: 0.1
   compute: {mean: 10 ms}
-exchanges:
-  dense: {scheme: dense}
-  AG: {scheme: topk}
-policies:
-  dense: {fixed: dense}
-  AG: {fixed: AG}
-  bound: {clairvoyant: {among: [AG, dense]}}
 """
+    + DENSE_AND_AG
+    + "  bound: {clairvoyant: {among: [AG, dense]}}\n"
+)
 GRID = ("--param", "network.bandwidth=0.01,1,10Gbit/s", "--param", "density=0.01:0.1:4:log")
 CELLS = 12
 

@@ -1,0 +1,25 @@
+"""Scenario texts that several tests start from."""
+
+DENSE_AND_AG = """\
+exchanges:
+  dense: {scheme: dense}
+  AG: {scheme: topk}
+policies:
+  dense: {fixed: dense}
+  AG: {fixed: AG}
+"""
+
+SMALL = """\
+workers: 4
+network:
+  topology:
+    star: {hosts: 6, latency: 1 ms, bandwidth: 1 Gbit/s}
+  stack: ideal
+  sharing: max_min
+job: {parameters: 4000, iterations: 2, density: 0.5, compute: {mean: 1 ms}}
+exchanges:
+  dense: {scheme: dense}
+policies:
+  dense: {fixed: dense}
+output: {report: false}
+"""
