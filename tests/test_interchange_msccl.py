@@ -125,5 +125,5 @@ def test_refusals(tmp_path, text, message):
 
 @pytest.mark.parametrize("nbytes", [-1, float("nan"), float("inf"), True, "1"])
 def test_size(tmp_path, nbytes):
-    with pytest.raises(ValueError, match="nbytes must be a number >= 0"):
+    with pytest.raises(ValueError, match="nbytes must be a finite number >= 0"):
         read(tmp_path, ring(2), nbytes)

@@ -30,7 +30,8 @@ from simnet.interchange.chakra import read_chakra, write_chakra
 from simnet.interchange.goal import read_goal
 from simnet.interchange.msccl import read_msccl
 from simnet.interchange.simgrid_profiles import read_profile
-from simnet.network import ConstantLoad, Network, OnOffFlow
+from simnet.network import ConstantLoad, Network, OnOffFlow, Sharing, Stack
+from simnet.network.transport import Incast
 from simnet.network.weather import Weather, constant, mahimahi, trace_csv
 from simnet.schedule import Round, Schedule
 
@@ -209,6 +210,9 @@ def test_at_the_bounds_themselves_all_is_finite(tmp_path, least):
         (lambda v: Round([0], [1], [1.0], v), Seconds),
         (lambda v: Network(topologies.star(2, 1e-3, 1e6), send_overhead=v), Seconds),
         (lambda v: Network(topologies.star(2, 1e-3, 1e6)).transfer(0, 1, v), Size),
+        (lambda v: Network(topologies.star(2, 1e-3, 1e6), sharing=Sharing(buffer=v)), Seconds),
+        (lambda v: Network(topologies.star(2, 1e-3, 1e6), stack=Stack("taken", before=v)), Seconds),
+        (lambda v: Incast(buffer=v), Size),
         (lambda v: _beside(ConstantLoad((0, "switch"), v)), Rate),
         (lambda v: _beside(OnOffFlow(0, 1, constant(1.0), v)), Bandwidth),
     ],

@@ -450,8 +450,8 @@ def test_times_scale_with_bytes_and_latencies(name, factor, data):
         ({"background": [OnOffFlow(0, 1, constant(1), limit=0)]}, "must be > 0"),
         ({"weather": {(0, "switch"): constant(1)}}, "must be a Weather"),
         ({"background": ["x"]}, "must be ConstantLoad or OnOffFlow"),
-        ({"send_overhead": -1.0}, "overheads must be >= 0"),
-        ({"receive_overhead": math.nan}, "overheads must be >= 0"),
+        ({"send_overhead": -1.0}, "send_overhead must be a finite number >= 0"),
+        ({"receive_overhead": math.nan}, "receive_overhead must be a finite number >= 0"),
     ],
 )
 def test_wrong_parameters_are_refused(arguments, message):

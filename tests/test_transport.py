@@ -237,7 +237,7 @@ def test_measured_factors_hold_from_their_number_of_senders_on() -> None:
     ("make", "message"),
     [
         (lambda: Incast(window=0), "window must be a number > 0"),
-        (lambda: Incast(buffer=-1), "buffer must be a number >= 0"),
+        (lambda: Incast(buffer=-1), "buffer must be a finite number >= 0"),
         (lambda: Incast(timeout=math.nan), "timeout must be"),
         (lambda: Incast().shares(10**9, 1.0), "most must be a whole number"),
         (lambda: Incast().shares(10, 0.0), "bandwidth must be"),

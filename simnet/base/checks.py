@@ -1,9 +1,16 @@
-"""Refusals that many parameters share: what is a number, a whole number, a positive number."""
+"""Refusals that many parameters share: what is a number, a whole number, a positive number, one of some names."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
+from collections.abc import Callable, Collection, Mapping
 from numbers import Integral, Real
+from typing import Any, TypeVar
+
+from simnet.base.errors import nearest
+
+T = TypeVar("T")
 
 
 def whole(value: object, name: str, low: int | None = None, high: int | None = None) -> int:
@@ -82,3 +89,54 @@ def positive(value: float, name: str) -> float:
     if not is_number(value) or not 0 < value < math.inf:
         raise ValueError(f"{name} must be a number > 0 and finite, got {value!r}")
     return float(value)
+
+
+def named(value: object, name: str, allowed: Collection[str]) -> None:
+    """Refuse what is none of some names.
+
+    Parameters
+    ----------
+    value : object
+        What is given.
+    name : str
+        What it is the name of.
+    allowed : collection of str
+        The names that there are.
+
+    Raises
+    ------
+    ValueError
+        If it is none of them.
+
+    Examples
+    --------
+    >>> named("hsah", "routing", ["hash", "single"])
+    Traceback (most recent call last):
+    ValueError: there is no routing 'hsah': did you mean 'hash'? Allowed: hash, single
+    """
+    if value not in allowed:
+        raise ValueError(f"there is no {name} {value!r}: {nearest(str(value), allowed)}")
+
+
+def with_properties(kind: Callable[..., T], given: Mapping[str, Any], called: str) -> T:
+    """Return a dataclass made of some of its properties.
+
+    Parameters
+    ----------
+    kind : type
+        The dataclass.
+    given : mapping
+        Properties by name.
+    called : str
+        What it is called in the error.
+
+    Raises
+    ------
+    ValueError
+        If it has no such property, or refuses it.
+    """
+    known = [field.name for field in dataclasses.fields(kind)]  # type: ignore[arg-type]
+    for name in given:
+        if name not in known:
+            raise ValueError(f"{called} has no property {name!r}: {nearest(str(name), known)}")
+    return kind(**given)

@@ -23,6 +23,7 @@ from annotated_types import Ge, Gt, Le
 from numpy.typing import ArrayLike
 
 from simnet.base import units
+from simnet.base.checks import is_number
 
 if TYPE_CHECKING:
     from pydantic import GetCoreSchemaHandler, GetJsonSchemaHandler
@@ -206,12 +207,12 @@ _BOUNDS: Sequence[tuple[type, str, str, Callable[[float, float], bool]]] = (
 
 
 def outside(value: float, quantity: Any, got: object = None) -> str:
-    """Return what is wrong with the magnitude of a number, in the words of a scenario's fields; "" if nothing is.
+    """Return what is wrong with a number, in the words of a scenario's fields; "" if nothing is.
 
     Parameters
     ----------
     value : float
-        The number, in SI units.
+        The number, in SI units; below 0 only where the quantity allows it.
     quantity : annotation
         What it is, such as `Seconds`.
     got : object, optional
@@ -224,8 +225,9 @@ def outside(value: float, quantity: Any, got: object = None) -> str:
     """
     _, *marks = get_args(quantity)
     shown = value if got is None else got
-    if not 0 <= value < math.inf:
-        return f"must be a finite number >= 0, got {shown!r}"
+    least = min([0.0, *(getattr(mark, "ge", 0.0) for mark in marks)])
+    if not is_number(value) or not least <= value < math.inf:
+        return f"must be a finite number >= {least:g}, got {shown!r}"
     for mark in marks:
         for kind, name, sign, holds in _BOUNDS:
             if isinstance(mark, kind) and not holds(value, getattr(mark, name)) and (value or kind is not NotTiny):
@@ -234,21 +236,19 @@ def outside(value: float, quantity: Any, got: object = None) -> str:
 
 
 def bounded(value: float, quantity: Any, name: str) -> float:
-    """Return a number whose magnitude is right.
+    """Return a number if nothing is wrong with it.
 
     Parameters
     ----------
-    value : float
-        The number, in SI units.
-    quantity : annotation
-        What it is, such as `Seconds`.
+    value, quantity
+        As of `outside`.
     name : str
         What it is called.
 
     Raises
     ------
     ValueError
-        If the magnitude is not right.
+        If something is wrong with it.
 
     Examples
     --------

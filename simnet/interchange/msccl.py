@@ -20,7 +20,6 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
 
-from simnet.base.checks import is_number
 from simnet.base.errors import nearest
 from simnet.base.quantities import Size, bounded, outside
 from simnet.interchange.xmlfile import Element, read_xml
@@ -76,8 +75,6 @@ def read_msccl(path: str | Path, nbytes: float) -> Schedule:
     ...     read_msccl(file, nbytes=1000).rounds
     (Round(1 messages, 500 bytes, phase='allgather'),)
     """
-    if not (is_number(nbytes) and 0 <= nbytes < float("inf")):
-        raise ValueError(f"nbytes must be a number >= 0 and finite, got {nbytes!r}")
     bounded(nbytes, Size, "nbytes")
     top = read_xml(path, ["algo"])
     n_ranks = top.whole("ngpus", 1, MAX_GPUS)

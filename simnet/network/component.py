@@ -22,7 +22,8 @@ import simpy
 from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats, Ranks
-from simnet.base.errors import SimnetError, nearest
+from simnet.base.checks import named
+from simnet.base.errors import SimnetError
 from simnet.base.quantities import Seconds, Size, bounded
 from simnet.base.rng import stream
 from simnet.network.engine import Engines
@@ -147,10 +148,7 @@ class Network:
             ("routing", routing, get_args(Routing)),
             ("on_outage", on_outage, get_args(OnOutage)),
         ):
-            if value not in allowed:
-                raise ValueError(f"there is no {name} {value!r}: {nearest(str(value), allowed)}")
-        if not (0 <= send_overhead < math.inf and 0 <= receive_overhead < math.inf):
-            raise ValueError(f"overheads must be >= 0 and finite, got {send_overhead} and {receive_overhead}")
+            named(value, name, allowed)
         for name, seconds in (("send_overhead", send_overhead), ("receive_overhead", receive_overhead)):
             bounded(seconds, Seconds, name)
         self.graph = graph
@@ -216,8 +214,6 @@ class Network:
         ValueError
             If `nbytes` is negative or not finite, or there is no route.
         """
-        if not 0 <= nbytes < math.inf:
-            raise ValueError(f"nbytes must be >= 0 and finite, got {nbytes}")
         bounded(nbytes, Size, "nbytes")
         delay = 0.0 if self.jitter is None else float(drawn(self.jitter, self._transfers, 1)[0])
         pick = int(self._picks.integers(_PICKS)) if self.routing == "flow" else 0

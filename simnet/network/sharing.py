@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Annotated, Literal, NamedTuple, TypeAlias, get_args
 
@@ -32,9 +32,8 @@ from annotated_types import Ge, Le
 from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats
-from simnet.base.checks import is_number
-from simnet.base.errors import nearest
-from simnet.base.quantities import Seconds
+from simnet.base.checks import named, with_properties
+from simnet.base.quantities import Seconds, bounded
 from simnet.network.event_loop.messages import SHORTEST
 
 SharingLaw: TypeAlias = Literal["max_min", "rtt"]
@@ -91,14 +90,12 @@ class Sharing:
     buffer: Seconds | None = None
 
     def __post_init__(self) -> None:
-        for name, allowed in (("law", get_args(SharingLaw)), ("congestion", get_args(Congestion))):
-            value = getattr(self, name)
-            if value not in allowed:
-                raise ValueError(f"there is no {name} {value!r}: {nearest(str(value), allowed)}")
-        if self.exponent is not None and not (is_number(self.exponent) and -4 <= self.exponent <= 4):
-            raise ValueError(f"exponent must be a number within -4..4, got {self.exponent!r}")
-        if self.buffer is not None and not (is_number(self.buffer) and 0 <= self.buffer < math.inf):
-            raise ValueError(f"buffer must be a number >= 0, and finite, got {self.buffer!r}")
+        named(self.law, "law", get_args(SharingLaw))
+        named(self.congestion, "congestion", get_args(Congestion))
+        if self.exponent is not None:
+            bounded(self.exponent, Exponent, "exponent")
+        if self.buffer is not None:
+            bounded(self.buffer, Seconds, "buffer")
         if self.law == "max_min":
             for name in ("congestion", "exponent", "buffer"):
                 if getattr(self, name) != getattr(Sharing, name):
@@ -151,9 +148,5 @@ def sharing_of(given: str | Sharing | Mapping[str, object]) -> Sharing:
     if isinstance(given, Sharing):
         return given
     if isinstance(given, Mapping):
-        known = [field.name for field in fields(Sharing)]
-        for name in given:
-            if name not in known:
-                raise ValueError(f"sharing has no property {name!r}: {nearest(str(name), known)}")
-        return Sharing(**given)  # type: ignore[arg-type]
+        return with_properties(Sharing, given, "sharing")
     return Sharing(given)  # type: ignore[arg-type]

@@ -43,9 +43,8 @@ from annotated_types import Le
 from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats
-from simnet.base.checks import is_number, whole
-from simnet.base.errors import nearest
-from simnet.base.quantities import Count, Seconds, Size
+from simnet.base.checks import named, whole, with_properties
+from simnet.base.quantities import Count, Seconds, Size, bounded, parameter_hints
 from simnet.schedule import Round, Schedule
 
 LetGo: TypeAlias = Literal["left", "taken", "acknowledged", "ready", "request"]
@@ -135,14 +134,12 @@ class Stack:
     measured: str = "not measured"
 
     def __post_init__(self) -> None:
-        for name, allowed in (("lets_go", get_args(LetGo)), ("own_link", get_args(OwnLink))):
+        named(self.lets_go, "lets_go", get_args(LetGo))
+        named(self.own_link, "own_link", get_args(OwnLink))
+        for name, quantity in _NUMBERS.items():
             value = getattr(self, name)
-            if value not in allowed:
-                raise ValueError(f"there is no {name} {value!r}: {nearest(str(value), allowed)}")
-        for name in _NUMBERS:
-            value = getattr(self, name)
-            if not is_number(value) or not value >= 0 or (value == math.inf and name not in ("eager_limit", "buffer")):
-                raise ValueError(f"{name} must be a number >= 0, and finite, got {value!r}")
+            if value != math.inf or name not in ("eager_limit", "buffer"):
+                bounded(value, quantity, name)
         whole(self.rounds, "rounds", 1, MOST_ROUNDS)
         whole(self.pieces, "pieces", 1, MOST_ROUNDS)
         if self.lets_go == "left":
@@ -249,9 +246,12 @@ def in_rings(rounds: Sequence[Round]) -> list[bool]:
     return [bool(len(one)) and (before[at] or behind[at]) for at, one in enumerate(rounds)]
 
 
-_NUMBERS = (
-    "eager_limit", "buffer", "segment", "beside", "acknowledged", "word",
-    "before", "after", "before_byte", "after_byte",
+_NUMBERS = parameter_hints(
+    Stack,
+    (
+        "eager_limit", "buffer", "segment", "beside", "acknowledged", "word",
+        "before", "after", "before_byte", "after_byte",
+    ),
 )  # fmt: skip
 
 _WITH_LIBRARIES = (
@@ -317,11 +317,6 @@ def stack_of(given: str | Stack | Mapping[str, object]) -> Stack:
     if isinstance(given, Stack):
         return given
     if isinstance(given, Mapping):
-        known = [field.name for field in dataclasses.fields(Stack)]
-        for name in given:
-            if name not in known:
-                raise ValueError(f"a stack has no property {name!r}: {nearest(str(name), known)}")
-        return Stack(**given)  # type: ignore[arg-type]
-    if given not in STACKS:
-        raise ValueError(f"there is no stack {given!r}: {nearest(str(given), STACKS)}")
+        return with_properties(Stack, given, "a stack")
+    named(given, "stack", STACKS)
     return STACKS[given]

@@ -8,7 +8,6 @@ capacity of a link. Without packet loss and with one sender at a time they chang
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, NamedTuple, TypeAlias, get_args
@@ -20,7 +19,7 @@ from numpy.typing import ArrayLike
 from simnet.base.arrays import Floats
 from simnet.base.checks import is_number, positive, whole
 from simnet.base.errors import nearest
-from simnet.base.quantities import Count, Duration, PositiveShare, PositiveSize, Seconds, Size, Written
+from simnet.base.quantities import Count, Duration, PositiveShare, PositiveSize, Seconds, Size, Written, bounded
 from topologies.graphs import Link
 
 Law: TypeAlias = Literal["mathis", "pftk", "retransmit", "go_back_n"]
@@ -294,9 +293,7 @@ class Incast:
         for name in ("window", "block"):
             positive(getattr(self, name), name)
         for name in ("buffer", "timeout", "rtt"):
-            value = getattr(self, name)
-            if not is_number(value) or not 0 <= value < math.inf:
-                raise ValueError(f"{name} must be a number >= 0 and finite, got {value!r}")
+            bounded(getattr(self, name), Size if name == "buffer" else Seconds, name)
 
     def senders_that_fit(self, bandwidth: float) -> int:
         """Return how many senders' windows there is room for, at least 1, before a link of this bandwidth [byte/s]."""
