@@ -40,7 +40,7 @@ class Verbs(Commands):
         "time": (time_, "ring.goal --topology star --latency '10 us' --bandwidth '10 Gbit/s'"),
         "calibrate": (
             calibrate,
-            "shaped_openmpi --where link_latency=0.001 --where link_bandwidth=12500000.0 -o fabric.yaml",
+            "shaped_openmpi --where link_latency='1 ms' --where link_bandwidth='100 Mbit/s' -o fabric.yaml",
         ),
         "calibrate device": (calibrate_device, "-o my-machine.yaml"),
         "predict": (predict, "dgx-h100 all_reduce --ranks 16 --size 25MB"),

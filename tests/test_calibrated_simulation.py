@@ -259,7 +259,13 @@ class TestStacks:
         file.write_text(written(cluster(stack="mpich")))
         assert load_cost_model(file).stack == "mpich"
         file.write_text(written(cluster(stack="mpich")).replace("stack: mpich", "stack: mpic"))
-        assert "there is no stack 'mpic'" in refused("predict", file, "all_reduce", "--ranks", 8, "--size", "1 MB")
+        predict = "predict", file, "all_reduce", "--ranks", 8, "--size", "1 MB"
+        line = file.read_text().splitlines().index("stack: mpic") + 1
+        assert f"f.yaml:{line}: stack: there is no stack 'mpic'" in refused(*predict)
+        file.write_text(file.read_text().replace("stack: mpic", "stack: 3"))
+        assert f"f.yaml:{line}: stack: there is no stack 3; Allowed: gloo" in refused(*predict)
+        file.write_text(file.read_text().replace("stack: 3", "stack: mpich\nbeyond: 1"))
+        assert f"f.yaml:{line + 1}: beyond: Extra inputs are not permitted, got 1" in refused(*predict)
 
 
 SCENARIO = (

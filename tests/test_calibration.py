@@ -27,6 +27,7 @@ from simnet.calibration.curve_models import (
 )
 from simnet.calibration.curves import chosen_rows, curves_of, differing
 from simnet.calibration.intervals import BINS, TYPICAL, UNKNOWN, bin_of, half_widths, intervals, widest
+from simnet.calibration.measured import load
 from simnet.calibration.predictor import fit
 from simnet.calibration.rank_scaling import over_ranks
 from simnet.calibration.readers import write_tidy
@@ -735,3 +736,24 @@ def test_a_log_becomes_a_fabric_on_the_command_line(tmp_path: Path):
     assert "90 % interval" in call(0, *predict, 4)
     assert "did you mean 'ring'" in call(2, *predict, 4, "--algorithm", "rig")
     assert "extrapolation" in call(2, *predict, 64, "--strict")
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "rows"),
+    [
+        ("link_bandwidth", "12500000", 180),
+        ("link_bandwidth", "100 Mbit/s", 180),
+        ("link_latency", "0.1 ms", 45),
+        ("link_latency", "1e-4", 45),
+        ("ranks", "2", 300),
+        ("nbytes", "1 KiB", 90),
+    ],
+)
+def test_numbers_are_taken_as_numbers(column, value, rows):
+    assert len(chosen_rows(load("shaped_gloo").rows, {column: value})) == rows
+
+
+@pytest.mark.parametrize("value", ["1", "12.5 ms", "fast"])
+def test_numbers_that_no_row_has_are_refused(value):
+    with pytest.raises(InputError, match=f"no row has link_bandwidth = '{value}'; Allowed: 12500000"):
+        chosen_rows(load("shaped_gloo").rows, {"link_bandwidth": value})

@@ -64,6 +64,7 @@ def test_software_of_the_scenario_was_not_measured_where_that_of_the_name_was(
     [
         ("glo", "network.stack: there is no stack 'glo': did you mean 'gloo'? Allowed: gloo, "),
         ("{like: mpi}", "network.stack.like: there is no stack 'mpi'"),
+        ("3", "network.stack: must be a text, or a mapping with like, lets_go, own_link, "),
         ("{lets_go: redy}", "network.stack.lets_go: there is no such choice, got 'redy'; did you mean 'ready'?"),
         ("{befor: 1 us}", "network.stack.befor: there is no such field; did you mean 'before'?"),
         ("{before: 5}", "network.stack.before: 5 has no unit"),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.nodes import MappingNode
 
 from simnet.base.errors import InputError
 
@@ -54,6 +57,35 @@ def plain_yaml(text: str, file: str, what: str) -> dict[Any, Any]:
     if not isinstance(loaded, dict):
         raise InputError(f"is not {what}: it has no fields", file=file)
     return loaded
+
+
+def line_of(text: str, loc: Sequence[str | int]) -> int:
+    r"""Return the line, from 1, of a field of a YAML text; of the last one on its way that is there.
+
+    Parameters
+    ----------
+    text : str
+        The text, which `plain_yaml` takes.
+    loc : sequence of str or int
+        Names of fields, and numbers of entries of lists, from the top on.
+
+    Examples
+    --------
+    >>> text = "a: 1\nb:\n  - {c: 2}\n  - c: 3\n"
+    >>> line_of(text, ["b", 1, "c"]), line_of(text, ["b", 0, "d"]), line_of(text, ["d"])
+    (4, 3, 1)
+    """
+    node = YAML(typ="safe", pure=True).compose(io.StringIO(text))
+    line = node.start_mark.line
+    for step in loc:
+        if isinstance(node, MappingNode):
+            found = [pair for pair in node.value if pair[0].value == str(step)]
+        else:
+            found = [(one, one) for one in node.value[step : step + 1]] if isinstance(step, int) else []
+        if not found:
+            break
+        line, node = found[-1][0].start_mark.line, found[-1][1]
+    return int(line) + 1
 
 
 def _depth(text: str) -> int:

@@ -17,7 +17,7 @@ from pydantic import ConfigDict, Field
 from ruamel.yaml import YAML
 
 from simnet.base.errors import InputError, nearest
-from simnet.base.plain_yaml import plain_yaml
+from simnet.base.plain_yaml import line_of, plain_yaml
 from simnet.base.reading import read_text
 from simnet.calibration.cost_model import CalibratedCostModel, specified
 from simnet.calibration.curve_models import FITS, Component, CurveModel, Mixture
@@ -170,7 +170,7 @@ def written(cost_model: CalibratedCostModel) -> str:
     try:
         file = _file_of(cost_model)
     except pydantic.ValidationError as error:
-        raise refusal(error, None) from None
+        raise refusal(error) from None
     yaml: Any = YAML(typ="safe", pure=True)
     yaml.default_flow_style = None
     yaml.sort_base_mapping_type_on_output = False
@@ -265,12 +265,12 @@ def load_cost_model(path: str | Path) -> CalibratedCostModel:
     name = str(path)
     loaded = plain_yaml(text, name, "a fabric file")
     if loaded.get("version") != VERSION:
-        found = str(loaded.get("version"))[:40]
-        raise InputError(f"must be {VERSION}, the version that is read, got {found}", file=name, field="version")
+        message = f"must be {VERSION}, the version that is read, got {str(loaded.get('version'))[:40]}"
+        raise InputError(message, file=name, line=line_of(text, ["version"]), field="version")
     try:
         file = CostModelFile.model_validate(loaded)
     except pydantic.ValidationError as error:
-        raise refusal(error, name) from None
+        raise refusal(error, name, text) from None
     steps: StepModel | None = None if file.platform is None else steps_of(file.platform)
     if file.steps is not None:
         chosen = [file.steps.parameters[one] for one in PARAMETERS]

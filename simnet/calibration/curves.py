@@ -6,15 +6,20 @@ A *curve* has the time of one collective for several sizes, with all else the sa
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
+from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
+from simnet.base import units
 from simnet.base.arrays import Floats
+from simnet.base.checks import read_number
 from simnet.base.errors import InputError, nearest
 from simnet.calibration.readers import COLUMNS, total_bytes
 
@@ -167,7 +172,7 @@ def chosen_rows(rows: pd.DataFrame, where: Mapping[str, str], in_place: bool = F
     rows : DataFrame
         As `simnet.calibration.readers.read` gives them.
     where : mapping of str to str
-        Values by column, as text.
+        Values by column, as text: that of a column of numbers as a number, or a quantity with a unit.
     in_place : bool
         Which side is wanted.
 
@@ -186,13 +191,27 @@ def chosen_rows(rows: pd.DataFrame, where: Mapping[str, str], in_place: bool = F
         if name not in rows:
             allowed = list(dict.fromkeys([*COLUMNS, *rows.columns]))
             raise InputError(f"there is no column {name!r}; {nearest(name, allowed)}", file="--where")
-        texts = rows[name].fillna("").astype(str)
-        if not (texts == value).any():
+        column, number = rows[name], _number(value)
+        texts = column.astype(str).where(column.notna(), "")
+        if is_numeric_dtype(column) and not is_bool_dtype(column) and not math.isnan(number):
+            taken = np.isclose(column.to_numpy(np.float64, na_value=math.nan), number, rtol=1e-9, atol=0.0)
+        else:
+            taken = (texts == value).to_numpy()
+        if not taken.any():
             allowed = sorted(texts.unique())[:30]
             raise InputError(f"no row has {name} = {value!r}; {nearest(value, allowed)}", file="--where")
-        rows = rows[texts == value]
+        rows = rows[taken]
     side = rows["in_place"].fillna(False) == in_place
     return rows[side] if side.any() else rows
+
+
+def _number(text: str) -> float:
+    """Return the number that a text is, in SI units if it has a unit; NaN if it is none."""
+    for read in (read_number, units.seconds, units.bandwidth, units.size):
+        with suppress(ValueError):
+            if not math.isnan(number := read(text)):
+                return number
+    return math.nan
 
 
 def differing(rows: pd.DataFrame) -> dict[str, list[str]]:

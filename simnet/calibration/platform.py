@@ -7,6 +7,7 @@ predicts times of collectives from it. What a transport makes of the line rate s
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Iterable
 from functools import cache
 from importlib.resources import as_file, files
@@ -15,11 +16,11 @@ from types import MappingProxyType
 from typing import Annotated, Literal, NamedTuple, TypeAlias
 
 import pydantic
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, PlainSerializer
+from pydantic import BeforeValidator, ConfigDict, Field, PlainSerializer
 
 from simnet.base import units
 from simnet.base.errors import InputError, nearest
-from simnet.base.plain_yaml import plain_yaml
+from simnet.base.plain_yaml import line_of, plain_yaml
 from simnet.base.reading import read_text
 
 MAX_BYTES = 2**16
@@ -98,15 +99,15 @@ GENERATIONS: MappingProxyType[str, Generation] = MappingProxyType(
 """Generations of devices, after the constants of NCCL's tuning model."""
 
 
-def among(what: str, names: Iterable[str]) -> AfterValidator:
+def among(what: str, names: Iterable[str]) -> BeforeValidator:
     """Return what refuses a field that is none of some names, with the nearest."""
 
-    def known(name: str) -> str:
-        if name not in names:
-            raise ValueError(f"there is no {what} {name!r}; {nearest(name, filter(None, names))}")
+    def known(name: object) -> object:
+        if not isinstance(name, str) or name not in names:
+            raise ValueError(f"there is no {what} {name!r:.60}; {nearest(str(name)[:60], filter(None, names))}")
         return name
 
-    return AfterValidator(known)
+    return BeforeValidator(known)
 
 
 _Name = Annotated[str, Field(max_length=200)]
@@ -283,14 +284,18 @@ def _read(path: Path, name: str) -> Platform:
     try:
         return Platform.model_validate(plain_yaml(text, name, "a platform"))
     except pydantic.ValidationError as error:
-        raise refusal(error, name) from None
+        raise refusal(error, name, text) from None
 
 
-def refusal(error: pydantic.ValidationError, file: str | None) -> InputError:
-    """Return the first of the things that are wrong with the fields of a file."""
-    first = error.errors(include_url=False, include_input=False)[0]
+def refusal(error: pydantic.ValidationError, file: str | None = None, text: str | None = None) -> InputError:
+    """Return the first of the things that are wrong with fields, and on which line of a file with such a text."""
+    first = error.errors(include_url=False)[0]
+    message = first["msg"].removeprefix("Value error, ")
+    if first["type"] != "value_error" and not isinstance(first["input"], dict):
+        message += f", got {reprlib.repr(first['input'])}"
     where = ".".join(str(part) for part in first["loc"])
-    return InputError(first["msg"].removeprefix("Value error, "), file=file, field=where or None)
+    line = None if text is None else line_of(text, first["loc"])
+    return InputError(message, file=file, line=line, field=where or None)
 
 
 def _rate(value: float) -> str:

@@ -24,7 +24,10 @@ class Measurements:
     ] = None
     where: Annotated[
         list[str] | None,
-        typer.Option(metavar="COLUMN=VALUE", help="Only rows with this, as variant=efa; repeatable."),
+        typer.Option(
+            metavar="COLUMN=VALUE",
+            help="Only rows with this, as variant=efa or link_bandwidth='100 Mbit/s'; repeatable.",
+        ),
     ] = None
     fact: Annotated[
         list[str] | None,

@@ -68,9 +68,7 @@ def _message(document: Document, one: ErrorDetails, root: type[BaseModel]) -> st
         name, sign = _BOUNDS[kind]
         return f"must be {sign} {context[name]:g}, got {found}"
     if kind == "literal_error":
-        part = _part_at(root, one["loc"])
-        mapping = f", or a mapping with {', '.join(field_names(part))}" if part else ""
-        return f"there is no such choice, got {found}; {_choices(context['expected'], found)}{mapping}"
+        return f"there is no such choice, got {found}; {_choices(context['expected'], found)}{_or_mapping(root, one)}"
     if kind in ("model_type", "model_attributes_type"):
         part = _part_at(root, one["loc"])
         fields = f" with {', '.join(field_names(part))}" if part else ""
@@ -78,8 +76,13 @@ def _message(document: Document, one: ErrorDetails, root: type[BaseModel]) -> st
     if kind in ("too_short", "too_long"):
         return f"has {context['actual_length']} entries, needs at least {context.get('min_length', 0)}"
     if kind in _WANTED:
-        return f"must be {_WANTED[kind]}, got {found}"
+        return f"must be {_WANTED[kind]}{_or_mapping(root, one)}, got {found}"
     return f"{one['msg']}, got {found}"
+
+
+def _or_mapping(root: type[BaseModel], one: ErrorDetails) -> str:
+    part = _part_at(root, one["loc"])
+    return f", or a mapping with {', '.join(field_names(part))}" if part else ""
 
 
 def _choices(expected: str, found: str) -> str:
