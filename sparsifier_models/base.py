@@ -4,6 +4,9 @@ To write a scheme, derive from `Sparsifier`, give it a `name`, the `paper` it fo
 and write `Sparsifier._communicate`: it gets what the workers have to give, takes away what is sent, and returns what
 everybody receives and the messages that carried it. `sparsifier_models.topk` and `sparsifier_models.artopk` are
 examples to copy.
+
+It is a long module, because all that a scheme inherits is one class, whose exchange, statistics and state rest on one
+another.
 """
 
 from __future__ import annotations

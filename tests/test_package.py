@@ -1,9 +1,11 @@
 """The package itself: what it offers at once, what that costs, and names that modules had before they moved."""
 
+import ast
 import subprocess
 import sys
 import warnings
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
@@ -61,3 +63,11 @@ def test_modules_in_a_package_that_moved_are_not_loaded_twice():
 def test_what_never_was_is_not_there():
     with warnings.catch_warnings(), pytest.raises(ModuleNotFoundError, match=r"simnet\.wheather"):
         import_module("simnet.wheather")
+
+
+def test_long_modules_say_why_they_are_long():
+    root = Path(__file__).parents[1]
+    for package in ("simnet", "sparsifier_models", "topologies", "validate"):
+        for file in (root / package).rglob("*.py"):
+            text = file.read_text()
+            assert text.count("\n") <= 500 or "long" in (ast.get_docstring(ast.parse(text)) or ""), file

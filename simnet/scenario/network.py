@@ -14,7 +14,7 @@ from simnet.interchange import NetworkRead
 from simnet.network import ConstantLoad, Network, OnOffFlow, Stack, weather
 from simnet.network.transport import Incast, Loss, MeasuredIncast, Transport
 from simnet.network.weather import Signal, Weather
-from simnet.scenario import network_parts, schema
+from simnet.scenario import network_parts, schema, weather_parts
 from simnet.scenario.loader import Findings, Loc, dotted
 from simnet.scenario.parts import Part
 from topologies.graphs import Link, check, label
@@ -274,7 +274,7 @@ def _add_faults(
                 moved.setdefault(link, []).append(fault)
 
 
-def _fault(given: network_parts.Fault) -> Callable[[_Name, int], Signal]:
+def _fault(given: weather_parts.Fault) -> Callable[[_Name, int], Signal]:
     spans = given.down if isinstance(given.down, list) else [given.down or given]
     during = [(one.at or 0.0, math.inf if one.lasts is None else one.lasts) for one in spans]
     times, up = weather.outages(at=during).window(0.0, math.nextafter(math.inf, 0))
@@ -284,7 +284,7 @@ def _fault(given: network_parts.Fault) -> Callable[[_Name, int], Signal]:
 
 
 def _variations(
-    config: schema.Config, entry: network_parts.Weather, graph: nx.DiGraph[Any], folder: Path, loc: Loc, found: Findings
+    config: schema.Config, entry: weather_parts.Weather, graph: nx.DiGraph[Any], folder: Path, loc: Loc, found: Findings
 ) -> Iterator[_Variation]:
     """Yield what an entry of the weather moves."""
     for quantity, given in (("bandwidth", entry.bandwidth), ("latency", entry.latency)):
@@ -325,7 +325,7 @@ def _given_pair(pair: Weather, loc: Loc) -> Iterator[_Variation]:
             yield _Variation(quantity, loc, True, lambda name, start, signal=signal: signal)  # type: ignore[misc]
 
 
-def _profile(given: network_parts.Profile, loc: Loc) -> Iterator[_Variation]:
+def _profile(given: weather_parts.Profile, loc: Loc) -> Iterator[_Variation]:
     """Yield bandwidth and latency of a published schedule on a star, each link of which has half the latency."""
     assert given.epoch is not None
     epoch = given.epoch.iterations

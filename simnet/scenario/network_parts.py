@@ -1,19 +1,16 @@
-"""The network part of a scenario: topology, weather, faults, traffic of others, and how messages are timed."""
+"""The network part of a scenario: topology, traffic of others, loss, and how messages are sent."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Generic, Literal, Self, TypeAlias, TypeVar, get_args
+from typing import Annotated, Any, Literal, Self, TypeAlias, get_args
 
 from annotated_types import Ge, Lt
 from pydantic import (
     AfterValidator,
-    BeforeValidator,
     ConfigDict,
     Field,
     ModelWrapValidatorHandler,
-    PlainSerializer,
     SerializeAsAny,
     Tag,
     WithJsonSchema,
@@ -25,14 +22,8 @@ from simnet.base import plugins
 from simnet.base.errors import nearest
 from simnet.base.quantities import (
     SHARE,
-    TIME,
-    Count,
     Duration,
-    Factor,
     Host,
-    PositiveShare,
-    Rate,
-    Seconds,
 )
 from simnet.interchange import read_network
 from simnet.network import (
@@ -47,24 +38,19 @@ from simnet.network import (
     sharing,
     stack,
     transport,
-    weather,
 )
 from simnet.scenario.fields import File
 from simnet.scenario.parts import (
-    STREAM,
-    Kinds,
     OneOf,
     Part,
     Target,
     configures,
     either,
-    exactly_one,
-    field_names,
+    given_fields,
     kinds,
     part_of,
 )
-
-Q = TypeVar("Q", bound=float)
+from simnet.scenario.weather_parts import Fault, Span, Weather
 
 
 @configures(topologies.wan)
@@ -95,7 +81,7 @@ class Cluster(OnHosts):
     """The topology of a site."""
 
     @model_validator(mode="after")
-    def _hosts_given(self) -> Self:
+    def _hostsgiven_fields(self) -> Self:
         kind, part = self.choice
         if getattr(part, "hosts", 1) is None:
             raise ValueError(f"needs {kind}.hosts: only a topology without sites has one for each worker by default")
@@ -149,215 +135,6 @@ class Topology(OnHosts):
         return handler(value)
 
 
-class Levels(Part, Generic[Q]):
-    """Some values: `factors` multiply the link's own value, `values` replace it."""
-
-    values: Annotated[list[Q], Field(min_length=1)] | None = None
-    factors: Annotated[list[Factor], Field(min_length=1)] | None = None
-
-    @property
-    def levels(self) -> Sequence[float]:
-        """Whichever is given."""
-        return self.values or self.factors or []
-
-    @property
-    def is_absolute(self) -> bool:
-        """Whether the values replace the link's own."""
-        return self.values is not None
-
-    @model_validator(mode="after")
-    def _values_or_factors(self) -> Self:
-        exactly_one(self, ("values", "factors"))
-        return self
-
-
-@configures(weather.steps, times="at", values="levels")
-class Steps(Levels[Q], Generic[Q]):
-    """A value from each time on; `factors` multiply the link's own value, `values` replace it."""
-
-    at: Any
-
-    @model_validator(mode="after")
-    def _one_value_each(self) -> Self:
-        if len(self.levels) != len(self.at):
-            raise ValueError(f"needs as many values as times, got {len(self.levels)} for {len(self.at)}")
-        return self
-
-
-@configures(weather.markov, omit=STREAM, mean_dwell="dwell")
-class Markov(Levels[Q], Generic[Q]):
-    """Levels that last exponential times; `factors` multiply the link's own value, `values` replace it."""
-
-    dwell: Any
-
-    @model_validator(mode="after")
-    def _one_dwell_each(self) -> Self:
-        if isinstance(self.dwell, list) and len(self.levels) != len(self.dwell):
-            raise ValueError(f"needs as many dwell times as levels, got {len(self.dwell)} for {len(self.levels)}")
-        return self
-
-
-@configures(weather.ornstein_uhlenbeck, omit=("mean", *STREAM))
-class Noise(Part):
-    """Noise with memory (Ornstein-Uhlenbeck in the logarithm): a factor around 1."""
-
-
-class Span(Part):
-    """From when, and for how long."""
-
-    at: Seconds
-    lasts: Seconds
-
-
-@configures(weather.outages, omit=STREAM, mean_up="up", mean_down="down")
-class Outages(Part):
-    """The link is down from time to time, at random (`up` and `down`: mean times) or as listed."""
-
-    up: Any
-    down: Any
-    spans: list[Span] | None = None
-
-    @property
-    def at(self) -> list[tuple[float, float]] | None:
-        """When they begin, and how long they last."""
-        return None if self.spans is None else [(span.at, span.lasts) for span in self.spans]
-
-    @model_validator(mode="after")
-    def _random_or_listed(self) -> Self:
-        if _given(self) not in (["up", "down"], ["spans"]):
-            raise ValueError("takes either up and down, or spans")
-        return self
-
-
-@configures(weather.mahimahi, path="file", packet_bytes="packet")
-class Mahimahi(Part):
-    """A Mahimahi trace of packet opportunities."""
-
-
-class Signal(Kinds, Generic[Q]):
-    """How a bandwidth or latency moves: what is given multiplies. At most one part of it may be absolute."""
-
-    registry = "weather"
-
-    constant: Q | None = None
-    factor: Factor | None = None
-    steps: Steps[Q] | None = None
-    markov: Markov[Q] | None = None
-
-    @model_validator(mode="after")
-    def _something(self) -> Self:
-        if not _given(self):
-            raise ValueError(f"needs at least one of {', '.join(field_names(type(self)))}")
-        return self
-
-    def kinds(self) -> Iterator[tuple[str, Any]]:
-        """Yield what is given: its kind and its parameters."""
-        for kind in _given(self):
-            yield kind, getattr(self, kind)
-
-
-@kinds(noise=Noise, diurnal=weather.diurnal, outages=Outages, mahimahi=Mahimahi)
-class BandwidthSignal(Signal[Rate]):
-    """How a bandwidth moves: what is given multiplies. At most one part of it may be absolute."""
-
-
-@kinds(noise=Noise, diurnal=weather.diurnal)
-class LatencySignal(Signal[Seconds]):
-    """How a latency moves: what is given multiplies. At most one part of it may be absolute."""
-
-
-@configures(weather.trace_csv, omit=("columns",), path="file")
-class Trace(Part):
-    """A CSV file with columns such as ``time_s,bandwidth_Mbit_s,latency_ms``."""
-
-    file: File
-
-
-class Epoch(OneOf):
-    """How long an epoch lasts: a time, or a number of iterations of the job."""
-
-    time: Duration | None = None
-    iterations: Count | None = None
-
-
-def _read_epoch(value: object) -> object:
-    number, _, unit = value.partition(" ") if isinstance(value, str) else ("", "", "")
-    if unit.strip() in ("iteration", "iterations") and number.isascii() and number.isdigit():
-        return {"iterations": int(number[:18])}
-    return value if isinstance(value, Epoch) else {"time": value}
-
-
-def _written_epoch(epoch: Epoch) -> str:
-    return f"{epoch.iterations} iterations" if epoch.time is None else TIME.write(epoch.time)
-
-
-@configures(weather.profile, only=("name",))
-class Profile(Part):
-    """A published schedule of latency and bandwidth from host to host, by training epoch."""
-
-    name: str
-    epoch: (
-        Annotated[
-            Epoch,
-            BeforeValidator(_read_epoch),
-            PlainSerializer(_written_epoch),
-            WithJsonSchema(
-                {"anyOf": [{"type": "string"}, {"const": 0}], "examples": ["60 s", "20 iterations"]},
-            ),
-        ]
-        | None
-    ) = Field(default=None, description="length of an epoch: a time, or iterations; default: job.epoch")
-
-
-class Weather(Part):
-    """What moves on which links. Several entries that meet on a link multiply."""
-
-    links: str = Field(description="all, a kind (wan, host, ...), a node (host:3, site:Tokyo), A->B or A<->B")
-    shared: bool = Field(default=False, description="one course for all links of the entry, instead of one each")
-    bandwidth: SerializeAsAny[BandwidthSignal] | None = None
-    latency: SerializeAsAny[LatencySignal] | None = None
-    trace: Trace | None = None
-    profile: Profile | None = None
-
-    @model_validator(mode="after")
-    def _something(self) -> Self:
-        if not any((self.bandwidth, self.latency, self.trace, self.profile)):
-            raise ValueError("needs at least one of bandwidth, latency, trace, profile")
-        return self
-
-
-class Outage(Part):
-    """From when a link is down, and for how long."""
-
-    at: Seconds
-    lasts: Seconds | None = Field(default=None, description="default: for ever")
-
-
-class Fault(Part):
-    """Links that are down for a time or for good (`down`), or slow (`slow`, `at`, `lasts`)."""
-
-    links: str = Field(description="as of weather: A->B is one direction of a cable, A<->B both")
-    down: (
-        Annotated[
-            Annotated[Outage, Tag("<mapping>")] | Annotated[list[Outage], Field(min_length=1), Tag("<list>")],
-            either(mapping="<mapping>", list="<list>"),
-        ]
-        | None
-    ) = Field(default=None, description="one time or a list of several")
-    slow: PositiveShare | None = Field(default=None, description="what is left of the bandwidth")
-    at: Seconds | None = Field(default=None, description="from when it is slow; default: from the start")
-    lasts: Seconds | None = Field(default=None, description="for how long it is slow; default: for ever")
-
-    @model_validator(mode="after")
-    def _down_or_slow(self) -> Self:
-        exactly_one(self, ("down", "slow"))
-        if self.down is not None:
-            for name in ("at", "lasts"):
-                if getattr(self, name) is not None:
-                    raise ValueError(f"takes {name} beside slow only; beside down it stands inside: down: {{at: 10 s}}")
-        return self
-
-
 @configures(ConstantLoad, only=("rate",))
 class Load(Part):
     """Traffic of others that takes a constant rate from links and does not give way."""
@@ -374,7 +151,7 @@ class OnOff(Part):
 
     @model_validator(mode="after")
     def _random_or_listed(self) -> Self:
-        if _given(self) not in (["busy", "idle"], ["spans"]):
+        if given_fields(self) not in (["busy", "idle"], ["spans"]):
             raise ValueError("takes either busy and idle, or spans")
         return self
 
@@ -543,7 +320,3 @@ class Network(Part):
         Annotated[SharingName, Tag("<name>")] | Annotated[Sharing, Tag("<mapping>")],
         either(scalar="<name>", mapping="<mapping>"),
     ] = Field(default="max_min", description="how messages share links: max-min fair, or weighted by round trips")
-
-
-def _given(part: Part) -> list[str]:
-    return [name for name in field_names(type(part)) if getattr(part, name) is not None]

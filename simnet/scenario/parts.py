@@ -330,6 +330,11 @@ def either(**tags: str) -> Discriminator:
     return Discriminator(tag)
 
 
+def given_fields(part: Part) -> list[str]:
+    """Return the names of the fields that are given."""
+    return [name for name in field_names(type(part)) if getattr(part, name) is not None]
+
+
 def exactly_one(part: BaseModel, names: Sequence[str]) -> None:
     """Raise ValueError unless exactly one of some fields is given."""
     found = [name for name in names if getattr(part, name) is not None]

@@ -15,7 +15,7 @@ from simnet.base.quantities import MAX_ITERATIONS
 from simnet.costs import models
 from simnet.job import Overlap, check_feedback
 from simnet.policies import Candidate, Monitor, closed_form
-from simnet.scenario import network_parts, schema
+from simnet.scenario import network_parts, schema, weather_parts
 from simnet.scenario.colocated import check_colocated
 from simnet.scenario.loader import Findings, Loc
 
@@ -110,14 +110,14 @@ def _stack(given: network_parts.Network) -> str | network_parts.Stack | None:
     return "ideal" if given.stack is None and given.topology.choice[0] != "file" else given.stack
 
 
-def _weather(index: int, given: network_parts.Weather, epoch: int | None, found: Findings) -> network_parts.Weather:
+def _weather(index: int, given: weather_parts.Weather, epoch: int | None, found: Findings) -> weather_parts.Weather:
     if given.profile is None or given.profile.epoch is not None:
         return given
     if epoch is None:
         found.add(("network", "weather", index, "profile", "epoch"), "is missing, and there is no job.epoch")
         return given
     return given.model_copy(
-        update={"profile": given.profile.model_copy(update={"epoch": network_parts.Epoch(iterations=epoch)})}
+        update={"profile": given.profile.model_copy(update={"epoch": weather_parts.Epoch(iterations=epoch)})}
     )
 
 

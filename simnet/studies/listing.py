@@ -22,7 +22,7 @@ from simnet.costs import devices, models
 from simnet.network import STACKS
 from simnet.network.weather import PROFILES
 from simnet.report import stacks
-from simnet.scenario import network_parts, schema
+from simnet.scenario import network_parts, schema, weather_parts
 from simnet.scenario.loader import MAX_BYTES, read
 from simnet.scenario.parts import Part
 from simnet.scenario.resolve import FROM_JOB, own_options
@@ -104,9 +104,9 @@ def policies() -> Listing:
 def weather() -> Listing:
     """List what can move a bandwidth or a latency, and the published schedules."""
     parts: dict[str, type[Part]] = {
-        **network_parts.BandwidthSignal.parts(),
-        "trace": network_parts.Trace,
-        "profile": network_parts.Profile,
+        **weather_parts.BandwidthSignal.parts(),
+        "trace": weather_parts.Trace,
+        "profile": weather_parts.Profile,
     }
     rows = [
         ("constant", "One value in place of the link's own.", "a quantity"),
