@@ -406,10 +406,13 @@ class TestScenarios:
 
 def test_calibrate_takes_the_stack_that_logs_do_not_tell(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    where = ("--where", "link_latency=0.001", "--where", "link_bandwidth=12500000.0", "--topology", "star")
+    where = ("--where", "link_latency=1 ms", "--where", "link_bandwidth=100 Mbit/s", "--topology", "star")
     said = did("calibrate", "shaped_gloo", *where, "-o", "a.yaml").stdout
     assert "stack: gloo" in said
-    did("calibrate", "shaped_gloo", *where, "--stack", "mpich", "-o", "b.yaml")
+    assert "by --stack" not in said
+    said = did("calibrate", "shaped_gloo", *where, "--stack", "mpich", "-o", "b.yaml").stdout
+    assert "warning: the logs are of gloo, and simulations take mpich, by --stack" in said
+    assert "by --stack" not in did("calibrate", "shaped_gloo", *where, "--stack", "gloo", "-o", "d.yaml").stdout
     assert load_cost_model("b.yaml").stack == "mpich"
     assert "--stack: there is no stack 'mpic': did you mean 'mpich'?" in refused(
         "calibrate", "shaped_gloo", *where, "--stack", "mpic", "-o", "c.yaml"

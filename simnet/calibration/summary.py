@@ -48,6 +48,8 @@ class Calibration:
         Columns that tell systems apart, but of which several values were put together.
     links : FittedLinks, optional
         The network that is in the file.
+    told : str
+        The stack of the library that the logs name; empty if they do not.
     """
 
     cost_model: CalibratedCostModel
@@ -56,6 +58,7 @@ class Calibration:
     problems: tuple[str, ...]
     mixed: Mapping[str, Sequence[str]]
     links: FittedLinks | None = None
+    told: str = ""
 
     @property
     def yaml(self) -> str:
@@ -78,6 +81,7 @@ class Calibration:
             "steps": None if steps is None else dict(zip(PARAMETERS, steps.values, strict=True)),
             "network": None if self.links is None else self.links.parameters,
             "stack": self.cost_model.stack or None,
+            "stack_told_by_logs": self.told or None,
         }
 
     def sentences(self) -> list[str]:
@@ -122,6 +126,10 @@ class Calibration:
                 lines.append(f"warning: these data do not determine {named}; typical values stand in the network")
             no_library = "not known, so that simulations take ideal; --stack names that of the library"
             lines.append(f"stack: {self.cost_model.stack or no_library}")
+        if self.told and self.cost_model.stack != self.told:
+            lines.append(
+                f"warning: the logs are of {self.told}, and simulations take {self.cost_model.stack}, by --stack"
+            )
         return lines
 
 
@@ -213,9 +221,10 @@ def calibrated(
     cost_model = calibrate(curves, coverage=coverage, sources=logs, system=system, topology=name, chosen=chosen)
     network = None if topology is None else links(topology, cost_model.model.steps, curves)
     cost_model.network = None if network is None else network.parameters
-    cost_model.stack = stack_measured(rows) if stack is None else stack
+    told = stack_measured(rows)
+    cost_model.stack = told if stack is None else stack
     problems = tuple(problem for _, found in parts for problem in found)
-    return Calibration(cost_model, chosen, len(rows), problems, differing(rows), network)
+    return Calibration(cost_model, chosen, len(rows), problems, differing(rows), network, told)
 
 
 def _exists(path: str) -> bool:
