@@ -397,7 +397,8 @@ class TestScenarios:
 
     def test_a_file_that_is_no_good_is_refused_with_its_name(self, model):
         Path("cluster.yaml").write_text(Path("cluster.yaml").read_text().replace("coverage: 0.9", "coverage: 9"))
-        assert "cluster.yaml: coverage" in refused("run", "s.yaml", "--out", "out")
+        line = Path("cluster.yaml").read_text().splitlines().index("coverage: 9") + 1
+        assert f"cluster.yaml:{line}: coverage: " in refused("run", "s.yaml", "--out", "out")
 
     def test_exported_links_are_those_of_the_file(self, model):
         said = did("export", "s.yaml", "--to", "nodelink", "--out", "n.json").stdout

@@ -288,7 +288,17 @@ def _read(path: Path, name: str) -> Platform:
 
 
 def refusal(error: pydantic.ValidationError, file: str | None = None, text: str | None = None) -> InputError:
-    """Return the first of the things that are wrong with fields, and on which line of a file with such a text."""
+    """Return the first of the things that are wrong with fields.
+
+    Parameters
+    ----------
+    error : ValidationError
+        What was found.
+    file : str, optional
+        The file as the user named it.
+    text : str, optional
+        What stands in it, to tell the line.
+    """
     first = error.errors(include_url=False)[0]
     message = first["msg"].removeprefix("Value error, ")
     if first["type"] != "value_error" and not isinstance(first["input"], dict):
