@@ -342,6 +342,11 @@ class TestScenarios:
 
     def test_compare_sweep_choose_and_time_take_the_same(self, model):
         predicted = model.predict("all_reduce", 8, 1e6).seconds
+        said = did("compare", "s.yaml", "--workers", "4,8", "--out", "several").stdout
+        rows = [one for one in said.splitlines() if "all_reduce ring" in one]
+        assert [one.split()[3] for one in rows] == ["4", "8"]
+        assert "calls, by cluster.yaml" in said
+        assert "calls, by" not in did("compare", "s.yaml", "--stack", "gloo", "--out", "given").stdout
         did("compare", "s.yaml", "--out", "compared", "-q")
         compared = pd.read_csv("compared/compare.csv").set_index("exchange")
         assert compared.loc["dense", "iteration_s"] == pytest.approx(1e-3 + predicted, rel=1e-6)

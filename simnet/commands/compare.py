@@ -67,9 +67,10 @@ def compare(
 
     def show(table: pd.DataFrame) -> None:
         from simnet.report.comparison import comparison_table
-        from simnet.report.console import print_wide
+        from simnet.report.console import print_wide, show_calls
 
         print_wide(comparison_table(table, largest.name))
+        show_calls(runs.calibration_of(loaded, batch.built[key].job) for key, (_, loaded) in scenarios.items())
         typer.echo(f"Results: {folder / 'compare.csv'}, {folder / 'figures' / 'compare.png'}")
 
     carry_out(

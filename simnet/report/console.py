@@ -36,11 +36,7 @@ def show(summary: Summary, console: Console | None = None) -> None:
     print_wide(table, console)
     console.print(Text(sentence(summary), style="bold"), soft_wrap=not console.is_terminal)
     console.print(Text(f"Stack: {stacks.told(summary['stack'])}"), soft_wrap=not console.is_terminal)
-    calibration = summary.get("calibration")
-    if calibration is not None and calibration["calls"]:
-        show_listing(
-            f"calls, by {calibration['file']}", calibrated.HEADINGS, calibrated.rows(calibration["calls"]), console
-        )
+    show_calls([summary.get("calibration")], console)
     if "sharing" in summary:
         told = f"Links are shared {sharing.told(summary['sharing'])}."
         console.print(Text(told), soft_wrap=not console.is_terminal)
@@ -52,6 +48,14 @@ def show(summary: Summary, console: Console | None = None) -> None:
     shared = colocated_rows(summary)
     if shared:
         show_listing("jobs that shared the network", co_located.HEADINGS, shared, console)
+
+
+def show_calls(calibrations: Iterable[calibrated.CalibrationSummary | None], console: Console | None = None) -> None:
+    """Print what is known of the calls of jobs on a calibrated cluster; nothing where there are none."""
+    found = [one for one in calibrations if one is not None and one["calls"]]
+    if found:
+        rows = calibrated.rows(call for one in found for call in one["calls"])
+        show_listing(f"calls, by {found[0]['file']}", calibrated.HEADINGS, rows, console)
 
 
 def empty_table(title: str, headings: Iterable[str], left: Collection[str] = ()) -> Table:
