@@ -1,6 +1,11 @@
 """The shaped network: what is refused, and the real thing where namespaces are permitted."""
 
+import os
+import signal
 import subprocess
+import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -117,3 +122,48 @@ def test_a_congestion_control_that_is_not_there_is_refused():
 def test_a_buffer_below_one_packet_is_refused():
     with star(2, 0, 1e7) as net, pytest.raises(ValueError, match="buffer must be 1500"):
         net.set(0, 1e7, buffer=1000)
+
+
+RANK = "import os; from validate.shapednet.rank import begin; begin({owner}, {limit}); {then}"
+BUSY = "os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))\nwhile True: pass"
+
+
+def rank(owner, limit, then):
+    return [sys.executable, "-c", RANK.format(owner=owner, limit=limit, then=then)]
+
+
+@needs.linux
+def test_a_rank_has_a_limit_to_its_processor_time():
+    busy = subprocess.run(rank(os.getpid(), 1.0, BUSY), timeout=60)
+    assert -busy.returncode in (signal.SIGXCPU, signal.SIGKILL)
+
+
+@needs.linux
+def test_a_rank_does_not_begin_without_the_experiment_it_belongs_to():
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    done = subprocess.run(rank(gone.pid, 60, "print('began')"), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert "has ended" in done.stderr
+
+
+@needs.linux
+def test_a_rank_ends_with_the_process_that_started_it():
+    then = "print(os.getpid(), flush=True); import time; time.sleep(60)"
+    starts = f"import subprocess; subprocess.run({rank('os.getppid()', 60, then)!r})"
+    with subprocess.Popen([sys.executable, "-c", starts], stdout=subprocess.PIPE, text=True) as parent:
+        started = int(parent.stdout.readline())
+        parent.kill()
+    stop = time.monotonic() + 10
+    while alive(started) and time.monotonic() < stop:
+        time.sleep(0.01)
+    assert not alive(started)
+
+
+def alive(process):
+    """Return whether there is such a process that has not ended."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

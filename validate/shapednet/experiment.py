@@ -252,6 +252,8 @@ def _run(
             "control": str(folder / "control"),
             "out": str(folder / "out.csv"),
             "work": listed,
+            "owner": os.getpid(),
+            "limit": limit,
         }
         (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
         ranks: list[subprocess.Popen[bytes]] = []

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 from simnet.base.checks import whole
 from simnet.base.errors import InputError
+from validate.shapednet.rank import end_with_parent
 
 MAX_HOSTS = 32
 """The most hosts of a star."""
@@ -115,7 +116,7 @@ class Star:
     def start(
         self, host: int, command: Sequence[str], environment: Mapping[str, str] | None = None
     ) -> subprocess.Popen[bytes]:
-        """Start a process on a host.
+        """Start a process on a host, which ends with this one.
 
         Parameters
         ----------
@@ -127,7 +128,8 @@ class Star:
             Its environment; default: that of this process.
         """
         inside = ["ip", "netns", "exec", self.namespaces[host], *command]
-        return subprocess.Popen(inside, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+        quiet = subprocess.DEVNULL
+        return subprocess.Popen(inside, env=environment, stdin=quiet, stdout=quiet, preexec_fn=end_with_parent)
 
     def _ask(self, command: str) -> str:
         assert self._switch.stdin is not None

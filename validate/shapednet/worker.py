@@ -5,11 +5,8 @@ Run by `validate.shapednet.experiment`: ``python -m validate.shapednet.worker JO
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import json
 import os
-import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -20,16 +17,14 @@ from simnet.calibration.readers import write_tidy
 from simnet.interchange import read_messages
 from validate.communicators import Communicator, MpiCommunicator, TorchCommunicator
 from validate.replay import Workload, measure, table
+from validate.shapednet.rank import begin
 from validate.shapednet.sockets import SocketCommunicator
 
 
 def main(job_file: str, rank: int = 0) -> None:
     """Run the workloads of a job, one after the other."""
-    # The machine's other work is no part of the network. Ranks mostly wait, and the switch comes before them.
-    with contextlib.suppress(PermissionError):
-        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(5))
-    _end_with_parent()
     job: dict[str, Any] = json.loads(Path(job_file).read_text(encoding="utf-8"))
+    begin(job["owner"], job["limit"])
     communicator = _connect(job, rank)
     tables = []
     for one in job["work"]:
@@ -51,12 +46,6 @@ def main(job_file: str, rank: int = 0) -> None:
         part.replace(job["out"])
     communicator.barrier()
     communicator.close()
-
-
-def _end_with_parent() -> None:
-    """Have Linux kill this process when the one that started it ends, however it ends."""
-    parent_death_signal = 1
-    ctypes.CDLL(None, use_errno=True).prctl(parent_death_signal, signal.SIGKILL)
 
 
 def _connect(job: dict[str, Any], rank: int) -> Communicator:

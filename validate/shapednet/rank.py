@@ -1,0 +1,52 @@
+"""A process that is a rank on a shaped network: it comes before the machine's other work, and it always ends.
+
+Ranks run with real-time priority where that is allowed, and some poll. One that outlived the experiment it belongs to
+would hold the machine: so each dies with the process that started it, and has a limit to the processor time it takes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import math
+import os
+import signal
+
+_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
+_PRIORITY = 5
+
+
+def begin(owner: int, limit: float) -> None:
+    """Make this process a rank of an experiment.
+
+    Parameters
+    ----------
+    owner : int
+        The process that the experiment is run by. Without it this process ends.
+    limit : float
+        Seconds of processor time after which Linux ends this process.
+
+    Raises
+    ------
+    SystemExit
+        If the owner has ended already.
+    """
+    import resource  # Systems without shaped networks lack it.
+
+    end_with_parent()
+    _, most = resource.getrlimit(resource.RLIMIT_CPU)
+    seconds = math.ceil(limit) if most == resource.RLIM_INFINITY else min(math.ceil(limit), most)
+    resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
+    # The signal is not sent for a parent that was gone before it was asked for.
+    try:
+        os.kill(owner, 0)
+    except ProcessLookupError:
+        raise SystemExit("the experiment that this rank belongs to has ended") from None
+    # The machine's other work is no part of the network. Ranks mostly wait, and the switch comes before them.
+    with contextlib.suppress(PermissionError):
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(_PRIORITY))
+
+
+def end_with_parent() -> None:
+    """Have Linux kill this process when the one that started it ends, however it ends; a program that it runs, too."""
+    ctypes.CDLL(None, use_errno=True).prctl(_PARENT_DEATH_SIGNAL, signal.SIGKILL)
