@@ -6,7 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from simnet.base.errors import InputError
-from simnet.costs.devices import DeviceOp, DeviceProfile, Method, device_names, load_device
+from simnet.costs.devices import (
+    BesideCollectives,
+    DeviceOp,
+    DeviceProfile,
+    Method,
+    SideStream,
+    device_names,
+    load_device,
+)
 
 # Tensors and parameters of the models of the AR-Topk paper. What it calls ViT has the parameters of VGG-11, and by
 # Fig. 2 also its number of tensors.
@@ -174,6 +182,38 @@ def test_a_profile_of_ones_own(tmp_path):
         assert profile.seconds([DeviceOp("scan", 1e9)], 1)[0] == pytest.approx(4 + 1e-6)
     with pytest.raises(ValueError, match="'mine' has no method 'topk'"):
         profile.seconds([DeviceOp("topk", 1)], 1)
+
+
+BESIDE = """
+side_stream: {compute: 1.3, kernels: 2, source: measured}
+beside_collectives: {compute: 1.5, source: measured}
+"""
+
+
+def test_a_profile_says_how_exchange_and_backward_pass_slow_each_other_down(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(GOOD + BESIDE)
+    profile = load_device(path)
+    assert profile.side_stream == SideStream(1.3, 2.0, "measured")
+    assert profile.beside_collectives == BesideCollectives(1.5, "measured")
+    path.write_text(GOOD)
+    assert load_device(path).side_stream is load_device(path).beside_collectives is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("kernels: 2, ", "", r"side_stream\.kernels: is missing"),
+        ("kernels", "kernel", r"side_stream\.kernel: there is no such field: did you mean 'kernels'"),
+        ("1.5", "0", r"beside_collectives\.compute: must be > 0, got 0"),
+        ("{compute: 1.5, source: measured}", "1.5", r"beside_collectives\.: must be a mapping with compute, source"),
+    ],
+)
+def test_bad_factors_are_refused_with_their_field(tmp_path, old, new, message):
+    path = tmp_path / "bad.yaml"
+    path.write_text(GOOD + BESIDE.replace(old, new))
+    with pytest.raises(InputError, match=message):
+        load_device(path)
 
 
 @pytest.mark.parametrize(

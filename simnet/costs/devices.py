@@ -29,6 +29,13 @@ A profile file is YAML, with seconds, bytes and bytes per second:
     methods:
       topk: {launch: 20.0e-6, bytes_per_entry: 12, source: measured so and so}
 
+Where it was measured, a profile says as well how exchange and backward pass slow each other down:
+
+.. code-block:: yaml
+
+    side_stream: {compute: 1.3, kernels: 2.0, source: measured so and so}
+    beside_collectives: {compute: 1.5, source: measured so and so}
+
 The method ``"*"`` stands for every method that is not listed. A package may register a function that returns a
 `DeviceProfile`, as an entry point ``simnet.devices``.
 """
@@ -50,7 +57,7 @@ from numpy.typing import NDArray
 from simnet.base import plugins
 from simnet.base.checks import is_number
 from simnet.base.errors import InputError, nearest
-from simnet.base.quantities import Bandwidth, Seconds, Size, outside, parameter_hints
+from simnet.base.quantities import Bandwidth, Seconds, Size, Slowdown, outside, parameter_hints
 from simnet.base.reading import read_text
 
 _LARGEST_FILE = 1_000_000
@@ -119,6 +126,39 @@ class Method:
 
 
 @dataclass(frozen=True)
+class SideStream:
+    """Kernels of the exchange run beside the backward pass, on a stream of their own; both are slower meanwhile.
+
+    Parameters
+    ----------
+    compute, kernels : float
+        By which factor the backward pass and the kernels of the exchange are slower while both run, > 0.
+    source : str
+        Where the two figures come from.
+    """
+
+    compute: Slowdown
+    kernels: Slowdown
+    source: str
+
+
+@dataclass(frozen=True)
+class BesideCollectives:
+    """A dense collective of NCCL takes a share of the device from the backward pass.
+
+    Parameters
+    ----------
+    compute : float
+        By which factor the backward pass is slower while one is under way, > 0.
+    source : str
+        Where the figure comes from.
+    """
+
+    compute: Slowdown
+    source: str
+
+
+@dataclass(frozen=True)
 class DeviceProfile:
     """The kernels of a device and what they cost.
 
@@ -130,6 +170,10 @@ class DeviceProfile:
         Bytes per second, > 0.
     methods : mapping of str to Method
         By name; ``"*"`` stands for every method that is not listed.
+    side_stream : SideStream, optional
+        How kernels of the exchange run beside the backward pass; without it they wait for the one stream there is.
+    beside_collectives : BesideCollectives, optional
+        What dense collectives of NCCL cost the backward pass; nothing when omitted.
 
     Examples
     --------
@@ -143,6 +187,8 @@ class DeviceProfile:
     source: str
     memory_bandwidth: Bandwidth
     methods: Mapping[str, Method]
+    side_stream: SideStream | None = None
+    beside_collectives: BesideCollectives | None = None
 
     def seconds(self, kernels: Iterable[DeviceOp], workers: int) -> NDArray[np.float64]:
         """Return how long each worker takes for the kernels, one after the other.
@@ -241,6 +287,10 @@ class DeviceProfile:
         return found
 
 
+_OPTIONAL: dict[str, type] = {"side_stream": SideStream, "beside_collectives": BesideCollectives}
+"""Fields of a profile that may be missing."""
+
+
 def device_names() -> list[str]:
     """Return the names of the profiles that come with simnet or are registered by others, sorted.
 
@@ -323,7 +373,7 @@ def _profile(text: str, file: str) -> DeviceProfile:
         for name in (*given, *types):
             if name not in types:
                 refuse(f"there is no such field: {nearest(str(name), types)}", f"{at}{name}")
-            if name not in given:
+            if name not in given and name not in _OPTIONAL:
                 refuse("is missing", f"{at}{name}")
         found = dict(given)
         for name, value in given.items():
@@ -331,7 +381,7 @@ def _profile(text: str, file: str) -> DeviceProfile:
                 if not isinstance(value, str) or not value.strip():
                     refuse(f"must be a text, got {reprlib.repr(value)}", f"{at}{name}")
                 found[name] = value.strip()
-            elif types[name] in (Bandwidth, Seconds, Size):
+            elif types[name] in (Bandwidth, Seconds, Size, Slowdown):
                 if not is_number(value):
                     refuse(f"must be a number, got {reprlib.repr(value)}", f"{at}{name}")
                 if not 0 <= value < math.inf:
@@ -345,4 +395,5 @@ def _profile(text: str, file: str) -> DeviceProfile:
     if not isinstance(top["methods"], dict) or not all(isinstance(name, str) for name in top["methods"]):
         refuse("must be a mapping of method names to their figures", "methods")
     methods = {name: Method(**checked(Method, one, f"methods.{name}.")) for name, one in top["methods"].items()}
-    return DeviceProfile(**top | {"methods": methods})
+    streams = {name: kind(**checked(kind, top[name], f"{name}.")) for name, kind in _OPTIONAL.items() if name in top}
+    return DeviceProfile(**top | {"methods": methods} | streams)
