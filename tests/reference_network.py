@@ -18,9 +18,15 @@ textbook's loop. `ReferenceNetwork` carries messages, `ReferenceRun` takes ranks
   one before it are there.
 - Where messages leave a host one after another, and shares have no weights, those that meet on the last link of their
   routes, which nobody else uses, flow in the order in which they come: one waits while those that flow fill the link
-  at their max-min fair rates. A message that has waited, or meets another on its own link,
-  has the own link behind it: it flows at the rate that brings its last byte when the own link would have brought it
-  since it came.
+  at their max-min fair rates. A message that has waited, or meets another on its own link, has the own link behind it.
+  Its bytes come from when its latency is behind it: if the own link did not change while it was at the message, as they
+  left, else at the rate that this link has at the moment. What has come and is not carried yet flows as fast as the
+  links behind the own one allow, and what they do not hold back as fast as it comes. Those links carry nothing of a
+  message that waits.
+- Where messages go around links that are down, those that wait for their host's own link, or at their last one, and
+  have another one there now, wait at that one, behind those that do already. What comes over the own link does so over
+  the other one, unless all of it has left as the own link did not change. The own link stays busy with the message that
+  it is at.
 - A rank that fails takes the messages with it that are under way from it and to it.
 
 Ranks whose transport stack lets them go by another rule than their host's own link are a
@@ -91,6 +97,7 @@ class Message:
         self.src, self.dst, self.delay, self.arrived, self.word = src, dst, delay, arrived, word
         self.late, self.ended, self.before, self.joined, self.vanished = True, False, None, None, False
         self.waits, self.follower, self.passed, self.lasts = False, None, 0, None
+        self.come, self.dry = 0, False
 
     @property
     def flowing(self):
@@ -219,11 +226,29 @@ class ReferenceNetwork:
         for m in self.messages:
             route = self.around(m.candidate, m.src, m.dst)
             if route != m.route:
-                useful, m.route = m.left * m.share, route
+                share, m.route = m.share, route
                 latency = self.latency_of(route, self.now)
                 m.limit, m.share = self.lossy(route, latency)
                 m.weight = self.weight(latency)
-                m.left = useful / m.share
+                m.left, m.whole, m.come = (part * share / m.share for part in (m.left, m.whole, m.come))
+                if m.passed:
+                    m.passed = min(1, len(route) - 1)
+                    m.dry = m.come <= m.whole - m.left
+        for link in sorted(self.waiting):
+            gone = [m for m in self.waiting[link] if not m.vanished and m.route[-1] != link]
+            self.waiting[link] = collections.deque(m for m in self.waiting[link] if m not in gone)
+            for m in gone:
+                self.waiting[m.route[-1]].append(m)
+        for link in sorted(self.ports):
+            waiting = self.ports[link].waiting
+            gone = [(t, m) for t, m in waiting if not m.vanished and m.route[0] != link]
+            self.ports[link].waiting = collections.deque(one for one in waiting if one not in gone)
+            for one in gone:
+                port = self.ports[one[1].route[0]]
+                port.waiting.append(one)
+                if not port.busy:
+                    port.busy = True
+                    self.at(self.now, lambda port=port: self.serve(port))
 
     # Messages.
 
@@ -309,7 +334,8 @@ class ReferenceNetwork:
         """Let the bytes of a message flow; those of a word only where a link of its route is down.
 
         Else a word takes the slowest link for its bytes, and on each link behind its host's own one it waits for what
-        has come to that link before it, at the rate that own links have now, and has not been carried yet.
+        has come to that link before it and has not been carried yet; of messages that have not their own link behind
+        them, and do not wait, at the rate that this has now.
         """
         if m.vanished:
             return
@@ -330,10 +356,12 @@ class ReferenceNetwork:
             capacity = self.capacity(link)
             for other in self.messages:
                 if other in self.waiting[link]:
-                    wait += min(other.whole, self.capacity(other.route[0]) * (self.now - other.joined)) / capacity
+                    wait += other.come / capacity
                 if other.flowing and other is not m and link in other.used:
                     begin = other.joined if other.before is None else max(other.joined, other.before.end)
                     come = min(other.whole, self.capacity(other.route[0]) * (self.now - begin))
+                    if other.passed:
+                        come = other.whole - other.left if other.dry else other.come
                     wait += max(0, come - (other.whole - other.left)) / capacity
         m.late = True
         there = self.words[m.word] = max(self.now + wait, self.words[m.word])
@@ -371,13 +399,17 @@ class ReferenceNetwork:
         if not m.vanished:
             m.waits = False
             if m.joined < self.now or any(one is not m for one in self.met(m.route[0], 0)):
-                self.pass_own(m)
+                m.passed = min(1, len(m.route) - 1)
+                m.dry = m.come <= 0
 
     def settled(self):
         """Return the messages that flow and their rates, once all those flow for which their last links have room."""
         while True:
             flows = [m for m in self.messages if m.flowing]
             rates = self.rates(flows) if flows else []
+            for m, rate in zip(flows, rates, strict=True):
+                if m.dry and rate < self.comes(m):
+                    m.dry, m.come = False, m.whole - m.left
             known = dict(zip(flows, rates, strict=True))
             room = [link for link, waiting in self.waiting.items() if waiting and not self.is_full(link, known)]
             if not room:
@@ -385,12 +417,9 @@ class ReferenceNetwork:
             for link in room:
                 self.let_in(link)
 
-    def pass_own(self, m):
-        """Let a message flow as fast as its host's own link brings what has not come since it joined."""
-        capacity = self.capacity(m.route[0])
-        if m.lasts is not None or capacity > 0:
-            left = m.joined + (m.left / capacity if m.lasts is None else m.lasts) - self.now
-            m.passed, m.limit = 1, min(m.limit, m.left / left if left > 0 else self.never)
+    def comes(self, m):
+        """Return the rate at which a message comes that waits, or has its host's own link behind it."""
+        return self.capacity(m.route[0]) if m.lasts is None else m.whole / m.lasts
 
     def arrive(self, m):
         if m in self.messages:
@@ -415,7 +444,8 @@ class ReferenceNetwork:
             factors = self.crowd.get(link, [1])
             users = sum(link in route for route in routes)
             capacity[link] = self.capacity(link) * factors[min(users, len(factors) - 1)]
-        limits = [m.limit for m in flows] + [limit for *_, limit in others]
+        limits = [min(m.limit, self.comes(m)) if m.passed and m.dry else m.limit for m in flows]
+        limits += [limit for *_, limit in others]
         return max_min(routes, capacity, limits, weights)[: len(flows)]
 
     # Time.
@@ -448,13 +478,23 @@ class ReferenceNetwork:
             self.work_off()
             flows, rates = self.settled()
             ends = [self.now + m.left / rate if rate > 0 else self.never for m, rate in zip(flows, rates, strict=True)]
-            then = min([entry[0] for entry in self.agenda[:1]] + ends, default=math.inf)
+            dry = [
+                self.now + max(self.number(0), m.come - (m.whole - m.left)) / (rate - self.comes(m))
+                if m.passed and not m.dry and rate > self.comes(m)
+                else self.never
+                for m, rate in zip(flows, rates, strict=True)
+            ]
+            then = min([entry[0] for entry in self.agenda[:1]] + ends + dry, default=math.inf)
             changes = min(one.next_change(self.now) for one in changing)
             if min(then, changes) == math.inf or not (self.agenda or flows):
                 return
             then = min(then, changes)
-            for m, rate, end in zip(flows, rates, ends, strict=True):
+            for m, rate, end, empty in zip(flows, rates, ends, dry, strict=True):
                 m.left = self.number(0) if end <= then else m.left - rate * (then - self.now)
+                m.dry = m.dry or empty <= then < end
+            for m in self.messages:
+                if m.passed or (m.route and m in self.waiting[m.route[-1]]):
+                    m.come = min(m.whole, m.come + self.comes(m) * (then - self.now))
             self.now = then
 
 

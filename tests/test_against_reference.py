@@ -167,8 +167,8 @@ class Case:
             self.latency.append(latency)
             if one is not None or other is not None:
                 self.weather[link] = Weather(one, other)
-        # The reference does not say what turns to another link, or vanishes, while it waits for its host's own one.
-        self.reroute = some and rng.random() < 0.4 and self.stack == IDEAL
+        # The reference does not say when a host's own link lets messages go that turn to another one meanwhile.
+        self.reroute = some and rng.random() < 0.4 and (self.stack == IDEAL or self.stack.lets_go != "left")
 
     def _set_others(self):
         rng = self.rng
@@ -240,8 +240,6 @@ class Case:
             for _ in range(rng.integers(1, 4) if gated else 1)
         ]
         dying = rng.choice(n_ranks, min(2, n_ranks), replace=False).tolist() if rng.random() < 0.2 else []
-        if self.stack.own_link == "queue":
-            dying = []
         return {
             "parts": parts,
             "placement": rng.integers(self.n_hosts, size=n_ranks)

@@ -317,3 +317,46 @@ def test_what_has_left_its_host_comes_also_when_that_link_goes_down_or_slows(rat
     weather = {(1, "switch"): Weather(bandwidth=steps([0.0, 1.0, 100.0], [1e7, rate, 1e7]))}
     one = Round([0, 1], [2, 2], [2e6, 1e6], compute=[0, 0.01, 0])
     assert times_of(topologies.star(3, 0.0, 1e6), one, weather) == pytest.approx([2.0, 3.0], rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("rates", "end"),
+    [
+        # What has come by 3 s flows on; the rest comes when the link is up again, or as fast as it is then.
+        ((1e6, 0.0), 100.0 + 1.5),
+        ((1e6, 0.25e6), 3.0 + 6.0),
+        # At 2.5 s all is carried that had come while the message waited, and by 3 s 625 kB.
+        ((0.25e6, 1e6), 3.0 + 3.375),
+    ],
+    ids=["down", "slower", "faster"],
+)
+def test_a_message_that_waited_comes_as_its_hosts_own_link_is_then(rates, end):
+    weather = {(1, "switch"): Weather(bandwidth=steps([0.0, 3.0, 100.0], [*rates, 1e6]))}
+    one = Round([0, 1], [2, 2], [2e6, 4e6], compute=[0, 0.5, 0])
+    assert times_of(topologies.star(3, 0.0, 1e6), one, weather) == pytest.approx([2.0, end], rel=1e-9)
+
+
+def test_a_message_that_waited_takes_its_receivers_link_until_all_that_has_come_is_carried():
+    # 375 kB of the second have come by 2 s; it leaves room from 2.5 s on, which the third takes.
+    graph = topologies.star(4, 0.0, 1e6)
+    graph.edges[1, "switch"]["bandwidth"] = 0.25e6
+    one = Round([0, 1, 2], [3, 3, 3], [2e6, 1e6, 1.5e6], compute=[0, 0.5, 1.0, 0])
+    assert times_of(graph, one) == pytest.approx([2.0, 0.5 + 4.0, 4.5], rel=1e-9)
+
+
+@pytest.mark.parametrize("until", [np.inf, 3.0])
+def test_messages_that_wait_for_a_link_that_is_down_go_around_it(until):
+    graph = connected((0, "a", 1e6), (1, "a", 1e6), (0, "b", 1e5), ("b", "c", 1e6), ("c", 1, 1e6))
+    times, rates = ([0.0, 0.5, 3.0], [1e6, 0.0, 1e6]) if until < np.inf else ([0.0, 0.5], [1e6, 0.0])
+    weather = {(0, "a"): Weather(bandwidth=steps(times, rates))}
+    # Half of the first message goes over the other link; what is left of it, and the second, go back where they can.
+    ends = [3.0 + 0.25, 3.0 + 1.25] if until < np.inf else [0.5 + 5.0, 0.5 + 15.0]
+    both = Round([0, 0], [1, 1], 1e6)
+    assert times_of(graph, both, weather, on_outage="reroute") == pytest.approx(ends, rel=1e-9)
+
+
+def test_messages_behind_one_that_vanished_at_a_link_that_is_down_for_good_are_told_so():
+    weather = {(0, "switch"): Weather(bandwidth=steps([0.0, 0.5], [1e6, 0.0]))}
+    network = Network(topologies.star(3, 0.0, 1e6), weather, stack=QUEUE)
+    with pytest.raises(StalledError, match=r"stopped for ever at 0\.6 s, after rank 1 died"):
+        network.time(Schedule(3, [Round([0, 0], [1, 2], 1e6)]), deaths={1: 0.6})

@@ -128,7 +128,7 @@ class Engine(Ways):
     def begin(self, origin: float, now: float) -> None:
         """Clear the network of everything, and set from when on time counts [s], and the time since then."""
         s = self.state
-        s.n_due = s.n_asked = s.n_quiet = s.n_ends = s.n_moving = s.n_new = s.n_dirty = s.n_notices = 0
+        s.n_due = s.n_asked = s.n_quiet = s.n_ends = s.n_moving = s.n_queued = s.n_new = s.n_dirty = s.n_notices = 0
         s.background_on = False
         # The last caller may have ended with an error.
         for handle in self._handles[:]:
@@ -139,7 +139,7 @@ class Engine(Ways):
         self.loop.free_all(s, 0, self.flows.size)
         self.links.write(0, self.n_links, users=0, first_use=-1, assigned=0, is_dirty=False)
         self.links.write(0, self.n_links, port_rank=-1, port_flow=-1, port_first=-1, port_rest=0.0, port_free=-math.inf)
-        self.links.write(0, self.n_links, far_first=-1, is_noted=False)
+        self.links.write(0, self.n_links, far_first=-1, first_coming=-1, is_noted=False)
         s.noted = -1
         self.tables["background"].write(0, s.n_background, flow=-1, until=-math.inf)
         # Latencies have been looked up that much later.
@@ -214,7 +214,8 @@ class Engine(Ways):
         unknown = np.full(n_messages if keep or program.failures else 0, np.nan)
         columns = {"delays": program.delays.all(), "picks": program.picks, "sent": unknown, "arrived": unknown}
         places = {name: self.tables[name].put(column, take) for name, column in columns.items()}
-        runs.write(e, 1, n_ranks=P, n_rounds=n_rounds, running=P, ranks=g, rounds=i, **places)
+        fails = bool(program.failures)
+        runs.write(e, 1, n_ranks=P, n_rounds=n_rounds, running=P, ranks=g, rounds=i, fails=fails, **places)
         # Asked for first, so that at one instant a failure comes before everything else.
         for rank, time in sorted(program.failures.items()):
             self.loop.push(self.state, max(time - self.origin, self.state.now), FAIL, g + rank)
@@ -350,8 +351,8 @@ class Engine(Ways):
         # What vanished is in queues only.
         for f in self.in_state(VANISHED):
             self.loop.free_flow(s, f)
-        self.links.write(0, self.n_links, port_first=-1, far_first=-1)
-        s.n_moving = 0
+        self.links.write(0, self.n_links, port_first=-1, far_first=-1, first_coming=-1)
+        s.n_moving = s.n_queued = 0
 
 
 class Engines:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,7 @@ from simnet.network.event_loop.records import (
     NOTHING,
     ON_ITS_WAY,
     QUEUED,
+    SERVE,
     VANISHED,
 )
 from simnet.network.links import Links, TimelineCache, Timelines, moments_around
@@ -201,14 +203,17 @@ class Ways(Store):
             if self.route_of(r) != list(around):
                 wanted[r] = around
         moved = [f for f in self.in_state(ON_ITS_WAY, HELD, FLOWING, VANISHED, QUEUED) if s.flows[f].route in wanted]
+        counted = []
         for f in moved:
             flow = s.flows[f]
             if flow.state == FLOWING:
                 self.loop.set_rate(s, f, 0.0, NOTHING, s.now)
                 self.loop.detach(s, f)
-            # Payload, without what has to be sent again.
-            flow.remaining *= s.routes[flow.route].payload
-            flow.residue *= s.routes[flow.route].payload
+            if flow.comes >= 0:
+                self.loop.count(s, f)
+                self.loop.stop_coming(s, f)
+                counted.append(f)
+            self._scale(f, s.routes[flow.route].payload)
             if s.adaptive and flow.owner != BACKGROUND:
                 self.loop.assign(s, flow.route, -1)
         for r, around in wanted.items():
@@ -216,21 +221,68 @@ class Ways(Store):
             self._describe(r, as_table([around]))
         for f in moved:
             flow = s.flows[f]
-            flow.remaining /= s.routes[flow.route].payload
-            flow.residue /= s.routes[flow.route].payload
+            self._scale(f, 1 / s.routes[flow.route].payload)
             if flow.owner != BACKGROUND:
                 latency = self.loop.latency_of(s, flow.route, s.now)
-                flow.limit = self.loop.limit_of(s, flow.route, latency)
-                if flow.passed:
-                    self.loop.pass_own_link(s, f)
+                flow.limit = flow.allowed = self.loop.limit_of(s, flow.route, latency)
+                if f in counted:
+                    self._come_around(f)
                 if s.weighted:
                     flow.weight = self.loop.weight_of(s, latency)
                 if s.adaptive:
                     self.loop.assign(s, flow.route, 1)
             if flow.state == FLOWING:
                 self.loop.start_flow(s, f, s.now)
+        self._queue_anew()
+
+    def _scale(self, f: int, factor: float) -> None:
+        """Count the bytes of a message as payload, without what has to be sent again, or the other way round."""
+        flow = self.state.flows[f]
+        flow.remaining *= factor
+        flow.residue *= factor
+        flow.whole *= factor
+        flow.come *= factor
+
+    def _come_around(self, f: int) -> None:
+        """Have a message that is counted come by another route: what has left its host already comes as it left."""
+        s = self.state
+        flow = s.flows[f]
+        flow.comes = flow.whole / flow.lasts
+        if flow.lasts == math.inf:
+            self.loop.follow(s, f)
+        if flow.passed:
+            self.loop.pass_own_link(s, f)
+
+    def _queue_anew(self) -> None:
+        """Let messages wait where their routes begin and end now, behind those that wait there already."""
+        s = self.state
         for link in np.flatnonzero(self.links.read("far_first") >= 0).tolist():
+            for f in self._no_more_at(link, "far", lambda f: self.route(f)[-1]):
+                self.loop.wait_at(s, f, self.route(f)[-1])
             self.loop.note(s, link)
+        for link in np.flatnonzero(self.links.read("port_first") >= 0).tolist():
+            for f in self._no_more_at(link, "port", lambda f: s.routes[s.flows[f].route].own):
+                own = int(s.routes[s.flows[f].route].own)
+                port = s.links[own]
+                if port.port_first < 0 and port.port_rest <= 0 and port.port_free < math.inf:
+                    self.loop.push(s, max(s.now, port.port_free), SERVE, own)
+                s.n_queued -= 1
+                self.loop.queue_up(s, f, own)
+
+    def _no_more_at(self, link: int, queue: str, place: Callable[[int], int]) -> list[int]:
+        """Take those out of a queue at a link whose place is at another one, and return them."""
+        s = self.state
+        waiting, f = [], int(getattr(s.links[link], f"{queue}_first"))
+        while f >= 0:
+            waiting.append(f)
+            f = int(s.flows[f].next)
+        gone = [f for f in waiting if s.flows[f].state == QUEUED and place(f) != link]
+        kept = [f for f in waiting if f not in gone]
+        for f, behind in itertools.pairwise([*kept, -1]):
+            s.flows[f].next = behind
+        setattr(s.links[link], f"{queue}_first", [*kept, -1][0])
+        setattr(s.links[link], f"{queue}_last", [-1, *kept][-1])
+        return gone
 
     def in_state(self, *states: int) -> list[int]:
         """Return all flows in one of these states."""

@@ -3,16 +3,17 @@
 Hosts whose messages leave one after another hand a message over at their link's full bandwidth, and what a busy link
 further on does not carry yet waits in its buffer. So a message has its host's own link behind it when it meets others,
 and it waits behind those that fill the receiver's link; who is held back elsewhere leaves room, which is seen when
-rates are settled. Meanwhile its bytes come, and take the whole link when it is their turn. All share a link that others
-use too, on their way or as background traffic, or that collapses where many send at once (incast).
+rates are settled. Meanwhile its bytes come over its host's own link (`coming`), and take the whole link when it is
+their turn; links in between carry them then, too, and not before. All share a link that others use too, on their way or
+as background traffic, or that collapses where many send at once (incast).
 """
 
 from __future__ import annotations
 
-import math
-
-from simnet.network.event_loop.records import BACKGROUND, DATA, NOTHING, QUEUED, VANISHED, State
-from simnet.network.event_loop.sharing import free_flow, start_flow
+from simnet.network.event_loop.agenda import never_ends
+from simnet.network.event_loop.coming import begin_to_come, count, plan, stop_coming
+from simnet.network.event_loop.records import BACKGROUND, DATA, FLOWING, NOTHING, QUEUED, VANISHED, State
+from simnet.network.event_loop.sharing import enqueue, free_flow, mark_dirty, start_flow
 from simnet.network.event_loop.timelines import look_up
 
 # ruff: noqa: E741 - l is the row of a link.
@@ -25,13 +26,23 @@ def comes_in(s: State, f: int) -> bool:
     """Return whether the bytes of a message that is there now flow at once; else they wait until rates are settled."""
     flow = s.flows[f]
     route = s.routes[flow.route]
-    if route.own < 0 or route.end - route.begin < 2:
+    if route.own < 0 or s.route_links[route.end - 1] == route.own:
         return True
     l = s.route_links[route.end - 1]
     link = s.links[l]
     if link.far_first < 0 and not link.users:
-        meet_on_own_link(s, f)
+        if meets_on_own_link(s, f):
+            begin_to_come(s, f)
+            pass_own_link(s, f)
         return True
+    begin_to_come(s, f)
+    wait_at(s, f, l)
+    return False
+
+
+def wait_at(s: State, f: int, l: int) -> None:
+    """Let a message wait at the link of its receiver's host, behind those that do already."""
+    flow, link = s.flows[f], s.links[l]
     flow.state, flow.next = QUEUED, -1
     if link.far_first < 0:
         link.far_first = f
@@ -39,7 +50,6 @@ def comes_in(s: State, f: int) -> bool:
         s.flows[link.far_last].next = f
     link.far_last = f
     note(s, l)
-    return False
 
 
 def note(s: State, l: int) -> None:
@@ -79,10 +89,10 @@ def let_in_at(s: State, l: int) -> None:
         if s.flows[f].state == VANISHED:
             free_flow(s, f)
             continue
-        if s.flows[f].joined < s.now:
+        if s.flows[f].joined < s.now or meets_on_own_link(s, f):
             pass_own_link(s, f)
         else:
-            meet_on_own_link(s, f)
+            stop_coming(s, f)
         s.n_moving += 1
         start_flow(s, f, s.now)
         if s.flows[f].bottleneck == NOTHING:
@@ -117,27 +127,56 @@ def ends_meet(s: State, l: int, last: int) -> bool:
     return True
 
 
-def meet_on_own_link(s: State, f: int) -> None:
-    """Let a message have its host's own link behind it if that has others that left before."""
+def meets_on_own_link(s: State, f: int) -> bool:
+    """Return whether a message meets others that left before it, and nobody else, on its host's own link."""
     own = s.routes[s.flows[f].route].own
-    if s.links[own].users and ends_meet(s, own, 0):
-        pass_own_link(s, f)
+    return s.links[own].users > 0 and ends_meet(s, own, 0)
 
 
 def pass_own_link(s: State, f: int) -> None:
-    """Let a message have its host's own link behind it: it takes as long as that takes to bring what has not come.
-
-    Where the link changes while it is at the message, it counts as it is now; one that is down brings nothing, and the
-    message waits for it.
-    """
+    """Let a message that is counted have its host's own link behind it, unless its route has no other."""
     flow = s.flows[f]
-    own = s.routes[flow.route].own
-    look_up(s, own, s.now)
-    flow.passed, lasts = 0, flow.lasts
-    if lasts == math.inf:
-        if s.links[own].capacity <= 0:
-            return
-        lasts = flow.whole / s.links[own].capacity
+    route = s.routes[flow.route]
+    if s.route_links[route.end - 1] == route.own:
+        flow.passed, flow.limit = 0, flow.allowed
+        stop_coming(s, f)
+        return
     flow.passed = 1
-    left = flow.joined + lasts - s.now
-    flow.limit = min(flow.limit, flow.remaining / left if left > 0 else math.inf)
+    while s.route_links[route.begin + flow.passed - 1] != route.own:
+        flow.passed += 1
+    count(s, f)
+    flow.dry = flow.come <= flow.whole - flow.remaining
+    flow.limit = min(flow.allowed, flow.comes) if flow.dry else flow.allowed
+
+
+def run_dry(s: State, f: int) -> None:
+    """Let a message of which all that has come is carried flow no faster than it comes."""
+    flow = s.flows[f]
+    flow.remaining -= flow.rate * (s.now - flow.since)
+    flow.since, flow.dry = s.now, True
+    never_ends(s, f)
+    hold_back(s, f)
+
+
+def hold_back(s: State, f: int) -> None:
+    """Let a message that has run dry flow no faster than it comes now."""
+    flow = s.flows[f]
+    flow.limit = min(flow.allowed, flow.comes)
+    route = s.routes[flow.route]
+    for at in range(route.begin + flow.passed, route.end):
+        mark_dirty(s, s.route_links[at])
+    enqueue(s, f)
+
+
+def come_otherwise(s: State, l: int) -> None:
+    """Let messages that come over a link do so at the rate that it has now."""
+    f = s.links[l].first_coming
+    while f >= 0:
+        flow = s.flows[f]
+        count(s, f)
+        flow.comes = s.links[l].capacity
+        if flow.dry:
+            hold_back(s, f)
+        elif flow.state == FLOWING:
+            plan(s, f)
+        f = flow.beside

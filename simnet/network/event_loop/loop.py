@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from simnet.network.event_loop.agenda import drop_first, next_due
-from simnet.network.event_loop.arrivals import let_in, note
+from simnet.network.event_loop.arrivals import come_otherwise, let_in, note, run_dry
 from simnet.network.event_loop.messages import join, stop_all_background, toggle
 from simnet.network.event_loop.ports import hand_over, serve
 from simnet.network.event_loop.ranks import act, deliver, end_flow, left
@@ -17,6 +17,7 @@ from simnet.network.event_loop.records import (
     LEFT,
     NOTICES,
     OUTAGE,
+    RUNS_DRY,
     SERVE,
     STUCK,
     TOGGLE,
@@ -32,13 +33,15 @@ from simnet.network.event_loop.timelines import look_up
 def change(s: State, l: int) -> bool:
     """Let the capacity of a link change; return whether it went down or came up, and somebody wants to know."""
     link = s.links[l]
-    if link.until > s.now or not (link.users or s.watching):
+    if link.until > s.now or not (link.users or s.watching or link.first_coming >= 0):
         return False
     before = link.capacity
     look_up(s, l, s.now)
     if link.users:
         mark_dirty(s, l)
         note(s, l)
+    if link.first_coming >= 0:
+        come_otherwise(s, l)
     return s.watching and (before > 0) != (link.capacity > 0)
 
 
@@ -90,6 +93,8 @@ def advance(s: State, now: float, until: float) -> int:
                         toggle(s, row)
                 else:
                     act(s, row, kind)
+            elif s.flows[s.ends[0]].then == RUNS_DRY:
+                run_dry(s, s.ends[0])
             else:
                 end_flow(s, s.ends[0])
             continue
@@ -102,7 +107,7 @@ def advance(s: State, now: float, until: float) -> int:
             continue
         if s.n_notices:
             return NOTICES
-        if s.n_moving and not s.n_ends and s.n_due == s.n_quiet and s.now >= s.hope:
+        if (s.n_moving or s.n_queued) and not s.n_ends and s.n_due == s.n_quiet and s.now >= s.hope:
             return STUCK
         if not (due <= now or due < until):
             return WAITING

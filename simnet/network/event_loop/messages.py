@@ -6,6 +6,7 @@ import math
 
 from simnet.network.event_loop.agenda import push
 from simnet.network.event_loop.arrivals import comes_in
+from simnet.network.event_loop.coming import has_come
 from simnet.network.event_loop.records import (
     ASKS,
     BACKGROUND,
@@ -57,6 +58,7 @@ def address(s: State, owner: int, first: int, candidates: int, pick: int, nbytes
     flow.state, flow.owner, flow.route = ON_ITS_WAY, owner, r
     flow.what, flow.behind, flow.waits, flow.holds, flow.passed = DATA, -1, False, False, 0
     flow.remaining, flow.residue, flow.delay, flow.lasts = nbytes, _RESIDUE * nbytes, delay, math.inf
+    flow.comes, flow.dry = -1.0, False
     return f
 
 
@@ -65,7 +67,7 @@ def depart(s: State, f: int, leaves: float) -> None:
     flow = s.flows[f]
     route = s.routes[flow.route]
     latency = latency_of(s, flow.route, leaves)
-    flow.limit = limit_of(s, flow.route, latency)
+    flow.limit = flow.allowed = limit_of(s, flow.route, latency)
     if s.weighted:
         flow.weight = weight_of(s, latency)
     arrives = leaves + (latency + flow.delay)
@@ -169,8 +171,9 @@ def queueing(s: State, f: int) -> float:
     """Return how long a word takes that has its latency behind it; infinity if a link of its route is down.
 
     It takes the slowest link of its route for its bytes, and waits on the links behind its host's own one for what has
-    come before it and is not carried yet. Messages come to a link at the rate that their hosts' own links have now. The
-    word itself is in nobody's way there; one that meets a link that is down takes its share as any message.
+    come before it and is not carried yet. Of messages that are not counted, that is at the rate that their hosts' own
+    links have now. The word itself is in nobody's way there; one that meets a link that is down takes its share as any
+    message.
     """
     route, wait, slowest = s.routes[s.flows[f].route], 0.0, math.inf
     for at in range(route.begin, route.end):
@@ -186,23 +189,26 @@ def queueing(s: State, f: int) -> float:
         while u >= 0:
             other = s.flows[s.uses[u].flow]
             if other.owner != BACKGROUND:
-                own = s.routes[other.route].own
-                look_up(s, own, s.now)
-                first = s.links[own].capacity
                 left = other.remaining - other.rate * (s.now - other.since)
-                come = min(other.whole, first * (s.now - other.joined))
-                wait += max(0.0, come - (other.whole - left)) / link.capacity
+                wait += max(0.0, come_of(s, s.uses[u].flow) - (other.whole - left)) / link.capacity
             u = s.uses[u].behind
         behind = link.far_first
         while behind >= 0:
             other = s.flows[behind]
             if other.state == QUEUED:
-                own = s.routes[other.route].own
-                look_up(s, own, s.now)
-                first = s.links[own].capacity
-                wait += min(other.whole, first * (s.now - other.joined)) / link.capacity
+                wait += has_come(s, behind) / link.capacity
             behind = other.next
     return wait + s.flows[f].remaining / slowest
+
+
+def come_of(s: State, f: int) -> float:
+    """Return how many bytes have come of a message, at the rate that its host's own link has now if none is counted."""
+    flow = s.flows[f]
+    if flow.comes >= 0:
+        return has_come(s, f)
+    own = s.routes[flow.route].own
+    look_up(s, own, s.now)
+    return min(flow.whole, s.links[own].capacity * (s.now - flow.joined))
 
 
 def behind_others(s: State, f: int, time: float) -> float:
@@ -229,7 +235,7 @@ def toggle(s: State, b: int) -> None:
         one.flow = take_flow(s)
         flow = s.flows[one.flow]
         flow.owner, flow.route, flow.limit, flow.weight, flow.passed = BACKGROUND, one.route, one.limit, one.weight, 0
-        flow.remaining, flow.residue = math.inf, 0.0
+        flow.remaining, flow.residue, flow.dry = math.inf, 0.0, False
         start_flow(s, one.flow, s.now)
 
 

@@ -97,8 +97,10 @@ def hand_over(s: State, f: int) -> None:
     if link.port_first < 0 and link.port_rest <= 0:
         begin = max(begin, link.port_free)
         end = begin + flow.remaining / link.capacity if link.capacity > 0 else math.inf
-        # What the weather decides later is decided then.
-        if begin < link.until and end <= link.until and (begin <= s.now or begin < s.horizon):
+        # What the weather decides later is decided then, and whether a message vanishes or goes around before it
+        # leaves.
+        known = begin < s.horizon and not s.watching and not (flow.owner >= 0 and s.runs[flow.owner].fails)
+        if begin < link.until and end <= link.until and (begin <= s.now or known):
             link.port_free = end
             if end < math.inf:
                 flow.lasts = flow.remaining / link.capacity
@@ -106,21 +108,33 @@ def hand_over(s: State, f: int) -> None:
             return
         if begin < math.inf:
             push(s, begin, SERVE, l)
-    flow.state, flow.next, flow.since = QUEUED, -1, s.now + s.send_overhead
+    flow.since = s.now + s.send_overhead
+    queue_up(s, f, l)
+
+
+def queue_up(s: State, f: int, l: int) -> None:
+    """Let a message wait for its host's own link, behind those that do already."""
+    flow, link = s.flows[f], s.links[l]
+    flow.state, flow.next = QUEUED, -1
     if link.port_first < 0:
         link.port_first = f
     else:
         s.flows[link.port_last].next = f
     link.port_last = f
+    s.n_queued += 1
 
 
 def serve(s: State, l: int) -> None:
     """Have a host's own link go on with what has been handed over."""
     link = s.links[l]
+    if s.now < link.port_free:
+        # Asked for by one that has gone another way.
+        return
     if link.port_rest <= 0:
         while link.port_first >= 0 and s.flows[link.port_first].state == VANISHED:
             f = link.port_first
             link.port_first = s.flows[f].next
+            s.n_queued -= 1
             free_flow(s, f)
         f = link.port_first
         if f < 0:
@@ -129,6 +143,7 @@ def serve(s: State, l: int) -> None:
             push(s, s.flows[f].since, SERVE, l)
             return
         link.port_first = s.flows[f].next
+        s.n_queued -= 1
         link.port_rest = s.flows[f].remaining
         look_up(s, l, s.now)
         if link.capacity > 0 and s.now + link.port_rest / link.capacity <= link.until:

@@ -6,6 +6,7 @@ import math
 
 from simnet.network.event_loop.agenda import copy_due, push, sink_due
 from simnet.network.event_loop.arrivals import note_last
+from simnet.network.event_loop.coming import stop_coming
 from simnet.network.event_loop.messages import assign, let_next
 from simnet.network.event_loop.ports import go_on_sending, has_left
 from simnet.network.event_loop.protocols import (
@@ -80,6 +81,7 @@ def forget(s: State, e: int) -> None:
                 free_flow(s, f)
         for f in range(s.n_flows):
             if s.flows[f].owner == e and s.flows[f].state == QUEUED:
+                stop_coming(s, f)
                 s.flows[f].state = VANISHED
     run.running = 0
     withdraw(s, e)
@@ -236,6 +238,7 @@ def end_flow(s: State, f: int) -> None:
     flow.state = ON_ITS_WAY
     if s.in_order:
         note_last(s, f)
+        stop_coming(s, f)
     if flow.owner != TRANSFER and flow.what == DATA:
         let_next(s, f, s.messages[flow.message].connection)
     if s.receive_overhead > 0:
@@ -350,6 +353,7 @@ def fail(s: State, g: int) -> None:
             assign(s, flow.route, -1)
         # All messages of a connection vanish with either of its ranks.
         s.connections[message.connection].last, flow.behind = -1, -1
+        stop_coming(s, f)
         if flow.state in (ON_ITS_WAY, QUEUED):
             flow.state = VANISHED
             continue

@@ -38,6 +38,9 @@ DATA, IS_READY, ASKS, ANSWERS, HAS_ARRIVED = range(5)
 # When a send lets its rank go; see `simnet.network.stack`.
 LEFT_HOST, TAKEN, ACKNOWLEDGED, READY, REQUEST = range(5)
 
+# What is next with a flow: it ends, or nothing is left of what has come of it.
+ENDS, RUNS_DRY = range(2)
+
 # Who owns a flow if that is no run; the bottleneck of a flow if that is no link.
 TRANSFER, BACKGROUND = -1, -2
 NOTHING, ITSELF = -1, -2
@@ -58,12 +61,15 @@ class Flow:
     """A message under way, or background traffic that is on.
 
     Bytes `remaining` at the time `since`, of which up to `residue` are rounding; the rate since then, its `weight` on
-    shared links, the `limit` that it never exceeds, its `bottleneck`, and when it will end. `unsent` bytes have to
-    leave its host's own link yet, if that link changes meanwhile. On its connection, the flow `behind` waits for it,
-    and it `waits` itself. It carries `what`, and `holds` its sender until it has arrived if the system has no room for
-    it. `next` is the next free flow, or the one behind it in a queue. Of the links of its route, so many it has
-    `passed`. Its host's own link, where messages queue, is at it for the seconds that it `lasts`; infinity where
-    that link changes meanwhile.
+    shared links, the `limit` that it does not exceed now, its `bottleneck`, and what will be `then`, at its `end`.
+    `unsent` bytes have to leave its host's own link yet, if that link changes meanwhile. On its connection, the flow
+    `behind` waits for it, and it `waits` itself. It carries `what`, and `holds` its sender until it has arrived if the
+    system has no room for it. `next` is the next free flow, or the one behind it in a queue. Of the links of its route,
+    so many it has `passed`. Its host's own link, where messages queue, is at it for the seconds that it `lasts`;
+    infinity where that link changes meanwhile. If it waits for others, or has `passed` that link, `come` bytes had come
+    of the `whole` when they were last `counted`, and it `comes` at that rate since; -1 where that does not matter. If
+    the message `lasts` for ever, that is as the own link is, in whose list it has another one `beside` it. With no
+    bytes that have come left it is `dry`, and has that rate as its limit; else what loss has `allowed`.
     """
 
     remaining: float = 0.0
@@ -79,6 +85,10 @@ class Flow:
     joined: float = 0.0
     whole: float = 0.0
     lasts: float = math.inf
+    allowed: float = math.inf
+    come: float = 0.0
+    counted: float = 0.0
+    comes: float = -1.0
     route: int = -1
     bottleneck: int = NOTHING
     new_bottleneck: int = NOTHING
@@ -92,6 +102,9 @@ class Flow:
     behind: int = -1
     next: int = -1
     passed: int = 0
+    beside: int = -1
+    then: int = ENDS
+    dry: bool = False
     waits: bool = False
     holds: bool = False
     is_new: bool = False
@@ -118,6 +131,7 @@ class Link:
     `port_first` to `port_last` wait, and `port_rest` bytes of the one before them are left at the link's next change.
     Behind it, at the link of their receiver's host, those from `far_first` to `far_last` wait for others;
     whether there is room for them is seen when rates are settled if it `is_noted`, in a list from link to link.
+    Messages from `first_coming` on come over it at the rate that it has.
     """
 
     capacity: float = 0.0
@@ -143,6 +157,7 @@ class Link:
     port_last: int = -1
     far_first: int = -1
     far_last: int = -1
+    first_coming: int = -1
     next_noted: int = -1
     is_noted: bool = False
     is_dirty: bool = False
@@ -194,7 +209,8 @@ class Background:
 class Run:
     """A schedule under way: where its ranks, rounds and columns by message stand, or -1.
 
-    `running` counts the ranks that are not done, negative once it is stalled; `pending` what is still due for it.
+    `running` counts the ranks that are not done, negative once it is stalled; `pending` what is still due for it. It
+    `fails` if one of its ranks is to.
     """
 
     n_ranks: int = 0
@@ -207,6 +223,7 @@ class Run:
     picks: int = -1
     sent: int = -1
     arrived: int = -1
+    fails: bool = False
 
 
 @dataclass(slots=True)
@@ -328,8 +345,8 @@ class State:
 
     `horizon` is until when the weather is known, `hope` until when a network in which nothing moves may still come to
     life. `stamp` numbers the calls of `settle`. `n_quiet` counts what is due without moving anything by itself; of
-    `n_free` free flows, one event takes up to `most_sends`. Links from
-    `noted` on may have room for those that wait at them.
+    `n_free` free flows, one event takes up to `most_sends`. Messages that wait for their hosts' own links are
+    `n_queued`. Links from `noted` on may have room for those that wait at them.
     """
 
     now: float = 0.0
@@ -367,6 +384,7 @@ class State:
     n_asked: int = 0
     n_quiet: int = 0
     n_moving: int = 0
+    n_queued: int = 0
     n_early: int = 0
     n_flows: int = 0
     n_free: int = 0

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import math
 
-from simnet.network.event_loop.agenda import ends_at, never_ends
+from simnet.network.event_loop.agenda import never_ends
+from simnet.network.event_loop.coming import build_up, plan
 from simnet.network.event_loop.records import FLOWING, FREE, ITSELF, NOTHING, State
 from simnet.network.event_loop.timelines import look_up
 
@@ -136,21 +137,15 @@ def set_rate(s: State, f: int, rate: float, bottleneck: int, now: float) -> None
     """Set the rate of a flow and what holds it back."""
     flow = s.flows[f]
     flow.bottleneck = bottleneck
+    if flow.dry and rate < flow.comes:
+        build_up(s, f)
     old = flow.rate
     if rate == old:
         return
     if old > 0:
         flow.remaining -= old * (now - flow.since)
     flow.rate, flow.since = rate, now
-    end = math.inf
-    if flow.remaining <= flow.residue:
-        end = now
-    elif rate > 0 and flow.remaining < math.inf:
-        end = now + flow.remaining / rate
-    if end < math.inf:
-        ends_at(s, f, end)
-    else:
-        never_ends(s, f)
+    plan(s, f)
 
 
 def settle(s: State, now: float) -> None:
