@@ -1,6 +1,7 @@
 """Simulations on calibrated clusters: calls take as long as they are predicted to, and meet what the scenario has."""
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,9 @@ from commands import did, refused
 from scenario_texts import DENSE_AND_AG
 from simnet import collectives
 from simnet.calibration import CalibratedSoftware, Curve, Setting, calibrate, load_cost_model, measured, written
-from simnet.calibration.software import stack_measured
+from simnet.calibration.software import eager_measured, stack_measured
+from simnet.calibration.summary import calibrated
+from simnet.calibration.topology_links import Placement
 from simnet.collectives import registry
 from simnet.network import STACKS, Network, weather
 from simnet.scenario import load
@@ -246,6 +249,13 @@ class TestStacks:
             )  # fmt: skip
             assert found.before == found.after == found.segment == 0
 
+    def test_measurements_tell_whether_all_their_messages_are_eager(self):
+        rows = measured.load("shaped_openmpi").rows
+        assert eager_measured(rows)
+        assert [eager_measured(rows.assign(profile=one)) for one in ("ideal_eager", "default")] == [True, False]
+        assert not eager_measured(measured.load("shaped_mpich").rows)
+        assert not eager_measured(rows.assign(tool="osu"))
+
     def test_of_an_old_file_is_ideal(self, tmp_path):
         text = written(cluster())
         assert "stack: ''\n" in text
@@ -257,7 +267,13 @@ class TestStacks:
     def test_round_trips_through_the_file_and_wrong_ones_are_refused(self, tmp_path):
         file = tmp_path / "f.yaml"
         file.write_text(written(cluster(stack="mpich")))
-        assert load_cost_model(file).stack == "mpich"
+        assert (load_cost_model(file).stack, load_cost_model(file).eager) == ("mpich", False)
+        model = cluster(stack="openmpi")
+        assert simulation(model).stack.eager_limit == STACKS["openmpi"].eager_limit
+        model.eager = True
+        file.write_text(written(model))
+        assert simulation(load_cost_model(file)).stack.eager_limit == math.inf
+        file.write_text(written(cluster(stack="mpich")))
         file.write_text(written(cluster(stack="mpich")).replace("stack: mpich", "stack: mpic"))
         predict = "predict", file, "all_reduce", "--ranks", 8, "--size", "1 MB"
         line = file.read_text().splitlines().index("stack: mpic") + 1
@@ -435,6 +451,24 @@ def test_simulations_of_shipped_measurements_are_as_good_as_predictions(name, sp
     np.testing.assert_allclose(table["simulated"], table["predicted"], rtol=1e-9)
     found = errors(table)
     assert found["simulated"] == found["predicted"]
+
+
+@pytest.mark.parametrize(("latency", "bandwidth"), [(1e-4, 1.25e6), (1e-3, 1.25e7), (1e-2, 1.25e7)])
+def test_two_calls_in_a_row_are_simulated_as_well_as_they_are_predicted(latency, bandwidth):
+    where = {"link_latency": str(latency), "link_bandwidth": str(bandwidth)}
+    model = calibrated(["shaped_openmpi"], where, {}, False, Placement("star", 1), 0.9).cost_model
+    network = simulation(model)
+    rows = measured.load("shaped_sparse").rows
+    rows = rows[(rows["link_latency"] == latency) & (rows["link_bandwidth"] == bandwidth)]
+    rows = rows[(rows["collective"] == "ar_topk") & (rows["algorithm"] == "ring")]
+    sizes = rows.groupby("nbytes")["seconds"].median()
+    assert len(sizes) >= 3
+    for nbytes, seconds in sizes.items():
+        calls = (("broadcast", "binomial"), ("all_reduce", "ring"))
+        predicted = sum(model.fastest(*one, 4, float(nbytes)).seconds for one in calls)
+        first, then = (messages_of(*one, 4, float(nbytes)) for one in calls)
+        took = network.time(first.concat(then), placement=np.arange(4)).duration
+        assert abs(took / seconds - 1) <= abs(predicted / seconds - 1) + 0.01, (nbytes, took, predicted)
 
 
 # Medians over iterations of the slowest rank's exchange [s], and how far off a simulation may be: PyTorch DDP with

@@ -18,6 +18,7 @@ from validate.replay import Workload, of_collective
 from validate.shapednet import Change, Setting
 from validate.shapednet.contention import Bottleneck, durations, rates
 from validate.shapednet.namespaces import star, unavailable
+from validate.shapednet.rank import PRIORITY
 
 why_not = unavailable()
 with_namespaces = pytest.mark.skipif(why_not is not None, reason=needs.reason("network namespaces", why_not))
@@ -167,3 +168,23 @@ def alive(process):
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+@with_namespaces
+def test_what_changes_links_comes_before_ranks_that_poll(monkeypatch):
+    module = sys.modules["validate.shapednet.experiment"]
+    real, seen = module._set, []
+
+    def noted(*given):
+        seen.append(os.sched_getparam(0).sched_priority)
+        real(*given)
+
+    monkeypatch.setattr(module, "_set", noted)
+    # The first links are those of the first two seconds, in which ranks start.
+    monkeypatch.setattr(module, "_PATIENCE", 20.0)
+    before = os.sched_getscheduler(0), os.sched_getparam(0).sched_priority
+    links = (Change(0, 1e-4, 1e7), Change(0.001, 1e-4, 2e7))
+    shapednet.experiment([Setting(links, (of_collective("allgather_ring", 2, 100),))], overhead=0, repetitions=9000)
+    assert seen[0] == before[1]
+    assert seen[1:] == [PRIORITY + 1]
+    assert (os.sched_getscheduler(0), os.sched_getparam(0).sched_priority) == before

@@ -18,7 +18,7 @@ from simnet.base.arrays import Ranks
 from simnet.base.errors import InputError
 from simnet.calibration import CalibratedCostModel, CalibratedSoftware, Curve, Setting, calibrate, curves_of, systems
 from simnet.calibration.crossval import FOLDS, folds
-from simnet.calibration.software import stack_measured
+from simnet.calibration.software import eager_measured, stack_measured
 from simnet.calibration.topology_links import Placement, links
 from simnet.collectives import registry
 from simnet.network import Network
@@ -51,7 +51,9 @@ def simulated(rows: pd.DataFrame, split: str) -> pd.DataFrame:
     for name, part in systems(rows).items():
         curves = [one for one in curves_of(part) if one.setting.ranks > 1 and _schedule(one.setting, 1.0) is not None]
         for kept, held in _SPLITS[split](curves):
-            found += [table.assign(system=name) for table in _compared(kept, held, stack_measured(part))]
+            found += [
+                table.assign(system=name) for table in _compared(kept, held, stack_measured(part), eager_measured(part))
+            ]
     columns = ["system", "setting", "size", "measured", *SIMULATED]
     return pd.concat(found, ignore_index=True)[columns] if found else pd.DataFrame(columns=columns)
 
@@ -100,7 +102,7 @@ def _collectives(curves: Sequence[Curve]) -> Iterator[tuple[list[Curve], list[Cu
 _SPLITS = {"sizes": _sizes, "ranks": _ranks, "collectives": _collectives}
 
 
-def _compared(kept: Sequence[Curve], held: Sequence[Curve], stack: str) -> Iterator[pd.DataFrame]:
+def _compared(kept: Sequence[Curve], held: Sequence[Curve], stack: str, eager: bool) -> Iterator[pd.DataFrame]:
     """Calibrate on some curves, and yield what that says of others."""
     settings = [one.setting for one in (*kept, *held)]
     each = max((-(-one.ranks // one.nodes) for one in settings if one.nodes), default=1)
@@ -111,7 +113,7 @@ def _compared(kept: Sequence[Curve], held: Sequence[Curve], stack: str) -> Itera
     except InputError:
         return
     assert found is not None
-    model.network, model.stack = found.parameters, stack
+    model.network, model.stack, model.eager = found.parameters, stack, eager
     (family, parameters), *_ = found.parameters.items()
     count = "nodes" if each > 1 else "hosts"
     most = max((one.nodes or -(-one.ranks // each)) if each > 1 else one.ranks for one in settings)

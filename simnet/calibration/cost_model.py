@@ -70,6 +70,8 @@ class CalibratedCostModel:
         `simnet.calibration.topology_links`.
     stack : str
         The transport stack of the library that was measured, of `simnet.network.STACKS`; empty if not known.
+    eager : bool
+        Whether its eager limit was raised above every message.
     """
 
     model: Predictor
@@ -82,6 +84,7 @@ class CalibratedCostModel:
     topology: str = ""
     network: dict[str, dict[str, int | float]] | None = None
     stack: str = ""
+    eager: bool = False
 
     @property
     def platform(self) -> Platform | None:

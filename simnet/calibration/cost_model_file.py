@@ -133,6 +133,7 @@ class CostModelFile(_Part):
     topology: Annotated[str, Field(max_length=1000)] = ""
     network: dict[Literal["star", "multi_gpu_nodes"], dict[_Name, int | _NotNegative]] | None = None
     stack: Annotated[str, among("stack", ("", *STACKS))] = ""
+    eager: bool = False
     model: _Model
     across_ranks: Interpolation
     beyond_ranks: Interpolation = "blended"
@@ -202,6 +203,7 @@ def _file_of(cost_model: CalibratedCostModel) -> CostModelFile:
         topology=cost_model.topology,
         network=cost_model.network,  # type: ignore[arg-type]
         stack=cost_model.stack,
+        eager=cost_model.eager,
         model=model.curve_model,
         across_ranks=model.interpolation,
         beyond_ranks=model.extrapolation,
@@ -289,6 +291,7 @@ def load_cost_model(path: str | Path) -> CalibratedCostModel:
         file.topology,
         None if file.network is None else {str(name): dict(one) for name, one in file.network.items()},
         file.stack,
+        file.eager,
     )
 
 

@@ -17,6 +17,7 @@ algorithm, size, and set of hosts.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -343,6 +344,36 @@ def stack_measured(rows: pd.DataFrame) -> str:
     return found.pop() if len(found) == 1 and found <= STACKS.keys() else ""
 
 
+def raised(profile: str) -> bool:
+    """Return whether measurements on links of known latency raised the eager limit of MPI above every message.
+
+    Parameters
+    ----------
+    profile : str
+        What their column ``profile`` says; empty where there is none, as they raise it by default.
+
+    Examples
+    --------
+    >>> raised("ideal_eager"), raised(""), raised("default")
+    (True, True, False)
+    """
+    return not profile or "eager" in profile
+
+
+def eager_measured(rows: pd.DataFrame) -> bool:
+    """Return whether rows tell their library, and that its eager limit was raised above every message.
+
+    Examples
+    --------
+    >>> from simnet.calibration.measured import load
+    >>> eager_measured(load("shaped_openmpi").rows), eager_measured(load("shaped_gloo").rows)
+    (True, False)
+    """
+    named = STACKS[stack_measured(rows) or "ideal"]
+    profiles = set(rows["profile"].fillna("")) if "profile" in rows else {""}
+    return named.eager_limit > 0 and all(map(raised, profiles))
+
+
 def stack_of(model: CalibratedCostModel) -> Stack:
     """Return the stack of a calibrated system: when its library lets go of a send; the rest is in links and curves.
 
@@ -355,7 +386,8 @@ def stack_of(model: CalibratedCostModel) -> Stack:
     nothing: dict[str, Any] = dict.fromkeys(
         ("segment", "beside", "acknowledged", "before", "after", "before_byte", "after_byte"), 0.0
     )
-    return dataclasses.replace(named, **nothing, measured="in the curves of the calibration")
+    limit = math.inf if model.eager else named.eager_limit
+    return dataclasses.replace(named, **nothing, eager_limit=limit, measured="in the curves of the calibration")
 
 
 def _taking_part(rounds: Sequence[Round]) -> Ranks:

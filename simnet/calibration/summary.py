@@ -19,7 +19,7 @@ from simnet.calibration.crossval import MIXTURE, HeldOut, ModelChoice, choose
 from simnet.calibration.curves import chosen_rows, curves_of, differing
 from simnet.calibration.predictor import Basis
 from simnet.calibration.readers import COLUMNS, read
-from simnet.calibration.software import stack_measured
+from simnet.calibration.software import eager_measured, stack_measured
 from simnet.calibration.step_model import PARAMETERS, undetermined
 from simnet.calibration.topology_links import FittedLinks, Placement, links, on_nodes
 
@@ -82,6 +82,7 @@ class Calibration:
             "network": None if self.links is None else self.links.parameters,
             "stack": self.cost_model.stack or None,
             "stack_told_by_logs": self.told or None,
+            "eager": self.cost_model.eager,
         }
 
     def sentences(self) -> list[str]:
@@ -125,7 +126,8 @@ class Calibration:
                 named = ", ".join(self.links.undetermined)
                 lines.append(f"warning: these data do not determine {named}; typical values stand in the network")
             no_library = "not known, so that simulations take ideal; --stack names that of the library"
-            lines.append(f"stack: {self.cost_model.stack or no_library}")
+            eager = ", its eager limit raised above every message" if self.cost_model.eager else ""
+            lines.append(f"stack: {self.cost_model.stack or no_library}{eager}")
         if self.told and self.cost_model.stack != self.told:
             lines.append(
                 f"warning: the logs are of {self.told}, and simulations take {self.cost_model.stack}, by --stack"
@@ -223,6 +225,7 @@ def calibrated(
     cost_model.network = None if network is None else network.parameters
     told = stack_measured(rows)
     cost_model.stack = told if stack is None else stack
+    cost_model.eager = stack is None and eager_measured(rows)
     problems = tuple(problem for _, found in parts for problem in found)
     return Calibration(cost_model, chosen, len(rows), problems, differing(rows), network, told)
 

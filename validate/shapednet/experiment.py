@@ -13,7 +13,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
@@ -29,6 +30,7 @@ from validate.replay import Workload
 from validate.shapednet.libraries import bare
 from validate.shapednet.links import Change, predict
 from validate.shapednet.namespaces import Star, check_link, star
+from validate.shapednet.rank import PRIORITY
 
 Backend: TypeAlias = Literal["tcp", "gloo", "mpich"]
 
@@ -298,15 +300,28 @@ def _attend(
 ) -> None:
     """Change the links when it is time, until all ranks are done."""
     stop, due = time.perf_counter() + limit, list(changes)
-    while any(process.poll() is None for process in ranks):
-        if any(process.poll() for process in ranks):
-            break
-        now = time.perf_counter()
-        if now > stop:
-            raise InputError(f"the ranks were not done after {limit:.0f} s", file="shaped network")
-        if due and now >= origin + due[0].at:
-            _set(net, due.pop(0))
-        ahead = origin + due[0].at - now if due else 0.05
-        time.sleep(min(0.05, max(0.0, ahead)))
+    with _before_ranks():
+        while any(process.poll() is None for process in ranks):
+            if any(process.poll() for process in ranks):
+                break
+            now = time.perf_counter()
+            if now > stop:
+                raise InputError(f"the ranks were not done after {limit:.0f} s", file="shaped network")
+            if due and now >= origin + due[0].at:
+                _set(net, due.pop(0))
+            ahead = origin + due[0].at - now if due else 0.05
+            time.sleep(min(0.05, max(0.0, ahead)))
     if any(process.wait() for process in ranks):
         raise InputError("a rank has failed; what it said is above", file="shaped network")
+
+
+@contextmanager
+def _before_ranks() -> Iterator[None]:
+    """Come before the ranks: those of MPI poll with real-time priority, and links would change late, or after them."""
+    policy, priority = os.sched_getscheduler(0), os.sched_getparam(0)
+    with suppress(PermissionError):
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(PRIORITY + 1))
+    try:
+        yield
+    finally:
+        os.sched_setscheduler(0, policy, priority)

@@ -40,6 +40,7 @@ from typing import NamedTuple, get_args
 import numpy as np
 import pandas as pd
 
+from simnet.calibration.software import raised
 from simnet.network.stack import BESIDE, IDEAL, SEGMENT, STACKS, LetGo, Stack
 from simnet.schedule import Schedule
 from validate.shapednet.exchanges import CONTRIBUTION, Sizes, schedule_of
@@ -253,9 +254,9 @@ def calibrated(
     candidates = []
     for one in known.stacks:
         bare = one.with_software(0.0, 0.0)
-        raised = bare.eager_limit and (not profile or "eager" in profile)
+        above = bare.eager_limit and raised(profile)
         candidates.append(
-            _with_software(dataclasses.replace(bare, eager_limit=math.inf) if raised else bare, small, large)
+            _with_software(dataclasses.replace(bare, eager_limit=math.inf) if above else bare, small, large)
         )
     used = sorted({*small.index, *large.index})
     if len(candidates) > 1:

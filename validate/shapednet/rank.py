@@ -13,7 +13,9 @@ import os
 import signal
 
 _PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
-_PRIORITY = 5
+
+PRIORITY = 5
+"""Real-time priority of ranks, below that of the switch."""
 
 
 def begin(owner: int, limit: float) -> None:
@@ -44,7 +46,7 @@ def begin(owner: int, limit: float) -> None:
         raise SystemExit("the experiment that this rank belongs to has ended") from None
     # The machine's other work is no part of the network. Ranks mostly wait, and the switch comes before them.
     with contextlib.suppress(PermissionError):
-        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(_PRIORITY))
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(PRIORITY))
 
 
 def end_with_parent() -> None:
