@@ -2,9 +2,9 @@
 
 See `validate.shapednet.libraries` for the prediction, and the one setting that it takes software from. Told apart are
 links that differ between hosts; exchanges in which a rank sends or receives several messages at once; links above 100
-Mbit/s, since ranks that share the processors of one machine are then no faster than these; and links that change while
-it runs, where each iteration is predicted. Intervals come from errors of the other settings of the same table, in the
-measure of how much of a prediction is software.
+Mbit/s, since ranks that share the processors of one machine are then no faster than these; links that change while it
+runs, where each iteration is predicted; and settings of another table that were measured a second time. Intervals come
+from errors of the other settings of the same table, in the measure of how much of a prediction is software.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pandas as pd
 
 from simnet.calibration.cost_model import COVERAGE
 from simnet.calibration.intervals import conformal
-from validate.shapednet.libraries import Case, cases, from_links
+from validate.shapednet.libraries import Case, cases, from_links, predictable
 from validate.shapednet.links import COLUMNS, OfHosts
 
 FAST = 12.5e6
@@ -28,11 +28,15 @@ TITLES = {
     "links_shared": "several transfers per link",
     "links_fast": "above 100 Mbit/s",
     "links_changing": "links that change",
+    "links_again": "measured a second time",
 }
 """Parts of the split."""
 
 CLOSED_FORM = "closed_form"
 """What stands beside ours: alpha-beta with the framing of Ethernet, without software."""
+
+AGAIN = "again"
+"""Column of a table that measures the settings of another one a second time: the name of that."""
 
 MARGIN = 1.05
 """The slower of two must take so many times as long before there is a winner."""
@@ -61,8 +65,11 @@ def held_by_links(rows: pd.DataFrame) -> pd.DataFrame:
     found = from_links(rows)
     if not len(found):
         return pd.DataFrame()
-    changing = "since_change" in found
-    split = np.array([_part(one, changing) for one in cases(found)])
+    if AGAIN in rows:
+        split = np.full(len(found), "links_again")
+    else:
+        changing = "since_change" in found
+        split = np.array([_part(one, changing) for one in cases(found)])
     low, high = _intervals(found, split)
     gathered = found["collective"].isin(["all_gather", "all_gatherv"])
     names = zip(found["collective"], found["ranks"], found["algorithm"], strict=True)
@@ -83,6 +90,26 @@ def held_by_links(rows: pd.DataFrame) -> pd.DataFrame:
             CLOSED_FORM: found[CLOSED_FORM],
         }
     )
+
+
+def repeated(first: pd.DataFrame, again: pd.DataFrame) -> pd.DataFrame:
+    """Return settings that were measured twice: how far such times can be told at all.
+
+    Parameters
+    ----------
+    first, again : DataFrame
+        Two tables, as of `held_by_links`.
+
+    Returns
+    -------
+    DataFrame
+        Columns ``collective``, ``ranks``, ``link_latency`` [s], ``link_bandwidth`` [byte/s], ``size`` [byte],
+        ``seconds`` and ``seconds_again``, the medians, and ``apart``, the difference over the second one.
+    """
+    keys = ["collective", "algorithm", "ranks", *COLUMNS, "size"]
+    once, twice = (predictable(rows)[[*keys, "seconds"]] for rows in (first, again))
+    both = once.merge(twice, on=keys, suffixes=("", "_again"))
+    return both.assign(apart=abs(both["seconds"] / both["seconds_again"] - 1))
 
 
 def _part(one: Case, changing: bool) -> str:

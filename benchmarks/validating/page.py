@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from simnet.calibration import measured
 from simnet.calibration.cost_model import COVERAGE
 from simnet.calibration.intervals import BIN_NAMES, bin_of
 from validate.evaluation import FROM_BASE, HALVES
 from validate.evaluation_figures import NEIGHBOURS, PLACES, RULE, TITLES
+from validate.links import AGAIN, repeated, winners
 from validate.links import TITLES as LINK_TITLES
-from validate.links import winners
 
 MODELS = {
     "ours": "ours",
@@ -64,6 +65,10 @@ The same where a rank sends or receives several messages at once, over equal and
 The same over links faster than 100 Mbit/s, where the processors that all ranks share, and not the links, set the
 time.""",
     "links_changing": "The same while links change, for each iteration.",
+    "links_again": """\
+Some of the settings above once more, while the machine did nothing else. What differs between the two measurements no
+prediction can tell: ranks share two cores with each other and with the switch, and broadcasts and long gathers of gloo
+take whole or half messages more or less by chance, as its threads send.""",
     SPECIFIED: """\
 Nothing was measured: the prediction takes generation and number of devices and network cards from
 `validate/platforms`. What it was compared with had no part in it, but latencies and efficiencies that hold for all
@@ -338,6 +343,8 @@ def _split(split: str, part: pd.DataFrame, results: Mapping[str, Any], figure: s
     lines = [f"## {title[0].upper()}{title[1:]}", "", WHAT[split], ""]
     if figure:
         lines += [f"![Predicted against measured, {title}]({figure})", ""]
+    if split == "links_again":
+        lines += _twice(part["set"].unique())
     models = [name for name in MODELS if name in part and len(errors(part, name))]
     groups: list[tuple[str, pd.DataFrame]] = [("all", part)]
     bins = bin_of(part["size"].to_numpy(dtype=float))
@@ -363,6 +370,17 @@ def _split(split: str, part: pd.DataFrame, results: Mapping[str, Any], figure: s
         ([*row, _share(noise.get(row[0]))] for row in _rows(by_set, models)),
     )
     return "\n".join(lines) + "\n"
+
+
+def _twice(names: Iterable[str]) -> list[str]:
+    """Return how far apart two measurements of the same settings are, by latency."""
+    rows = []
+    for name in names:
+        again = measured.load(name).rows
+        both = repeated(measured.load(again[AGAIN].iloc[0]).rows, again)
+        groups = [("all", both), *((f"{1e3 * at:g} ms", one) for at, one in both.groupby("link_latency"))]
+        rows += [[f"`{name}`", what, str(len(one)), _pair(one["apart"].to_numpy())] for what, one in groups]
+    return [*_table(["set", "latency", "settings", "first against second measurement, median / p90"], rows), ""]
 
 
 def _rows(groups: Iterable[tuple[str, pd.DataFrame]], models: Sequence[str]) -> Iterable[list[str]]:
