@@ -186,10 +186,10 @@ class ARTopk(Sparsifier):
         selections: dict[int, list[Indices]] = {}
         norms = np.zeros((self.workers, len(counts)))
         for worker, row in enumerate(corrected_rows(fresh, self._residual)):
-            if self.options.selection == "var" or worker == self._turn:
+            if self.options.selection == "var" or worker == self.turn:
                 selections[worker] = nested_top_k(row, counts)
                 norms[worker] = [squared_norm(row[indices]) for indices in selections[worker]]
-        sources = [self._turn] * len(counts)
+        sources = [self.turn] * len(counts)
         if self.options.selection == "var":
             compared = norms.T
             if self._released:
@@ -204,7 +204,7 @@ class ARTopk(Sparsifier):
         return np.sqrt([gain(sent[source, c], given[source]) for c, source in enumerate(sources)])
 
     @property
-    def _turn(self) -> int:
+    def turn(self) -> int:
         """The worker that broadcasts in STAR; in the paper's first step, i = 1, it is worker 1."""
         return (self.iteration + (0 if self._released else 1)) % self.workers
 
@@ -230,7 +230,7 @@ class ARTopk(Sparsifier):
         """Return the broadcasting worker, its indices, and what is to be said about the choice."""
         criterion: dict[str, Any] = {}
         if self.options.selection == "star":
-            broadcaster = self._turn
+            broadcaster = self.turn
         else:
             compared = self._smoothed_norms(gradients) if self._released else self._variances(corrected)
             broadcaster = _first_largest(compared)

@@ -1,0 +1,15 @@
+"""Gradient exchange of PyTorch's DistributedDataParallel, by the schemes that simnet simulates.
+
+`Hook` is a communication hook: dense, half precision, AG-Topk, AR-Topk, Ok-Topk or ExDyna, a fixed one or that of a
+table of ``simnet choose --export policy.json``, on gloo and NCCL. Its update is that of `sparsifier_models` on the same
+gradients, and its messages are those of their schedules. `Trainer` makes iterations with it and logs what each took.
+
+It needs PyTorch, which is imported when a hook is made: ``pip install simnet[train]``.
+"""
+
+from simnet.hooks.hook import Hook
+from simnet.hooks.log import COLUMNS
+from simnet.hooks.probe import shifted
+from simnet.hooks.trainer import Trainer
+
+__all__ = ["COLUMNS", "Hook", "Trainer", "shifted"]

@@ -1,0 +1,188 @@
+"""The schemes on one worker: what it selects of its own gradient, and what it does with the messages of the others.
+
+What a scheme keeps from one exchange to the next (thresholds, partitions), how many entries it selects and what its
+options mean is asked of its class in `sparsifier_models`, of which each bucket has an object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from simnet.base.errors import InputError, nearest
+from simnet.hooks import kernels
+from simnet.hooks.messages import Messages
+from sparsifier_models.base import Sparsifier
+from sparsifier_models.fp16 import LARGEST
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Part(NamedTuple):
+    """What a worker has of a bucket.
+
+    Parameters
+    ----------
+    model : Sparsifier
+        The scheme as the bucket has it.
+    rank : int
+        Which worker.
+    given : Tensor of float32, shape (n,)
+        Its gradient with its residual; an exchange leaves there what it keeps.
+    update : Tensor of float32, shape (n,)
+        Where the update belongs; `given` itself where nothing is kept.
+    """
+
+    model: Any
+    rank: int
+    given: Tensor
+    update: Tensor
+
+
+Selected: TypeAlias = tuple["Tensor", ...]
+
+
+class Scheme(NamedTuple):
+    """How a worker takes part in a scheme.
+
+    Parameters
+    ----------
+    select : callable
+        What it does before its first message: returns the tensors that the rest needs.
+    exchange : callable
+        The rest: writes the update, the same on all workers.
+    refuses : callable
+        Given the model, says which of its options a hook cannot follow; "" if none.
+    """
+
+    select: Callable[[Part], Selected]
+    exchange: Callable[[Part, Selected, Messages], None]
+    refuses: Callable[[Any], str]
+
+
+def _nothing(_: Part) -> Selected:
+    return ()
+
+
+def _reduce_dense(part: Part, _: Selected, messages: Messages) -> None:
+    messages.all_reduce(part.given)
+    part.update.div_(messages.size)
+
+
+def _cast(part: Part) -> Selected:
+    import torch
+
+    form = part.model.options.format
+    share = part.given.clamp(-LARGEST[form], LARGEST[form]).div_(part.model.workers)
+    share = share.to(torch.float16 if form == "fp16" else torch.bfloat16)
+    if part.given is not part.update:
+        part.given.sub_(share.float(), alpha=part.model.workers)
+    return (share,)
+
+
+def _reduce_half(part: Part, selected: Selected, messages: Messages) -> None:
+    (share,) = selected
+    messages.all_reduce(share)
+    part.update.copy_(share)
+
+
+def _taken(given: Tensor, indices: Tensor) -> Tensor:
+    """Return the entries at `indices`, of which nothing is kept."""
+    values = given[indices]
+    given[indices] = 0
+    return values
+
+
+def _pack(part: Part) -> Selected:
+    """Return the selection as one message: indices in four bytes, then the bits of the values."""
+    import torch
+
+    indices = kernels.top_k(part.given, part.model.k)
+    values = _taken(part.given, indices)
+    return (torch.cat([indices.int(), values.view(torch.int32)]),)
+
+
+def _gather_packed(part: Part, selected: Selected, messages: Messages) -> None:
+    import torch
+
+    gathered = messages.all_gather(selected[0])
+    part.update.zero_()
+    for one in gathered:
+        indices, bits = one.chunk(2)
+        part.update.index_add_(0, indices, bits.view(torch.float32))
+    part.update.div_(messages.size)
+
+
+def _choose(part: Part) -> Selected:
+    """Return the indices that the worker has to offer; of VAR also the sum of squares there."""
+    model = part.model
+    if model.options.selection == "star":
+        if part.rank != model.turn and model.options.compat == "released":
+            return (part.given.new_empty(model.k).int(),)
+        return (kernels.top_k(part.given, model.k).int(),)
+    indices = kernels.top_k(part.given, model.k)
+    return indices.int(), kernels.squared_norm(part.given[indices])
+
+
+def _reduce_common(part: Part, selected: Selected, messages: Messages) -> None:
+    import torch
+
+    indices, root = selected[0], part.model.turn
+    if part.model.options.selection == "var":
+        norms = torch.cat(messages.all_gather(selected[1])).cpu().numpy()
+        root = int(norms.argmax())
+    messages.broadcast(indices, root)
+    _reduce_at(part, indices.long(), messages)
+
+
+def _reduce_at(part: Part, indices: Tensor, messages: Messages) -> None:
+    """Reduce the values at indices that all workers have in common."""
+    values = _taken(part.given, indices)
+    messages.all_reduce(values)
+    part.update.zero_()
+    part.update[indices] = values.div_(messages.size)
+
+
+def _no_scaling(model: Sparsifier) -> str:
+    """Refuse what makes messages other than those of the hook."""
+    options = model.options
+    if options.wire == "released":
+        return "wire: released"
+    if options.scale != 1:
+        return f"scale: {options.scale:g}"
+    widths = {"value_bytes": options.value_bytes, "index_bytes": options.index_bytes}
+    usual = {None, 4.0} if model.name != "fp16" else {None}
+    return next((f"{name}: {value:g}" for name, value in widths.items() if value not in usual), "")
+
+
+def _of_artopk(model: Any) -> str:
+    if model.options.monitored:
+        return "monitored: true"
+    released_var = model.options.selection == "var" and model.options.compat == "released"
+    return "compat: released with selection: var" if released_var else _no_scaling(model)
+
+
+SCHEMES: Mapping[str, Scheme] = MappingProxyType(
+    {
+        "dense": Scheme(_nothing, _reduce_dense, _no_scaling),
+        "fp16": Scheme(_cast, _reduce_half, _no_scaling),
+        "topk": Scheme(_pack, _gather_packed, _no_scaling),
+        "artopk": Scheme(_choose, _reduce_common, _of_artopk),
+    }
+)
+"""The schemes that hooks know, by the names of `sparsifier_models`."""
+
+
+def scheme(name: str) -> Scheme:
+    """Return how a worker takes part in the scheme `name`.
+
+    Raises
+    ------
+    InputError
+        If hooks do not know it.
+    """
+    if name not in SCHEMES:
+        raise InputError(f"hooks do not know the exchange {name!r}; {nearest(name, SCHEMES)}", file="simnet.hooks")
+    return SCHEMES[name]

@@ -1,0 +1,329 @@
+"""The communication hook: selects where DDP hands over a bucket, and exchanges beside the rest of the backward pass.
+
+A bucket is selected on the thread and the stream that compute the gradients, as soon as DDP hands it over: selection
+queues with the backward pass. All else is done by one thread of the hook, on a GPU on a stream of its own, one bucket
+after another in the order in which they were handed over, which is the same on all workers. The backward pass goes on
+meanwhile, and waits for what is left at its end.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from functools import partial
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+import sparsifier_models
+from simnet.base.checks import whole
+from simnet.base.errors import InputError, SimnetError
+from simnet.hooks.exchanges import Part, Scheme, scheme
+from simnet.hooks.log import Clock, EventClock, HostClock, Iteration, Span
+from simnet.hooks.messages import Messages
+from simnet.hooks.probe import Probe, shifted
+from simnet.hooks.residuals import Residuals
+from simnet.studies.choosing.policy_file import Entry, PolicyTable, load_policy
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Hook:
+    """A communication hook with one exchange, or with those of a policy table.
+
+    Parameters
+    ----------
+    exchange : str
+        A scheme by its name in `sparsifier_models`: one of `simnet.hooks.exchanges.SCHEMES`.
+    density : float
+        Fraction of the entries to keep, in (0, 1]; for dense and fp16 it does not matter.
+    label : str, optional
+        What the log calls it; the name of the scheme when omitted.
+    group : ProcessGroup, optional
+        The workers; all when omitted. Nothing else may use it during the backward pass.
+    **options
+        Those of the scheme. Algorithms of collectives do not bind: the library picks its own.
+
+    Attributes
+    ----------
+    iteration : int
+        Which iteration the next bucket 0 begins, from 0. Settable, as which worker broadcasts depends on it.
+    entry : Entry
+        The exchange in force.
+    choices : tuple of Entry
+        The exchanges that there may be.
+    residuals : Residuals
+        What this worker has kept back, which a checkpoint of the model does not have.
+
+    Raises
+    ------
+    InputError
+        If PyTorch is not there, hooks do not know the exchange, or it has an option that they cannot follow.
+    """
+
+    def __init__(
+        self,
+        exchange: str = "dense",
+        density: float = 1.0,
+        *,
+        label: str | None = None,
+        group: Any = None,
+        **options: Any,
+    ) -> None:
+        kind: Any = {"dense": "dense", "fp16": "half"}.get(exchange, "sparse")
+        scheme(exchange)
+        entry = Entry(label=label or exchange, scheme=exchange, options=options, kind=kind, density=density)
+        self._set_up((entry,), group)
+
+    @classmethod
+    def of_policy(
+        cls,
+        table: str | PathLike[str] | PolicyTable,
+        *,
+        probe: Probe | None = None,
+        every: int = 100,
+        group: Any = None,
+    ) -> Hook:
+        """Return a hook that takes what a table says of the network as it is.
+
+        Parameters
+        ----------
+        table : str, Path or PolicyTable
+            The file of ``simnet choose --export``, or what was read from it.
+        probe : callable, optional
+            Measures latency [s] and bandwidth [byte/s]; `shifted` when omitted. The slowest of all workers count.
+        every : int
+            Iterations after which it is asked again, >= 1.
+        group : ProcessGroup, optional
+            As of `Hook`.
+
+        Raises
+        ------
+        InputError
+            If the table cannot be read, was made for another number of workers, or has an exchange that hooks do not
+            know.
+        """
+        name = "policy" if isinstance(table, PolicyTable) else str(table)
+        read = table if isinstance(table, PolicyTable) else load_policy(name)
+        for number, one in enumerate(read.choices):
+            try:
+                scheme(one.scheme)
+            except InputError as error:
+                raise InputError(error.message, file=name, field=f"choices[{number}].scheme") from None
+        hook = cls.__new__(cls)
+        hook._set_up(read.choices, group)
+        if read.made_for.workers != hook.size:
+            raise InputError(
+                f"the table was made for {read.made_for.workers} workers, but there are {hook.size}; make one with "
+                f"simnet choose --workers {hook.size} --export",
+                file=name,
+                field="made_for.workers",
+            )
+        hook._table, hook._every = read, whole(every, "every", 1)
+        if probe is not None:
+            hook._probe = probe
+        return hook
+
+    def _set_up(self, choices: tuple[Entry, ...], group: Any) -> None:
+        try:
+            import torch.distributed as dist
+        except ImportError:
+            raise InputError("needs PyTorch: pip install simnet[train]", file="simnet.hooks") from None
+        if not dist.is_initialized():
+            raise InputError("there is no process group yet: call torch.distributed.init_process_group first")
+        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+        self.choices, self.entry, self.group = choices, choices[0], group
+        self.iteration, self.residuals = 0, Residuals()
+        self.marks: Iteration | None = None
+        self._schemes: dict[str, Scheme] = {one.scheme: scheme(one.scheme) for one in choices}
+        self._models: dict[tuple[int, int], Any] = {}
+        self._names: Mapping[int, str] = {}
+        self._table: PolicyTable | None = None
+        self._every = 1
+        self._probe: Probe = partial(shifted, group=group)
+        self._clock: Clock | None = None
+        self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._failure: BaseException | None = None
+        for number in range(len(choices)):
+            self._model(number, -1, 1)
+
+    def attach(self, model: Any) -> Hook:
+        """Register with a model in DistributedDataParallel, and return this hook."""
+        self._names = {id(one): name for name, one in model.module.named_parameters()}
+        model.register_comm_hook(self, lambda hook, bucket: hook.exchange(bucket))
+        return self
+
+    def clock(self, device: Any) -> Clock:
+        """Return the clock of a device."""
+        if self._clock is None:
+            self._clock = EventClock() if device.type == "cuda" else HostClock()
+        return self._clock
+
+    def exchange(self, bucket: Any) -> Any:
+        """Exchange a bucket, as DDP asks for it.
+
+        Parameters
+        ----------
+        bucket : torch.distributed.GradBucket
+
+        Returns
+        -------
+        torch.futures.Future of Tensor
+            The mean gradient, in the buffer of the bucket.
+
+        Raises
+        ------
+        SimnetError
+            If a gradient is NaN or infinite, or of another type than float32; or if an exchange before has failed.
+        """
+        import torch
+
+        self.check()
+        flat = bucket.buffer()
+        if flat.dtype != torch.float32:
+            raise SimnetError(f"{self._place(bucket)}: gradients must be float32, got {flat.dtype}")
+        clock = self.clock(flat.device)
+        if bucket.index() == 0:
+            self._begin(flat.device)
+        assert self.marks is not None, "DDP hands over bucket 0 first"
+        marks, began = self.marks, clock.mark()
+        total = flat.sum()
+        if not flat.is_cuda:
+            self._check_finite(bucket, flat, total)
+        part = self._part(bucket, flat)
+        steps = self._schemes[self.entry.scheme]
+        selected = steps.select(part)
+        marks.selecting.append(Span(began, clock.mark()))
+        on_gpu = [flat.device] if flat.is_cuda else []
+        future = torch.futures.Future(devices=on_gpu)
+        place: Callable[[], AbstractContextManager[Any]] = nullcontext
+        if on_gpu:
+            place = self._beside(flat.device, (total, part.given, *selected))
+
+        def finish() -> None:
+            with place():
+                try:
+                    if on_gpu:
+                        self._check_finite(bucket, flat, total)
+                    messages, taken = Messages(self.group, clock), clock.mark()
+                    steps.exchange(part, selected, messages)
+                    marks.exchanging.append(Span(taken, clock.mark()))
+                    marks.messages.extend(messages.sent)
+                    future.set_result(flat)
+                except BaseException as error:  # Raised again where the caller meets it.
+                    self._failure = error
+                    future.set_exception(error)
+
+        self._run(finish)
+        if bucket.is_last():
+            self.iteration += 1
+        return future
+
+    def check(self) -> None:
+        """Raise the error that ended an exchange, if one did."""
+        if self._failure is not None:
+            raise self._failure
+
+    def close(self) -> None:
+        """End the thread; what was handed over is exchanged before."""
+        if self._thread is not None:
+            self._tasks.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _begin(self, device: Any) -> None:
+        """Begin an iteration: ask for the state of the network, if it is time to, and take the table's choice."""
+        if self._table is not None and self.iteration % self._every == 0:
+            import torch
+            import torch.distributed as dist
+
+            latency, bandwidth = self._probe(device)
+            slowest = torch.tensor([latency, 1 / bandwidth], dtype=torch.float64, device=device)
+            dist.all_reduce(slowest, dist.ReduceOp.MAX, group=self.group)  # All workers must take the same choice.
+            self.entry = self._table.lookup(slowest[0].item(), 1 / slowest[1].item()).entry
+        self.marks = Iteration(self.iteration, self.entry.label, self.entry.density)
+
+    def _model(self, number: int, index: int, entries: int) -> Any:
+        """Return the scheme of a choice as a bucket has it, made anew where the bucket has another length."""
+        entry = self.choices[number]
+        found = self._models.get((number, index))
+        if found is not None and found.parameters == entries:
+            return found
+        options: dict[str, Any] = dict(entry.options)
+        if entry.scheme == "fp16":
+            options = {"accumulation": "half"} | options
+        try:
+            found = sparsifier_models.create(entry.scheme, self.size, entries, entry.density, **options)
+        except ValueError as error:
+            raise InputError(f"{entry.label}: {error}", file="simnet.hooks") from None
+        if refused := self._schemes[entry.scheme].refuses(found):
+            raise InputError(f"{entry.label}: hooks cannot follow {refused}", file="simnet.hooks")
+        self._models[number, index] = found
+        return found
+
+    def _part(self, bucket: Any, flat: Tensor) -> Part:
+        """Return what this worker has of a bucket: its gradient with what it kept back before."""
+        model = self._model(self.choices.index(self.entry), bucket.index(), flat.numel())
+        model.iteration = self.iteration
+        kept = self.residuals.kept(bucket)
+        if not (model.keeps_residual and model.options.error_feedback):
+            if kept is not None:
+                flat.add_(kept)
+                self.residuals.drop(bucket)
+            given = flat if not model.keeps_residual or model.name == "fp16" else flat.clone()
+        elif kept is None:
+            given = flat.clone()
+            self.residuals.keep(bucket, given)
+        else:
+            given = kept.add_(flat)
+        return Part(model, self.rank, given, flat)
+
+    def _check_finite(self, bucket: Any, flat: Tensor, total: Tensor) -> None:
+        """Refuse NaN and infinities, which would stay in the residuals of all workers."""
+        if total.isfinite().item() or flat.isfinite().all().item():
+            return
+        at = int(flat.isfinite().logical_not().nonzero()[0].item())
+        found, end = float(flat[at].item()), 0
+        for parameter in bucket.parameters():
+            begin, end = end, end + parameter.numel()
+            if at < end:
+                name = self._names.get(id(parameter), f"a parameter of shape {tuple(parameter.shape)}")
+                raise SimnetError(
+                    f"{self._place(bucket)}: entry {at - begin} of the gradient of {name} is {found:g}; "
+                    "it must be finite"
+                )
+
+    def _place(self, bucket: Any) -> str:
+        return f"rank {self.rank}, iteration {self.iteration}, bucket {bucket.index()}"
+
+    def _beside(self, device: Any, handed: tuple[Tensor, ...]) -> Callable[[], ExitStack]:
+        """Return the context of the hook's own stream, which waits for what the stream in force has made."""
+        import torch
+
+        if not hasattr(self, "_stream"):
+            self._stream = torch.cuda.Stream(device)
+        ready = torch.cuda.current_stream(device).record_event()
+        for one in handed:
+            one.record_stream(self._stream)
+
+        def enter() -> ExitStack:
+            stack = ExitStack()
+            stack.enter_context(torch.cuda.device(device))
+            stack.enter_context(torch.cuda.stream(self._stream))
+            self._stream.wait_event(ready)
+            return stack
+
+        return enter
+
+    def _run(self, task: Callable[[], None]) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._work, name="simnet-hook", daemon=True)
+            self._thread.start()
+        self._tasks.put(task)
+
+    def _work(self) -> None:
+        while (task := self._tasks.get()) is not None:
+            task()

@@ -1,0 +1,91 @@
+"""Iterations with a hook, and a log of what each took."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from os import PathLike
+from typing import TYPE_CHECKING, Any
+
+from simnet.hooks.hook import Hook
+from simnet.hooks.log import Log
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Trainer:
+    """Makes iterations: forward, backward with the exchange, update.
+
+    Parameters
+    ----------
+    model : DistributedDataParallel
+        The model; the hook is attached to it.
+    optimizer : torch.optim.Optimizer
+        Of its parameters.
+    hook : Hook
+        What exchanges.
+    log : str or Path, optional
+        Folder for the log, ``rank_<r>.csv`` with `simnet.hooks.log.COLUMNS`; none when omitted.
+
+    Raises
+    ------
+    InputError
+        If the folder has a log already.
+    """
+
+    def __init__(self, model: Any, optimizer: Any, hook: Hook, log: str | PathLike[str] | None = None) -> None:
+        self.model, self.optimizer, self.hook = model, optimizer, hook.attach(model)
+        self._clock = hook.clock(next(model.parameters()).device)
+        self._log = None if log is None else Log(log, hook.rank, self._clock)
+        self._first: float | None = None
+
+    def step(self, loss: Callable[[], Tensor]) -> Tensor:
+        """Make an iteration.
+
+        Parameters
+        ----------
+        loss : callable
+            Runs the forward pass and returns what the backward pass begins from.
+
+        Returns
+        -------
+        Tensor
+            The loss.
+
+        Raises
+        ------
+        SimnetError
+            If a gradient is NaN or infinite.
+        """
+        mark, now = self._clock.mark, time.perf_counter()
+        if self._first is None:
+            self._first = now
+        began = mark()
+        found = loss()
+        try:
+            found.backward()
+        except Exception:
+            self.hook.check()
+            raise
+        self.hook.check()
+        updating = mark()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        ended = mark()
+        if self._log is not None:
+            assert self.hook.marks is not None, "DDP has handed over no bucket"
+            self._log.add(self.hook.marks, now - self._first, began, updating, ended)
+        return found
+
+    def close(self) -> None:
+        """Write what is left of the log, and end the thread of the hook."""
+        self.hook.close()
+        if self._log is not None:
+            self._log.close()
+
+    def __enter__(self) -> Trainer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,171 @@
+"""A worker of test_hooks.py, started by torch.distributed.run: the hook beside the simulated scheme, same gradients."""
+
+import json
+import os
+import sys
+import time
+import traceback
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+import sparsifier_models
+from simnet.base.errors import SimnetError
+from simnet.hooks import Hook, Trainer
+from simnet.studies.choosing.inputs import Given, from_flags
+from simnet.studies.choosing.policy import make
+
+SIZES = (3000, 1700)
+
+
+class Told(torch.nn.Module):
+    """A model whose gradients are what they are told to be."""
+
+    def __init__(self):
+        super().__init__()
+        self.parts = torch.nn.ParameterList(torch.zeros(size) for size in SIZES)
+
+    def forward(self, gradients):
+        return sum((part * one).sum() for part, one in zip(self.parts, gradients, strict=True))
+
+
+def gradients(iteration, workers):
+    """Return those of all workers, shape (P, n): Laplacian, some of them equal, some zero."""
+    draws = np.random.default_rng([7, iteration])
+    drawn = draws.laplace(size=(workers, sum(SIZES))) * 0.02
+    drawn[draws.random(drawn.shape) < 0.2] = 0
+    return np.round(drawn, 3 if iteration % 2 else 8).astype(np.float32)
+
+
+class Watched(Hook):
+    """A hook that says which parameters the buckets of the last iteration had, by their places in the model."""
+
+    def exchange(self, bucket):
+        if bucket.index() == 0:
+            self.layout = []
+        places = {id(one): place for place, one in enumerate(self.parameters)}
+        self.layout.append(tuple(places[id(one)] for one in bucket.parameters()))
+        return super().exchange(bucket)
+
+
+def in_order(drawn, layout):
+    """Return the entries of a bucket, out of those of each parameter."""
+    return np.concatenate([drawn[place] for place in layout], axis=-1)
+
+
+def run(scheme, density, options, iterations):
+    """Return what differs, and what was sent and priced, iteration by iteration."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    hook = Watched(scheme, density, **options)
+    # A bucket for each parameter from the second iteration on.
+    wrapped = DistributedDataParallel(Told(), bucket_cap_mb=0.001)
+    hook.attach(wrapped)
+    hook.parameters = list(wrapped.module.parts)
+    models, kept, told = {}, [np.zeros((size, n), dtype=np.float32) for n in SIZES], []
+    for iteration in range(iterations):
+        drawn = np.split(gradients(iteration, size), np.cumsum(SIZES)[:-1], axis=1)
+        wrapped.zero_grad()
+        wrapped([torch.from_numpy(one[rank].copy()) for one in drawn]).backward()
+        row = {"off": 0.0, "largest": 0.0, "kept": True, "calls": [], "buckets": len(hook.layout)}
+        for layout in hook.layout:
+            if layout not in models:
+                n = sum(SIZES[place] for place in layout)
+                models[layout] = sparsifier_models.create(scheme, size, n, density, **options)
+            model = models[layout]
+            if model.keeps_residual and model.options.error_feedback:
+                model.residual = in_order(kept, layout)
+            model.iteration = iteration
+            exchange = model.exchange(in_order(drawn, layout))
+            found = in_order([one.grad.numpy() for one in wrapped.module.parts], layout)
+            row["off"] = max(row["off"], float(np.abs(found - exchange.update).max()))
+            row["largest"] = max(row["largest"], float(np.abs(exchange.update).max()))
+            cuts = np.cumsum([SIZES[place] for place in layout])[:-1]
+            for place, rows in zip(layout, np.split(model.residual, cuts, axis=1), strict=True):
+                kept[place] = rows
+                held = hook.residuals.of(wrapped.module.parts[place])
+                own = np.zeros(SIZES[place], dtype=np.float32) if held is None else held.numpy()
+                row["kept"] &= bool(np.array_equal(own, rows[rank]))
+            row["calls"] += priced(exchange.schedule)
+        row["sent"] = [[one.operation, list(one.nbytes)] for one in hook.marks.messages]
+        told.append(row)
+    hook.close()
+    return told
+
+
+def priced(schedule):
+    """Return the calls of a schedule as the hook has them: operation, and bytes that a rank hands over."""
+    found = []
+    for call in schedule.calls:
+        nbytes = call.nbytes / schedule.n_ranks if call.operation == "all_gather" else call.nbytes
+        found.append([call.operation, [nbytes]])
+    return found
+
+
+def train(folder):
+    """Make iterations of which it is known what takes long."""
+    rank, generator = dist.get_rank(), torch.Generator().manual_seed(dist.get_rank())
+    model = torch.nn.Sequential(torch.nn.Linear(30, 40), torch.nn.Tanh(), torch.nn.Linear(40, 5))
+    wrapped = DistributedDataParallel(model)
+
+    class Slow(torch.optim.SGD):
+        def step(self):
+            time.sleep(0.02 * (1 + rank))
+            super().step()
+
+    def loss():
+        time.sleep(0.02 * (1 + rank))
+        return wrapped(torch.randn(8, 30, generator=generator)).square().mean()
+
+    hook = Hook("artopk", 0.1, label="AR-Topk")
+    with Trainer(wrapped, Slow(wrapped.parameters(), lr=0.1), hook, log=folder) as trainer:
+        for _ in range(6):
+            trainer.step(loss)
+
+
+def fail(what):
+    """Do something wrong, and say what comes of it."""
+    try:
+        if what == "unknown":
+            Hook("artpok")
+        if what == "option":
+            Hook("artopk", 0.1, monitored=True)
+        if what == "workers":
+            Path("rows.json").write_text(make(from_flags(Given(workers=8)), cells=1).text())
+            Hook.of_policy("rows.json")
+        if what == "again":
+            Path("rank_0.csv").touch()
+            model = DistributedDataParallel(Told())
+            Trainer(model, torch.optim.SGD(model.parameters(), lr=0.1), Hook(), log=".")
+        if what == "nan":
+            wrapped = DistributedDataParallel(Told())
+            Hook("topk", 0.1).attach(wrapped)
+            wrong = [torch.ones(size) for size in SIZES]
+            wrong[1][3] = torch.nan
+            wrapped(wrong).backward()
+    except SimnetError as error:
+        print(error, flush=True)
+
+
+def main():
+    dist.init_process_group("gloo")
+    torch.set_num_threads(1)
+    command, *arguments = sys.argv[1:]
+    try:
+        if command == "compare":
+            found = [run(**one) for one in json.loads(arguments[0])]
+            Path(arguments[1], f"{dist.get_rank()}.json").write_text(json.dumps(found))
+        else:
+            {"train": train, "fail": fail}[command](*arguments)
+        dist.barrier()
+    except Exception:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
+    # DDP keeps the threads of gloo even after destroy_process_group.
+    os._exit(0)
+
+
+main()

@@ -1,0 +1,97 @@
+"""`simnet.hooks` in real processes over gloo, on loopback: updates, residuals, messages, the log, errors for people."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import killing
+from simnet.hooks import COLUMNS
+
+HERE = Path(__file__).parent
+pytestmark = pytest.mark.extras
+
+# Exchange, options, and by how much sums may be off, relative to the largest entry of the update: nothing where the
+# hook adds up in the order of the model, else roundings of so many sums in float32, of fp16 in half precision.
+SINGLE, HALF = 4 * 2**-24, 4 * 2**-11
+CASES = {
+    "dense": ("dense", {}, SINGLE),
+    "fp16": ("fp16", {"accumulation": "half"}, HALF),
+    "fp16 without feedback": ("fp16", {"accumulation": "half", "error_feedback": False}, HALF),
+    "topk": ("topk", {"allgather": "ring"}, 0),
+    "topk without feedback": ("topk", {"allgather": "ring", "error_feedback": False}, 0),
+    "artopk star": ("artopk", {}, SINGLE),
+    "artopk star released": ("artopk", {"compat": "released"}, SINGLE),
+    "artopk var": ("artopk", {"selection": "var"}, SINGLE),
+}
+
+
+def started(script, arguments, workers, folder):
+    """Run a script in so many processes, and return how that ended."""
+    more = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE.parent)}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(workers)]
+    return subprocess.run(
+        [*command, str(script), *arguments],
+        cwd=folder, env=os.environ | more, capture_output=True, text=True, timeout=killing.PATIENCE,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_update_residual_and_messages_are_those_of_the_simulated_scheme(workers, tmp_path):
+    cases = [
+        {"scheme": scheme, "density": 0.05, "options": options, "iterations": 5}
+        for scheme, options, _ in CASES.values()
+    ]
+    done = started(HERE / "hook_worker.py", ["compare", json.dumps(cases), str(tmp_path)], workers, tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    for rank in range(workers):
+        found = json.loads((tmp_path / f"{rank}.json").read_text())
+        for (name, (_, _, tolerance)), rows in zip(CASES.items(), found, strict=True):
+            assert [row["buckets"] for row in rows] == [1, 2, 2, 2, 2]
+            for row in rows:
+                assert row["off"] <= tolerance * row["largest"], name
+                assert row["kept"], name
+                assert row["sent"] == row["calls"], name
+                assert row["largest"] > 0
+
+
+def test_the_log_adds_up(tmp_path):
+    workers = 2
+    done = started(HERE / "hook_worker.py", ["train", str(tmp_path / "logs")], workers, tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    for rank in range(workers):
+        log = pd.read_csv(tmp_path / "logs" / f"rank_{rank}.csv")
+        assert tuple(log.columns) == COLUMNS
+        assert log["iteration"].tolist() == list(range(6))
+        assert set(log["exchange"]) == {"AR-Topk"}
+        assert set(log["density"]) == {0.1}
+        assert (log[[*COLUMNS[3:]]] >= 0).all(axis=None)
+        parts = log["compute_s"] + log["select_s"] + log["wait_s"] + log["update_s"]
+        pd.testing.assert_series_equal(parts, log["total_s"], check_names=False, rtol=1e-6)
+        assert log["began_s"][0] == 0
+        assert log["began_s"].is_monotonic_increasing
+        # The forward pass of a worker sleeps 20 ms, that of rank 1 and its optimizer 40 ms.
+        assert (log["compute_s"] > 0.02 * (1 + rank)).all()
+        assert (log["update_s"] > 0.02 * (1 + rank)).all()
+        # Once in step, rank 0 waits for rank 1, and no message takes long for that one.
+        assert ((log["wait_s"] > 0.03).iloc[2:] == (rank == 0)).all()
+        assert ((log["communicate_s"] > 0.03).iloc[2:] == (rank == 0)).all()
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("unknown", "hooks do not know the exchange 'artpok'; did you mean 'artopk'?"),
+        ("option", "artopk: hooks cannot follow monitored: true"),
+        ("workers", "rows.json: made_for.workers: the table was made for 8 workers, but there are 1"),
+        ("nan", "rank 0, iteration 0, bucket 0: entry 3 of the gradient of parts.1 is nan; it must be finite"),
+        ("again", "rank_0.csv: is there already; choose another folder for the log"),
+    ],
+)
+def test_errors_are_for_people(what, said, tmp_path):
+    done = started(HERE / "hook_worker.py", ["fail", what], 1, tmp_path)
+    assert said in done.stdout, done.stderr[-3000:]
