@@ -129,7 +129,7 @@ class FP16(Dense):
                 row -= own
         if self.conserves:
             update /= P
-        cast, values = DeviceOp("scan", n), self._reduction(n * self.wire.value_bytes).in_phase("values")
+        cast, values = DeviceOp("cast", n), self._reduction(n * self.wire.value_bytes).in_phase("values")
         schedule, kernels = in_order(self.workers, cast, values, cast)
         return Exchange(
             update=update,

@@ -83,6 +83,7 @@ class Gathered(Sparsifier):
             self.workers,
             *self._selection_kernels(),
             *(DeviceOp("gather", own), DeviceOp("scatter", own)),
+            *(() if self.wire.released else (DeviceOp("pack", own),)),
             self._allgather(selected),
             DeviceOp("scatter", float(selected.sum())),
         )

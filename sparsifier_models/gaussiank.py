@@ -117,9 +117,9 @@ class GaussianK(Thresholded):
                 break
             direction = 0 if rule.turns else taken
             tries += 1
-        # Mean and deviation are a pass each.
-        kernel = DeviceOp("scan", self.parameters, launches=2 + tries)
-        return Found(above(values, threshold), threshold, tries, [kernel])
+        # Mean and deviation are a pass each; the last one picks the entries out.
+        kernels = [DeviceOp("count", self.parameters, launches=1 + tries), DeviceOp("scan", self.parameters)]
+        return Found(above(values, threshold), threshold, tries, kernels)
 
     def _allgather(self, entries: NDArray[np.int64]) -> Schedule:
         gather, counts, wire = self.options.gather, entries.astype(np.float64), self.wire

@@ -93,4 +93,4 @@ class MSTopk(Gathered):
 
     def _selection_kernels(self) -> tuple[DeviceOp, ...]:
         # Mean, maximum, the rounds, and the pass that picks the entries out.
-        return (DeviceOp("scan", self.parameters, launches=ROUNDS + 3),)
+        return DeviceOp("count", self.parameters, launches=ROUNDS + 2), DeviceOp("scan", self.parameters)

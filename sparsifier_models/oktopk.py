@@ -414,13 +414,19 @@ class Oktopk(SplitReduce):
         split = [split_schedule(entries, self.options.bucket, wire)]
         if wire.released:
             split.insert(0, collectives.alltoall_pairwise(P, wire.count_bytes).in_phase("split sizes"))
-        yield from around_split(self.parameters, entries, *split)
-        yield DeviceOp("scan", np.diff(self._cuts).astype(np.float64))
+        # The reference implementation has its messages in the host's memory, and the sums of a region go there as well.
+        yield from around_split(self.parameters, entries, *split, through_host=wire.released)
+        region = np.diff(self._cuts).astype(np.float64)
+        if wire.released:
+            yield DeviceOp("copy_out", region)
+        yield DeviceOp("scan", region)
         yield self._sizes()
         src, dst = np.nonzero(moved - np.diag(np.diag(moved)))
         if src.size:
             yield Schedule(P, [entry_messages(src, dst, moved[src, dst], wire, "balance")])
         yield self._pieces(moved.sum(axis=0))
+        if wire.released:
+            yield DeviceOp("copy_in", 2.0 * float(moved.sum()))
         yield from (DeviceOp("topk", float(gathered)), DeviceOp("scatter", float(kept), launches=2))
 
     def _own_state(self) -> State:

@@ -314,12 +314,13 @@ class PowerSGD(Dense):
         entries = self.parameters - sum(place.stop - place.start for place in self._vectors)
         columns = sum(one.rank * one.rows for one in self._matrices)
         left, right, plain = self.lengths
-        product = DeviceOp("scan", entries)
+        # A product reads the matrices once; the last one writes them.
+        product = DeviceOp("norm", entries)
         yield product
         yield self._summed("P", left).concat(self._summed("uncompressed", plain))
         yield from (DeviceOp("norm", columns, launches=self.options.rank), product)
         yield self._summed("Q", right)
-        yield product
+        yield DeviceOp("sum", entries)
 
     def _summed(self, phase: str, entries: float) -> Schedule:
         """Return the messages that sum so many values, if there are any."""

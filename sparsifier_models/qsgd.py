@@ -236,9 +236,9 @@ class QSGD(Sparsifier):
         nbytes = self._bytes(bits)
         schedule, kernels = in_order(
             self.workers,
-            *(DeviceOp("norm", n), DeviceOp("scan", n)),
+            *(DeviceOp("norm", n), DeviceOp("cast", n)),
             self.options.gather(nbytes).in_phase("levels"),
-            DeviceOp("scan", n, launches=self.workers),
+            DeviceOp("sum", n, launches=self.workers),
         )
         return Exchange(
             update=total / np.float32(self.workers),

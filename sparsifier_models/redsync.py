@@ -89,8 +89,8 @@ class RedSync(Thresholded):
             else:
                 low = q
         # Mean, maximum, the counts, and the pass that picks the entries out.
-        kernel = DeviceOp("scan", self.parameters, launches=3 + tries)
-        return Found(above(values, threshold), threshold, tries, [kernel])
+        kernels = [DeviceOp("count", self.parameters, launches=2 + tries), DeviceOp("scan", self.parameters)]
+        return Found(above(values, threshold), threshold, tries, kernels)
 
     def _trimmed(self, values: Values, magnitude: Values, mean: float, spread: float) -> Found:
         kept, tries = np.arange(values.size), 0
@@ -101,5 +101,6 @@ class RedSync(Thresholded):
                 kept = above(values, threshold)
                 break
         indices = kept[top_k(values[kept], self.k)]
-        kernels = [DeviceOp("scan", self.parameters, launches=2 + tries), DeviceOp("topk", kept.size)]
+        counts = DeviceOp("count", self.parameters, launches=1 + tries)
+        kernels = [counts, DeviceOp("scan", self.parameters), DeviceOp("topk", kept.size)]
         return Found(indices, float(magnitude[indices].min()), tries, kernels)

@@ -127,9 +127,9 @@ class SAGE(UnionReduced):
         return above(values, float(self._threshold[worker]), strict=False)
 
     def _selection_kernels(self) -> tuple[DeviceOp, ...]:
-        # One scan counts what the old threshold would select, the other selects.
-        scans = 1 if self._first else 2
-        return (DeviceOp("gather", sample_size(self.parameters)), DeviceOp("scan", self.parameters, launches=scans))
+        # What the old threshold would select is counted first.
+        counts = () if self._first else (DeviceOp("count", self.parameters),)
+        return (DeviceOp("gather", sample_size(self.parameters)), *counts, DeviceOp("scan", self.parameters))
 
     def _own_state(self) -> State:
         return {"threshold": self._threshold, "mean": self._mean}

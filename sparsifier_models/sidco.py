@@ -246,7 +246,7 @@ class SIDCo(Thresholded):
             threshold, passes = gamma(tail, mean, first, exact=self.options.error_feedback), 2
         else:
             threshold = fit(mean, variance, first)
-        kernels, tries = [DeviceOp("norm", values.size), DeviceOp("scan", values.size, launches=passes)], 1
+        kernels, tries = [DeviceOp("norm", values.size), DeviceOp("count", values.size, launches=passes)], 1
         for delta in later:
             kernels.append(DeviceOp("scan", tail.size))
             tail = tail[tail > np.float32(threshold)]
@@ -255,7 +255,7 @@ class SIDCo(Thresholded):
             mean, variance = moments(tail)
             low = float(tail.min())
             threshold = low + fit(mean - low, variance, delta)
-            kernels.append(DeviceOp("scan", tail.size))
+            kernels.append(DeviceOp("count", tail.size))
             tries += 1
         return Found(above(values, threshold), threshold, tries, [*kernels, DeviceOp("scan", values.size)])
 

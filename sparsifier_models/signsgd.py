@@ -165,7 +165,8 @@ class SignSGD(Sparsifier):
         """Yield what workers do: the mean magnitude and the signs, and what they all make together."""
         P, n, options, entries = self.workers, self.parameters, self.options, self._k_at(self.options.scale)
         mean = options.vote == "mean"
-        yield DeviceOp("scan", n, launches=1 + options.scaled)
+        yield from [DeviceOp("count", n)] * options.scaled
+        yield DeviceOp("cast", n)
         signs = -(-entries // 8) + (self.wire.scalar_bytes if options.scaled else 0.0)
         if options.collective == "allgather" or (mean and options.collective == "auto"):
             yield collectives.allgather_auto(P, signs).in_phase("signs")
@@ -173,8 +174,8 @@ class SignSGD(Sparsifier):
             workers, server = np.arange(1, P), np.zeros(P - 1, dtype=np.int64)
             serves = np.arange(P) == 0
             yield Schedule(P, [Round(workers, server, signs, phase="signs")])
-            yield DeviceOp("scan", np.where(serves, n, 0))
+            yield DeviceOp("sum", np.where(serves, n, 0))
             yield Schedule(P, [Round(server, workers, 4.0 * entries if mean else signs, phase="update")])
-            yield DeviceOp("scan", np.where(serves, 0, n))
+            yield DeviceOp("cast", np.where(serves, 0, n))
             return
-        yield DeviceOp("scan", n)
+        yield DeviceOp("sum", n)

@@ -249,7 +249,7 @@ class SparDL(Sparsifier):
         for g, m in srs_rounds(T):
             to = np.roll(ranks, -g, axis=1)
             for bag in [m] if self.options.exchanges == "log" else [1] * m:
-                yield from (DeviceOp("topk", c, launches=bag), DeviceOp("gather", k_b, launches=bag))
+                yield from (DeviceOp("topk_segments", c, segments=bag), DeviceOp("gather", k_b, launches=bag))
                 yield self._messages(ranks, to, np.full((P, bag), k_b), "spar-reduce-scatter")
                 yield DeviceOp("scatter", k_b, launches=bag)
         yield from (DeviceOp("topk", c), DeviceOp("gather", np.tile(h, d)))

@@ -238,7 +238,9 @@ def split_schedule(entries: Indices, bucket: int, wire: Wire) -> Schedule:
     return Schedule(P, rounds)
 
 
-def around_split(parameters: int, entries: Indices, *messages: Schedule) -> tuple[Step, ...]:
+def around_split(
+    parameters: int, entries: Indices, *messages: Schedule, through_host: bool = False
+) -> tuple[Step, ...]:
     """Return split and reduce: a worker takes its selection apart, region by region, sends, and adds up what comes.
 
     It adds up when all has come. Reference implementations add what one bucket has brought while the next one is under
@@ -252,13 +254,17 @@ def around_split(parameters: int, entries: Indices, *messages: Schedule) -> tupl
         ``entries[r, q]``: entries that worker r sends to worker q.
     *messages : Schedule
         Those of the split.
+    through_host : bool
+        Whether values and indices are copied to the host to be sent, and back to be added up.
     """
-    P = len(entries)
+    P, sent, received = len(entries), entries.sum(axis=1).astype(np.float64), entries.sum(axis=0).astype(np.float64)
     return (
         DeviceOp("scan", parameters / P, launches=P),
-        DeviceOp("gather", entries.sum(axis=1).astype(np.float64)),
+        DeviceOp("gather", sent),
+        *((DeviceOp("copy_out", 2 * sent),) if through_host else ()),
         *messages,
-        DeviceOp("scatter", entries.sum(axis=0) / P, launches=P),
+        *((DeviceOp("copy_in", 2 * received),) if through_host else ()),
+        DeviceOp("scatter", received / P, launches=P),
     )
 
 

@@ -91,10 +91,10 @@ def side_by_side(runs: Sequence[Sequence[DeviceOp]]) -> tuple[DeviceOp, ...]:
     launched: dict[tuple[str, int], NDArray[Any]] = {}
     for worker, kernels in enumerate(runs):
         count: dict[str, int] = {}
-        for method, entries, launches, _ in kernels:
-            for _ in range(launches):
-                number = count[method] = count.get(method, 0) + 1
-                launched.setdefault((method, number), np.zeros(len(runs)))[worker] = entries
+        for one in kernels:
+            for _ in range(one.launches):
+                number = count[one.method] = count.get(one.method, 0) + 1
+                launched.setdefault((one.method, number), np.zeros(len(runs)))[worker] = one.entries
     return tuple(DeviceOp(method, entries) for (method, _), entries in launched.items())
 
 

@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from simnet.calibration.device import fitted, kernels_of, measure_device, profile_yaml
 from simnet.cli import app
+from simnet.costs.device_file import read_profile
 from simnet.costs.devices import DeviceOp, DeviceProfile, Method, load_device
 
 EXPECTED = {"topk", "topk_layer", "count", "scan", "norm", "gather", "scatter", "copy"}
@@ -25,9 +26,7 @@ def test_no_other_slope_has_a_smaller_largest_error(launch, points, other):
 def test_any_words_are_read_back(words):
     words = " ".join("".join(one for one in words if one.isprintable()).split())
     profile = DeviceProfile(words, words, words, 1e9, {"topk": Method(1e-6, 12.0, words)})
-    from simnet.costs.devices import _profile
-
-    back = _profile(profile_yaml(profile), "x.yaml")
+    back = read_profile(profile_yaml(profile), "x.yaml")
     assert (back.name, back.device, back.methods["topk"].source) == (words, words, words)
 
 

@@ -20,8 +20,9 @@ import numpy as np
 import sparsifier_models
 from simnet.base.arrays import Floats
 from simnet.collectives import registry
+from simnet.costs.devices import DeviceOp
 from simnet.policies import Candidate, closed_form
-from simnet.studies.choosing.operating_point import VALUE, Number, OperatingPoint
+from simnet.studies.choosing.operating_point import VALUE, OperatingPoint
 
 Kind: TypeAlias = Literal["dense", "half", "sparse"]
 """The whole gradient in single precision, in half precision, or a selection of it."""
@@ -33,14 +34,6 @@ class CollectiveCall(NamedTuple):
     collective: str
     algorithm: str
     nbytes: Floats
-
-
-class KernelCall(NamedTuple):
-    """Calls of a kernel by a worker: method of a device profile, entries gone through, launches."""
-
-    method: str
-    entries: Number
-    launches: int = 1
 
 
 @dataclass(frozen=True)
@@ -66,7 +59,7 @@ class Choice:
     candidate: Candidate
     kind: Kind
     communicate: Callable[[OperatingPoint], Floats]
-    kernel_calls: Callable[[OperatingPoint], Sequence[KernelCall]] | None = None
+    kernel_calls: Callable[[OperatingPoint], Sequence[DeviceOp]] | None = None
     collective_calls: Callable[[OperatingPoint], Sequence[CollectiveCall]] | None = None
     bound: bool = False
 
@@ -122,8 +115,8 @@ def _dense(reduce: registry.Collective, half: bool, per_node: int) -> Choice:
     def collective_calls(point: OperatingPoint) -> list[CollectiveCall]:
         return [CollectiveCall("all_reduce", reduce.algorithm, share * point.dense_bytes)]
 
-    def kernel_calls(point: OperatingPoint) -> list[KernelCall]:
-        return [KernelCall("scan", point.parameters, 2)] if half else []
+    def kernel_calls(point: OperatingPoint) -> list[DeviceOp]:
+        return [DeviceOp("cast", point.parameters, 2)] if half else []
 
     # Groups are the nodes.
     options = {"algorithm": reduce.algorithm} | dict.fromkeys(reduce.needs, per_node)
@@ -134,13 +127,14 @@ def _dense(reduce: registry.Collective, half: bool, per_node: int) -> Choice:
 
 
 def _allgather(gather: registry.Collective, *, plain: bool) -> Choice:
-    def kernel_calls(point: OperatingPoint) -> list[KernelCall]:
+    def kernel_calls(point: OperatingPoint) -> list[DeviceOp]:
         k = point.kept
         return [
-            KernelCall("topk", point.parameters),
-            KernelCall("gather", k),
-            KernelCall("scatter", k),
-            KernelCall("scatter", point.workers * k),
+            DeviceOp("topk", point.parameters),
+            DeviceOp("gather", k),
+            DeviceOp("scatter", k),
+            DeviceOp("pack", k),
+            DeviceOp("scatter", point.workers * k),
         ]
 
     def collective_calls(point: OperatingPoint) -> list[CollectiveCall]:
@@ -154,10 +148,10 @@ def _allgather(gather: registry.Collective, *, plain: bool) -> Choice:
 def _artopk(reduce: registry.Collective, selection: str) -> Choice:
     votes = selection == "var"
 
-    def kernel_calls(point: OperatingPoint) -> list[KernelCall]:
+    def kernel_calls(point: OperatingPoint) -> list[DeviceOp]:
         k = point.kept
-        norm = [KernelCall("norm", k)] if votes else []
-        return [KernelCall("topk", point.parameters), *norm, KernelCall("gather", k), KernelCall("scatter", k, 2)]
+        norm = [DeviceOp("norm", k)] if votes else []
+        return [DeviceOp("topk", point.parameters), *norm, DeviceOp("gather", k), DeviceOp("scatter", k, 2)]
 
     def collective_calls(point: OperatingPoint) -> list[CollectiveCall]:
         nbytes = VALUE * point.kept

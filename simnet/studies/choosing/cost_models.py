@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
 import sparsifier_models
 from simnet.base.arrays import Floats
 from simnet.base.errors import InputError
-from simnet.costs.devices import DeviceOp, DeviceProfile
+from simnet.costs.devices import DeviceOp, DeviceProfile, End
 from simnet.network import Network
 from simnet.schedule import Schedule
 from simnet.studies.choosing.choices import Choice
@@ -34,21 +34,36 @@ _LEAST_TIMES, _MOST_TIMES = 4, 40
 _LARGEST_SAMPLE = 2**26
 
 
+class Selecting(NamedTuple):
+    """The time that workers take to select, merge and unpack, and its interval [s]."""
+
+    seconds: Floats
+    low: Floats
+    high: Floats
+
+
 class Estimate(NamedTuple):
     """The estimated time of an exchange; fields have the shape to which those of the operating point broadcast.
 
     Parameters
     ----------
-    communicate, select : ndarray
-        To send, and to select and put together [s].
+    communicate : ndarray
+        To send [s].
+    selecting : Selecting
+        To select and put together.
     least, most : ndarray
         Interval of the time to send [s].
     """
 
     communicate: Floats
-    select: Floats
+    selecting: Selecting
     least: Floats
     most: Floats
+
+    @property
+    def select(self) -> Floats:
+        """To select and put together [s]."""
+        return self.selecting.seconds
 
     @property
     def seconds(self) -> Floats:
@@ -58,12 +73,12 @@ class Estimate(NamedTuple):
     @property
     def low(self) -> Floats:
         """Lower end of their interval [s]."""
-        return np.asarray(self.least + self.select)
+        return np.asarray(self.least + self.selecting.low)
 
     @property
     def high(self) -> Floats:
         """Upper end of their interval [s]."""
-        return np.asarray(self.most + self.select)
+        return np.asarray(self.most + self.selecting.high)
 
 
 CostModel: TypeAlias = Callable[[Choice, OperatingPoint], Estimate]
@@ -97,8 +112,8 @@ def by_closed_form(device: DeviceProfile, error: float = ERROR) -> CostModel:
     """
 
     def cost_model(choice: Choice, point: OperatingPoint) -> Estimate:
-        communicate, select = choice.communicate(point), selecting(choice, point, device)
-        return Estimate(communicate, select, communicate / (1 + error), communicate * (1 + error))
+        communicate = choice.communicate(point)
+        return Estimate(communicate, selecting(choice, point, device), communicate / (1 + error), communicate * (1 + error))
 
     return cost_model
 
@@ -112,7 +127,7 @@ def by_fabric(fabric: CalibratedCostModel, device: DeviceProfile) -> CostModel:
     def cost_model(choice: Choice, point: OperatingPoint) -> Estimate:
         if choice.collective_calls is None:
             raise InputError(f"a fabric says nothing of the messages of {choice.label}", file="simnet choose")
-        collective_calls, select = choice.collective_calls(point), selecting(choice, point, device)
+        collective_calls = choice.collective_calls(point)
         workers, *sizes = np.broadcast_arrays(point.workers, *(part.nbytes for part in collective_calls))
         found = np.zeros((3, workers.size))
         for cell, ranks in enumerate(workers.ravel().tolist()):
@@ -120,7 +135,7 @@ def by_fabric(fabric: CalibratedCostModel, device: DeviceProfile) -> CostModel:
                 one = fabric.fastest(part.collective, part.algorithm, int(ranks), float(nbytes.ravel()[cell]))
                 found[:, cell] += one.seconds, one.low, one.high
         seconds, low, high = found.reshape(3, *workers.shape)
-        return Estimate(seconds, select, low, high)
+        return Estimate(seconds, selecting(choice, point, device), low, high)
 
     return cost_model
 
@@ -157,18 +172,19 @@ def by_simulation(
         workers = int(point.workers)
         hosts = None if placement is None else list(placement[:workers])
         first, between = device.work(kernels, workers)
-        worked, busiest = schedule.with_work(between), float(device.seconds(kernels, workers).max())
+        worked = schedule.with_work(between)
+        select = Selecting(*(device.seconds(kernels, workers, end).max() for end in (None, *get_args(End))))
         times = [
-            network.time(worked, first, placement=hosts, origin=start).lasts_from(start) - busiest
+            network.time(worked, first, placement=hosts, origin=start).lasts_from(start) - float(select.seconds)
             for network, start in moments
         ]
-        return Estimate(*map(np.asarray, (np.mean(times), busiest, min(times), max(times))))
+        return Estimate(np.asarray(np.mean(times)), select, np.asarray(min(times)), np.asarray(max(times)))
 
     return cost_model
 
 
-def selecting(choice: Choice, point: OperatingPoint, device: DeviceProfile) -> Floats:
-    """Return what workers take to select at a point [s], and to merge and unpack what they receive.
+def selecting(choice: Choice, point: OperatingPoint, device: DeviceProfile) -> Selecting:
+    """Return what workers take to select at a point, and to merge and unpack what they receive.
 
     Where they work unlike long between the same messages, the longest of each time counts: the others wait for it.
 
@@ -183,14 +199,10 @@ def selecting(choice: Choice, point: OperatingPoint, device: DeviceProfile) -> F
     """
     if choice.kernel_calls is None:
         found = sample(choice, point, 0)
-        first, between = device.work(found.kernels, int(point.workers))
-        return np.asarray(first.max() + sum(one.max() for one in between.values()))
-    total = np.zeros(())
-    for one in choice.kernel_calls(point):
-        method = device.method(one.method)
-        per_entry = method.bytes_per_entry / device.memory_bandwidth
-        total = total + one.launches * (method.launch + one.entries * per_entry)
-    return total
+        worked = [device.work(found.kernels, int(point.workers), end) for end in (None, *get_args(End))]
+        return Selecting(*(np.asarray(first.max() + sum(one.max() for one in rest.values())) for first, rest in worked))
+    calls = choice.kernel_calls(point)
+    return Selecting(*(sum((device.once(one, end) for one in calls), np.zeros(())) for end in (None, *get_args(End))))
 
 
 def sample(choice: Choice, point: OperatingPoint, seed: int = 0) -> Sample:

@@ -44,6 +44,8 @@ class Row(NamedTuple):
         Time to select and to communicate, and its interval [s].
     communicate, select : float
         Its parts [s].
+    select_low, select_high : float
+        Interval of the time to select [s].
     """
 
     choice: Choice
@@ -52,6 +54,8 @@ class Row(NamedTuple):
     high: float
     communicate: float
     select: float
+    select_low: float
+    select_high: float
 
 
 class Flip(NamedTuple):
@@ -60,9 +64,9 @@ class Flip(NamedTuple):
     Parameters
     ----------
     quantity : str
-        One of `QUANTITIES`.
+        One of `QUANTITIES`, or ``selecting``.
     value : float
-        From there on, in SI units.
+        From there on, in SI units; of selecting a factor on the times of the device's kernels.
     label : str
         Which choice it is then.
     up : bool
@@ -111,6 +115,8 @@ class Decision(NamedTuple):
         All choices, the fastest first.
     flips : tuple of Flip
         What would change the decision.
+    selection_flips : tuple of Flip
+        The same for the cost of selecting, in parts of what the device profile says: `quantity` is ``selecting``.
     elasticities : dict of str to float
         By how many per cent the time of the fastest changes for one per cent of each quantity.
     regret : Regret or None
@@ -120,6 +126,7 @@ class Decision(NamedTuple):
     point: OperatingPoint
     rows: tuple[Row, ...]
     flips: tuple[Flip, ...]
+    selection_flips: tuple[Flip, ...]
     elasticities: dict[str, float]
     regret: Regret | None
 
@@ -226,7 +233,7 @@ def decide(
     rows = []
     for choice in tracked(choices, 0.2):
         found = cost_model(choice, point)
-        rows.append(Row(choice, *map(float, (found.seconds, found.low, found.high, found.communicate, found.select))))
+        rows.append(Row(choice, *map(float, (found.seconds, found.low, found.high, found.communicate, *found.selecting))))
     rows.sort(key=lambda row: row.seconds)
     best = rows[0].choice
     several = [row.choice for row in rows]
@@ -234,6 +241,7 @@ def decide(
         point,
         tuple(rows),
         tuple(flip for one in tracked(varies, 0.7) for flip in _flips(several, point, cost_model, one, coarse)),
+        tuple(_selection_flips(rows)),
         {one: _elasticity(best, point, cost_model, one) for one in varies},
         _regret(several, point, cost_model, misjudged) if {"latency", "bandwidth"} <= set(varies) else None,
     )
@@ -278,6 +286,29 @@ def _flips(
                 near, far = (near, middle) if found[0] else (middle, far)
         found, _ = fastest(choices, point.at(quantity, np.array([far])), cost_model)
         yield Flip(quantity, far, choices[int(found[0])].label, up)
+
+
+def _selection_flips(rows: Sequence[Row]) -> Iterator[Flip]:
+    """Yield the factors on the cost of selecting nearest to 1 at which another row is the fastest.
+
+    A row takes its time to communicate and the factor times its time to select: of straight lines, that of the first
+    row is the lowest at 1.
+    """
+    best = rows[0]
+    met = [
+        ((row.communicate - best.communicate) / (best.select - row.select), row)
+        for row in rows[1:]
+        if row.select != best.select
+    ]
+    below = [one for one in met if 0 <= one[0] < 1]
+    above = [one for one in met if one[0] >= 1]
+    for up, nearest in ((False, max(below, key=_factor, default=None)), (True, min(above, key=_factor, default=None))):
+        if nearest is not None:
+            yield Flip("selecting", nearest[0], nearest[1].choice.label, up)
+
+
+def _factor(met: tuple[float, Row]) -> float:
+    return met[0]
 
 
 def _values(point: OperatingPoint, quantity: str, up: bool, steps: int) -> Floats:

@@ -1,0 +1,70 @@
+"""Files of device profiles: YAML in which every field is checked, as `simnet.costs.devices` describes it."""
+
+from __future__ import annotations
+
+import math
+import reprlib
+from dataclasses import MISSING, fields
+from typing import Any, NoReturn, get_args
+
+from simnet.base.checks import is_number
+from simnet.base.errors import InputError, nearest
+from simnet.base.plain_yaml import plain_yaml
+from simnet.base.quantities import Bandwidth, Seconds, Size, Slowdown, outside, parameter_hints
+from simnet.costs.devices import BesideCollectives, DeviceProfile, Known, Method, SideStream
+
+_STREAMS: dict[str, type] = {"side_stream": SideStream, "beside_collectives": BesideCollectives}
+
+
+def read_profile(text: str, file: str) -> DeviceProfile:
+    """Return the profile that the YAML `text` of `file` describes.
+
+    Raises
+    ------
+    InputError
+        If it is no YAML, or a field of it is missing, unknown or out of range.
+    """
+
+    def refuse(message: str, field: str) -> NoReturn:
+        raise InputError(message, file=file, field=field)
+
+    def checked(kind: type, given: object, at: str) -> dict[str, Any]:
+        """Return the fields of a profile or a method: texts, numbers >= 0, and what is left to check."""
+        types = parameter_hints(kind, [one.name for one in fields(kind)])
+        needed = {one.name for one in fields(kind) if one.default is MISSING}
+        if not isinstance(given, dict):
+            refuse(f"must be a mapping with {', '.join(types)}", at)
+        if kind is Method and "seconds_per_entry" in given:
+            given = {"bytes_per_entry": 0.0} | given
+        for name in (*given, *types):
+            if name not in types:
+                refuse(f"there is no such field: {nearest(str(name), types)}", f"{at}{name}")
+            if name not in given and name in needed:
+                refuse("is missing", f"{at}{name}")
+        found = dict(given)
+        for name, value in given.items():
+            if types[name] is str:
+                if not isinstance(value, str) or not value.strip():
+                    refuse(f"must be a text, got {reprlib.repr(value)}", f"{at}{name}")
+                found[name] = value.strip()
+            elif types[name] is Known:
+                if value not in get_args(Known):
+                    refuse(f"must be one of {', '.join(get_args(Known))}, got {reprlib.repr(value)}", f"{at}{name}")
+            elif types[name] in (Bandwidth, Seconds, Size, Slowdown):
+                if not is_number(value):
+                    refuse(f"must be a number, got {reprlib.repr(value)}", f"{at}{name}")
+                if not 0 <= value < math.inf:
+                    refuse(f"must be finite and >= 0, got {value}", f"{at}{name}")
+                if wrong := outside(value, types[name]):
+                    refuse(wrong, f"{at}{name}")
+                found[name] = float(value)
+        if kind is Method and not found.get("low", 1.0) <= 1 <= found.get("high", 1.0):
+            refuse("must have a low of at most 1 and a high of at least 1", at.removesuffix("."))
+        return found
+
+    top = checked(DeviceProfile, plain_yaml(text, file, "a device profile"), "")
+    if not isinstance(top["methods"], dict) or not all(isinstance(name, str) for name in top["methods"]):
+        refuse("must be a mapping of method names to their figures", "methods")
+    methods = {name: Method(**checked(Method, one, f"methods.{name}.")) for name, one in top["methods"].items()}
+    streams = {name: kind(**checked(kind, top[name], f"{name}.")) for name, kind in _STREAMS.items() if name in top}
+    return DeviceProfile(**top | {"methods": methods} | streams)
