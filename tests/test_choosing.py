@@ -26,7 +26,7 @@ from validate.published import table_vi
 
 IDEAL = load_device("ideal")
 ALPHA, BANDWIDTH = 1e-3, 1e8
-GPU = load_device("v100")
+GPU = load_device("artopk-tables")
 
 points = st.builds(
     OperatingPoint,
@@ -83,7 +83,10 @@ def test_closed_forms_know_that_nodes_share_a_card(which, workers, per_node):
 def test_what_selecting_costs_is_what_the_schemes_report(choice, workers):
     point = OperatingPoint(workers, 100_000, 0.01, ALPHA, BANDWIDTH)
     kernels = sample(choice, point).kernels
-    assert float(selecting(choice, point, GPU)) == pytest.approx(GPU.seconds(kernels, workers).max(), rel=0.02)
+    for profile in (GPU, load_device("v100-torch2.6")):
+        found = selecting(choice, point, profile)
+        for time, end in zip(found, (None, "low", "high"), strict=True):
+            assert float(time) == pytest.approx(profile.seconds(kernels, workers, end).max(), rel=0.02)
 
 
 IN_STEP = [one for one in choices(every=True) if one.label in ("gtopk", "spardl", "qsgd", "signsgd", "topka")]
@@ -137,12 +140,37 @@ def test_the_decision_is_the_fastest_and_says_how_sure(point, error):
     assert decision.best.seconds == min(times.values()) == times[decision.best.choice.label]
     assert [row.seconds for row in decision.rows] == sorted(times.values())
     assert all(row.low <= row.seconds <= row.high for row in decision.rows)
-    assert decision.too_close == (min(row.low for row in decision.rows[1:]) <= decision.best.high)
+    # The device is off the same way for all of them.
+    close = False
+    for end in (None, "low", "high"):
+        select = {one.label: float(getattr(cost_model(one, point).selecting, end or "seconds")) for one in choices()}
+        best = decision.best.communicate * (1 + error) + select[decision.best.choice.label]
+        close |= any(row.communicate / (1 + error) + select[row.choice.label] <= best for row in decision.rows[1:])
+    assert decision.too_close == close
     assert decision.regret.worst >= 0
     assert 0 < decision.regret.holds <= 1
     assert (decision.regret.holds == 1) == (decision.regret.worst == 0)
     assert decision.elasticities["latency"] >= 0 >= decision.elasticities["bandwidth"]
     assert abs(decision.elasticities["latency"]) <= 1 + 1e-9
+
+
+@settings(max_examples=25, deadline=None)
+@given(point=points)
+def test_another_exchange_is_fastest_where_selecting_costs_as_much_more_or_less_as_is_said(point):
+    decision = decide(choices(), point, by_closed_form(GPU))
+
+    def first(factor):
+        return min(decision.rows, key=lambda row: row.communicate + factor * row.select).choice.label
+
+    above = [flip.value for flip in decision.selection_flips if flip.up]
+    below = [flip.value for flip in decision.selection_flips if not flip.up]
+    for flip in decision.selection_flips:
+        assert first(flip.value * (1 + 1e-6 if flip.up else 1 - 1e-6)) == flip.label
+    for factor in (
+        *np.geomspace(1, min(above, default=1e9) * (1 - 1e-6), 5),
+        *np.linspace(max(below, default=0), 1, 5)[1:],
+    ):
+        assert first(factor) == decision.best.choice.label
 
 
 @settings(max_examples=25, deadline=None)
@@ -321,7 +349,7 @@ def test_a_map_is_drawn_and_written(tmp_path):
         (["--density", "many"], "must be a fraction"),
         (["--latency", "10 Gbit/s"], "--latency"),
         (["--bandwidth", "0"], "--bandwidth"),
-        (["--device", "v10"], "did you mean 'v100'"),
+        (["--device", "v10"], "did you mean 'v100-torch1.5'"),
         (["--topology", "star"], "is only for --simulate"),
         (["--simulate", "--topology", "fattree"], "there is no topology"),
         (["--simulate", "--workers", "100000"], "at most 4,096"),

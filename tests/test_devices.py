@@ -1,4 +1,4 @@
-"""Device profiles: the streaming model, the published times that the V100 profile stands for, every refusal."""
+"""Device profiles: the streaming model, the published times that profiles stand for, every refusal."""
 
 import numpy as np
 import pytest
@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 
 from simnet.base.errors import InputError
 from simnet.costs.devices import (
+    DEFAULT,
+    METHODS,
     BesideCollectives,
     DeviceOp,
     DeviceProfile,
@@ -48,11 +50,11 @@ VAR_MINUS_STAR_MS = {
 
 
 def milliseconds(*kernels):
-    return 1e3 * load_device("v100").seconds(kernels, 1)[0]
+    return 1e3 * load_device("artopk-tables").seconds(kernels, 1)[0]
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_v100_explains_the_layerwise_times_of_figure_2_within_7_1_per_cent(model):
+def test_artopk_tables_explains_the_layerwise_times_of_figure_2_within_7_1_per_cent(model):
     tensors, parameters = MODELS[model]
     # The cost is linear in entries: layers of equal size cost as much together as those of the model.
     ours = milliseconds(*[DeviceOp("topk_layer", parameters / tensors)] * tensors)
@@ -60,12 +62,12 @@ def test_v100_explains_the_layerwise_times_of_figure_2_within_7_1_per_cent(model
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_v100_explains_the_threshold_searches_of_figure_2_within_28_2_per_cent(model):
+def test_artopk_tables_explains_the_threshold_searches_of_figure_2_within_28_2_per_cent(model):
     ours = milliseconds(DeviceOp("scan", MODELS[model][1], launches=28))
     assert np.abs(ours / np.array(FIGURE_2["MSTopk", model]) - 1).max() < 0.282
 
 
-def test_v100_orders_the_two_methods_as_figure_2_does_but_at_resnet50_where_it_has_them_level():
+def test_artopk_tables_orders_the_two_methods_as_figure_2_does_but_at_resnet50_where_it_has_them_level():
     for model, (tensors, parameters) in MODELS.items():
         layerwise = milliseconds(*[DeviceOp("topk_layer", parameters / tensors)] * tensors)
         search = milliseconds(DeviceOp("scan", parameters, launches=28))
@@ -77,31 +79,80 @@ def test_v100_orders_the_two_methods_as_figure_2_does_but_at_resnet50_where_it_h
 
 
 @pytest.mark.parametrize("model", MODELS)
-def test_v100_explains_the_fused_top_k_of_table_4_within_30_per_cent(model):
+def test_artopk_tables_explains_the_fused_top_k_of_table_4_within_30_per_cent(model):
     assert milliseconds(DeviceOp("topk", MODELS[model][1])) == pytest.approx(STAR_MS[model], rel=0.3)
 
 
 @pytest.mark.parametrize("model", MODELS)
 @pytest.mark.parametrize("column", range(3))
-def test_v100_explains_what_var_adds_in_table_5_within_half_a_millisecond(model, column):
+def test_artopk_tables_explains_what_var_adds_in_table_5_within_half_a_millisecond(model, column):
     k = MODELS[model][1] * (0.1, 0.01, 0.001)[column]
     assert milliseconds(DeviceOp("norm", k)) == pytest.approx(VAR_MINUS_STAR_MS[model][column], abs=0.5)
 
 
-def test_no_kernel_of_the_v100_streams_faster_than_its_memory():
-    methods = load_device("v100").methods
+def test_no_kernel_of_these_tables_streams_faster_than_its_memory():
+    methods = load_device("artopk-tables").methods
     for name in ("topk", "topk_layer", "scan", "norm"):
         assert methods[name].bytes_per_entry >= 4
 
 
 def test_shipped_profiles_state_where_they_come_from():
-    assert device_names() == ["cpu", "ideal", "v100"]
+    gpus = {f"{one}-torch2.6" for one in ("v100", "a100", "h100", "h200", "rtx4090", "l40s", "t4")} | {"v100-torch1.5"}
+    assert device_names() == sorted({"artopk-tables", "cpu", "ideal"} | gpus)
     for name in device_names():
         profile = load_device(name)
         assert profile.name == name
         assert profile.source
         assert profile.device
         assert all(method.source for method in profile.methods.values())
+
+
+GPUS = [name for name in device_names() if "-torch" in name]
+# Seconds per entry of an exact top-k, by ratios of SMs times clock and of bandwidth to the H20's 35.6 ps.
+TOPK_PS = {"v100": 84, "a100": 50, "h100": 30, "h200": 25, "rtx4090": 49, "l40s": 50, "t4": 196}
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_profiles_of_gpus_say_how_each_kernel_is_known(name):
+    profile = load_device(name)
+    assert set(profile.methods) | {"topk_segments"} == set(METHODS)
+    for method in profile.methods.values():
+        assert method.known in ("measured", "scaled", "estimated")
+        assert method.low < 1 < method.high
+        # What rests on no row of its own says so; all others name it.
+        assert "github.com/" in method.source or "As " in method.source or method.known == "estimated"
+    one = profile.method("norm")
+    assert profile.once(DeviceOp("norm", 10**9)) >= 4e9 / profile.memory_bandwidth
+    assert (one.low, one.high) == pytest.approx((1 / 1.4, 1.4), rel=1e-3)
+
+
+@pytest.mark.parametrize("family", TOPK_PS)
+def test_exact_top_k_of_recent_releases_is_scaled_from_the_h20(family):
+    method = load_device(f"{family}-torch2.6").method("topk")
+    assert method.seconds_per_entry == pytest.approx(TOPK_PS[family] * 1e-12)
+    assert (method.low, method.high, method.known) == (0.4, 2.5, "scaled")
+
+
+@pytest.mark.parametrize(
+    ("tensors", "parameters", "seconds", "method", "within"),
+    [
+        (62, 11_173_962, 0.106313, "topk_layer", 0.12),
+        (62, 11_220_132, 0.107808, "topk_layer", 0.12),
+        (14, 28_949_319, 0.340847, "topk_layer", 0.12),
+        (62, 11_173_962, 6.425e-3, "scan", 0.01),
+        (14, 28_949_319, 2.755e-3, "scan", 0.01),
+    ],
+)
+def test_v100_with_torch_1_5_takes_as_long_as_the_published_logs(tensors, parameters, seconds, method, within):
+    kernels = [DeviceOp(method, parameters / tensors, launches=tensors)]
+    profile = load_device("v100-torch1.5")
+    assert profile.seconds(kernels, 1)[0] == pytest.approx(seconds, rel=within)
+    low, high = (profile.seconds(kernels, 1, end)[0] for end in ("low", "high"))
+    assert low <= seconds <= high
+
+
+def test_v100_is_another_name_of_the_recent_release():
+    assert load_device("v100") is load_device("v100-torch2.6") is load_device(DEFAULT)
 
 
 def test_cpu_profile_was_measured_with_all_methods():
@@ -143,6 +194,40 @@ def test_work_stands_before_the_rounds_that_come_after_it():
     assert PROFILE.work([], 3)[0].tolist() == [0, 0, 0]
 
 
+def test_segments_are_launches_of_top_k_where_the_profile_has_no_kernel_for_them():
+    whole = Method(1e-5, 4, "toy")
+    segments = DeviceOp("topk_segments", np.array([1000, 0]), launches=2, segments=8)
+    old = DeviceProfile("old", "toy", "toy", 1e9, {"topk": whole})
+    np.testing.assert_allclose(old.seconds([segments], 2), [16 * (1e-5 + 4e-6), 0])
+    new = DeviceProfile("new", "toy", "toy", 1e9, {"topk": whole, "topk_segments": Method(3e-5, 8, "toy")})
+    np.testing.assert_allclose(new.seconds([segments], 2), [2 * (3e-5 + 8 * 8e-6), 0])
+
+
+def test_what_an_older_profile_lacks_is_made_of_what_it_has_and_marked():
+    old = DeviceProfile("old", "toy", "toy", 1e9, {"norm": Method(1e-5, 4, "toy"), "scan": Method(3e-5, 9, "toy")})
+    assert old.method("count") is old.method("scan")
+    for name, moved, high in (("cast", 6, 2), ("sum", 12, 2), ("pack", 16, 2), ("copy_in", 8, 100)):
+        made = old.method(name)
+        assert (made.launch, made.bytes_per_entry, made.high, made.known) == (1e-5, moved, high, "estimated")
+    with pytest.raises(ValueError, match="has no method 'topk_layer'"):
+        old.method("topk_layer")
+
+
+@given(st.lists(st.tuples(st.sampled_from(["scan", "norm"]), st.integers(0, 10**9)), max_size=5))
+def test_the_interval_holds_the_time_and_is_that_of_each_kernel(kernels):
+    methods = {"scan": Method(1e-5, 8, "toy", 1e-10, 0.5, 3.0), "norm": Method(0, 4, "toy", low=0.9, high=1.25)}
+    profile = DeviceProfile("toy", "toy", "toy", 1e9, methods)
+    ops = [DeviceOp(*one) for one in kernels]
+    low, time, high = (profile.seconds(ops, 2, end) for end in ("low", None, "high"))
+    factors = {"scan": (0.5, 3.0), "norm": (0.9, 1.25)}
+    for at, found in ((0, low), (1, high)):
+        expected = sum(factors[one.method][at] * profile.seconds([one], 2) for one in ops)
+        np.testing.assert_allclose(found, expected, rtol=1e-12)
+    ends = (low.sum() / time.sum(), high.sum() / time.sum()) if time.any() else (1.0, 1.0)
+    np.testing.assert_allclose(profile.within(ops, 2), ends)
+    np.testing.assert_allclose(profile.work(ops, 2, "high")[0], high)
+
+
 def test_scaled_kernels_go_through_more_entries_in_as_many_launches():
     assert DeviceOp("scan", 3, 25, 4).scaled(2) == DeviceOp("scan", 6, 25, 4)
     np.testing.assert_array_equal(DeviceOp("scan", np.array([1, 2])).scaled(10).entries, [10, 20])
@@ -172,6 +257,14 @@ memory_bandwidth: 1.0e+9
 methods:
   scan: {launch: 1.0e-6, bytes_per_entry: 4, source: measured}
 """
+
+
+def test_a_kernel_that_memory_does_not_bind_needs_no_bytes(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(GOOD.replace("bytes_per_entry: 4,", "seconds_per_entry: 2.0e-9, low: 0.5, high: 2, known: scaled,"))
+    method = load_device(path).method("scan")
+    assert (method.bytes_per_entry, method.seconds_per_entry, method.known) == (0, 2e-9, "scaled")
+    assert load_device(path).seconds([DeviceOp("scan", 1000)], 1, "high")[0] == pytest.approx(2 * (1e-6 + 2e-6))
 
 
 def test_a_profile_of_ones_own(tmp_path):
@@ -234,6 +327,11 @@ def test_bad_factors_are_refused_with_their_field(tmp_path, old, new, message):
         ("{launch", "[launch", "is no YAML"),
         ("name: mine", "name: mine\nname: yours", ":3: is no YAML: found duplicate key"),
         ("  scan: {launch: 1.0e-6, bytes_per_entry: 4, source: measured}", "  scan: 3", "methods.scan.: must be"),
+        ("bytes_per_entry: 4", "bytes_per_entry: 4, low: 1.5", "methods.scan: must have a low of at most 1"),
+        ("bytes_per_entry: 4", "bytes_per_entry: 4, high: 0.5", "methods.scan: must have a low of at most 1"),
+        ("bytes_per_entry: 4", "bytes_per_entry: 4, low: 0", "methods.scan.low: must be > 0"),
+        ("bytes_per_entry: 4", "bytes_per_entry: 4, known: guessed", "methods.scan.known: must be one of measured,"),
+        ("bytes_per_entry: 4", "seconds_per_entry: fast", "methods.scan.seconds_per_entry: must be a number"),
         ("\n  scan: {launch: 1.0e-6, bytes_per_entry: 4, source: measured}", " 3", "methods: must be a mapping"),
         ("  scan: {", "  3: {", "methods: must be a mapping of method names"),
         (GOOD, "", "is not a device profile: it has no fields"),
@@ -255,5 +353,5 @@ def test_bad_files_are_refused_with_file_and_field(tmp_path, old, new, message):
 
 @pytest.mark.parametrize("name", ["v10", "V100", ""])
 def test_unknown_names_are_refused_with_those_there_are(name):
-    with pytest.raises(ValueError, match=r"there is no device profile .*Allowed: cpu, ideal, v100"):
+    with pytest.raises(ValueError, match=r"there is no device profile .*Allowed: a100-torch2.6, artopk-tables, cpu"):
         load_device(name)

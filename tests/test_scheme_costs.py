@@ -459,12 +459,19 @@ KERNELS = DeviceProfile(
         "norm": Method(0.3, 7.0, "made up"),
         "gather": Method(0.2, 5.0, "made up"),
         "scatter": Method(0.11, 3.0, "made up"),
+        "topk_segments": Method(0.9, 19.0, "made up"),
+        "cast": Method(0.17, 2.0, "made up"),
+        "sum": Method(0.13, 9.0, "made up"),
+        "pack": Method(0.07, 23.0, "made up"),
+        "count": Method(0.05, 29.0, "made up"),
+        "copy_in": Method(0.19, 31.0, "made up"),
+        "copy_out": Method(0.23, 37.0, "made up"),
     },
 )
 
 
 class Doing(NamedTuple):
-    """Kernels as (method, entries) of a worker on the longest way, and seconds of messages that work may hide."""
+    """Kernels as arguments of `DeviceOp` of a worker on the longest way, and seconds of messages that work may hide."""
 
     before: list
     between: list
@@ -498,7 +505,7 @@ def by_hand(*names):
 @by_hand("topk", "topka")
 def _(model, exchange):
     n, k, P = model.parameters, model.k, model.workers
-    return Doing([("topk", n), ("gather", k), ("scatter", k)], [], [("scatter", P * k)])
+    return Doing([("topk", n), ("gather", k), ("scatter", k), ("pack", k)], [], [("scatter", P * k)])
 
 
 @by_hand("cltk")
@@ -530,7 +537,7 @@ def _(model, exchange):
     c = -(-model.parameters // T)
     bags = [m for _, m in srs_rounds(T)]
     # A bag is cut before it is sent, and added where it arrives; the own block is cut last.
-    cuts = [[("topk", c), ("gather", k_b)] * m for m in bags] + [[("topk", c), ("gather", h)]]
+    cuts = [[("topk_segments", c, 1, 0, m), *[("gather", k_b)] * m] for m in bags] + [[("topk", c), ("gather", h)]]
     before, *others = cuts
     between = [kernel for m, cut in zip(bags, others, strict=True) for kernel in [("scatter", k_b)] * m + cut]
     merges = []
@@ -560,8 +567,12 @@ def _(model, exchange):
 def _(model, exchange):
     P, n, k = model.workers, model.parameters, int(exchange.selected.max())
     region, gathered = int(exchange.stats["region_sizes"].max()), int(exchange.stats["gathered"])
-    between = [*[("scan", n / P)] * P, ("gather", k), *[("scatter", k / P)] * P, ("scan", region)]
-    return Doing([("topk", n)], between, [("topk", gathered), *[("scatter", exchange.union)] * 2])
+    split, merged = [*[("scan", n / P)] * P, ("gather", k)], [("scatter", k / P)] * P
+    last = [("topk", gathered), *[("scatter", exchange.union)] * 2]
+    if model.wire.released:
+        split, merged = [*split, ("copy_out", 2 * k)], [("copy_in", 2 * k), *merged, ("copy_out", region)]
+        last = [("copy_in", 2 * (gathered or exchange.union)), *last]
+    return Doing([("topk", n)], [*split, *merged, ("scan", region)], last)
 
 
 @by_hand("exdyna", "micro", "uniontopk", "deft")
@@ -586,19 +597,20 @@ def _(model, exchange):
 
 @by_hand("fp16")
 def _(model, exchange):
-    return Doing([("scan", model.parameters)], [], [("scan", model.parameters)])
+    return Doing([("cast", model.parameters)], [], [("cast", model.parameters)])
 
 
 @by_hand("qsgd")
 def _(model, exchange):
     n = model.parameters
-    return Doing([("norm", n), ("scan", n)], [], [("scan", n)] * model.workers)
+    return Doing([("norm", n), ("cast", n)], [], [("sum", n)] * model.workers)
 
 
 @by_hand("signsgd")
 def _(model, exchange):
     n, served = model.parameters, model.options.vote != "mean" and model.options.collective == "auto"
-    return Doing([("scan", n)] * (1 + model.options.scaled), [("scan", n)] * served, [("scan", n)])
+    means = [("count", n)] * model.options.scaled
+    return Doing([*means, ("cast", n)], [("sum", n)] * served, [("cast" if served else "sum", n)])
 
 
 @by_hand("powersgd")
@@ -606,7 +618,7 @@ def _(model, exchange):
     entries = sum(one.place.stop - one.place.start for one in model._matrices)
     columns = sum(one.rank * one.rows for one in model._matrices)
     orthogonal = [("norm", columns)] * model.options.rank
-    return Doing([("scan", entries)], [*orthogonal, ("scan", entries)], [("scan", entries)])
+    return Doing([("norm", entries)], [*orthogonal, ("norm", entries)], [("sum", entries)])
 
 
 @every

@@ -176,6 +176,24 @@ def format_seconds(value: float) -> str:
     return _format(value, (("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1), ("min", 60), ("h", 3600), ("d", 86400)))
 
 
+def format_within(value: float, low: float, high: float) -> str:
+    """Return a time and its interval for a table.
+
+    Parameters
+    ----------
+    value, low, high : float
+        The time and the ends of its interval [s]; where these are the time itself, it is shown alone.
+
+    Examples
+    --------
+    >>> format_within(2.4e-3, 1e-3, 6e-3), format_within(0.0, 0.0, 0.0)
+    ('2.4 ms (1 ms to 6 ms)', '0 s')
+    """
+    if low == value == high:
+        return format_seconds(value)
+    return f"{format_seconds(value)} ({format_seconds(low)} to {format_seconds(high)})"
+
+
 def format_bytes(value: float) -> str:
     """Return an amount of data for a table: three significant digits, powers of 1000.
 

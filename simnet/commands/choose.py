@@ -59,7 +59,8 @@ class Method:
     """How exchanges are weighed."""
 
     device: Annotated[
-        str | None, typer.Option(metavar="NAME|FILE", help="What selecting costs; default: v100, or as the scenario.")
+        str | None,
+        typer.Option(metavar="NAME|FILE", help="What selecting costs; default: v100-torch2.6, or as the scenario."),
     ] = None
     every: Annotated[bool, typer.Option("--all", help="Weigh every scheme that has a closed form.")] = False
     simulate: Annotated[

@@ -1,9 +1,9 @@
 """What selecting and merging cost: the time a device takes for the kernels of a sparsifier.
 
 A scheme reports the kernels it ran, such as one top-k over n entries, and between which of its messages. A device
-profile turns them into seconds: each launch of a kernel costs a fixed time, and each entry it goes through costs bytes,
-which stream at the memory bandwidth, or seconds, where the memory is not what binds it. With each method stand where its
-figures come from, whether they were measured there, and an interval.
+profile turns them into seconds: each launch of a kernel costs a fixed time, and each entry that it goes through costs
+bytes, which stream at the memory bandwidth, or seconds, where the memory is not what binds it. With each method stand
+where its figures come from, whether they were measured there, and an interval.
 
 The methods of the schemes in `sparsifier_models`:
 
@@ -77,6 +77,12 @@ DEFAULT = "v100-torch2.6"
 ALIASES = {"v100": DEFAULT}
 """Names of profiles that have another one."""
 
+METHODS = (
+    "topk", "topk_layer", "topk_segments", "scan", "count", "norm", "gather", "scatter", "cast", "sum", "pack",
+    "copy_out", "copy_in",
+)  # fmt: skip
+"""The methods of the schemes in `sparsifier_models`."""
+
 Known: TypeAlias = Literal["measured", "scaled", "estimated", "not stated"]
 """How figures are known: measured there, scaled from a relative, or estimated; of older files nothing is known."""
 
@@ -88,8 +94,8 @@ _ANY = "*"
 _MADE_OF = {"topk_segments": "topk", "topk_layer": "topk", "count": "scan"}
 # Bytes read and written for each entry, of four bytes and with indices of four.
 _STREAMED = {"cast": 6.0, "sum": 12.0, "pack": 16.0, "copy_out": 8.0, "copy_in": 8.0}
-# By which factor that may be off: published kernels of this kind keep within 1.4 of their bytes, of a device that nobody
-# looked at more is allowed for; the link to the host of a GPU is up to a hundred times slower than its memory.
+# By which factor that may be off: published kernels of this kind keep within 1.4 of their bytes, and of devices that
+# nobody looked at more is allowed for; the link to the host of a GPU is up to a hundred times slower than its memory.
 _STREAMS_WITHIN, _COPIES_WITHIN = 2.0, 100.0
 
 
@@ -394,7 +400,7 @@ class DeviceProfile:
         return found
 
     def _streamed(self, name: str) -> Method | None:
-        """Return a method that streams its bytes, estimated; None if it does not, or nothing says what launches take."""
+        """Return a method that streams its bytes, estimated; None if it does not, or launches are not known."""
         norm, moved = self.methods.get("norm"), _STREAMED.get(name)
         if norm is None or moved is None:
             return None
@@ -427,8 +433,8 @@ def load_device(name_or_path: str | Path) -> DeviceProfile:
     Parameters
     ----------
     name_or_path : str or Path
-        One of `device_names` or `ALIASES`, or the path of a YAML file; a string with a directory or with the ending ``.yaml`` or
-        ``.yml`` is a path.
+        One of `device_names` or `ALIASES`, or the path of a YAML file; a string with a directory or with the ending
+        ``.yaml`` or ``.yml`` is a path.
 
     Raises
     ------

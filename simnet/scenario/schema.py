@@ -28,6 +28,7 @@ from simnet.base.quantities import (
     Seconds,
     Slowdown,
 )
+from simnet.costs.devices import DEFAULT
 from simnet.policies import moo
 from simnet.scenario.fields import File, FileName, Label
 from simnet.scenario.network_parts import Network
@@ -231,7 +232,7 @@ class Job(Part):
     density: Densities | None = None
     compression_ratio: Densities | None = Field(default=None, description="another name for density: the fraction kept")
     compute: Compute = Compute.model_validate({})
-    device: File = Field(default="v100", description="a device profile, or the file of one: what selecting costs")
+    device: File = Field(default=DEFAULT, description="a device profile, or the file of one: what selecting costs")
     overlap: Overlap | None = Field(
         default=None, description="default: the whole gradient is exchanged when it is complete"
     )

@@ -113,7 +113,9 @@ def by_closed_form(device: DeviceProfile, error: float = ERROR) -> CostModel:
 
     def cost_model(choice: Choice, point: OperatingPoint) -> Estimate:
         communicate = choice.communicate(point)
-        return Estimate(communicate, selecting(choice, point, device), communicate / (1 + error), communicate * (1 + error))
+        return Estimate(
+            communicate, selecting(choice, point, device), communicate / (1 + error), communicate * (1 + error)
+        )
 
     return cost_model
 

@@ -148,8 +148,21 @@ class Decision(NamedTuple):
 
     @property
     def too_close(self) -> bool:
-        """Whether the interval of another choice overlaps that of the fastest."""
-        return any(row.low <= self.best.high for row in self.rows[1:])
+        """Whether the interval of another choice overlaps that of the fastest.
+
+        What the device's kernels are off by they are off by together, whatever the choice.
+        """
+        best = self.best
+        most = best.high - best.select_high
+        return any(
+            row.low - row.select_low + own <= most + of_best
+            for row in self.rows[1:]
+            for own, of_best in (
+                (row.select_low, best.select_low),
+                (row.select, best.select),
+                (row.select_high, best.select_high),
+            )
+        )
 
     def gain_over_dense(self, backward: float = 0.0) -> float:
         """Return how many times as fast as the fastest choice that sends the whole gradient the fastest sparse one is.
@@ -233,7 +246,9 @@ def decide(
     rows = []
     for choice in tracked(choices, 0.2):
         found = cost_model(choice, point)
-        rows.append(Row(choice, *map(float, (found.seconds, found.low, found.high, found.communicate, *found.selecting))))
+        rows.append(
+            Row(choice, *map(float, (found.seconds, found.low, found.high, found.communicate, *found.selecting)))
+        )
     rows.sort(key=lambda row: row.seconds)
     best = rows[0].choice
     several = [row.choice for row in rows]

@@ -12,7 +12,7 @@ import numpy as np
 import topologies
 from simnet.base.arrays import Floats
 from simnet.base.errors import InputError, nearest
-from simnet.costs.devices import DeviceProfile, load_device
+from simnet.costs.devices import DEFAULT, DeviceProfile, load_device
 from simnet.costs.models import model, names
 from simnet.job.job import Overlap
 from simnet.network import Network
@@ -166,7 +166,7 @@ def from_flags(given: Given) -> Question:
         raise InputError(f"must divide the {point.workers} workers, got {point.per_node}", file="--gpus-per-node")
     what = given.model or (f"{point.parameters:,} parameters" if given.parameters else "resnet50")
     title = f"{what}, {point.workers} workers"
-    device = _device(given.device, "v100")
+    device = _device(given.device, DEFAULT)
     among = choices(point.per_node, every=given.every)
     if not given.simulate:
         _refuse_flat_forms(point.per_node, given)
@@ -192,7 +192,7 @@ def from_flags(given: Given) -> Question:
     network = _network(given, point)
     cost_model = by_simulation([(network, 0.0)], device, seed=given.seed)
     method = f"simulated on {given.topology or _plain(point)}{_by(network)}"
-    return Question(title, point, among, cost_model, method, (), backward=_backward(given))
+    return Question(title, point, among, cost_model, method, (), backward=_backward(given), device=device.name)
 
 
 def from_scenario(loaded: Scenario, given: Given) -> Question:
@@ -254,7 +254,9 @@ def from_scenario(loaded: Scenario, given: Given) -> Question:
         moments = [(job.network(iterations[one]), times[one]) for one in chosen]
         cost_model = by_simulation(moments, device, hosts, seed=given.seed)
         method = f"simulated at {len(moments)} moments{_by(moments[0][0])}"
-        return Question(title, typical, among, cost_model, method, (), trajectory=seen, backward=backward)
+        return Question(
+            title, typical, among, cost_model, method, (), trajectory=seen, backward=backward, device=device.name
+        )
     stack = name_on(job.network(0))
     method = "closed forms, on the slowest pair" + ("" if stack == "ideal" else f", without the stack {stack}")
     return Question(
@@ -289,10 +291,21 @@ def from_fabric(fabric: CalibratedCostModel, given: Given) -> Question:
     among = tuple(
         one for one in choices() if (not one.label.endswith("tree") and "tree " not in one.label) or "tree" in pinned
     )
-    cost_model = by_fabric(fabric, _device(given.device, "v100"))
+    device = _device(given.device, DEFAULT)
+    cost_model = by_fabric(fabric, device)
     title = f"{given.model or f'{point.parameters:,} parameters'}, {workers} workers"
     method = "the calibrated fabric"
-    return Question(title, point, among, cost_model, method, ("density",), backward=_backward(given), coarse=True)
+    return Question(
+        title,
+        point,
+        among,
+        cost_model,
+        method,
+        ("density",),
+        backward=_backward(given),
+        coarse=True,
+        device=device.name,
+    )
 
 
 def _refuse_flat_forms(per_node: int, given: Given) -> None:

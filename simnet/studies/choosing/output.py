@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
-from simnet.base.units import format_bandwidth, format_bytes, format_seconds
+from simnet.base.units import format_bandwidth, format_bytes, format_seconds, format_within
 from simnet.report.console import empty_table
 from simnet.studies.choosing.cost_models import sample
 from simnet.studies.choosing.decision import Decision, Flip
@@ -39,7 +39,7 @@ def ranking(question: Question, decision: Decision) -> Table:
             *(format_seconds(one) for one in (row.seconds, row.low, row.high)),
             f"+{100 * more:.3g} %" if place and math.isfinite(more) else "",
             format_seconds(row.communicate),
-            format_seconds(row.select),
+            format_within(row.select, row.select_low, row.select_high),
             format_bytes(sent[row.choice.label]) if row.choice.label in sent else "",
         )
         table.add_row(*map(Text, cells), style="bold" if place == 0 else "")
@@ -54,7 +54,7 @@ def title(question: Question) -> str:
         links = f", {format_seconds(float(point.latency))}, {format_bandwidth(float(point.bandwidth))}"
         links += f" a node of {point.per_node} GPUs" if point.per_node > 1 else ""
     gradient = f"{format_bytes(float(point.dense_bytes))} gradient, density {100 * float(point.density):.3g} %"
-    return f"{question.title}, {gradient}{links}; {question.method}"
+    return f"{question.title}, {gradient}{links}; {question.method}; device {question.device}"
 
 
 def sentences(question: Question, decision: Decision) -> list[str]:
@@ -87,6 +87,7 @@ def sentences(question: Question, decision: Decision) -> list[str]:
             text += f"; {times:.3g} times where that hides behind {format_seconds(question.backward)} of backward pass"
         said.append(f"{text}.")
     said += [f"{_sentence(flip)}." for flip in decision.flips]
+    said.append(_selection(question, decision))
     if decision.elasticities:
         parts = ", ".join(f"{name} {value:+.2f}" for name, value in decision.elasticities.items())
         said.append(f"One per cent more of each changes the time of {best.choice.label} by, in per cent: {parts}.")
@@ -123,6 +124,7 @@ def figures(question: Question, decision: Decision) -> dict[str, Any]:
             "latency_s": _number(float(point.latency)),
             "bandwidth_B_per_s": _number(float(point.bandwidth)),
             "gpus_per_node": point.per_node,
+            "device": question.device,
         },
         "ranking": [
             {
@@ -135,6 +137,8 @@ def figures(question: Question, decision: Decision) -> dict[str, Any]:
                 "high_s": row.high,
                 "communicate_s": row.communicate,
                 "select_s": row.select,
+                "select_low_s": row.select_low,
+                "select_high_s": row.select_high,
                 "sent_B": sent.get(row.choice.label),
                 "bound": row.choice.bound,
             }
@@ -156,6 +160,10 @@ def figures(question: Question, decision: Decision) -> dict[str, Any]:
                 "exchange": one.label,
             }
             for one in decision.flips
+        ],
+        "selection_flips": [
+            {"factor": one.value, "direction": "up" if one.up else "down", "exchange": one.label}
+            for one in decision.selection_flips
         ],
         "elasticities": decision.elasticities,
         "misjudged": None
@@ -188,6 +196,22 @@ def _sentence(flip: Flip) -> str:
     if flip.quantity == "workers":
         return f"{flip.label} is faster with {shown} workers"
     return f"{flip.label} is faster from a {flip.quantity} of {shown} {'up' if flip.up else 'down'}"
+
+
+def _selection(question: Question, decision: Decision) -> str:
+    """Return at which cost of selecting another exchange is the fastest, and whether the device may have that cost."""
+    selecting = [row for row in decision.rows if row.select > 0]
+    if not selecting:
+        return f"Selecting costs nothing on {question.device}."
+    low = min(row.select_low / row.select for row in selecting)
+    high = max(row.select_high / row.select for row in selecting)
+    parts = []
+    for flip in decision.selection_flips:
+        within = " (within the interval of its time)" if low <= flip.value <= high else ""
+        parts.append(f"{flip.label} from {flip.value:.3g} times {'up' if flip.up else 'down'}{within}")
+    if not parts:
+        return f"Whatever selecting costs, {decision.best.choice.label} stays fastest."
+    return f"If selecting cost other than {question.device} says, others would be faster: {', '.join(parts)}."
 
 
 def _number(value: float) -> float | None:
