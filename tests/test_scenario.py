@@ -165,7 +165,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         ("parameters: 2000", "parameters: 2000\n  model: resnet50", ["a.yaml:7: job", "either model or parameters"]),
         ("parameters: 2000\n", "gradients: {recorded: digts}\n", ["a.yaml:8: job.gradients", "did you mean 'digits'"]),
         ("parameters: 2000\n", "gradients: {recorded: ./nowhere}\n", ["nowhere", "needed by a.yaml:8: job.gradients"]),
-        ("parameters: 2000", "parameters: 2000\n  device: v10", ["a.yaml:9: job.device", "did you mean 'v100-torch1.5'"]),
+        ("parameters: 2000", "parameters: 2000\n  device: v10", ["a.yaml:9: job.device", "did you mean 'v100-"]),
         ("parameters: 2000", "parameters: 2000\n  device: ./v100.yaml",
          ["v100.yaml: there is no such file", "needed by a.yaml:9: job.device"]),
         ("compute: {mean: 10 ms}", "compute: {}", ["a.yaml:11: job.compute.mean: is missing"]),
