@@ -171,8 +171,8 @@ def create(name: str, workers: int, parameters: int, density: float = 1.0, **opt
     ARTopk(8 workers, 1000 parameters, density 0.01)
     >>> create("artopk", workers=8, parameters=1000, selektion="var")
     Traceback (most recent call last):
-    ValueError: artopk: there is no option 'selektion': did you mean 'selection'? Allowed: collective, compat, \
-error_feedback, index_bytes, layers, monitored, scale, seed, selection, value_bytes, wire
+    ValueError: artopk: there is no option 'selektion': did you mean 'selection'? Allowed: allgather, collective, \
+compat, error_feedback, index_bytes, layers, monitored, scale, seed, selection, value_bytes, wire
     """
     found = scheme(name)
     try:

@@ -22,7 +22,7 @@ from simnet.costs.devices import DeviceOp
 from simnet.schedule import Schedule
 from sparsifier_models.base import Exchange, Sparsifier, State, checked_part
 from sparsifier_models.gains import corrected_rows, counts_at, gain, nested_top_k
-from sparsifier_models.options import Allreduce, Options
+from sparsifier_models.options import Allgather, Allreduce, Options
 from sparsifier_models.selection import Indices, Values, squared_norm, squared_norms, take_mean, top_k
 from sparsifier_models.steps import Step, in_order
 
@@ -71,6 +71,8 @@ class ARTopkOptions(Options):
         Who broadcasts its indices: the workers in turn, or the one whose compressed gradient has the largest norm.
     collective : str
         How the values are reduced: an all-reduce of `simnet.collectives.registry`.
+    allgather : str
+        How the norms of VAR are gathered: an all-gather of `simnet.collectives.registry`.
     monitored : bool
         Whether the broadcasting worker also broadcasts its compression gain and time, one scalar each, as in the
         adaptive script of the reference implementation.
@@ -78,6 +80,7 @@ class ARTopkOptions(Options):
 
     selection: Literal["star", "var"] = "star"
     collective: Allreduce = "ring"
+    allgather: Allgather = "auto"
     monitored: bool = False
 
 
@@ -259,7 +262,7 @@ class ARTopk(Sparsifier):
         yield DeviceOp("topk", np.where(selected > 0, float(self.parameters), 0.0))
         if self.options.selection == "var":
             yield DeviceOp("norm", self.parameters if self._released else k)
-            yield collectives.allgather_auto(self.workers, wire.scalar_bytes)
+            yield registry.find("all_gather", self.options.allgather).schedule(self.workers, wire.scalar_bytes)
         if wire.released:
             yield broadcast(wire.count_bytes)
         yield broadcast(k * wire.index_bytes)

@@ -20,14 +20,17 @@ from simnet.base.arrays import Floats
 from simnet.base.quantities import Count
 from simnet.costs import oktopk, oktopk_balance_and_allgatherv, oktopk_split_and_reduce
 from simnet.costs.devices import DeviceOp
-from simnet.schedule import Schedule
+from simnet.schedule import Round, Schedule
+from sparsifier_models import selection
 from sparsifier_models.base import Exchange, State, checked_part
 from sparsifier_models.options import Positive
-from sparsifier_models.selection import Indices, Values, above, kth_magnitude, squared_norm, squared_norms, top_k
+from sparsifier_models.reused_thresholds import RULES, Rules, drifted, raised
+from sparsifier_models.selection import Indices, Values, above, squared_norm, squared_norms, top_k
 from sparsifier_models.split_reduce import (
     Places,
     SplitOptions,
     SplitReduce,
+    all_pairs,
     around_split,
     balancing,
     by_region,
@@ -41,30 +44,6 @@ from sparsifier_models.split_reduce import (
 )
 from sparsifier_models.steps import Step, in_order
 
-RAISES, RAISE = 5, 1.03
-
-
-@dataclass(frozen=True)
-class Rules:
-    """Constants of a variant of the reference implementation; `Oktopk` describes the fields, its options."""
-
-    tau_prime: int
-    tau: int
-    local_low: float
-    local_high: float
-    local_step: float
-    global_low: float
-    global_high: float
-    global_up: float
-    global_down: float
-    raise_above: float
-
-
-RULES = {
-    "vgg": Rules(32, 64, 2 / 3, 5 / 4, 1.012, 2 / 3, 4 / 3, 1.008, 1.008, 4 / 3),
-    "lstm": Rules(32, 64, 3 / 4, 5 / 4, 1.012, 3 / 4, 5 / 4, 1.008, 1.01, 3 / 2),
-    "bert": Rules(128, 64, 4 / 5, 5 / 4, 1.025, 4 / 5, 5 / 4, 1.025, 1.036, np.inf),
-}
 WARM_UP = {"vgg": 512, "lstm": 128, "bert": 0}
 """Dense iterations before the first sparse one in the reference implementation, and the counter of the latter."""
 
@@ -75,6 +54,9 @@ class OktopkOptions(SplitOptions):
 
     Parameters
     ----------
+    hooked : bool
+        Whether messages are those of `simnet.hooks`, on the wire ``paper``: cuts of eight bytes, summed by a ring;
+        sizes ahead of the split, and no message without entries; pieces padded to the largest.
     warm_up : int
         Dense iterations before the first sparse one, >= 0. In the reference implementation 512 (vgg), 128 (lstm) and 0
         (bert).
@@ -96,6 +78,7 @@ class OktopkOptions(SplitOptions):
         While a re-used threshold selects more than floor of this times k, it is raised by 3 %, five times at most.
     """
 
+    hooked: bool = False
     warm_up: Annotated[int, Ge(0)] = 0
     balance: Literal["default", "always", "never", "trigger"] = "default"
     trigger: Positive = 2.0
@@ -110,67 +93,15 @@ class OktopkOptions(SplitOptions):
     global_down: Positive | None = None
     raise_above: Positive | None = None
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.hooked and self.wire == "released":
+            raise ValueError("hooked must be false on the wire 'released'")
+
     def in_force(self) -> Rules:
         """Return the constants of the rules, with those that are given as options in their place."""
         given = {one.name: getattr(self, one.name) for one in fields(Rules)}
         return replace(RULES[self.rules], **{name: value for name, value in given.items() if value is not None})
-
-
-def raised(values: Values, threshold: float, most: float) -> tuple[float, Indices, int]:
-    """Raise a re-used threshold while it selects more than `most` entries.
-
-    Parameters
-    ----------
-    values : ndarray of float32, shape (n,)
-        The gradient.
-    threshold : float
-        The threshold of before.
-    most : float
-        Entries that it may select.
-
-    Returns
-    -------
-    threshold : float
-    indices : ndarray of int64
-        Where magnitudes exceed it, ascending.
-    passes : int
-        Times that the entries above a threshold were counted.
-
-    Examples
-    --------
-    >>> raised(np.arange(100, dtype=np.float32), 90.0, 7)
-    (92.7, array([93, 94, 95, 96, 97, 98, 99]), 2)
-    """
-    indices, passes = above(values, threshold), 1
-    while indices.size > most and passes <= RAISES:
-        threshold *= RAISE
-        indices = indices[np.abs(values[indices]) > np.float32(threshold)]
-        passes += 1
-    return threshold, indices, passes
-
-
-def drifted(threshold: float, count: int, low: float, high: float, up: float, down: float) -> float:
-    """Return the threshold for the next iteration, after one that selected `count` entries.
-
-    Parameters
-    ----------
-    threshold : float
-        The threshold of this iteration.
-    count : int
-        Entries that it selected.
-    low, high : float
-        Counts between which it stays.
-    up, down : float
-        Factors by which it rises, and by which it falls.
-
-    Examples
-    --------
-    >>> [drifted(1.0, count, 66.7, 125.0, up=1.25, down=2.0) for count in (50, 100, 150)]
-    [0.5, 1.0, 1.25]
-    """
-    if count < low:
-        return threshold / down
-    return threshold * up if count > high else threshold
 
 
 class Oktopk(SplitReduce):
@@ -188,8 +119,9 @@ class Oktopk(SplitReduce):
     a binary search that takes for sorted what is not in iterations that recompute: most are applied and kept as well.
 
     Calls are phases of the schedule: ``cuts`` (all-reduce of the region cuts), ``split sizes`` (all-to-all, on the wire
-    ``released`` only), ``split``, ``sizes`` (all-gather), ``balance``, and ``entries`` (all-gather), which on the wire
-    ``released`` is two calls with the rules of bert, ``values`` and ``indices``. Iterations of the warm-up: ``dense``.
+    ``released`` and if ``hooked``), ``split``, ``sizes`` (all-gather), ``balance``, and ``entries`` (all-gather), which
+    on the wire ``released`` is two calls with the rules of bert, ``values`` and ``indices``. Iterations of the warm-up:
+    ``dense``.
 
     Further statistics, besides those of `Exchange`; in the warm-up only the first two. ``threshold`` is the local one
     that selected:
@@ -208,6 +140,13 @@ class Oktopk(SplitReduce):
                                 the all-gather
     ``words_bound``             6 k' (P - 1) / P words of Eq. 3, k' being the larger of the most local and global nnz
     ==========================  =====================================================================================
+
+    Attributes
+    ----------
+    cuts : ndarray of int64, shape (P + 1,)
+        Where the regions start, and n.
+    global_threshold : float
+        That of the sums, for exchanges that re-use it.
 
     References
     ----------
@@ -241,9 +180,9 @@ class Oktopk(SplitReduce):
         self._rules = self.options.in_force()
         self._bug = self.options.compat == "released" and self.options.rules != "vgg"
         self._local = np.zeros(workers)
-        self._global = 0.0
+        self.global_threshold = 0.0
         self._known_for = 0  # k that the thresholds were computed for; 0 before the first time
-        self._cuts = equal_cuts(parameters, workers)
+        self.cuts = equal_cuts(parameters, workers)
 
     @property
     def conserves(self) -> bool:
@@ -255,17 +194,15 @@ class Oktopk(SplitReduce):
         counter = float(WARM_UP[self.options.rules] + t)
         if t < 0:
             return self._dense(corrected, counter)
-        exact = t % self._rules.tau_prime == 0 or self._known_for != self.k
-        recut = t % self._rules.tau == 0
-
+        exact, recut = self.due()
         local, chosen, passes = self._select(corrected, exact)
         if recut:
-            self._cuts = region_cuts(chosen, self.parameters, spread=self.options.compat == "paper")
-        reduced, entries = split_and_reduce(corrected, chosen, self._cuts)
+            self.cuts = region_cuts(chosen, self.parameters, spread=self.options.compat == "paper")
+        reduced, entries = split_and_reduce(corrected, chosen, self.cuts)
         del chosen
         kept, gathered, threshold = self._select_global(reduced, exact)
-        pieces = by_region(gathered, self._cuts)
-        moved = balancing(pieces) if not exact and self._is_to_balance(pieces) else np.diag(pieces)
+        pieces = by_region(gathered, self.cuts)
+        moved = self.moved(pieces, exact)
         sums = reduced[kept]
         unsorted = kept[np.argsort(-np.abs(sums), kind="stable")] if self._bug and exact else None
         sent = self._take(corrected, local, kept, unsorted)
@@ -274,7 +211,7 @@ class Oktopk(SplitReduce):
         update[kept] = sums / np.float32(self.workers)
 
         nnz, balanced, P = entries.sum(axis=1), moved.sum(axis=0), self.workers
-        self._drift(local, nnz, threshold, kept.size, exact)
+        self.drift(local, nnz, threshold, kept.size, exact)
         away = entries.sum(axis=1) - np.diag(entries) + pieces - np.diag(moved)
         gathers = int(pieces.sum()) if exact else 0
         schedule, kernels = in_order(P, *self._steps(passes, recut, entries, moved, gathers, kept.size))
@@ -293,9 +230,9 @@ class Oktopk(SplitReduce):
                 "global_threshold": threshold,
                 "global_nnz": float(kept.size),
                 "local_threshold_after": self._local,
-                "global_threshold_after": self._global,
-                "region_offsets": self._cuts[:-1].astype(np.float64),
-                "region_sizes": np.diff(self._cuts).astype(np.float64),
+                "global_threshold_after": self.global_threshold,
+                "region_offsets": self.cuts[:-1].astype(np.float64),
+                "region_sizes": np.diff(self.cuts).astype(np.float64),
                 "gathered": float(pieces.sum()),
                 "balance_before": unevenness(pieces),
                 "balance_after": unevenness(balanced),
@@ -320,26 +257,46 @@ class Oktopk(SplitReduce):
             stats={"counter": counter, "recomputed": 0.0, "threshold": np.zeros(P)},
         )
 
+    def due(self) -> tuple[bool, bool]:
+        """Return whether thresholds are computed exactly in this exchange, and whether regions are cut anew."""
+        t = self.iteration - self.options.warm_up
+        exact = t % self._rules.tau_prime == 0 or self._known_for != self.k
+        return exact, t % self._rules.tau == 0 or not self._known_for
+
+    def find(self, values: Any, worker: int, exact: bool, kernels: Any = selection) -> tuple[float, Any, int]:
+        """Return a worker's threshold, where its entries are above, and how often it counted them: not if exact.
+
+        Parameters
+        ----------
+        values : ndarray of float32, shape (n,)
+            Its gradient with its residual.
+        worker : int
+            Which.
+        exact : bool
+            Whether thresholds are computed exactly.
+        kernels : module
+            As of `raised`.
+        """
+        threshold = float(self._local[worker])
+        if exact or threshold == 0:
+            threshold = kernels.kth_magnitude(values, self.k)
+            return threshold, kernels.above(values, threshold), 0
+        return raised(values, threshold, self._rules.raise_above * self.k, kernels)
+
     def _select(self, corrected: Values, exact: bool) -> tuple[Floats, list[Places], Indices]:
-        """Return the local thresholds, the entries above, and how often a worker counted them: not if exact."""
-        k, local = self.k, self._local.copy()
-        chosen: list[Places] = []
+        """Return of each worker what `find` returns."""
+        local, chosen = self._local.copy(), []
         passes = np.zeros(self.workers, dtype=np.int64)
         for worker, row in enumerate(corrected):
-            if exact or local[worker] == 0:
-                local[worker] = kth_magnitude(row, k)
-                indices = above(row, local[worker])
-            else:
-                most = self._rules.raise_above * k
-                local[worker], indices, passes[worker] = raised(row, float(local[worker]), most)
+            local[worker], indices, passes[worker] = self.find(row, worker, exact)
             chosen.append(compact(indices))
         return local, chosen, passes
 
     def _select_global(self, reduced: Values, exact: bool) -> tuple[Indices, Indices, float]:
         """Return the global selection, all entries that are gathered for it, and the global threshold."""
         if not exact:
-            kept = above(reduced, self._global)
-            return kept, kept, self._global
+            kept = above(reduced, self.global_threshold)
+            return kept, kept, self.global_threshold
         gathered = np.flatnonzero(reduced)
         kept = gathered[top_k(reduced[gathered], self.k)]
         return kept, gathered, float(np.abs(reduced[kept]).min()) if kept.size else 0.0
@@ -364,17 +321,41 @@ class Oktopk(SplitReduce):
                 row[selected[unsorted[place] == selected]] = 0
         return sent
 
-    def _drift(self, local: Floats, nnz: Indices, threshold: float, count: int, exact: bool) -> None:
-        """Set the thresholds that the next iteration starts from."""
+    def drift(self, local: Floats, nnz: Indices, threshold: float, count: int, exact: bool) -> None:
+        """Set the thresholds that the next iteration starts from.
+
+        Parameters
+        ----------
+        local : ndarray of float64, shape (P,)
+            Each worker's threshold; of those that are not known, 0.
+        nnz : ndarray of int64, shape (P,)
+            Entries that it selected.
+        threshold, count : float, int
+            The global one, and what it selected.
+        exact : bool
+            Whether they were computed exactly.
+        """
         rules, k = self._rules, self.k
         low, high, step = rules.local_low * k, rules.local_high * k, rules.local_step
         pairs = zip(local.tolist(), nnz.tolist(), strict=True)
         self._local = np.array([drifted(one, found, low, high, step, step) for one, found in pairs])
         low, high = rules.global_low * k, rules.global_high * k
-        self._global = threshold
+        self.global_threshold = threshold
         if not exact:
-            self._global = drifted(threshold, count, low, high, rules.global_up, rules.global_down)
+            self.global_threshold = drifted(threshold, count, low, high, rules.global_up, rules.global_down)
         self._known_for = k
+
+    def moved(self, pieces: Indices, exact: bool) -> Indices:
+        """Return how many entries of the global selection each worker sends to each; shape (P, P).
+
+        Parameters
+        ----------
+        pieces : ndarray of int64, shape (P,)
+            Those that each worker has.
+        exact : bool
+            Whether thresholds are computed exactly; nothing is balanced then.
+        """
+        return balancing(pieces) if not exact and self._is_to_balance(pieces) else np.diag(pieces)
 
     def _is_to_balance(self, pieces: Indices) -> bool:
         match self.options.balance:
@@ -410,13 +391,19 @@ class Oktopk(SplitReduce):
         yield from (DeviceOp("scan", np.where(passes >= one, n, 0.0)) for one in range(1, int(passes.max()) + 1))
         if recut:
             width = 8.0 if wire.released and self.options.rules == "bert" else wire.count_bytes
-            yield collectives.allreduce_recursive_doubling(P, (P - 1) * width).in_phase("cuts")
-        split = [split_schedule(entries, self.options.bucket, wire)]
+            reduce = collectives.allreduce_recursive_doubling
+            if self.options.hooked:
+                reduce, width = collectives.allreduce_ring, 8.0
+            yield reduce(P, (P - 1) * width).in_phase("cuts")
+        split = [split_schedule(entries, self.options.bucket, wire, empty=not self.options.hooked)]
+        if self.options.hooked and P > 1:
+            ahead = Round(*all_pairs(P, range(1, P)), wire.count_bytes, phase="split sizes")
+            split.insert(0, Schedule(P, [ahead]))
         if wire.released:
             split.insert(0, collectives.alltoall_pairwise(P, wire.count_bytes).in_phase("split sizes"))
         # The reference implementation has its messages in the host's memory, and the sums of a region go there as well.
         yield from around_split(self.parameters, entries, *split, through_host=wire.released)
-        region = np.diff(self._cuts).astype(np.float64)
+        region = np.diff(self.cuts).astype(np.float64)
         if wire.released:
             yield DeviceOp("copy_out", region)
         yield DeviceOp("scan", region)
@@ -424,7 +411,8 @@ class Oktopk(SplitReduce):
         src, dst = np.nonzero(moved - np.diag(np.diag(moved)))
         if src.size:
             yield Schedule(P, [entry_messages(src, dst, moved[src, dst], wire, "balance")])
-        yield self._pieces(moved.sum(axis=0))
+        sizes = moved.sum(axis=0)
+        yield self._pieces(np.full(P, sizes.max()) if self.options.hooked else sizes)
         if wire.released:
             yield DeviceOp("copy_in", 2.0 * float(moved.sum()))
         yield from (DeviceOp("topk", float(gathered)), DeviceOp("scatter", float(kept), launches=2))
@@ -432,9 +420,9 @@ class Oktopk(SplitReduce):
     def _own_state(self) -> State:
         return {
             "local_threshold": self._local,
-            "global_threshold": np.array(self._global),
+            "global_threshold": np.array(self.global_threshold),
             "known_for": np.array(self._known_for),
-            "cuts": self._cuts,
+            "cuts": self.cuts,
         }
 
     def _restore_own(self, state: State) -> None:
@@ -445,4 +433,4 @@ class Oktopk(SplitReduce):
         cuts = checked_part(state, "cuts", np.int64, (P + 1,), 0, n)
         if cuts[0] != 0 or cuts[-1] != n or (np.diff(cuts) < 0).any():
             raise ValueError(f"cuts must rise from 0 to {n}, got {cuts.tolist()!r:.200}")
-        self._local, self._global, self._known_for, self._cuts = local, float(threshold), int(known_for), cuts
+        self._local, self.global_threshold, self._known_for, self.cuts = local, float(threshold), int(known_for), cuts

@@ -8,6 +8,7 @@ number of entries selected in the iteration before, keeps the density near its t
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -98,31 +99,45 @@ class Partitioned(UnionReduced):
     def _partitions(self) -> Indices:
         """Return where the partitions of this exchange start, and n after them; shape (P + 1,)."""
 
-    def _initial_threshold(self, corrected: Values) -> Floats:
-        """Return the thresholds of the workers in the first exchange, shape (P,)."""
+    def advance(self, exact: Callable[[], Floats]) -> None:
+        """Cut the partitions of an exchange, and scale the thresholds after the numbers of the one before.
+
+        Parameters
+        ----------
+        exact : callable
+            Returns each worker's own k-th largest magnitude, shape (P,); asked where a first exchange begins with it.
+        """
+        self._edges = self._partitions()
+        if self._counts.size:
+            K_prev = int(self._counts.sum())
+            self._threshold = bounded(self._threshold * self.options.threshold_factor(K_prev, self.k))
+            return
         threshold = np.full(self.workers, self.options.initial_threshold or self._formula_threshold)
-        if not self._starts_exact:
-            return threshold
-        exact = np.array([kth_magnitude(row, self.k) for row in corrected])
-        return np.where(exact > 0, exact, threshold)
+        if self._starts_exact:
+            found = exact()
+            threshold = np.where(found > 0, found, threshold)
+        self._threshold = bounded(threshold)
+
+    def searched(self, worker: int) -> tuple[int, int, float]:
+        """Return where the partition starts that a worker searches, where it ends, and with which threshold."""
+        p = (self.iteration + worker) % self.workers
+        return int(self._edges[p]), int(self._edges[p + 1]), float(self._threshold[worker])
+
+    def record(self, selected: Indices) -> None:
+        """Take down how many entries each worker has selected, shape (P,), for the next exchange."""
+        # Cyclic rotation: p = (t + r) mod P.
+        self._counts = np.zeros(self.workers, dtype=np.int64)
+        self._counts[(self.iteration + np.arange(self.workers)) % self.workers] = selected
 
     @property
     def _starts_exact(self) -> bool:
         return self.options.initial == "exact" and self.options.initial_threshold is None
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
-        self._edges = self._partitions()
-        if self._counts.size:
-            K_prev = int(self._counts.sum())
-            self._threshold = bounded(self._threshold * self.options.threshold_factor(K_prev, self.k))
-        else:
-            self._threshold = bounded(self._initial_threshold(corrected))
+        self.advance(lambda: np.array([kth_magnitude(row, self.k) for row in corrected]))
         exchange = super()._communicate(corrected, gradients)
-
-        # Cyclic rotation: p = (t + r) mod P.
+        self.record(exchange.selected)
         p = (self.iteration + np.arange(self.workers)) % self.workers
-        self._counts = np.zeros(self.workers, dtype=np.int64)
-        self._counts[p] = exchange.selected
         self._inefficiency += self.workers * float(exchange.stats["k_max"]) / exchange.union - 1.0
         exchange.stats |= {
             "threshold": self._threshold.copy(),
@@ -135,9 +150,8 @@ class Partitioned(UnionReduced):
 
     def _select(self, values: Values, worker: int) -> Indices:
         """Return the entries of the worker's partition that are as large as the threshold; one if there are none."""
-        p = (self.iteration + worker) % self.workers
-        start, end = int(self._edges[p]), int(self._edges[p + 1])
-        found = above(values[start:end], float(self._threshold[worker]), strict=False)
+        start, end, threshold = self.searched(worker)
+        found = above(values[start:end], threshold, strict=False)
         if not found.size and start < end:
             found = np.array([self.iteration % (end - start)])
         return start + found

@@ -73,17 +73,45 @@ def region_cuts(chosen: Sequence[Places], parameters: int, *, spread: bool = Tru
     array([ 0,  3, 10])
     """
     P = len(chosen)
-    i = np.arange(1, P)
     total = np.zeros(P - 1, dtype=np.int64)
     for indices in chosen:
-        size = indices.size
-        if not size:
-            total += i * parameters // P
-        elif size < P and spread:
-            total += indices[i * size // P]
-        else:
-            total += indices[i * (size // P)]
-    return np.concatenate([[0], total // P, [parameters]])
+        total += proposed_cuts(indices, P, parameters, spread=spread)
+    return mean_cuts(total, parameters)
+
+
+def proposed_cuts(indices: Places, workers: int, parameters: int, *, spread: bool = True) -> Indices:
+    """Return where a worker that selected `indices` would cut the regions; shape (P - 1,).
+
+    Parameters
+    ----------
+    indices : ndarray of int
+        Ascending.
+    workers : int
+        Number of regions P.
+    parameters, spread
+        As of `region_cuts`.
+
+    Examples
+    --------
+    >>> proposed_cuts(np.array([0, 1, 2, 5, 9]), 2, 10)
+    array([2])
+    """
+    i, size = np.arange(1, workers), indices.size
+    if not size:
+        return i * parameters // workers
+    places = i * size // workers if size < workers and spread else i * (size // workers)
+    return indices[places].astype(np.int64)
+
+
+def mean_cuts(total: Indices, parameters: int) -> Indices:
+    """Return where the regions start, and n, from the sum of what all workers propose, shape (P - 1,).
+
+    Examples
+    --------
+    >>> mean_cuts(np.array([7]), 10)
+    array([ 0,  3, 10])
+    """
+    return np.concatenate([[0], total // (total.size + 1), [parameters]])
 
 
 def balancing(pieces: Indices) -> Indices:
@@ -189,6 +217,17 @@ def split_and_reduce(rows: Values, chosen: Sequence[Places], cuts: Indices) -> t
     return reduced, entries
 
 
+def all_pairs(workers: int, steps: Sequence[int]) -> tuple[Indices, Indices]:
+    """Return who sends to whom in some steps of the rotation: two arrays of shape (len(steps) P,).
+
+    Examples
+    --------
+    >>> all_pairs(3, [1])
+    (array([0, 1, 2]), array([1, 2, 0]))
+    """
+    return np.tile(np.arange(workers), len(steps)), np.concatenate([rotation(workers, step) for step in steps])
+
+
 def entry_messages(src: Indices, dst: Indices, entries: Indices, wire: Wire, phase: str) -> Round:
     """Return messages of so many entries from `src` to `dst`, that may start together.
 
@@ -210,8 +249,8 @@ def entry_messages(src: Indices, dst: Indices, entries: Indices, wire: Wire, pha
     return Round(np.repeat(src, times), np.repeat(dst, times), np.outer(entries, widths).ravel(), phase=phase)
 
 
-def split_schedule(entries: Indices, bucket: int, wire: Wire) -> Schedule:
-    """Return the messages of split and reduce: to each other worker, also when empty; `bucket` steps to a round.
+def split_schedule(entries: Indices, bucket: int, wire: Wire, *, empty: bool = True) -> Schedule:
+    """Return the messages of split and reduce, `bucket` steps to a round.
 
     Parameters
     ----------
@@ -221,6 +260,8 @@ def split_schedule(entries: Indices, bucket: int, wire: Wire) -> Schedule:
         Steps posted together, >= 1; the first bucket holds step 0, in which nothing travels.
     wire : Wire
         As of `entry_messages`.
+    empty : bool
+        Whether a message without entries is sent, too.
 
     Examples
     --------
@@ -232,8 +273,10 @@ def split_schedule(entries: Indices, bucket: int, wire: Wire) -> Schedule:
     for first in range(0, P, bucket):
         steps = range(max(first, 1), min(first + bucket, P))
         if steps:
-            src = np.tile(np.arange(P), len(steps))
-            dst = np.concatenate([rotation(P, step) for step in steps])
+            src, dst = all_pairs(P, steps)
+            if not empty:
+                filled = entries[src, dst] > 0
+                src, dst = src[filled], dst[filled]
             rounds.append(entry_messages(src, dst, entries[src, dst], wire, "split"))
     return Schedule(P, rounds)
 

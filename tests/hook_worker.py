@@ -88,19 +88,30 @@ def run(scheme, density, options, iterations):
                 held = hook.residuals.of(wrapped.module.parts[place])
                 own = np.zeros(SIZES[place], dtype=np.float32) if held is None else held.numpy()
                 row["kept"] &= bool(np.array_equal(own, rows[rank]))
-            row["calls"] += priced(exchange.schedule)
+            row["calls"] += priced(exchange.schedule, rank)
         row["sent"] = [[one.operation, list(one.nbytes)] for one in hook.marks.messages]
         told.append(row)
     hook.close()
     return told
 
 
-def priced(schedule):
-    """Return the calls of a schedule as the hook has them: operation, and bytes that a rank hands over."""
-    found = []
-    for call in schedule.calls:
-        nbytes = call.nbytes / schedule.n_ranks if call.operation == "all_gather" else call.nbytes
-        found.append([call.operation, [nbytes]])
+def priced(schedule, rank):
+    """Return the messages of a schedule as the hook has them: what each call is, and bytes that a rank hands over."""
+    calls = {call.first: call for call in schedule.calls}
+    found, index = [], 0
+    while index < len(schedule.rounds):
+        if index in calls:
+            call = calls[index]
+            assert call.algorithm == ("binomial" if call.operation == "broadcast" else "ring"), call
+            nbytes = call.nbytes / schedule.n_ranks if call.operation == "all_gather" else call.nbytes
+            found.append([call.operation, [nbytes]])
+            index += call.rounds
+            continue
+        one, sends = schedule.rounds[index], np.zeros(schedule.n_ranks)
+        np.add.at(sends, one.dst[one.src == rank], one.nbytes[one.src == rank])
+        if sends.any() or (one.dst == rank).any():
+            found.append(["send", sends.tolist()])
+        index += 1
     return found
 
 

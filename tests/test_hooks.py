@@ -18,6 +18,7 @@ pytestmark = pytest.mark.extras
 # Exchange, options, and by how much sums may be off, relative to the largest entry of the update: nothing where the
 # hook adds up in the order of the model, else roundings of so many sums in float32, of fp16 in half precision.
 SINGLE, HALF = 4 * 2**-24, 4 * 2**-11
+OKTOPK = {"hooked": True, "allgather": "ring"}
 CASES = {
     "dense": ("dense", {}, SINGLE),
     "fp16": ("fp16", {"accumulation": "half"}, HALF),
@@ -26,7 +27,12 @@ CASES = {
     "topk without feedback": ("topk", {"allgather": "ring", "error_feedback": False}, 0),
     "artopk star": ("artopk", {}, SINGLE),
     "artopk star released": ("artopk", {"compat": "released"}, SINGLE),
-    "artopk var": ("artopk", {"selection": "var"}, SINGLE),
+    "exdyna": ("exdyna", {}, SINGLE),
+    "exdyna exact": ("exdyna", {"initial": "exact"}, SINGLE),
+    "artopk var": ("artopk", {"selection": "var", "allgather": "ring"}, SINGLE),
+    "oktopk": ("oktopk", OKTOPK | {"tau_prime": 3}, 0),
+    "oktopk cut anew": ("oktopk", OKTOPK | {"tau": 2, "balance": "never"}, 0),
+    "oktopk one by one": ("oktopk", OKTOPK | {"bucket": 1, "warm_up": 2, "error_feedback": False}, SINGLE),
 }
 
 
@@ -40,7 +46,7 @@ def started(script, arguments, workers, folder):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("workers", [2, 3, 4])
 def test_update_residual_and_messages_are_those_of_the_simulated_scheme(workers, tmp_path):
     cases = [
         {"scheme": scheme, "density": 0.05, "options": options, "iterations": 5}

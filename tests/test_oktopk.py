@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from gradients import KINDS, f32, gradients_of
 from looping import each
 from sparsifier_models import create
-from sparsifier_models.oktopk import RULES, WARM_UP, raised
+from sparsifier_models.oktopk import WARM_UP
+from sparsifier_models.reused_thresholds import RULES, raised
 from sparsifier_models.split_reduce import (
     balancing,
     by_region,

@@ -8,40 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from simnet.base.errors import InputError, nearest
-from simnet.hooks import kernels
+from simnet.hooks import kernels, oktopk
 from simnet.hooks.messages import Messages
+from simnet.hooks.part import Part, Selected, packed, unpacked
 from sparsifier_models.base import Sparsifier
 from sparsifier_models.fp16 import LARGEST
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-class Part(NamedTuple):
-    """What a worker has of a bucket.
-
-    Parameters
-    ----------
-    model : Sparsifier
-        The scheme as the bucket has it.
-    rank : int
-        Which worker.
-    given : Tensor of float32, shape (n,)
-        Its gradient with its residual; an exchange leaves there what it keeps.
-    update : Tensor of float32, shape (n,)
-        Where the update belongs; `given` itself where nothing is kept.
-    """
-
-    model: Any
-    rank: int
-    given: Tensor
-    update: Tensor
-
-
-Selected: TypeAlias = tuple["Tensor", ...]
 
 
 class Scheme(NamedTuple):
@@ -96,22 +75,16 @@ def _taken(given: Tensor, indices: Tensor) -> Tensor:
 
 
 def _pack(part: Part) -> Selected:
-    """Return the selection as one message: indices in four bytes, then the bits of the values."""
-    import torch
-
+    """Return the selection as one message."""
     indices = kernels.top_k(part.given, part.model.k)
-    values = _taken(part.given, indices)
-    return (torch.cat([indices.int(), values.view(torch.int32)]),)
+    return (packed(indices, _taken(part.given, indices)),)
 
 
 def _gather_packed(part: Part, selected: Selected, messages: Messages) -> None:
-    import torch
-
     gathered = messages.all_gather(selected[0])
     part.update.zero_()
     for one in gathered:
-        indices, bits = one.chunk(2)
-        part.update.index_add_(0, indices, bits.view(torch.float32))
+        part.update.index_add_(0, *unpacked(one))
     part.update.div_(messages.size)
 
 
@@ -145,6 +118,33 @@ def _reduce_at(part: Part, indices: Tensor, messages: Messages) -> None:
     part.update[indices] = values.div_(messages.size)
 
 
+def _search(part: Part) -> Selected:
+    """Return the indices that the worker finds in its partition, and how many."""
+    import torch
+
+    model, given = part.model, part.given
+    model.advance(lambda: np.full(model.workers, kernels.kth_magnitude(given, model.k)))
+    start, end, threshold = model.searched(part.rank)
+    found = kernels.above(given[start:end], threshold, strict=False)
+    if not found.numel() and start < end:
+        found = found.new_full((1,), model.iteration % (end - start))
+    return (found + start).int(), torch.tensor([found.numel()], dtype=torch.int32, device=given.device)
+
+
+def _reduce_union(part: Part, selected: Selected, messages: Messages) -> None:
+    """Gather the indices, padded to the most that a worker has, and reduce the values at all of them."""
+    import torch
+
+    own, count = selected
+    counts = torch.cat(messages.all_gather(count)).tolist()
+    padded = own.new_zeros(max(counts))
+    padded[: own.numel()] = own
+    gathered = messages.all_gather(padded)
+    union = torch.cat([one[:entries] for one, entries in zip(gathered, counts, strict=True)])
+    _reduce_at(part, union.long(), messages)
+    part.model.record(np.array(counts))
+
+
 def _no_scaling(model: Sparsifier) -> str:
     """Refuse what makes messages other than those of the hook."""
     options = model.options
@@ -164,12 +164,18 @@ def _of_artopk(model: Any) -> str:
     return "compat: released with selection: var" if released_var else _no_scaling(model)
 
 
+def _of_oktopk(model: Any) -> str:
+    return "compat: released" if model.options.compat == "released" else _no_scaling(model)
+
+
 SCHEMES: Mapping[str, Scheme] = MappingProxyType(
     {
         "dense": Scheme(_nothing, _reduce_dense, _no_scaling),
         "fp16": Scheme(_cast, _reduce_half, _no_scaling),
         "topk": Scheme(_pack, _gather_packed, _no_scaling),
         "artopk": Scheme(_choose, _reduce_common, _of_artopk),
+        "exdyna": Scheme(_search, _reduce_union, _no_scaling),
+        "oktopk": Scheme(oktopk.select, oktopk.exchange, _of_oktopk),
     }
 )
 """The schemes that hooks know, by the names of `sparsifier_models`."""

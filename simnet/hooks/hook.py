@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any
 import sparsifier_models
 from simnet.base.checks import whole
 from simnet.base.errors import InputError, SimnetError
-from simnet.hooks.exchanges import Part, Scheme, scheme
+from simnet.hooks.exchanges import Scheme, scheme
 from simnet.hooks.log import Clock, EventClock, HostClock, Iteration, Span
 from simnet.hooks.messages import Messages
+from simnet.hooks.part import Part
 from simnet.hooks.probe import Probe, shifted
 from simnet.hooks.residuals import Residuals
 from simnet.studies.choosing.policy_file import Entry, PolicyTable, load_policy
@@ -299,7 +300,7 @@ class Hook:
     def _place(self, bucket: Any) -> str:
         return f"rank {self.rank}, iteration {self.iteration}, bucket {bucket.index()}"
 
-    def _beside(self, device: Any, handed: tuple[Tensor, ...]) -> Callable[[], ExitStack]:
+    def _beside(self, device: Any, handed: tuple[Any, ...]) -> Callable[[], ExitStack]:
         """Return the context of the hook's own stream, which waits for what the stream in force has made."""
         import torch
 
@@ -307,7 +308,8 @@ class Hook:
             self._stream = torch.cuda.Stream(device)
         ready = torch.cuda.current_stream(device).record_event()
         for one in handed:
-            one.record_stream(self._stream)
+            if isinstance(one, torch.Tensor):
+                one.record_stream(self._stream)
 
         def enter() -> ExitStack:
             stack = ExitStack()

@@ -6,6 +6,7 @@ a broadcast by its vector, messages from rank to rank by what each receives from
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from simnet.hooks.log import Clock, Mark
@@ -78,6 +79,24 @@ class Messages:
         began = self._clock.mark()
         self._dist.broadcast(values, self._global(root), group=self._group)
         self._done("broadcast", (values.nbytes,), began)
+
+    def swap(self, sends: Mapping[int, Tensor], receives: Mapping[int, Tensor]) -> None:
+        """Send tensors to some workers and fill tensors with what some send, all at a time, by their ranks.
+
+        Parameters
+        ----------
+        sends, receives : mapping of int to Tensor
+            None of them empty. Without any there is no call.
+        """
+        if not sends and not receives:
+            return
+        isend, irecv, way = self._dist.isend, self._dist.irecv, self._dist.P2POp
+        began = self._clock.mark()
+        ways = [way(isend, one, self._global(rank), self._group) for rank, one in sends.items()]
+        ways += [way(irecv, one, self._global(rank), self._group) for rank, one in receives.items()]
+        for work in self._dist.batch_isend_irecv(ways):
+            work.wait()
+        self._done("send", tuple(sends[rank].nbytes if rank in sends else 0 for rank in range(self.size)), began)
 
     def _global(self, rank: int) -> int:
         """Return the number of a worker among all processes."""

@@ -114,7 +114,10 @@ def _of_collectives(scheme: type[sparsifier_models.Sparsifier], options: Any) ->
         return dense and (lambda alpha, beta, M, c, N, nodes=None: dense(alpha, beta, width * np.asarray(M), N, nodes))
     if scheme is ARTopk:
         reduce = _collective("all_reduce", options.collective, options)
-        return None if reduce is None or options.monitored else _art(reduce, value, index, options.selection == "var")
+        vote = _collective("all_gather", options.allgather, options) if options.selection == "var" else _no_vote
+        if reduce is None or vote is None or options.monitored:
+            return None
+        return _art(reduce, vote, value, index)
     if scheme is Randomk and options.shared:
         shared = _collective("all_reduce", options.collective, options)
         return shared and (
@@ -142,16 +145,19 @@ def _collective(operation: registry.Operation, algorithm: str, options: Any) -> 
     return closed
 
 
-def _art(reduce: Callable[..., Floats], value: float, index: float, votes: bool) -> Cost:
+def _no_vote(*_: object) -> Floats:
+    return np.zeros(())
+
+
+def _art(reduce: Callable[..., Floats], vote: Callable[..., Floats], value: float, index: float) -> Cost:
     """Return the closed form of AR-Topk: the vote, if any, a broadcast of indices, an all-reduce of values."""
 
     def art(
         alpha: ArrayLike, beta: ArrayLike, M: ArrayLike, c: ArrayLike, N: ArrayLike, nodes: Nodes | None = None
     ) -> Floats:
         kept = np.multiply(M, c)
-        vote = costs.allgather(alpha, beta, 4.0, N, nodes) if votes else 0.0
         indices = costs.broadcast(alpha, beta, index * kept, N, nodes, any_root=True)
-        return vote + indices + reduce(alpha, beta, value * kept, N, nodes)
+        return vote(alpha, beta, 4.0, N, nodes) + indices + reduce(alpha, beta, value * kept, N, nodes)
 
     return art
 

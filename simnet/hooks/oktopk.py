@@ -1,0 +1,136 @@
+"""Ok-Topk on one worker: its part of split and reduce, of the global selection, and of the all-gather.
+
+Receivers cannot know how many entries come, so that sizes go ahead of the split. The all-gather is of pieces of one
+length, padded to the longest.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from simnet.hooks import kernels
+from simnet.hooks.messages import Messages
+from simnet.hooks.part import Part, Selected, packed, unpacked
+from sparsifier_models.selection import Indices
+from sparsifier_models.split_reduce import mean_cuts, proposed_cuts
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+def select(part: Part) -> Selected:
+    """Return where the worker selects, its threshold, whether thresholds are exact, and whether regions are cut anew.
+
+    Nothing in iterations of the warm-up, which are dense.
+    """
+    model = part.model
+    if model.iteration < model.options.warm_up:
+        return ()
+    exact, recut = model.due()
+    threshold, chosen, _ = model.find(part.given, part.rank, exact, kernels)
+    return chosen, threshold, exact, recut
+
+
+def exchange(part: Part, selected: Selected, messages: Messages) -> None:
+    """Write the update, and take from what the worker has what is in its own and in the global selection.
+
+    Parameters
+    ----------
+    part : Part
+        What the worker has.
+    selected : tuple
+        What `select` returned.
+    messages : Messages
+        Those of the exchange.
+    """
+    import torch
+
+    model, given, update = part.model, part.given, part.update
+    if not selected:
+        messages.all_reduce(given)
+        torch.div(given, messages.size, out=update)
+        given.zero_()
+        return
+    chosen, threshold, exact, recut = selected
+    if recut:
+        proposed = torch.from_numpy(proposed_cuts(chosen.cpu().numpy(), messages.size, given.numel())).to(given.device)
+        messages.all_reduce(proposed)
+        model.cuts = mean_cuts(proposed.cpu().numpy(), given.numel())
+    _split_and_reduce(part, chosen, messages)
+    start, end = model.cuts[messages.rank : messages.rank + 2].tolist()
+    region = update[start:end]
+    mine = start + (region.nonzero().flatten() if exact else kernels.above(region, model.global_threshold))
+    kept, sums = _all_pieces(part, mine, exact, messages)
+    global_threshold = model.global_threshold
+    if exact:
+        # On all workers the same: of equal sums the first ones.
+        largest = sums.abs().sort(descending=True, stable=True).indices[: model.k].sort().values
+        kept, sums = kept[largest], sums[largest]
+        global_threshold = float(sums.abs().min().item()) if len(sums) else 0.0
+    own = kept[given[kept].abs() > float(np.float32(threshold))]
+    given[own] = 0
+    update.zero_()
+    update[kept] = sums / messages.size
+    local, entries = np.zeros(messages.size), np.zeros(messages.size, dtype=np.int64)
+    local[messages.rank], entries[messages.rank] = threshold, len(chosen)
+    model.drift(local, entries, global_threshold, len(kept), exact)
+
+
+def _split_and_reduce(part: Part, chosen: Tensor, messages: Messages) -> None:
+    """Sum in `part.update` what all workers selected of the own region: first its own entries, then as they come."""
+    import torch
+
+    given, update, P, rank = part.given, part.update, messages.size, messages.rank
+    cuts = torch.from_numpy(part.model.cuts).to(given.device)
+    ends = torch.searchsorted(chosen, cuts).tolist()
+    entries = np.diff(ends)
+    others = [one for one in range(P) if one != rank]
+    told = torch.tensor(entries, dtype=torch.int32, device=given.device)
+    coming = torch.zeros_like(told)
+    messages.swap({one: told[one : one + 1] for one in others}, {one: coming[one : one + 1] for one in others})
+    coming_entries = coming.tolist()
+    update.zero_()
+    own = chosen[ends[rank] : ends[rank + 1]]
+    update[own] = given[own]
+    bucket = part.model.options.bucket
+    for first in range(0, P, bucket):
+        steps = range(max(first, 1), min(first + bucket, P))
+        targets = [(rank + step) % P for step in steps]
+        sends = {}
+        for one in targets:
+            if entries[one]:
+                indices = chosen[ends[one] : ends[one + 1]]
+                sends[one] = packed(indices, given[indices])
+        sources = [(rank - step) % P for step in steps]
+        receives = {one: told.new_empty(2 * coming_entries[one]) for one in sources if coming_entries[one]}
+        messages.swap(sends, receives)
+        for one in receives.values():
+            update.index_add_(0, *unpacked(one))
+
+
+def _all_pieces(part: Part, mine: Tensor, exact: bool, messages: Messages) -> tuple[Tensor, Tensor]:
+    """Return indices and sums of all pieces of the global selection, ascending, balanced before where that is due."""
+    import torch
+
+    rank = messages.rank
+    count = torch.tensor([len(mine)], dtype=torch.int32, device=mine.device)
+    pieces: Indices = torch.cat(messages.all_gather(count)).cpu().numpy().astype(np.int64)
+    moved = part.model.moved(pieces, exact)
+    blocks = mine.split(moved[rank].tolist())
+    whole: list[Any] = [packed(one, part.update[one]) for one in blocks]
+    receives = {
+        one: count.new_empty(2 * entries)
+        for one, entries in enumerate(moved[:, rank].tolist())
+        if entries and one != rank
+    }
+    messages.swap({one: sent for one, sent in enumerate(whole) if one != rank and len(sent)}, receives)
+    parts = [unpacked(receives[one] if one in receives else whole[rank]) for one in sorted({*receives, rank})]
+    sizes = moved.sum(axis=0).tolist()
+    padded = count.new_zeros(2, max(sizes))
+    padded[0, : sizes[rank]] = torch.cat([indices for indices, _ in parts])
+    padded[1, : sizes[rank]] = torch.cat([values for _, values in parts]).view(torch.int32)
+    gathered = [unpacked(one) for one in messages.all_gather(padded.flatten())]
+    indices = torch.cat([one[:size] for (one, _), size in zip(gathered, sizes, strict=True)])
+    return indices.long(), torch.cat([one[:size] for (_, one), size in zip(gathered, sizes, strict=True)])
