@@ -1,25 +1,64 @@
 """Device profiles that are measured: the fit, the file, and what is refused."""
 
+import time
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from simnet.calibration.device import fitted, kernels_of, measure_device, profile_yaml
+from simnet.calibration.device import corrected, fitted, held_out, measure_device, profile_of, profile_yaml
+from simnet.calibration.device_kernels import by_events, cupy_kernels, kernels_of, torch_kernels
 from simnet.cli import app
 from simnet.costs.device_file import read_profile
-from simnet.costs.devices import DeviceOp, DeviceProfile, Method, load_device
+from simnet.costs.devices import METHODS, DeviceOp, DeviceProfile, Method, load_device
 
-EXPECTED = {"topk", "topk_layer", "count", "scan", "norm", "gather", "scatter", "copy"}
+# A processor has no kernel for segments of its own.
+EXPECTED = {*METHODS, "copy"} - {"topk_segments"}
 positive = st.floats(1e-9, 1e3)
 
 
-@given(positive, st.lists(st.tuples(st.integers(1, 10**9), positive), min_size=1, max_size=5), positive)
-def test_no_other_slope_has_a_smaller_largest_error(launch, points, other):
+@given(st.lists(st.tuples(st.integers(1, 10**9), positive), min_size=1, max_size=5), positive, positive)
+def test_no_other_launch_and_slope_are_nearer(points, launch, slope):
     entries, seconds = map(np.array, zip(*points, strict=True))
-    _, error = fitted(launch, entries, seconds)
-    assert error <= np.abs((launch + other * entries) / seconds - 1).max() * (1 + 1e-9)
+
+    def errors(launch, slope):
+        return (launch + slope * entries) / seconds - 1
+
+    *found, largest = fitted(entries, seconds)
+    assert np.abs(errors(*found)).max() == pytest.approx(largest)
+    assert min(found) >= 0
+    assert np.square(errors(*found)).sum() <= np.square(errors(launch, slope)).sum() * (1 + 1e-6) + 1e-9
+
+
+@given(st.floats(1e-7, 1e-3), st.floats(1e-13, 1e-8), st.sets(st.integers(1000, 10**9), min_size=3, max_size=9))
+def test_what_keeps_to_the_model_is_found_and_predicts_what_is_left_out(launch, slope, lengths):
+    entries = sorted(lengths)
+    seconds = [launch + slope * one for one in entries]
+    assert fitted(entries, seconds)[2] < 1e-6
+    low, high = held_out(entries, seconds)
+    assert 1 - 1e-3 < low <= 1 <= high < 1 + 1e-3
+
+
+def test_the_interval_holds_every_second_length():
+    entries = [10**power for power in range(3, 8)]
+    seconds = [1e-9 * one for one in entries]
+    for place, factor, interval in ((1, 2, (1, 2)), (3, 0.5, (0.5, 1)), (4, 3, (0.5, 1))):
+        changed = list(seconds)
+        changed[place] *= factor
+        # Of the longest, which is too long, the one before it knows half.
+        assert held_out(entries, changed) == pytest.approx(interval, rel=1e-3)
+
+
+@given(st.dictionaries(st.integers(1, 10**9), positive, min_size=1, max_size=9))
+def test_lengths_that_were_measured_take_as_long(points):
+    entries = sorted(points)
+    method = corrected(entries, [points[one] for one in entries])
+    profile = DeviceProfile("mine", "toy", "toy", 1e9, {"topk": method})
+    for one in entries:
+        assert profile.once(DeviceOp("topk", one)) == pytest.approx(points[one], rel=1e-3, abs=1e-3 * points[one])
 
 
 @given(st.text(max_size=40).map(lambda text: f"a{text}".replace("\x00", "").strip()))
@@ -30,15 +69,24 @@ def test_any_words_are_read_back(words):
     assert (back.name, back.device, back.methods["topk"].source) == (words, words, words)
 
 
-def measured(library, folder):
+def measured(library, folder, expected=EXPECTED):
     profile = measure_device("mine", library, largest=100_000, budget=0.002)
-    assert set(profile.methods) == EXPECTED
+    checked(profile, folder, expected)
+
+
+def checked(profile, folder, expected):
+    assert set(profile.methods) == expected
     (folder / "mine.yaml").write_text(profile_yaml(profile))
     back = load_device(folder / "mine.yaml")
     assert back.memory_bandwidth == pytest.approx(profile.memory_bandwidth, rel=1e-3)
-    seconds = back.seconds([DeviceOp("topk", 10_000), DeviceOp("scatter", 1000)], workers=2)
+    kernels = [DeviceOp("topk", 10_000), DeviceOp("scatter", 1000), DeviceOp("topk_segments", 1000, segments=4)]
+    seconds = back.seconds(kernels, workers=2)
     assert (seconds > 0).all()
     assert (seconds < 1).all()
+    for method in back.methods.values():
+        assert method.known == "measured"
+        assert method.low <= 1 <= method.high
+    assert set(expected) - set(back.methods) == set()
 
 
 def test_profile_of_numpy(tmp_path):
@@ -47,7 +95,81 @@ def test_profile_of_numpy(tmp_path):
 
 @pytest.mark.extras
 def test_profile_of_torch(tmp_path):
-    measured("torch", tmp_path)
+    measured("torch", tmp_path, EXPECTED | {"topk_segments"})
+
+
+class Event:
+    """An event of a GPU whose stream never waits: it is over when it is recorded."""
+
+    def __init__(self, enable_timing=True):
+        self.at = None
+
+    def record(self):
+        self.at = time.perf_counter()
+
+    def synchronize(self):
+        assert self.at is not None
+
+    def elapsed_time(self, end):
+        return 1e3 * (end.at - self.at)
+
+
+def test_profile_of_cupy(tmp_path):
+    runtime = SimpleNamespace(
+        getDeviceProperties=lambda number: {"name": b"A GPU"}, runtimeGetVersion=lambda: 12040,
+        memGetInfo=lambda: (10**9, 10**9),
+    )  # fmt: skip
+    cuda = SimpleNamespace(Event=Event, get_elapsed_time=Event.elapsed_time, runtime=runtime)
+    names = (
+        "asarray", "sort", "argpartition", "abs", "zeros_like", "empty_like", "empty", "resize", "flatnonzero",
+        "count_nonzero", "linalg", "add", "copyto",
+    )  # fmt: skip
+    cupy = SimpleNamespace(cuda=cuda, __version__="13", asnumpy=np.array, **{name: getattr(np, name) for name in names})
+    profile = profile_of(cupy_kernels(cupy), "gpu", 0.1, 100_000, 0.002)
+    assert profile.device == "A GPU, CuPy 13, CUDA 12.4, timed by events"
+    checked(profile, tmp_path, {*METHODS, "copy"})
+
+
+@pytest.mark.extras
+def test_profile_of_torch_on_a_gpu(tmp_path):
+    import torch
+
+    class Gpu:
+        """torch, whose GPU is the processor."""
+
+        cuda = SimpleNamespace(
+            Event=Event, mem_get_info=lambda: (10**9, 10**9), get_device_name=lambda: "A GPU"
+        )  # fmt: skip
+        version = SimpleNamespace(cuda="12.4")
+
+        def __getattr__(self, name):
+            found = getattr(torch, name)
+            if name not in ("Generator", "randn", "empty"):
+                return found
+
+            def on_the_processor(*arguments, device=None, **options):
+                return found(*arguments, device="cpu", **options)
+
+            return on_the_processor
+
+    profile = profile_of(torch_kernels(Gpu(), "cuda"), "gpu", 0.1, 100_000, 0.002)
+    assert profile.device.startswith("A GPU, torch ")
+    checked(profile, tmp_path, {*METHODS, "copy"})
+
+
+def test_events_time_from_before_the_first_call_to_after_the_last():
+    happened = []
+
+    class Recorded:
+        def record(self):
+            happened.append("record")
+
+        def synchronize(self):
+            happened.append("wait")
+
+    seconds = by_events(Recorded, lambda begin, end: happened.append("read") or 250.0)
+    assert seconds(lambda: happened.append("call"), 2) == 0.25
+    assert happened == ["record", "call", "call", "record", "wait", "read"]
 
 
 def test_time_of_a_kernel_is_that_of_its_calls():

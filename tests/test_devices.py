@@ -98,7 +98,7 @@ def test_no_kernel_of_these_tables_streams_faster_than_its_memory():
 
 def test_shipped_profiles_state_where_they_come_from():
     gpus = {f"{one}-torch2.6" for one in ("v100", "a100", "h100", "h200", "rtx4090", "l40s", "t4")} | {"v100-torch1.5"}
-    assert device_names() == sorted({"artopk-tables", "cpu", "ideal"} | gpus)
+    assert device_names() == sorted({"artopk-tables", "cpu", "cpu-torch2.13", "ideal"} | gpus)
     for name in device_names():
         profile = load_device(name)
         assert profile.name == name
@@ -107,7 +107,7 @@ def test_shipped_profiles_state_where_they_come_from():
         assert all(method.source for method in profile.methods.values())
 
 
-GPUS = [name for name in device_names() if "-torch" in name]
+GPUS = [name for name in device_names() if "-torch" in name and not name.startswith("cpu")]
 # Seconds per entry of an exact top-k, by ratios of SMs times clock and of bandwidth to the H20's 35.6 ps.
 TOPK_PS = {"v100": 84, "a100": 50, "h100": 30, "h200": 25, "rtx4090": 49, "l40s": 50, "t4": 196}
 
@@ -155,10 +155,19 @@ def test_v100_is_another_name_of_the_recent_release():
     assert load_device("v100") is load_device("v100-torch2.6") is load_device(DEFAULT)
 
 
-def test_cpu_profile_was_measured_with_all_methods():
-    methods = load_device("cpu").methods
-    assert set(methods) == {"topk", "topk_layer", "scan", "norm", "gather", "scatter"}
-    assert all(method.launch > 0 and method.bytes_per_entry > 4 for method in methods.values())
+@pytest.mark.parametrize("name", ["cpu", "cpu-torch2.13"])
+def test_profiles_of_the_processor_were_measured_with_all_methods(name):
+    profile = load_device(name)
+    assert set(METHODS) - set(profile.methods) <= {"topk_segments"}
+    for kind, method in profile.methods.items():
+        assert method.known == "measured"
+        if kind.startswith("copy_"):
+            assert profile.once(DeviceOp(kind, 10**6)) == 0
+            continue
+        assert method.low <= 1 <= method.high
+        assert len(method.corrections) >= 10
+        times = profile.once(DeviceOp(kind, np.geomspace(1000, 10**7, 5)))
+        assert (np.diff(times) > 0).all()
 
 
 def test_ideal_costs_nothing_whatever_is_run():
@@ -181,6 +190,20 @@ def test_seconds_are_launches_and_bytes_over_bandwidth(kernels):
 def test_workers_without_entries_do_not_launch():
     seconds = PROFILE.seconds([DeviceOp("scan", np.array([0, 10**6]))], 2)
     np.testing.assert_allclose(seconds, [0, 1e-5 + 8e-3])
+
+
+def test_corrections_follow_what_caches_make_of_a_kernel():
+    method = Method(1e-6, 4, "toy", corrections=((100, 0.5), (10_000, 1.5)))
+    profile = DeviceProfile("toy", "toy", "toy", 1e9, {"scan": method})
+    lengths = np.array([10, 100, 1000, 10_000, 10**6])
+    factors = profile.once(DeviceOp("scan", lengths)) / (1e-6 + 4e-9 * lengths)
+    np.testing.assert_allclose(factors, [0.5, 0.5, 1.0, 1.5, 1.5])
+    # Segments together are as long as a cache sees them.
+    together = profile.once(DeviceOp("scan", 100, segments=100))
+    assert together == profile.once(DeviceOp("scan", 10_000))
+    for wrong in (((5, 1), (5, 2)), ((0, 1),), ((5, 0),)):
+        with pytest.raises(ValueError, match="corrections must be pairs"):
+            Method(0, 4, "toy", corrections=wrong)
 
 
 def test_work_stands_before_the_rounds_that_come_after_it():
@@ -331,6 +354,21 @@ def test_bad_factors_are_refused_with_their_field(tmp_path, old, new, message):
         ("bytes_per_entry: 4", "bytes_per_entry: 4, high: 0.5", "methods.scan: must have a low of at most 1"),
         ("bytes_per_entry: 4", "bytes_per_entry: 4, low: 0", "methods.scan.low: must be > 0"),
         ("bytes_per_entry: 4", "bytes_per_entry: 4, known: guessed", "methods.scan.known: must be one of measured,"),
+        (
+            "bytes_per_entry: 4",
+            "bytes_per_entry: 4, corrections: 3",
+            "methods.scan.corrections: must be a list of pairs",
+        ),
+        (
+            "bytes_per_entry: 4",
+            "bytes_per_entry: 4, corrections: [[9, 1], [9, 2]]",
+            "corrections: must have entries that",
+        ),
+        (
+            "bytes_per_entry: 4",
+            "bytes_per_entry: 4, corrections: [[9, 0]]",
+            "corrections: must have entries that ascend",
+        ),
         ("bytes_per_entry: 4", "seconds_per_entry: fast", "methods.scan.seconds_per_entry: must be a number"),
         ("\n  scan: {launch: 1.0e-6, bytes_per_entry: 4, source: measured}", " 3", "methods: must be a mapping"),
         ("  scan: {", "  3: {", "methods: must be a mapping of method names"),
@@ -353,5 +391,5 @@ def test_bad_files_are_refused_with_file_and_field(tmp_path, old, new, message):
 
 @pytest.mark.parametrize("name", ["v10", "V100", ""])
 def test_unknown_names_are_refused_with_those_there_are(name):
-    with pytest.raises(ValueError, match=r"there is no device profile .*Allowed: a100-torch2.6, artopk-tables, cpu"):
+    with pytest.raises(ValueError, match=r"there is no device profile .*Allowed: a100-torch2.6, artopk-tables, cpu, "):
         load_device(name)

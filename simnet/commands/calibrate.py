@@ -112,7 +112,7 @@ def calibrate_device(
     out: Annotated[Path, typer.Option("--output", "-o", metavar="FILE", help="The device profile to write, YAML.")],
     library: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="Whose kernels: numpy, torch, cuda; default: the last that is there."),
+        typer.Option(metavar="NAME", help="Whose kernels: numpy, torch, cuda, cupy; default: the best that is there."),
     ] = None,
     name: Annotated[str | None, typer.Option(help="What to call the device; default: the name of the file.")] = None,
     density: Annotated[float, typer.Option(help="Share of the entries that is selected.")] = 0.1,
@@ -133,4 +133,6 @@ def calibrate_device(
     write_new({out: profile_yaml(made)}, force)
     typer.echo(f"Wrote {out}: {made.device}, {made.source}")
     for method, one in made.methods.items():
-        typer.echo(f"{method:11} {one.launch:9.2e} s and {one.bytes_per_entry:7.1f} bytes per entry: {one.source}")
+        each = one.seconds_per_entry + one.bytes_per_entry / made.memory_bandwidth
+        within = f"{one.low:.2f} to {one.high:.2f} times that"
+        typer.echo(f"{method:13} {one.launch:8.2e} s and {each:8.2e} s per entry, {within}: {one.source}")

@@ -58,8 +58,21 @@ def read_profile(text: str, file: str) -> DeviceProfile:
                 if wrong := outside(value, types[name]):
                     refuse(wrong, f"{at}{name}")
                 found[name] = float(value)
+        if "corrections" in found:
+            found["corrections"] = pairs(found["corrections"], f"{at}corrections")
         if kind is Method and not found.get("low", 1.0) <= 1 <= found.get("high", 1.0):
             refuse("must have a low of at most 1 and a high of at least 1", at.removesuffix("."))
+        return found
+
+    def pairs(given: object, at: str) -> tuple[tuple[float, float], ...]:
+        """Return pairs of entries and factors."""
+        listed: list[Any] = given if isinstance(given, list) else [given]
+        if not all(isinstance(one, list) and len(one) == 2 and all(map(is_number, one)) for one in listed):
+            refuse(f"must be a list of pairs of entries and a factor, got {reprlib.repr(given)}", at)
+        found = tuple((float(entries), float(factor)) for entries, factor in listed)
+        lengths = [entries for entries, _ in found]
+        if lengths != sorted(set(lengths)) or not all(0 < one <= 1e18 for pair in found for one in pair):
+            refuse("must have entries that ascend, and be > 0 and at most 1e18", at)
         return found
 
     top = checked(DeviceProfile, plain_yaml(text, file, "a device profile"), "")

@@ -41,8 +41,9 @@ A profile file is YAML, with seconds, bytes and bytes per second:
       norm: {launch: 9.0e-6, bytes_per_entry: 4, low: 0.8, high: 1.25, known: measured, source: measured so and so}
       topk: {launch: 1.0e-4, seconds_per_entry: 3.6e-11, low: 0.4, high: 2.5, known: scaled, source: from its relative}
 
-The time of a method lies between `low` and `high` times what it says. Where it was measured, a profile says as well how
-exchange and backward pass slow each other down:
+The time of a method lies between `low` and `high` times what it says; `corrections`, pairs of entries and a factor,
+follow what caches make of it. Where it was measured, a profile says as well how exchange and backward pass slow each
+other down:
 
 .. code-block:: yaml
 
@@ -60,6 +61,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
@@ -162,11 +164,14 @@ class Method:
         By which factors the time may differ, 0 < low <= 1 <= high.
     known : {"measured", "scaled", "estimated", "not stated"}
         How the figures are known.
+    corrections : tuple of (float, float)
+        Entries, ascending, and by which factor launches that go through as many take longer than that, as caches have
+        it; between them as between their logarithms, beyond them as at the ends.
 
     Raises
     ------
     ValueError
-        If `low` and `high` are not on either side of 1.
+        If `low` and `high` are not on either side of 1, or corrections are not > 0 or do not ascend.
     """
 
     launch: Seconds
@@ -176,8 +181,12 @@ class Method:
     low: Slowdown = 1.0
     high: Slowdown = 1.0
     known: Known = "not stated"
+    corrections: tuple[tuple[float, float], ...] = ()
 
     def __post_init__(self) -> None:
+        entries = [0.0, *(entries for entries, _ in self.corrections), math.inf]
+        if not all(a < b for a, b in pairwise(entries)) or not all(0 < one < math.inf for _, one in self.corrections):
+            raise ValueError("corrections must be pairs of entries > 0, ascending, and of factors > 0")
         if not 0 < self.low <= 1 <= self.high < math.inf:
             raise ValueError(f"low and high must be factors with 0 < low <= 1 <= high, got {self.low} and {self.high}")
 
@@ -307,11 +316,14 @@ class DeviceProfile:
         method, launches, segments = self.method(kernel.method), kernel.launches, kernel.segments
         if segments != 1 and kernel.method not in self.methods and method is self.methods.get("topk"):
             launches, segments = launches * segments, 1
-        entries = np.asarray(kernel.entries, dtype=np.float64)
+        entries = np.asarray(kernel.entries, dtype=np.float64) * segments
         each = method.bytes_per_entry / self.memory_bandwidth + method.seconds_per_entry
         factor = 1.0 if end is None else getattr(method, end)
-        one = factor * launches * (method.launch + entries * (segments * each))
-        return np.where(entries * segments > 0, one, 0.0)
+        one = factor * launches * (method.launch + entries * each)
+        if method.corrections:
+            lengths, factors = zip(*method.corrections, strict=True)
+            one = one * np.interp(np.log(np.maximum(entries, 1.0)), np.log(lengths), factors)
+        return np.where(entries > 0, one, 0.0)
 
     def within(self, kernels: Iterable[DeviceOp], workers: int) -> tuple[float, float]:
         """Return by which factors the time of the kernels may differ, of all workers together; 1 where it is none.

@@ -1,0 +1,346 @@
+"""The kernels of a sparsifier as a library has them, to be timed: simnet's own, torch's and CuPy's."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from simnet.base.errors import InputError, nearest
+from simnet.base.rng import stream
+from sparsifier_models import selection
+
+Call: TypeAlias = Callable[[], object]
+Library: TypeAlias = Literal["numpy", "torch", "cuda", "cupy"]
+
+LIBRARIES: tuple[Library, ...] = ("numpy", "torch", "cuda", "cupy")
+"""simnet's own kernels; torch on the processor; torch on a GPU; CuPy on a GPU."""
+
+SEGMENTS = 16
+"""Segments that one top-k goes through."""
+
+
+@dataclass(frozen=True)
+class Kernels:
+    """The kernels of a library on a device.
+
+    Parameters
+    ----------
+    device, library : str
+        What runs them, and which version of what.
+    memory : float
+        Bytes that may be used.
+    make : callable
+        Given entries and density, returns for each method the entries that it goes through, and the call.
+    seconds : callable
+        How long `count` calls one after the other take [s].
+    sources : mapping of str
+        For each method, what is called.
+    on_host : bool
+        Whether the device is the host itself, so that nothing is copied from one to the other.
+    """
+
+    device: str
+    library: str
+    memory: float
+    make: Callable[[int, float], dict[str, tuple[int, Call]]]
+    seconds: Callable[[Call, int], float]
+    sources: Mapping[str, str]
+    on_host: bool = True
+
+
+def kernels_of(library: str | None = None) -> Kernels:
+    """Return the kernels of a library; without a name those of torch on a GPU, of CuPy, of torch, or simnet's own.
+
+    Raises
+    ------
+    InputError
+        If there is no such library, it is not installed, or there is no GPU for it.
+    """
+    if library is not None and library not in LIBRARIES:
+        raise InputError(f"there is no library {library!r}; {nearest(library, LIBRARIES)}", file="--library")
+    for name in (library,) if library is not None else ("cuda", "cupy", "torch"):
+        try:
+            return _KERNELS[name]()
+        except InputError:
+            if library is not None:
+                raise
+    return numpy_kernels()
+
+
+def numpy_kernels() -> Kernels:
+    """Return simnet's own kernels, on the processor."""
+
+    def make(n: int, density: float) -> dict[str, tuple[int, Call]]:
+        values = stream(0, "device", n).standard_t(3, n).astype(np.float32)
+        k = max(1, round(density * n))
+        chosen = selection.top_k(values, k)
+        sent, total, copy = values[chosen], np.zeros(n, dtype=np.float32), np.zeros_like(values)
+        half, message = np.empty(n, dtype=np.float16), np.empty(2 * k, dtype=np.int32)
+        threshold = float(np.abs(sent).min())
+
+        def scatter() -> None:
+            total[chosen] += sent
+
+        def pack() -> None:
+            message[:k] = sent.view(np.int32)
+            message[k:] = chosen
+
+        return {
+            "topk": (n, lambda: selection.top_k(values, k)),
+            "scan": (n, lambda: selection.above(values, threshold, strict=False)),
+            "count": (n, lambda: selection.count_above(values, threshold, strict=False)),
+            "norm": (n, lambda: selection.squared_norm(values)),
+            "gather": (k, lambda: values[chosen]),
+            "scatter": (k, scatter),
+            "cast": (n, lambda: np.copyto(half, values, casting="same_kind")),
+            "sum": (n, lambda: np.add(copy, values, out=copy)),
+            "pack": (k, pack),
+            "copy": (n, lambda: np.copyto(total, values)),
+        }
+
+    sources = {
+        "topk": "exact top-k as simnet selects it",
+        "scan": "comparison of the magnitudes and compaction, as simnet does",
+        "count": "entries above a threshold counted, as simnet does",
+        "norm": "squares summed in double precision, as simnet does",
+        "gather": "numpy take at ascending indices",
+        "scatter": "numpy add at ascending indices",
+        "cast": "numpy copy from float32 to float16",
+        "sum": "numpy add of two float32 vectors, in place",
+        "pack": "float32 values and int32 indices copied into one buffer",
+        "copy": "numpy copyto, entries of four bytes",
+    }
+    return Kernels(_processor(), f"numpy {np.__version__}", _free_memory(), make, _in_a_row, sources)
+
+
+def torch_kernels(torch: Any, where: str) -> Kernels:
+    """Return the kernels of torch, on the processor (``cpu``) or a GPU (``cuda``).
+
+    Parameters
+    ----------
+    torch : module
+        It is given, so that nobody needs it who does not measure it.
+    where : {"cpu", "cuda"}
+        The device.
+    """
+    on_gpu = where == "cuda"
+
+    def make(n: int, density: float) -> dict[str, tuple[int, Call]]:
+        generator = torch.Generator(device=where).manual_seed(0)
+        values = torch.randn(n, device=where, generator=generator)
+        k = max(1, round(density * n))
+        sent, chosen = torch.topk(values.abs(), k, sorted=False)
+        chosen = chosen.sort().values
+        threshold = float(sent.min())
+        total, copy = torch.zeros_like(values), torch.zeros_like(values)
+        half, message = values.half(), torch.empty(2 * k, dtype=torch.int32, device=where)
+        row = max(1, n // SEGMENTS)
+        rows = torch.randn(SEGMENTS, row, device=where, generator=generator)
+        in_row = max(1, round(density * row))
+
+        def pack() -> None:
+            message[:k] = sent.view(torch.int32)
+            message[k:] = chosen
+
+        calls: dict[str, tuple[int, Call]] = {
+            "topk": (n, lambda: torch.topk(values.abs(), k, sorted=False)),
+            "topk_segments": (SEGMENTS * row, lambda: torch.topk(rows.abs(), in_row, dim=1, sorted=False)),
+            "scan": (n, lambda: torch.nonzero(values.abs() >= threshold)),
+            "count": (n, lambda: torch.count_nonzero(values.abs() >= threshold)),
+            "norm": (n, lambda: torch.linalg.vector_norm(values)),
+            "gather": (k, lambda: values[chosen]),
+            "scatter": (k, lambda: total.index_add_(0, chosen, sent)),
+            "cast": (n, lambda: half.copy_(values)),
+            "sum": (n, lambda: copy.add_(values)),
+            "pack": (k, pack),
+            "copy": (n, lambda: total.copy_(values)),
+        }
+        if on_gpu:
+            host = sent.cpu()
+            calls |= {"copy_out": (k, lambda: sent.cpu()), "copy_in": (k, lambda: sent.copy_(host))}
+        return calls
+
+    sources = {
+        "topk": "torch.topk of the magnitudes, unsorted",
+        "topk_segments": f"torch.topk of the magnitudes of {SEGMENTS} rows, unsorted",
+        "scan": "torch.nonzero of magnitudes at or above a threshold",
+        "count": "torch.count_nonzero of magnitudes at or above a threshold",
+        "norm": "torch.linalg.vector_norm in single precision",
+        "gather": "entries taken at ascending indices",
+        "scatter": "torch index_add_ at ascending indices",
+        "cast": "torch copy_ from float32 to float16",
+        "sum": "torch add_ of two float32 vectors",
+        "pack": "float32 values and int32 indices copied into one buffer",
+        "copy": "torch copy_, entries of four bytes",
+    }
+    if on_gpu:
+        sources |= {"copy_out": "Tensor.cpu(), pageable memory", "copy_in": "copy_ from pageable memory"}
+        library = f"torch {torch.__version__}, CUDA {torch.version.cuda}, timed by events"
+        seconds = by_events(
+            lambda: torch.cuda.Event(enable_timing=True), lambda begin, end: float(begin.elapsed_time(end))
+        )
+        free = float(torch.cuda.mem_get_info()[0])
+        return Kernels(torch.cuda.get_device_name(), library, free, make, seconds, sources, on_host=False)
+    library = f"torch {torch.__version__} with {_counted(torch.get_num_threads(), 'thread')}"
+    return Kernels(_processor(), library, _free_memory(), make, _in_a_row, sources)
+
+
+def cupy_kernels(cupy: Any) -> Kernels:
+    """Return the kernels of CuPy, on a GPU.
+
+    Parameters
+    ----------
+    cupy : module
+        It is given, so that nobody needs it who does not measure it.
+    """
+
+    def make(n: int, density: float) -> dict[str, tuple[int, Call]]:
+        values = cupy.asarray(stream(0, "device", n).standard_t(3, n).astype(np.float32))
+        k = max(1, round(density * n))
+        chosen = cupy.sort(cupy.argpartition(cupy.abs(values), n - k)[n - k :])
+        sent, total, copy = values[chosen], cupy.zeros_like(values), cupy.zeros_like(values)
+        half, message = values.astype(np.float16), cupy.empty(2 * k, dtype=np.int32)
+        threshold = float(cupy.abs(sent).min())
+        row = max(1, n // SEGMENTS)
+        rows = cupy.resize(values, (SEGMENTS, row))
+        in_row = max(1, round(density * row))
+        host = cupy.asnumpy(sent)
+
+        def scatter() -> None:
+            total[chosen] += sent
+
+        def cast() -> None:
+            half[:] = values
+
+        def pack() -> None:
+            message[:k] = sent.view(np.int32)
+            message[k:] = chosen
+
+        return {
+            "topk": (n, lambda: cupy.argpartition(cupy.abs(values), n - k)[n - k :]),
+            "topk_segments": (
+                SEGMENTS * row,
+                lambda: cupy.argpartition(cupy.abs(rows), row - in_row, axis=1)[:, row - in_row :],
+            ),
+            "scan": (n, lambda: cupy.flatnonzero(cupy.abs(values) >= threshold)),
+            "count": (n, lambda: cupy.count_nonzero(cupy.abs(values) >= threshold)),
+            "norm": (n, lambda: cupy.linalg.norm(values)),
+            "gather": (k, lambda: values[chosen]),
+            "scatter": (k, scatter),
+            "cast": (n, cast),
+            "sum": (n, lambda: cupy.add(copy, values, out=copy)),
+            "pack": (k, pack),
+            "copy_out": (k, lambda: cupy.asnumpy(sent)),
+            "copy_in": (k, lambda: cupy.asarray(host)),
+            "copy": (n, lambda: cupy.copyto(total, values)),
+        }
+
+    sources = {
+        "topk": "cupy.argpartition of the magnitudes",
+        "topk_segments": f"cupy.argpartition of the magnitudes of {SEGMENTS} rows",
+        "scan": "cupy.flatnonzero of magnitudes at or above a threshold",
+        "count": "cupy.count_nonzero of magnitudes at or above a threshold",
+        "norm": "cupy.linalg.norm in single precision",
+        "gather": "entries taken at ascending indices",
+        "scatter": "sums written at ascending indices",
+        "cast": "float32 written into float16",
+        "sum": "cupy.add of two float32 vectors, in place",
+        "pack": "float32 values and int32 indices copied into one buffer",
+        "copy_out": "cupy.asnumpy, pageable memory",
+        "copy_in": "cupy.asarray of pageable memory",
+        "copy": "cupy.copyto, entries of four bytes",
+    }
+    seconds = by_events(cupy.cuda.Event, lambda begin, end: float(cupy.cuda.get_elapsed_time(begin, end)))
+    name = cupy.cuda.runtime.getDeviceProperties(0)["name"].decode()
+    version = cupy.cuda.runtime.runtimeGetVersion()
+    library = f"CuPy {cupy.__version__}, CUDA {version // 1000}.{version % 1000 // 10}, timed by events"
+    return Kernels(name, library, float(cupy.cuda.runtime.memGetInfo()[0]), make, seconds, sources, on_host=False)
+
+
+def by_events(event: Callable[[], Any], elapsed: Callable[[Any, Any], float]) -> Callable[[Call, int], float]:
+    """Return what times calls by events that a GPU records on its stream, before the first and after the last of them.
+
+    Parameters
+    ----------
+    event : callable
+        Makes an event.
+    elapsed : callable
+        Milliseconds from one event to the other.
+    """
+
+    def seconds(call: Call, count: int) -> float:
+        begin, end = event(), event()
+        begin.record()
+        for _ in range(count):
+            call()
+        end.record()
+        end.synchronize()
+        return elapsed(begin, end) / 1e3
+
+    return seconds
+
+
+def _torch_there(where: str) -> Kernels:
+    try:
+        import torch
+    except ImportError:
+        raise InputError("needs torch, which is not installed: pip install torch", file="--library") from None
+    if where == "cuda" and not torch.cuda.is_available():
+        raise InputError("torch finds no GPU", file="--library")
+    return torch_kernels(torch, where)
+
+
+def _cupy_there() -> Kernels:
+    try:
+        import cupy
+    except ImportError:
+        raise InputError("needs CuPy, which is not installed: pip install cupy-cuda12x", file="--library") from None
+    if not cupy.cuda.is_available():
+        raise InputError("CuPy finds no GPU", file="--library")
+    return cupy_kernels(cupy)
+
+
+_KERNELS: dict[str, Callable[[], Kernels]] = {
+    "numpy": numpy_kernels,
+    "torch": lambda: _torch_there("cpu"),
+    "cuda": lambda: _torch_there("cuda"),
+    "cupy": _cupy_there,
+}
+
+
+def _in_a_row(call: Call, count: int) -> float:
+    """Return how long `count` calls one after the other take [s]."""
+    start = time.perf_counter()
+    for _ in range(count):
+        call()
+    return time.perf_counter() - start
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
+
+
+def _free_memory() -> float:
+    """Return half of the memory that is free [byte]; others may want the rest."""
+    try:
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2
+    except (ValueError, OSError, AttributeError):
+        return 2.0 * 2**30
+
+
+def _processor() -> str:
+    """Return the name of the processor."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        pairs = (line.partition(":") for line in lines)
+        fields = {name.strip(): value.strip() for name, _, value in pairs}
+        return f"{fields['model name']}, family {fields['cpu family']} model {fields['model']}"
+    except (OSError, KeyError):
+        return platform.processor() or platform.machine()
