@@ -136,6 +136,35 @@ def train(folder):
             trainer.step(loss)
 
 
+class Sleeping(torch.autograd.Function):
+    """The identity, whose backward pass takes a while."""
+
+    @staticmethod
+    def forward(context, value):
+        return value.clone()
+
+    @staticmethod
+    def backward(context, gradient):
+        time.sleep(0.2)
+        return gradient
+
+
+def beside(scheme, options):
+    """Exchange a bucket while the backward pass has 0.2 s to go until the next one."""
+    model = Told()
+    wrapped = DistributedDataParallel(model, bucket_cap_mb=0.001)
+    model.forward = lambda one: Sleeping.apply((model.parts[0] * one).sum()) + (model.parts[1] * one[: SIZES[1]]).sum()
+    hook = Hook(scheme, 0.05, **json.loads(options)).attach(wrapped)
+    for _ in range(3):
+        dist.barrier()
+        wrapped(torch.linspace(-1, 1, SIZES[0])).backward()
+    (first, second), messages = hook.marks.selecting, hook.marks.messages
+    assert second.began - first.ended > 0.19
+    early = [one for one in messages if one.ended < second.began]
+    assert [one.operation for one in early] == [one.operation for one in messages[: len(messages) // 2]]
+    assert hook.marks.exchanging[0].ended < second.began
+
+
 def fail(what):
     """Do something wrong, and say what comes of it."""
     try:
@@ -169,7 +198,7 @@ def main():
             found = [run(**one) for one in json.loads(arguments[0])]
             Path(arguments[1], f"{dist.get_rank()}.json").write_text(json.dumps(found))
         else:
-            {"train": train, "fail": fail}[command](*arguments)
+            {"train": train, "beside": beside, "fail": fail}[command](*arguments)
         dist.barrier()
     except Exception:
         traceback.print_exc()

@@ -1,10 +1,11 @@
-"""The example DDP hook, run by PyTorch over gloo on loopback: what goes in comes out, or stays."""
+"""The DDP hook with a policy table, over gloo on loopback: what goes in comes out, or stays; and the example of it."""
 
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 import killing
@@ -13,14 +14,14 @@ from simnet.studies.choosing.policy import entry, make
 from simnet.studies.choosing.policy_file import Edges, PolicyTable
 
 ROOT = Path(__file__).parents[1]
-HOOK = ROOT / "examples" / "ddp_hook"
+EXAMPLE = ROOT / "examples" / "ddp_hook" / "train.py"
 
 WORK = """
 import copy, os, sys
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel as DDP
-from policy_hook import Policy, policy_hook, shifted
+from simnet.hooks import Hook, shifted
 
 dist.init_process_group("gloo")
 rank, size = dist.get_rank(), dist.get_world_size()
@@ -32,11 +33,11 @@ draws = torch.Generator().manual_seed(rank + 1)
 state = {}
 
 
-def wrapped(policy=None):
+def wrapped(hook=None):
     # Several buckets; PyTorch makes them anew after the first iteration.
     found = DDP(copy.deepcopy(model), bucket_cap_mb=0.008)
-    if policy is not None:
-        found.register_comm_hook(policy, policy_hook)
+    if hook is not None:
+        hook.attach(found)
     return found
 
 
@@ -52,10 +53,9 @@ def total(values):
     return values
 
 
-def held(policy, one):
-    zero = [torch.zeros_like(p) for p in one.parameters()]
-    kept = [policy.residual.get(p, z) for p, z in zip(one.parameters(), zero)]
-    return torch.cat([p.flatten() for p in kept]).double()
+def held(hook, one):
+    kept = [hook.residuals.of(p) for p in one.parameters()]
+    return torch.cat([torch.zeros(p.numel()) if k is None else k for p, k in zip(one.parameters(), kept)]).double()
 
 
 def probe(device):
@@ -65,7 +65,7 @@ def probe(device):
 
 for latency, exact in ((1e-5, True), (1e-4, False)):
     state["latency"] = latency
-    plain, hooked = wrapped(), wrapped(Policy(sys.argv[1], probe, every=1))
+    plain, hooked = wrapped(), wrapped(Hook.of_policy(sys.argv[1], probe=probe, every=1))
     for _ in range(3):
         batch = torch.randn(5, 40, generator=draws)
         tolerance = 1e-6 if exact else 2e-3
@@ -73,8 +73,8 @@ for latency, exact in ((1e-5, True), (1e-4, False)):
 
 for latency in (1e-3, 1e-2):
     state["latency"] = latency
-    policy = Policy(sys.argv[1], probe, every=2)
-    hooked, alone = wrapped(policy), copy.deepcopy(model)
+    hook = Hook.of_policy(sys.argv[1], probe=probe, every=2)
+    hooked, alone = wrapped(hook), copy.deepcopy(model)
     entered = applied = torch.zeros(sum(p.numel() for p in model.parameters()), dtype=torch.float64)
     for iteration in range(9):
         if iteration == 6:
@@ -84,7 +84,7 @@ for latency in (1e-3, 1e-2):
         update = gradient(hooked, batch)
         assert torch.equal(total(update), size * update), "workers have different gradients"
         applied = applied + size * update
-        left = total(held(policy, hooked))
+        left = total(held(hook, hooked))
         if iteration < 6:
             assert 0 < (update != 0).float().mean() <= (size if latency == 1e-3 else 1) * 0.05 + 0.02
             assert left.abs().sum() > 0
@@ -95,9 +95,9 @@ for latency in (1e-3, 1e-2):
 
 latency, bandwidth = shifted()
 assert 0 < latency < 10 and bandwidth > 0
-policy = Policy(sys.argv[2])
-assert torch.isfinite(gradient(wrapped(policy), torch.randn(5, 40, generator=draws))).all()
-assert policy.choice in policy.choices
+hook = Hook.of_policy(sys.argv[2])
+assert torch.isfinite(gradient(wrapped(hook), torch.randn(5, 40, generator=draws))).all()
+assert hook.entry in hook.choices
 dist.barrier()
 print("done", flush=True)
 # DDP keeps the threads of gloo even after destroy_process_group. One that is still busy with the hook when the
@@ -106,35 +106,46 @@ os._exit(0)
 """
 
 
+WORKERS = 3
+
+
 def table():
     """A row per decade of latency: dense, in half precision, AG-Topk, AR-Topk."""
-    among = {one.label: one for one in from_flags(Given()).among}
-    made = make(from_flags(Given()), cells=1)
+    question = from_flags(Given(workers=WORKERS))
+    among = {one.label: one for one in question.among}
     rows = [entry(among[label], 0.05) for label in ("dense ring", "fp16 ring", "AG-Topk", "ART-ring")]
     edges = Edges(latency_s=(3e-6, 3e-5, 3e-4, 3e-3, 3e-2), bandwidth_B_per_s=(1e6, 1e12))
     changed = {"edges": edges, "choices": tuple(rows), "matrix": ((0,), (1,), (2,), (3,)), "regret": None}
-    return PolicyTable.model_validate(made.model_copy(update=changed).model_dump())
+    return PolicyTable.model_validate(make(question, cells=1).model_copy(update=changed).model_dump())
+
+
+def started(folder, *command):
+    """Run a script in some processes, and return how that ended."""
+    more = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(WORKERS)]
+    done = subprocess.run(
+        [*launch, *command], cwd=folder, env=os.environ | more, capture_output=True, text=True, timeout=killing.PATIENCE
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
 
 
 @pytest.mark.extras
 def test_dense_is_plain_ddp_and_sparse_keeps_all_gradient_mass(tmp_path):
-    workers = 3
     (tmp_path / "work.py").write_text(WORK)
     (tmp_path / "rows.json").write_text(table().text())
-    made = make(from_flags(Given(workers=workers)), cells=8, densities=(0.1, 0.01))
+    made = make(from_flags(Given(workers=WORKERS)), cells=8, densities=(0.1, 0.01))
     (tmp_path / "made.json").write_text(made.text())
-    more = {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HOOK)}
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(workers)]
-    done = subprocess.run(
-        [*command, "work.py", "rows.json", "made.json"],
-        cwd=tmp_path, env=os.environ | more, capture_output=True, text=True, timeout=killing.PATIENCE,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.count("done") == workers
+    assert started(tmp_path, "work.py", "rows.json", "made.json").count("done") == WORKERS
 
 
-def test_the_hook_needs_nothing_but_pytorch():
-    lines = [line for line in (HOOK / "policy_hook.py").read_text().splitlines() if line.strip()]
-    assert len(lines) <= 75
-    imported = {line.split()[1].split(".")[0] for line in lines if line.startswith(("import ", "from "))}
-    assert imported - set(sys.stdlib_module_names) == {"torch"}
+@pytest.mark.extras
+def test_the_example_is_ten_lines_that_train_and_log(tmp_path):
+    lines = [line for line in EXAMPLE.read_text().splitlines() if line and not line.startswith(("import", "from", '"'))]
+    assert len(lines) <= 10
+    (tmp_path / "policy.json").write_text(table().text())
+    started(tmp_path, str(EXAMPLE), "policy.json", "logs")
+    for rank in range(WORKERS):
+        log = pd.read_csv(tmp_path / "logs" / f"rank_{rank}.csv")
+        assert len(log) == 20
+        assert set(log["exchange"]) <= {one.label for one in table().choices}

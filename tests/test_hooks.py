@@ -65,6 +65,13 @@ def test_update_residual_and_messages_are_those_of_the_simulated_scheme(workers,
                 assert row["largest"] > 0
 
 
+@pytest.mark.parametrize("case", ["dense", "topk", "artopk var", "exdyna", "oktopk"])
+def test_a_bucket_is_exchanged_beside_the_rest_of_the_backward_pass(case, tmp_path):
+    scheme, options, _ = CASES[case]
+    done = started(HERE / "hook_worker.py", ["beside", scheme, json.dumps(options)], 2, tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
 def test_the_log_adds_up(tmp_path):
     workers = 2
     done = started(HERE / "hook_worker.py", ["train", str(tmp_path / "logs")], workers, tmp_path)
