@@ -16,17 +16,14 @@ textbook's loop. `ReferenceNetwork` carries messages, `ReferenceRun` takes ranks
   message to a rank that has failed never does.
 - Messages from one rank to another that take the same route arrive in order: the bytes of one flow once those of the
   one before it are there.
-- Where messages leave a host one after another, and shares have no weights, those that meet on the last link of their
-  routes, which nobody else uses, flow in the order in which they come: one waits while those that flow fill the link
-  at their max-min fair rates. A message that has waited, or meets another on its own link, has the own link behind it.
-  Its bytes come from when its latency is behind it: if the own link did not change while it was at the message, as they
-  left, else at the rate that this link has at the moment. What has come and is not carried yet flows as fast as the
-  links behind the own one allow, and what they do not hold back as fast as it comes. Those links carry nothing of a
-  message that waits.
-- Where messages go around links that are down, those that wait for their host's own link, or at their last one, and
-  have another one there now, wait at that one, behind those that do already. What comes over the own link does so over
-  the other one, unless all of it has left as the own link did not change. The own link stays busy with the message that
-  it is at.
+- Where messages leave a host one after another, and shares have no weights, the link into a host that has no other one
+  is a queue, unless incast or traffic of others is on it. Messages come to it over the other links of their routes, as
+  fast as these allow, and it carries their bytes in the order in which they come. A message is there once the backlog
+  that there is when its last byte comes has been carried. One that meets others of its host on its own link, which did
+  not change while it was at the message, has that link behind it, and flows no faster than it left. Bytes of a message
+  that vanishes stay in the queue, as long as others are in it or come.
+- Where messages go around links that are down, those that wait for their host's own link, and have another one there
+  now, wait at that one, behind those that do already. The own link stays busy with the message that it is at.
 - A rank that fails takes the messages with it that are under way from it and to it.
 
 Ranks whose transport stack lets them go by another rule than their host's own link are a
@@ -73,9 +70,10 @@ def max_min(routes, capacity, limits, weights):
         for flow in unsettled:
             for link in routes[flow]:
                 users[link] = users.get(link, 0) + weights[flow]
-        level, bottleneck = min((max(rest[link], 0 * rest[link]) / weight, link) for link, weight in users.items())
+        levels = ((max(rest[link], 0 * rest[link]) / weight, link) for link, weight in users.items())
+        level, bottleneck = min(levels, default=(math.inf, None))
         least = min(unsettled, key=lambda flow: limits[flow] / weights[flow])
-        if limits[least] <= level * weights[least]:
+        if bottleneck is None or limits[least] <= level * weights[least]:
             settled = {least: limits[least]}
         else:
             settled = {flow: level * weights[flow] for flow in unsettled if bottleneck in routes[flow]}
@@ -96,17 +94,16 @@ class Message:
     def __init__(self, src, dst, delay, arrived, word):
         self.src, self.dst, self.delay, self.arrived, self.word = src, dst, delay, arrived, word
         self.late, self.ended, self.before, self.joined, self.vanished = True, False, None, None, False
-        self.waits, self.follower, self.passed, self.lasts = False, None, 0, None
-        self.come, self.dry = 0, False
+        self.passed, self.lasts, self.port, self.has_come = 0, None, None, False
 
     @property
     def flowing(self):
-        return not (self.late or self.ended or self.waits) and (self.before is None or self.before.ended)
+        return not (self.late or self.has_come) and (self.before is None or self.before.has_come)
 
     @property
     def used(self):
-        """The links that it needs yet: with `passed` 1, not its host's own."""
-        return self.route[self.passed :]
+        """The links that it shares: with `passed` 1, not its host's own, and not one whose queue it comes to."""
+        return self.route[self.passed : len(self.route) - (self.port is not None)]
 
 
 class Port:
@@ -146,7 +143,13 @@ class ReferenceNetwork:
         self.routing, self.rerouting, self.now = routing, reroute, self.number(now)
         self.never = self.number(math.inf)
         self.ports = collections.defaultdict(Port)
-        self.waiting = collections.defaultdict(collections.deque)
+        into = collections.Counter(end for _, end in routes.links)
+        self.queues = {
+            link for link, (_, end) in enumerate(routes.links)
+            if self.in_order and isinstance(end, int) and into[end] == 1 and link not in self.crowd
+            and not any(link in self.candidates(src, dst)[0] for src, dst, _, _ in self.others)
+        }  # fmt: skip
+        self.backlog = collections.defaultdict(lambda: self.number(0))
         self.words = collections.defaultdict(lambda: -math.inf)
         # What rounding leaves of a message does not wait.
         self.residue = self.number(1e-13 if number is float else 1e-30)
@@ -225,20 +228,12 @@ class ReferenceNetwork:
         self.down = down
         for m in self.messages:
             route = self.around(m.candidate, m.src, m.dst)
-            if route != m.route:
+            if route != m.route and not m.has_come:
                 share, m.route = m.share, route
                 latency = self.latency_of(route, self.now)
                 m.limit, m.share = self.lossy(route, latency)
                 m.weight = self.weight(latency)
-                m.left, m.whole, m.come = (part * share / m.share for part in (m.left, m.whole, m.come))
-                if m.passed:
-                    m.passed = min(1, len(route) - 1)
-                    m.dry = m.come <= m.whole - m.left
-        for link in sorted(self.waiting):
-            gone = [m for m in self.waiting[link] if not m.vanished and m.route[-1] != link]
-            self.waiting[link] = collections.deque(m for m in self.waiting[link] if m not in gone)
-            for m in gone:
-                self.waiting[m.route[-1]].append(m)
+                m.left, m.whole = (part * share / m.share for part in (m.left, m.whole))
         for link in sorted(self.ports):
             waiting = self.ports[link].waiting
             gone = [(t, m) for t, m in waiting if not m.vanished and m.route[0] != link]
@@ -334,92 +329,52 @@ class ReferenceNetwork:
         """Let the bytes of a message flow; those of a word only where a link of its route is down.
 
         Else a word takes the slowest link for its bytes, and on each link behind its host's own one it waits for what
-        has come to that link before it and has not been carried yet; of messages that have not their own link behind
-        them, and do not wait, at the rate that this has now.
+        has come to that link before it and has not been carried yet: the backlog of a queue, and of messages that share
+        a link what has come at the rate that their own links have now.
         """
         if m.vanished:
             return
         m.late, m.joined = False, self.now
         m.whole = m.left
         if not m.word:
-            if self.in_order:
-                m.waits = m.before is not None and not m.before.ended
-                if m.waits:
-                    m.before.follower = m
-                else:
-                    self.come_in(m)
+            m.comes_in = self.in_order and len(m.route) > 1
+            if m.comes_in and (m.before is None or m.before.has_come):
+                self.come_in(m)
             return
         if any(self.capacity(link) <= 0 for link in m.route):
             return
         wait = m.left / min(map(self.capacity, m.route))
         for link in m.route[1:]:
             capacity = self.capacity(link)
+            if self.in_queue(link):
+                wait += self.backlog[link] / capacity
             for other in self.messages:
-                if other in self.waiting[link]:
-                    wait += other.come / capacity
                 if other.flowing and other is not m and link in other.used:
-                    begin = other.joined if other.before is None else max(other.joined, other.before.end)
+                    begin = max(other.joined, getattr(other.before, "came", other.joined))
                     come = min(other.whole, self.capacity(other.route[0]) * (self.now - begin))
-                    if other.passed:
-                        come = other.whole - other.left if other.dry else other.come
                     wait += max(0, come - (other.whole - other.left)) / capacity
         m.late = True
         there = self.words[m.word] = max(self.now + wait, self.words[m.word])
         self.at(there + self.overheads[1], lambda: self.arrive(m))
 
     def come_in(self, m):
-        """Let a message wait at its last link if others wait or flow there, until it is known what these leave."""
-        m.joined = self.now
-        if len(m.route) < 2:
-            m.waits = False
-            return
-        m.waits = True
-        self.waiting[m.route[-1]].append(m)
-        if len(self.waiting[m.route[-1]]) == 1 and not any(
-            one.flowing and m.route[-1] in one.used for one in self.messages
-        ):
-            self.let_in(m.route[-1])
+        """Let a message come to the queue of its last link, if that has one, behind those of its host."""
+        others = [
+            one for one in self.messages
+            if one is not m and one.flowing and not one.word and m.route[0] in one.used
+        ]  # fmt: skip
+        alien = any(m.route[0] in self.around(self.candidates(src, dst)[0], src, dst)
+                    for src, dst, on, _ in self.others if on.at(self.now) > 0)  # fmt: skip
+        if m.lasts is not None and others and not alien and all(one.route[0] == m.route[0] for one in others):
+            m.passed = 1
+        if m.route[-1] in self.queues:
+            if not self.in_queue(m.route[-1]):
+                self.backlog[m.route[-1]] = self.number(0)
+            m.port = m.route[-1]
 
-    def met(self, link, end):
-        """Return the messages on a link, if it is the first (`end` 0) or last (-1) of all and nobody else uses it."""
-        users = [one for one in self.messages if one.flowing and link in one.used]
-        others = [self.around(self.candidates(src, dst)[0], src, dst)
-                  for src, dst, on, _ in self.others if on.at(self.now) > 0]  # fmt: skip
-        alien = any(link in route for route in others) or any(one.word or one.route[end] != link for one in users)
-        return [] if alien else users
-
-    def is_full(self, link, rates):
-        """Return whether messages that have these rates fill a link; not if others use it, who share it."""
-        users = [] if link in self.crowd else self.met(link, -1)
-        return bool(users) and sum(rates[one] for one in users) >= self.capacity(link) * self.number(1 - 1e-9)
-
-    def let_in(self, link):
-        """Let the first of the messages that wait at a link flow; its host's own link is behind it if it has waited."""
-        m = self.waiting[link].popleft()
-        if not m.vanished:
-            m.waits = False
-            if m.joined < self.now or any(one is not m for one in self.met(m.route[0], 0)):
-                m.passed = min(1, len(m.route) - 1)
-                m.dry = m.come <= 0
-
-    def settled(self):
-        """Return the messages that flow and their rates, once all those flow for which their last links have room."""
-        while True:
-            flows = [m for m in self.messages if m.flowing]
-            rates = self.rates(flows) if flows else []
-            for m, rate in zip(flows, rates, strict=True):
-                if m.dry and rate < self.comes(m):
-                    m.dry, m.come = False, m.whole - m.left
-            known = dict(zip(flows, rates, strict=True))
-            room = [link for link, waiting in self.waiting.items() if waiting and not self.is_full(link, known)]
-            if not room:
-                return flows, rates
-            for link in room:
-                self.let_in(link)
-
-    def comes(self, m):
-        """Return the rate at which a message comes that waits, or has its host's own link behind it."""
-        return self.capacity(m.route[0]) if m.lasts is None else m.whole / m.lasts
+    def in_queue(self, link):
+        """Return the messages that are in the queue of a link, or come to it."""
+        return [m for m in self.messages if m.port == link and not m.ended]
 
     def arrive(self, m):
         if m in self.messages:
@@ -428,7 +383,8 @@ class ReferenceNetwork:
 
     def vanish(self, m):
         self.messages.remove(m)
-        m.ended, m.end, m.vanished = True, self.now, True
+        m.ended = m.has_come = m.vanished = True
+        m.came = self.now
 
     def rates(self, flows):
         """Return the max-min fair rates of messages, beside the flows of others."""
@@ -444,7 +400,7 @@ class ReferenceNetwork:
             factors = self.crowd.get(link, [1])
             users = sum(link in route for route in routes)
             capacity[link] = self.capacity(link) * factors[min(users, len(factors) - 1)]
-        limits = [min(m.limit, self.comes(m)) if m.passed and m.dry else m.limit for m in flows]
+        limits = [min(m.limit, m.whole / m.lasts) if m.passed else m.limit for m in flows]
         limits += [limit for *_, limit in others]
         return max_min(routes, capacity, limits, weights)[: len(flows)]
 
@@ -459,9 +415,13 @@ class ReferenceNetwork:
                 heapq.heappop(self.agenda)[3]()
                 busy = True
             for m in [m for m in self.messages if m.flowing and m.left <= self.residue * m.whole]:
-                m.ended, m.end, busy = True, self.now, True
-                if m.follower is not None:
-                    self.come_in(m.follower)
+                busy, m.has_come, m.came = True, True, self.now
+                m.left = self.backlog[m.port] if m.port is not None else self.number(0)
+                for one in self.messages:
+                    if one.before is m and not one.late and one.comes_in:
+                        self.come_in(one)
+            for m in [m for m in self.messages if m.has_come and not m.ended and m.left <= self.residue * m.whole]:
+                m.ended, busy = True, True
                 if self.overheads[1] > 0:
                     self.at(self.now + self.overheads[1], lambda m=m: self.arrive(m))
                 else:
@@ -476,25 +436,22 @@ class ReferenceNetwork:
             if self.rerouting:
                 self.reroute()
             self.work_off()
-            flows, rates = self.settled()
-            ends = [self.now + m.left / rate if rate > 0 else self.never for m, rate in zip(flows, rates, strict=True)]
-            dry = [
-                self.now + max(self.number(0), m.come - (m.whole - m.left)) / (rate - self.comes(m))
-                if m.passed and not m.dry and rate > self.comes(m)
-                else self.never
-                for m, rate in zip(flows, rates, strict=True)
-            ]
-            then = min([entry[0] for entry in self.agenda[:1]] + ends + dry, default=math.inf)
+            flows = [m for m in self.messages if m.flowing]
+            rates = self.rates(flows) if flows else []
+            passing = [m for m in self.messages if m.has_come and not m.ended]
+            moving = [*zip(flows, rates, strict=True), *((m, self.capacity(m.port)) for m in passing)]
+            ends = [self.now + m.left / rate if rate > 0 else self.never for m, rate in moving]
+            then = min([entry[0] for entry in self.agenda[:1]] + ends, default=math.inf)
             changes = min(one.next_change(self.now) for one in changing)
-            if min(then, changes) == math.inf or not (self.agenda or flows):
+            if min(then, changes) == math.inf or not (self.agenda or moving):
                 return
             then = min(then, changes)
-            for m, rate, end, empty in zip(flows, rates, ends, dry, strict=True):
+            for link in self.queues:
+                coming = sum((rate for m, rate in moving[: len(flows)] if m.port == link), self.number(0))
+                more = (coming - self.capacity(link)) * (then - self.now)
+                self.backlog[link] = max(self.number(0), self.backlog[link] + more)
+            for (m, rate), end in zip(moving, ends, strict=True):
                 m.left = self.number(0) if end <= then else m.left - rate * (then - self.now)
-                m.dry = m.dry or empty <= then < end
-            for m in self.messages:
-                if m.passed or (m.route and m in self.waiting[m.route[-1]]):
-                    m.come = min(m.whole, m.come + self.comes(m) * (then - self.now))
             self.now = then
 
 

@@ -139,8 +139,7 @@ class Engine(Ways):
         self.loop.free_all(s, 0, self.flows.size)
         self.links.write(0, self.n_links, users=0, first_use=-1, assigned=0, is_dirty=False)
         self.links.write(0, self.n_links, port_rank=-1, port_flow=-1, port_first=-1, port_rest=0.0, port_free=-math.inf)
-        self.links.write(0, self.n_links, far_first=-1, first_coming=-1, is_noted=False)
-        s.noted = -1
+        self.links.write(0, self.n_links, n_coming=0, first_passing=-1)
         self.tables["background"].write(0, s.n_background, flow=-1, until=-math.inf)
         # Latencies have been looked up that much later.
         rewind = now < s.now + s.send_overhead
@@ -344,14 +343,14 @@ class Engine(Ways):
         s = self.state
         for f in self.under_way():
             if s.flows[f].state == FLOWING:
-                self.loop.detach(s, f)
+                self.loop.stop(s, f)
             if s.adaptive:
                 self.loop.assign(s, s.flows[f].route, -1)
             self.loop.free_flow(s, f)
         # What vanished is in queues only.
         for f in self.in_state(VANISHED):
             self.loop.free_flow(s, f)
-        self.links.write(0, self.n_links, port_first=-1, far_first=-1, first_coming=-1)
+        self.links.write(0, self.n_links, port_first=-1, n_coming=0, first_passing=-1)
         s.n_moving = s.n_queued = 0
 
 

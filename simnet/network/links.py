@@ -297,6 +297,10 @@ class Links:
                 self.flows.append(traffic)
         self._set_loss(loss)
         self.crowding = None if incast is None else self._crowded(graph, incast)
+        # Links into hosts that have one, on which few of them do not collapse.
+        self.into_one = np.array([isinstance(v, int) and graph.in_degree(v) == 1 for _, v in self.routes.links])
+        if self.crowding is not None:
+            self.into_one &= self.crowding.rows < 0
 
     def _set_loss(self, loss: Loss | None) -> None:
         if loss is not None and not isinstance(loss, Loss):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -60,6 +60,7 @@ class Ways(Store):
         """Lay links and background traffic into the tables, once the state says how flows share."""
         self._lay_links()
         self._lay_background()
+        self._lay_queues()
 
     def _lay_links(self) -> None:
         links, count = self._links, self.n_links
@@ -92,6 +93,13 @@ class Ways(Store):
             latencies = [sum(self._links.latency(link, 0.0) for link in route) for route in routes]
             background.write(0, count, weight=[self.loop.weight_of(self.state, latency) for latency in latencies])
         self.make_room(flows=count + 1)
+
+    def _lay_queues(self) -> None:
+        """Say which links messages pass in the order in which they come: see `event_loop.arrivals`."""
+        queues = self._links.into_one.copy()
+        for r in self.tables["background"].read("route", 0, self.state.n_background).tolist():
+            queues[self.route_of(r)] = False
+        self.links.write(0, self.n_links, queues=queues)
 
     def look_ahead(self, until: float = 0.0, *, rewind: bool = False) -> None:
         """Have the weather, and when background traffic comes and goes, until later than a time [s].
@@ -181,8 +189,8 @@ class Ways(Store):
             self.routes.write(first, len(table), slope=slope, fixed=fixed, payload=payload)
 
     def route(self, f: int) -> list[int]:
-        """Return the links of a message under way, as indices into the links of the routes."""
-        return self.route_of(self.state.flows[f].route)
+        """Return the links that a message under way needs yet, as indices into the links of the routes."""
+        return self.route_of(self.state.flows[f].route)[-1 if self._passes(f) else 0 :]
 
     def _down(self) -> list[int]:
         """Return the links that are down."""
@@ -202,17 +210,16 @@ class Ways(Store):
                 around = route
             if self.route_of(r) != list(around):
                 wanted[r] = around
-        moved = [f for f in self.in_state(ON_ITS_WAY, HELD, FLOWING, VANISHED, QUEUED) if s.flows[f].route in wanted]
-        counted = []
+        moved = [
+            f
+            for f in self.in_state(ON_ITS_WAY, HELD, FLOWING, VANISHED, QUEUED)
+            if s.flows[f].route in wanted and not self._passes(f)
+        ]
         for f in moved:
             flow = s.flows[f]
             if flow.state == FLOWING:
                 self.loop.set_rate(s, f, 0.0, NOTHING, s.now)
                 self.loop.detach(s, f)
-            if flow.comes >= 0:
-                self.loop.count(s, f)
-                self.loop.stop_coming(s, f)
-                counted.append(f)
             self._scale(f, s.routes[flow.route].payload)
             if s.adaptive and flow.owner != BACKGROUND:
                 self.loop.assign(s, flow.route, -1)
@@ -224,9 +231,9 @@ class Ways(Store):
             self._scale(f, 1 / s.routes[flow.route].payload)
             if flow.owner != BACKGROUND:
                 latency = self.loop.latency_of(s, flow.route, s.now)
-                flow.limit = flow.allowed = self.loop.limit_of(s, flow.route, latency)
-                if f in counted:
-                    self._come_around(f)
+                flow.limit = self.loop.limit_of(s, flow.route, latency)
+                if flow.passed:
+                    flow.limit = min(flow.limit, flow.whole / flow.lasts)
                 if s.weighted:
                     flow.weight = self.loop.weight_of(s, latency)
                 if s.adaptive:
@@ -241,27 +248,17 @@ class Ways(Store):
         flow.remaining *= factor
         flow.residue *= factor
         flow.whole *= factor
-        flow.come *= factor
 
-    def _come_around(self, f: int) -> None:
-        """Have a message that is counted come by another route: what has left its host already comes as it left."""
-        s = self.state
-        flow = s.flows[f]
-        flow.comes = flow.whole / flow.lasts
-        if flow.lasts == math.inf:
-            self.loop.follow(s, f)
-        if flow.passed:
-            self.loop.pass_own_link(s, f)
+    def _passes(self, f: int) -> bool:
+        """Return whether all of a message has come to the queue of its receiver's link, or is there."""
+        flow = self.state.flows[f]
+        return bool(flow.port >= 0 and not flow.comes)
 
     def _queue_anew(self) -> None:
-        """Let messages wait where their routes begin and end now, behind those that wait there already."""
+        """Let messages wait where their routes begin now, behind those that wait there already."""
         s = self.state
-        for link in np.flatnonzero(self.links.read("far_first") >= 0).tolist():
-            for f in self._no_more_at(link, "far", lambda f: self.route(f)[-1]):
-                self.loop.wait_at(s, f, self.route(f)[-1])
-            self.loop.note(s, link)
         for link in np.flatnonzero(self.links.read("port_first") >= 0).tolist():
-            for f in self._no_more_at(link, "port", lambda f: s.routes[s.flows[f].route].own):
+            for f in self._no_more_at(link):
                 own = int(s.routes[s.flows[f].route].own)
                 port = s.links[own]
                 if port.port_first < 0 and port.port_rest <= 0 and port.port_free < math.inf:
@@ -269,19 +266,18 @@ class Ways(Store):
                 s.n_queued -= 1
                 self.loop.queue_up(s, f, own)
 
-    def _no_more_at(self, link: int, queue: str, place: Callable[[int], int]) -> list[int]:
-        """Take those out of a queue at a link whose place is at another one, and return them."""
+    def _no_more_at(self, link: int) -> list[int]:
+        """Take those that have another own link now out of the queue at one, and return them."""
         s = self.state
-        waiting, f = [], int(getattr(s.links[link], f"{queue}_first"))
+        waiting, f = [], int(s.links[link].port_first)
         while f >= 0:
             waiting.append(f)
             f = int(s.flows[f].next)
-        gone = [f for f in waiting if s.flows[f].state == QUEUED and place(f) != link]
+        gone = [f for f in waiting if s.flows[f].state == QUEUED and s.routes[s.flows[f].route].own != link]
         kept = [f for f in waiting if f not in gone]
         for f, behind in itertools.pairwise([*kept, -1]):
             s.flows[f].next = behind
-        setattr(s.links[link], f"{queue}_first", [*kept, -1][0])
-        setattr(s.links[link], f"{queue}_last", [-1, *kept][-1])
+        s.links[link].port_first, s.links[link].port_last = [*kept, -1][0], [-1, *kept][-1]
         return gone
 
     def in_state(self, *states: int) -> list[int]:

@@ -12,7 +12,6 @@ messages. `simnet.network.engine` fills the tables. The functions that others ca
 from simnet.network.event_loop import (
     agenda,
     arrivals,
-    coming,
     loop,
     messages,
     ports,
@@ -24,12 +23,10 @@ from simnet.network.event_loop import (
     timelines,
 )
 from simnet.network.event_loop.agenda import next_due, push
-from simnet.network.event_loop.arrivals import note, pass_own_link, wait_at
-from simnet.network.event_loop.coming import count, follow, stop_coming
 from simnet.network.event_loop.loop import advance, changes
 from simnet.network.event_loop.messages import address, assign, limit_of, weight_of
 from simnet.network.event_loop.ports import hand_over, queue_up
-from simnet.network.event_loop.ranks import forget, start_run
+from simnet.network.event_loop.ranks import forget, start_run, stop
 from simnet.network.event_loop.sharing import (
     detach,
     free_all,
@@ -43,11 +40,10 @@ from simnet.network.event_loop.sharing import (
 from simnet.network.event_loop.timelines import latency_of, look_up_all
 
 __all__ = [
-    "MODULES", "address", "advance", "assign", "changes", "count", "detach", "follow", "forget", "free_all",
-    "free_flow", "hand_over", "latency_of", "limit_of", "look_up_all", "mark_dirty", "next_due", "note",
-    "pass_own_link", "push", "queue_up", "set_rate", "settle", "start_flow", "start_run", "stop_coming", "take_flow",
-    "wait_at", "weight_of",
+    "MODULES", "address", "advance", "assign", "changes", "detach", "forget", "free_all", "free_flow", "hand_over",
+    "latency_of", "limit_of", "look_up_all", "mark_dirty", "next_due", "push", "queue_up", "set_rate", "settle",
+    "start_flow", "start_run", "stop", "take_flow", "weight_of",
 ]  # fmt: skip
 
 # What is compiled together.
-MODULES = (records, agenda, timelines, coming, sharing, arrivals, messages, ports, states, protocols, ranks, loop)
+MODULES = (records, agenda, arrivals, timelines, sharing, messages, ports, states, protocols, ranks, loop)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from simnet.network.event_loop.agenda import drop_first, next_due
-from simnet.network.event_loop.arrivals import come_otherwise, let_in, note, run_dry
 from simnet.network.event_loop.messages import join, stop_all_background, toggle
 from simnet.network.event_loop.ports import hand_over, serve
 from simnet.network.event_loop.ranks import act, deliver, end_flow, left
@@ -17,7 +16,6 @@ from simnet.network.event_loop.records import (
     LEFT,
     NOTICES,
     OUTAGE,
-    RUNS_DRY,
     SERVE,
     STUCK,
     TOGGLE,
@@ -33,15 +31,13 @@ from simnet.network.event_loop.timelines import look_up
 def change(s: State, l: int) -> bool:
     """Let the capacity of a link change; return whether it went down or came up, and somebody wants to know."""
     link = s.links[l]
-    if link.until > s.now or not (link.users or s.watching or link.first_coming >= 0):
+    is_used = link.users > 0 or link.n_coming > 0 or link.first_passing >= 0
+    if link.until > s.now or not (is_used or s.watching):
         return False
     before = link.capacity
     look_up(s, l, s.now)
     if link.users:
         mark_dirty(s, l)
-        note(s, l)
-    if link.first_coming >= 0:
-        come_otherwise(s, l)
     return s.watching and (before > 0) != (link.capacity > 0)
 
 
@@ -93,17 +89,13 @@ def advance(s: State, now: float, until: float) -> int:
                         toggle(s, row)
                 else:
                     act(s, row, kind)
-            elif s.flows[s.ends[0]].then == RUNS_DRY:
-                run_dry(s, s.ends[0])
             else:
                 end_flow(s, s.ends[0])
             continue
-        if s.background_on and not s.n_moving and s.noted < 0:
+        if s.background_on and not s.n_moving:
             stop_all_background(s)
-        if s.n_dirty or s.n_new or s.noted >= 0:
+        if s.n_dirty or s.n_new:
             settle(s, s.now)
-            if s.in_order:
-                let_in(s)
             continue
         if s.n_notices:
             return NOTICES

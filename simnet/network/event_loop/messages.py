@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 
 from simnet.network.event_loop.agenda import push
-from simnet.network.event_loop.arrivals import comes_in
-from simnet.network.event_loop.coming import has_come
+from simnet.network.event_loop.arrivals import come, count
 from simnet.network.event_loop.records import (
     ASKS,
     BACKGROUND,
@@ -15,7 +14,6 @@ from simnet.network.event_loop.records import (
     HELD,
     JOIN,
     ON_ITS_WAY,
-    QUEUED,
     TOGGLE,
     State,
 )
@@ -58,7 +56,7 @@ def address(s: State, owner: int, first: int, candidates: int, pick: int, nbytes
     flow.state, flow.owner, flow.route = ON_ITS_WAY, owner, r
     flow.what, flow.behind, flow.waits, flow.holds, flow.passed = DATA, -1, False, False, 0
     flow.remaining, flow.residue, flow.delay, flow.lasts = nbytes, _RESIDUE * nbytes, delay, math.inf
-    flow.comes, flow.dry = -1.0, False
+    flow.port, flow.comes = -1, False
     return f
 
 
@@ -67,7 +65,7 @@ def depart(s: State, f: int, leaves: float) -> None:
     flow = s.flows[f]
     route = s.routes[flow.route]
     latency = latency_of(s, flow.route, leaves)
-    flow.limit = flow.allowed = limit_of(s, flow.route, latency)
+    flow.limit = limit_of(s, flow.route, latency)
     if s.weighted:
         flow.weight = weight_of(s, latency)
     arrives = leaves + (latency + flow.delay)
@@ -161,8 +159,9 @@ def join(s: State, f: int) -> None:
         s.background_on = True
         for b in range(s.n_background):
             toggle(s, b)
-    if s.in_order and flow.what == DATA and not comes_in(s, f):
-        return
+    if s.in_order and flow.what == DATA:
+        look_up(s, s.route_links[s.routes[flow.route].end - 1], s.now)
+        come(s, f)
     s.n_moving += 1
     start_flow(s, f, s.now)
 
@@ -171,9 +170,9 @@ def queueing(s: State, f: int) -> float:
     """Return how long a word takes that has its latency behind it; infinity if a link of its route is down.
 
     It takes the slowest link of its route for its bytes, and waits on the links behind its host's own one for what has
-    come before it and is not carried yet. Of messages that are not counted, that is at the rate that their hosts' own
-    links have now. The word itself is in nobody's way there; one that meets a link that is down takes its share as any
-    message.
+    come before it and is not carried yet: the backlog of a queue, and of messages that share a link what has come at
+    the rate that their hosts' own links have now. The word itself is in nobody's way there; one that meets a link that
+    is down takes its share as any message.
     """
     route, wait, slowest = s.routes[s.flows[f].route], 0.0, math.inf
     for at in range(route.begin, route.end):
@@ -185,6 +184,9 @@ def queueing(s: State, f: int) -> float:
         slowest = min(slowest, link.capacity)
         if l == route.own:
             continue
+        if link.n_coming > 0 or link.first_passing >= 0:
+            count(s, l)
+            wait += link.backlog / link.capacity
         u = link.first_use
         while u >= 0:
             other = s.flows[s.uses[u].flow]
@@ -192,20 +194,12 @@ def queueing(s: State, f: int) -> float:
                 left = other.remaining - other.rate * (s.now - other.since)
                 wait += max(0.0, come_of(s, s.uses[u].flow) - (other.whole - left)) / link.capacity
             u = s.uses[u].behind
-        behind = link.far_first
-        while behind >= 0:
-            other = s.flows[behind]
-            if other.state == QUEUED:
-                wait += has_come(s, behind) / link.capacity
-            behind = other.next
     return wait + s.flows[f].remaining / slowest
 
 
 def come_of(s: State, f: int) -> float:
-    """Return how many bytes have come of a message, at the rate that its host's own link has now if none is counted."""
+    """Return how many bytes have come of a message, at the rate that its host's own link has now."""
     flow = s.flows[f]
-    if flow.comes >= 0:
-        return has_come(s, f)
     own = s.routes[flow.route].own
     look_up(s, own, s.now)
     return min(flow.whole, s.links[own].capacity * (s.now - flow.joined))
@@ -235,7 +229,7 @@ def toggle(s: State, b: int) -> None:
         one.flow = take_flow(s)
         flow = s.flows[one.flow]
         flow.owner, flow.route, flow.limit, flow.weight, flow.passed = BACKGROUND, one.route, one.limit, one.weight, 0
-        flow.remaining, flow.residue, flow.dry = math.inf, 0.0, False
+        flow.remaining, flow.residue, flow.port = math.inf, 0.0, -1
         start_flow(s, one.flow, s.now)
 
 

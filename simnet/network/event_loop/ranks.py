@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 
-from simnet.network.event_loop.agenda import copy_due, push, sink_due
-from simnet.network.event_loop.arrivals import note_last
-from simnet.network.event_loop.coming import stop_coming
+from simnet.network.event_loop.agenda import copy_due, never_ends, push, sink_due
+from simnet.network.event_loop.arrivals import has_come, leave_queue
 from simnet.network.event_loop.messages import assign, let_next
 from simnet.network.event_loop.ports import go_on_sending, has_left
 from simnet.network.event_loop.protocols import (
@@ -81,7 +80,6 @@ def forget(s: State, e: int) -> None:
                 free_flow(s, f)
         for f in range(s.n_flows):
             if s.flows[f].owner == e and s.flows[f].state == QUEUED:
-                stop_coming(s, f)
                 s.flows[f].state = VANISHED
     run.running = 0
     withdraw(s, e)
@@ -231,16 +229,19 @@ def leave(s: State, g: int) -> None:
 
 
 def end_flow(s: State, f: int) -> None:
-    """Take note that the last byte of a message is there."""
-    detach(s, f)
-    s.n_moving -= 1
+    """Take note that the last byte of a message is there, or at the end of a queue that it has to pass yet."""
     flow = s.flows[f]
+    if flow.port >= 0 and not flow.comes:
+        never_ends(s, f)
+        leave_queue(s, f)
+    else:
+        detach(s, f)
+        if flow.owner != TRANSFER and flow.what == DATA:
+            let_next(s, f, s.messages[flow.message].connection)
+        if flow.port >= 0 and has_come(s, f):
+            return
+    s.n_moving -= 1
     flow.state = ON_ITS_WAY
-    if s.in_order:
-        note_last(s, f)
-        stop_coming(s, f)
-    if flow.owner != TRANSFER and flow.what == DATA:
-        let_next(s, f, s.messages[flow.message].connection)
     if s.receive_overhead > 0:
         push(s, s.now + s.receive_overhead, DELIVER, f)
     else:
@@ -353,20 +354,26 @@ def fail(s: State, g: int) -> None:
             assign(s, flow.route, -1)
         # All messages of a connection vanish with either of its ranks.
         s.connections[message.connection].last, flow.behind = -1, -1
-        stop_coming(s, f)
         if flow.state in (ON_ITS_WAY, QUEUED):
             flow.state = VANISHED
             continue
         if flow.state == FLOWING:
-            detach(s, f)
+            stop(s, f)
             s.n_moving -= 1
-            if s.in_order:
-                note_last(s, f)
         if flow.unsent > 0:
             flow.state = GONE
         else:
             free_flow(s, f)
     withdraw(s, e)
+
+
+def stop(s: State, f: int) -> None:
+    """Take a message that flows off its links, and out of the queue that it is in."""
+    if s.flows[f].port < 0 or s.flows[f].comes:
+        detach(s, f)
+    never_ends(s, f)
+    if s.flows[f].port >= 0:
+        leave_queue(s, f)
 
 
 def withdraw(s: State, e: int) -> None:

@@ -38,9 +38,6 @@ DATA, IS_READY, ASKS, ANSWERS, HAS_ARRIVED = range(5)
 # When a send lets its rank go; see `simnet.network.stack`.
 LEFT_HOST, TAKEN, ACKNOWLEDGED, READY, REQUEST = range(5)
 
-# What is next with a flow: it ends, or nothing is left of what has come of it.
-ENDS, RUNS_DRY = range(2)
-
 # Who owns a flow if that is no run; the bottleneck of a flow if that is no link.
 TRANSFER, BACKGROUND = -1, -2
 NOTHING, ITSELF = -1, -2
@@ -61,15 +58,13 @@ class Flow:
     """A message under way, or background traffic that is on.
 
     Bytes `remaining` at the time `since`, of which up to `residue` are rounding; the rate since then, its `weight` on
-    shared links, the `limit` that it does not exceed now, its `bottleneck`, and what will be `then`, at its `end`.
+    shared links, the `limit` that it does not exceed, its `bottleneck`, and its `end`.
     `unsent` bytes have to leave its host's own link yet, if that link changes meanwhile. On its connection, the flow
     `behind` waits for it, and it `waits` itself. It carries `what`, and `holds` its sender until it has arrived if the
-    system has no room for it. `next` is the next free flow, or the one behind it in a queue. Of the links of its route,
-    so many it has `passed`. Its host's own link, where messages queue, is at it for the seconds that it `lasts`;
-    infinity where that link changes meanwhile. If it waits for others, or has `passed` that link, `come` bytes had come
-    of the `whole` when they were last `counted`, and it `comes` at that rate since; -1 where that does not matter. If
-    the message `lasts` for ever, that is as the own link is, in whose list it has another one `beside` it. With no
-    bytes that have come left it is `dry`, and has that rate as its limit; else what loss has `allowed`.
+    system has no room for it. `next` is the next free flow, or the one behind it in a queue. It shares the links of its
+    route from the place `first` to the one before `stop`, without those that it has `passed`. `lasts` are the seconds
+    that its host's own link is at it, where messages queue; infinity where that link changes meanwhile. The link `port`,
+    or none, has it in its queue: its bytes `come` there, or all have come, and `remaining` has what is before its end.
     """
 
     remaining: float = 0.0
@@ -85,10 +80,6 @@ class Flow:
     joined: float = 0.0
     whole: float = 0.0
     lasts: float = math.inf
-    allowed: float = math.inf
-    come: float = 0.0
-    counted: float = 0.0
-    comes: float = -1.0
     route: int = -1
     bottleneck: int = NOTHING
     new_bottleneck: int = NOTHING
@@ -102,9 +93,10 @@ class Flow:
     behind: int = -1
     next: int = -1
     passed: int = 0
-    beside: int = -1
-    then: int = ENDS
-    dry: bool = False
+    first: int = 0
+    stop: int = 0
+    port: int = -1
+    comes: bool = False
     waits: bool = False
     holds: bool = False
     is_new: bool = False
@@ -129,9 +121,9 @@ class Link:
     their own link, `port_rank` is who did so last, `port_free` when the link is through with that, and `port_flow`
     stands for messages whose end the link's next change decides. Where they leave one after another, those from
     `port_first` to `port_last` wait, and `port_rest` bytes of the one before them are left at the link's next change.
-    Behind it, at the link of their receiver's host, those from `far_first` to `far_last` wait for others;
-    whether there is room for them is seen when rates are settled if it `is_noted`, in a list from link to link.
-    Messages from `first_coming` on come over it at the rate that it has.
+    If it `queues`, messages to its host pass it in the order in which their bytes come: `n_coming` come at the rate
+    `coming` altogether, and `backlog` bytes of what has come were left at the time `counted`. All has come of those
+    from `first_passing` on.
     """
 
     capacity: float = 0.0
@@ -155,11 +147,12 @@ class Link:
     port_flow: int = -1
     port_first: int = -1
     port_last: int = -1
-    far_first: int = -1
-    far_last: int = -1
-    first_coming: int = -1
-    next_noted: int = -1
-    is_noted: bool = False
+    coming: float = 0.0
+    backlog: float = 0.0
+    counted: float = 0.0
+    n_coming: int = 0
+    first_passing: int = -1
+    queues: bool = False
     is_dirty: bool = False
 
 
@@ -346,7 +339,7 @@ class State:
     `horizon` is until when the weather is known, `hope` until when a network in which nothing moves may still come to
     life. `stamp` numbers the calls of `settle`. `n_quiet` counts what is due without moving anything by itself; of
     `n_free` free flows, one event takes up to `most_sends`. Messages that wait for their hosts' own links are
-    `n_queued`. Links from `noted` on may have room for those that wait at them.
+    `n_queued`.
     """
 
     now: float = 0.0
@@ -393,7 +386,6 @@ class State:
     n_crowd: int = 0
     free_flow: int = -1
     free_early: int = -1
-    noted: int = -1
     # How much of the lists below is in use.
     n_due: int = 0
     n_ends: int = 0

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import math
 
-from simnet.network.event_loop.agenda import never_ends
-from simnet.network.event_loop.coming import build_up, plan
+from simnet.network.event_loop.agenda import ends_at, never_ends
+from simnet.network.event_loop.arrivals import comes_at
 from simnet.network.event_loop.records import FLOWING, FREE, ITSELF, NOTHING, State
 from simnet.network.event_loop.timelines import look_up
 
@@ -52,14 +52,15 @@ def start_flow(s: State, f: int, now: float) -> None:
     flow.state, flow.bottleneck, flow.place = FLOWING, NOTHING, -1
     flow.rate, flow.since = 0.0, now
     route = s.routes[flow.route]
+    flow.first, flow.stop = route.begin + flow.passed, route.end - (1 if flow.port >= 0 else 0)
     if attach(s, f, now) or flow.limit < math.inf:
-        for at in range(route.begin + flow.passed, route.end):
+        for at in range(flow.first, flow.stop):
             mark_dirty(s, s.route_links[at])
         enqueue(s, f)
         return
     # Alone on all its links.
     bottleneck, rate = NOTHING, math.inf
-    for at in range(route.begin + flow.passed, route.end):
+    for at in range(flow.first, flow.stop):
         l = s.route_links[at]
         if effective_capacity(s, l) < rate:
             bottleneck, rate = l, effective_capacity(s, l)
@@ -69,8 +70,8 @@ def start_flow(s: State, f: int, now: float) -> None:
 def attach(s: State, f: int, now: float) -> bool:
     """Let a flow use its links; return whether it shares any with others."""
     uses, shares = s.uses, False
-    route, u = s.routes[s.flows[f].route], f * s.hops
-    for at in range(route.begin + s.flows[f].passed, route.end):
+    u = f * s.hops
+    for at in range(s.flows[f].first, s.flows[f].stop):
         l = s.route_links[at]
         link = s.links[l]
         first = link.first_use
@@ -89,8 +90,8 @@ def attach(s: State, f: int, now: float) -> bool:
 def detach(s: State, f: int) -> None:
     """Take a flow off its links; `settle` gives what it leaves to the others."""
     uses = s.uses
-    route, u = s.routes[s.flows[f].route], f * s.hops
-    for at in range(route.begin + s.flows[f].passed, route.end):
+    u = f * s.hops
+    for at in range(s.flows[f].first, s.flows[f].stop):
         l = s.route_links[at]
         link = s.links[l]
         before, behind = uses[u].before, uses[u].behind
@@ -137,15 +138,20 @@ def set_rate(s: State, f: int, rate: float, bottleneck: int, now: float) -> None
     """Set the rate of a flow and what holds it back."""
     flow = s.flows[f]
     flow.bottleneck = bottleneck
-    if flow.dry and rate < flow.comes:
-        build_up(s, f)
     old = flow.rate
     if rate == old:
         return
+    if flow.port >= 0:
+        comes_at(s, f, rate)
     if old > 0:
         flow.remaining -= old * (now - flow.since)
     flow.rate, flow.since = rate, now
-    plan(s, f)
+    if flow.remaining <= flow.residue:
+        ends_at(s, f, now)
+    elif rate > 0 and flow.remaining < math.inf:
+        ends_at(s, f, now + flow.remaining / rate)
+    else:
+        never_ends(s, f)
 
 
 def settle(s: State, now: float) -> None:
@@ -205,8 +211,7 @@ def choose(s: State, f: int) -> None:
     flow.stamp = s.stamp
     s.chosen[s.n_chosen] = f
     s.n_chosen += 1
-    route = s.routes[flow.route]
-    for at in range(route.begin + flow.passed, route.end):
+    for at in range(flow.first, flow.stop):
         l = s.route_links[at]
         link = s.links[l]
         if link.stamp != s.stamp:
@@ -280,8 +285,7 @@ def solve(s: State) -> None:
     for at in range(s.n_chosen):
         f = s.chosen[at]
         flows[f].is_solved = False
-        route = s.routes[flows[f].route]
-        for hop in range(route.begin + flows[f].passed, route.end):
+        for hop in range(flows[f].first, flows[f].stop):
             link = links[s.route_links[hop]]
             s.members[link.members + link.unsolved] = f
             link.unsolved += 1
@@ -327,8 +331,7 @@ def fix(s: State, f: int, rate: float, bottleneck: int) -> None:
     """Settle on the rate of one of the flows chosen, and withdraw it from its links."""
     flow = s.flows[f]
     flow.is_solved, flow.new_rate, flow.new_bottleneck = True, rate, bottleneck
-    route = s.routes[flow.route]
-    for at in range(route.begin + flow.passed, route.end):
+    for at in range(flow.first, flow.stop):
         link = s.links[s.route_links[at]]
         link.rest -= rate
         link.unsolved -= 1

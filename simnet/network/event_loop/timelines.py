@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from simnet.network.event_loop.agenda import push
+from simnet.network.event_loop.arrivals import count, pass_otherwise
 from simnet.network.event_loop.records import CHANGE, State
 
 # ruff: noqa: E741 - l is the row of a link.
@@ -38,7 +39,12 @@ def look_up(s: State, l: int, now: float) -> None:
     link = s.links[l]
     if link.until > now:
         return
+    is_queue = link.n_coming > 0 or link.first_passing >= 0
+    if is_queue:
+        count(s, l)
     link.capacity = value_at(s, link.bandwidths, now)
+    if is_queue:
+        pass_otherwise(s, l)
     link.until = changes_at(s, link.bandwidths)
     if link.until < math.inf:
         push(s, link.until, CHANGE, l)
