@@ -183,23 +183,24 @@ def arrivals(links, rounds, **properties):
 
 def test_messages_that_meet_at_their_receiver_arrive_in_the_order_in_which_they_come():
     links, both = [(2e-3, 5e6), (6e-3, 5e6), (0.0, 1e6)], [Round([0, 1], [2, 2], [30_000, 10_000])]
-    assert arrivals(links, both) == pytest.approx([1e-3 + 0.03, 1e-3 + 0.04], rel=1e-12)
+    # 20 kB of the first have come when the last byte of the second does.
+    assert arrivals(links, both) == pytest.approx([1e-3 + 0.04, 1e-3 + 0.03], rel=1e-12)
     # On a link that they share, the short one is there first.
     assert arrivals(links, both, own_link="shared") == pytest.approx([1e-3 + 0.04, 3e-3 + 0.02], rel=1e-12)
 
 
-def test_a_slow_message_ahead_leaves_what_it_does_not_fill():
-    # It brings a quarter of what the link carries, and the other one more than the rest.
+def test_a_slow_message_holds_nobody_up_but_by_what_has_come_of_it():
+    # When the other one has come, in 7.5 ms, that is 1,875 bytes.
     links, both = [(0.0, 0.25e6), (0.0, 4e6), (0.0, 1e6)], [Round([0, 1], [2, 2], [10_000, 30_000])]
-    assert arrivals(links, both) == pytest.approx([0.04, 0.04], rel=1e-12)
+    assert arrivals(links, both) == pytest.approx([0.04, 0.03 + 1.875e-3], rel=1e-12)
 
 
-def test_bytes_of_a_message_come_while_it_waits():
-    # The second one comes from 1 ms on at half of the rate; when the first is through, 14.5 kB of it have come.
+def test_bytes_of_messages_mix_in_a_queue_as_they_come():
+    # The second one comes from 1 ms on at half of the rate: 14.5 kB of it before the last byte of the first.
     links, both = [(0.0, 1e6), (2e-3, 0.5e6), (0.0, 1e6)], [Round([0, 1], [2, 2], [30_000, 20_000])]
     first, second = arrivals(links, both)
-    assert first == pytest.approx(0.03, rel=1e-12)
-    assert second == pytest.approx(max(0.03 + 0.02, 1e-3 + 0.04), rel=1e-12)
+    assert first == pytest.approx(0.03 + 0.0145, rel=1e-12)
+    assert second == pytest.approx(0.03 + 0.02, rel=1e-12)
     links[1] = (2e-3, 0.25e6)
     assert arrivals(links, both)[1] == pytest.approx(1e-3 + 0.08, rel=1e-12)
 
@@ -250,12 +251,12 @@ def times_of(graph, one, weather=None, **options):
 @pytest.mark.parametrize(
     ("between", "one", "ends"),
     [
-        (1e4, Round([2, 1], [0, 0], 1e5, compute=[0, 0.5, 0, 0]), [10.0, 0.5 + 1e5 / (1e6 - 1e4)]),
-        (1e6, Round([2, 3, 1], [0, 1, 0], 1e6, compute=[0, 0.5, 0, 0]), [2.0, 2.0, 2.0 + 0.25]),
+        (1e4, Round([2, 1], [0, 0], 1e5, compute=[0, 0.5, 0, 0]), [10.0, 0.5 + 0.1 + 1e-3]),
+        (1e6, Round([2, 3, 1], [0, 1, 0], 1e6, compute=[0, 0.5, 0, 0]), [2.0 + 0.25, 2.0, 2.0]),
     ],
     ids=["slow", "shared"],
 )
-def test_a_message_that_another_link_holds_back_leaves_room_at_its_receiver(between, one, ends):
+def test_a_message_that_another_link_holds_back_comes_to_a_queue_as_that_carries_it(between, one, ends):
     graph = connected((0, "a", 1e6), (1, "a", 1e6), ("a", "b", between), (2, "b", 1e6), (3, "b", 1e6))
     assert times_of(graph, one) == pytest.approx(ends, rel=1e-9)
 
@@ -263,23 +264,23 @@ def test_a_message_that_another_link_holds_back_leaves_room_at_its_receiver(betw
 @pytest.mark.parametrize(
     ("link", "rate", "ends"),
     [
-        # The own link of the message that fills the receiver's becomes slow: what waits fills the rest.
-        ((0, "switch"), 1e4, [0.1 + 90.0, 0.1 + 1e6 / (1e6 - 1e4)]),
-        # The receiver's link has room for both.
+        # The own link of the first message becomes slow: the other one waits for the little that still comes of it.
+        ((0, "switch"), 1e4, [0.1 + 90.0, 0.05 + 1.0 + 0.05 + 0.0095]),
+        # The receiver's link carries both as they come.
         (("switch", 2), 1e7, [1.0, 0.05 + 1.0]),
     ],
 )
-def test_room_that_the_weather_makes_is_taken_at_once(link, rate, ends):
+def test_a_queue_is_as_long_as_the_weather_makes_it(link, rate, ends):
     weather = {link: Weather(bandwidth=steps([0.0, 0.1], [1e6, rate]))}
     one = Round([0, 1], [2, 2], 1e6, compute=[0, 0.05, 0])
     assert times_of(topologies.star(3, 0.0, 1e6), one, weather) == pytest.approx(ends, rel=1e-9)
 
 
-def test_messages_that_wait_share_with_traffic_of_others_as_soon_as_that_comes():
+def test_messages_share_a_link_that_traffic_of_others_uses():
     background = [OnOffFlow(3, 2, steps([0.0, 0.1], [0.0, 1.0]))]
     one = Round([0, 1], [2, 2], 1e6, compute=[0, 0.05, 0, 0])
-    # From 0.1 s on each of the three has a third; once the first is through the others have halves.
-    ends = [0.1 + 2.7, 0.1 + 2.7 + 0.2]
+    # Two have halves until 0.1 s, then three have thirds; once the first is through the others have halves.
+    ends = [0.1 + 2.775, 0.1 + 2.775 + 0.1]
     assert times_of(topologies.star(4, 0.0, 1e6), one, background=background) == pytest.approx(ends, rel=1e-9)
 
 
@@ -287,7 +288,7 @@ def test_a_message_on_another_route_comes_no_faster_than_its_own_link_brings_it(
     graph = connected((0, "a", 1e6), (1, "a", 1e5), (2, "b", 1e6), ("a", "b", 1e9), ("a", "c", 1e8), ("c", "b", 1e8))
     weather = {("a", "b"): Weather(bandwidth=steps([0.0, 3.0, 30.0], [1e9, 0.0, 1e9]))}
     one = Round([0, 1], [2, 2], [2e6, 1e6], compute=[0, 1, 0])
-    assert times_of(graph, one, weather, on_outage="reroute") == pytest.approx([2.0, 1.0 + 10.0], rel=1e-9)
+    assert times_of(graph, one, weather, on_outage="reroute") == pytest.approx([2.0 + 0.1, 1.0 + 10.0], rel=1e-9)
 
 
 @pytest.mark.parametrize("link", [("switch", 0), (1, "switch")])
@@ -316,32 +317,32 @@ def test_transfers_that_wait_for_a_link_that_is_down_for_good_are_told_so_and_fo
 def test_what_has_left_its_host_comes_also_when_that_link_goes_down_or_slows(rate):
     weather = {(1, "switch"): Weather(bandwidth=steps([0.0, 1.0, 100.0], [1e7, rate, 1e7]))}
     one = Round([0, 1], [2, 2], [2e6, 1e6], compute=[0, 0.01, 0])
-    assert times_of(topologies.star(3, 0.0, 1e6), one, weather) == pytest.approx([2.0, 3.0], rel=1e-9)
+    assert times_of(topologies.star(3, 0.0, 1e6), one, weather) == pytest.approx([3.0, 0.01 + 0.1 + 1.0], rel=1e-9)
 
 
 @pytest.mark.parametrize(
-    ("rates", "end"),
+    ("rates", "ends"),
     [
-        # What has come by 3 s flows on; the rest comes when the link is up again, or as fast as it is then.
-        ((1e6, 0.0), 100.0 + 1.5),
-        ((1e6, 0.25e6), 3.0 + 6.0),
-        # At 2.5 s all is carried that had come while the message waited, and by 3 s 625 kB.
-        ((0.25e6, 1e6), 3.0 + 3.375),
+        # What has come by 3 s is carried on; the rest comes when the link is up again, or as fast as it is then.
+        ((1e6, 0.0), [3.5, 100.0 + 1.5]),
+        ((1e6, 0.25e6), [3.5, 3.0 + 6.0]),
+        # At 2.5 s all is carried that had come, and by 3 s 625 kB.
+        ((0.25e6, 1e6), [2.0 + 0.375, 3.0 + 3.375]),
     ],
     ids=["down", "slower", "faster"],
 )
-def test_a_message_that_waited_comes_as_its_hosts_own_link_is_then(rates, end):
+def test_a_message_comes_as_its_hosts_own_link_is_then(rates, ends):
     weather = {(1, "switch"): Weather(bandwidth=steps([0.0, 3.0, 100.0], [*rates, 1e6]))}
     one = Round([0, 1], [2, 2], [2e6, 4e6], compute=[0, 0.5, 0])
-    assert times_of(topologies.star(3, 0.0, 1e6), one, weather) == pytest.approx([2.0, end], rel=1e-9)
+    assert times_of(topologies.star(3, 0.0, 1e6), one, weather) == pytest.approx(ends, rel=1e-9)
 
 
-def test_a_message_that_waited_takes_its_receivers_link_until_all_that_has_come_is_carried():
-    # 375 kB of the second have come by 2 s; it leaves room from 2.5 s on, which the third takes.
+def test_three_messages_are_there_when_the_backlog_is_carried_that_their_last_bytes_meet():
+    # The backlog is 1.375 MB at 2 s, 1.5 MB at 2.5 s and nothing at 4.5 s.
     graph = topologies.star(4, 0.0, 1e6)
     graph.edges[1, "switch"]["bandwidth"] = 0.25e6
     one = Round([0, 1, 2], [3, 3, 3], [2e6, 1e6, 1.5e6], compute=[0, 0.5, 1.0, 0])
-    assert times_of(graph, one) == pytest.approx([2.0, 0.5 + 4.0, 4.5], rel=1e-9)
+    assert times_of(graph, one) == pytest.approx([2.0 + 1.375, 4.5, 2.5 + 1.5], rel=1e-9)
 
 
 @pytest.mark.parametrize("until", [np.inf, 3.0])

@@ -63,8 +63,8 @@ class Flow:
     `behind` waits for it, and it `waits` itself. It carries `what`, and `holds` its sender until it has arrived if the
     system has no room for it. `next` is the next free flow, or the one behind it in a queue. It shares the links of its
     route from the place `first` to the one before `stop`, without those that it has `passed`. `lasts` are the seconds
-    that its host's own link is at it, where messages queue; infinity where that link changes meanwhile. The link `port`,
-    or none, has it in its queue: its bytes `come` there, or all have come, and `remaining` has what is before its end.
+    that its host's own link is at it, where messages queue; infinity where that link changes meanwhile. It is in the
+    queue of the link `port`, if of any: it `comes` there, or all of it has come and `remaining` are before its end.
     """
 
     remaining: float = 0.0
