@@ -17,6 +17,7 @@ from simnet.base.errors import SimnetError
 from simnet.hooks import Hook, Trainer
 from simnet.studies.choosing.inputs import Given, from_flags
 from simnet.studies.choosing.policy import make
+from simnet.studies.choosing.policy_file import Entry
 
 SIZES = (3000, 1700)
 
@@ -172,9 +173,17 @@ def fail(what):
             Hook("artpok")
         if what == "option":
             Hook("artopk", 0.1, monitored=True)
+        if what == "half":
+            Hook("fp16", accumulation="single")
         if what == "workers":
             Path("rows.json").write_text(make(from_flags(Given(workers=8)), cells=1).text())
             Hook.of_policy("rows.json")
+        if what == "feedback":
+            made = make(from_flags(Given(workers=8)), cells=1)
+            kept = Entry(label="AG-Topk", scheme="topk", kind="sparse", density=0.1)
+            lost = Entry(label="fp16", scheme="fp16", options={"error_feedback": False}, kind="half", density=1)
+            alone = made.made_for.model_copy(update={"workers": 1})
+            Hook.of_policy(made.model_copy(update={"choices": (kept, lost), "made_for": alone}))
         if what == "again":
             Path("rank_0.csv").touch()
             model = DistributedDataParallel(Told())

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pandas as pd
@@ -11,6 +12,8 @@ import pytest
 
 import killing
 from simnet.hooks import COLUMNS
+from simnet.hooks.log import HostClock, Iteration, Log, Span
+from simnet.hooks.messages import Message
 
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.extras
@@ -95,13 +98,31 @@ def test_the_log_adds_up(tmp_path):
         assert ((log["communicate_s"] > 0.03).iloc[2:] == (rank == 0)).all()
 
 
+def test_the_log_of_many_buckets_takes_less_than_a_hundredth_of_a_short_iteration(tmp_path):
+    clock, times, buckets, shortest = HostClock(), 400, 25, 0.02
+    log, began = Log(tmp_path, 0, clock), time.thread_time()
+    for number in range(times):
+        one, first = Iteration(number, "AR-Topk", 0.01), clock.mark()
+        for _ in range(buckets):
+            one.selecting.append(Span(clock.mark(), clock.mark()))
+            taken = clock.mark()
+            one.messages += [Message("all_reduce", (8,), clock.mark(), clock.mark()) for _ in range(2)]
+            one.exchanging.append(Span(taken, clock.mark()))
+        log.add(one, 0.0, first, clock.mark(), clock.mark())
+    assert time.thread_time() - began < 0.01 * times * shortest
+    log.close()
+    assert len(pd.read_csv(tmp_path / "rank_0.csv")) == times
+
+
 @pytest.mark.parametrize(
     ("what", "said"),
     [
         ("unknown", "hooks do not know the exchange 'artpok'; did you mean 'artopk'?"),
         ("option", "artopk: hooks cannot follow monitored: true"),
+        ("half", "fp16: hooks cannot follow accumulation: single"),
         ("workers", "rows.json: made_for.workers: the table was made for 8 workers, but there are 1"),
         ("nan", "rank 0, iteration 0, bucket 0: entry 3 of the gradient of parts.1 is nan; it must be finite"),
+        ("feedback", "cannot switch between exchanges with error feedback (AG-Topk"),
         ("again", "rank_0.csv: is there already; choose another folder for the log"),
     ],
 )

@@ -145,8 +145,8 @@ def _reduce_union(part: Part, selected: Selected, messages: Messages) -> None:
     part.model.record(np.array(counts))
 
 
-def _no_scaling(model: Sparsifier) -> str:
-    """Refuse what makes messages other than those of the hook."""
+def _other_messages(model: Sparsifier) -> str:
+    """Return the first option that makes messages other than those of the hook; "" if none does."""
     options = model.options
     if options.wire == "released":
         return "wire: released"
@@ -157,24 +157,28 @@ def _no_scaling(model: Sparsifier) -> str:
     return next((f"{name}: {value:g}" for name, value in widths.items() if value not in usual), "")
 
 
+def _of_fp16(model: Any) -> str:
+    return "accumulation: single" if model.options.accumulation == "single" else _other_messages(model)
+
+
 def _of_artopk(model: Any) -> str:
     if model.options.monitored:
         return "monitored: true"
     released_var = model.options.selection == "var" and model.options.compat == "released"
-    return "compat: released with selection: var" if released_var else _no_scaling(model)
+    return "compat: released with selection: var" if released_var else _other_messages(model)
 
 
 def _of_oktopk(model: Any) -> str:
-    return "compat: released" if model.options.compat == "released" else _no_scaling(model)
+    return "compat: released" if model.options.compat == "released" else _other_messages(model)
 
 
 SCHEMES: Mapping[str, Scheme] = MappingProxyType(
     {
-        "dense": Scheme(_nothing, _reduce_dense, _no_scaling),
-        "fp16": Scheme(_cast, _reduce_half, _no_scaling),
-        "topk": Scheme(_pack, _gather_packed, _no_scaling),
+        "dense": Scheme(_nothing, _reduce_dense, _other_messages),
+        "fp16": Scheme(_cast, _reduce_half, _of_fp16),
+        "topk": Scheme(_pack, _gather_packed, _other_messages),
         "artopk": Scheme(_choose, _reduce_common, _of_artopk),
-        "exdyna": Scheme(_search, _reduce_union, _no_scaling),
+        "exdyna": Scheme(_search, _reduce_union, _other_messages),
         "oktopk": Scheme(oktopk.select, oktopk.exchange, _of_oktopk),
     }
 )

@@ -25,6 +25,7 @@ from simnet.hooks.messages import Messages
 from simnet.hooks.part import Part
 from simnet.hooks.probe import Probe, shifted
 from simnet.hooks.residuals import Residuals
+from simnet.job.exchange import check_feedback
 from simnet.studies.choosing.policy_file import Entry, PolicyTable, load_policy
 
 if TYPE_CHECKING:
@@ -61,7 +62,8 @@ class Hook:
     Raises
     ------
     InputError
-        If PyTorch is not there, hooks do not know the exchange, or it has an option that they cannot follow.
+        If PyTorch or its process group is not there, hooks do not know the exchange, or it has an option that they
+        cannot follow.
     """
 
     def __init__(
@@ -103,8 +105,8 @@ class Hook:
         Raises
         ------
         InputError
-            If the table cannot be read, was made for another number of workers, or has an exchange that hooks do not
-            know.
+            If the table cannot be read, was made for another number of workers, has an exchange that hooks do not
+            know, or exchanges of which some have error feedback and some have not.
         """
         name = "policy" if isinstance(table, PolicyTable) else str(table)
         read = table if isinstance(table, PolicyTable) else load_policy(name)
@@ -148,8 +150,11 @@ class Hook:
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
-        for number in range(len(choices)):
-            self._model(number, -1, 1)
+        feedback = {one.label: self._model(number, -1, 1).options.error_feedback for number, one in enumerate(choices)}
+        try:
+            check_feedback(feedback)
+        except ValueError as error:
+            raise InputError(str(error), file="simnet.hooks") from None
 
     def attach(self, model: Any) -> Hook:
         """Register with a model in DistributedDataParallel, and return this hook."""
