@@ -41,7 +41,7 @@ def job_on(network, workers=4, iterations=8, *, device="ideal", **changes):
         "stages": [(0, network)],
         "density": [Ramp(1, 0.1, 0.1)],
         "compute": Compute(0.01),
-        "device": load_device(device),
+        "device": load_device(device) if isinstance(device, str) else device,
         "seed": 7,
     }
     return Job(**(fields | changes))

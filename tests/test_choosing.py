@@ -294,7 +294,8 @@ did, refused = (partial(one, "choose") for one in (commands.did, commands.refuse
 
 def test_first_use_works_on_defaults():
     result = did()
-    for word in ("AG-Topk", "ART-ring", "fp16 ring", "Compression pays", "is faster from a latency of"):
+    words = ("AG-Topk", "ART-ring", "fp16 ring", "Compression pays", "is faster from a latency of")
+    for word in (*words, "device v100-torch2.6", "If selecting cost other than v100-torch2.6 says"):
         assert word in result.output
 
 
@@ -307,6 +308,10 @@ def test_json_says_all_that_the_table_says():
     assert all(one["low_s"] <= one["seconds_s"] <= one["high_s"] for one in found["ranking"])
     assert all(one["sent_B"] > 0 for one in found["ranking"])
     assert found["compression_pays"] == (found["gain_over_dense"] > 1)
+    assert found["question"]["device"] == "v100-torch2.6"
+    for one in found["ranking"]:
+        assert one["select_low_s"] <= one["select_s"] <= one["select_high_s"]
+    assert all((one["factor"] > 1) == (one["direction"] == "up") for one in found["selection_flips"])
 
 
 @pytest.mark.parametrize("arguments", [["--workers", "1"], ["--density", "1"], ["--latency", "0 s", "--workers", "3"]])

@@ -294,6 +294,27 @@ def test_progress_comes_back_and_no_more_processes_run_than_allowed(small: Path)
 # The rest
 
 
+def test_every_answer_names_the_device_and_the_interval_of_the_time_to_select(small: Path, tmp_path: Path) -> None:
+    for command, more in (
+        ("run", ["--set", "output.report=true"]),
+        ("compare", []),
+        ("sweep", ["--param", "density=1,5%"]),
+    ):
+        out = tmp_path / command
+        result = invoke(command, small, *more, "--set", "job.device=v100-torch1.5", "--out", out)
+        assert result.exit_code == 0, result.output
+        heading = result.stdout.splitlines()[0]
+        assert heading.rstrip().endswith("; device v100-torch1.5")
+        table = next(out / name for name in ("iterations.csv", "compare.csv", "sweep.csv") if (out / name).exists())
+        rows = pd.read_csv(table)
+        assert (rows["select_low_s"] < rows["select_s"]).all()
+        assert (rows["select_s"] < rows["select_high_s"]).all()
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["device"]["name"] == "v100-torch1.5"
+    assert summary["device"]["known"] == {"estimated": 6, "measured": 2, "scaled": 4}
+    assert "<strong>Device</strong>" in (tmp_path / "run" / "report.html").read_text()
+
+
 def test_version() -> None:
     result = invoke("--version")
     assert (result.exit_code, result.stdout) == (0, f"simnet {simnet.__version__}\n")

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import topologies
 from jobs import AG, DENSE, RING, SPLIT, TREE, Source, check_spans, check_split, job_on
 from simnet import costs
-from simnet.costs.devices import DeviceOp
+from simnet.costs.devices import DeviceOp, DeviceProfile, Method, load_device
 from simnet.job import Compute, Overlap, buckets, run_policy
 from simnet.job.exchange import SparsifierSet
 from simnet.network import Network
@@ -72,6 +72,20 @@ def test_spans_tell_the_same_as_the_split(candidate, stack):
     for _, own in result.spans.groupby(["iteration", "worker"]):
         own = own.sort_values("start_s")
         assert (own["start_s"].to_numpy()[1:] >= own["finish_s"].to_numpy()[:-1] - 1e-12).all()
+
+
+@pytest.mark.parametrize("overlap", [None, Overlap(bucket=400.0)])
+def test_the_time_to_select_has_the_interval_of_the_kernels_that_ran(overlap):
+    profile = DeviceProfile(
+        "toy", "toy", "toy", 1e9, {"*": Method(0, 4, "toy", low=0.5, high=3), "topk": Method(1e-3, 8, "toy", high=2)}
+    )
+    result = run_policy(job(3, iterations=3, device=profile, overlap=overlap), "p", Fixed(AG)).iterations
+    low, high = (result[f"select_{end}_s"] / result["select_s"] for end in ("low", "high"))
+    # Nearly all of it is launches of top-k.
+    assert low.between(0.99, 1).all()
+    assert high.between(2, 2.01).all()
+    cheap = run_policy(job(3, iterations=1, device=load_device("ideal")), "p", Fixed(AG)).iterations
+    assert cheap[["select_s", "select_low_s", "select_high_s"]].to_numpy().tolist() == [[0, 0, 0]]
 
 
 @pytest.mark.parametrize("workers", [2, 4, 8, 16])

@@ -57,6 +57,7 @@ def compare(
     largest = scenarios[f" with {max(sources)} workers"][1]
     folder = Path("runs") / f"compare-{largest.name}" if out is None else out
     batch = runs.Batch(scenarios, folder, execution.checkpoint)
+    device = batch.built[f" with {max(sources)} workers"].job.device
     skipped = batch.iterations // 2 if skip is None else skip
     if skipped >= batch.iterations:
         raise InputError(f"must be less than the {batch.iterations} iterations, got {skipped}", file="--skip")
@@ -69,7 +70,7 @@ def compare(
         from simnet.report.comparison import comparison_table
         from simnet.report.console import print_wide, show_calls
 
-        print_wide(comparison_table(table, largest.name))
+        print_wide(comparison_table(table, f"{largest.name}; device {device.name}"))
         show_calls(runs.calibration_of(loaded, batch.built[key].job) for key, (_, loaded) in scenarios.items())
         typer.echo(f"Results: {folder / 'compare.csv'}, {folder / 'figures' / 'compare.png'}")
 
@@ -77,6 +78,6 @@ def compare(
         batch,
         execution,
         row,
-        lambda rows: comparison.write(folder, list(rows.values()), largest),
+        lambda rows: comparison.write(folder, list(rows.values()), largest, device),
         show,
     )

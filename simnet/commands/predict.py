@@ -48,3 +48,4 @@ def predict(
     low, high = units.format_seconds(found.low), units.format_seconds(found.high)
     typer.echo(f"{units.format_seconds(found.seconds)}, {100 * loaded.coverage:.0f} % interval {low} to {high}")
     typer.echo(f"{'extrapolation; ' if found.extrapolates else ''}{found.why}")
+    typer.echo("device: none; a collective alone, without selecting")

@@ -269,6 +269,7 @@ def _iterate(
             step.result,
             state,
             job.update,
+            device=job.device,
             keep=where.messages,
             score=models.training.score(number if trains else None),
         )

@@ -18,6 +18,7 @@ from simnet.network import Messages, Timing
 if TYPE_CHECKING:
     import pandas as pd
 
+    from simnet.costs.devices import DeviceProfile
     from simnet.traces.source import Score
     from sparsifier_models import Exchange
 
@@ -226,6 +227,7 @@ class Record:
         state: IterationState,
         update: float,
         *,
+        device: DeviceProfile,
         keep: bool,
         score: Score | None = None,
     ) -> None:
@@ -247,6 +249,8 @@ class Record:
             What the workers did before.
         update : float
             Seconds to apply the update.
+        device : DeviceProfile
+            Whose kernels selected; it says within which interval the time of that is.
         keep : bool
             Whether messages and spans are kept.
         score : Score, optional
@@ -263,6 +267,7 @@ class Record:
         self._active_sets.append(state.active)
         self._split.append(split)
         means = split.mean(axis=0)
+        low, high = device.within([one for exchange in exchanges for one in exchange.kernels], state.active.size)
         self._iterations.append(
             {
                 "policy": self.policy,
@@ -271,6 +276,8 @@ class Record:
                 "iteration_s": at.seconds,
                 "compute_s": means[0],
                 "select_s": means[1],
+                "select_low_s": low * means[1],
+                "select_high_s": high * means[1],
                 "communicate_s": means[2],
                 "wait_s": means[3],
                 "bytes_sent_B": float(split[:, 4].sum()),
@@ -400,7 +407,8 @@ def _statistics(exchanges: Sequence[Exchange]) -> dict[str, float]:
 
 _SPLIT = ("compute_s", "select_s", "communicate_s", "wait_s", "bytes_sent_B", "bytes_received_B")
 _ITERATIONS = (
-    *("policy", "iteration", "start_s", "iteration_s", *_SPLIT[:-1], "purpose", "choice", "density", "selected"),
+    *("policy", "iteration", "start_s", "iteration_s", "compute_s", "select_s", "select_low_s", "select_high_s"),
+    *("communicate_s", "wait_s", "bytes_sent_B", "purpose", "choice", "density", "selected"),
     *("actual_density", "build_up", "imbalance", "gain", "global_error", "latency_s", "bandwidth_Bps"),
 )
 # Columns of the table of messages, and what `Messages` calls them.

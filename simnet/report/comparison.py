@@ -12,7 +12,7 @@ from matplotlib.patches import Patch
 from rich.table import Table
 from rich.text import Text
 
-from simnet.base.units import format_bytes, format_seconds
+from simnet.base.units import format_bytes, format_seconds, format_within
 from simnet.report.console import empty_table
 from simnet.report.drawing import BYTES, COLOURS, HOURS, PHASE_COLOURS, SECONDS, Plot, plot, scale, style, unit
 
@@ -21,6 +21,8 @@ COLUMNS = {
     "workers": "number of workers P",
     "iteration_s": "duration of an iteration [s]",
     "select_s": "selecting, packing, merging and unpacking, mean over the workers [s]",
+    "select_low_s": "the least that selecting may take, by the intervals of the device's kernels [s]",
+    "select_high_s": "the most that it may take [s]",
     "communicate_s": "communicating and waiting for others to do so, mean over the workers [s]",
     "bytes_sent_B": "sent by a worker, mean over the workers [byte]",
     "selected": "entries that a worker selected itself, mean over the workers",
@@ -53,7 +55,9 @@ def comparison_table(rows: pd.DataFrame, title: str) -> Table:
             cells = (
                 str(workers),
                 str(name),
-                *(format_seconds(one[column]) for column in ("iteration_s", "select_s", "communicate_s")),
+                format_seconds(one["iteration_s"]),
+                format_within(one["select_s"], one["select_low_s"], one["select_high_s"]),
+                format_seconds(one["communicate_s"]),
                 format_bytes(one["bytes_sent_B"]),
                 f"{100 * one['actual_density']:.3g} %",
                 f"{one['build_up']:.2f}",

@@ -11,7 +11,7 @@ from rich.segment import Segments
 from rich.table import Table
 from rich.text import Text
 
-from simnet.report import calibrated, co_located, learning, sharing, stacks
+from simnet.report import calibrated, co_located, devices, learning, sharing, stacks
 from simnet.report.sentences import HEADINGS, colocated_rows, learning_rows, rows, sentence, what_happened
 from simnet.report.summary import PHASES, Summary
 
@@ -36,6 +36,8 @@ def show(summary: Summary, console: Console | None = None) -> None:
     print_wide(table, console)
     console.print(Text(sentence(summary), style="bold"), soft_wrap=not console.is_terminal)
     console.print(Text(f"Stack: {stacks.told(summary['stack'])}"), soft_wrap=not console.is_terminal)
+    if "device" in summary:
+        console.print(Text(f"Device: {devices.told(summary['device'])}"), soft_wrap=not console.is_terminal)
     show_calls([summary.get("calibration")], console)
     if "sharing" in summary:
         told = f"Links are shared {sharing.told(summary['sharing'])}."
@@ -90,7 +92,10 @@ def summary_table(summary: Summary, leave_out: tuple[str, ...] = ()) -> Table:
     winner = summary["winner"]
     best = () if winner is None else (winner["policy"], *winner["tied_with"])
     kept = {name: "\n".join(name.rsplit(" ", 1)) for name in HEADINGS if name not in leave_out}
-    table = empty_table(summary["scenario"]["name"], kept.values(), [kept[name] for name in _LEFT if name in kept])
+    device = f"; device {summary['device']['name']}" if "device" in summary else ""
+    table = empty_table(
+        summary["scenario"]["name"] + device, kept.values(), [kept[name] for name in _LEFT if name in kept]
+    )
     for cells in rows(summary):
         style = "bold" if cells[0] in best else "dim" if cells[0] == summary["bound"] else ""
         shown = [Text(cell) for cell, name in zip(cells, HEADINGS, strict=True) if name in kept]

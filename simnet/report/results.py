@@ -34,6 +34,7 @@ import pyarrow.parquet as pq
 
 import simnet
 from simnet.base.writing import atomic_write, explained, temporary, write_files
+from simnet.costs.devices import DeviceProfile
 from simnet.network import MAX_MIN, STACKS, Sharing, Stack
 from simnet.report import co_located, failures
 from simnet.report.calibrated import CalibrationSummary
@@ -52,6 +53,7 @@ def write_run(
     scenario_lock: str,
     seed: int,
     stack: Stack = STACKS["ideal"],
+    device: DeviceProfile | None = None,
     calibration: CalibrationSummary | None = None,
     shared_by: Sharing = MAX_MIN,
     bound: str | None = "clairvoyant",
@@ -69,7 +71,7 @@ def write_run(
         The run folder; made when it is not there. What an earlier run wrote is replaced, other files stay.
     results : mapping of policy name to PolicyResult
         In the order in which the policies stand in the scenario.
-    scenario, seed, stack, calibration, shared_by, bound, missing, target, reference
+    scenario, seed, stack, device, calibration, shared_by, bound, missing, target, reference
         As for `simnet.report.summary.summarize`.
     scenario_lock : str
         Text of the resolved scenario; its hash goes into the summary.
@@ -98,6 +100,7 @@ def write_run(
         scenario_sha256=hashlib.sha256(lock).hexdigest(),
         seed=seed,
         stack=stack,
+        device=device,
         calibration=calibration,
         shared_by=shared_by,
         versions=versions(),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from simnet.base.units import format_bandwidth, format_bytes, format_seconds
+from simnet.base.units import format_bandwidth, format_bytes, format_seconds, format_within
 from simnet.job import MAIN
 from simnet.report import co_located, failures, learning
 from simnet.report.summary import PHASES, PolicySummary, Summary, Switch, learning_of
@@ -150,11 +150,18 @@ def _row(summary: Summary, name: str) -> tuple[str, ...]:
         format_seconds(one["simulated_s"]),
         versus,
         format_bytes(one["bytes_sent_B"]),
-        *(format_seconds(one["breakdown_s"][phase]) for phase in PHASES),
+        *(_phase(one, phase) for phase in PHASES),
         lost,
         choice if count == one["iterations"] else f"{choice} ({100 * count / one['iterations']:.0f} %)",
         str(one["switch_count"]),
     )
+
+
+def _phase(one: PolicySummary, phase: str) -> str:
+    seconds = one["breakdown_s"][phase]
+    if phase == "select":
+        return format_within(seconds, one["select_low_s"], one["select_high_s"])
+    return format_seconds(seconds)
 
 
 def _duration(one: PolicySummary, each: bool = False) -> str:

@@ -16,13 +16,17 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
+from simnet.costs.devices import DeviceProfile
 from simnet.job import EXPLORE, MAIN, Interruption, JobShare
 from simnet.network import MAX_MIN, STACKS, Sharing, Stack
-from simnet.report import co_located, failures, learning, sharing, stacks
+from simnet.report import co_located, devices, failures, learning, sharing, stacks
 from simnet.report.calibrated import CalibrationSummary
 
 PHASES = ("compute", "select", "communicate", "wait")
 """Where the time of an iteration goes; the frames' columns are these names with ``_s``."""
+
+INTERVAL = ("select_low_s", "select_high_s")
+"""Columns of the interval of the time to select, by what the costs of kernels may be off."""
 
 MAX_SWITCHES = 50
 """Changes of choice that the summary lists per policy; all of them are counted."""
@@ -66,8 +70,8 @@ class Exploration(TypedDict):
 class PolicySummary(TypedDict):
     """One policy's run; `ended` if workers died and it did not get to its last iteration.
 
-    Time, bytes and breakdown are of exploration, too; all else is of the training alone. Density and gain are means
-    over its iterations. There is `learning` where a model was trained.
+    Time, bytes, breakdown and the interval of the time to select are of exploration, too; all else is of the training
+    alone. Density and gain are means over its iterations. There is `learning` where a model was trained.
     """
 
     iterations: int
@@ -77,6 +81,8 @@ class PolicySummary(TypedDict):
     gain: float | None
     bytes_sent_B: int
     breakdown_s: dict[str, float]
+    select_low_s: float
+    select_high_s: float
     regret: Regret | None
     choices: dict[str, int]
     switch_count: int
@@ -110,6 +116,7 @@ class Summary(TypedDict):
     scenario: Scenario
     seed: int
     stack: stacks.StackSummary
+    device: NotRequired[devices.DeviceSummary]
     calibration: NotRequired[CalibrationSummary]
     sharing: NotRequired[sharing.SharingSummary]
     versions: dict[str, str]
@@ -154,6 +161,7 @@ def summarize(
     scenario_sha256: str = "",
     seed: int = 0,
     stack: Stack = STACKS["ideal"],
+    device: DeviceProfile | None = None,
     calibration: CalibrationSummary | None = None,
     shared_by: Sharing = MAX_MIN,
     versions: Mapping[str, str] | None = None,
@@ -171,13 +179,16 @@ def summarize(
     iterations : mapping of policy name to DataFrame
         Columns `iteration`, `start_s`, `iteration_s`, `compute_s`, `select_s`, `communicate_s`, `wait_s` (means over
         workers), `bytes_sent_B` (all workers), `choice`, `density`, `latency_s`, `bandwidth_Bps`; in order of time.
-        If there is `purpose`, rows that say ``explore`` are no iterations; if there is `gain`, its mean is given.
+        `select_low_s` and `select_high_s` are the interval of `select_s`, which is exact without them. If there is
+        `purpose`, rows that say ``explore`` are no iterations; if there is `gain`, its mean is given.
     scenario, scenario_sha256 : str
         Name of the scenario, and hash of its resolved text.
     seed : int
         The run's seed.
     stack : Stack
         How the network sent messages.
+    device : DeviceProfile, optional
+        What selected.
     calibration : CalibrationSummary, optional
         What the run took of a calibrated cluster; none where the network was of none.
     shared_by : Sharing
@@ -248,6 +259,8 @@ def summarize(
         ),
         "policies": policies,
     }
+    if device is not None:
+        made["device"] = devices.condensed(device)
     if calibration is not None:
         made["calibration"] = calibration
     if shared_by != MAX_MIN:
@@ -295,7 +308,8 @@ def with_exploration(iterations: pd.DataFrame) -> pd.DataFrame:
         return iterations
     by = [name for name in ("policy", "iteration") if name in iterations]
     groups = iterations.groupby(by, sort=False)
-    sums = [name for name in ("iteration_s", "bytes_sent_B", *(f"{phase}_s" for phase in PHASES)) if name in iterations]
+    summed = ("iteration_s", "bytes_sent_B", *(f"{phase}_s" for phase in PHASES), *INTERVAL)
+    sums = [name for name in summed if name in iterations]
     rows = iterations["purpose"] != EXPLORE
     return iterations.assign(start_s=groups["start_s"].transform("min"), **groups[sums].transform("sum"))[rows]
 
@@ -326,6 +340,8 @@ def _policy(every: pd.DataFrame) -> PolicySummary:
         "gain": _finite(gain),
         "bytes_sent_B": int(frame["bytes_sent_B"].astype(np.float64).round().sum()),
         "breakdown_s": {phase: _rounded(math.fsum(frame[f"{phase}_s"])) for phase in PHASES},
+        "select_low_s": _rounded(math.fsum(frame["select_low_s" if "select_low_s" in frame else "select_s"])),
+        "select_high_s": _rounded(math.fsum(frame["select_high_s" if "select_high_s" in frame else "select_s"])),
         "regret": None,
         "choices": {str(labels[index]): int(counts[index]) for index in order},
         "switch_count": len(switched),

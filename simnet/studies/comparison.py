@@ -26,10 +26,11 @@ import sparsifier_models
 from simnet.base import plugins
 from simnet.base.errors import InputError
 from simnet.base.writing import write_files
-from simnet.report import learning
+from simnet.costs.devices import DeviceProfile
+from simnet.report import devices, learning
 from simnet.report.comparison import COLUMNS, draw
 from simnet.report.results import prepare_folder, versions
-from simnet.report.summary import learnt_by, significant
+from simnet.report.summary import INTERVAL, learnt_by, significant
 from simnet.scenario import Scenario, load
 from simnet.scenario.runner import Source
 
@@ -132,7 +133,17 @@ def row(workers: int, label: str, result: PolicyResult, skip: int) -> dict[str, 
         raise ValueError(f"skip must be less than the {len(result.iterations)} iterations, got {skip}")
     means = counted.mean(numeric_only=True)
     trained = "accuracy" in result.iterations
-    same = ("iteration_s", "select_s", "selected", "actual_density", "build_up", "imbalance", "gain", "global_error")
+    same = (
+        "iteration_s",
+        "select_s",
+        *INTERVAL,
+        "selected",
+        "actual_density",
+        "build_up",
+        "imbalance",
+        "gain",
+        "global_error",
+    )
     return {
         "exchange": label,
         "workers": workers,
@@ -144,7 +155,9 @@ def row(workers: int, label: str, result: PolicyResult, skip: int) -> dict[str, 
     }
 
 
-def write(folder: str | Path, rows: Sequence[Mapping[str, Any]], loaded: Scenario) -> pd.DataFrame:
+def write(
+    folder: str | Path, rows: Sequence[Mapping[str, Any]], loaded: Scenario, device: DeviceProfile
+) -> pd.DataFrame:
     """Write the comparison into its folder, and return it as a table.
 
     Where a model was trained, it has the columns of `simnet.report.learning.COLUMNS`, too. The first exchange is the
@@ -158,6 +171,8 @@ def write(folder: str | Path, rows: Sequence[Mapping[str, Any]], loaded: Scenari
         What `row` returned, at least one.
     loaded : Scenario
         The scenario, with the most workers.
+    device : DeviceProfile
+        What selected.
     """
     folder = prepare_folder(folder)
     table = pd.DataFrame(list(rows), columns=list(COLUMNS))
@@ -170,6 +185,7 @@ def write(folder: str | Path, rows: Sequence[Mapping[str, Any]], loaded: Scenari
         "scenario": loaded.name,
         "scenario_sha256": hashlib.sha256(lock).hexdigest(),
         "seed": loaded.config.seed,
+        "device": devices.condensed(device),
         "versions": versions(),
         "rows": table.astype(object).where(table.notna(), None).to_dict(orient="records"),
     }

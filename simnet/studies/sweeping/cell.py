@@ -27,7 +27,7 @@ from simnet.scenario import Run, Scenario
 from simnet.scenario.identity import identity
 from simnet.scenario.runner import Source
 
-FORMAT = "simnet sweep cell 2"
+FORMAT = "simnet sweep cell 3"
 """What the files of cells say that they are; with other columns, or another meaning of one, they say another."""
 
 MAX_BYTES = 64 * 2**20
@@ -35,6 +35,7 @@ MAX_BYTES = 64 * 2**20
 
 COLUMNS = {
     "policy": "which policy",
+    "device": "what selects",
     "status": "done; ended: workers died; failed: see message; refused: the cell did not run",
     "wins": "whether it was the fastest policy that can be run, or as fast as that one",
     "iterations": "complete iterations",
@@ -42,6 +43,8 @@ COLUMNS = {
     "iteration_s": "mean time of an iteration [s], the sum of the next four",
     "compute_s": "computing, mean over iterations and workers [s]",
     "select_s": "selecting, packing and unpacking, mean over iterations and workers [s]",
+    "select_low_s": "the least that selecting may take, by the intervals of the device's kernels [s]",
+    "select_high_s": "the most that it may take [s]",
     "communicate_s": "communicating, mean over iterations and workers [s]",
     "wait_s": "waiting for others, mean over iterations and workers [s]",
     "bytes_sent_B": "sent in all iterations by all workers [byte]",
@@ -168,7 +171,13 @@ def rows(
     found = []
     for name in built.policies:
         row: dict[str, Any] = dict.fromkeys(COLUMNS)
-        row |= {"policy": name, "status": "failed", "wins": False, "message": failed.get(name, "")}
+        row |= {
+            "policy": name,
+            "device": built.job.device.name,
+            "status": "failed",
+            "wins": False,
+            "message": failed.get(name, ""),
+        }
         if summary is not None and name in results:
             row |= _row(summary, name, results[name].iterations) | learnt.get(name, {})
         found.append(row)
@@ -209,6 +218,7 @@ def _row(summary: Summary, name: str, frame: pd.DataFrame) -> dict[str, Any]:
     best = summary["policies"][winner["policy"]]["simulated_s"] if winner is not None else 0.0
     compared = best > 0 and not one["ended"]
     means = {"iteration_s": one["simulated_s"]} | {f"{phase}_s": one["breakdown_s"][phase] for phase in PHASES}
+    means |= {"select_low_s": one["select_low_s"], "select_high_s": one["select_high_s"]}
     statistics = {column: frame[column].mean() for column in ("actual_density", "build_up", "gain") if count}
     return {
         "status": "ended" if one["ended"] else "done",

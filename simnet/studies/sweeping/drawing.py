@@ -19,7 +19,7 @@ from matplotlib.patches import Patch
 from rich.table import Table
 from rich.text import Text
 
-from simnet.base.units import format_bandwidth, format_bytes, format_seconds
+from simnet.base.units import format_bandwidth, format_bytes, format_seconds, format_within
 from simnet.report.console import empty_table
 from simnet.report.drawing import BITS, BYTES, COLOURS, HOURS, SECONDS, Plot, plot, scale, style, unit
 from simnet.report.sentences import percent
@@ -120,12 +120,21 @@ def sweep_table(table: pd.DataFrame, title: str) -> Table:
     Where a model was trained also in how many cells it was the first to reach the target, in how many it did reach it,
     its mean time to it if it did so in all, and its mean accuracy at the end.
     """
-    headings = ["policy", "won", "of cells", "vs best,\ngeometric mean", "vs best,\nworst", "mean\niteration"]
+    headings = [
+        "policy",
+        "won",
+        "of cells",
+        "vs best,\ngeometric mean",
+        "vs best,\nworst",
+        "mean\niteration",
+        "mean time\nto select",
+    ]
     trained = bool(table["accuracy"].notna().any())
     if trained:
         headings += ["first to\ntarget", "reached\ntarget", "mean time\nto target", "mean\naccuracy"]
-    shown = empty_table(title, headings, ["policy"])
     named = table[table["policy"] != ""]
+    selecting = ", ".join(sorted(set(named["device"]) - {""}))
+    shown = empty_table(f"{title}; device {selecting}" if selecting else title, headings, ["policy"])
     for name, group in sorted(named.groupby("policy", sort=True), key=lambda one: (-int(one[1]["wins"].sum()), one[0])):
         ratios = group["vs_best"].dropna().to_numpy(dtype=np.float64)
         seconds = group["iteration_s"].dropna()
@@ -136,6 +145,7 @@ def sweep_table(table: pd.DataFrame, title: str) -> Table:
             percent(float(np.exp(np.log(ratios).mean())) - 1, "+") if ratios.size and ratios.min() > 0 else "-",
             percent(float(ratios.max()) - 1, "+") if ratios.size else "-",
             format_seconds(float(seconds.mean())) if len(seconds) else "-",
+            format_within(*group[["select_s", "select_low_s", "select_high_s"]].mean()) if len(seconds) else "-",
             *(_learnt(group) if trained else ()),
         )
     return shown
