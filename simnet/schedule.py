@@ -295,6 +295,17 @@ class Schedule:
             rounds[number] = Round(one.src, one.dst, one.nbytes, np.add(one.compute, more), one.phase)
         return Schedule(self.n_ranks, rounds, self.calls)
 
+    def without_work(self) -> Schedule:
+        """Return the schedule with no work before its rounds.
+
+        Examples
+        --------
+        >>> Schedule(2, [Round([0], [1], 8, compute=0.5)]).without_work().compute()
+        array([0., 0.])
+        """
+        rounds = _map(self.rounds, lambda one: Round(one.src, one.dst, one.nbytes, 0.0, one.phase))
+        return Schedule(self.n_ranks, rounds, self.calls)
+
     def in_phase(self, phase: str) -> Schedule:
         """Return the schedule with all of its rounds in one `phase`, such as the call that they are the messages of.
 

@@ -69,7 +69,7 @@ def test_spans_tell_the_same_as_the_split(candidate, stack):
     result = run_policy(one, "p", Fixed(candidate), timeline=4)
     check_split(result)
     check_spans(result)
-    for _, own in result.spans.groupby(["iteration", "worker"]):
+    for _, own in result.spans.groupby(["iteration", "worker", "resource"]):
         own = own.sort_values("start_s")
         assert (own["start_s"].to_numpy()[1:] >= own["finish_s"].to_numpy()[:-1] - 1e-12).all()
 

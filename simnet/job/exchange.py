@@ -13,7 +13,9 @@ from simnet.base.arrays import Floats
 from simnet.base.errors import StalledError
 from simnet.job.checkpoint import State
 from simnet.job.job import Job, buckets, create_sparsifier
+from simnet.job.streams import Sent, queued, slows
 from simnet.network import Network, Timing
+from simnet.network.computing import Computing
 from simnet.policies import Candidate, Decision
 from simnet.schedule import Schedule
 from simnet.traces.source import Training, begun
@@ -37,13 +39,13 @@ class TimingRequest(NamedTuple):
     placement: list[int]
     messages: bool
     stream: tuple[str | int, ...]
-    accounted_from: Floats
     failures: dict[int, float]
     origin: float
+    computing: Computing
 
     def options(self) -> dict[str, Any]:
         """Return what both take by keyword."""
-        names = ("placement", "messages", "stream", "accounted_from", "origin")
+        names = ("placement", "messages", "stream", "origin", "computing")
         return {"deaths": self.failures} | {name: getattr(self, name) for name in names}
 
 
@@ -100,9 +102,9 @@ class TimedExchange(NamedTuple):
     exchanges : list of Exchange
         One per bucket.
     select : ndarray, shape (P',)
-        Seconds of each worker from its whole gradient to its last selection.
-    merge : ndarray, shape (P',)
-        Seconds that each worked on what messages had brought: merges and cuts between them, and unpacking after.
+        Seconds by which kernels delayed each worker's last selection: all of them, and merges that came before it.
+    slowed : ndarray, shape (P',)
+        Seconds by which its backward pass took longer for what ran beside it.
     result : Timing or StalledError
         The times.
     begun : float
@@ -112,7 +114,7 @@ class TimedExchange(NamedTuple):
     candidate: Candidate
     exchanges: list[Exchange]
     select: Floats
-    merge: Floats
+    slowed: Floats
     result: TimingResult
     begun: float
 
@@ -277,31 +279,40 @@ class SparsifierSet:
         return exchanges
 
     def _timed(self, candidate: Candidate, exchanges: list[Exchange], where: Situation) -> Timed:
-        job, workers = self._job, where.active.size
+        job = self._job
         backward = job.overlap.backward if job.overlap is not None else 0.0
-        selected, merge = np.zeros(workers), np.zeros(workers)
-        parts = []
-        for bucket, exchange in zip(self._buckets, exchanges, strict=True):
-            ready = where.complete - (1.0 - bucket.ready) * backward * where.behind
-            selecting, between = job.device.work(exchange.kernels, workers)
-            selected = np.maximum(selected, ready) + selecting
-            merge += sum(between.values())
-            parts.append((exchange.schedule.with_work(between), selected))
+        network = job.network(where.iteration)
+        sent = [
+            Sent(
+                exchange.schedule,
+                exchange.kernels,
+                where.complete - (1.0 - bucket.ready) * backward * where.behind,
+                dense=bool((np.asarray(exchange.selected) >= bucket.entries.stop - bucket.entries.start).all()),
+            )
+            for bucket, exchange in zip(self._buckets, exchanges, strict=True)
+        ]
+        parts, computing = queued(sent, job.device, network.stack)
         numbers = where.active.tolist()
         result = yield TimingRequest(
-            job.network(where.iteration),
+            network,
             parts,
-            start=parts[0][1],
+            start=where.complete - where.behind,
             placement=where.placement,
             messages=where.messages,
             stream=where.stream,
-            accounted_from=selected,
             failures={rank: job.failures[worker] for rank, worker in enumerate(numbers) if worker in job.failures},
             origin=where.begun,
+            computing=computing,
         )
-        if isinstance(result, StalledError) and not result.failed:
-            raise result
-        return TimedExchange(candidate, exchanges, selected - where.complete, merge, result, where.begun)
+        if isinstance(result, StalledError):
+            if not result.failed:
+                raise result
+            select, slowed = np.sum(computing.select, axis=0), np.zeros(len(numbers))
+        else:
+            assert result.computed is not None
+            slowed = result.computed.slices - where.behind if slows(computing) else np.zeros(len(numbers))
+            select = result.computed.done - (where.complete + slowed) + (result.origin - where.begun)
+        return TimedExchange(candidate, exchanges, select, slowed, result, where.begun)
 
 
 def _order(step: TimedExchange) -> tuple[bool, float]:

@@ -247,7 +247,8 @@ def _iterate(
                 raise StalledError(f"{record.whose}, iteration {number}: {why}", *more) from None
             except DivergedError as diverged:
                 raise DivergedError(f"{record.whose}, iteration {number}: {diverged}") from None
-            state.selections.append((complete, step.select))
+            state = state._replace(compute=state.compute + step.slowed)
+            state.selections.append((complete + step.slowed, step.select))
             if isinstance(step.result, Timing):
                 break
             interruption, resumed, gone = _interrupted(job, record.job, number, state, step, step.result)

@@ -19,6 +19,7 @@ from simnet.job.checkpoint import State
 from simnet.job.exchange import TimedExchange
 from simnet.job.job import Job
 from simnet.job.record import gains
+from simnet.network import Timing
 from simnet.policies import Adaptive, Decision, Observation, Policy, PolicyContext, density_at
 
 
@@ -90,7 +91,8 @@ class PolicyLog:
             gain, each = gains(step.exchanges)
             norms, broadcaster = np.sqrt(each), step.exchanges[0].stats.get("broadcaster")
             released = norms.mean() if broadcaster is None else norms[int(float(broadcaster))]
-            compression = float((step.select + step.merge).max())
+            assert isinstance(step.result, Timing)
+            compression = float((step.select + step.result.rank_compute).max())
             self._observe(Observation(decision, step.candidate, gain, float(released), compression))
 
     def _observe(self, observation: Observation) -> None:

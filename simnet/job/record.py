@@ -201,7 +201,7 @@ class Record:
         self._active_sets: list[NDArray[np.intp]] = []
         self._split: list[NDArray[np.float64]] = []
         self._messages: list[tuple[int, Messages]] = []
-        self._spans: list[tuple[int, int, str, float, float]] = []
+        self._spans: list[tuple[int, int, str, str, float, float]] = []
 
     @property
     def whose(self) -> str:
@@ -297,10 +297,7 @@ class Record:
             )
             self._messages.append((at.iteration, named))
             for rank, worker in enumerate(state.active.tolist()):
-                assert timing.work is not None
-                own = timing.work.rank == rank
-                work = list(zip(timing.work.begun[own].tolist(), timing.work.ended[own].tolist(), strict=True))
-                spans = _spans(at, rank, worker, named, work, state, update, float(timing.left[rank]))
+                spans = _spans(at, rank, worker, named, timing, state, update)
                 self._spans += [(at.iteration, worker, *span) for span in spans]
 
     def save(self) -> State:
@@ -353,7 +350,8 @@ class Record:
             for iteration, one in self._messages
         ]
         columns = ["policy", "iteration", *_MESSAGES]
-        spans = pd.DataFrame(self._spans, columns=["iteration", "worker", "what", "start_s", "finish_s"])
+        columns_of_spans = ["iteration", "worker", "resource", "what", "start_s", "finish_s"]
+        spans = pd.DataFrame(self._spans, columns=columns_of_spans)
         spans.insert(0, "policy", self.policy)
         return PolicyResult(
             iterations=pd.DataFrame(self._iterations, columns=None if self._iterations else list(_ITERATIONS)),
@@ -419,47 +417,84 @@ _MESSAGES = {name: name for name in ("round", "phase", "src", "dst")} | {
 }
 
 
+COMPUTE, SIDE, NETWORK = "compute", "side stream", "network"
+"""Resources of a worker: its compute stream, that of kernels beside it, and its network card."""
+
+
 def _spans(
     at: Iteration,
     rank: int,
     worker: int,
     messages: Messages,
-    work: Sequence[tuple[float, float]],
+    timing: Timing,
     state: IterationState,
     update: float,
-    left: float,
-) -> Iterator[tuple[str, float, float]]:
-    """Yield what a worker did from the start to the end of an iteration, one thing after another.
+) -> Iterator[tuple[str, str, float, float]]:
+    """Yield what each resource of a worker did when, from the start to the end of an iteration.
 
-    While it works on what messages have brought, its `work`, others may be under way. Both, and when it was done with
-    the exchange, at `left`, count from the origin of its messages.
+    From when its buckets are selected on, a worker does one thing after another, and the spans are those of its split:
+    while it works on what messages have brought, others may be under way, and do not count. Messages before that are
+    `overlapped`.
     """
-    pieces = []
-    reached = float(state.compute[rank])
-    pieces.append(("compute", 0.0, reached))
-    for begins, seconds in state.selections:
+    assert timing.work is not None
+    assert timing.computed is not None
+    computed, later = timing.computed, timing.origin - at.start
+    own = timing.work.rank == rank
+    work = list(zip(timing.work.begun[own].tolist(), timing.work.ended[own].tolist(), strict=True))
+    own = (messages.src == worker) | (messages.dst == worker)
+    under_way = list(zip(messages.sent[own].tolist(), messages.arrived[own].tolist(), strict=True))
+    done, left = float(computed.done[rank]), float(timing.left[rank])
+    pieces: list[tuple[str, str, float, float]] = []
+    reached = 0.0
+    if len(state.selections) > 1:
+        reached = float(state.compute[rank])
+        pieces.append((COMPUTE, "compute", 0.0, reached))
+    for begins, seconds in state.selections[:-1]:
         begin = float(begins[rank])
-        pieces.append(("wait", reached, begin))
+        pieces.append((COMPUTE, "wait", reached, begin))
         reached = begin + float(seconds[rank])
-        pieces.append(("select", begin, reached))
-    own, later = (messages.src == worker) | (messages.dst == worker), messages.origin - at.start
-    under_way = zip(messages.sent[own].tolist(), messages.arrived[own].tolist(), strict=True)
-    doing = [(begin, end, "select") for begin, end in work]
-    doing += [(*one, "communicate") for message in under_way for one in _outside(message, work)]
-    for begin, end, what in sorted(doing):
+        pieces.append((COMPUTE, "select", begin, reached))
+    # What is computed beside messages, and then these.
+    streams = [(COMPUTE, "compute", "slice"), (SIDE if computed.aside else COMPUTE, "select", "select")]
+    for resource, what, kind in streams:
+        times = zip(computed.begun[kind][:, rank].tolist(), computed.ended[kind][:, rank].tolist(), strict=True)
+        pieces += [(resource, what, begin + later, end + later) for begin, end in times if end > begin]
+    if len(state.selections) > 1:
+        pieces.append((COMPUTE, "wait", reached, float(state.selections[-1][0][rank])))
+    resource = SIDE if computed.aside else COMPUTE
+    pieces += [(resource, "select", begin + later, min(end, done) + later) for begin, end in work if begin < done]
+    hidden = sorted((begin, min(end, done)) for begin, end in under_way if begin < done)
+    pieces += [(NETWORK, "overlapped", begin + later, end + later) for begin, end in _joint(hidden)]
+    reached = done + later
+    doing = [(begin, end, COMPUTE, "select") for begin, end in work]
+    doing += [(*one, NETWORK, "communicate") for message in under_way for one in _outside(message, work)]
+    for begin, end, where, what in sorted(doing):
         begin, end = begin + later, min(end, left) + later
         if end <= reached:
             continue
-        pieces.append(("wait", reached, max(reached, begin)))
-        pieces.append((what, max(reached, begin), end))
+        pieces.append((COMPUTE, "wait", reached, max(reached, begin)))
+        pieces.append((where, what, max(reached, begin), end))
         reached = end
-    pieces.append(("wait", reached, at.seconds - update))
-    pieces.append(("compute", at.seconds - update, at.seconds))
-    for what, begin, end in pieces:
+    pieces.append((COMPUTE, "wait", reached, at.seconds - update))
+    pieces.append((COMPUTE, "compute", at.seconds - update, at.seconds))
+    for where, what, begin, end in pieces:
         first, last = at.start + begin, at.start + end
         # A step of a double there may be rounding.
         if last - first > math.ulp(last):
-            yield what, first, last
+            yield where, what, first, last
+
+
+def _joint(intervals: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
+    """Yield intervals that ascend by their begin, with those that touch as one."""
+    begin, end = -math.inf, -math.inf
+    for first, last in intervals:
+        if first > end:
+            if end > begin:
+                yield begin, end
+            begin = first
+        end = max(end, last)
+    if end > begin:
+        yield begin, end
 
 
 def _outside(interval: tuple[float, float], others: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:

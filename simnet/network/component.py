@@ -26,6 +26,7 @@ from simnet.base.checks import named
 from simnet.base.errors import SimnetError
 from simnet.base.quantities import Seconds, Size, bounded
 from simnet.base.rng import stream
+from simnet.network.computing import Computing, Streams, beside, in_turn, runs_in_turn
 from simnet.network.engine import Engines
 from simnet.network.execution import Messages, Run, Split, Timing, Work, with_software
 from simnet.network.in_step import Memory, go_in_step, split_in_step
@@ -231,6 +232,7 @@ class Network:
         accounted_from: float | ArrayLike | None = None,
         deaths: Mapping[int, float] | None = None,
         origin: float | None = None,
+        computing: Computing | None = None,
     ) -> simpy.Event:
         """Start a schedule beside whatever else is under way, and return the event of its end.
 
@@ -238,7 +240,7 @@ class Network:
 
         Parameters
         ----------
-        schedule, start, placement, messages, stream, accounted_from, deaths, origin
+        schedule, start, placement, messages, stream, accounted_from, deaths, origin, computing
             As for `time`; a start not given is now, and one given must not lie in the past.
 
         Notes
@@ -253,7 +255,7 @@ class Network:
             # The clock knows its time better than a double that counts from 0.
             start = max(0.0, math.nextafter(now, 0.0) - (origin or 0.0))
         parts = parts_of(schedule)
-        program = self._prepared(parts, start, placement, stream, accounted_from, deaths, origin, cut=True)
+        program = self._prepared(parts, start, placement, stream, accounted_from, deaths, origin, computing, cut=True)
         earliest = program.origin + float(program.start.min())
         # SimPy's sums of delays may be off by a rounding.
         if earliest < (1 - 1e-9) * now:
@@ -271,6 +273,7 @@ class Network:
         accounted_from: float | ArrayLike | None = None,
         deaths: Mapping[int, float] | None = None,
         origin: float | None = None,
+        computing: Computing | None = None,
     ) -> Timing:
         """Time a schedule on this network, alone but for the background traffic, on a clock of its own.
 
@@ -303,6 +306,11 @@ class Network:
             The moment [s] from which all other times given but deaths count, and those of the timing. So exchanges keep
             their digits however late they are. Without it times given are absolute, and the timing counts from when the
             first rank enters.
+        computing : Computing, optional
+            What ranks compute beside the schedules, from their start on: `ready` is then when slices of the backward
+            pass alone would be done, and kernels behind slices, and work before rounds, queue on the rank's stream
+            (`simnet.network.computing`). Work after the last message of a schedule does not hold up the next one. What
+            a rank does is accounted from when it is through with slices and the kernels behind them.
 
         Raises
         ------
@@ -311,8 +319,9 @@ class Network:
         StalledError
             If the schedule can never end; names the waiting ranks and what each waits for, and who failed.
         ValueError
-            If the placement names a host that the graph has not, or has not one entry per rank; or a failure is that
-            of no rank, or its time negative or not finite.
+            If the placement names a host that the graph has not, or has not one entry per rank; a failure is that of
+            no rank, or its time negative or not finite; or what is computed has another shape than the schedules, or
+            one is ready before that before it, or before ranks start.
 
         Examples
         --------
@@ -324,7 +333,9 @@ class Network:
         """
 
         def prepared(cut: bool) -> Program:
-            return self._prepared(parts_of(schedule), start, placement, stream, accounted_from, deaths, origin, cut=cut)
+            return self._prepared(
+                parts_of(schedule), start, placement, stream, accounted_from, deaths, origin, computing, cut=cut
+            )
 
         # Rings stand for themselves where a few ranks stand for all.
         program = prepared(cut=False)
@@ -332,13 +343,15 @@ class Network:
             raise SimnetError(
                 "the max-plus clock (engine vectorised) cannot time ranks that fail; engine auto or fluid can"
             )
-        timing = None if self.engine == "fluid" or program.failures else self._without_sharing(program, messages)
+        by_events = self.engine == "fluid" or program.failures or program.streams is not None
+        timing = None if by_events else self._without_sharing(program, messages)
         if timing is not None:
             return timing
         if self.engine == "vectorised":
             raise SimnetError(
                 "the max-plus clock (engine vectorised) cannot time this: messages meet, or meet flows of others, or "
-                f"wait for too long{'' if self.stack == IDEAL else ', or ranks are out of step on this stack'}"
+                "wait for too long, or kernels queue"
+                f"{'' if self.stack == IDEAL else ', or ranks are out of step on this stack'}"
             )
         return self._by_fluid(program if self.stack.pieces == 1 else prepared(cut=True), messages)
 
@@ -386,7 +399,7 @@ class Network:
         columns = program.schedule.columns
         kept = Messages(**columns(), sent=went.start, arrived=went.arrive, origin=program.origin) if messages else None
         work = Work.of(went.computing, program) if messages else None
-        return Timing(program.origin, program.start, went.finish, account, kept, work)
+        return Timing(program.origin, program.start, went.finish, account, kept, work, program.computed)
 
     def _in_step(self, program: Program, messages: bool) -> Timing | None:
         """Time schedules, of which no ring is cut, whose ranks are in step; None if they are not."""
@@ -418,6 +431,7 @@ class Network:
             account=lambda: with_software(split_in_step(program, went), program),
             messages=kept,
             work=work,
+            computed=program.computed,
         )
 
     def _own_clock(self) -> Clock:
@@ -434,6 +448,7 @@ class Network:
         accounted_from: float | ArrayLike | None,
         deaths: Mapping[int, float] | None,
         origin: float | None,
+        computing: Computing | None,
         *,
         cut: bool,
     ) -> Program:
@@ -449,9 +464,8 @@ class Network:
                 f"{n_ranks} ranks need hosts within 0..{self.routes.n_hosts - 1}, the placement has "
                 f"{hosts.min()}..{hosts.max()}"
             )
-        software = None
+        bare, software = parts, None
         if self.software is not None:
-            bare = parts
             parts = [(self.software(schedule, hosts.astype(np.int64)), ready) for schedule, ready in bare]
             software = np.zeros(n_ranks)
             for (with_it, _), (without, _) in zip(parts, bare, strict=True):
@@ -473,6 +487,42 @@ class Network:
             gated = [(schedule, ready - origin) for schedule, ready in gated]
         elif not 0 <= origin < math.inf:
             raise ValueError(f"origin must be finite and >= 0, got {origin!r}")
+        streams, computed = None, None
+        if computing is not None:
+            ready, select = beside(begin, [ready for _, ready in gated], computing)
+            if runs_in_turn([schedule for schedule, _ in bare], computing):
+                opens, computed = in_turn(begin, ready, select)
+                gated = [(schedule, gate) for (schedule, _), gate in zip(gated, opens, strict=True)]
+                begin, accounted = opens[0], np.maximum(accounted, opens[-1])
+            else:
+                slices = np.diff(ready, axis=0, prepend=begin[np.newaxis])
+                factors = np.broadcast_to(np.asarray(computing.beside, dtype=np.float64), len(gated))
+                own = self._software_of(bare, hosts, cut=cut)
+                streams = Streams(slices, select, factors, computing.side_stream, own)
         failures = failures_of(deaths or {}, n_ranks)
         accounted = np.maximum(begin, accounted)
-        return Program(origin, gated, hosts.astype(np.int64), begin, accounted, delays, picks, failures, software)
+        return Program(
+            origin,
+            gated,
+            hosts.astype(np.int64),
+            begin,
+            accounted,
+            delays,
+            picks,
+            failures,
+            software,
+            streams,
+            computed,
+        )
+
+    def _software_of(
+        self, parts: Sequence[tuple[Schedule, ArrayLike]], hosts: Ranks, *, cut: bool
+    ) -> tuple[float | Floats, ...]:
+        """Return what of the work before each round is software of the library that communicates."""
+        found: list[float | Floats] = []
+        for schedule, _ in parts:
+            idle = schedule.without_work()
+            if self.software is not None:
+                idle = self.software(idle, hosts.astype(np.int64))
+            found += [one.compute for one in (self.stack.cut(idle) if cut else idle).rounds]
+        return tuple(found)

@@ -11,9 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats, Ranks
+from simnet.network.computing import Computed, Streams
 from simnet.network.event_loop.records import (
     BACKGROUND,
     FAIL,
+    FAILED,
     FLOWING,
     HELD,
     ON_ITS_WAY,
@@ -31,6 +33,9 @@ from simnet.schedule import Round
 
 # Messages from which on loading the compiled event loop takes less time than it saves.
 _MANY = 50_000
+
+# What ranks compute for each part beside it, by the names of `records.Portion`.
+_BESIDE = "slice", "select", "unpack"
 
 _NO_RANKS = np.zeros(0, dtype=np.int64)
 
@@ -196,7 +201,12 @@ class Engine(Ways):
         ranks.write(
             g, P, start=program.start, since=program.accounted, finish=program.start, run=e, number=np.arange(P)
         )
-        tasks = self._lay_tasks(distinct, sends, receives, g, program.hosts, take)
+        streams = program.streams
+        software: dict[int, float | Floats] = {}
+        if streams is not None:
+            self._lay_streams(streams, program.start, g, take)
+            software = {id(one): own for one, own in zip(schedule.rounds, streams.software, strict=True)}
+        tasks = self._lay_tasks(distinct, sends, receives, g, program.hosts, software, take)
         n_rounds, n_messages = len(schedule.rounds), schedule.n_messages
         i = take(rounds, n_rounds + 1)
         rounds.write(i, n_rounds, tasks=np.array([tasks[id(one)] for one in schedule.rounds], dtype=np.int64))
@@ -205,11 +215,20 @@ class Engine(Ways):
         phases = [one.phase for one in program.schedule.rounds]
         continues = np.array([False, *map(operator.eq, phases, phases[1:])][:n_rounds])
         rounds.write(i, n_rounds, ahead=ahead, continues=continues)
-        for index, gate in program.gates().items():
-            rounds.write(i + index, 1, gates=self.tables["gates"].put(gate, take))
+        if streams is None:
+            for index, gate in program.gates().items():
+                rounds.write(i + index, 1, gates=self.tables["gates"].put(gate, take))
+        else:
+            for part, (first, last) in enumerate(program.bounds()):
+                rounds.write(i + first, 1, opens=part)
+                # What comes after the last message is waited for at the end alone.
+                behind = first < last and not len(schedule.rounds[last - 1]) and not np.any(streams.software[last - 1])
+                if behind:
+                    rounds.write(i + last - 1, 1, unpacks=part)
         for index, one in enumerate(schedule.rounds if keep else ()):
             if np.any(one.compute):
-                rounds.write(i + index, 1, worked=self.tables["worked"].put(np.full(P, np.nan), take))
+                times = np.full(P if streams is None else 2 * P, np.nan)
+                rounds.write(i + index, 1, worked=self.tables["worked"].put(times, take))
         unknown = np.full(n_messages if keep or program.failures else 0, np.nan)
         columns = {"delays": program.delays.all(), "picks": program.picks, "sent": unknown, "arrived": unknown}
         places = {name: self.tables[name].put(column, take) for name, column in columns.items()}
@@ -230,6 +249,7 @@ class Engine(Ways):
         receives: Ranks,
         ranks: int,
         hosts: Ranks,
+        software: dict[int, float | Floats],
         take: Callable[[Table, int], int],
     ) -> dict[int, int]:
         """Write what each rank has to do in each round, and the messages; return the first task of a round by its id.
@@ -246,6 +266,8 @@ class Engine(Ways):
             The first rank.
         hosts : ndarray, shape (P,)
             Host of each rank.
+        software : dict of int to (float or ndarray of shape (P,))
+            Of what ranks compute before a round, by its id, what needs no stream [s]; empty where they have none.
         take : callable
             Returns the first of so many rows of a table.
         """
@@ -279,13 +301,76 @@ class Engine(Ways):
         tasks.write(
             first,
             sends.size,
-            seconds=np.concatenate([np.zeros(0), *(np.broadcast_to(one.compute, P) for one in distinct)]),
+            seconds=np.concatenate(
+                [np.zeros(0), *(np.broadcast_to(one.compute - software.get(id(one), 0.0), P) for one in distinct)]
+            ),
+            software=np.concatenate(
+                [np.zeros(0), *(np.broadcast_to(software.get(id(one), 0.0), P) for one in distinct)]
+            ),
             messages=m + np.cumsum(np.append(0, sends.ravel()))[:-1],
             sends=sends.ravel(),
             incoming=incoming + np.cumsum(np.append(0, receives.ravel()))[:-1],
             receives=receives.ravel(),
         )
         return {id(one): first + P * place for place, one in enumerate(distinct)}
+
+    def _lay_streams(self, given: Streams, start: Floats, g: int, take: Callable[[Table, int], int]) -> None:
+        """Give each of the ranks from `g` on a stream of its own, which begins when it enters.
+
+        Parameters
+        ----------
+        given : Streams
+            What is computed there.
+        start : ndarray, shape (P,)
+            When each rank enters [s].
+        g : int
+            The first rank.
+        take : callable
+            Returns the first of so many rows of a table.
+        """
+        n_parts, P = given.slices.shape
+        portions, streams = self.tables["portions"], self.tables["streams"]
+        first, x = take(portions, n_parts * P), take(streams, P)
+        portions.write(
+            first,
+            n_parts * P,
+            seconds=given.slices.T.ravel(),
+            select=given.select.T.ravel(),
+            beside=np.tile(given.beside, P),
+        )
+        aside = given.side_stream is not None
+        slower_slices, slower_kernels = given.side_stream or (1.0, 1.0)
+        streams.write(
+            x,
+            P,
+            reached=start,
+            portions=first + n_parts * np.arange(P),
+            parts=n_parts,
+            aside=aside,
+            slower_slices=slower_slices,
+            slower_kernels=slower_kernels,
+        )
+        self.tables["ranks"].write(g, P, stream=x + np.arange(P))
+
+    def computed(self, handle: Handle) -> Computed:
+        """Return what ranks of a run have computed beside it."""
+        s, x = self.state, int(self.state.ranks[handle.ranks].stream)
+        streams, portions = self.tables["streams"], self.tables["portions"]
+        n_parts, first = int(s.streams[x].parts), int(s.streams[x].portions)
+
+        def times(end: str) -> dict[str, Floats]:
+            rows = (portions.read(f"{what}_{end}", first, n_parts * handle.n_ranks) for what in _BESIDE)
+            return {what: one.reshape(handle.n_ranks, n_parts).T for what, one in zip(_BESIDE, rows, strict=True)}
+
+        done, sliced = (streams.read(field, x, handle.n_ranks) for field in ("computed", "sliced"))
+        return Computed(done, sliced, times("begun"), times("ended"), bool(s.streams[x].aside))
+
+    def busy_until(self, handle: Handle, now: float) -> float:
+        """Return until when ranks that have not failed compute beside a run that gets no further; at least now."""
+        s = self.state
+        ranks = [s.ranks[g] for g in range(handle.ranks, handle.ranks + handle.n_ranks)]
+        beside = [int(one.stream) for one in ranks if one.stream >= 0 and one.state != FAILED]
+        return max([now, *(float(self.loop.through_at(s, x)) for x in beside)])
 
     def over(self, handle: Handle) -> None:
         """Forget a run, whether it is done or not."""
@@ -303,13 +388,25 @@ class Engine(Ways):
         """Return when all messages of a run were `sent`, or `arrived` [s]; NaN if they were not."""
         return self.tables[field].numbers(getattr(self.state.runs[handle.run], field), handle.n_messages)
 
-    def began_to_work(self, handle: Handle, number: int) -> Floats:
-        """Return when each rank began to compute before a round [s], shape (P,); NaN if that was not kept."""
-        s = self.state
+    def worked(self, handle: Handle, number: int, seconds: float | Floats) -> tuple[Floats, Floats]:
+        """Return from when to when each rank computed before a round [s], shape (P,) both; NaN if that was not kept.
+
+        Parameters
+        ----------
+        handle : Handle
+            The run.
+        number : int
+            Which of its rounds.
+        seconds : float or ndarray, shape (P,)
+            What ranks without a stream compute there [s].
+        """
+        s, P = self.state, handle.n_ranks
         worked = s.rounds[s.runs[handle.run].rounds + number].worked
         if worked < 0:
-            return np.full(handle.n_ranks, np.nan)
-        return self.tables["worked"].numbers(worked, handle.n_ranks)
+            return np.full(P, np.nan), np.full(P, np.nan)
+        begun = self.tables["worked"].numbers(worked, P)
+        beside = s.ranks[handle.ranks].stream >= 0
+        return begun, self.tables["worked"].numbers(worked + P, P) if beside else begun + seconds
 
     # What is under way.
 

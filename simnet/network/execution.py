@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats, Ranks
 from simnet.base.errors import StalledError, Waits
+from simnet.network.computing import Computed
 from simnet.network.engine import Engine, Handle
 from simnet.network.event_loop.records import FAILED, IN_ROUND
 from simnet.network.program import Program
@@ -65,7 +66,8 @@ class Work:
         """Return intervals of all ranks that are not empty, given begins and ends of shape (n * P,) each."""
         begun, ended = (np.concatenate([np.zeros(0), *(one[end] for one in intervals)]) for end in (0, 1))
         rank = np.arange(begun.size) % program.hosts.size
-        ended = ended - (ended - begun) * software_share(program)[rank]
+        if program.streams is None:
+            ended = ended - (ended - begun) * software_share(program)[rank]
         lasts = ended > begun
         return cls(rank[lasts], begun[lasts], ended[lasts])
 
@@ -97,6 +99,8 @@ class Timing:
         When every message was sent and had arrived, when asked for.
     work : Work or None
         When ranks computed, when messages are asked for.
+    computed : Computed or None
+        What they computed beside the exchange, when that is given.
     """
 
     origin: float
@@ -105,6 +109,7 @@ class Timing:
     account: Callable[[], Split]
     messages: Messages | None = None
     work: Work | None = None
+    computed: Computed | None = None
 
     @property
     def start(self) -> float:
@@ -217,19 +222,23 @@ class Run:
         finish, communicate, compute, wait = (
             engine.of_ranks(self._handle, field) for field in ("finish", "communicate", "compute", "wait")
         )
-        messages, work = None, None
+        messages, work, computed = None, None, self._program.computed
+        if self._program.streams is not None:
+            computed = engine.computed(self._handle)
         if self._messages:
             sent, arrived = (engine.of_messages(self._handle, field) for field in ("sent", "arrived"))
             columns = self._program.schedule.columns()
             messages = Messages(**columns, sent=sent, arrived=arrived, origin=engine.origin)
             works = [(number, one) for number, one in enumerate(self._program.schedule.rounds) if np.any(one.compute)]
-            begun = [(engine.began_to_work(self._handle, number), one.compute) for number, one in works]
-            work = Work.of([(begin, begin + seconds) for begin, seconds in begun], self._program)
+            intervals = [engine.worked(self._handle, number, one.compute) for number, one in works]
+            if self._program.streams is not None and computed is not None:
+                intervals.append((computed.begun["unpack"].ravel(), computed.ended["unpack"].ravel()))
+            work = Work.of(intervals, self._program)
 
         def account() -> Split:
             return with_software(Split(communicate, compute, wait), self._program)
 
-        return Timing(engine.origin, self._program.start, finish, account, messages, work)
+        return Timing(engine.origin, self._program.start, finish, account, messages, work, computed)
 
     def stalled(self, engine: Engine, blocked: Mapping[tuple[int, int], str], now: float) -> StalledError:
         """Return the error that names each rank that is not done, and what it waits for.
@@ -262,6 +271,7 @@ class Run:
                 f"{what}{more}"
             )
             stuck.append(Waits(rank, index, phase, tuple(dict.fromkeys(peer for peer, _ in known))))
+        now = engine.busy_until(self._handle, now)
         failures = " and ".join(f"rank {rank} died at {time:g} s" for rank, time in failed.items())
         after = f", after {failures}" if failures else ""
         message = f"the exchange stopped for ever at {engine.origin + now:g} s{after}{':' if waiting else ''}"

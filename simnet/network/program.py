@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from simnet.base.arrays import Floats, Ranks
+from simnet.network.computing import Computed, Streams
 from simnet.network.jitter import Delays
 from simnet.schedule import Schedule
 
@@ -38,6 +40,10 @@ class Program:
         Ranks that stop for good, and when [s]. Messages from and to a failed rank vanish; who needs it waits for ever.
     software : ndarray, shape (P,), optional
         Seconds of each rank that are among those it computes, and are software of the library that communicates.
+    streams : Streams, optional
+        What ranks compute beside the parts, and which of their kernels queue; then parts are not gated otherwise.
+    computed : Computed, optional
+        What they have computed beside the parts where that is known beforehand, and gates stand for it.
     """
 
     origin: float
@@ -49,6 +55,8 @@ class Program:
     picks: Ranks
     failures: Mapping[int, float]
     software: Floats | None = None
+    streams: Streams | None = None
+    computed: Computed | None = None
 
     @cached_property
     def schedule(self) -> Schedule:
@@ -68,10 +76,16 @@ class Program:
         return replace(
             self,
             origin=origin,
+            computed=None if self.computed is None else self.computed.later(later),
             parts=[(schedule, ready + later) for schedule, ready in self.parts],
             start=start,
             accounted=np.maximum(self.accounted + later, start),
         )
+
+    def bounds(self) -> list[tuple[int, int]]:
+        """Return the first round of each part, and the one after its last."""
+        ends = list(itertools.accumulate(len(schedule.rounds) for schedule, _ in self.parts))
+        return list(zip([0, *ends], ends, strict=False))
 
     def gates(self) -> dict[int, Floats]:
         """Return before which rounds ranks wait, and until when [s]; the round after the last is the end."""

@@ -20,6 +20,7 @@ from simnet.network.event_loop import (
     records,
     sharing,
     states,
+    streams,
     timelines,
 )
 from simnet.network.event_loop.agenda import next_due, push
@@ -37,13 +38,14 @@ from simnet.network.event_loop.sharing import (
     start_flow,
     take_flow,
 )  # fmt: skip
+from simnet.network.event_loop.streams import through_at
 from simnet.network.event_loop.timelines import latency_of, look_up_all
 
 __all__ = [
     "MODULES", "address", "advance", "assign", "changes", "detach", "forget", "free_all", "free_flow", "hand_over",
     "latency_of", "limit_of", "look_up_all", "mark_dirty", "next_due", "push", "queue_up", "set_rate", "settle",
-    "start_flow", "start_run", "stop", "take_flow", "weight_of",
+    "start_flow", "start_run", "stop", "take_flow", "through_at", "weight_of",
 ]  # fmt: skip
 
 # What is compiled together.
-MODULES = (records, agenda, arrivals, timelines, sharing, messages, ports, states, protocols, ranks, loop)
+MODULES = (records, agenda, arrivals, timelines, sharing, messages, ports, streams, states, protocols, ranks, loop)

@@ -54,11 +54,13 @@ from simnet.network.event_loop.records import (
     VANISHED,
     WORK,
     WORKED,
+    Round,
     State,
     Task,
 )  # fmt: skip
 from simnet.network.event_loop.sharing import detach, free_flow
 from simnet.network.event_loop.states import account
+from simnet.network.event_loop.streams import go_on, post_kernels, queue_kernels, selected_at, through_at
 
 
 def start_run(s: State, e: int) -> None:
@@ -105,6 +107,8 @@ def act(s: State, g: int, kind: int) -> None:
         if is_done(s, g):
             next_round(s, g)
     elif kind == WORK:
+        if s.ranks[g].stream >= 0:
+            begin_part(s, g)
         work(s, g)
     elif kind == LEAVE:
         leave(s, g)
@@ -128,15 +132,21 @@ def next_round(s: State, g: int) -> None:
         rank.round_index += 1
         gates = s.rounds[run.rounds + rank.round_index].gates
         gate = s.gates[gates + rank.number] if gates >= 0 else s.now
+        if rank.stream >= 0:
+            gate = opens_at(s, g)
         if rank.round_index == run.n_rounds:
-            rank.state = GATED
+            # Who computes beside has nothing to wait for but its own work.
+            rank.state = GATED if rank.stream < 0 else COMPUTING
             if gate > s.now:
                 later(s, gate, LEAVE, g)
             else:
                 leave(s, g)
             return
         task = task_of(s, g)
-        if gate <= s.now and not task.sends and not task.receives and not task.seconds:
+        if gate <= s.now and rank.stream >= 0:
+            begin_part(s, g)
+            unpack(s, g)
+        if gate <= s.now and not task.sends and not task.receives and not has_work(s, g, task):
             if s.runs_ahead and not may_go_on(s, g):
                 rank.state = IN_ROUND
                 return
@@ -146,7 +156,7 @@ def next_round(s: State, g: int) -> None:
             rank.state = GATED
             later(s, gate, WORK, g)
             return
-        if task.seconds > 0:
+        if has_work(s, g, task):
             work(s, g)
             return
         if s.n_free < s.most_sends:
@@ -164,15 +174,70 @@ def task_of(s: State, g: int) -> Task:
     return s.tasks[s.rounds[s.runs[rank.run].rounds + rank.round_index].tasks + rank.number]
 
 
-def work(s: State, g: int) -> None:
-    """Let a rank compute before it enters its round."""
-    account(s, g)
+def round_of(s: State, g: int) -> Round:
+    """Return the round that a rank is in."""
     rank = s.ranks[g]
+    return s.rounds[s.runs[rank.run].rounds + rank.round_index]
+
+
+def has_work(s: State, g: int, task: Task) -> bool:
+    """Return whether a rank has something to do before it enters its round, for which it has to wait."""
+    if s.ranks[g].stream < 0:
+        return task.seconds > 0
+    return task.software > 0 or (task.seconds > 0 and round_of(s, g).unpacks < 0)
+
+
+def opens_at(s: State, g: int) -> float:
+    """Return when a rank that computes beside may enter its round, or be done: until then it asks for nothing else."""
+    rank = s.ranks[g]
+    last = rank.round_index == s.runs[rank.run].n_rounds
+    part = -1 if last else round_of(s, g).opens
+    if part < 0 and not last:
+        return s.now
+    go_on(s, rank.stream, s.now, math.inf, -1)
+    s.streams[rank.stream].beside = 1.0
+    return through_at(s, rank.stream) if last else selected_at(s, rank.stream, part)
+
+
+def begin_part(s: State, g: int) -> None:
+    """Let messages of a part be under way beside what a rank computes, if its round opens one."""
+    part = round_of(s, g).opens
+    if part >= 0:
+        stream = s.streams[s.ranks[g].stream]
+        stream.beside = s.portions[stream.portions + part].beside
+
+
+def unpack(s: State, g: int) -> None:
+    """Let a rank's kernels queue that unpack a part, if its round is for that; it goes on meanwhile."""
+    rank, part = s.ranks[g], round_of(s, g).unpacks
+    if part >= 0:
+        go_on(s, rank.stream, s.now, math.inf, -1)
+        s.streams[rank.stream].beside = 1.0
+        if task_of(s, g).seconds > 0:
+            post_kernels(s, rank.stream, part, task_of(s, g).seconds)
+
+
+def work(s: State, g: int) -> None:
+    """Let a rank compute before it enters its round; where it computes beside, that queues, but for software."""
+    account(s, g)
+    rank, one = s.ranks[g], round_of(s, g)
     rank.state = COMPUTING
-    worked = s.rounds[s.runs[rank.run].rounds + rank.round_index].worked
-    if worked >= 0:
-        s.worked[worked + rank.number] = s.now
-    later(s, s.now + task_of(s, g).seconds, WORKED, g)
+    seconds, end = task_of(s, g).seconds, s.now
+    if one.worked >= 0:
+        s.worked[one.worked + rank.number] = s.now
+    if rank.stream < 0:
+        end += seconds
+    else:
+        if one.unpacks >= 0:
+            unpack(s, g)
+        elif seconds > 0:
+            go_on(s, rank.stream, s.now, math.inf, -1)
+            end = queue_kernels(s, rank.stream, seconds)
+            if one.worked >= 0:
+                s.worked[one.worked + rank.number] = s.streams[rank.stream].began
+                s.worked[one.worked + s.runs[rank.run].n_ranks + rank.number] = end
+        end += task_of(s, g).software
+    later(s, end, WORKED, g)
 
 
 def enter(s: State, g: int) -> bool:

@@ -225,7 +225,7 @@ class Rank:
 
     Messages that have not arrived are `missing`, and sends that wait for something, which are `unsent`. It stays until
     the time `let_go` at least, and `leaves` once that is on the agenda. Flows from `words` on are words for rounds to
-    come.
+    come. What it computes beside its rounds is on its `stream`, or -1.
     """
 
     start: float = 0.0
@@ -236,6 +236,7 @@ class Rank:
     wait: float = 0.0
     run: int = -1
     number: int = 0
+    stream: int = -1
     round_index: int = -1
     state: int = OUTSIDE
     missing: int = 0
@@ -253,13 +254,17 @@ class Round:
     """A round of a run: the tasks of its ranks, gates that they wait for or -1, and the number of its first message.
 
     Who enters it may have `ahead` rounds before it open. It `continues` the phase of the one before it. When ranks
-    begin to compute is noted from `worked` on, unless that is -1.
+    begin to compute is noted from `worked` on, unless that is -1, and behind that, of ranks with a stream, when they
+    end. Of what ranks with a stream compute beside it, it `opens` a part, or is the work after the last message of the
+    part that it `unpacks`; -1 where it does not.
     """
 
     tasks: int = -1
     gates: int = -1
     worked: int = -1
     offset: int = 0
+    opens: int = -1
+    unpacks: int = -1
     ahead: int = 0
     continues: bool = False
 
@@ -268,14 +273,74 @@ class Round:
 class Task:
     """What a rank does in a round: computes, sends messages that stand in a row, receives those of a row of `incoming`.
 
-    Equal rounds share their tasks and messages.
+    Equal rounds share their tasks and messages. Of a rank with a stream, `seconds` queue there, and `software` of the
+    library comes behind; of others it is in the seconds.
     """
 
     seconds: float = 0.0
+    software: float = 0.0
     messages: int = -1
     sends: int = 0
     incoming: int = -1
     receives: int = 0
+
+
+@dataclass(slots=True)
+class Stream:
+    """The compute stream of a rank: slices of the backward pass, and kernels that queue; up to the time `reached`.
+
+    A slice `runs`, with so much `left`, or the next begins, of so many `parts`, whose `portions` stand in a row.
+    Kernels are `queued` and `served` in seconds, all together; the first of the queue has been served `since`, if the
+    stream `serves`, and that before it `began`. Of parts, so many have been `selected`, and of those of which something
+    was `posted` to unpack them, so many `unpacked`. Slices and kernels run `aside` from each other, slower by two
+    factors while both do, or in turn; slices are also slower by the factor `beside` of the part whose messages are
+    under way. All slices and the kernels behind them were `computed` at that time. Slices ran for `sliced` seconds;
+    kernels for `busy` seconds since then, of which so many are `booked`.
+    """
+
+    reached: float = 0.0
+    left: float = 0.0
+    queued: float = 0.0
+    served: float = 0.0
+    since: float = 0.0
+    began: float = 0.0
+    computed: float = math.inf
+    sliced: float = 0.0
+    busy: float = 0.0
+    booked: float = 0.0
+    beside: float = 1.0
+    slower_slices: float = 1.0
+    slower_kernels: float = 1.0
+    portions: int = -1
+    parts: int = 0
+    slices: int = 0
+    selected: int = 0
+    unpacked: int = 0
+    posted: int = 0
+    runs: bool = False
+    serves: bool = False
+    aside: bool = False
+
+
+@dataclass(slots=True)
+class Portion:
+    """What a rank computes for a part: seconds of its slice, and of the kernels behind that, which `select`.
+
+    Where in the queue of kernels selection ends, and what unpacks the part; infinity while it is not there. Slices are
+    slower by `beside` while its messages are under way. Then the times at which all three began and ended.
+    """
+
+    seconds: float = 0.0
+    select: float = 0.0
+    selects_to: float = math.inf
+    unpacks_to: float = math.inf
+    beside: float = 1.0
+    slice_begun: float = math.nan
+    slice_ended: float = math.nan
+    select_begun: float = math.nan
+    select_ended: float = math.nan
+    unpack_begun: float = math.nan
+    unpack_ended: float = math.nan
 
 
 @dataclass(slots=True)
@@ -419,6 +484,8 @@ class State:
     rounds: list[Round] = field(default_factory=list)
     gates: list[float] = field(default_factory=list)
     tasks: list[Task] = field(default_factory=list)
+    streams: list[Stream] = field(default_factory=list)
+    portions: list[Portion] = field(default_factory=list)
     messages: list[Message] = field(default_factory=list)
     incoming: list[int] = field(default_factory=list)
     connections: list[Connection] = field(default_factory=list)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+
 from simnet.network.event_loop.records import COMPUTING, FAILED, OUTSIDE, State
+from simnet.network.event_loop.streams import go_on
 
 
 def account(s: State, g: int) -> None:
@@ -11,6 +14,9 @@ def account(s: State, g: int) -> None:
     elapsed = s.now - rank.since
     if elapsed <= 0 or rank.state in (OUTSIDE, FAILED):
         return
+    if rank.stream >= 0:
+        account_beside(s, g)
+        return
     rank.since = s.now
     if rank.state == COMPUTING:
         rank.compute += elapsed
@@ -18,3 +24,21 @@ def account(s: State, g: int) -> None:
         rank.communicate += elapsed
     else:
         rank.wait += elapsed
+
+
+def account_beside(s: State, g: int) -> None:
+    """Do the same for a rank that computes beside: from when it is through with that, kernels that run come first."""
+    rank = s.ranks[g]
+    stream = s.streams[rank.stream]
+    go_on(s, rank.stream, s.now, math.inf, -1)
+    elapsed = s.now - max(rank.since, stream.computed)
+    busy, stream.booked = stream.busy - stream.booked, stream.busy
+    rank.since = s.now
+    if elapsed <= 0:
+        return
+    busy = elapsed if rank.state == COMPUTING else min(busy, elapsed)
+    rank.compute += busy
+    if rank.in_flight:
+        rank.communicate += elapsed - busy
+    else:
+        rank.wait += elapsed - busy

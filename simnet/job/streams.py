@@ -1,0 +1,71 @@
+"""What workers do beside an exchange: the rules of `simnet.network.computing`, for the kernels of a device.
+
+A bucket is selected when its slice of the backward pass is done, on the worker's compute stream, and the next slice
+waits for that, as in PyTorch's DistributedDataParallel. Merges and cuts between messages, and what unpacks a bucket,
+queue on that stream as well. A device profile may allow a side stream, or say what dense collectives of NCCL cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from simnet.base.arrays import Floats
+from simnet.costs.devices import DeviceOp, DeviceProfile
+from simnet.network import STACKS, Stack
+from simnet.network.computing import Computing
+from simnet.schedule import Schedule
+
+
+class Sent(NamedTuple):
+    """What the exchange of a bucket sends and runs, and when its gradient would be there if nothing else ran.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        Its messages.
+    kernels : sequence of DeviceOp
+        What workers run before, between and after them.
+    ready : ndarray, shape (P,)
+        When the slice of the backward pass would be done [s].
+    dense : bool
+        Whether all of the gradient is sent.
+    """
+
+    schedule: Schedule
+    kernels: Sequence[DeviceOp]
+    ready: Floats
+    dense: bool
+
+
+def queued(
+    buckets: Sequence[Sent], device: DeviceProfile, stack: Stack
+) -> tuple[list[tuple[Schedule, Floats]], Computing]:
+    """Return the parts of an exchange, and what is computed beside them, as `Network.time` takes both.
+
+    Parameters
+    ----------
+    buckets : sequence of Sent
+        In the order in which they become ready.
+    device : DeviceProfile
+        What kernels cost.
+    stack : Stack
+        How messages are sent.
+    """
+    parts, select = [], []
+    for one in buckets:
+        selecting, between = device.work(one.kernels, one.schedule.n_ranks)
+        parts.append((one.schedule.with_work(between), one.ready))
+        select.append(selecting)
+    side, collectives = device.side_stream, device.beside_collectives
+    shares = collectives is not None and stack == STACKS["nccl"]
+    factors = [collectives.compute if collectives is not None and shares and one.dense else 1.0 for one in buckets]
+    computing = Computing(np.stack(select), None if side is None else (side.compute, side.kernels), factors)
+    return parts, computing
+
+
+def slows(computing: Computing) -> bool:
+    """Return whether what runs beside it makes a backward pass slower."""
+    return computing.side_stream is not None or bool(np.any(np.asarray(computing.beside) != 1.0))
