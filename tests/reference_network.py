@@ -41,6 +41,7 @@ import math
 import numpy as np
 
 from reference_stack import ahead, cut, on_wires
+from reference_streams import streams_of
 from simnet.network.sharing import MAX_MIN
 from simnet.network.stack import IDEAL
 
@@ -460,20 +461,25 @@ class ReferenceRun:
 
     `parts` are schedules in a row, each with when ranks may enter it; `start` is when they enter the first, and `hosts`
     where they are. Messages have extra latencies `delays` and draw `picks` among routes, both in their order, or none.
-    `failures` says which ranks fail, and when.
+    `failures` says which ranks fail, and when. With `computing`, ranks compute beside the parts on streams, as
+    `reference_streams` has it: a part waits for its selection, work before rounds queues as a kernel, and what comes
+    after the last message of a part is not waited for before the end.
 
     Afterwards `finish` has when each rank was done, if it is `done`; `sent` and `arrived` have the times of messages,
     NaN for never; `failed` the ranks that failed before they were done, and `stalled` when nothing more could happen.
     """
 
-    def __init__(self, network, parts, start, hosts, delays=(), picks=(), failures=None):
+    def __init__(self, network, parts, start, hosts, delays=(), picks=(), failures=None, computing=None):
         self.network, self.hosts, self.delays, self.picks = network, list(hosts), delays, picks
         n_ranks, number = len(self.hosts), network.number
-        self.rounds, self.gates = [], {}
-        for schedule, ready in parts:
+        self.rounds, self.gates, self.opens, self.unpacks = [], {}, {}, set()
+        for part, (schedule, ready) in enumerate(parts):
             before = self.gates.get(len(self.rounds), [0] * n_ranks)
+            self.opens[len(self.rounds)] = part
             self.gates[len(self.rounds)] = list(map(max, before, map(number, ready)))
             self.rounds += cut(network.stack, schedule.rounds)
+            if schedule.rounds and not len(schedule.rounds[-1]):
+                self.unpacks.add(len(self.rounds) - 1)
         self.sizes = {id(one): on_wires(network.stack, one, number) for one in self.rounds}
         self.ahead = ahead(network.stack, self.rounds)
         self.first = list(itertools.accumulate(map(len, self.rounds), initial=0))
@@ -488,6 +494,10 @@ class ReferenceRun:
         self.at, self.entered, self.leaving = [-1] * n_ranks, [False] * n_ranks, [False] * n_ranks
         self.finish, self.done, self.failed = list(map(number, start)), [False] * n_ranks, [False] * n_ranks
         self.pending, self.in_flight, self.stalled, self.last = set(), {}, None, {}
+        self.over, self.streams = False, None
+        if computing is not None:
+            self.streams = streams_of(network, self.finish, parts, computing)
+            self.beside = [number(factor) for factor in np.broadcast_to(computing.beside, len(parts))]
         for rank, t in (failures or {}).items():
             network.at(max(number(t), network.now), lambda rank=rank: self.fail(rank), 0)
         for rank, t in enumerate(self.finish):
@@ -506,11 +516,43 @@ class ReferenceRun:
     def next_round(self, rank):
         self.at[rank] += 1
         self.entered[rank] = False
+        if self.streams is not None:
+            self.come_to(rank)
+            return
         gate = self.gates.get(self.at[rank])
         if gate is not None and gate[rank] > self.network.now:
             self.later(gate[rank], rank, self.work)
         else:
             self.work(rank)
+
+    def come_to(self, rank):
+        """Wait for the selection of a part if the round opens one, and at the end for all that is computed."""
+        index, stream = self.at[rank], self.streams[rank]
+        part = self.opens.get(index)
+        if index == len(self.rounds):
+            stream.slow(1)
+            stream.when(lambda: stream.is_idle, self.alive(rank, self.work))
+        elif part is not None:
+
+            def begin(rank):
+                stream.slow(self.beside[part])
+                self.work(rank)
+
+            stream.slow(1)
+            stream.when(lambda: stream.selected[part], self.alive(rank, begin))
+        else:
+            self.work(rank)
+
+    def alive(self, rank, act):
+        """Return what acts for a rank unless that has failed, and is pending until then."""
+
+        def wake():
+            if not self.failed[rank]:
+                self.pending.discard(rank)
+                act(rank)
+
+        self.pending.add(rank)
+        return wake
 
     def work(self, rank):
         if self.at[rank] == len(self.rounds):
@@ -518,7 +560,13 @@ class ReferenceRun:
             return
         compute = self.rounds[self.at[rank]].compute
         seconds = self.network.number(compute if isinstance(compute, float) else compute[rank])
-        if seconds > 0:
+        if self.streams is not None and self.at[rank] in self.unpacks:
+            self.streams[rank].slow(1)
+            self.streams[rank].queue(seconds, lambda: None)
+            self.enter(rank)
+        elif self.streams is not None and seconds > 0:
+            self.streams[rank].queue(seconds, self.alive(rank, self.enter))
+        elif seconds > 0:
             self.later(self.network.now + seconds, rank, self.enter)
         else:
             self.enter(rank)
@@ -602,7 +650,7 @@ class ReferenceRun:
         self.leave_if_done(dst)
 
     def fail(self, rank):
-        if self.done[rank] or self.stalled is not None:
+        if self.done[rank] or self.over:
             return
         self.failed[rank] = True
         self.pending.discard(rank)
@@ -612,5 +660,9 @@ class ReferenceRun:
                 del self.in_flight[number]
 
     def look_after(self):
-        if self.stalled is None and not all(self.done) and not self.pending and not self.in_flight:
-            self.stalled = self.network.now
+        if not self.over and not all(self.done) and not self.pending and not self.in_flight:
+            self.over = True
+        if self.over and self.stalled is None:
+            busy = [one for one, failed in zip(self.streams or [], self.failed, strict=False) if not failed]
+            if all(one.is_idle for one in busy):
+                self.stalled = self.network.now

@@ -28,6 +28,7 @@ from reference_stack import framed
 from simnet import collectives
 from simnet.base.errors import StalledError
 from simnet.network import ConstantLoad, Network, OnOffFlow, engine, max_plus, recurrence
+from simnet.network.computing import Computing
 from simnet.network.sharing import MAX_MIN, Sharing
 from simnet.network.stack import IDEAL, Stack
 from simnet.network.transport import Incast, Loss, MeasuredIncast, Transport
@@ -61,6 +62,7 @@ class Case:
         self.overheads = float(rng.choice([0, 1e-4, 0.02])), float(rng.choice([0, 2e-4]))
         self.jitter = rng.exponential(1e-3, 4000) if rng.random() < 0.4 else None
         self.engine = str(rng.choice(["auto", "fluid"]))
+        self.computes = np.random.default_rng((seed, 3))
         self.jobs = [self._job() for _ in range(int(rng.integers(1, 4)))]
         self.chains = []
         for _ in range(0 if self.routing == "flow" else int(rng.integers(0, 3))):
@@ -240,14 +242,32 @@ class Case:
             for _ in range(rng.integers(1, 4) if gated else 1)
         ]
         dying = rng.choice(n_ranks, min(2, n_ranks), replace=False).tolist() if rng.random() < 0.2 else []
-        return {
+        job = {
             "parts": parts,
             "placement": rng.integers(self.n_hosts, size=n_ranks)
             if rng.random() < 0.2
             else rng.permutation(self.n_hosts)[:n_ranks],
             "start": self.shift + (rng.random(n_ranks) * spread + float(rng.choice([0.0, 0.5 * self.span]))),
             "deaths": {rank: self.shift + float(rng.random() * 0.05) for rank in dying},
+            "computing": None,
         }
+        return self._with_computing(job, self.computes) if gated and self.computes.random() < 0.6 else job
+
+    def _with_computing(self, job, rng):
+        """Return a job whose ranks compute beside it; of some parts they work after the last message, too."""
+        shape = len(job["parts"]), job["start"].size
+
+        def seconds(most):
+            return rng.random(shape) * rng.choice([0.0, most, most], shape[0])[:, np.newaxis]
+
+        ready = job["start"] + np.cumsum(seconds(0.02), axis=0)
+        parts = []
+        for (schedule, _), when in zip(job["parts"], ready, strict=True):
+            behind = [Round([], [], [], rng.random(shape[1]) * 0.004)] if rng.random() < 0.5 else []
+            parts.append((Schedule(shape[1], [*schedule.rounds, *behind]), when))
+        side = [None, None, (1.3, 2.0), (rng.uniform(0.5, 3), rng.uniform(0.5, 3))][rng.integers(4)]
+        beside = [1.0, 1.5, rng.uniform(0.5, 3, shape[0])][rng.integers(3)]
+        return job | {"parts": parts, "computing": Computing(seconds(0.01), side, beside)}
 
     def network(self, env=None):
         return Network(
@@ -286,11 +306,13 @@ class Case:
         runs = []
         for job in jobs:
             prepared = self.network()._prepared(
-                job["parts"], job["start"], job["placement"], (), None, None, None, cut=True
+                job["parts"], job["start"], job["placement"], (), None, None, None, None, cut=True
             )
             picks = prepared.picks
             parts = [(shaken(schedule, shake), ready) for schedule, ready in job["parts"]]
-            runs.append(kind(net, parts, job["start"], job["placement"], delays, picks, job["deaths"]))
+            runs.append(
+                kind(net, parts, job["start"], job["placement"], delays, picks, job["deaths"], job["computing"])
+            )
         logs = [[] for _ in chains]
 
         def follow(log, links):
@@ -362,7 +384,7 @@ def shaken(schedule, by):
 
 def _arguments(job):
     parts = [(schedule, ready) for schedule, ready in job["parts"]]
-    return {"schedule": parts, **{name: job[name] for name in ("start", "placement", "deaths")}}
+    return {"schedule": parts, **{name: job[name] for name in ("start", "placement", "deaths", "computing")}}
 
 
 def near(one, other, tolerance=1e-9):

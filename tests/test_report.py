@@ -329,7 +329,7 @@ def test_the_page_stands_alone_and_says_everything():
     assert report(summary, plots, scenario="workers: 8\n") == page
 
 
-SPANS = ["policy", "iteration", "worker", "what", "start_s", "finish_s"]
+SPANS = ["policy", "iteration", "worker", "resource", "what", "start_s", "finish_s"]
 MESSAGES = ["policy", "iteration", "round", "phase", "src", "dst", "nbytes_B", "start_s", "finish_s"]
 
 
@@ -343,7 +343,7 @@ def activity(draw):
         for worker, iteration, start, duration in draw(
             st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), moment, length), max_size=12)
         ):
-            spans.append([policy, iteration, worker, "compute", start, start + duration])
+            spans.append([policy, iteration, worker, "compute", "select", start, start + duration])
         for src, iteration, start, duration in draw(
             st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3), moment, length), max_size=12)
         ):
@@ -398,7 +398,7 @@ def test_timeline_nests_pairs_and_ascends(made):
 
 
 def test_timeline_names_every_rank_and_link_and_tells_policies_apart():
-    spans = pd.DataFrame([[p, 0, w, "compute", 0.0, 1.0] for p in ("x", "y") for w in (0, 1)], columns=SPANS)
+    spans = pd.DataFrame([[p, 0, w, "compute", "select", 0.0, 1.0] for p in ("x", "y") for w in (0, 1)], columns=SPANS)
     messages = pd.DataFrame([[p, 0, 0, "ring", 0, 1, 8.0, 1.0, 2.0] for p in ("x", "y")], columns=MESSAGES)
     events, names = timeline(spans, messages, links=two_hops)
     assert sorted(names.values()) == sorted(2 * ["rank 0", "rank 1", "link 0 to switch", "link switch to 1"])
@@ -409,19 +409,23 @@ def test_timeline_names_every_rank_and_link_and_tells_policies_apart():
     assert begin["ts"] == 1e6
 
 
-def test_overlapping_work_of_a_rank_goes_to_a_second_track():
-    spans = pd.DataFrame(
-        [["x", 0, 0, "compute", 0.0, 2.0], ["x", 0, 0, "communicate", 1.0, 3.0], ["x", 0, 0, "wait", 3.0, 4.0]],
-        columns=SPANS,
-    )
+def test_each_resource_of_a_rank_has_a_track_and_what_overlaps_there_a_second_one():
+    rows = [
+        ["compute", "compute", 0.0, 2.0],
+        ["network", "communicate", 1.0, 3.0],
+        ["compute", "select", 1.5, 2.5],
+        ["compute", "wait", 3.0, 4.0],
+    ]
+    spans = pd.DataFrame([["x", 0, 0, *row] for row in rows], columns=SPANS)
     events, names = timeline(spans, pd.DataFrame(columns=MESSAGES))
     where = {event["name"]: names[event["pid"], event["tid"]] for event in events}
-    assert where == {"compute": "rank 0", "communicate": "rank 0 (2)", "wait": "rank 0"}
+    own = "rank 0 compute"
+    assert where == {"compute": own, "communicate": "rank 0 network", "select": f"{own} (2)", "wait": own}
 
 
 @pytest.mark.parametrize("max_events", [0, 1, 5, 30, 47, 1_000])
 def test_timeline_holds_the_first_iterations_that_fit(max_events):
-    spans = pd.DataFrame([[p, i, 0, "compute", i, i + 1.0] for p in "xy" for i in range(10)], columns=SPANS)
+    spans = pd.DataFrame([[p, i, 0, "compute", "select", i, i + 1.0] for p in "xy" for i in range(10)], columns=SPANS)
     messages = pd.DataFrame(
         [[p, i, 0, "ring", 0, 1, 8.0, i + 0.1 * k, i + 0.5] for p in "xy" for i in range(10) for k in range(3)],
         columns=MESSAGES,

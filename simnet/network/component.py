@@ -493,7 +493,7 @@ class Network:
             if runs_in_turn([schedule for schedule, _ in bare], computing):
                 opens, computed = in_turn(begin, ready, select)
                 gated = [(schedule, gate) for (schedule, _), gate in zip(gated, opens, strict=True)]
-                begin, accounted = opens[0], np.maximum(accounted, opens[-1])
+                accounted = np.maximum(accounted, opens[-1])
             else:
                 slices = np.diff(ready, axis=0, prepend=begin[np.newaxis])
                 factors = np.broadcast_to(np.asarray(computing.beside, dtype=np.float64), len(gated))

@@ -272,6 +272,9 @@ class Run:
             )
             stuck.append(Waits(rank, index, phase, tuple(dict.fromkeys(peer for peer, _ in known))))
         now = engine.busy_until(self._handle, now)
+        if self._program.computed is not None:
+            busy = np.delete(self._program.computed.done, stopped)
+            now = max(now, float(busy.max(initial=now)))
         failures = " and ".join(f"rank {rank} died at {time:g} s" for rank, time in failed.items())
         after = f", after {failures}" if failures else ""
         message = f"the exchange stopped for ever at {engine.origin + now:g} s{after}{':' if waiting else ''}"

@@ -1,8 +1,8 @@
-"""The first iterations as a timeline for Perfetto or chrome://tracing: a track per rank and per link.
+"""The first iterations as a timeline for Perfetto or chrome://tracing: a track per resource of a rank, and per link.
 
-Trace Event Format: a process per policy. What a rank does (compute, select, communicate, wait) are complete events on
-the rank's track, where events must nest or be disjoint; activities of one rank that overlap (an exchange hidden behind
-back-propagation) go to a second track of the rank. What a link carries are pairs of asynchronous begin and end events,
+Trace Event Format: a process per policy. What a resource of a rank does (its compute stream: compute, select, wait; its
+network: communicate, or what is overlapped by computing) are complete events on its track, where events must nest or be
+disjoint; those that overlap by more than rounding go to a second track. What a link carries are pairs of asynchronous begin and end events,
 since transfers that share a link overlap in any way.
 """
 
@@ -49,7 +49,7 @@ def write_timeline(
     stream : binary file
         Where the JSON goes.
     spans : DataFrame
-        Columns `policy`, `iteration`, `worker`, `what`, `start_s`, `finish_s`.
+        Columns `policy`, `iteration`, `worker`, `resource`, `what`, `start_s`, `finish_s`.
     messages : DataFrame
         Columns `policy`, `iteration`, `round`, `phase`, `src`, `dst`, `nbytes_B`, `start_s`, `finish_s`.
     links : callable, optional
@@ -61,8 +61,8 @@ def write_timeline(
     Examples
     --------
     >>> import io
-    >>> spans = pd.DataFrame([("AG", 0, 0, "compute", 0.0, 0.5)],
-    ...     columns=["policy", "iteration", "worker", "what", "start_s", "finish_s"])
+    >>> spans = pd.DataFrame([("AG", 0, 0, "compute", "select", 0.0, 0.5)],
+    ...     columns=["policy", "iteration", "worker", "resource", "what", "start_s", "finish_s"])
     >>> messages = pd.DataFrame([("AG", 0, 0, "allgather", 0, 1, 1e6, 0.5, 0.75)],
     ...     columns=["policy", "iteration", "round", "phase", "src", "dst", "nbytes_B", "start_s", "finish_s"])
     >>> stream = io.BytesIO()
@@ -122,12 +122,12 @@ class _Tracks:
 
 def _rank_events(spans: pd.DataFrame, tracks: _Tracks) -> Iterator[dict[str, Any]]:
     ordered = spans.assign(start=_ns(spans["start_s"]), finish=_ns(spans["finish_s"])).sort_values(
-        ["worker", "start", "finish"], kind="stable"
+        ["worker", "resource", "start", "finish"], kind="stable"
     )
-    ends: dict[int, list[float]] = defaultdict(list)
-    columns = (ordered[name].tolist() for name in ("worker", "start", "finish", "what", "iteration"))
-    for worker, start, finish, what, iteration in zip(*columns, strict=True):
-        lanes = ends[worker]
+    ends: dict[tuple[int, str], list[float]] = defaultdict(list)
+    columns = (ordered[name].tolist() for name in ("worker", "resource", "start", "finish", "what", "iteration"))
+    for worker, resource, start, finish, what, iteration in zip(*columns, strict=True):
+        lanes = ends[worker, resource]
         # Times equal but for the last bits may differ by a nanosecond once they are whole.
         lane = next((number for number, end in enumerate(lanes) if end <= start + 1), len(lanes))
         if lane == len(lanes):
@@ -141,7 +141,7 @@ def _rank_events(spans: pd.DataFrame, tracks: _Tracks) -> Iterator[dict[str, Any
             "cat": "rank",
             "name": what,
             "pid": tracks.pid,
-            "tid": tracks[f"rank {worker}" + (f" ({lane + 1})" if lane else "")],
+            "tid": tracks[f"rank {worker} {resource}" + (f" ({lane + 1})" if lane else "")],
             "ts": start / 1000,
             "dur": (finish - start) / 1000,
             "args": {"iteration": iteration},

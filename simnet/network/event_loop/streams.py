@@ -127,6 +127,7 @@ def queue_kernels(s: State, row: int, seconds: float) -> float:
     """Let kernels queue that their rank waits for, and return when they end."""
     x = s.streams[row]
     x.queued += seconds
+    x.began = x.reached
     go_on(s, row, math.inf, x.queued, -1)
     return x.reached
 

@@ -1,0 +1,348 @@
+"""What workers compute beside an exchange: slices of the backward pass and kernels that queue, by hand."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import topologies
+from jobs import AG, SPLIT, Source, check_split, job_on
+from simnet.base.errors import StalledError
+from simnet.costs.devices import BesideCollectives, DeviceProfile, Method, SideStream, load_device
+from simnet.job import ColocatedJob, Compute, Overlap, run_policy
+from simnet.network import Network, engine
+from simnet.network.computing import Computing
+from simnet.policies import Candidate, Fixed, Ramp
+from simnet.schedule import Round, Schedule
+
+LATENCY, BANDWIDTH = 1.0, 1e3
+
+
+def pair(**options):
+    """Return two hosts between which 1000 bytes take 2 s."""
+    return Network(topologies.star(2, LATENCY, BANDWIDTH), **options)
+
+
+def swap(compute=0.0):
+    return Round([0, 1], [1, 0], 1000.0, compute)
+
+
+def part(*merges, unpack=0.0):
+    """Return a schedule of swaps, with work before each but the first, and work after the last."""
+    rounds = [swap(), *(swap(merge) for merge in merges)]
+    return Schedule(2, [*rounds, Round([], [], [], unpack)] if unpack else rounds)
+
+
+def timed(parts, ready, select, network=None, deaths=None, **options):
+    """Return the timing of parts that would be ready at times, with seconds to select them, on equal ranks."""
+    given = [(one, when) for one, when in zip(parts, ready, strict=True)]
+    computing = Computing(np.repeat(np.array(select, dtype=float)[:, np.newaxis], 2, axis=1), **options)
+    return (network or pair()).time(given, computing=computing, messages=True, origin=0.0, deaths=deaths)
+
+
+def test_selection_delays_the_slices_to_come():
+    # Slices of 4 and 6 s, 1 s to select each: 0-4, select -5, 5-11, select -12; swaps 5-7 and 12-14.
+    timing = timed([part(), part()], [4, 10], [1, 1])
+    assert timing.messages.start == pytest.approx([5, 5, 12, 12])
+    assert timing.finish == pytest.approx(14)
+    assert timing.computed.done == pytest.approx([12, 12])
+    assert timing.computed.slices == pytest.approx([10, 10])
+
+
+def test_a_merge_waits_for_the_slice_that_runs_and_goes_before_the_selection_behind_it():
+    # The first swap ends at 7, while the slice of 5-11 runs; the merge runs 11-11.5, then the selection until 12.5.
+    timing = timed([part(0.5), part()], [4, 10], [1, 1])
+    assert timing.messages.start[::2] == pytest.approx([5, 11.5, 13.5])
+    assert timing.computed.begun["select"][:, 0] == pytest.approx([4, 11.5])
+    assert timing.computed.done == pytest.approx([12.5, 12.5])
+    assert timing.finish == pytest.approx(15.5)
+
+
+def test_a_merge_waits_for_the_selection_that_runs_and_goes_before_the_next_slice():
+    # The first swap ends at 7: the second slice ran 5-6, its selection 6-8. The merge comes before the third slice.
+    timing = timed([part(0.5), part(), part()], [4, 5, 8], [1, 2, 1])
+    assert timing.computed.begun["slice"][:, 0] == pytest.approx([0, 5, 8.5])
+    assert timing.messages.start[2] == pytest.approx(8.5)
+
+
+def test_what_unpacks_a_bucket_queues_but_does_not_hold_up_the_messages_of_the_next():
+    # The swap ends at 7; unpacking waits for the selection of 6-9 and runs 9-9.5, beside the second swap of 9-11.
+    timing = timed([part(unpack=0.5), part(unpack=0.25), part()], [4, 5, 5], [1, 3, 1])
+    assert timing.computed.begun["unpack"][:, 0] == pytest.approx([9, 11, np.nan], nan_ok=True)
+    assert timing.messages.start[::2] == pytest.approx([5, 9, 11])
+    # It is waited for at the end.
+    late = timed([part(), part(unpack=7.0)], [1, 2], [0, 0])
+    assert late.finish == pytest.approx(12)
+    assert late.rank_compute == pytest.approx([7, 7])
+
+
+def test_a_side_stream_slows_slices_and_kernels_while_both_run():
+    # 4-6 both run: 1 s of selection at factor 2, 2 / 1.25 of the slice's 6 s; the rest of that alone, until 10.4.
+    timing = timed([part(), part()], [4, 10], [1, 1], side_stream=(1.25, 2.0))
+    assert timing.computed.ended["slice"][:, 0] == pytest.approx([4, 10.4])
+    assert timing.computed.ended["select"][:, 0] == pytest.approx([6, 11.4])
+    assert timing.messages.start[::2] == pytest.approx([6, 11.4])
+    assert timing.computed.slices == pytest.approx([10.4, 10.4])
+
+
+def test_slices_are_slower_while_messages_of_a_part_are_under_way():
+    # The swap of 4-6 lets 2 / 1.6 of the slice's 6 s pass: the slice ends at 10.75.
+    timing = timed([part(), part()], [4, 10], [0, 0], beside=[1.6, 1.0])
+    assert timing.computed.ended["slice"][:, 0] == pytest.approx([4, 10.75])
+    assert timing.messages.start[::2] == pytest.approx([4, 10.75])
+    # Of the last part it is no matter: no slice is left.
+    assert timed([part(), part()], [4, 10], [0, 0], beside=[1.0, 1.6]).finish == pytest.approx(12)
+
+
+seconds = st.floats(0.01, 3.0) | st.just(0.0)
+
+
+@st.composite
+def exchanges(draw):
+    """Parts with work between their rounds, when they would be ready, and seconds to select each."""
+    count = draw(st.integers(1, 4))
+    parts = [part(*draw(st.lists(seconds, max_size=2)), unpack=draw(seconds)) for _ in range(count)]
+    ready = np.cumsum(draw(st.lists(seconds, min_size=count, max_size=count)))
+    select = draw(st.lists(seconds, min_size=count, max_size=count))
+    side = draw(st.none() | st.tuples(st.floats(1, 2), st.floats(1, 2)))
+    return parts, ready, select, {"side_stream": side, "beside": draw(st.sampled_from([1.0, 1.5]))}
+
+
+@settings(max_examples=40)
+@given(given=exchanges())
+def test_no_bucket_is_selected_before_it_is_computed_nor_sent_before_it_is_selected(given):
+    parts, ready, select, options = given
+    timing = timed(parts, ready, select, **options)
+    computed = timing.computed
+    first = np.cumsum([0, *(one.n_messages for one in parts)])[:-1]
+    for number, (position, when) in enumerate(zip(first, ready, strict=True)):
+        ended = computed.ended["slice"][number]
+        assert (ended >= when - 1e-9).all()
+        begun = computed.begun["select"][number]
+        assert (np.isnan(begun) | (begun >= ended - 1e-9)).all()
+        sent = timing.messages.sent[position : position + 2]
+        assert (sent >= ended + select[number] - 1e-9).all()
+    # On one stream nothing runs beside anything else.
+    busy = [(computed.begun[what][:, 0], computed.ended[what][:, 0]) for what in computed.begun if what != "unpack"]
+    begun, ended = (np.concatenate([one[end] for one in busy]) for end in (0, 1))
+    own = timing.work.rank == 0
+    begun, ended = np.append(begun, timing.work.begun[own]), np.append(ended, timing.work.ended[own])
+    lasts = ended > begun
+    if options["side_stream"] is None:
+        order = np.argsort(begun[lasts], kind="stable")
+        assert (begun[lasts][order][1:] >= ended[lasts][order][:-1] - 1e-9).all()
+        work = sum(float(np.max(one.compute)) for schedule in parts for one in schedule.rounds)
+        slices = computed.slices[0]
+        assert (ended - begun)[lasts].sum() == pytest.approx(slices + sum(select) + work)
+
+
+@settings(max_examples=40)
+@given(given=exchanges())
+def test_with_kernels_that_cost_nothing_parts_are_gated_as_they_become_ready(given):
+    parts, ready, select, _ = given
+    idle = [one.without_work() for one in parts]
+    old = pair().time(list(zip(idle, ready, strict=True)), origin=0.0, messages=True)
+    new = timed(idle, ready, [0.0] * len(select))
+    assert new.finish == old.finish
+    assert np.array_equal(new.messages.finish, old.messages.finish)
+    # In the event loop, by which a trace of work between rounds has it timed, it is the same to rounding.
+    again = timed([idle[0].with_work({0: 1e-12}), *idle[1:]], ready, [0.0] * len(select))
+    assert again.messages.finish == pytest.approx(old.messages.finish)
+
+
+@settings(max_examples=15)
+@given(given=exchanges())
+def test_compiled_and_interpreted_streams_are_the_same_to_the_last_bit(given):
+    parts, ready, select, options = given
+    told = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "loop_is_loaded", lambda: False)
+        for many in (0, 10**9):
+            patch.setattr(engine, "_MANY", many)
+            told.append(timed(parts, ready, select, pair(engine="fluid"), **options))
+    one, other = told
+    assert np.array_equal(one.left, other.left)
+    for what in one.computed.begun:
+        assert np.array_equal(one.computed.begun[what], other.computed.begun[what], equal_nan=True)
+        assert np.array_equal(one.computed.ended[what], other.computed.ended[what], equal_nan=True)
+    assert all(np.array_equal(mine, yours) for mine, yours in zip(one.split, other.split, strict=True))
+
+
+@settings(max_examples=40)
+@given(given=exchanges(), slower=st.floats(0.0, 2.0))
+def test_a_kernel_that_takes_longer_never_makes_an_equal_pair_of_ranks_faster(given, slower):
+    parts, ready, select, _ = given
+    slow = [select[0] + slower, *select[1:]]
+    # Only selections queue: kernels that come between might come at a better time.
+    idle = [one.without_work() for one in parts]
+    assert timed(idle, ready, slow).finish >= timed(idle, ready, select).finish - 1e-9
+
+
+@pytest.mark.parametrize(
+    ("ready", "computing", "message"),
+    [
+        ([2, 1], Computing(np.zeros((2, 2))), "no schedule may be ready before the one before it"),
+        ([1, 2], Computing(np.zeros((1, 2))), r"of shape \(2, 2\)"),
+        ([1, 2], Computing(np.zeros((2, 2)), beside=[1.0]), "a factor for each schedule or for all"),
+    ],
+)
+def test_computing_that_does_not_fit_the_schedules_is_refused(ready, computing, message):
+    with pytest.raises(ValueError, match=message):
+        pair().time(list(zip([part(), part()], ready, strict=True)), computing=computing)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"select": [[-1.0]]}, "select must be seconds >= 0"),
+        ({"select": [1.0]}, "select must be seconds >= 0, of shape"),
+        ({"select": [[np.nan]]}, "select must be seconds >= 0"),
+        ({"select": [[1.0]], "side_stream": (0.0, 1.0)}, "factors of side_stream and beside must be > 0"),
+        ({"select": [[1.0]], "beside": [np.inf]}, "factors of side_stream and beside must be > 0"),
+    ],
+)
+def test_wrong_computing_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        Computing(**options)
+
+
+def test_one_selection_of_the_whole_gradient_goes_as_without_streams():
+    """A single part, whatever works between its rounds, is gated once and needs no stream."""
+    timing = timed([part(0.5, 0.25, unpack=1.0)], [4], [1], pair(engine="vectorised"))
+    assert timing.finish == pytest.approx(4 + 1 + 3 * 2 + 0.75 + 1)
+
+
+# Jobs.
+
+
+def profile(**streams):
+    """Return a device that takes 1 ms for a selection and 0.5 ms for a scatter, whatever their length."""
+    methods = {name: Method(0.0, 0.0, source="made up") for name in ("gather", "norm", "scan", "*")}
+    methods |= {"topk": Method(1e-3, 0.0, source="made up"), "scatter": Method(2.5e-4, 0.0, source="made up")}
+    return DeviceProfile("toy", "none", "made up", 1e9, methods, **streams)
+
+
+def overlapped(device, *, workers=2, stack="ideal", sizes=(100, 100), density=0.1):
+    network = Network(topologies.star(workers, 1e-4, 1e9), stack=stack)
+    one = job_on(
+        network, workers, 2, source=Source(workers, sizes), overlap=Overlap(300.0, 0.5), compute=Compute(0.01),
+        density=[Ramp(1, density, density)],
+    )  # fmt: skip
+    return replace(one, device=device)
+
+
+def rows(result, iteration=0, worker=0):
+    """Return what a worker did in an iteration, in ms since that began: (resource, what, from, to) in order of time."""
+    spans = result.spans[(result.spans["iteration"] == iteration) & (result.spans["worker"] == worker)]
+    begun = 1e3 * result.iterations["start_s"][iteration]
+    return [
+        (resource, what, pytest.approx(1e3 * start - begun), pytest.approx(1e3 * finish - begun))
+        for resource, what, start, finish in spans.sort_values(["start_s", "resource"], kind="stable")[
+            ["resource", "what", "start_s", "finish_s"]
+        ].itertuples(index=False)
+    ]
+
+
+def test_a_job_of_two_buckets_by_hand():
+    # Forward pass and half of the backward pass 7.5 ms, the other half 2.5 ms; 1.25 ms to select, an exchange of
+    # 0.1 ms, and 0.25 ms to put together, for the first bucket between the slice that runs and the selection behind it.
+    result = run_policy(overlapped(profile()), "p", Fixed(AG), timeline=2)
+    check_split(result)
+    for iteration in (0, 1):
+        assert rows(result, iteration) == [
+            ("compute", "compute", 0, 7.5),
+            ("compute", "select", 7.5, 8.75),
+            ("compute", "compute", 8.75, 11.25),
+            ("network", "overlapped", 8.75, 8.85008),
+            ("compute", "select", 11.25, 11.5),
+            ("compute", "select", 11.5, 12.75),
+            ("network", "communicate", 12.75, 12.85008),
+            ("compute", "select", 12.85008, 13.10008),
+        ]
+
+
+def test_a_job_with_a_side_stream_by_hand():
+    # The first selection and the second slice both run from 7.5 ms on, at half speed: until 10 ms, and 11.25 ms. The
+    # first bucket is put together meanwhile, 10.1 to 10.6 ms, which slows the slice that is left.
+    result = run_policy(overlapped(profile(side_stream=SideStream(2.0, 2.0, "made up"))), "p", Fixed(AG), timeline=1)
+    check_split(result)
+    assert rows(result) == [
+        ("compute", "compute", 0, 7.5),
+        ("compute", "compute", 7.5, 11.5),
+        ("side stream", "select", 7.5, 10),
+        ("network", "overlapped", 10, 10.10008),
+        ("side stream", "select", 10.10008, 10.60008),
+        ("side stream", "select", 11.5, 12.75),
+        ("network", "communicate", 12.75, 12.85008),
+        ("compute", "select", 12.85008, 13.10008),
+    ]
+    # The backward pass took 1.5 ms longer, which is computing.
+    assert result.workers["compute_s"].to_numpy() == pytest.approx(11.5e-3)
+
+
+@pytest.mark.parametrize(
+    ("stack", "scheme", "slower"), [("nccl", "dense", 0.25), ("tcp", "dense", 0.0), ("nccl", "topk", 0.0)]
+)
+def test_a_dense_collective_of_nccl_takes_a_share_of_the_device(stack, scheme, slower):
+    fast = replace(load_device("ideal"), beside_collectives=BesideCollectives(2.0, "made up"))
+    one = overlapped(fast, stack=stack, sizes=(100_000, 100_000))
+    result = run_policy(one, "p", Fixed(Candidate(scheme, scheme)), timeline=1)
+    check_split(result)
+    sent = result.messages[(result.messages["iteration"] == 0) & (result.messages["start_s"] < 9e-3)]
+    under_way = sent["finish_s"].max() - sent["start_s"].min()
+    assert under_way > 1e-4
+    took = result.workers["compute_s"].to_numpy() - 0.01
+    assert took == pytest.approx(under_way / 2 if slower else 0.0, abs=1e-9)
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]])
+def test_buckets_in_any_order_take_as_long_to_compute_and_select(order):
+    lengths, kernels = np.array([4.0, 1.0, 2.5, 0.5])[order], np.array([1.0, 0.0, 2.0, 0.25])[order]
+    # Without work between rounds, and with some before the first message of the first bucket, by which streams queue.
+    for first in (part(), part().with_work({0: 1e-12})):
+        timing = timed([first, part(), part(), part()], np.cumsum(lengths), kernels)
+        selected = np.cumsum(lengths + kernels)
+        assert timing.computed.ended["slice"][:, 0] == pytest.approx(selected - kernels)
+        assert timing.computed.done == pytest.approx([11.25, 11.25])
+        begun = [0.0]
+        for when in selected:
+            begun.append(max(begun[-1], when) + 2.0)
+        assert timing.finish == pytest.approx(begun[-1])
+
+
+def test_who_waits_for_a_failed_worker_has_stopped_once_its_own_stream_is_done():
+    # Rank 1 fails in the first swap; rank 0 computes and selects until 12.
+    with pytest.raises(StalledError) as stalled:
+        timed([part(0.5), part()], [4, 10], [1, 1], deaths={1: 5.5})
+    assert stalled.value.elapsed == pytest.approx(12)
+    with pytest.raises(StalledError) as stalled:
+        timed([part(), part()], [4, 10], [1, 1], deaths={1: 5.5})
+    assert stalled.value.elapsed == pytest.approx(12)
+
+
+@pytest.mark.parametrize("patience", [None, 0.5])
+@pytest.mark.parametrize("side", [None, SideStream(1.3, 2.0, "made up")])
+def test_overlapped_jobs_whose_workers_fail_add_up(patience, side):
+    one = replace(
+        overlapped(profile(side_stream=side), workers=4), failures={1: 0.009, 3: 0.013}, patience=patience,
+        compute=Compute(0.01, spread=0.3),
+    )  # fmt: skip
+    for scheme in ("topk", "gtopk", "oktopk", "dense"):
+        result = run_policy(one, "p", Fixed(Candidate(scheme, scheme)), timeline=2)
+        assert result.interruptions
+        check_split(result)
+        for _, own in result.spans.groupby(["iteration", "worker", "resource"]):
+            own = own.sort_values("start_s")
+            assert (own["start_s"].to_numpy()[1:] >= own["finish_s"].to_numpy()[:-1] - 1e-9).all()
+
+
+def test_an_overlapped_job_beside_another_one_is_as_alone_where_they_do_not_meet():
+    network = Network(topologies.star(4, 1e-4, 1e9))
+    one = replace(overlapped(profile()), stages=[(0, network)], placement=[0, 1])
+    other = replace(one, placement=[2, 3])
+    alone = run_policy(one, "p", Fixed(AG))
+    beside = run_policy(one, "p", Fixed(AG), colocated={"other": ColocatedJob(other, AG)})
+    assert beside.iterations["iteration_s"].to_numpy() == pytest.approx(alone.iterations["iteration_s"].to_numpy())
+    assert beside.iterations[SPLIT].to_numpy() == pytest.approx(alone.iterations[SPLIT].to_numpy(), abs=1e-9)
