@@ -401,7 +401,8 @@ def test_timeline_names_every_rank_and_link_and_tells_policies_apart():
     spans = pd.DataFrame([[p, 0, w, "compute", "select", 0.0, 1.0] for p in ("x", "y") for w in (0, 1)], columns=SPANS)
     messages = pd.DataFrame([[p, 0, 0, "ring", 0, 1, 8.0, 1.0, 2.0] for p in ("x", "y")], columns=MESSAGES)
     events, names = timeline(spans, messages, links=two_hops)
-    assert sorted(names.values()) == sorted(2 * ["rank 0", "rank 1", "link 0 to switch", "link switch to 1"])
+    expected = ["rank 0 compute", "rank 1 compute", "link 0 to switch", "link switch to 1"]
+    assert sorted(names.values()) == sorted(2 * expected)
     assert len({tid for _, tid in names}) == len(names)
     assert len({event["pid"] for event in events}) == 2
     begin = next(event for event in events if event["ph"] == "b")

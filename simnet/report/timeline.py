@@ -2,8 +2,8 @@
 
 Trace Event Format: a process per policy. What a resource of a rank does (its compute stream: compute, select, wait; its
 network: communicate, or what is overlapped by computing) are complete events on its track, where events must nest or be
-disjoint; those that overlap by more than rounding go to a second track. What a link carries are pairs of asynchronous begin and end events,
-since transfers that share a link overlap in any way.
+disjoint; what overlaps by more than rounding goes to a second track. What a link carries are pairs of asynchronous
+begin and end events, since transfers that share a link overlap in any way.
 """
 
 from __future__ import annotations
