@@ -19,7 +19,7 @@ from simnet.commands.choose import choose
 from simnet.commands.compare import compare
 from simnet.commands.export import export
 from simnet.commands.list import list_
-from simnet.commands.predict import predict
+from simnet.commands.predict import predict, predict_job
 from simnet.commands.run import run
 from simnet.commands.schema import schema
 from simnet.commands.sweep import sweep
@@ -44,6 +44,7 @@ class Verbs(Commands):
         ),
         "calibrate device": (calibrate_device, "-o my-machine.yaml"),
         "predict": (predict, "dgx-h100 all_reduce --ranks 16 --size 25MB"),
+        "predict job": (predict_job, "--scenario quickstart --set job.iterations=10"),
         "trace info": (info, "digits"),
         "trace synth": (synth, "./made --model resnet18 --scale 100 --workers 8"),
         "trace fit": (fit, "digits -o params.json --figure fit.png"),

@@ -35,6 +35,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands to an application."""
     app.command(epilog="Example: simnet reproduce artopk-table-vi --check")(reproduce)
     app.command(epilog="Example: simnet validate shaped_gloo --split sizes")(validate)
+    app.command("validate job", epilog="Example: simnet validate job logs --scenario job.yaml")(validate_job)
 
 
 @terminal.explained
@@ -100,6 +101,46 @@ def validate(
             typer.echo(f"worse: {line}", err=True)
         if said:
             raise typer.Exit(1)
+
+
+@terminal.explained
+def validate_job(
+    logs: Annotated[
+        Path, typer.Argument(metavar="LOGS", help="A folder with rank_<r>.csv, or with one such folder per policy.")
+    ],
+    scenario: Annotated[str, typer.Option("--scenario", metavar="SCENARIO", help="The scenario of the job.")],
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="Change a field of it; repeatable.")
+    ] = None,
+    skip: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="Iterations at the beginning that do not count; default: 2.")
+    ] = None,
+    figure: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Draw measured beside predicted, as .png or .svg.")
+    ] = None,
+    json_: Json = False,
+    force: Force = False,
+) -> None:
+    """Put the logs of a real job beside the prediction of its scenario, exchange by exchange and part by part."""
+    from simnet.report.console import show_listing
+    from simnet.scenario import load
+    from simnet.studies.iteration import predict_job
+    from validate.jobs import comparing, tables
+
+    options.figure(figure, force)
+    measured = tables.over_ranks(tables.read_logs(logs))
+    with terminal.progress("iterations"):
+        loaded = load(scenario, set_ or ())
+        prediction = predict_job(loaded, tables.policies_of(measured, loaded))
+    found = comparing.compared(measured, prediction, comparing.SKIPPED if skip is None else skip)
+    if json_:
+        typer.echo(json.dumps(found.figures(), indent=2))
+    else:
+        show_listing(f"iterations of {prediction.scenario}", comparing.HEADINGS, found.rows())
+        for line in found.sentences():
+            typer.echo(line)
+    if figure is not None:
+        found.drawn().save(figure, force)
 
 
 @terminal.explained

@@ -1,16 +1,17 @@
-"""``simnet predict``: the time of a collective on a calibrated cluster or a platform, with its interval."""
+"""``simnet predict``: the time of a collective on a cluster, or of the iterations of a job, with its interval."""
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from simnet.base import units
 from simnet.base.errors import InputError, nearest
-from simnet.commands import options
-from simnet.commands.options import Json
+from simnet.commands import options, terminal
+from simnet.commands.options import Force, Json
 
 
 def predict(
@@ -49,3 +50,39 @@ def predict(
     typer.echo(f"{units.format_seconds(found.seconds)}, {100 * loaded.coverage:.0f} % interval {low} to {high}")
     typer.echo(f"{'extrapolation; ' if found.extrapolates else ''}{found.why}")
     typer.echo("device: none; a collective alone, without selecting")
+
+
+def predict_job(
+    scenario: Annotated[str, typer.Option("--scenario", metavar="SCENARIO", help="A scenario, by its name or file.")],
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="Change a field of it; repeatable.")
+    ] = None,
+    policies: Annotated[
+        str | None, typer.Option(metavar="NAMES", help="Only these of its policies, separated by commas.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE.csv", help="Write the parts of each iteration as a table.")
+    ] = None,
+    json_: Json = False,
+    force: Force = False,
+) -> None:
+    """Predict the iterations of a job part by part, with intervals, from its links, stack, device and computing."""
+    from simnet.base.writing import refuse_existing, write_new
+    from simnet.report.console import show_listing
+    from simnet.scenario import load
+    from simnet.studies.iteration import PARTS
+    from simnet.studies.iteration import predict_job as predicted
+
+    if out is not None:
+        refuse_existing([out], force)
+    wanted = None if policies is None else [one.strip() for one in policies.split(",")]
+    with terminal.progress("iterations"):
+        found = predicted(load(scenario, set_ or ()), wanted)
+    if out is not None:
+        write_new({out: found.iterations.to_csv(index=False)}, force)
+    if json_:
+        typer.echo(json.dumps(found.figures(), indent=2))
+        return
+    show_listing(f"an iteration of {found.scenario}", ("policy", *PARTS, "interval of the total"), found.rows())
+    for line in found.sentences():
+        typer.echo(line)

@@ -50,6 +50,8 @@ class Commands(TyperGroup):
             app.command(name, epilog=f"Example: simnet {name} {example}")(explained(grouped(function)))
             return name, typer.main.get_command(app), rest
         self._add_registered()
+        if words in self.commands:
+            return words, self.commands[words], args[2:]
         return super().resolve_command(ctx, args)
 
     def _add_registered(self) -> None:

@@ -95,7 +95,7 @@ _LARGEST_FILE = 1_000_000
 _ANY = "*"
 _MADE_OF = {"topk_segments": "topk", "topk_layer": "topk", "count": "scan"}
 # Bytes read and written for each entry, of four bytes and with indices of four.
-_STREAMED = {"cast": 6.0, "sum": 12.0, "pack": 16.0, "copy_out": 8.0, "copy_in": 8.0}
+STREAMED = {"cast": 6.0, "sum": 12.0, "pack": 16.0, "copy_out": 8.0, "copy_in": 8.0}
 # By which factor that may be off: published kernels of this kind keep within 1.4 of their bytes, and of devices that
 # nobody looked at more is allowed for; the link to the host of a GPU is up to a hundred times slower than its memory.
 _STREAMS_WITHIN, _COPIES_WITHIN = 2.0, 100.0
@@ -413,7 +413,7 @@ class DeviceProfile:
 
     def _streamed(self, name: str) -> Method | None:
         """Return a method that streams its bytes, estimated; None if it does not, or launches are not known."""
-        norm, moved = self.methods.get("norm"), _STREAMED.get(name)
+        norm, moved = self.methods.get("norm"), STREAMED.get(name)
         if norm is None or moved is None:
             return None
         within = _COPIES_WITHIN if name.startswith("copy_") else _STREAMS_WITHIN

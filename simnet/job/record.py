@@ -124,8 +124,8 @@ class PolicyResult:
         `purpose` is ``train``; or ``explore``, for what a policy tried before the iteration of that number, and which
         is no progress.
     workers : DataFrame
-        A row per iteration and worker: the split of the iteration, which adds up to it, and its bytes. Exploration
-        has rows of its own, which `purpose` tells, too.
+        A row per iteration and worker: the split of the iteration, which adds up to it, its bytes, and what of
+        ``select_s`` is merging, after a message. Exploration has rows of its own, which `purpose` tells, too.
     messages, spans : DataFrame
         Every message, and what each worker did when, of the first iterations.
     interruptions : tuple of Interruption
@@ -263,7 +263,9 @@ class Record:
         sent, received = (
             sum(np.asarray(exchange.stats[name]) for exchange in exchanges) for name in ("bytes_sent", "bytes_received")
         )
-        split = np.column_stack([rank_compute, select, timing.rank_communicate, rank_wait, sent, received])
+        split = np.column_stack(
+            [rank_compute, select, timing.rank_communicate, rank_wait, sent, received, timing.rank_compute]
+        )
         self._active_sets.append(state.active)
         self._split.append(split)
         means = split.mean(axis=0)
@@ -403,7 +405,8 @@ def _statistics(exchanges: Sequence[Exchange]) -> dict[str, float]:
     }
 
 
-_SPLIT = ("compute_s", "select_s", "communicate_s", "wait_s", "bytes_sent_B", "bytes_received_B")
+# What of `select_s` came after a message is merging.
+_SPLIT = ("compute_s", "select_s", "communicate_s", "wait_s", "bytes_sent_B", "bytes_received_B", "merge_s")
 _ITERATIONS = (
     *("policy", "iteration", "start_s", "iteration_s", "compute_s", "select_s", "select_low_s", "select_high_s"),
     *("communicate_s", "wait_s", "bytes_sent_B", "purpose", "choice", "density", "selected"),

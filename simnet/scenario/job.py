@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from simnet import traces
 from simnet.base import plugins
 from simnet.base.units import format_bytes
 from simnet.costs import models
+from simnet.costs.device_variants import in_turns
 from simnet.costs.devices import DeviceProfile, load_device
 from simnet.job import ColocatedJob, Job, buckets, create_sparsifier
 from simnet.policies import Candidate, Fixed, Flexible, Monitor, OneStepOracle, Policy, Ramp
@@ -60,19 +62,21 @@ def build_job(config: schema.Config, stages: Stages | None, folder: Path, found:
         return None
     straggle = given.compute.straggle
     overlap = given.overlap
+    share = given.workers_per_device
+    compute = given.compute.build(
+        slow={int(worker): factor for worker, factor in given.compute.slow.items()},
+        **({} if straggle is None else straggle.arguments()),
+    )
     job = Job(
         source=source,
         iterations=int(given.iterations),
         stages=stages.networks,
         density=_ramps(given.density),
-        compute=given.compute.build(
-            slow={int(worker): factor for worker, factor in given.compute.slow.items()},
-            **({} if straggle is None else straggle.arguments()),
-        ),
-        device=device,
+        compute=replace(compute, mean=share * compute.mean),
+        device=device if share == 1 else in_turns(device, share),
         placement=stages.placement,
         overlap=None if overlap is None else overlap.build(),
-        update=given.update,
+        update=share * given.update,
         seed=config.seed,
         failures={death.worker: death.at for death in given.deaths or ()},
         patience=given.on_death.go_on.after if isinstance(given.on_death, schema.OnDeath) else None,

@@ -237,6 +237,9 @@ class Job(Part):
         default=None, description="default: the whole gradient is exchanged when it is complete"
     )
     update: Any
+    workers_per_device: Annotated[int, Field(ge=1, le=10_000)] = Field(
+        default=1, description="workers that take turns on a device, as processes on one processor do"
+    )
     deaths: Annotated[list[Death], Field(min_length=1)] | None = Field(
         default=None, description="workers that die, and when"
     )

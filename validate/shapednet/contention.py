@@ -7,21 +7,18 @@ clock, and looks at them every few milliseconds: windows and losses are the syst
 
 from __future__ import annotations
 
-import ctypes
-import os
 import socket
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 
 from simnet.base.arrays import Floats
 from simnet.base.errors import InputError
-from validate.shapednet.namespaces import Star
+from validate.shapednet.namespaces import Star, inside
 
 FASTER = 8
 """How much faster the links of senders are than the one they share."""
@@ -30,7 +27,6 @@ _PORT = 29700
 _LOOK = 2e-3
 _CHUNK = bytes(1 << 18)
 _PATIENCE = 60.0
-_NEW_NETWORK = 0x40000000  # CLONE_NEWNET
 
 
 @dataclass(frozen=True)
@@ -132,10 +128,10 @@ def _connections(net: Star, link: Bottleneck) -> Iterator[list[tuple[socket.sock
         net.set(round_trip, FASTER * link.bandwidth, host)
     pairs = []
     with ExitStack() as stack:
-        with _inside(net.namespaces[0]):
+        with inside(net.namespaces[0]):
             server = stack.enter_context(socket.create_server((net.addresses[0], _PORT)))
         for host in range(1, 1 + len(link.round_trips)):
-            with _inside(net.namespaces[host]):
+            with inside(net.namespaces[host]):
                 sender = stack.enter_context(socket.socket())
                 try:
                     sender.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, link.congestion.encode())
@@ -151,20 +147,6 @@ def _connections(net: Star, link: Bottleneck) -> Iterator[list[tuple[socket.sock
                 one.setblocking(False)
             pairs.append((sender, receiver))
         yield pairs
-
-
-@contextmanager
-def _inside(namespace: str) -> Iterator[None]:
-    """Have what this thread opens belong to a network namespace."""
-    library = ctypes.CDLL(None, use_errno=True)
-
-    with Path("/proc/thread-self/ns/net").open() as own, Path("/var/run/netns", namespace).open() as other:
-        if library.setns(other.fileno(), _NEW_NETWORK):
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), namespace)
-        try:
-            yield
-        finally:
-            library.setns(own.fileno(), _NEW_NETWORK)
 
 
 def _write(sender: socket.socket, most: int = len(_CHUNK)) -> int:

@@ -6,6 +6,7 @@ it is needed. Nothing outside of the namespaces is touched: they have no way out
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import signal
@@ -32,6 +33,7 @@ BUFFER = 256 * 2**20
 
 _NAMESPACES = Path("/var/run/netns")
 _PREFIX = "shapednet"
+_NEW_NETWORK = 0x40000000  # CLONE_NEWNET
 _SETTINGS = {
     # A connection that has been used keeps its window, and no buffer is in its way.
     "tcp_slow_start_after_idle": "0",
@@ -189,6 +191,19 @@ def star(hosts: int, latency: float, bandwidth: float) -> Iterator[Star]:
             _run("ip", "netns", "exec", name, "sh", "-c", f"set -e; {script}")
         made.set(latency, bandwidth)
         yield made
+
+
+@contextmanager
+def inside(namespace: str) -> Iterator[None]:
+    """Have what this thread opens, and threads that it starts, belong to a network namespace."""
+    library = ctypes.CDLL(None, use_errno=True)
+    with Path("/proc/thread-self/ns/net").open() as own, (_NAMESPACES / namespace).open() as other:
+        if library.setns(other.fileno(), _NEW_NETWORK):
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), namespace)
+        try:
+            yield
+        finally:
+            library.setns(own.fileno(), _NEW_NETWORK)
 
 
 @contextmanager

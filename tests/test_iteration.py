@@ -1,0 +1,193 @@
+"""The prediction of a job's iterations, part by part, and logs of real jobs beside it."""
+
+import json
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from simnet.base.errors import InputError
+from simnet.cli import app
+from simnet.costs.device_variants import at_end, in_turns
+from simnet.costs.devices import DeviceOp, DeviceProfile, Method, load_device
+from simnet.scenario import load
+from simnet.studies.iteration import ERRORS, NEAR, PARTS, predict_job
+from validate.jobs.comparing import compared
+from validate.jobs.tables import over_ranks, read_logs
+
+SCENARIO = """
+workers: 4
+network:
+  topology:
+    star: {latency: 5 ms, bandwidth: 100 Mbit/s}
+  stack: gloo
+job:
+  parameters: 100000
+  iterations: 4
+  density: 1 %
+  compute: {mean: 10 ms}
+  device: device.yaml
+  update: 2 ms
+exchanges:
+  dense: {scheme: dense}
+  AG: {scheme: topk, allgather: ring}
+"""
+DEVICE = """
+name: made-up
+device: none
+source: made up
+memory_bandwidth: 1.0e+9
+methods:
+  "*": {launch: 1.0e-3, bytes_per_entry: 0, low: 0.5, high: 2, known: estimated, source: made up}
+"""
+
+
+@pytest.fixture
+def scenario(tmp_path):
+    (tmp_path / "device.yaml").write_text(DEVICE)
+    path = tmp_path / "job.yaml"
+    path.write_text(SCENARIO)
+    return path
+
+
+def test_parts_add_up_to_the_iteration(scenario):
+    rows = predict_job(load(scenario)).iterations
+    assert set(rows["policy"]) == {"dense", "AG"}
+    whole = rows["compute_s"] + rows["select_s"] + rows["wait_s"] + rows["update_s"]
+    assert np.allclose(whole, rows["total_s"], rtol=1e-12)
+    assert np.allclose(rows["wait_s"], rows["communicate_s"] + rows["merge_s"], rtol=1e-9)
+    assert np.allclose(rows["compute_s"], 10e-3)
+    assert np.allclose(rows["update_s"], 2e-3)
+    own = rows[rows["policy"] == "AG"]
+    # Top-k, gather, scatter and pack before the first message; scatter after the last.
+    assert np.allclose(own["select_s"], 4e-3)
+    assert np.allclose(own["merge_s"], 1e-3)
+    assert (rows[rows["policy"] == "dense"][["select_s", "merge_s"]] == 0).all(axis=None)
+
+
+def test_workers_that_take_turns_on_a_device_wait_for_each_other(scenario):
+    alone, shared = (
+        predict_job(load(scenario, [f"job.workers_per_device={share}"])).medians().loc["AG"] for share in (1, 3)
+    )
+    for name in ("compute", "select", "merge", "update"):
+        assert shared[f"{name}_s"] == pytest.approx(alone[f"{name}_s"], rel=1e-9)
+    work = 10e-3 + 4e-3 + 1e-3 + 2e-3
+    assert shared["total_s"] == pytest.approx(alone["total_s"] + 2 * work, rel=1e-6)
+    assert shared["communicate_s"] == pytest.approx(alone["communicate_s"] + 2 * work, rel=1e-6)
+
+
+def test_intervals_join_those_of_device_links_and_computing(scenario):
+    row = predict_job(load(scenario, ["job.compute.spread=0"])).medians().loc["AG"]
+    assert (row["select_low_s"], row["select_high_s"]) == pytest.approx((2e-3, 8e-3))
+    error = ERRORS["gloo"][int(np.searchsorted(NEAR, 5e-3, side="right"))]
+    assert row["communicate_high_s"] == pytest.approx(row["communicate_s"] * (1 + error))
+    assert row["compute_low_s"] == row["compute_high_s"] == row["compute_s"]
+    links, merge = row["communicate_s"] * error, 1e-3
+    assert row["total_high_s"] == pytest.approx(row["total_s"] + np.sqrt(4e-3**2 + links**2 + merge**2))
+    spread = predict_job(load(scenario, ["job.compute.spread=0.2"])).medians().loc["AG"]
+    assert spread["compute_high_s"] > 1.3 * spread["compute_s"]
+    assert spread["total_high_s"] - spread["total_s"] > row["total_high_s"] - row["total_s"]
+
+
+def test_messages_beside_the_backward_pass_are_under_way_before_it_ends(tmp_path, scenario):
+    trained = "gradients: {train: {model: {mlp: {hidden: [64, 64, 64, 64, 64]}}, data: classification}}"
+    text = SCENARIO.replace("parameters: 100000", trained).replace("update: 2 ms", "overlap: {bucket: 10 kB}")
+    scenario.write_text(text.replace("mean: 10 ms", "mean: 900 ms"))
+    row = predict_job(load(scenario)).medians().loc["dense"]
+    assert row["communicate_s"] > 1.5 * row["wait_s"]
+
+
+def test_ends_and_turns_of_a_device():
+    made = DeviceProfile("toy", "none", "made up", 1e9, {"norm": Method(1e-3, 4, "made up", 1e-9, low=0.5, high=3)})
+    norm, streamed = DeviceOp("norm", 10**6), DeviceOp("sum", 10**6)
+    once = made.once(norm)
+    assert in_turns(made, 4).once(norm) == pytest.approx(4 * once)
+    assert in_turns(made, 4).once(streamed) == pytest.approx(4 * made.once(streamed))
+    for end in ("low", "high"):
+        assert at_end(made, end).once(norm) == pytest.approx(made.once(norm, end))
+        assert at_end(made, end).once(streamed) == pytest.approx(made.once(streamed, end))
+    segmented = DeviceOp("topk_segments", 1000, segments=5)
+    profile = load_device("cpu")
+    assert at_end(profile, "high").once(segmented) == pytest.approx(profile.once(segmented, "high"))
+
+
+def logs(folder, prediction, factor):
+    """Write the logs of a job that took `factor` times as long as was predicted, rank 1 a bit longer than rank 0."""
+    for policy, rows in prediction.iterations.groupby("policy"):
+        place = folder / str(policy)
+        place.mkdir(parents=True)
+        for rank in range(2):
+            table = pd.DataFrame({"iteration": rows["iteration"], "exchange": rows["exchange"], "density": 0.01})
+            table["began_s"] = rows["began_s"]
+            for part in PARTS:
+                table[f"{part}_s"] = rows[f"{part}_s"] * factor * (0.99 if rank == 0 else 1.01)
+            table.to_csv(place / f"rank_{rank}.csv", index=False)
+
+
+def test_logs_beside_the_prediction(tmp_path, scenario):
+    prediction = predict_job(load(scenario))
+    logs(tmp_path / "logs", prediction, 1.25)
+    found = compared(over_ranks(read_logs(tmp_path / "logs")), prediction)
+    parts = found.parts.set_index(["policy", "part"])
+    assert parts.loc[("AG", "total"), "error"] == pytest.approx(1 / 1.25 - 1)
+    assert parts.loc[("AG", "select"), "inside"] == 1
+    assert parts.loc[("dense", "compute"), "inside"] == 0
+    assert found.winner_is_right() is True
+    assert found.pairs() == (1, 1)
+    assert found.policies["same"].tolist() == [1.0, 1.0]
+    assert "Fastest is as predicted: AG." in found.sentences()
+
+
+def test_a_wrong_winner_is_told(tmp_path, scenario):
+    prediction = predict_job(load(scenario))
+    logs(tmp_path / "logs", prediction, 1.0)
+    measured = over_ranks(read_logs(tmp_path / "logs"))
+    measured.loc[measured["policy"] == "AG", "total_s"] *= 10
+    found = compared(measured, prediction)
+    assert found.winner_is_right() is False
+    assert found.pairs() == (1, 0)
+
+
+def test_commands(tmp_path, scenario, monkeypatch):
+    run = CliRunner().invoke
+    done = run(app, ["predict", "job", "--scenario", str(scenario), "--json"])
+    assert done.exit_code == 0, done.output
+    told = json.loads(done.stdout)
+    assert set(told["policies"]["AG"]) == set(PARTS)
+    assert told["stack"] == "gloo"
+    logs(tmp_path / "logs", predict_job(load(scenario)), 1.0)
+    figure = tmp_path / "job.svg"
+    done = run(app, ["validate", "job", str(tmp_path / "logs"), "--scenario", str(scenario), "--figure", str(figure)])
+    assert done.exit_code == 0, done.output
+    assert "AG" in done.stdout
+    assert figure.stat().st_size > 1000
+    json_ = run(app, ["validate", "job", str(tmp_path / "logs"), "--scenario", str(scenario), "--json"])
+    assert json.loads(json_.stdout)["winner_is_right"] is True
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda path: path.unlink(), "has no rank_<r>.csv"),
+        (lambda path: path.write_text("iteration,exchange\n0,AG\n"), "rank_0.csv: density: is missing"),
+        (
+            lambda path: path.write_text(path.read_text().replace("0.01", "-1", 1)),
+            "rank_0.csv:2: density: must be a number",
+        ),
+    ],
+)
+def test_logs_that_are_no_good_are_refused(tmp_path, scenario, change, said):
+    logs(tmp_path / "logs", predict_job(load(scenario), ["AG"]), 1.0)
+    (tmp_path / "logs" / "AG" / "rank_1.csv").unlink()
+    change(tmp_path / "logs" / "AG" / "rank_0.csv")
+    with pytest.raises(InputError, match=re.escape(said)):
+        read_logs(tmp_path / "logs")
+
+
+def test_policies_that_are_not_in_the_scenario_are_refused(tmp_path, scenario):
+    prediction = predict_job(load(scenario), ["AG"])
+    logs(tmp_path / "logs", predict_job(load(scenario)), 1.0)
+    with pytest.raises(InputError, match="dense: is not in the scenario"):
+        compared(over_ranks(read_logs(tmp_path / "logs")), prediction)

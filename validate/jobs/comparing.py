@@ -1,0 +1,212 @@
+"""Measured iterations of jobs beside predicted ones: errors by exchange and part, intervals, winner and order."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from simnet.base import units
+from simnet.base.errors import InputError, nearest
+from simnet.report.drawing import COLOURS, Plot, plot, style
+from simnet.studies.iteration import PARTS, JobPrediction
+
+SKIPPED = 2
+"""Iterations at the beginning that do not count: DDP makes its buckets anew in the second one."""
+
+MARGIN = 0.05
+"""By which share two policies must differ at least for their order to count."""
+
+HEADINGS = ("policy", "part", "measured", "predicted", "error", "interval", "inside")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Measured iterations beside predicted ones.
+
+    Parameters
+    ----------
+    prediction : JobPrediction
+        What was predicted.
+    parts : DataFrame
+        A row per policy and part: ``policy``, ``part``, medians over iterations ``measured``, ``predicted`` [s],
+        ``error`` relative to measured, ``low``, ``high`` [s], and ``inside``, the share of iterations inside their
+        interval.
+    policies : DataFrame
+        A row per policy: ``policy``, whether it is ``fixed``, the share of iterations whose exchange was that predicted
+        as ``same``, and how long all iterations took, ``measured`` and ``predicted`` [s], with ``error``.
+    """
+
+    prediction: JobPrediction
+    parts: pd.DataFrame
+    policies: pd.DataFrame
+
+    @property
+    def totals(self) -> pd.DataFrame:
+        """Return the rows of whole iterations under policies with one exchange, by policy."""
+        fixed = self.policies.loc[self.policies["fixed"], "policy"]
+        found = self.parts[(self.parts["part"] == "total") & self.parts["policy"].isin(fixed)]
+        return found.set_index("policy")
+
+    def winner_is_right(self) -> bool | None:
+        """Return whether the policy predicted to be fastest is, or within `MARGIN`; None with one policy alone."""
+        totals = self.totals
+        if len(totals) < 2:
+            return None
+        measured, predicted = (totals[name].to_numpy() for name in ("measured", "predicted"))
+        return bool(measured[predicted.argmin()] <= (1 + MARGIN) * measured.min())
+
+    def pairs(self) -> tuple[int, int]:
+        """Return how many pairs of policies differ by more than `MARGIN`, and how many of these are in order."""
+        totals = self.totals
+        judged = right = 0
+        for one, other in combinations(totals.index, 2):
+            fast, slow = sorted((one, other), key=lambda each: totals["measured"][each])
+            if totals["measured"][slow] > (1 + MARGIN) * totals["measured"][fast]:
+                judged += 1
+                right += bool(totals["predicted"][fast] < totals["predicted"][slow])
+        return judged, right
+
+    def rows(self) -> list[list[str]]:
+        """Return the rows of a table for people."""
+        found = []
+        for one in self.parts.to_dict("records"):
+            measured, predicted, low, high = (
+                units.format_seconds(float(one[name])) for name in ("measured", "predicted", "low", "high")
+            )
+            error = "" if math.isnan(one["error"]) else f"{100 * one['error']:+.1f} %"
+            inside = f"{100 * one['inside']:.0f} %"
+            found.append([one["policy"], one["part"], measured, predicted, error, f"{low} to {high}", inside])
+        return found
+
+    def sentences(self) -> list[str]:
+        """Return what comes of it."""
+        totals = self.totals
+        found = []
+        if (right := self.winner_is_right()) is not None:
+            fastest, predicted = totals["measured"].idxmin(), totals["predicted"].idxmin()
+            verdict = f"as predicted: {fastest}" if fastest == predicted else f"{fastest}, predicted {predicted}"
+            close = f", within {100 * MARGIN:.0f} %" if right and fastest != predicted else ""
+            found.append(f"Fastest is {verdict}{close}.")
+            judged, ordered = self.pairs()
+            if judged:
+                found.append(
+                    f"Of {judged} pairs that differ by more than {100 * MARGIN:.0f} % {ordered} are in the right order."
+                )
+        for one in self.policies[~self.policies["fixed"]].to_dict("records"):
+            measured, predicted = (units.format_seconds(float(one[name])) for name in ("measured", "predicted"))
+            found += [
+                f"{one['policy']}: the exchange was that predicted in {100 * one['same']:.0f} % of the iterations; all "
+                f"took {measured}, predicted {predicted} ({100 * one['error']:+.1f} %)."
+            ]
+        return found
+
+    def figures(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        judged, ordered = self.pairs()
+
+        def plain(rows: pd.DataFrame) -> list[dict[str, Any]]:
+            return [
+                {str(key): None if isinstance(one, float) and math.isnan(one) else one for key, one in row.items()}
+                for row in rows.to_dict("records")
+            ]
+
+        head = self.prediction.figures()
+        return {
+            **{name: head[name] for name in ("scenario", "workers", "stack", "device", "coverage")},
+            "parts": plain(self.parts),
+            "policies": plain(self.policies),
+            "winner_is_right": self.winner_is_right(),
+            "pairs": {"judged": judged, "in_order": ordered},
+        }
+
+    def drawn(self) -> Plot:
+        """Return a figure: whole iterations, measured and predicted, and what they consist of."""
+        names, kinds = list(self.totals.index), ("compute", "select", "wait", "update")
+        by_part = self.parts.pivot(index="policy", columns="part", values=["measured", "predicted"]).fillna(0.0) * 1e3
+        with style():
+            figure = Figure(figsize=(7.2, 0.55 * len(names) + 1.4), layout="constrained")
+            axes = figure.add_subplot()
+            for row, policy in enumerate(names):
+                for shift, which in ((-0.2, "measured"), (0.2, "predicted")):
+                    left = 0.0
+                    for part, colour in zip(kinds, COLOURS, strict=False):
+                        width = float(by_part.loc[policy].get((which, part), 0.0))
+                        label = part if (row, which) == (0, "measured") else None
+                        shade = 1.0 if which == "measured" else 0.5
+                        axes.barh(row + shift, width, 0.36, left=left, color=colour, alpha=shade, label=label)
+                        left += width
+                one = self.totals.loc[policy]
+                low, middle, high = (1e3 * float(one[name]) for name in ("low", "predicted", "high"))
+                reach = [[max(middle - low, 0.0)], [max(high - middle, 0.0)]]
+                axes.errorbar(middle, row + 0.2, xerr=reach, color="black", capsize=3, linewidth=1)
+            axes.set_yticks(range(len(names)), names)
+            axes.invert_yaxis()
+            axes.set_xlabel("iteration [ms]")
+            axes.legend(ncols=len(kinds), fontsize="small")
+            return plot(
+                "job",
+                f"Iterations of {self.prediction.scenario}",
+                "Above what was measured, below, paler, what was predicted, with its interval; medians.",
+                figure,
+            )
+
+
+def compared(measured: pd.DataFrame, prediction: JobPrediction, skip: int = SKIPPED) -> Comparison:
+    """Put measured iterations beside predicted ones.
+
+    Parameters
+    ----------
+    measured : DataFrame
+        As `validate.jobs.tables.over_ranks` gives it. Parts that it lacks are left out.
+    prediction : JobPrediction
+        Of the same policies, or more.
+    skip : int
+        Iterations at the beginning that do not count.
+
+    Raises
+    ------
+    InputError
+        If a policy was not predicted, or no iteration counts.
+    """
+    parts, policies = [], []
+    for policy, own in measured.groupby("policy", sort=False):
+        predicted = prediction.iterations[prediction.iterations["policy"] == policy]
+        if predicted.empty:
+            known = prediction.iterations["policy"].unique().tolist()
+            raise InputError(f"is not in the scenario; {nearest(str(policy), known)}", field=str(policy))
+        both = own.merge(predicted, on=["policy", "iteration"], suffixes=("", "_ours"))
+        both = both[both["iteration"] >= skip]
+        if both.empty:
+            raise InputError(f"has no iteration from number {skip} on that was predicted", field=str(policy))
+        for part in PARTS:
+            column = f"{part}_s"
+            if column in own and own[column].notna().any():
+                parts.append(_part(str(policy), part, both, column))
+        fixed = predicted["exchange"].nunique() == 1 and own["exchange"].nunique() == 1
+        total, ours = float(both["total_s"].sum()), float(both["total_s_ours"].sum())
+        same = float((both["exchange"] == both["exchange_ours"]).mean())
+        policies.append((str(policy), fixed, same, total, ours, ours / total - 1))
+    columns = ["policy", "fixed", "same", "measured", "predicted", "error"]
+    return Comparison(prediction, pd.DataFrame(parts), pd.DataFrame(policies, columns=columns))
+
+
+def _part(policy: str, part: str, both: pd.DataFrame, column: str) -> dict[str, Any]:
+    measured = both[column]
+    ours, low, high = (both[name] for name in (f"{column}_ours", f"{part}_low_s", f"{part}_high_s"))
+    middle, predicted = float(measured.median()), float(ours.median())
+    return {
+        "policy": policy,
+        "part": part,
+        "measured": middle,
+        "predicted": predicted,
+        "error": predicted / middle - 1 if middle > 0 else math.nan,
+        "low": float(low.median()),
+        "high": float(high.median()),
+        "inside": float(np.mean((measured >= low) & (measured <= high))),
+    }

@@ -1,0 +1,113 @@
+"""Real jobs on a shaped network: what ranks do between messages is measured first, then the jobs are run."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing.context import ForkServerContext, ForkServerProcess
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+from typing import Any
+
+from simnet.base.errors import InputError
+from validate.jobs import worker
+from validate.jobs.settings import CORES, Setting
+from validate.shapednet.links import Change
+from validate.shapednet.namespaces import Star, star
+
+LIMIT = 300.0
+"""Seconds that the jobs of one call may take; ranks have a limit of as much processor time."""
+
+_IDLE = (0.0, 125e6)
+_LOOK = 2e-3
+
+
+def measure_work(models: Sequence[str], folder: Path) -> None:
+    """Measure computing, updating and kernels, one process on each processor, and leave the figures in a folder."""
+    with _ranks(CORES, worker.work, list(models), str(folder)) as (_, gate, check):
+        for _ in [*models, "kernels", "end"]:
+            _pass(gate, check)
+
+
+def run(jobs: Sequence[tuple[Setting, str, Path]]) -> None:
+    """Run jobs one after another, all with the same number of ranks.
+
+    Parameters
+    ----------
+    jobs : sequence of (Setting, str, Path)
+        The setting, the label of the exchange or the file of a policy, and the folder of the log.
+
+    Raises
+    ------
+    InputError
+        If the machine does not let a shaped network be made, or a rank fails or takes too long.
+    """
+    listed = [(setting, exchange, str(folder)) for setting, exchange, folder in jobs]
+    ranks = jobs[0][0].ranks
+    with _ranks(ranks, worker.train, listed) as (net, gate, check):
+        for setting, _, _ in jobs:
+            _pass(gate, check)
+            _set(net, setting.links[0])
+            _pass(gate, check)
+            _change(net, setting.links[1:], gate)
+        _pass(gate, check)
+
+
+def _pass(gate: Barrier, check: Callable[[], None]) -> None:
+    """Wait until all ranks are at the gate, and let them through."""
+    stop = time.perf_counter() + LIMIT
+    while gate.n_waiting < gate.parties - 1:
+        check()
+        if time.perf_counter() > stop:
+            raise InputError(f"the ranks did not come within {LIMIT:.0f} s", file="shaped network")
+        time.sleep(_LOOK)
+    gate.wait()
+
+
+def _change(net: Star, changes: Sequence[Change], gate: Barrier) -> None:
+    """Change the links when it is time, as long as the job runs: nobody waits at the gate."""
+    origin = time.perf_counter()
+    for one in changes:
+        while (ahead := origin + one.at - time.perf_counter()) > 0 and not gate.n_waiting:
+            time.sleep(min(ahead, _LOOK))
+        if gate.n_waiting:
+            return
+        _set(net, one)
+
+
+def _set(net: Star, links: Change) -> None:
+    for host, (latency, bandwidth) in enumerate(links.of_hosts(len(net.addresses))):
+        net.set(latency, bandwidth, host)
+
+
+@contextmanager
+def _ranks(
+    count: int, does: Callable[..., None], *arguments: Any
+) -> Iterator[tuple[Star, Barrier, Callable[[], None]]]:
+    """Start a process on each host of a star; yield the star, their gate, and what raises if one of them has failed."""
+    context: ForkServerContext = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "simnet.hooks", "validate.jobs.worker"])
+    gate = context.Barrier(count + 1)
+    started: list[ForkServerProcess] = []
+
+    def check() -> None:
+        if any(one.exitcode for one in started):
+            raise InputError("a rank has failed; what it said is above", file="shaped network")
+
+    with star(count, *_IDLE) as net:
+        try:
+            for rank in range(count):
+                place = worker.Place(rank, net.namespaces[rank], net.addresses[0], count, os.getpid(), LIMIT)
+                started.append(context.Process(target=does, args=(place, gate, *arguments)))
+                started[-1].start()
+            yield net, gate, check
+            for one in started:
+                one.join(LIMIT)
+            check()
+        finally:
+            for one in started:
+                one.kill()
+                one.join()

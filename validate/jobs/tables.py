@@ -1,0 +1,99 @@
+"""The logs of measured jobs as tables that are shipped, and read again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from simnet.base.errors import InputError, nearest
+from simnet.hooks import COLUMNS
+from simnet.scenario import Scenario
+from validate.jobs.settings import SETTINGS
+
+PARTS = tuple(one for one in COLUMNS if one.endswith("_s") and one != "began_s")
+
+
+def read_logs(folder: Path) -> pd.DataFrame:
+    """Return the logs of a job: a row per rank and iteration.
+
+    Parameters
+    ----------
+    folder : Path
+        With ``rank_<r>.csv`` of one job, or with a folder of such files for each of several, by the names of policies.
+
+    Returns
+    -------
+    DataFrame
+        The columns of `simnet.hooks.COLUMNS`, ``rank``, and ``policy``: the name of the folder; of the exchange where
+        there is one folder alone.
+
+    Raises
+    ------
+    InputError
+        If there is no log, or a column of one is missing or no number.
+    """
+    folders = sorted({path.parent for path in folder.glob("**/rank_*.csv")})
+    if not folders:
+        raise InputError("has no rank_<r>.csv, the log of a job with simnet.hooks", file=str(folder))
+    found = []
+    for one in folders:
+        paths = sorted(one.glob("rank_*.csv"), key=lambda path: int(path.stem.removeprefix("rank_")))
+        rows = pd.concat([_read(path) for path in paths], ignore_index=True)
+        rows["policy"] = rows["exchange"] if one == folder else one.name
+        found.append(rows)
+    return pd.concat(found, ignore_index=True)
+
+
+def _read(path: Path) -> pd.DataFrame:
+    try:
+        rows = pd.read_csv(path, dtype={"exchange": str})
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot be read: {error}", file=str(path)) from None
+    for name in COLUMNS:
+        if name not in rows:
+            raise InputError("is missing", file=str(path), field=name)
+        if name != "exchange":
+            numbers = pd.to_numeric(rows[name], errors="coerce")
+            if (wrong := ~(numbers >= 0)).any():
+                line = 2 + int(wrong.to_numpy().argmax())
+                got = rows[name].iloc[line - 2]
+                raise InputError(f"must be a number >= 0, got {got}", file=str(path), line=line, field=name)
+            rows[name] = numbers
+    return rows.assign(rank=int(path.stem.removeprefix("rank_")))
+
+
+def over_ranks(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return a row per policy and iteration: the means over ranks, and of messages the least.
+
+    Who enters an exchange last waits for nobody: of all ranks it has messages under way for the shortest time.
+    """
+    keys = ["policy", "iteration"]
+    first = rows.groupby(keys, sort=False)[["exchange", "began_s"]].first()
+    means = rows.groupby(keys, sort=False)[list(PARTS)].mean()
+    least = rows.groupby(keys, sort=False)["communicate_s"].min().rename("communicate_least_s")
+    return pd.concat([first, means, least], axis=1).reset_index()
+
+
+def policies_of(measured: pd.DataFrame, loaded: Scenario) -> list[str]:
+    """Return the policies that were measured, in their order; raise InputError if the scenario lacks one."""
+    found = [str(one) for one in measured["policy"].unique()]
+    known = loaded.config.policies
+    for policy in found:
+        if policy not in known:
+            raise InputError(f"the scenario has no policy {policy!r}; {nearest(policy, known)}", file=loaded.name)
+    return found
+
+
+def write(folder: Path) -> None:
+    """Write what was measured and predicted in a folder of `validate.jobs` as the tables that are shipped."""
+    measured, predicted = [], []
+    for setting in SETTINGS:
+        logs = folder / "logs" / setting.name
+        if logs.is_dir():
+            measured.append(over_ranks(read_logs(logs)).assign(setting=setting.name))
+            predicted.append(pd.read_csv(folder / "predicted" / f"{setting.name}.csv").assign(setting=setting.name))
+    for name, tables in (("jobs_measured", measured), ("jobs_predicted", predicted)):
+        rows = pd.concat(tables, ignore_index=True)
+        rows.insert(0, "setting", rows.pop("setting"))
+        rows.to_csv(folder / f"{name}.csv", index=False, float_format="%.6g")

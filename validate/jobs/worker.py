@@ -1,0 +1,227 @@
+"""A rank of a measured job: joins the others on its host of the shaped network, and trains with one hook after another.
+
+Ranks are forked from a server that has imported PyTorch already, so that starting eight of them takes no longer than
+one. Between two jobs they wait at a gate, where the links are set.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from simnet.traces import live
+from validate.jobs.settings import BATCH, EXCHANGES, LEARNING_RATE, MODELS, MOMENTUM, SEED, Setting
+from validate.shapednet.namespaces import inside
+from validate.shapednet.rank import begin
+
+if TYPE_CHECKING:
+    from multiprocessing.synchronize import Barrier
+
+_IMAGE = 16
+_REPETITIONS, _WARM, _LARGEST = 40, 10, 1_000_000
+
+
+class Place(NamedTuple):
+    """Where a rank is.
+
+    Parameters
+    ----------
+    rank : int
+        Which of the ranks.
+    namespace : str
+        Name of its host.
+    address : str
+        Of rank 0, where ranks meet.
+    ranks : int
+        How many there are.
+    owner : int
+        The process that runs the experiment.
+    limit : float
+        Seconds of processor time that it may take.
+    """
+
+    rank: int
+    namespace: str
+    address: str
+    ranks: int
+    owner: int
+    limit: float
+
+
+def train(place: Place, gate: Barrier, jobs: list[tuple[Setting, str, str]]) -> None:
+    """Run jobs, each with one exchange, and leave their logs in folders.
+
+    Parameters
+    ----------
+    place : Place
+        Where the rank is.
+    gate : Barrier
+        Where ranks, and the process that sets the links, wait for each other before each job and in the end.
+    jobs : list of (Setting, str, str)
+        The setting, the label of the exchange or the file of a policy, and the folder of the log.
+    """
+    _as_rank(place, lambda: _train(place, gate, jobs))
+
+
+def work(place: Place, gate: Barrier, models: list[str], folder: str) -> None:
+    """Measure what ranks do between messages: computing and updating of models, and the kernels of the schemes.
+
+    Parameters
+    ----------
+    place, gate
+        As of `train`.
+    models : list of str
+        Of `validate.jobs.settings.MODELS`.
+    folder : str
+        Where each rank leaves a folder with what it measured.
+    """
+    _as_rank(place, lambda: _work(gate, models, Path(folder) / f"{place.rank}"))
+
+
+def _as_rank(place: Place, does: Callable[[], None]) -> None:
+    begin(place.owner, place.limit)
+    try:
+        with inside(place.namespace):
+            import torch
+            import torch.distributed as dist
+
+            torch.set_num_threads(1)
+            os.environ |= {
+                "MASTER_ADDR": place.address,
+                "MASTER_PORT": "29500",
+                "GLOO_SOCKET_IFNAME": "lnk0",
+            }
+            dist.init_process_group("gloo", rank=place.rank, world_size=place.ranks)
+            does()
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
+    # DDP keeps the threads of gloo.
+    os._exit(0)
+
+
+def _train(place: Place, gate: Barrier, jobs: list[tuple[Setting, str, str]]) -> None:
+    import torch.distributed as dist
+
+    from simnet.hooks import Hook, Trainer, shifted
+
+    for setting, exchange, log in jobs:
+        model, optimizer, loss = _made(setting.model, place, setting.bucket)
+        if exchange in EXCHANGES:
+            options = dict(EXCHANGES[exchange])
+            hook = Hook(options.pop("scheme"), setting.density, label=exchange, **options)
+        else:
+            # A message of gloo waits for a word of its receiver: there are two latencies in its time.
+            def probe(device: Any) -> tuple[float, float]:
+                seconds, bandwidth = shifted(device, nbytes=2**17, times=2)
+                return seconds / 2, bandwidth
+
+            hook = Hook.of_policy(exchange, probe=probe, every=setting.flexible or 1)
+        gate.wait()
+        dist.barrier()
+        gate.wait()
+        with Trainer(model, optimizer, hook, log=log) as trainer:
+            for iteration in range(setting.iterations):
+                trainer.step(partial(loss, iteration))
+        dist.barrier()
+    gate.wait()
+
+
+def _work(gate: Barrier, models: list[str], folder: Path) -> None:
+    import torch
+
+    from simnet.calibration.device import measure_device, profile_yaml
+
+    def untouched(bucket: Any) -> Any:
+        done: Any = torch.futures.Future()
+        done.set_result(bucket.buffer())
+        return done
+
+    folder.mkdir(parents=True)
+    rows = []
+    for name in models:
+        model, optimizer, loss = _made(name, Place(0, "", "", 1, 0, 0.0), None)
+        model.register_comm_hook(None, lambda _, bucket: untouched(bucket))
+        gate.wait()
+        for iteration in range(_REPETITIONS):
+            began = time.perf_counter()
+            found = loss(iteration)
+            forward = time.perf_counter()
+            found.backward()
+            computed = time.perf_counter()
+            optimizer.step()
+            optimizer.zero_grad()
+            updated = time.perf_counter()
+            if iteration >= _WARM:
+                rows.append((name, forward - began, computed - forward, updated - computed))
+    gate.wait()
+    columns = ["model", "forward_s", "backward_s", "update_s"]
+    pd.DataFrame(rows, columns=columns).to_csv(folder / "computing.csv", index=False)
+    profile = measure_device("processor", "numpy", density=0.01, largest=_LARGEST)
+    (folder / "device.yaml").write_text(profile_yaml(profile), encoding="utf-8")
+    gate.wait()
+
+
+def _made(name: str, place: Place, bucket: float | None) -> tuple[Any, Any, Callable[[int], Any]]:
+    """Return a model in DDP, its optimizer, and its loss in an iteration."""
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    hidden = MODELS[name]
+    source = live.train("mlp", "digits", workers=place.ranks, batch=BATCH, hidden=hidden or (1,), seed=SEED)
+    module = perceptron(source) if hidden else convolutional()
+    model = DistributedDataParallel(module, bucket_cap_mb=bucket / 2**20 if bucket else 1000, init_sync=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
+
+    def loss(iteration: int) -> Any:
+        inputs, targets = source.batches(iteration, np.array([place.rank]))
+        given = torch.from_numpy(inputs[0].astype(np.float32))
+        if not hidden:
+            given = torch.nn.functional.interpolate(given.view(-1, 1, 8, 8), size=(_IMAGE, _IMAGE))
+        return torch.nn.functional.cross_entropy(model(given), torch.from_numpy(targets[0]))
+
+    return model, optimizer, loss
+
+
+def perceptron(source: live.LiveSource) -> Any:
+    """Return the perceptron of a source as a module of PyTorch, with the same first weights."""
+    import torch
+
+    parts: list[Any] = []
+    weights, sizes = torch.from_numpy(source.initial().copy()), [size for _, size in source.layers]
+    pieces = weights.split(sizes)
+    for number in range(0, len(sizes), 2):
+        units = sizes[number + 1]
+        layer = torch.nn.Linear(sizes[number] // units, units)
+        with torch.no_grad():
+            layer.weight.copy_(pieces[number].view(units, -1))
+            layer.bias.copy_(pieces[number + 1])
+        parts += [layer, torch.nn.ReLU()]
+    return torch.nn.Sequential(*parts[:-1])
+
+
+def convolutional() -> Any:
+    """Return a convolutional network of 1.1 million parameters for images of 16 by 16."""
+    import torch
+
+    torch.manual_seed(SEED)
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(1, 16, 3, padding=1, stride=2),
+        torch.nn.ReLU(),
+        torch.nn.Conv2d(16, 64, 3, padding=1, stride=2),
+        torch.nn.ReLU(),
+        torch.nn.Flatten(),
+        torch.nn.Linear(1024, 1024),
+        torch.nn.ReLU(),
+        torch.nn.Linear(1024, 10),
+    )
