@@ -13,11 +13,22 @@ from hypothesis import strategies as st
 import commands
 from simnet import costs
 from simnet.base.errors import InputError
+from simnet.costs.devices import device_names
 from simnet.network.weather import profile_state
 from simnet.scenario import load, shipped
 from simnet.scenario.runner import results_of
 from validate import published as tables
-from validate.reproduction import MISSING, REPRODUCTIONS, Row, artopk, as_frame, outcome, page, reproduction
+from validate.reproduction import (
+    MISSING,
+    REPRODUCTIONS,
+    Row,
+    artopk,
+    as_frame,
+    outcome,
+    page,
+    reproduction,
+    under_devices,
+)
 from validate.reproduction.table import KINDS, golden
 
 PAGE = Path(__file__).parents[1] / "docs" / "papers.md"
@@ -222,3 +233,52 @@ def test_jobs_of_fig_8_follow_the_published_schedules():
         for start, network in job.stages:
             state = profile_state(config, start // tables.STEPS)
             assert network.links.capacity(0, 0.0)[0] == pytest.approx(state.bandwidth)
+
+
+# Headline ratios under device profiles
+
+SMALL = """
+name: small
+workers: 4
+network:
+  topology: {star: {latency: 1 ms, bandwidth: 1 Gbit/s}}
+job:
+  parameters: 4000
+  scale: 100
+  iterations: 12
+  density: 5 %
+  compute: {mean: 3 ms}
+  update: 1 ms
+  gradients: {synthetic: {like: digits}}
+exchanges:
+  AG: {scheme: topk}
+  gTopk: {scheme: gtopk}
+policies:
+  AG: {fixed: AG}
+  gTopk: {fixed: gTopk}
+"""
+
+
+def test_a_ratio_under_a_device_is_that_of_the_jobs(tmp_path):
+    path = tmp_path / "small.yaml"
+    path.write_text(SMALL)
+    headline = under_devices.Headline("toy", str(path), "gTopk", "AG", "nothing")
+    names = ["v100-torch1.5", "a100-torch2.6", "ideal"]
+    step, found = under_devices.columns([headline], names)
+    for name in names:
+        took = {
+            label: float(result.iterations["iteration_s"][-under_devices.LAST :].mean())
+            for label, result in results_of(load(path, [f"job.device={name}"]).build()).items()
+        }
+        assert found.ratios[name] == pytest.approx(took["gTopk"] / took["AG"], rel=1e-6)
+    # One block per vector takes from compression what it gains.
+    assert step.ratios["v100-torch1.5"] < 1 < step.ratios["a100-torch2.6"] <= step.ratios["ideal"]
+    assert step.published == "4.35"
+
+
+def test_ratios_under_devices_are_a_table_with_what_was_published():
+    column = under_devices.Column("A over B", "4.9", {"cpu": 1.5, "ideal": 2.25})
+    assert under_devices.rows([column])[2:] == [("cpu", "1.50"), ("ideal", "2.25")]
+    assert "| published | 4.9 |\n| cpu | 1.50 |\n| ideal | 2.25 |\n" in page.under_devices([column])
+    for name in device_names():
+        assert f"| {name} | " in PAGE.read_text()

@@ -150,6 +150,9 @@ def reproduce(
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="All of them, the slow ones too: a few minutes.")] = False,
     fast: Annotated[bool, typer.Option("--fast", help="All but those that take more than a few seconds.")] = False,
+    devices: Annotated[
+        bool, typer.Option("--devices", help="Headline ratios under each device profile: a few minutes.")
+    ] = False,
     check: Annotated[bool, typer.Option("--check", help="Exit with 1 if a value is outside its tolerance.")] = False,
     json_: Annotated[bool, typer.Option("--json", help="Print the values as JSON.")] = False,
     out: Annotated[Path | None, typer.Option(metavar="FILE.csv", help="Write the values as a table.")] = None,
@@ -166,6 +169,11 @@ def reproduce(
         raise InputError("is either names or --all or --fast", file="simnet reproduce")
     if every and fast:
         raise InputError("is either --all or --fast", file="simnet reproduce")
+    if devices:
+        options.only("reproductions, not for --devices", False, {"NAME": names, "--all": every, "--fast": fast})
+        options.only("reproductions", False, {"--check": check, "--out": out, "--markdown": markdown, "--json": json_})
+        _under_devices(quiet)
+        return
     if names:
         wanted = [reproduction(name) for name in dict.fromkeys(names)]
     else:
@@ -193,6 +201,15 @@ def reproduce(
     if check and outside:
         typer.echo("outside its tolerance: " + "; ".join(outside), err=True)
         raise typer.Exit(1)
+
+
+def _under_devices(quiet: bool) -> None:
+    """Print headline ratios under each device profile."""
+    from validate.reproduction import under_devices
+
+    with terminal.progress("ratios", quiet):
+        head, *others = under_devices.rows(under_devices.columns())
+    _show_table("Headline ratios under each device profile", head, head[:1], others)
 
 
 def _run(one: Reproduction, quiet: bool) -> list[Row] | None:
@@ -270,7 +287,7 @@ def _figures(one: Reproduction, rows: Sequence[Row] | None) -> dict[str, Any]:
 def _write(found: Mapping[str, Sequence[Row] | None], out: Path | None, markdown: Path | None, force: bool) -> None:
     """Write the table and the page that were asked for."""
     from simnet.base.writing import write_new
-    from validate.reproduction import as_frame, page
+    from validate.reproduction import REPRODUCTIONS, as_frame, page, under_devices
 
     if out is not None:
         import pandas as pd
@@ -281,4 +298,5 @@ def _write(found: Mapping[str, Sequence[Row] | None], out: Path | None, markdown
             frame.insert(0, "name", frame.pop("name"))
         write_new({out: frame.to_csv(index=False)}, force)
     if markdown is not None:
-        write_new({markdown: page.page(found)}, force)
+        columns = under_devices.columns() if set(found) == set(REPRODUCTIONS) else []
+        write_new({markdown: page.page(found, columns)}, force)

@@ -24,6 +24,7 @@ from simnet import costs
 from simnet.base.progress import tracked
 from simnet.base.rng import stream
 from simnet.collectives import allgather_auto, allreduce_ring, allreduce_tree, broadcast_binomial
+from simnet.costs.devices import DeviceOp, DeviceProfile
 from simnet.network import Network
 from simnet.network.weather import PROFILES, profile_state
 from simnet.policies import moo
@@ -101,6 +102,27 @@ def _communication(row: dict[Hashable, Any], parameters: int) -> float:
 
 def _where(row: dict[Hashable, Any]) -> str:
     return f"{row['collective']}, {row['bandwidth_Gbps']:g} Gbit/s, density {row['density']:g}"
+
+
+def dense_over_star(device: DeviceProfile | None = None) -> float:
+    """Return the step time of dense SGD over that of STAR-Topk, ResNet50 at 1 %: of Table IV, or selected by a device.
+
+    Parameters
+    ----------
+    device : DeviceProfile, optional
+        What selects; the published ratio when omitted.
+    """
+    frame = tables.read("table_iv.csv")
+    chosen = frame[(frame["model"] == "ResNet50") & frame["method"].isin(["DenseSGD", "STAR-Topk"])]
+    dense, star = _records(chosen[chosen["density"].isin([1, 0.01])])
+    if device is None:
+        return float(dense["published_ms"] / star["published_ms"])
+    n = tables.PARAMETERS["ResNet50"]
+    k = star["density"] * n
+    kernels = [DeviceOp("topk", n), DeviceOp("gather", k), DeviceOp("scatter", k, launches=2)]
+    selecting = 1e3 * float(device.seconds(kernels, 1)[0])
+    whole, part = (COMPUTE["ResNet50"] + _communication(row, n) for row in (dense, star))
+    return whole / (part + selecting)
 
 
 @reproduces("artopk-table-ii", PAPER, "Table II", "timed", 36)

@@ -7,6 +7,7 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 
 from validate.reproduction import KINDS, MISSING, REPRODUCTIONS, Reproduction, Row, outcome
+from validate.reproduction.under_devices import Column, rows
 
 _HEAD = """\
 # Papers reproduced
@@ -16,6 +17,7 @@ Published figures, tables and claims beside what this repository makes of them.
 ```sh
 simnet reproduce                     # what there is
 simnet reproduce artopk-table-vi     # every value of it, beside the published one
+simnet reproduce --devices           # headline ratios under each device profile
 simnet reproduce --fast --check      # exit code 1 if a value is outside its tolerance
 simnet reproduce --all --markdown docs/papers.md --force    # this page, in some minutes
 ```
@@ -33,6 +35,18 @@ _SUMMARY = """\
 The error is by how much the published value exceeds ours. *Worst* is the largest in parts of its tolerance, which
 stands in brackets. Where times were published the tolerance is how far the paper's own values scatter about its
 formulas, so that a pass says that simnet's network does what these formulas say, no more.
+
+"""
+
+_DEVICES = """\
+
+## Under each device profile
+
+By how many times one scheme is faster than another, time of an iteration: `simnet reproduce --devices`. Scenarios and
+settings are those of `oktopk_bert`, `spardl_vgg16` and `exdyna_node`, mean of their last eight iterations, and of Table
+IV of the AR-Topk paper for ResNet50 at 1 %. What is selected is the same under each; only the time to select differs,
+and by it who is faster. None of the papers says enough of its devices for a row to be the right one: Ok-Topk ran on a
+P100 with PyTorch 1.6 and ExDyna on V100 with 1.5, next to which stands v100-torch1.5; SparDL with 1.11 on some GPU.
 
 """
 
@@ -150,12 +164,28 @@ def summary_line(one: Reproduction, rows: Sequence[Row] | None) -> str:
     return f"| {anchor} | {one.paper}, {one.place} | {one.title} | {one.kind} | {' | '.join(came)} |"
 
 
-def page(found: Mapping[str, Sequence[Row] | None]) -> str:
-    """Return the page of reproductions that were run, by name; None for those that could not run."""
+def under_devices(columns: Sequence[Column]) -> str:
+    """Return the section of headline ratios under each device profile."""
+    head, *others = rows(columns)
+    lines = [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *others)]
+    return _DEVICES + "\n".join(lines) + "\n"
+
+
+def page(found: Mapping[str, Sequence[Row] | None], columns: Sequence[Column]) -> str:
+    """Return the page of reproductions.
+
+    Parameters
+    ----------
+    found : mapping of str to sequence of Row
+        Those that were run, by name; None for those that could not run.
+    columns : sequence of Column
+        Headline ratios under each device profile; without any the page has no section of them.
+    """
     lines = [_wrapped(f"- *{kind}*: {meaning}.", "  ") for kind, meaning in KINDS.items()]
     text = _HEAD + "\n".join(lines) + "\n" + _SUMMARY
     text += "| name | published | values | kind | within tolerance | status | worst |\n|---|---|---|---|---|---|---|\n"
     text += "".join(summary_line(REPRODUCTIONS[name], rows) + "\n" for name, rows in found.items())
+    text += under_devices(columns) if columns else ""
     text += _MISSING + "| paper | what | why |\n|---|---|---|\n"
     text += "".join(f"| {one.paper} | {one.what} | {one.why} |\n" for one in MISSING)
     text += "\n## Each in turn\n\n"

@@ -1,0 +1,110 @@
+"""Headline ratios of the reproductions under each device profile: by how many times one scheme is faster than another.
+
+What is exchanged does not depend on the device, so that every exchange is made once, and its messages and kernels are
+timed with each profile. The scheme that a paper is about goes through all iterations of its scenario, as its thresholds
+settle; what it is compared with goes through the last ones alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from simnet.costs.devices import DeviceProfile, device_names, load_device
+from simnet.job.job import buckets, create_sparsifier
+from simnet.policies import density_at
+from simnet.scenario import load
+from simnet.scenario.resolve import candidate
+from validate.reproduction import artopk
+
+
+class Headline(NamedTuple):
+    """A ratio: in a scenario, times of an iteration with the one exchange over those with the other."""
+
+    paper: str
+    scenario: str
+    slower: str
+    faster: str
+    published: str
+
+
+HEADLINES = (
+    Headline("Ok-Topk", "oktopk_bert", "dense", "Ok-Topk", "3.29 to 12.95 on 256"),
+    Headline("Ok-Topk", "oktopk_bert", "TopkA", "Ok-Topk", "3.29 to 12.95 on 256"),
+    Headline("SparDL", "spardl_vgg16", "dense", "SparDL", "1.2 to 3.7; up to 4.9"),
+    Headline("SparDL", "spardl_vgg16", "TopkA", "SparDL", "1.2 to 3.7; up to 4.9"),
+    Headline("SparDL", "spardl_vgg16", "Ok-Topk", "SparDL", "1.2 to 3.7; up to 4.9"),
+    Headline("ExDyna", "exdyna_node", "dense", "ExDyna", "not published"),
+    Headline("ExDyna", "exdyna_node", "Top-k", "ExDyna", "not published"),
+)
+
+LAST = 8
+"""Iterations whose mean counts."""
+
+
+class Column(NamedTuple):
+    """A ratio, what was published of it, and what it is with each device profile, by name."""
+
+    what: str
+    published: str
+    ratios: dict[str, float]
+
+
+def columns(headlines: Sequence[Headline] = HEADLINES, names: Sequence[str] = ()) -> list[Column]:
+    """Return the ratio of Table IV of the AR-Topk paper and those of headlines.
+
+    Parameters
+    ----------
+    headlines : sequence of Headline
+        Which.
+    names : sequence of str
+        Names of profiles; all that there are when empty.
+    """
+    devices = [load_device(name) for name in names or device_names()]
+    own = {one.faster for one in headlines}
+    wanted = dict.fromkeys((one.scenario, label) for one in headlines for label in (one.slower, one.faster))
+    took = {(scenario, label): _seconds(scenario, label, devices, label in own) for scenario, label in wanted}
+    step = {device.name: artopk.dense_over_star(device) for device in devices}
+    found = [Column("AR-Topk: dense over STAR-Topk", f"{artopk.dense_over_star():.2f}", step)]
+    for one in headlines:
+        ratio = took[one.scenario, one.slower] / took[one.scenario, one.faster]
+        by_name = dict(zip([device.name for device in devices], ratio.tolist(), strict=True))
+        found.append(Column(f"{one.paper}: {one.slower} over {one.faster}", one.published, by_name))
+    return found
+
+
+def rows(found: Sequence[Column]) -> list[tuple[str, ...]]:
+    """Return the cells of a table: headings, what was published, and a row for each device profile.
+
+    Examples
+    --------
+    >>> rows([Column("A over B", "1.2 to 3.7", {"ideal": 2.0})])
+    [('device', 'A over B'), ('published', '1.2 to 3.7'), ('ideal', '2.00')]
+    """
+    return [
+        ("device", *(one.what for one in found)),
+        ("published", *(one.published for one in found)),
+        *((name, *(f"{one.ratios[name]:.2f}" for one in found)) for name in found[0].ratios),
+    ]
+
+
+def _seconds(scenario: str, label: str, devices: Sequence[DeviceProfile], settles: bool) -> np.ndarray:
+    """Return the mean seconds of the last iterations with an exchange, for each device."""
+    loaded = load(scenario)
+    job = loaded.build().job
+    (bucket,) = buckets(job.source, job.overlap)
+    sparsifier = create_sparsifier(candidate(label, loaded.config.exchanges[label]), bucket, job)
+    network, workers = job.network(0), job.source.workers
+    times = []
+    for iteration in range(0 if settles else job.iterations - LAST, job.iterations):
+        sparsifier.density, sparsifier.iteration = density_at(job.density, iteration), iteration
+        exchange = sparsifier.exchange(job.source.gradients(iteration))
+        if iteration < job.iterations - LAST:
+            continue
+        for device in devices:
+            first, between = device.work(exchange.kernels, workers)
+            timing = network.time(exchange.schedule.with_work(between), first, placement=job.placement)
+            times.append(job.compute.mean + job.update + timing.lasts_from(0.0))
+    return np.asarray(np.array(times).reshape(-1, len(devices)).mean(axis=0))
