@@ -464,13 +464,18 @@ class ReferenceRun:
     `failures` says which ranks fail, and when. With `computing`, ranks compute beside the parts on streams, as
     `reference_streams` has it: a part waits for its selection, work before rounds queues as a kernel, and what comes
     after the last message of a part is not waited for before the end.
+    Messages are `longer`, relative, by that at most, or shorter: it tells
+    what hangs on which of them is there first.
 
     Afterwards `finish` has when each rank was done, if it is `done`; `sent` and `arrived` have the times of messages,
     NaN for never; `failed` the ranks that failed before they were done, and `stalled` when nothing more could happen.
     """
 
-    def __init__(self, network, parts, start, hosts, delays=(), picks=(), failures=None, computing=None):
+    def __init__(
+        self, network, parts, start, hosts, delays=(), picks=(), failures=None, computing=None, longer=0.0
+    ):  # fmt: skip
         self.network, self.hosts, self.delays, self.picks = network, list(hosts), delays, picks
+        self.longer = longer
         n_ranks, number = len(self.hosts), network.number
         self.rounds, self.gates, self.opens, self.unpacks = [], {}, {}, set()
         for part, (schedule, ready) in enumerate(parts):
@@ -603,6 +608,7 @@ class ReferenceRun:
         """Return a message that is sent now."""
         src, dst, index = self.ends(number)
         nbytes = self.sizes[id(self.rounds[index])][number - self.first[index]]
+        nbytes *= 1 + self.network.number(self.longer * math.cos(number))
         self.sent[number] = self.network.now
         delay = self.network.number(self.delays[number] if len(self.delays) else 0)
         pick = int(self.picks[number]) if len(self.picks) else 0

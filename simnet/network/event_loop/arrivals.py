@@ -45,16 +45,15 @@ def come(s: State, f: int) -> None:
 
 
 def meets_on_own_link(s: State, own: int) -> bool:
-    """Return whether messages flow on their host's own link, and nobody else."""
-    u = s.links[own].first_use
-    if u < 0:
-        return False
+    """Return whether messages flow on their host's own link, and nothing but words beside them."""
+    u, meets = s.links[own].first_use, False
     while u >= 0:
         flow = s.flows[s.uses[u].flow]
-        if flow.owner == BACKGROUND or flow.what != DATA or s.routes[flow.route].own != own:
+        if flow.owner == BACKGROUND or s.routes[flow.route].own != own:
             return False
+        meets = meets or flow.what == DATA
         u = s.uses[u].behind
-    return True
+    return meets
 
 
 def count(s: State, l: int) -> None:
