@@ -356,7 +356,7 @@ class Case:
                 try:
                     arrived = yield network.transfer(src, dst, nbytes)
                 except StalledError as error:
-                    failed.append((env.now, error.at, job["computing"] is not None))
+                    failed.append((env.now, error.at, False))
                     return
                 assert near([env.now], [arrived])
                 # The event tells an absolute time, which has fewer digits.
