@@ -12,6 +12,7 @@ import numpy as np
 from simnet.base.arrays import Floats
 from simnet.base.progress import tracked
 from simnet.job.job import Overlap
+from simnet.job.streams import left_after
 from simnet.studies.choosing.choices import Choice
 from simnet.studies.choosing.cost_models import CostModel
 from simnet.studies.choosing.operating_point import OperatingPoint
@@ -23,7 +24,7 @@ MISJUDGED = 2.0
 """By which factor latency and bandwidth may both be misjudged, either way, unless said otherwise."""
 
 BUCKET = Overlap().bucket
-"""Bytes of a bucket of an overlapped all-reduce, as by default in PyTorch."""
+"""Bytes of a bucket of an overlapped exchange, as by default in PyTorch."""
 
 _FINE, _COARSE = 240, 24
 _DECADES = 4.0
@@ -46,6 +47,9 @@ class Row(NamedTuple):
         Its parts [s].
     select_low, select_high : float
         Interval of the time to select [s].
+    left : float
+        What is left of it after a backward pass that it goes beside, in buckets of `BUCKET` bytes, if that is faster
+        than to begin at its end [s].
     """
 
     choice: Choice
@@ -56,6 +60,7 @@ class Row(NamedTuple):
     select: float
     select_low: float
     select_high: float
+    left: float
 
 
 class Flip(NamedTuple):
@@ -164,48 +169,30 @@ class Decision(NamedTuple):
             )
         )
 
-    def gain_over_dense(self, backward: float = 0.0) -> float:
+    def gain_over_dense(self, *, overlapped: bool = False) -> float:
         """Return how many times as fast as the fastest choice that sends the whole gradient the fastest sparse one is.
 
         NaN if there is no choice of one of these kinds.
 
         Parameters
         ----------
-        backward : float
-            Seconds of back-propagation behind which an all-reduce of the whole gradient hides, bucket by bucket, as
-            PyTorch's DistributedDataParallel has it. A selection from the whole gradient cannot begin before the end.
+        overlapped : bool
+            Whether what is left of them after the backward pass counts.
         """
-        whole = [
-            exposed(row.communicate, backward, float(self.point.dense_bytes)) + row.select
-            for row in self.rows
-            if row.choice.kind != "sparse"
-        ]
-        sparse = [row.seconds for row in self.rows if row.choice.kind == "sparse"]
+        times = [(row.choice.kind, row.left if overlapped else row.seconds) for row in self.rows]
+        whole = [seconds for kind, seconds in times if kind != "sparse"]
+        sparse = [seconds for kind, seconds in times if kind == "sparse"]
         return min(whole) / min(sparse) if whole and sparse and min(sparse) > 0 else math.nan
 
 
-def exposed(communicate: float, backward: float, dense_bytes: float) -> float:
-    """Return the seconds of an all-reduce that are left when it overlaps the backward pass.
-
-    The gradient goes in buckets of `BUCKET` bytes, the first when the backward pass has come as far. The last one
-    waits for the end.
-
-    Parameters
-    ----------
-    communicate : float
-        Seconds of the all-reduce alone.
-    backward : float
-        Seconds of the backward pass.
-    dense_bytes : float
-        Size of the gradient [byte].
-
-    Examples
-    --------
-    >>> exposed(1.0, 0.5, 4 * BUCKET), exposed(1.0, 9.0, 4 * BUCKET), exposed(1.0, 9.0, 1.0)
-    (0.625, 0.25, 1.0)
-    """
-    buckets = max(math.ceil(dense_bytes / BUCKET), 1)
-    return max(communicate - backward * (1 - 1 / buckets), communicate / buckets)
+def _left(choice: Choice, point: OperatingPoint, cost_model: CostModel, backward: float) -> float:
+    """Return what a choice leaves after the backward pass [s]: beside it bucket by bucket, or after it as a whole."""
+    whole = float(cost_model(choice, point).seconds)
+    buckets = max(math.ceil(float(point.dense_bytes) / BUCKET), 1)
+    if not backward or buckets == 1:
+        return whole
+    found = cost_model(choice, replace(point, parameters=max(math.ceil(point.parameters / buckets), 1)))
+    return min(whole, left_after(backward, float(found.select), float(found.communicate), buckets))
 
 
 def decide(
@@ -216,6 +203,7 @@ def decide(
     varies: Sequence[str] = QUANTITIES,
     misjudged: float = MISJUDGED,
     coarse: bool = False,
+    backward: float = 0.0,
 ) -> Decision:
     """Rank the choices at a point.
 
@@ -234,6 +222,9 @@ def decide(
     coarse : bool
         Look for flips in steps of 50 % in place of 4 %, and find them to 0.1 % in place of 1e-12; for slow cost models.
 
+    backward : float
+        Seconds of back-propagation that exchanges may go beside, as in PyTorch's DistributedDataParallel; 0 for none.
+
     Examples
     --------
     >>> from simnet.studies.choosing import by_closed_form, choices
@@ -246,9 +237,10 @@ def decide(
     rows = []
     for choice in tracked(choices, 0.2):
         found = cost_model(choice, point)
-        rows.append(
-            Row(choice, *map(float, (found.seconds, found.low, found.high, found.communicate, *found.selecting)))
-        )
+        parts = found.seconds, found.low, found.high, found.communicate, *found.selecting
+        seconds, low, high, communicate, select, select_low, select_high = map(float, parts)
+        left = _left(choice, point, cost_model, backward)
+        rows.append(Row(choice, seconds, low, high, communicate, select, select_low, select_high, left))
     rows.sort(key=lambda row: row.seconds)
     best = rows[0].choice
     several = [row.choice for row in rows]

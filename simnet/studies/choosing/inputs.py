@@ -104,7 +104,13 @@ class Question:
     def answer(self) -> Decision:
         """Return the decision."""
         return decide(
-            self.among, self.point, self.cost_model, varies=self.varies, misjudged=self.misjudged, coarse=self.coarse
+            self.among,
+            self.point,
+            self.cost_model,
+            varies=self.varies,
+            misjudged=self.misjudged,
+            coarse=self.coarse,
+            backward=self.backward,
         )
 
     def shares(self) -> dict[str, float]:

@@ -82,9 +82,9 @@ def sentences(question: Question, decision: Decision) -> list[str]:
             else f"Compression does not pay: {sparse} takes {1 / gain:.3g} times as long as {dense}"
         )
         if question.backward > 0:
-            hidden = decision.gain_over_dense(question.backward)
-            times = hidden if gain > 1 else 1 / hidden
-            text += f"; {times:.3g} times where that hides behind {format_seconds(question.backward)} of backward pass"
+            beside = decision.gain_over_dense(overlapped=True)
+            times = f"{beside:.3g} times as fast" if beside > 1 else f"{1 / beside:.3g} times as long"
+            text += f"; beside {format_seconds(question.backward)} of backward pass, what is left of them is {times}"
         said.append(f"{text}.")
     said += [f"{_sentence(flip)}." for flip in decision.flips]
     said.append(_selection(question, decision))
@@ -148,10 +148,10 @@ def figures(question: Question, decision: Decision) -> dict[str, Any]:
         "margin": _number(decision.margin),
         "too_close_to_call": decision.too_close,
         "gain_over_dense": _number(decision.gain_over_dense()),
-        "gain_over_overlapped_dense": _number(decision.gain_over_dense(question.backward)),
+        "gain_over_overlapped_dense": _number(decision.gain_over_dense(overlapped=True)),
         "backward_s": question.backward,
         "compression_pays": bool(decision.gain_over_dense() > 1),
-        "compression_pays_overlapped": bool(decision.gain_over_dense(question.backward) > 1),
+        "compression_pays_overlapped": bool(decision.gain_over_dense(overlapped=True) > 1),
         "flips": [
             {
                 "quantity": one.quantity,
