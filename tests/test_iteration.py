@@ -10,8 +10,6 @@ from typer.testing import CliRunner
 
 from simnet.base.errors import InputError
 from simnet.cli import app
-from simnet.costs.device_variants import at_end, in_turns
-from simnet.costs.devices import DeviceOp, DeviceProfile, Method, load_device
 from simnet.scenario import load
 from simnet.studies.iteration import ERRORS, NEAR, PARTS, predict_job
 from validate.jobs.comparing import compared
@@ -97,20 +95,6 @@ def test_messages_beside_the_backward_pass_are_under_way_before_it_ends(tmp_path
     scenario.write_text(text.replace("mean: 10 ms", "mean: 900 ms"))
     row = predict_job(load(scenario)).medians().loc["dense"]
     assert row["communicate_s"] > 1.5 * row["wait_s"]
-
-
-def test_ends_and_turns_of_a_device():
-    made = DeviceProfile("toy", "none", "made up", 1e9, {"norm": Method(1e-3, 4, "made up", 1e-9, low=0.5, high=3)})
-    norm, streamed = DeviceOp("norm", 10**6), DeviceOp("sum", 10**6)
-    once = made.once(norm)
-    assert in_turns(made, 4).once(norm) == pytest.approx(4 * once)
-    assert in_turns(made, 4).once(streamed) == pytest.approx(4 * made.once(streamed))
-    for end in ("low", "high"):
-        assert at_end(made, end).once(norm) == pytest.approx(made.once(norm, end))
-        assert at_end(made, end).once(streamed) == pytest.approx(made.once(streamed, end))
-    segmented = DeviceOp("topk_segments", 1000, segments=5)
-    profile = load_device("cpu")
-    assert at_end(profile, "high").once(segmented) == pytest.approx(profile.once(segmented, "high"))
 
 
 def logs(folder, prediction, factor):

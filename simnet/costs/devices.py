@@ -23,11 +23,14 @@ method             one launch over `entries` entries
 ``pack``           values and indices copied into one message
 ``copy_out``       values copied from the device to its host
 ``copy_in``        values copied from the host to the device
+``hook_begin``     what a hook does with a bucket beside its scheme's kernels, before its first message
+``hook_feedback``  what it does beside that where it keeps what it does not send
+``hook_end``       what it does beside the kernels after a bucket's last message
 =================  ======================================================================================
 
 What a profile lacks is made of what it has: segments are as many launches of `topk`, layers are `topk`, a `count` is a
 `scan`; `cast`, `sum` and `pack` stream their bytes after a launch of `norm`, and copies theirs, as if host and device
-were one. Where it is estimated so, it is marked so.
+were one. Where it is estimated so, it is marked so. What a hook does takes no time where it is not in the profile.
 
 A profile file is YAML, with seconds, bytes and bytes per second:
 
@@ -95,7 +98,7 @@ _LARGEST_FILE = 1_000_000
 _ANY = "*"
 _MADE_OF = {"topk_segments": "topk", "topk_layer": "topk", "count": "scan"}
 # Bytes read and written for each entry, of four bytes and with indices of four.
-STREAMED = {"cast": 6.0, "sum": 12.0, "pack": 16.0, "copy_out": 8.0, "copy_in": 8.0}
+_STREAMED = {"cast": 6.0, "sum": 12.0, "pack": 16.0, "copy_out": 8.0, "copy_in": 8.0}
 # By which factor that may be off: published kernels of this kind keep within 1.4 of their bytes, and of devices that
 # nobody looked at more is allowed for; the link to the host of a GPU is up to a hundred times slower than its memory.
 _STREAMS_WITHIN, _COPIES_WITHIN = 2.0, 100.0
@@ -413,7 +416,7 @@ class DeviceProfile:
 
     def _streamed(self, name: str) -> Method | None:
         """Return a method that streams its bytes, estimated; None if it does not, or launches are not known."""
-        norm, moved = self.methods.get("norm"), STREAMED.get(name)
+        norm, moved = self.methods.get("norm"), _STREAMED.get(name)
         if norm is None or moved is None:
             return None
         within = _COPIES_WITHIN if name.startswith("copy_") else _STREAMS_WITHIN

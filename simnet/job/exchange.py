@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
 from simnet.base.errors import StalledError
+from simnet.costs.devices import DeviceOp
 from simnet.job.checkpoint import State
 from simnet.job.job import Job, buckets, create_sparsifier
 from simnet.job.streams import Sent, queued, slows
@@ -275,7 +276,9 @@ class SparsifierSet:
         exchanges = []
         for bucket, model in zip(self._buckets, models, strict=True):
             model.density, model.iteration = where.density, where.batch
-            exchanges.append(model.exchange(gradients[:, bucket.entries]))
+            exchange = model.exchange(gradients[:, bucket.entries])
+            exchange.kernels += _of_hook(self._job, model, len(exchange.schedule.rounds))
+            exchanges.append(exchange)
         return exchanges
 
     def _timed(self, candidate: Candidate, exchanges: list[Exchange], where: Situation) -> Timed:
@@ -313,6 +316,15 @@ class SparsifierSet:
             slowed = result.computed.slices - where.behind if slows(computing) else np.zeros(len(numbers))
             select = result.computed.done - (where.complete + slowed) + (result.origin - where.begun)
         return TimedExchange(candidate, exchanges, select, slowed, result, where.begun)
+
+
+def _of_hook(job: Job, model: Sparsifier, rounds: int) -> tuple[DeviceOp, ...]:
+    """Return what a hook does with a bucket beside the kernels of its scheme, of what the device profile has."""
+    entries = model.parameters * job.source.scale
+    does = [DeviceOp("hook_begin", entries), DeviceOp("hook_end", entries, before=rounds)]
+    if model.keeps_residual and model.options.error_feedback:
+        does.append(DeviceOp("hook_feedback", entries))
+    return tuple(one for one in does if one.method in job.device.methods)
 
 
 def _order(step: TimedExchange) -> tuple[bool, float]:

@@ -15,7 +15,6 @@ from simnet import traces
 from simnet.base import plugins
 from simnet.base.units import format_bytes
 from simnet.costs import models
-from simnet.costs.device_variants import in_turns
 from simnet.costs.devices import DeviceProfile, load_device
 from simnet.job import ColocatedJob, Job, buckets, create_sparsifier
 from simnet.policies import Candidate, Fixed, Flexible, Monitor, OneStepOracle, Policy, Ramp
@@ -73,7 +72,7 @@ def build_job(config: schema.Config, stages: Stages | None, folder: Path, found:
         stages=stages.networks,
         density=_ramps(given.density),
         compute=replace(compute, mean=share * compute.mean),
-        device=device if share == 1 else in_turns(device, share),
+        device=device if share == 1 else _in_turns(device, share),
         placement=stages.placement,
         overlap=None if overlap is None else overlap.build(),
         update=share * given.update,
@@ -203,6 +202,15 @@ def _device(given: schema.Job, folder: Path, found: Findings) -> DeviceProfile |
     with found.at("job", "device"):
         return load_device(folder / given.device if is_file(given.device) else given.device)
     return None
+
+
+def _in_turns(device: DeviceProfile, workers: int) -> DeviceProfile:
+    """Return a profile as it is for each of several workers that take turns on the device."""
+    slower = {
+        name: replace(one, launch=workers * one.launch, seconds_per_entry=workers * one.seconds_per_entry)
+        for name, one in device.methods.items()
+    }
+    return replace(device, memory_bandwidth=device.memory_bandwidth / workers, methods=slower)
 
 
 def _ramps(given: float | Sequence[schema.Ramp] | None) -> list[Ramp]:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, get_args
 
@@ -29,8 +29,7 @@ import pandas as pd
 
 from simnet.base import units
 from simnet.base.errors import InputError
-from simnet.costs.device_variants import at_end
-from simnet.costs.devices import DeviceProfile, End
+from simnet.costs.devices import End
 from simnet.job import Job, run_policy
 from simnet.job.record import TRAIN
 from simnet.report.stacks import name_of
@@ -137,14 +136,10 @@ def predict_job(scenario: Scenario, policies: Sequence[str] | None = None) -> Jo
     if policies is None:
         policies = [name for name, one in config.policies.items() if one.clairvoyant is None]
     run = scenario.only(policies).build()
-    share, device = config.job.workers_per_device, run.job.device
-    devices = [device, *(at_end(device, end) for end in get_args(End))]
-    if all(one == device for one in devices):
-        devices = devices[:1]
     found = []
     for policy in policies:
-        middle, *ends = (_parts(run, policy, share, device) for device in devices)
-        found.append(_with_intervals(middle, ends, run.job.compute.spread, stack_name(run.job)).assign(policy=policy))
+        parts = _parts(run, policy, config.job.workers_per_device)
+        found.append(_with_intervals(parts, run.job.compute.spread, stack_name(run.job)).assign(policy=policy))
     rows = pd.concat(found, ignore_index=True)
     return JobPrediction(scenario.name, stack_name(run.job), run.job.device.name, run.job.source.workers, rows)
 
@@ -154,9 +149,9 @@ def stack_name(job: Job) -> str:
     return name_of(job.network(0).stack)
 
 
-def _parts(run: Run, policy: str, share: int, device: DeviceProfile) -> pd.DataFrame:
-    """Return the parts of each iteration under a policy on a device, means over workers."""
-    job = replace(run.job, device=device)
+def _parts(run: Run, policy: str, share: int) -> pd.DataFrame:
+    """Return the parts of each iteration under a policy, means over workers, and what its intervals go by."""
+    job = run.job
     result = run_policy(job, policy, run.policies[policy], timeline=job.iterations if job.overlap is not None else 0)
     rows = result.iterations[result.iterations["purpose"] == TRAIN].set_index("iteration")
     workers = result.workers[result.workers["purpose"] == TRAIN].groupby("iteration").mean(numeric_only=True)
@@ -173,7 +168,8 @@ def _parts(run: Run, policy: str, share: int, device: DeviceProfile) -> pd.DataF
     found = pd.DataFrame({f"{name}_s": part for name, part in zip(PARTS, parts, strict=True)})
     found.insert(0, "exchange", rows["choice"])
     found.insert(1, "began_s", rows["start_s"])
-    return found.assign(latency_s=rows["latency_s"]).reset_index()
+    kernels = {name: (rows[f"select_{name}_s"] / rows["select_s"]).fillna(1.0) for name in get_args(End)}
+    return found.assign(latency_s=rows["latency_s"], **kernels).reset_index()
 
 
 def _under_way(messages: pd.DataFrame, workers: int) -> pd.Series[float]:
@@ -190,22 +186,18 @@ def _under_way(messages: pd.DataFrame, workers: int) -> pd.Series[float]:
     return pd.Series(found)
 
 
-def _with_intervals(parts: pd.DataFrame, on_ends: Sequence[pd.DataFrame], spread: float, stack: str) -> pd.DataFrame:
-    """Return parts with an interval for each, those of the whole from those of all.
-
-    What differs `on_ends` of the device's intervals, the low and the high one, is its share.
-    """
+def _with_intervals(parts: pd.DataFrame, spread: float, stack: str) -> pd.DataFrame:
+    """Return parts with an interval for each, those of the whole from those of all."""
     known = np.array([ERRORS[stack]] if stack in ERRORS else list(ERRORS.values())).max(axis=0)
     factor = 1 + known[np.searchsorted(NEAR, parts["latency_s"].to_numpy(), side="right")]
     within = {
         "compute": (math.exp(-_SIGMAS * spread), math.exp(_SIGMAS * spread)),
         "communicate": (1 / factor, factor),
+        **dict.fromkeys(("select", "merge"), (parts["low"], parts["high"])),
     }
-    found = parts.drop(columns="latency_s")
+    found = parts.drop(columns=["latency_s", "low", "high"])
     for end, which in enumerate(get_args(End)):
         off = {name: parts[f"{name}_s"] * (within[name][end] - 1) if name in within else 0.0 for name in PARTS}
-        if on_ends:
-            off |= {name: on_ends[end][f"{name}_s"] - parts[f"{name}_s"] for name in ("select", "merge")}
         off["wait"] = np.hypot(off["communicate"], off["merge"])
         off["total"] = np.sqrt(sum(np.square(off[name]) for name in ("compute", "select", "wait", "update")))
         for name in PARTS:

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from simnet.calibration.device import profile_yaml
 from validate.jobs import running, scenarios, tables
 from validate.jobs.settings import MODELS, SETTINGS, Setting
 
@@ -33,7 +34,7 @@ _MARGIN = 2.0
 def work(folder: Path) -> None:
     """Measure what ranks do between messages."""
     running.measure_work(list(MODELS), folder / "work")
-    (folder / "device.yaml").write_text((folder / "work" / "0" / "device.yaml").read_text(encoding="utf-8"))
+    (folder / "device.yaml").write_text(profile_yaml(scenarios.device_of(folder / "work")), encoding="utf-8")
 
 
 def predict(folder: Path) -> None:

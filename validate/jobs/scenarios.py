@@ -6,11 +6,16 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
+import sparsifier_models
 from simnet.base.arrays import Floats
+from simnet.base.rng import stream
+from simnet.costs.devices import DeviceProfile, Method, load_device
 from simnet.policies import Candidate, closed_form
 from simnet.scenario import Scenario
 from simnet.scenario.resolve import candidate
@@ -20,8 +25,10 @@ from simnet.studies.choosing.operating_point import OperatingPoint
 from simnet.studies.choosing.policy import make
 from validate.jobs.settings import ALGORITHMS, BATCH, EXCHANGES, LEARNING_RATE, MODELS, MOMENTUM, SEED, Setting
 
-CONVOLUTIONAL = 1_070_114
-"""Parameters of the convolutional network."""
+ENTRIES: Mapping[str, int] = MappingProxyType({"small": 4_810, "mlp": 700_810, "deep": 563_722, "conv": 1_069_290})
+"""Parameters of the models."""
+
+_SETTLED = 5
 
 
 class Computing(NamedTuple):
@@ -68,7 +75,7 @@ def scenario(setting: Setting, computing: Computing, device: str) -> dict[str, A
         trained = {"model": {"mlp": {"hidden": list(hidden)}}, "data": "digits", "batch": BATCH}
         job["gradients"] = {"train": trained | {"learning_rate": LEARNING_RATE, "momentum": MOMENTUM}}
     else:
-        job["parameters"] = CONVOLUTIONAL
+        job["parameters"] = ENTRIES[setting.model]
     if setting.bucket is not None:
         job["overlap"] = {"bucket": f"{setting.bucket:g} B", "backward": computing.backward / compute}
     network: dict[str, Any] = {
@@ -104,19 +111,67 @@ def kept_back(exchanges: tuple[str, ...]) -> list[str]:
 
 
 def computing_of(folder: Path) -> dict[str, Computing]:
-    """Return what models compute, from the tables of processes that measured it at once: medians over all of them."""
-    rows = pd.concat([pd.read_csv(path) for path in sorted(folder.glob("*/computing.csv"))])
-    rows["both"] = rows["forward_s"] + rows["backward_s"]
+    """Return what models compute, from what processes measured at once: medians over all of them."""
+    rows = _worked(folder)
     found = {}
     for model, own in rows.groupby("model"):
-        middle = own[["forward_s", "backward_s", "update_s", "both"]].median()
+        compute, forward, update = (float(own[name].median()) for name in ("compute_s", "forward_s", "update_s"))
         # Half of the distance of the quartiles, of a normal distribution.
-        low, high = own["both"].quantile([0.25, 0.75])
-        spread = float((high - low) / 1.349 / middle["both"])
-        found[str(model)] = Computing(
-            float(middle["forward_s"]), float(middle["backward_s"]), float(middle["update_s"]), spread
-        )
+        low, high = own["compute_s"].quantile([0.25, 0.75])
+        spread = float((high - low) / 1.349 / compute)
+        found[str(model)] = Computing(forward, max(compute - forward, 0.0), update, spread)
     return found
+
+
+def device_of(folder: Path) -> DeviceProfile:
+    """Return the device profile of the first process, with what a hook does beside the kernels of its schemes."""
+    profile = load_device(folder / "0" / "device.yaml")
+    rows = _worked(folder)
+    before, after = {}, {}
+    for (model, exchange), own in rows.groupby(["model", "exchange"]):
+        entries = ENTRIES[str(model)]
+        options = {key: value for key, value in EXCHANGES[str(exchange)].items() if key != "scheme"}
+        scheme = sparsifier_models.create(EXCHANGES[str(exchange)]["scheme"], 1, entries, 0.01, **options)
+        gradient = stream(SEED, "hook", entries).standard_normal((1, entries)).astype(np.float32)
+        selecting, between = profile.work(scheme.exchange(gradient).kernels, 1)
+        merging = sum(float(one[0]) for one in between.values())
+        before[entries, str(exchange)] = own["select_s"] - float(selecting[0])
+        after[entries, str(exchange)] = own["merge_s"] - merging
+    plain = {key: one for key, one in before.items() if key[1] == "dense"}
+    kept = {key: one for key, one in before.items() if key[1] != "dense"}
+    begin, end = _fitted(plain, "before the first message"), _fitted(after, "after the last message")
+    beside = {key: one - begin.launch - key[0] * begin.seconds_per_entry for key, one in kept.items()}
+    feedback = _fitted(beside, "with what is kept, before the first message")
+    return replace(
+        profile,
+        methods={**profile.methods, "hook_begin": begin, "hook_feedback": feedback, "hook_end": end},
+    )
+
+
+def _fitted(seconds: Mapping[tuple[int, str], pd.Series[float]], what: str) -> Method:
+    """Return a method whose launch is the median on the shortest gradient, and its interval that of 90 % of all."""
+    shortest = min(entries for entries, _ in seconds)
+    launch = max(float(pd.concat([one for key, one in seconds.items() if key[0] == shortest]).median()), 0.0)
+    longer = [(one - launch) / key[0] for key, one in seconds.items() if key[0] > shortest]
+    each = max(float(pd.concat(longer).median()), 0.0)
+    ratios = pd.concat([one / (launch + key[0] * each) for key, one in seconds.items()])
+    low, high = ratios.quantile([0.05, 0.95])
+    source = f"simnet.hooks, a process by itself, {what}; beside the kernels of the scheme"
+    return Method(
+        launch, 0.0, source, each, low=float(np.clip(low, 0.01, 1)), high=max(float(high), 1.0), known="measured"
+    )
+
+
+def _worked(folder: Path) -> pd.DataFrame:
+    """Return what processes logged by themselves: rows of logs with ``model`` and ``forward_s``."""
+    found = []
+    for place in sorted(folder.glob("*/forward.csv")):
+        forward = pd.read_csv(place)
+        for model, exchange in forward[["model", "exchange"]].drop_duplicates().itertuples(index=False):
+            rows = pd.read_csv(place.parent / str(model) / str(exchange) / "rank_0.csv").assign(model=model)
+            found.append(rows.merge(forward, on=["model", "exchange", "iteration"]))
+    rows = pd.concat(found, ignore_index=True)
+    return rows[rows["iteration"] >= _SETTLED]
 
 
 def write(setting: Setting, computing: Mapping[str, Computing], folder: Path) -> Path:

@@ -34,13 +34,15 @@ ALGORITHMS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "topk": {"allgather": "ring"},
         "artopk": {"collective": "ring", "allgather": "ring"},
-        "oktopk": {"hooked": True},
+        "oktopk": {"hooked": True, "allgather": "ring"},
     }
 )
 """What hook and gloo make of the collectives of a scheme, for the scenario; nobody chooses it."""
 
 
-MODELS: Mapping[str, tuple[int, ...]] = MappingProxyType({"mlp": (800, 800), "deep": (512, 512, 512), "conv": ()})
+MODELS: Mapping[str, tuple[int, ...]] = MappingProxyType(
+    {"small": (64,), "mlp": (800, 800), "deep": (512, 512, 512), "conv": ()}
+)
 """Models by name: units of the layers between, of perceptrons for the digits; none for the convolutional network."""
 
 

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     from multiprocessing.synchronize import Barrier
 
 _IMAGE = 16
-_REPETITIONS, _WARM, _LARGEST = 40, 10, 1_000_000
+_REPETITIONS, _PAUSE, _SWEPT, _LARGEST = 20, 0.02, 8_000_000, 1_000_000
+
+HOOKED = ("dense", "AG-Topk", "AR-Topk STAR")
+"""Exchanges with which a process by itself tells what a hook does beside the kernels."""
 
 
 class Place(NamedTuple):
@@ -139,40 +142,45 @@ def _train(place: Place, gate: Barrier, jobs: list[tuple[Setting, str, str]]) ->
 
 def _work(gate: Barrier, models: list[str], folder: Path) -> None:
     import torch
+    import torch.distributed as dist
 
     from simnet.calibration.device import measure_device, profile_yaml
+    from simnet.hooks import Hook, Trainer
 
-    def untouched(bucket: Any) -> Any:
-        done: Any = torch.futures.Future()
-        done.set_result(bucket.buffer())
-        return done
-
+    alone = [dist.new_group([rank]) for rank in range(dist.get_world_size())][dist.get_rank()]
     folder.mkdir(parents=True)
+    swept = torch.zeros(_SWEPT)
     rows = []
     for name in models:
-        model, optimizer, loss = _made(name, Place(0, "", "", 1, 0, 0.0), None)
-        model.register_comm_hook(None, lambda _, bucket: untouched(bucket))
-        gate.wait()
-        for iteration in range(_REPETITIONS):
-            began = time.perf_counter()
-            found = loss(iteration)
-            forward = time.perf_counter()
-            found.backward()
-            computed = time.perf_counter()
-            optimizer.step()
-            optimizer.zero_grad()
-            updated = time.perf_counter()
-            if iteration >= _WARM:
-                rows.append((name, forward - began, computed - forward, updated - computed))
+        for exchange in HOOKED:
+            model, optimizer, loss = _made(name, Place(0, "", "", 1, 0, 0.0), None, alone)
+            options = dict(EXCHANGES[exchange])
+            hook = Hook(options.pop("scheme"), 0.01, label=exchange, group=alone, **options)
+            times: list[float] = []
+
+            def timed(iteration: int, loss: Any = loss, times: list[float] = times) -> Any:
+                began = time.perf_counter()
+                found = loss(iteration)
+                times.append(time.perf_counter() - began)
+                return found
+
+            gate.wait()
+            with Trainer(model, optimizer, hook, log=folder / name / exchange) as trainer:
+                for iteration in range(_REPETITIONS):
+                    trainer.step(partial(timed, iteration))
+                    # What messages bring goes through the caches between two iterations.
+                    swept.add_(1)
+                    time.sleep(_PAUSE)
+            rows += [(name, exchange, iteration, seconds) for iteration, seconds in enumerate(times)]
     gate.wait()
-    columns = ["model", "forward_s", "backward_s", "update_s"]
-    pd.DataFrame(rows, columns=columns).to_csv(folder / "computing.csv", index=False)
+    columns = ["model", "exchange", "iteration", "forward_s"]
+    pd.DataFrame(rows, columns=columns).to_csv(folder / "forward.csv", index=False)
     profile = measure_device("processor", "numpy", density=0.01, largest=_LARGEST)
     (folder / "device.yaml").write_text(profile_yaml(profile), encoding="utf-8")
     gate.wait()
 
 
-def _made(name: str, place: Place, bucket: float | None) -> tuple[Any, Any, Callable[[int], Any]]:
+def _made(name: str, place: Place, bucket: float | None, group: Any = None) -> tuple[Any, Any, Callable[[int], Any]]:
     """Return a model in DDP, its optimizer, and its loss in an iteration."""
     import torch
     from torch.nn.parallel import DistributedDataParallel
