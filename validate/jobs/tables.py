@@ -86,14 +86,26 @@ def policies_of(measured: pd.DataFrame, loaded: Scenario) -> list[str]:
 
 
 def write(folder: Path) -> None:
-    """Write what was measured and predicted in a folder of `validate.jobs` as the tables that are shipped."""
+    """Write what was measured and predicted in a folder of `validate.jobs` as the tables that are shipped.
+
+    Predictions that were ``first``, beside those that are now ``predicted``, are kept as ``before_s``.
+    """
     measured, predicted = [], []
     for setting in SETTINGS:
         logs = folder / "logs" / setting.name
-        if logs.is_dir():
-            measured.append(over_ranks(read_logs(logs)).assign(setting=setting.name))
-            predicted.append(pd.read_csv(folder / "predicted" / f"{setting.name}.csv").assign(setting=setting.name))
-    for name, tables in (("jobs_measured", measured), ("jobs_predicted", predicted)):
-        rows = pd.concat(tables, ignore_index=True)
-        rows.insert(0, "setting", rows.pop("setting"))
-        rows.to_csv(folder / f"{name}.csv", index=False, float_format="%.6g")
+        if not logs.is_dir():
+            continue
+        measured.append(over_ranks(read_logs(logs)).assign(setting=setting.name))
+        own = pd.read_csv(folder / "predicted" / f"{setting.name}.csv").assign(setting=setting.name)
+        first = folder / "first" / f"{setting.name}.csv"
+        keys = ["policy", "iteration"]
+        before = (pd.read_csv(first) if first.exists() else own)[[*keys, "total_s"]]
+        predicted.append(own.merge(before.rename(columns={"total_s": "before_s"}), on=keys, how="left"))
+    ends = [f"{part}_{end}_s" for part in ("communicate", "total") for end in ("low", "high")]
+    columns = ["setting", "policy", "iteration", "exchange", *(one for one in PARTS), *ends, "before_s"]
+    rows = pd.concat(measured, ignore_index=True)
+    rows.insert(0, "setting", rows.pop("setting"))
+    rows.to_csv(folder / "jobs_measured.csv", index=False, float_format="%.6g")
+    pd.concat(predicted, ignore_index=True)[columns].to_csv(
+        folder / "jobs_predicted.csv", index=False, float_format="%.6g"
+    )

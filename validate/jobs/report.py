@@ -1,0 +1,145 @@
+"""How far the shipped measured jobs are from their predictions: the section on jobs of docs/validation.md."""
+
+from __future__ import annotations
+
+import tomllib
+from importlib.resources import files
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from validate.jobs.comparing import MARGIN, SKIPPED
+from validate.jobs.settings import SETTINGS, Setting
+
+_HEAD = (
+    "| Setting | Workers | Latency, Mbit/s | Model | Density | Buckets | Median error | Largest | Fastest | Predicted |"
+)
+
+
+def shipped() -> pd.DataFrame:
+    """Return the shipped jobs: a row per setting, policy and iteration, measured beside predicted (``_ours``)."""
+    folder = files("simnet.calibration.measured")
+    measured, predicted = (
+        pd.read_csv(folder.joinpath(f"jobs_{name}.csv").open(encoding="utf-8")) for name in ("measured", "predicted")
+    )
+    keys = ["setting", "policy", "iteration"]
+    both = measured.merge(predicted, on=keys, suffixes=("", "_ours"))
+    return both[both["iteration"] >= SKIPPED]
+
+
+def medians(both: pd.DataFrame) -> pd.DataFrame:
+    """Return the medians over iterations of jobs with one exchange, a row per setting and exchange."""
+    fixed = both[both["policy"] != "flexible"]
+    rows = fixed.groupby(["setting", "policy"], sort=False).median(numeric_only=True).reset_index()
+    for name in ("total", "communicate"):
+        rows[f"{name}_error"] = rows[f"{name}_s_ours"] / rows[f"{name}_s"] - 1
+    rows["before_error"] = rows["before_s"] / rows["total_s"] - 1
+    return rows
+
+
+def figures(both: pd.DataFrame) -> dict[str, Any]:
+    """Return what the section is about: errors, order, intervals, and what flexible policies took."""
+    rows = medians(both)
+    winners = judged = 0
+    pairs = ordered = 0
+    for _, own in rows.groupby("setting", sort=False):
+        measured, ours = own["total_s"].to_numpy(), own["total_s_ours"].to_numpy()
+        if len(own) > 1 and np.partition(measured, 1)[1] > (1 + MARGIN) * measured.min():
+            judged += 1
+            winners += int(ours.argmin() == measured.argmin())
+        for one, other in combinations(range(len(own)), 2):
+            if abs(measured[one] - measured[other]) > MARGIN * min(measured[one], measured[other]):
+                pairs += 1
+                ordered += int((measured[one] < measured[other]) == (ours[one] < ours[other]))
+    fixed = both[both["policy"] != "flexible"]
+    inside = (fixed["total_s"] >= fixed["total_low_s"]) & (fixed["total_s"] <= fixed["total_high_s"])
+    found: dict[str, Any] = {"jobs": len(rows), "settings": int(rows["setting"].nunique())}
+    for name in ("total", "communicate", "before"):
+        errors = rows[f"{name}_error"].abs().to_numpy()
+        found[name] = {"median": float(np.median(errors)), "p90": float(np.quantile(errors, 0.9))}
+    flexible = both[both["policy"] == "flexible"]
+    if len(flexible):
+        off = float(flexible["total_s_ours"].sum() / flexible["total_s"].sum() - 1)
+        same = float((flexible["exchange"] == flexible["exchange_ours"]).mean())
+        found["flexible"] = {"same": same, "total": off, "iterations": len(flexible)}
+    more = {"judged": judged, "right": winners, "pairs": pairs, "in_order": ordered, "inside": float(inside.mean())}
+    return found | more
+
+
+def section() -> str:
+    """Return the section, in Markdown."""
+    both = shipped()
+    found, rows = figures(both), medians(both)
+    about = tomllib.loads(files("simnet.calibration.measured").joinpath("jobs.toml").read_text(encoding="utf-8"))
+    flexible = found.get("flexible")
+    lines = [
+        "## Iterations of real jobs",
+        "",
+        f"{about['title']}: {found['jobs']} jobs in {found['settings']} settings. {about['notes'].strip()}",
+        "`python -m validate.jobs FOLDER` makes the set anew, `python -m validate.jobs.report` this section.",
+        "",
+        "| What is predicted | Aim | Reached |",
+        "|---|---|---|",
+        f"| Whole iteration, per setting and exchange | median 4 %, p90 12 % | {_pair(found['total'])} |",
+        f"| Messages alone | median 3 % | {_pair(found['communicate'])} |",
+        f"| Whole iteration, as written before measuring | median 4 %, p90 12 % | {_pair(found['before'])} |",
+        f"| The fastest exchange, where the best differ by more than 5 % | 95 % | {_share(found, 'right', 'judged')} |",
+        f"| Pairs of exchanges in the right order, margins above 5 % | | {_share(found, 'in_order', 'pairs')} |",
+        f"| Iterations inside their 90 % interval | 85 to 95 % | {100 * found['inside']:.0f} % |",
+    ]
+    if flexible:
+        lines += [
+            f"| Flexible policy on changing links: the same exchange | 90 % of iterations "
+            f"| {100 * flexible['same']:.0f} % of {flexible['iterations']} |",
+            f"| the same, total time | 8 % | {100 * flexible['total']:+.1f} % |",
+        ]
+    lines += ["", _HEAD, "|---|---|---|---|---|---|---|---|---|---|"]
+    settings = {one.name: one for one in SETTINGS}
+    for name, own in rows.groupby("setting", sort=False):
+        lines.append(_row(settings[str(name)], own))
+    worst = rows.reindex(rows["total_error"].abs().sort_values(ascending=False).index).head(10)
+    lines += [
+        "",
+        "The ten farthest off:",
+        "",
+        "| Setting | Exchange | Measured | Predicted | Error |",
+        "|---|---|---|---|---|",
+    ]
+    for one in worst.to_dict("records"):
+        lines.append(
+            f"| `{one['setting']}` | {one['policy']} | {1e3 * one['total_s']:.1f} ms "
+            f"| {1e3 * one['total_s_ours']:.1f} ms | {100 * one['total_error']:+.0f} % |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _row(one: Setting, own: pd.DataFrame) -> str:
+    first = one.links[0]
+    latency, rate = (
+        " / ".join(f"{each:g}" for each in sorted({round(value / unit, 6) for value in values}))
+        for unit, values in zip((1e-3, 125e3), zip(*first.of_hosts(one.ranks), strict=True), strict=True)
+    )
+    changing = ", then others" if len(one.links) > 1 else ""
+    off = own["total_error"].abs()
+    fastest, predicted = (own["policy"].iloc[int(own[name].argmin())] for name in ("total_s", "total_s_ours"))
+    buckets = "several" if one.bucket is not None else "one"
+    return (
+        f"| `{one.name}` | {one.ranks} | {latency} ms, {rate}{changing} | {one.model} | {100 * one.density:g} % "
+        f"| {buckets} | {100 * off.median():.1f} % | {100 * off.max():.0f} % | {fastest} | {predicted} |"
+    )
+
+
+def _pair(one: dict[str, float]) -> str:
+    return f"{100 * one['median']:.1f} % / {100 * one['p90']:.1f} %"
+
+
+def _share(found: dict[str, Any], right: str, judged: str) -> str:
+    return f"{found[right]} of {found[judged]}" + (
+        f", {100 * found[right] / found[judged]:.0f} %" if found[judged] else ""
+    )
+
+
+if __name__ == "__main__":
+    print(section(), end="")
