@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -12,6 +13,7 @@ from simnet.base.errors import InputError
 from simnet.cli import app
 from simnet.scenario import load
 from simnet.studies.iteration import ERRORS, NEAR, PARTS, predict_job
+from validate.jobs import report
 from validate.jobs.comparing import compared
 from validate.jobs.tables import over_ranks, read_logs
 
@@ -93,8 +95,10 @@ def test_messages_beside_the_backward_pass_are_under_way_before_it_ends(tmp_path
     trained = "gradients: {train: {model: {mlp: {hidden: [64, 64, 64, 64, 64]}}, data: classification}}"
     text = SCENARIO.replace("parameters: 100000", trained).replace("update: 2 ms", "overlap: {bucket: 10 kB}")
     scenario.write_text(text.replace("mean: 10 ms", "mean: 900 ms"))
-    row = predict_job(load(scenario)).medians().loc["dense"]
+    found = predict_job(load(scenario))
+    row = found.medians().loc["dense"]
     assert row["communicate_s"] > 1.5 * row["wait_s"]
+    assert found.iterations["iteration"].tolist() == [0, 1, 2, 3] * 2
 
 
 def logs(folder, prediction, factor):
@@ -175,3 +179,39 @@ def test_policies_that_are_not_in_the_scenario_are_refused(tmp_path, scenario):
     logs(tmp_path / "logs", predict_job(load(scenario)), 1.0)
     with pytest.raises(InputError, match="dense: is not in the scenario"):
         compared(over_ranks(read_logs(tmp_path / "logs")), prediction)
+
+
+def test_a_hook_takes_time_where_the_profile_says_so(scenario):
+    plain = predict_job(load(scenario)).medians()
+    device = scenario.parent / "device.yaml"
+    own = "  hook_{}: {{launch: {}, bytes_per_entry: 0, source: made up}}\n"
+    hook = "".join(own.format(*one) for one in (("begin", 1e-2), ("feedback", 2e-2), ("end", 4e-2)))
+    device.write_text(DEVICE + hook)
+    found = predict_job(load(scenario)).medians() - plain
+    assert found.loc["AG", ["select_s", "merge_s", "total_s"]].tolist() == pytest.approx([0.03, 0.04, 0.07])
+    # Dense exchanges keep nothing.
+    assert found.loc["dense", ["select_s", "merge_s", "total_s"]].tolist() == pytest.approx([0.01, 0.04, 0.05])
+
+
+def test_the_page_has_what_the_shipped_jobs_say():
+    page = (Path(__file__).parents[1] / "docs" / "validation.md").read_text(encoding="utf-8")
+    assert report.section() in page
+
+
+def test_figures_of_jobs_count_what_is_right():
+    rows = [
+        ("a", "dense", 1.0, 1.1, 0.9, 1.2),
+        ("a", "AG-Topk", 2.0, 1.05, 0.9, 1.2),
+        ("b", "dense", 1.0, 3.0, 0.5, 4.0),
+        ("b", "AG-Topk", 1.01, 1.0, 0.5, 4.0),
+    ]
+    columns = ["setting", "policy", "total_s", "total_s_ours", "total_low_s", "total_high_s"]
+    both = pd.DataFrame(rows, columns=columns).assign(
+        communicate_s=1.0, communicate_s_ours=1.5, before_s=1.0, exchange="", exchange_ours=""
+    )
+    found = report.figures(both.replace({"setting": {"a": "two_near", "b": "two_far"}}))
+    # The two of the second setting are too close to be judged.
+    assert (found["right"], found["judged"]) == (0, 1)
+    assert (found["in_order"], found["pairs"]) == (0, 1)
+    assert found["inside"] == 0.75
+    assert found["communicate"]["median"] == pytest.approx(0.5)

@@ -14,6 +14,7 @@ from simnet.calibration.cost_model import COVERAGE
 from simnet.calibration.intervals import BIN_NAMES, bin_of
 from validate.evaluation import FROM_BASE, HALVES
 from validate.evaluation_figures import NEIGHBOURS, PLACES, RULE, TITLES
+from validate.jobs import report as jobs
 from validate.links import AGAIN, repeated, winners
 from validate.links import TITLES as LINK_TITLES
 
@@ -176,7 +177,7 @@ def page(results: Mapping[str, Any], figures: Mapping[str, str]) -> str:
         part = table[table["split"] == split]
         if len(part):
             parts.append(_split(split, part, results, figures.get(split)))
-    parts += [_worst(table), _on_what(known), NOT_VALIDATED, _left_out(results), _made(results)]
+    parts += [jobs.section(), _worst(table), _on_what(known), NOT_VALIDATED, _left_out(results), _made(results)]
     return "\n".join(part.strip() + "\n" for part in parts if part)
 
 

@@ -125,7 +125,7 @@ class PolicyResult:
         is no progress.
     workers : DataFrame
         A row per iteration and worker: the split of the iteration, which adds up to it, its bytes, and what of
-        ``select_s`` is merging, after a message. Exploration has rows of its own, which `purpose` tells, too.
+        ``select_s`` came after a message, as ``merge_s``. Exploration has rows of its own, which `purpose` tells, too.
     messages, spans : DataFrame
         Every message, and what each worker did when, of the first iterations.
     interruptions : tuple of Interruption
@@ -405,7 +405,6 @@ def _statistics(exchanges: Sequence[Exchange]) -> dict[str, float]:
     }
 
 
-# What of `select_s` came after a message is merging.
 _SPLIT = ("compute_s", "select_s", "communicate_s", "wait_s", "bytes_sent_B", "bytes_received_B", "merge_s")
 _ITERATIONS = (
     *("policy", "iteration", "start_s", "iteration_s", "compute_s", "select_s", "select_low_s", "select_high_s"),

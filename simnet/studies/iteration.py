@@ -183,7 +183,7 @@ def _under_way(messages: pd.DataFrame, workers: int) -> pd.Series[float]:
             gaps = np.maximum(begin[1:] - end[:-1], 0.0).sum()
             seconds += float(end[-1] - begin[0] - gaps) if len(own) else 0.0
         found[iteration] = seconds / workers
-    return pd.Series(found)
+    return pd.Series(found).rename_axis("iteration")
 
 
 def _with_intervals(parts: pd.DataFrame, spread: float, stack: str) -> pd.DataFrame:

@@ -105,7 +105,7 @@ def write(folder: Path) -> None:
     columns = ["setting", "policy", "iteration", "exchange", *(one for one in PARTS), *ends, "before_s"]
     rows = pd.concat(measured, ignore_index=True)
     rows.insert(0, "setting", rows.pop("setting"))
-    rows.to_csv(folder / "jobs_measured.csv", index=False, float_format="%.6g")
+    rows.to_csv(folder / "measured.csv", index=False, float_format="%.6g")
     pd.concat(predicted, ignore_index=True)[columns].to_csv(
-        folder / "jobs_predicted.csv", index=False, float_format="%.6g"
+        folder / "predicted.csv", index=False, float_format="%.6g"
     )
