@@ -1,4 +1,7 @@
-"""The record of a job: rows of its iterations and workers, messages and spans, and interruptions."""
+"""The record of a job: rows of its iterations and workers, messages and spans, and interruptions.
+
+It is a long module, as what a row holds is booked, saved, restored and told side by side.
+"""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import textwrap
 import tomllib
 from importlib.resources import files
@@ -23,7 +24,8 @@ _HEAD = (
 def shipped() -> pd.DataFrame:
     """Return the shipped jobs: a row per setting, policy and iteration, measured beside predicted (``_ours``)."""
     measured, predicted = (
-        pd.read_csv(_SHIPPED.joinpath(f"{name}.csv").open(encoding="utf-8")) for name in ("measured", "predicted")
+        pd.read_csv(io.StringIO(_SHIPPED.joinpath(f"{name}.csv").read_text(encoding="utf-8")))
+        for name in ("measured", "predicted")
     )
     keys = ["setting", "policy", "iteration"]
     both = measured.merge(predicted, on=keys, suffixes=("", "_ours"))

@@ -106,6 +106,4 @@ def write(folder: Path) -> None:
     rows = pd.concat(measured, ignore_index=True)
     rows.insert(0, "setting", rows.pop("setting"))
     rows.to_csv(folder / "measured.csv", index=False, float_format="%.6g")
-    pd.concat(predicted, ignore_index=True)[columns].to_csv(
-        folder / "predicted.csv", index=False, float_format="%.6g"
-    )
+    pd.concat(predicted, ignore_index=True)[columns].to_csv(folder / "predicted.csv", index=False, float_format="%.6g")
