@@ -6,8 +6,7 @@ It is a long module, as what a row holds is booked, saved, restored and told sid
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
 from simnet.job.checkpoint import State
+from simnet.job.spans import spans_of
 from simnet.network import Messages, Timing
 
 if TYPE_CHECKING:
@@ -302,7 +302,7 @@ class Record:
             )
             self._messages.append((at.iteration, named))
             for rank, worker in enumerate(state.active.tolist()):
-                spans = _spans(at, rank, worker, named, timing, state, update)
+                spans = spans_of(at, rank, worker, named, timing, state, update)
                 self._spans += [(at.iteration, worker, *span) for span in spans]
 
     def save(self) -> State:
@@ -420,93 +420,3 @@ _MESSAGES = {name: name for name in ("round", "phase", "src", "dst")} | {
     "start_s": "start",
     "finish_s": "finish",
 }
-
-
-COMPUTE, SIDE, NETWORK = "compute", "side stream", "network"
-"""Resources of a worker: its compute stream, that of kernels beside it, and its network card."""
-
-
-def _spans(
-    at: Iteration,
-    rank: int,
-    worker: int,
-    messages: Messages,
-    timing: Timing,
-    state: IterationState,
-    update: float,
-) -> Iterator[tuple[str, str, float, float]]:
-    """Yield what each resource of a worker did when, from the start to the end of an iteration.
-
-    From when its buckets are selected on, a worker does one thing after another, and the spans are those of its split:
-    while it works on what messages have brought, others may be under way, and do not count. Messages before that are
-    `overlapped`.
-    """
-    assert timing.work is not None
-    assert timing.computed is not None
-    computed, later = timing.computed, timing.origin - at.start
-    own = timing.work.rank == rank
-    work = list(zip(timing.work.begun[own].tolist(), timing.work.ended[own].tolist(), strict=True))
-    own = (messages.src == worker) | (messages.dst == worker)
-    under_way = list(zip(messages.sent[own].tolist(), messages.arrived[own].tolist(), strict=True))
-    done, left = float(computed.done[rank]), float(timing.left[rank])
-    pieces: list[tuple[str, str, float, float]] = []
-    reached = 0.0
-    if len(state.selections) > 1:
-        reached = float(state.compute[rank])
-        pieces.append((COMPUTE, "compute", 0.0, reached))
-    for begins, seconds in state.selections[:-1]:
-        begin = float(begins[rank])
-        pieces.append((COMPUTE, "wait", reached, begin))
-        reached = begin + float(seconds[rank])
-        pieces.append((COMPUTE, "select", begin, reached))
-    # What is computed beside messages, and then these.
-    streams = [(COMPUTE, "compute", "slice"), (SIDE if computed.aside else COMPUTE, "select", "select")]
-    for resource, what, kind in streams:
-        times = zip(computed.begun[kind][:, rank].tolist(), computed.ended[kind][:, rank].tolist(), strict=True)
-        pieces += [(resource, what, begin + later, end + later) for begin, end in times if end > begin]
-    if len(state.selections) > 1:
-        pieces.append((COMPUTE, "wait", reached, float(state.selections[-1][0][rank])))
-    resource = SIDE if computed.aside else COMPUTE
-    pieces += [(resource, "select", begin + later, min(end, done) + later) for begin, end in work if begin < done]
-    hidden = sorted((begin, min(end, done)) for begin, end in under_way if begin < done)
-    pieces += [(NETWORK, "overlapped", begin + later, end + later) for begin, end in _joint(hidden)]
-    reached = done + later
-    doing = [(begin, end, COMPUTE, "select") for begin, end in work]
-    doing += [(*one, NETWORK, "communicate") for message in under_way for one in _outside(message, work)]
-    for begin, end, where, what in sorted(doing):
-        begin, end = begin + later, min(end, left) + later
-        if end <= reached:
-            continue
-        pieces.append((COMPUTE, "wait", reached, max(reached, begin)))
-        pieces.append((where, what, max(reached, begin), end))
-        reached = end
-    pieces.append((COMPUTE, "wait", reached, at.seconds - update))
-    pieces.append((COMPUTE, "compute", at.seconds - update, at.seconds))
-    for where, what, begin, end in pieces:
-        first, last = at.start + begin, at.start + end
-        # A step of a double there may be rounding.
-        if last - first > math.ulp(last):
-            yield where, what, first, last
-
-
-def _joint(intervals: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
-    """Yield intervals that ascend by their begin, with those that touch as one."""
-    begin, end = -math.inf, -math.inf
-    for first, last in intervals:
-        if first > end:
-            if end > begin:
-                yield begin, end
-            begin = first
-        end = max(end, last)
-    if end > begin:
-        yield begin, end
-
-
-def _outside(interval: tuple[float, float], others: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
-    """Yield what of an interval lies in none of the others, which ascend and do not overlap."""
-    begin, end = interval
-    for first, last in others:
-        if first < end and last > begin:
-            yield begin, first
-            begin = last
-    yield begin, end

@@ -5,7 +5,7 @@ A message of B bytes from s to d costs the sender's overhead, then the latency o
 (`simnet.network.sharing`), then the receiver's overhead. On an idle constant route that is alpha + B * beta exactly. A
 transfer in flight is re-rated whenever a link on its route changes or a flow that it shares links with comes or goes; a
 link that is down makes transfers wait. A transport stack frames messages, and says when a send lets its rank go on:
-`simnet.network.stack`.
+`simnet.network.stack`. The module is long because its one class documents what a network is asked with.
 """
 
 from __future__ import annotations
