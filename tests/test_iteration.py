@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from simnet.base.errors import InputError
+from simnet.calibration import measured
 from simnet.cli import app
 from simnet.scenario import load
 from simnet.studies.iteration import ERRORS, NEAR, PARTS, predict_job
@@ -131,9 +132,9 @@ def test_logs_beside_the_prediction(tmp_path, scenario):
 def test_a_wrong_winner_is_told(tmp_path, scenario):
     prediction = predict_job(load(scenario))
     logs(tmp_path / "logs", prediction, 1.0)
-    measured = over_ranks(read_logs(tmp_path / "logs"))
-    measured.loc[measured["policy"] == "AG", "total_s"] *= 10
-    found = compared(measured, prediction)
+    rows = over_ranks(read_logs(tmp_path / "logs"))
+    rows.loc[rows["policy"] == "AG", "total_s"] *= 10
+    found = compared(rows, prediction)
     assert found.winner_is_right() is False
     assert found.pairs() == (1, 0)
 
@@ -215,3 +216,14 @@ def test_figures_of_jobs_count_what_is_right():
     assert (found["in_order"], found["pairs"]) == (0, 1)
     assert found["inside"] == 0.75
     assert found["communicate"]["median"] == pytest.approx(0.5)
+
+
+def test_the_first_measured_job_is_predicted_from_links_stack_and_device():
+    folder = Path(measured.__file__).parent / "jobs"
+    rows = pd.read_csv(folder / "first.csv").groupby("scheme")["total_s"].median()
+    ours = predict_job(load(folder / "first.yaml")).medians()["total_s"]
+    for exchange, most in {"dense": 0.05, "fp16": 0.05, "ag_packed": 0.08, "ag_two": 0.08, "artopk": 0.08}.items():
+        assert ours[exchange] == pytest.approx(rows[exchange], rel=most), exchange
+    # By how much AG-Topk is ahead of AR-Topk.
+    for gathered in ("ag_packed", "ag_two"):
+        assert ours["artopk"] / ours[gathered] == pytest.approx(rows["artopk"] / rows[gathered], abs=0.1)

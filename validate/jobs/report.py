@@ -5,13 +5,15 @@ from __future__ import annotations
 import io
 import textwrap
 import tomllib
-from importlib.resources import files
+from importlib.resources import as_file, files
 from itertools import combinations
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from simnet.scenario import load
+from simnet.studies.iteration import predict_job
 from validate.jobs.comparing import MARGIN, SKIPPED
 from validate.jobs.settings import EXCHANGES, MODELS, SETTINGS, Setting
 
@@ -116,7 +118,7 @@ def section() -> str:
             f"| {100 * flexible['same']:.0f} % of {flexible['iterations']} |",
             f"| the same, total time | 8 % | {100 * flexible['total']:+.1f} % |",
         ]
-    lines += ["", _HEAD, "|---|---|---|---|---|---|---|---|---|---|"]
+    lines += ["", *_first(), "", _HEAD, "|---|---|---|---|---|---|---|---|---|---|"]
     settings = {one.name: one for one in SETTINGS}
     for name, own in rows.groupby("setting", sort=False):
         lines.append(_row(settings[str(name)], own))
@@ -134,6 +136,24 @@ def section() -> str:
             f"| {1e3 * one['total_s_ours']:.1f} ms | {100 * one['total_error']:+.0f} % |"
         )
     return "\n".join(lines) + "\n"
+
+
+def _first() -> list[str]:
+    """Return a table of the job that was measured before simnet had hooks."""
+    rows = pd.read_csv(io.StringIO(_SHIPPED.joinpath("first.csv").read_text(encoding="utf-8")))
+    with as_file(_SHIPPED.joinpath("first.yaml")) as path:
+        ours = predict_job(load(path)).medians()["total_s"]
+    lines = [
+        "A job with a hook of its own, measured before (`first.csv`), predicted from `first.yaml` beside it:",
+        "",
+        "| Exchange | Measured | Predicted | Error |",
+        "|---|---|---|---|",
+    ]
+    measured = rows.groupby("scheme")["total_s"].median().to_dict()
+    for exchange, predicted in ours.to_dict().items():
+        seconds, off = measured[exchange], 100 * (predicted / measured[exchange] - 1)
+        lines.append(f"| {exchange} | {1e3 * seconds:.1f} ms | {1e3 * predicted:.1f} ms | {off:+.1f} % |")
+    return lines
 
 
 def _row(one: Setting, own: pd.DataFrame) -> str:
