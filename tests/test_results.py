@@ -37,7 +37,7 @@ TABLES = {"summary.json", "timeline.json", "scenario.lock.yaml", "iterations.csv
 
 def made_up_run(iterations=40, workers=4):
     """Four policies on a network that is the same function of time for all; AG is slow once bandwidth has fallen."""
-    spans = ["policy", "iteration", "worker", "what", "start_s", "finish_s"]
+    spans = ["policy", "iteration", "worker", "resource", "what", "start_s", "finish_s"]
     messages = ["policy", "iteration", "round", "phase", "src", "dst", "nbytes_B", "start_s", "finish_s"]
     made = {}
     both = ["AG", "ART-Ring"]
@@ -62,7 +62,8 @@ def made_up_run(iterations=40, workers=4):
             for worker in range(workers if iteration < 2 else 0):
                 at = now
                 for what, length in zip(PHASES, own[worker], strict=True):
-                    drawn.append([name, iteration, worker, what, at, at + length])
+                    resource = "network" if what == "communicate" else "compute"
+                    drawn.append([name, iteration, worker, resource, what, at, at + length])
                     at += length
                 sent.append(
                     [name, iteration, 0, choice, worker, (worker + 1) % workers, 1e7, now + 0.13, now + duration]

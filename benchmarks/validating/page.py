@@ -100,9 +100,9 @@ model cannot be expected to get below.
 NOT_VALIDATED = """\
 ## What was not validated
 
-- **Training jobs on accelerators.** Iterations of real jobs were measured on processors, with gloo, up to eight workers on
-  one machine. Jobs on GPUs, NCCL beside computing, and contention between jobs are simulated, but not held against
-  measurements here.
+- **Training jobs on accelerators.** Iterations of real jobs were measured on processors, with gloo, up to eight
+  workers on one machine. Jobs on GPUs, NCCL beside computing, and contention between jobs are simulated, but not held
+  against measurements here.
 - **Sparse exchanges at scale.** AG-Topk and AR-Topk were measured among four ranks on shaped links; no other scheme
   was measured on a network.
 - **Shared links of real networks.** Messages that meet on a link were measured on one switch, with buffers that hold
