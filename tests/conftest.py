@@ -22,6 +22,9 @@ os.environ.update(dict.fromkeys(THREADS, "1"))
 settings.register_profile("simnet", derandomize=True, deadline=None, max_examples=50)
 settings.load_profile("simnet")
 
+# A process of test_hooks.py, with PyTorch.
+collect_ignore = ["hook_worker.py"]
+
 
 @pytest.fixture
 def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:

@@ -29,6 +29,21 @@ def spans_of(
     From when its buckets are selected on, a worker does one thing after another, and the spans are those of its split:
     while it works on what messages have brought, others may be under way, and do not count. Messages before that are
     `overlapped`.
+
+    Parameters
+    ----------
+    at : Iteration
+        Which one, and when it began.
+    rank, worker : int
+        Number among those that take part, and in the job.
+    messages : Messages
+        Of the exchange, by workers.
+    timing : Timing
+        Of the exchange, with its work and what was computed beside it.
+    state : IterationState
+        What workers computed and selected.
+    update : float
+        Seconds after the exchange.
     """
     assert timing.work is not None
     assert timing.computed is not None
