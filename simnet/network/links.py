@@ -243,6 +243,8 @@ class Links:
         The background traffic that shares fairly.
     crowding : Crowding or None
         What incast leaves of links; None without incast.
+    into_one : ndarray, shape (L,), bool
+        Whether a link is the only one into a host, and does not collapse where many send.
     segment : float
         Bytes of payload in a packet, to which `limits` refer.
 

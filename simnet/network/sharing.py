@@ -2,7 +2,7 @@
 
 ``max_min``
     Every flow gets the same on a link, but for those that other links hold back further [1]_. With stacks whose
-    messages queue, those that meet on their receiver's link flow in the order in which they come instead.
+    messages queue, those that meet on their receiver's link pass it in the order in which their bytes come instead.
 ``rtt``
     Weighted max-min: on a link that they share, rates go as ``rtt ** -exponent``. Reno and CUBIC find their rate when a
     full buffer loses packets, so its wait is part of their round trips; windows that grow by a segment in each round

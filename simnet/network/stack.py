@@ -70,7 +70,7 @@ class Stack:
         When a send lets its rank go on; see `simnet.network.stack`.
     own_link : {"shared", "queue"}
         Whether messages that a host sends at the same time share its own link, or leave one after another. Those that
-        leave one after another flow in the order in which they come where they meet on their receiver's link.
+        leave one after another pass their receiver's link in the order in which their bytes come.
     eager_limit : float
         Messages of at most so many bytes are ``taken`` in any case.
     buffer : float

@@ -81,6 +81,8 @@ def has_come(s: State, f: int) -> bool:
         flow.port = -1
         return False
     flow.remaining, flow.since, flow.rate = link.backlog, s.now, link.capacity
+    # It shares no link any more.
+    flow.stop = flow.first
     flow.next, link.first_passing = link.first_passing, f
     pass_on(s, f)
     return True

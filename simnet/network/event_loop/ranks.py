@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from simnet.network.event_loop.agenda import copy_due, never_ends, push, sink_due
+from simnet.network.event_loop.agenda import copy_due, push, sink_due
 from simnet.network.event_loop.arrivals import has_come, leave_queue
 from simnet.network.event_loop.messages import assign, let_next
 from simnet.network.event_loop.ports import go_on_sending, has_left
@@ -296,11 +296,10 @@ def leave(s: State, g: int) -> None:
 def end_flow(s: State, f: int) -> None:
     """Take note that the last byte of a message is there, or at the end of a queue that it has to pass yet."""
     flow = s.flows[f]
+    detach(s, f)
     if flow.port >= 0 and not flow.comes:
-        never_ends(s, f)
         leave_queue(s, f)
     else:
-        detach(s, f)
         if flow.owner != TRANSFER and flow.what == DATA:
             let_next(s, f, s.messages[flow.message].connection)
         if flow.port >= 0 and has_come(s, f):
@@ -434,9 +433,7 @@ def fail(s: State, g: int) -> None:
 
 def stop(s: State, f: int) -> None:
     """Take a message that flows off its links, and out of the queue that it is in."""
-    if s.flows[f].port < 0 or s.flows[f].comes:
-        detach(s, f)
-    never_ends(s, f)
+    detach(s, f)
     if s.flows[f].port >= 0:
         leave_queue(s, f)
 
