@@ -8,17 +8,18 @@ meanwhile, and waits for what is left at its end.
 
 from __future__ import annotations
 
+import atexit
 import queue
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 import sparsifier_models
 from simnet.base.checks import whole
 from simnet.base.errors import InputError, SimnetError
+from simnet.hooks import group as groups
 from simnet.hooks.exchanges import Scheme, scheme
 from simnet.hooks.log import Clock, EventClock, HostClock, Iteration, Span
 from simnet.hooks.messages import Messages
@@ -44,7 +45,8 @@ class Hook:
     label : str, optional
         What the log calls it; the name of the scheme when omitted.
     group : ProcessGroup, optional
-        The workers; all when omitted. Nothing else may use it during the backward pass.
+        The workers; all when omitted. The hook has a group of its own made of them, so that all of them must make
+        their hooks at the same place.
     **options
         Those of the scheme. Algorithms of collectives do not bind: the library picks its own.
 
@@ -137,7 +139,7 @@ class Hook:
         if not dist.is_initialized():
             raise InputError("there is no process group yet: call torch.distributed.init_process_group first")
         self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
-        self.choices, self.entry, self.group = choices, choices[0], group
+        self.choices, self.entry = choices, choices[0]
         self.iteration, self.residuals = 0, Residuals()
         self.marks: Iteration | None = None
         self._schemes: dict[str, Scheme] = {one.scheme: scheme(one.scheme) for one in choices}
@@ -145,7 +147,7 @@ class Hook:
         self._names: Mapping[int, str] = {}
         self._table: PolicyTable | None = None
         self._every = 1
-        self._probe: Probe = partial(shifted, group=group)
+        self._probe: Probe = lambda device: shifted(device, group=self._own)
         self._clock: Clock | None = None
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
@@ -155,6 +157,9 @@ class Hook:
             check_feedback(feedback)
         except ValueError as error:
             raise InputError(str(error), file="simnet.hooks") from None
+        self._given = group
+        self._own = groups.like(group)
+        atexit.register(self.close)
 
     def attach(self, model: Any) -> Hook:
         """Register with a model in DistributedDataParallel, and return this hook."""
@@ -214,7 +219,7 @@ class Hook:
                 try:
                     if on_gpu:
                         self._check_finite(bucket, flat, total)
-                    messages, taken = Messages(self.group, clock), clock.mark()
+                    messages, taken = Messages(self._own, clock), clock.mark()
                     steps.exchange(part, selected, messages)
                     marks.exchanging.append(Span(taken, clock.mark()))
                     marks.messages.extend(messages.sent)
@@ -234,21 +239,28 @@ class Hook:
             raise self._failure
 
     def close(self) -> None:
-        """End the thread; what was handed over is exchanged before."""
+        """End the threads; what was handed over is exchanged before. An iteration after that begins them anew."""
+        atexit.unregister(self.close)
         if self._thread is not None:
             self._tasks.put(None)
             self._thread.join()
             self._thread = None
+        if self._own is not None:
+            groups.destroy(self._own)
+            self._own = None
 
     def _begin(self, device: Any) -> None:
         """Begin an iteration: ask for the state of the network, if it is time to, and take the table's choice."""
+        if self._own is None:
+            self._own = groups.like(self._given)
+            atexit.register(self.close)
         if self._table is not None and self.iteration % self._every == 0:
             import torch
             import torch.distributed as dist
 
             latency, bandwidth = self._probe(device)
             slowest = torch.tensor([latency, 1 / bandwidth], dtype=torch.float64, device=device)
-            dist.all_reduce(slowest, dist.ReduceOp.MAX, group=self.group)  # All workers must take the same choice.
+            dist.all_reduce(slowest, dist.ReduceOp.MAX, group=self._own)  # All workers must take the same choice.
             self.entry = self._table.lookup(slowest[0].item(), 1 / slowest[1].item()).entry
         self.marks = Iteration(self.iteration, self.entry.label, self.entry.density)
 

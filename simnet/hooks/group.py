@@ -1,0 +1,39 @@
+"""A process group of the hook's own, whose threads can be ended.
+
+The threads of a gloo group release the tensors of a call after it has returned, for which they take the lock of the
+interpreter; one that does so while the interpreter ends aborts the process. DDP never lets go of its group, so that
+destroying that leaves its threads as they are: only a group that nobody else holds ends with its threads.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
+
+
+def like(group: Any) -> Any:
+    """Return a new group of the workers of another; all of them must call.
+
+    Parameters
+    ----------
+    group : ProcessGroup, optional
+        The workers, and what carries their messages; all when omitted.
+
+    Returns
+    -------
+    ProcessGroup
+    """
+    import torch.distributed as dist
+
+    if group is None:
+        return dist.new_group()
+    ranks, backend = dist.get_process_group_ranks(group), dist.get_backend(group)
+    return dist.new_group(ranks, backend=backend, use_local_synchronization=True)
+
+
+def destroy(group: Any) -> None:
+    """Destroy a group, unless that has been done with all groups; its threads end once nothing refers to it."""
+    import torch.distributed as dist
+
+    with suppress(ValueError):
+        dist.destroy_process_group(group)
