@@ -148,7 +148,8 @@ class Schedule:
         In order. The same `Round` object may stand several times; a ring of many ranks then costs the memory of one.
     calls : iterable of Call
         Which rounds belong to calls of collectives, in order; all others are messages from rank to rank. What is sent
-        does not depend on it, and schedules that differ in it alone are equal.
+        does not depend on it, but the order in which a stack posts the messages of a round may. Schedules that differ
+        in it alone are equal.
 
     Raises
     ------

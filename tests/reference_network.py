@@ -40,7 +40,7 @@ import math
 
 import numpy as np
 
-from reference_stack import ahead, cut, on_wires
+from reference_stack import ahead, cut, on_wires, sent_first
 from reference_streams import streams_of
 from simnet.network.sharing import MAX_MIN
 from simnet.network.stack import IDEAL
@@ -478,11 +478,13 @@ class ReferenceRun:
         self.longer = longer
         n_ranks, number = len(self.hosts), network.number
         self.rounds, self.gates, self.opens, self.unpacks = [], {}, {}, set()
+        self.sends_first = []
         for part, (schedule, ready) in enumerate(parts):
             before = self.gates.get(len(self.rounds), [0] * n_ranks)
             self.opens[len(self.rounds)] = part
             self.gates[len(self.rounds)] = list(map(max, before, map(number, ready)))
             self.rounds += cut(network.stack, schedule.rounds)
+            self.sends_first += sent_first(network.stack, schedule)
             if schedule.rounds and not len(schedule.rounds[-1]):
                 self.unpacks.add(len(self.rounds) - 1)
         self.sizes = {id(one): on_wires(network.stack, one, number) for one in self.rounds}

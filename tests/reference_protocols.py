@@ -3,7 +3,7 @@
 - A rank that enters a round announces what it waits for (`ready`), by sender; then it sends, or asks for what has to be
   asked for (`request`), in the order of the round; then it answers words that came before it did, in their order, but
   those that a receiver is ready in the order of the round; then it does the software of messages that came before it
-  did.
+  did. In an all-gather a stack may have it announce what it waits for after it has answered.
 - What a rank does for messages takes place one after another, beside its `compute`: `before` and `before_byte` for a
   message that it sends, `after` and `after_byte` for one that has arrived, and `before` for a word of its own; by
   turns, twice that in rounds of odd number. That a message has arrived is told by the system at once. A message that
@@ -41,11 +41,8 @@ class StackRun(ReferenceRun):
     def enter(self, rank):
         index = self.at[rank]
         self.entered[rank] = True
-        if self.stack.lets_go == "ready":
-            numbers = range(self.first[index], self.first[index + 1])
-            for number in sorted(numbers, key=lambda number: self.ends(number)[0]):
-                if self.ends(number)[1] == rank and self.waits(number):
-                    self.speak("ready", number)
+        if not self.sends_first[index]:
+            self.announce(rank, index)
         for number in self.sent_by(rank, index):
             if self.failed[self.ends(number)[1]]:
                 self.unsent[index][rank] += 1
@@ -60,8 +57,17 @@ class StackRun(ReferenceRun):
         heard = self.heard.pop((rank, index), [])
         for what, number in sorted(heard, key=lambda word: word[1]) if self.stack.lets_go == "ready" else heard:
             self.answer(what, number)
+        if self.sends_first[index]:
+            self.announce(rank, index)
         self.occupy(rank, self.early.pop((rank, index), 0))
         self.leave_if_done(rank)
+
+    def announce(self, rank, index):
+        if self.stack.lets_go == "ready":
+            numbers = range(self.first[index], self.first[index + 1])
+            for number in sorted(numbers, key=lambda number: self.ends(number)[0]):
+                if self.ends(number)[1] == rank and self.waits(number):
+                    self.speak("ready", number)
 
     def has_entered(self, rank, index):
         return self.at[rank] > index or (self.at[rank] == index and self.entered[rank])

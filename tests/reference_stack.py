@@ -73,6 +73,18 @@ def cut(stack, rounds):
     )
 
 
+def sent_first(stack, schedule):
+    """Return for each round, once cut, whether ranks send before they say that they are ready: in all-gathers."""
+    gathers = set()
+    for call in schedule.calls:
+        if call.operation == "all_gather" and stack.gathers_send_first:
+            gathers |= set(range(call.first, call.first + call.rounds))
+    found = []
+    for index in range(len(schedule.rounds)):
+        found += [index in gathers] * (stack.pieces if is_ring(schedule.rounds, index) else 1)
+    return found
+
+
 def ahead(stack, rounds):
     """Return how many rounds before each may be under way when a rank enters it.
 

@@ -33,7 +33,7 @@ from simnet.network.sharing import MAX_MIN, Sharing
 from simnet.network.stack import IDEAL, Stack
 from simnet.network.transport import Incast, Loss, MeasuredIncast, Transport
 from simnet.network.weather import Weather, markov, outages, steps
-from simnet.schedule import Round, Schedule
+from simnet.schedule import Call, Round, Schedule
 from topologies import Routes
 
 
@@ -45,6 +45,7 @@ class Case:
 
     def __init__(self, seed, stacked=False, shift=0.0):
         self.rng = rng = np.random.default_rng(seed)
+        self.gathers = np.random.default_rng((seed, 4))
         self.shift, self.stack = shift, self._stack(np.random.default_rng((seed, 1))) if stacked else IDEAL
         self.sharing = self._sharing(np.random.default_rng((seed, 2)))
         self.graph = self._graph()
@@ -97,6 +98,7 @@ class Case:
             rounds=any_of(1, 2, 3),
             posts_ahead=any_of(False, True),
             by_turns=any_of(False, True),
+            gathers_send_first=bool(self.gathers.integers(2)),
             **wire,
         )
 
@@ -232,13 +234,21 @@ class Case:
             rounds += [one] * (1 if self.routing == "adaptive" else int(rng.integers(1, 4)))
         return rounds
 
+    def _with_gather(self, schedule):
+        """Return a schedule of which some rounds in a row are called an all-gather."""
+        first, end = sorted(self.gathers.integers(len(schedule.rounds) + 1, size=2).tolist())
+        return Schedule(schedule.n_ranks, schedule.rounds, [Call(first, end - first, "all_gather", "ring", 0.0)])
+
     def _job(self):
         rng = self.rng
         n_ranks = int(rng.integers(1, min(self.n_hosts, 9) + 1))
         spread = float(rng.choice([0.0, 0.02]))
         gated = rng.random() < 0.4
         parts = [
-            (Schedule(n_ranks, self._rounds(n_ranks)), self.shift + rng.random(n_ranks) * spread * 3 * gated)
+            (
+                self._with_gather(Schedule(n_ranks, self._rounds(n_ranks))),
+                self.shift + rng.random(n_ranks) * spread * 3 * gated,
+            )
             for _ in range(rng.integers(1, 4) if gated else 1)
         ]
         dying = rng.choice(n_ranks, min(2, n_ranks), replace=False).tolist() if rng.random() < 0.2 else []

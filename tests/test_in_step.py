@@ -20,7 +20,7 @@ from simnet.collectives import (
 )
 from simnet.network import Network, in_step
 from simnet.network.stack import STACKS, Stack
-from simnet.schedule import Round, Schedule
+from simnet.schedule import Call, Round, Schedule
 
 seconds = st.just(0.0) | st.floats(1e-7, 1e-3)
 
@@ -55,6 +55,7 @@ def stacks(draw):
         rounds=draw(st.integers(1, 4)),
         posts_ahead=draw(st.booleans()),
         by_turns=draw(st.booleans()),
+        gathers_send_first=draw(st.booleans()),
         **wire,
     )
 
@@ -91,7 +92,8 @@ def programs(draw):
         ).rounds
     cut = draw(st.integers(0, len(rounds)))
     ready = draw(st.sampled_from([0.0, 0.3]))
-    return graph, [(Schedule(ranks, rounds[:cut]), 0.0), (Schedule(ranks, rounds[cut:]), ready)]
+    gather = [Call(0, len(rounds) - cut, "all_gather", "", 0.0)] if draw(st.booleans()) else []
+    return graph, [(Schedule(ranks, rounds[:cut]), 0.0), (Schedule(ranks, rounds[cut:], gather), ready)]
 
 
 def agree(one, other):

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 import topologies
 from simnet.base.errors import StalledError
 from simnet.network import Network, OnOffFlow
-from simnet.network.stack import BESIDE, SEGMENT, STACKS
+from simnet.network.stack import BESIDE, SEGMENT, STACKS, Stack
 from simnet.network.weather import Weather, steps
-from simnet.schedule import Round, Schedule
+from simnet.schedule import Call, Round, Schedule
 from validate.replay import of_collective
 from validate.shapednet import Change, predict
 
@@ -216,6 +216,18 @@ def test_sends_whose_receivers_are_ready_leave_in_the_order_of_posting():
     links = [(0.0, 1e6), (0.02, 1e6), (0.0, 1e6)]
     there = arrivals(links, [Round([0, 0], [1, 2], 10_000, compute=[0.1, 0.0, 0.0])], lets_go="ready")
     assert there == pytest.approx([0.1 + 0.01 + 0.01, 0.1 + 0.01 + 0.01], rel=1e-12)
+
+
+@pytest.mark.parametrize(("gathers", "ends"), [(True, 0.54), (False, 0.53)])
+@pytest.mark.parametrize("operation", ["all_gather", "all_reduce"])
+def test_in_a_gather_who_comes_late_sends_before_it_says_that_it_is_ready(operation, gathers, ends):
+    # Rank 1 comes at 0.5 s, when the word of rank 0 has long been there: 0.01 s on the link, 0.01 s of latency. What it
+    # waits for leaves when its own word is there: behind its own message, or beside that.
+    stack = Stack("ready", "queue", word=1e-3, gathers_send_first=gathers)
+    network = Network(topologies.star(2, 0.01, 1e6), stack=stack)
+    both = Schedule(2, [Round([0, 1], [1, 0], [1e4, 1e4])], [Call(0, 1, operation, "ring", 2e4)])
+    timing = network.time(both, [0.0, 0.5])
+    assert timing.finish == pytest.approx(ends if operation == "all_gather" else 0.53)
 
 
 def test_messages_that_waited_for_a_link_that_went_down_are_forgotten_with_their_exchange():

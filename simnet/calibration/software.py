@@ -117,6 +117,7 @@ class CalibratedSoftware:
     def __call__(self, schedule: Schedule, hosts: Ranks) -> Schedule:
         """Return a schedule with the software of its calls, and of messages that belong to none, on its rounds."""
         rounds: list[Round] = []
+        calls: list[Call] = []
         at = 0
         changed: dict[int, Round] = {}
         for call in (*schedule.calls, None):
@@ -124,8 +125,10 @@ class CalibratedSoftware:
             rounds += [self._alone(one, schedule.n_ranks, hosts, changed) for one in schedule.rounds[at:until]]
             if call is not None:
                 at = call.first + call.rounds
-                rounds += self._called(call, schedule.rounds[call.first : at], schedule.n_ranks, hosts)
-        return Schedule(schedule.n_ranks, rounds)
+                own = self._called(call, schedule.rounds[call.first : at], schedule.n_ranks, hosts)
+                calls.append(call._replace(first=len(rounds), rounds=len(own)))
+                rounds += own
+        return Schedule(schedule.n_ranks, rounds, calls)
 
     def known(self, schedule: Schedule, hosts: Ranks) -> list[Known]:
         """Return what the cost model says of the calls of a schedule, and of its messages that belong to none.

@@ -214,7 +214,8 @@ class Engine(Ways):
         ahead = np.array(self._stack.ahead(program.schedule.rounds), dtype=np.int64)
         phases = [one.phase for one in program.schedule.rounds]
         continues = np.array([False, *map(operator.eq, phases, phases[1:])][:n_rounds])
-        rounds.write(i, n_rounds, ahead=ahead, continues=continues)
+        sends_first = np.array(self._stack.sends_first(program.schedule), dtype=np.bool_)
+        rounds.write(i, n_rounds, ahead=ahead, continues=continues, sends_first=sends_first)
         if streams is None:
             for index, gate in program.gates().items():
                 rounds.write(i + index, 1, gates=self.tables["gates"].put(gate, take))

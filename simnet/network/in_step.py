@@ -156,6 +156,9 @@ def go_in_step(
     if few is None:
         return None
     like, stand_in = few
+    # A word without latency comes as its rank enters: which of both is first decides what is sent first.
+    if like.latency == 0 and any(stack.sends_first(program.schedule)):
+        return None
     if like not in memory.clocks:
         _keep(memory.clocks, like, timed(_graph(*like)))
     now, went = float(program.start[0]), []

@@ -95,6 +95,10 @@ class Stack:
     posts_ahead : bool
         Whether a rank that only sends in a round enters it before its sends of the rounds before it in that phase are
         let go.
+    gathers_send_first : bool
+        Whether a rank that enters a round of an all-gather sends before it says that it is ready to receive: its word
+        then waits behind a message whose receiver's word has come before, on the host's own link. In other rounds it
+        is the other way around.
     by_turns : bool
         Whether words of every other round take twice their software. Which of a word and a message leaves its host
         first is chance with the threads of gloo; here it is one, then the other.
@@ -130,6 +134,7 @@ class Stack:
     rounds: Annotated[Count, Le(MOST_ROUNDS)] = 1
     pieces: Annotated[Count, Le(MOST_ROUNDS)] = 1
     posts_ahead: bool = False
+    gathers_send_first: bool = False
     by_turns: bool = False
     measured: str = "not measured"
 
@@ -208,14 +213,29 @@ class Stack:
             return schedule
         parts: dict[int, list[Round]] = {}
         rounds: list[Round] = []
+        places = []
         for one, rings in zip(schedule.rounds, in_rings(schedule.rounds), strict=True):
+            places.append(len(rounds))
             if rings and id(one) not in parts:
                 nbytes = one.nbytes * (1 / self.pieces)
                 piece = Round(one.src, one.dst, nbytes, phase=one.phase)
                 first = Round(one.src, one.dst, nbytes, one.compute, one.phase) if np.any(one.compute) else piece
                 parts[id(one)] = [first, *[piece] * (self.pieces - 1)]
             rounds += parts[id(one)] if rings else [one]
-        return Schedule(schedule.n_ranks, rounds)
+        places.append(len(rounds))
+        calls = [
+            call._replace(first=places[call.first], rounds=places[call.first + call.rounds] - places[call.first])
+            for call in schedule.calls
+        ]
+        return Schedule(schedule.n_ranks, rounds, calls)
+
+    def sends_first(self, schedule: Schedule) -> list[bool]:
+        """Return for each round whether ranks send before they say that they are ready to receive."""
+        found = [False] * len(schedule.rounds)
+        for call in schedule.calls if self.gathers_send_first else ():
+            if call.operation == "all_gather":
+                found[call.first : call.first + call.rounds] = [True] * call.rounds
+        return found
 
     def ahead(self, rounds: Sequence[Round]) -> list[int]:
         """Return for each round how many before it a rank that enters it may have under way.
@@ -256,7 +276,7 @@ _NUMBERS = parameter_hints(
 
 _WITH_LIBRARIES = (
     "own_link", "eager_limit", "buffer", "before", "after", "before_byte", "after_byte", "rounds", "posts_ahead",
-    "by_turns",
+    "gathers_send_first", "by_turns",
 )  # fmt: skip
 
 MOST_ROUNDS = 64
@@ -285,6 +305,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             rounds=2,
             pieces=2,
             posts_ahead=True,
+            gathers_send_first=True,
             by_turns=True,
             measured=_ON + "shaped_gloo",
         ).with_software(162e-6, 0.28e-9),

@@ -35,11 +35,9 @@ def post(s: State, g: int, task: Task) -> None:
     """Let a rank that enters a round announce what it waits for, and send what need not wait."""
     rank = s.ranks[g]
     i = rank.round_index
-    if s.lets_go == READY:
-        for at in range(task.incoming, task.incoming + task.receives):
-            m = s.incoming[at]
-            if needs_word(s, m):
-                speak(s, g, m, i, IS_READY)
+    sends_first = s.rounds[s.runs[rank.run].rounds + i].sends_first
+    if s.lets_go == READY and not sends_first:
+        say_ready(s, g, task)
     for m in range(task.messages, task.messages + task.sends):
         if s.ranks[s.messages[m].dst].state == FAILED:
             rank.missing += 1
@@ -59,12 +57,22 @@ def post(s: State, g: int, task: Task) -> None:
             f = take_word(s, g, i, m)
             if f >= 0:
                 answer(s, g, f)
+    if s.lets_go == READY and sends_first:
+        say_ready(s, g, task)
     f = take_word(s, g, i, -1)
     while f >= 0:
         answer(s, g, f)
         f = take_word(s, g, i, -1)
     occupy(s, g, rank.early_software)
     rank.early_software = 0.0
+
+
+def say_ready(s: State, g: int, task: Task) -> None:
+    """Tell those that a rank receives messages from in its round that it is ready."""
+    for at in range(task.incoming, task.incoming + task.receives):
+        m = s.incoming[at]
+        if needs_word(s, m):
+            speak(s, g, m, s.ranks[g].round_index, IS_READY)
 
 
 def take_word(s: State, g: int, i: int, m: int) -> int:

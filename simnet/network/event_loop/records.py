@@ -256,7 +256,8 @@ class Round:
     Who enters it may have `ahead` rounds before it open. It `continues` the phase of the one before it. When ranks
     begin to compute is noted from `worked` on, unless that is -1, and behind that, of ranks with a stream, when they
     end. Of what ranks with a stream compute beside it, it `opens` a part, or is the work after the last message of the
-    part that it `unpacks`; -1 where it does not.
+    part that it `unpacks`; -1 where it does not. Whether ranks that need words send first, and then say that they are
+    ready.
     """
 
     tasks: int = -1
@@ -267,6 +268,7 @@ class Round:
     unpacks: int = -1
     ahead: int = 0
     continues: bool = False
+    sends_first: bool = False
 
 
 @dataclass(slots=True)
