@@ -12,14 +12,17 @@ from hypothesis import strategies as st
 
 import commands
 import topologies
+from jobs import Source, job_on
 from looping import each
 from simnet.costs import models
 from simnet.costs.devices import DeviceProfile, Method, load_device
+from simnet.job import Compute, Overlap, run_policy
 from simnet.network import Network
+from simnet.policies import Fixed, Ramp
 from simnet.scenario import load
 from simnet.studies.choosing import OperatingPoint, by_closed_form, by_simulation, choices, decide, fastest
-from simnet.studies.choosing.cost_models import sample, selecting
-from simnet.studies.choosing.decision import QUANTITIES
+from simnet.studies.choosing.cost_models import beside_backward, sample, selecting
+from simnet.studies.choosing.decision import BUCKET, QUANTITIES
 from simnet.studies.choosing.inputs import Given, from_flags, from_scenario
 from simnet.studies.choosing.maps import axis, draw_map
 from validate.published import table_vi
@@ -225,6 +228,26 @@ def test_simulation_takes_the_mean_over_the_moments():
     both = by_simulation([(slow, 0.0), (fast, 5.0)], IDEAL)(choice, point)
     assert float(both.seconds) == pytest.approx(np.mean(each))
     assert (both.low, both.high) == (pytest.approx(min(each)), pytest.approx(max(each)))
+
+
+@pytest.mark.parametrize("label", ["dense ring", "AG-Topk", "ART-ring", "ART-tree", "gtopk", "spardl"])
+@pytest.mark.parametrize("rate", [1.25e9, 1.25e10])
+def test_what_is_left_after_the_backward_pass_is_what_a_job_has_left(label, rate):
+    # Four equal buckets. At the lower rate merges and gathers of the first ones meet slices of the backward pass.
+    workers, entries, scale, density, backward = 6, 4096, 1600, 0.125, 0.02
+    network = Network(topologies.star(workers, latency=1e-4, bandwidth=rate))
+    device = load_device("v100-torch2.6")
+    choice = next(one for one in choices(every=True) if one.label == label)
+    one = job_on(
+        network, workers, 1, source=Source(workers, (entries,) * 4, scale), overlap=Overlap(BUCKET, 0.5),
+        compute=Compute(2 * backward), density=[Ramp(1, density, density)], device=device,
+    )  # fmt: skip
+    (took,) = run_policy(one, "p", Fixed(choice.candidate)).iterations["iteration_s"]
+    point = OperatingPoint(workers, 4 * entries * scale, density, 1e-4, rate)
+    beside = beside_backward(backward, device)
+    best = decide([choice], point, by_closed_form(device), varies=(), backward=backward, beside=beside).best
+    # As a whole, after the backward pass, it may be faster.
+    assert best.left == pytest.approx(min(took - 2 * backward, best.seconds), rel=0.01)
 
 
 def gain_in_iteration_time(device, name, workers, latency, rate, density, per_node, batches, label):

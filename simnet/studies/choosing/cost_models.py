@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, get_args
 import numpy as np
 
 import sparsifier_models
+import topologies
 from simnet.base.arrays import Floats
 from simnet.base.errors import InputError
 from simnet.costs.devices import DeviceOp, DeviceProfile, End
-from simnet.network import Network
+from simnet.job.streams import Sent, queued
+from simnet.network import Network, Stack
 from simnet.schedule import Schedule
 from simnet.studies.choosing.choices import Choice
 from simnet.studies.choosing.operating_point import OperatingPoint
@@ -83,6 +85,9 @@ class Estimate(NamedTuple):
 
 CostModel: TypeAlias = Callable[[Choice, OperatingPoint], Estimate]
 """The estimated time of a choice at an operating point."""
+
+Beside: TypeAlias = Callable[[Choice, OperatingPoint, int], float]
+"""What is left of a choice after the backward pass [s], at the point of one of so many equal buckets."""
 
 
 class Sample(NamedTuple):
@@ -183,6 +188,66 @@ def by_simulation(
         return Estimate(np.asarray(np.mean(times)), select, np.asarray(min(times)), np.asarray(max(times)))
 
     return cost_model
+
+
+def beside_backward(
+    backward: float,
+    device: DeviceProfile,
+    moments: Sequence[tuple[Network, float]] = (),
+    placement: Sequence[int] | None = None,
+    seed: int = 0,
+) -> Beside:
+    """Return what says how long exchanges take yet after a backward pass that they go beside, as jobs have it.
+
+    Messages are timed, and kernels queue on the compute stream of their worker.
+
+    Parameters
+    ----------
+    backward : float
+        Seconds of the backward pass, of which each bucket has an equal slice.
+    device : DeviceProfile
+        What kernels cost.
+    moments : sequence of (Network, float)
+        Networks, and when the backward pass begins there [s]; the mean over them counts. Where there is none, the links
+        of the point.
+    placement : sequence of int, optional
+        Host of each worker.
+    seed : int
+        Seed of the gradients of which a sample is exchanged.
+    """
+
+    def beside(choice: Choice, point: OperatingPoint, buckets: int) -> float:
+        schedule, kernels = sample(choice, point, seed)
+        workers = int(point.workers)
+        hosts = None if placement is None else list(placement[:workers])
+        ready = [np.full(workers, backward * (number + 1) / buckets) for number in range(buckets)]
+        sent = [Sent(schedule, kernels, one, choice.kind != "sparse") for one in ready]
+        left = []
+        for network, start in moments or ((network_of(point), 0.0),):
+            parts, computing = queued(sent, device, network.stack)
+            timing = network.time(parts, np.zeros(workers), placement=hosts, origin=start, computing=computing)
+            left.append(timing.lasts_from(start) - backward)
+        return float(np.mean(left))
+
+    return beside
+
+
+def network_of(point: OperatingPoint, stack: str | Stack = "ideal") -> Network:
+    """Return the network of a point: a star, or nodes whose workers share one card each."""
+    workers, latency, bandwidth = int(point.workers), float(point.latency), float(point.bandwidth)
+    if point.per_node == 1:
+        return Network(topologies.star(workers, latency=latency, bandwidth=bandwidth), stack=stack)
+    return Network(
+        topologies.multi_gpu_nodes(
+            -(-workers // point.per_node),
+            point.per_node,
+            intra_latency=point.inner_latency,
+            intra_bandwidth=point.inner_bandwidth,
+            nic_latency=max(latency - point.inner_latency, 0.0),
+            nic_bandwidth=bandwidth,
+        ),
+        stack=stack,
+    )
 
 
 def selecting(choice: Choice, point: OperatingPoint, device: DeviceProfile) -> Selecting:

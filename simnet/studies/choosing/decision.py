@@ -14,7 +14,7 @@ from simnet.base.progress import tracked
 from simnet.job.job import Overlap
 from simnet.job.streams import left_after
 from simnet.studies.choosing.choices import Choice
-from simnet.studies.choosing.cost_models import CostModel
+from simnet.studies.choosing.cost_models import Beside, CostModel
 from simnet.studies.choosing.operating_point import OperatingPoint
 
 QUANTITIES = ("latency", "bandwidth", "density", "workers")
@@ -25,6 +25,9 @@ MISJUDGED = 2.0
 
 BUCKET = Overlap().bucket
 """Bytes of a bucket of an overlapped exchange, as by default in PyTorch."""
+
+MOST_BESIDE = 32
+"""The most workers whose messages beside a backward pass are timed: rings of more take seconds to."""
 
 _FINE, _COARSE = 240, 24
 _DECADES = 4.0
@@ -185,13 +188,18 @@ class Decision(NamedTuple):
         return min(whole) / min(sparse) if whole and sparse and min(sparse) > 0 else math.nan
 
 
-def _left(choice: Choice, point: OperatingPoint, cost_model: CostModel, backward: float) -> float:
+def _left(
+    choice: Choice, point: OperatingPoint, cost_model: CostModel, backward: float, beside: Beside | None
+) -> float:
     """Return what a choice leaves after the backward pass [s]: beside it bucket by bucket, or after it as a whole."""
     whole = float(cost_model(choice, point).seconds)
     buckets = max(math.ceil(float(point.dense_bytes) / BUCKET), 1)
     if not backward or buckets == 1:
         return whole
-    found = cost_model(choice, replace(point, parameters=max(math.ceil(point.parameters / buckets), 1)))
+    bucket = replace(point, parameters=max(math.ceil(point.parameters / buckets), 1))
+    if beside is not None and point.workers <= MOST_BESIDE:
+        return min(whole, beside(choice, bucket, buckets))
+    found = cost_model(choice, bucket)
     return min(whole, left_after(backward, float(found.select), float(found.communicate), buckets))
 
 
@@ -204,6 +212,7 @@ def decide(
     misjudged: float = MISJUDGED,
     coarse: bool = False,
     backward: float = 0.0,
+    beside: Beside | None = None,
 ) -> Decision:
     """Rank the choices at a point.
 
@@ -221,9 +230,11 @@ def decide(
         By which factor latency and bandwidth may be misjudged, >= 1.
     coarse : bool
         Look for flips in steps of 50 % in place of 4 %, and find them to 0.1 % in place of 1e-12; for slow cost models.
-
     backward : float
         Seconds of back-propagation that exchanges may go beside, as in PyTorch's DistributedDataParallel; 0 for none.
+    beside : callable, optional
+        What is left of an exchange after that, with up to `MOST_BESIDE` workers. Without it, the cost model says how
+        long a bucket takes, and all of its kernels come before its messages.
 
     Examples
     --------
@@ -239,7 +250,7 @@ def decide(
         found = cost_model(choice, point)
         parts = found.seconds, found.low, found.high, found.communicate, *found.selecting
         seconds, low, high, communicate, select, select_low, select_high = map(float, parts)
-        left = _left(choice, point, cost_model, backward)
+        left = _left(choice, point, cost_model, backward, beside)
         rows.append(Row(choice, seconds, low, high, communicate, select, select_low, select_high, left))
     rows.sort(key=lambda row: row.seconds)
     best = rows[0].choice

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-import topologies
 from simnet.base.arrays import Floats
 from simnet.base.errors import InputError, nearest
 from simnet.costs.devices import DEFAULT, DeviceProfile, load_device
@@ -19,7 +18,16 @@ from simnet.network import Network
 from simnet.policies import density_at, probe_pairs
 from simnet.report.stacks import name_on
 from simnet.studies.choosing.choices import Choice, choices
-from simnet.studies.choosing.cost_models import ERROR, CostModel, by_closed_form, by_fabric, by_simulation
+from simnet.studies.choosing.cost_models import (
+    ERROR,
+    Beside,
+    CostModel,
+    beside_backward,
+    by_closed_form,
+    by_fabric,
+    by_simulation,
+    network_of,
+)
 from simnet.studies.choosing.decision import MISJUDGED, QUANTITIES, Decision, decide, fastest
 from simnet.studies.choosing.operating_point import OperatingPoint
 from simnet.studies.choosing.shares import largest_first
@@ -85,6 +93,8 @@ class Question:
         Makes a source of the gradients that are exchanged, or of gradients like them.
     gradients_name : str
         What that source is, for people.
+    beside : Beside, optional
+        What is left of exchanges after the backward pass; where it is not known, closed forms say it.
     """
 
     title: str
@@ -100,6 +110,7 @@ class Question:
     device: str = ""
     gradients: Callable[[], GradientSource] | None = None
     gradients_name: str = ""
+    beside: Beside | None = None
 
     def answer(self) -> Decision:
         """Return the decision."""
@@ -111,6 +122,7 @@ class Question:
             misjudged=self.misjudged,
             coarse=self.coarse,
             backward=self.backward,
+            beside=self.beside,
         )
 
     def shares(self) -> dict[str, float]:
@@ -192,13 +204,15 @@ def from_flags(given: Given) -> Question:
             device=device.name,
             gradients=gradients,
             gradients_name=said,
+            beside=beside_backward(_backward(given), device),
         )
     if int(point.workers) > MOST_SIMULATED:
         raise InputError(f"must be at most {MOST_SIMULATED:,} for --simulate, got {point.workers:,}", file="--workers")
-    network = _network(given, point)
+    network, backward = _network(given, point), _backward(given)
     cost_model = by_simulation([(network, 0.0)], device, seed=given.seed)
     method = f"simulated on {given.topology or _plain(point)}{_by(network)}"
-    return Question(title, point, among, cost_model, method, (), backward=_backward(given), device=device.name)
+    beside = beside_backward(backward, device, [(network, 0.0)], seed=given.seed)
+    return Question(title, point, among, cost_model, method, (), backward=backward, device=device.name, beside=beside)
 
 
 def from_scenario(loaded: Scenario, given: Given) -> Question:
@@ -261,7 +275,16 @@ def from_scenario(loaded: Scenario, given: Given) -> Question:
         cost_model = by_simulation(moments, device, hosts, seed=given.seed)
         method = f"simulated at {len(moments)} moments{_by(moments[0][0])}"
         return Question(
-            title, typical, among, cost_model, method, (), trajectory=seen, backward=backward, device=device.name
+            title,
+            typical,
+            among,
+            cost_model,
+            method,
+            (),
+            trajectory=seen,
+            backward=backward,
+            device=device.name,
+            beside=beside_backward(backward, device, moments, hosts, given.seed),
         )
     stack = name_on(job.network(0))
     method = "closed forms, on the slowest pair" + ("" if stack == "ideal" else f", without the stack {stack}")
@@ -278,6 +301,7 @@ def from_scenario(loaded: Scenario, given: Given) -> Question:
         device=device.name,
         gradients=lambda: job.source,
         gradients_name=f"those of {loaded.name}",
+        beside=beside_backward(backward, device),
     )
 
 
@@ -411,9 +435,9 @@ def _device(name: str | None, default: str) -> DeviceProfile:
 
 def _network(given: Given, point: OperatingPoint) -> Network:
     """Return the network of flags: a family of topologies, a star, or nodes of GPUs."""
-    workers, latency, bandwidth = int(point.workers), float(point.latency), float(point.bandwidth)
     stack = given.stack or "ideal"
     if given.topology is not None:
+        workers, latency, bandwidth = int(point.workers), float(point.latency), float(point.bandwidth)
         if point.per_node > 1:
             raise InputError(f"is not for --topology, whose hosts have one worker each, got {point.per_node}",
                              file="--gpus-per-node")  # fmt: skip
@@ -427,19 +451,7 @@ def _network(given: Given, point: OperatingPoint) -> Network:
         return place.network
     if given.fields:
         raise InputError("is only for --topology", file="--set")
-    if point.per_node == 1:
-        return Network(topologies.star(workers, latency=latency, bandwidth=bandwidth), stack=stack)
-    return Network(
-        topologies.multi_gpu_nodes(
-            -(-workers // point.per_node),
-            point.per_node,
-            intra_latency=point.inner_latency,
-            intra_bandwidth=point.inner_bandwidth,
-            nic_latency=max(latency - point.inner_latency, 0.0),
-            nic_bandwidth=bandwidth,
-        ),
-        stack=stack,
-    )
+    return network_of(point, stack)
 
 
 def _by(network: Network) -> str:
