@@ -7,11 +7,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from simnet.base.errors import InputError
 from simnet.calibration import measured
 from simnet.cli import app
+from simnet.job import Overlap, buckets, create_sparsifier, run_policy
 from simnet.scenario import load
 from simnet.studies.iteration import ERRORS, NEAR, PARTS, predict_job
 from validate.jobs import report
@@ -100,6 +103,92 @@ def test_messages_beside_the_backward_pass_are_under_way_before_it_ends(tmp_path
     row = found.medians().loc["dense"]
     assert row["communicate_s"] > 1.5 * row["wait_s"]
     assert found.iterations["iteration"].tolist() == [0, 1, 2, 3] * 2
+
+
+# Layers of 64 * 64 + 64 and 64 * 64 + 64, and small ones at both ends; by words of 5 ms, 1 MB/s, nothing else.
+TWO_BUCKETS = """
+workers: 2
+network:
+  topology: {star: {latency: 5 ms, bandwidth: 1 MB/s}}
+  stack: {lets_go: ready}
+job:
+  gradients: {train: {model: {mlp: {hidden: [64, 64]}}, data: classification}}
+  iterations: 1
+  density: 1 %
+  compute: {mean: 90 ms}
+  device: device.yaml
+exchanges:
+  AG: {scheme: topk, allgather: ring}
+"""
+
+
+def two_buckets(scenario, *changes):
+    """Return what two buckets take to communicate beside and after a backward pass of 30 ms, and its messages."""
+    scenario.write_text(TWO_BUCKETS)
+    loaded = load(scenario, ["job.overlap.bucket=17 kB", "job.overlap.backward=0.3333333333333333", *changes])
+    run = loaded.build()
+    assert len(buckets(run.job.source, run.job.overlap)) == 2
+    (row,) = predict_job(loaded).iterations.to_dict("records")
+    return row, run_policy(run.job, "AG", run.policies["AG"], timeline=1).messages
+
+
+@pytest.mark.parametrize("mean", [30, 3000])
+def test_two_buckets_are_communicated_from_when_a_worker_is_ready_for_each(scenario, mean):
+    # A word takes 5 ms, and the entries as long and 1 us a byte. Of 3 s the second bucket takes a part that the first
+    # one leaves idle; of 30 ms it waits for that.
+    row, messages = two_buckets(scenario, f"job.compute.mean={mean} ms")
+    seconds = [2 * 5e-3 + own["nbytes_B"].iloc[0] / 1e6 for _, own in messages.groupby("round")]
+    assert len(seconds) == 2
+    # One merge of the first bucket and one selection of the second, of a millisecond each, are of the device.
+    assert row["communicate_s"] == pytest.approx(sum(seconds), rel=1e-9)
+
+
+def test_a_bucket_is_not_communicated_while_it_is_merged(scenario):
+    # Ok-Topk sums between its messages: the exchange is in two, and what lies between is none of it.
+    with_sums, without = (
+        two_buckets(
+            scenario, "exchanges.AG={scheme: oktopk}", "network.stack={lets_go: ready}", f"job.device={device}"
+        )[0]
+        for device in ("device.yaml", "ideal")
+    )
+    assert with_sums["merge_s"] > 0
+    assert with_sums["communicate_s"] == pytest.approx(without["communicate_s"], rel=1e-6)
+
+
+def test_buckets_on_gloo_communicate_as_long_as_their_exchanges_take_alone(scenario):
+    row, _ = two_buckets(scenario, "network.stack=gloo", "job.compute.mean=3 ms")
+    run = load(scenario, ["network.stack=gloo"]).build()
+    parts = buckets(run.job.source, Overlap(17e3, 1 / 3))
+    gradients = run.job.source.gradients(0)
+    alone = 0.0
+    for part in parts:
+        model = create_sparsifier(run.policies["AG"].candidates[0], part, run.job)
+        model.density = 0.01
+        exchange = model.exchange(gradients[:, part.entries])
+        alone += run.job.network(0).time(exchange.schedule).duration
+    assert row["communicate_s"] == pytest.approx(alone, rel=1e-9)
+
+
+@settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    stack=st.sampled_from(["ideal", "tcp", "gloo", "mpich"]),
+    share=st.integers(1, 3),
+    scheme=st.sampled_from(["topk", "oktopk", "artopk", "dense"]),
+    spread=st.sampled_from([0, 0.5]),
+)
+def test_one_bucket_is_as_without_overlap(scenario, stack, share, scheme, spread):
+    scenario.write_text(SCENARIO)
+    changes = [
+        f"network.stack={stack}",
+        f"job.workers_per_device={share}",
+        f"job.compute.spread={spread}",
+        f"exchanges.AG={{scheme: {scheme}}}",
+    ]
+    plain, overlapped = (
+        predict_job(load(scenario, [*changes, *more]), ["AG"]).iterations for more in ([], ["job.overlap.bucket=1 GB"])
+    )
+    for part in PARTS:
+        assert overlapped[f"{part}_s"].to_numpy() == pytest.approx(plain[f"{part}_s"].to_numpy(), rel=1e-9), part
 
 
 def logs(folder, prediction, factor):

@@ -6,6 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from simnet.network import Messages, Timing
 
 if TYPE_CHECKING:
@@ -27,8 +29,9 @@ def spans_of(
     """Yield what each resource of a worker did when, from the start to the end of an iteration.
 
     From when its buckets are selected on, a worker does one thing after another, and the spans are those of its split:
-    while it works on what messages have brought, others may be under way, and do not count. Messages before that are
-    `overlapped`.
+    while it works on what messages have brought, others may be under way, and do not count. Exchanges before that, and
+    beside work, are `overlapped`: from when the worker is ready for a bucket until it has the bucket's last message,
+    also where it waits for others or for their words, but for its work between the messages.
 
     Parameters
     ----------
@@ -72,7 +75,8 @@ def spans_of(
         pieces.append((COMPUTE, "wait", reached, float(state.selections[-1][0][rank])))
     resource = SIDE if computed.aside else COMPUTE
     pieces += [(resource, "select", begin + later, min(end, done) + later) for begin, end in work if begin < done]
-    hidden = sorted((begin, min(end, done)) for begin, end in under_way if begin < done)
+    exchanging = _exchanging(rank, worker, messages, timing)
+    hidden = [one for each in exchanging for one in _inside(each, [(-math.inf, done), *sorted(work)])]
     pieces += [(NETWORK, "overlapped", begin + later, end + later) for begin, end in _joint(hidden)]
     reached = done + later
     doing = [(begin, end, COMPUTE, "select") for begin, end in work]
@@ -93,6 +97,44 @@ def spans_of(
             yield where, what, first, last
 
 
+def _exchanging(rank: int, worker: int, messages: Messages, timing: Timing) -> Iterator[tuple[float, float]]:
+    """Yield when a worker exchanged each bucket, without what it worked between messages.
+
+    Its work begins when the messages have brought what it is for, though the compute stream may be busy.
+
+    Parameters
+    ----------
+    rank, worker : int
+        Number among those that take part, and in the job.
+    messages : Messages
+        Of the exchange, by workers.
+    timing : Timing
+        Of the exchange.
+    """
+    assert timing.work is not None
+    assert timing.computed is not None
+    begun, ended = timing.computed.begun, timing.computed.ended
+    mine, own = timing.work.rank == rank, (messages.src == worker) | (messages.dst == worker)
+    # What unpacks a bucket holds up no message.
+    aside = set(begun["unpack"][:, rank].tolist()) if "unpack" in begun else set()
+    work = zip(timing.work.begun[mine].tolist(), timing.work.ended[mine].tolist(), strict=True)
+    held = [one for one in work if one[0] not in aside]
+    through = -math.inf
+    for part in range(len(ended["slice"])):
+        of_part = own & (messages.part == part)
+        if not of_part.any():
+            continue
+        ready = float(np.fmax(ended["slice"][part, rank], ended["select"][part, rank]))
+        begin, arrived = max(ready, through), np.sort(messages.arrived[of_part])
+        through = max(begin, float(arrived[-1]))
+        between = []
+        for first, last in held:
+            if begin <= first < through:
+                before = int(np.searchsorted(arrived, first, side="right"))
+                between.append((max(begin, float(arrived[before - 1])) if before else begin, last))
+        yield from _outside((begin, through), list(_joint(sorted(between))))
+
+
 def _joint(intervals: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
     """Yield intervals that ascend by their begin, with those that touch as one."""
     begin, end = -math.inf, -math.inf
@@ -104,6 +146,15 @@ def _joint(intervals: Sequence[tuple[float, float]]) -> Iterator[tuple[float, fl
         end = max(end, last)
     if end > begin:
         yield begin, end
+
+
+def _inside(interval: tuple[float, float], others: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
+    """Yield what of an interval lies in others, which ascend by their begin; what lies in several of them, once."""
+    begin, end = interval
+    for first, last in others:
+        if max(begin, first) < min(end, last):
+            yield max(begin, first), min(end, last)
+            begin = min(end, last)
 
 
 def _outside(interval: tuple[float, float], others: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:

@@ -396,8 +396,9 @@ class Network:
             assert kept is not None
             return with_software(split_of(program, kept), program)
 
-        columns = program.schedule.columns
-        kept = Messages(**columns(), sent=went.start, arrived=went.arrive, origin=program.origin) if messages else None
+        kept = None
+        if messages:
+            kept = Messages(**program.columns(), sent=went.start, arrived=went.arrive, origin=program.origin)
         work = Work.of(went.computing, program) if messages else None
         return Timing(program.origin, program.start, went.finish, account, kept, work, program.computed)
 
@@ -419,8 +420,8 @@ class Network:
             return None
         n_ranks, kept, work = program.hosts.size, None, None
         if messages:
-            first, *others = (self.stack.cut(schedule) for schedule, _ in program.parts)
-            columns = first.concat(*others).columns()
+            cut = [(self.stack.cut(schedule), ready) for schedule, ready in program.parts]
+            columns = dataclasses.replace(program, parts=cut).columns()
             sent, arrived, *computing = (np.repeat(each, n_ranks) for each in went.times)
             kept = Messages(**columns, sent=sent, arrived=arrived, origin=program.origin)
             work = Work.of([(computing[0], computing[1])], program)

@@ -27,7 +27,7 @@ class Messages:
     """Every message of a timed schedule, as columns of equal length, in the order of the schedule.
 
     `sent` and `arrived` are in seconds since `origin` [s], with all their digits; `start` and `finish` are the same in
-    absolute time.
+    absolute time. `part` says of which schedule each is, where several were timed in a row.
     """
 
     round: Ranks
@@ -37,6 +37,7 @@ class Messages:
     sent: Floats
     arrived: Floats
     phase: NDArray[np.str_]
+    part: Ranks
     origin: float = 0.0
 
     @property
@@ -227,8 +228,7 @@ class Run:
             computed = engine.computed(self._handle)
         if self._messages:
             sent, arrived = (engine.of_messages(self._handle, field) for field in ("sent", "arrived"))
-            columns = self._program.schedule.columns()
-            messages = Messages(**columns, sent=sent, arrived=arrived, origin=engine.origin)
+            messages = Messages(**self._program.columns(), sent=sent, arrived=arrived, origin=engine.origin)
             works = [(number, one) for number, one in enumerate(self._program.schedule.rounds) if np.any(one.compute)]
             intervals = [engine.worked(self._handle, number, one.compute) for number, one in works]
             if self._program.streams is not None and computed is not None:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -81,6 +82,11 @@ class Program:
             start=start,
             accounted=np.maximum(self.accounted + later, start),
         )
+
+    def columns(self) -> dict[str, Any]:
+        """Return all messages as `Schedule.columns` does, with ``part``, the number of the schedule of each."""
+        counts = [schedule.n_messages for schedule, _ in self.parts]
+        return {**self.schedule.columns(), "part": np.repeat(np.arange(len(counts)), counts)}
 
     def bounds(self) -> list[tuple[int, int]]:
         """Return the first round of each part, and the one after its last."""

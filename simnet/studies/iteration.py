@@ -6,7 +6,8 @@ The parts are those that a real job logs (`simnet.hooks.log`). With `T` the whol
 
 where `wait` is what the end of the backward pass waits for the exchange: messages that are under way (`communicate`)
 and what is done between them and after the last one (`merge`). Where buckets are exchanged beside the backward pass,
-part of that is over before.
+part of that is over before: `communicate` counts from when a worker is ready for a bucket, as a call of the library
+does, so that it has what the worker waits for others, and for their words that they are ready.
 
 Workers that take turns on a device do so in `communicate`: who has finished waits there for those whose turn comes
 later. So `compute`, `select`, `merge` and `update` are those of one worker that has the device for itself.
@@ -161,29 +162,17 @@ def _parts(run: Run, policy: str, share: int) -> pd.DataFrame:
     compute = workers["compute_s"] / share - update
     total = rows["iteration_s"]
     wait = total - compute - select - update
-    # Who has finished waits for those whose turn on the device comes later.
-    turns = (share - 1) * (compute + select + merge + update)
-    under_way = wait - merge if job.overlap is None else _under_way(result.messages, job.source.workers) + turns
+    spans = result.spans[result.spans["what"] == "overlapped"]
+    lasted = (spans["finish_s"] - spans["start_s"]).astype(float)
+    overlapped = lasted.groupby(spans["iteration"]).sum() / job.source.workers
+    # Beside the backward pass others have their turns, too, and what they take is in what a worker waits already.
+    under_way = wait - merge + overlapped.reindex(total.index, fill_value=0.0) / share
     parts = (compute, select, under_way, merge, wait, pd.Series(update, index=total.index), total)
     found = pd.DataFrame({f"{name}_s": part for name, part in zip(PARTS, parts, strict=True)})
     found.insert(0, "exchange", rows["choice"])
     found.insert(1, "began_s", rows["start_s"])
     kernels = {name: (rows[f"select_{name}_s"] / rows["select_s"]).fillna(1.0) for name in get_args(End)}
     return found.assign(latency_s=rows["latency_s"], **kernels).reset_index()
-
-
-def _under_way(messages: pd.DataFrame, workers: int) -> pd.Series[float]:
-    """Return how long messages of a worker are under way in each iteration, the mean over workers [s]."""
-    found = {}
-    for iteration, rows in messages.groupby("iteration"):
-        seconds = 0.0
-        for worker in range(workers):
-            own = rows[(rows["src"] == worker) | (rows["dst"] == worker)].sort_values("start_s")
-            begin, end = own["start_s"].to_numpy(), own["finish_s"].cummax().to_numpy()
-            gaps = np.maximum(begin[1:] - end[:-1], 0.0).sum()
-            seconds += float(end[-1] - begin[0] - gaps) if len(own) else 0.0
-        found[iteration] = seconds / workers
-    return pd.Series(found).rename_axis("iteration")
 
 
 def _with_intervals(parts: pd.DataFrame, spread: float, stack: str) -> pd.DataFrame:
