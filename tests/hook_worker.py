@@ -5,6 +5,7 @@ import os
 import sys
 import time
 import traceback
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,7 @@ from simnet.hooks import Hook, Trainer
 from simnet.studies.choosing.inputs import Given, from_flags
 from simnet.studies.choosing.policy import make
 from simnet.studies.choosing.policy_file import Entry
+from validate.jobs.worker import Place, distributed
 
 SIZES = (3000, 1700)
 
@@ -166,6 +168,26 @@ def beside(scheme, options):
     assert hook.marks.exchanging[0].ended < second.began
 
 
+def job(folder):
+    """Make three iterations of a measured job with dense exchanges, and leave what the hook gets, in its order."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    model, optimizer, loss = distributed("conv", Place(rank, "", "", size, 0, 0.0), None)
+    names = {id(one): name for name, one in model.module.named_parameters()}
+    orders, given = [], []
+
+    class Noted(Hook):
+        def exchange(self, bucket):
+            orders.append([names[id(one)] for one in bucket.parameters()])
+            given.append(bucket.buffer().numpy().copy())
+            return super().exchange(bucket)
+
+    with Trainer(model, optimizer, Noted()) as trainer:
+        for iteration in range(3):
+            trainer.step(partial(loss, iteration))
+    np.save(Path(folder, f"{rank}.npy"), np.stack(given))
+    Path(folder, f"{rank}.json").write_text(json.dumps(orders))
+
+
 def fail(what):
     """Do something wrong, and say what comes of it."""
     try:
@@ -207,7 +229,7 @@ def main():
             found = [run(**one) for one in json.loads(arguments[0])]
             Path(arguments[1], f"{dist.get_rank()}.json").write_text(json.dumps(found))
         else:
-            {"train": train, "beside": beside, "fail": fail}[command](*arguments)
+            {"train": train, "beside": beside, "job": job, "fail": fail}[command](*arguments)
         dist.barrier()
     except Exception:
         traceback.print_exc()

@@ -7,13 +7,20 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
 
 import killing
+from simnet.calibration.device import profile_yaml
+from simnet.costs.devices import load_device
 from simnet.hooks import COLUMNS
 from simnet.hooks.log import HostClock, Iteration, Log, Span
 from simnet.hooks.messages import Message
+from simnet.scenario import load
+from validate.jobs import scenarios
+from validate.jobs.gradients import record
+from validate.jobs.settings import Setting, links
 
 HERE = Path(__file__).parent
 pytestmark = pytest.mark.extras
@@ -73,6 +80,29 @@ def test_a_bucket_is_exchanged_beside_the_rest_of_the_backward_pass(case, tmp_pa
     scheme, options, _ = CASES[case]
     done = started(HERE / "hook_worker.py", ["beside", scheme, json.dumps(options)], 2, tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_recorded_gradients_of_a_measured_job_are_those_that_its_hook_gets(tmp_path):
+    workers = 3
+    setting = Setting("conv", "conv", (links(1, 100),), workers, 0.1, exchanges=("dense",), iterations=3)
+    done = started(HERE / "hook_worker.py", ["job", str(tmp_path)], workers, tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    (tmp_path / "device.yaml").write_text(profile_yaml(load_device("ideal")))
+    record(setting, tmp_path / scenarios.trace_of(setting))
+    written = scenarios.write(setting, {"conv": scenarios.Computing(1e-3, 1e-3, 1e-3, 0.1)}, tmp_path)
+    source = load(written).build().job.source
+    ends = np.cumsum([size for _, size in source.layers])
+    for rank in range(workers):
+        given = np.load(tmp_path / f"{rank}.npy")
+        for iteration, order in enumerate(json.loads((tmp_path / f"{rank}.json").read_text())):
+            ours = source.gradients(iteration)[rank]
+            if iteration == 0:
+                # DDP has not yet made its buckets anew, and has the layers as they stand in the model.
+                pieces = dict(zip((name for name, _ in source.layers), np.split(ours, ends[:-1]), strict=True))
+                ours = np.concatenate([pieces[name] for name in order])
+            else:
+                assert order == [name for name, _ in source.layers]
+            assert np.abs(ours - given[iteration]).max() <= 1e-5 * np.abs(given[iteration]).max()
 
 
 def test_the_log_adds_up(tmp_path):

@@ -22,7 +22,7 @@ from pathlib import Path
 import pandas as pd
 
 from simnet.calibration.device import profile_yaml
-from validate.jobs import running, scenarios, tables
+from validate.jobs import gradients, running, scenarios, tables
 from validate.jobs.settings import MODELS, SETTINGS, Setting
 
 STEPS = ("work", "predict", "measure", "table")
@@ -38,7 +38,7 @@ def work(folder: Path) -> None:
 
 
 def predict(folder: Path) -> None:
-    """Write scenarios and predictions, before anything is measured."""
+    """Write scenarios, predictions, and gradients that they need, before anything is measured."""
     from simnet.scenario import load
     from simnet.studies.iteration import predict_job
 
@@ -48,6 +48,8 @@ def predict(folder: Path) -> None:
         out = folder / "predicted" / f"{setting.name}.csv"
         if out.exists():
             continue
+        if not MODELS[setting.model]:
+            gradients.record(setting, folder / scenarios.trace_of(setting))
         loaded = load(scenarios.write(setting, computing, folder))
         if setting.flexible is not None:
             (folder / f"{setting.name}.json").write_text(scenarios.policy_table(loaded), encoding="utf-8")

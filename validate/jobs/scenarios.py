@@ -75,7 +75,7 @@ def scenario(setting: Setting, computing: Computing, device: str) -> dict[str, A
         trained = {"model": {"mlp": {"hidden": list(hidden)}}, "data": "digits", "batch": BATCH}
         job["gradients"] = {"train": trained | {"learning_rate": LEARNING_RATE, "momentum": MOMENTUM}}
     else:
-        job["parameters"] = ENTRIES[setting.model]
+        job["gradients"] = {"recorded": f"./{trace_of(setting)}"}
     if setting.bucket is not None:
         job["overlap"] = {"bucket": f"{setting.bucket:g} B", "backward": computing.backward / compute}
     network: dict[str, Any] = {
@@ -99,6 +99,11 @@ def scenario(setting: Setting, computing: Computing, device: str) -> dict[str, A
         "exchanges": exchanges,
         "policies": policies,
     }
+
+
+def trace_of(setting: Setting) -> Path:
+    """Return where the recorded gradients of a setting lie, beside its scenario, if no scenario can train its model."""
+    return Path("gradients", setting.name)
 
 
 FLEXIBLE = "flexible"

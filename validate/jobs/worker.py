@@ -119,7 +119,7 @@ def _train(place: Place, gate: Barrier, jobs: list[tuple[Setting, str, str]]) ->
     from simnet.hooks import Hook, Trainer, shifted
 
     for setting, exchange, log in jobs:
-        model, optimizer, loss = _made(setting.model, place, setting.bucket)
+        model, optimizer, loss = distributed(setting.model, place, setting.bucket)
         if exchange in EXCHANGES:
             options = dict(EXCHANGES[exchange])
             hook = Hook(options.pop("scheme"), setting.density, label=exchange, **options)
@@ -153,7 +153,7 @@ def _work(gate: Barrier, models: list[str], folder: Path) -> None:
     rows = []
     for name in models:
         for exchange in HOOKED:
-            model, optimizer, loss = _made(name, Place(0, "", "", 1, 0, 0.0), None, alone)
+            model, optimizer, loss = distributed(name, Place(0, "", "", 1, 0, 0.0), None)
             options = dict(EXCHANGES[exchange])
             hook = Hook(options.pop("scheme"), 0.01, label=exchange, group=alone, **options)
             times: list[float] = []
@@ -180,25 +180,50 @@ def _work(gate: Barrier, models: list[str], folder: Path) -> None:
     gate.wait()
 
 
-def _made(name: str, place: Place, bucket: float | None, group: Any = None) -> tuple[Any, Any, Callable[[int], Any]]:
-    """Return a model in DDP, its optimizer, and its loss in an iteration."""
-    import torch
+def distributed(name: str, place: Place, bucket: float | None) -> tuple[Any, Any, Callable[[int], Any]]:
+    """Return a model in DDP, its optimizer, and its loss in an iteration.
+
+    Parameters
+    ----------
+    name : str
+        One of `validate.jobs.settings.MODELS`.
+    place : Place
+        Where the rank is.
+    bucket : float or None
+        Bytes of a bucket; one bucket when None.
+    """
     from torch.nn.parallel import DistributedDataParallel
 
-    hidden = MODELS[name]
-    source = live.train("mlp", "digits", workers=place.ranks, batch=BATCH, hidden=hidden or (1,), seed=SEED)
-    module = perceptron(source) if hidden else convolutional()
+    module, optimizer, loss = made(name, place.ranks)
     model = DistributedDataParallel(module, bucket_cap_mb=bucket / 2**20 if bucket else 1000, init_sync=False)
-    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
+    return model, optimizer, partial(loss, model, place.rank)
 
-    def loss(iteration: int) -> Any:
-        inputs, targets = source.batches(iteration, np.array([place.rank]))
+
+def made(name: str, ranks: int) -> tuple[Any, Any, Callable[[Any, int, int], Any]]:
+    """Return a model, its optimizer, and what gives its loss, in DDP or not, for a rank and an iteration.
+
+    Parameters
+    ----------
+    name : str
+        One of `validate.jobs.settings.MODELS`.
+    ranks : int
+        How many share the data.
+    """
+    import torch
+
+    hidden = MODELS[name]
+    source = live.train("mlp", "digits", workers=ranks, batch=BATCH, hidden=hidden or (1,), seed=SEED)
+    module = perceptron(source) if hidden else convolutional()
+    optimizer = torch.optim.SGD(module.parameters(), lr=LEARNING_RATE, momentum=MOMENTUM)
+
+    def loss(model: Any, rank: int, iteration: int) -> Any:
+        inputs, targets = source.batches(iteration, np.array([rank]))
         given = torch.from_numpy(inputs[0].astype(np.float32))
         if not hidden:
             given = torch.nn.functional.interpolate(given.view(-1, 1, 8, 8), size=(_IMAGE, _IMAGE))
         return torch.nn.functional.cross_entropy(model(given), torch.from_numpy(targets[0]))
 
-    return model, optimizer, loss
+    return module, optimizer, loss
 
 
 def perceptron(source: live.LiveSource) -> Any:
