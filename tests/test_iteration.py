@@ -245,6 +245,21 @@ def test_commands(tmp_path, scenario, monkeypatch):
     assert json.loads(json_.stdout)["winner_is_right"] is True
 
 
+def test_what_came_of_the_shipped_jobs_is_told():
+    run = CliRunner().invoke
+    assert run(app, ["validate", "job", "--shipped"]).stdout == report.section()
+    told = json.loads(run(app, ["validate", "job", "--shipped", "--json"]).stdout)
+    assert told == json.loads(json.dumps(report.figures(report.shipped())))
+    for arguments, said in (
+        (["--shipped", "--skip", "1"], "--skip: is only for logs"),
+        (["logs", "--shipped"], "LOGS: is only for logs"),
+        ([], "LOGS: is missing"),
+        (["logs"], "--scenario: is missing"),
+    ):
+        done = run(app, ["validate", "job", *arguments])
+        assert (done.exit_code, said in done.output) == (2, True), done.output
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

@@ -12,7 +12,7 @@ from jobs import AG, SPLIT, Source, check_split, job_on
 from simnet.base.errors import StalledError
 from simnet.costs.devices import BesideCollectives, DeviceProfile, Method, SideStream, load_device
 from simnet.job import ColocatedJob, Compute, Overlap, run_policy
-from simnet.network import Network, engine
+from simnet.network import Network, Stack, engine
 from simnet.network.computing import Computing
 from simnet.policies import Candidate, Fixed, Ramp
 from simnet.schedule import Round, Schedule
@@ -280,6 +280,28 @@ def test_a_job_with_a_side_stream_by_hand():
     ]
     # The backward pass took 1.5 ms longer, which is computing.
     assert result.workers["compute_s"].to_numpy() == pytest.approx(11.5e-3)
+
+
+def test_copies_are_on_the_compute_stream_and_software_of_the_host_shows_beside_it():
+    methods = {"*": Method(1e-3, 0, "made up"), "copy_out": Method(2e-3, 0, "made up"), "copy_in": Method(3e-3, 0, "")}
+    device = DeviceProfile("toy", "toy", "made up", 1e9, methods)
+    slow = Stack("taken", before=0.25e-3, after=0.5e-3)
+    one = job_on(Network(topologies.star(2, 1e-4, 1e9), stack=slow), 2, 1, source=Source(2), device=device)
+    # Twenty entries of eight bytes take 0.1 ms and 160 ns.
+    result = run_policy(one, "p", Fixed(AG), timeline=1)
+    assert rows(result)[1:] == [
+        ("compute", "select", 10, 14),
+        ("network", "communicate", 14, 14.35016),
+        ("compute", "wait", 14.35016, 14.85016),
+        ("compute", "select", 14.85016, 15.85016),
+    ]
+    result = run_policy(one, "p", Fixed(Candidate("Ok-Topk", "oktopk", {"wire": "released"})), timeline=1)
+    check_split(result)
+    assert set(result.spans["resource"]) == {"compute", "network"}
+    paper = run_policy(one, "p", Fixed(Candidate("Ok-Topk", "oktopk", {"wire": "paper"})), timeline=1)
+    copied = result.workers["select_s"] - paper.workers["select_s"]
+    # Out and in around the split of the gradient, and around the gathering of the sums.
+    assert copied.to_numpy() == pytest.approx(10e-3)
 
 
 @pytest.mark.parametrize(

@@ -106,9 +106,15 @@ def validate(
 @terminal.explained
 def validate_job(
     logs: Annotated[
-        Path, typer.Argument(metavar="LOGS", help="A folder with rank_<r>.csv, or with one such folder per policy.")
-    ],
-    scenario: Annotated[str, typer.Option("--scenario", metavar="SCENARIO", help="The scenario of the job.")],
+        Path | None,
+        typer.Argument(metavar="[LOGS]", help="A folder with rank_<r>.csv, or with one such folder per policy."),
+    ] = None,
+    scenario: Annotated[
+        str | None, typer.Option("--scenario", metavar="SCENARIO", help="The scenario of the job.")
+    ] = None,
+    shipped: Annotated[
+        bool, typer.Option("--shipped", help="The jobs that come with simnet, as a page, in place of LOGS.")
+    ] = False,
     set_: Annotated[
         list[str] | None, typer.Option("--set", metavar="FIELD=VALUE", help="Change a field of it; repeatable.")
     ] = None,
@@ -125,8 +131,17 @@ def validate_job(
     from simnet.report.console import show_listing
     from simnet.scenario import load
     from simnet.studies.iteration import predict_job
-    from validate.jobs import comparing, tables
+    from validate.jobs import comparing, report, tables
 
+    if shipped:
+        own = {"LOGS": logs, "--scenario": scenario, "--set": set_, "--skip": skip, "--figure": figure}
+        options.only("logs, not for --shipped", False, own | {"--force": force})
+        typer.echo(json.dumps(report.figures(report.shipped()), indent=2) if json_ else report.section(), nl=json_)
+        return
+    if logs is None:
+        raise InputError("is missing: a folder of logs, or --shipped for the jobs that come with simnet", file="LOGS")
+    if scenario is None:
+        raise InputError("is missing: the scenario of the job", file="--scenario")
     options.figure(figure, force)
     measured = tables.over_ranks(tables.read_logs(logs))
     with terminal.progress("iterations"):
