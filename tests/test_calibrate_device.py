@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from simnet.calibration.device import corrected, fitted, held_out, measure_device, profile_of, profile_yaml
-from simnet.calibration.device_kernels import by_events, cupy_kernels, kernels_of, torch_kernels
+from simnet.calibration.device_kernels import Kernels, by_events, cupy_kernels, kernels_of, torch_kernels
 from simnet.cli import app
 from simnet.costs.device_file import read_profile
 from simnet.costs.devices import METHODS, DeviceOp, DeviceProfile, Method, load_device
@@ -170,6 +170,37 @@ def test_events_time_from_before_the_first_call_to_after_the_last():
     seconds = by_events(Recorded, lambda begin, end: happened.append("read") or 250.0)
     assert seconds(lambda: happened.append("call"), 2) == 0.25
     assert happened == ["record", "call", "call", "record", "wait", "read"]
+
+
+def made_up(took):
+    """Return kernels that take as long as a function of method, entries of the gradient and density says."""
+
+    def make(n, density):
+        sizes = {"topk": n, "scan": n, "norm": n, "copy": n, "gather": max(1, round(density * n))}
+        return {method: (size, (method, n, density)) for method, size in sizes.items()}
+
+    sources = dict.fromkeys(("topk", "scan", "norm", "copy", "gather"), "made up")
+    return Kernels("toy", "toy", 1e9, make, lambda call, count: count * took(*call), sources)
+
+
+def test_intervals_hold_what_selecting_takes_at_other_densities():
+    factors = {"topk": {0.1: 1.0, 0.01: 0.5, 0.001: 0.2}, "scan": {0.1: 1.0, 0.01: 1.5, 0.001: 0.9}}
+    kernels = made_up(lambda method, n, density: factors.get(method, {}).get(density, 1.0) * (1e-5 + 1e-9 * n))
+    found = profile_of(kernels, "toy", 0.1, 100_000, 1e-4).methods
+    assert (found["topk"].low, found["topk_layer"].low, found["scan"].low) == pytest.approx((0.2, 0.2, 0.9), rel=1e-3)
+    assert (found["topk"].high, found["scan"].high) == pytest.approx((1, 1.5), rel=1e-3)
+    assert (found["norm"].low, found["norm"].high) == pytest.approx((1, 1), rel=1e-3)
+
+
+@pytest.mark.parametrize("density", [0.1, 1e-4])
+def test_short_gradients_take_as_long_as_a_launch(density):
+    # On a cache the slope is less; a line alone would have no launch.
+    profile = profile_of(made_up(lambda method, n, _: 3e-6 + 1e-10 * n**1.2), "toy", density, 1_000_000, 1e-4)
+    for entries in (10, 20, 70, 100, 300, 10_000):
+        assert float(profile.once(DeviceOp("topk", entries))) == pytest.approx(3e-6 + 1e-10 * entries**1.2, rel=0.02)
+    # What goes through as many entries at several lengths is timed once.
+    sizes = [count for count, _ in profile.methods["gather"].corrections]
+    assert sizes == sorted(set(sizes))
 
 
 def test_time_of_a_kernel_is_that_of_its_calls():

@@ -3,7 +3,8 @@
 For each kernel, times on gradients of growing length are fitted by the model of `simnet.costs.devices`: a launch, and
 seconds per entry, the pair with the least sum of squared relative errors, and corrections by what that is off at each
 length, as caches make short gradients faster. The interval is made of what was left out: every second length is
-predicted from the others, and the factors by which that was too much or too little are its ends. A time is the median
+predicted from the others, and the factors by which that was too much or too little are its ends. What takes unlike long
+with how many entries are selected is timed at several densities, and the interval holds those too. A time is the median
 of several repetitions.
 
 The kernels are those of torch or CuPy on a GPU, of torch on the processor, or simnet's own.
@@ -13,7 +14,7 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -23,13 +24,22 @@ from simnet.base.progress import tracked
 from simnet.calibration.device_kernels import Call, Kernels, kernels_of
 from simnet.costs.devices import DeviceOp, DeviceProfile, Method
 
-LENGTHS = tuple(round(10 ** (power / 4)) for power in range(12, 37))
-"""Entries of the gradients, four in a decade; those that need too much memory or time are left out."""
+LENGTHS = tuple(round(10 ** (power / 4)) for power in range(4, 37))
+"""Entries of the gradients, four in a decade; those that need too much memory or time are left out.
+
+The shortest are what merges of sparse messages go through, and take as long as a launch.
+"""
+
+DENSITIES = (0.1, 0.01, 0.001)
+"""Shares of the entries that are selected for which intervals have to hold."""
 
 LARGEST_LAYER = 1_000_000
 """Entries of the longest gradient that top-k of a layer is fitted to."""
 
-_LEAST_LENGTHS = 3
+_LEAST_LENGTHS, _LEAST_LARGEST = 3, 10_000
+# How long these take depends on how much is selected; at which lengths that is looked at.
+_BY_DENSITY = ("topk", "topk_segments", "scan")
+_LENGTHS_BY_DENSITY = (10_000, 100_000, 1_000_000)
 # Values, magnitudes, what selecting keeps beside them with its indices, and what takes them in other formats.
 _BYTES_PER_ENTRY = 60
 # What memory binds is said in bytes, so that it may be compared.
@@ -62,8 +72,8 @@ def measure_device(
     """
     if not 0 < density < 1:
         raise InputError(f"must be between 0 and 1, got {density}", file="--density")
-    if largest < LENGTHS[_LEAST_LENGTHS - 1]:
-        raise InputError(f"must be at least {LENGTHS[_LEAST_LENGTHS - 1]:,}, got {largest:,}", file="--largest")
+    if largest < _LEAST_LARGEST:
+        raise InputError(f"must be at least {_LEAST_LARGEST:,}, got {largest:,}", file="--largest")
     if not 0 < budget <= 60:
         raise InputError(f"must be between 0 and 60 s, got {budget}", file="--budget")
     return profile_of(kernels_of(library), name, density, largest, budget)
@@ -84,18 +94,22 @@ def profile_of(kernels: Kernels, name: str, density: float, largest: int, budget
     for n in tracked([n for n in LENGTHS if n <= largest and n * _BYTES_PER_ENTRY <= kernels.memory]):
         for method, (count, call) in tracked(kernels.make(n, density).items()):
             before = list(zip(entries.get(method, ()), seconds.get(method, ()), strict=True))
+            if before and count <= before[-1][0]:
+                continue
             if len(before) >= _LEAST_LENGTHS and before[-1][1] * count / before[-1][0] * 3 > 10 * budget:
                 continue
             entries.setdefault(method, []).append(count)
             seconds.setdefault(method, []).append(_median(kernels, call, budget))
     bandwidth = 2 * 4 * entries["copy"][-1] / seconds["copy"][-1]
+    timed = {name: dict(zip(entries[name], seconds[name], strict=True)) for name in entries}
+    beside = by_density(kernels, timed, density, budget)
     methods = {}
     for method, source in kernels.sources.items():
         if method == "topk":
             few = sum(count <= LARGEST_LAYER for count in entries[method])
             layers = entries[method][:few], seconds[method][:few]
-            methods["topk_layer"] = _method("topk_layer", source, *layers, bandwidth)
-        methods[method] = _method(method, source, entries[method], seconds[method], bandwidth)
+            methods["topk_layer"] = _method("topk_layer", source, *layers, bandwidth, beside[method])
+        methods[method] = _method(method, source, entries[method], seconds[method], bandwidth, beside.get(method, ()))
     if kernels.on_host:
         nothing = Method(0, 0, "the device is the host: nothing is copied", known="measured")
         methods |= {"copy_out": nothing, "copy_in": nothing}
@@ -104,7 +118,8 @@ def profile_of(kernels: Kernels, name: str, density: float, largest: int, budget
         name=name,
         device=f"{kernels.device}, {kernels.library}",
         source=f"simnet calibrate device on {today}, at density {density:g}; memory bandwidth by the longest copy, "
-        "bytes read and written. Intervals: every second length predicted from the others.",
+        "bytes read and written. Intervals: every second length predicted from the others, and what selects at "
+        f"densities of {', '.join(f'{one:g}' for one in DENSITIES)} beside that.",
         memory_bandwidth=bandwidth,
         methods=methods,
     )
@@ -185,10 +200,42 @@ def held_out(entries: Sequence[int], seconds: Sequence[float]) -> tuple[float, f
     return min(1.0, *factors), max(1.0, *factors)
 
 
-def _method(name: str, source: str, entries: Sequence[int], seconds: Sequence[float], bandwidth: float) -> Method:
+def by_density(
+    kernels: Kernels, timed: Mapping[str, Mapping[int, float]], density: float, budget: float
+) -> dict[str, list[float]]:
+    """Return how many times as long kernels that select take at other densities, at some lengths that were timed.
+
+    Parameters
+    ----------
+    kernels : Kernels
+        Which.
+    timed : mapping of str to mapping of int to float
+        Seconds of each method by entries, at the density.
+    density, budget
+        As of `measure_device`.
+    """
+    found: dict[str, list[float]] = {name: [] for name in _BY_DENSITY}
+    for n in [n for n in _LENGTHS_BY_DENSITY if n in timed["topk"]]:
+        for other in [other for other in DENSITIES if other != density]:
+            for method, (count, call) in kernels.make(n, other).items():
+                if method in found and count in timed[method]:
+                    found[method].append(_median(kernels, call, budget) / timed[method][count])
+    return found
+
+
+def _method(
+    name: str,
+    source: str,
+    entries: Sequence[int],
+    seconds: Sequence[float],
+    bandwidth: float,
+    beside: Sequence[float] = (),
+) -> Method:
     found = corrected(entries, seconds)
     low, high = held_out(entries, seconds)
-    found = replace(found, source=f"{source}, {found.source}.", low=low, high=high)
+    found = replace(
+        found, source=f"{source}, {found.source}.", low=min(low, *beside, 1.0), high=max(high, *beside, 1.0)
+    )
     if name in _NOT_STREAMED:
         return found
     return replace(found, bytes_per_entry=found.seconds_per_entry * bandwidth, seconds_per_entry=0.0)
