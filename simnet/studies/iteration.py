@@ -12,17 +12,22 @@ does, so that it has what the worker waits for others, and for their words that 
 Workers that take turns on a device do so in `communicate`: who has finished waits there for those whose turn comes
 later. So `compute`, `select`, `merge` and `update` are those of one worker that has the device for itself.
 
-An interval joins what is known of each part. That of the device is from its profile, that of computing from its spread
-in the scenario, that of the links from what predictions of collectives on links of known latency and bandwidth were off
-by (`ERRORS`). They are taken to be independent: the whole has the root of the sum of their squares.
+An interval joins what is known of each part; `simnet.studies.iteration_errors` has what was measured. That of
+computing and of what a worker does for the exchange is the wider of two: of its spread in the scenario, or of the
+device's profile, and of what processes in jobs differed by from a process by itself. That of `communicate` is the wider
+of what calls of collectives on links of known latency and bandwidth were off by, and exchanges in jobs.
+
+What a worker computes, selects, merges and updates is taken to be off alike, as the cause is one, and so is what those
+do whose turns it waits for: that adds up. Links are independent of it: the whole has the root of the sum of both
+squares. Where links change, an iteration may begin earlier or later, by as much as those before it may be off, and its
+interval holds what is predicted of these times, too.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any, get_args
 
 import numpy as np
@@ -31,10 +36,11 @@ import pandas as pd
 from simnet.base import units
 from simnet.base.errors import InputError
 from simnet.costs.devices import End
-from simnet.job import Job, run_policy
+from simnet.job import Job, buckets, run_policy
 from simnet.job.record import TRAIN
 from simnet.report.stacks import name_of
 from simnet.scenario import Run, Scenario
+from simnet.studies.iteration_errors import factor_in_job, off_of_calls
 
 PARTS = ("compute", "select", "communicate", "merge", "wait", "update", "total")
 """What is predicted, in the order of a log's columns, which are called ``compute_s`` and so on."""
@@ -42,18 +48,7 @@ PARTS = ("compute", "select", "communicate", "merge", "wait", "update", "total")
 COVERAGE = 0.9
 """Share of iterations that intervals are meant to hold."""
 
-NEAR = (0.5e-3, 3e-3, 20e-3)
-"""Where bins of mean latency begin [s]: below the first, and from each on."""
-
-ERRORS: Mapping[str, tuple[float, ...]] = MappingProxyType(
-    {"gloo": (0.88, 0.26, 0.062, 0.007), "mpich": (0.63, 0.089, 0.011, 0.011)}
-)
-"""By which share 90 % of the shipped collectives differ at most from what is predicted; by stack, in bins of `NEAR`.
-
-Of all that was measured up to 100 Mbit/s, at 2 to 8 ranks on two processors, predicted by the stack as it is named. For
-20 ms and more, where none of MPICH was measured, those of shorter links stand. Other stacks have the larger of both.
-"""
-
+_OWN = ("compute", "select", "merge", "update")
 _ENDS = ("", "low", "high")
 _SIGMAS = 1.645  # of a normal distribution on each side of 90 %
 
@@ -139,8 +134,11 @@ def predict_job(scenario: Scenario, policies: Sequence[str] | None = None) -> Jo
     run = scenario.only(policies).build()
     found = []
     for policy in policies:
-        parts = _parts(run, policy, config.job.workers_per_device)
-        found.append(_with_intervals(parts, run.job.compute.spread, stack_name(run.job)).assign(policy=policy))
+        share = config.job.workers_per_device
+        parts = _parts(run, policy, share)
+        own = _with_intervals(parts, run.job.compute.spread, stack_name(run.job), share)
+        changes = parts[["latency_s", "bandwidth_Bps"]].nunique().max() > 1
+        found.append((_with_other_times(own) if changes else own).assign(policy=policy))
     rows = pd.concat(found, ignore_index=True)
     return JobPrediction(scenario.name, stack_name(run.job), run.job.device.name, run.job.source.workers, rows)
 
@@ -172,23 +170,53 @@ def _parts(run: Run, policy: str, share: int) -> pd.DataFrame:
     found.insert(0, "exchange", rows["choice"])
     found.insert(1, "began_s", rows["start_s"])
     kernels = {name: (rows[f"select_{name}_s"] / rows["select_s"]).fillna(1.0) for name in get_args(End)}
-    return found.assign(latency_s=rows["latency_s"], **kernels).reset_index()
+    each = len(buckets(job.source, job.overlap)) / job.source.workers
+    messages = rows["choice"].map({label: each * count for label, count in run.messages.items()})
+    links = {name: rows[name] for name in ("latency_s", "bandwidth_Bps")}
+    return found.assign(messages=messages, **links, **kernels).reset_index()
 
 
-def _with_intervals(parts: pd.DataFrame, spread: float, stack: str) -> pd.DataFrame:
+def _with_intervals(parts: pd.DataFrame, spread: float, stack: str, share: int) -> pd.DataFrame:
     """Return parts with an interval for each, those of the whole from those of all."""
-    known = np.array([ERRORS[stack]] if stack in ERRORS else list(ERRORS.values())).max(axis=0)
-    factor = 1 + known[np.searchsorted(NEAR, parts["latency_s"].to_numpy(), side="right")]
-    within = {
-        "compute": (math.exp(-_SIGMAS * spread), math.exp(_SIGMAS * spread)),
-        "communicate": (1 / factor, factor),
-        **dict.fromkeys(("select", "merge"), (parts["low"], parts["high"])),
-    }
-    found = parts.drop(columns=["latency_s", "low", "high"])
-    for end, which in enumerate(get_args(End)):
-        off = {name: parts[f"{name}_s"] * (within[name][end] - 1) if name in within else 0.0 for name in PARTS}
-        off["wait"] = np.hypot(off["communicate"], off["merge"])
-        off["total"] = np.sqrt(sum(np.square(off[name]) for name in ("compute", "select", "wait", "update")))
+    device = {name: parts[list(get_args(End))] for name in ("select", "merge")}
+    varies = {"low": math.exp(-_SIGMAS * spread), "high": math.exp(_SIGMAS * spread)}
+    found = parts.drop(columns=["messages", "latency_s", "bandwidth_Bps", "low", "high"])
+    turns = (share - 1) * sum(parts[f"{name}_s"] for name in _OWN)
+    on_links = (parts["communicate_s"] - turns).clip(lower=0.0).to_numpy()
+    for sign, end in zip((-1, 1), get_args(End), strict=True):
+        off: dict[str, Any] = {}
+        for name in _OWN:
+            known = device[name][end] if name in device else varies[end] if name == "compute" else 1.0
+            off[name] = parts[f"{name}_s"] * np.maximum(sign * (known - 1), sign * (factor_in_job(end, name) - 1))
+        own = sum(off.values())
+        calls = np.maximum(
+            off_of_calls(end, stack, share, parts["messages"].to_numpy(), on_links),
+            sign * (factor_in_job(end, "communicate") - 1) * parts["communicate_s"],
+        )
+        off["communicate"] = np.hypot(calls, (share - 1) * own)
+        off["wait"] = np.hypot(calls, (share - 1) * own + off["merge"])
+        off["total"] = np.hypot(calls, share * own)
         for name in PARTS:
-            found[f"{name}_{which}_s"] = np.maximum(parts[f"{name}_s"] + (-1, 1)[end] * np.abs(off[name]), 0.0)
+            found[f"{name}_{end}_s"] = np.maximum(parts[f"{name}_s"] + sign * off[name], 0.0)
     return found
+
+
+def _with_other_times(found: pd.DataFrame) -> pd.DataFrame:
+    """Return iterations with intervals that hold what is predicted of all times at which each may begin.
+
+    Those before it take as long as the ends of their intervals say, all of them; so it may meet links as they are
+    before or after.
+    """
+    began, total = (found[name].to_numpy() for name in ("began_s", "total_s"))
+    earliest, latest = (began[0] + np.cumsum(found[f"total_{end}_s"]) for end in get_args(End))
+    first = np.searchsorted(began + total, np.append(began[0], earliest[:-1]), side="right")
+    last = np.searchsorted(began, np.append(began[0], latest[:-1]), side="right")
+    own = np.arange(len(began))
+    ranges = list(zip(np.minimum(first, own).tolist(), np.maximum(last, own + 1).tolist(), strict=True))
+    wider = found.copy()
+    for name in ("communicate", "wait", "total"):
+        for end, outermost in zip(get_args(End), (np.min, np.max), strict=True):
+            column = f"{name}_{end}_s"
+            values = found[column].to_numpy()
+            wider[column] = [float(outermost(values[one:other])) for one, other in ranges]
+    return wider

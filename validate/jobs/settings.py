@@ -141,3 +141,6 @@ SETTINGS = (
     Setting("four_fixed_falling", "deep", _FALLING, 4, 0.01, exchanges=("dense", "AG-Topk", "Ok-Topk"), iterations=30),
 )
 """What is measured; jobs with the same number of ranks are run by the same processes."""
+
+TELLING = frozenset(one.name for one in SETTINGS[::2])
+"""Settings that tell by how much parts of iterations differ in a job; intervals are judged by the others."""

@@ -171,14 +171,23 @@ def predictable(rows: pd.DataFrame) -> pd.DataFrame:
         which tells software. ``size`` is the mean of the sizes; ``link_latency`` and ``link_bandwidth`` are missing
         where those of hosts differ. Empty where nothing can be.
     """
-    table = _keyed(rows)
-    repetitions = table.groupby(_KEYS, sort=False)
-    found = repetitions.agg(
-        seconds=("seconds", "median"),
-        undisturbed=("seconds", lambda each: each.quantile(_UNDISTURBED)),
-        **{name: (name, "first") for name in ("size", *COLUMNS)},
-    ).reset_index()
+    found = (
+        _keyed(rows)
+        .groupby(_KEYS, sort=False)
+        .agg(
+            seconds=("seconds", "median"),
+            undisturbed=("seconds", lambda each: each.quantile(_UNDISTURBED)),
+            **{name: (name, "first") for name in ("size", *COLUMNS)},
+        )
+        .reset_index()
+    )
     return found[_known(found)].reset_index(drop=True)
+
+
+def repetitions(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return each measurement of a table that can be predicted, in the columns of `predictable` that `cases` takes."""
+    table = _keyed(rows)
+    return table[_known(table)]
 
 
 def from_links(rows: pd.DataFrame) -> pd.DataFrame:
@@ -207,8 +216,7 @@ def from_links(rows: pd.DataFrame) -> pd.DataFrame:
             stacks[str(tool), str(profile)], at = calibrated(part, str(tool), str(profile))
             used += at
     if "since_change" in rows:
-        table = _keyed(rows)
-        table = table[_known(table)]
+        table = repetitions(rows)
         first = settings.loc[used, _KEYS]
         table = table[~pd.MultiIndex.from_frame(table[_KEYS]).isin(pd.MultiIndex.from_frame(first))]
     else:

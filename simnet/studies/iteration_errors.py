@@ -1,0 +1,83 @@
+"""What predictions of calls and of computing are off by, as shipped measurements have it, for intervals of iterations.
+
+`errors.csv`, beside the shipped jobs, has bounds that each hold 95 % of what was measured, so that a pair holds 90 %.
+`python -m validate.jobs.errors` makes it.
+
+``links``
+    How far a call takes less (``low``) or longer (``high``) than predicted: so many seconds a message of a worker, and
+    a share of the call; no more than a factor of all. By transport stack and by the workers that take turns on a
+    processor, as these were short where calls took longest. Stacks that are not there have the larger of all.
+``part``
+    By which factors computing, selecting, merging and updating differ in a job, where caches are cold and others run,
+    from what was measured of a process by itself.
+"""
+
+from __future__ import annotations
+
+import io
+from functools import cache
+from importlib.resources import files
+
+import numpy as np
+import pandas as pd
+
+from simnet.base.arrays import Floats
+from simnet.costs.devices import End
+
+COLUMNS = ("kind", "name", "workers_per_device", "end", "message_s", "share", "most")
+"""Of the table: ``message_s`` [s] and ``share`` of links, up to the factor ``most``, which is all that parts have."""
+
+
+@cache
+def errors() -> pd.DataFrame:
+    """Return the shipped table, with `COLUMNS`."""
+    path = files("simnet.calibration.measured") / "jobs" / "errors.csv"
+    return pd.read_csv(io.StringIO(path.read_text(encoding="utf-8")))
+
+
+def off_of_calls(end: End, stack: str, workers_per_device: int, messages: Floats, seconds: Floats) -> Floats:
+    """Return by how much calls may take less, or longer, than predicted [s], of the shape of `seconds`.
+
+    The calls of an iteration are taken to be off alike, as the cause is one: what they are off by adds up.
+
+    Parameters
+    ----------
+    end : {"low", "high"}
+        Less, or longer.
+    stack : str
+        Name of the transport stack.
+    workers_per_device : int
+        Workers that take turns on a processor; between those that were measured as on a line, beyond them as the last.
+    messages : ndarray
+        Messages that a worker sends in all calls.
+    seconds : ndarray
+        What all calls are predicted to take [s].
+
+    Examples
+    --------
+    >>> short, shared = (off_of_calls("high", "gloo", share, np.ones(1), np.full(1, 1e-3)) for share in (1, 4))
+    >>> bool(short < shared)
+    True
+    """
+    rows = errors()[(errors()["kind"] == "links") & (errors()["end"] == end)]
+    known = rows["name"] == stack
+    found = []
+    for _, own in rows[known if known.any() else rows["name"].notna()].groupby("name"):
+        at, *bounds = (own[name].to_numpy() for name in ("workers_per_device", "message_s", "share", "most"))
+        message, share, most = (float(np.interp(workers_per_device, at, one)) for one in bounds)
+        found.append(np.minimum(message * messages + share * seconds, abs(most - 1) * seconds))
+    off: Floats = np.max(found, axis=0)
+    return off
+
+
+def factor_in_job(end: End, part: str) -> float:
+    """Return by which factor a part differs in a job from that of a process by itself; 1 if nothing is known of it.
+
+    Examples
+    --------
+    >>> factor_in_job("low", "update") <= 1 <= factor_in_job("high", "update")
+    True
+    """
+    rows = errors()
+    own = rows[(rows["kind"] == "part") & (rows["name"] == part) & (rows["end"] == end)]["most"]
+    return float(own.iloc[0]) if len(own) else 1.0
