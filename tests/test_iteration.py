@@ -415,7 +415,7 @@ def test_figures_of_jobs_count_what_is_right():
     assert (found["right"], found["judged"]) == (0, 1)
     assert (found["in_order"], found["pairs"]) == (0, 1)
     # The second setting is the one that tells nothing of intervals.
-    assert found["inside"] == {"all": 0.75, "other": 1.0}
+    assert (found["inside"], found["inside_other"]) == (0.75, 1.0)
     assert found["communicate"]["median"] == pytest.approx(0.5)
 
 
