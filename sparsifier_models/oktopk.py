@@ -56,7 +56,8 @@ class OktopkOptions(SplitOptions):
     ----------
     hooked : bool
         Whether messages are those of `simnet.hooks`, on the wire ``paper``: cuts of eight bytes, summed by a ring;
-        sizes ahead of the split, and no message without entries; pieces padded to the largest.
+        sizes ahead of the split, and no message without entries; pieces padded to the largest. Thresholds and cuts are
+        computed also in iteration 1, for which DDP puts the layers in another order.
     warm_up : int
         Dense iterations before the first sparse one, >= 0. In the reference implementation 512 (vgg), 128 (lstm) and 0
         (bert).
@@ -260,8 +261,9 @@ class Oktopk(SplitReduce):
     def due(self) -> tuple[bool, bool]:
         """Return whether thresholds are computed exactly in this exchange, and whether regions are cut anew."""
         t = self.iteration - self.options.warm_up
-        exact = t % self._rules.tau_prime == 0 or self._known_for != self.k
-        return exact, t % self._rules.tau == 0 or not self._known_for
+        anew = not self._known_for or (self.options.hooked and self.iteration == 1)
+        exact = anew or t % self._rules.tau_prime == 0 or self._known_for != self.k
+        return exact, anew or t % self._rules.tau == 0
 
     def find(self, values: Any, worker: int, exact: bool, kernels: Any = selection) -> tuple[float, Any, int]:
         """Return a worker's threshold, where its entries are above, and how often it counted them: not if exact.

@@ -59,12 +59,12 @@ def in_order(drawn, layout):
     return np.concatenate([drawn[place] for place in layout], axis=-1)
 
 
-def run(scheme, density, options, iterations):
+def run(scheme, density, options, iterations, cap):
     """Return what differs, and what was sent and priced, iteration by iteration."""
     rank, size = dist.get_rank(), dist.get_world_size()
     hook = Watched(scheme, density, **options)
-    # A bucket for each parameter from the second iteration on.
-    wrapped = DistributedDataParallel(Told(), bucket_cap_mb=0.001)
+    # From the second iteration on, buckets of at most so many MiB.
+    wrapped = DistributedDataParallel(Told(), bucket_cap_mb=cap)
     hook.attach(wrapped)
     hook.parameters = list(wrapped.module.parts)
     models, kept, told = {}, [np.zeros((size, n), dtype=np.float32) for n in SIZES], []

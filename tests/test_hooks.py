@@ -56,18 +56,16 @@ def started(script, arguments, workers, folder):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("workers", [2, 3, 4])
-def test_update_residual_and_messages_are_those_of_the_simulated_scheme(workers, tmp_path):
-    cases = [
-        {"scheme": scheme, "density": 0.05, "options": options, "iterations": 5}
-        for scheme, options, _ in CASES.values()
-    ]
+@pytest.mark.parametrize(("workers", "buckets"), [(2, 2), (3, 2), (4, 2), (3, 1)])
+def test_update_residual_and_messages_are_those_of_the_simulated_scheme(workers, buckets, tmp_path):
+    more = {"density": 0.05, "iterations": 5, "cap": 0.001 if buckets == 2 else 1000}
+    cases = [{"scheme": scheme, "options": options, **more} for scheme, options, _ in CASES.values()]
     done = started(HERE / "hook_worker.py", ["compare", json.dumps(cases), str(tmp_path)], workers, tmp_path)
     assert done.returncode == 0, done.stderr[-3000:]
     for rank in range(workers):
         found = json.loads((tmp_path / f"{rank}.json").read_text())
         for (name, (_, _, tolerance)), rows in zip(CASES.items(), found, strict=True):
-            assert [row["buckets"] for row in rows] == [1, 2, 2, 2, 2]
+            assert [row["buckets"] for row in rows] == [1, *[buckets] * 4]
             for row in rows:
                 assert row["off"] <= tolerance * row["largest"], name
                 assert row["kept"], name

@@ -614,6 +614,17 @@ def test_a_change_of_density_recomputes():
     assert flags == [1, 0, 1, 0, 0, 1]
 
 
+def test_hooks_recompute_and_cut_anew_when_ddp_has_changed_the_order_of_the_layers():
+    model, plain = create("oktopk", 4, 4000, 0.05, hooked=True), create("oktopk", 4, 4000, 0.05)
+    for t in range(4):
+        drawn = gradients_of("normal", 4, 4000, t)
+        # What is large moves to the other end after the first iteration.
+        drawn[:, slice(0, 100) if t else slice(3900, 4000)] *= 50
+        exchange, other = model.exchange(drawn), plain.exchange(drawn)
+        assert (exchange.stats["recomputed"], other.stats["recomputed"]) == (t < 2, t < 1)
+    assert model.cuts[1] < 400 < 1500 < plain.cuts[1]
+
+
 # Kernels, scale, state
 
 

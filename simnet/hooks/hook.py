@@ -143,7 +143,8 @@ class Hook:
         self.iteration, self.residuals = 0, Residuals()
         self.marks: Iteration | None = None
         self._schemes: dict[str, Scheme] = {one.scheme: scheme(one.scheme) for one in choices}
-        self._models: dict[tuple[int, int], Any] = {}
+        # By the choice, and by the identities of a bucket's parameters, which DDP keeps alive.
+        self._models: dict[tuple[int, tuple[int, ...]], Any] = {}
         self._names: Mapping[int, str] = {}
         self._table: PolicyTable | None = None
         self._every = 1
@@ -152,7 +153,7 @@ class Hook:
         self._tasks: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._failure: BaseException | None = None
-        feedback = {one.label: self._model(number, -1, 1).options.error_feedback for number, one in enumerate(choices)}
+        feedback = {one.label: self._model(number, (), 1).options.error_feedback for number, one in enumerate(choices)}
         try:
             check_feedback(feedback)
         except ValueError as error:
@@ -264,11 +265,14 @@ class Hook:
             self.entry = self._table.lookup(slowest[0].item(), 1 / slowest[1].item()).entry
         self.marks = Iteration(self.iteration, self.entry.label, self.entry.density)
 
-    def _model(self, number: int, index: int, entries: int) -> Any:
-        """Return the scheme of a choice as a bucket has it, made anew where the bucket has another length."""
+    def _model(self, number: int, parameters: tuple[int, ...], entries: int) -> Any:
+        """Return the scheme of a choice as a bucket has it, made anew where the bucket has other parameters.
+
+        Places in the bucket, such as the cuts of Ok-Topk's regions, are of no use when its parameters change theirs.
+        """
         entry = self.choices[number]
-        found = self._models.get((number, index))
-        if found is not None and found.parameters == entries:
+        found = self._models.get((number, parameters))
+        if found is not None:
             return found
         options: dict[str, Any] = dict(entry.options)
         if entry.scheme == "fp16":
@@ -279,12 +283,13 @@ class Hook:
             raise InputError(f"{entry.label}: {error}", file="simnet.hooks") from None
         if refused := self._schemes[entry.scheme].refuses(found):
             raise InputError(f"{entry.label}: hooks cannot follow {refused}", file="simnet.hooks")
-        self._models[number, index] = found
+        self._models[number, parameters] = found
         return found
 
     def _part(self, bucket: Any, flat: Tensor) -> Part:
         """Return what this worker has of a bucket: its gradient with what it kept back before."""
-        model = self._model(self.choices.index(self.entry), bucket.index(), flat.numel())
+        parameters = tuple(map(id, bucket.parameters()))
+        model = self._model(self.choices.index(self.entry), parameters, flat.numel())
         model.iteration = self.iteration
         kept = self.residuals.kept(bucket)
         if not (model.keeps_residual and model.options.error_feedback):
