@@ -97,6 +97,16 @@ def test_named_stacks_have_the_software_of_the_shipped_measurements(tool, data):
     assert (named.after, named.after_byte) == (named.before, named.before_byte)
 
 
+def test_replays_over_gloo_send_all_gathers_as_everything_else():
+    rows = measured.load("shaped_unequal").rows
+    table = from_links(rows[rows["tool"] == "replay-gloo"])
+    off = (table["ours"] / table["seconds"] - 1).abs()
+    gathers = table["collective"].isin(["all_gather", "all_gatherv"])
+    assert gathers.sum() > 10
+    assert off[gathers].quantile(0.9) < 0.05
+    assert off[~gathers].quantile(0.9) < 0.05
+
+
 @pytest.mark.slow
 def test_named_stacks_are_as_far_off_as_the_page_on_stacks_says():
     off = {}

@@ -82,7 +82,7 @@ PLAIN = Library(tuple(dataclasses.replace(STACKS["mpich"], lets_go=one) for one 
 
 
 def bare(name: str) -> Stack:
-    """Return the stack of a library that sends message by message: a replay cuts no rings.
+    """Return the stack of a library that sends message by message: a replay cuts no rings, and knows no all-gathers.
 
     The switch of `validate.shapednet.namespaces` puts no segments together, so that every second one is acknowledged.
 
@@ -91,7 +91,9 @@ def bare(name: str) -> Stack:
     name : str
         One of `simnet.network.stack.STACKS`.
     """
-    return dataclasses.replace(STACKS[name], acknowledged=2 * SEGMENT, rounds=1, pieces=1, posts_ahead=False)
+    return dataclasses.replace(
+        STACKS[name], acknowledged=2 * SEGMENT, rounds=1, pieces=1, posts_ahead=False, gathers_send_first=False
+    )
 
 
 LIBRARIES: Mapping[str, Library] = MappingProxyType(
