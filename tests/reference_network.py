@@ -483,7 +483,7 @@ class ReferenceRun:
             before = self.gates.get(len(self.rounds), [0] * n_ranks)
             self.opens[len(self.rounds)] = part
             self.gates[len(self.rounds)] = list(map(max, before, map(number, ready)))
-            self.rounds += cut(network.stack, schedule.rounds)
+            self.rounds += cut(network.stack, schedule)
             self.sends_first += sent_first(network.stack, schedule)
             if schedule.rounds and not len(schedule.rounds[-1]):
                 self.unpacks.add(len(self.rounds) - 1)

@@ -55,8 +55,15 @@ def is_ring(rounds, index):
     return len(rounds[index]) > 0 and any(ends(at) == ends(index) for at in beside)
 
 
-def cut(stack, rounds):
+def goes_in_pieces(schedule, index):
+    """Whether a round is one of a ring, or has the messages of a call of one."""
+    called = any(call.algorithm == "ring" and call.first <= index < call.first + call.rounds for call in schedule.calls)
+    return is_ring(schedule.rounds, index) or (called and len(schedule.rounds[index]) > 0)
+
+
+def cut(stack, schedule):
     """Return rounds of which those of rings are `pieces` rounds each, of equal parts of their bytes."""
+    rounds = schedule.rounds
     if stack.pieces == 1:
         return list(rounds)
     share = 1 / stack.pieces
@@ -66,7 +73,7 @@ def cut(stack, rounds):
                 Round(one.src, one.dst, one.nbytes * share, one.compute if first else 0.0, one.phase)
                 for first in [True] + [False] * (stack.pieces - 1)
             ]
-            if is_ring(rounds, index)
+            if goes_in_pieces(schedule, index)
             else [one]
             for index, one in enumerate(rounds)
         )
@@ -81,7 +88,7 @@ def sent_first(stack, schedule):
             gathers |= set(range(call.first, call.first + call.rounds))
     found = []
     for index in range(len(schedule.rounds)):
-        found += [index in gathers] * (stack.pieces if is_ring(schedule.rounds, index) else 1)
+        found += [index in gathers] * (stack.pieces if goes_in_pieces(schedule, index) else 1)
     return found
 
 

@@ -14,6 +14,7 @@ import sparsifier_models
 from simnet.base.arrays import Floats
 from simnet.base.quantities import Iterations, PositiveSize, Seconds, Share, Slowdown, Spread
 from simnet.base.rng import stream
+from simnet.collectives import broadcast_binomial
 from simnet.costs.devices import DeviceProfile
 from simnet.network import Network
 from simnet.policies import Candidate, Ramp
@@ -21,6 +22,10 @@ from simnet.policies import Candidate, Ramp
 if TYPE_CHECKING:
     from simnet.traces import GradientSource
     from sparsifier_models import Sparsifier
+
+
+# Bytes of the order of a tensor in the buckets that PyTorch's DistributedDataParallel agrees on.
+_INDEX = 4.0
 
 
 @dataclass(frozen=True)
@@ -138,6 +143,10 @@ class Job:
         Exchange buckets during back-propagation; without it the whole gradient is exchanged after it.
     update : float
         Time to apply the update [s], for every worker.
+    barrier : bool
+        Whether workers begin an iteration together, when the last of them is done with the one before. Without, each
+        begins when it is done itself, as processes of PyTorch's DistributedDataParallel do, and the first iteration
+        when a broadcast of worker 0 has reached it, with which that agrees on its buckets.
     seed : int
         Seed of everything stochastic in the job.
     failures : mapping of int to float
@@ -162,6 +171,7 @@ class Job:
     placement: Sequence[int] | None = None
     overlap: Overlap | None = None
     update: Seconds = 0.0
+    barrier: bool = True
     seed: int = 0
     failures: Mapping[int, float] = field(default_factory=dict)
     patience: float | None = None
@@ -191,6 +201,14 @@ class Job:
                 raise ValueError(
                     f"{workers} workers need as many hosts within 0..{network.routes.n_hosts - 1}, got {hosts}"
                 )
+
+    def begins(self, now: float) -> Floats:
+        """Return how long after the first of them workers begin a job at a time [s]; shape (P,)."""
+        if self.barrier:
+            return np.zeros(self.source.workers)
+        order = broadcast_binomial(self.source.workers, _INDEX * len(self.source.layers))
+        left: Floats = self.network(0).time(order, now, placement=self.placement, stream=("buckets",)).left
+        return np.asarray(left - left.min())
 
     def network(self, iteration: int) -> Network:
         """Return the network in force in an iteration."""

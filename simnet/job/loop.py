@@ -12,6 +12,7 @@ import numpy as np
 import simpy
 from numpy.typing import NDArray
 
+from simnet.base.arrays import Floats
 from simnet.base.checks import whole
 from simnet.base.errors import DivergedError, StalledError
 from simnet.base.plugins import blamed
@@ -92,8 +93,8 @@ def run_policy(
     StalledError
         If an exchange can never end for another reason than a failure.
     ValueError
-        If there are co-located jobs, and either a network for each stretch of iterations, or a policy that tries
-        several exchanges, of which only one can take place.
+        If there are co-located jobs, and either a network for each stretch of iterations, or a job without a barrier,
+        or a policy that tries several exchanges, of which only one can take place.
     """
     record = Record(name)
     kept = None if checkpoint is None else checkpoint.read()
@@ -108,6 +109,8 @@ def run_policy(
     if colocated:
         if len(job.stages) > 1:
             raise ValueError("jobs that share a network need one that is a function of time, not of iterations")
+        if not all(one.barrier for one in (job, *(other.job for other in colocated.values()))):
+            raise ValueError("jobs that share a network need a barrier before each iteration")
         requests = _iterate(job, policy, record, timeline=timeline, progress=progress)
         interruptions, job_shares = _on_shared_clock(job, requests, record, colocated)
     else:
@@ -146,6 +149,8 @@ class _Begun(NamedTuple):
         Iterations done, and attempts of exploration.
     active : ndarray of int, shape (P',)
         The workers that are left.
+    begins : ndarray, shape (P',)
+        How long after the first of them each begins the next iteration [s].
     models : SparsifierSet
         Sparsifiers and training.
     log : PolicyLog
@@ -157,6 +162,7 @@ class _Begun(NamedTuple):
     number: int
     attempts: int
     active: NDArray[np.intp]
+    begins: Floats
     models: SparsifierSet
     log: PolicyLog
 
@@ -170,16 +176,19 @@ def _restored(job: Job, policy: Policy, record: Record, kept: State) -> _Begun:
         If it is not of this job.
     """
     now, lost, active = float(kept["now"]), float(kept["lost"]), np.asarray(kept["active"], dtype=np.intp)
+    begins = np.asarray(kept["begins"], dtype=np.float64)
     number, attempts = (whole(kept[name], name, 0) for name in ("number", "attempts"))
     if number > job.iterations or not math.isfinite(now + lost) or not active.size:
         raise ValueError("there is no such time or iteration, or nobody is left")
     if not set(active.tolist()) <= set(range(job.source.workers)) or (np.diff(active) <= 0).any():
         raise ValueError("these are no workers")
+    if begins.shape != active.shape or not np.isfinite(begins).all() or begins.min() != 0:
+        raise ValueError("these are no times at which workers begin")
     models, log = SparsifierSet(job, policy.candidates, active.size), PolicyLog(job, policy)
     models.restore(kept["models"])
     log.restore(kept["log"])
     record.restore(kept["record"])
-    return _Begun(now, lost, number, attempts, active, models, log)
+    return _Begun(now, lost, number, attempts, active, begins, models, log)
 
 
 def _kept(record: Record, kept: State) -> PolicyResult:
@@ -211,10 +220,11 @@ def _iterate(
     everybody = np.arange(job.source.workers)
     hosts = everybody if job.placement is None else np.asarray(job.placement)
     if begun is None:
-        begun = _Begun(start, 0.0, 0, 0, everybody, SparsifierSet(job, policy.candidates), PolicyLog(job, policy))
+        models = SparsifierSet(job, policy.candidates)
+        begun = _Begun(start, 0.0, 0, 0, everybody, job.begins(start), models, PolicyLog(job, policy))
     elif progress is not None:
         progress(begun.number)
-    now, lost, number, attempts, active, models, log = begun
+    now, lost, number, attempts, active, begins, models, log = begun
     del begun
     while number < job.iterations:
         network, placement = job.network(number), hosts[active].tolist()
@@ -224,7 +234,7 @@ def _iterate(
         batch = min(number + (attempt or 0), job.iterations - 1)
         named: tuple[str | int, ...] = ("iteration", number) if trains else ("exploration", attempts)
         compute = job.compute.seconds(job.seed, batch, job.source.workers)[active]
-        state, complete, behind = IterationState(active, compute, []), compute, compute
+        state, complete, behind = IterationState(active, begins, compute, []), begins + compute, compute
         while True:
             where = Situation(
                 number,
@@ -259,30 +269,47 @@ def _iterate(
             complete, behind = np.full(active.size, resumed), np.zeros(active.size)
             placement = hosts[active].tolist()
             decision = log.decide(number, interruption.resumed, active)._replace(attempt=attempt)
-        seconds = step.lasts + job.update
+        if job.barrier:
+            began, seconds, advance = now, step.lasts + job.update, step.lasts + job.update
+            begins = np.zeros(active.size)
+        else:
+            ends = step.result.left + (step.result.origin - now) + job.update
+            began, seconds = now + float(state.begins.mean()), float((ends - state.begins).mean())
+            advance = float(ends.min())
+            begins = ends - advance
         purpose = TRAIN if trains else EXPLORE
         if trains:
             models.apply(step.exchanges)
         record.add(
-            Iteration(number, now, seconds, where.density, float(latency.max()), float(bandwidth.min()), purpose),
+            Iteration(
+                number, began, seconds, now, where.density, float(latency.max()), float(bandwidth.min()), purpose
+            ),
             step.candidate.label,
             step.exchanges,
             step.result,
             state,
             job.update,
             device=job.device,
+            barrier=job.barrier,
             keep=where.messages,
             score=models.training.score(number if trains else None),
         )
         log.observe(decision, step)
-        before, seconds = now, seconds + lost
-        now = before + seconds
-        lost = seconds - (now - before)
+        before, advance = now, advance + lost
+        now = before + advance
+        lost = advance - (now - before)
         attempts += not trains
         number += trains
         # What is tried in exploration is a state of its own, which is not kept.
         if trains and checkpoint is not None and checkpoint.due():
-            position = {"now": now, "lost": lost, "number": number, "attempts": attempts, "active": active}
+            position = {
+                "now": now,
+                "lost": lost,
+                "number": number,
+                "attempts": attempts,
+                "active": active,
+                "begins": begins,
+            }
             parts = {"models": models.save(), "log": log.save(), "record": record.save()}
             checkpoint.write(position | parts, number)
         if trains and progress is not None:

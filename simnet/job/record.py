@@ -146,11 +146,28 @@ class PolicyResult:
 
 
 class Iteration(NamedTuple):
-    """When an iteration was, how long, and what for, and what the network was like at its start."""
+    """When an iteration was, how long, and what for, and what the network was like at its start.
+
+    Parameters
+    ----------
+    iteration : int
+        Which one.
+    start, seconds : float
+        When it began, and how long it took [s]; means over workers, which differ without a barrier.
+    began : float
+        When the first worker began [s].
+    density : float
+        Target fraction kept.
+    latency, bandwidth : float
+        The worst between neighbours [s, byte/s].
+    purpose : str
+        What for.
+    """
 
     iteration: int
     start: float
     seconds: float
+    began: float
     density: float
     latency: float
     bandwidth: float
@@ -164,13 +181,16 @@ class IterationState(NamedTuple):
     ----------
     active : ndarray of int, shape (P',)
         The workers that took part, by their numbers in the job.
+    begins : ndarray, shape (P',)
+        How long after the first of them each began [s]; 0 with a barrier.
     compute : ndarray, shape (P',)
         Seconds of forward and backward pass of each.
     selections : list of (ndarray, ndarray), each of shape (P',)
-        How long after the start of the iteration and how long each selected: once, and again after every interruption.
+        How long after the first worker began and how long each selected: once, and again after every interruption.
     """
 
     active: NDArray[np.intp]
+    begins: Floats
     compute: Floats
     selections: list[tuple[Floats, Floats]]
 
@@ -188,7 +208,7 @@ class IterationState(NamedTuple):
     def without(self, gone: NDArray[np.bool_]) -> IterationState:
         """Return the same for the workers that are not gone."""
         selections = [(begin[~gone], seconds[~gone]) for begin, seconds in self.selections]
-        return IterationState(self.active[~gone], self.compute[~gone], selections)
+        return IterationState(self.active[~gone], self.begins[~gone], self.compute[~gone], selections)
 
 
 class Record:
@@ -231,6 +251,7 @@ class Record:
         update: float,
         *,
         device: DeviceProfile,
+        barrier: bool,
         keep: bool,
         score: Score | None = None,
     ) -> None:
@@ -254,6 +275,8 @@ class Record:
             Seconds to apply the update.
         device : DeviceProfile
             Whose kernels selected; it says within which interval the time of that is.
+        barrier : bool
+            Whether workers wait for the last of them in the end.
         keep : bool
             Whether messages and spans are kept.
         score : Score, optional
@@ -262,7 +285,8 @@ class Record:
         # What an exchange computes is what its messages bring: it is merged, cut, and unpacked.
         select = state.select + timing.rank_compute
         rank_compute = state.compute + update
-        rank_wait = timing.rank_wait + (timing.left.max() - timing.left) + state.lost
+        until = timing.left.max() if barrier else timing.left
+        rank_wait = timing.rank_wait + (until - timing.left) + state.lost
         sent, received = (
             sum(np.asarray(exchange.stats[name]) for exchange in exchanges) for name in ("bytes_sent", "bytes_received")
         )
@@ -302,7 +326,7 @@ class Record:
             )
             self._messages.append((at.iteration, named))
             for rank, worker in enumerate(state.active.tolist()):
-                spans = spans_of(at, rank, worker, named, timing, state, update)
+                spans = spans_of(at, rank, worker, named, timing, state, update, barrier=barrier)
                 self._spans += [(at.iteration, worker, *span) for span in spans]
 
     def save(self) -> State:

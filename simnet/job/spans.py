@@ -25,8 +25,10 @@ def spans_of(
     timing: Timing,
     state: IterationState,
     update: float,
+    *,
+    barrier: bool,
 ) -> Iterator[tuple[str, str, float, float]]:
-    """Yield what each resource of a worker did when, from the start to the end of an iteration.
+    """Yield what each resource of a worker did when, from the start to the end of its iteration.
 
     From when its buckets are selected on, a worker does one thing after another, and the spans are those of its split:
     while it works on what messages have brought, others may be under way, and do not count. Exchanges before that, and
@@ -47,20 +49,24 @@ def spans_of(
         What workers computed and selected.
     update : float
         Seconds after the exchange.
+    barrier : bool
+        Whether it waits for the last worker in the end.
     """
     assert timing.work is not None
     assert timing.computed is not None
-    computed, later = timing.computed, timing.origin - at.start
+    computed, later = timing.computed, timing.origin - at.began
     own = timing.work.rank == rank
     work = list(zip(timing.work.begun[own].tolist(), timing.work.ended[own].tolist(), strict=True))
     own = (messages.src == worker) | (messages.dst == worker)
     under_way = list(zip(messages.sent[own].tolist(), messages.arrived[own].tolist(), strict=True))
     done, left = float(computed.done[rank]), float(timing.left[rank])
+    ends = at.seconds if barrier else left + later + update
     pieces: list[tuple[str, str, float, float]] = []
-    reached = 0.0
+    reached = float(state.begins[rank])
     if len(state.selections) > 1:
-        reached = float(state.compute[rank])
-        pieces.append((COMPUTE, "compute", 0.0, reached))
+        computed_by = reached + float(state.compute[rank])
+        pieces.append((COMPUTE, "compute", reached, computed_by))
+        reached = computed_by
     for begins, seconds in state.selections[:-1]:
         begin = float(begins[rank])
         pieces.append((COMPUTE, "wait", reached, begin))
@@ -88,10 +94,10 @@ def spans_of(
         pieces.append((COMPUTE, "wait", reached, max(reached, begin)))
         pieces.append((where, what, max(reached, begin), end))
         reached = end
-    pieces.append((COMPUTE, "wait", reached, at.seconds - update))
-    pieces.append((COMPUTE, "compute", at.seconds - update, at.seconds))
+    pieces.append((COMPUTE, "wait", reached, ends - update))
+    pieces.append((COMPUTE, "compute", ends - update, ends))
     for where, what, begin, end in pieces:
-        first, last = at.start + begin, at.start + end
+        first, last = at.began + begin, at.began + end
         # A step of a double there may be rounding.
         if last - first > math.ulp(last):
             yield where, what, first, last

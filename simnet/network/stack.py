@@ -207,6 +207,7 @@ class Stack:
     def cut(self, schedule: Schedule) -> Schedule:
         """Return a schedule whose rings, rounds in a row between the same ranks, go in `pieces`, each a round.
 
+        Calls of a ring are rings with two ranks as well, where they may be one round.
         What a rank computes before a round it computes before the first piece.
         """
         if self.pieces == 1:
@@ -214,7 +215,12 @@ class Stack:
         parts: dict[int, list[Round]] = {}
         rounds: list[Round] = []
         places = []
-        for one, rings in zip(schedule.rounds, in_rings(schedule.rounds), strict=True):
+        are_rings = in_rings(schedule.rounds)
+        for call in schedule.calls:
+            if call.algorithm == "ring":
+                at = slice(call.first, call.first + call.rounds)
+                are_rings[at] = [bool(len(one)) for one in schedule.rounds[at]]
+        for one, rings in zip(schedule.rounds, are_rings, strict=True):
             places.append(len(rounds))
             if rings and id(one) not in parts:
                 nbytes = one.nbytes * (1 / self.pieces)

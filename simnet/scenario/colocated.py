@@ -14,6 +14,14 @@ def check_colocated(config: schema.Config, found: Findings) -> None:
     for label in config.other_jobs or ():
         if label == MAIN:
             found.add(("other_jobs", label), f"{MAIN} is what results call the scenario's own job; take another name")
+    jobs = {("job",): config.job} | {
+        ("other_jobs", label, "job"): one.job for label, one in (config.other_jobs or {}).items()
+    }
+    for place, job in jobs.items() if config.other_jobs else ():
+        if not job.barrier:
+            found.add(
+                (*place, "barrier"), "must be true beside other_jobs, whose messages are timed iteration by iteration"
+            )
     for name, policy in config.policies.items():
         if policy.clairvoyant is not None and len(policy.clairvoyant.among or config.exchanges) > 1:
             found.add(

@@ -76,6 +76,7 @@ def build_job(config: schema.Config, stages: Stages | None, folder: Path, found:
         placement=stages.placement,
         overlap=None if overlap is None else overlap.build(),
         update=share * given.update,
+        barrier=given.barrier,
         seed=config.seed,
         failures={death.worker: death.at for death in given.deaths or ()},
         patience=given.on_death.go_on.after if isinstance(given.on_death, schema.OnDeath) else None,

@@ -216,7 +216,7 @@ class OnDeath(Part):
     go_on: Continue = Field(alias="continue")
 
 
-@configures(simnet.job.Job, only=("iterations", "update"))
+@configures(simnet.job.Job, only=("iterations", "update", "barrier"))
 @configures(traces.synthetic, only=("scale",))
 class Job(Part):
     """What is trained, for how long, and how much of the gradient is sent."""
@@ -237,6 +237,7 @@ class Job(Part):
         default=None, description="default: the whole gradient is exchanged when it is complete"
     )
     update: Any
+    barrier: Any
     workers_per_device: Annotated[int, Field(ge=1, le=10_000)] = Field(
         default=1, description="workers that take turns on a device, as processes on one processor do"
     )
