@@ -80,6 +80,8 @@ JOBS = {
     "failures, and exploration": (lambda: job(failures={1: 0.15}, patience=0.02), moo),
     "failures, the end": (lambda: job(failures={3: 0.2}), lambda: Fixed(AG)),
     "networks by iteration": (lambda: job(stages=[(0, fickle()), (3, Network(topologies.star(4, 1e-2, 1e5)))]), moo),
+    "no barrier": (lambda: job(barrier=False), flexible),
+    "no barrier, failures": (lambda: job(barrier=False, failures={1: 0.06, 2: 0.3}, patience=0.02), lambda: Fixed(AG)),
     "training": (learning, lambda: Fixed(RING)),
     "training, moo": (learning, moo),
 }

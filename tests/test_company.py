@@ -263,6 +263,8 @@ def test_the_table_of_jobs_is_written_and_shown_and_does_not_depend_on_processes
         ("other_jobs.packed.job.device=v1000", r"other_jobs\.packed\.job\.device"),
         ("other_jobs.packed.job.scale=0.5", r"other_jobs\.packed\.job\.scale"),
         ("other_jobs.packed.job.deaths=[{worker: 3, at: 0 s}]", r"packed\.job\.deaths.*there is no worker 3"),
+        ("other_jobs.packed.job.barrier=false", r"other_jobs\.packed\.job\.barrier: must be true beside other_jobs"),
+        ("job.barrier=false", r"job\.barrier: must be true beside other_jobs"),
         ("policies={c: {clairvoyant: }}", r"policies\.c\.clairvoyant: tries several exchanges.*other_jobs"),
         ("network.engine=vectorised", "knows neither deaths nor company"),
         ("network.weather=[{links: all, profile: {name: C1, epoch: 2 iterations}}]", "give epoch as a time"),

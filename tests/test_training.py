@@ -43,6 +43,40 @@ def test_the_split_of_an_iteration_adds_up_for_every_worker(workers, overlap):
         assert means.to_numpy() == pytest.approx(result.iterations[SPLIT].to_numpy())
 
 
+@pytest.mark.parametrize("overlap", [None, Overlap(bucket=300.0)])
+@pytest.mark.parametrize("stack", ["ideal", "gloo"])
+def test_without_a_barrier_workers_go_on_where_they_have_ended(stack, overlap):
+    network = Network(topologies.star(4, 1e-3, 1e6), noisy_weather(4), stack=stack)
+    one = job(
+        network=network, compute=Compute(0.01, spread=0.5), device="v100", overlap=overlap, update=1e-3, barrier=False
+    )
+    for candidate in (AG, TREE, DENSE):
+        result = run_policy(one, "p", Fixed(candidate), timeline=6)
+        each, means = result.workers, result.iterations.set_index("iteration")
+        assert (each[SPLIT].to_numpy() >= -1e-12).all()
+        assert each.groupby("iteration")[SPLIT].mean().sum(axis=1).to_numpy() == pytest.approx(means["iteration_s"])
+        # Nobody waits for anybody between iterations, and what a worker does has no holes.
+        spans = result.spans.groupby(["worker", "iteration"])
+        begin, end = spans["start_s"].min().unstack(), spans["finish_s"].max().unstack()
+        assert begin.to_numpy()[:, 1:] == pytest.approx(end.to_numpy()[:, :-1], abs=1e-9)
+        totals = each.set_index(["worker", "iteration"])[SPLIT].sum(axis=1).unstack()
+        assert (end - begin).to_numpy() == pytest.approx(totals.to_numpy(), abs=1e-9)
+        starts = means["start_s"].to_numpy()
+        assert starts == pytest.approx(begin.mean().to_numpy(), abs=1e-9)
+        assert np.diff(starts) == pytest.approx(means["iteration_s"].to_numpy()[:-1], abs=1e-9)
+        assert begin[0].nunique() > 1
+
+
+def test_who_is_slow_now_and_then_holds_others_up_less_without_a_barrier():
+    # One all-reduce in a ring of two: each worker needs the other's gradient of the same iteration, and no more.
+    compute = Compute(0.01, straggle=0.3, slowdown=5.0)
+    took = {
+        barrier: run_policy(job(2, 40, compute=compute, barrier=barrier), "p", Fixed(DENSE)).iterations["iteration_s"]
+        for barrier in (True, False)
+    }
+    assert took[False].sum() <= took[True].sum() * (1 + 1e-9)
+
+
 class Watching(Fixed):
     """A policy that keeps what it observes."""
 

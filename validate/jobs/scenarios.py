@@ -70,6 +70,7 @@ def scenario(setting: Setting, computing: Computing, device: str) -> dict[str, A
         "device": device,
         "update": _seconds(computing.update),
         "workers_per_device": setting.share,
+        "barrier": False,
     }
     if hidden:
         trained = {"model": {"mlp": {"hidden": list(hidden)}}, "data": "digits", "batch": BATCH}

@@ -253,11 +253,9 @@ class Rank:
 class Round:
     """A round of a run: the tasks of its ranks, gates that they wait for or -1, and the number of its first message.
 
-    Who enters it may have `ahead` rounds before it open. It `continues` the phase of the one before it. When ranks
-    begin to compute is noted from `worked` on, unless that is -1, and behind that, of ranks with a stream, when they
-    end. Of what ranks with a stream compute beside it, it `opens` a part, or is the work after the last message of the
-    part that it `unpacks`; -1 where it does not. Whether ranks that need words send first, and then say that they are
-    ready.
+    Ranks enter it with up to `ahead` rounds before it open; if it `sends_first`, their words come after their sends. It
+    `continues` the phase of the one before it. From `worked` on it is noted when ranks begin to compute and, with a
+    stream, end. It `opens` a part, or is the work after the last message of the part that it `unpacks`. -1 is none.
     """
 
     tasks: int = -1
