@@ -238,6 +238,14 @@ def test_two_buckets_are_communicated_from_when_a_worker_is_ready_for_each(scena
     assert row["communicate_s"] == pytest.approx(sum(seconds), rel=1e-9)
 
 
+def test_two_buckets_of_workers_that_take_turns_are_communicated_beside_the_turns_of_others(scenario):
+    # The first bucket is through while slices run, for half of the time those of the other worker, in which a worker
+    # waits anyway; 3 s to compute, 4 ms to select and 1 ms to merge each bucket.
+    row, messages = two_buckets(scenario, "job.compute.mean=3 s", "job.workers_per_device=2")
+    first, second = (2 * 5e-3 + own["nbytes_B"].iloc[0] / 1e6 for _, own in messages.groupby("round"))
+    assert row["communicate_s"] == pytest.approx(3 + 2 * 5e-3 + first / 2 + second, rel=1e-9)
+
+
 def test_a_bucket_is_not_communicated_while_it_is_merged(scenario):
     # Ok-Topk sums between its messages: the exchange is in two, and what lies between is none of it.
     with_sums, without = (
