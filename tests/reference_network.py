@@ -40,7 +40,7 @@ import math
 
 import numpy as np
 
-from reference_stack import ahead, cut, on_wires, sent_first
+from reference_stack import ahead, cut, first_of_calls, on_wires, sent_first
 from reference_streams import streams_of
 from simnet.network.sharing import MAX_MIN
 from simnet.network.stack import IDEAL
@@ -478,17 +478,20 @@ class ReferenceRun:
         self.longer = longer
         n_ranks, number = len(self.hosts), network.number
         self.rounds, self.gates, self.opens, self.unpacks = [], {}, {}, set()
-        self.sends_first = []
+        self.sends_first, self.begins = [], set()
         for part, (schedule, ready) in enumerate(parts):
             before = self.gates.get(len(self.rounds), [0] * n_ranks)
             self.opens[len(self.rounds)] = part
             self.gates[len(self.rounds)] = list(map(max, before, map(number, ready)))
+            self.begins |= {len(self.rounds)} | {
+                len(self.rounds) + at for at in first_of_calls(network.stack, schedule)
+            }
             self.rounds += cut(network.stack, schedule)
             self.sends_first += sent_first(network.stack, schedule)
             if schedule.rounds and not len(schedule.rounds[-1]):
                 self.unpacks.add(len(self.rounds) - 1)
         self.sizes = {id(one): on_wires(network.stack, one, number) for one in self.rounds}
-        self.ahead = ahead(network.stack, self.rounds)
+        self.ahead = [0 if at in self.begins else most for at, most in enumerate(ahead(network.stack, self.rounds))]
         self.first = list(itertools.accumulate(map(len, self.rounds), initial=0))
         self.sent, self.arrived = [math.nan] * self.first[-1], [math.nan] * self.first[-1]
         # Rounds that repeat are one object, so what is left of them is counted round by round.
@@ -641,7 +644,7 @@ class ReferenceRun:
 
     def posts_ahead(self, rank, index):
         """Whether a rank enters a round before its sends of rounds before it in the phase are let go: it only sends."""
-        if not self.network.stack.posts_ahead or index == len(self.rounds) or not index:
+        if not self.network.stack.posts_ahead or index == len(self.rounds) or index in self.begins:
             return False
         one = self.rounds[index]
         return one.phase == self.rounds[index - 1].phase and rank not in one.dst

@@ -6,9 +6,9 @@
   did. In an all-gather a stack may have it announce what it waits for after it has answered.
 - What a rank does for messages takes place one after another, beside its `compute`: `before` and `before_byte` for a
   message that it sends, `after` and `after_byte` for one that has arrived, and `before` for a word of its own; by
-  turns, twice that in rounds of odd number. That a message has arrived is told by the system at once. A message that
-  leaves upon the word that its receiver is ready has all its software there. A rank leaves no round before it has done
-  what it had to.
+  turns, twice that in every second round of a call. That a message has arrived is told by the system at once. A message
+  that leaves upon the word that its receiver is ready has all its software there. A rank leaves no round before it has
+  done what it had to.
 - Messages above `eager_limit` wait for words. Others are taken: a rank goes on at once, but for a message that takes
   what its connection has on its way, in payload, above `buffer`; that holds the round until it has arrived.
 """
@@ -123,7 +123,7 @@ class StackRun(ReferenceRun):
             lambda t: self.hear(what, number, listener), word=(self, src, dst, what == "request"),
         )  # fmt: skip
         self.in_flight[what, number] = src, dst, word
-        turns = 2 if self.stack.by_turns and index % 2 else 1
+        turns = 2 if self.stack.by_turns and (index - max(at for at in self.begins if at <= index)) % 2 else 1
         self.hand_over_at(self.network.now if what == "arrived" else self.occupy(speaker, self.before * turns), word)
 
     def hear(self, what, number, rank):

@@ -92,6 +92,12 @@ def sent_first(stack, schedule):
     return found
 
 
+def first_of_calls(stack, schedule):
+    """Return the first round of each call, once rounds are cut."""
+    cuts = [stack.pieces if goes_in_pieces(schedule, index) else 1 for index in range(len(schedule.rounds))]
+    return {sum(cuts[: call.first]) for call in schedule.calls if call.rounds}
+
+
 def ahead(stack, rounds):
     """Return how many rounds before each may be under way when a rank enters it.
 

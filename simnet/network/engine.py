@@ -110,7 +110,6 @@ class Engine(Ways):
         s.runs_ahead, s.eager_limit, s.buffer = stack.rounds > 1 or stack.posts_ahead, stack.eager_limit, stack.buffer
         s.frame, s.word = (stack.segment + stack.beside) * (stack.segment > 0), float(stack.framed(stack.word))
         s.before, s.after = stack.before, stack.after
-        s.by_turns = stack.by_turns
         s.before_byte, s.after_byte = stack.before_byte, stack.after_byte
         s.weighted, s.exponent = sharing.law == "rtt", sharing.power
         s.counted, s.queueing = sharing.most, sharing.wait
@@ -211,11 +210,7 @@ class Engine(Ways):
         i = take(rounds, n_rounds + 1)
         rounds.write(i, n_rounds, tasks=np.array([tasks[id(one)] for one in schedule.rounds], dtype=np.int64))
         rounds.write(i + 1, n_rounds, offset=np.cumsum([len(one) for one in schedule.rounds], dtype=np.int64))
-        ahead = np.array(self._stack.ahead(program.schedule.rounds), dtype=np.int64)
-        phases = [one.phase for one in program.schedule.rounds]
-        continues = np.array([False, *map(operator.eq, phases, phases[1:])][:n_rounds])
-        sends_first = np.array(self._stack.sends_first(program.schedule), dtype=np.bool_)
-        rounds.write(i, n_rounds, ahead=ahead, continues=continues, sends_first=sends_first)
+        rounds.write(i, n_rounds, **self._in_calls(program))
         if streams is None:
             for index, gate in program.gates().items():
                 rounds.write(i + index, 1, gates=self.tables["gates"].put(gate, take))
@@ -242,6 +237,19 @@ class Engine(Ways):
         handle = Handle(e, g, P, slots, n_messages, taken)
         self._handles.append(handle)
         return handle
+
+    def _in_calls(self, program: Program) -> dict[str, NDArray[Any]]:
+        """Return columns of the rounds of a program that hang on their places in calls; see `records.Round`."""
+        rounds, begins = program.schedule.rounds, program.begins()
+        ahead = np.array(self._stack.ahead(rounds), dtype=np.int64)
+        phases = [one.phase for one in rounds]
+        continues = np.array([False, *map(operator.eq, phases, phases[1:])][: len(rounds)])
+        ahead[begins], continues[begins] = 0, False
+        numbers = np.arange(len(rounds))
+        within = numbers - begins[np.searchsorted(begins, numbers, side="right") - 1] if len(rounds) else numbers
+        words = 1 + within % 2 * self._stack.by_turns
+        sends_first = np.array(self._stack.sends_first(program.schedule), dtype=np.bool_)
+        return {"ahead": ahead, "continues": continues, "words": words, "sends_first": sends_first}
 
     def _lay_tasks(
         self,

@@ -21,7 +21,7 @@ from simnet.network.execution import Split, Timing
 from simnet.network.links import Links
 from simnet.network.max_plus import covered
 from simnet.network.program import Program
-from simnet.network.stack import Stack, in_rings
+from simnet.network.stack import Stack, in_rings, of_rings
 from simnet.schedule import Round, Schedule
 
 TURNS = 4, 16, 64
@@ -150,6 +150,9 @@ def go_in_step(
         return None
     # Ranks have to be done with one schedule before they enter the next.
     if len(parts) > 1 and (stack.rounds > 1 or stack.by_turns):
+        return None
+    # Rounds are looked at by themselves from here on, without the calls that they are of.
+    if stack.pieces > 1 and any(of_rings(schedule) != in_rings(schedule.rounds) for schedule, _ in program.parts):
         return None
     loops_of = [[(same[0], len(same)) for same in _runs(rounds)] for rounds, _ in parts]
     few = _few([one for loops in loops_of for one, _ in loops], program.hosts, links, memory, phases=stack.rounds > 1)

@@ -93,6 +93,12 @@ class Program:
         ends = list(itertools.accumulate(len(schedule.rounds) for schedule, _ in self.parts))
         return list(zip([0, *ends], ends, strict=False))
 
+    def begins(self) -> Ranks:
+        """Return the first rounds of parts and calls, ascending: ranks enter them when done with all before."""
+        calls = [call.first for call in self.schedule.calls if call.rounds]
+        parts = [first for first, last in self.bounds() if last > first]
+        return np.unique(np.array(parts + calls, dtype=np.int64))
+
     def gates(self) -> dict[int, Floats]:
         """Return before which rounds ranks wait, and until when [s]; the round after the last is the end."""
         gates: dict[int, Floats] = {}

@@ -91,7 +91,7 @@ class Stack:
         after it has arrived.
     rounds : int
         Rounds of one phase that a rank has under way at once in a ring: two rounds or more in a row between the same
-        ranks.
+        ranks. Those of one call, or of one schedule, are done before it enters the next.
     posts_ahead : bool
         Whether a rank that only sends in a round enters it before its sends of the rounds before it in that phase are
         let go.
@@ -100,8 +100,8 @@ class Stack:
         then waits behind a message whose receiver's word has come before, on the host's own link. In other rounds it
         is the other way around.
     by_turns : bool
-        Whether words of every other round take twice their software. Which of a word and a message leaves its host
-        first is chance with the threads of gloo; here it is one, then the other.
+        Whether words of every other round of a call take twice their software. Which of a word and a message leaves
+        its host first is chance with the threads of gloo; here it is one, then the other.
     pieces : int
         Into how many messages, of a round each, a step of a ring is cut.
     measured : str
@@ -205,9 +205,8 @@ class Stack:
         return total
 
     def cut(self, schedule: Schedule) -> Schedule:
-        """Return a schedule whose rings, rounds in a row between the same ranks, go in `pieces`, each a round.
+        """Return a schedule whose rings go in `pieces`, each a round.
 
-        Calls of a ring are rings with two ranks as well, where they may be one round.
         What a rank computes before a round it computes before the first piece.
         """
         if self.pieces == 1:
@@ -215,12 +214,7 @@ class Stack:
         parts: dict[int, list[Round]] = {}
         rounds: list[Round] = []
         places = []
-        are_rings = in_rings(schedule.rounds)
-        for call in schedule.calls:
-            if call.algorithm == "ring":
-                at = slice(call.first, call.first + call.rounds)
-                are_rings[at] = [bool(len(one)) for one in schedule.rounds[at]]
-        for one, rings in zip(schedule.rounds, are_rings, strict=True):
+        for one, rings in zip(schedule.rounds, of_rings(schedule), strict=True):
             places.append(len(rounds))
             if rings and id(one) not in parts:
                 nbytes = one.nbytes * (1 / self.pieces)
@@ -260,6 +254,16 @@ class Stack:
 def _continues(before: Round, one: Round) -> bool:
     """Return whether a round is one more of the phase of the round before, with nothing to compute between them."""
     return one.phase == before.phase and not np.any(one.compute)
+
+
+def of_rings(schedule: Schedule) -> list[bool]:
+    """Return for each round whether it is one of a ring; among two ranks the call of one may have a single round."""
+    found = in_rings(schedule.rounds)
+    for call in schedule.calls:
+        if call.algorithm == "ring":
+            at = slice(call.first, call.first + call.rounds)
+            found[at] = [bool(len(one)) for one in schedule.rounds[at]]
+    return found
 
 
 def in_rings(rounds: Sequence[Round]) -> list[bool]:

@@ -160,7 +160,7 @@ def speak(s: State, g: int, m: int, i: int, what: int) -> None:
     if what == HAS_ARRIVED:
         leave_at(s, f, s.now)
     else:
-        leave_at(s, f, occupy(s, g, s.before * (2 if s.by_turns and i % 2 else 1)))
+        leave_at(s, f, occupy(s, g, s.before * s.rounds[s.runs[rank.run].rounds + i].words))
 
 
 def leave_at(s: State, f: int, time: float) -> None:

@@ -26,9 +26,9 @@ DONE, STALLED, ARRIVED = range(3)
 # What a rank does: nothing yet or any more, waits for its gate, computes, has entered its round, or has failed.
 OUTSIDE, GATED, COMPUTING, IN_ROUND, FAILED = range(5)
 
-# What a flow is: free, a message before or behind its flow, one whose connection is not through with the message before
-# it, a flow, one that has vanished, one that has arrived or vanished while its host's own link is not through with it,
-# one that waits for that link, or a word that has been heard before its rank came to the round.
+# What a flow is: free, a message before or behind its flow, one whose connection is not through with the one before it,
+# a flow, one that has vanished, one that has arrived or vanished while its host's own link is not through with it, one
+# that waits for that link, or a word heard before its rank came to the round.
 FREE, ON_ITS_WAY, HELD, FLOWING, VANISHED, GONE, QUEUED, HEARD = range(8)
 
 # What a flow carries: the bytes of a message, or a word about it: that its receiver is ready, that its sender asks to
@@ -253,9 +253,9 @@ class Rank:
 class Round:
     """A round of a run: the tasks of its ranks, gates that they wait for or -1, and the number of its first message.
 
-    Ranks enter it with up to `ahead` rounds before it open; if it `sends_first`, their words come after their sends. It
-    `continues` the phase of the one before it. From `worked` on it is noted when ranks begin to compute and, with a
-    stream, end. It `opens` a part, or is the work after the last message of the part that it `unpacks`. -1 is none.
+    Ranks enter it with up to `ahead` rounds before it open; if it `sends_first`, their words, of `words` times their
+    software, come after what they send. It `continues` the phase of the one before. From `worked` on it is noted when
+    ranks begin to compute and, with a stream, end. It `opens` a part, or is the work that `unpacks` one. -1 is none.
     """
 
     tasks: int = -1
@@ -267,6 +267,7 @@ class Round:
     ahead: int = 0
     continues: bool = False
     sends_first: bool = False
+    words: int = 1
 
 
 @dataclass(slots=True)
@@ -428,7 +429,6 @@ class State:
     buffer: float = math.inf
     frame: float = 0.0
     word: float = 0.0
-    by_turns: bool = False
     before: float = 0.0
     after: float = 0.0
     before_byte: float = 0.0
