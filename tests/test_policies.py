@@ -182,6 +182,15 @@ def test_small_changes_do_not_trigger_a_new_decision_and_large_ones_do():
     assert low[3:] == ["ART-ring"] * 3
 
 
+def test_decisions_are_some_iterations_apart():
+    policy = Flexible([AG, RING], Monitor(every=0.0, change=0.0), decide_every=5)
+    chosen = [
+        policy.shortlist(context(star(bandwidth=2e9 if number < 7 else 1e7), iteration=number))[0].label
+        for number in range(12)
+    ]
+    assert chosen == ["AG"] * 10 + ["ART-ring"] * 2
+
+
 def test_a_decision_stands_while_a_link_is_down():
     policy = Flexible(SPARSE, Monitor(every=1))
     seen = choices(policy, steps([0, 2, 4], [1e8, 0.0, 1e8]))

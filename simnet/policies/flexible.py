@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from simnet.base.checks import whole
+from simnet.base.quantities import Count
 from simnet.policies.candidate import Candidate, closed_form, distinct
 from simnet.policies.monitor import Monitor
 from simnet.policies.protocol import PolicyContext
@@ -24,16 +26,22 @@ class Flexible:
         Each with a closed form.
     monitor : Monitor
         How the links are watched.
+    decide_every : int
+        Iterations from one decision to the next that there may be, >= 1; in between the choice stands, as with a hook
+        that asks its policy table every so often.
 
     Raises
     ------
     ValueError
-        If there is no candidate, or one without a closed form.
+        If there is no candidate, or one without a closed form, or `decide_every` < 1.
     """
 
-    def __init__(self, candidates: Sequence[Candidate], monitor: Monitor | None = None) -> None:
+    def __init__(
+        self, candidates: Sequence[Candidate], monitor: Monitor | None = None, decide_every: Count = 1
+    ) -> None:
         self.candidates = distinct(candidates)
         self.monitor = monitor or Monitor()
+        self.decide_every = whole(decide_every, "decide_every", 1)
         self._costs = [closed_form(candidate) for candidate in self.candidates]
         self.reset()
 
@@ -44,6 +52,8 @@ class Flexible:
 
     def shortlist(self, context: PolicyContext) -> Sequence[Candidate]:
         """Return the choice in force, after a new decision where one is due."""
+        if self._basis is not None and context.iteration % self.decide_every:
+            return (self._choice,)
         latency, bandwidth = self.monitor.probe(context)
         basis = self._basis
         due = basis is None or context.density != basis[2] or self.monitor.departs((latency, bandwidth), basis[:2])

@@ -335,4 +335,7 @@ def build_policy(config: schema.Config, given: schema.Policy) -> Policy:
             raise plugins.wrong(part.function, policy, f"a policy: it lacks {', '.join(lacks)}")
         return policy
     monitor = part.build(Monitor, seed=config.seed)
-    return Moo(candidates, monitor, part.build(Search)) if kind == "moo" else Flexible(candidates, monitor)
+    if kind == "moo":
+        return Moo(candidates, monitor, part.build(Search))
+    flexible: Policy = part.build(Flexible, candidates=candidates, monitor=monitor)
+    return flexible

@@ -294,6 +294,7 @@ class Among(Part):
 
 
 @configures(policies.Monitor, omit=("seed",), every="probe_every")
+@configures(policies.Flexible, only=("decide_every",))
 class Flexible(Among):
     """The arg-min of the closed-form costs at the latency and bandwidth last probed."""
 

@@ -90,7 +90,8 @@ def scenario(setting: Setting, computing: Computing, device: str) -> dict[str, A
     }
     policies: dict[str, Any] = {label: {"fixed": label} for label in setting.exchanges}
     if setting.flexible is not None:
-        policies[FLEXIBLE] = {"flexible": {"among": kept_back(setting.exchanges)}}
+        asked = {"probe_every": "0 s", "change": 0, "decide_every": setting.flexible}
+        policies[FLEXIBLE] = {"flexible": {"among": kept_back(setting.exchanges), **asked}}
     return {
         "name": setting.name,
         "seed": SEED,
