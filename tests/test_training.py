@@ -77,6 +77,21 @@ def test_who_is_slow_now_and_then_holds_others_up_less_without_a_barrier():
     assert took[False].sum() <= took[True].sum() * (1 + 1e-9)
 
 
+def test_probes_hold_up_the_iterations_before_which_workers_decide():
+    # Of two lengths three messages each, one after another, and an all-reduce of what they found.
+    network = Network(topologies.star(4, 1e-3, 1e6))
+    every = {"decide_every": 2, "probe_bytes": 1e4, "probe_times": 3}
+    took, free = (
+        run_policy(job(network=network), "p", Flexible([AG], Monitor(every=0.0), **options), timeline=6)
+        for options in (every, {})
+    )
+    more = 3 * (1e-3 + 4e-6) + 3 * (1e-3 + 1e-2) + 6 * (1e-3 + 4e-6)
+    expected = free.iterations["iteration_s"] + np.where(free.iterations["iteration"] % 2 == 0, more, 0.0)
+    assert took.iterations["iteration_s"].to_numpy() == pytest.approx(expected.to_numpy())
+    check_split(took)
+    check_spans(took)
+
+
 class Watching(Fixed):
     """A policy that keeps what it observes."""
 

@@ -234,7 +234,12 @@ def _iterate(
         batch = min(number + (attempt or 0), job.iterations - 1)
         named: tuple[str | int, ...] = ("iteration", number) if trains else ("exploration", attempts)
         compute = job.compute.seconds(job.seed, batch, job.source.workers)[active]
-        state, complete, behind = IterationState(active, begins, compute, []), begins + compute, compute
+        probing = np.zeros(active.size)
+        if (probe := log.measures()) is not None:
+            measured = network.time(probe, begins, placement=placement, stream=(*stream, *named, "probe"), origin=now)
+            probing = measured.left - begins
+        state = IterationState(active, begins, probing, compute, [])
+        complete, behind = begins + probing + compute, compute
         while True:
             where = Situation(
                 number,

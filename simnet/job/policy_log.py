@@ -20,7 +20,8 @@ from simnet.job.exchange import TimedExchange
 from simnet.job.job import Job
 from simnet.job.record import gains
 from simnet.network import Timing
-from simnet.policies import Adaptive, Decision, Observation, Policy, PolicyContext, density_at
+from simnet.policies import Adaptive, Decision, Flexible, Observation, Policy, PolicyContext, density_at
+from simnet.schedule import Schedule
 
 
 class _Entry(NamedTuple):
@@ -84,6 +85,11 @@ class PolicyLog:
         if not known or not shortlist:
             raise plugins.wrong(policy.shortlist, shortlist, "some of the candidates")
         return Decision(shortlist)
+
+    def measures(self) -> Schedule | None:
+        """Return the messages by which workers measure the links before they act on the last decision, if they do."""
+        assert self._context is not None
+        return self._policy.measures(self._context) if isinstance(self._policy, Flexible) else None
 
     def observe(self, decision: Decision, step: TimedExchange) -> None:
         """Let the policy observe what came of its last decision."""

@@ -183,6 +183,8 @@ class IterationState(NamedTuple):
         The workers that took part, by their numbers in the job.
     begins : ndarray, shape (P',)
         How long after the first of them each began [s]; 0 with a barrier.
+    probing : ndarray, shape (P',)
+        Seconds in which each measured the links before that.
     compute : ndarray, shape (P',)
         Seconds of forward and backward pass of each.
     selections : list of (ndarray, ndarray), each of shape (P',)
@@ -191,6 +193,7 @@ class IterationState(NamedTuple):
 
     active: NDArray[np.intp]
     begins: Floats
+    probing: Floats
     compute: Floats
     selections: list[tuple[Floats, Floats]]
 
@@ -208,7 +211,8 @@ class IterationState(NamedTuple):
     def without(self, gone: NDArray[np.bool_]) -> IterationState:
         """Return the same for the workers that are not gone."""
         selections = [(begin[~gone], seconds[~gone]) for begin, seconds in self.selections]
-        return IterationState(self.active[~gone], self.begins[~gone], self.compute[~gone], selections)
+        begins, probing, compute = self.begins[~gone], self.probing[~gone], self.compute[~gone]
+        return IterationState(self.active[~gone], begins, probing, compute, selections)
 
 
 class Record:
@@ -285,14 +289,13 @@ class Record:
         # What an exchange computes is what its messages bring: it is merged, cut, and unpacked.
         select = state.select + timing.rank_compute
         rank_compute = state.compute + update
+        communicate = timing.rank_communicate + state.probing
         until = timing.left.max() if barrier else timing.left
         rank_wait = timing.rank_wait + (until - timing.left) + state.lost
         sent, received = (
             sum(np.asarray(exchange.stats[name]) for exchange in exchanges) for name in ("bytes_sent", "bytes_received")
         )
-        split = np.column_stack(
-            [rank_compute, select, timing.rank_communicate, rank_wait, sent, received, timing.rank_compute]
-        )
+        split = np.column_stack([rank_compute, select, communicate, rank_wait, sent, received, timing.rank_compute])
         self._active_sets.append(state.active)
         self._split.append(split)
         means = split.mean(axis=0)

@@ -62,7 +62,9 @@ def spans_of(
     done, left = float(computed.done[rank]), float(timing.left[rank])
     ends = at.seconds if barrier else left + later + update
     pieces: list[tuple[str, str, float, float]] = []
-    reached = float(state.begins[rank])
+    first = float(state.begins[rank])
+    reached = first + float(state.probing[rank])
+    pieces.append((NETWORK, "communicate", first, reached))
     if len(state.selections) > 1:
         computed_by = reached + float(state.compute[rank])
         pieces.append((COMPUTE, "compute", reached, computed_by))

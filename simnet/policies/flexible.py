@@ -7,10 +7,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from simnet.base.checks import whole
-from simnet.base.quantities import Count
+from simnet.base.quantities import Count, Size, bounded
+from simnet.collectives import allreduce_ring
 from simnet.policies.candidate import Candidate, closed_form, distinct
 from simnet.policies.monitor import Monitor
 from simnet.policies.protocol import PolicyContext
+from simnet.schedule import Round, Schedule
+
+# Bytes of the shorter message of a probe, and of what it has found.
+_SHORT, _FOUND = 4.0, 16.0
 
 
 class Flexible:
@@ -30,18 +35,31 @@ class Flexible:
         Iterations from one decision to the next that there may be, >= 1; in between the choice stands, as with a hook
         that asks its policy table every so often.
 
+    probe_bytes : float
+        Length of the longer of the messages by which workers measure the links before a decision, one after another, as
+        `simnet.hooks.shifted` does [byte]; with 0 probes run beside the job and cost nothing.
+    probe_times : int
+        How many of each length they send then, >= 1.
+
     Raises
     ------
     ValueError
-        If there is no candidate, or one without a closed form, or `decide_every` < 1.
+        If there is no candidate, or one without a closed form, or a number is too small.
     """
 
     def __init__(
-        self, candidates: Sequence[Candidate], monitor: Monitor | None = None, decide_every: Count = 1
+        self,
+        candidates: Sequence[Candidate],
+        monitor: Monitor | None = None,
+        decide_every: Count = 1,
+        probe_bytes: Size = 0.0,
+        probe_times: Count = 5,
     ) -> None:
         self.candidates = distinct(candidates)
         self.monitor = monitor or Monitor()
         self.decide_every = whole(decide_every, "decide_every", 1)
+        self.probe_bytes = bounded(probe_bytes, Size, "probe_bytes")
+        self.probe_times = whole(probe_times, "probe_times", 1)
         self._costs = [closed_form(candidate) for candidate in self.candidates]
         self.reset()
 
@@ -49,6 +67,15 @@ class Flexible:
         """Forget the last decision."""
         self._basis: tuple[float, float, float] | None = None
         self._choice = self.candidates[0]
+
+    def measures(self, context: PolicyContext) -> Schedule | None:
+        """Return the messages by which workers measure the links before an iteration; None where they do not."""
+        workers = np.arange(len(context.placement))
+        if not self.probe_bytes or workers.size < 2 or context.iteration % self.decide_every:
+            return None
+        lengths = [_SHORT] * self.probe_times + [self.probe_bytes] * self.probe_times
+        shifts = [Round(workers, np.roll(workers, -1), nbytes, phase="probe") for nbytes in lengths]
+        return Schedule(workers.size, shifts).concat(allreduce_ring(workers.size, _FOUND).in_phase("probe"))
 
     def shortlist(self, context: PolicyContext) -> Sequence[Candidate]:
         """Return the choice in force, after a new decision where one is due."""

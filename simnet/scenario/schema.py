@@ -294,7 +294,7 @@ class Among(Part):
 
 
 @configures(policies.Monitor, omit=("seed",), every="probe_every")
-@configures(policies.Flexible, only=("decide_every",))
+@configures(policies.Flexible, only=("decide_every", "probe_bytes", "probe_times"))
 class Flexible(Among):
     """The arg-min of the closed-form costs at the latency and bandwidth last probed."""
 

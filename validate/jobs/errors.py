@@ -123,6 +123,13 @@ def bound(messages: Floats, seconds: Floats, errors: Floats, weights: Floats, qu
 def weighted_quantile(values: Floats, weights: Floats, quantile: float) -> float:
     """Return the least of the values up to which there is this part of the weights.
 
+    Parameters
+    ----------
+    values, weights : ndarray, shape (n,)
+        In any order; weights > 0.
+    quantile : float
+        Part of all weights, within 0..1.
+
     Examples
     --------
     >>> weighted_quantile(np.array([3.0, 1.0, 2.0]), np.array([1.0, 8.0, 1.0]), 0.85)

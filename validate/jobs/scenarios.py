@@ -23,7 +23,7 @@ from simnet.studies.choosing.choices import Choice
 from simnet.studies.choosing.inputs import Given, from_scenario
 from simnet.studies.choosing.operating_point import OperatingPoint
 from simnet.studies.choosing.policy import make
-from validate.jobs.settings import ALGORITHMS, BATCH, EXCHANGES, LEARNING_RATE, MODELS, MOMENTUM, SEED, Setting
+from validate.jobs.settings import ALGORITHMS, BATCH, EXCHANGES, LEARNING_RATE, MODELS, MOMENTUM, PROBE, SEED, Setting
 
 ENTRIES: Mapping[str, int] = MappingProxyType({"small": 4_810, "mlp": 700_810, "deep": 563_722, "conv": 1_069_290})
 """Parameters of the models."""
@@ -91,6 +91,7 @@ def scenario(setting: Setting, computing: Computing, device: str) -> dict[str, A
     policies: dict[str, Any] = {label: {"fixed": label} for label in setting.exchanges}
     if setting.flexible is not None:
         asked = {"probe_every": "0 s", "change": 0, "decide_every": setting.flexible}
+        asked |= {"probe_bytes": f"{PROBE['nbytes']} B", "probe_times": PROBE["times"]}
         policies[FLEXIBLE] = {"flexible": {"among": kept_back(setting.exchanges), **asked}}
     return {
         "name": setting.name,

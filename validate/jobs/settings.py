@@ -17,6 +17,9 @@ CORES = 2
 SEED = 2026
 LEARNING_RATE, MOMENTUM, BATCH = 0.05, 0.9, 32
 
+PROBE: Mapping[str, int] = MappingProxyType({"nbytes": 2**17, "times": 2})
+"""How a flexible policy measures the links: parameters of `simnet.hooks.shifted`."""
+
 EXCHANGES: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
         "dense": {"scheme": "dense", "error_feedback": False},

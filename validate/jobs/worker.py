@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from simnet.traces import live
-from validate.jobs.settings import BATCH, EXCHANGES, LEARNING_RATE, MODELS, MOMENTUM, SEED, Setting
+from validate.jobs.settings import BATCH, EXCHANGES, LEARNING_RATE, MODELS, MOMENTUM, PROBE, SEED, Setting
 from validate.shapednet.namespaces import inside
 from validate.shapednet.rank import begin
 
@@ -126,7 +126,7 @@ def _train(place: Place, gate: Barrier, jobs: list[tuple[Setting, str, str]]) ->
         else:
             # A message of gloo waits for a word of its receiver: there are two latencies in its time.
             def probe(device: Any) -> tuple[float, float]:
-                seconds, bandwidth = shifted(device, nbytes=2**17, times=2)
+                seconds, bandwidth = shifted(device, **PROBE)
                 return seconds / 2, bandwidth
 
             hook = Hook.of_policy(exchange, probe=probe, every=setting.flexible or 1)
