@@ -34,7 +34,6 @@ class Flexible:
     decide_every : int
         Iterations from one decision to the next that there may be, >= 1; in between the choice stands, as with a hook
         that asks its policy table every so often.
-
     probe_bytes : float
         Length of the longer of the messages by which workers measure the links before a decision, one after another, as
         `simnet.hooks.shifted` does [byte]; with 0 probes run beside the job and cost nothing.
