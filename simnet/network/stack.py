@@ -318,7 +318,7 @@ STACKS: Mapping[str, Stack] = MappingProxyType(
             gathers_send_first=True,
             by_turns=True,
             measured=_ON + "shaped_gloo",
-        ).with_software(162e-6, 0.28e-9),
+        ).with_software(125e-6, 0.33e-9),
         "openmpi": dataclasses.replace(
             _OFFLOADED, lets_go="request", eager_limit=64 * 1024, measured=_ON + "shaped_openmpi"
         ).with_software(178e-6, 0.53e-9),
