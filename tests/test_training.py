@@ -10,12 +10,15 @@ from hypothesis import strategies as st
 import topologies
 from jobs import AG, DENSE, RING, SPLIT, TREE, Source, check_spans, check_split, job_on
 from simnet import costs
+from simnet.base.errors import StalledError
+from simnet.collectives import allreduce_ring
 from simnet.costs.devices import DeviceOp, DeviceProfile, Method, load_device
 from simnet.job import Compute, Overlap, buckets, run_policy
 from simnet.job.exchange import SparsifierSet
 from simnet.network import Network
 from simnet.network.weather import Weather, ornstein_uhlenbeck, steps
 from simnet.policies import Candidate, Decision, Fixed, Flexible, Monitor, OneStepOracle, Ramp, density_at
+from simnet.schedule import Round, Schedule
 
 
 def job(workers=4, iterations=6, *, weather=None, latency=1e-3, bandwidth=1e6, network=None, **changes):
@@ -50,8 +53,9 @@ def test_without_a_barrier_workers_go_on_where_they_have_ended(stack, overlap):
     one = job(
         network=network, compute=Compute(0.01, spread=0.5), device="v100", overlap=overlap, update=1e-3, barrier=False
     )
-    for candidate in (AG, TREE, DENSE):
-        result = run_policy(one, "p", Fixed(candidate), timeline=6)
+    probing = Flexible([AG], Monitor(every=0.0), decide_every=2, probe_bytes=1e3)
+    for policy in (Fixed(AG), Fixed(TREE), Fixed(DENSE), probing):
+        result = run_policy(one, "p", policy, timeline=6)
         each, means = result.workers, result.iterations.set_index("iteration")
         assert (each[SPLIT].to_numpy() >= -1e-12).all()
         assert each.groupby("iteration")[SPLIT].mean().sum(axis=1).to_numpy() == pytest.approx(means["iteration_s"])
@@ -65,6 +69,26 @@ def test_without_a_barrier_workers_go_on_where_they_have_ended(stack, overlap):
         assert starts == pytest.approx(begin.mean().to_numpy(), abs=1e-9)
         assert np.diff(starts) == pytest.approx(means["iteration_s"].to_numpy()[:-1], abs=1e-9)
         assert begin[0].nunique() > 1
+
+
+def test_workers_compute_when_they_are_through_with_probing():
+    network, shift = Network(topologies.star(4, 1e-3, 1e6)), [1, 2, 3, 0]
+    one = job(network=network, iterations=1, barrier=False)
+    policy = Flexible([AG], Monitor(every=0.0), probe_bytes=1e4, probe_times=2)
+    spans = run_policy(one, "p", policy, timeline=1).spans
+    begun = spans[spans["what"] == "compute"].groupby("worker")["start_s"].min()
+    begins = one.begins(0.0)
+    assert begins.max() > 0
+    rounds = [Round(range(4), shift, nbytes) for nbytes in (4, 4, 1e4, 1e4)]
+    probe = Schedule(4, rounds).concat(allreduce_ring(4, 16))
+    assert begun.to_numpy() == pytest.approx(network.time(probe, begins).left)
+
+
+def test_a_probe_that_stalls_says_whose_iteration_it_was():
+    down = {(1, "switch"): Weather(bandwidth=steps([0, 0.015], [1e6, 0.0]))}
+    policy = Flexible([AG], Monitor(every=0.0), decide_every=1, probe_bytes=1e4)
+    with pytest.raises(StalledError, match=r"(?s)p, iteration 0: .*\(probe\)"):
+        run_policy(job(3, network=Network(topologies.star(3, 1e-3, 1e6), down)), "p", policy)
 
 
 def test_who_is_slow_now_and_then_holds_others_up_less_without_a_barrier():

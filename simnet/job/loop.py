@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -236,8 +236,9 @@ def _iterate(
         compute = job.compute.seconds(job.seed, batch, job.source.workers)[active]
         probing = np.zeros(active.size)
         if (probe := log.measures()) is not None:
-            measured = network.time(probe, begins, placement=placement, stream=(*stream, *named, "probe"), origin=now)
-            probing = measured.left - begins
+            with _told(record, number):
+                found = network.time(probe, begins, placement=placement, stream=(*stream, *named, "probe"), origin=now)
+            probing = found.left - begins
         state = IterationState(active, begins, probing, compute, [])
         complete, behind = begins + probing + compute, compute
         while True:
@@ -255,13 +256,8 @@ def _iterate(
             )
             if len(decision.shortlist) > 1 and not may_try:
                 raise ValueError("beside other jobs a policy cannot try several exchanges, as only one takes place")
-            try:
+            with _told(record, number):
                 step = yield from models.step(where, decision.shortlist) if trains else models.explore(where, decision)
-            except StalledError as stalled:
-                why, *more = stalled.args
-                raise StalledError(f"{record.whose}, iteration {number}: {why}", *more) from None
-            except DivergedError as diverged:
-                raise DivergedError(f"{record.whose}, iteration {number}: {diverged}") from None
             state = state._replace(compute=state.compute + step.slowed)
             state.selections.append((complete + step.slowed, step.select))
             if isinstance(step.result, Timing):
@@ -319,6 +315,18 @@ def _iterate(
             checkpoint.write(position | parts, number)
         if trains and progress is not None:
             progress(number)
+
+
+@contextmanager
+def _told(record: Record, number: int) -> Iterator[None]:
+    """Have errors tell in whose iteration they happened."""
+    try:
+        yield
+    except StalledError as stalled:
+        why, *more = stalled.args
+        raise StalledError(f"{record.whose}, iteration {number}: {why}", *more) from None
+    except DivergedError as diverged:
+        raise DivergedError(f"{record.whose}, iteration {number}: {diverged}") from None
 
 
 def _interrupted(

@@ -14,10 +14,9 @@ def check_colocated(config: schema.Config, found: Findings) -> None:
     for label in config.other_jobs or ():
         if label == MAIN:
             found.add(("other_jobs", label), f"{MAIN} is what results call the scenario's own job; take another name")
-    jobs = {("job",): config.job} | {
-        ("other_jobs", label, "job"): one.job for label, one in (config.other_jobs or {}).items()
-    }
-    for place, job in jobs.items() if config.other_jobs else ():
+    others = config.other_jobs or {}
+    jobs = {("other_jobs", label, "job"): one.job for label, one in others.items()}
+    for place, job in ({("job",): config.job} | jobs if others else {}).items():
         if not job.barrier:
             found.add(
                 (*place, "barrier"), "must be true beside other_jobs, whose messages are timed iteration by iteration"

@@ -40,7 +40,7 @@ from simnet.job import Job, buckets, run_policy
 from simnet.job.record import TRAIN
 from simnet.report.stacks import name_of
 from simnet.scenario import Run, Scenario
-from simnet.studies.iteration_errors import factor_in_job, off_of_calls
+from simnet.studies.iteration_errors import factor_in_job, off_of_calls, stacks
 
 PARTS = ("compute", "select", "communicate", "merge", "wait", "update", "total")
 """What is predicted, in the order of a log's columns, which are called ``compute_s`` and so on."""
@@ -63,6 +63,8 @@ class JobPrediction:
         Names of the scenario, its transport stack and its device profile.
     workers : int
         How many.
+    barrier : bool
+        Whether they begin an iteration together.
     iterations : DataFrame
         A row per policy and iteration: ``policy``, ``iteration``, ``exchange``, ``began_s``, and for each of `PARTS`
         the mean over workers, as ``total_s``, and its interval, as ``total_low_s`` and ``total_high_s``.
@@ -72,6 +74,7 @@ class JobPrediction:
     stack: str
     device: str
     workers: int
+    barrier: bool
     iterations: pd.DataFrame
 
     def medians(self) -> pd.DataFrame:
@@ -89,7 +92,7 @@ class JobPrediction:
             for policy, row in medians.to_dict("index").items()
         }
         head = {"scenario": self.scenario, "workers": self.workers, "stack": self.stack, "device": self.device}
-        return {**head, "coverage": COVERAGE, "policies": policies}
+        return {**head, "barrier": self.barrier, "coverage": COVERAGE, "policies": policies}
 
     def rows(self) -> list[list[str]]:
         """Return the rows of a table for people."""
@@ -101,11 +104,21 @@ class JobPrediction:
 
     def sentences(self) -> list[str]:
         """Return what is to be said beside the table."""
+        known = stacks()
+        wider = "" if self.stack in known else f", of which the wider stands for {self.stack}, which was not measured"
+        together = (
+            "Workers begin each iteration together (job.barrier: true); processes of PyTorch's DDP do not."
+            if self.barrier
+            else "Workers begin an iteration each when done with the one before (job.barrier: false)."
+        )
         return [
             "Medians over iterations, means over workers. A whole iteration is compute, select, wait and update; wait "
             "has what communicate and merge take after the backward pass.",
             f"Intervals are meant to hold {100 * COVERAGE:.0f} % of iterations. Stack: {self.stack}; device: "
             f"{self.device}.",
+            "Their widths are those of jobs of DDP over gloo on two processors, up to 100 Mbit/s, and of collectives "
+            f"of {' and '.join(known)} there{wider}.",
+            together,
         ]
 
 
@@ -140,7 +153,8 @@ def predict_job(scenario: Scenario, policies: Sequence[str] | None = None) -> Jo
         changes = parts[["latency_s", "bandwidth_Bps"]].nunique().max() > 1
         found.append((_with_other_times(own) if changes else own).assign(policy=policy))
     rows = pd.concat(found, ignore_index=True)
-    return JobPrediction(scenario.name, stack_name(run.job), run.job.device.name, run.job.source.workers, rows)
+    job = run.job
+    return JobPrediction(scenario.name, stack_name(job), job.device.name, job.source.workers, job.barrier, rows)
 
 
 def stack_name(job: Job) -> str:

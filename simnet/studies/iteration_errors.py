@@ -35,6 +35,18 @@ def errors() -> pd.DataFrame:
     return pd.read_csv(io.StringIO(path.read_text(encoding="utf-8")))
 
 
+def stacks() -> list[str]:
+    """Return the names of the transport stacks whose calls were measured.
+
+    Examples
+    --------
+    >>> stacks()
+    ['gloo', 'mpich']
+    """
+    rows = errors()
+    return sorted(rows.loc[rows["kind"] == "links", "name"].unique())
+
+
 def off_of_calls(end: End, stack: str, workers_per_device: int, messages: Floats, seconds: Floats) -> Floats:
     """Return by how much calls may take less, or longer, than predicted [s], of the shape of `seconds`.
 
