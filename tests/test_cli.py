@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import multiprocessing
 import os
@@ -9,7 +10,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -17,12 +18,13 @@ import pytest
 
 import killing
 import needs
-import simnet.job
+import simnet
 from commands import did, invoke, refused
 from simnet.base.errors import SimnetError
 from simnet.base.writing import INCOMPLETE
 from simnet.commands.list import Kind
 from simnet.job import PolicyResult
+from simnet.policies import Candidate
 from simnet.scenario import runner, shipped
 from simnet.studies import listing
 
@@ -199,18 +201,24 @@ def test_other_errors_keep_their_traceback(small: Path, tmp_path: Path, monkeypa
     assert isinstance(result.exception, ZeroDivisionError)
 
 
+@pytest.mark.parametrize("command", ["run", "compare", "sweep"])
+def test_two_options_that_set_the_seed_are_refused(command: str, small: Path) -> None:
+    more = ["--param", "density=1,2%"] if command == "sweep" else []
+    said = refused(command, small, "--seed", 4, "--set", "seed=5", *more)
+    assert said == "error: --seed 4: the seed is set by --set seed=5 too; give one of them\n"
+
+
 # Being interrupted
 
 
 def test_ctrl_c_keeps_the_policies_that_are_done(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = simnet.job.run_policy
+    real = runner.run_in_step
 
-    def run_policy(job: simnet.job.Job, name: str, *arguments: object, **options: object) -> PolicyResult:
-        if name == "flexible":
-            raise KeyboardInterrupt
-        return real(job, name, *arguments, **options)  # type: ignore[arg-type]
+    def run_in_step(*arguments: object, **options: object) -> Iterator[tuple[str, runner.Outcome]]:
+        yield from itertools.islice(real(*arguments, **options), 2)  # type: ignore[arg-type]
+        raise KeyboardInterrupt
 
-    monkeypatch.setattr(runner, "run_policy", run_policy)
+    monkeypatch.setattr(runner, "run_in_step", run_in_step)
     result = invoke("run", small, "--out", tmp_path / "out", "--jobs", "1")
     assert result.exit_code == 130
     assert "interrupted: flexible, clairvoyant not done" in result.stderr
@@ -238,8 +246,8 @@ def test_ctrl_c_before_anything_is_done_writes_nothing(
 def test_ctrl_c_ends_the_processes_too(small: Path, tmp_path: Path) -> None:
     command = ["run", small, "--out", tmp_path / "out", "--jobs", "2", "--set", "job.iterations=200000"]
     process = killing.start([*command, "--checkpoint", "0"], stderr=subprocess.PIPE, text=True)
-    # Both policies are at work, in processes of their own.
-    killing.await_that(lambda: len(list((tmp_path / "out" / "checkpoints").glob("*.safetensors"))) == 2, process)
+    # All policies are at work, in two processes.
+    killing.await_that(lambda: len(list((tmp_path / "out" / "checkpoints").glob("*.safetensors"))) == 4, process)
     os.killpg(process.pid, signal.SIGINT)
     _, errors = process.communicate(timeout=killing.PATIENCE)
     assert process.returncode == 130
@@ -254,13 +262,13 @@ def test_ctrl_c_ends_the_processes_too(small: Path, tmp_path: Path) -> None:
 def test_the_end_of_a_process_is_noticed(small: Path) -> None:
     source = runner.Source(small, ["job.iterations=200000"])
 
-    def kill(name: str, done: int) -> None:
+    def kill(number: int, name: str, done: int) -> None:
         for child in multiprocessing.active_children():
             if child.pid is not None:
                 os.kill(child.pid, signal.SIGKILL)
 
-    outcomes = runner.run_apart(source, ["AG", "flexible"], 2, kill)
-    name, killed = next(outcomes)
+    outcomes = runner.run_apart([(source, ["AG"], None), (source, ["flexible"], None)], 2, kill)
+    _, name, killed = next(outcomes)
     assert isinstance(killed, SimnetError)
     assert re.match(rf"policy '{name}': its process was ended by SIGKILL", str(killed))
     outcomes.close()  # type: ignore[attr-defined]
@@ -268,26 +276,26 @@ def test_the_end_of_a_process_is_noticed(small: Path) -> None:
 
 
 def test_what_a_process_meets_comes_back(small: Path) -> None:
-    ((_, refused),) = runner.run_apart(runner.Source("quikstart"), ["AG"], 1, lambda name, done: None)
+    ((_, _, refused),) = runner.run_apart([(runner.Source("quikstart"), ["AG"], None)], 1, lambda *_: None)
     assert isinstance(refused, SimnetError)
     assert "no scenario of that name" in str(refused)
     with pytest.raises(RuntimeError, match=r"(?s)policy 'nobody' failed in its process:.*KeyError: 'nobody'"):
-        list(runner.run_apart(runner.Source(small), ["nobody"], 1, lambda name, done: None))
+        list(runner.run_apart([(runner.Source(small), ["nobody"], None)], 1, lambda *_: None))
 
 
 def test_progress_comes_back_and_no_more_processes_run_than_allowed(small: Path) -> None:
     seen: list[tuple[str, int]] = []
     most = 0
 
-    def progress(name: str, done: int) -> None:
+    def progress(number: int, name: str, done: int) -> None:
         nonlocal most
         seen.append((name, done))
         most = max(most, len(multiprocessing.active_children()))
 
-    names = ["AG", "ART-ring", "flexible"]
-    results = dict(runner.run_apart(runner.Source(small), names, 2, progress))
-    assert sorted(results) == sorted(names)
-    assert {name for name, _ in seen} == set(names)
+    parts = [(runner.Source(small), names, None) for names in (["AG", "ART-ring"], ["flexible"], ["clairvoyant"])]
+    found = [(number, name) for number, name, _ in runner.run_apart(parts, 2, progress)]
+    assert sorted(found) == [(0, "AG"), (0, "ART-ring"), (1, "flexible"), (2, "clairvoyant")]
+    assert {name for name, _ in seen} == {name for _, name in found}
     assert most <= 2
 
 
@@ -453,14 +461,16 @@ def test_exchanges_that_cannot_work_are_refused_before_the_run(small: Path, sett
 
 
 def test_what_is_done_is_kept_when_a_policy_fails(small: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = runner.run_policy
+    def fails(context: object) -> Sequence[Candidate]:
+        raise SimnetError("a link fell off the table")
 
-    def run_policy(job, name, *arguments, **options):  # type: ignore[no-untyped-def]
-        if name == "ART-ring":
-            raise SimnetError("a link fell off the table")
-        return real(job, name, *arguments, **options)
+    real = runner.run_in_step
 
-    monkeypatch.setattr(runner, "run_policy", run_policy)
+    def run_in_step(job, policies, **options):  # type: ignore[no-untyped-def]
+        policies["ART-ring"].shortlist = fails
+        return real(job, policies, **options)
+
+    monkeypatch.setattr(runner, "run_in_step", run_in_step)
     result = invoke("run", small, "--jobs", "1", "--out", tmp_path / "kept")
     assert result.exit_code == 2
     assert "error: a link fell off the table" in result.stderr

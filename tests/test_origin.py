@@ -11,8 +11,9 @@ from jobs import AG, DENSE, job_on, star
 from simnet import collectives
 from simnet.base.errors import SimnetError, StalledError
 from simnet.job import Compute
-from simnet.job.loop import _alone, _iterate
+from simnet.job.loop import iterate
 from simnet.job.record import Record
+from simnet.job.running import _alone
 from simnet.network import Network, OnOffFlow
 from simnet.network.weather import Weather, markov, outages, steps
 from simnet.policies import Fixed
@@ -86,7 +87,7 @@ def test_iterations_of_a_job_take_as_long_late_as_early(exchange):
 
     def went(start):
         record = Record("p")
-        _alone(_iterate(job, Fixed(exchange), record, start=start, timeline=3))
+        list(_alone(iterate(job, Fixed(exchange), record, start=start, timeline=3)))
         return record.result()
 
     soon, late = went(0.0), went(1e9)

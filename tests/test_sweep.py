@@ -27,7 +27,7 @@ from simnet.base.writing import INCOMPLETE
 from simnet.job import run_policy
 from simnet.report import learning
 from simnet.scenario import load
-from simnet.scenario.runner import Source
+from simnet.scenario.runner import Source, run_here
 from simnet.studies.sweeping import cell, cluster, drawing, folder, grid, work
 
 TINY = """
@@ -488,7 +488,7 @@ def test_a_bad_value_costs_no_other_cell(here, tiny, tmp_path):
 
 
 def test_only_bad_values_end_the_command_before_anything_runs(here, tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr(cell, "run_policy", lambda *_: pytest.fail("it was simulated"))
+    monkeypatch.setattr(cell, "run_here", lambda *_: pytest.fail("it was simulated"))
     said = refused(tiny, "--param", "density=200,300%", "--out", tmp_path / "out")
     assert "none of the 2 cells makes sense" in said
     assert said.count("must be <= 1") == 2
@@ -508,18 +508,18 @@ def test_a_network_that_stalls_is_a_failed_row_and_stays_one(here, tiny, tmp_pat
     assert "for ever" in found["message"][2]
     assert result.stderr.count("failed:") == 2
     before = contents(tmp_path)
-    monkeypatch.setattr(cell, "run_policy", lambda *_: pytest.fail("it was simulated again"))
+    monkeypatch.setattr(cell, "run_here", lambda *_: pytest.fail("it was simulated again"))
     assert invoke(*arguments).exit_code == 1
     assert contents(tmp_path) == before
 
 
 def test_a_bug_in_a_cell_costs_no_other_and_is_not_kept(here, tiny, tmp_path, monkeypatch):
-    def broken(job, name, *arguments, **options):
-        if job.seed == 2:
+    def broken(run, progress):
+        if run.job.seed == 2:
             raise ZeroDivisionError("a bug")
-        return run_policy(job, name, *arguments, **options)
+        return run_here(run, progress)
 
-    monkeypatch.setattr(cell, "run_policy", broken)
+    monkeypatch.setattr(cell, "run_here", broken)
     arguments = (tiny, "--param", "seed=1,2,3", "--policies", "AG", "--out", tmp_path)
     result = invoke(*arguments)
     assert result.exit_code == 1
@@ -552,7 +552,7 @@ def test_a_process_that_ends_costs_no_cell(tiny):
 def test_cells_that_are_there_do_not_run_again(here, swept, tiny, tmp_path, monkeypatch):
     out, _ = swept
     before = contents(out)
-    monkeypatch.setattr(cell, "run_policy", lambda *_: pytest.fail("it was simulated again"))
+    monkeypatch.setattr(cell, "run_here", lambda *_: pytest.fail("it was simulated again"))
     result = did(tiny, *GRID, "--out", out)
     assert "12 of 12 cells are there already" in result.stderr
     assert contents(out) == before

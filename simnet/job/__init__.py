@@ -9,8 +9,9 @@ then the job ends, or the others resume without it.
 from simnet.job.checkpoint import EVERY, Checkpoint
 from simnet.job.exchange import check_feedback
 from simnet.job.job import Bucket, Compute, Job, Overlap, buckets, create_sparsifier
-from simnet.job.loop import ColocatedJob, Progress, run_policy
+from simnet.job.loop import Progress
 from simnet.job.record import EXPLORE, MAIN, TRAIN, BlockedWorker, Interruption, JobShare, PolicyResult
+from simnet.job.running import ColocatedJob, run_in_step, run_policy
 
 __all__ = [
     "EVERY",
@@ -31,5 +32,6 @@ __all__ = [
     "buckets",
     "check_feedback",
     "create_sparsifier",
+    "run_in_step",
     "run_policy",
 ]

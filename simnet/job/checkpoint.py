@@ -51,6 +51,8 @@ class Checkpoint:
         What the job depends on; a file with another identity is not read.
     every : float
         Seconds between two; more where writing one takes long. With 0 there is one after each iteration.
+    beside : int
+        How many jobs run in step in this process, this one included: together they write as much as one alone may.
 
     Examples
     --------
@@ -62,8 +64,9 @@ class Checkpoint:
     ({'weights': array([1., 1.]), 'rows': [{'loss': 0.25}]}, None)
     """
 
-    def __init__(self, path: Path, identity: str, every: float = EVERY) -> None:
+    def __init__(self, path: Path, identity: str, every: float = EVERY, beside: int = 1) -> None:
         self.path = path
+        self._share = _SHARE / beside
         self._identity = identity
         self._every = every
         self._began = time.monotonic()
@@ -109,7 +112,7 @@ class Checkpoint:
         finally:
             shutil.rmtree(begun, ignore_errors=True)
         now = time.monotonic()
-        self._next = now + max(self._every, (now - self._began) / _SHARE if self._every else 0.0)
+        self._next = now + max(self._every, (now - self._began) / self._share if self._every else 0.0)
 
     def done(self) -> tuple[int, bool] | None:
         """Return after how many iterations the last one was written, and whether these are all.

@@ -1,23 +1,20 @@
-"""The iterations of a job, timed on a clock of its own or on one that it shares with co-located jobs."""
+"""The iterations of a job under one policy: it asks for the time of each exchange, and is told."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
-import simpy
 from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
 from simnet.base.checks import whole
 from simnet.base.errors import DivergedError, StalledError
-from simnet.base.plugins import blamed
 from simnet.job.checkpoint import Checkpoint, State
-from simnet.job.exchange import Situation, SparsifierSet, TimedExchange, TimingRequest, TimingRequests, TimingResult
+from simnet.job.exchange import Situation, SparsifierSet, TimedExchange, TimingRequests
 from simnet.job.job import Job
 from simnet.job.policy_log import PolicyLog
 from simnet.job.record import (
@@ -27,116 +24,16 @@ from simnet.job.record import (
     Interruption,
     Iteration,
     IterationState,
-    JobShare,
-    PolicyResult,
     Record,
 )
-from simnet.network import Network, Timing
-from simnet.policies import Candidate, Fixed, Policy, density_at, probe_pairs
+from simnet.network import Timing
+from simnet.policies import Policy, density_at, probe_pairs
 
 Progress = Callable[[int], None]
 """Called with the number of iterations done."""
 
 
-@dataclass(frozen=True)
-class ColocatedJob:
-    """A co-located job: it runs beside another one, on the same network, always with the same exchange.
-
-    Parameters
-    ----------
-    job : Job
-        The job. Its network is that of the other job.
-    exchange : Candidate
-        How it exchanges gradients.
-    start : float
-        When it begins [s].
-    """
-
-    job: Job
-    exchange: Candidate
-    start: float = 0.0
-
-
-@blamed()
-def run_policy(
-    job: Job,
-    name: str,
-    policy: Policy,
-    *,
-    timeline: int = 0,
-    progress: Progress | None = None,
-    colocated: Mapping[str, ColocatedJob] | None = None,
-    checkpoint: Checkpoint | None = None,
-) -> PolicyResult:
-    """Run a job under one policy.
-
-    Parameters
-    ----------
-    job : Job
-        The job; several policies may run on the same one and see the same gradients, compute times and weather.
-    name : str
-        Name of the policy in the results.
-    policy : Policy
-        Decides before each iteration. Beside other jobs it must not put more than one exchange on its shortlist.
-    timeline : int
-        Keep the messages and spans of this many first iterations.
-    progress : callable, optional
-        Called with the number of iterations done after each.
-    colocated : mapping of str to ColocatedJob, optional
-        Jobs that share the network, until they or the job are done.
-    checkpoint : Checkpoint, optional
-        Where progress is kept, and from where the job resumes if there is something. Beside co-located jobs only the
-        end of a job is kept, as exchanges of theirs are under way between its iterations.
-
-    Raises
-    ------
-    StalledError
-        If an exchange can never end for another reason than a failure.
-    ValueError
-        If there are co-located jobs, and either a network for each stretch of iterations, or a job without a barrier,
-        or a policy that tries several exchanges, of which only one can take place.
-    """
-    record = Record(name)
-    kept = None if checkpoint is None else checkpoint.read()
-    if checkpoint is not None and kept is not None and "job_shares" in kept:
-        with checkpoint.understood():
-            result = _kept(record, kept)
-        if progress is not None:
-            progress(record.done)
-        return result
-    interruptions: Sequence[Interruption]
-    job_shares: Sequence[JobShare] = ()
-    if colocated:
-        if len(job.stages) > 1:
-            raise ValueError("jobs that share a network need one that is a function of time, not of iterations")
-        if not all(one.barrier for one in (job, *(other.job for other in colocated.values()))):
-            raise ValueError("jobs that share a network need a barrier before each iteration")
-        requests = _iterate(job, policy, record, timeline=timeline, progress=progress)
-        interruptions, job_shares = _on_shared_clock(job, requests, record, colocated)
-    else:
-        begun = None
-        if checkpoint is not None and kept is not None:
-            with checkpoint.understood():
-                begun = _restored(job, policy, record, kept)
-        # Its arrays are not needed any more.
-        kept = None
-        _alone(
-            _iterate(
-                job, policy, record, True, timeline=timeline, progress=progress, checkpoint=checkpoint, begun=begun
-            )
-        )
-        interruptions = record.interruptions
-    if checkpoint is not None:
-        last = {
-            "record": record.save(),
-            "interruptions": [one.save() for one in interruptions],
-            "job_shares": list(job_shares),
-        }
-        checkpoint.write(last, record.done, ended=True)
-    return record.result(interruptions, job_shares)
-
-
-class _Begun(NamedTuple):
+class Begun(NamedTuple):
     """Where a job is between two iterations.
 
     Parameters
@@ -167,8 +64,15 @@ class _Begun(NamedTuple):
     log: PolicyLog
 
 
-def _restored(job: Job, policy: Policy, record: Record, kept: State) -> _Begun:
+def restored(job: Job, policy: Policy, record: Record, kept: State) -> Begun:
     """Return where a job was when its checkpoint was written.
+
+    Parameters
+    ----------
+    job, policy, record
+        As for `iterate`.
+    kept : mapping
+        What the checkpoint holds.
 
     Raises
     ------
@@ -188,18 +92,10 @@ def _restored(job: Job, policy: Policy, record: Record, kept: State) -> _Begun:
     models.restore(kept["models"])
     log.restore(kept["log"])
     record.restore(kept["record"])
-    return _Begun(now, lost, number, attempts, active, begins, models, log)
+    return Begun(now, lost, number, attempts, active, begins, models, log)
 
 
-def _kept(record: Record, kept: State) -> PolicyResult:
-    """Return the result of a job that was done when its checkpoint was written."""
-    record.restore(kept["record"])
-    return record.result(
-        [Interruption.restored(one) for one in kept["interruptions"]], [JobShare(*one) for one in kept["job_shares"]]
-    )
-
-
-def _iterate(
+def iterate(
     job: Job,
     policy: Policy,
     record: Record,
@@ -210,18 +106,41 @@ def _iterate(
     timeline: int = 0,
     progress: Progress | None = None,
     checkpoint: Checkpoint | None = None,
-    begun: _Begun | None = None,
+    begun: Begun | None = None,
 ) -> TimingRequests:
     """Go through the iterations of a job until they are done or a failure ends it; yield a request for each exchange.
 
     Before an iteration there may be attempts of exploration: iterations that take their time, on copies of what the
-    training has, and leave no trace in it. A job that has `begun` resumes from there.
+    training has, and leave no trace in it.
+
+    Parameters
+    ----------
+    job : Job
+        The job.
+    policy : Policy
+        Decides before each iteration.
+    record : Record
+        Takes the rows.
+    may_try : bool
+        Whether the policy may put several exchanges on its shortlist.
+    start : float
+        When the first iteration begins [s].
+    stream : tuple of str
+        What names of random streams begin with.
+    timeline : int
+        Keep the messages and spans of this many first iterations.
+    progress : callable, optional
+        Called with the number of iterations done after each.
+    checkpoint : Checkpoint, optional
+        Takes the state now and then.
+    begun : Begun, optional
+        From where the job resumes.
     """
     everybody = np.arange(job.source.workers)
     hosts = everybody if job.placement is None else np.asarray(job.placement)
     if begun is None:
         models = SparsifierSet(job, policy.candidates)
-        begun = _Begun(start, 0.0, 0, 0, everybody, job.begins(start), models, PolicyLog(job, policy))
+        begun = Begun(start, 0.0, 0, 0, everybody, job.begins(start), models, PolicyLog(job, policy))
     elif progress is not None:
         progress(begun.number)
     now, lost, number, attempts, active, begins, models, log = begun
@@ -359,79 +278,3 @@ def _interrupted(
         int((~gone).sum()),
     )
     return interruption, resumes, gone
-
-
-def _alone(requests: TimingRequests) -> None:
-    """Time every exchange of a job on a clock of its own."""
-    request = _next_request(requests, None)
-    while request is not None:
-        result: TimingResult
-        try:
-            result = _time(request)
-        except StalledError as stalled:
-            result = stalled
-        request = _next_request(requests, result)
-
-
-def _on_shared_clock(
-    job: Job, requests: TimingRequests, record: Record, colocated: Mapping[str, ColocatedJob]
-) -> tuple[list[Interruption], list[JobShare]]:
-    """Time the exchanges of several jobs on one clock, until those of the first job are done; return how they fared."""
-    env = simpy.Environment()
-    shared = job.stages[0][1].on(env)
-    end = env.process(_process(shared, requests, record))
-    jobs = [(job, record)]
-    for label, one in colocated.items():
-        own = Record(record.policy, label)
-        itself = _iterate(one.job, Fixed(one.exchange), own, start=one.start, stream=("neighbour", label))
-        env.process(_process(shared, itself, own))
-        jobs.append((one.job, own))
-    env.run(until=end)
-    interruptions = sorted(
-        (interruption for _, own in jobs for interruption in own.interruptions),
-        key=lambda interruption: interruption.stopped,
-    )
-    return interruptions, [_job_share(*one) for one in jobs]
-
-
-def _process(shared: Network, requests: TimingRequests, record: Record) -> Generator[simpy.Event, Timing, None]:
-    """Run a job as a SimPy process."""
-    request = _next_request(requests, None)
-    while request is not None:
-        result: TimingResult
-        try:
-            result = yield shared.run(request.parts, request.start, **request.options())
-        except StalledError as stalled:
-            result = stalled
-        else:
-            alone = _time(request._replace(failures={}, messages=False))
-            record.held_up += result.lasts_from(request.origin) - alone.lasts_from(request.origin)
-        request = _next_request(requests, result)
-
-
-def _next_request(requests: TimingRequests, result: TimingResult | None) -> TimingRequest | None:
-    """Send a job the result of its exchange, and return its next request; None if it is done."""
-    try:
-        return next(requests) if result is None else requests.send(result)
-    except StopIteration:
-        return None
-
-
-def _time(request: TimingRequest) -> Timing:
-    """Time an exchange on a clock of its own."""
-    if request.failures:
-        # Where all are done before they fail, failures are no matter, and every clock will do.
-        with suppress(StalledError):
-            timing = _time(request._replace(failures={}))
-            if all(timing.left[rank] < failure - timing.origin for rank, failure in request.failures.items()):
-                return timing
-    return request.network.time(request.parts, request.start, **request.options())
-
-
-def _job_share(job: Job, record: Record) -> JobShare:
-    """Return how a job fared beside others."""
-    durations, done = record.durations, record.done
-    mean = math.fsum(durations) / done if done else math.nan
-    alone = mean - record.held_up / done if done else math.nan
-    slowdown = mean / alone if alone > 0 else 1.0 if done else math.nan
-    return JobShare(record.job, job.source.workers, done, job.iterations, mean, alone, slowdown)

@@ -224,6 +224,8 @@ class Record:
         self.interruptions: list[Interruption] = []
         # Seconds that co-located jobs cost.
         self.held_up = 0.0
+        self.done = 0
+        """How many iterations are done, exploration not counted."""
         self._iterations: list[dict[str, Any]] = []
         self._active_sets: list[NDArray[np.intp]] = []
         self._split: list[NDArray[np.float64]] = []
@@ -239,11 +241,6 @@ class Record:
     def durations(self) -> list[float]:
         """Seconds of each iteration done, exploration included."""
         return [row["iteration_s"] for row in self._iterations]
-
-    @property
-    def done(self) -> int:
-        """How many iterations are done, exploration not counted."""
-        return sum(row["purpose"] == TRAIN for row in self._iterations)
 
     def add(
         self,
@@ -298,6 +295,7 @@ class Record:
         split = np.column_stack([rank_compute, select, communicate, rank_wait, sent, received, timing.rank_compute])
         self._active_sets.append(state.active)
         self._split.append(split)
+        self.done += at.purpose == TRAIN
         means = split.mean(axis=0)
         low, high = device.within([one for exchange in exchanges for one in exchange.kernels], state.active.size)
         self._iterations.append(
@@ -357,6 +355,7 @@ class Record:
         self._active_sets = np.split(state["active"], ends) if rows else []
         self._split = np.split(state["split"], ends) if rows else []
         self._iterations, self._messages, self._spans, self.interruptions = rows, messages, spans, interruptions
+        self.done = sum(row["purpose"] == TRAIN for row in rows)
 
     def result(self, interruptions: Sequence[Interruption] = (), job_shares: Sequence[JobShare] = ()) -> PolicyResult:
         """Return the rows as data frames, with the interruptions and shares of all jobs."""

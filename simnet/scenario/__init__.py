@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
@@ -29,6 +30,8 @@ from simnet.scenario.job import (
     build_colocated,
     build_job,
     build_policy,
+    fixed_memory,
+    in_step_memory,
     is_file,
     memory,
     memory_limit,
@@ -38,6 +41,7 @@ from simnet.scenario.loader import Document, Findings, read
 from simnet.scenario.network import build_network
 from simnet.scenario.parts import Part
 from simnet.scenario.resolve import own_options, resolve
+from simnet.traces.source import Trainable
 from topologies.graphs import label
 
 __all__ = ["Run", "Scenario", "find", "json_schema", "load", "shipped"]
@@ -59,6 +63,8 @@ class Run:
         First iterations whose every message is kept.
     messages : mapping of str to int
         Messages of one exchange, by its label, and of other jobs by theirs.
+    limit, fixed : float
+        Bytes that the run may take, and that each of its processes takes beside the arrays of policies.
     colocated : mapping of str to ColocatedJob
         The jobs that run beside every policy.
     """
@@ -68,6 +74,8 @@ class Run:
     bound: str | None
     timeline: int
     messages: Mapping[str, int]
+    limit: float = math.inf
+    fixed: float = 0.0
     colocated: Mapping[str, ColocatedJob] = field(default_factory=dict)
 
     def effort(self, policy: str) -> float:
@@ -78,6 +86,40 @@ class Run:
         tried = len(candidates) if isinstance(self.policies[policy], OneStepOracle) else 1
         beside = sum(one.job.iterations * 4e-5 * self.messages[label] for label, one in self.colocated.items())
         return self.job.iterations * tried * sum(once) / len(once) + beside
+
+    def in_step(self, parts: int, processes: int = 1) -> list[list[str]]:
+        """Return the policies in lists of those that shall run in step: about as many lists as asked for.
+
+        There are more if policies of one would not fit the memory together. Policies that have no gradients in common,
+        since these depend on updates, or that run beside other jobs, whose exchanges are under way between two
+        iterations, are alone.
+
+        Parameters
+        ----------
+        parts : int
+            How many lists, of about equal effort.
+        processes : int
+            How many of them run at once, and share the memory.
+        """
+        if self.colocated or isinstance(self.job.source, Trainable):
+            return [[name] for name in self.policies]
+        lists: list[list[str]] = [[] for _ in range(parts)]
+        for name in sorted(self.policies, key=self.effort, reverse=True):
+            min(lists, key=lambda names: sum(map(self.effort, names))).append(name)
+        found: list[list[str]] = []
+        for names in filter(None, lists):
+            begun: list[str] = []
+            # In the order of the scenario, in which results come.
+            for name in (one for one in self.policies if one in names):
+                if begun and self._bytes([*begun, name]) > self.limit / processes - self.fixed:
+                    found.append(begun)
+                    begun = []
+                begun.append(name)
+            found.append(begun)
+        return found
+
+    def _bytes(self, policies: Sequence[str]) -> float:
+        return in_step_memory(self.job, [self.policies[name] for name in policies])
 
     def links(self, src: int, dst: int) -> tuple[str, ...]:
         """Return the names of the links between two workers."""
@@ -153,7 +195,8 @@ class Scenario:
                 policies[name] = build_policy(self.config, one)
         found.refuse()
         bound, timeline = next(iter(bounds), None), self.config.output.timeline
-        return Run(job, policies, bound, timeline, theirs | messages, colocated)
+        memory = memory_limit(self.config), fixed_memory(self.config)
+        return Run(job, policies, bound, timeline, theirs | messages, *memory, colocated)
 
     def at_once(self, wanted: int) -> int:
         """Return how many policies may run side by side, at most `wanted`, within the memory allowed."""

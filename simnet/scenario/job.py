@@ -175,14 +175,34 @@ def _trial(exchange: schema.Exchange, all_workers: int, workers: int) -> sparsif
 
 def memory(config: schema.Config) -> float:
     """Return the bytes that the policy with the most candidates takes at most, in a process of its own."""
-    others = sum(memory(alone(config, label)) - _PROCESS for label in config.other_jobs or ())
     # Exploration has a residual of its own beside that of the candidate.
     copies = _COPIES + max(len(_labels(policy)) + (policy.moo is not None) for policy in config.policies.values())
     # The residual of before, for those who go on without the dead.
     copies += config.job.deaths is not None
+    return fixed_memory(config) + 4.0 * _entries(config.job) * (config.workers * copies + _ROWS)
+
+
+def fixed_memory(config: schema.Config) -> float:
+    """Return the bytes that a process takes at most beside the arrays of the job's policies."""
+    others = sum(memory(alone(config, label)) - _PROCESS for label in config.other_jobs or ())
     trained = config.job.gradients.train
-    data = 0.0 if trained is None else _trained(trained, config.workers)[1]
-    return _PROCESS + others + data + 4.0 * _entries(config.job) * (config.workers * copies + _ROWS)
+    return _PROCESS + others + (0.0 if trained is None else _trained(trained, config.workers)[1])
+
+
+def in_step_memory(job: Job, policies: Sequence[Policy]) -> float:
+    """Return the bytes that the arrays of policies take at most that run in step.
+
+    Parameters
+    ----------
+    job : Job
+        The job.
+    policies : sequence of Policy
+        The policies.
+    """
+    # Two iterations have gradients at once. A policy that waits keeps its update, and beside the residuals of its
+    # candidates that of exploration and that of before.
+    copies = _COPIES + 1 + sum(len(policy.candidates) + 2 for policy in policies)
+    return 4.0 * job.source.parameters * (job.source.workers * copies + _ROWS + len(policies))
 
 
 def memory_limit(config: schema.Config) -> float:

@@ -111,7 +111,16 @@ class Document:
         self._places[loc] = Place(option, None)
 
     def set_seed(self, seed: int) -> None:
-        """Override the seed."""
+        """Override the seed.
+
+        Raises
+        ------
+        InputError
+            If another option has set it already.
+        """
+        other = self._places.get(("seed",))
+        if other is not None and other.line is None:
+            raise InputError(f"the seed is set by {other.file} too; give one of them", file=f"--seed {seed}")
         self.data["seed"] = seed
         self._places[("seed",)] = Place(f"--seed {seed}", None)
 

@@ -5,6 +5,7 @@ Each process reads the scenario itself, so the results do not depend on how many
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from typing import TypeAlias
 
 from simnet.base.errors import SimnetError
 from simnet.base.processes import Pool
-from simnet.job import EVERY, Checkpoint, PolicyResult, run_policy
+from simnet.job import EVERY, Checkpoint, PolicyResult, run_in_step
 from simnet.scenario import Run, Scenario, load
 from simnet.scenario.identity import identity
 
@@ -69,10 +70,10 @@ class Checkpoints:
     identities: Mapping[str, str]
     every: float = EVERY
 
-    def of(self, policy: str) -> Checkpoint:
-        """Return the checkpoint of a policy."""
+    def of(self, policy: str, beside: int = 1) -> Checkpoint:
+        """Return the checkpoint of a policy, which runs in step with others, `beside` of them together."""
         identity = self.identities[policy]
-        return Checkpoint(self.folder / f"{identity}.safetensors", identity, self.every)
+        return Checkpoint(self.folder / f"{identity}.safetensors", identity, self.every, beside)
 
 
 def checkpoints(loaded: Scenario, folder: Path, every: float = EVERY) -> Checkpoints:
@@ -87,15 +88,9 @@ def checkpoints(loaded: Scenario, folder: Path, every: float = EVERY) -> Checkpo
     return Checkpoints(folder, identities, every)
 
 
-def run_policies(
-    source: Source,
-    loaded: Scenario,
-    run: Run,
-    jobs: int | None,
-    progress: Progress,
-    checkpoints: Checkpoints | None = None,
-) -> Iterator[tuple[str, Outcome]]:
-    """Run the policies of a scenario, side by side where that is worth it; yield each, when it ends, with its outcome.
+@dataclass(frozen=True)
+class Task:
+    """A scenario whose policies are to be run.
 
     Parameters
     ----------
@@ -105,89 +100,152 @@ def run_policies(
         The same, read.
     run : Run
         The same, built.
-    jobs : int, optional
-        How many at a time; one per processor when omitted. Fewer if all would not fit the memory.
-    progress : callable
-        Called now and then.
     checkpoints : Checkpoints, optional
         From where policies resume, and where they leave what they have done.
     """
-    at_once = loaded.at_once(min(jobs or os.cpu_count() or 1, len(run.policies)))
-    if at_once == 1 or (jobs is None and sum(map(run.effort, run.policies)) < _WORTH_PROCESSES):
-        yield from run_here(run, progress, checkpoints)
-        return
-    longest_first = sorted(run.policies, key=run.effort, reverse=True)
-    yield from run_apart(source, longest_first, at_once, progress, checkpoints)
+
+    source: Source
+    loaded: Scenario
+    run: Run
+    checkpoints: Checkpoints | None = None
 
 
-def run_here(run: Run, progress: Progress, checkpoints: Checkpoints | None = None) -> Iterator[tuple[str, Outcome]]:
-    """Run one policy after the other in this process; yield each with its outcome.
+def run_policies(
+    tasks: Mapping[str, Task], jobs: int | None, progress: Callable[[str, str, int], None]
+) -> Iterator[tuple[str, str, Outcome]]:
+    """Run the policies of scenarios, side by side where that is worth it; yield the outcome of each when it ends.
+
+    Policies of a scenario run in step as far as that leaves no processor idle, so that gradients are made once for all
+    of them. Neither that nor the number of processes alters a result.
 
     Parameters
     ----------
-    run, progress, checkpoints
-        As for `run_policies`.
+    tasks : mapping of str to Task
+        The scenarios, by any key.
+    jobs : int, optional
+        How many processes; one per processor when omitted. Fewer if all would not fit the memory.
+    progress : callable
+        Called now and then with the key of a scenario, the name of a policy, and its iterations that are done.
+
+    Yields
+    ------
+    tuple of (str, str, Outcome)
+        The key of the scenario, the name of the policy, and what became of it.
     """
-    for name in run.policies:
-        try:
-            yield name, _run(run, name, checkpoints, partial(progress, name))
-        except SimnetError as error:
-            yield name, error
+    efforts = {key: sum(map(task.run.effort, task.run.policies)) for key, task in tasks.items()}
+    total = sum(efforts.values())
+    wanted = min(jobs or os.cpu_count() or 1, sum(len(task.run.policies) for task in tasks.values()))
+    at_once = min(task.loaded.at_once(wanted) for task in tasks.values())
+    if at_once == 1 or (jobs is None and total < _WORTH_PROCESSES):
+        for key, task in tasks.items():
+            for name, outcome in run_here(task.run, partial(progress, key), task.checkpoints):
+                yield key, name, outcome
+        return
+    shares = {key: math.ceil(at_once * effort / total) if total else at_once for key, effort in efforts.items()}
+    parts = [(key, names) for key, task in tasks.items() for names in task.run.in_step(shares[key], processes=at_once)]
+    parts.sort(key=lambda part: -sum(map(tasks[part[0]].run.effort, part[1])))
+    given = [(tasks[key].source, names, tasks[key].checkpoints) for key, names in parts]
+    for number, name, outcome in run_apart(
+        given, at_once, lambda number, name, done: progress(parts[number][0], name, done)
+    ):
+        yield parts[number][0], name, outcome
+
+
+def run_here(
+    run: Run, progress: Progress, checkpoints: Checkpoints | None = None, policies: Sequence[str] | None = None
+) -> Iterator[tuple[str, Outcome]]:
+    """Run policies in this process, in step as far as the memory allows; yield each with its outcome.
+
+    Parameters
+    ----------
+    run : Run
+        The scenario.
+    progress : callable
+        Called with the name of a policy and the number of its iterations that are done.
+    checkpoints : Checkpoints, optional
+        As of `Task`.
+    policies : sequence of str, optional
+        Which of its policies; default: all.
+    """
+    for names in run.in_step(1) if policies is None else [policies]:
+        kept = {} if checkpoints is None else {name: checkpoints.of(name, len(names)) for name in names}
+        yield from run_in_step(
+            run.job,
+            {name: run.policies[name] for name in names},
+            timeline=run.timeline,
+            progress=progress,
+            colocated=run.colocated,
+            checkpoints=kept,
+        )
 
 
 def results_of(run: Run) -> dict[str, PolicyResult]:
-    """Return the results of all policies, run in this process one after the other; raise the SimnetError of one."""
+    """Return the results of all policies, run in this process; raise the SimnetError of one."""
     found = {}
     for name, outcome in run_here(run, lambda name, done: None):
         if isinstance(outcome, SimnetError):
             raise outcome
         found[name] = outcome
-    return found
+    return {name: found[name] for name in run.policies}
 
 
 def run_apart(
-    source: Source, policies: Sequence[str], jobs: int, progress: Progress, checkpoints: Checkpoints | None = None
-) -> Iterator[tuple[str, Outcome]]:
+    parts: Sequence[tuple[Source, Sequence[str], Checkpoints | None]],
+    jobs: int,
+    progress: Callable[[int, str, int], None],
+) -> Iterator[tuple[int, str, Outcome]]:
     """Run policies in other processes, at most `jobs` at a time; yield each, when it ends, with its outcome.
 
     Parameters
     ----------
-    source, jobs, progress, checkpoints
-        As for `run_policies`.
-    policies : sequence of str
-        Which of its policies, the ones that take longest first.
+    parts : sequence of (Source, sequence of str, Checkpoints or None)
+        Scenarios, which of the policies of each run in step in one process, and their checkpoints; the parts that take
+        longest first.
+    jobs : int
+        How many processes.
+    progress : callable
+        Called now and then with the number of a part, the name of a policy, and its iterations that are done.
+
+    Yields
+    ------
+    tuple of (int, str, Outcome)
+        The number of the part, the name of the policy, and what became of it.
 
     Raises
     ------
     RuntimeError
         If a policy failed otherwise than with a `SimnetError`; the message holds the traceback.
     """
-    tasks = [(source, name, checkpoints) for name in policies]
+
+    def told(number: int, done: Mapping[str, int]) -> None:
+        for name, count in done.items():
+            progress(number, name, count)
+
     with Pool(jobs) as pool:
-        for number, outcome in pool.each(_read_and_run, tasks, lambda number, done: progress(policies[number], done)):
-            name = policies[number]
+        for number, outcome in pool.each(_read_and_run, parts, told):
+            names = parts[number][1]
             if outcome.kind == "failed":
-                raise RuntimeError(f"policy {name!r} failed in its process:\n{outcome.content}")
+                raise RuntimeError(f"{_called(names)} failed in its process:\n{outcome.content}")
             if outcome.kind == "done":
-                yield name, outcome.content
-            else:
-                lost = f"policy {name!r}: " if outcome.kind == "lost" else ""
-                yield name, SimnetError(f"{lost}{outcome.content}")
+                for name, one in outcome.content.items():
+                    yield number, name, one
+                continue
+            lost = f"{_called(names)}: " if outcome.kind == "lost" else ""
+            for name in names:
+                yield number, name, SimnetError(f"{lost}{outcome.content}")
+
+
+def _called(names: Sequence[str]) -> str:
+    return f"polic{'y' if len(names) == 1 else 'ies'} {', '.join(map(repr, names))}"
 
 
 def _read_and_run(
-    source: Source, policy: str, checkpoints: Checkpoints | None, report: Callable[[int], None]
-) -> PolicyResult:
-    return _run(source.load().build(), policy, checkpoints, report)
+    source: Source, policies: Sequence[str], checkpoints: Checkpoints | None, report: Callable[[dict[str, int]], None]
+) -> dict[str, Outcome]:
+    done = dict.fromkeys(policies, 0)
 
+    def progress(name: str, count: int) -> None:
+        done[name] = count
+        report(done)
 
-def _run(run: Run, name: str, checkpoints: Checkpoints | None, report: Callable[[int], None]) -> PolicyResult:
-    return run_policy(
-        run.job,
-        name,
-        run.policies[name],
-        timeline=run.timeline,
-        progress=report,
-        colocated=run.colocated,
-        checkpoint=None if checkpoints is None else checkpoints.of(name),
-    )
+    return dict(run_here(source.load().build(), progress, checkpoints, policies))

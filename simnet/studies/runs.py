@@ -30,7 +30,7 @@ from simnet.scenario.resolve import candidate
 
 if TYPE_CHECKING:
     from simnet.calibration.software import Known
-from simnet.scenario.runner import Outcome, Progress, Source, checkpoints, run_policies
+from simnet.scenario.runner import Outcome, Progress, Source, Task, checkpoints, run_policies
 
 CHECKPOINTS = "checkpoints"
 """Folder of the checkpoints in that of the results."""
@@ -86,15 +86,13 @@ class Batch:
         progress : callable
             Called now and then with a label and the iterations that are done.
         """
-        for key, (source, loaded) in self._scenarios.items():
-
-            def of_scenario(name: str, done: int, key: str = key) -> None:
-                progress(name + key, done)
-
-            given = source, loaded, self.built[key], jobs, of_scenario, self._resumed[key]
-            for name, outcome in run_policies(*given):
-                where = f"{key.strip()}: " if key else ""
-                yield name + key, SimnetError(where + str(outcome)) if isinstance(outcome, SimnetError) else outcome
+        tasks = {
+            key: Task(source, loaded, self.built[key], self._resumed[key])
+            for key, (source, loaded) in self._scenarios.items()
+        }
+        for key, name, outcome in run_policies(tasks, jobs, lambda key, name, done: progress(name + key, done)):
+            where = f"{key.strip()}: " if key else ""
+            yield name + key, SimnetError(where + str(outcome)) if isinstance(outcome, SimnetError) else outcome
 
     def remove_checkpoints(self) -> None:
         """Take away the checkpoints of these runs; those of others stay."""

@@ -114,6 +114,49 @@ class Given:
         """Take nothing."""
 
 
+class Shared:
+    """A source whose gradients several runs of a job ask for at about the same iteration, so that each is made once.
+
+    It keeps those that were asked for last: of one iteration at least, and of up to eight as long as they take no more
+    than 64 MiB. They cannot be written to.
+
+    Parameters
+    ----------
+    source : GradientSource
+        Where they come from.
+    """
+
+    _MOST, _BYTES = 8, 64 * 2**20
+
+    def __init__(self, source: GradientSource) -> None:
+        self._source = source
+        self.workers, self.parameters = source.workers, source.parameters
+        self.true_parameters, self.scale, self.layers = source.true_parameters, source.scale, source.layers
+        self._kept: dict[int, Values] = {}
+        self._room = min(self._MOST, max(1, self._BYTES // (4 * self.workers * self.parameters)))
+
+    def gradients(self, iteration: int, out: Values | None = None) -> Values:
+        """Return the gradients of an iteration, float32 of shape (P, n); a copy, in `out`, if that is given."""
+        found = self._kept.pop(iteration, None)
+        if found is None:
+            while len(self._kept) >= self._room:
+                # The one that nobody has asked for for longest.
+                del self._kept[next(iter(self._kept))]
+            found = self._source.gradients(iteration)
+            found.flags.writeable = False
+        self._kept[iteration] = found
+        if out is None:
+            return found
+        out = buffer(out, self.workers, self.parameters)
+        out[:] = found
+        return out
+
+
+def shared(source: GradientSource) -> GradientSource:
+    """Return a source that makes gradients once for several runs; itself if they depend on the updates of each."""
+    return source if isinstance(source, Trainable) else Shared(source)
+
+
 def begun(source: GradientSource) -> Training:
     """Return a training on the gradients of a source, for one run of a job."""
     return source.begin() if isinstance(source, Trainable) else Given(source)

@@ -19,13 +19,13 @@ import pandas as pd
 
 from simnet.base.errors import SimnetError
 from simnet.base.processes import Report
-from simnet.job import PolicyResult, run_policy
+from simnet.job import PolicyResult
 from simnet.report import learning
 from simnet.report.results import versions
 from simnet.report.summary import PHASES, Summary, learning_columns, significant, summarize
 from simnet.scenario import Run, Scenario
 from simnet.scenario.identity import identity
-from simnet.scenario.runner import Source
+from simnet.scenario.runner import Source, run_here
 
 FORMAT = "simnet sweep cell 3"
 """What the files of cells say that they are; with other columns, or another meaning of one, they say another."""
@@ -122,19 +122,18 @@ def _run(loaded: Scenario, expected: str, report: Report) -> bytes:
     built = loaded.build()
     results: dict[str, PolicyResult] = {}
     failed: dict[str, str] = {}
-    total = len(built.policies) * built.job.iterations
-    for name, policy in built.policies.items():
-        before = (len(results) + len(failed)) * built.job.iterations
+    done = dict.fromkeys(built.policies, 0)
 
-        def of_policy(done: int, before: int = before) -> None:
-            report((before + done) / total)
+    def of_policy(name: str, count: int) -> None:
+        done[name] = count
+        report(sum(done.values()) / (len(done) * built.job.iterations))
 
-        try:
-            results[name] = run_policy(
-                built.job, name, policy, timeline=0, progress=of_policy, colocated=built.colocated
-            )
-        except SimnetError as error:
-            failed[name] = str(error).splitlines()[0]
+    for name, outcome in run_here(built, of_policy):
+        if isinstance(outcome, SimnetError):
+            failed[name] = str(outcome).splitlines()[0]
+        else:
+            results[name] = outcome
+    results = {name: results[name] for name in built.policies if name in results}
     trained = loaded.config.job.gradients.train
     target = None if trained is None else trained.target
     return _encoded(expected, loaded, rows(built, results, failed, target))

@@ -1,0 +1,280 @@
+"""A job under its policies: one after the other, or in step, on clocks of their own or beside co-located jobs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import partial
+
+import simpy
+
+from simnet.base.errors import SimnetError, StalledError
+from simnet.base.plugins import blamed
+from simnet.job.checkpoint import Checkpoint, State
+from simnet.job.exchange import TimingRequest, TimingRequests, TimingResult
+from simnet.job.job import Job
+from simnet.job.loop import Progress, iterate, restored
+from simnet.job.record import Interruption, JobShare, PolicyResult, Record
+from simnet.network import Network, Timing
+from simnet.policies import Candidate, Fixed, Policy
+from simnet.traces.source import shared
+
+
+@dataclass(frozen=True)
+class ColocatedJob:
+    """A co-located job: it runs beside another one, on the same network, always with the same exchange.
+
+    Parameters
+    ----------
+    job : Job
+        The job. Its network is that of the other job.
+    exchange : Candidate
+        How it exchanges gradients.
+    start : float
+        When it begins [s].
+    """
+
+    job: Job
+    exchange: Candidate
+    start: float = 0.0
+
+
+def run_policy(
+    job: Job,
+    name: str,
+    policy: Policy,
+    *,
+    timeline: int = 0,
+    progress: Progress | None = None,
+    colocated: Mapping[str, ColocatedJob] | None = None,
+    checkpoint: Checkpoint | None = None,
+) -> PolicyResult:
+    """Run a job under one policy.
+
+    Parameters
+    ----------
+    job : Job
+        The job; several policies may run on the same one and see the same gradients, compute times and weather.
+    name : str
+        Name of the policy in the results.
+    policy : Policy
+        Decides before each iteration. Beside other jobs it must not put more than one exchange on its shortlist.
+    timeline : int
+        Keep the messages and spans of this many first iterations.
+    progress : callable, optional
+        Called with the number of iterations done after each.
+    colocated : mapping of str to ColocatedJob, optional
+        Jobs that share the network, until they or the job are done.
+    checkpoint : Checkpoint, optional
+        Where progress is kept, and from where the job resumes if there is something. Beside co-located jobs only the
+        end of a job is kept, as exchanges of theirs are under way between its iterations.
+
+    Raises
+    ------
+    StalledError
+        If an exchange can never end for another reason than a failure.
+    ValueError
+        If there are co-located jobs, and either a network for each stretch of iterations, or a job without a barrier,
+        or a policy that tries several exchanges, of which only one can take place.
+    """
+    running = _running(job, name, policy, timeline, progress, colocated, checkpoint)
+    while True:
+        try:
+            with blamed():
+                next(running)
+        except StopIteration as end:
+            result: PolicyResult = end.value
+            return result
+
+
+def run_in_step(
+    job: Job,
+    policies: Mapping[str, Policy],
+    *,
+    timeline: int = 0,
+    progress: Callable[[str, int], None] | None = None,
+    colocated: Mapping[str, ColocatedJob] | None = None,
+    checkpoints: Mapping[str, Checkpoint] | None = None,
+) -> Iterator[tuple[str, PolicyResult | SimnetError]]:
+    """Run a job under several policies, the one that is furthest behind next; yield each result when it is there.
+
+    Each result is that of `run_policy`. As the policies are at about the same iteration, the gradients of each are made
+    once for all, where they do not depend on the updates; see `simnet.traces.source.Shared`.
+
+    Parameters
+    ----------
+    job : Job
+        The job.
+    policies : mapping of str to Policy
+        The policies, by name.
+    timeline, colocated
+        As of `run_policy`. Beside co-located jobs, one policy runs after the other.
+    progress : callable, optional
+        Called with a name and the number of its iterations done after each.
+    checkpoints : mapping of str to Checkpoint, optional
+        That of each policy.
+
+    Yields
+    ------
+    tuple of (str, PolicyResult or SimnetError)
+        The name of a policy, and what became of it; an error of one ends none of the others.
+    """
+    job = replace(job, source=shared(job.source))
+    running = {
+        name: _running(
+            job, name, policy, timeline, progress and partial(progress, name), colocated, (checkpoints or {}).get(name)
+        )
+        for name, policy in policies.items()
+    }
+    done = dict.fromkeys(policies, 0)
+    while running:
+        name = min(running, key=done.__getitem__)
+        outcome: PolicyResult | SimnetError
+        try:
+            with blamed():
+                done[name] = next(running[name])
+            continue
+        except StopIteration as end:
+            outcome = end.value
+        except SimnetError as error:
+            outcome = error
+        del running[name]
+        yield name, outcome
+
+
+def _running(
+    job: Job,
+    name: str,
+    policy: Policy,
+    timeline: int,
+    progress: Progress | None,
+    colocated: Mapping[str, ColocatedJob] | None,
+    checkpoint: Checkpoint | None,
+) -> Generator[int, None, PolicyResult]:
+    """Run a job under one policy as `run_policy` does; yield now and then how many iterations are done."""
+    record = Record(name)
+    kept = None if checkpoint is None else checkpoint.read()
+    if checkpoint is not None and kept is not None and "job_shares" in kept:
+        with checkpoint.understood():
+            result = _kept(record, kept)
+        if progress is not None:
+            progress(record.done)
+        return result
+    interruptions: Sequence[Interruption]
+    job_shares: Sequence[JobShare] = ()
+    if colocated:
+        if len(job.stages) > 1:
+            raise ValueError("jobs that share a network need one that is a function of time, not of iterations")
+        if not all(one.barrier for one in (job, *(other.job for other in colocated.values()))):
+            raise ValueError("jobs that share a network need a barrier before each iteration")
+        requests = iterate(job, policy, record, timeline=timeline, progress=progress)
+        interruptions, job_shares = _on_shared_clock(job, requests, record, colocated)
+    else:
+        begun = None
+        if checkpoint is not None and kept is not None:
+            with checkpoint.understood():
+                begun = restored(job, policy, record, kept)
+        # Its arrays are not needed any more.
+        kept = None
+        requests = iterate(
+            job, policy, record, True, timeline=timeline, progress=progress, checkpoint=checkpoint, begun=begun
+        )
+        del begun
+        for _ in _alone(requests):
+            yield record.done
+        interruptions = record.interruptions
+    if checkpoint is not None:
+        last = {
+            "record": record.save(),
+            "interruptions": [one.save() for one in interruptions],
+            "job_shares": list(job_shares),
+        }
+        checkpoint.write(last, record.done, ended=True)
+    return record.result(interruptions, job_shares)
+
+
+def _kept(record: Record, kept: State) -> PolicyResult:
+    """Return the result of a job that was done when its checkpoint was written."""
+    record.restore(kept["record"])
+    return record.result(
+        [Interruption.restored(one) for one in kept["interruptions"]], [JobShare(*one) for one in kept["job_shares"]]
+    )
+
+
+def _alone(requests: TimingRequests) -> Iterator[None]:
+    """Time every exchange of a job on a clock of its own; yield after each."""
+    request = _next_request(requests, None)
+    while request is not None:
+        result: TimingResult
+        try:
+            result = _time(request)
+        except StalledError as stalled:
+            result = stalled
+        request = _next_request(requests, result)
+        yield
+
+
+def _on_shared_clock(
+    job: Job, requests: TimingRequests, record: Record, colocated: Mapping[str, ColocatedJob]
+) -> tuple[list[Interruption], list[JobShare]]:
+    """Time the exchanges of several jobs on one clock, until those of the first job are done; return how they fared."""
+    env = simpy.Environment()
+    shared = job.stages[0][1].on(env)
+    end = env.process(_process(shared, requests, record))
+    jobs = [(job, record)]
+    for label, one in colocated.items():
+        own = Record(record.policy, label)
+        itself = iterate(one.job, Fixed(one.exchange), own, start=one.start, stream=("neighbour", label))
+        env.process(_process(shared, itself, own))
+        jobs.append((one.job, own))
+    env.run(until=end)
+    interruptions = sorted(
+        (interruption for _, own in jobs for interruption in own.interruptions),
+        key=lambda interruption: interruption.stopped,
+    )
+    return interruptions, [_job_share(*one) for one in jobs]
+
+
+def _process(shared: Network, requests: TimingRequests, record: Record) -> Generator[simpy.Event, Timing, None]:
+    """Run a job as a SimPy process."""
+    request = _next_request(requests, None)
+    while request is not None:
+        result: TimingResult
+        try:
+            result = yield shared.run(request.parts, request.start, **request.options())
+        except StalledError as stalled:
+            result = stalled
+        else:
+            alone = _time(request._replace(failures={}, messages=False))
+            record.held_up += result.lasts_from(request.origin) - alone.lasts_from(request.origin)
+        request = _next_request(requests, result)
+
+
+def _next_request(requests: TimingRequests, result: TimingResult | None) -> TimingRequest | None:
+    """Send a job the result of its exchange, and return its next request; None if it is done."""
+    try:
+        return next(requests) if result is None else requests.send(result)
+    except StopIteration:
+        return None
+
+
+def _time(request: TimingRequest) -> Timing:
+    """Time an exchange on a clock of its own."""
+    if request.failures:
+        # Where all are done before they fail, failures are no matter, and every clock will do.
+        with suppress(StalledError):
+            timing = _time(request._replace(failures={}))
+            if all(timing.left[rank] < failure - timing.origin for rank, failure in request.failures.items()):
+                return timing
+    return request.network.time(request.parts, request.start, **request.options())
+
+
+def _job_share(job: Job, record: Record) -> JobShare:
+    """Return how a job fared beside others."""
+    durations, done = record.durations, record.done
+    mean = math.fsum(durations) / done if done else math.nan
+    alone = mean - record.held_up / done if done else math.nan
+    slowdown = mean / alone if alone > 0 else 1.0 if done else math.nan
+    return JobShare(record.job, job.source.workers, done, job.iterations, mean, alone, slowdown)
