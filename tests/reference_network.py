@@ -494,6 +494,7 @@ class ReferenceRun:
         self.ahead = [0 if at in self.begins else most for at, most in enumerate(ahead(network.stack, self.rounds))]
         self.first = list(itertools.accumulate(map(len, self.rounds), initial=0))
         self.sent, self.arrived = [math.nan] * self.first[-1], [math.nan] * self.first[-1]
+        self.occupied = []
         # Rounds that repeat are one object, so what is left of them is counted round by round.
         self.left = [[0] * n_ranks for _ in self.rounds]
         for left, one in zip(self.left, self.rounds, strict=True):

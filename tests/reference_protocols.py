@@ -83,7 +83,9 @@ class StackRun(ReferenceRun):
         """Have a rank work after what it has to do already; return when it is done with all that."""
         now = self.network.now
         if seconds > 0:
-            self.let_go[rank] = max(self.let_go[rank], now) + seconds
+            begin = max(self.let_go[rank], now)
+            self.let_go[rank] = begin + seconds
+            self.occupied.append((rank, begin, self.let_go[rank]))
         return max(self.let_go[rank], now)
 
     def software(self, number):

@@ -407,6 +407,13 @@ def agree(run, result):
     )
 
 
+def occupied(timing):
+    """Return from when to when hosts did software, one rank after another."""
+    host = timing.software.of_ranks(timing.messages)
+    order = np.lexsort((host.begun, host.rank))
+    return [time for at in order for time in (host.begun[at], host.ended[at])]
+
+
 def steady(case, jobs, chains, begin=0.0):
     """Whether the reference tells the same of bytes and jitter that differ by a few roundings.
 
@@ -431,6 +438,7 @@ def equal(one, other):
             (one.rank_finish, other.rank_finish),
             (one.messages.start, other.messages.start),
             (one.messages.finish, other.messages.finish),
+            (one.software.for_messages, other.software.for_messages),
             *zip(one.split, other.split, strict=True),
         )
     )
@@ -464,7 +472,11 @@ def test_messages_leave_and_arrive_when_the_reference_says(seed, on_lists):
 def of_reference(runs, logs, begin):
     """Return all times that the reference tells, from `begin` on [s]; none of a run that waits for a link for ever."""
     told = [
-        ([run.stalled] if run.stalled is not None else [*run.finish, *run.sent, *run.arrived])
+        (
+            [run.stalled]
+            if run.stalled is not None
+            else [*run.finish, *run.sent, *run.arrived, *(time for _, *both in sorted(run.occupied) for time in both)]
+        )
         if all(run.done) or run.stalled is not None
         else []
         for run in runs
@@ -475,7 +487,11 @@ def of_reference(runs, logs, begin):
 def of_engine(results, logs, begin):
     """Return the same as an engine tells it."""
     told = [
-        ([one.elapsed] if isinstance(one, StalledError) else [*one.left, *one.messages.sent, *one.messages.arrived])
+        (
+            [one.elapsed]
+            if isinstance(one, StalledError)
+            else [*one.left, *one.messages.sent, *one.messages.arrived, *occupied(one)]
+        )
         for one in results
     ]
     since = [np.array(times, dtype=float) + (one.origin - begin) for one, times in zip(results, told, strict=True)]

@@ -107,6 +107,7 @@ def agree(one, other):
         np.testing.assert_array_equal(getattr(one.messages, column), getattr(other.messages, column))
     np.testing.assert_array_equal(np.sort(one.work.rank), np.sort(other.work.rank))
     np.testing.assert_allclose(np.sort(one.work.begun), np.sort(other.work.begun), **near)
+    np.testing.assert_allclose(one.software.for_messages, other.software.for_messages, **near)
 
 
 @pytest.mark.parametrize("switches", [1, 2])

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 import topologies
 from jobs import AG, SPLIT, Source, check_split, job_on
 from simnet.base.errors import StalledError
-from simnet.costs.devices import BesideCollectives, DeviceProfile, Method, SideStream, load_device
-from simnet.job import ColocatedJob, Compute, Overlap, run_policy
+from simnet.costs.devices import BesideCollectives, DeviceOp, DeviceProfile, Method, SideStream, load_device
+from simnet.job import ColocatedJob, Compute, Overlap, exchange, run_policy
 from simnet.network import Network, Stack, engine
 from simnet.network.computing import Computing
 from simnet.policies import Candidate, Fixed, Ramp
@@ -282,7 +282,7 @@ def test_a_job_with_a_side_stream_by_hand():
     assert result.workers["compute_s"].to_numpy() == pytest.approx(11.5e-3)
 
 
-def test_copies_are_on_the_compute_stream_and_software_of_the_host_shows_beside_it():
+def test_copies_and_software_of_the_host_have_rows_of_their_own():
     methods = {"*": Method(1e-3, 0, "made up"), "copy_out": Method(2e-3, 0, "made up"), "copy_in": Method(3e-3, 0, "")}
     device = DeviceProfile("toy", "toy", "made up", 1e9, methods)
     slow = Stack("taken", before=0.25e-3, after=0.5e-3)
@@ -291,17 +291,75 @@ def test_copies_are_on_the_compute_stream_and_software_of_the_host_shows_beside_
     result = run_policy(one, "p", Fixed(AG), timeline=1)
     assert rows(result)[1:] == [
         ("compute", "select", 10, 14),
+        ("host thread", "software", 14, 14.25),
         ("network", "communicate", 14, 14.35016),
         ("compute", "wait", 14.35016, 14.85016),
+        ("host thread", "software", 14.35016, 14.85016),
         ("compute", "select", 14.85016, 15.85016),
     ]
     result = run_policy(one, "p", Fixed(Candidate("Ok-Topk", "oktopk", {"wire": "released"})), timeline=1)
     check_split(result)
-    assert set(result.spans["resource"]) == {"compute", "network"}
+    assert set(result.spans["resource"]) == {"compute", "copy engine", "host thread", "network"}
+    # Out behind two scans and a gather of 3 ms; in, two scatters, and out again before a scan; in before all else.
+    work = [one[2:] for one in rows(result) if one[:2] == ("compute", "select")][1:]
+    assert work == [(11.850004, 16.850004), (19.200008, 27.200008), (28.900156, 34.900156)]
+    assert [one[1:] for one in rows(result) if one[0] == "copy engine"] == [
+        ("copy_out", 14.850004, 16.850004),
+        ("copy_in", 19.200008, 22.200008),
+        ("copy_out", 24.200008, 26.200008),
+        ("copy_in", 28.900156, 31.900156),
+    ]
     paper = run_policy(one, "p", Fixed(Candidate("Ok-Topk", "oktopk", {"wire": "paper"})), timeline=1)
     copied = result.workers["select_s"] - paper.workers["select_s"]
     # Out and in around the split of the gradient, and around the gathering of the sums.
     assert copied.to_numpy() == pytest.approx(10e-3)
+
+
+@pytest.mark.parametrize(
+    ("side", "first"),
+    [(None, [(8.75, 9.25), (12, 12.25)]), (SideStream(2.0, 2.0, ""), [(10, 11), (11.60008, 12.10008)])],
+)
+def test_copies_of_two_buckets_by_hand(side, first, monkeypatch):
+    # As in jobs above, with 0.5 ms out behind each selection of 1.25 ms, and 0.25 ms in behind the 0.25 ms that put a
+    # bucket together. In turn: select 7.5-9.25, slice -11.75, unpack -12.25, select -14. Beside each other: both at
+    # half speed 7.5-11 and, to unpack, 11.10008-12.10008; what is left of the slice takes until 12.25, select -14.
+    def copying(job, model, rounds):
+        return DeviceOp("copy_out", 1.0), DeviceOp("copy_in", 1.0, before=rounds)
+
+    monkeypatch.setattr(exchange, "_of_hook", copying)
+    device = profile(side_stream=side)
+    copies = {"copy_out": Method(5e-4, 0, "made up"), "copy_in": Method(2.5e-4, 0, "made up")}
+    result = run_policy(overlapped(replace(device, methods={**device.methods, **copies})), "p", Fixed(AG), timeline=1)
+    check_split(result)
+    (out, into), (last_out, last_in) = first, [(13.5, 14), (14.35008, 14.60008)]
+    assert [one[1:] for one in rows(result) if one[0] == "copy engine"] == [
+        ("copy_out", *out), ("copy_in", *into), ("copy_out", *last_out), ("copy_in", *last_in),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("lets_go", "sender", "receiver"),
+    [
+        # 1 s of latency, 1 s for 1000 bytes, nothing for words; 0.25 s before and 0.5 s after.
+        ("taken", [(0, 0.25)], [(2.25, 2.75)]),
+        ("acknowledged", [(0, 0.25)], [(2.25, 2.75)]),
+        # The word 0.25 s, then under way until 1.25 s; the message arrives at 3.25 s, where all software is.
+        ("ready", [], [(0, 0.25), (3.25, 4)]),
+        # To ask 0.25 s, the answer at 1.25 s, the message at 2.5 s.
+        ("request", [(0, 0.25), (2.5, 2.75)], [(1.25, 1.5), (4.75, 5.25)]),
+    ],
+)
+@pytest.mark.parametrize("many", [0, 10**9])
+def test_software_of_one_message_by_hand(lets_go, sender, receiver, many, monkeypatch):
+    monkeypatch.setattr(engine, "_MANY", many)
+    monkeypatch.setattr(engine, "loop_is_loaded", lambda: False)
+    network = pair(stack=Stack(lets_go, before=0.25, after=0.5))
+    timing = network.time(Schedule(2, [Round([0], [1], [1000.0])]), messages=True)
+    host = timing.software.of_ranks(timing.messages)
+    for rank, expected in enumerate((sender, receiver)):
+        own = host.rank == rank
+        assert sorted(zip(host.begun[own], host.ended[own], strict=True)) == [pytest.approx(one) for one in expected]
+    assert network.time(Schedule(2, [Round([0], [1], [1000.0])])).software is None
 
 
 @pytest.mark.parametrize(

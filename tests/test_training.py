@@ -15,7 +15,7 @@ from simnet.collectives import allreduce_ring
 from simnet.costs.devices import DeviceOp, DeviceProfile, Method, load_device
 from simnet.job import Compute, Overlap, buckets, run_policy
 from simnet.job.exchange import SparsifierSet
-from simnet.network import Network
+from simnet.network import Network, Stack
 from simnet.network.weather import Weather, ornstein_uhlenbeck, steps
 from simnet.policies import Candidate, Decision, Fixed, Flexible, Monitor, OneStepOracle, Ramp, density_at
 from simnet.schedule import Round, Schedule
@@ -76,12 +76,26 @@ def test_workers_compute_when_they_are_through_with_probing():
     one = job(network=network, iterations=1, barrier=False)
     policy = Flexible([AG], Monitor(every=0.0), probe_bytes=1e4, probe_times=2)
     spans = run_policy(one, "p", policy, timeline=1).spans
+    assert "host thread" not in set(spans["resource"])
     begun = spans[spans["what"] == "compute"].groupby("worker")["start_s"].min()
     begins = one.begins(0.0)
     assert begins.max() > 0
     rounds = [Round(range(4), shift, nbytes) for nbytes in (4, 4, 1e4, 1e4)]
     probe = Schedule(4, rounds).concat(allreduce_ring(4, 16))
     assert begun.to_numpy() == pytest.approx(network.time(probe, begins).left)
+
+
+def test_the_host_does_the_software_of_probes():
+    network = Network(topologies.star(2, 1e-3, 1e6), stack=Stack("taken", before=2e-3, after=1e-3))
+    policy = Flexible([DENSE], Monitor(every=0.0), probe_bytes=1e4, probe_times=1)
+    one = job(2, iterations=1, network=network, barrier=False)
+    result = run_policy(one, "p", policy, timeline=1)
+    spans = result.spans[result.spans["worker"] == 0]
+    host, computing = (spans[spans[name] == what] for name, what in (("resource", "host thread"), ("what", "compute")))
+    # It sends 4 bytes, then 1e4, and gathers what was found in two rounds; then its gradient goes in two rounds.
+    probing = host[host["finish_s"] <= computing["start_s"].min()]
+    for rounds, own in ((4, probing), (6, host)):
+        assert (own["finish_s"] - own["start_s"]).sum() == pytest.approx(rounds * 3e-3)
 
 
 def test_a_probe_that_stalls_says_whose_iteration_it_was():

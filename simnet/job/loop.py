@@ -153,12 +153,14 @@ def iterate(
         batch = min(number + (attempt or 0), job.iterations - 1)
         named: tuple[str | int, ...] = ("iteration", number) if trains else ("exploration", attempts)
         compute = job.compute.seconds(job.seed, batch, job.source.workers)[active]
-        probing = np.zeros(active.size)
+        probing, probes, kept = np.zeros(active.size), None, trains and number < timeline
         if (probe := log.measures()) is not None:
             with _told(record, number):
-                found = network.time(probe, begins, placement=placement, stream=(*stream, *named, "probe"), origin=now)
-            probing = found.left - begins
-        state = IterationState(active, begins, probing, compute, [])
+                probes = network.time(
+                    probe, begins, placement=placement, messages=kept, stream=(*stream, *named, "probe"), origin=now
+                )
+            probing = probes.left - begins
+        state = IterationState(active, begins, probing, compute, [], probes)
         complete, behind = begins + probing + compute, compute
         while True:
             where = Situation(
@@ -170,7 +172,7 @@ def iterate(
                 placement,
                 complete,
                 behind,
-                messages=trains and number < timeline,
+                messages=kept,
                 stream=(*stream, *named),
             )
             if len(decision.shortlist) > 1 and not may_try:

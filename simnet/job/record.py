@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
 from simnet.job.checkpoint import State
-from simnet.job.spans import spans_of
+from simnet.job.spans import Kernels, spans_of
 from simnet.network import Messages, Timing
 
 if TYPE_CHECKING:
@@ -189,6 +189,8 @@ class IterationState(NamedTuple):
         Seconds of forward and backward pass of each.
     selections : list of (ndarray, ndarray), each of shape (P',)
         How long after the first worker began and how long each selected: once, and again after every interruption.
+    probes : Timing or None
+        Of the messages that measured the links, as long as all who sent them are left.
     """
 
     active: NDArray[np.intp]
@@ -196,6 +198,7 @@ class IterationState(NamedTuple):
     probing: Floats
     compute: Floats
     selections: list[tuple[Floats, Floats]]
+    probes: Timing | None = None
 
     @property
     def select(self) -> Floats:
@@ -326,8 +329,17 @@ class Record:
                 timing.messages, src=state.active[timing.messages.src], dst=state.active[timing.messages.dst]
             )
             self._messages.append((at.iteration, named))
+            kernels = [Kernels.of(exchange.kernels, device, state.active.size) for exchange in exchanges]
+            assert timing.software is not None
+            software = timing.software.of_ranks(timing.messages)
+            if state.probes is not None and state.probes.software is not None:
+                assert state.probes.messages is not None
+                since = state.probes.origin - timing.origin
+                software = software.and_of(state.probes.software.of_ranks(state.probes.messages).later(since))
             for rank, worker in enumerate(state.active.tolist()):
-                spans = spans_of(at, rank, worker, named, timing, state, update, barrier=barrier)
+                spans = spans_of(
+                    at, rank, worker, named, timing, state, update, kernels=kernels, software=software, barrier=barrier
+                )
                 self._spans += [(at.iteration, worker, *span) for span in spans]
 
     def save(self) -> State:

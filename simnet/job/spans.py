@@ -4,17 +4,48 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from simnet.base.arrays import Floats
 from simnet.network import Messages, Timing
+from simnet.network.execution import Work
 
 if TYPE_CHECKING:
+    from simnet.costs.devices import DeviceOp, DeviceProfile
     from simnet.job.record import Iteration, IterationState
 
-COMPUTE, SIDE, NETWORK = "compute", "side stream", "network"
-"""Resources of a worker: its compute stream, that of kernels beside it, and its network card."""
+COMPUTE, SIDE, COPIES, HOST, NETWORK = "compute", "side stream", "copy engine", "host thread", "network"
+"""Resources of a worker: its compute stream, that of kernels beside it, what copies between device and host, the
+thread of the host that does the software of messages, and its network card."""
+
+# Methods of a device that copy between it and its host, and what rounding makes of a time, relative.
+_COPYING, _ROUNDING = ("copy_out", "copy_in"), 1e-9
+
+
+class Kernels(NamedTuple):
+    """What a bucket's kernels take.
+
+    Parameters
+    ----------
+    selecting, behind : list of (str, ndarray of shape (P,))
+        Method and seconds of each kernel, in order: of those before the first message, and of those behind it.
+    slower : float
+        By which factor they are slower beside the backward pass, on a stream of their own.
+    """
+
+    selecting: list[tuple[str, Floats]]
+    behind: list[tuple[str, Floats]]
+    slower: float
+
+    @classmethod
+    def of(cls, kernels: Sequence[DeviceOp], device: DeviceProfile, workers: int) -> Kernels:
+        """Return what kernels take each of so many workers on a device."""
+        in_order = sorted(kernels, key=lambda one: one.before)
+        lasts = [(one.before, (one.method, np.broadcast_to(device.once(one), workers))) for one in in_order]
+        slower = 1.0 if device.side_stream is None else device.side_stream.kernels
+        return cls([own for before, own in lasts if not before], [own for before, own in lasts if before], slower)
 
 
 def spans_of(
@@ -26,6 +57,8 @@ def spans_of(
     state: IterationState,
     update: float,
     *,
+    kernels: Sequence[Kernels],
+    software: Work,
     barrier: bool,
 ) -> Iterator[tuple[str, str, float, float]]:
     """Yield what each resource of a worker did when, from the start to the end of its iteration.
@@ -34,6 +67,9 @@ def spans_of(
     while it works on what messages have brought, others may be under way, and do not count. Exchanges before that, and
     beside work, are `overlapped`: from when the worker is ready for a bucket until it has the bucket's last message,
     also where it waits for others or for their words, but for its work between the messages.
+
+    Copies between device and host are on the row of the copy engine as well as in the selecting that they are part of,
+    as they queue on the compute stream. Those of a selection that a failure has made vain are not told apart.
 
     Parameters
     ----------
@@ -49,6 +85,10 @@ def spans_of(
         What workers computed and selected.
     update : float
         Seconds after the exchange.
+    kernels : sequence of Kernels
+        What those of each bucket take.
+    software : Work
+        What hosts did for messages.
     barrier : bool
         Whether it waits for the last worker in the end.
     """
@@ -96,6 +136,12 @@ def spans_of(
         pieces.append((COMPUTE, "wait", reached, max(reached, begin)))
         pieces.append((where, what, max(reached, begin), end))
         reached = end
+    for part, one in enumerate(kernels):
+        copies = _copies(rank, part, one, timing)
+        pieces += [(COPIES, what, begin + later, end + later) for what, begin, end in copies]
+    own = software.rank == rank
+    busy = _joint(sorted(zip(software.begun[own].tolist(), software.ended[own].tolist(), strict=True)))
+    pieces += [(HOST, "software", begin + later, end + later) for begin, end in busy]
     pieces.append((COMPUTE, "wait", reached, ends - update))
     pieces.append((COMPUTE, "compute", ends - update, ends))
     for where, what, begin, end in pieces:
@@ -103,6 +149,46 @@ def spans_of(
         # A step of a double there may be rounding.
         if last - first > math.ulp(last):
             yield where, what, first, last
+
+
+def _copies(rank: int, part: int, kernels: Kernels, timing: Timing) -> Iterator[tuple[str, float, float]]:
+    """Yield which copies a worker made for a bucket, and when: kernels run in order in the stretches of their work.
+
+    Parameters
+    ----------
+    rank, part : int
+        Which worker, and which bucket.
+    kernels : Kernels
+        Of the bucket.
+    timing : Timing
+        Of the exchange.
+    """
+    assert timing.work is not None
+    assert timing.computed is not None
+    begun, ended = timing.computed.begun, timing.computed.ended
+    slices = list(zip(begun["slice"][:, rank].tolist(), ended["slice"][:, rank].tolist(), strict=True))
+    own = (timing.work.rank == rank) & (timing.work.part == part)
+    behind = sorted(zip(timing.work.begun[own].tolist(), timing.work.ended[own].tolist(), strict=True))
+    selecting = [(float(begun["select"][part, rank]), float(ended["select"][part, rank]))]
+    for ran, stretches in ((kernels.selecting, selecting), (kernels.behind, behind)):
+        pieces = []
+        for stretch in stretches:
+            together = list(_inside(stretch, slices)) if timing.computed.aside else []
+            pieces += [(begin, end, (end - begin) / kernels.slower) for begin, end in together]
+            pieces += [(begin, end, end - begin) for begin, end in _outside(stretch, together) if end > begin]
+        pieces.sort()
+        total, scale = sum(amount for *_, amount in pieces), sum(float(seconds[rank]) for _, seconds in ran)
+        reached = 0.0
+        for method, seconds in ran:
+            lasts = float(seconds[rank]) * (total / scale if scale else 0.0)
+            done = 0.0
+            for begin, end, amount in pieces if method in _COPYING else ():
+                first, last = max(reached, done), min(reached + lasts, done + amount)
+                if last - first > _ROUNDING * lasts:
+                    per = (end - begin) / amount
+                    yield method, begin + (first - done) * per, begin + (last - done) * per
+                done += amount
+            reached += lasts
 
 
 def _exchanging(rank: int, worker: int, messages: Messages, timing: Timing) -> Iterator[tuple[float, float]]:

@@ -28,7 +28,7 @@ from simnet.base.quantities import Seconds, Size, bounded
 from simnet.base.rng import stream
 from simnet.network.computing import Computing, Streams, beside, in_turn, runs_in_turn
 from simnet.network.engine import Engines
-from simnet.network.execution import Messages, Run, Split, Timing, Work, with_software
+from simnet.network.execution import HostWork, Messages, Run, Split, Timing, with_software, worked
 from simnet.network.in_step import Memory, go_in_step, split_in_step
 from simnet.network.jitter import Delays, Jitter, drawn
 from simnet.network.links import ConstantLoad, Links, OnOffFlow
@@ -399,8 +399,16 @@ class Network:
         kept = None
         if messages:
             kept = Messages(**program.columns(), sent=went.start, arrived=went.arrive, origin=program.origin)
-        work = Work.of(went.computing, program) if messages else None
-        return Timing(program.origin, program.start, went.finish, account, kept, work, program.computed)
+        work, software = None, None
+        if messages:
+            numbers = [number for number, one in enumerate(program.schedule.rounds) if np.any(one.compute)]
+            begun, ended = (
+                np.concatenate([np.zeros(0), *(one[end] for one in went.computing)]).reshape(-1, went.finish.size)
+                for end in (0, 1)
+            )
+            work, before = worked(program, numbers, begun, ended)
+            software = HostWork(before, np.full((4, 2, program.schedule.n_messages), np.nan))
+        return Timing(program.origin, program.start, went.finish, account, kept, work, software, program.computed)
 
     def _in_step(self, program: Program, messages: bool) -> Timing | None:
         """Time schedules, of which no ring is cut, whose ranks are in step; None if they are not."""
@@ -418,13 +426,17 @@ class Network:
         went = go_in_step(program, self.links, self.stack, timed, self._memory)
         if went is None:
             return None
-        n_ranks, kept, work = program.hosts.size, None, None
+        n_ranks, kept, work, software = program.hosts.size, None, None, None
         if messages:
-            cut = [(self.stack.cut(schedule), ready) for schedule, ready in program.parts]
-            columns = dataclasses.replace(program, parts=cut).columns()
-            sent, arrived, *computing = (np.repeat(each, n_ranks) for each in went.times)
-            kept = Messages(**columns, sent=sent, arrived=arrived, origin=program.origin)
-            work = Work.of([(computing[0], computing[1])], program)
+            parts = [(self.stack.cut(schedule), ready) for schedule, ready in program.parts]
+            own = program.software_of_rounds and partial(program.software_of_rounds, cut=True)
+            cut = dataclasses.replace(program, parts=parts, software_of_rounds=own)
+            columns = cut.columns()
+            times = np.repeat(went.times, n_ranks, axis=1)
+            kept = Messages(**columns, sent=times[0], arrived=times[1], origin=program.origin)
+            begun, ended = times[2:4].reshape(2, -1, n_ranks)
+            work, before = worked(cut, np.arange(len(begun)), begun, ended)
+            software = HostWork(before, times[4:].reshape(4, 2, -1))
         return Timing(
             origin=program.origin,
             entered=program.start,
@@ -432,6 +444,7 @@ class Network:
             account=lambda: with_software(split_in_step(program, went), program),
             messages=kept,
             work=work,
+            software=software,
             computed=program.computed,
         )
 
@@ -466,6 +479,7 @@ class Network:
                 f"{hosts.min()}..{hosts.max()}"
             )
         bare, software = parts, None
+        of_rounds = partial(self._software_of, bare, hosts, cut=cut)
         if self.software is not None:
             parts = [(self.software(schedule, hosts.astype(np.int64)), ready) for schedule, ready in bare]
             software = np.zeros(n_ranks)
@@ -498,8 +512,7 @@ class Network:
             else:
                 slices = np.diff(ready, axis=0, prepend=begin[np.newaxis])
                 factors = np.broadcast_to(np.asarray(computing.beside, dtype=np.float64), len(gated))
-                own = self._software_of(bare, hosts, cut=cut)
-                streams = Streams(slices, select, factors, computing.side_stream, own)
+                streams = Streams(slices, select, factors, computing.side_stream, tuple(of_rounds()))
         failures = failures_of(deaths or {}, n_ranks)
         accounted = np.maximum(begin, accounted)
         return Program(
@@ -512,13 +525,14 @@ class Network:
             picks,
             failures,
             software,
+            None if software is None else of_rounds,
             streams,
             computed,
         )
 
     def _software_of(
         self, parts: Sequence[tuple[Schedule, ArrayLike]], hosts: Ranks, *, cut: bool
-    ) -> tuple[float | Floats, ...]:
+    ) -> list[float | Floats]:
         """Return what of the work before each round is software of the library that communicates."""
         found: list[float | Floats] = []
         for schedule, _ in parts:
@@ -526,4 +540,4 @@ class Network:
             if self.software is not None:
                 idle = self.software(idle, hosts.astype(np.int64))
             found += [one.compute for one in (self.stack.cut(idle) if cut else idle).rounds]
-        return tuple(found)
+        return found

@@ -228,6 +228,8 @@ class Engine(Ways):
         unknown = np.full(n_messages if keep or program.failures else 0, np.nan)
         columns = {"delays": program.delays.all(), "picks": program.picks, "sent": unknown, "arrived": unknown}
         places = {name: self.tables[name].put(column, take) for name, column in columns.items()}
+        if keep and self._stack.has_software:
+            places["software"] = self.tables["software"].put(np.full(8 * n_messages, np.nan), take)
         fails = bool(program.failures)
         runs.write(e, 1, n_ranks=P, n_rounds=n_rounds, running=P, ranks=g, rounds=i, fails=fails, **places)
         # Asked for first, so that at one instant a failure comes before everything else.
@@ -397,8 +399,20 @@ class Engine(Ways):
         """Return when all messages of a run were `sent`, or `arrived` [s]; NaN if they were not."""
         return self.tables[field].numbers(getattr(self.state.runs[handle.run], field), handle.n_messages)
 
+    def software(self, handle: Handle) -> Floats:
+        """Return from when to when ranks did software for each message [s]; NaN for none, shape (4, 2, messages).
+
+        It is that of asking, speaking, sending, and taking in, as `records` has them.
+        """
+        at, count = self.state.runs[handle.run].software, handle.n_messages
+        if at < 0:
+            return np.full((4, 2, count), np.nan)
+        return self.tables["software"].numbers(at, 8 * count).reshape(count, 4, 2).transpose(1, 2, 0)
+
     def worked(self, handle: Handle, number: int, seconds: float | Floats) -> tuple[Floats, Floats]:
         """Return from when to when each rank computed before a round [s], shape (P,) both; NaN if that was not kept.
+
+        Of a rank with a stream, that ends with what has queued there, NaN if nothing has.
 
         Parameters
         ----------

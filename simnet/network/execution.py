@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 import simpy
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from simnet.base.arrays import Floats, Ranks
 from simnet.base.errors import StalledError, Waits
@@ -53,24 +53,77 @@ class Messages:
 
 @dataclass(frozen=True)
 class Work:
-    """From when to when ranks computed before rounds, as columns of equal length, in seconds since the origin.
-
-    Software of the library that communicates comes behind, and is not part of it.
-    """
+    """From when to when ranks were busy for which part, as columns of equal length, in seconds since the origin."""
 
     rank: Ranks
+    part: Ranks
     begun: Floats
     ended: Floats
 
     @classmethod
-    def of(cls, intervals: Sequence[tuple[Floats, Floats]], program: Program) -> Work:
-        """Return intervals of all ranks that are not empty, given begins and ends of shape (n * P,) each."""
-        begun, ended = (np.concatenate([np.zeros(0), *(one[end] for one in intervals)]) for end in (0, 1))
-        rank = np.arange(begun.size) % program.hosts.size
-        if program.streams is None:
-            ended = ended - (ended - begun) * software_share(program)[rank]
+    def of(cls, rank: ArrayLike, part: ArrayLike, begun: Floats, ended: Floats) -> Work:
+        """Return intervals that are not empty, given columns that broadcast."""
         lasts = ended > begun
-        return cls(rank[lasts], begun[lasts], ended[lasts])
+        ranks, parts = (np.broadcast_to(np.asarray(one), begun.shape)[lasts] for one in (rank, part))
+        return cls(ranks, parts, begun[lasts], ended[lasts])
+
+    def later(self, seconds: float) -> Work:
+        """Return the same with times that count from an origin so many seconds before [s]."""
+        return Work(self.rank, self.part, self.begun + seconds, self.ended + seconds)
+
+    def and_of(self, other: Work) -> Work:
+        """Return the intervals of both."""
+        return Work(*(np.concatenate(both) for both in zip(vars(self).values(), vars(other).values(), strict=True)))
+
+
+def worked(program: Program, numbers: ArrayLike, begun: Floats, ended: Floats) -> tuple[Work, Work]:
+    """Return from when to when ranks computed before rounds, and when they did software of the library behind that.
+
+    Parameters
+    ----------
+    program : Program
+        What they went through.
+    numbers : array_like of int, shape (n,)
+        Which rounds.
+    begun, ended : ndarray, shape (n, P)
+        From when to when each rank was busy before each [s]; with streams until its kernels were done, NaN if there
+        were none. NaN where it was not busy.
+    """
+    at = np.asarray(numbers, dtype=np.int64)
+    compute, software = (
+        np.array([np.broadcast_to(each[one], begun.shape[1:]) for one in at.tolist()]).reshape(begun.shape)
+        for each in ([one.compute for one in program.schedule.rounds], program.software_before())
+    )
+    if program.streams is None:
+        through = behind = begun + (compute - software)
+    else:
+        through, behind = ended, np.where(np.isnan(ended), begun, ended)
+        ended = behind + software
+    rank, part = np.arange(program.hosts.size), program.part_of(at)[:, np.newaxis]
+    return Work.of(rank, part, begun, through), Work.of(rank, part, behind, ended)
+
+
+@dataclass(frozen=True)
+class HostWork:
+    """From when to when ranks did software of the library that communicates, one thing after another.
+
+    Parameters
+    ----------
+    before_rounds : Work
+        What they did before they entered rounds, as in calibrated systems.
+    for_messages : ndarray, shape (4, 2, number of messages)
+        From when to when each message was asked for, spoken of by its receiver, sent, and taken in [s since the
+        origin]; NaN where that took no time. What was taken in together is noted at one message.
+    """
+
+    before_rounds: Work
+    for_messages: Floats
+
+    def of_ranks(self, messages: Messages) -> Work:
+        """Return all of it, given the messages."""
+        by = np.stack([messages.src, messages.dst, messages.src, messages.dst])
+        own = Work.of(by, messages.part, self.for_messages[:, 0], self.for_messages[:, 1])
+        return self.before_rounds.and_of(own)
 
 
 class Split(NamedTuple):
@@ -99,7 +152,9 @@ class Timing:
     messages : Messages or None
         When every message was sent and had arrived, when asked for.
     work : Work or None
-        When ranks computed, when messages are asked for.
+        When ranks computed before rounds, when messages are asked for.
+    software : HostWork or None
+        When they did software of the library that communicates, likewise.
     computed : Computed or None
         What they computed beside the exchange, when that is given.
     """
@@ -110,6 +165,7 @@ class Timing:
     account: Callable[[], Split]
     messages: Messages | None = None
     work: Work | None = None
+    software: HostWork | None = None
     computed: Computed | None = None
 
     @property
@@ -162,20 +218,20 @@ class Timing:
         return float(self.left.max()) + (self.origin - moment)
 
 
-def software_share(program: Program) -> Floats:
-    """Return how much of what each rank computes is software of the library that communicates; shape (P,)."""
-    none = np.zeros(program.hosts.size)
-    if program.software is None:
-        return none
-    return np.divide(program.software, program.compute, out=none, where=program.compute > 0)
-
-
 def with_software(split: Split, program: Program) -> Split:
     """Return what ranks did, with software of the library that communicates as part of communicating.
 
-    Where a part of a program is not accounted, software has its share of what is.
+    Where a part of a program is not accounted, software has its share of what is; where parts are gated by what is
+    computed beside them, only that is not accounted, as work is in the last part alone.
     """
-    moved = split.compute * software_share(program)
+    if program.software is None:
+        return split
+    own = np.maximum(program.compute - program.software, 0.0)
+    if program.computed is None:
+        share = np.divide(own, program.compute, out=np.zeros(own.size), where=program.compute > 0)
+        moved = split.compute * (1 - share)
+    else:
+        moved = np.maximum(split.compute - own, 0.0)
     return Split(split.communicate + moved, split.compute - moved, split.wait)
 
 
@@ -223,22 +279,27 @@ class Run:
         finish, communicate, compute, wait = (
             engine.of_ranks(self._handle, field) for field in ("finish", "communicate", "compute", "wait")
         )
-        messages, work, computed = None, None, self._program.computed
+        messages, work, software, computed = None, None, None, self._program.computed
         if self._program.streams is not None:
             computed = engine.computed(self._handle)
         if self._messages:
             sent, arrived = (engine.of_messages(self._handle, field) for field in ("sent", "arrived"))
-            messages = Messages(**self._program.columns(), sent=sent, arrived=arrived, origin=engine.origin)
+            columns = self._program.columns()
+            messages = Messages(**columns, sent=sent, arrived=arrived, origin=engine.origin)
             works = [(number, one) for number, one in enumerate(self._program.schedule.rounds) if np.any(one.compute)]
-            intervals = [engine.worked(self._handle, number, one.compute) for number, one in works]
+            times = [engine.worked(self._handle, number, one.compute) for number, one in works]
+            begun, ended = (np.array([one[end] for one in times]).reshape(-1, finish.size) for end in (0, 1))
+            work, before = worked(self._program, [number for number, _ in works], begun, ended)
+            software = HostWork(before, engine.software(self._handle))
             if self._program.streams is not None and computed is not None:
-                intervals.append((computed.begun["unpack"].ravel(), computed.ended["unpack"].ravel()))
-            work = Work.of(intervals, self._program)
+                begun, ended = computed.begun["unpack"], computed.ended["unpack"]
+                parts = np.arange(len(begun))[:, np.newaxis]
+                work = work.and_of(Work.of(np.arange(finish.size), parts, begun, ended))
 
         def account() -> Split:
             return with_software(Split(communicate, compute, wait), self._program)
 
-        return Timing(engine.origin, self._program.start, finish, account, messages, work, computed)
+        return Timing(engine.origin, self._program.start, finish, account, messages, work, software, computed)
 
     def stalled(self, engine: Engine, blocked: Mapping[tuple[int, int], str], now: float) -> StalledError:
         """Return the error that names each rank that is not done, and what it waits for.

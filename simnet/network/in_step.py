@@ -46,22 +46,14 @@ class InStep(NamedTuple):
     ----------
     finish : float
         When they were done [s].
-    sent, arrived : ndarray, shape (number of rounds,)
-        When the messages of each round were sent, and had arrived [s].
-    begun, ended : ndarray, shape (number of rounds,)
-        From when to when they computed before they entered the round [s]; NaN where they did not.
+    times : ndarray, shape (12, number of rounds)
+        For each round when the messages were sent, and had arrived; from when to when ranks computed before they
+        entered it, and did software for its messages, four things as `Engine.software` has them [s]; NaN where they
+        did not.
     """
 
     finish: float
-    sent: Floats
-    arrived: Floats
-    begun: Floats
-    ended: Floats
-
-    @property
-    def times(self) -> tuple[Floats, Floats, Floats, Floats]:
-        """What is known of each round."""
-        return self.sent, self.arrived, self.begun, self.ended
+    times: Floats
 
 
 class _Routes(NamedTuple):
@@ -179,11 +171,11 @@ def go_in_step(
         passed = memory.passed[key]
         if passed is None:
             return None
-        went.append(InStep(now + passed.finish, *(now + each for each in passed.times)))
+        went.append(InStep(now + passed.finish, now + passed.times))
         now = went[-1].finish
     if index in gates:
         now = max(now, float(gates[index][0]))
-    return InStep(now, *map(np.concatenate, zip(*(one.times for one in went), strict=True)))
+    return InStep(now, np.concatenate([one.times for one in went], axis=1))
 
 
 def split_in_step(program: Program, went: InStep) -> Split:
@@ -198,8 +190,9 @@ def split_in_step(program: Program, went: InStep) -> Split:
         firsts, lasts = (np.tile(column[some], accounted.size) for column in (first, last))
         return covered([who], [firsts], [lasts], accounted, finish)
 
-    computing = lasts((went.begun, went.ended))
-    communicating = lasts((went.begun, went.ended), (went.sent, went.arrived)) - computing
+    sent, arrived, begun, ended = went.times[:4]
+    computing = lasts((begun, ended))
+    communicating = lasts((begun, ended), (sent, arrived)) - computing
     wait = np.maximum(np.maximum(finish - accounted, 0.0) - communicating - computing, 0.0)
     return Split(communicating[which], computing[which], wait[which])
 
@@ -339,17 +332,19 @@ def _passed(
         behind = later + left * turn
         parts += [own[:, :half] + later, np.tile(own[:, half - lag : half], left) + again, own[:, half:] + behind]
         offset, later = offset + pieces, behind
-    return InStep(timing.duration + later, *np.concatenate(parts, axis=1))
+    return InStep(timing.duration + later, np.concatenate(parts, axis=1))
 
 
 def _times(timing: Timing, schedule: Schedule) -> Floats | None:
-    """Return what is known of each round of the first rank, as fields of `InStep`; shape (4, number of rounds).
+    """Return what is known of each round of the first rank, as `InStep.times`; shape (12, number of rounds).
 
     None if ranks compute for so short a time that it is lost in rounding.
     """
     assert timing.messages is not None
     assert timing.work is not None
-    times = np.full((4, len(schedule.rounds)), np.nan)
+    assert timing.software is not None
+    times = np.full((12, len(schedule.rounds)), np.nan)
+    times[4:] = timing.software.for_messages[:, :, :: schedule.n_ranks].reshape(8, -1)
     times[0], times[1] = (one[:: schedule.n_ranks] for one in (timing.messages.sent, timing.messages.arrived))
     computes = np.array([float(np.max(one.compute)) > 0 for one in schedule.rounds])
     own = timing.work.rank == 0

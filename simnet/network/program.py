@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -41,6 +41,8 @@ class Program:
         Ranks that stop for good, and when [s]. Messages from and to a failed rank vanish; who needs it waits for ever.
     software : ndarray, shape (P,), optional
         Seconds of each rank that are among those it computes, and are software of the library that communicates.
+    software_of_rounds : callable, optional
+        Returns what of that comes before each round, where there is any; with ``cut=True`` when rings are cut.
     streams : Streams, optional
         What ranks compute beside the parts, and which of their kernels queue; then parts are not gated otherwise.
     computed : Computed, optional
@@ -56,6 +58,7 @@ class Program:
     picks: Ranks
     failures: Mapping[int, float]
     software: Floats | None = None
+    software_of_rounds: Callable[..., Sequence[float | Floats]] | None = None
     streams: Streams | None = None
     computed: Computed | None = None
 
@@ -92,6 +95,15 @@ class Program:
         """Return the first round of each part, and the one after its last."""
         ends = list(itertools.accumulate(len(schedule.rounds) for schedule, _ in self.parts))
         return list(zip([0, *ends], ends, strict=False))
+
+    def part_of(self, rounds: Ranks) -> Ranks:
+        """Return the part of each of the rounds."""
+        ends = np.cumsum([len(schedule.rounds) for schedule, _ in self.parts])
+        return np.searchsorted(ends, rounds, side="right")
+
+    def software_before(self) -> Sequence[float | Floats]:
+        """Return the software of the library that communicates that ranks do before each round [s]."""
+        return [0.0] * len(self.schedule.rounds) if self.software_of_rounds is None else self.software_of_rounds()
 
     def begins(self) -> Ranks:
         """Return the first rounds of parts and calls, ascending: ranks enter them when done with all before."""

@@ -171,6 +171,11 @@ class Stack:
                 changed |= dict.fromkeys(names, seconds / 2)
         return dataclasses.replace(self, **changed)
 
+    @property
+    def has_software(self) -> bool:
+        """Whether messages take a rank any time."""
+        return any((self.before, self.after, self.before_byte, self.after_byte))
+
     def framed(self, nbytes: ArrayLike) -> Floats:
         """Return the bytes that messages take on a wire, of the shape of `nbytes`.
 

@@ -7,12 +7,15 @@ and is let go by its host's own link: `simnet.network.event_loop.ports`.
 
 from __future__ import annotations
 
+import math
+
 from simnet.network.event_loop.agenda import push
 from simnet.network.event_loop.messages import address, depart, keep_in_order
 from simnet.network.event_loop.ports import hand_over, send_off
 from simnet.network.event_loop.records import (
     ACKNOWLEDGED,
     ANSWERS,
+    ASKING,
     ASKS,
     DATA,
     FAILED,
@@ -24,6 +27,10 @@ from simnet.network.event_loop.records import (
     LEFT_HOST,
     READY,
     REQUEST,
+    SENDING,
+    SPEAKING,
+    TAKING_IN,
+    Run,
     State,
     Task,
 )  # fmt: skip
@@ -63,8 +70,24 @@ def post(s: State, g: int, task: Task) -> None:
     while f >= 0:
         answer(s, g, f)
         f = take_word(s, g, i, -1)
-    occupy(s, g, rank.early_software)
-    rank.early_software = 0.0
+    if rank.early_software > 0:
+        occupy(s, g, rank.early_software, first_early(s, task, i), i, TAKING_IN)
+        rank.early_software = 0.0
+
+
+def first_early(s: State, task: Task, i: int) -> int:
+    """Return the first message of round i that has arrived before its rank entered that, if arrivals are kept."""
+    for at in range(task.incoming, task.incoming + task.receives):
+        m = s.incoming[at]
+        run = s.runs[s.ranks[s.messages[m].dst].run]
+        if run.arrived < 0 or not math.isnan(s.arrived[run.arrived + number_of(s, run, m, i)]):
+            return m
+    return -1
+
+
+def number_of(s: State, run: Run, m: int, i: int) -> int:
+    """Return the number of a message of round i among all messages of a run."""
+    return s.rounds[run.rounds + i].offset + s.messages[m].number
 
 
 def say_ready(s: State, g: int, task: Task) -> None:
@@ -94,12 +117,32 @@ def needs_word(s: State, m: int) -> bool:
     return s.lets_go >= ACKNOWLEDGED and s.messages[m].payload > s.eager_limit
 
 
-def occupy(s: State, g: int, seconds: float) -> float:
-    """Have a rank work for a message, after what it has to do for others; return when it is done with that."""
+def occupy(s: State, g: int, seconds: float, m: int, i: int, what: int) -> float:
+    """Have a rank work for a message, after what it has to do for others; return when it is done with that.
+
+    Parameters
+    ----------
+    s : State
+        It has the rank.
+    g : int
+        Which one.
+    seconds : float
+        How long it takes.
+    m, i : int
+        The message, and its round.
+    what : int
+        What it does: `ASKING`, `SPEAKING`, `SENDING` or `TAKING_IN`.
+    """
     rank = s.ranks[g]
-    if seconds > 0:
-        rank.let_go = max(rank.let_go, s.now) + seconds
-    return max(rank.let_go, s.now)
+    begin = max(rank.let_go, s.now)
+    if seconds <= 0:
+        return begin
+    rank.let_go = begin + seconds
+    run = s.runs[rank.run]
+    if run.software >= 0:
+        at = run.software + 2 * (4 * number_of(s, run, m, i) + what)
+        s.software[at], s.software[at + 1] = begin, rank.let_go
+    return rank.let_go
 
 
 def software_before(s: State, m: int) -> float:
@@ -122,7 +165,7 @@ def send(s: State, g: int, m: int, i: int) -> None:
     """Send a message of round i, once its software is done."""
     message, rank = s.messages[m], s.ranks[g]
     run = s.runs[rank.run]
-    number = s.rounds[run.rounds + i].offset + message.number
+    number = number_of(s, run, m, i)
     account(s, g)
     account(s, message.dst)
     rank.in_flight += 1
@@ -147,7 +190,7 @@ def send(s: State, g: int, m: int, i: int) -> None:
             flow.holds = True
             rank.missing += 1
             rank.unsent += 1
-    leave_at(s, f, occupy(s, g, software_before(s, m)))
+    leave_at(s, f, occupy(s, g, software_before(s, m), m, i, SENDING))
 
 
 def speak(s: State, g: int, m: int, i: int, what: int) -> None:
@@ -160,7 +203,8 @@ def speak(s: State, g: int, m: int, i: int, what: int) -> None:
     if what == HAS_ARRIVED:
         leave_at(s, f, s.now)
     else:
-        leave_at(s, f, occupy(s, g, s.before * s.rounds[s.runs[rank.run].rounds + i].words))
+        seconds = s.before * s.rounds[s.runs[rank.run].rounds + i].words
+        leave_at(s, f, occupy(s, g, seconds, m, i, ASKING if what == ASKS else SPEAKING))
 
 
 def leave_at(s: State, f: int, time: float) -> None:

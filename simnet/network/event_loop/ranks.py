@@ -14,6 +14,7 @@ from simnet.network.event_loop.protocols import (
     has_entered,
     hear,
     needs_word,
+    number_of,
     occupy,
     one_less,
     post,
@@ -49,6 +50,7 @@ from simnet.network.event_loop.records import (
     QUEUED,
     SERVE,
     STALLED,
+    TAKING_IN,
     TOGGLE,
     TRANSFER,
     VANISHED,
@@ -354,7 +356,7 @@ def receive(s: State, f: int) -> None:
     flow = s.flows[f]
     i, message, run = flow.round_index, s.messages[flow.message], s.runs[flow.owner]
     if run.arrived >= 0:
-        s.arrived[run.arrived + s.rounds[run.rounds + i].offset + message.number] = s.now
+        s.arrived[run.arrived + number_of(s, run, flow.message, i)] = s.now
     run.pending -= 1
     for g in (message.src, message.dst):
         account(s, g)
@@ -385,7 +387,7 @@ def receive(s: State, f: int) -> None:
     if not has_entered(s, g, i):
         rank.early_software += software
         return
-    occupy(s, g, software)
+    occupy(s, g, software, flow.message, i, TAKING_IN)
     if rank.state == IN_ROUND and is_done(s, g):
         next_round(s, g)
 

@@ -35,6 +35,9 @@ FREE, ON_ITS_WAY, HELD, FLOWING, VANISHED, GONE, QUEUED, HEARD = range(8)
 # send it, the answer to that, or that it has arrived.
 DATA, IS_READY, ASKS, ANSWERS, HAS_ARRIVED = range(5)
 
+# What software a rank does for a message: it asks to send it, speaks a word of the receiver, sends it, takes it in.
+ASKING, SPEAKING, SENDING, TAKING_IN = range(4)
+
 # When a send lets its rank go; see `simnet.network.stack`.
 LEFT_HOST, TAKEN, ACKNOWLEDGED, READY, REQUEST = range(5)
 
@@ -203,7 +206,7 @@ class Run:
     """A schedule under way: where its ranks, rounds and columns by message stand, or -1.
 
     `running` counts the ranks that are not done, negative once it is stalled; `pending` what is still due for it. It
-    `fails` if one of its ranks is to.
+    `fails` if one of its ranks is to. From `software` on it is noted from when to when ranks do software for messages.
     """
 
     n_ranks: int = 0
@@ -216,6 +219,7 @@ class Run:
     picks: int = -1
     sent: int = -1
     arrived: int = -1
+    software: int = -1
     fails: bool = False
 
 
@@ -494,6 +498,7 @@ class State:
     sent: list[float] = field(default_factory=list)
     arrived: list[float] = field(default_factory=list)
     worked: list[float] = field(default_factory=list)
+    software: list[float] = field(default_factory=list)
     early: list[Early] = field(default_factory=list)
     # Segments of all timelines: from when on there is which value.
     times: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
