@@ -23,8 +23,9 @@ from simnet.report import figures
 from simnet.report.console import show
 from simnet.report.html import report
 from simnet.report.sentences import HEADINGS, percent, ranking, rows, sentence
-from simnet.report.summary import MAX_SWITCHES, summarize
+from simnet.report.summary import MAX_SWITCHES, bought_by, summarize
 from simnet.report.timeline import write_timeline
+from simnet.report.worth import draw, exactly
 
 HOSTILE = ["<script>alert(1)</script>", "$\\frac{a$_{", "[red]x[/red]", "_hidden", "a,\"b\"\n'c'", "名前", "x" * 200]
 
@@ -65,15 +66,15 @@ def said(**frames):
 def test_the_sentence_says_who_won_by_how_much_and_when_the_choice_changed():
     flexible = frame([1, 1, 1, 1], ["AG", "AG", "ART-Ring", "AG"], bandwidth=[1.25e9, 1.25e9, 1.125e8, 1.25e9])
     assert said(AG=frame([1, 1, 2, 1]), flexible=flexible, slow=frame([3] * 4), clairvoyant=frame([0.9] * 4)) == (
-        "flexible won: 4 s for 4 iterations, 20 % less than AG, the runner-up; it switched 2 times, first from AG to "
-        "ART-Ring at iteration 2 (2 s), when bandwidth fell to 900 Mbit/s."
+        "flexible was fastest: 4 s for 4 iterations, 20 % less than AG, the runner-up; it switched 2 times, first from "
+        "AG to ART-Ring at iteration 2 (2 s), when bandwidth fell to 900 Mbit/s."
     )
 
 
 def test_the_sentence_of_a_policy_alone_without_bound_and_of_one_iteration():
     assert said(AG=frame([2])) == "AG took 2 s for 1 iteration; it kept to AG throughout."
     assert said(AG=frame([2]), B=frame([4], "ring")) == (
-        "AG won: 2 s for 1 iteration, 50 % less than B, the runner-up; it kept to AG throughout."
+        "AG was fastest: 2 s for 1 iteration, 50 % less than B, the runner-up; it kept to AG throughout."
     )
 
 
@@ -85,10 +86,11 @@ def test_the_sentence_when_only_the_bound_ran():
 
 def test_the_sentence_of_ties_names_all_and_whoever_switched():
     assert said(b=frame([1, 1]), a=frame([1, 1]), c=frame([2, 2])) == (
-        "a and b tied: 2 s each for 2 iterations, 50 % less than c, the runner-up; none of them changed its choice."
+        "a and b tied as fastest: 2 s each for 2 iterations, 50 % less than c, the runner-up; none of them changed its "
+        "choice."
     )
     assert said(b=frame([1, 1], ["AG", "ring"]), a=frame([1, 1]), c=frame([1, 1])) == (
-        "a, b and c tied: 2 s each for 2 iterations; b switched once, from AG to ring at iteration 1 (1 s)."
+        "a, b and c tied as fastest: 2 s each for 2 iterations; b switched once, from AG to ring at iteration 1 (1 s)."
     )
 
 
@@ -106,6 +108,64 @@ def test_the_sentence_of_ties_names_all_and_whoever_switched():
 )
 def test_a_switch_is_told_with_what_had_changed_most_since_the_choice_was_made(changed, clause):
     assert said(flexible=frame([1, 1, 1], ["AG", "AG", "ring"], **changed)).endswith(clause)
+
+
+def test_the_sentence_says_who_was_fastest_per_gain():
+    dense, sparse = frame([2, 2], "dense").assign(gain=1.0), frame([1, 1]).assign(gain=[0.1, 0.3])
+    oracle = frame([1, 1]).assign(gain=1.0)
+    assert said(sparse=sparse, dense=dense, clairvoyant=oracle).endswith(
+        "it kept to AG throughout. Fastest per gain: dense, 2 s for as much as is in one gradient; sparse, the "
+        "runner-up, took 5 s."
+    )
+    half = frame([1, 1]).assign(gain=0.5)
+    assert "Fastest per gain: half, too, 2 s for" in said(half=half, slow=frame([3, 3]).assign(gain=1.0))
+    assert "per gain" not in said(alone=sparse)
+    assert "Fastest per gain: dense, half, 2 s for" in said(dense=dense, half=half, sparse=sparse)
+
+
+def test_a_summary_tells_what_time_bought_and_who_is_on_the_frontier():
+    explored = frame([1, 4, 1]).assign(gain=[0.5, 0.9, 0.3], purpose=["train", "explore", "train"], iteration=[0, 1, 1])
+    summary = summary_of(
+        dense=frame([5, 5]).assign(gain=1.0),
+        fast=frame([1, 1]).assign(gain=0.2),
+        slow=frame([2, 2]).assign(gain=0.1),
+        moo=explored,
+        nothing=frame([3, 3]).assign(gain=0.0),
+        clairvoyant=frame([1, 1]).assign(gain=1.0),
+    )
+    worth = {name: one["worth"] for name, one in summary["policies"].items()}
+    assert worth["moo"] == {"measure": "gain", "per_iteration": 0.4, "time_per_unit_s": 7.5}
+    assert worth["nothing"]["time_per_unit_s"] is None
+    assert summary["worth"]["frontier"] == ["fast", "moo", "dense"]
+    # Those on equal terms are named by the alphabet.
+    assert (summary["worth"]["winner"]["policy"], summary["worth"]["winner"]["tied_with"]) == ("dense", ["fast"])
+    cells = {row[0]: row[3:5] for row in rows(summary)}
+    assert (cells["fast"], cells["nothing"]) == (("0.200", "5 s"), ("0.000", "-"))
+
+
+def test_where_a_model_was_trained_time_is_held_against_the_fall_of_its_loss():
+    nan = math.nan
+    quick = frame([1, 1, 1, 1]).assign(gain=0.1, loss=[nan, 2.0, 1.5, nan], accuracy=[nan, 0.3, 0.4, nan])
+    worse = frame([1, 1, 1, 1]).assign(gain=0.1, loss=[nan, 2.0, 2.5, nan], accuracy=[nan, 0.3, 0.4, nan])
+    summary = summarize({"quick": quick, "worse": worse}, untrained=2.25)
+    # What came after the last measurement is left out.
+    quick, worse = (summary["policies"][name]["worth"] for name in ("quick", "worse"))
+    assert quick == {"measure": "loss", "per_iteration": 0.25, "time_per_unit_s": 4.0}
+    assert worse == {"measure": "loss", "per_iteration": pytest.approx(-1 / 12), "time_per_unit_s": None}
+    assert "worth" not in summarize({"quick": frame([1]).assign(gain=1.0, loss=1.0, accuracy=0.5)})["policies"]["quick"]
+
+
+def test_the_frontier_is_drawn_where_gains_are_known():
+    made = {name: one.assign(gain=0.1 * (1 + at)) for at, (name, one) in enumerate(weather_driven(60).items())}
+    summary = summary_of(**made)
+    plots = figures.render(joined(made), "clairvoyant", bought=bought_by(summary))
+    assert [plot.name for plot in plots] == ["iteration_time", "cumulative_time", "frontier", "breakdown", "choices"]
+    ET.fromstring(plots[2].svg)
+    places = {name: tuple(map(exactly, place)) for name, place in {"a": (1.0, 0.5), "b": (2.0, 0.6)}.items()}
+    places["bound"] = exactly(0.5), exactly(0.9)
+    (axes,) = draw("gain", places, dict.fromkeys(places, "C0"), "bound").axes
+    steps = [line for line in axes.lines if line.get_drawstyle() == "steps-post"]
+    assert [line.get_xydata().tolist() for line in steps] == [[[1.0, 0.5], [2.0, 0.6]]]
 
 
 def test_the_bound_never_wins_and_regret_may_be_negative():

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from simnet.base.processes import Pool, Progress
+    from simnet.scenario import Scenario
     from simnet.studies.sweeping.work import Checks, Plan, Work
 
 # Cells without a result that are listed.
@@ -95,7 +96,7 @@ def _carry_out(todo: Work, pool: Pool, scheduler: str | None, quiet: bool) -> No
             written = todo.write()
             todo.mark(said if todo.missing else "")
             if not quiet:
-                _show(written, todo.planned.base.name, todo.place)
+                _show(written, todo.planned.base, todo.place)
     else:
         todo.mark("")
     if failure is None:
@@ -133,11 +134,11 @@ def _tell(todo: Work) -> None:
         typer.echo(f"{len(todo.checks.refused)} of {total} cells are refused, {todo.missing} to run", err=True)
 
 
-def _show(written: pd.DataFrame, name: str, place: Path) -> None:
+def _show(written: pd.DataFrame, base: Scenario, place: Path) -> None:
     from simnet.report.console import print_wide
     from simnet.studies.sweeping.drawing import MEASURES, sweep_table
 
-    print_wide(sweep_table(written, name))
+    print_wide(sweep_table(written, base.name, base.bound))
     figures = (place / "figures" / f"{measure.figure}.png" for measure in MEASURES)
     typer.echo(f"Results: {', '.join(map(str, (place / 'sweep.csv', *(one for one in figures if one.exists()))))}")
 

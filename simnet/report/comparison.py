@@ -40,7 +40,7 @@ def comparison_table(rows: pd.DataFrame, title: str) -> Table:
     """Return the comparison as a table, by number of workers and then by time."""
     headings = [
         "workers", "exchange", "iteration", "select", "commu-\nnicate", "sent by\na worker", "actual\ndensity",
-        "build-\nup", "imba-\nlance", "gain",
+        "build-\nup", "imba-\nlance", "gain", "time\nper gain",
     ]  # fmt: skip
     trained = "time_to_target_s" in rows
     if trained:
@@ -63,6 +63,7 @@ def comparison_table(rows: pd.DataFrame, title: str) -> Table:
                 f"{one['build_up']:.2f}",
                 f"{one['imbalance']:.2f}",
                 f"{one['gain']:.3f}",
+                format_seconds(one["iteration_s"] / one["gain"]) if one["gain"] else "-",
                 *(_learnt(one) if trained else ()),
             )
             table.add_row(*(Text(cell) for cell in cells))
@@ -86,7 +87,7 @@ def _learnt(one: Mapping[Hashable, Any]) -> tuple[str, ...]:
 
 
 def draw(rows: pd.DataFrame, title: str) -> Plot:
-    """Draw time split into select and communicate, volume, actual density and build-up, a row per exchange.
+    """Draw time split into select and communicate, volume, density, build-up and time per gain, a row per exchange.
 
     Where a model was trained and somebody reached the target accuracy, also the time to it.
 
@@ -104,10 +105,14 @@ def draw(rows: pd.DataFrame, title: str) -> Plot:
     thickness = 0.8 / len(counts)
     reached = "time_to_target_s" in rows and bool(rows["time_to_target_s"].notna().any())
     with style():
-        width = 14.0 if reached else 11.5
+        width = 15.5 if reached else 13.0
         figure = Figure(figsize=(width, 1.6 + (0.16 + 0.13 * len(counts)) * len(labels)), layout="constrained")
-        widths = (2.2, 1, 1, 1, 1) if reached else (2.2, 1, 1, 1)
-        times, volume, density, build_up, *more = figure.subplots(1, len(widths), sharey=True, width_ratios=widths)
+        widths = (2.2, 1, 1, 1, 1, 1) if reached else (2.2, 1, 1, 1, 1)
+        times, volume, density, build_up, worth, *more = figure.subplots(
+            1, len(widths), sharey=True, width_ratios=widths
+        )
+        per_gain = (rows["iteration_s"] / rows["gain"]).where(rows["gain"] > 0)
+        gain_name, gain_factor = unit(float(per_gain.max()), HOURS)
         name, factor = unit(float((rows["select_s"] + rows["communicate_s"]).max()), SECONDS)
         target_name, target_factor = unit(float(rows["time_to_target_s"].max()), HOURS) if reached else ("", 1.0)
         bytes_name, bytes_factor = unit(float(rows["bytes_sent_B"].max()), BYTES)
@@ -127,6 +132,7 @@ def draw(rows: pd.DataFrame, title: str) -> Plot:
             volume.plot(group["bytes_sent_B"] / bytes_factor, y, label=f"P = {count}", **look)
             density.plot(100 * group["actual_density"], y, **look)
             build_up.plot(group["build_up"], y, **look)
+            worth.plot(per_gain[group.index] / gain_factor, y, **look)
             for learning in more:
                 learning.plot(group["time_to_target_s"] / target_factor, y, **look)
         for target in rows["target_density"].unique():
@@ -140,7 +146,9 @@ def draw(rows: pd.DataFrame, title: str) -> Plot:
         build_up.set_title("build-up (union / k)")
         for axes, column in ((volume, rows["bytes_sent_B"] / bytes_factor), (density, 100 * rows["actual_density"])):
             scale(axes.xaxis, column.to_numpy())
+        worth.set_title(f"time per gain [{gain_name}]")
         scale(build_up.xaxis, rows["build_up"].to_numpy())
+        scale(worth.xaxis, (per_gain.dropna() / gain_factor).to_numpy())
         for learning in more:
             learning.set_title(f"time to target [{target_name}]")
             scale(learning.xaxis, (rows["time_to_target_s"] / target_factor).to_numpy())

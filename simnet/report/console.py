@@ -17,7 +17,7 @@ from simnet.report.summary import PHASES, Summary
 
 _LEFT = ("policy", "most used choice")
 # What a narrow terminal does without, first to last; the report has all of it.
-_SPARE = ((), PHASES, ("regret",), ("bytes sent",), ("most used choice",))
+_SPARE = ((), PHASES, ("regret",), ("bytes sent",), ("most used choice",), ("switches",), ("gain",))
 
 
 def show(summary: Summary, console: Console | None = None) -> None:

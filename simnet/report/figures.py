@@ -8,7 +8,7 @@ before they are drawn: a line is the mean over a stretch of iterations, its band
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -23,6 +23,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 from simnet.base.arrays import Floats
 from simnet.base.units import format_seconds
 from simnet.job import TRAIN
+from simnet.report import worth
 from simnet.report.drawing import BITS, COLOURS, HOURS, PHASE_COLOURS, SECONDS, Plot, plot, scale, style, unit
 from simnet.report.summary import PHASES, with_exploration
 
@@ -37,7 +38,10 @@ _LONGEST_NAME = 28
 
 
 def render(
-    iterations: pd.DataFrame, bound: str | None = None, learnt: Mapping[str, Mapping[str, Any]] | None = None
+    iterations: pd.DataFrame,
+    bound: str | None = None,
+    learnt: Mapping[str, Mapping[str, Any]] | None = None,
+    bought: Mapping[str, tuple[float, worth.WorthSummary]] | None = None,
 ) -> list[Plot]:
     """Draw all figures.
 
@@ -49,6 +53,8 @@ def render(
         The policy that the others are measured against.
     learnt : mapping of str to mapping, optional
         Where a model was trained: `simnet.report.learning.COLUMNS` of each policy.
+    bought : mapping of str to (float, WorthSummary), optional
+        The mean time of an iteration of each policy [s], and what it was worth, where that is known.
 
     Returns
     -------
@@ -56,12 +62,20 @@ def render(
         In the order in which a reader wants them.
     """
     plots = [plot(draw.__name__, title, said, draw(iterations, bound)) for draw, title, said in _FIGURES]
+    if bought:
+        measure = next(iter(bought.values()))[1]["measure"]
+        places = {
+            name: (worth.exactly(seconds), worth.exactly(one["per_iteration"]))
+            for name, (seconds, one) in bought.items()
+        }
+        drawn = worth.draw(measure, places, colours(iterations["policy"], bound), bound)
+        plots.insert(2, plot("frontier", *worth.TITLES[measure], drawn))
     if "accuracy" not in iterations:
         return plots
-    worth = efficiency(iterations, bound, learnt or {})
+    ratios = efficiency(iterations, bound, learnt or {})
     first = [
         plot("learning", *_LEARNING, learning(iterations, bound)),
-        plot("efficiency", *_EFFICIENCY, worth),
+        plot("efficiency", *_EFFICIENCY, ratios),
     ]
     return first + plots
 
@@ -75,7 +89,7 @@ def iteration_time(iterations: pd.DataFrame, bound: str | None = None) -> Figure
     with style():
         figure = Figure(figsize=(9.2, 6.0), layout="constrained")
         top, middle, bottom = figure.subplots(3, 1, sharex=True, height_ratios=(3.4, 1, 1))
-        looks, frames = _looks(iterations, bound), _by_policy(iterations)
+        looks, frames = _looks(iterations["policy"], bound), _by_policy(iterations)
         position, label = _axis(iterations)
         ends = {policy: _end(frame, position) for policy, frame in frames.items()}
         # The slowest policy that is not far slower than the fastest.
@@ -105,7 +119,7 @@ def cumulative_time(iterations: pd.DataFrame, bound: str | None = None) -> Figur
     with style():
         figure = Figure(figsize=(9.2, 3.6), layout="constrained")
         left, right = figure.subplots(1, 2)
-        looks, frames = _looks(iterations, bound), _by_policy(iterations)
+        looks, frames = _looks(iterations["policy"], bound), _by_policy(iterations)
         ends = {policy: _elapsed(frame) for policy, frame in frames.items()}
         # One that ended early is not the fastest.
         ranking = sorted(ends, key=lambda policy: (-len(ends[policy]), float(ends[policy][-1]), policy != bound))
@@ -185,7 +199,7 @@ def choices(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
     frames = _by_policy(iterations)
     changing = {policy: frame for policy, frame in frames.items() if frame["choice"].nunique() > 1} or frames
     labels = list(dict.fromkeys(iterations["choice"]))
-    colours = _choice_colours(frames, labels, _looks(iterations, bound))
+    colours = _choice_colours(frames, labels, _looks(iterations["policy"], bound))
     with style():
         figure = Figure(figsize=(9.2, 3.0 + 0.5 * len(changing)), layout="constrained")
         strips, middle, bottom = figure.subplots(3, 1, sharex=True, height_ratios=(0.5 * len(changing), 0.8, 0.8))
@@ -213,7 +227,7 @@ def learning(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
     iterations = with_exploration(iterations)
     with style():
         figure = Figure(figsize=(9.2, 5.6), layout="constrained")
-        looks, frames = _looks(iterations, bound), _by_policy(iterations)
+        looks, frames = _looks(iterations["policy"], bound), _by_policy(iterations)
         ends = {policy: _elapsed(frame) for policy, frame in frames.items()}
         name, factor = unit(max(float(end[-1]) for end in ends.values()), HOURS)
         grid = figure.subplots(2, 2, sharex="col", sharey="row")
@@ -250,8 +264,8 @@ def efficiency(
     trained = iterations[iterations["purpose"] == TRAIN]
     with style():
         figure = Figure(figsize=(9.2, 3.6), layout="constrained")
-        looks, frames = _looks(iterations, bound), _by_policy(trained)
-        kept, worth = figure.subplots(1, 2)
+        looks, frames = _looks(iterations["policy"], bound), _by_policy(trained)
+        kept, ratios = figure.subplots(1, 2)
         for policy, frame in frames.items():
             _line(kept, np.arange(1.0, len(frame) + 1), frame["global_error"].to_numpy(), **looks[policy])
         scale(kept.yaxis, trained["global_error"].to_numpy(dtype=np.float64))
@@ -265,10 +279,10 @@ def efficiency(
         for policy, (x, y) in places.items():
             # Not where there is none, or none in a logarithm.
             if x > 0 and y > 0:
-                worth.plot([x], [y], "o", color=looks[policy]["color"], zorder=3)
+                ratios.plot([x], [y], "o", color=looks[policy]["color"], zorder=3)
         if len(points):
-            _equal_products(worth, points)
-        worth.set(xlabel="parallel efficiency [%]", ylabel="statistical efficiency [%]")
+            _equal_products(ratios, points)
+        ratios.set(xlabel="parallel efficiency [%]", ylabel="statistical efficiency [%]")
         _legend_above(figure, _handles(looks, {policy: _short(policy) for policy in looks}))
     return figure
 
@@ -331,17 +345,22 @@ def _by_policy(iterations: pd.DataFrame) -> dict[str, pd.DataFrame]:
     return {str(policy): frame for policy, frame in iterations.groupby("policy", sort=False)}
 
 
-def _looks(iterations: pd.DataFrame, bound: str | None) -> dict[str, dict[str, Any]]:
+def colours(policies: Iterable[str], bound: str | None = None) -> dict[str, str]:
+    """Return the colour of each policy, by its place in the run; they may be named repeatedly."""
+    return {name: look["color"] for name, look in _looks(policies, bound).items()}
+
+
+def _looks(policies: Iterable[str], bound: str | None) -> dict[str, dict[str, Any]]:
     """Return colour, line style and stacking of each policy, by its place in the run."""
-    looks: dict[str, dict[str, Any]] = {}
-    for policy in dict.fromkeys(iterations["policy"]):
+    found: dict[str, dict[str, Any]] = {}
+    for policy in dict.fromkeys(policies):
         if policy == bound:
-            looks[policy] = {"color": _BOUND_COLOUR, "linestyle": (0, (3, 2)), "linewidth": 1.1, "zorder": 4}
+            found[policy] = {"color": _BOUND_COLOUR, "linestyle": (0, (3, 2)), "linewidth": 1.1, "zorder": 4}
             continue
-        number = len(looks) - (bound in looks)
+        number = len(found) - (bound in found)
         style = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)))[number // len(COLOURS) % 3]
-        looks[policy] = {"color": COLOURS[number % len(COLOURS)], "linestyle": style, "zorder": 3}
-    return looks
+        found[policy] = {"color": COLOURS[number % len(COLOURS)], "linestyle": style, "zorder": 3}
+    return found
 
 
 def _choice_colours(

@@ -14,11 +14,15 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from simnet.base.units import format_seconds
+from simnet.report import worth
 
 if TYPE_CHECKING:
     import pandas as pd
 
-HEADINGS = ("policy", "loss", "accuracy", "iterations to target", "time to target", "statistical eff.", "parallel eff.")
+HEADINGS = (
+    *("policy", "loss", "fall per iteration", "time per loss", "accuracy"),
+    *("iterations to target", "time to target", "statistical eff.", "parallel eff."),
+)
 """Of the table that people see."""
 
 COLUMNS = {
@@ -114,8 +118,19 @@ def columns(trained: Mapping[str, LearningSummary], bound: str | None = None) ->
     return found
 
 
-def rows(trained: Mapping[str, LearningSummary]) -> list[tuple[str, ...]]:
-    """Return the cells of the table that people see, the first to reach the target first."""
+def rows(
+    trained: Mapping[str, LearningSummary], bought: Mapping[str, worth.WorthSummary] | None = None
+) -> list[tuple[str, ...]]:
+    """Return the cells of the table that people see, the first to reach the target first.
+
+    Parameters
+    ----------
+    trained : mapping of policy name to LearningSummary
+        How each training went.
+    bought : mapping of policy name to WorthSummary, optional
+        What the time of each bought, where that is known.
+    """
+    bought = bought or {}
 
     def share(value: float | None) -> str:
         return "-" if value is None else f"{100 * value:.1f} %"
@@ -128,6 +143,8 @@ def rows(trained: Mapping[str, LearningSummary]) -> list[tuple[str, ...]]:
         (
             policy,
             "-" if one["loss"] is None else f"{one['loss']:.4g}",
+            f"{bought[policy]['per_iteration']:.3g}" if policy in bought else "-",
+            worth.cell(bought.get(policy)),
             share(one["accuracy"]),
             "-" if one["iterations_to_target"] is None else str(one["iterations_to_target"]),
             "-" if one["time_to_target_s"] is None else format_seconds(one["time_to_target_s"]),

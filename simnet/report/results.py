@@ -38,7 +38,7 @@ from simnet.costs.devices import DeviceProfile
 from simnet.network import MAX_MIN, STACKS, Sharing, Stack
 from simnet.report import co_located, failures
 from simnet.report.calibrated import CalibrationSummary
-from simnet.report.summary import Summary, learning_columns, significant, summarize, with_exploration
+from simnet.report.summary import Summary, bought_by, learning_columns, significant, summarize, with_exploration
 from simnet.report.timeline import LinkNames, write_timeline
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ def write_run(
     missing: Sequence[str] = (),
     target: float | None = None,
     reference: str | None = None,
+    untrained: float | None = None,
 ) -> Summary:
     """Write everything that a run leaves behind into its folder.
 
@@ -71,7 +72,7 @@ def write_run(
         The run folder; made when it is not there. What an earlier run wrote is replaced, other files stay.
     results : mapping of policy name to PolicyResult
         In the order in which the policies stand in the scenario.
-    scenario, seed, stack, device, calibration, shared_by, bound, missing, target, reference
+    scenario, seed, stack, device, calibration, shared_by, bound, missing, target, reference, untrained
         As for `simnet.report.summary.summarize`.
     scenario_lock : str
         Text of the resolved scenario; its hash goes into the summary.
@@ -110,6 +111,7 @@ def write_run(
         shares={name: result.job_shares for name, result in results.items()},
         target=target,
         reference=reference,
+        untrained=untrained,
     )
     iterations = _joined(results, lambda result: result.iterations)
     files = {"scenario.lock.yaml": lock}
@@ -203,7 +205,9 @@ def _report(summary: Summary, iterations: pd.DataFrame, scenario_lock: str) -> d
     from simnet.report import figures, html
 
     learnt = learning_columns(summary)
-    plots = figures.render(iterations, summary["bound"], learnt) if len(with_exploration(iterations)) else []
+    plots = []
+    if len(with_exploration(iterations)):
+        plots = figures.render(iterations, summary["bound"], learnt, bought_by(summary))
     page = html.report(summary, plots, scenario=scenario_lock)
     files = {"report.html": page.encode()}
     for plot in plots:

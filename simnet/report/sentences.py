@@ -6,10 +6,13 @@ import math
 
 from simnet.base.units import format_bandwidth, format_bytes, format_seconds, format_within
 from simnet.job import MAIN
-from simnet.report import co_located, failures, learning
+from simnet.report import co_located, failures, learning, worth
 from simnet.report.summary import PHASES, PolicySummary, Summary, Switch, learning_of
 
-HEADINGS = ("policy", "simulated time", "vs best", "bytes sent", *PHASES, "regret", "most used choice", "switches")
+HEADINGS = (
+    *("policy", "simulated time", "vs best", "gain", "time per gain", "bytes sent"),
+    *(*PHASES, "regret", "most used choice", "switches"),
+)
 """Of the summary table; see `rows`."""
 
 # A change smaller than this is not offered as what a switch coincided with.
@@ -29,10 +32,15 @@ def sentence(summary: Summary) -> str:
     >>> slow = fast.assign(start_s=[0.0, 1.25], iteration_s=1.25, choice="AG")
     >>> summary = summarize({"flexible": fast, "AG": slow})
     >>> print(sentence(summary))  # doctest: +NORMALIZE_WHITESPACE
-    flexible won: 2 s for 2 iterations, 20 % less than AG, the runner-up; it switched once, from AG to ART-Ring at
-    iteration 1 (1 s), when bandwidth fell to 1 Gbit/s.
+    flexible was fastest: 2 s for 2 iterations, 20 % less than AG, the runner-up; it switched once, from AG to
+    ART-Ring at iteration 1 (1 s), when bandwidth fell to 1 Gbit/s.
     """
-    said = _outcome(summary) + _explored(summary) + learning.sentence(learning_of(summary), summary["bound"])
+    said = (
+        _outcome(summary)
+        + _per_unit(summary)
+        + _explored(summary)
+        + learning.sentence(learning_of(summary), summary["bound"])
+    )
     if summary["missing"]:
         said = f"Incomplete, without {', '.join(summary['missing'])}: {said}"
     early = [name for name, one in summary["policies"].items() if one["ended"]]
@@ -55,7 +63,8 @@ def colocated_rows(summary: Summary) -> list[tuple[str, ...]]:
 
 def learning_rows(summary: Summary) -> list[tuple[str, ...]]:
     """Return the cells of the table of how the training went; empty where nothing was trained."""
-    return learning.rows(learning_of(summary))
+    bought = {name: one["worth"] for name, one in summary["policies"].items() if "worth" in one}
+    return learning.rows(learning_of(summary), bought)
 
 
 def rows(summary: Summary) -> list[tuple[str, ...]]:
@@ -118,15 +127,30 @@ def _outcome(summary: Summary) -> str:
     name = winner["policy"]
     if winner["tied_with"]:
         *others, last = [name, *winner["tied_with"]]
-        result = f"{', '.join(others)} and {last} tied: {_duration(policies[name], each=True)}"
+        result = f"{', '.join(others)} and {last} tied as fastest: {_duration(policies[name], each=True)}"
         changed = switching(summary)
         story = "none of them changed its choice" if changed is None else f"{changed} {_changes(policies[changed])}"
     else:
-        result = f"{name} {'took' if winner['runner_up'] is None else 'won:'} {_duration(policies[name])}"
+        result = f"{name} {'took' if winner['runner_up'] is None else 'was fastest:'} {_duration(policies[name])}"
         story = f"it {_changes(policies[name])}"
     if winner["runner_up"] is not None and winner["margin_fraction"] is not None:
         result += f", {percent(winner['margin_fraction'])} less than {winner['runner_up']}, the runner-up"
     return f"{result}; {story}."
+
+
+def _per_unit(summary: Summary) -> str:
+    """Say who was the fastest for what the time bought; empty if nobody was compared with another."""
+    if "worth" not in summary:
+        return ""
+    measure, winner, fastest = summary["worth"]["measure"], summary["worth"]["winner"], summary["winner"]
+    policy, runner_up = winner["policy"], winner["runner_up"]
+    if runner_up is None:
+        return ""
+    names = ", ".join([policy, *winner["tied_with"]])
+    also = " too," if fastest is not None and fastest["policy"] == policy else ""
+    seconds, other = (worth.cell(summary["policies"][one].get("worth")) for one in (policy, runner_up))
+    unit = "for as much as is in one gradient" if measure == "gain" else "for a fall of the loss by 1"
+    return f" Fastest per {measure}: {names},{also} {seconds} {unit}; {runner_up}, the runner-up, took {other}."
 
 
 def _row(summary: Summary, name: str) -> tuple[str, ...]:
@@ -149,6 +173,8 @@ def _row(summary: Summary, name: str) -> tuple[str, ...]:
         name,
         format_seconds(one["simulated_s"]),
         versus,
+        "-" if one["gain"] is None else f"{one['gain']:.3f}",
+        format_seconds(one["simulated_s"] / (one["iterations"] * one["gain"])) if one["gain"] else "-",
         format_bytes(one["bytes_sent_B"]),
         *(_phase(one, phase) for phase in PHASES),
         lost,

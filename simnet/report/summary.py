@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from simnet.costs.devices import DeviceProfile
 from simnet.job import EXPLORE, MAIN, Interruption, JobShare
 from simnet.network import MAX_MIN, STACKS, Sharing, Stack
-from simnet.report import co_located, devices, failures, learning, sharing, stacks
+from simnet.report import co_located, devices, failures, learning, sharing, stacks, worth
 from simnet.report.calibrated import CalibrationSummary
 
 PHASES = ("compute", "select", "communicate", "wait")
@@ -71,7 +71,8 @@ class PolicySummary(TypedDict):
     """One policy's run; `ended` if workers died and it did not get to its last iteration.
 
     Time, bytes, breakdown and the interval of the time to select are of exploration, too; all else is of the training
-    alone. Density and gain are means over its iterations. There is `learning` where a model was trained.
+    alone. Density and gain are means over its iterations. There is `learning` where a model was trained, and `worth`
+    where it is known what the time bought.
     """
 
     iterations: int
@@ -91,16 +92,25 @@ class PolicySummary(TypedDict):
     stops: list[failures.StopSummary]
     shares: list[co_located.ShareSummary]
     learning: NotRequired[learning.LearningSummary]
+    worth: NotRequired[worth.WorthSummary]
 
 
 class Winner(TypedDict):
-    """The fastest policy that can be run; `runner_up` is the fastest that is strictly slower."""
+    """The fastest policy that can be run, or that with the least time per unit; `runner_up` is strictly slower."""
 
     policy: str
     tied_with: list[str]
     runner_up: str | None
     margin_s: float | None
     margin_fraction: float | None
+
+
+class Worth(TypedDict):
+    """Who had the least time per unit of what time buys, and the policies on the frontier, the fastest first."""
+
+    measure: worth.Measure
+    winner: Winner
+    frontier: list[str]
 
 
 class Scenario(TypedDict):
@@ -122,6 +132,7 @@ class Summary(TypedDict):
     versions: dict[str, str]
     bound: str | None
     winner: Winner | None
+    worth: NotRequired[Worth]
     missing: list[str]
     policies: dict[str, PolicySummary]
 
@@ -171,6 +182,7 @@ def summarize(
     shares: Mapping[str, Sequence[JobShare]] | None = None,
     target: float | None = None,
     reference: str | None = None,
+    untrained: float | None = None,
 ) -> Summary:
     """Condense the iterations of several policies, run on the same network, into a summary.
 
@@ -208,6 +220,8 @@ def summarize(
         Where a model was trained: the accuracy whose time is of interest; see `simnet.report.learning`.
     reference : str, optional
         Where a model was trained: with which policy the others are compared; the first when omitted.
+    untrained : float, optional
+        Where a model was trained: its loss before the first update.
 
     Raises
     ------
@@ -239,8 +253,12 @@ def summarize(
         one["ended"] = name in ended
         one["stops"] = [failures.condensed(stop, _rounded) for stop in stops.get(name, ())]
         one["shares"] = [co_located.condensed(share, _rounded) for share in (shares or {}).get(name, ())]
-    for name, learnt in learnt_by(iterations, target, reference).items():
-        policies[name]["learning"] = learnt
+    learnt = learnt_by(iterations, target, reference)
+    for name, one in policies.items():
+        if name in learnt:
+            one["learning"] = learnt[name]
+        if (amount := _worth(iterations[name], one["simulated_s"], untrained, bool(learnt))) is not None:
+            one["worth"] = amount
     if bound is not None and bound not in ended:
         fastest = policies[bound]["simulated_s"]
         for name in policies.keys() - ended:
@@ -259,6 +277,13 @@ def summarize(
         ),
         "policies": policies,
     }
+    bought = {name: one for name, one in bought_by(made).items() if name not in (bound, *ended)}
+    per_unit = {name: one["time_per_unit_s"] for name, (_, one) in bought.items()}
+    best = _winner({name: seconds for name, seconds in per_unit.items() if seconds is not None})
+    if best is not None:
+        places = {name: (seconds, one["per_iteration"]) for name, (seconds, one) in bought.items()}
+        measure = bought[best["policy"]][1]["measure"]
+        made["worth"] = {"measure": measure, "winner": best, "frontier": worth.frontier(places)}
     if device is not None:
         made["device"] = devices.condensed(device)
     if calibration is not None:
@@ -324,6 +349,15 @@ def learning_of(summary: Summary) -> dict[str, learning.LearningSummary]:
     return {name: one["learning"] for name, one in summary["policies"].items() if "learning" in one}
 
 
+def bought_by(summary: Summary) -> dict[str, tuple[float, worth.WorthSummary]]:
+    """Return the mean time of an iteration [s] and what it was worth, of each policy of which that is known."""
+    return {
+        name: (one["simulated_s"] / one["iterations"], one["worth"])
+        for name, one in summary["policies"].items()
+        if "worth" in one
+    }
+
+
 def _policy(every: pd.DataFrame) -> PolicySummary:
     frame = with_exploration(every)
     aside = every["iteration_s"][every["purpose"] == EXPLORE] if "purpose" in every else every["iteration_s"][:0]
@@ -350,6 +384,23 @@ def _policy(every: pd.DataFrame) -> PolicySummary:
         "stops": [],
         "shares": [],
     }
+
+
+def _worth(every: pd.DataFrame, seconds: float, untrained: float | None, trained: bool) -> worth.WorthSummary | None:
+    """Return what the time of a policy bought: by the loss where a model was trained, else by the gain."""
+    frame = with_exploration(every)
+    if not trained:
+        return (
+            worth.condensed("gain", seconds, len(frame), math.fsum(frame["gain"]), _rounded)
+            if "gain" in frame
+            else None
+        )
+    measured = np.flatnonzero(frame.reindex(columns=["loss"])["loss"].notna().to_numpy())
+    if untrained is None or not measured.size:
+        return None
+    last = frame.iloc[measured[-1]]
+    spent = float(last["start_s"] + last["iteration_s"] - frame["start_s"].iloc[0])
+    return worth.condensed("loss", spent, int(measured[-1]) + 1, untrained - float(last["loss"]), _rounded)
 
 
 def _switched(frame: pd.DataFrame) -> NDArray[np.intp]:

@@ -152,6 +152,13 @@ class Scenario:
         assert self.config.name is not None
         return self.config.name
 
+    @property
+    def bound(self) -> str | None:
+        """The one-step oracle that takes all exchanges into account, if there is one."""
+        everything = set(self.config.exchanges)
+        oracles = {name: one.clairvoyant for name, one in self.config.policies.items() if one.clairvoyant is not None}
+        return next((name for name, one in oracles.items() if set(one.among or ()) == everything), None)
+
     def only(self, names: Sequence[str]) -> Scenario:
         """Return the scenario with some of its policies.
 
@@ -183,20 +190,13 @@ class Scenario:
         colocated, theirs = build_colocated(self.config, stages, self.folder, found)
         found.refuse()
         assert job is not None
-        everything = set(self.config.exchanges)
-        bounds = [
-            name
-            for name, policy in self.config.policies.items()
-            if policy.clairvoyant is not None and set(policy.clairvoyant.among or ()) == everything
-        ]
         policies = {}
         for name, one in self.config.policies.items():
             with found.at("policies", name, one.choice[0]):
                 policies[name] = build_policy(self.config, one)
         found.refuse()
-        bound, timeline = next(iter(bounds), None), self.config.output.timeline
         memory = memory_limit(self.config), fixed_memory(self.config)
-        return Run(job, policies, bound, timeline, theirs | messages, *memory, colocated)
+        return Run(job, policies, self.bound, self.config.output.timeline, theirs | messages, *memory, colocated)
 
     def at_once(self, wanted: int) -> int:
         """Return how many policies may run side by side, at most `wanted`, within the memory allowed."""

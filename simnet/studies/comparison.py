@@ -8,7 +8,7 @@ Where the scenario trains a model, the table also tells what each exchange made 
 compare.csv            a row per exchange and number of workers; where a model is trained, with what was learnt
 compare.json           the same, with seed, versions and hash of the scenario
 scenario.lock.yaml     the scenario with the most workers, every default and override written out
-figures/compare.*      time split into select and communicate, volume, density, build-up, time to the target
+figures/compare.*      time split into select and communicate, volume, density, build-up, time per gain and to target
 =====================  ==================================================================================
 """
 

@@ -27,6 +27,7 @@ from simnet.report.summary import Summary
 from simnet.scenario import Run, Scenario
 from simnet.scenario.network import cluster_file
 from simnet.scenario.resolve import candidate
+from simnet.traces.source import begun
 
 if TYPE_CHECKING:
     from simnet.calibration.software import Known
@@ -152,7 +153,14 @@ def write(folder: Path, loaded: Scenario, built: Run, results: Mapping[str, Poli
         missing=[name for name in built.policies if name not in results],
         target=None if trained is None else trained.target,
         reference=next(iter(built.policies)),
+        untrained=_untrained(built.job),
     )
+
+
+def _untrained(job: Job) -> float | None:
+    """Return the loss before the first update, which is the same under all policies; None if nothing is trained."""
+    score = begun(job.source).score(-1)
+    return None if score is None else score.loss
 
 
 def calibration_of(loaded: Scenario, job: Job) -> CalibrationSummary | None:

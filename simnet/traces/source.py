@@ -64,7 +64,8 @@ class Training(Protocol):
     def score(self, iteration: int | None) -> Score | None:
         """Return how good the model is after the update of an iteration; None if nothing is trained.
 
-        NaN if no measurement is due then, or there was no iteration but an attempt of exploration.
+        Before the first update the iteration is -1. NaN if no measurement is due then, or there was no iteration but an
+        attempt of exploration.
         """
 
     def save(self) -> dict[str, NDArray[Any]]:

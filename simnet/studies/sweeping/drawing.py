@@ -71,8 +71,37 @@ TARGET = Measure(
 )  # fmt: skip
 """Time to the target accuracy, which those do not reach that fail on the way."""
 
-MEASURES = (ITERATION, TARGET)
+GAIN = Measure(
+    "sweep-gain", "time_per_gain_s", "least_per_gain", ("done",), "time per gain", "fastest per gain",
+    "its time per gain", HOURS,
+)  # fmt: skip
+"""Time in which as much is sent as is in one whole gradient; see `with_gain`."""
+
+MEASURES = (ITERATION, GAIN, TARGET)
 """The figures that a sweep may have."""
+
+
+def with_gain(table: pd.DataFrame, bound: str | None = None) -> pd.DataFrame:
+    """Return a table with the time per gain of each row [s], and whether no policy that can be run had less of it.
+
+    Parameters
+    ----------
+    table : DataFrame
+        The table of the sweep.
+    bound : str, optional
+        The policy that nobody can run.
+
+    Examples
+    --------
+    >>> cells = pd.DataFrame({"cell": 0, "policy": ["a", "b"], "status": "done", "iteration_s": [1.0, 2.0],
+    ...     "gain": [0.25, 1.0]})
+    >>> with_gain(cells)[["time_per_gain_s", "least_per_gain"]].to_numpy().tolist()
+    [[4.0, False], [2.0, True]]
+    """
+    seconds = (table["iteration_s"] / table["gain"]).where((table["gain"] > 0) & (table["status"] == "done"))
+    rivals = seconds.where(table["policy"] != bound)
+    least = rivals.groupby(table["cell"]).transform("min")
+    return table.assign(time_per_gain_s=seconds, least_per_gain=rivals.notna() & (rivals == least))
 
 
 def draw(
@@ -114,19 +143,31 @@ def is_seed(column: Column) -> bool:
     return column.name.rpartition(".")[2] == "seed"
 
 
-def sweep_table(table: pd.DataFrame, title: str) -> Table:
-    """Return, for each policy, how many cells it won, and its time over that of the winner.
+def sweep_table(table: pd.DataFrame, title: str, bound: str | None = None) -> Table:
+    """Return, for each policy, in how many cells it was the fastest, and the fastest per gain, and its times.
 
     Where a model was trained also in how many cells it was the first to reach the target, in how many it did reach it,
     its mean time to it if it did so in all, and its mean accuracy at the end.
+
+    Parameters
+    ----------
+    table : DataFrame
+        The table of the sweep.
+    title : str
+        Heading.
+    bound : str, optional
+        The policy that nobody can run.
     """
+    table = with_gain(table, bound)
     headings = [
         "policy",
-        "won",
+        "fastest",
+        "fastest\nper gain",
         "of cells",
         "vs best,\ngeometric mean",
         "vs best,\nworst",
         "mean\niteration",
+        "mean time\nper gain",
         "mean time\nto select",
     ]
     trained = bool(table["accuracy"].notna().any())
@@ -137,14 +178,16 @@ def sweep_table(table: pd.DataFrame, title: str) -> Table:
     shown = empty_table(f"{title}; device {selecting}" if selecting else title, headings, ["policy"])
     for name, group in sorted(named.groupby("policy", sort=True), key=lambda one: (-int(one[1]["wins"].sum()), one[0])):
         ratios = group["vs_best"].dropna().to_numpy(dtype=np.float64)
-        seconds = group["iteration_s"].dropna()
+        seconds, per_gain = group["iteration_s"].dropna(), group["time_per_gain_s"].dropna()
         shown.add_row(
             Text(str(name)),
             str(int(group["wins"].sum())),
+            str(int(group["least_per_gain"].sum())),
             str(len(group)),
             percent(float(np.exp(np.log(ratios).mean())) - 1, "+") if ratios.size and ratios.min() > 0 else "-",
             percent(float(ratios.max()) - 1, "+") if ratios.size else "-",
             format_seconds(float(seconds.mean())) if len(seconds) else "-",
+            format_seconds(float(per_gain.mean())) if len(per_gain) else "-",
             format_within(*group[["select_s", "select_low_s", "select_high_s"]].mean()) if len(seconds) else "-",
             *(_learnt(group) if trained else ()),
         )

@@ -106,8 +106,9 @@ def write(
     for name, path in loaded.inputs().items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         files[name] = path.read_bytes()
+    drawn = drawing.with_gain(table, loaded.bound)
     for measure in drawing.MEASURES:
-        plot = drawing.draw(table, columns, loaded.name, zipped=zipped, measure=measure)
+        plot = drawing.draw(drawn, columns, loaded.name, zipped=zipped, measure=measure)
         for kind in ("png", "svg"):
             name = f"figures/{measure.figure}.{kind}"
             if plot is None:
