@@ -131,6 +131,7 @@ class ARTopk(Sparsifier):
 
     def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
         super().__init__(workers, parameters, density, **options)
+        self.fixed_volume = self.options.selection == "star"
         self._released = self.options.compat == "released"
         self._window = np.zeros((0, workers))
         self._staleness = np.zeros(workers, dtype=np.int64)

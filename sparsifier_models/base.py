@@ -206,6 +206,8 @@ class Sparsifier(ABC):
         Whether entries are selected by a threshold that need not be the k-th magnitude.
     rounds_down : bool
         Whether k is floor(c n), one at least, in every mode.
+    fixed_volume : bool
+        Whether messages depend on the density, and on whose turn it is, alone: not on the gradients.
     costs : tuple of function
         Its closed-form costs, functions of `simnet.costs`.
     released_widths : (int, int)
@@ -231,6 +233,7 @@ class Sparsifier(ABC):
     keeps_residual: ClassVar[bool] = True
     searches_threshold: ClassVar[bool] = False
     rounds_down: ClassVar[bool] = False
+    fixed_volume: bool = False
     costs: ClassVar[tuple[Cost, ...]] = ()
     released_widths: ClassVar[tuple[int, int]] = (4, 8)
 

@@ -55,6 +55,7 @@ class CLTk(Sparsifier):
 
     name = "cltk"
     paper = "Chen et al., NeurIPS 2020, arXiv 2104.11125"
+    fixed_volume = True
     costs = (cltk,)
     option_type = CLTkOptions
     options: CLTkOptions

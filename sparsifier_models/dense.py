@@ -47,6 +47,7 @@ class Dense(Sparsifier):
 
     name = "dense"
     paper = "textbook all-reduce"
+    fixed_volume = True
     costs: ClassVar[tuple[Cost, ...]] = tuple(
         one.cost for one in registry.built_in() if one.operation == "all_reduce" and one.cost is not None
     )

@@ -117,6 +117,7 @@ class GTopk(Sparsifier):
 
     name = "gtopk"
     paper = "Shi et al., ICDCS 2019, arXiv 1901.04359"
+    fixed_volume = True
     costs = (gtopk, gtopk_reduce)
     option_type = GTopkOptions
     options: GTopkOptions

@@ -70,6 +70,7 @@ class MSTopk(Gathered):
 
     name = "mstopk"
     paper = "Shi et al., MLSys 2021, arXiv 2010.10458"
+    fixed_volume = True
     costs = (topk_allgather,)
 
     def _entries(self, size: int) -> int:

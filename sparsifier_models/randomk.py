@@ -55,6 +55,7 @@ class Randomk(Gathered):
 
     name = "randomk"
     paper = "Stich et al., NeurIPS 2018, arXiv 1809.07599"
+    fixed_volume = True
     costs = (ring_allreduce, tree_allreduce, topk_allgather)
     option_type = RandomkOptions
     options: RandomkOptions

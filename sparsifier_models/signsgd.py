@@ -117,6 +117,7 @@ class SignSGD(Sparsifier):
 
     name = "signsgd"
     paper = "Bernstein et al., ICML 2018, arXiv 1802.04434; Karimireddy et al., ICML 2019, arXiv 1901.09847"
+    fixed_volume = True
     costs = (signsgd, signsgd_allgather)
     option_type = SignSGDOptions
     options: SignSGDOptions

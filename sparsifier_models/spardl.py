@@ -120,6 +120,7 @@ class SparDL(Sparsifier):
             raise ValueError(f"teams must divide the {P} workers, got {d}. Allowed: {allowed}")
         if sag == "recursive" and d & (d - 1):
             raise ValueError(f"sag 'recursive' needs a power of two of teams, got {d}. Allowed: auto, bruck")
+        self.fixed_volume = d == 1
         self._d, self._T = d, P // d
         self._recursive = sag != "bruck" and d & (d - 1) == 0
         self._adapts = d > 1 and not self._recursive

@@ -42,6 +42,7 @@ class Topk(Gathered):
 
     name = "topk"
     paper = "Tyagi and Swany, IEEE BigData 2023, arXiv 2312.02493"
+    fixed_volume = True
     costs = (topk_allgather,)
 
     def gains(self, gradients: Values, densities: Sequence[float]) -> NDArray[np.float64]:
@@ -102,6 +103,7 @@ class LayerwiseTopk(Gathered):
 
     name = "lwtopk"
     paper = "Tyagi and Swany, IEEE BigData 2023, arXiv 2312.02493"
+    fixed_volume = True
     costs = (topk_allgather,)
     option_type = LayerwiseTopkOptions
     options: LayerwiseTopkOptions

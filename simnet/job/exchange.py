@@ -202,7 +202,7 @@ class SparsifierSet:
                 for model, residual in zip(models, self._residuals, strict=True):
                     model.residual = residual
             step = yield from self._timed(candidate, self._exchanged(models, gradients, where), where)
-            if best is None or _order(step) < _order(best):
+            if best is None or sooner(step, best):
                 best = step
         assert best is not None, "a policy returned an empty shortlist"
         self._in_force = self._models[best.candidate.label]
@@ -233,6 +233,24 @@ class SparsifierSet:
         gradients = self.training.gradients(where.batch, where.active)
         exchanges = self._exchanged(self._explored, gradients, where)
         return (yield from self._timed(candidate, exchanges, where))
+
+    def of(self, candidate: Candidate) -> Sequence[Sparsifier]:
+        """Return the sparsifiers of a candidate, one per bucket."""
+        return self._models[candidate.label]
+
+    def exchanged(self, candidate: Candidate, gradients: NDArray[np.float32], where: Situation) -> list[Exchange]:
+        """Exchange gradients with a candidate, and return what came of each bucket, without its time.
+
+        Parameters
+        ----------
+        candidate : Candidate
+            The exchange.
+        gradients : ndarray of float32, shape (P', n)
+            Of the workers that take part.
+        where : Situation
+            The iteration, of which density and number matter.
+        """
+        return self._exchanged(self._models[candidate.label], gradients, where)
 
     def save(self) -> State:
         """Return all that the iterations to come depend on, after one of the training."""
@@ -327,8 +345,10 @@ def _of_hook(job: Job, model: Sparsifier, rounds: int) -> tuple[DeviceOp, ...]:
     return tuple(one for one in does if one.method in job.device.methods)
 
 
-def _order(step: TimedExchange) -> tuple[bool, float]:
-    return isinstance(step.result, StalledError), step.lasts
+def sooner(step: TimedExchange, other: TimedExchange) -> bool:
+    """Return whether an exchange is done before another; one that comes to its end is before one that does not."""
+    first, second = ((isinstance(one.result, StalledError), one.lasts) for one in (step, other))
+    return first < second
 
 
 def check_feedback(feedback: Mapping[str, bool]) -> None:

@@ -26,6 +26,7 @@ from simnet.job.record import (
     IterationState,
     Record,
 )
+from simnet.job.sampling import Sampling
 from simnet.network import Timing
 from simnet.policies import Policy, density_at, probe_pairs
 
@@ -107,6 +108,8 @@ def iterate(
     progress: Progress | None = None,
     checkpoint: Checkpoint | None = None,
     begun: Begun | None = None,
+    sampling: Sampling | None = None,
+    sparsifiers: SparsifierSet | None = None,
 ) -> TimingRequests:
     """Go through the iterations of a job until they are done or a failure ends it; yield a request for each exchange.
 
@@ -135,11 +138,15 @@ def iterate(
         Takes the state now and then.
     begun : Begun, optional
         From where the job resumes.
+    sampling : Sampling, optional
+        Which iterations it goes through; default: all.
+    sparsifiers : SparsifierSet, optional
+        What makes the exchanges; default: new ones of the policy's candidates.
     """
     everybody = np.arange(job.source.workers)
     hosts = everybody if job.placement is None else np.asarray(job.placement)
     if begun is None:
-        models = SparsifierSet(job, policy.candidates)
+        models = SparsifierSet(job, policy.candidates) if sparsifiers is None else sparsifiers
         begun = Begun(start, 0.0, 0, 0, everybody, job.begins(start), models, PolicyLog(job, policy))
     elif progress is not None:
         progress(begun.number)
@@ -222,6 +229,8 @@ def iterate(
         lost = advance - (now - before)
         attempts += not trains
         number += trains
+        if sampling is not None:
+            number, now, lost = *sampling.after(now - advance, advance), 0.0
         # What is tried in exploration is a state of its own, which is not kept.
         if trains and checkpoint is not None and checkpoint.due():
             position = {

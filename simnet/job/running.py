@@ -13,12 +13,13 @@ import simpy
 from simnet.base.errors import SimnetError, StalledError
 from simnet.base.plugins import blamed
 from simnet.job.checkpoint import Checkpoint, State
-from simnet.job.exchange import TimingRequest, TimingRequests, TimingResult
+from simnet.job.exchange import SparsifierSet, TimingRequest, TimingRequests, TimingResult
 from simnet.job.job import Job
 from simnet.job.loop import Progress, iterate, restored
 from simnet.job.record import Interruption, JobShare, PolicyResult, Record
+from simnet.job.sampling import Sampling
 from simnet.network import Network, Timing
-from simnet.policies import Candidate, Fixed, Policy
+from simnet.policies import Adaptive, Candidate, Fixed, Policy
 from simnet.traces.source import shared
 
 
@@ -50,6 +51,8 @@ def run_policy(
     progress: Progress | None = None,
     colocated: Mapping[str, ColocatedJob] | None = None,
     checkpoint: Checkpoint | None = None,
+    sampling: Sampling | None = None,
+    sparsifiers: SparsifierSet | None = None,
 ) -> PolicyResult:
     """Run a job under one policy.
 
@@ -70,6 +73,11 @@ def run_policy(
     checkpoint : Checkpoint, optional
         Where progress is kept, and from where the job resumes if there is something. Beside co-located jobs only the
         end of a job is kept, as exchanges of theirs are under way between its iterations.
+    sampling : Sampling, optional
+        Which iterations are simulated, each in place of some; all of them when omitted. It is not for a job with
+        co-located jobs, failures or a checkpoint, nor for a policy that explores.
+    sparsifiers : SparsifierSet, optional
+        What makes the exchanges; new ones of the policy's candidates when omitted.
 
     Raises
     ------
@@ -77,9 +85,12 @@ def run_policy(
         If an exchange can never end for another reason than a failure.
     ValueError
         If there are co-located jobs, and either a network for each stretch of iterations, or a job without a barrier,
-        or a policy that tries several exchanges, of which only one can take place.
+        or a policy that tries several exchanges, of which only one can take place. If a sample is asked for where there
+        is none.
     """
-    running = _running(job, name, policy, timeline, progress, colocated, checkpoint)
+    if sampling is not None and (colocated or job.failures or checkpoint or isinstance(policy, Adaptive)):
+        raise ValueError("no sample is simulated of a job with co-located jobs, failures or exploration")
+    running = _running(job, name, policy, timeline, progress, colocated, checkpoint, sampling, sparsifiers)
     while True:
         try:
             with blamed():
@@ -152,6 +163,8 @@ def _running(
     progress: Progress | None,
     colocated: Mapping[str, ColocatedJob] | None,
     checkpoint: Checkpoint | None,
+    sampling: Sampling | None = None,
+    sparsifiers: SparsifierSet | None = None,
 ) -> Generator[int, None, PolicyResult]:
     """Run a job under one policy as `run_policy` does; yield now and then how many iterations are done."""
     record = Record(name)
@@ -169,7 +182,7 @@ def _running(
             raise ValueError("jobs that share a network need one that is a function of time, not of iterations")
         if not all(one.barrier for one in (job, *(other.job for other in colocated.values()))):
             raise ValueError("jobs that share a network need a barrier before each iteration")
-        requests = iterate(job, policy, record, timeline=timeline, progress=progress)
+        requests = iterate(job, policy, record, timeline=timeline, progress=progress, sparsifiers=sparsifiers)
         interruptions, job_shares = _on_shared_clock(job, requests, record, colocated)
     else:
         begun = None
@@ -179,7 +192,16 @@ def _running(
         # Its arrays are not needed any more.
         kept = None
         requests = iterate(
-            job, policy, record, True, timeline=timeline, progress=progress, checkpoint=checkpoint, begun=begun
+            job,
+            policy,
+            record,
+            True,
+            timeline=timeline,
+            progress=progress,
+            checkpoint=checkpoint,
+            begun=begun,
+            sampling=sampling,
+            sparsifiers=sparsifiers,
         )
         del begun
         for _ in _alone(requests):

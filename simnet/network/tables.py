@@ -6,6 +6,7 @@ import dataclasses
 import operator
 from collections.abc import Callable, Sequence
 from functools import cache
+from pathlib import Path
 from types import ModuleType
 from typing import Any, get_args, get_type_hints
 
@@ -36,6 +37,17 @@ def compiled_loop() -> ModuleType | None:
     except (ImportError, OSError):
         return None
     return compiled_module(*event_loop.MODULES)
+
+
+def load_kept_loop() -> bool:
+    """Have the compiled event loop at hand if numba's cache has it; return whether it is, without compiling it."""
+    loop = compiled_loop()
+    cache = getattr(getattr(loop, "advance", None), "_cache", None)
+    index = getattr(getattr(cache, "_cache_file", None), "_index_path", None)
+    if index is not None and Path(index).exists():
+        return True
+    compiled_loop.cache_clear()
+    return False
 
 
 def loop_is_loaded() -> bool:

@@ -1,0 +1,239 @@
+"""A job of which a sample of iterations is simulated, and exchanges that are made once and taken again.
+
+The time of a job is cut into blocks of about equal length, of which one iteration each is simulated. It begins
+somewhere in its block, at a place that moves on from block to block, so that turns of workers and periods of links come
+up in all their phases; and it stands for as many iterations as the block has at its speed. Blocks are of time, not of
+iterations: where links are slow, iterations are long, and more of them are simulated. A block of iterations that began
+in a slow stretch would outlast it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simnet.base.arrays import Floats
+from simnet.job.exchange import Situation, SparsifierSet, Timed, TimedExchange, sooner
+from simnet.job.job import Job
+from simnet.policies import Candidate
+from simnet.traces.source import Given, begun
+from sparsifier_models import Exchange
+
+# The golden section: its multiples are spread evenly, however many there are.
+_TURN = (math.sqrt(5) - 1) / 2
+
+
+class Sampling:
+    """Which iterations of a job are simulated, and for how many each stands: found as the job goes along.
+
+    Parameters
+    ----------
+    iterations : int
+        Of the job, >= 1.
+    samples : int
+        About how many are simulated, >= 1, if no block is given.
+    block : float, optional
+        Seconds of a block. Jobs with the same blocks are sampled at the same moments, as far as their iterations are
+        shorter; so they meet the same links. After `until` it is four times as long.
+    until : float
+        See `block` [s].
+
+    Attributes
+    ----------
+    stands_for : list of float
+        For how many iterations each of those simulated so far stands.
+
+    Examples
+    --------
+    Of iterations that last as long as each other, one in four:
+
+    >>> sampling = Sampling(iterations=12, samples=3)
+    >>> [sampling.after(0.0, 1.0)[0], sampling.after(6.0, 1.0)[0], sampling.after(8.0, 1.0)[0]]
+    [6, 8, 12]
+    >>> sampling.stands_for
+    [4.0, 4.0, 4.0]
+    """
+
+    def __init__(
+        self, iterations: int, samples: int = 1, *, block: float | None = None, until: float = math.inf
+    ) -> None:
+        self._iterations, self._samples, self._given, self._until = iterations, samples, block, until
+        self.stands_for: list[float] = []
+        self._begun, self._done, self._reached = math.nan, 0.0, 0.0
+        self._block = block or 0.0
+
+    def after(self, began: float, seconds: float) -> tuple[int, float]:
+        """Return the iteration to simulate next, and when it begins [s]; the end of the job after the last.
+
+        Parameters
+        ----------
+        began, seconds : float
+            When the one simulated last had begun, and until when after that the next one would [s].
+        """
+        left = self._iterations - self._done
+        if not self.stands_for:
+            # The first begins with the job.
+            self._begun = self._reached = began
+            if self._given is None:
+                self._block = left * seconds / self._samples
+        span = self._block
+        if self._given is not None:
+            span = (self._cell() + 1) * self._block - (self._reached - self._begun)
+        stands_for = min(max(span / seconds, 1.0), left) if seconds > 0 else left
+        self.stands_for.append(stands_for)
+        self._done += stands_for
+        self._reached += stands_for * seconds
+        left -= stands_for
+        if left < 0.5:
+            self.stands_for[-1] += left
+            return self._iterations, self._reached
+        if self._given is not None:
+            self._block = self._given * (1 if self._reached - self._begun < self._until else 4)
+            cell = self._cell()
+            ahead = self._begun + (cell + (cell * _TURN) % 1) * self._block - self._reached
+        else:
+            if (more := self._samples - len(self.stands_for)) > 0:
+                self._block = left * (self._reached - self._begun) / self._done / more
+            ahead = ((len(self.stands_for) * _TURN) % 1) * self._block
+        if self._block <= seconds or ahead < 0:
+            ahead = 0.0
+        number = int(self._done + 1e-9 + (ahead / seconds if seconds > 0 else 0.0))
+        return min(number, self._iterations - 1), self._reached + ahead
+
+    def _cell(self) -> int:
+        """Return the number of the block that the job has reached, of blocks as long as the one in force."""
+        return int((self._reached - self._begun) / self._block + 1e-9)
+
+
+class Recordings(SparsifierSet):
+    """Exchanges of a job that are made once, and taken again by whoever asks for the same.
+
+    What a scheme of fixed volume sends is that of any gradient, so that one is exchanged for each density, and each
+    worker whose turn it can be. Of another scheme the first iterations of one density are exchanged one after the
+    other, up to `window`; after these the second half of them comes again and again.
+
+    Parameters
+    ----------
+    job : Job
+        The job.
+    window : int
+        Iterations of which exchanges that follow the gradients are made, >= 1.
+    """
+
+    def __init__(self, job: Job, window: int) -> None:
+        super().__init__(job, (), training=Given(job.source))
+        self.window = window
+        self._once: dict[tuple[str, float, int], list[Exchange]] = {}
+        self._rows: dict[tuple[str, int], list[list[Exchange]]] = {}
+        self._makers: dict[str, SparsifierSet] = {}
+        self._any: NDArray[np.float32] | None = None
+
+    def follows_gradients(self, candidate: Candidate) -> bool:
+        """Return whether what a candidate sends depends on the gradients."""
+        return not all(model.fixed_volume for model in self._maker(candidate).of(candidate))
+
+    def made(self, candidate: Candidate) -> int:
+        """Return how many exchanges of a candidate have been made."""
+        followed = sum(len(rows) for (label, _), rows in self._rows.items() if label == candidate.label)
+        return followed + sum(label == candidate.label for label, _, _ in self._once)
+
+    def step(self, where: Situation, shortlist: Sequence[Candidate]) -> Timed:
+        """Time the exchanges of an iteration with each of the shortlist, and return the fastest."""
+        best: TimedExchange | None = None
+        for candidate in shortlist:
+            step = yield from self._timed(candidate, self._exchanges(candidate, where), where)
+            if best is None or sooner(step, best):
+                best = step
+        assert best is not None, "a policy returned an empty shortlist"
+        return best
+
+    def apply(self, exchanges: Sequence[Exchange]) -> None:
+        """Do nothing: who makes the exchanges has applied them."""
+
+    def _maker(self, candidate: Candidate) -> SparsifierSet:
+        if candidate.label not in self._makers:
+            self._makers[candidate.label] = SparsifierSet(self._job, [candidate])
+        return self._makers[candidate.label]
+
+    def _exchanges(self, candidate: Candidate, where: Situation) -> list[Exchange]:
+        if not self.follows_gradients(candidate):
+            return self._of_any(candidate, where)
+        first, last = _stretch(self._job, where.iteration)
+        rows = self._rows.setdefault((candidate.label, first), [])
+        window, wanted = min(self.window, last - first), where.iteration - first
+        if wanted >= window:
+            half = window // 2
+            wanted = half + (wanted - half) % (window - half)
+        maker = self._maker(candidate)
+        while len(rows) <= wanted:
+            number = first + len(rows)
+            at = where._replace(iteration=number, batch=number)
+            exchanges = maker.exchanged(candidate, maker.training.gradients(number, where.active), at)
+            maker.apply(exchanges)
+            rows.append(_lean(exchanges))
+        return rows[wanted]
+
+    def _of_any(self, candidate: Candidate, where: Situation) -> list[Exchange]:
+        """Return what is sent of any gradients: whose turn it is matters where one worker selects for all."""
+        for turn in (-1, where.iteration % where.active.size):
+            if (found := self._once.get((candidate.label, where.density, turn))) is not None:
+                return found
+        if self._any is None:
+            self._any = begun(self._job.source).gradients(0, where.active).copy()
+        found = _lean(self._maker(candidate).exchanged(candidate, self._any, where))
+        turns = any("broadcaster" in one.stats for one in found)
+        self._once[candidate.label, where.density, where.iteration % where.active.size if turns else -1] = found
+        return found
+
+
+def _stretch(job: Job, iteration: int) -> tuple[int, int]:
+    """Return the first iteration of those around one in which a job has the same density, and the one after the last.
+
+    Of a ramp that is the iteration alone.
+    """
+    first = 0
+    for ramp in job.density:
+        last = first + ramp.iterations
+        if iteration < last or ramp is job.density[-1]:
+            if ramp.start == ramp.end:
+                return first, job.iterations if ramp is job.density[-1] else last
+            return (iteration, iteration + 1) if iteration < last else (last, job.iterations)
+        first = last
+    raise AssertionError("a job has a density")
+
+
+def _lean(exchanges: Sequence[Exchange]) -> list[Exchange]:
+    """Return exchanges with zeros that take no room for their updates, which may be long."""
+    return [replace(one, update=np.broadcast_to(np.float32(0), one.update.shape)) for one in exchanges]
+
+
+def total(seconds: Floats, stands_for: Floats) -> tuple[float, float]:
+    """Return how long a job lasts by the iterations of a sample, and the standard error of that [s].
+
+    The error is that of the differences between neighbours in speed: what changes slowly over the job costs little, as
+    the sample goes along; what jumps, by chance or by turns, costs the more the longer the blocks are.
+
+    Parameters
+    ----------
+    seconds : ndarray, shape (samples,)
+        Of the iterations.
+    stands_for : ndarray, shape (samples,)
+        How many iterations each stands for.
+
+    Examples
+    --------
+    >>> total(np.array([1.0, 1.0, 2.0]), np.array([4, 4, 2]))
+    (12.0, 1.2)
+    >>> total(np.array([1.0, 3.0]), np.array([1, 1]))
+    (4.0, 0.0)
+    """
+    whole = float((seconds * stands_for).sum())
+    if seconds.size < 2 or not whole or not seconds.all():
+        return whole, 0.0 if stands_for.max() <= 1 else math.inf
+    block, left_out = (seconds * stands_for)[1:], 1 - 1 / np.maximum(stands_for[1:], 1.0)
+    speed = math.sqrt(float((np.diff(1 / seconds) ** 2 / 2 * block**2 * left_out).sum()))
+    return whole, whole * speed / float(stands_for.sum())

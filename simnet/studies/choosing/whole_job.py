@@ -1,0 +1,512 @@
+"""Which exchange takes the least time over a whole job, found by simulating the job under each.
+
+Every exchange runs as `simnet run` would have it: the logic of its scheme, computing, kernels, overlap, barrier, stack
+and weather. Where all iterations of all exchanges would take too long, each is simulated in a sample of its iterations,
+spread over the job (`simnet.job.sampling`), and whoever may be the fastest in ever more of them, in the end in all. So
+effort goes where the decision is. What may be spent is counted in messages and entries, so that the same question has
+the same answer on every machine.
+
+What a sample leaves open is the `error` of a row. It is small beside what links and devices may be off by, of which the
+points of a row are the ground: iterations of the same numbers, under the same weather, for every exchange.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+
+import sparsifier_models
+from simnet.base.arrays import Floats
+from simnet.base.errors import SimnetError
+from simnet.base.progress import tracked
+from simnet.job import ColocatedJob, Job, run_policy
+from simnet.job.record import TRAIN
+from simnet.job.sampling import Recordings, Sampling, total
+from simnet.network.tables import load_kept_loop
+from simnet.policies import Candidate, Fixed, Flexible, OneStepOracle, Policy, closed_form
+from simnet.scenario import Run, Scenario
+from simnet.scenario.resolve import candidate
+from simnet.studies.choosing.choices import Kind, choices
+from sparsifier_models.options import option_values
+
+EFFORT, EFFORT_OF_ALL = 3.0, 12.0
+"""About how many seconds of one processor simulations may take, of the usual choices and of every scheme."""
+
+# About what these take [s]: to time an iteration, and a message of it, where the event loop is compiled and where not;
+# to make an exchange, with a worker of it, and an entry of a worker, whose gradients are drawn where they count.
+_ITERATION, _MESSAGE, _INTERPRETED = 1.3e-3, 2e-7, 3e-5
+_EXCHANGE, _WORKER, _ENTRY, _DRAWN = 5e-4, 6e-5, 1.5e-8, 3e-8
+# Iterations of the first sample and of the second, the factor from there on, and the share of effort kept for policies.
+_FIRST, _SECOND, _MORE, _KEPT = 12, 32, 3, 0.25
+# Standard errors, and a share of the time, by which a row may be behind and yet be the fastest.
+_SIGMAS, _CLOSE = 3.0, 0.02
+# The same share while a scheme that follows the gradients has not been through the job, and may not have settled.
+_UNSETTLED = 0.3
+# Exchanges among which the best of each iteration is looked for, and how much slower than the best they may be.
+_AMONG, _SLOWER = 4, 2.0
+
+
+class Points(NamedTuple):
+    """Iterations that were simulated, as arrays of shape (samples,).
+
+    Parameters
+    ----------
+    iteration, stands_for : ndarray of int
+        Which one, and for how many iterations of the job it stands.
+    began : ndarray
+        When it began [s].
+    seconds : ndarray
+        How long it lasts [s]. The parts below are means over the workers, and add up to it.
+    compute, select, communicate : ndarray
+        Forward and backward pass and update; kernels of the exchange; messages, and waiting for others [s].
+    select_low, select_high : ndarray
+        Interval of `select`, by the device's profile [s].
+    """
+
+    iteration: Floats
+    stands_for: Floats
+    began: Floats
+    seconds: Floats
+    compute: Floats
+    select: Floats
+    communicate: Floats
+    select_low: Floats
+    select_high: Floats
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What a job takes with one exchange throughout, or under a policy.
+
+    Parameters
+    ----------
+    candidate : Candidate
+        The exchange; the label of a policy.
+    kind : {"dense", "half", "sparse"}
+        What it sends.
+    points : Points
+        The iterations that were simulated.
+    iterations : int
+        Those of the job.
+    chosen : tuple of str
+        What exchanged in each of the points.
+    sent : float
+        Bytes that a worker sends in an iteration, mean over workers and job.
+    """
+
+    candidate: Candidate
+    kind: Kind
+    points: Points
+    iterations: int
+    chosen: tuple[str, ...]
+    sent: float
+
+    @property
+    def label(self) -> str:
+        """Its name in tables and figures."""
+        return self.candidate.label
+
+    @property
+    def simulated(self) -> int:
+        """How many iterations were simulated."""
+        return len(self.points.iteration)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all of them were."""
+        return self.simulated == self.iterations
+
+    @property
+    def seconds(self) -> float:
+        """Time of the whole job [s]."""
+        return total(self.points.seconds, self.points.stands_for)[0]
+
+    @property
+    def error(self) -> float:
+        """Standard error of that for the iterations left out [s]; 0 if there are none."""
+        return total(self.points.seconds, self.points.stands_for)[1]
+
+    def part(self, name: str) -> float:
+        """Return the time of a part of `Points` over the whole job [s]."""
+        return float((getattr(self.points, name) * self.points.stands_for).sum())
+
+    def spread(self) -> tuple[float, float]:
+        """Return what an iteration lasts as the job goes on [s]: one in twenty takes less, one in twenty more."""
+        order = np.argsort(self.points.seconds)
+        upto = np.cumsum(self.points.stands_for[order]) / self.iterations
+        low, high = (self.points.seconds[order[int(np.searchsorted(upto, share - 1e-9))]] for share in (0.05, 0.95))
+        return float(low), float(high)
+
+    def shares(self) -> dict[str, float]:
+        """Return in which share of the iterations each exchange took place, the largest first."""
+        found: dict[str, float] = {}
+        for label, times in zip(self.chosen, self.points.stands_for.tolist(), strict=True):
+            found[label] = found.get(label, 0.0) + times / self.iterations
+        return dict(sorted(found.items(), key=lambda one: -one[1]))
+
+
+class Gain(NamedTuple):
+    """A policy beside the best fixed exchange, both in the same iterations.
+
+    Parameters
+    ----------
+    policy : Forecast
+        What the job takes under it.
+    fixed : Forecast
+        What it takes with the exchange.
+    """
+
+    policy: Forecast
+    fixed: Forecast
+
+    @property
+    def saved(self) -> float:
+        """Share of the time that the policy saves; negative if it takes longer."""
+        return 1 - self.policy.seconds / self.fixed.seconds if self.fixed.seconds > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class WholeJob:
+    """The decision on a job: every exchange, the fastest first, and what policies gain over it.
+
+    Parameters
+    ----------
+    rows : tuple of Forecast
+        A row per exchange.
+    refused : mapping of str to str
+        Exchanges that cannot do the job, and why.
+    per_stretch : Gain or None
+        The fastest exchange of each iteration, among the best; None if there is but one.
+    flexible : tuple of Gain
+        The flexible policies of the scenario, or the usual one.
+    """
+
+    rows: tuple[Forecast, ...]
+    refused: Mapping[str, str] = field(default_factory=dict)
+    per_stretch: Gain | None = None
+    flexible: tuple[Gain, ...] = ()
+
+    @property
+    def best(self) -> Forecast:
+        """The fastest."""
+        return self.rows[0]
+
+    def over(self, row: Forecast) -> float:
+        """Return by which fraction a row is slower than the fastest."""
+        return row.seconds / self.best.seconds - 1 if self.best.seconds > 0 else 0.0
+
+
+def candidates_of(loaded: Scenario, *, every: bool = False, per_node: int = 1) -> list[tuple[Candidate, Kind]]:
+    """Return the exchanges that a job may have: those of its scenario, and the usual ones.
+
+    Parameters
+    ----------
+    loaded : Scenario
+        The scenario.
+    every : bool
+        Also all other schemes, with their default options.
+    per_node : int
+        Workers of a node, as of `simnet.studies.choosing.choices`.
+    """
+    own = [candidate(label, exchange) for label, exchange in loaded.config.exchanges.items()]
+    usual = [one.candidate for one in choices(per_node)]
+    if every:
+        # What hard thresholds keep does not follow from a density.
+        covered = {"dense", "fp16", "topk", "artopk", "hardthreshold", "sage"}
+        usual += [Candidate(name, name) for name in sparsifier_models.names() if name not in covered]
+    found: dict[tuple[str, str], Candidate] = {}
+    labels: set[str] = set()
+    for one in (*own, *usual):
+        scheme = sparsifier_models.scheme(one.scheme)
+        key = one.scheme, repr(option_values(scheme.option_type, one.options))
+        if key not in found:
+            found[key] = one if one.label not in labels else replace(one, label=f"{one.label} (usual)")
+            labels.add(found[key].label)
+    return [(one, _kind(one)) for one in found.values()]
+
+
+def _kind(one: Candidate) -> Kind:
+    return "dense" if one.scheme == "dense" else "half" if one.scheme == "fp16" else "sparse"
+
+
+def decide_job(
+    run: Run, among: Sequence[tuple[Candidate, Kind]], *, effort: float = EFFORT, policies: bool = True
+) -> WholeJob:
+    """Find the exchange with which a job takes the least time.
+
+    Parameters
+    ----------
+    run : Run
+        The job, and the policies of its scenario. Workers that fail are left out of it, as `simnet compare` does.
+    among : sequence of (Candidate, kind)
+        The exchanges there are.
+    effort : float
+        About how many seconds of a processor it may take; with infinity all is simulated.
+    policies : bool
+        Whether also to say what policies gain.
+
+    Raises
+    ------
+    SimnetError
+        If no exchange can do the job.
+    """
+    job = replace(run.job, failures={}, patience=None)
+    trial = _Trial(job, run.colocated, effort)
+    rows, refused = _race(trial, among, effort * (1 - _KEPT if policies else 1))
+    if not rows:
+        raise SimnetError("; ".join(f"{label}: {why}" for label, why in refused.items()))
+    found = WholeJob(tuple(sorted(rows, key=lambda row: row.seconds)), refused)
+    if not policies or run.colocated:
+        return found
+    return _with_policies(trial, found, run.policies)
+
+
+class _Trial:
+    """Simulations of a job, and what has been spent on them."""
+
+    def __init__(self, job: Job, colocated: Mapping[str, ColocatedJob], effort: float) -> None:
+        self.job, self.left = job, effort
+        self._colocated = colocated
+        self._recordings = None if math.isinf(effort) else Recordings(job, 1)
+        self._message = _MESSAGE if load_kept_loop() else _INTERPRETED
+        # Exchanges that are unlike although they do not follow the gradients: turns of workers, and densities.
+        ramps = sum(ramp.iterations for ramp in job.density if ramp.start != ramp.end)
+        self._different = job.source.workers + min(ramps, job.iterations)
+
+    def cost(self, one: Candidate, samples: int) -> float:
+        """Return about how many seconds it takes to simulate so many iterations of a job with an exchange."""
+        workers, entries = self.job.source.workers, self.job.source.parameters
+        # Rings are what sends most messages.
+        timed = samples * (_ITERATION + self._message * 2 * workers**2)
+        exchange = _EXCHANGE + workers * (_WORKER + _ENTRY * entries)
+        if self._recordings is None:
+            return timed + samples * (exchange + workers * _DRAWN * entries)
+        if self._recordings.follows_gradients(one):
+            more = max(_window(samples, self.job.iterations) - self._recordings.made(one), 0)
+            return timed + more * (exchange + workers * _DRAWN * entries)
+        more = max(min(samples, self._different) - self._recordings.made(one), 0)
+        return timed + more * exchange
+
+    def settled(self, row: Forecast) -> bool:
+        """Return whether a row does not hang on what a scheme has sent in the first iterations."""
+        recordings = self._recordings
+        return row.complete or recordings is None or not recordings.follows_gradients(row.candidate)
+
+    def run(
+        self, named: Candidate, kind: Kind, policy: Policy, samples: int, cost: float, fastest: float = math.inf
+    ) -> Forecast:
+        """Simulate a sample of a job's iterations under a policy.
+
+        Parameters
+        ----------
+        named : Candidate
+            The exchange, or the name of the policy.
+        kind : {"dense", "half", "sparse"}
+            What it sends.
+        policy : Policy
+            The policy.
+        samples : int
+            About how many iterations.
+        cost : float
+            What that takes [s].
+        fastest : float
+            About how long the job lasts at best, if that is known: exchanges are then tried at the same moments [s].
+        """
+        self.left -= cost
+        job, recordings = self.job, self._recordings
+        block = fastest / samples if math.isfinite(fastest) else None
+        sampling = Sampling(self.job.iterations, samples, block=block, until=1.5 * fastest)
+        if recordings is not None:
+            recordings.window = _window(samples, job.iterations)
+        whole = samples >= job.iterations
+        if self._colocated and not whole:
+            # Others go on meanwhile: their first iterations stand for all.
+            job = replace(job, iterations=samples)
+        result = run_policy(
+            job,
+            named.label,
+            policy,
+            colocated=self._colocated,
+            sampling=None if whole or self._colocated else sampling,
+            sparsifiers=recordings,
+        )
+        rows = result.iterations[result.iterations["purpose"] == TRAIN]
+        explored = result.iterations["iteration_s"].sum() - rows["iteration_s"].sum()
+        columns = {name: rows[name].to_numpy(dtype=np.float64) for name in rows.columns if name[-2:] in ("_s", "_B")}
+        stands_for = np.array(sampling.stands_for)
+        if whole or self._colocated:
+            stands_for = np.full(len(rows), self.job.iterations / len(rows))
+        seconds = columns["iteration_s"] + explored / max(len(rows), 1)
+        points = Points(
+            rows["iteration"].to_numpy(),
+            stands_for,
+            columns["start_s"],
+            seconds,
+            columns["compute_s"],
+            columns["select_s"],
+            seconds - columns["compute_s"] - columns["select_s"],
+            columns["select_low_s"],
+            columns["select_high_s"],
+        )
+        sent = float((columns["bytes_sent_B"] * points.stands_for).sum()) / points.stands_for.sum()
+        workers = self.job.source.workers
+        return Forecast(named, kind, points, self.job.iterations, tuple(rows["choice"]), sent / workers)
+
+
+def _window(samples: int, iterations: int) -> int:
+    """Return how many iterations of a scheme that follows the gradients are exchanged, where so many are timed."""
+    return min(max(samples, _FIRST), iterations)
+
+
+def _race(
+    trial: _Trial, among: Sequence[tuple[Candidate, Kind]], effort: float
+) -> tuple[list[Forecast], dict[str, str]]:
+    """Return a row per exchange, and the exchanges that cannot do the job; who may be the fastest has the most points.
+
+    Parameters
+    ----------
+    trial : _Trial
+        The job.
+    among : sequence of (Candidate, kind)
+        The exchanges.
+    effort : float
+        What may be spent.
+    """
+    iterations = trial.job.iterations
+    kept = trial.left - effort if math.isfinite(effort) else 0.0
+    rows: dict[str, Forecast] = {}
+    refused: dict[str, str] = {}
+    kinds = {one.label: (one, kind) for one, kind in among}
+
+    def run(labels: Sequence[str], samples: int, share: float) -> None:
+        fastest = min((row.seconds for row in rows.values()), default=math.inf)
+        for label in tracked(labels, share):
+            one, kind = kinds[label]
+            try:
+                rows[label] = trial.run(one, kind, Fixed(one), samples, trial.cost(one, samples), fastest)
+            except (SimnetError, ValueError) as error:
+                rows.pop(label, None)
+                refused[label] = str(error).split("\n")[0]
+
+    def cost(labels: Sequence[str], samples: int) -> float:
+        return sum(trial.cost(kinds[label][0], samples) for label in labels)
+
+    for label, (one, _) in list(kinds.items()):
+        try:
+            trial.cost(one, 1)
+        except ValueError as error:
+            refused[label] = str(error)
+            del kinds[label]
+    if cost(list(kinds), iterations) <= effort:
+        run(list(kinds), iterations, 1.0)
+        _drop_alike(rows)
+        return list(rows.values()), refused
+    run(list(kinds), _FIRST, 0.3)
+    _drop_alike(rows)
+    samples = _SECOND
+    while rows:
+        best = min(rows.values(), key=lambda row: row.seconds)
+        behind = sorted((row for row in rows.values() if _may_win(trial, row, best)), key=lambda row: row.seconds)
+        open_ = [row.label for row in behind if not row.complete]
+        if not open_ or len(behind) == 1:
+            break
+        left, least = trial.left - kept, 1.5 * best.simulated
+        if cost(open_, iterations) <= left:
+            samples = iterations
+        # Fewer of them, then fewer points.
+        while len(open_) > _AMONG and cost(open_, samples) > left:
+            open_.pop()
+        while samples > least and cost(open_, samples) > left:
+            samples = int(samples / 1.25)
+        if samples <= least:
+            break
+        run(open_, samples, 0.5)
+        samples = min(samples * _MORE, iterations)
+    return list(rows.values()), refused
+
+
+def _drop_alike(rows: dict[str, Forecast]) -> None:
+    """Take away rows that are in all points like one before them: the same exchange by another name."""
+    seen: set[tuple[bytes, float]] = set()
+    for label, row in list(rows.items()):
+        key = row.points.seconds.tobytes(), row.sent
+        if key in seen:
+            del rows[label]
+        seen.add(key)
+
+
+def _may_win(trial: _Trial, row: Forecast, best: Forecast) -> bool:
+    """Return whether a row may be faster than the one that is the fastest by what is known."""
+    if row is best or (row.complete and best.complete):
+        return row is best
+    share = _CLOSE if trial.settled(row) and trial.settled(best) else _UNSETTLED
+    return row.seconds - best.seconds <= max(_SIGMAS * _error_between(row, best), share * best.seconds)
+
+
+def _error_between(row: Forecast, best: Forecast) -> float:
+    """Return the standard error of by how much a row is slower than another [s].
+
+    Where both were tried at the same moments they had the same links, and what these do to both is no matter.
+    """
+    if row.simulated < _SECOND or best.simulated < _SECOND:
+        return math.hypot(row.error, best.error)
+    (ends, speed), (others, other) = (_speeds(one) for one in (row, best))
+    last = min(ends[-1], others[-1])
+    if not last > 0:
+        return 0.0
+    edges = np.unique(np.concatenate([[0.0], ends, others]))
+    edges = edges[edges <= last]
+    middle = (edges[1:] + edges[:-1]) / 2
+    gap = other[np.searchsorted(others, middle)] - speed[np.searchsorted(ends, middle)]
+    # A change of the gap comes somewhere within the blocks on both of its sides.
+    lengths = np.diff(edges)
+    lost = math.sqrt(float((np.diff(gap) ** 2 / 2 * np.maximum(lengths[1:], lengths[:-1]) ** 2).sum()))
+    return lost * best.seconds / best.iterations
+
+
+def _speeds(row: Forecast) -> tuple[Floats, Floats]:
+    """Return when the blocks of a row end [s], and the iterations per second in each."""
+    seconds = np.maximum(row.points.seconds, 1e-300)
+    return np.cumsum(seconds * row.points.stands_for), 1 / seconds
+
+
+def _with_policies(trial: _Trial, found: WholeJob, given: Mapping[str, Policy]) -> WholeJob:
+    """Return the decision with what it gains to take another exchange as links change."""
+    near = [row for row in found.rows if row.seconds <= _SLOWER * found.best.seconds][:_AMONG]
+    among = [row.candidate for row in near]
+    policies = {name: one for name, one in given.items() if isinstance(one, Flexible)}
+    if not policies and (known := [one for one in among if _has_closed_form(one)]):
+        policies = {"flexible": Flexible(known)}
+    iterations = samples = trial.job.iterations
+    # The fixed exchange and each policy go through the job with one exchange an iteration.
+    while samples > _SECOND:
+        timed = (1 + len(policies)) * max(trial.cost(one, samples) for one in among)
+        if timed + sum(trial.cost(one, samples) for one in among) <= trial.left:
+            break
+        samples = max(int(samples / 1.25), _SECOND)
+    fixed = found.best if found.best.simulated == samples else None
+    if fixed is None:
+        best = found.best
+        fixed = trial.run(best.candidate, best.kind, Fixed(best.candidate), samples, 0.0)
+    per_stretch = None
+    if len(among) > 1:
+        named = Candidate("best of each iteration", "")
+        per_stretch = Gain(trial.run(named, "sparse", OneStepOracle(among), samples, 0.0), fixed)
+    flexible = []
+    for name, policy in tracked(list(policies.items())):
+        # Decisions that are taken every so many iterations are not those of a sample.
+        if policy.decide_every == 1 or samples == iterations:
+            flexible.append(Gain(trial.run(Candidate(name, ""), "sparse", policy, samples, 0.0), fixed))
+    return replace(found, per_stretch=per_stretch, flexible=tuple(flexible))
+
+
+def _has_closed_form(one: Candidate) -> bool:
+    try:
+        closed_form(one)
+    except ValueError:
+        return False
+    return True
