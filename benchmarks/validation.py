@@ -2,11 +2,12 @@
 
     python benchmarks/validation.py [--measured FOLDER] [--json FILE] [--markdown FILE] [--figures FOLDER]
     python benchmarks/validation.py --from FILE --markdown docs/validation.md --figures docs/images
+    python benchmarks/validation.py --from FILE --residuals simnet/calibration/measured/residuals.csv
 
 Evaluates all shipped measurements and, with ``--measured``, every folder in FOLDER that has a ``data.csv``: what is
 left out of a set is predicted from the rest of it, platforms from their specification, shaped networks from their
 links. ``--json`` is written after every set, and a run that finds sets in it does the others alone.
-`docs/validation.md` is the page that ``--markdown`` writes.
+`docs/validation.md` is the page that ``--markdown`` writes, and ``--residuals`` the errors that chances are from.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from validating.page import WHAT, frame, page
 from validating.running import load, run, save, sets
 
 from simnet.base.errors import InputError
+from validate import chances, residuals
 
 
 def machine() -> dict[str, str]:
@@ -67,6 +69,7 @@ def main() -> None:
     )
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the page")
     parser.add_argument("--figures", type=Path, metavar="FOLDER", help="write the figures of the page")
+    parser.add_argument("--residuals", type=Path, metavar="FILE", help="write what predictions are off by")
     given = parser.parse_args()
     try:
         if given.source is not None:
@@ -75,18 +78,21 @@ def main() -> None:
             results = measured(given.measured, given.only, given.json, given.again, max(given.processes, 1))
     except InputError as error:
         sys.exit(f"error: {error}")
+    table = frame(results)
+    clusters = residuals.of_clusters(table)
+    if given.residuals is not None:
+        given.residuals.write_text(residuals.table(clusters), encoding="utf-8")
+    judged = {} if given.figures is given.markdown is None else chances.everything(clusters)
     drawn: dict[str, str] = {}
     if given.figures is not None:
-        table = frame(results)
-        for split in WHAT:
-            if (table["split"] == split).any():
-                one = predicted(table, split)
-                path = given.figures / f"{one.name}.svg"
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(one.svg)
-                drawn[split] = os.path.relpath(path, given.markdown.parent) if given.markdown else str(path)
+        plots = {split: predicted(table, split) for split in WHAT if (table["split"] == split).any()}
+        for name, one in (plots | {"chances": chances.drawn(judged)}).items():
+            path = given.figures / f"{one.name}.svg"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(one.svg)
+            drawn[name] = os.path.relpath(path, given.markdown.parent) if given.markdown else str(path)
     if given.markdown is not None:
-        given.markdown.write_text(page(results, drawn), encoding="utf-8")
+        given.markdown.write_text(page(results, drawn, judged), encoding="utf-8")
 
 
 if __name__ == "__main__":

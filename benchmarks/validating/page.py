@@ -12,6 +12,7 @@ import pandas as pd
 from simnet.calibration import measured
 from simnet.calibration.cost_model import COVERAGE
 from simnet.calibration.intervals import BIN_NAMES, bin_of
+from validate import chances
 from validate.evaluation import FROM_BASE, HALVES
 from validate.evaluation_figures import NEIGHBOURS, PLACES, RULE, TITLES
 from validate.jobs import report as jobs
@@ -154,7 +155,9 @@ def errors(part: pd.DataFrame, model: str) -> np.ndarray:
     return off[np.isfinite(off)]
 
 
-def page(results: Mapping[str, Any], figures: Mapping[str, str]) -> str:
+def page(
+    results: Mapping[str, Any], figures: Mapping[str, str], judged: Mapping[str, pd.DataFrame] | None = None
+) -> str:
     """Return the page.
 
     Parameters
@@ -163,6 +166,8 @@ def page(results: Mapping[str, Any], figures: Mapping[str, str]) -> str:
         What `validating.running` wrote.
     figures : mapping of str to str
         Paths of figures by the heading below which they stand.
+    judged : mapping of str to DataFrame, optional
+        Pairs of which one is faster, as `validate.chances.everything` gives them.
     """
     table = frame(results)
     known = {name: one for name, one in results["sets"].items() if "figures" in one}
@@ -172,16 +177,17 @@ def page(results: Mapping[str, Any], figures: Mapping[str, str]) -> str:
         curves=sum(one["figures"]["curves"] for one in known.values()),
         shipped=sum(one["shipped"] for one in known.values()),
     )
-    parts = [text, _summary(table, known)]
+    parts = [text, _summary(table, known, judged or {})]
     for split in (*(name for name in TITLES if name in WHAT), SPECIFIED):
         part = table[table["split"] == split]
         if len(part):
             parts.append(_split(split, part, results, figures.get(split)))
+    parts += [chances.section(judged, figures.get("chances"))] if judged else []
     parts += [jobs.section(), _worst(table), _on_what(known), NOT_VALIDATED, _left_out(results), _made(results)]
     return "\n".join(part.strip() + "\n" for part in parts if part)
 
 
-def _summary(table: pd.DataFrame, known: Mapping[str, Any]) -> str:
+def _summary(table: pd.DataFrame, known: Mapping[str, Any], judged: Mapping[str, pd.DataFrame]) -> str:
     """Return the table of aims and what was reached."""
     many = table[table["nccl"] & (table["nodes"] > 1)]
     sizes, ranks = many[many["split"] == "sizes"], table[table["split"] == "ranks"]
@@ -238,7 +244,7 @@ def _summary(table: pd.DataFrame, known: Mapping[str, Any]) -> str:
             if counts is not None:
                 right, plain, count = (counts[name] for name in ("right", "closed_form", "settings"))
                 rows.append(f"| {what} | 99 % | {right / count:.1%} | {plain / count:.1%} | {count} settings |")
-    rows += _never_worse(table)
+    rows += [*_never_worse(table), *chances.summary(judged)]
     head = """\
 ## Summary
 

@@ -1,0 +1,175 @@
+"""Chances of being the fastest: what must hold of any errors, and that the shipped errors are those measured."""
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import needs
+from simnet.calibration import measured
+from simnet.studies.choosing.chances import (
+    DRAWS,
+    SCORES,
+    UNNAMED,
+    ErrorModel,
+    Part,
+    chances,
+    error_models,
+    interval,
+)
+from validate import chances as judging
+from validate import residuals
+
+SHIPPED = Path(measured.__file__).parent / "residuals.csv"
+
+NORMAL = {"normal": ErrorModel(0.0, SCORES / 1.645), "shared": ErrorModel(0.9, SCORES / 1.645)}
+"""Errors whose logarithms are normal: an interval holds 90 %."""
+
+
+def part(seconds, factor=1.2, kind="normal"):
+    times = np.array(seconds, dtype=float)
+    return Part(times, times / factor, times * factor, [kind] * len(times))
+
+
+times = st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=6)
+
+
+@given(times, st.sampled_from(["normal", "shared"]), st.randoms())
+@settings(max_examples=40, deadline=None)
+def test_chances_add_up_and_do_not_depend_on_the_order_of_choices(seconds, kind, random):
+    names = [f"choice {number}" for number in range(len(seconds))]
+    found = chances(names, [part(seconds, kind=kind)], NORMAL)
+    assert found.fastest.sum() == pytest.approx(1)
+    assert (found.regret >= 0).all()
+    order = list(range(len(seconds)))
+    random.shuffle(order)
+    other = chances([names[one] for one in order], [part([seconds[one] for one in order], kind=kind)], NORMAL)
+    assert other.fastest.tolist() == found.fastest[order].tolist()
+    assert other.regret.tolist() == found.regret[order].tolist()
+
+
+def test_equal_times_have_equal_chances_up_to_the_draws():
+    found = chances(list("abcd"), [part([1.0] * 4)], NORMAL)
+    assert found.fastest == pytest.approx(np.full(4, 0.25), abs=4 * 0.5 / DRAWS**0.5)
+    assert found.regret.max() < 1.1 * found.regret.min()
+
+
+def test_times_that_are_certain_have_chances_of_0_and_1_and_equals_share():
+    found = chances(list("abc"), [part([1.0, 1.5, 1.0], factor=1.0)], NORMAL)
+    assert found.fastest.tolist() == [0.5, 0.0, 0.5]
+    assert found.regret.tolist() == [0.0, 0.5, 0.0]
+
+
+def test_what_takes_no_time_is_the_fastest_and_others_are_infinitely_slower():
+    found = chances(list("ab"), [part([0.0, 1.0])], NORMAL)
+    assert found.fastest.tolist() == [1.0, 0.0]
+    assert found.regret.tolist() == [0.0, np.inf]
+
+
+@pytest.mark.parametrize(("kind", "correlation"), [("normal", 0.0), ("shared", 0.9)])
+def test_two_choices_have_the_chance_that_theory_gives(kind, correlation):
+    # The difference of two normal logarithms is normal.
+    spread = np.log(1.2) / 1.645 * np.sqrt(2 * (1 - correlation))
+    for ratio in (1.01, 1.1, 1.3):
+        found = chances(list("ab"), [part([1.0, ratio], kind=kind)], NORMAL).fastest[0]
+        assert found == pytest.approx(residuals._NORMAL.cdf(np.log(ratio) / spread), abs=0.01)
+
+
+def test_errors_of_parts_are_drawn_for_themselves():
+    # Half of the time each: independent errors of two halves make up for each other in part.
+    whole = chances(list("ab"), [part([1.0, 1.1])], NORMAL).fastest[0]
+    halves = chances(list("ab"), [part([0.5, 0.55]), part([0.5, 0.55])], NORMAL).fastest[0]
+    assert halves > whole + 0.05
+
+
+def test_a_further_choice_leaves_the_draws_of_others_as_they_are():
+    two = chances(list("ab"), [part([1.0, 1.05])], NORMAL)
+    three = chances(list("abc"), [part([1.0, 1.05, 1e3])], NORMAL)
+    assert three.fastest.tolist() == [*two.fastest.tolist(), 0.0]
+
+
+def test_chances_come_true_where_errors_are_as_the_model_has_them():
+    random = np.random.default_rng(3)
+    rows = []
+    for number in range(400):
+        seconds = np.exp(random.normal(0, 0.1, 2))
+        true = seconds * np.exp(random.normal(0, np.log(1.2) / 1.645, 2))
+        found = chances(list("ab"), [part(seconds)], NORMAL)
+        rows.append((str(number), found.fastest[0], true[0] < true[1], True, True))
+    judged = pd.DataFrame(rows, columns=["set", "chance", "first", "inside_a", "inside_b"])
+    for said, came, count in judging.reliability(judged):
+        if count > 30:
+            assert came == pytest.approx(said, abs=3 * (said * (1 - said) / count) ** 0.5 + 0.01)
+
+
+def test_intervals_of_links_are_wider_the_more_of_a_time_is_software():
+    seconds = np.array([1e-3, 1e-1, 10.0])
+    low, high = interval("gloo", np.full(3, 8.0), seconds)
+    assert (np.diff(high / seconds) < 0).all()
+    assert (np.diff(seconds / low) < 0).all()
+    assert ((low < seconds) & (seconds < high)).all()
+    assert interval("gloo", np.zeros(1), np.zeros(1))[1].tolist() == [0.0]
+
+
+def test_a_stack_that_was_not_measured_has_the_errors_of_none():
+    one = np.ones(1)
+    assert interval("nccl", one, one) == interval(UNNAMED, one, one)
+
+
+def test_quantiles_and_correlation_are_those_of_made_up_errors():
+    random = np.random.default_rng(5)
+    rows = []
+    for place in range(3000):
+        together, own = random.normal(), random.normal(size=2)
+        for name, each in zip("ab", own, strict=True):
+            error = 0.1 * (np.sqrt(0.4) * together + np.sqrt(0.6) * each)
+            one = {"kind": "x", "set": "s", "cluster": "s", "place": str(place), "name": name, "collective": name}
+            rows.append(one | {"size": 1.0, "measured": np.exp(error), "ours": 1.0, "low": 0.9, "high": 1 / 0.9})
+    found = residuals.model(pd.DataFrame(rows))
+    inside = np.abs(SCORES) <= 2
+    assert found.quantiles[inside] == pytest.approx(0.1 * SCORES[inside] / -np.log(0.9), abs=0.1)
+    assert found.shared == pytest.approx(0.4, abs=0.05)
+
+
+def test_shipped_errors_of_links_and_jobs_are_what_shipped_measurements_say():
+    made = pd.read_csv(io.StringIO(residuals.table(pd.DataFrame())))
+    shipped = pd.read_csv(SHIPPED)
+    own = shipped[~shipped["kind"].isin(residuals.BASES)].reset_index(drop=True)
+    pd.testing.assert_frame_equal(made, own, obj="python benchmarks/validation.py --residuals FILE makes it anew")
+
+
+@pytest.mark.slow
+def test_shipped_errors_of_clusters_are_what_public_measurements_say():
+    from validating import page, running
+
+    wanted, _ = running.sets(needs.shared() / "measured")
+    made = {one["name"]: one for one in running.run(wanted, {}, 2)}
+    clusters = residuals.of_clusters(page.frame({"sets": made}))
+    assert residuals.table(clusters) == SHIPPED.read_text(encoding="utf-8")
+
+
+def test_sure_is_right_on_links_and_in_jobs_that_errors_were_not_learnt_from():
+    links = residuals.of_links()
+    for case in (judging.LINKS[0], judging.LINKS[2]):
+        found = judging.figures(judging.on_links(links, case))
+        assert found["pairs"] > 150
+        assert found["sure_right"] >= 0.98
+        assert found["inside"] >= 0.85
+    found = judging.figures(judging.on_jobs(residuals.of_jobs()))
+    assert found["pairs"] > 200
+    assert found["sure_right"] >= 0.98
+    assert found["inside"] >= 0.85
+    assert 0.3 < found["sure"] < 1.0
+
+
+def test_models_are_shipped_for_every_kind():
+    known = error_models()
+    assert set(known) == {*residuals.BASES, *residuals.NAMED, *residuals.JOBS, UNNAMED}
+    for one in known.values():
+        assert 0 <= one.shared < 1
+        assert (np.diff(one.quantiles) >= 0).all()
+        assert one.quantiles[0] < one.quantiles[-1]

@@ -1,0 +1,380 @@
+"""How often chances come true: measured pairs of exchanges, and what was said beforehand of which one is faster.
+
+A pair are two exchanges that were measured on the same ranks of the same cluster, or links, or two exchanges of the
+same job. Pairs have the *same size*, or the sizes of a *choice*: a dense all-reduce, and the all-gather of what AG-Topk
+sends of that gradient at one of `DENSITIES`. They are two of the collectives that exchanges consist of, `EXCHANGED`,
+unless a case says *any*. Neither time was seen by what predicts it, and nothing of the same set, or of the same setting
+of a job, by the model of errors that the chance is from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
+from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
+import pandas as pd
+from matplotlib.figure import Figure
+
+from simnet.base.arrays import Floats
+from simnet.base.progress import tracked
+from simnet.report.drawing import COLOURS, Plot, plot, style
+from simnet.studies.choosing.chances import SURE, UNNAMED, ErrorModel, Part, chances
+from validate import residuals
+
+DENSITIES = (0.1, 0.01, 0.001)
+"""Of the exchanges that a dense all-reduce is compared with."""
+
+MOST = 300
+"""Pairs of a set that count at most, evenly taken from all: otherwise the largest sets decided alone."""
+
+EXCHANGED = ("all_reduce", "all_gather", "broadcast")
+"""Collectives that the exchanges of `simnet choose` consist of."""
+
+BINS = (0.5, 0.6, 0.7, 0.8, 0.9, SURE, 0.99, 1.0)
+"""Where bins of chances begin and end."""
+
+Sizes: TypeAlias = Literal["same size", "choice"]
+"""Which sizes two exchanges of a pair have."""
+
+_SHARES = ", ".join(f"{100 * one:g} %" for one in DENSITIES)
+_WORDS = f"""
+`simnet choose` says how likely each exchange is the fastest, from the errors that predictions had where they could be
+held against measurements: `simnet.studies.choosing.chances` has how, `validate.residuals` from what. Here that is held
+against pairs that were measured: two collectives on the same ranks of the same cluster, or links, or two exchanges of
+the same job. Neither time was seen by what predicts it, and nothing of its set, or its setting of a job, by the errors
+that the chance is from, nor any cluster whose name begins with the same word. Collectives are those that exchanges
+consist of (all-reduce, all-gather, broadcast), unless *any two* count. *Sizes of a choice* are those of a dense
+all-reduce and of what AG-Topk gathers in its place, at densities of {_SHARES}. At most
+{MOST} pairs of a set count, evenly taken.
+
+The *Brier score* is the mean square of chance less outcome: 0 is right and certain, 0.25 knows nothing. *Sure* is a
+chance of {100 * SURE:g} % and more. Intervals of times from links are learnt from the other sets, too; of a stack that
+no other set has, they are the widest of those known. Jobs are those of settings that tell nothing of the interval of an
+iteration; their times are medians over iterations.
+"""
+_OCTAVE = 0.5
+_SIDE = ("measured", "ours", "low", "high", "kind")
+_PAIRED = ["set", "place", "at", "name", "collective", *_SIDE]
+
+
+class Case(NamedTuple):
+    """Pairs that are judged together.
+
+    Parameters
+    ----------
+    title : str
+        What they are.
+    kinds : tuple of str
+        Kinds of the two predictions.
+    sizes : str
+        Which sizes they have; "" for jobs.
+    any : bool
+        Whether all collectives count, and not only `EXCHANGED`.
+    """
+
+    title: str
+    kinds: tuple[str, str]
+    sizes: Sizes | Literal[""]
+    any: bool = False
+
+
+CLUSTERS = (
+    Case("Both measured, sizes of a choice", ("sizes", "sizes"), "choice"),
+    Case("Both measured, same size", ("sizes", "sizes"), "same size"),
+    Case("One predicted from other collectives, sizes of a choice", ("collectives", "sizes"), "choice"),
+    Case("One predicted from other collectives, same size", ("collectives", "sizes"), "same size"),
+    Case("One predicted from other collectives, any two", ("collectives", "sizes"), "same size", any=True),
+    Case("Other ranks, between those measured", ("ranks", "ranks"), "same size"),
+    Case("Other ranks, beyond those measured", ("beyond", "beyond"), "same size"),
+)
+"""Pairs on calibrated clusters."""
+
+LINKS = (
+    Case("From links, the stack named", ("named", "named"), "choice"),
+    Case("From links, the stack named, same size", ("named", "named"), "same size"),
+    Case("From links, no stack named", (UNNAMED, UNNAMED), "choice"),
+    Case("From links, no stack named, same size", (UNNAMED, UNNAMED), "same size"),
+)
+"""Pairs on links that are known."""
+
+JOBS = Case("Iterations of jobs", ("iteration", "iteration"), "")
+"""Pairs of exchanges of a job."""
+
+
+def pairs(rows: pd.DataFrame, case: Case) -> pd.DataFrame:
+    """Return the pairs of a case, at most `MOST` of each set.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        As of `validate.residuals`, with intervals.
+    case : Case
+        Which.
+
+    Returns
+    -------
+    DataFrame
+        Columns ``set``, and ``measured``, ``ours``, ``low``, ``high`` and ``kind``, of either, with ``_a`` and ``_b``.
+    """
+    if case in CLUSTERS and not case.any:
+        rows = rows[rows["collective"].isin(EXCHANGED)]
+    one, other = (rows[rows["kind"] == kind] for kind in case.kinds)
+    alike = case.kinds[0] == case.kinds[1]
+    if case.sizes == "choice":
+        both = pd.concat(_choices(one, other, alike=alike), ignore_index=True)
+    else:
+        one, other = (each.assign(at=each["size"] if case.sizes else 0.0)[_PAIRED] for each in (one, other))
+        both = one.merge(other, on=["set", "place", "at"], suffixes=("_a", "_b"))
+        # A collective that was left out was so with all of its algorithms.
+        both = both[both["name_a"] < both["name_b"] if alike else both["collective_a"] != both["collective_b"]]
+    both = both[both["measured_a"] != both["measured_b"]]
+    kept = [own.iloc[:: -(-len(own) // MOST)] for _, own in both.groupby("set", sort=True)]
+    return pd.concat(kept, ignore_index=True) if kept else both
+
+
+def _choices(one: pd.DataFrame, other: pd.DataFrame, *, alike: bool) -> Iterable[pd.DataFrame]:
+    """Yield dense all-reduces beside all-gathers of what is sent of them, where such a size was measured."""
+    for density in DENSITIES:
+        for dense, sparse, swapped in ((one, other, False), (other, one, True))[: 1 if alike else 2]:
+            reduce = dense[dense["collective"] == "all_reduce"]
+            gather = sparse[sparse["collective"] == "all_gather"]
+            sent = np.log2(2 * density * reduce["ranks"] * reduce["size"])
+            reduce = reduce.assign(at=np.floor(sent + _OCTAVE))[_PAIRED]
+            gather = gather.assign(at=np.floor(np.log2(gather["size"]) + _OCTAVE))[_PAIRED]
+            sides = (gather, reduce) if swapped else (reduce, gather)
+            yield sides[0].merge(sides[1], on=["set", "place", "at"], suffixes=("_a", "_b"))
+
+
+def judged(both: pd.DataFrame, models: Mapping[str, ErrorModel]) -> pd.DataFrame:
+    """Return what was said of pairs, and what came of it.
+
+    Parameters
+    ----------
+    both : DataFrame
+        As `pairs` gives them.
+    models : mapping of str to ErrorModel
+        By kind.
+
+    Returns
+    -------
+    DataFrame
+        Columns ``set``, ``chance`` that the first is faster, whether it is, ``first``, and whether each of the times
+        is inside its interval, ``inside_a``, ``inside_b``.
+    """
+    found = []
+    for row in both.to_dict("records"):
+        a, b = ({name: row[f"{name}_{side}"] for name in _SIDE} for side in "ab")
+        seconds, low, high = (np.array([a[name], b[name]]) for name in ("ours", "low", "high"))
+        said = chances(("a", "b"), [Part(seconds, low, high, (a["kind"], b["kind"]))], models)
+        inside = [one["low"] <= one["measured"] <= one["high"] for one in (a, b)]
+        found.append((row["set"], float(said.fastest[0]), a["measured"] < b["measured"], *inside))
+    return pd.DataFrame(found, columns=["set", "chance", "first", "inside_a", "inside_b"])
+
+
+def left_out(
+    rows: pd.DataFrame, case: Case, models: Callable[[str], tuple[pd.DataFrame, Mapping[str, ErrorModel]]]
+) -> pd.DataFrame:
+    """Return the judged pairs of a case, each set by models of errors that have not seen it.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        As of `validate.residuals`.
+    case : Case
+        Which pairs.
+    models : callable
+        Given the name of the set that is left out: its rows with intervals, and the models by kind.
+    """
+    found = []
+    for name in tracked(sorted(rows["set"].unique().tolist())):
+        own, known = models(name)
+        both = pairs(own, case)
+        if len(both):
+            found.append(judged(both, known))
+    return pd.concat(found, ignore_index=True)
+
+
+def on_clusters(clusters: pd.DataFrame, case: Case) -> pd.DataFrame:
+    """Return the judged pairs of calibrated clusters, one set left out at a time.
+
+    With it go all whose names begin with the same word: they are of the same site, or from the same people.
+
+    Parameters
+    ----------
+    clusters : DataFrame
+        As `validate.residuals.of_clusters` gives them.
+    case : Case
+        One of `CLUSTERS`.
+    """
+
+    def models(name: str) -> tuple[pd.DataFrame, Mapping[str, ErrorModel]]:
+        rest = clusters[~clusters["set"].str.startswith(name.partition("_")[0])]
+        known = {kind: residuals.model(rest[rest["kind"] == kind]) for kind in set(case.kinds)}
+        return clusters[clusters["set"] == name], known
+
+    return left_out(clusters, case, models)
+
+
+def on_links(links: pd.DataFrame, case: Case) -> pd.DataFrame:
+    """Return the judged pairs of known links, one set left out at a time; see `validate.residuals.of_links`.
+
+    Parameters
+    ----------
+    links : DataFrame
+        The errors.
+    case : Case
+        One of `LINKS`.
+    """
+
+    def models(name: str) -> tuple[pd.DataFrame, Mapping[str, ErrorModel]]:
+        kind = case.kinds[0]
+        rest = links[(links["set"] != name)]
+        known = residuals.sides(rest)
+        learnt = residuals.with_intervals(rest[rest["kind"] == kind], known)
+        own = links[(links["set"] == name) & (links["kind"] == kind)]
+        return residuals.with_intervals(own, known), {kind: residuals.model(learnt)}
+
+    return left_out(links, case, models)
+
+
+def on_jobs(jobs: pd.DataFrame) -> pd.DataFrame:
+    """Return the judged pairs of jobs, one setting left out at a time; only of settings that tell no interval.
+
+    Parameters
+    ----------
+    jobs : DataFrame
+        As `validate.residuals.of_jobs` gives them.
+    """
+    whole = jobs[jobs["kind"] == "iteration"]
+
+    def models(name: str) -> tuple[pd.DataFrame, Mapping[str, ErrorModel]]:
+        return whole[whole["set"] == name], {"iteration": residuals.model(whole[whole["set"] != name])}
+
+    return left_out(whole[~whole["telling"]], JOBS, models)
+
+
+def figures(rows: pd.DataFrame) -> dict[str, float]:
+    """Return what comes of judged pairs.
+
+    Returns
+    -------
+    dict
+        ``pairs``, ``sets``, ``brier`` score (0 is right and certain, 0.25 knows nothing), ``right``, the share in which
+        the likelier was the faster, ``sure``, the share called sure, ``sure_right``, that of them which was right,
+        and ``inside``, the share of times inside their interval.
+
+    Examples
+    --------
+    >>> said = {"set": "x", "chance": [0.97, 0.6], "first": [True, False], "inside_a": True, "inside_b": [True, False]}
+    >>> found = figures(pd.DataFrame(said))
+    >>> found["right"], found["sure_right"], found["inside"], round(found["brier"], 3)
+    (0.5, 1.0, 0.75, 0.18)
+    """
+    chance, first = rows["chance"].to_numpy(dtype=float), rows["first"].to_numpy(dtype=bool)
+    right = (chance > 0.5) == first
+    sure = np.maximum(chance, 1 - chance) >= SURE
+    return {
+        "pairs": len(rows),
+        "sets": rows["set"].nunique(),
+        "brier": float(np.mean((chance - first) ** 2)),
+        "right": float(right.mean()),
+        "sure": float(sure.mean()),
+        "sure_right": float(right[sure].mean()) if sure.any() else 1.0,
+        "inside": float(rows[["inside_a", "inside_b"]].to_numpy(dtype=float).mean()),
+    }
+
+
+def reliability(rows: pd.DataFrame) -> list[tuple[float, float, int]]:
+    """Return of each of `BINS` the mean chance of the likelier, the share in which it was the faster, and the pairs."""
+    chance, first = rows["chance"].to_numpy(dtype=float), rows["first"].to_numpy(dtype=bool)
+    likelier: Floats = np.maximum(chance, 1 - chance)
+    right = (chance > 0.5) == first
+    place = np.clip(np.searchsorted(BINS, likelier, side="right") - 1, 0, len(BINS) - 2)
+    found = []
+    for number in range(len(BINS) - 1):
+        at = place == number
+        count = int(at.sum())
+        found.append((float(likelier[at].mean()), float(right[at].mean()), count) if count else (np.nan, np.nan, 0))
+    return found
+
+
+def everything(clusters: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return the judged pairs of all cases by title.
+
+    Parameters
+    ----------
+    clusters : DataFrame
+        As `validate.residuals.of_clusters` gives them; may be empty.
+    """
+    found = {case.title: on_clusters(clusters, case) for case in tracked(CLUSTERS) if len(clusters)}
+    links = residuals.of_links()
+    found |= {case.title: on_links(links, case) for case in LINKS}
+    return found | {JOBS.title: on_jobs(residuals.of_jobs())}
+
+
+def drawn(by_title: Mapping[str, pd.DataFrame]) -> Plot:
+    """Return the reliability diagram."""
+    with style():
+        figure = Figure(figsize=(6.4, 4.8), layout="constrained")
+        axes = figure.add_subplot()
+        axes.plot([50, 100], [50, 100], "-", color="#333333", linewidth=0.8)
+        for number, (title, rows) in enumerate(by_title.items()):
+            points = [(100 * said, 100 * came) for said, came, count in reliability(rows) if count >= 10]
+            colour, line = COLOURS[number % len(COLOURS)], "-" if number < len(COLOURS) else "--"
+            axes.plot(*np.array(points).T, line, marker=".", color=colour, label=title, linewidth=1.0)
+        axes.set(xlabel="said: chance of the likelier (%)", ylabel="came true (%)")
+        axes.legend(loc="lower right", fontsize=7)
+    words = (
+        "On the line, of what was given a chance of 80 % four in five came true; above it, more. Bins of 10 pairs on."
+    )
+    return plot("validation_chances", "How often chances come true", words, figure)
+
+
+def summary(by_title: Mapping[str, pd.DataFrame]) -> list[str]:
+    """Return the rows of the summary of docs/validation.md, in Markdown."""
+    rows = []
+    for title, own in by_title.items():
+        found = figures(own)
+        sure = round(found["sure"] * found["pairs"])
+        said = f"{found['sure_right']:.1%} of {sure:,}; Brier score {found['brier']:.3f}"
+        rows.append(
+            f"| Sure of the faster of two: {title[0].lower()}{title[1:]} | 98 % right | {said} | | {_of(found)} |"
+        )
+    return rows
+
+
+def section(by_title: Mapping[str, pd.DataFrame], figure: str | None = None) -> str:
+    """Return the section of docs/validation.md, in Markdown.
+
+    Parameters
+    ----------
+    by_title : mapping of str to DataFrame
+        As `everything` gives it.
+    figure : str, optional
+        Path of the reliability diagram.
+    """
+    lines = ["## How often chances come true", "", _WORDS.strip(), ""]
+    if figure:
+        lines += [f"![Reliability diagram]({figure})", ""]
+    lines += [
+        "| Two exchanges | Pairs | Sets | Brier score | The likelier is the faster | Called sure | of these right "
+        "| Times inside their 90 % interval |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for title, own in by_title.items():
+        found = figures(own)
+        shares = " | ".join(f"{found[name]:.1%}" for name in ("right", "sure", "sure_right", "inside"))
+        lines.append(f"| {title} | {found['pairs']:,} | {found['sets']} | {found['brier']:.3f} | {shares} |")
+    heads = [f"{100 * low:g} to {100 * high:g} %" for low, high in pairwise(BINS)]
+    lines += ["", "How often the likelier was the faster, by the chance that it was given, and of how many pairs:", ""]
+    lines += [f"| Two exchanges | {' | '.join(heads)} |", "|---|" + "---|" * len(heads)]
+    for title, own in by_title.items():
+        cells = [f"{came:.0%} of {count}" if count else "" for _, came, count in reliability(own)]
+        lines.append(f"| {title} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _of(found: Mapping[str, float]) -> str:
+    return f"{found['pairs']:,} pairs of {found['sets']} set{'s' if found['sets'] > 1 else ''}"

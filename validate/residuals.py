@@ -1,0 +1,284 @@
+"""What predictions of times are off by, learnt from what was left out: the table of `simnet.studies.choosing.chances`.
+
+An error is compared in half-widths of the 90 % interval that the prediction carries. Of calibrated clusters that is the
+interval of the calibration; of iterations of jobs that of `simnet predict job`. Of times that follow from links the
+half-width is learnt here, ``a m / T + b`` for ``m`` messages of a worker in ``T`` seconds: by quantile regression of
+the errors of the shipped measurements up to 100 Mbit/s, on either side, for each stack, and for none (`ideal`), where
+``a`` is 0, since nothing is known of a message's software.
+
+Then a kind of prediction has quantiles of such errors, and the correlation of those of two choices at the same place.
+Sets count alike however many measurements they have; of clusters, collectives of sets.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from statistics import NormalDist
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from simnet.base.arrays import Floats
+from simnet.calibration.measured import load
+from simnet.network import STACKS
+from simnet.network.stack import IDEAL, Stack
+from simnet.studies.choosing.chances import COLUMNS, SCORES, UNNAMED, ErrorModel
+from simnet.studies.iteration_errors import factor_in_job
+from validate.evaluation import FROM_BASE
+from validate.jobs import report
+from validate.jobs.errors import FASTEST, bound, weighted_quantile
+from validate.jobs.settings import TELLING
+from validate.shapednet.libraries import Case, bare, cases, library, predictable
+
+SETS = (
+    "shaped_openmpi",
+    "shaped_sparse",
+    "shaped_mpich",
+    "shaped_gloo",
+    "shaped_gloo_ranks",
+    "shaped_gloo_again",
+    "shaped_unequal",
+)
+"""Shipped measurements that follow from links."""
+
+NAMED = ("gloo", "mpich", "openmpi", "tcp")
+"""Stacks that they were measured with."""
+
+BASES = ("sizes", "ranks", "beyond", "collectives")
+"""Kinds of predictions of a calibrated cluster."""
+
+JOBS = ("iteration", "select")
+"""Kinds of predictions that jobs tell the errors of."""
+
+LEAST = 0.01
+"""The least half-width, as a logarithm."""
+
+FEWEST = 20
+"""Pairs of a set below which it tells no correlation."""
+
+_OUTSIDE = 0.05
+_MOST_SHARED = 0.95
+_DIGITS = 3
+_NORMAL = NormalDist()
+
+
+class Sides(NamedTuple):
+    """The half-width of an interval below and above a time: seconds a message, and a share, of either side."""
+
+    below: tuple[float, float]
+    above: tuple[float, float]
+
+
+def of_clusters(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the errors of calibrated clusters.
+
+    Parameters
+    ----------
+    frame : DataFrame
+        Predictions of `validate.evaluation`, with ``set``; those on shaped links are left out, as their links are
+        known.
+
+    Returns
+    -------
+    DataFrame
+        Columns ``kind``, ``set``, ``cluster`` (what counts alike), ``place`` (where choices are compared), ``name`` of
+        the choice, ``collective``, ``ranks``, ``size`` [byte], ``measured``, ``ours``, ``low``, ``high`` [s].
+    """
+    own = frame[frame["split"].isin(["sizes", "ranks", "collectives"]) & ~frame["set"].str.startswith("shaped")]
+    own = own[own["ours"].notna()]
+    beyond = (own["split"] == "ranks") & (own["place"] != "inside")
+    ranks = own["setting"].str.extract(r", (\d+) rank", expand=False).astype(int)
+    where = own["setting"].str.extract(r", (\d+ rank.*)", expand=False)
+    return pd.DataFrame(
+        {
+            "kind": np.where(beyond, "beyond", own["split"]),
+            "set": own["set"],
+            "cluster": own["set"] + " " + own["collective"],
+            "place": own["system"] + " " + where,
+            "name": own["setting"],
+            "ranks": ranks,
+            **{name: own[name] for name in ("collective", "size", "measured", "ours", "low", "high")},
+        }
+    ).reset_index(drop=True)
+
+
+def of_links() -> pd.DataFrame:
+    """Return the errors of times that follow from links, of each stack and of `ideal`; intervals are not known yet.
+
+    Returns
+    -------
+    DataFrame
+        As `of_clusters`, with ``stack``, the kind ``named`` beside `ideal`, and ``messages`` of a worker.
+    """
+    return pd.DataFrame([one for name in SETS for one in _links(name)])
+
+
+def _links(name: str) -> Iterator[dict[str, object]]:
+    for one in cases(predictable(load(name).rows)):
+        links = one.links.of_hosts(one.ranks)
+        if max(bandwidth for _, bandwidth in links) > FASTEST:
+            continue
+        stack = one.tool.removeprefix("replay-")
+        gathers = one.collective in ("all_gather", "all_gatherv")
+        row = {
+            "stack": stack,
+            "set": name,
+            "cluster": name,
+            "place": f"{one.tool} {one.profile} {one.links} {one.ranks}",
+            "name": f"{one.collective} {one.algorithm}",
+            "collective": one.collective,
+            "ranks": one.ranks,
+            "size": float(np.mean(one.sizes)) * (one.ranks if gathers else 1),
+            "measured": one.seconds,
+            "messages": one.schedule(library(one.tool).piece).n_messages / one.ranks,
+        }
+        yield row | {"kind": "named", "ours": one.takes(_stack(one, stack))}
+        yield row | {"kind": UNNAMED, "ours": one.takes(IDEAL)}
+
+
+def _stack(one: Case, name: str) -> Stack:
+    """Return the stack as it is named; that of Open MPI was measured with every message below its eager limit."""
+    found = STACKS[name] if name == one.tool else bare(name)
+    return dataclasses.replace(found, eager_limit=math.inf) if name == "openmpi" else found
+
+
+def of_jobs() -> pd.DataFrame:
+    """Return the errors of iterations of the shipped jobs, and of selecting in them, medians over iterations.
+
+    Returns
+    -------
+    DataFrame
+        As `of_clusters`, with ``telling``, whether a setting tells how wide the intervals of iterations are.
+    """
+    both = report.shipped()
+    fixed = both[both["policy"] != "flexible"]
+    rows = fixed.groupby(["setting", "policy"], sort=False).median(numeric_only=True).reset_index()
+    where = dict.fromkeys(("set", "cluster", "place"), rows["setting"])
+    named = {"name": rows["policy"], "collective": rows["policy"], "telling": rows["setting"].isin(TELLING)}
+    ours = rows["select_s_ours"]
+    select = {"measured": rows["select_s"], "ours": ours}
+    select |= {end: ours * factor_in_job(end, "select") for end in ("low", "high")}
+    whole = {"measured": rows["total_s"], "ours": rows["total_s_ours"]}
+    whole |= {end: rows[f"total_{end}_s"] for end in ("low", "high")}
+    parts = {"iteration": whole, "select": select}
+    return pd.concat([pd.DataFrame({"kind": kind, **where, **named, **part}) for kind, part in parts.items()])
+
+
+def sides(links: pd.DataFrame) -> dict[str, Sides]:
+    """Return the half-widths of the stacks of `of_links`, and of `ideal`."""
+    found = {}
+    groups: dict[str, pd.DataFrame] = {UNNAMED: links[links["kind"] == UNNAMED]}
+    groups |= {str(name): own for name, own in links[links["kind"] == "named"].groupby("stack")}
+    for name, own in groups.items():
+        seconds, messages = own["ours"].to_numpy(dtype=float), own["messages"].to_numpy(dtype=float)
+        errors = np.log(own["measured"].to_numpy(dtype=float) / seconds)
+        weights = _weights(own["set"])
+        both = []
+        for sign in (-1, 1):
+            off = np.maximum(sign * errors, 0.0)
+            if name == UNNAMED:
+                both.append((0.0, max(weighted_quantile(off, weights, 1 - _OUTSIDE), LEAST)))
+            else:
+                message, share = bound(messages, seconds, off * seconds, weights, 1 - _OUTSIDE)
+                both.append((message, max(share, LEAST)))
+        found[name] = Sides(*both)
+    return found
+
+
+def with_intervals(links: pd.DataFrame, known: Mapping[str, Sides]) -> pd.DataFrame:
+    """Return errors of links with intervals; stacks that are not known have the widest of those that are."""
+    widths = np.zeros((2, len(links)))
+    names = np.where(links["kind"] == UNNAMED, UNNAMED, links["stack"])
+    each = (links["messages"] / links["ours"]).to_numpy(dtype=float)
+    for name in np.unique(names).tolist():
+        at = names == name
+        own = [known[name]] if name in known else [one for stack, one in known.items() if stack != UNNAMED]
+        widths[:, at] = np.max([[message * each[at] + share for message, share in one] for one in own], axis=0)
+    ours = links["ours"].to_numpy(dtype=float)
+    return links.assign(low=ours * np.exp(-widths[0]), high=ours * np.exp(widths[1]))
+
+
+def errors(rows: pd.DataFrame) -> Floats:
+    """Return how far measured times are from predicted ones, in half-widths of the interval on their side."""
+    measured, ours, low, high = (rows[name].to_numpy(dtype=float) for name in ("measured", "ours", "low", "high"))
+    off = np.log(measured / ours)
+    half = np.where(off < 0, np.log(ours / low), np.log(high / ours))
+    found: Floats = np.divide(off, half, out=np.zeros(len(off)), where=half > 0)
+    return found
+
+
+def quantiles(rows: pd.DataFrame) -> Floats:
+    """Return the quantiles of errors of one kind at `SCORES`; what has the same ``cluster`` counts as one."""
+    values = errors(rows)
+    order = np.argsort(values)
+    weights = _weights(rows["cluster"])[order]
+    reached: Floats = (np.cumsum(weights) - weights / 2) / weights.sum()
+    return np.interp([_NORMAL.cdf(score) for score in SCORES.tolist()], reached, values[order])
+
+
+def shared(rows: pd.DataFrame, found: Floats) -> float:
+    """Return the correlation of the errors of two choices of the same size at the same place, in normal scores.
+
+    Sets with at least `FEWEST` pairs count alike; of jobs all together.
+    """
+    scores = np.interp(errors(rows), found + np.arange(len(found)) * 1e-9, SCORES)
+    if "size" in rows and rows["size"].notna().any():
+        keys = ["set", "place", "size"]
+        if (rows["kind"] == "collectives").all():
+            # What is predicted from all-reduce is together what may be chosen among; others stand in for each other.
+            keep = rows["collective"].isin(FROM_BASE).to_numpy()
+            rows, scores = rows[keep], scores[keep]
+    else:
+        keys = ["set", "place"]
+    table = rows[[*keys, "name"]].assign(score=scores)
+    both = table.merge(table, on=keys, suffixes=("", "_other"))
+    both = both[both["name"] < both["name_other"]]
+    together = (both["score"] * both["score_other"]).groupby(both["set"])
+    alone = ((both["score"] ** 2 + both["score_other"] ** 2) / 2).groupby(both["set"])
+    if keys == ["set", "place"]:
+        found_each = float(together.sum().sum() / alone.sum().sum())
+    else:
+        enough = together.size() >= FEWEST
+        found_each = float((together.sum() / alone.sum())[enough].mean()) if enough.any() else 0.0
+    return float(np.clip(found_each, 0.0, _MOST_SHARED))
+
+
+def model(rows: pd.DataFrame) -> ErrorModel:
+    """Return the model of the errors of one kind, as `of_clusters` has them, with intervals."""
+    found = quantiles(rows)
+    return ErrorModel(shared(rows, found), found)
+
+
+def table(clusters: pd.DataFrame) -> str:
+    """Return the table, as CSV.
+
+    Parameters
+    ----------
+    clusters : DataFrame
+        As `of_clusters` gives them. Without any, the table has what follows from shipped measurements alone.
+    """
+    links, jobs = of_links(), of_jobs()
+    known = sides(links)
+    whole = with_intervals(links, known)
+    named = model(whole[whole["kind"] == "named"])
+    rows = [_row(kind, model(clusters[clusters["kind"] == kind])) for kind in BASES if len(clusters)]
+    rows += [_row(stack, named, known[stack]) for stack in NAMED]
+    rows.append(_row(UNNAMED, model(whole[whole["kind"] == UNNAMED]), known[UNNAMED]))
+    rows += [_row(kind, model(jobs[jobs["kind"] == kind])) for kind in JOBS]
+    columns = [*COLUMNS, *(f"{score:g}" for score in SCORES.tolist())]
+    found = pd.DataFrame(rows, columns=columns)
+    return found.to_csv(index=False, float_format=f"%.{_DIGITS}g", lineterminator="\n")
+
+
+def _row(kind: str, found: ErrorModel, known: Sides | None = None) -> list[object]:
+    widths: Iterable[float | None] = (None,) * 4 if known is None else (*known.below, *known.above)
+    return [kind, found.shared, *widths, *found.quantiles.tolist()]
+
+
+def _weights(groups: pd.Series[str]) -> Floats:
+    """Return one over the size of the group of each row."""
+    found: Floats = 1 / groups.groupby(groups).transform("size").to_numpy(dtype=float)
+    return found
