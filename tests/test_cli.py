@@ -302,17 +302,22 @@ def test_progress_comes_back_and_no_more_processes_run_than_allowed(small: Path)
 # The rest
 
 
-def test_every_answer_names_the_device_and_the_interval_of_the_time_to_select(small: Path, tmp_path: Path) -> None:
+def test_every_answer_names_device_and_barrier_and_the_interval_of_the_time_to_select(
+    small: Path, tmp_path: Path
+) -> None:
     for command, more in (
         ("run", ["--set", "output.report=true"]),
         ("compare", []),
         ("sweep", ["--param", "density=1,5%"]),
     ):
         out = tmp_path / command
-        result = invoke(command, small, *more, "--set", "job.device=v100-torch1.5", "--out", out)
+        result = invoke(
+            command, small, *more, "--set", "job.device=v100-torch1.5", "--set", "job.barrier=false", "--out", out
+        )
         assert result.exit_code == 0, result.output
         heading = result.stdout.splitlines()[0]
-        assert heading.rstrip().endswith("; device v100-torch1.5")
+        assert "; device v100-torch1.5" in heading
+        assert "barrier: false" in result.stdout if command == "run" else heading.rstrip().endswith("; barrier false")
         table = next(out / name for name in ("iterations.csv", "compare.csv", "sweep.csv") if (out / name).exists())
         rows = pd.read_csv(table)
         assert (rows["select_low_s"] < rows["select_s"]).all()
@@ -320,7 +325,13 @@ def test_every_answer_names_the_device_and_the_interval_of_the_time_to_select(sm
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["device"]["name"] == "v100-torch1.5"
     assert summary["device"]["known"] == {"estimated": 6, "measured": 2, "scaled": 4}
-    assert "<strong>Device</strong>" in (tmp_path / "run" / "report.html").read_text()
+    assert summary["barrier"] is json.loads((tmp_path / "compare" / "compare.json").read_text())["barrier"] is False
+    assert not pd.read_csv(tmp_path / "sweep" / "sweep.csv")["barrier"].any()
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "<strong>Device</strong>" in page
+    assert "each when done with the one before (job.barrier: false)" in page
+    result = invoke("choose", small, "--set", "job.barrier=false")
+    assert "taken to begin together, other than job.barrier: false" in " ".join(result.stdout.split())
 
 
 def test_version() -> None:

@@ -67,10 +67,15 @@ def compare(
         return comparison.row(batch.built[key].job.source.workers, name, result, skipped)
 
     def show(table: pd.DataFrame) -> None:
+        from simnet.report import barriers
         from simnet.report.comparison import comparison_table
         from simnet.report.console import print_wide, show_calls
 
-        print_wide(comparison_table(table, f"{largest.name}; device {device.name}"))
+        print_wide(
+            comparison_table(
+                table, f"{largest.name}; device {device.name}; {barriers.titled([largest.config.job.barrier])}"
+            )
+        )
         show_calls(runs.calibration_of(loaded, batch.built[key].job) for key, (_, loaded) in scenarios.items())
         typer.echo(f"Results: {folder / 'compare.csv'}, {folder / 'figures' / 'compare.png'}")
 

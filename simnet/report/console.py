@@ -11,7 +11,7 @@ from rich.segment import Segments
 from rich.table import Table
 from rich.text import Text
 
-from simnet.report import calibrated, co_located, devices, learning, sharing, stacks
+from simnet.report import barriers, calibrated, co_located, devices, learning, sharing, stacks
 from simnet.report.sentences import HEADINGS, colocated_rows, learning_rows, rows, sentence, what_happened
 from simnet.report.summary import PHASES, Summary
 
@@ -38,6 +38,8 @@ def show(summary: Summary, console: Console | None = None) -> None:
     console.print(Text(f"Stack: {stacks.told(summary['stack'])}"), soft_wrap=not console.is_terminal)
     if "device" in summary:
         console.print(Text(f"Device: {devices.told(summary['device'])}"), soft_wrap=not console.is_terminal)
+    if "barrier" in summary:
+        console.print(Text(barriers.told(summary["barrier"])), soft_wrap=not console.is_terminal)
     show_calls([summary.get("calibration")], console)
     if "sharing" in summary:
         told = f"Links are shared {sharing.told(summary['sharing'])}."

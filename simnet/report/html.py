@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import jinja2
 
 from simnet.base.units import format_bandwidth, format_seconds
-from simnet.report import calibrated, co_located, devices, learning, sentences, sharing, stacks
+from simnet.report import barriers, calibrated, co_located, devices, learning, sentences, sharing, stacks
 from simnet.report.drawing import Plot
 from simnet.report.summary import PHASES, Summary
 
@@ -44,6 +44,7 @@ def report(summary: Summary, plots: Sequence[Plot], scenario: str) -> str:
         rows=sentences.rows(summary),
         stack_properties=stacks.distinct(summary["stack"]),
         device=devices.told(summary["device"]) if "device" in summary else "",
+        barrier=barriers.told(summary["barrier"]) if "barrier" in summary else "",
         calibration=summary.get("calibration"),
         call_headings=calibrated.HEADINGS,
         call_rows=calibrated.rows(summary["calibration"]["calls"]) if "calibration" in summary else [],

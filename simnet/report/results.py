@@ -54,6 +54,7 @@ def write_run(
     seed: int,
     stack: Stack = STACKS["ideal"],
     device: DeviceProfile | None = None,
+    barrier: bool | None = None,
     calibration: CalibrationSummary | None = None,
     shared_by: Sharing = MAX_MIN,
     bound: str | None = "clairvoyant",
@@ -72,7 +73,7 @@ def write_run(
         The run folder; made when it is not there. What an earlier run wrote is replaced, other files stay.
     results : mapping of policy name to PolicyResult
         In the order in which the policies stand in the scenario.
-    scenario, seed, stack, device, calibration, shared_by, bound, missing, target, reference, untrained
+    scenario, seed, stack, device, barrier, calibration, shared_by, bound, missing, target, reference, untrained
         As for `simnet.report.summary.summarize`.
     scenario_lock : str
         Text of the resolved scenario; its hash goes into the summary.
@@ -102,6 +103,7 @@ def write_run(
         seed=seed,
         stack=stack,
         device=device,
+        barrier=barrier,
         calibration=calibration,
         shared_by=shared_by,
         versions=versions(),

@@ -127,6 +127,7 @@ class Summary(TypedDict):
     seed: int
     stack: stacks.StackSummary
     device: NotRequired[devices.DeviceSummary]
+    barrier: NotRequired[bool]
     calibration: NotRequired[CalibrationSummary]
     sharing: NotRequired[sharing.SharingSummary]
     versions: dict[str, str]
@@ -173,6 +174,7 @@ def summarize(
     seed: int = 0,
     stack: Stack = STACKS["ideal"],
     device: DeviceProfile | None = None,
+    barrier: bool | None = None,
     calibration: CalibrationSummary | None = None,
     shared_by: Sharing = MAX_MIN,
     versions: Mapping[str, str] | None = None,
@@ -201,6 +203,8 @@ def summarize(
         How the network sent messages.
     device : DeviceProfile, optional
         What selected.
+    barrier : bool, optional
+        Whether workers began each iteration together.
     calibration : CalibrationSummary, optional
         What the run took of a calibrated cluster; none where the network was of none.
     shared_by : Sharing
@@ -286,6 +290,8 @@ def summarize(
         made["worth"] = {"measure": measure, "winner": best, "frontier": worth.frontier(places)}
     if device is not None:
         made["device"] = devices.condensed(device)
+    if barrier is not None:
+        made["barrier"] = barrier
     if calibration is not None:
         made["calibration"] = calibration
     if shared_by != MAX_MIN:

@@ -186,6 +186,7 @@ def write(
         "scenario_sha256": hashlib.sha256(lock).hexdigest(),
         "seed": loaded.config.seed,
         "device": devices.condensed(device),
+        "barrier": loaded.config.job.barrier,
         "versions": versions(),
         "rows": table.astype(object).where(table.notna(), None).to_dict(orient="records"),
     }

@@ -38,6 +38,7 @@ from simnet.base.errors import InputError
 from simnet.costs.devices import End
 from simnet.job import Job, buckets, run_policy
 from simnet.job.record import TRAIN
+from simnet.report import barriers
 from simnet.report.stacks import name_of
 from simnet.scenario import Run, Scenario
 from simnet.studies.iteration_errors import factor_in_job, off_of_calls, stacks
@@ -106,19 +107,14 @@ class JobPrediction:
         """Return what is to be said beside the table."""
         known = stacks()
         wider = "" if self.stack in known else f", of which the wider stands for {self.stack}, which was not measured"
-        together = (
-            "Workers begin each iteration together (job.barrier: true); processes of PyTorch's DDP do not."
-            if self.barrier
-            else "Workers begin an iteration each when done with the one before (job.barrier: false)."
-        )
         return [
             "Medians over iterations, means over workers. A whole iteration is compute, select, wait and update; wait "
             "has what communicate and merge take after the backward pass.",
             f"Intervals are meant to hold {100 * COVERAGE:.0f} % of iterations. Stack: {self.stack}; device: "
             f"{self.device}.",
-            "Their widths are those of jobs of DDP over gloo on two processors, up to 100 Mbit/s, and of collectives "
-            f"of {' and '.join(known)} there{wider}.",
-            together,
+            f"Their widths, also on {self.device}, are those of jobs of DDP over gloo on two processors, up to "
+            f"100 Mbit/s, and of collectives of {' and '.join(known)} there{wider}.",
+            barriers.told(self.barrier),
         ]
 
 

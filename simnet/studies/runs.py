@@ -145,6 +145,7 @@ def write(folder: Path, loaded: Scenario, built: Run, results: Mapping[str, Poli
         seed=loaded.config.seed,
         stack=built.job.network(0).stack,
         device=built.job.device,
+        barrier=built.job.barrier,
         calibration=calibration_of(loaded, built.job),
         shared_by=built.job.network(0).sharing,
         bound=built.bound,

@@ -89,6 +89,8 @@ class Question:
         Whether the cost model is so slow that flips are looked for in large steps.
     device : str
         What selects, by name.
+    barrier : bool, optional
+        Of a scenario: whether its workers begin each iteration together.
     gradients : callable, optional
         Makes a source of the gradients that are exchanged, or of gradients like them.
     gradients_name : str
@@ -108,6 +110,7 @@ class Question:
     backward: float = 0.0
     coarse: bool = False
     device: str = ""
+    barrier: bool | None = None
     gradients: Callable[[], GradientSource] | None = None
     gradients_name: str = ""
     beside: Beside | None = None
@@ -284,6 +287,7 @@ def from_scenario(loaded: Scenario, given: Given) -> Question:
             trajectory=seen,
             backward=backward,
             device=device.name,
+            barrier=job.barrier,
             beside=beside_backward(backward, device, moments, hosts, given.seed),
         )
     stack = name_on(job.network(0))
@@ -299,6 +303,7 @@ def from_scenario(loaded: Scenario, given: Given) -> Question:
         seen,
         backward,
         device=device.name,
+        barrier=job.barrier,
         gradients=lambda: job.source,
         gradients_name=f"those of {loaded.name}",
         beside=beside_backward(backward, device),

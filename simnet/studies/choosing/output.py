@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from simnet.base.units import format_bandwidth, format_bytes, format_seconds, format_within
+from simnet.report import barriers
 from simnet.report.console import empty_table
 from simnet.studies.choosing.cost_models import sample
 from simnet.studies.choosing.decision import Decision, Flip
@@ -54,7 +55,8 @@ def title(question: Question) -> str:
         links = f", {format_seconds(float(point.latency))}, {format_bandwidth(float(point.bandwidth))}"
         links += f" a node of {point.per_node} GPUs" if point.per_node > 1 else ""
     gradient = f"{format_bytes(float(point.dense_bytes))} gradient, density {100 * float(point.density):.3g} %"
-    return f"{question.title}, {gradient}{links}; {question.method}; device {question.device}"
+    begin = "" if question.barrier is None else f"; {barriers.weighed(question.barrier)}"
+    return f"{question.title}, {gradient}{links}; {question.method}; device {question.device}{begin}"
 
 
 def sentences(question: Question, decision: Decision) -> list[str]:
@@ -125,6 +127,7 @@ def figures(question: Question, decision: Decision) -> dict[str, Any]:
             "bandwidth_B_per_s": _number(float(point.bandwidth)),
             "gpus_per_node": point.per_node,
             "device": question.device,
+            "barrier": question.barrier,
         },
         "ranking": [
             {

@@ -27,7 +27,7 @@ from simnet.scenario import Run, Scenario
 from simnet.scenario.identity import identity
 from simnet.scenario.runner import Source, run_here
 
-FORMAT = "simnet sweep cell 3"
+FORMAT = "simnet sweep cell 4"
 """What the files of cells say that they are; with other columns, or another meaning of one, they say another."""
 
 MAX_BYTES = 64 * 2**20
@@ -36,6 +36,7 @@ MAX_BYTES = 64 * 2**20
 COLUMNS = {
     "policy": "which policy",
     "device": "what selects",
+    "barrier": "whether workers begin each iteration together",
     "status": "done; ended: workers died; failed: see message; refused: the cell did not run",
     "wins": "whether it was the fastest policy that can be run, or as fast as that one",
     "iterations": "complete iterations",
@@ -173,6 +174,7 @@ def rows(
         row |= {
             "policy": name,
             "device": built.job.device.name,
+            "barrier": built.job.barrier,
             "status": "failed",
             "wins": False,
             "message": failed.get(name, ""),

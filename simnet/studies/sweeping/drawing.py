@@ -20,6 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from simnet.base.units import format_bandwidth, format_bytes, format_seconds, format_within
+from simnet.report import barriers
 from simnet.report.console import empty_table
 from simnet.report.drawing import BITS, BYTES, COLOURS, HOURS, SECONDS, Plot, plot, scale, style, unit
 from simnet.report.sentences import percent
@@ -175,7 +176,9 @@ def sweep_table(table: pd.DataFrame, title: str, bound: str | None = None) -> Ta
         headings += ["first to\ntarget", "reached\ntarget", "mean time\nto target", "mean\naccuracy"]
     named = table[table["policy"] != ""]
     selecting = ", ".join(sorted(set(named["device"]) - {""}))
-    shown = empty_table(f"{title}; device {selecting}" if selecting else title, headings, ["policy"])
+    if selecting:
+        title = f"{title}; device {selecting}; {barriers.titled(named['barrier'].dropna())}"
+    shown = empty_table(title, headings, ["policy"])
     for name, group in sorted(named.groupby("policy", sort=True), key=lambda one: (-int(one[1]["wins"].sum()), one[0])):
         ratios = group["vs_best"].dropna().to_numpy(dtype=np.float64)
         seconds, per_gain = group["iteration_s"].dropna(), group["time_per_gain_s"].dropna()

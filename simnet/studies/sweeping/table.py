@@ -45,7 +45,7 @@ def _frame(rows: Sequence[Mapping[str, Any]], columns: Sequence[Column]) -> pd.D
             table[name] = pd.array([row[name] for row in rows], dtype="Int64")
         elif name == "wins":
             table[name] = table[name].astype(bool)
-        elif name == "first_to_target":
+        elif name in ("first_to_target", "barrier"):
             table[name] = pd.array([row[name] for row in rows], dtype="boolean")
         else:
             table[name] = table[name].astype("float64")

@@ -1,0 +1,40 @@
+"""Whether workers begin each iteration together, which decides how long an iteration takes: in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+
+def told(barrier: bool) -> str:
+    """Return in a sentence how workers begin an iteration.
+
+    Examples
+    --------
+    >>> told(True)
+    "Workers begin each iteration together (job.barrier: true); processes of PyTorch's DDP do not."
+    """
+    if barrier:
+        return "Workers begin each iteration together (job.barrier: true); processes of PyTorch's DDP do not."
+    return "Workers begin an iteration each when done with the one before (job.barrier: false)."
+
+
+def weighed(barrier: bool) -> str:
+    """Return, in a few words, how workers are taken to begin where one exchange after another is weighed by itself.
+
+    Examples
+    --------
+    >>> weighed(False)
+    'workers taken to begin together, other than job.barrier: false'
+    """
+    return "workers begin together" if barrier else "workers taken to begin together, other than job.barrier: false"
+
+
+def titled(barriers: Iterable[bool]) -> str:
+    """Return the same for a title, of jobs which may differ.
+
+    Examples
+    --------
+    >>> titled([True, True]), titled([False, True])
+    ('barrier true', 'barrier false, true')
+    """
+    return f"barrier {', '.join(str(one).lower() for one in sorted(set(barriers)))}"
