@@ -214,6 +214,32 @@ def test_one_selection_of_the_whole_gradient_goes_as_without_streams():
     assert timing.finish == pytest.approx(4 + 1 + 3 * 2 + 0.75 + 1)
 
 
+def before_messages(schedule, hosts):
+    """Return a schedule whose ranks do software for 0.5 s before each round with messages."""
+    return schedule.with_work({number: 0.5 for number, one in enumerate(schedule.rounds) if len(one)})
+
+
+@pytest.mark.parametrize("engine", ["vectorised", "fluid"])
+def test_software_before_rounds_is_told_apart_from_work(engine):
+    # Software until 0.5, a swap, work 2.5-2.75, software -3.25, a swap, work 5.25-6.25.
+    network = pair(engine=engine, software=before_messages)
+    timing = network.time(part(0.25, unpack=1.0), messages=True)
+    host = timing.software.of_ranks(timing.messages)
+    for found, expected in ((timing.work, [2.5, 2.75, 5.25, 6.25]), (host, [0, 0.5, 2.75, 3.25])):
+        own = found.rank == 0
+        assert np.sort(np.append(found.begun[own], found.ended[own])) == pytest.approx(expected)
+
+
+def test_software_before_rounds_of_parts_comes_behind_what_has_queued():
+    # Slices of 4 and 6 s, 1 s to select. The first swap 5.5-7.5, the merge 11-11.25 behind the slice, software -11.75,
+    # a swap -13.75, software -14.25, a swap.
+    timing = timed([part(0.25), part()], [4, 10], [1, 1], pair(software=before_messages))
+    host = timing.software.of_ranks(timing.messages)
+    for found, expected in ((timing.work, [11, 11.25]), (host, [5, 5.5, 11.25, 11.75, 13.75, 14.25])):
+        own = found.rank == 0
+        assert np.sort(np.append(found.begun[own], found.ended[own])) == pytest.approx(expected)
+
+
 # Jobs.
 
 

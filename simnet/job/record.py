@@ -128,7 +128,8 @@ class PolicyResult:
         is no progress.
     workers : DataFrame
         A row per iteration and worker: the split of the iteration, which adds up to it, its bytes, and what of
-        ``select_s`` came after a message, as ``merge_s``. Exploration has rows of its own, which `purpose` tells, too.
+        ``select_s`` came after the last selection, as ``merge_s``. Exploration has rows of its own, which `purpose`
+        tells, too.
     messages, spans : DataFrame
         Every message, and what each worker did when, of the first iterations.
     interruptions : tuple of Interruption
