@@ -41,7 +41,17 @@ class Kernels(NamedTuple):
 
     @classmethod
     def of(cls, kernels: Sequence[DeviceOp], device: DeviceProfile, workers: int) -> Kernels:
-        """Return what kernels take each of so many workers on a device."""
+        """Return what kernels take each of so many workers on a device.
+
+        Parameters
+        ----------
+        kernels : sequence of DeviceOp
+            What runs.
+        device : DeviceProfile
+            What each takes.
+        workers : int
+            P.
+        """
         in_order = sorted(kernels, key=lambda one: one.before)
         lasts = [(one.before, (one.method, np.broadcast_to(device.once(one), workers))) for one in in_order]
         slower = 1.0 if device.side_stream is None else device.side_stream.kernels

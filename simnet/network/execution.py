@@ -62,7 +62,15 @@ class Work:
 
     @classmethod
     def of(cls, rank: ArrayLike, part: ArrayLike, begun: Floats, ended: Floats) -> Work:
-        """Return intervals that are not empty, given columns that broadcast."""
+        """Return intervals that are not empty, given columns that broadcast.
+
+        Parameters
+        ----------
+        rank, part : array_like of int
+            Who was busy, and for which part.
+        begun, ended : ndarray
+            From when to when [s since the origin], of the shape of the intervals; NaN for none.
+        """
         lasts = ended > begun
         ranks, parts = (np.broadcast_to(np.asarray(one), begun.shape)[lasts] for one in (rank, part))
         return cls(ranks, parts, begun[lasts], ended[lasts])
