@@ -21,11 +21,12 @@ from rich.console import Console
 
 from simnet.report import figures
 from simnet.report.console import show
+from simnet.report.contests import draw_frontier
 from simnet.report.html import report
+from simnet.report.paired import exactly
 from simnet.report.sentences import HEADINGS, percent, ranking, rows, sentence
 from simnet.report.summary import MAX_SWITCHES, bought_by, summarize
 from simnet.report.timeline import write_timeline
-from simnet.report.worth import draw, exactly
 
 HOSTILE = ["<script>alert(1)</script>", "$\\frac{a$_{", "[red]x[/red]", "_hidden", "a,\"b\"\n'c'", "名前", "x" * 200]
 
@@ -163,7 +164,7 @@ def test_the_frontier_is_drawn_where_gains_are_known():
     ET.fromstring(plots[2].svg)
     places = {name: tuple(map(exactly, place)) for name, place in {"a": (1.0, 0.5), "b": (2.0, 0.6)}.items()}
     places["bound"] = exactly(0.5), exactly(0.9)
-    (axes,) = draw("gain", places, dict.fromkeys(places, "C0"), "bound").axes
+    (axes,) = draw_frontier("gain", places, dict.fromkeys(places, "C0"), "bound").axes
     steps = [line for line in axes.lines if line.get_drawstyle() == "steps-post"]
     assert [line.get_xydata().tolist() for line in steps] == [[[1.0, 0.5], [2.0, 0.6]]]
 

@@ -63,7 +63,7 @@ def compare(
         raise InputError(f"must be less than the {batch.iterations} iterations, got {skipped}", file="--skip")
 
     def row(label: str, result: PolicyResult) -> dict[str, Any]:
-        key, name = batch.labels[label]
+        key, name, _ = batch.labels[label]
         return comparison.row(batch.built[key].job.source.workers, name, result, skipped)
 
     def show(table: pd.DataFrame) -> None:

@@ -22,6 +22,12 @@ Fields: TypeAlias = Annotated[
     typer.Option("--set", metavar="FIELD=VALUE", help="Set a field, as job.iterations=50; may be repeated."),
 ]
 Seed: TypeAlias = Annotated[int | None, typer.Option(min=0, help="Seed in place of that of the scenario.")]
+Seeds: TypeAlias = Annotated[
+    int,
+    typer.Option(
+        min=1, max=1000, help="How many seeds: that of the scenario and the next ones. With several, who is tied."
+    ),
+]
 Stack: TypeAlias = Annotated[
     str | None,
     typer.Option(

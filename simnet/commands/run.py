@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from simnet.commands import options
-from simnet.commands.options import Fields, Policies, Seed, Stack
+from simnet.commands.options import Fields, Policies, Seed, Seeds, Stack
 from simnet.commands.resumable import Execution, carry_out
 
 if TYPE_CHECKING:
+    from simnet.job import PolicyResult
+    from simnet.report.seeds import SeedsSummary
     from simnet.report.summary import Summary
 
 
@@ -20,6 +22,7 @@ def run(
     set_: Fields = None,
     stack: Stack = None,
     seed: Seed = None,
+    seeds: Seeds = 1,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder for the results; default: runs/NAME. Files of an earlier run in it are replaced."),
@@ -36,18 +39,40 @@ def run(
     source = Source(scenario, fields, seed, options.words(policies))
     loaded = source.load()
     folder = Path("runs") / loaded.name if out is None else out
-    batch = runs.Batch({"": (source, loaded)}, folder, execution.checkpoint)
+    batch = runs.Batch({"": (source, loaded)}, folder, execution.checkpoint, seeds)
+    report = folder / ("report.html" if loaded.config.output.report else "summary.json")
 
     def show(summary: Summary) -> None:
         from simnet.report.console import show
 
         show(summary)
-        typer.echo(f"Results: {folder / ('report.html' if loaded.config.output.report else 'summary.json')}")
+        typer.echo(f"Results: {report}")
+
+    def show_seeds(summary: SeedsSummary) -> None:
+        from simnet.report.console import show_seeds
+
+        show_seeds(summary)
+        typer.echo(f"Results: {report}, {folder / runs.SEEDS}")
+
+    if seeds == 1:
+        carry_out(
+            batch,
+            execution,
+            lambda label, result: result,
+            lambda results: runs.write(folder, loaded, batch.built[""], results),
+            show,
+        )
+        return
+    kept = runs.Seeds(folder, loaded)
+
+    def keep(label: str, result: PolicyResult) -> None:
+        _, name, own = batch.labels[label]
+        kept.take(own, name, result)
 
     carry_out(
         batch,
         execution,
-        lambda label, result: result,
-        lambda results: runs.write(folder, loaded, batch.built[""], results),
-        show,
+        keep,
+        lambda done: kept.write([label for label in batch.labels if label not in done]),
+        show_seeds,
     )

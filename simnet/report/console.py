@@ -11,7 +11,7 @@ from rich.segment import Segments
 from rich.table import Table
 from rich.text import Text
 
-from simnet.report import barriers, calibrated, co_located, devices, learning, sharing, stacks
+from simnet.report import barriers, calibrated, co_located, devices, learning, seeds, sharing, stacks
 from simnet.report.sentences import HEADINGS, colocated_rows, learning_rows, rows, sentence, what_happened
 from simnet.report.summary import PHASES, Summary
 
@@ -52,6 +52,23 @@ def show(summary: Summary, console: Console | None = None) -> None:
     shared = colocated_rows(summary)
     if shared:
         show_listing("jobs that shared the network", co_located.HEADINGS, shared, console)
+
+
+def show_seeds(summary: seeds.SeedsSummary, console: Console | None = None) -> None:
+    """Print the table and the sentence of a run with several seeds."""
+    console = console or Console()
+    table = empty_table(
+        f"{summary['scenario']['name']}; {len(summary['seeds'])} seeds",
+        [name.replace(" ", "\n", 1) for name in seeds.HEADINGS],
+        ["policy"],
+    )
+    for cells in seeds.rows(summary):
+        best = cells[2].startswith("best") or cells[2].endswith("tied")
+        table.add_row(*map(Text, cells), style="bold" if best else "dim" if cells[0] == summary["bound"] else "")
+    print_wide(table, console)
+    console.print(Text(seeds.sentence(summary), style="bold"), soft_wrap=not console.is_terminal)
+    told = f"Intervals at {100 * summary['interval']['level']:.0f} %: {summary['interval']['method']}."
+    console.print(Text(told), soft_wrap=not console.is_terminal)
 
 
 def show_calls(calibrations: Iterable[calibrated.CalibrationSummary | None], console: Console | None = None) -> None:

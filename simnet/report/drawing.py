@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +21,7 @@ from simnet.base.writing import write_new
 
 # Okabe and Ito's colours, which the colour-blind can tell apart, without black and yellow.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7A5230", "#8C8C8C")
+BOUND_COLOUR = "#111111"
 PHASE_COLOURS = {"compute": "#4D5A66", "select": "#E69F00", "communicate": "#56A3D9", "wait": "#D8DCE0"}
 _STYLE: dict[Any, Any] = {
     "axes.axisbelow": True,
@@ -96,6 +97,24 @@ def style() -> Iterator[None]:
         mpl.rcParams.update(_STYLE)
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         yield
+
+
+def policy_colours(policies: Iterable[str], bound: str | None = None) -> dict[str, str]:
+    """Return the colour of each policy, by its place in the run; they may be named repeatedly."""
+    return {name: look["color"] for name, look in policy_looks(policies, bound).items()}
+
+
+def policy_looks(policies: Iterable[str], bound: str | None) -> dict[str, dict[str, Any]]:
+    """Return colour, line style and stacking of each policy, by its place in the run; `bound` is apart."""
+    found: dict[str, dict[str, Any]] = {}
+    for policy in dict.fromkeys(policies):
+        if policy == bound:
+            found[policy] = {"color": BOUND_COLOUR, "linestyle": (0, (3, 2)), "linewidth": 1.1, "zorder": 4}
+            continue
+        number = len(found) - (bound in found)
+        dashes = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)))[number // len(COLOURS) % 3]
+        found[policy] = {"color": COLOURS[number % len(COLOURS)], "linestyle": dashes, "zorder": 3}
+    return found
 
 
 def unit(largest: float, units: Sequence[tuple[str, float]]) -> tuple[str, float]:

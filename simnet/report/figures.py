@@ -8,7 +8,7 @@ before they are drawn: a line is the mean over a stretch of iterations, its band
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -24,10 +24,25 @@ from simnet.base.arrays import Floats
 from simnet.base.units import format_seconds
 from simnet.job import TRAIN
 from simnet.report import worth
-from simnet.report.drawing import BITS, COLOURS, HOURS, PHASE_COLOURS, SECONDS, Plot, plot, scale, style, unit
+from simnet.report.contests import TITLES, draw_frontier
+from simnet.report.drawing import (
+    BITS,
+    BOUND_COLOUR,
+    COLOURS,
+    HOURS,
+    PHASE_COLOURS,
+    SECONDS,
+    Plot,
+    plot,
+    policy_colours,
+    policy_looks,
+    scale,
+    style,
+    unit,
+)
+from simnet.report.paired import exactly
 from simnet.report.summary import PHASES, with_exploration
 
-_BOUND_COLOUR = "#111111"
 _WEATHER_COLOUR = "#5B6B7A"
 _BINS = 250
 # Policies this many times slower than the fastest may leave the picture, so that they do not flatten the others.
@@ -64,12 +79,9 @@ def render(
     plots = [plot(draw.__name__, title, said, draw(iterations, bound)) for draw, title, said in _FIGURES]
     if bought:
         measure = next(iter(bought.values()))[1]["measure"]
-        places = {
-            name: (worth.exactly(seconds), worth.exactly(one["per_iteration"]))
-            for name, (seconds, one) in bought.items()
-        }
-        drawn = worth.draw(measure, places, colours(iterations["policy"], bound), bound)
-        plots.insert(2, plot("frontier", *worth.TITLES[measure], drawn))
+        places = {name: (exactly(seconds), exactly(one["per_iteration"])) for name, (seconds, one) in bought.items()}
+        drawn = draw_frontier(measure, places, policy_colours(iterations["policy"], bound), bound)
+        plots.insert(2, plot("frontier", *TITLES[measure], drawn))
     if "accuracy" not in iterations:
         return plots
     ratios = efficiency(iterations, bound, learnt or {})
@@ -89,7 +101,7 @@ def iteration_time(iterations: pd.DataFrame, bound: str | None = None) -> Figure
     with style():
         figure = Figure(figsize=(9.2, 6.0), layout="constrained")
         top, middle, bottom = figure.subplots(3, 1, sharex=True, height_ratios=(3.4, 1, 1))
-        looks, frames = _looks(iterations["policy"], bound), _by_policy(iterations)
+        looks, frames = policy_looks(iterations["policy"], bound), _by_policy(iterations)
         position, label = _axis(iterations)
         ends = {policy: _end(frame, position) for policy, frame in frames.items()}
         # The slowest policy that is not far slower than the fastest.
@@ -119,7 +131,7 @@ def cumulative_time(iterations: pd.DataFrame, bound: str | None = None) -> Figur
     with style():
         figure = Figure(figsize=(9.2, 3.6), layout="constrained")
         left, right = figure.subplots(1, 2)
-        looks, frames = _looks(iterations["policy"], bound), _by_policy(iterations)
+        looks, frames = policy_looks(iterations["policy"], bound), _by_policy(iterations)
         ends = {policy: _elapsed(frame) for policy, frame in frames.items()}
         # One that ended early is not the fastest.
         ranking = sorted(ends, key=lambda policy: (-len(ends[policy]), float(ends[policy][-1]), policy != bound))
@@ -199,7 +211,7 @@ def choices(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
     frames = _by_policy(iterations)
     changing = {policy: frame for policy, frame in frames.items() if frame["choice"].nunique() > 1} or frames
     labels = list(dict.fromkeys(iterations["choice"]))
-    colours = _choice_colours(frames, labels, _looks(iterations["policy"], bound))
+    colours = _choice_colours(frames, labels, policy_looks(iterations["policy"], bound))
     with style():
         figure = Figure(figsize=(9.2, 3.0 + 0.5 * len(changing)), layout="constrained")
         strips, middle, bottom = figure.subplots(3, 1, sharex=True, height_ratios=(0.5 * len(changing), 0.8, 0.8))
@@ -227,7 +239,7 @@ def learning(iterations: pd.DataFrame, bound: str | None = None) -> Figure:
     iterations = with_exploration(iterations)
     with style():
         figure = Figure(figsize=(9.2, 5.6), layout="constrained")
-        looks, frames = _looks(iterations["policy"], bound), _by_policy(iterations)
+        looks, frames = policy_looks(iterations["policy"], bound), _by_policy(iterations)
         ends = {policy: _elapsed(frame) for policy, frame in frames.items()}
         name, factor = unit(max(float(end[-1]) for end in ends.values()), HOURS)
         grid = figure.subplots(2, 2, sharex="col", sharey="row")
@@ -264,7 +276,7 @@ def efficiency(
     trained = iterations[iterations["purpose"] == TRAIN]
     with style():
         figure = Figure(figsize=(9.2, 3.6), layout="constrained")
-        looks, frames = _looks(iterations["policy"], bound), _by_policy(trained)
+        looks, frames = policy_looks(iterations["policy"], bound), _by_policy(trained)
         kept, ratios = figure.subplots(1, 2)
         for policy, frame in frames.items():
             _line(kept, np.arange(1.0, len(frame) + 1), frame["global_error"].to_numpy(), **looks[policy])
@@ -345,24 +357,6 @@ def _by_policy(iterations: pd.DataFrame) -> dict[str, pd.DataFrame]:
     return {str(policy): frame for policy, frame in iterations.groupby("policy", sort=False)}
 
 
-def colours(policies: Iterable[str], bound: str | None = None) -> dict[str, str]:
-    """Return the colour of each policy, by its place in the run; they may be named repeatedly."""
-    return {name: look["color"] for name, look in _looks(policies, bound).items()}
-
-
-def _looks(policies: Iterable[str], bound: str | None) -> dict[str, dict[str, Any]]:
-    """Return colour, line style and stacking of each policy, by its place in the run."""
-    found: dict[str, dict[str, Any]] = {}
-    for policy in dict.fromkeys(policies):
-        if policy == bound:
-            found[policy] = {"color": _BOUND_COLOUR, "linestyle": (0, (3, 2)), "linewidth": 1.1, "zorder": 4}
-            continue
-        number = len(found) - (bound in found)
-        style = ("-", (0, (5, 1.5)), (0, (1.2, 1.2)))[number // len(COLOURS) % 3]
-        found[policy] = {"color": COLOURS[number % len(COLOURS)], "linestyle": style, "zorder": 3}
-    return found
-
-
 def _choice_colours(
     frames: Mapping[str, pd.DataFrame], labels: Sequence[str], looks: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, str]:
@@ -370,7 +364,7 @@ def _choice_colours(
     colours: dict[str, str] = {}
     for policy, frame in frames.items():
         kept = set(frame["choice"])
-        if len(kept) == 1 and looks[policy]["color"] != _BOUND_COLOUR:
+        if len(kept) == 1 and looks[policy]["color"] != BOUND_COLOUR:
             colours.setdefault(kept.pop(), looks[policy]["color"])
     free = [colour for colour in COLOURS if colour not in colours.values()] or list(COLOURS)
     for label in labels:

@@ -45,6 +45,15 @@ if TYPE_CHECKING:
     from simnet.job import PolicyResult
 
 
+OF_ONE_SEED = (
+    *("iterations.csv", "iterations.parquet", "workers.parquet", "timeline.json", "report.html"),
+    *("deaths.csv", "deaths.parquet", "company.csv", "company.parquet"),
+)
+"""Files of a run with one seed that one with several has in the folders of its seeds, or not at all."""
+
+_OF_SEVERAL = ("seeds.csv", "seeds.parquet", "paired.csv", "paired.parquet", "figures/paired.png", "figures/paired.svg")
+
+
 def write_run(
     folder: str | Path,
     results: Mapping[str, PolicyResult],
@@ -117,6 +126,8 @@ def write_run(
     )
     iterations = _joined(results, lambda result: result.iterations)
     files = {"scenario.lock.yaml": lock}
+    for name in _OF_SEVERAL:
+        (folder / name).unlink(missing_ok=True)
     if report:
         # Drawn before anything is written: a failure leaves an older run as it was.
         files |= _report(summary, iterations, scenario_lock)

@@ -10,37 +10,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Literal, NamedTuple, TypeAlias, TypedDict
-
-import numpy as np
-from matplotlib.figure import Figure
+from typing import Literal, TypeAlias, TypedDict
 
 from simnet.base.units import format_seconds
 from simnet.policies.pareto import pareto_front
-from simnet.report.drawing import SECONDS, style, unit
 
 Measure: TypeAlias = Literal["gain", "loss"]
 """By what it is told what time bought."""
-
-TITLES = {
-    "gain": (
-        "What time buys",
-        "The mean time of an iteration against its gain, the share of the squared norm of gradients and residuals that "
-        "was sent. Black: the frontier, on which no policy that can be run is both faster and worth more. Along a line "
-        "through the origin the time per gain is the same; the steeper, the less.",
-    ),
-    "loss": (
-        "What time buys",
-        "The mean time of an iteration against how far the loss on data held out fell per iteration. Black: the "
-        "frontier, on which no policy that can be run is both faster and worth more. Along a line through the origin "
-        "the time per loss is the same; the steeper, the less.",
-    ),
-}
-"""Title and explanation of the figure."""
-
-_AXES = {"gain": "gain of an iteration", "loss": "fall of the loss per iteration"}
-_MARGIN = 0.1
-_LONGEST = 28
 
 
 class WorthSummary(TypedDict):
@@ -49,19 +25,6 @@ class WorthSummary(TypedDict):
     measure: Measure
     per_iteration: float
     time_per_unit_s: float | None
-
-
-class Estimate(NamedTuple):
-    """A mean and the interval that it is within."""
-
-    mean: float
-    low: float
-    high: float
-
-
-def exactly(value: float) -> Estimate:
-    """Return a number that has no error."""
-    return Estimate(value, value, value)
 
 
 def condensed(
@@ -116,50 +79,3 @@ def frontier(places: Mapping[str, tuple[float, float]]) -> list[str]:
 def cell(worth: WorthSummary | None) -> str:
     """Return the time per unit for a table."""
     return "-" if worth is None or worth["time_per_unit_s"] is None else format_seconds(worth["time_per_unit_s"])
-
-
-def draw(
-    measure: Measure,
-    places: Mapping[str, tuple[Estimate, Estimate]],
-    colours: Mapping[str, str],
-    bound: str | None = None,
-) -> Figure:
-    """Draw the time of an iteration against what it is worth, the frontier, and lines of equal time per unit.
-
-    Parameters
-    ----------
-    measure : {"gain", "loss"}
-        What it is worth in.
-    places : mapping of str to (Estimate, Estimate)
-        Time of an iteration [s] and its worth, of each policy, at least one.
-    colours : mapping of str to str
-        Of each policy.
-    bound : str, optional
-        The policy that nobody can run, and which is not on the frontier.
-    """
-    name, factor = unit(max(seconds.mean for seconds, _ in places.values()), SECONDS)
-    means = {policy: (seconds.mean / factor, amount.mean) for policy, (seconds, amount) in places.items()}
-    with style():
-        figure = Figure(figsize=(9.2, 4.2), layout="constrained")
-        axes = figure.subplots()
-        for policy, (seconds, amount) in places.items():
-            x, y = means[policy]
-            errors = [[[one.mean - one.low], [one.high - one.mean]] for one in (seconds, amount)]
-            axes.errorbar(
-                [x], [y], xerr=np.array(errors[0]) / factor, yerr=errors[1], label=" ".join(policy.split())[:_LONGEST],
-                linestyle="", color=colours[policy], marker="o", markersize=6, elinewidth=1, zorder=4,
-                markerfacecolor="white" if policy == bound else colours[policy],
-            )  # fmt: skip
-        edge = [means[policy] for policy in frontier({one: at for one, at in means.items() if one != bound})]
-        x, y = np.array(edge or [(0.0, 0.0)]).T
-        axes.step(x, y, where="post", color="#333333", linewidth=1.1, zorder=3)
-        right = (1 + _MARGIN) * max(x for x, _ in means.values())
-        top = (1 + _MARGIN) * max(max(y for _, y in means.values()), 0.0)
-        low = min(0.0, (1 + _MARGIN) * min(y for _, y in means.values()))
-        for policy, (x, y) in means.items():
-            if y > 0 and policy != bound:
-                axes.plot([0, right], [0, right * y / x], color=colours[policy], linewidth=0.6, alpha=0.5, zorder=1)
-        axes.set(
-            xlim=(0, right), ylim=(low, top or 1.0), xlabel=f"time of an iteration [{name}]", ylabel=_AXES[measure]
-        )
-    return figure

@@ -174,6 +174,10 @@ class Scenario:
         kept = {name: one for name, one in policies.items() if name in names}
         return replace(self, config=self.config.model_copy(update={"policies": kept}))
 
+    def with_seed(self, seed: int) -> Scenario:
+        """Return the scenario with another seed."""
+        return replace(self, config=self.config.model_copy(update={"seed": seed}))
+
     def build(self) -> Run:
         """Build the job and its policies.
 

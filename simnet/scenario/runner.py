@@ -11,13 +11,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from simnet.base.errors import SimnetError
 from simnet.base.processes import Pool
 from simnet.job import EVERY, Checkpoint, PolicyResult, run_in_step
 from simnet.scenario import Run, Scenario, load
 from simnet.scenario.identity import identity
+
+K = TypeVar("K")
 
 Progress: TypeAlias = Callable[[str, int], None]
 """Called with the name of a policy and the number of its iterations that are done."""
@@ -39,17 +41,21 @@ class Source:
         As for `simnet.scenario.load`.
     policies : sequence of str, optional
         Only these of its policies.
+    later : int
+        What is added to its seed.
     """
 
     path: str | Path
     overrides: Sequence[str] = ()
     seed: int | None = None
     policies: Sequence[str] | None = None
+    later: int = 0
 
     def load(self) -> Scenario:
         """Read the scenario."""
         loaded = load(self.path, self.overrides, self.seed)
-        return loaded if self.policies is None else loaded.only(self.policies)
+        loaded = loaded if self.policies is None else loaded.only(self.policies)
+        return loaded.with_seed(loaded.config.seed + self.later)
 
 
 @dataclass(frozen=True)
@@ -99,7 +105,7 @@ class Task:
     loaded : Scenario
         The same, read.
     run : Run
-        The same, built.
+        The same, built; or with another seed, by which is planned.
     checkpoints : Checkpoints, optional
         From where policies resume, and where they leave what they have done.
     """
@@ -111,8 +117,8 @@ class Task:
 
 
 def run_policies(
-    tasks: Mapping[str, Task], jobs: int | None, progress: Callable[[str, str, int], None]
-) -> Iterator[tuple[str, str, Outcome]]:
+    tasks: Mapping[K, Task], jobs: int | None, progress: Callable[[K, str, int], None]
+) -> Iterator[tuple[K, str, Outcome]]:
     """Run the policies of scenarios, side by side where that is worth it; yield the outcome of each when it ends.
 
     Policies of a scenario run in step as far as that leaves no processor idle, so that gradients are made once for all
@@ -120,8 +126,8 @@ def run_policies(
 
     Parameters
     ----------
-    tasks : mapping of str to Task
-        The scenarios, by any key.
+    tasks : mapping of any key to Task
+        The scenarios.
     jobs : int, optional
         How many processes; one per processor when omitted. Fewer if all would not fit the memory.
     progress : callable
@@ -129,7 +135,7 @@ def run_policies(
 
     Yields
     ------
-    tuple of (str, str, Outcome)
+    tuple of (key, str, Outcome)
         The key of the scenario, the name of the policy, and what became of it.
     """
     efforts = {key: sum(map(task.run.effort, task.run.policies)) for key, task in tasks.items()}
@@ -138,7 +144,9 @@ def run_policies(
     at_once = min(task.loaded.at_once(wanted) for task in tasks.values())
     if at_once == 1 or (jobs is None and total < _WORTH_PROCESSES):
         for key, task in tasks.items():
-            for name, outcome in run_here(task.run, partial(progress, key), task.checkpoints):
+            own = task.run.job.seed == task.loaded.config.seed
+            run = task.run if own else task.loaded.build()
+            for name, outcome in run_here(run, partial(progress, key), task.checkpoints):
                 yield key, name, outcome
         return
     shares = {key: math.ceil(at_once * effort / total) if total else at_once for key, effort in efforts.items()}

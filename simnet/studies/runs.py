@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,11 +19,12 @@ from simnet.base import writing
 from simnet.base.errors import SimnetError
 from simnet.base.rng import stream
 from simnet.interchange import kind_of
-from simnet.job import Job, PolicyResult, buckets, create_sparsifier
+from simnet.job import Checkpoint, Job, PolicyResult, buckets, create_sparsifier
 from simnet.policies import density_at
-from simnet.report import calibrated
+from simnet.report import calibrated, seeds
 from simnet.report.calibrated import CalibrationSummary
 from simnet.report.results import prepare_folder, write_run
+from simnet.report.seeds import SeedsSummary
 from simnet.report.summary import Summary
 from simnet.scenario import Run, Scenario
 from simnet.scenario.network import cluster_file
@@ -36,11 +38,14 @@ from simnet.scenario.runner import Outcome, Progress, Source, Task, checkpoints,
 CHECKPOINTS = "checkpoints"
 """Folder of the checkpoints in that of the results."""
 
+SEEDS = "seeds"
+"""Folder of the folders of the seeds in that of the results."""
+
 _A_CHECKPOINT = re.compile(r"[0-9a-f]{32}\.safetensors")
 
 
 class Batch:
-    """The policies of some scenarios, all of the same number of iterations, and their checkpoints.
+    """The policies of some scenarios, all of the same number of iterations, with some seeds, and their checkpoints.
 
     Parameters
     ----------
@@ -50,18 +55,35 @@ class Batch:
         The folder of the results.
     every : float
         Seconds between two checkpoints of a policy.
+    seeds : int
+        How many seeds: that of the scenario, and those that follow it.
     """
 
-    def __init__(self, scenarios: Mapping[str, tuple[Source, Scenario]], folder: Path, every: float) -> None:
+    def __init__(
+        self, scenarios: Mapping[str, tuple[Source, Scenario]], folder: Path, every: float, seeds: int = 1
+    ) -> None:
         self.folder, self.place = folder, folder / CHECKPOINTS
-        self._scenarios = scenarios
         self.built = {key: loaded.build() for key, (_, loaded) in scenarios.items()}
-        self._resumed = {key: checkpoints(loaded, self.place, every) for key, (_, loaded) in scenarios.items()}
-        self.labels = {name + key: (key, name) for key, run in self.built.items() for name in run.policies}
-        """The scenario and the policy of each run, by its label."""
-        self.own = {label: self._resumed[key].of(name) for label, (key, name) in self.labels.items()}
+        self._tasks: dict[tuple[str, int], Task] = {}
+        self.labels: dict[str, tuple[str, str, int]] = {}
+        """The scenario, the policy and the seed of each run, by its label."""
+        for later in range(seeds):
+            for key, (source, loaded) in scenarios.items():
+                seed = loaded.config.seed + later
+                one = loaded.with_seed(seed)
+                resumed = checkpoints(one, self.place, every)
+                self._tasks[key, seed] = Task(replace(source, later=later), one, self.built[key], resumed)
+                told = f"{key} with seed {seed}" if seeds > 1 else key
+                self.labels |= {name + told: (key, name, seed) for name in self.built[key].policies}
+        self._label = {where: label for label, where in self.labels.items()}
+        self.own = {label: self._checkpoint(*where) for label, where in self.labels.items()}
         """The checkpoint of each run, by its label."""
         self.iterations = next(iter(self.built.values())).job.iterations
+
+    def _checkpoint(self, key: str, name: str, seed: int) -> Checkpoint:
+        kept = self._tasks[key, seed].checkpoints
+        assert kept is not None
+        return kept.of(name)
 
     def resumed(self) -> Iterator[str]:
         """Yield sentences: where runs resume, and that there are checkpoints of others."""
@@ -87,13 +109,13 @@ class Batch:
         progress : callable
             Called now and then with a label and the iterations that are done.
         """
-        tasks = {
-            key: Task(source, loaded, self.built[key], self._resumed[key])
-            for key, (source, loaded) in self._scenarios.items()
-        }
-        for key, name, outcome in run_policies(tasks, jobs, lambda key, name, done: progress(name + key, done)):
-            where = f"{key.strip()}: " if key else ""
-            yield name + key, SimnetError(where + str(outcome)) if isinstance(outcome, SimnetError) else outcome
+        for (key, seed), name, outcome in run_policies(
+            self._tasks, jobs, lambda where, name, done: progress(self._label[where[0], name, where[1]], done)
+        ):
+            label = self._label[key, name, seed]
+            where = label.removeprefix(name).strip()
+            said = f"{where}: " if where else ""
+            yield label, SimnetError(said + str(outcome)) if isinstance(outcome, SimnetError) else outcome
 
     def remove_checkpoints(self) -> None:
         """Take away the checkpoints of these runs; those of others stay."""
@@ -105,7 +127,7 @@ class Batch:
 
         By `force` all checkpoints that are there are taken away. Raises InputError if another run is at work there.
         """
-        with writing.alone(prepare_folder(self.folder), "run", ("figures", "inputs", CHECKPOINTS)):
+        with writing.alone(prepare_folder(self.folder), "run", ("figures", "inputs", CHECKPOINTS, SEEDS)):
             with writing.explained(self.place):
                 self.place.mkdir(exist_ok=True)
             if force:
@@ -118,7 +140,69 @@ class Batch:
                     self.place.rmdir()
 
 
-def write(folder: Path, loaded: Scenario, built: Run, results: Mapping[str, PolicyResult]) -> Summary:
+class Seeds:
+    """The results of a run with several seeds: each in a folder of its own, and what they come to together.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder of the run.
+    loaded : Scenario
+        The scenario with its own seed.
+    """
+
+    def __init__(self, folder: Path, loaded: Scenario) -> None:
+        self._folder, self._loaded = folder, loaded
+        self._waiting: dict[int, dict[str, PolicyResult]] = {}
+        self._summaries: dict[int, Summary] = {}
+
+    def take(self, seed: int, name: str, result: PolicyResult) -> None:
+        """Take the result of a policy; that of the last one of a seed has the folder of the seed written.
+
+        Parameters
+        ----------
+        seed, name, result
+            The seed, the policy, and what came of it.
+        """
+        results = self._waiting.setdefault(seed, {})
+        results[name] = result
+        if len(results) == len(self._loaded.config.policies):
+            self._write(seed)
+
+    def write(self, missing: Sequence[str]) -> SeedsSummary:
+        """Write what is left, and what the seeds come to together; return the summary.
+
+        Parameters
+        ----------
+        missing : sequence of str
+            Labels of runs that are not done.
+        """
+        for seed in list(self._waiting):
+            self._write(seed)
+        _with_inputs(self._folder, self._loaded)
+        ordered = {seed: self._summaries[seed] for seed in sorted(self._summaries)}
+        report = self._loaded.config.output.report
+        return seeds.write(self._folder, ordered, self._loaded.lock(), missing, report=report)
+
+    def _write(self, seed: int) -> None:
+        one = self._loaded.with_seed(seed)
+        place = prepare_folder(self._folder / SEEDS / str(seed))
+        self._summaries[seed] = write(place, one, one.build(), self._waiting.pop(seed), report=False)
+        with suppress(OSError):
+            (place / "figures").rmdir()
+
+
+def _with_inputs(folder: Path, loaded: Scenario) -> None:
+    """Write the files that a scenario names into the folder of its results."""
+    for name, path in loaded.inputs().items():
+        if not (folder / name).exists():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            writing.write_files(folder, {name: path.read_bytes()})
+
+
+def write(
+    folder: Path, loaded: Scenario, built: Run, results: Mapping[str, PolicyResult], *, report: bool | None = None
+) -> Summary:
     """Write the folder of a run, with the files that the scenario names.
 
     Parameters
@@ -131,11 +215,10 @@ def write(folder: Path, loaded: Scenario, built: Run, results: Mapping[str, Poli
         The same, built.
     results : mapping of str to PolicyResult
         Of those policies that are done, at least one.
+    report : bool, optional
+        Whether to draw the figures and write the report; as the scenario says when omitted.
     """
-    for name, path in loaded.inputs().items():
-        if not (folder / name).exists():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            writing.write_files(folder, {name: path.read_bytes()})
+    _with_inputs(folder, loaded)
     trained = loaded.config.job.gradients.train
     return write_run(
         folder,
@@ -150,7 +233,7 @@ def write(folder: Path, loaded: Scenario, built: Run, results: Mapping[str, Poli
         shared_by=built.job.network(0).sharing,
         bound=built.bound,
         links=built.links,
-        report=loaded.config.output.report,
+        report=loaded.config.output.report if report is None else report,
         missing=[name for name in built.policies if name not in results],
         target=None if trained is None else trained.target,
         reference=next(iter(built.policies)),

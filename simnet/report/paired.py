@@ -1,0 +1,207 @@
+"""Policies compared over several seeds: who is the fastest, by how much, and who is tied with it.
+
+All policies of a seed meet the same gradients, compute times and weather, so it is their differences seed by seed that
+tell them apart, however much the seeds differ. For a mean over seeds, and for a mean of such differences, the interval
+is that of Student's t. Differences are from the policy with the least mean. As there are several, each interval is at
+the level that makes all of them hold together (Bonferroni), and the policy that is truly the fastest is among the
+first and those tied with it at least as often as the level says, even though the first is found from the same seeds:
+it is lost only if its difference from some other policy is outside the interval of that pair.
+
+With few seeds the bootstrap, which knows no tails but those it has seen, gives intervals that are too short; see
+``docs/comparing.md``.
+
+References
+----------
+A. M. Law, *Simulation Modeling and Analysis*, 5th ed., 2015, 10.2.1 (paired t), 10.3.1 (comparisons with a standard,
+Bonferroni); 11.2 (common random numbers). B. L. Nelson, J. Swann, D. Goldsman, W. Song, "Simple procedures for
+selecting the best simulated system when the number of alternatives is large", Operations Research 49(6), 2001
+(screening by paired differences).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike
+from scipy.special import stdtrit
+
+LEVEL = 0.95
+"""How often intervals hold what they are of."""
+
+METHOD = "Student t over seeds; differences paired by seed, Bonferroni over the policies compared"
+"""What intervals are, in a few words."""
+
+
+class Estimate(NamedTuple):
+    """A mean and the interval that it is within."""
+
+    mean: float
+    low: float
+    high: float
+
+
+class Contest(NamedTuple):
+    """Who was the fastest over seeds.
+
+    Parameters
+    ----------
+    policy : str
+        The one with the least mean.
+    tied_with : list of str
+        Those whose difference from it may be 0, by the interval; in the order of their means.
+    order : list of str
+        All, in the order of their means.
+    differences : mapping of str to Estimate
+        Of the others: how much more they took than the first, seed by seed.
+    fastest_in : mapping of str to int
+        With how many seeds each was the fastest, or as fast as that.
+    """
+
+    policy: str
+    tied_with: list[str]
+    order: list[str]
+    differences: dict[str, Estimate]
+    fastest_in: dict[str, int]
+
+    @property
+    def runner_up(self) -> str | None:
+        """The first in order that is not tied with the fastest."""
+        return next((name for name in self.order[1:] if name not in self.tied_with), None)
+
+
+_NOTHING = Estimate(math.nan, math.nan, math.nan)
+
+
+def exactly(value: float) -> Estimate:
+    """Return a number that has no error."""
+    return Estimate(value, value, value)
+
+
+def estimate(values: ArrayLike, comparisons: int = 1) -> Estimate:
+    """Return the mean of values, one per seed, and its interval by Student's t; of a single value it is infinite.
+
+    Parameters
+    ----------
+    values : array_like, shape (N,)
+        The values, at least one.
+    comparisons : int
+        How many intervals shall hold together.
+
+    Examples
+    --------
+    >>> [round(one, 3) for one in estimate([1.0, 2.0, 3.0])]
+    [2.0, -0.484, 4.484]
+    >>> estimate([2.0, 2.0])
+    Estimate(mean=2.0, low=2.0, high=2.0)
+    """
+    given = np.asarray(values, dtype=np.float64)
+    mean = math.fsum(given) / given.size
+    if given.size == 1:
+        return Estimate(mean, -math.inf, math.inf)
+    if (given == given[0]).all():
+        return exactly(float(given[0]))
+    quantile = float(stdtrit(given.size - 1, 1 - (1 - LEVEL) / (2 * comparisons)))
+    half = quantile * math.sqrt(math.fsum((given - mean) ** 2) / (given.size - 1) / given.size)
+    return Estimate(mean, mean - half, mean + half)
+
+
+def contest(values: Mapping[str, ArrayLike]) -> Contest:
+    """Compare policies, of which less is better.
+
+    Parameters
+    ----------
+    values : mapping of str to array_like, shape (N,)
+        Of each policy a value per seed, in the same order; at least one policy and one seed.
+
+    Examples
+    --------
+    >>> found = contest({"a": [2.0, 3.0, 5.0], "b": [2.5, 3.5, 5.5], "c": [1.0, 3.0, 7.0]})
+    >>> found.policy, found.tied_with, found.runner_up, found.differences["b"]
+    ('a', ['c'], 'b', Estimate(mean=0.5, low=0.5, high=0.5))
+    """
+    given = {name: np.asarray(one, dtype=np.float64) for name, one in values.items()}
+    means = {name: estimate(one).mean for name, one in given.items()}
+    order = sorted(given, key=lambda name: (means[name], name))
+    first = order[0]
+    differences = {name: estimate(given[name] - given[first], len(given) - 1) for name in order[1:]}
+    least = np.min(list(given.values()), axis=0)
+    return Contest(
+        first,
+        [name for name in order[1:] if differences[name].low <= 0],
+        order,
+        differences,
+        {name: int((one == least).sum()) for name, one in given.items()},
+    )
+
+
+def comparison(
+    rows: pd.DataFrame, by: Sequence[str], column: str, *, policy: str = "policy", bound: str | None = None
+) -> pd.DataFrame:
+    """Return a row per group and policy: the mean over seeds, and how much more it is than the least of the group.
+
+    Only seeds are compared with which as many policies of the group have a value as with any, and policies that have
+    one with all of these.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        A row per group, `seed` and policy.
+    by : sequence of str
+        The columns that make a group.
+    column : str
+        What is compared, such as ``iteration_s``; less is better, NaN where there is none.
+    policy : str
+        The column that names the policies.
+    bound : str, optional
+        A policy that nobody can run, which takes no part.
+
+    Returns
+    -------
+    DataFrame
+        The columns of the group, `policy`, and, with the stem of the column's name, ``iteration_s`` (mean),
+        ``iteration_low_s`` and ``iteration_high_s``, ``iteration_more_s`` (mean difference from the first),
+        ``iteration_more_low_s`` and ``iteration_more_high_s``, ``iteration_rank`` (from 1; missing for those that take
+        no part), ``iteration_tied`` (the first, and those tied with it), ``iteration_least_with`` and
+        ``iteration_compared`` (numbers of seeds).
+
+    Examples
+    --------
+    >>> rows = pd.DataFrame({"seed": [1, 1, 2, 2, 3, 3], "policy": ["a", "b"] * 3,
+    ...     "iteration_s": [2.0, 2.5, 3.0, 3.5, 5.0, 5.5]})
+    >>> found = comparison(rows, [], "iteration_s").set_index("policy")
+    >>> found[["iteration_more_s", "iteration_tied"]].to_numpy().tolist()
+    [[0.0, True], [0.5, False]]
+    """
+    stem = column.removesuffix("_s")
+    found: list[dict[str, Any]] = []
+    for key, group in rows.groupby(list(by), sort=False) if by else [((), rows)]:
+        names = list(dict.fromkeys(group[policy]))
+        values = group.pivot(index="seed", columns=policy, values=column)[names].astype(np.float64)
+        counts = values.notna().sum(axis=1)
+        values_compared = values[counts == counts.max()]
+        rivals = {name: one.to_numpy() for name, one in values_compared.items() if one.notna().all() and name != bound}
+        won = contest(rivals) if rivals and len(values_compared) else None
+        for name in names:
+            took_part = won is not None and name in rivals
+            there = (values_compared if took_part else values)[name].dropna()
+            mean, more = estimate(there) if len(there) else _NOTHING, _NOTHING
+            if won is not None and took_part:
+                more = won.differences.get(name, exactly(0.0))
+            found.append(
+                dict(zip(by, key, strict=True))
+                | {policy: name}
+                | dict(zip((f"{stem}_s", f"{stem}_low_s", f"{stem}_high_s"), mean, strict=True))
+                | dict(zip((f"{stem}_more_s", f"{stem}_more_low_s", f"{stem}_more_high_s"), more, strict=True))
+                | {
+                    f"{stem}_rank": won.order.index(name) + 1 if won is not None and took_part else None,
+                    f"{stem}_tied": won is not None and name in (won.policy, *won.tied_with),
+                    f"{stem}_least_with": won.fastest_in[name] if won is not None and took_part else None,
+                    f"{stem}_compared": len(values_compared) if took_part else 0,
+                }
+            )
+    table = pd.DataFrame(found)
+    return table.astype({f"{stem}_{name}": "Int64" for name in ("rank", "least_with")})

@@ -1,0 +1,328 @@
+"""A run over several seeds: what the summaries of the seeds come to together, for people and for other programs.
+
+Means over seeds have intervals, and policies are compared seed by seed; see `simnet.report.paired`. Of a run with
+several seeds the folder holds:
+
+=====================  ==================================================================================
+seeds/SEED/            what a run with that seed alone leaves, but for figures and report
+seeds.csv, .parquet    a row per seed and policy
+paired.csv, .parquet   a row per policy: means with intervals, and how much more it took than the fastest
+summary.json           the same, with who won, who is tied with it, network, seeds, versions, hash
+scenario.lock.yaml     the scenario with its own seed, every default and override written out
+figures/               differences seed by seed, and the frontier, as PNG and SVG
+report.html            all of it on one page
+=====================  ==================================================================================
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypedDict
+
+import numpy as np
+import pandas as pd
+
+from simnet.base.units import format_bytes, format_seconds
+from simnet.base.writing import write_files
+from simnet.report import paired, worth
+from simnet.report.results import OF_ONE_SEED, parquet
+from simnet.report.sentences import percent
+from simnet.report.summary import PHASES, Summary, Winner, Worth, significant
+
+HEADINGS = (
+    *(
+        "policy",
+        "mean time",
+        "vs best",
+        "paired interval",
+        "fastest with",
+        "worth",
+        "time per unit",
+        "vs best per unit",
+    ),
+    *("bytes sent", "regret"),
+)
+"""Of the table over seeds; see `rows`. Worth is the gain, or the fall of the loss per iteration."""
+
+_NO_FLOATS = ("seed", "policy", "iterations", "bytes_sent_B", "choice", "switches")
+MORE = ("more", "more_low", "more_high")
+"""Of columns of differences: their mean and their interval."""
+
+
+class SeedsSummary(TypedDict):
+    """What ``summary.json`` holds of a run with several seeds.
+
+    The keys that a run with one seed has, too, mean the same. `tied_with` of the winner are those whose paired interval
+    includes 0. `policies` have the columns of ``paired.csv``, where ``time_per_unit`` is by the measure of `worth`, and
+    means over seeds of the rest.
+    """
+
+    scenario: dict[str, str]
+    seeds: list[int]
+    interval: dict[str, Any]
+    run: dict[str, Any]
+    versions: dict[str, str]
+    bound: str | None
+    winner: Winner | None
+    worth: Worth | None
+    missing: list[str]
+    policies: dict[str, dict[str, Any]]
+
+
+def by_seed(summaries: Mapping[int, Summary]) -> pd.DataFrame:
+    """Return a row per seed and policy of summaries; times of policies that ended early are missing."""
+    found = []
+    for seed, summary in summaries.items():
+        for name, one in summary["policies"].items():
+            bought, learnt = one.get("worth"), one.get("learning")
+            done = not one["ended"]
+            found.append(
+                {
+                    "seed": seed,
+                    "policy": name,
+                    "iterations": one["iterations"],
+                    "simulated_s": one["simulated_s"] if done else math.nan,
+                    "gain": one["gain"],
+                    "worth": bought["per_iteration"] if bought else math.nan,
+                    "time_per_unit_s": bought["time_per_unit_s"] if bought and done else math.nan,
+                    "bytes_sent_B": one["bytes_sent_B"],
+                    **{f"{phase}_s": one["breakdown_s"][phase] for phase in PHASES},
+                    "regret_s": one["regret"]["seconds"] if one["regret"] else math.nan,
+                    **({} if learnt is None else {k: learnt[k] for k in ("accuracy", "time_to_target_s")}),
+                    "choice": next(iter(one["choices"]), ""),
+                    "switches": one["switch_count"],
+                }
+            )
+    table = pd.DataFrame(found)
+    numbers = [
+        name for name in table if name not in ("seed", "policy", "iterations", "bytes_sent_B", "choice", "switches")
+    ]
+    return table.astype(dict.fromkeys(numbers, "float64"))
+
+
+def policies(table: pd.DataFrame, bound: str | None = None) -> pd.DataFrame:
+    """Return a row per policy: its times over seeds and per unit of worth, compared, and means of the rest.
+
+    Parameters
+    ----------
+    table : DataFrame
+        What `by_seed` returned.
+    bound : str, optional
+        The policy that nobody can run.
+    """
+    found = paired.comparison(table, [], "simulated_s", bound=bound)
+    found = found.merge(paired.comparison(table, [], "time_per_unit_s", bound=bound), on="policy")
+    others = [name for name in table.columns if name not in ("seed", "policy", "choice", *found.columns)]
+    for name in others:
+        estimates = [paired.estimate(one.dropna()) if one.notna().any() else None for one in _each(table, name, found)]
+        found[name] = [math.nan if one is None else one.mean for one in estimates]
+        if name in ("worth", "regret_s", "accuracy", "time_to_target_s", "gain"):
+            stem, end = name.removesuffix("_s"), "_s" if name.endswith("_s") else ""
+            found[f"{stem}_low{end}"] = [math.nan if one is None else one.low for one in estimates]
+            found[f"{stem}_high{end}"] = [math.nan if one is None else one.high for one in estimates]
+    if "time_to_target_s" in found:
+        # The mean of those seeds that reached it would be too short.
+        unreached = [bool(one.isna().any()) for one in _each(table, "time_to_target_s", found)]
+        found.loc[unreached, ["time_to_target_s", "time_to_target_low_s", "time_to_target_high_s"]] = math.nan
+    return found
+
+
+def _each(table: pd.DataFrame, column: str, found: pd.DataFrame) -> list[pd.Series]:
+    return [table.loc[table["policy"] == name, column] for name in found["policy"]]
+
+
+def summarize(
+    summaries: Mapping[int, Summary], sha256: str = "", missing: Sequence[str] = ()
+) -> tuple[SeedsSummary, pd.DataFrame, pd.DataFrame]:
+    """Return what the summaries of seeds come to together, and the tables by seed and by policy.
+
+    Parameters
+    ----------
+    summaries : mapping of int to Summary
+        By seed, at least one.
+    sha256 : str
+        Hash of the scenario with its own seed.
+    missing : sequence of str
+        Policies with seeds that were not done.
+    """
+    first = next(iter(summaries.values()))
+    bound = next((one["bound"] for one in summaries.values() if one["bound"] is not None), None)
+    table = by_seed(summaries)
+    each = policies(table, bound)
+    measures = [one["worth"]["measure"] for one in first["policies"].values() if "worth" in one]
+    cheapest = _winner(each, "time_per_unit")
+    bought: Worth | None = None
+    if cheapest is not None:
+        apart = each[each["time_per_unit_rank"].notna()].set_index("policy")
+        places = {str(name): (one["simulated_s"], one["worth"]) for name, one in apart.iterrows()}
+        bought = {"measure": measures[0], "winner": cheapest, "frontier": worth.frontier(places)}
+    kept = ("stack", "barrier", "device", "calibration", "sharing")
+    made: SeedsSummary = {
+        "scenario": {"name": first["scenario"]["name"], "sha256": sha256},
+        "seeds": list(summaries),
+        "interval": {"level": paired.LEVEL, "method": paired.METHOD},
+        "run": {key: first[key] for key in kept if key in first},  # type: ignore[literal-required]
+        "versions": first["versions"],
+        "bound": bound,
+        "winner": _winner(each, "simulated"),
+        "worth": bought,
+        "missing": list(missing),
+        "policies": {
+            name: {str(key): _plain(value) for key, value in one.items() if key != "policy"}
+            for name, one in zip(each["policy"], each.to_dict(orient="records"), strict=True)
+        },
+    }
+    return made, table, each
+
+
+def _winner(each: pd.DataFrame, stem: str) -> Winner | None:
+    ranked = each[each[f"{stem}_rank"].notna()].sort_values(f"{stem}_rank")
+    if not len(ranked):
+        return None
+    names, tied, means = (ranked[name].tolist() for name in ("policy", f"{stem}_tied", f"{stem}_s"))
+    runner_up = next((number for number in range(1, len(names)) if not tied[number]), None)
+    more = None if runner_up is None else float(ranked[f"{stem}_more_s"].iloc[runner_up])
+    return {
+        "policy": names[0],
+        "tied_with": [name for name, one in zip(names[1:], tied[1:], strict=True) if one],
+        "runner_up": None if runner_up is None else names[runner_up],
+        "margin_s": None if more is None else float(significant(more)),
+        "margin_fraction": None if runner_up is None or more is None else float(significant(more / means[runner_up])),
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON can hold it."""
+    if value is pd.NA or (isinstance(value, float) and not math.isfinite(value)):
+        return None
+    return float(significant(value)) if isinstance(value, float) else value
+
+
+def write(
+    folder: Path, summaries: Mapping[int, Summary], lock: str, missing: Sequence[str] = (), *, report: bool = True
+) -> SeedsSummary:
+    """Write what several seeds come to together into the folder of a run, and return the summary.
+
+    What an earlier run with one seed wrote there is taken away.
+
+    Parameters
+    ----------
+    folder : Path
+        The folder, which is there.
+    summaries : mapping of int to Summary
+        By seed, at least one.
+    lock : str
+        Text of the scenario with its own seed.
+    missing : sequence of str
+        Policies with seeds that were not done.
+    report : bool
+        Whether to draw the figures and write the report.
+    """
+    summary, table, each = summarize(summaries, hashlib.sha256(lock.encode()).hexdigest(), missing)
+    files = {"scenario.lock.yaml": lock.encode()}
+    for name, frame in (("seeds", table), ("paired", each)):
+        rounded = frame.apply(lambda one: pd.Series(significant(one)) if one.dtype == np.float64 else one)
+        files[f"{name}.csv"] = rounded.to_csv(index=False, lineterminator="\n").encode()
+        files[f"{name}.parquet"] = parquet(rounded)
+    if report:
+        # Imported here, as drawing takes half a second to load.
+        from simnet.report.contests import figures
+        from simnet.report.html import seeds_report
+
+        plots = figures(summary, table)
+        for one in plots:
+            files |= {f"figures/{one.name}.png": one.png, f"figures/{one.name}.svg": one.svg}
+        files["report.html"] = seeds_report(summary, plots, sentence(summary), HEADINGS, rows(summary), lock).encode()
+    files["summary.json"] = json.dumps(summary, indent=2, sort_keys=True, allow_nan=False).encode() + b"\n"
+    for old in (*OF_ONE_SEED, *(f"figures/{path.name}" for path in (folder / "figures").glob("*"))):
+        if old not in files:
+            (folder / old).unlink(missing_ok=True)
+    write_files(folder, files)
+    return summary
+
+
+def sentence(summary: SeedsSummary) -> str:
+    """Say over which seeds who was the fastest, and the fastest per unit of what time buys, and who is tied with it."""
+    seeds, each = summary["seeds"], summary["policies"]
+    said = f"Over {len(seeds)} seeds ({seeds[0]} to {seeds[-1]}) "
+    if summary["missing"]:
+        said = f"Incomplete, without {', '.join(summary['missing'])}: {said[0].lower()}{said[1:]}"
+    if summary["winner"] is None:
+        return f"{said}no policy that can be run got to its end."
+    compared = each[summary["winner"]["policy"]]["simulated_compared"]
+    few = f" (compared over the {compared} in which all got to their ends)" if compared < len(seeds) else ""
+    said += _outcome(summary["winner"], each, "simulated") + few + "."
+    if summary["worth"] is not None and len(each) > 1:
+        measure = summary["worth"]["measure"]
+        unit = "of gain" if measure == "gain" else "by which the loss fell"
+        told = _outcome(summary["worth"]["winner"], each, "time_per_unit", f" per unit {unit}")
+        said += f" Fastest per {measure}: {told}."
+    return said
+
+
+def _outcome(winner: Winner, each: Mapping[str, Mapping[str, Any]], stem: str, per_unit: str = "") -> str:
+    name = winner["policy"]
+    seconds = format_seconds(each[name][f"{stem}_s"])
+    if winner["tied_with"]:
+        *others, last = [name, *winner["tied_with"]]
+        tied = "are tied;" if per_unit else "are tied as fastest:"
+        said = f"{', '.join(others)} and {last} {tied} {name} took the least, {seconds}{per_unit} on average"
+    else:
+        often = f"{each[name][f'{stem}_least_with']} of {each[name][f'{stem}_compared']}"
+        won = "," if per_unit else " was fastest:"
+        said = f"{name}{won} {seconds}{per_unit} on average, the least with {often} seeds"
+    other = winner["runner_up"]
+    if other is not None:
+        mean, within = _more(each, name, other, stem)
+        said += f"; {other}, the {'next' if winner['tied_with'] else 'runner-up'}, took {mean} more ({within})"
+    return said
+
+
+def _more(each: Mapping[str, Mapping[str, Any]], first: str, name: str, stem: str, sign: str = "") -> tuple[str, str]:
+    """Return the difference of a policy from the first in per cent of the latter's mean, and its interval."""
+    best, one = each[first][f"{stem}_s"], each[name]
+    mean, low, high = (one[f"{stem}_{end}_s"] for end in MORE)
+    if not best or mean is None:
+        return "-", "-"
+    within = "-" if low is None or high is None else f"{percent(low / best, sign)} to {percent(high / best, sign)}"
+    return percent(mean / best, sign), within
+
+
+def ranking(summary: SeedsSummary) -> list[str]:
+    """Return the policies, the fastest on average first; among equals by name, and those without a time last."""
+    each = summary["policies"]
+    return sorted(each, key=lambda name: (each[name]["simulated_s"] is None, each[name]["simulated_s"] or 0.0, name))
+
+
+def rows(summary: SeedsSummary) -> list[tuple[str, ...]]:
+    """Return the cells of the table over seeds, the fastest policy first."""
+    return [_row(summary, name) for name in ranking(summary)]
+
+
+def _row(summary: SeedsSummary, name: str) -> tuple[str, ...]:
+    each, one = summary["policies"], summary["policies"][name]
+    cells: dict[str, tuple[str, str]] = {}
+    bought = summary["worth"]["winner"] if summary["worth"] is not None else None
+    for stem, winner in (("simulated", summary["winner"]), ("time_per_unit", bought)):
+        if winner is None or one[f"{stem}_rank"] is None:
+            cells[stem] = "bound" if name == summary["bound"] else "-", "-"
+            continue
+        mean, within = _more(each, winner["policy"], name, stem, "+")
+        tied = ", tied" if winner["tied_with"] and one[f"{stem}_tied"] else ""
+        cells[stem] = ("best" if name == winner["policy"] else mean) + tied, within if name != winner["policy"] else "-"
+    regret = one["regret_s"]
+    return (
+        name,
+        "-" if one["simulated_s"] is None else format_seconds(one["simulated_s"]),
+        *cells["simulated"],
+        "-" if one["simulated_least_with"] is None else f"{one['simulated_least_with']} of {one['simulated_compared']}",
+        "-" if one["worth"] is None else f"{one['worth']:.3g}",
+        "-" if one["time_per_unit_s"] is None else format_seconds(one["time_per_unit_s"]),
+        *cells["time_per_unit"],
+        format_bytes(one["bytes_sent_B"]),
+        "-" if regret is None or name == summary["bound"] else format_seconds(regret),
+    )

@@ -1,0 +1,292 @@
+"""Several seeds: what is told of them follows from the runs of each, and nothing depends on how they are run."""
+
+import itertools
+import json
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+import killing
+import needs
+from commands import contents, did, invoke
+from simnet.job import Checkpoint
+from simnet.report import paired, seeds
+from simnet.report.summary import summarize
+from test_report import frame
+
+SMALL = """\
+name: small
+workers: 4
+network:
+  topology:
+    star: {latency: 1 ms, bandwidth: 1 Gbit/s}
+  weather:
+    - {links: all, bandwidth: {noise: {sigma: 0.3, tau: 100 ms, every: 10 ms}}}
+job:
+  parameters: 4000
+  iterations: 12
+  density: 5 %
+  compute: {mean: 10 ms, spread: 0.1}
+exchanges:
+  AG: {scheme: topk}
+  ART-ring: {scheme: artopk, collective: ring}
+policies:
+  AG: {fixed: AG}
+  same: {fixed: AG}
+  ART-ring: {fixed: ART-ring}
+  clairvoyant: {clairvoyant: {among: [AG, ART-ring]}}
+output: {report: false}
+"""
+TIMES = st.lists(st.floats(1, 100), min_size=3, max_size=12)
+
+
+@pytest.fixture(scope="module")
+def scenario(tmp_path_factory):
+    path = tmp_path_factory.mktemp("scenario") / "small.yaml"
+    path.write_text(SMALL)
+    return path
+
+
+@pytest.fixture(scope="module")
+def several(scenario, tmp_path_factory):
+    """The folder of a run with four seeds, and what it said."""
+    out = tmp_path_factory.mktemp("several") / "out"
+    return out, did("run", scenario, "--seed", 5, "--seeds", 4, "--jobs", 1, "--out", out).stdout
+
+
+# Intervals
+
+
+@given(TIMES, st.integers(0, 2**31))
+def test_paired_intervals_of_two_policies_are_those_of_the_paired_t_test(base, seed):
+    first = np.array(base)
+    second = first + np.random.default_rng(seed).normal(0.5, 2.0, len(first))
+    found = paired.contest({"a": first, "b": second})
+    slow, fast = (second, first) if found.policy == "a" else (first, second)
+    (difference,) = found.differences.values()
+    expected = stats.ttest_rel(slow, fast).confidence_interval(0.95)
+    assert difference == pytest.approx((np.mean(slow - fast), *expected), rel=1e-9, abs=1e-9)
+    assert bool(found.tied_with) == (expected[0] <= 0)
+
+
+def test_several_intervals_hold_together():
+    draws = np.random.default_rng(1).normal(10, 1, (6, 8))
+    values = {f"p{number}": row for number, row in enumerate(draws)}
+    found = paired.contest(values)
+    for name, difference in found.differences.items():
+        d = values[name] - values[found.policy]
+        half = stats.t.ppf(1 - 0.05 / 2 / 5, 7) * d.std(ddof=1) / math.sqrt(8)
+        assert difference == pytest.approx((d.mean(), d.mean() - half, d.mean() + half))
+
+
+def test_the_truly_fastest_is_among_those_tied_with_the_first_as_often_as_is_said():
+    random = np.random.default_rng(3)
+    apart, lost, alone = 400, 0, 0
+    for _ in range(apart):
+        # What a seed does to all is ten times what it does to each; p0 is the fastest by little, p1 by nothing.
+        common = random.normal(100, 10, 6)
+        values = {f"p{n}": common + random.normal(0.5 * (n > 1), 1.0, 6) for n in range(5)}
+        found = paired.contest(values)
+        lost += "p0" not in (found.policy, *found.tied_with)
+        alone += not found.tied_with
+    assert lost / apart <= 0.05
+    assert alone / apart <= 0.05
+
+
+@given(st.permutations(["a", "b", "c", "d"]), TIMES)
+def test_the_order_of_policies_does_not_matter(order, base):
+    values = {name: np.array(base) + 0.1 * number for number, name in enumerate("abdc")}
+    values["d"] = values["b"]
+    found, other = paired.contest(values), paired.contest({name: values[name] for name in order})
+    assert found == other
+    assert found.policy == "a"
+    assert found.differences["b"] == found.differences["d"]
+
+
+def test_equal_policies_are_tied_and_a_sure_difference_is_none():
+    found = paired.contest({"b": [3.0, 9.0], "a": [3.0, 9.0], "c": [3.5, 9.5]})
+    assert (found.policy, found.tied_with, found.runner_up) == ("a", ["b"], "c")
+    assert found.differences["c"] == (0.5, 0.5, 0.5)
+    assert found.fastest_in == {"b": 2, "a": 2, "c": 0}
+
+
+def test_one_seed_tells_nobody_apart():
+    found = paired.contest({"a": [1.0], "b": [9.0]})
+    assert (found.tied_with, found.differences["b"]) == (["b"], (8.0, -math.inf, math.inf))
+
+
+def test_groups_are_compared_each_for_itself_and_over_seeds_with_all():
+    rows = pd.DataFrame(
+        [
+            {"seed": seed, "workers": workers, "exchange": name, "iteration_s": base + seed}
+            for seed, workers in itertools.product((1, 2, 3), (2, 8))
+            for name, base in {"a": workers, "b": 5.0, "bound": 0.0, "rare": 1.0}.items()
+            if name != "rare" or seed == 2
+        ]
+    )
+    rows.loc[(rows["seed"] == 3) & (rows["exchange"] == "b") & (rows["workers"] == 8), "iteration_s"] = math.nan
+    found = paired.comparison(
+        rows[rows["exchange"] != "rare"], ["workers"], "iteration_s", policy="exchange", bound="bound"
+    )
+    found = found.set_index(["workers", "exchange"])
+    assert found["iteration_more_s"].to_dict() == pytest.approx(
+        {(2, "a"): 0, (2, "b"): 3, (2, "bound"): math.nan, (8, "a"): 3, (8, "b"): 0, (8, "bound"): math.nan},
+        nan_ok=True,
+    )
+    assert found["iteration_compared"].to_dict() == {
+        (2, "a"): 3, (2, "b"): 3, (2, "bound"): 0, (8, "a"): 2, (8, "b"): 2, (8, "bound"): 0,
+    }  # fmt: skip
+    # Only one of three seeds has all: that one is compared.
+    alone = paired.comparison(rows, ["workers"], "iteration_s", policy="exchange", bound="bound")
+    assert set(alone["iteration_compared"]) == {0, 1}
+
+
+# Summaries
+
+
+def summaries(times, **options):
+    """Return a summary per seed, of policies that took so long with each."""
+    count = len(next(iter(times.values())))
+    return {
+        7 + at: summarize(
+            {name: frame([one[at]]).assign(gain=0.5) for name, one in times.items()}, seed=7 + at, **options
+        )
+        for at in range(count)
+    }
+
+
+def test_the_sentence_names_who_is_tied_and_by_how_much_the_next_is_behind():
+    times = {"a": [10.0, 20.0, 30.0], "b": [10.5, 19.0, 31.0], "c": [20.0, 30.0, 40.0], "clairvoyant": [9.0, 9.0, 9.0]}
+    summary, table, _ = seeds.summarize(summaries(times))
+    assert seeds.sentence(summary).startswith(
+        "Over 3 seeds (7 to 9) a and b are tied as fastest: a took the least, 20 s on average; c, the next, took 50 % "
+        "more (50 % to 50 %). Fastest per gain: a and b are tied; a took the least, 40 s per unit of gain on average; "
+    )
+    assert summary["winner"] == {
+        "policy": "a", "tied_with": ["b"], "runner_up": "c", "margin_s": 10.0, "margin_fraction": 0.333333333333,
+    }  # fmt: skip
+    assert summary["policies"]["clairvoyant"]["simulated_rank"] is None
+    cells = {row[0]: row[1:5] for row in seeds.rows(summary)}
+    assert cells["a"] == ("20 s", "best, tied", "-", "2 of 3")
+    assert cells["c"] == ("30 s", "+50 %", "+50 % to +50 %", "0 of 3")
+    assert cells["clairvoyant"] == ("9 s", "bound", "-", "-")
+    assert len(table) == 12
+    assert json.loads(json.dumps(summary, allow_nan=False)) == summary
+
+
+def test_the_sentence_of_a_sure_winner_counts_the_seeds():
+    summary, _, _ = seeds.summarize(
+        summaries({"a": [10.0, 20.0, 31.0], "b": [12.0, 22.0, 33.1]}), missing=["b with seed 9"]
+    )
+    assert seeds.sentence(summary).startswith(
+        "Incomplete, without b with seed 9: over 3 seeds (7 to 9) a was fastest: 20.3 s on average, the least with 3 "
+        "of 3 seeds; b, the runner-up, took 10 % more ("
+    )
+
+
+# Runs
+
+
+def test_the_folder_of_a_seed_has_the_bytes_of_a_run_with_that_seed(several, scenario, tmp_path):
+    out, _ = several
+    assert sorted(one.name for one in (out / "seeds").iterdir()) == ["5", "6", "7", "8"]
+    for seed in (5, 8):
+        did("run", scenario, "--seed", seed, "--out", tmp_path / str(seed), "-q")
+        assert contents(out / "seeds" / str(seed)) == contents(tmp_path / str(seed))
+
+
+def test_tables_and_summary_tell_what_the_seeds_came_to(several):
+    out, said = several
+    summary, each = json.loads((out / "summary.json").read_text()), pd.read_csv(out / "paired.csv").set_index("policy")
+    table = pd.read_csv(out / "seeds.csv")
+    assert summary["seeds"] == [5, 6, 7, 8]
+    assert list(table["seed"].unique()) == summary["seeds"]
+    times = {}
+    for seed in summary["seeds"]:
+        one = json.loads((out / "seeds" / str(seed) / "summary.json").read_text())
+        for name, policy in one["policies"].items():
+            times.setdefault(name, []).append(policy["simulated_s"])
+    contest = paired.contest({name: one for name, one in times.items() if name != "clairvoyant"})
+    assert summary["winner"]["policy"] == contest.policy
+    assert summary["winner"]["tied_with"] == contest.tied_with
+    for name, difference in contest.differences.items():
+        columns = ["simulated_more_s", "simulated_more_low_s", "simulated_more_high_s"]
+        assert each.loc[name, columns].tolist() == pytest.approx(difference, rel=1e-9, abs=1e-12)
+        assert [summary["policies"][name][column] for column in columns] == pytest.approx(
+            difference, rel=1e-9, abs=1e-12
+        )
+    # They are the same exchange under two names.
+    assert each.loc["AG", "simulated_s"] == each.loc["same", "simulated_s"]
+    assert each.loc["AG", "simulated_tied"] == each.loc["same", "simulated_tied"]
+    assert "Over 4 seeds (5 to 8)" in said
+
+
+@pytest.mark.parametrize("jobs", [2, 5])
+def test_the_number_of_processes_alters_no_byte(jobs, several, scenario, tmp_path):
+    did("run", scenario, "--seed", 5, "--seeds", 4, "--jobs", jobs, "--out", tmp_path / "out", "-q")
+    assert contents(tmp_path / "out") == contents(several[0])
+
+
+def test_one_seed_is_a_run_as_ever(scenario, tmp_path):
+    did("run", scenario, "--out", tmp_path / "one", "-q")
+    did("run", scenario, "--seeds", 1, "--out", tmp_path / "same", "-q")
+    assert contents(tmp_path / "one") == contents(tmp_path / "same")
+    assert not (tmp_path / "same" / "seeds").exists()
+
+
+def test_what_a_run_with_one_seed_left_goes_and_the_other_way_round(scenario, tmp_path):
+    did("run", scenario, "--out", tmp_path, "-q")
+    did("run", scenario, "--seeds", 2, "--out", tmp_path, "-q")
+    assert not (tmp_path / "iterations.csv").exists()
+    did("run", scenario, "--out", tmp_path, "-q")
+    assert not (tmp_path / "paired.csv").exists()
+
+
+def test_seeds_follow_that_of_the_scenario_however_it_is_set(scenario, tmp_path):
+    did("run", scenario, "--set", "seed=7", "--seeds", 2, "--out", tmp_path / "out", "-q")
+    assert sorted(one.name for one in (tmp_path / "out" / "seeds").iterdir()) == ["7", "8"]
+    assert "seed: 7" in (tmp_path / "out" / "scenario.lock.yaml").read_text()
+
+
+@needs.linux
+def test_a_run_that_was_killed_goes_on_to_the_same_bytes(several, scenario, tmp_path):
+    out = tmp_path / "out"
+    command = ["run", str(scenario), "--seed", "5", "--seeds", "4", "--out", str(out), "--checkpoint", "0"]
+    killing.run_killed([*command, "--jobs", "2", "-q"], "checkpoints", 40)
+    assert not (out / "summary.json").exists()
+    result = did(*command)
+    assert "goes on where it had stopped: " in result.stderr
+    assert " with seed 5" in result.stderr
+    assert contents(out) == contents(several[0])
+
+
+def test_ctrl_c_keeps_the_seeds_that_are_done(scenario, tmp_path, monkeypatch):
+    real = Checkpoint.write
+
+    def write(self, state, done, ended=False):
+        real(self, state, done, ended)
+        ends.append(ended)
+        if sum(ends) == 9:
+            raise KeyboardInterrupt
+
+    ends = []
+    monkeypatch.setattr(Checkpoint, "write", write)
+    result = invoke("run", scenario, "--seeds", 4, "--jobs", 1, "--out", tmp_path)
+    assert result.exit_code == 130
+    assert "AG with seed 3" in (tmp_path / "INCOMPLETE").read_text()
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["seeds"][:2] == [0, 1]
+    assert summary["policies"]["AG"]["simulated_compared"] == 2
+    assert "Incomplete, without " in result.stdout
+
+
+@pytest.mark.parametrize("count", [0, -1, 1001, "many"])
+def test_numbers_of_seeds_that_make_no_sense_are_refused(count, scenario):
+    result = invoke("run", scenario, "--seeds", count)
+    assert result.exit_code == 2
+    assert "--seeds" in result.stderr
