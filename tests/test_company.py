@@ -251,7 +251,7 @@ def test_the_table_of_jobs_is_written_and_shown_and_does_not_depend_on_processes
     [
         ("other_jobs.packed.workers=5", r"other_jobs\.packed\.workers: needs 5 free hosts, but of 8 only 3 are left"),
         ("other_jobs={'': {workers: 1, job: {parameters: 9, iterations: 1, density: 1}, exchange: {scheme: topk}}}",
-         "other_jobs: must be a name of 1 to 40 characters, got ''"),
+         "other_jobs: must be a name of 1 to 80 characters, got ''"),
         ("other_jobs.packed.workers=1000000000", r"packed\.workers: must be <= 1e\+06"),
         ("other_jobs.packed.workers=1000000", r"packed\.workers: needs 1000000 free hosts"),
         ("other_jobs.listed.placement=[7]", r"other_jobs\.listed\.placement: must name a host for each of the 2"),

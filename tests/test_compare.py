@@ -9,14 +9,19 @@ import pandas as pd
 import pytest
 
 import commands
+import sparsifier_models
 from learnt import check_learnt
 from simnet.base.errors import InputError
 from simnet.base.writing import INCOMPLETE
 from simnet.job import run_policy
+from simnet.policies import Candidate
 from simnet.report import learning
 from simnet.report.comparison import COLUMNS
 from simnet.scenario import load
+from simnet.scenario.resolve import own_options
 from simnet.studies import comparison
+from simnet.studies.variants import variants
+from variants import OPTIONS
 
 FEW = ("--set", "job.iterations=6")
 
@@ -188,11 +193,57 @@ def test_a_target_that_nobody_reaches_and_a_reference_that_is_missing_are_blank(
         (("--density", "2"), "job.density"),
         (("nosuch",), "there is no such file"),
         (("--schemes", ""), "--schemes: there is no sparsifier ''"),
+        (("--schemes", "artopk:colective=tree"), "no option 'colective' of artopk; did you mean 'collective'?"),
+        (("--schemes", "artopk:collective=teee"), "--schemes: artopk:collective=teee: there is no collective 'teee'"),
+        (("--schemes", "artopk:collective=teee"), "did you mean 'tree'?"),
+        (("--schemes", "artopk:collective"), "must be OPTION=VALUE after the colon, got 'collective'; artopk has "),
+        (("--schemes", "artopk:selection=var:selection=star"), "gives the option selection twice"),
+        (("--schemes", "topk:error_feedback=yes"), "error_feedback must be true or false, got 'yes'"),
+        (("--schemes", "topk:scale=2"), "there is no option 'scale' of topk"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(arguments, said, tmp_path):
     assert said in refused(*arguments, *FEW, "--out", tmp_path / "new")
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("scheme", sorted(OPTIONS))
+def test_variants_are_the_candidates_that_are_made_by_hand(scheme):
+    for way in OPTIONS[scheme]:
+        options = {key: value for key, value in way.items() if key in own_options(scheme)}
+        if any(isinstance(value, tuple) for value in options.values()) or options.get("teams") == "half":
+            continue  # Commas separate exchanges; half the workers is a word of these tests.
+        words = [f"{key}={json.dumps(value).strip(chr(34))}" for key, value in options.items()]
+        (found,) = variants([":".join([scheme, *words])])
+        by_hand = Candidate(found.label, scheme, options)
+        assert found == by_hand
+        assert found.label.startswith(scheme)
+        made = [
+            sparsifier_models.create(scheme, 4, 240, 0.1, layers=(80,) * 3, **one) for one in (found.options, options)
+        ]
+        assert made[0].options == made[1].options
+
+
+def test_a_variant_is_compared_as_the_exchange_of_a_scenario_is(tmp_path):
+    name = "artopk:collective=tree:selection=var"
+    found = comparison.sources("compare", [4], [name, "artopk"], overrides=["job.iterations=3"])[4].load()
+    exchange = {"scheme": "artopk", "collective": "tree", "selection": "var"}
+    by_hand = load(
+        "compare",
+        [
+            "exchanges=" + json.dumps({"by hand": exchange}),
+            'policies={"by hand": {fixed: by hand}}',
+            "job.iterations=3",
+            "workers=4",
+        ],
+    )
+    seen, wanted = (
+        run_policy(run.job, label, run.policies[label]).iterations["iteration_s"].tolist()
+        for run, label in ((found.build(), name), (by_hand.build(), "by hand"))
+    )
+    assert seen == wanted
+    plain = run_policy(found.build().job, "artopk", found.build().policies["artopk"]).iterations["iteration_s"].tolist()
+    assert plain != wanted
 
 
 def test_rows_refuse_to_leave_out_everything():

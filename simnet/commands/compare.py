@@ -25,7 +25,8 @@ def compare(
     schemes: Annotated[
         str | None,
         typer.Option(
-            metavar="A,B|all", help="Schemes with their default options, in place of the exchanges of the scenario."
+            metavar="A,B:OPTION=VALUE|all",
+            help="Schemes, as artopk or artopk:collective=tree, in place of the exchanges of the scenario.",
         ),
     ] = None,
     workers: Annotated[

@@ -15,8 +15,8 @@ def _file(value: str) -> str:
 
 
 def _label(value: str) -> str:
-    if not 0 < len(value) <= 40 or not value.isprintable() or value != value.strip():
-        raise ValueError(f"must be a name of 1 to 40 characters, got {value[:45]!r}")
+    if not 0 < len(value) <= 80 or not value.isprintable() or value != value.strip():
+        raise ValueError(f"must be a name of 1 to 80 characters, got {value[:45]!r}")
     return value
 
 

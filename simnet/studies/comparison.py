@@ -22,9 +22,6 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-import sparsifier_models
-from simnet.base import plugins
-from simnet.base.errors import InputError
 from simnet.base.writing import write_files
 from simnet.costs.devices import DeviceProfile
 from simnet.report import devices, learning
@@ -33,12 +30,10 @@ from simnet.report.results import prepare_folder, versions
 from simnet.report.summary import INTERVAL, learnt_by, significant
 from simnet.scenario import Scenario, load
 from simnet.scenario.runner import Source
+from simnet.studies.variants import variants
 
 if TYPE_CHECKING:
     from simnet.job import PolicyResult
-
-ALL = "all"
-"""In place of names of schemes: every scheme there is."""
 
 # The key of a row under which is what its training is judged by.
 _TRAINING = "training"
@@ -62,8 +57,7 @@ def sources(
     workers : sequence of int
         Numbers of workers; that of the scenario when empty.
     schemes : sequence of str
-        Schemes to compare in place of the exchanges of the scenario, with their default options; `ALL` for every one.
-        A class in a file, as ``./my_scheme.py:Rotating``, is compared under the name that it gives itself.
+        Exchanges to compare in place of those of the scenario, as `simnet.studies.variants` reads them.
     density : str, optional
         Density in place of that of the scenario, as a scenario would have it: ``0.01`` or ``1 %``.
     overrides, seed
@@ -82,19 +76,10 @@ def sources(
     """
     fields = [] if density is None else [f"job.density={density}", "job.compression_ratio=null"]
     if schemes:
-        named: dict[str, str] = {}
-        for name in sparsifier_models.names() if ALL in schemes else dict.fromkeys(schemes):
-            placed = plugins.placed(name, Path())
-            try:
-                own = sparsifier_models.scheme(placed).name
-            except ValueError as error:
-                raise InputError(str(error), file="--schemes") from None
-            label = own if plugins.is_file(name) else name
-            if label in named:
-                raise InputError(f"names {label!r} twice, by {named[label]} and {placed}", file="--schemes")
-            named[label] = placed
-        labels = list(named)
-        fields.append("exchanges=" + json.dumps({label: {"scheme": name} for label, name in named.items()}))
+        found = variants(schemes)
+        labels = [one.label for one in found]
+        exchanges = {one.label: {"scheme": one.scheme, **one.options} for one in found}
+        fields.append("exchanges=" + json.dumps(exchanges))
     # What the user sets may be about these exchanges.
     fields += overrides
     if not schemes:

@@ -1,0 +1,94 @@
+"""Exchanges as an option names them: a scheme, or a scheme with options of its own, as ``artopk:collective=tree``."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import sparsifier_models
+from simnet.base import plugins
+from simnet.base.errors import InputError, nearest
+from simnet.policies import Candidate
+from simnet.scenario.resolve import own_options
+from sparsifier_models.options import option_values
+
+ALL = "all"
+"""In place of names of schemes: every scheme there is."""
+
+# A colon also stands between a file and a class in it.
+_OPTION = re.compile(r":(?=[A-Za-z_]\w*=)")
+
+
+def variants(names: Sequence[str], option: str = "--schemes") -> tuple[Candidate, ...]:
+    """Return the exchanges that are named, once each, with their names as labels.
+
+    Parameters
+    ----------
+    names : sequence of str
+        Each a scheme, or a scheme with options, as ``artopk:collective=tree:selection=var``; `ALL` for every scheme. A
+        class in a file, as ``./my_scheme.py:Rotating``, is called as it calls itself.
+    option : str
+        Of the command, for errors.
+
+    Raises
+    ------
+    InputError
+        If there is no such scheme, option or value, or two exchanges have the same name.
+
+    Examples
+    --------
+    >>> variants(["dense", "artopk:collective=tree:selection=var"])[1].options
+    {'collective': 'tree', 'selection': 'var'}
+    >>> variants(["artopk:colective=tree"])
+    Traceback (most recent call last):
+    simnet.base.errors.InputError: --schemes: artopk:colective=tree: there is no option 'colective' of artopk; did you \
+mean 'collective'? Allowed: allgather, collective, compat, error_feedback, index_bytes, monitored, selection, \
+value_bytes, wire
+    """
+    found: dict[str, Candidate] = {}
+    for name in sparsifier_models.names() if ALL in names else dict.fromkeys(names):
+        one = _variant(name, option)
+        if one.label in found:
+            raise InputError(f"names {one.label!r} twice, by {found[one.label].scheme} and {one.scheme}", file=option)
+        found[one.label] = one
+    return tuple(found.values())
+
+
+def _variant(name: str, option: str) -> Candidate:
+    scheme, *words = _OPTION.split(name)
+    before, colon, after = scheme.partition(":")
+    if colon and before in sparsifier_models.names():
+        has = ", ".join(own_options(before))
+        message = f"must be OPTION=VALUE after the colon, got {after!r}; {before} has {has}"
+        raise InputError(message, file=option, field=name)
+    placed = plugins.placed(scheme, Path())
+    try:
+        found = sparsifier_models.scheme(placed)
+    except ValueError as error:
+        raise InputError(str(error), file=option) from None
+    called = ":".join([found.name if plugins.is_file(scheme) else scheme, *words])
+    known = own_options(placed)
+    options: dict[str, Any] = {}
+    for word in words:
+        key, _, value = word.partition("=")
+        if key not in known:
+            raise InputError(f"there is no option {key!r} of {scheme}; {nearest(key, known)}", file=option, field=name)
+        if key in options:
+            raise InputError(f"gives the option {key} twice", file=option, field=name)
+        options[key] = _value(value)
+    try:
+        option_values(found.option_type, options)
+    except ValueError as error:
+        raise InputError(str(error), file=option, field=name) from None
+    return Candidate(called, placed, options)
+
+
+def _value(text: str) -> object:
+    """Return a number, true, false or null where a text is one, else the text."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
