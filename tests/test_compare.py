@@ -10,12 +10,13 @@ import pytest
 
 import commands
 import sparsifier_models
+from commands import contents
 from learnt import check_learnt
 from simnet.base.errors import InputError
 from simnet.base.writing import INCOMPLETE
 from simnet.job import run_policy
 from simnet.policies import Candidate
-from simnet.report import learning
+from simnet.report import learning, paired
 from simnet.report.comparison import COLUMNS
 from simnet.scenario import load
 from simnet.scenario.resolve import own_options
@@ -34,6 +35,34 @@ def compared(tmp_path_factory):
     folder = tmp_path_factory.mktemp("compared")
     result = did("--schemes", "dense,topk,artopk", "--workers", "1,2,5", "--skip", 2, *FEW, "--out", folder)
     return folder, result.stdout
+
+
+def test_several_seeds_are_compared_seed_by_seed(tmp_path):
+    arguments = ("quickstart", "--schemes", "topk,artopk,dense", "--workers", "2,4", *FEW)
+    shown = did(*arguments, "--seed", 3, "--seeds", 3, "--jobs", 2, "--out", tmp_path / "all").stdout
+    rows, each = (pd.read_csv(tmp_path / "all" / f"{name}.csv") for name in ("compare", "paired"))
+    for seed in (3, 5):
+        did(*arguments, "--seed", seed, "-q", "--out", tmp_path / str(seed))
+        alone = pd.read_csv(tmp_path / str(seed) / "compare.csv")
+        own = rows[rows["seed"] == seed].drop(columns="seed").reset_index(drop=True)
+        pd.testing.assert_frame_equal(own, alone, check_exact=True)
+    for workers in (2, 4):
+        times = rows[rows["workers"] == workers].pivot(index="seed", columns="exchange", values="iteration_s")
+        found = paired.contest({name: times[name] for name in times})
+        there = each[each["workers"] == workers].set_index("exchange")
+        assert there["iteration_rank"].idxmin() == found.policy
+        for name, difference in found.differences.items():
+            told = there.loc[name, ["iteration_more_s", "iteration_more_low_s", "iteration_more_high_s"]]
+            assert told.tolist() == pytest.approx(difference, rel=1e-9)
+        assert set(there.index[there["iteration_tied"]]) == {found.policy, *found.tied_with}
+    assert "3 seeds" in shown
+    assert "interval" in shown
+    did(*arguments, "--seed", 3, "--seeds", 3, "--jobs", 1, "--out", tmp_path / "again", "-q")
+    assert contents(tmp_path / "again") == contents(tmp_path / "all")
+    # One seed leaves what it leaves without the option, and nothing of several.
+    did(*arguments, "--seeds", 1, "--out", tmp_path / "all", "-q")
+    did(*arguments, "--out", tmp_path / "one", "-q")
+    assert contents(tmp_path / "one") == contents(tmp_path / "all")
 
 
 def test_there_is_a_row_for_each_exchange_and_number_of_workers(compared):

@@ -9,7 +9,7 @@ import typer
 
 from simnet.base.errors import InputError
 from simnet.commands import options
-from simnet.commands.options import Fields, Seed, Stack
+from simnet.commands.options import Fields, Seed, Seeds, Stack
 from simnet.commands.resumable import Execution, carry_out
 
 if TYPE_CHECKING:
@@ -41,6 +41,7 @@ def compare(
     set_: Fields = None,
     stack: Stack = None,
     seed: Seed = None,
+    seeds: Seeds = 1,
     out: Annotated[
         Path | None,
         typer.Option(help="Folder for the results; default: runs/compare-NAME. Files of an earlier run are replaced."),
@@ -57,28 +58,30 @@ def compare(
     scenarios = {f" with {count} workers": (source, source.load()) for count, source in sources.items()}
     largest = scenarios[f" with {max(sources)} workers"][1]
     folder = Path("runs") / f"compare-{largest.name}" if out is None else out
-    batch = runs.Batch(scenarios, folder, execution.checkpoint)
+    batch = runs.Batch(scenarios, folder, execution.checkpoint, seeds)
     device = batch.built[f" with {max(sources)} workers"].job.device
     skipped = batch.iterations // 2 if skip is None else skip
     if skipped >= batch.iterations:
         raise InputError(f"must be less than the {batch.iterations} iterations, got {skipped}", file="--skip")
 
     def row(label: str, result: PolicyResult) -> dict[str, Any]:
-        key, name, _ = batch.labels[label]
-        return comparison.row(batch.built[key].job.source.workers, name, result, skipped)
+        key, name, own = batch.labels[label]
+        found = comparison.row(batch.built[key].job.source.workers, name, result, skipped)
+        return {"seed": own} | found if seeds > 1 else found
 
     def show(table: pd.DataFrame) -> None:
-        from simnet.report import barriers
+        from simnet.report import barriers, paired
         from simnet.report.comparison import comparison_table
         from simnet.report.console import print_wide, show_calls
 
-        print_wide(
-            comparison_table(
-                table, f"{largest.name}; device {device.name}; {barriers.titled([largest.config.job.barrier])}"
-            )
-        )
+        told = f"{largest.name}; device {device.name}; {barriers.titled([largest.config.job.barrier])}"
+        print_wide(comparison_table(table, f"{told}; {seeds} seeds" if seeds > 1 else told))
+        if seeds > 1:
+            typer.echo(f"Intervals at {100 * paired.LEVEL:.0f} %: {paired.METHOD}.")
         show_calls(runs.calibration_of(loaded, batch.built[key].job) for key, (_, loaded) in scenarios.items())
-        typer.echo(f"Results: {folder / 'compare.csv'}, {folder / 'figures' / 'compare.png'}")
+        typer.echo(
+            f"Results: {folder / ('paired.csv' if seeds > 1 else 'compare.csv')}, {folder / 'figures' / 'compare.png'}"
+        )
 
     carry_out(
         batch,

@@ -15,6 +15,7 @@ from rich.text import Text
 from simnet.base.units import format_bytes, format_seconds, format_within
 from simnet.report.console import empty_table
 from simnet.report.drawing import BYTES, COLOURS, HOURS, PHASE_COLOURS, SECONDS, Plot, plot, scale, style, unit
+from simnet.report.seeds import versus
 
 COLUMNS = {
     "exchange": "what is compared",
@@ -38,9 +39,11 @@ COLUMNS = {
 
 def comparison_table(rows: pd.DataFrame, title: str) -> Table:
     """Return the comparison as a table, by number of workers and then by time."""
+    several = "iteration_more_s" in rows
+    versus_best = ["vs best", "paired\ninterval"] if several else []
     headings = [
-        "workers", "exchange", "iteration", "select", "commu-\nnicate", "sent by\na worker", "actual\ndensity",
-        "build-\nup", "imba-\nlance", "gain", "time\nper gain",
+        "workers", "exchange", "iteration", *versus_best, "select", "commu-\nnicate", "sent by\na worker",
+        "actual\ndensity", "build-\nup", "imba-\nlance", "gain", "time\nper gain",
     ]  # fmt: skip
     trained = "time_to_target_s" in rows
     if trained:
@@ -50,12 +53,14 @@ def comparison_table(rows: pd.DataFrame, title: str) -> Table:
         if table.row_count:
             table.add_section()
         ordered = group.sort_values(["iteration_s", "exchange"], kind="stable")
+        least, tied = float(ordered["iteration_s"].iloc[0]), several and int(ordered["iteration_tied"].sum()) > 1
         numbers = ordered.drop(columns="exchange").to_dict(orient="records")
         for name, one in zip(ordered["exchange"], numbers, strict=True):
             cells = (
                 str(workers),
                 str(name),
                 format_seconds(one["iteration_s"]),
+                *(_versus(one, least, tied) if several else ()),
                 format_within(one["select_s"], one["select_low_s"], one["select_high_s"]),
                 format_seconds(one["communicate_s"]),
                 format_bytes(one["bytes_sent_B"]),
@@ -68,6 +73,13 @@ def comparison_table(rows: pd.DataFrame, title: str) -> Table:
             )
             table.add_row(*(Text(cell) for cell in cells))
     return table
+
+
+def _versus(one: Mapping[Hashable, Any], least: float, tied: bool) -> tuple[str, str]:
+    """Return how much more than the fastest an exchange took, and the paired interval of that."""
+    more, within = versus(one, least, "iteration", "+")
+    ending = ", tied" if tied and one["iteration_tied"] else ""
+    return ("best" + ending, "-") if one["iteration_rank"] == 1 else (more + ending, within)
 
 
 def _learnt(one: Mapping[Hashable, Any]) -> tuple[str, ...]:
@@ -89,7 +101,8 @@ def _learnt(one: Mapping[Hashable, Any]) -> tuple[str, ...]:
 def draw(rows: pd.DataFrame, title: str) -> Plot:
     """Draw time split into select and communicate, volume, density, build-up and time per gain, a row per exchange.
 
-    Where a model was trained and somebody reached the target accuracy, also the time to it.
+    Where a model was trained and somebody reached the target accuracy, also the time to it. With several seeds whiskers
+    are paired intervals of the differences from the fastest with as many workers.
 
     Parameters
     ----------
@@ -123,6 +136,10 @@ def draw(rows: pd.DataFrame, title: str) -> Plot:
             bar = {"height": 0.9 * thickness, "linewidth": 0}
             times.barh(y, select, color=PHASE_COLOURS["select"], **bar)
             times.barh(y, communicate, left=select, color=PHASE_COLOURS["communicate"], **bar)
+            if "iteration_more_s" in rows:
+                low, mean, high = (group[f"iteration_{end}_s"] for end in ("more_low", "more", "more_high"))
+                error = np.nan_to_num(np.array([mean - low, high - mean]) / factor, posinf=0.0)
+                times.errorbar(select + communicate, y, xerr=error, fmt="none", ecolor="#333333", elinewidth=0.9)
             for at, end in zip(y, select + communicate, strict=True):
                 times.annotate(
                     f"P = {count}", (end, at), (2, 0), textcoords="offset points", fontsize=6, va="center",

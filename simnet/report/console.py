@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -67,8 +68,15 @@ def show_seeds(summary: seeds.SeedsSummary, console: Console | None = None) -> N
         table.add_row(*map(Text, cells), style="bold" if best else "dim" if cells[0] == summary["bound"] else "")
     print_wide(table, console)
     console.print(Text(seeds.sentence(summary), style="bold"), soft_wrap=not console.is_terminal)
+    for what, told in (("Stack", stacks.told(summary["run"]["stack"])), ("Device", _device(summary["run"]))):
+        if told:
+            console.print(Text(f"{what}: {told}"), soft_wrap=not console.is_terminal)
     told = f"Intervals at {100 * summary['interval']['level']:.0f} %: {summary['interval']['method']}."
     console.print(Text(told), soft_wrap=not console.is_terminal)
+
+
+def _device(summary: Mapping[str, Any]) -> str:
+    return devices.told(summary["device"]) if "device" in summary else ""
 
 
 def show_calls(calibrations: Iterable[calibrated.CalibrationSummary | None], console: Console | None = None) -> None:

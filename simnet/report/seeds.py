@@ -238,9 +238,9 @@ def write(
             files |= {f"figures/{one.name}.png": one.png, f"figures/{one.name}.svg": one.svg}
         files["report.html"] = seeds_report(summary, plots, sentence(summary), HEADINGS, rows(summary), lock).encode()
     files["summary.json"] = json.dumps(summary, indent=2, sort_keys=True, allow_nan=False).encode() + b"\n"
-    for old in (*OF_ONE_SEED, *(f"figures/{path.name}" for path in (folder / "figures").glob("*"))):
-        if old not in files:
-            (folder / old).unlink(missing_ok=True)
+    drawn = [f"figures/{path.name}" for path in (folder / "figures").glob("*") if path.suffix in (".png", ".svg")]
+    for old in {*OF_ONE_SEED, *drawn} - files.keys():
+        (folder / old).unlink(missing_ok=True)
     write_files(folder, files)
     return summary
 
@@ -277,19 +277,33 @@ def _outcome(winner: Winner, each: Mapping[str, Mapping[str, Any]], stem: str, p
         said = f"{name}{won} {seconds}{per_unit} on average, the least with {often} seeds"
     other = winner["runner_up"]
     if other is not None:
-        mean, within = _more(each, name, other, stem)
+        mean, within = versus(each[other], each[name][f"{stem}_s"], stem)
         said += f"; {other}, the {'next' if winner['tied_with'] else 'runner-up'}, took {mean} more ({within})"
     return said
 
 
-def _more(each: Mapping[str, Mapping[str, Any]], first: str, name: str, stem: str, sign: str = "") -> tuple[str, str]:
-    """Return the difference of a policy from the first in per cent of the latter's mean, and its interval."""
-    best, one = each[first][f"{stem}_s"], each[name]
-    mean, low, high = (one[f"{stem}_{end}_s"] for end in MORE)
-    if not best or mean is None:
+def versus(one: Mapping[Any, Any], best: float | None, stem: str, sign: str = "") -> tuple[str, str]:
+    """Return how much more than the fastest a policy took, in per cent of the mean of that one, and its interval.
+
+    Parameters
+    ----------
+    one : mapping
+        A row of `simnet.report.paired.comparison`.
+    best : float
+        The mean of the fastest.
+    stem : str
+        What was compared, without the unit.
+    sign : str
+        As in a format specification.
+    """
+    mean, low, high = (math.nan if one[f"{stem}_{end}_s"] is None else one[f"{stem}_{end}_s"] for end in MORE)
+    if not best or not math.isfinite(mean):
         return "-", "-"
-    within = "-" if low is None or high is None else f"{percent(low / best, sign)} to {percent(high / best, sign)}"
-    return percent(mean / best, sign), within
+    bounded = math.isfinite(low) and math.isfinite(high)
+    return (
+        percent(mean / best, sign),
+        f"{percent(low / best, sign)} to {percent(high / best, sign)}" if bounded else "-",
+    )
 
 
 def ranking(summary: SeedsSummary) -> list[str]:
@@ -311,7 +325,7 @@ def _row(summary: SeedsSummary, name: str) -> tuple[str, ...]:
         if winner is None or one[f"{stem}_rank"] is None:
             cells[stem] = "bound" if name == summary["bound"] else "-", "-"
             continue
-        mean, within = _more(each, winner["policy"], name, stem, "+")
+        mean, within = versus(one, each[winner["policy"]][f"{stem}_s"], stem, "+")
         tied = ", tied" if winner["tied_with"] and one[f"{stem}_tied"] else ""
         cells[stem] = ("best" if name == winner["policy"] else mean) + tied, within if name != winner["policy"] else "-"
     regret = one["regret_s"]

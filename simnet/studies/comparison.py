@@ -8,6 +8,8 @@ Where the scenario trains a model, the table also tells what each exchange made 
 compare.csv            a row per exchange and number of workers; where a model is trained, with what was learnt
 compare.json           the same, with seed, versions and hash of the scenario
 scenario.lock.yaml     the scenario with the most workers, every default and override written out
+paired.csv             with several seeds, of which compare.csv has a row each: means over seeds with their intervals,
+                       and how much more than the fastest with as many workers each took
 figures/compare.*      time split into select and communicate, volume, density, build-up, time per gain and to target
 =====================  ==================================================================================
 """
@@ -24,7 +26,7 @@ import pandas as pd
 
 from simnet.base.writing import write_files
 from simnet.costs.devices import DeviceProfile
-from simnet.report import devices, learning
+from simnet.report import devices, learning, paired
 from simnet.report.comparison import COLUMNS, draw
 from simnet.report.results import prepare_folder, versions
 from simnet.report.summary import INTERVAL, learnt_by, significant
@@ -143,33 +145,36 @@ def row(workers: int, label: str, result: PolicyResult, skip: int) -> dict[str, 
 def write(
     folder: str | Path, rows: Sequence[Mapping[str, Any]], loaded: Scenario, device: DeviceProfile
 ) -> pd.DataFrame:
-    """Write the comparison into its folder, and return it as a table.
+    """Write the comparison into its folder, and return it as a table: with several seeds, the means over them.
 
     Where a model was trained, it has the columns of `simnet.report.learning.COLUMNS`, too. The first exchange is the
-    reference of those with as many workers.
+    reference of those with as many workers and the same seed.
 
     Parameters
     ----------
     folder : path
         Made when it is not there.
     rows : sequence of dict
-        What `row` returned, at least one.
+        What `row` returned, at least one; with `seed` if there are several.
     loaded : Scenario
         The scenario, with the most workers.
     device : DeviceProfile
         What selected.
     """
     folder = prepare_folder(folder)
-    table = pd.DataFrame(list(rows), columns=list(COLUMNS))
+    several = "seed" in rows[0]
+    table = pd.DataFrame(list(rows), columns=["seed", *COLUMNS] if several else list(COLUMNS))
     numbers = [name for name in COLUMNS if name not in ("exchange", "workers")]
     table[numbers] = table[numbers].apply(lambda column: pd.Series(significant(column), index=column.index))
     table = table.assign(**_learnt(rows, loaded))
     lock = loaded.lock().encode()
-    drawn = draw(table, loaded.name)
+    shown = over_seeds(table) if several else table
+    drawn = draw(shown, loaded.name)
     content = {
         "scenario": loaded.name,
         "scenario_sha256": hashlib.sha256(lock).hexdigest(),
         "seed": loaded.config.seed,
+        **({"seeds": table["seed"].unique().tolist()} if several else {}),
         "device": devices.condensed(device),
         "barrier": loaded.config.job.barrier,
         "versions": versions(),
@@ -179,11 +184,44 @@ def write(
         "scenario.lock.yaml": lock,
         "figures/compare.png": drawn.png,
         "figures/compare.svg": drawn.svg,
-        "compare.csv": table.to_csv(index=False, lineterminator="\n").encode(),
+        "compare.csv": _csv(table),
+        **({"paired.csv": _csv(shown)} if several else {}),
         "compare.json": json.dumps(content, indent=2, sort_keys=True, allow_nan=False).encode() + b"\n",
     }
+    if not several:
+        (folder / "paired.csv").unlink(missing_ok=True)
     write_files(folder, files)
-    return table
+    return shown
+
+
+def over_seeds(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the means over seeds of a comparison, with the columns of `simnet.report.paired.comparison`.
+
+    Compared are the times of an iteration, and the times per gain. There is no mean time to a target that some seeds
+    did not reach: that of the others would be too short.
+
+    Parameters
+    ----------
+    table : DataFrame
+        With the columns of `COLUMNS`, and `seed`.
+    """
+    by = ["workers", "exchange"]
+    gained = table.assign(time_per_gain_s=(table["iteration_s"] / table["gain"]).where(table["gain"] > 0))
+    groups = table.groupby(by, sort=False)
+    means = groups.mean(numeric_only=True).drop(columns=["seed", "iteration_s"])
+    means = means.where(groups[list(means)].count().eq(groups.size(), axis=0)).reset_index()
+    compared = [
+        paired.comparison(gained, ["workers"], column, policy="exchange")
+        for column in ("iteration_s", "time_per_gain_s")
+    ]
+    found = compared[0].merge(compared[1], on=by).merge(means, on=by)
+    numbers = found.select_dtypes("float64").columns
+    found[numbers] = found[numbers].apply(lambda column: pd.Series(significant(column), index=column.index))
+    return found
+
+
+def _csv(table: pd.DataFrame) -> bytes:
+    return table.to_csv(index=False, lineterminator="\n").encode()
 
 
 def _learnt(rows: Sequence[Mapping[str, Any]], loaded: Scenario) -> dict[str, pd.Series]:
@@ -192,12 +230,14 @@ def _learnt(rows: Sequence[Mapping[str, Any]], loaded: Scenario) -> dict[str, pd
     if trained is None:
         return {}
     reference = next(iter(loaded.config.policies))
-    found: dict[tuple[int, str], dict[str, Any]] = {}
-    for workers in dict.fromkeys(row["workers"] for row in rows):
-        frames = {row["exchange"]: row[_TRAINING] for row in rows if row["workers"] == workers}
+    found: dict[tuple[int, int | None, str], dict[str, Any]] = {}
+    for group in dict.fromkeys((row["workers"], row.get("seed")) for row in rows):
+        frames = {row["exchange"]: row[_TRAINING] for row in rows if (row["workers"], row.get("seed")) == group}
         for label, one in learning.columns(learnt_by(frames, trained.target, reference)).items():
-            found[workers, label] = one
-    table = pd.DataFrame([found[row["workers"], row["exchange"]] for row in rows], columns=list(learning.COLUMNS))
+            found[*group, label] = one
+    table = pd.DataFrame(
+        [found[row["workers"], row.get("seed"), row["exchange"]] for row in rows], columns=list(learning.COLUMNS)
+    )
     kinds = dict.fromkeys(learning.COLUMNS, "float64")
     kinds |= {"iterations_to_target": "Int64", "first_to_target": "boolean"}
     return {str(name): column for name, column in table.astype(kinds).items()}
