@@ -25,7 +25,7 @@ from simnet.base import processes, units, writing
 from simnet.base.errors import InputError
 from simnet.base.writing import INCOMPLETE
 from simnet.job import run_policy
-from simnet.report import learning
+from simnet.report import learning, paired
 from simnet.scenario import load
 from simnet.scenario.runner import Source, run_here
 from simnet.studies.sweeping import cell, cluster, drawing, folder, grid, work
@@ -475,6 +475,48 @@ def test_processes_of_a_sweep_have_one_thread_of_linear_algebra(monkeypatch):
 
 
 # What goes wrong
+
+
+def test_several_seeds_are_seeds_as_a_parameter_that_are_compared(here, tiny, tmp_path):
+    grid_ = ("--param", "density=2,10%", "--param", "network.bandwidth=1,10 Gbit/s")
+    shown = did(tiny, *grid_, "--seed", 4, "--seeds", 3, "--out", tmp_path / "seeds").stdout
+    did(tiny, *grid_, "--param", "seed=4,5,6", "--out", tmp_path / "given", "-q")
+    one, other = (contents(tmp_path / name) for name in ("seeds", "given"))
+    for name in ("sweep.csv", "sweep.parquet", "paired.csv", "figures/sweep.png", "figures/sweep-gain.svg"):
+        assert one[name] == other[name], name
+    cells, each = table(tmp_path / "seeds"), pd.read_csv(tmp_path / "seeds" / "paired.csv")
+    assert len(each) * 3 == len(cells)
+    for (density, rate), group in each.groupby(["density", "network.bandwidth_Bps"]):
+        rows = cells[(cells["density"] == density) & (cells["network.bandwidth_Bps"] == rate)]
+        times = rows.pivot(index="seed", columns="policy", values="iteration_s")
+        found = paired.contest({name: times[name] for name in times if name != "clairvoyant"})
+        assert set(group["policy"][group["iteration_tied"]]) == {found.policy, *found.tied_with}
+        more = group.set_index("policy")["iteration_more_low_s"]
+        for name, difference in found.differences.items():
+            assert more[name] == pytest.approx(difference.low, rel=1e-9, abs=1e-15)
+    assert "tied" in shown
+
+
+def test_with_zip_every_pair_has_all_seeds(here, tiny, tmp_path):
+    zipped = ("--zip", "--param", "density=2,10%", "--param", "iterations=2,3", "--policies", "AG")
+    did(tiny, *zipped, "--seed", 8, "--seeds", 2, "--out", tmp_path, "-q")
+    found = table(tmp_path)[["density", "iterations", "seed"]].to_numpy().tolist()
+    assert found == [[0.02, 2, 8], [0.02, 2, 9], [0.1, 3, 8], [0.1, 3, 9]]
+
+
+def test_one_seed_is_a_sweep_as_ever(here, tiny, tmp_path):
+    did(tiny, "--param", "density=2,10%", "--policies", "AG", "--seeds", 1, "--out", tmp_path / "one", "-q")
+    did(tiny, "--param", "density=2,10%", "--policies", "AG", "--out", tmp_path / "other", "-q")
+    assert contents(tmp_path / "one") == contents(tmp_path / "other")
+    assert "paired.csv" not in contents(tmp_path / "one")
+
+
+def test_seeds_in_two_ways_are_refused(here, tiny, tmp_path):
+    said = refused(tiny, "--param", "seed=1,2", "--seeds", 2, "--out", tmp_path)
+    assert "--seeds: means nothing where seed is a parameter" in said
+    assert "there are 20 cells, more than 19" in refused(
+        tiny, "--param", "density=2,10%", "--seeds", 10, "--max-cells", 19, "--out", tmp_path
+    )
 
 
 def test_a_bad_value_costs_no_other_cell(here, tiny, tmp_path):

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from simnet.commands import options, terminal
-from simnet.commands.options import Fields, Policies, Quiet, Seed, Stack
+from simnet.commands.options import Fields, Policies, Quiet, Seed, Seeds, Stack
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from simnet.base.processes import Pool, Progress
-    from simnet.scenario import Scenario
     from simnet.studies.sweeping.work import Checks, Plan, Work
 
 # Cells without a result that are listed.
@@ -38,6 +37,7 @@ def sweep(
     set_: Fields = None,
     stack: Stack = None,
     seed: Seed = None,
+    seeds: Seeds = 1,
     policies: Policies = None,
     out: Annotated[
         Path | None,
@@ -59,7 +59,9 @@ def sweep(
     from simnet.studies.sweeping import folder, work
 
     fields = [*(set_ or ()), *options.stack(stack)]
-    planned = work.plan(scenario, param or (), fields, seed, options.words(policies), zipped=zip_, most=max_cells)
+    planned = work.plan(
+        scenario, param or (), fields, seed, options.words(policies), zipped=zip_, most=max_cells, seeds=seeds
+    )
     place = Path("runs") / f"sweep-{planned.base.name}" if out is None else out
 
     def check(pool: Pool) -> Checks:
@@ -96,7 +98,7 @@ def _carry_out(todo: Work, pool: Pool, scheduler: str | None, quiet: bool) -> No
             written = todo.write()
             todo.mark(said if todo.missing else "")
             if not quiet:
-                _show(written, todo.planned.base, todo.place)
+                _show(written, todo.planned, todo.place)
     else:
         todo.mark("")
     if failure is None:
@@ -134,11 +136,11 @@ def _tell(todo: Work) -> None:
         typer.echo(f"{len(todo.checks.refused)} of {total} cells are refused, {todo.missing} to run", err=True)
 
 
-def _show(written: pd.DataFrame, base: Scenario, place: Path) -> None:
+def _show(written: pd.DataFrame, planned: Plan, place: Path) -> None:
     from simnet.report.console import print_wide
     from simnet.studies.sweeping.drawing import MEASURES, sweep_table
 
-    print_wide(sweep_table(written, base.name, base.bound))
+    print_wide(sweep_table(written, planned.base.name, planned.base.bound, planned.columns))
     figures = (place / "figures" / f"{measure.figure}.png" for measure in MEASURES)
     typer.echo(f"Results: {', '.join(map(str, (place / 'sweep.csv', *(one for one in figures if one.exists()))))}")
 

@@ -1,14 +1,15 @@
 """A sweep on the console and as figures: of one parameter the policies' times, of two who wins where.
 
 Where a model is trained there are two times, that of an iteration and that until a target accuracy is reached. Seeds
-are repetitions, not a parameter: means over them are drawn, and as a band the range. There is no mean time to the
-target where some repetitions do not reach it: that of the others would be too short.
+are repetitions, not a parameter: means over them are drawn, and as a band the range; and policies are compared seed by
+seed, see `simnet.report.paired`, so that the figures show where some are tied. There is no mean time to the target
+where some repetitions do not reach it: that of the others would be too short.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -20,7 +21,7 @@ from rich.table import Table
 from rich.text import Text
 
 from simnet.base.units import format_bandwidth, format_bytes, format_seconds, format_within
-from simnet.report import barriers
+from simnet.report import barriers, paired
 from simnet.report.console import empty_table
 from simnet.report.drawing import BITS, BYTES, COLOURS, HOURS, SECONDS, Plot, plot, scale, style, unit
 from simnet.report.sentences import percent
@@ -105,8 +106,41 @@ def with_gain(table: pd.DataFrame, bound: str | None = None) -> pd.DataFrame:
     return table.assign(time_per_gain_s=seconds, least_per_gain=rivals.notna() & (rivals == least))
 
 
+def compared(
+    table: pd.DataFrame, columns: Sequence[Column], seconds: str, bound: str | None = None
+) -> pd.DataFrame | None:
+    """Return how policies compare over seeds, for each value of the parameters; None where seeds are no parameter.
+
+    Parameters
+    ----------
+    table : DataFrame
+        The table of the sweep.
+    columns : sequence of Column
+        Its parameters.
+    seconds : str
+        The column with the times; those of policies that did not get to the end do not count.
+    bound : str, optional
+        The policy that nobody can run.
+    """
+    seeds = [one.name for one in columns if is_seed(one) and len(set(one.values)) > 1]
+    named = table[table["policy"] != ""]
+    if len(seeds) != 1 or named.empty:
+        return None
+    by = [one.name for one in columns if one.name not in seeds]
+    times = named[seconds].where(named["status"] == "done").astype("float64")
+    rows = named.assign(**{"seed": named[seeds[0]], seconds: times})
+    # Cells that are given twice are one.
+    return paired.comparison(rows.drop_duplicates([*by, "seed", "policy"]), by, seconds, bound=bound)
+
+
 def draw(
-    table: pd.DataFrame, columns: Sequence[Column], title: str, *, zipped: bool = False, measure: Measure = ITERATION
+    table: pd.DataFrame,
+    columns: Sequence[Column],
+    title: str,
+    *,
+    zipped: bool = False,
+    measure: Measure = ITERATION,
+    bound: str | None = None,
 ) -> Plot | None:
     """Draw a sweep of one or two numeric parameters; None if it has others, or if nothing was done.
 
@@ -122,6 +156,8 @@ def draw(
         Whether the parameters change side by side, so that one tells the others.
     measure : Measure
         By which time the policies are compared.
+    bound : str, optional
+        The policy that nobody can run.
     """
     moving = [one for one in columns if not is_seed(one) and len(set(one.values)) > 1]
     counted = table[table["status"].isin(measure.statuses) & (table["policy"] != "")]
@@ -129,14 +165,23 @@ def draw(
         return None
     wins = counted[measure.wins].astype("boolean").fillna(value=False).astype(bool)
     counted = counted.assign(**{measure.wins: wins})
+    over_seeds = None if measure is TARGET else compared(counted, columns, measure.seconds, bound)
+    tied = set() if over_seeds is None else _tied(over_seeds, [one.name for one in moving], measure.seconds)
     with style():
         if len(moving) == 1 or zipped:
-            figure = _lines(counted, moving[0].name, title, measure)
+            figure = _lines(counted, moving[0].name, title, measure, tied)
         elif wins.any():
-            figure = _map(counted, moving[0].name, moving[1].name, title, measure)
+            figure = _map(counted, moving[0].name, moving[1].name, title, measure, tied)
         else:
             return None
     return plot(measure.figure, title, "", figure)
+
+
+def _tied(over_seeds: pd.DataFrame, by: list[str], seconds: str) -> set[tuple[Any, ...]]:
+    """Return values of parameters, each with a policy that is tied there with another as the fastest."""
+    first = over_seeds[over_seeds[f"{seconds.removesuffix('_s')}_tied"]]
+    several = first[first.groupby(by)["policy"].transform("size") > 1]
+    return set(several[[*by, "policy"]].itertuples(index=False, name=None))
 
 
 def is_seed(column: Column) -> bool:
@@ -144,7 +189,7 @@ def is_seed(column: Column) -> bool:
     return column.name.rpartition(".")[2] == "seed"
 
 
-def sweep_table(table: pd.DataFrame, title: str, bound: str | None = None) -> Table:
+def sweep_table(table: pd.DataFrame, title: str, bound: str | None = None, columns: Sequence[Column] = ()) -> Table:
     """Return, for each policy, in how many cells it was the fastest, and the fastest per gain, and its times.
 
     Where a model was trained also in how many cells it was the first to reach the target, in how many it did reach it,
@@ -158,8 +203,12 @@ def sweep_table(table: pd.DataFrame, title: str, bound: str | None = None) -> Ta
         Heading.
     bound : str, optional
         The policy that nobody can run.
+    columns : sequence of Column
+        The parameters. If seeds are among them, it is also told for how many values of the others a policy was alone
+        as the fastest over seeds, and for how many it was tied with another.
     """
     table = with_gain(table, bound)
+    over_seeds = compared(table, columns, "iteration_s", bound)
     headings = [
         "policy",
         "fastest",
@@ -171,6 +220,8 @@ def sweep_table(table: pd.DataFrame, title: str, bound: str | None = None) -> Ta
         "mean time\nper gain",
         "mean time\nto select",
     ]
+    if over_seeds is not None:
+        headings[3:3] = ["fastest\nover seeds", "tied\nover seeds"]
     trained = bool(table["accuracy"].notna().any())
     if trained:
         headings += ["first to\ntarget", "reached\ntarget", "mean time\nto target", "mean\naccuracy"]
@@ -186,6 +237,7 @@ def sweep_table(table: pd.DataFrame, title: str, bound: str | None = None) -> Ta
             Text(str(name)),
             str(int(group["wins"].sum())),
             str(int(group["least_per_gain"].sum())),
+            *(() if over_seeds is None else _over_seeds(over_seeds, str(name))),
             str(len(group)),
             percent(float(np.exp(np.log(ratios).mean())) - 1, "+") if ratios.size and ratios.min() > 0 else "-",
             percent(float(ratios.max()) - 1, "+") if ratios.size else "-",
@@ -195,6 +247,15 @@ def sweep_table(table: pd.DataFrame, title: str, bound: str | None = None) -> Ta
             *(_learnt(group) if trained else ()),
         )
     return shown
+
+
+def _over_seeds(over_seeds: pd.DataFrame, policy: str) -> tuple[str, str]:
+    """Return how often a policy was alone as the fastest over seeds, and how often tied."""
+    by = list(over_seeds.columns[: list(over_seeds.columns).index("policy")])
+    first = over_seeds[over_seeds["iteration_tied"]]
+    where = [tuple(row) for row in first[by].to_numpy(dtype=object)]
+    several = [where.count(one) > 1 for one, name in zip(where, first["policy"], strict=True) if name == policy]
+    return str(several.count(False)), str(several.count(True))
 
 
 def _learnt(group: pd.DataFrame) -> tuple[str, ...]:
@@ -207,7 +268,7 @@ def _learnt(group: pd.DataFrame) -> tuple[str, ...]:
     )
 
 
-def _lines(counted: pd.DataFrame, parameter: str, title: str, measure: Measure) -> Figure:
+def _lines(counted: pd.DataFrame, parameter: str, title: str, measure: Measure, tied: set[tuple[Any, ...]]) -> Figure:
     figure = Figure(figsize=(8, 4.6), layout="constrained")
     axes = figure.subplots()
     name, factor = unit(float(counted[measure.seconds].max()), measure.units)
@@ -222,15 +283,21 @@ def _lines(counted: pd.DataFrame, parameter: str, title: str, measure: Measure) 
         axes.plot(x, one["mean"], color=colour, linestyle=line, marker="o", markersize=3.5, label=policy)
         if (one["max"] > one["min"]).any():
             axes.fill_between(x, one["min"], one["max"], color=colour, alpha=0.15, linewidth=0)
+        ringed = [(value, policy) in tied for value in one.index]
+        axes.plot(x[ringed], one["mean"][ringed], "o", color=colour, markersize=9, markerfacecolor="none")
     scale(axes.yaxis, grouped["mean"].to_numpy())
     scale(axes.xaxis, counted[parameter].to_numpy(dtype=np.float64) / x_factor)
     axes.set_ylabel(f"{measure.label} [{name}]")
     axes.set_title(title)
+    if tied:
+        axes.plot([], [], "o", color="#333333", markersize=9, markerfacecolor="none", label="tied as fastest")
     figure.legend(loc="outside lower left", ncols=4)
     return figure
 
 
-def _map(counted: pd.DataFrame, down: str, across: str, title: str, measure: Measure) -> Figure:
+def _map(
+    counted: pd.DataFrame, down: str, across: str, title: str, measure: Measure, tied: set[tuple[Any, ...]]
+) -> Figure:
     groups = counted.groupby([down, across, "policy"])
     reached, total = groups[measure.seconds].count(), groups[measure.seconds].size()
     seconds = groups[measure.seconds].mean().where(reached == total)
@@ -251,6 +318,7 @@ def _map(counted: pd.DataFrame, down: str, across: str, title: str, measure: Mea
         codes[row, place] = winners.index(policy)
         if few:
             text = format_seconds(duration) if np.isfinite(duration) else f"{count} of {all_}"
+            text += "\ntied" if (y, x, policy) in tied else ""
             axes.text(place, row, text, ha="center", va="center", fontsize=6.5, color="white")
     colours = [COLOURS[number % len(COLOURS)] for number in range(len(winners))]
     axes.pcolormesh(
@@ -266,6 +334,7 @@ def _map(counted: pd.DataFrame, down: str, across: str, title: str, measure: Mea
     axes.set_title(title)
     handles = [Patch(color=colours[number], label=name) for number, name in enumerate(winners)]
     said = measure.winner + (f", and {measure.written}" if few else "")
+    said += "; tied: with another, over seeds" if few and tied else ""
     figure.legend(handles=handles, loc="outside lower left", ncols=3, title=said, alignment="left")
     return figure
 

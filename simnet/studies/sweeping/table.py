@@ -11,10 +11,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from simnet.base.writing import write_files
 from simnet.report.results import parquet, versions
+from simnet.report.summary import significant
 from simnet.scenario import Scenario
 from simnet.studies.sweeping import drawing
 from simnet.studies.sweeping.cell import COLUMNS
@@ -108,13 +110,22 @@ def write(
         files[name] = path.read_bytes()
     drawn = drawing.with_gain(table, loaded.bound)
     for measure in drawing.MEASURES:
-        plot = drawing.draw(drawn, columns, loaded.name, zipped=zipped, measure=measure)
+        plot = drawing.draw(drawn, columns, loaded.name, zipped=zipped, measure=measure, bound=loaded.bound)
         for kind in ("png", "svg"):
             name = f"figures/{measure.figure}.{kind}"
             if plot is None:
                 (folder / name).unlink(missing_ok=True)
             else:
                 files[name] = plot.png if kind == "png" else plot.svg
+    over_seeds = drawing.compared(drawn, columns, "iteration_s", loaded.bound)
+    per_gain = drawing.compared(drawn, columns, "time_per_gain_s", loaded.bound)
+    if over_seeds is None or per_gain is None:
+        (folder / "paired.csv").unlink(missing_ok=True)
+    else:
+        by = [*(column.name for column in columns if not drawing.is_seed(column)), "policy"]
+        both = over_seeds.merge(per_gain, on=by)
+        both = both.apply(lambda one: pd.Series(significant(one), one.index) if one.dtype == np.float64 else one)
+        files["paired.csv"] = both.to_csv(index=False, lineterminator="\n").encode()
     files["sweep.csv"] = table.to_csv(index=False, lineterminator="\n").encode()
     files["sweep.parquet"] = parquet(table)
     files["sweep.json"] = json.dumps(content, indent=1, allow_nan=False).encode() + b"\n"

@@ -67,6 +67,7 @@ def plan(
     *,
     zipped: bool = False,
     most: int = grid.MAX_CELLS,
+    seeds: int = 1,
 ) -> Plan:
     """Lay out a sweep.
 
@@ -84,6 +85,8 @@ def plan(
         Whether the first values go together, the second ones together, and so on, in place of every combination.
     most : int
         Refuse more cells.
+    seeds : int
+        Have each cell with so many seeds: that of the scenario, and those that follow it.
 
     Raises
     ------
@@ -98,7 +101,7 @@ def plan(
 job.density=5%']
     """
     axes = [grid.axis(one) for one in parameters]
-    asked = grid.size(axes, zipped=zipped)
+    asked = grid.size(axes, zipped=zipped) * seeds
     if asked > most:
         raise InputError(f"there are {asked:,} cells, more than {most:,}; --max-cells allows more", file="--param")
     base = load(scenario, overrides, seed)
@@ -112,7 +115,21 @@ job.density=5%']
     source = str(found.resolve()) if found == Path(scenario) else scenario
     # What is drawn does not alter what is simulated.
     plain = "output={timeline: 0, report: false}"
-    tasks = [Source(source, (*overrides, *one.overrides, plain), seed, only) for one in cells]
+    tasks = [
+        Source(source, (*overrides, *one.overrides, plain), seed, only, later)
+        for one in cells
+        for later in range(seeds)
+    ]
+    if seeds > 1:
+        if any(field.startswith("seed=") for field in cells[0].overrides):
+            raise InputError("means nothing where seed is a parameter", file="--seeds")
+        values = tuple(str(base.config.seed + later) for later in range(seeds))
+        axes = [*axes, grid.Axis("seed", values)]
+        cells = [
+            grid.Cell(one.number * seeds + later, (*one.values, value), (*one.overrides, f"seed={value}"))
+            for one in cells
+            for later, value in enumerate(values)
+        ]
     return Plan(base, axes, cells, tasks, zipped)
 
 
