@@ -1,5 +1,6 @@
 """The prediction of a job's iterations, part by part, and logs of real jobs beside it."""
 
+import itertools
 import json
 import re
 from pathlib import Path
@@ -13,14 +14,18 @@ from typer.testing import CliRunner
 
 from simnet.base.errors import InputError
 from simnet.calibration import measured
+from simnet.calibration.device import profile_yaml
 from simnet.cli import app
+from simnet.costs.devices import load_device
+from simnet.hooks.log import COLUMNS
 from simnet.job import Overlap, buckets, create_sparsifier, run_policy
 from simnet.network import STACKS
 from simnet.report.stacks import condensed
 from simnet.scenario import load
 from simnet.studies import iteration_errors
 from simnet.studies.iteration import PARTS, predict_job
-from validate.jobs import errors, report
+from sparsifier_models import create
+from validate.jobs import errors, report, scenarios
 from validate.jobs.comparing import compared
 from validate.jobs.tables import over_ranks, read_logs
 
@@ -398,13 +403,41 @@ def test_policies_that_are_not_in_the_scenario_are_refused(tmp_path, scenario):
 def test_a_hook_takes_time_where_the_profile_says_so(scenario):
     plain = predict_job(load(scenario)).medians()
     device = scenario.parent / "device.yaml"
-    own = "  hook_{}: {{launch: {}, bytes_per_entry: 0, source: made up}}\n"
-    hook = "".join(own.format(*one) for one in (("begin", 1e-2), ("feedback", 2e-2), ("end", 4e-2)))
-    device.write_text(DEVICE + hook)
+    # Of 100,000 entries 1 % are kept; indices and values of three others come.
+    own = {"topk_begin": 1e-8, "topk_kept": 2e-6, "topk_end": 3e-8, "topk_came": 1e-6, "dense_end": 5e-8}
+    text = "  hook_{}: {{launch: 1.0e-3, bytes_per_entry: 0, seconds_per_entry: {}, source: made up}}\n"
+    device.write_text(DEVICE + "".join(text.format(name, each) for name, each in own.items()))
     found = predict_job(load(scenario)).medians() - plain
-    assert found.loc["AG", ["select_s", "merge_s", "total_s"]].tolist() == pytest.approx([0.03, 0.04, 0.07])
-    # Dense exchanges keep nothing.
-    assert found.loc["dense", ["select_s", "merge_s", "total_s"]].tolist() == pytest.approx([0.01, 0.04, 0.05])
+    assert found.loc["AG", ["select_s", "merge_s", "total_s"]].tolist() == pytest.approx([5e-3, 11e-3, 16e-3])
+    assert found.loc["dense", ["select_s", "merge_s", "total_s"]].tolist() == pytest.approx([0, 6e-3, 6e-3])
+
+
+def test_what_a_hook_takes_is_found_in_logs_of_its_processes(tmp_path):
+    each = {"begin": 1e-9, "kept": 8e-9, "end": 2e-9, "came": 6e-9}
+    device = load_device("cpu")
+    (tmp_path / "0").mkdir()
+    (tmp_path / "0" / "device.yaml").write_text(profile_yaml(device))
+    forward = []
+    for model, density in itertools.product(("small", "deep", "mlp"), (0.01, 0.1)):
+        entries = scenarios.ENTRIES[model]
+        gradients = np.random.default_rng(entries).standard_normal((2, entries)).astype(np.float32)
+        exchanged = create("topk", 2, entries, density, allgather="ring").exchange(gradients)
+        before, between = device.work(exchanged.kernels, 2)
+        kept, came = density * entries, 2 * round(density * entries)
+        select = before[0] + 1e-4 + each["begin"] * entries + each["kept"] * kept
+        merge = sum(one[0] for one in between.values()) + 2e-4 + each["end"] * entries + each["came"] * came
+        rows = pd.DataFrame(0.0, index=range(8), columns=COLUMNS)
+        rows = rows.assign(iteration=range(8), exchange="AG-Topk", select_s=select, merge_s=merge)
+        log = tmp_path / "0" / model / "AG-Topk" / f"{density:g}"
+        log.mkdir(parents=True)
+        rows.drop(columns="density").to_csv(log / "rank_0.csv", index=False)
+        forward += [(model, "AG-Topk", density, number, 1e-3) for number in range(8)]
+    columns = ["model", "exchange", "density", "iteration", "forward_s"]
+    pd.DataFrame(forward, columns=columns).to_csv(tmp_path / "0" / "forward.csv", index=False)
+    found = scenarios.device_of(tmp_path).methods
+    for name, seconds in each.items():
+        assert found[f"hook_topk_{name}"].seconds_per_entry == pytest.approx(seconds, rel=1e-3), name
+    assert [found[f"hook_topk_{name}"].launch for name in each] == pytest.approx([1e-4, 0, 2e-4, 0], rel=1e-3)
 
 
 def test_the_page_has_what_the_shipped_jobs_say():

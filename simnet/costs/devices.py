@@ -23,10 +23,11 @@ method             one launch over `entries` entries
 ``pack``           values and indices copied into one message
 ``copy_out``       values copied from the device to its host
 ``copy_in``        values copied from the host to the device
-``hook_begin``     what a hook does with a bucket beside its scheme's kernels, before its first message
-``hook_feedback``  what it does beside that where it keeps what it does not send
-``hook_end``       what it does beside the kernels after a bucket's last message
 =================  ======================================================================================
+
+A profile may also say what a hook in a job does with a bucket beside these kernels, by the name of its scheme, such as
+``topk``: ``hook_topk_begin`` and ``hook_topk_end`` over the entries of the bucket, before its first message and then;
+``hook_topk_kept``, before it, over those that shall be kept; ``hook_topk_came``, then, over each four bytes that come.
 
 What a profile lacks is made of what it has: segments are as many launches of `topk`, layers are `topk`, a `count` is a
 `scan`; `cast`, `sum` and `pack` stream their bytes after a launch of `norm`, and copies theirs, as if host and device

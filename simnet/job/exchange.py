@@ -295,7 +295,7 @@ class SparsifierSet:
         for bucket, model in zip(self._buckets, models, strict=True):
             model.density, model.iteration = where.density, where.batch
             exchange = model.exchange(gradients[:, bucket.entries])
-            exchange.kernels += _of_hook(self._job, model, len(exchange.schedule.rounds))
+            exchange.kernels += _of_hook(self._job, model, exchange)
             exchanges.append(exchange)
         return exchanges
 
@@ -336,13 +336,17 @@ class SparsifierSet:
         return TimedExchange(candidate, exchanges, select, slowed, result, where.begun)
 
 
-def _of_hook(job: Job, model: Sparsifier, rounds: int) -> tuple[DeviceOp, ...]:
+def _of_hook(job: Job, model: Sparsifier, exchange: Exchange) -> tuple[DeviceOp, ...]:
     """Return what a hook does with a bucket beside the kernels of its scheme, of what the device profile has."""
-    entries = model.parameters * job.source.scale
-    does = [DeviceOp("hook_begin", entries), DeviceOp("hook_end", entries, before=rounds)]
-    if model.keeps_residual and model.options.error_feedback:
-        does.append(DeviceOp("hook_feedback", entries))
-    return tuple(one for one in does if one.method in job.device.methods)
+    entries, rounds = model.parameters * job.source.scale, len(exchange.schedule.rounds)
+    does = (
+        DeviceOp("begin", entries),
+        DeviceOp("kept", model.density * entries),
+        DeviceOp("end", entries, before=rounds),
+        DeviceOp("came", np.asarray(exchange.stats["bytes_received"]) / 4, before=rounds),
+    )
+    named = (one._replace(method=f"hook_{model.name}_{one.method}") for one in does)
+    return tuple(one for one in named if one.method in job.device.methods)
 
 
 def sooner(step: TimedExchange, other: TimedExchange) -> bool:

@@ -22,13 +22,18 @@ LIMIT = 300.0
 """Seconds that the jobs of one call may take; ranks have a limit of as much processor time."""
 
 _IDLE = (0.0, 125e6)
+
+WAITING = Change(0.0, 5e-3, _IDLE[1])
+"""Links on which work between messages is measured: who waits for messages finds caches and processor as in a job."""
+
 _LOOK = 2e-3
 
 
 def measure_work(models: Sequence[str], folder: Path) -> None:
     """Measure computing, updating and kernels, one process on each processor, and leave the figures in a folder."""
-    with _ranks(CORES, worker.work, list(models), str(folder)) as (_, gate, check):
-        for _ in range(len(models) * len(worker.HOOKED) + 2):
+    with _ranks(CORES, worker.work, list(models), str(folder)) as (net, gate, check):
+        _set(net, WAITING)
+        for _ in range(len(worker.worked(models)) + 2):
             _pass(gate, check)
 
 

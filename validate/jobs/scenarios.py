@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from scipy.optimize import nnls
 
 import sparsifier_models
 from simnet.base.arrays import Floats
@@ -23,12 +24,26 @@ from simnet.studies.choosing.choices import Choice
 from simnet.studies.choosing.inputs import Given, from_scenario
 from simnet.studies.choosing.operating_point import OperatingPoint
 from simnet.studies.choosing.policy import make
-from validate.jobs.settings import ALGORITHMS, BATCH, EXCHANGES, LEARNING_RATE, MODELS, MOMENTUM, PROBE, SEED, Setting
+from validate.jobs.settings import (
+    ALGORITHMS,
+    BATCH,
+    CORES,
+    EXCHANGES,
+    LEARNING_RATE,
+    MODELS,
+    MOMENTUM,
+    PROBE,
+    SEED,
+    WORKED,
+    Setting,
+)
 
 ENTRIES: Mapping[str, int] = MappingProxyType({"small": 4_810, "mlp": 700_810, "deep": 563_722, "conv": 1_069_290})
 """Parameters of the models."""
 
 _SETTLED = 5
+_PLACES = ("before the first message", "between and after messages")
+_LEAST = 1e-6
 
 
 class Computing(NamedTuple):
@@ -135,49 +150,65 @@ def device_of(folder: Path) -> DeviceProfile:
     """Return the device profile of the first process, with what a hook does beside the kernels of its schemes."""
     profile = load_device(folder / "0" / "device.yaml")
     rows = _worked(folder)
-    before, after = {}, {}
-    for (model, exchange), own in rows.groupby(["model", "exchange"]):
-        entries = ENTRIES[str(model)]
-        options = {key: value for key, value in EXCHANGES[str(exchange)].items() if key != "scheme"}
-        scheme = sparsifier_models.create(EXCHANGES[str(exchange)]["scheme"], 1, entries, 0.01, **options)
-        gradient = stream(SEED, "hook", entries).standard_normal((1, entries)).astype(np.float32)
-        selecting, between = profile.work(scheme.exchange(gradient).kernels, 1)
-        merging = sum(float(one[0]) for one in between.values())
-        before[entries, str(exchange)] = own["select_s"] - float(selecting[0])
-        after[entries, str(exchange)] = own["merge_s"] - merging
-    plain = {key: one for key, one in before.items() if key[1] == "dense"}
-    kept = {key: one for key, one in before.items() if key[1] != "dense"}
-    begin, end = _fitted(plain, "before the first message"), _fitted(after, "after the last message")
-    beside = {key: one - begin.launch - key[0] * begin.seconds_per_entry for key, one in kept.items()}
-    feedback = _fitted(beside, "with what is kept, before the first message")
-    return replace(
-        profile,
-        methods={**profile.methods, "hook_begin": begin, "hook_feedback": feedback, "hook_end": end},
-    )
+    found: dict[str, list[tuple[tuple[float, ...], tuple[float, ...], pd.DataFrame]]] = {}
+    for (model, exchange, density), own in rows.groupby(["model", "exchange", "density"]):
+        entries, kept = ENTRIES[str(model)], float(str(density))
+        options = dict(WORKED[str(exchange)])
+        name = options.pop("scheme")
+        options |= ALGORITHMS.get(name, {})
+        scheme = sparsifier_models.create(name, CORES, entries, kept, **options)
+        for iteration in range(_SETTLED):
+            gradients = stream(SEED, "hook", entries, iteration).standard_normal((CORES, entries)).astype(np.float32)
+            exchanged = scheme.exchange(gradients)
+        before, between = profile.work(exchanged.kernels, CORES)
+        kernels = float(before.mean()), sum(float(one.mean()) for one in between.values())
+        came = float(np.mean(exchanged.stats["bytes_received"])) / 4
+        found.setdefault(name, []).append(((entries, kept * entries, came), kernels, own))
+    methods: dict[str, Method] = {}
+    for name, measured in found.items():
+        sizes, kernels_s, rows_of = zip(*measured, strict=True)
+        for place, (part, all_of, some) in enumerate((("select_s", "begin", "kept"), ("merge_s", "end", "came"))):
+            beside = [own[part] - one[place] for own, one in zip(rows_of, kernels_s, strict=True)]
+            whole = [float(own[part].median()) for own in rows_of]
+            size = np.array([(one[0], one[1 + place]) for one in sizes])
+            of_all, of_some = _fitted(beside, whole, size, f"{_PLACES[place]} of {name}")
+            methods |= {f"hook_{name}_{all_of}": of_all}
+            # Of what is sent as a whole one size tells as much as the other.
+            methods |= {f"hook_{name}_{some}": of_some} if of_some.seconds_per_entry else {}
+    return replace(profile, methods={**profile.methods, **methods})
 
 
-def _fitted(seconds: Mapping[tuple[int, str], pd.Series[float]], what: str) -> Method:
-    """Return a method whose launch is the median on the shortest gradient, and its interval that of 90 % of all."""
-    shortest = min(entries for entries, _ in seconds)
-    launch = max(float(pd.concat([one for key, one in seconds.items() if key[0] == shortest]).median()), 0.0)
-    longer = [(one - launch) / key[0] for key, one in seconds.items() if key[0] > shortest]
-    each = max(float(pd.concat(longer).median()), 0.0)
-    ratios = pd.concat([one / (launch + key[0] * each) for key, one in seconds.items()])
+def _fitted(
+    beside: Sequence[pd.Series[float]], whole: Sequence[float], size: Floats, place: str
+) -> tuple[Method, Method]:
+    """Return methods over two sizes whose sum is the seconds beside the kernels, none of them negative.
+
+    Squares of what is off, over the seconds of the whole, are the least. The interval is that of 90 % of all.
+    """
+    columns = np.column_stack([np.ones(len(size)), size])
+    columns[:, 2] = np.where(columns[:, 2] < columns[:, 1], columns[:, 2], 0.0)
+    scale, weight = columns.max(axis=0).clip(1.0), 1 / np.array(whole)
+    seconds = np.array([float(one.median()) for one in beside])
+    launch, each, some = (nnls(columns / scale * weight[:, np.newaxis], seconds * weight)[0] / scale).tolist()
+    said = np.maximum(columns @ (launch, each, some), _LEAST)
+    ratios = pd.concat([one / own for one, own in zip(beside, said.tolist(), strict=True)])
     low, high = ratios.quantile([0.05, 0.95])
-    source = f"simnet.hooks, a process by itself, {what}; beside the kernels of the scheme"
-    return Method(
+    source = f"simnet.hooks, {CORES} processes on links of 5 ms, {place}; beside the kernels of the scheme"
+    all_of = Method(
         launch, 0.0, source, each, low=float(np.clip(low, 0.01, 1)), high=max(float(high), 1.0), known="measured"
     )
+    return all_of, replace(all_of, launch=0.0, seconds_per_entry=some)
 
 
 def _worked(folder: Path) -> pd.DataFrame:
     """Return what processes logged by themselves: rows of logs with ``model`` and ``forward_s``."""
     found = []
     for place in sorted(folder.glob("*/forward.csv")):
-        forward = pd.read_csv(place)
-        for model, exchange in forward[["model", "exchange"]].drop_duplicates().itertuples(index=False):
-            rows = pd.read_csv(place.parent / str(model) / str(exchange) / "rank_0.csv").assign(model=model)
-            found.append(rows.merge(forward, on=["model", "exchange", "iteration"]))
+        forward, rank = pd.read_csv(place), place.parent.name
+        for model, exchange, density in forward[["model", "exchange", "density"]].drop_duplicates().itertuples(False):
+            log = place.parent / str(model) / str(exchange) / f"{density:g}" / f"rank_{rank}.csv"
+            rows = pd.read_csv(log).assign(model=model, density=density)
+            found.append(rows.merge(forward, on=["model", "exchange", "density", "iteration"]))
     rows = pd.concat(found, ignore_index=True)
     return rows[rows["iteration"] >= _SETTLED]
 

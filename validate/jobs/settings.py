@@ -43,6 +43,11 @@ ALGORITHMS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
 """What hook and gloo make of the collectives of a scheme, for the scenario; nobody chooses it."""
 
 
+WORKED: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {**EXCHANGES, "ExDyna": {"scheme": "exdyna", "initial": "exact"}}
+)
+"""With these options work between messages is measured: as many entries are sent as the density says, at once."""
+
 MODELS: Mapping[str, tuple[int, ...]] = MappingProxyType(
     {"small": (64,), "mlp": (800, 800), "deep": (512, 512, 512), "conv": ()}
 )
@@ -112,9 +117,10 @@ def links(latency: float | tuple[float, ...], bandwidth: float | tuple[float, ..
 # Four hosts of which one is far, two are slow; and one with little of both.
 _MIXED = ((2, 2, 40, 20), (100, 100, 40, 40))
 _STRAGGLER = ((1, 1, 1, 50), (50, 50, 50, 10))
+_SWINGING = (links(1, 50), links(30, 50, at=3.0), links(1, 10, at=8.0), links(30, 50, at=14.0))
 _FALLING = (links(2, 80), links(20, 80, at=3.0), links(20, 20, at=7.0), links(2, 80, at=12.0))
 
-SETTINGS = (
+SEEN = (
     Setting("two_near", "mlp", (links(0.2, 100),), 2, 0.01),
     Setting("two_far", "mlp", (links(50, 100),), 2, 0.1),
     Setting("two_slow", "conv", (links(5, 10),), 2, 0.01, iterations=5),
@@ -143,7 +149,26 @@ SETTINGS = (
     Setting("four_falling", "mlp", _FALLING, 4, 0.05, exchanges=("AG-Topk", "AR-Topk STAR"), iterations=80, flexible=5),
     Setting("four_fixed_falling", "deep", _FALLING, 4, 0.01, exchanges=("dense", "AG-Topk", "Ok-Topk"), iterations=30),
 )
+"""Settings that the model of an iteration was made with."""
+
+UNSEEN = (
+    Setting("two_mid", "mlp", (links(2, 20),), 2, 0.03),
+    Setting("two_conv", "conv", (links(20, 100),), 2, 0.003),
+    Setting("three_far", "deep", (links(30, 50),), 3, 0.01),
+    Setting("three_mixed", "mlp", (links((1, 10, 30), (100, 50, 20)),), 3, 0.05),
+    Setting("four_sparse", "mlp", (links(1, 50),), 4, 0.003),
+    Setting("four_conv_buckets", "conv", (links(5, 50),), 4, 0.01, bucket=2**21),
+    Setting("five_mid", "deep", (links(10, 100),), 5, 0.02),
+    Setting("six_buckets", "deep", (links(2, 50),), 6, 0.01, bucket=2**20, iterations=5),
+    Setting("eight_near", "mlp", (links(0.5, 100),), 8, 0.003),
+    Setting(
+        "four_swinging", "deep", _SWINGING, 4, 0.02, exchanges=("AG-Topk", "AR-Topk STAR"), iterations=80, flexible=5
+    ),
+)
+"""Settings that were predicted, and then measured, when that was done."""
+
+SETTINGS = (*SEEN, *UNSEEN)
 """What is measured; jobs with the same number of ranks are run by the same processes."""
 
-TELLING = frozenset(one.name for one in SETTINGS[::2])
+TELLING = frozenset(one.name for one in SEEN[::2])
 """Settings that tell by how much parts of iterations differ in a job; intervals are judged by the others."""

@@ -10,7 +10,8 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,7 +20,17 @@ import numpy as np
 import pandas as pd
 
 from simnet.traces import live
-from validate.jobs.settings import BATCH, EXCHANGES, LEARNING_RATE, MODELS, MOMENTUM, PROBE, SEED, Setting
+from validate.jobs.settings import (
+    BATCH,
+    EXCHANGES,
+    LEARNING_RATE,
+    MODELS,
+    MOMENTUM,
+    PROBE,
+    SEED,
+    WORKED,
+    Setting,
+)
 from validate.shapednet.namespaces import inside
 from validate.shapednet.rank import begin
 
@@ -27,10 +38,14 @@ if TYPE_CHECKING:
     from multiprocessing.synchronize import Barrier
 
 _IMAGE = 16
-_REPETITIONS, _PAUSE, _SWEPT, _LARGEST = 20, 0.02, 8_000_000, 1_000_000
+_PAUSE, _SWEPT, _LARGEST = 0.01, 8_000_000, 1_000_000
+_OWN = ("topk", "topk_layer", "scan", "count", "norm")
 
-HOOKED = ("dense", "AG-Topk", "AR-Topk STAR")
-"""Exchanges with which a process by itself tells what a hook does beside the kernels."""
+REPETITIONS = 12
+"""Iterations of which it is told what a process does between messages."""
+
+WORKED_DENSITIES = (0.01, 0.1)
+"""Densities at which it is told."""
 
 
 class Place(NamedTuple):
@@ -87,7 +102,7 @@ def work(place: Place, gate: Barrier, models: list[str], folder: str) -> None:
     folder : str
         Where each rank leaves a folder with what it measured.
     """
-    _as_rank(place, lambda: _work(gate, models, Path(folder) / f"{place.rank}"))
+    _as_rank(place, lambda: _work(place, gate, models, Path(folder) / f"{place.rank}"))
 
 
 def _as_rank(place: Place, does: Callable[[], None]) -> None:
@@ -140,44 +155,60 @@ def _train(place: Place, gate: Barrier, jobs: list[tuple[Setting, str, str]]) ->
     gate.wait()
 
 
-def _work(gate: Barrier, models: list[str], folder: Path) -> None:
+def _work(place: Place, gate: Barrier, models: list[str], folder: Path) -> None:
     import torch
-    import torch.distributed as dist
 
     from simnet.calibration.device import measure_device, profile_yaml
     from simnet.hooks import Hook, Trainer
 
-    alone = [dist.new_group([rank]) for rank in range(dist.get_world_size())][dist.get_rank()]
     folder.mkdir(parents=True)
     swept = torch.zeros(_SWEPT)
     rows = []
-    for name in models:
-        for exchange in HOOKED:
-            model, optimizer, loss = distributed(name, Place(0, "", "", 1, 0, 0.0), None)
-            options = dict(EXCHANGES[exchange])
-            hook = Hook(options.pop("scheme"), 0.01, label=exchange, group=alone, **options)
-            times: list[float] = []
+    for name, exchange, density in worked(models):
+        model, optimizer, loss = distributed(name, place, None)
+        options = dict(WORKED[exchange])
+        hook = Hook(options.pop("scheme"), density, label=exchange, **options)
+        times: list[float] = []
 
-            def timed(iteration: int, loss: Any = loss, times: list[float] = times) -> Any:
-                began = time.perf_counter()
-                found = loss(iteration)
-                times.append(time.perf_counter() - began)
-                return found
+        def timed(iteration: int, loss: Any = loss, times: list[float] = times) -> Any:
+            began = time.perf_counter()
+            found = loss(iteration)
+            times.append(time.perf_counter() - began)
+            return found
 
-            gate.wait()
-            with Trainer(model, optimizer, hook, log=folder / name / exchange) as trainer:
-                for iteration in range(_REPETITIONS):
-                    trainer.step(partial(timed, iteration))
-                    # What messages bring goes through the caches between two iterations.
-                    swept.add_(1)
-                    time.sleep(_PAUSE)
-            rows += [(name, exchange, iteration, seconds) for iteration, seconds in enumerate(times)]
+        gate.wait()
+        with Trainer(model, optimizer, hook, log=folder / name / exchange / f"{density:g}") as trainer:
+            for iteration in range(REPETITIONS):
+                trainer.step(partial(timed, iteration))
+                # What messages bring goes through the caches between two iterations.
+                swept.add_(1)
+                time.sleep(_PAUSE)
+        rows += [(name, exchange, density, iteration, seconds) for iteration, seconds in enumerate(times)]
     gate.wait()
-    columns = ["model", "exchange", "iteration", "forward_s"]
+    columns = ["model", "exchange", "density", "iteration", "forward_s"]
     pd.DataFrame(rows, columns=columns).to_csv(folder / "forward.csv", index=False)
-    profile = measure_device("processor", "numpy", density=0.01, largest=_LARGEST)
+    # Hooks select by simnet's own kernels on a processor; all else is PyTorch's.
+    own, others = (measure_device("processor", one, density=0.01, largest=_LARGEST) for one in ("numpy", "torch"))
+    methods = {**others.methods, **{name: own.methods[name] for name in _OWN}}
+    profile = replace(own, device=f"{own.device}; {others.device}", methods=methods)
     (folder / "device.yaml").write_text(profile_yaml(profile), encoding="utf-8")
     gate.wait()
+
+
+def worked(models: Sequence[str]) -> list[tuple[str, str, float]]:
+    """Return what processes are measured with between messages: model, label of the exchange, and density.
+
+    Parameters
+    ----------
+    models : sequence of str
+        Of `validate.jobs.settings.MODELS`.
+    """
+    return [
+        (model, exchange, density)
+        for model in models
+        for exchange in WORKED
+        for density in (WORKED_DENSITIES if exchange not in ("dense", "fp16") else WORKED_DENSITIES[:1])
+    ]
 
 
 def distributed(name: str, place: Place, bucket: float | None) -> tuple[Any, Any, Callable[[int], Any]]:
