@@ -162,6 +162,11 @@ class Hook:
         self._own = groups.like(group)
         atexit.register(self.close)
 
+    @property
+    def group(self) -> Any:
+        """The process group of its own, which carries its messages; None once it is closed."""
+        return self._own
+
     def attach(self, model: Any) -> Hook:
         """Register with a model in DistributedDataParallel, and return this hook."""
         self._names = {id(one): name for name, one in model.module.named_parameters()}

@@ -54,9 +54,10 @@ def run(jobs: Sequence[tuple[Setting, str, Path]]) -> None:
     ranks = jobs[0][0].ranks
     with _ranks(ranks, worker.train, listed) as (net, gate, check):
         for setting, _, _ in jobs:
-            _pass(gate, check)
-            _set(net, setting.links[0])
-            _pass(gate, check)
+            for links in (Change(0.0, *_IDLE), setting.links[0]):
+                _pass(gate, check)
+                _set(net, links)
+                _pass(gate, check)
             _change(net, setting.links[1:], gate)
         _pass(gate, check)
 

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from simnet.hooks.log import HostClock
+from simnet.hooks.messages import Messages
 from simnet.traces import live
 from validate.jobs.settings import (
     BATCH,
@@ -37,9 +39,14 @@ from validate.shapednet.rank import begin
 if TYPE_CHECKING:
     from multiprocessing.synchronize import Barrier
 
+    from simnet.hooks import Hook
+
 _IMAGE = 16
 _PAUSE, _SWEPT, _LARGEST = 0.01, 8_000_000, 1_000_000
 _OWN = ("topk", "topk_layer", "scan", "count", "norm")
+
+# More than is under way on any of the links.
+_WINDOW = 2**21
 
 REPETITIONS = 12
 """Iterations of which it is told what a process does between messages."""
@@ -145,6 +152,9 @@ def _train(place: Place, gate: Barrier, jobs: list[tuple[Setting, str, str]]) ->
                 return seconds / 2, bandwidth
 
             hook = Hook.of_policy(exchange, probe=probe, every=setting.flexible or 1)
+        for _ in range(2):
+            gate.wait()
+        _use_connections(hook)
         gate.wait()
         dist.barrier()
         gate.wait()
@@ -153,6 +163,16 @@ def _train(place: Place, gate: Barrier, jobs: list[tuple[Setting, str, str]]) ->
                 trainer.step(partial(loss, iteration))
         dist.barrier()
     gate.wait()
+
+
+def _use_connections(hook: Hook) -> None:
+    """Open the window of each connection, as a job that runs for long does: one that is open stays so."""
+    import torch
+
+    messages = Messages(hook.group, HostClock())
+    others = [one for one in range(messages.size) if one != messages.rank]
+    sent = torch.zeros(_WINDOW // 4)
+    messages.swap(dict.fromkeys(others, sent), {one: torch.empty_like(sent) for one in others})
 
 
 def _work(place: Place, gate: Barrier, models: list[str], folder: Path) -> None:
