@@ -167,7 +167,7 @@ def damaged(change):
         ("", "is no JSON"),
         ("[" * 100_000, "is no JSON"),
         ("[]", "has no version"),
-        ('{"version": 2}', "must be 1, the version that is read, got 2"),
+        ('{"version": 3}', "must be 1 or 2, the versions that are read, got 3"),
         ('{"version": NaN}', "is no JSON"),
         (damaged(lambda one: one.update(matrx=[])), "did you mean 'matrix'"),
         (damaged(lambda one: one["made_for"].update(worker=2)), "did you mean 'workers'"),

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from typing import NamedTuple, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
+from simnet.base.arrays import Floats
 from simnet.base.errors import InputError, nearest
 from simnet.calibration.crossval import ModelChoice, choose, score
 from simnet.calibration.curves import Curve, Setting
@@ -45,6 +47,23 @@ class Prediction(NamedTuple):
     high: float
     extrapolates: bool
     why: str
+
+
+class Predictions(NamedTuple):
+    """Predicted times of several sizes.
+
+    Parameters
+    ----------
+    seconds, low, high : ndarray, shape (sizes,)
+        The times and the ends of their prediction intervals [s].
+    extrapolates : ndarray of bool, shape (sizes,)
+        Whether they are outside the sizes, ranks or collectives that were measured.
+    """
+
+    seconds: Floats
+    low: Floats
+    high: Floats
+    extrapolates: NDArray[np.bool_]
 
 
 @dataclass(eq=False)
@@ -142,8 +161,7 @@ class CalibratedCostModel:
         reasons = self._extrapolated(setting, basis, nbytes)
         if strict and reasons:
             raise InputError(f"{setting}, {nbytes:g} bytes would be an extrapolation: {'; '.join(reasons)}")
-        bounds = np.array(self.intervals["beyond" if unlike else basis][int(bin_of(np.array([nbytes]))[0])])
-        below, above = (bounds * self.model.widening(setting) * self._size_widening(setting, nbytes)).tolist()
+        below, above = self._half_widths(setting, "beyond" if unlike else basis, np.array([nbytes]))[0].tolist()
         rests = {
             "sizes": "the curve itself",
             "ranks": "other numbers of ranks or nodes",
@@ -174,15 +192,58 @@ class CalibratedCostModel:
         InputError
             As `predict` does.
         """
+        found = [
+            self.predict(collective, ranks, nbytes, nodes=nodes, algorithm=one, protocol=protocol)
+            for one, protocol in self._ways(collective, algorithm)
+        ]
+        return min(found, key=lambda one: one.seconds)
+
+    def fastest_of(self, collective: str, algorithm: str, ranks: int, sizes: Floats) -> Predictions:
+        """Return what `fastest` predicts of several sizes, of each of them.
+
+        Parameters
+        ----------
+        collective, algorithm, ranks
+            As for `fastest`.
+        sizes : ndarray, shape (sizes,)
+            Total sizes as nccl-tests counts them [byte], > 0.
+
+        Raises
+        ------
+        InputError
+            As `predict` does.
+        """
+        found = []
+        for one, protocol in self._ways(collective, algorithm):
+            setting = self._setting(collective, ranks, None, one, protocol)
+            seconds, basis = self.model.at(setting, sizes), self.model.basis(setting)
+            # Of the first size without a time, or else of the first, `predict` says what is wrong.
+            wrong = 0 if seconds is None else int((~((seconds > 0) & np.isfinite(seconds))).argmax())
+            self.predict(collective, ranks, float(sizes[wrong]), algorithm=one, protocol=protocol)
+            assert seconds is not None, "a size of it was predicted"
+            unlike = basis == "ranks" and self._unlike_nodes(setting)
+            below, above = self._half_widths(setting, "beyond" if unlike else basis, sizes).T
+            outside = np.ones(len(sizes), dtype=bool)
+            if self.platform is None:
+                low, high = self._measured(setting)
+                outside = (sizes < low) | (sizes > high) | bool(self._extrapolated(setting, basis, low))
+            found.append(np.stack([seconds, seconds * np.exp(-below), seconds * np.exp(above), outside]))
+        every = np.stack(found)
+        seconds, low_, high_, outside = every[every[:, 0].argmin(axis=0), :, np.arange(len(sizes))].T
+        return Predictions(seconds, low_, high_, outside > 0)
+
+    def _ways(self, collective: str, algorithm: str) -> list[tuple[str | None, str | None]]:
+        """Return algorithms and protocols of which the fastest counts for a call; None where the library chooses."""
         families = {one.setting.family[1:] for one in self.model.known if one.setting.collective == collective}
         own = {one for one in families if one[0].casefold() == algorithm}
         if not families and algorithm in known_algorithms() and any(one.setting.algorithm for one in self.model.known):
             own = {(algorithm, "")}
-        found = [
-            self.predict(collective, ranks, nbytes, nodes=nodes, algorithm=one or None, protocol=protocol or None)
-            for one, protocol in sorted(own or families or {("", "")})
-        ]
-        return min(found, key=lambda one: one.seconds)
+        return [(one or None, protocol or None) for one, protocol in sorted(own or families or {("", "")})]
+
+    def _half_widths(self, setting: Setting, basis: Basis, sizes: Floats) -> Floats:
+        """Return how far times may be below and above their predictions, as logarithms, shape (sizes, 2)."""
+        bounds = np.array(self.intervals[basis])[bin_of(sizes)] * self.model.widening(setting)
+        return np.asarray(bounds * self._size_widening(setting, sizes)[:, np.newaxis])
 
     def pinned(self, name: str) -> list[str]:
         """Return the known values of ``algorithm`` or ``protocol``: measured ones and those of the step model."""
@@ -270,13 +331,13 @@ class CalibratedCostModel:
         near = [one for one in family if one.setting == setting] or family or self.model.known
         return min(one.smallest for one in near), max(one.largest for one in near)
 
-    def _size_widening(self, setting: Setting, nbytes: float) -> float:
+    def _size_widening(self, setting: Setting, sizes: Floats) -> Floats:
         """Return the widening of intervals beyond the measured sizes: errors add up with each doubling."""
         if self.platform is not None:
-            return 1.0
+            return np.ones(len(sizes))
         low, high = self._measured(setting)
-        doublings = max(math.log2(low / nbytes), math.log2(nbytes / high), 0.0)
-        return math.sqrt(1.0 + doublings)
+        doublings = np.maximum(np.log2(low / sizes), np.log2(sizes / high))
+        return np.asarray(np.sqrt(1.0 + np.maximum(doublings, 0.0)))
 
 
 def calibrate(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from simnet.base import units
-from simnet.base.errors import InputError
+from simnet.base.errors import InputError, nearest
 from simnet.commands import options, terminal
 from simnet.commands.options import Fields, Force, Json, Stack
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from simnet.calibration import CalibratedCostModel
     from simnet.policies.moo import Weights
     from simnet.studies.choosing.inputs import Question
+    from simnet.studies.choosing.policy_file import PolicyTable
 
 
 @dataclass(frozen=True)
@@ -151,7 +152,12 @@ def choose(
             raise InputError("is either --density or --ratios", file="simnet choose")
         if method.every:
             raise InputError("is not for --export: what other schemes select is found by sampling", file="--all")
-        _policy_table(question, answer, answer.export, method.seed or 0)
+        made = (
+            _table(question, answer, answer.export, method.seed or 0)
+            if fabric is None
+            else _fabric_table(question, fabric, job.workers, answer, answer.export, method.seed or 0)
+        )
+        _write_table(made, answer.export, answer.force)
 
 
 def _refuse_unused(answer: Answer) -> None:
@@ -250,9 +256,9 @@ def _map(question: Question, answer: Answer) -> None:
     typer.echo(f"Written: {', '.join(map(str, files))}")
 
 
-def _policy_table(question: Question, answer: Answer, path: Path, seed: int) -> None:
-    """Make a policy table and write it."""
-    from simnet.base.writing import refuse_existing, write_new
+def _table(question: Question, answer: Answer, path: Path, seed: int) -> PolicyTable:
+    """Make a policy table by latency and bandwidth."""
+    from simnet.base.writing import refuse_existing
     from simnet.studies.choosing import maps, policy
 
     refuse_existing([path], answer.force)
@@ -263,21 +269,62 @@ def _policy_table(question: Question, answer: Answer, path: Path, seed: int) -> 
     densities = [options.density(word, "--ratios") for word in options.words(answer.ratios) or ()]
     weights = _weights(answer.weights)
     with terminal.progress("policy table"):
-        table = policy.make(
+        return policy.make(
             question, ends.get("latency"), ends.get("bandwidth"),
             cells=answer.cells or 24, densities=densities, weights=weights, seed=seed,
         )  # fmt: skip
-    write_new({path: table.text()}, answer.force)
+
+
+def _fabric_table(
+    question: Question, fabric: CalibratedCostModel, workers: int | None, answer: Answer, path: Path, seed: int
+) -> PolicyTable:
+    """Make a policy table of a calibrated cluster, by workers, density and parameters."""
+    from simnet.base.writing import refuse_existing
+    from simnet.studies.choosing import fabric_policy, maps
+
+    refuse_existing([path], answer.force)
+    density = "is not for --fabric, whose table goes over density: give --range density=LOW:HIGH"
+    for option, given in (("--ratios", answer.ratios), ("--weights", answer.weights)):
+        if given is not None:
+            raise InputError(density, file=option)
+    ranges = _ranges(answer, ("workers", "density", "model"), "the policy table of a fabric")
+    if workers is not None and "workers" in ranges:
+        raise InputError("is either --workers or --range workers", file="simnet choose")
+    cells = answer.cells or 24
+    counts = [workers] if workers is not None else []
+    if "workers" in ranges:
+        counts = maps.axis("workers", ranges.pop("workers"), cells).values.astype(int).tolist()
+    ends = {maps.AXES[name].field: maps.axis(name, text, 2).values.tolist() for name, text in ranges.items()}
+    with terminal.progress("policy table"):
+        table = fabric_policy.make(question, fabric, counts, ends, cells=cells, seed=seed)
+    if left := fabric_policy.left_out(question):
+        typer.echo(f"Not weighed, as their algorithm was not measured by its name: {', '.join(left)}", err=True)
+    known = table.measured
+    assert known is not None, "a table of a fabric says what it rests on"
+    if known.share < 1:
+        said = f"warning: {100 * (1 - known.share):.3g} % of the cells rest on what was not measured"
+        typer.echo(f"{said}; the file lists all {len(known.beyond)} of:", err=True)
+        for one in known.beyond[:3]:
+            typer.echo(f"  {one}", err=True)
+    return table
+
+
+def _write_table(table: PolicyTable, path: Path, force: bool) -> None:
+    """Write a policy table, and say what stands in it."""
+    from simnet.base.writing import write_new
+
+    write_new({path: table.text()}, force)
     for label, share in table.shares().items():
         typer.echo(f"{label:24} {100 * share:5.1f} % of the table")
     lost = table.regret
     assert lost is not None, "a table that was just made says what it loses"
+    density = "" if "density" in table.axes else f", the density at {100 * lost.same_density:.1f} %"
     typer.echo(
         f"At {lost.points:,} random points the table is {100 * lost.mean:.2g} % slower than the exact choice on "
-        f"average, {100 * lost.worst:.3g} % at worst; the exchange is the same at {100 * lost.same_exchange:.1f} %, "
-        f"the density at {100 * lost.same_density:.1f} %."
+        f"average, {100 * lost.worst:.3g} % at worst; the exchange is the same at {100 * lost.same_exchange:.1f} %"
+        f"{density}."
     )
-    typer.echo(f"Written: {path}")
+    typer.echo(f"Written: {path}, by {', '.join(table.axes)}")
 
 
 def _ranges(answer: Answer, axes: Sequence[str], what: str) -> dict[str, str]:
@@ -285,7 +332,7 @@ def _ranges(answer: Answer, axes: Sequence[str], what: str) -> dict[str, str]:
     found = options.fields(answer.range_, "--range")
     for name in found:
         if name not in axes:
-            raise InputError(f"{name} is no axis of {what}; allowed: {', '.join(axes)}", file="--range")
+            raise InputError(f"{name} is no axis of {what}; {nearest(name, axes)}", file="--range")
     return found
 
 

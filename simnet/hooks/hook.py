@@ -17,7 +17,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any
 
 import sparsifier_models
-from simnet.base.checks import whole
+from simnet.base.checks import is_number, whole
 from simnet.base.errors import InputError, SimnetError
 from simnet.hooks import group as groups
 from simnet.hooks.exchanges import Scheme, scheme
@@ -31,6 +31,32 @@ from simnet.studies.choosing.policy_file import Entry, PolicyTable, load_policy
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+class _Sizes:
+    """A table of a calibrated cluster, for so many workers and a density, which waits for the size of the model."""
+
+    def __init__(self, table: PolicyTable, name: str, workers: int, density: float) -> None:
+        self.table, self.name, self.workers, self.density = table, name, workers, density
+        self._check("workers", workers)
+        self._check("density", density)
+
+    def entry(self, parameters: int) -> Entry:
+        """Return the exchange for a model of so many parameters."""
+        self._check("parameters", parameters)
+        return self.table.lookup(workers=self.workers, density=self.density, parameters=parameters).entry
+
+    def _check(self, axis: str, value: float) -> None:
+        """Refuse what is outside the table, and say how to make one that has it."""
+        edges = self.table.along(axis)
+        if not (value in edges if axis == "workers" else edges[0] <= value <= edges[-1]):
+            known = ", ".join(map(str, edges.astype(int))) if axis == "workers" else f"{edges[0]:g} to {edges[-1]:g}"
+            raise InputError(
+                f"the table was made for {axis} of {known}, but here it is {value:g}; make one with "
+                f"simnet choose --fabric FILE --{axis} {value:.10g} --export",
+                file=self.name,
+                field=f"edges.{axis}",
+            )
 
 
 class Hook:
@@ -89,9 +115,10 @@ class Hook:
         *,
         probe: Probe | None = None,
         every: int = 100,
+        density: float | None = None,
         group: Any = None,
     ) -> Hook:
-        """Return a hook that takes what a table says of the network as it is.
+        """Return a hook that takes what a table says of the network as it is, or of the model that it is attached to.
 
         Parameters
         ----------
@@ -100,15 +127,18 @@ class Hook:
         probe : callable, optional
             Measures latency [s] and bandwidth [byte/s]; `shifted` when omitted. The slowest of all workers count.
         every : int
-            Iterations after which it is asked again, >= 1.
+            Iterations after which it is asked again, >= 1; a table of a calibrated cluster is asked once.
+        density : float, optional
+            Fraction of the entries to keep, by a table of a calibrated cluster; the one it was made for when omitted.
         group : ProcessGroup, optional
             As of `Hook`.
 
         Raises
         ------
         InputError
-            If the table cannot be read, was made for another number of workers, has an exchange that hooks do not
-            know, or exchanges of which some have error feedback and some have not.
+            If the table cannot be read, was made for other numbers of workers or densities, has an exchange that hooks
+            do not know, or exchanges of which some have error feedback and some have not; if `density` or `probe` is
+            given and means nothing to the table.
         """
         name = "policy" if isinstance(table, PolicyTable) else str(table)
         read = table if isinstance(table, PolicyTable) else load_policy(name)
@@ -117,8 +147,26 @@ class Hook:
                 scheme(one.scheme)
             except InputError as error:
                 raise InputError(error.message, file=name, field=f"choices[{number}].scheme") from None
+        if "density" in read.axes:
+            if probe is not None:
+                raise InputError("is only for a table by latency and bandwidth, which are probed", file="probe")
+            kept = read.made_for.densities[0] if density is None else density
+            if not is_number(kept) or not 0 < kept <= 1:
+                raise InputError(f"must be a number > 0 and at most 1, got {kept!r}", file="density")
+            choices = tuple(
+                one if one.kind != "sparse" else one.model_copy(update={"density": kept}) for one in read.choices
+            )
+        else:
+            if density is not None:
+                raise InputError("is only for a table by density: simnet choose --fabric FILE --export", file="density")
+            choices = read.choices
         hook = cls.__new__(cls)
-        hook._set_up(read.choices, group)
+        hook._set_up(choices, group)
+        hook._every = whole(every, "every", 1)
+        if "density" in read.axes:
+            hook._sizes = _Sizes(read, name, hook.size, kept)
+            return hook
+        hook._table = read
         if read.made_for.workers != hook.size:
             raise InputError(
                 f"the table was made for {read.made_for.workers} workers, but there are {hook.size}; make one with "
@@ -126,7 +174,6 @@ class Hook:
                 file=name,
                 field="made_for.workers",
             )
-        hook._table, hook._every = read, whole(every, "every", 1)
         if probe is not None:
             hook._probe = probe
         return hook
@@ -147,6 +194,7 @@ class Hook:
         self._models: dict[tuple[int, tuple[int, ...]], Any] = {}
         self._names: Mapping[int, str] = {}
         self._table: PolicyTable | None = None
+        self._sizes: _Sizes | None = None
         self._every = 1
         self._probe: Probe = lambda device: shifted(device, group=self._own)
         self._clock: Clock | None = None
@@ -168,8 +216,17 @@ class Hook:
         return self._own
 
     def attach(self, model: Any) -> Hook:
-        """Register with a model in DistributedDataParallel, and return this hook."""
+        """Register with a model in DistributedDataParallel, and return this hook.
+
+        Raises
+        ------
+        InputError
+            If the table does not know as many parameters as the model has.
+        """
         self._names = {id(one): name for name, one in model.module.named_parameters()}
+        if self._sizes is not None:
+            self.entry = self._sizes.entry(sum(one.numel() for one in model.module.parameters() if one.requires_grad))
+            self._sizes = None
         model.register_comm_hook(self, lambda hook, bucket: hook.exchange(bucket))
         return self
 
@@ -260,6 +317,8 @@ class Hook:
         if self._own is None:
             self._own = groups.like(self._given)
             atexit.register(self.close)
+        if self._sizes is not None:
+            raise InputError("attach the hook to its model, whose size the table goes by", file=self._sizes.name)
         if self._table is not None and self.iteration % self._every == 0:
             import torch
             import torch.distributed as dist

@@ -11,7 +11,8 @@ maps            where the decision flips, over two quantities
 shares          how often each choice occurs, over a map, a table or the moments of a scenario
 output          a decision as sentences, a table and figures for programs
 policy          a table by latency and bandwidth, to be looked up while a job runs
-policy_file     the file of that table
+fabric_policy   the same of a calibrated cluster, by workers, density and parameters
+policy_file     the file of these tables
 tuner           dense decisions by message size, for NCCL
 =============== ======================================================================================================
 """

@@ -137,10 +137,11 @@ def by_fabric(fabric: CalibratedCostModel, device: DeviceProfile) -> CostModel:
         collective_calls = choice.collective_calls(point)
         workers, *sizes = np.broadcast_arrays(point.workers, *(part.nbytes for part in collective_calls))
         found = np.zeros((3, workers.size))
-        for cell, ranks in enumerate(workers.ravel().tolist()):
+        for ranks in np.unique(workers).tolist():
+            cells = workers.ravel() == ranks
             for part, nbytes in zip(collective_calls, sizes, strict=True):
-                one = fabric.fastest(part.collective, part.algorithm, int(ranks), float(nbytes.ravel()[cell]))
-                found[:, cell] += one.seconds, one.low, one.high
+                one = fabric.fastest_of(part.collective, part.algorithm, int(ranks), nbytes.ravel()[cells])
+                found[:, cells] += one[:3]
         seconds, low, high = found.reshape(3, *workers.shape)
         return Estimate(seconds, selecting(choice, point, device), low, high)
 

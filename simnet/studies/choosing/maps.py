@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -191,6 +192,8 @@ def axis(name: str, text: str | None, cells: int) -> Axis:
     if not quantity.least <= low < high <= quantity.most:
         wanted = f"LOW < HIGH, both from {quantity.least:g} to {quantity.most:g}"
         raise InputError(f"must be {wanted} in SI units, got {text!r}", file=f"--range {name}")
+    if quantity.whole and high - low < cells:
+        return Axis(name, np.arange(math.ceil(low), high + 1))
     values = np.geomspace(low, high, cells)
     return Axis(name, np.unique(values.round()) if quantity.whole else values)
 

@@ -41,6 +41,7 @@ LARGEST_SAMPLE = 2**24
 """The most entries of gradients of all workers together, of which gains are measured."""
 
 _NO_LATENCY = 1e-5
+_WAY_OUT = "without --simulate closed forms do, and --fabric FILE makes a table over workers, density and parameters"
 
 
 def make(
@@ -87,7 +88,7 @@ def make(
     """
     for name in ("latency", "bandwidth"):
         if name not in question.varies:
-            raise InputError(f"cannot go over {name}: {question.method} does not heed it", file="--export")
+            raise InputError(f"cannot go over {name}: {question.method} does not heed it; {_WAY_OUT}", file="--export")
     if int(question.point.workers) < 2:
         raise InputError(f"must be at least 2 for a policy table, got {question.point.workers}", file="--workers")
     if cells < 1 or cells**2 > MOST_CELLS:
@@ -96,23 +97,23 @@ def make(
     if len(set(rates)) < len(rates):
         raise InputError("must be no two alike", file="--ratios")
     edges = Edges(
-        latency_s=_edges(latency or _range(question, "latency"), cells),
-        bandwidth_B_per_s=_edges(bandwidth or _range(question, "bandwidth"), cells),
+        latency_s=edges_between(latency or _range(question, "latency"), cells),
+        bandwidth_B_per_s=edges_between(bandwidth or _range(question, "bandwidth"), cells),
     )
     exact = Exact(question, rates, weights, seed)
-    row, column = (_centres(np.array(one)) for one in (edges.latency_s, edges.bandwidth_B_per_s))
+    row, column = (centres(np.array(one)) for one in (edges.latency_s, edges.bandwidth_B_per_s))
     grid = np.meshgrid(row, column, indexing="ij")
     choice, rate = (one.reshape(cells, cells) for one in exact(grid[0].ravel(), grid[1].ravel()))
     pairs, matrix = _numbered(question, rates, choice, rate)
     point = question.point
     table = PolicyTable(
         made_for=MadeFor(
-            title=_clean(question.title),
+            title=clean(question.title),
             workers=int(point.workers),
             parameters=int(point.parameters),
             gpus_per_node=point.per_node,
-            device=_clean(question.device),
-            method=_clean(question.method),
+            device=clean(question.device),
+            method=clean(question.method),
             densities=rates,
             weights=weights,
             seed=seed,
@@ -189,7 +190,7 @@ class Exact:
         ]
         source = self._source
         return Gains(
-            source=_clean(self.question.gradients_name),
+            source=clean(self.question.gradients_name),
             workers=source.workers,
             entries=source.parameters,
             of=tuple(listed),
@@ -259,12 +260,13 @@ def measured_at(density: float) -> tuple[int, int]:
     return first, first + TRIES
 
 
-def _edges(between: tuple[float, float], cells: int) -> tuple[float, ...]:
+def edges_between(between: tuple[float, float], cells: int) -> tuple[float, ...]:
     """Return edges of cells, six digits each, so that the file says what was computed."""
     return tuple(float(f"{one:.6g}") for one in np.geomspace(*between, cells + 1))
 
 
-def _centres(edges: Floats) -> Floats:
+def centres(edges: Floats) -> Floats:
+    """Return the centres of cells, in logarithms."""
     return np.asarray(np.sqrt(edges[1:] * edges[:-1]))
 
 
@@ -353,5 +355,6 @@ def lost_at(
     return np.asarray(seconds[exchange, own, states] / least - 1), place, rate
 
 
-def _clean(text: str) -> str:
+def clean(text: str) -> str:
+    """Return a text as it may stand in a file."""
     return "".join(one if one.isprintable() else "?" for one in text)[:300]
