@@ -1,121 +1,198 @@
-"""How much is lost by choosing an exchange by closed forms instead of by simulating every one of them.
+"""How much longer a job takes with the exchange that `simnet choose` takes than with the best one, by `simnet run`.
 
-    python benchmarks/regret.py --settings 2000 --processes 2
+    python benchmarks/regret.py --scenarios 300 --processes 2 --csv regret.csv
+    python benchmarks/regret.py --shipped --csv shipped.csv
 
-Settings are random: 2 to 256 workers, latencies of 10 us to 200 ms, bandwidths of 10 Mbit/s to 400 Gbit/s, densities
-of 1e-4 to 0.3, gradients of 1e6 to 1e9 entries, on a star, a ring, a tree and fat-trees with oversubscription. Closed
-forms see the slowest pair of neighbouring workers. The regret is by how much the choice is slower, simulated, than the
-one that is fastest when simulated; selecting costs nothing, so that it does not hide behind that.
+Random scenarios have 2 to 64 workers on a star, a ring, a tree, a fat-tree or a wide-area network, links that are
+constant or change in steps, with noise, or both, 30 to 200 iterations of a model, densities of 0.1 to 10 %, sometimes
+after a warm-up, at times with buckets beside the backward pass, and up to two schemes beside the usual exchanges. Every
+exchange that `choose` weighs is run in full, all iterations. The regret is by how much the job takes longer with the
+one that `choose` takes, as a fraction of the shortest. A file that is there already is added to: what it has is not
+done again. With less `--effort` than `choose` spends, more of the iterations are left out.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
-from concurrent.futures import ProcessPoolExecutor
-from typing import Any, NamedTuple
+import tempfile
+import time
+from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
-import networkx as nx
 import numpy as np
 import pandas as pd
 
-import topologies
+from simnet.base.errors import SimnetError
 from simnet.base.rng import stream
-from simnet.costs.devices import load_device
-from simnet.network import Network
-from simnet.policies import probe_pairs
-from simnet.studies.choosing import OperatingPoint, by_closed_form, by_simulation, choices, decide
+from simnet.job import run_in_step
+from simnet.policies import Fixed
+from simnet.scenario import load, shipped
+from simnet.studies.choosing.whole_job import EFFORT, EFFORT_OF_ALL, candidates_of, decide_job
 
-KINDS = ("star", "ring", "tree", "fat_tree")
-
-
-class Lost(NamedTuple):
-    """What became of a setting."""
-
-    kind: str
-    workers: int
-    density: float
-    parameters: int
-    latency: float
-    bandwidth: float
-    chosen: str
-    fastest: str
-    regret: float
-    too_close: bool
+KINDS = ("star", "ring", "tree", "fat_tree", "wan")
+_SCHEMES = ("oktopk", "spardl", "gtopk", "topkdsa", "gaussiank", "exdyna", "dgc", "qsgd", "powersgd", "signsgd")
+_COLUMNS = (
+    "name", "kind", "workers", "iterations", "exchanges", "chosen", "fastest", "regret", "tied", "complete", "seconds",
+)  # fmt: skip
 
 
-def setting(kind: str, number: int, seed: int) -> tuple[nx.DiGraph[Any], int, int, float]:
-    """Return a random network, and workers, parameters and density."""
+def scenario(kind: str, number: int, seed: int) -> dict[str, Any]:
+    """Return a random scenario on a kind of network."""
     draws = stream(seed, "regret", kind, number)
 
     def between(low: float, high: float) -> float:
         return float(np.exp(draws.uniform(math.log(low), math.log(high))))
 
-    workers = round(between(2, 256))
-    latency, bandwidth = between(1e-5, 0.2), between(1.25e6, 5e10)
-    parameters, density = round(between(1e6, 1e9)), between(1e-4, 0.3)
-    if kind == "star":
-        graph = topologies.star(workers, latency=latency, bandwidth=bandwidth)
-    elif kind == "ring":
-        graph = topologies.ring(workers, latency=latency, bandwidth=bandwidth)
-    elif kind == "tree":
-        graph = topologies.tree(workers, arity=int(draws.integers(2, 9)), latency=latency / 2, bandwidth=bandwidth)
+    def one_of(*words: Any) -> Any:
+        return words[int(draws.integers(len(words)))]
+
+    workers, iterations = round(between(2, 64)), round(between(30, 200))
+    latency, rate = between(1e-5, 0.05), between(2e6, 5e9)
+    links = {"latency": f"{latency!r} s", "bandwidth": f"{rate!r} B/s"}
+    if kind == "tree":
+        links["arity"] = int(draws.integers(2, 6))
+    elif kind == "fat_tree":
+        links["k"] = next(k for k in range(2, 100, 2) if k**3 // 4 >= workers)
+        links["oversubscription"] = one_of(1, 2, 4)
+    elif kind == "wan":
+        sites = min(int(draws.integers(2, 6)), workers)
+        links |= {"sites": sites, "workers_per_site": -(-workers // sites)}
+        links |= {"local_latency": "50 us", "local_bandwidth": f"{rate * between(0.3, 10)!r} B/s"}
+        links["latency"] = f"{between(5e-3, 0.1)!r} s"
+    model, parameters = one_of(("resnet18", 11_689_512), ("resnet50", 25_557_032), ("vgg16", 138_357_544))
+    density = between(1e-3, 0.1)
+    seconds = iterations * (0.03 + 4 * parameters * density / rate + 8 * latency)
+    job: dict[str, Any] = {
+        "model": model,
+        "scale": parameters / 1500,
+        "iterations": iterations,
+        "density": density,
+        "compute": {"spread": one_of("0 %", "5 %")},
+        "device": one_of("v100-torch2.6", "a100-torch2.6", "artopk-tables"),
+    }
+    if draws.random() < 0.2:
+        warm = iterations // 4
+        job["density"] = [{"iterations": warm, "from": 0.25, "to": density}, {"at": density}]
+    if draws.random() < 0.15:
+        job["overlap"] = {"bucket": "25 MiB"}
+    weather = []
+    if draws.random() < 0.6:
+        parts = int(draws.integers(2, 6))
+        at = sorted(draws.uniform(0, 1, parts - 1).tolist())
+        period = seconds * between(0.1, 2)
+        weather.append(
+            {
+                "links": "all",
+                "bandwidth": {
+                    "steps": {
+                        "at": ["0 s", *(f"{one * period!r} s" for one in at)],
+                        "factors": [between(0.03, 1) for _ in range(parts)],
+                        "period": f"{1.01 * period!r} s",
+                    }
+                },
+            }
+        )
+    if draws.random() < 0.4:
+        tau = seconds * between(0.03, 0.3)
+        noise = {"sigma": between(0.05, 0.5), "tau": f"{tau!r} s", "every": f"{tau / 4!r} s"}
+        weather.append({"links": "all", "bandwidth": {"noise": noise}})
+    exchanges = {one: {"scheme": one} for one in dict.fromkeys(one_of(*_SCHEMES) for _ in range(draws.integers(0, 3)))}
+    for one in exchanges.values():
+        if one["scheme"] == "exdyna":
+            one["initial_threshold"] = 0.3
+    return {
+        "name": f"{kind}-{number}",
+        "seed": int(draws.integers(2**31)),
+        "workers": workers,
+        "network": {
+            "topology": {kind: links},
+            "stack": one_of("ideal", "tcp"),
+            **({"weather": weather} if weather else {}),
+        },
+        "job": job,
+        "exchanges": exchanges or {"AG": {"scheme": "topk"}},
+    }
+
+
+def lost(name: str, given: Mapping[str, Any] | None, every: bool, effort: float) -> dict[str, Any]:
+    """Choose for a scenario, run everything, and say what the choice costs."""
+    if given is None:
+        loaded = load(name)
     else:
-        k = next(k for k in range(2, 100, 2) if k**3 // 4 >= workers)
-        over = float(draws.choice([1.0, 2.0, 4.0]))
-        graph = topologies.fat_tree(k, latency=latency / 4, bandwidth=bandwidth, oversubscription=over)
-    return graph, workers, parameters, density
-
-
-def lost(kind: str, number: int, seed: int) -> Lost:
-    """Choose by closed forms in one setting, and say what that costs."""
-    graph, workers, parameters, density = setting(kind, number, seed)
-    network, ideal = Network(graph), load_device("ideal")
-    pairs = probe_pairs(network, range(workers), 0.0)
-    point = OperatingPoint(workers, parameters, density, float(pairs[0].max()), float(pairs[1].min()))
-    decision = decide(choices(), point, by_closed_form(ideal), varies=())
-    simulated = decide(choices(), point, by_simulation([(network, 0.0)], ideal), varies=())
-    seconds = {row.choice.label: row.seconds for row in simulated.rows}
-    chosen = decision.best.choice.label
-    return Lost(
-        kind,
-        workers,
-        density,
-        parameters,
-        float(point.latency),
-        float(point.bandwidth),
-        chosen,
-        simulated.best.choice.label,
-        seconds[chosen] / simulated.best.seconds - 1,
-        decision.too_close,
-    )
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / f"{name}.yaml"
+            file.write_text(json.dumps(given), encoding="utf-8")
+            loaded = load(file)
+    run = loaded.build()
+    among = candidates_of(loaded, every=every)
+    begun = time.process_time()
+    found = decide_job(run, among, effort=effort)
+    seconds = time.process_time() - begun
+    job = replace(run.job, failures={}, patience=None)
+    policies = {one.label: Fixed(one) for one, _ in among if one.label not in found.refused}
+    totals = {
+        label: float(outcome.iterations["iteration_s"].sum())
+        for label, outcome in run_in_step(job, policies, colocated=run.colocated)
+        if not isinstance(outcome, SimnetError)
+    }
+    fastest = min(totals, key=totals.__getitem__)
+    kind = loaded.config.network.topology.choice[0]
+    best = found.best
+    return dict(
+        zip(
+            _COLUMNS,
+            (
+                name, kind, job.source.workers, job.iterations, len(totals), best.label, fastest,
+                totals[best.label] / totals[fastest] - 1, any(map(found.tied, found.rows)), best.complete, seconds,
+            ),
+            strict=True,
+        )
+    )  # fmt: skip
 
 
 def main() -> None:
     """Measure, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--settings", type=int, default=2000)
+    parser.add_argument("--scenarios", type=int, default=300)
+    parser.add_argument("--shipped", action="store_true", help="those that come with simnet, in place of random ones")
+    parser.add_argument("--all", action="store_true", help="weigh every scheme")
+    parser.add_argument("--effort", type=float, help="seconds of simulation that a choice may take")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--csv", help="where to write every setting")
+    parser.add_argument("--csv", type=Path, help="where every scenario is kept, and from where it goes on")
     given = parser.parse_args()
-    each = -(-given.settings // len(KINDS))
-    asked = [(kind, number, given.seed) for kind in KINDS for number in range(each)]
-    with ProcessPoolExecutor(given.processes) as pool:
-        found = pd.DataFrame(pool.map(lost, *zip(*asked, strict=True), chunksize=8))
-    if given.csv:
-        found.to_csv(given.csv, index=False)
-    print(f"{len(found)} settings, seed {given.seed}")
-    print("| network | settings | choice is the fastest | median | 95 % | worst | 95 % where not too close to call |")
-    print("|---|---|---|---|---|---|---|")
-    for kind in KINDS:
-        part = found[found["kind"] == kind]
-        sure = part[~part["too_close"]]["regret"]
-        median, most, worst = part["regret"].median(), part["regret"].quantile(0.95), part["regret"].max()
-        right = (part["chosen"] == part["fastest"]).mean()
+    asked: dict[str, Mapping[str, Any] | None]
+    if given.shipped:
+        asked = dict.fromkeys(shipped())
+    else:
+        each = -(-given.scenarios // len(KINDS))
+        asked = {f"{kind}-{number}": scenario(kind, number, given.seed) for number in range(each) for kind in KINDS}
+    rows: list[dict[str, Any]] = []
+    if given.csv and given.csv.exists():
+        rows = pd.read_csv(given.csv).to_dict(orient="records")
+    done = {row["name"] for row in rows}
+    with ProcessPoolExecutor(given.processes, max_tasks_per_child=20) as pool:
+        effort = given.effort or (EFFORT_OF_ALL if given.all else EFFORT)
+        tasks = [pool.submit(lost, name, one, given.all, effort) for name, one in asked.items() if name not in done]
+        for task in as_completed(tasks):
+            rows.append(task.result())
+            if given.csv:
+                pd.DataFrame(rows).to_csv(given.csv, index=False)
+    found = pd.DataFrame([row for row in rows if row["name"] in asked])
+    print(f"{len(found)} scenarios, seed {given.seed}")
+    print("| network | scenarios | choice is the fastest | median | 95 % | worst |")
+    print("|---|---|---|---|---|---|")
+    groups = [*found.groupby("kind", sort=False), ("all", found)]
+    for kind, part in groups:
+        right, regret = (part["chosen"] == part["fastest"]).mean(), part["regret"]
         print(
-            f"| {kind} | {len(part)} | {100 * right:.1f} % | {100 * median:.2f} % | {100 * most:.2f} % | "
-            f"{100 * worst:.0f} % | {100 * sure.quantile(0.95):.2f} % |"
+            f"| {kind} | {len(part)} | {100 * right:.1f} % | {100 * regret.median():.2f} % | "
+            f"{100 * regret.quantile(0.95):.2f} % | {100 * regret.max():.2f} % |"
         )
 
 

@@ -138,6 +138,10 @@ def choose(
 ) -> None:
     """Choose between dense, allgather and AR-Topk offline: ranking, margin, what would flip it."""
     _refuse_unused(answer)
+    at_a_point = answer.map_ is not None or answer.export is not None or links.latency or links.bandwidth
+    if scenario is not None and links.fabric is None and not at_a_point:
+        _whole_job(scenario, job, links, method, answer.json_)
+        return
     question, fabric = _question(scenario, job, links, method)
     if answer.map_ is not None:
         if method.every:
@@ -190,25 +194,22 @@ def _question(
     flags["density"] = None if job.density is None else options.density(job.density)
     flags |= {"fields": flags.pop("set_") or (), "seed": method.seed or 0}
     given = inputs.Given(**flags)
-    network: dict[str, object] = {
-        "--gpus-per-node": links.gpus_per_node,
-        "--inner-latency": links.inner_latency,
-        "--inner-bandwidth": links.inner_bandwidth,
-        "--topology": method.topology,
-    }
-    stack = options.stack(method.stack)
     options.only("--simulate", method.simulate, {"--stack": method.stack})
     if scenario is not None and links.fabric is not None:
         raise InputError("is either a scenario or --fabric", file="simnet choose")
     if scenario is not None:
         from simnet.scenario import load
 
-        options.only("flags alone", False, {"--model": job.model, "--parameters": job.parameters, **network})
-        overrides = [*(method.set_ or ()), *([f"workers={job.workers}"] if job.workers is not None else []), *stack]
-        return inputs.from_scenario(load(scenario, overrides, method.seed), given), None
+        return inputs.from_scenario(load(scenario, _overrides(job, links, method), method.seed), given), None
     if links.fabric is not None:
         from simnet.calibration import load_cost_model
 
+        network: dict[str, object] = {
+            "--gpus-per-node": links.gpus_per_node,
+            "--inner-latency": links.inner_latency,
+            "--inner-bandwidth": links.inner_bandwidth,
+            "--topology": method.topology,
+        }
         network |= {"--latency": links.latency, "--bandwidth": links.bandwidth, "--simulate": method.simulate}
         network |= {"--all": method.every, "--set": method.set_}
         options.only("closed forms and simulation", False, network)
@@ -217,12 +218,52 @@ def _question(
     return inputs.from_flags(given), None
 
 
+def _whole_job(scenario: str, job: Job, links: Links, method: Method, json_: bool) -> None:
+    """Print what the job of a scenario takes with every exchange."""
+    from simnet.policies import density_at
+    from simnet.report.console import print_wide
+    from simnet.scenario import load
+    from simnet.studies.choosing import job_output, whole_job
+
+    overrides = _overrides(job, links, method)
+    if job.density is not None:
+        overrides += [f"job.density={options.density(job.density)!r}", "job.compression_ratio=null"]
+    if method.device is not None:
+        overrides.append(f"job.device={json.dumps(method.device)}")
+    loaded = load(scenario, overrides, method.seed)
+    run = loaded.build()
+    effort = math.inf if method.simulate else whole_job.EFFORT_OF_ALL if method.every else whole_job.EFFORT
+    with terminal.progress("exchanges", json_, lines=True):
+        found = whole_job.decide_job(run, whole_job.candidates_of(loaded, every=method.every), effort=effort)
+    density = density_at(run.job.density, run.job.iterations - 1)
+    asked = job_output.Asked(loaded.name, loaded.config.seed, run.job, density, method.error)
+    if json_:
+        typer.echo(json.dumps(job_output.figures(asked, found), indent=2, allow_nan=False))
+        return
+    print_wide(job_output.ranking(asked, found))
+    for line in job_output.sentences(asked, found):
+        typer.echo(line)
+
+
+def _overrides(job: Job, links: Links, method: Method) -> list[str]:
+    """Return what flags set of a scenario; refuse those that are not for one."""
+    network: dict[str, object] = {
+        "--gpus-per-node": links.gpus_per_node,
+        "--inner-latency": links.inner_latency,
+        "--inner-bandwidth": links.inner_bandwidth,
+        "--topology": method.topology,
+    }
+    options.only("flags alone", False, {"--model": job.model, "--parameters": job.parameters, **network})
+    workers = [f"workers={job.workers}"] if job.workers is not None else []
+    return [*(method.set_ or ()), *workers, *options.stack(method.stack)]
+
+
 def _rank(question: Question, json_: bool) -> None:
     """Print the ranking, and what would flip it."""
     from simnet.report.console import print_wide
     from simnet.studies.choosing import output
 
-    with terminal.progress("choices", json_):
+    with terminal.progress("choices", json_, lines=True):
         decision = question.answer()
     if json_:
         typer.echo(json.dumps(output.figures(question, decision), indent=2, allow_nan=False))
@@ -245,7 +286,7 @@ def _map(question: Question, answer: Answer) -> None:
         raise InputError(f"needs two quantities, such as latency,bandwidth, got {answer.map_!r}", file="--map")
     ranges = _ranges(answer, wanted, "the map")
     axes = [maps.axis(name, ranges.get(name), answer.cells or 200) for name in wanted]
-    with terminal.progress("choices"):
+    with terminal.progress("choices", lines=True):
         made = maps.draw_map(question, *axes)
     image = maps.drawn(made)
     content = {".png": image.png, ".svg": image.svg, ".csv": made.csv()}
@@ -268,7 +309,7 @@ def _table(question: Question, answer: Answer, path: Path, seed: int) -> PolicyT
     ends = {name: maps.axis(name, text, 2).values.tolist() for name, text in ranges.items()}
     densities = [options.density(word, "--ratios") for word in options.words(answer.ratios) or ()]
     weights = _weights(answer.weights)
-    with terminal.progress("policy table"):
+    with terminal.progress("policy table", lines=True):
         return policy.make(
             question, ends.get("latency"), ends.get("bandwidth"),
             cells=answer.cells or 24, densities=densities, weights=weights, seed=seed,
@@ -295,7 +336,7 @@ def _fabric_table(
     if "workers" in ranges:
         counts = maps.axis("workers", ranges.pop("workers"), cells).values.astype(int).tolist()
     ends = {maps.AXES[name].field: maps.axis(name, text, 2).values.tolist() for name, text in ranges.items()}
-    with terminal.progress("policy table"):
+    with terminal.progress("policy table", lines=True):
         table = fabric_policy.make(question, fabric, counts, ends, cells=cells, seed=seed)
     if left := fabric_policy.left_out(question):
         typer.echo(f"Not weighed, as their algorithm was not measured by its name: {', '.join(left)}", err=True)

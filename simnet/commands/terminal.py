@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import inspect
 import signal
+import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar, ParamSpec, TypeVar
@@ -18,6 +20,9 @@ from simnet.commands.options import grouped
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+# Seconds from one line to the next, where progress is written in lines.
+_LINES_EVERY = 2.0
 
 
 class Commands(TyperGroup):
@@ -120,12 +125,40 @@ def bar(text: str, quiet: bool = False) -> Iterator[Callable[..., None]]:
 
 
 @contextmanager
-def progress(text: str, quiet: bool = False) -> Iterator[None]:
-    """Show how far the loops are, inside a block, that go over `simnet.base.progress.tracked`."""
+def progress(text: str, quiet: bool = False, *, lines: bool = False) -> Iterator[None]:
+    """Show how far the loops are, inside a block, that go over `simnet.base.progress.tracked`.
+
+    Parameters
+    ----------
+    text : str
+        What is going on.
+    quiet : bool
+        Whether to show nothing.
+    lines : bool
+        Whether to write plain lines where standard error is no terminal, of what takes longer than two seconds.
+    """
     from simnet.base.progress import told
 
+    if lines and not quiet and not sys.stderr.isatty():
+        with told(_every_two_seconds(text)):
+            yield
+        return
     with bar(text, quiet) as show, told(show):
         yield
+
+
+def _every_two_seconds(text: str) -> Callable[[float], None]:
+    """Return what writes a line to standard error, at most every two seconds, of the share that is done."""
+    last = time.monotonic()
+
+    def show(share: float) -> None:
+        nonlocal last
+        now = time.monotonic()
+        if now - last >= _LINES_EVERY and share < 1:
+            last = now
+            typer.echo(f"{text}: {100 * share:.0f} %", err=True)
+
+    return show
 
 
 def printable(text: str) -> str:

@@ -33,7 +33,7 @@ from simnet.scenario.resolve import candidate
 from simnet.studies.choosing.choices import Kind, choices
 from sparsifier_models.options import option_values
 
-EFFORT, EFFORT_OF_ALL = 3.0, 12.0
+EFFORT, EFFORT_OF_ALL = 2.0, 10.0
 """About how many seconds of one processor simulations may take, of the usual choices and of every scheme."""
 
 # About what these take [s]: to time an iteration, and a message of it, where the event loop is compiled and where not;
@@ -45,7 +45,7 @@ _FIRST, _SECOND, _MORE, _KEPT = 12, 32, 3, 0.25
 # Standard errors, and a share of the time, by which a row may be behind and yet be the fastest.
 _SIGMAS, _CLOSE = 3.0, 0.02
 # The same share while a scheme that follows the gradients has not been through the job, and may not have settled.
-_UNSETTLED = 0.3
+_UNSETTLED = 0.5
 # Exchanges among which the best of each iteration is looked for, and how much slower than the best they may be.
 _AMONG, _SLOWER = 4, 2.0
 
@@ -65,6 +65,8 @@ class Points(NamedTuple):
         Forward and backward pass and update; kernels of the exchange; messages, and waiting for others [s].
     select_low, select_high : ndarray
         Interval of `select`, by the device's profile [s].
+    latency, bandwidth : ndarray
+        Of the slowest pair of neighbouring workers when it began [s], [byte/s].
     """
 
     iteration: Floats
@@ -76,6 +78,8 @@ class Points(NamedTuple):
     communicate: Floats
     select_low: Floats
     select_high: Floats
+    latency: Floats
+    bandwidth: Floats
 
 
 @dataclass(frozen=True)
@@ -198,6 +202,43 @@ class WholeJob:
     def over(self, row: Forecast) -> float:
         """Return by which fraction a row is slower than the fastest."""
         return row.seconds / self.best.seconds - 1 if self.best.seconds > 0 else 0.0
+
+    @property
+    def margin(self) -> float:
+        """By which fraction the runner-up is slower than the fastest; infinite if there is only one."""
+        return self.over(self.rows[1]) if len(self.rows) > 1 else math.inf
+
+    def tied(self, row: Forecast) -> bool:
+        """Return whether what samples leave open is more than by how much a row is slower than the fastest."""
+        return row is not self.best and row.seconds - self.best.seconds <= 2 * error_between(row, self.best)
+
+    def too_close(self, error: float) -> bool:
+        """Return whether another row may be the fastest, by what samples leave open, links and devices may be off by.
+
+        What the device's kernels are off by they are off by together, whatever the row.
+
+        Parameters
+        ----------
+        error : float
+            Relative error of the time to communicate.
+        """
+        return any(self.tied(row) or _overlap(row, self.best, error) for row in self.rows[1:])
+
+    def gain_over_dense(self) -> float:
+        """Return how many times as fast as with the whole gradient the job is with a compressed one.
+
+        Both with the fastest row of their kind; NaN if there is none of one.
+        """
+        whole = [row.seconds for row in self.rows if row.kind != "sparse"]
+        sparse = [row.seconds for row in self.rows if row.kind == "sparse"]
+        return min(whole) / min(sparse) if whole and sparse and min(sparse) > 0 else math.nan
+
+
+def _overlap(row: Forecast, best: Forecast, error: float) -> bool:
+    selects = zip(*([one.part(name) for name in ("select_low", "select", "select_high")] for one in (row, best)),
+                  strict=True)  # fmt: skip
+    own, other = row.part("communicate") / (1 + error), best.part("communicate") * (1 + error)
+    return any(own + select <= other + selected for select, selected in selects)
 
 
 def candidates_of(loaded: Scenario, *, every: bool = False, per_node: int = 1) -> list[tuple[Candidate, Kind]]:
@@ -351,6 +392,8 @@ class _Trial:
             seconds - columns["compute_s"] - columns["select_s"],
             columns["select_low_s"],
             columns["select_high_s"],
+            columns["latency_s"],
+            rows["bandwidth_Bps"].to_numpy(dtype=np.float64),
         )
         sent = float((columns["bytes_sent_B"] * points.stands_for).sum()) / points.stands_for.sum()
         workers = self.job.source.workers
@@ -418,7 +461,7 @@ def _race(
         if cost(open_, iterations) <= left:
             samples = iterations
         # Fewer of them, then fewer points.
-        while len(open_) > _AMONG and cost(open_, samples) > left:
+        while len(open_) > 2 and cost(open_, samples) > left:
             open_.pop()
         while samples > least and cost(open_, samples) > left:
             samples = int(samples / 1.25)
@@ -444,10 +487,10 @@ def _may_win(trial: _Trial, row: Forecast, best: Forecast) -> bool:
     if row is best or (row.complete and best.complete):
         return row is best
     share = _CLOSE if trial.settled(row) and trial.settled(best) else _UNSETTLED
-    return row.seconds - best.seconds <= max(_SIGMAS * _error_between(row, best), share * best.seconds)
+    return row.seconds - best.seconds <= max(_SIGMAS * error_between(row, best), share * best.seconds)
 
 
-def _error_between(row: Forecast, best: Forecast) -> float:
+def error_between(row: Forecast, best: Forecast) -> float:
     """Return the standard error of by how much a row is slower than another [s].
 
     Where both were tried at the same moments they had the same links, and what these do to both is no matter.
@@ -479,7 +522,8 @@ def _with_policies(trial: _Trial, found: WholeJob, given: Mapping[str, Policy]) 
     near = [row for row in found.rows if row.seconds <= _SLOWER * found.best.seconds][:_AMONG]
     among = [row.candidate for row in near]
     policies = {name: one for name, one in given.items() if isinstance(one, Flexible)}
-    if not policies and (known := [one for one in among if _has_closed_form(one)]):
+    known = [one for one in among if _has_closed_form(one)]
+    if not policies and len(known) > 1:
         policies = {"flexible": Flexible(known)}
     iterations = samples = trial.job.iterations
     # The fixed exchange and each policy go through the job with one exchange an iteration.

@@ -1,0 +1,195 @@
+"""A decision on a whole job for people and for programs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from simnet.base.units import format_bytes, format_seconds, format_within
+from simnet.job import Job
+from simnet.report.console import empty_table
+from simnet.report.stacks import name_on
+from simnet.studies.choosing.whole_job import Forecast, Gain, WholeJob
+
+_HEADINGS = (
+    "exchange", "whole job", "over the\nfastest", "an iteration\n(5 % to 95 %)", "compute", "select", "communicate",
+    "sent by\na worker", "iterations\nsimulated",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the decision is about.
+
+    Parameters
+    ----------
+    name : str
+        The scenario.
+    seed : int
+        Its seed.
+    job : Job
+        Its job.
+    density : float
+        Its density in the end.
+    error : float
+        Relative error of the time to communicate that intervals stand for.
+    """
+
+    name: str
+    seed: int
+    job: Job
+    density: float
+    error: float
+
+
+def title(asked: Asked) -> str:
+    """Return what is asked, on one line."""
+    job = asked.job
+    gradient = f"{format_bytes(4.0 * job.source.true_parameters)} gradient, density {100 * asked.density:.3g} %"
+    stack = name_on(job.network(0))
+    return (
+        f"{asked.name}, {job.source.workers} workers, {job.iterations:,} iterations, {gradient}; simulated with seed "
+        f"{asked.seed} by the stack {stack}; device {job.device.name}"
+    )
+
+
+def ranking(asked: Asked, found: WholeJob) -> Table:
+    """Return the exchanges as a table, the fastest first; parts are means over iterations and workers."""
+    table = empty_table(title(asked), _HEADINGS, ["exchange"])
+    for place, row in enumerate(found.rows):
+        low, high = row.spread()
+        each = {name: row.part(name) / row.iterations for name in ("compute", "select", "communicate")}
+        selects = (row.part(name) / row.iterations for name in ("select_low", "select_high"))
+        cells = (
+            row.label,
+            _whole(row),
+            f"+{100 * found.over(row):.3g} %" if place else "",
+            format_within(row.seconds / row.iterations, low, high),
+            format_seconds(each["compute"]),
+            format_within(each["select"], *selects),
+            format_seconds(each["communicate"]),
+            format_bytes(row.sent),
+            "all" if row.complete else f"{row.simulated:,}",
+        )
+        table.add_row(*map(Text, cells), style="bold" if place == 0 or found.tied(row) else "")
+    return table
+
+
+def sentences(asked: Asked, found: WholeJob) -> list[str]:
+    """Return the decision in words: what, by how much, whether compression pays, and what another policy gains."""
+    best = found.best
+    said = []
+    if len(found.rows) > 1:
+        margin = f"{100 * found.margin:.3g} % before {found.rows[1].label}"
+        tied = [row.label for row in found.rows if found.tied(row)]
+        if tied:
+            said.append(f"Take {best.label}, or {' or '.join(tied)}: what was simulated does not tell them apart.")
+        elif found.too_close(asked.error):
+            said.append(f"Too close to call: {best.label} is fastest, but only {margin}, and intervals overlap.")
+        else:
+            said.append(f"Take {best.label}: {margin}.")
+    gain = found.gain_over_dense()
+    if not math.isnan(gain):
+        sparse, whole = (
+            next(row.label for row in found.rows if (row.kind == "sparse") == wanted) for wanted in (True, False)
+        )
+        said.append(
+            f"Compression pays: with {sparse} the job is {gain:.3g} times as fast as with {whole}."
+            if gain > 1
+            else f"Compression does not pay: with {sparse} the job takes {1 / gain:.3g} times as long as with {whole}."
+        )
+    if found.per_stretch is not None:
+        shares = ", ".join(f"{label} {100 * share:.0f} %" for label, share in found.per_stretch.policy.shares().items())
+        said.append(
+            f"The fastest exchange of each iteration would save {_saved(found.per_stretch)}; in this share of the "
+            f"iterations it would be: {shares}."
+        )
+    said += [
+        f"The policy {one.policy.label} {'saves' if one.saved >= 0 else 'loses'} {_saved(one)} against {best.label}."
+        for one in found.flexible
+    ]
+    said += [f"{label} cannot do the job: {why}" for label, why in found.refused.items()]
+    sampled = [row for row in found.rows if not row.complete]
+    if sampled:
+        said.append(
+            f"Of {len(sampled)} exchanges a sample of iterations was simulated, spread over the job; --simulate has "
+            "all. After +- is what the sample leaves open, as a standard error."
+        )
+    return said
+
+
+def figures(asked: Asked, found: WholeJob) -> dict[str, Any]:
+    """Return the decision for programs; names end in units."""
+    job = asked.job
+    gain = found.gain_over_dense()
+    return {
+        "question": {
+            "title": f"{asked.name}, {job.source.workers} workers",
+            "method": "simulated",
+            "workers": job.source.workers,
+            "parameters": int(job.source.true_parameters),
+            "density": asked.density,
+            "iterations": job.iterations,
+            "seed": asked.seed,
+            "stack": name_on(job.network(0)),
+            "device": job.device.name,
+        },
+        "ranking": [_row(row, found) for row in found.rows],
+        "decision": found.best.label,
+        "margin": _number(found.margin),
+        "too_close_to_call": found.too_close(asked.error),
+        "tied_with": [row.label for row in found.rows if found.tied(row)],
+        "gain_over_dense": _number(gain),
+        "compression_pays": bool(gain > 1),
+        "best_of_each_iteration": None if found.per_stretch is None else _gain(found.per_stretch),
+        "flexible": {one.policy.label: _gain(one) for one in found.flexible},
+        "refused": dict(found.refused),
+    }
+
+
+def _row(row: Forecast, found: WholeJob) -> dict[str, Any]:
+    low, high = row.spread()
+    return {
+        "exchange": row.label,
+        "scheme": row.candidate.scheme,
+        "options": dict(row.candidate.options),
+        "kind": row.kind,
+        "total_s": row.seconds,
+        "sampling_error_s": _number(row.error),
+        "iterations_simulated": row.simulated,
+        "over_the_fastest": found.over(row),
+        "iteration_s": row.seconds / row.iterations,
+        "iteration_5_percent_s": low,
+        "iteration_95_percent_s": high,
+        **{f"{name}_s": row.part(name) / row.iterations
+           for name in ("compute", "select", "communicate", "select_low", "select_high")},
+        "sent_B": row.sent,
+    }  # fmt: skip
+
+
+def _gain(one: Gain) -> dict[str, Any]:
+    return {
+        "total_s": one.policy.seconds,
+        "fixed_total_s": one.fixed.seconds,
+        "saved": one.saved,
+        "iterations_simulated": one.policy.simulated,
+        "shares_of_iterations": one.policy.shares(),
+    }
+
+
+def _whole(row: Forecast) -> str:
+    if row.complete or not math.isfinite(row.error):
+        return format_seconds(row.seconds)
+    return f"{format_seconds(row.seconds)} +- {100 * row.error / max(row.seconds, 1e-300):.2g} %"
+
+
+def _saved(one: Gain) -> str:
+    return f"{100 * abs(one.saved):.2g} %"
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None
