@@ -41,6 +41,9 @@ class Sampling:
         shorter; so they meet the same links. After `until` it is four times as long.
     until : float
         See `block` [s].
+    give_up : float
+        When a job that has not ended by then is not followed any more: the last iteration simulated stands for all that
+        are left [s].
 
     Attributes
     ----------
@@ -59,9 +62,16 @@ class Sampling:
     """
 
     def __init__(
-        self, iterations: int, samples: int = 1, *, block: float | None = None, until: float = math.inf
+        self,
+        iterations: int,
+        samples: int = 1,
+        *,
+        block: float | None = None,
+        until: float = math.inf,
+        give_up: float = math.inf,
     ) -> None:
         self._iterations, self._samples, self._given, self._until = iterations, samples, block, until
+        self._give_up = give_up
         self.stands_for: list[float] = []
         self._begun, self._done, self._reached = math.nan, 0.0, 0.0
         self._block = block or 0.0
@@ -88,7 +98,7 @@ class Sampling:
         self._done += stands_for
         self._reached += stands_for * seconds
         left -= stands_for
-        if left < 0.5:
+        if left < 0.5 or self._reached - self._begun > self._give_up:
             self.stands_for[-1] += left
             return self._iterations, self._reached
         if self._given is not None:

@@ -13,6 +13,7 @@ points of a row are the ground: iterations of the same numbers, under the same w
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -27,7 +28,16 @@ from simnet.job import ColocatedJob, Job, run_policy
 from simnet.job.record import TRAIN
 from simnet.job.sampling import Recordings, Sampling, total
 from simnet.network.tables import load_kept_loop
-from simnet.policies import Candidate, Fixed, Flexible, OneStepOracle, Policy, closed_form
+from simnet.policies import (
+    Candidate,
+    Fixed,
+    Flexible,
+    OneStepOracle,
+    Policy,
+    closed_form,
+    density_at,
+    probe_pairs,
+)
 from simnet.scenario import Run, Scenario
 from simnet.scenario.resolve import candidate
 from simnet.studies.choosing.choices import Kind, choices
@@ -40,12 +50,15 @@ EFFORT, EFFORT_OF_ALL = 2.0, 10.0
 # to make an exchange, with a worker of it, and an entry of a worker, whose gradients are drawn where they count.
 _ITERATION, _MESSAGE, _INTERPRETED = 1.3e-3, 2e-7, 3e-5
 _EXCHANGE, _WORKER, _ENTRY, _DRAWN = 5e-4, 6e-5, 1.5e-8, 3e-8
-# Iterations of the first sample and of the second, the factor from there on, and the share of effort kept for policies.
-_FIRST, _SECOND, _MORE, _KEPT = 12, 32, 3, 0.25
+# Iterations of the first look and by how much slower than the best it drops a row; those of the first sample and of the
+# second, the factor from there on, and the share of effort kept for policies.
+_LOOK, _FAR, _FIRST, _SECOND, _MORE, _KEPT = 4, 5.0, 12, 32, 3, 0.25
 # Standard errors, and a share of the time, by which a row may be behind and yet be the fastest.
 _SIGMAS, _CLOSE = 3.0, 0.02
 # The same share while a scheme that follows the gradients has not been through the job, and may not have settled.
 _UNSETTLED = 0.5
+# What compiled code takes to load [s], when it is first needed.
+_LOADING = 0.6
 # Exchanges among which the best of each iteration is looked for, and how much slower than the best they may be.
 _AMONG, _SLOWER = 4, 2.0
 
@@ -313,6 +326,7 @@ class _Trial:
         self.job, self.left = job, effort
         self._colocated = colocated
         self._recordings = None if math.isinf(effort) else Recordings(job, 1)
+        self._slower: dict[str, float] = {}
         self._message = _MESSAGE if load_kept_loop() else _INTERPRETED
         # Exchanges that are unlike although they do not follow the gradients: turns of workers, and densities.
         ramps = sum(ramp.iterations for ramp in job.density if ramp.start != ramp.end)
@@ -322,7 +336,7 @@ class _Trial:
         """Return about how many seconds it takes to simulate so many iterations of a job with an exchange."""
         workers, entries = self.job.source.workers, self.job.source.parameters
         # Rings are what sends most messages.
-        timed = samples * (_ITERATION + self._message * 2 * workers**2)
+        timed = samples * self._slower.get(one.label, 1.0) * (_ITERATION + self._message * 2 * workers**2)
         exchange = _EXCHANGE + workers * (_WORKER + _ENTRY * entries)
         if self._recordings is None:
             return timed + samples * (exchange + workers * _DRAWN * entries)
@@ -332,13 +346,29 @@ class _Trial:
         more = max(min(samples, self._different) - self._recordings.made(one), 0)
         return timed + more * exchange
 
+    def _learn(self, one: Candidate, cost: float, spent: float) -> None:
+        """Take notice where an exchange takes much longer to simulate than estimated, as on links that change a lot.
+
+        What is noted are powers of four, so that it is the same on one machine and the next.
+        """
+        if 0 < 3 * cost < spent - _LOADING:
+            self.left -= spent - cost
+            self._slower[one.label] = self._slower.get(one.label, 1.0) * 4 ** round(math.log(spent / cost, 4))
+
     def settled(self, row: Forecast) -> bool:
         """Return whether a row does not hang on what a scheme has sent in the first iterations."""
         recordings = self._recordings
         return row.complete or recordings is None or not recordings.follows_gradients(row.candidate)
 
     def run(
-        self, named: Candidate, kind: Kind, policy: Policy, samples: int, cost: float, fastest: float = math.inf
+        self,
+        named: Candidate,
+        kind: Kind,
+        policy: Policy,
+        samples: int,
+        cost: float,
+        fastest: float = math.inf,
+        found: float = math.inf,
     ) -> Forecast:
         """Simulate a sample of a job's iterations under a policy.
 
@@ -356,11 +386,16 @@ class _Trial:
             What that takes [s].
         fastest : float
             About how long the job lasts at best, if that is known: exchanges are then tried at the same moments [s].
+        found : float
+            How long it lasts with an exchange that has been tried: one that takes many times that is not followed [s].
         """
         self.left -= cost
+        begun = time.process_time()
         job, recordings = self.job, self._recordings
         block = fastest / samples if math.isfinite(fastest) else None
-        sampling = Sampling(self.job.iterations, samples, block=block, until=1.5 * fastest)
+        sampling = Sampling(
+            self.job.iterations, samples, block=block, until=1.5 * fastest, give_up=_FAR * min(fastest, found)
+        )
         if recordings is not None:
             recordings.window = _window(samples, job.iterations)
         whole = samples >= job.iterations
@@ -395,6 +430,7 @@ class _Trial:
             columns["latency_s"],
             rows["bandwidth_Bps"].to_numpy(dtype=np.float64),
         )
+        self._learn(named, cost, time.process_time() - begun)
         sent = float((columns["bytes_sent_B"] * points.stands_for).sum()) / points.stands_for.sum()
         workers = self.job.source.workers
         return Forecast(named, kind, points, self.job.iterations, tuple(rows["choice"]), sent / workers)
@@ -429,8 +465,9 @@ def _race(
         fastest = min((row.seconds for row in rows.values()), default=math.inf)
         for label in tracked(labels, share):
             one, kind = kinds[label]
+            found = min((row.seconds for row in rows.values()), default=math.inf)
             try:
-                rows[label] = trial.run(one, kind, Fixed(one), samples, trial.cost(one, samples), fastest)
+                rows[label] = trial.run(one, kind, Fixed(one), samples, trial.cost(one, samples), fastest, found)
             except (SimnetError, ValueError) as error:
                 rows.pop(label, None)
                 refused[label] = str(error).split("\n")[0]
@@ -448,8 +485,10 @@ def _race(
         run(list(kinds), iterations, 1.0)
         _drop_alike(rows)
         return list(rows.values()), refused
-    run(list(kinds), _FIRST, 0.3)
+    run(_promising(trial.job, [one for one, _ in kinds.values()]), _LOOK, 0.2)
     _drop_alike(rows)
+    shortest = min((row.seconds for row in rows.values()), default=0.0)
+    run([label for label, row in rows.items() if row.seconds <= _FAR * shortest], _FIRST, 0.2)
     samples = _SECOND
     while rows:
         best = min(rows.values(), key=lambda row: row.seconds)
@@ -472,6 +511,23 @@ def _race(
     return list(rows.values()), refused
 
 
+def _promising(job: Job, among: Sequence[Candidate]) -> list[str]:
+    """Return the labels of exchanges, first those that are fast by their closed forms on the first links."""
+    hosts = range(job.source.workers) if job.placement is None else job.placement
+    latency, bandwidth = probe_pairs(job.network(0), list(hosts), 0.0)
+    message, density = 4.0 * job.source.true_parameters, density_at(job.density, job.iterations - 1)
+
+    def seconds(one: Candidate) -> float:
+        try:
+            cost = closed_form(one)
+        except ValueError:
+            return math.inf
+        alpha, beta = float(latency.max()), 1 / max(float(bandwidth.min()), 1.0)
+        return float(cost(alpha, beta, message, density, job.source.workers))
+
+    return [one.label for one in sorted(among, key=seconds)]
+
+
 def _drop_alike(rows: dict[str, Forecast]) -> None:
     """Take away rows that are in all points like one before them: the same exchange by another name."""
     seen: set[tuple[bytes, float]] = set()
@@ -484,7 +540,7 @@ def _drop_alike(rows: dict[str, Forecast]) -> None:
 
 def _may_win(trial: _Trial, row: Forecast, best: Forecast) -> bool:
     """Return whether a row may be faster than the one that is the fastest by what is known."""
-    if row is best or (row.complete and best.complete):
+    if row is best or (row.complete and best.complete) or row.seconds > _FAR * best.seconds:
         return row is best
     share = _CLOSE if trial.settled(row) and trial.settled(best) else _UNSETTLED
     return row.seconds - best.seconds <= max(_SIGMAS * error_between(row, best), share * best.seconds)
