@@ -7,8 +7,8 @@ the level that makes all of them hold together (Bonferroni), and the policy that
 first and those tied with it at least as often as the level says, even though the first is found from the same seeds:
 it is lost only if its difference from some other policy is outside the interval of that pair.
 
-With few seeds the bootstrap, which knows no tails but those it has seen, gives intervals that are too short; see
-``docs/comparing.md``.
+With few seeds the percentile bootstrap, which knows no tails but those it has seen, gives intervals that are too short;
+``docs/comparing.md`` has both beside what they should hold, and where neither does.
 
 References
 ----------

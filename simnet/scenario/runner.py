@@ -5,10 +5,11 @@ Each process reads the scenario itself, so the results do not depend on how many
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TypeAlias, TypeVar
@@ -75,6 +76,12 @@ class Checkpoints:
     folder: Path
     identities: Mapping[str, str]
     every: float = EVERY
+
+    def with_seed(self, seed: int) -> Checkpoints:
+        """Return where the policies have their checkpoints with another seed."""
+        told = {name: f"{one} with seed {seed}" for name, one in self.identities.items()}
+        hashed = {name: hashlib.sha256(one.encode()).hexdigest()[:32] for name, one in told.items()}
+        return replace(self, identities=hashed)
 
     def of(self, policy: str, beside: int = 1) -> Checkpoint:
         """Return the checkpoint of a policy, which runs in step with others, `beside` of them together."""

@@ -67,12 +67,14 @@ class Batch:
         self._tasks: dict[tuple[str, int], Task] = {}
         self.labels: dict[str, tuple[str, str, int]] = {}
         """The scenario, the policy and the seed of each run, by its label."""
+        resumed = {key: checkpoints(loaded, self.place, every) for key, (_, loaded) in scenarios.items()}
         for later in range(seeds):
             for key, (source, loaded) in scenarios.items():
                 seed = loaded.config.seed + later
-                one = loaded.with_seed(seed)
-                resumed = checkpoints(one, self.place, every)
-                self._tasks[key, seed] = Task(replace(source, later=later), one, self.built[key], resumed)
+                own = resumed[key].with_seed(seed) if later else resumed[key]
+                self._tasks[key, seed] = Task(
+                    replace(source, later=later), loaded.with_seed(seed), self.built[key], own
+                )
                 told = f"{key} with seed {seed}" if seeds > 1 else key
                 self.labels |= {name + told: (key, name, seed) for name in self.built[key].policies}
         self._label = {where: label for label, where in self.labels.items()}
