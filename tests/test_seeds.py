@@ -1,5 +1,6 @@
 """Several seeds: what is told of them follows from the runs of each, and nothing depends on how they are run."""
 
+import io
 import itertools
 import json
 import math
@@ -9,15 +10,17 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 from scipy import stats
 
 import killing
 import needs
 from commands import contents, did, invoke
-from simnet.job import Checkpoint
+from simnet.job import Checkpoint, Interruption
 from simnet.report import paired, seeds
+from simnet.report.console import show_seeds
 from simnet.report.summary import summarize
-from test_report import frame
+from test_report import Page, frame
 
 SMALL = """\
 name: small
@@ -290,3 +293,59 @@ def test_numbers_of_seeds_that_make_no_sense_are_refused(count, scenario):
     result = invoke("run", scenario, "--seeds", count)
     assert result.exit_code == 2
     assert "--seeds" in result.stderr
+
+
+def test_the_page_stands_alone_and_says_everything_whatever_the_names_are(tmp_path):
+    names = ["<script>alert(1)</script>", "$\\frac{a$_{", "[red]x[/red]", "plain"]
+    times = {name: [1.0 + at, 2.0 + at, 2.5 + 2 * at] for at, name in enumerate(names)}
+    (tmp_path / "figures").mkdir()
+    summary = seeds.write(tmp_path, summaries(times), "workers: 4\n")
+    seen = Page((tmp_path / "report.html").read_text())
+    assert not seen.open
+    assert "script" not in seen.tags
+    assert seen.tags.count("img") == 2
+    for text in [seeds.sentence(summary), *(cell for row in seeds.rows(summary) for cell in row)]:
+        assert " ".join(text.split()) in " ".join(seen.text.split())
+    before = contents(tmp_path)
+    seeds.write(tmp_path, summaries(times), "workers: 4\n")
+    assert contents(tmp_path) == before
+
+
+@pytest.mark.parametrize("width", [80, 100, 200])
+def test_the_console_shows_every_policy_and_the_sentence_at_any_width(width):
+    summary, _, _ = seeds.summarize(summaries({"slow": [2.0, 3.0, 4.0], "fast": [1.0, 1.1, 1.2]}))
+    stream = io.StringIO()
+    show_seeds(summary, Console(file=stream, width=width, force_terminal=True, color_system=None))
+    lines = stream.getvalue().splitlines()
+    assert all(len(line) <= width for line in lines)
+    assert "".join(seeds.sentence(summary).split()) in "".join("".join(lines).split())
+
+
+def test_trainings_over_seeds_have_no_mean_time_to_a_target_that_one_did_not_reach():
+    def learning(seconds, accuracy):
+        frames = frame([seconds, seconds]).assign(gain=0.5, loss=[1.0, 0.5], accuracy=accuracy)
+        return summarize({"a": frames, "b": frames}, target=0.5, untrained=2.0)
+
+    reached = {1: learning(1.0, [0.4, 0.6]), 2: learning(2.0, [0.5, 0.7])}
+    rows = seeds.learning_rows(seeds.summarize(reached)[0])
+    assert [row[0] for row in rows] == ["a", "b"]
+    assert rows[0][2:] == ("2 of 2", "2 s (2 s to 2 s)")
+    rows = seeds.learning_rows(seeds.summarize(reached | {3: learning(1.0, [0.1, 0.2])})[0])
+    assert rows[0][2:] == ("2 of 3", "-")
+    summary = seeds.summarize(reached)[0]
+    assert summary["worth"]["measure"] == "loss"
+    assert summary["policies"]["a"]["time_per_unit_s"] == pytest.approx((2 / 1.5 + 4 / 1.5) / 2)
+
+
+def test_policies_that_end_early_with_every_seed_take_no_part():
+    ended = Interruption("job", 1, 1.0, {0: 1.0}, (), None, 3)
+    found = {
+        seed: summarize({"a": frame([1.0]), "b": frame([2.0 + seed]), "dead": frame([0.1])}, stops={"dead": [ended]})
+        for seed in (1, 2)
+    }
+    summary, table, _ = seeds.summarize(found)
+    assert table[table["policy"] == "dead"]["simulated_s"].isna().all()
+    assert summary["policies"]["dead"]["simulated_rank"] is None
+    assert (summary["winner"]["policy"], summary["policies"]["b"]["simulated_compared"]) == ("a", 2)
+    nobody = {1: summarize({"dead": frame([0.1])}, stops={"dead": [ended]})}
+    assert seeds.sentence(seeds.summarize(nobody)[0]).endswith("no policy that can be run got to its end.")

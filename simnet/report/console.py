@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -20,6 +20,8 @@ _LEFT = ("policy", "most used choice")
 # What a narrow terminal does without, first to last; the report has all of it.
 _SPARE = ((), PHASES, ("regret",), ("bytes sent",), ("most used choice",), ("switches",), ("gain",))
 
+_SPARE_OF_SEEDS = ((), ("bytes sent", "regret"), ("its paired interval",), ("worth",), ("fastest with",))
+
 
 def show(summary: Summary, console: Console | None = None) -> None:
     """Print the table and the sentence.
@@ -27,14 +29,7 @@ def show(summary: Summary, console: Console | None = None) -> None:
     A terminal too narrow for all columns does without those that matter least; a file or pipe gets long lines.
     """
     console = console or Console()
-    leave_out: tuple[str, ...] = ()
-    for names in _SPARE:
-        leave_out += names
-        table = summary_table(summary, leave_out)
-        width = console.measure(table, options=console.options.update(width=10_000)).maximum
-        if width <= console.width or not console.is_terminal:
-            break
-    print_wide(table, console)
+    _print_fitting(lambda leave_out: summary_table(summary, leave_out), _SPARE, console)
     console.print(Text(sentence(summary), style="bold"), soft_wrap=not console.is_terminal)
     console.print(Text(f"Stack: {stacks.told(summary['stack'])}"), soft_wrap=not console.is_terminal)
     if "device" in summary:
@@ -56,23 +51,45 @@ def show(summary: Summary, console: Console | None = None) -> None:
 
 
 def show_seeds(summary: seeds.SeedsSummary, console: Console | None = None) -> None:
-    """Print the table and the sentence of a run with several seeds."""
+    """Print the table and the sentence of a run with several seeds, on a narrow terminal as `show` does."""
     console = console or Console()
-    table = empty_table(
-        f"{summary['scenario']['name']}; {len(summary['seeds'])} seeds",
-        [name.replace(" ", "\n", 1) for name in seeds.HEADINGS],
-        ["policy"],
-    )
-    for cells in seeds.rows(summary):
-        best = cells[2].startswith("best") or cells[2].endswith("tied")
-        table.add_row(*map(Text, cells), style="bold" if best else "dim" if cells[0] == summary["bound"] else "")
-    print_wide(table, console)
+    _print_fitting(lambda leave_out: _seeds_table(summary, leave_out), _SPARE_OF_SEEDS, console)
     console.print(Text(seeds.sentence(summary), style="bold"), soft_wrap=not console.is_terminal)
     for what, told in (("Stack", stacks.told(summary["run"]["stack"])), ("Device", _device(summary["run"]))):
         if told:
             console.print(Text(f"{what}: {told}"), soft_wrap=not console.is_terminal)
     told = f"Intervals at {100 * summary['interval']['level']:.0f} %: {summary['interval']['method']}."
     console.print(Text(told), soft_wrap=not console.is_terminal)
+    learnt = seeds.learning_rows(summary)
+    if learnt:
+        show_listing("what the training came to, means over seeds", seeds.LEARNING_HEADINGS, learnt, console)
+
+
+def _print_fitting(
+    make: Callable[[tuple[str, ...]], Table], spare: Sequence[tuple[str, ...]], console: Console
+) -> None:
+    """Print a table, on a terminal without as many of the columns to spare as it takes to fit."""
+    leave_out: tuple[str, ...] = ()
+    for names in spare:
+        leave_out += names
+        table = make(leave_out)
+        width = console.measure(table, options=console.options.update(width=10_000)).maximum
+        if width <= console.width or not console.is_terminal:
+            break
+    print_wide(table, console)
+
+
+def _seeds_table(summary: seeds.SeedsSummary, leave_out: tuple[str, ...]) -> Table:
+    kept = [name for name in seeds.HEADINGS if name not in leave_out]
+    title = f"{summary['scenario']['name']}; {len(summary['seeds'])} seeds"
+    if "barrier" in summary["run"]:
+        title += f"; {barriers.titled([summary['run']['barrier']])}"
+    table = empty_table(title, [name.replace(" ", "\n", 1) for name in kept], ["policy"])
+    for cells in seeds.rows(summary):
+        best = cells[2].startswith("best") or cells[2].endswith("tied")
+        shown = [Text(cell) for cell, name in zip(cells, seeds.HEADINGS, strict=True) if name in kept]
+        table.add_row(*shown, style="bold" if best else "dim" if cells[0] == summary["bound"] else "")
+    return table
 
 
 def _device(summary: Mapping[str, Any]) -> str:

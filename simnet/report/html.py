@@ -63,8 +63,7 @@ def seeds_report(
     summary: Mapping[str, Any],
     plots: Sequence[Plot],
     sentence: str,
-    headings: Sequence[str],
-    rows: Sequence[Sequence[str]],
+    tables: Sequence[tuple[Sequence[str], Sequence[Sequence[str]]]],
     scenario: str,
 ) -> str:
     """Return the page of a run with several seeds.
@@ -77,17 +76,15 @@ def seeds_report(
         The figures, in the order of the page.
     sentence : str
         Who won.
-    headings, rows : sequence
-        The cells of the table.
+    tables : sequence of (headings, rows)
+        The cells of the table of the policies, and of that of how trainings went.
     scenario : str
         Text of the resolved scenario, with its own seed.
     """
     return (
         _environment()
         .get_template("seeds.html.j2")
-        .render(
-            summary=summary, sentence=sentence, headings=headings, rows=rows, figures=_inside(plots), scenario=scenario
-        )
+        .render(summary=summary, sentence=sentence, tables=tables, figures=_inside(plots), scenario=scenario)
     )
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -34,19 +34,13 @@ from simnet.report.sentences import percent
 from simnet.report.summary import PHASES, Summary, Winner, Worth, significant
 
 HEADINGS = (
-    *(
-        "policy",
-        "mean time",
-        "vs best",
-        "paired interval",
-        "fastest with",
-        "worth",
-        "time per unit",
-        "vs best per unit",
-    ),
-    *("bytes sent", "regret"),
+    *("policy", "mean time", "vs best", "paired interval", "fastest with"),
+    *("worth", "time per unit", "vs best per unit", "its paired interval", "bytes sent", "regret"),
 )
 """Of the table over seeds; see `rows`. Worth is the gain, or the fall of the loss per iteration."""
+
+LEARNING_HEADINGS = ("policy", "accuracy", "reached the target with", "time to target")
+"""Of the table of trainings over seeds; see `learning_rows`. There is no mean time where a seed did not reach it."""
 
 _NO_FLOATS = ("seed", "policy", "iterations", "bytes_sent_B", "choice", "switches")
 MORE = ("more", "more_low", "more_high")
@@ -127,6 +121,7 @@ def policies(table: pd.DataFrame, bound: str | None = None) -> pd.DataFrame:
     if "time_to_target_s" in found:
         # The mean of those seeds that reached it would be too short.
         unreached = [bool(one.isna().any()) for one in _each(table, "time_to_target_s", found)]
+        found["reached_with"] = [int(one.notna().sum()) for one in _each(table, "time_to_target_s", found)]
         found.loc[unreached, ["time_to_target_s", "time_to_target_low_s", "time_to_target_high_s"]] = math.nan
     return found
 
@@ -236,7 +231,8 @@ def write(
         plots = figures(summary, table)
         for one in plots:
             files |= {f"figures/{one.name}.png": one.png, f"figures/{one.name}.svg": one.svg}
-        files["report.html"] = seeds_report(summary, plots, sentence(summary), HEADINGS, rows(summary), lock).encode()
+        tables = [(HEADINGS, rows(summary)), (LEARNING_HEADINGS, learning_rows(summary))]
+        files["report.html"] = seeds_report(summary, plots, sentence(summary), tables, lock).encode()
     files["summary.json"] = json.dumps(summary, indent=2, sort_keys=True, allow_nan=False).encode() + b"\n"
     drawn = [f"figures/{path.name}" for path in (folder / "figures").glob("*") if path.suffix in (".png", ".svg")]
     for old in {*OF_ONE_SEED, *drawn} - files.keys():
@@ -315,6 +311,28 @@ def ranking(summary: SeedsSummary) -> list[str]:
 def rows(summary: SeedsSummary) -> list[tuple[str, ...]]:
     """Return the cells of the table over seeds, the fastest policy first."""
     return [_row(summary, name) for name in ranking(summary)]
+
+
+def learning_rows(summary: SeedsSummary) -> list[tuple[str, ...]]:
+    """Return the cells of the table of how the trainings went, the fastest first; empty where nothing was trained."""
+
+    def within(one: Mapping[str, Any], stem: str, end: str, write: Callable[[float], str]) -> str:
+        mean, low, high = (one[f"{stem}{part}{end}"] for part in ("", "_low", "_high"))
+        if mean is None:
+            return "-"
+        return write(mean) if low is None or high is None else f"{write(mean)} ({write(low)} to {write(high)})"
+
+    each = summary["policies"]
+    return [
+        (
+            name,
+            within(each[name], "accuracy", "", lambda share: f"{100 * share:.1f} %"),
+            f"{each[name]['reached_with']} of {len(summary['seeds'])}",
+            within(each[name], "time_to_target", "_s", format_seconds),
+        )
+        for name in ranking(summary)
+        if "reached_with" in each[name]
+    ]
 
 
 def _row(summary: SeedsSummary, name: str) -> tuple[str, ...]:
