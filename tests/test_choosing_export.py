@@ -13,17 +13,18 @@ from hypothesis import strategies as st
 
 import commands
 from simnet.base.errors import InputError
-from simnet.calibration import calibrate
+from simnet.calibration import calibrate, written
 from simnet.calibration.cost_model_file import cost_model_of
 from simnet.calibration.curves import Curve, Setting
-from simnet.calibration.step_model import StepModel
+from simnet.calibration.step_model import StepModel, undetermined
 from simnet.policies import moo
 from simnet.scenario import load
 from simnet.studies.choosing import OperatingPoint, decide
+from simnet.studies.choosing.fabric_tuner import by_fabric
 from simnet.studies.choosing.inputs import Given, from_flags, from_scenario
 from simnet.studies.choosing.policy import Exact, entry, lost_at, make
 from simnet.studies.choosing.policy_file import load_policy
-from simnet.studies.choosing.tuner import ALGORITHMS, HEADER, LARGEST, by_fabric, by_links
+from simnet.studies.choosing.tuner import ALGORITHMS, HEADER, LARGEST, by_links
 
 asked = st.builds(
     Given,
@@ -324,6 +325,63 @@ def test_pinned_algorithms_are_compared_by_what_was_measured():
     assert (first.way.algorithm, last.way.algorithm) == ("tree", "ring")
     change = next(one.first for one in tuning.ranges("allreduce") if one.way.algorithm == "ring")
     assert change == pytest.approx((1e-3 - 1e-4) / 1e-9, rel=0.05)
+
+
+@pytest.mark.parametrize("kind", ["pinned", "free", "platform"])
+def test_every_range_of_a_fabric_has_its_time_and_interval_beside_it(kind):
+    fabric = cluster(kind)
+    tuning = by_fabric(fabric, 32, "a cluster")
+    lines = tuning.csv().splitlines()
+    assert not any("no rows" in one for one in lines)
+    typical = set(undetermined(fabric.model.steps)) if kind != "platform" else set()
+    for collective in tuning.times:
+        assert any(one.startswith(f"# {collective}: ") and "nothing is known here of nvls, " in one for one in lines)
+        for one in tuning.ranges(collective):
+            row = tuning.row(collective, one)
+            at = next(place for place, line in enumerate(lines) if line.startswith(f"{collective},{one.first},"))
+            assert lines[at - 1] == f"# {collective} {row.said()}"[:252]
+            assert one.first <= row.nbytes <= one.last
+            assert 0 < row.known.low < row.seconds < row.known.high
+            assert row.seconds <= row.behind
+            assert row.overlaps == ("intervals overlap" in lines[at - 1]) == (row.beside.low <= row.known.high)
+            assert set(row.typical) <= typical
+            if collective == "allreduce" and kind == "pinned":
+                name = {"ring": "ring", "tree": "tree"}[one.way.algorithm]
+                given = fabric.predict("all_reduce", 32, row.nbytes, algorithm=name)
+                assert (row.seconds, row.known.low, row.known.high) == pytest.approx(given[:3])
+    found = tuning.undetermined()
+    assert all(set(names) <= typical for names in found.values())
+    # With large messages in Simple alone, nothing says what a byte of LL128 costs.
+    assert ("ll128_byte_factor" in found.get("allgather", ())) == (kind != "platform")
+
+
+def test_what_measurements_do_not_say_is_said_in_the_file_and_beside_it(tmp_path):
+    sizes = 2.0 ** np.arange(10, 31)
+    names = {"Ring": (1e-3, 1e-9), "Tree": (1e-4, 2e-9), "bine": (1e-3, 1e-9)}
+    steps = ((Setting("all_reduce", 8, 8, name), pair) for name, pair in names.items())
+    (tmp_path / "fabric.yaml").write_text(
+        written(calibrate([Curve(one, sizes, a + b * sizes) for one, (a, b) in steps]))
+    )
+    result = did("--fabric", tmp_path / "fabric.yaml", "--workers", 8, "--export", tmp_path / "t.csv")
+    text = (tmp_path / "t.csv").read_text()
+    for said in (
+        "allgather: no rows, as no algorithm was measured by its name, and its steps are not NCCL's",
+        "broadcast: no rows",
+        "allreduce: measured, but no algorithms of NCCL: bine",
+    ):
+        assert f"# {said}" in text
+        assert said in result.stderr
+    assert {row[0] for row in read_as_the_plugin_does(text)} == {"allreduce"}
+
+
+def test_parameters_that_no_measurement_determines_are_warned_of(tmp_path):
+    (tmp_path / "fabric.yaml").write_text(written(cluster("free")))
+    result = did("--fabric", tmp_path / "fabric.yaml", "--workers", 32, "--export", tmp_path / "t.csv")
+    assert "warning: allreduce: the measurements do not determine ll128_byte_factor, on which its rows" in result.stderr
+    assert "typical, not measured: ll128_byte_factor" in (tmp_path / "t.csv").read_text()
+    result = did("--export", tmp_path / "links.csv")
+    assert "no time has an interval" in result.stderr
+    assert "warning" not in result.stderr
 
 
 def test_a_fabric_of_mpi_has_no_algorithms_of_nccl(tmp_path):

@@ -157,12 +157,40 @@ class StepModel:
             return None
         counts, powers = _table(ways, self.nccl, setting.protocol)
         times = _terms(np.log(self.values), counts, powers, asked).sum(axis=2)
-        names = [
+        return dict(zip(self._names(ways, setting), times.T, strict=True))
+
+    def weights(self, setting: Setting, nbytes: float) -> dict[str, dict[str, float]]:
+        """Return by how many per cent each way's time changes for one per cent of each parameter, by way and name.
+
+        Parameters
+        ----------
+        setting : Setting
+            A collective; of one without a known algorithm there is no way.
+        nbytes : float
+            Its size [byte].
+
+        Examples
+        --------
+        >>> model = StepModel(True, (1e-5, 1e-6, 5e-6, 1e-11, 1e-10, 1e-12, 2, 3, 3, 1.1, 1, 1, 1e-5, 1, 1, 1.2))
+        >>> found = model.weights(Setting("broadcast", 16, 2), 1.0)["ring, LL"]
+        >>> round(sum(found[name] for name in ("launch", "inner_latency", "outer_latency")), 3)
+        1.0
+        """
+        ways = costs(setting, self.nccl, self.switch)
+        if not ways:
+            return {}
+        counts, powers = _table(ways, self.nccl, setting.protocol)
+        terms = _terms(np.log(self.values), counts, powers, np.array([nbytes]))[0]
+        shares = np.einsum("wt,wtp->wp", terms / terms.sum(axis=1, keepdims=True), powers)
+        names = self._names(ways, setting)
+        return {one: dict(zip(_NAMES, row, strict=True)) for one, row in zip(names, shares.tolist(), strict=True)}
+
+    def _names(self, ways: Sequence[Cost], setting: Setting) -> list[str]:
+        return [
             f"{one.kind}, {protocol}" if self.nccl else f"{number}: {protocol}"
             for number, one in enumerate(ways)
             for protocol in _protocols(one, self.nccl, setting.protocol)
         ]
-        return dict(zip(names, times.T, strict=True))
 
 
 def fit_step_model(curves: Sequence[Curve], nccl: bool) -> StepModel | None:

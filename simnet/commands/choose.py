@@ -378,19 +378,26 @@ def _ranges(answer: Answer, axes: Sequence[str], what: str) -> dict[str, str]:
 
 
 def _tuner(question: Question, fabric: CalibratedCostModel | None, path: Path, force: bool) -> None:
-    """Write what NCCL's example tuner plugin reads."""
-    from simnet.base.writing import write_new
-    from simnet.studies.choosing import tuner
+    """Write what NCCL's example tuner plugin reads, and say what is not in it."""
+    from simnet.base.writing import refuse_existing, write_new
+    from simnet.studies.choosing import fabric_tuner, tuner
 
+    refuse_existing([path], force)
     if fabric is not None:
-        tuning = tuner.by_fabric(fabric, int(question.point.workers), question.title)
+        tuning = fabric_tuner.by_fabric(fabric, int(question.point.workers), question.title)
     else:
         if not question.varies:
             raise InputError(f"cannot be made of what is {question.method}", file="--export")
         tuning = tuner.by_links(question.point, question.title)
     write_new({path: tuning.csv()}, force)
     for one in tuning.ranges("allreduce") if "allreduce" in tuning.times else ():
-        typer.echo(f"all-reduce from {one.first:>14,} B: {one.way.algorithm}, {one.way.protocol}")
+        told = tuning.row("allreduce", one).said()
+        typer.echo(f"all-reduce from {one.first:>14,} B: {one.way.algorithm}, {one.way.protocol}; {told}")
+    for note in tuning.notes:
+        typer.echo(note, err=True)
+    for collective, names in tuning.undetermined().items():
+        said = f"warning: {collective}: the measurements do not determine {', '.join(names)}, on which its rows rest"
+        typer.echo(f"{said}; typical values of NCCL stand for them", err=True)
     typer.echo(f"Written: {path}; read by NCCL's example tuner plugin where NCCL_TUNER_CONFIG_FILE says so")
 
 

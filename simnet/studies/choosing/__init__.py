@@ -14,6 +14,7 @@ policy          a table by latency and bandwidth, to be looked up while a job ru
 fabric_policy   the same of a calibrated cluster, by workers, density and parameters
 policy_file     the file of these tables
 tuner           dense decisions by message size, for NCCL
+fabric_tuner    the same from a calibrated cluster
 =============== ======================================================================================================
 """
 

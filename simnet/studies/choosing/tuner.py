@@ -5,6 +5,10 @@ that their bytes do not grow with their depth, as those of the binomial tree of 
 is NCCL's own: LL sends a flag with every 4 bytes and halves the bandwidth, LL128 a flag with every 120 bytes, Simple
 waits for a fence at every step.
 
+What is not known is said in comments: of each range the time with its interval, how much slower the next way is, and on
+which parameters that no measurement determines both rest; of each collective what it was not compared with, and why it
+has no rows, if it has none.
+
 References
 ----------
 NVIDIA, NCCL, ``plugins/tuner/example`` (the CSV and how it is read) and ``src/graph/tuning.cc`` (latencies and
@@ -17,17 +21,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
 from simnet.base.errors import InputError
+from simnet.base.units import format_seconds
 from simnet.studies.choosing.operating_point import OperatingPoint
 
 if TYPE_CHECKING:
-    from simnet.calibration import CalibratedCostModel
     from simnet.calibration.step_model import StepModel
 
 HEADER = "collective_type,min_bytes,max_bytes,algorithm,protocol,channels,nNodes,nRanks,numPipeOps,regBuff"
@@ -61,6 +65,9 @@ ALGORITHMS: MappingProxyType[str, str] = MappingProxyType(
 )
 """Algorithms of the file by how their names end elsewhere, in lower case and without underscores."""
 
+REACH = 2**33
+"""Beyond this size [byte] nothing is looked at."""
+
 MOST_COMMENT = 250
 """The longest comment: the plugin reads lines of at most 255 characters."""
 
@@ -93,6 +100,72 @@ Times: TypeAlias = Callable[[int], dict[Way, float]]
 """Seconds of each way at a size [byte]."""
 
 
+class Known(NamedTuple):
+    """What is known of the time of a way at a size.
+
+    Parameters
+    ----------
+    low, high : float
+        Its interval [s].
+    typical : tuple of str
+        Parameters that carry a tenth of the time or more, and for which typical values stand: the measurements do not
+        determine them.
+    """
+
+    low: float
+    high: float
+    typical: tuple[str, ...] = ()
+
+
+Knowledge: TypeAlias = Callable[[int, Way], Known]
+"""What is known of a way at a size [byte]."""
+
+
+class Row(NamedTuple):
+    """A range of the file at one size.
+
+    Parameters
+    ----------
+    nbytes : int
+        The size [byte].
+    seconds, known : float, Known or None
+        The time of its way [s], and what is known of that.
+    following, behind, beside : Way or None, float or None, Known or None
+        The next way, its time [s], and what is known of that; None if there is none.
+    """
+
+    nbytes: int
+    seconds: float
+    known: Known | None
+    following: Way | None
+    behind: float | None
+    beside: Known | None
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether the interval of the next way overlaps."""
+        return self.known is not None and self.beside is not None and self.beside.low <= self.known.high
+
+    @property
+    def typical(self) -> tuple[str, ...]:
+        """Parameters that carry either time, and for which typical values stand."""
+        return tuple(sorted({name for one in (self.known, self.beside) if one is not None for name in one.typical}))
+
+    def said(self) -> str:
+        """Return it in words."""
+        words = f"at {self.nbytes} B: {format_seconds(self.seconds)}"
+        if self.known is not None:
+            words += f" ({format_seconds(self.known.low)} to {format_seconds(self.known.high)})"
+        if self.following is not None and self.behind is not None:
+            more = 100 * (self.behind / self.seconds - 1)
+            words += f", {self.following.algorithm} {self.following.protocol} +{more:.3g} %"
+        if self.overlaps:
+            words += ", intervals overlap"
+        if self.typical:
+            words += f"; typical, not measured: {', '.join(self.typical)}"
+        return words
+
+
 @dataclass(frozen=True)
 class Tuning:
     """Which way is the fastest, collective by collective.
@@ -107,6 +180,10 @@ class Tuning:
         For which communicators; 0 nodes if not known.
     times : dict of str to callable
         By collective of the file.
+    known : dict of str to callable
+        By collective, where times have intervals.
+    notes : tuple of str
+        What is not in the file, and why.
     """
 
     title: str
@@ -114,6 +191,8 @@ class Tuning:
     ranks: int
     nodes: int
     times: dict[str, Times]
+    known: dict[str, Knowledge] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
     def best(self, collective: str, nbytes: int) -> Way:
         """Return the fastest way at a size; of equals the first."""
@@ -135,16 +214,49 @@ class Tuning:
                 first, way = other, self.best(collective, other)
         yield Range(first, LARGEST, way)
 
+    def row(self, collective: str, one: Range) -> Row:
+        """Return what is known of a range, in its middle as a factor; from `REACH` up, at that size."""
+        size = round(math.sqrt(max(one.first, 1) * max(min(one.last, REACH), one.first, 1)))
+        times = self.times[collective](size)
+        rest = [way for way in times if way != one.way]
+        following = min(rest, key=lambda way: times[way], default=None)
+        if collective not in self.known:
+            return Row(size, times[one.way], None, following, times.get(following) if following else None, None)
+        ask = self.known[collective]
+        beside = None if following is None else ask(size, following)
+        return Row(size, times[one.way], ask(size, one.way), following, following and times[following], beside)
+
+    def undetermined(self) -> dict[str, list[str]]:
+        """Return, by collective, the parameters on which a choice rests and for which typical values stand."""
+        found = {}
+        for collective in self.known:
+            rows = [self.row(collective, one) for one in self.ranges(collective)]
+            if names := sorted({name for row in rows for name in row.typical}):
+                found[collective] = names
+        return found
+
     def csv(self) -> str:
         """Return the file."""
         said = f"{self.title}: {self.ranks} ranks"
-        comments = [said + (f" on {self.nodes} nodes" if self.nodes else ""), f"by {self.method}", HEADER]
-        lines = ["# " + "".join(one if one.isprintable() else "?" for one in text)[:MOST_COMMENT] for text in comments]
+        comments = [said + (f" on {self.nodes} nodes" if self.nodes else ""), f"by {self.method}", *self.notes]
+        comments += [*(self._compared(one) for one in self.times), HEADER]
+        lines = [_comment(text) for text in comments]
         for collective in self.times:
             for one in self.ranges(collective):
                 place = f"-1,{self.nodes or -1},{self.ranks},-1,-1"
+                lines.append(_comment(f"{collective} {self.row(collective, one).said()}"))
                 lines.append(f"{collective},{one.first},{one.last},{one.way.algorithm},{one.way.protocol},{place}")
         return "\n".join(lines) + "\n"
+
+    def _compared(self, collective: str) -> str:
+        """Return which algorithms of NCCL were compared, and which were not."""
+        compared = {way.algorithm for way in self.times[collective](1)}
+        missing = [name for name in dict.fromkeys(ALGORITHMS.values()) if name not in compared]
+        return f"{collective}: {', '.join(sorted(compared))} compared; nothing is known here of {', '.join(missing)}"
+
+
+def _comment(text: str) -> str:
+    return "# " + "".join(one if one.isprintable() else "?" for one in text)[:MOST_COMMENT]
 
 
 def by_links(point: OperatingPoint, title: str) -> Tuning:
@@ -187,54 +299,25 @@ def by_links(point: OperatingPoint, title: str) -> Tuning:
         "simple_latency_factor": 1 + _SIMPLE / main,
     }
     model = StepModel(True, tuple(values.values()))
-    return _tuning(model, title, "the latency and bandwidth of its links", ranks, nodes, ordered=nodes == 1)
+    made = by_steps(model, title, "the latency and bandwidth of its links", ranks, nodes, ordered=nodes == 1)
+    said = "no time has an interval: latency and bandwidth were given, and what protocols differ by is NCCL's own"
+    return replace(made, notes=(said, *made.notes))
 
 
-def by_fabric(fabric: CalibratedCostModel, ranks: int, title: str) -> Tuning:
-    """Return what to use on a calibrated cluster, or on a platform.
-
-    Where several algorithms were measured, each pinned, they are compared; else its step model compares those of
-    NCCL. Of an algorithm whose protocol was not pinned, the step model says it.
+def by_steps(steps: StepModel, title: str, method: str, ranks: int, nodes: int, *, ordered: bool = True) -> Tuning:
+    """Return what a step model says.
 
     Parameters
     ----------
-    fabric : CalibratedCostModel
-        The cluster.
-    ranks : int
-        Of the communicator.
-    title : str
-        What it is for.
-
-    Raises
-    ------
-    InputError
-        If the fabric is not one of NCCL.
+    steps : StepModel
+        One of NCCL.
+    title, method : str
+        Of `Tuning`.
+    ranks, nodes : int
+        Of the communicator; 0 nodes if not known.
+    ordered : bool
+        Whether bytes arrive in order, as LL128 needs.
     """
-    if ranks < 2:
-        raise InputError(f"must be at least 2 for a tuner, got {ranks}", file="--workers")
-    nodes = _nodes(fabric, ranks)
-    steps, platform = fabric.model.steps, fabric.platform
-    nccl = steps is not None and steps.nccl
-    times: dict[str, Times] = {}
-    if platform is not None and nccl:
-        nodes = nodes or platform.nodes(ranks)
-        times = {name: _specified(fabric, known, ranks) for name, known in COLLECTIVES.items()}
-        return Tuning(title, f"the specification of {platform.name}", ranks, nodes, times)
-    if nccl:
-        assert steps is not None
-        times = _tuning(steps, title, "", ranks, nodes).times
-    for name, known in COLLECTIVES.items():
-        pinned = _pinned(fabric, known)
-        if len({way for way, *_ in pinned}) > 1:
-            times[name] = _measured(fabric, known, ranks, pinned, times.get(name))
-    if not times:
-        raise InputError("says nothing of algorithms of NCCL: neither were any pinned, nor are its steps NCCL's",
-                         file="--fabric")  # fmt: skip
-    return Tuning(title, "the calibrated fabric", ranks, nodes, times)
-
-
-def _tuning(steps: StepModel, title: str, method: str, ranks: int, nodes: int, *, ordered: bool = True) -> Tuning:
-    """Return what a step model says; LL128 only where bytes arrive in order."""
     from simnet.calibration.curves import Setting
 
     if ranks < 2:
@@ -242,83 +325,17 @@ def _tuning(steps: StepModel, title: str, method: str, ranks: int, nodes: int, *
 
     def of(collective: str) -> Times:
         found = steps.by_algorithm(Setting(collective, ranks, nodes), [0.0, _HUGE]) or {}
-        lines = {_way(name): (float(start), float(end - start) / _HUGE) for name, (start, end) in found.items()}
+        lines = {way_of(name): (float(start), float(end - start) / _HUGE) for name, (start, end) in found.items()}
         allowed = {way: line for way, line in lines.items() if ordered or way.protocol != "ll128"}
         return lambda nbytes: {way: start + slope * nbytes for way, (start, slope) in allowed.items()}
 
-    return Tuning(title, method, ranks, nodes, {name: of(known) for name, known in COLLECTIVES.items()})
+    times = {name: of(known) for name, known in COLLECTIVES.items()}
+    empty = [name for name, one in times.items() if not one(1)]
+    notes = tuple(f"{name}: no rows, as NCCL's steps are not known for {ranks} ranks" for name in empty)
+    return Tuning(title, method, ranks, nodes, {name: times[name] for name in times if name not in empty}, notes=notes)
 
 
-def _way(name: str) -> Way:
+def way_of(name: str) -> Way:
     """Return what a step model calls ``ring, LL128``."""
     kind, protocol = name.split(", ")
     return Way(ALGORITHMS[kind], protocol.casefold())
-
-
-def _nodes(fabric: CalibratedCostModel, ranks: int) -> int:
-    """Return the nodes of so many ranks; 0 if not known."""
-    known = [one.setting for one in fabric.model.known if one.setting.nodes]
-    if not known:
-        return 0
-    same = [one.nodes for one in known if one.ranks == ranks]
-    close = min(known, key=lambda one: abs(math.log(one.ranks / ranks)))
-    return max(same) if same else max(1, round(ranks * close.nodes / close.ranks))
-
-
-def _pinned(fabric: CalibratedCostModel, collective: str) -> list[tuple[str, str, str]]:
-    """Return the algorithms of NCCL that were measured: as the file names them, as the fabric does, the protocol."""
-    known = {
-        (one.setting.algorithm, one.setting.protocol)
-        for one in fabric.model.known
-        if one.setting.collective == collective
-    }
-    words = [(_algorithm(name), name, protocol) for name, protocol in sorted(known)]
-    return [one for one in words if one[0]]
-
-
-def _algorithm(name: str) -> str:
-    """Return what the file calls an algorithm, "" if it is none of NCCL; what stands before its name does not matter.
-
-    Examples
-    --------
-    >>> _algorithm("NVLSTree"), _algorithm("allreduce_nccl_ring"), _algorithm("recursive_doubling")
-    ('nvls_tree', 'ring', '')
-    """
-    word = name.casefold().replace("_", "")
-    return ALGORITHMS[max(fits, key=len)] if (fits := [one for one in ALGORITHMS if word.endswith(one)]) else ""
-
-
-def _measured(
-    fabric: CalibratedCostModel, collective: str, ranks: int, pinned: list[tuple[str, str, str]], steps: Times | None
-) -> Times:
-    def times(nbytes: int) -> dict[Way, float]:
-        modelled = {} if steps is None else steps(nbytes)
-        found: dict[Way, float] = {}
-        for algorithm, name, protocol in pinned:
-            given = fabric.predict(collective, ranks, float(nbytes), algorithm=name, protocol=protocol)
-            same = {way.protocol: seconds for way, seconds in modelled.items() if way.algorithm == algorithm}
-            word = protocol.casefold() or min(same, key=lambda one: same[one], default="simple")
-            way = Way(algorithm, word)
-            found[way] = min(found.get(way, math.inf), given.seconds)
-        return found
-
-    return times
-
-
-def _specified(fabric: CalibratedCostModel, collective: str, ranks: int) -> Times:
-    # Where a platform cannot use LL128, what it is asked of it is the fastest of the others: they go first.
-    pairs = [
-        Way(one, protocol)
-        for one in (("ring", "tree") if collective == "all_reduce" else ("ring",))
-        for protocol in ("ll", "simple", "ll128")
-    ]
-
-    def times(nbytes: int) -> dict[Way, float]:
-        return {
-            way: fabric.predict(
-                collective, ranks, float(nbytes), algorithm=way.algorithm, protocol=way.protocol
-            ).seconds
-            for way in pairs
-        }
-
-    return times
