@@ -143,13 +143,9 @@ def test_the_decision_is_the_fastest_and_says_how_sure(point, error):
     assert decision.best.seconds == min(times.values()) == times[decision.best.choice.label]
     assert [row.seconds for row in decision.rows] == sorted(times.values())
     assert all(row.low <= row.seconds <= row.high for row in decision.rows)
-    # The device is off the same way for all of them.
-    close = False
-    for end in (None, "low", "high"):
-        select = {one.label: float(getattr(cost_model(one, point).selecting, end or "seconds")) for one in choices()}
-        best = decision.best.communicate * (1 + error) + select[decision.best.choice.label]
-        close |= any(row.communicate / (1 + error) + select[row.choice.label] <= best for row in decision.rows[1:])
-    assert decision.too_close == close
+    assert sum(row.chance for row in decision.rows) == pytest.approx(1)
+    assert all(row.expected_regret >= 0 for row in decision.rows)
+    assert decision.sure == (decision.best.chance >= 0.95)
     assert decision.regret.worst >= 0
     assert 0 < decision.regret.holds <= 1
     assert (decision.regret.holds == 1) == (decision.regret.worst == 0)
@@ -206,10 +202,26 @@ def test_more_latency_or_less_bandwidth_is_never_faster(point, factor):
         assert decide(choices(), one, cost_model, varies=()).best.seconds >= best
 
 
-def test_too_close_to_call_goes_by_intervals():
+def test_chances_go_by_intervals():
     point = OperatingPoint(8, 25_557_032, 0.01, 1e-3, 1.25e9)
-    assert decide(choices(), point, by_closed_form(GPU, 0.5)).too_close
-    assert not decide(choices(), point, by_closed_form(GPU, 0.0)).too_close
+    wide, learnt, narrow = (decide(choices(), point, by_closed_form(IDEAL, error)) for error in (0.5, None, 0.01))
+    assert wide.best.chance < learnt.best.chance < narrow.best.chance
+    assert (wide.sure, narrow.sure) == (False, True)
+    assert wide.best.expected_regret > narrow.best.expected_regret
+
+
+def test_what_software_is_off_by_it_is_off_by_for_all_choices():
+    point = OperatingPoint(8, 25_557_032, 0.01, 1e-3, 1.25e9)
+    best, other = decide(choices(), point, by_closed_form(IDEAL)).rows[:2]
+    # Intervals overlap far, but what is left out makes both of them longer.
+    assert other.low < best.high
+    assert best.chance > 3 * other.chance
+
+
+def test_votes_change_what_the_messages_are_not_off_by():
+    star, var = (one for one in choices() if one.label.startswith("ART-ring"))
+    decision = decide([star, var], OperatingPoint(8, 25_557_032, 0.01, 1e-3, 1.25e9), by_closed_form(IDEAL))
+    assert [row.chance for row in decision.rows] == [1.0, 0.0]
 
 
 def test_simulation_has_no_regret_by_construction():
@@ -227,7 +239,10 @@ def test_simulation_takes_the_mean_over_the_moments():
     each = [float(by_simulation([(one, 0.0)], IDEAL)(choice, point).seconds) for one in (slow, fast)]
     both = by_simulation([(slow, 0.0), (fast, 5.0)], IDEAL)(choice, point)
     assert float(both.seconds) == pytest.approx(np.mean(each))
-    assert (both.low, both.high) == (pytest.approx(min(each)), pytest.approx(max(each)))
+    # What links change by is no error.
+    assert both.weather == (pytest.approx(min(each)), pytest.approx(max(each)))
+    alone = by_simulation([(Network(topologies.star(4, latency=1e-3, bandwidth=1e8)), 0.0)], IDEAL)(choice, point)
+    assert both.high / both.seconds == pytest.approx(alone.high / alone.seconds)
 
 
 @pytest.mark.parametrize("label", ["dense ring", "AG-Topk", "ART-ring", "ART-tree", "gtopk", "spardl"])

@@ -86,6 +86,7 @@ CLUSTERS = (
     Case("One predicted from other collectives, sizes of a choice", ("collectives", "sizes"), "choice"),
     Case("One predicted from other collectives, same size", ("collectives", "sizes"), "same size"),
     Case("One predicted from other collectives, any two", ("collectives", "sizes"), "same size", any=True),
+    Case("From the specification of a platform", ("specified", "specified"), "same size"),
     Case("Other ranks, between those measured", ("ranks", "ranks"), "same size"),
     Case("Other ranks, beyond those measured", ("beyond", "beyond"), "same size"),
 )

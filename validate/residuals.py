@@ -47,10 +47,10 @@ SETS = (
 NAMED = ("gloo", "mpich", "openmpi", "tcp")
 """Stacks that they were measured with."""
 
-BASES = ("sizes", "ranks", "beyond", "collectives")
+BASES = ("sizes", "ranks", "beyond", "collectives", "specified")
 """Kinds of predictions of a calibrated cluster."""
 
-JOBS = ("iteration", "select")
+JOBS = ("iteration", "select", "topk")
 """Kinds of predictions that jobs tell the errors of."""
 
 LEAST = 0.01
@@ -62,6 +62,7 @@ FEWEST = 20
 _OUTSIDE = 0.05
 _MOST_SHARED = 0.95
 _DIGITS = 3
+_TOPK = "AG-Topk|AR-Topk"
 _NORMAL = NormalDist()
 
 
@@ -87,7 +88,7 @@ def of_clusters(frame: pd.DataFrame) -> pd.DataFrame:
         Columns ``kind``, ``set``, ``cluster`` (what counts alike), ``place`` (where choices are compared), ``name`` of
         the choice, ``collective``, ``ranks``, ``size`` [byte], ``measured``, ``ours``, ``low``, ``high`` [s].
     """
-    own = frame[frame["split"].isin(["sizes", "ranks", "collectives"]) & ~frame["set"].str.startswith("shaped")]
+    own = frame[frame["split"].isin(BASES) & ~frame["set"].str.startswith("shaped")]
     own = own[own["ours"].notna()]
     beyond = (own["split"] == "ranks") & (own["place"] != "inside")
     ranks = own["setting"].str.extract(r", (\d+) rank", expand=False).astype(int)
@@ -161,10 +162,12 @@ def of_jobs() -> pd.DataFrame:
     ours = rows["select_s_ours"]
     select = {"measured": rows["select_s"], "ours": ours}
     select |= {end: ours * factor_in_job(end, "select") for end in ("low", "high")}
+    same = rows["policy"].str.match(_TOPK)
     whole = {"measured": rows["total_s"], "ours": rows["total_s_ours"]}
     whole |= {end: rows[f"total_{end}_s"] for end in ("low", "high")}
     parts = {"iteration": whole, "select": select}
-    return pd.concat([pd.DataFrame({"kind": kind, **where, **named, **part}) for kind, part in parts.items()])
+    found = {kind: pd.DataFrame({"kind": kind, **where, **named, **part}) for kind, part in parts.items()}
+    return pd.concat([*found.values(), found["select"][same].assign(kind="topk")])
 
 
 def sides(links: pd.DataFrame) -> dict[str, Sides]:

@@ -40,6 +40,9 @@ class Prediction(NamedTuple):
         Whether it is outside the sizes, ranks or collectives that were measured.
     why : str
         What it rests on and, if it extrapolates, what was not measured.
+    kind : str
+        What its interval is from: ``sizes``, ``ranks``, ``beyond`` or ``collectives``, of what was held out, or
+        ``specified``, of a platform of which nothing was measured.
     """
 
     seconds: float
@@ -47,6 +50,7 @@ class Prediction(NamedTuple):
     high: float
     extrapolates: bool
     why: str
+    kind: str = "sizes"
 
 
 class Predictions(NamedTuple):
@@ -58,12 +62,15 @@ class Predictions(NamedTuple):
         The times and the ends of their prediction intervals [s].
     extrapolates : ndarray of bool, shape (sizes,)
         Whether they are outside the sizes, ranks or collectives that were measured.
+    kinds : tuple of str
+        What each interval is from, as of `Prediction`.
     """
 
     seconds: Floats
     low: Floats
     high: Floats
     extrapolates: NDArray[np.bool_]
+    kinds: tuple[str, ...]
 
 
 @dataclass(eq=False)
@@ -170,7 +177,8 @@ class CalibratedCostModel:
         }
         what = rests[basis] if self.platform is None else f"the specification of {self.platform.name} alone"
         why = "; ".join([f"rests on {what}", *reasons])
-        return Prediction(seconds, seconds * math.exp(-below), seconds * math.exp(above), bool(reasons), why)
+        low, high = seconds * math.exp(-below), seconds * math.exp(above)
+        return Prediction(seconds, low, high, bool(reasons), why, self._kind(basis, unlike=unlike))
 
     def fastest(
         self, collective: str, algorithm: str, ranks: int, nbytes: float, *, nodes: int | None = None
@@ -213,7 +221,7 @@ class CalibratedCostModel:
         InputError
             As `predict` does.
         """
-        found = []
+        found, kinds = [], []
         for one, protocol in self._ways(collective, algorithm):
             setting = self._setting(collective, ranks, None, one, protocol)
             seconds, basis = self.model.at(setting, sizes), self.model.basis(setting)
@@ -228,9 +236,15 @@ class CalibratedCostModel:
                 low, high = self._measured(setting)
                 outside = (sizes < low) | (sizes > high) | bool(self._extrapolated(setting, basis, low))
             found.append(np.stack([seconds, seconds * np.exp(-below), seconds * np.exp(above), outside]))
+            kinds.append(self._kind(basis, unlike=unlike))
         every = np.stack(found)
-        seconds, low_, high_, outside = every[every[:, 0].argmin(axis=0), :, np.arange(len(sizes))].T
-        return Predictions(seconds, low_, high_, outside > 0)
+        fastest = every[:, 0].argmin(axis=0)
+        seconds, low_, high_, outside = every[fastest, :, np.arange(len(sizes))].T
+        return Predictions(seconds, low_, high_, outside > 0, tuple(kinds[one] for one in fastest.tolist()))
+
+    def _kind(self, basis: Basis, *, unlike: bool) -> str:
+        """Return what an interval is from, where ranks may be on unlike many nodes."""
+        return "specified" if self.platform is not None else "beyond" if unlike else basis
 
     def _ways(self, collective: str, algorithm: str) -> list[tuple[str | None, str | None]]:
         """Return algorithms and protocols of which the fastest counts for a call; None where the library chooses."""

@@ -73,13 +73,13 @@ class Method:
     set_: Fields = None
     stack: Stack = None
     error: Annotated[
-        float,
+        float | None,
         typer.Option(
             min=0,
             max=10,
-            help="Relative error of closed forms, of which intervals are made: an estimate, see docs/choosing.md.",
+            help="Relative error of closed forms, of which intervals and chances are made; default: as measured.",
         ),
-    ] = 0.08
+    ] = None
     misjudged: Annotated[
         float, typer.Option(min=1, max=1000, help="By which factor latency and bandwidth may be misjudged.")
     ] = 2.0

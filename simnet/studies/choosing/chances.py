@@ -10,7 +10,7 @@ at ``sqrt(shared) a + sqrt(1 - shared) b``, in standard deviations of the normal
 for all choices and ``b`` is the choice's own. So errors keep their tails as measured. A time that is a sum, such as
 messages and selecting, has a draw for each of its parts. The chance of a choice is the share of `DRAWS` in which it is
 the fastest. Each choice has its own stream of random numbers, by its name: neither the order of choices nor a further
-choice changes its draws.
+choice changes its draws, and choices of one name are off alike.
 
 `python benchmarks/validation.py --residuals FILE` makes the file, and `docs/validation.md` says how often chances come
 true.
@@ -28,13 +28,15 @@ from functools import cache, lru_cache
 from importlib.resources import files
 from statistics import NormalDist
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import pandas as pd
 
 from simnet.base.arrays import Floats
 from simnet.base.rng import stream
+from simnet.costs.devices import End
+from simnet.studies.iteration_errors import factor_in_job
 
 DRAWS = 2**14
 """Joint draws; a chance is off by at most 0.4 points for it, as a standard deviation, and by less near 0 and 1."""
@@ -50,6 +52,9 @@ COLUMNS = ("kind", "shared", "below_message_s", "below_share", "above_message_s"
 
 UNNAMED = "ideal"
 """The kind of links whose software nobody named."""
+
+GIVEN = "given"
+"""The kind of times whose error was given, in place of learnt: its logarithm is normal, and no two share any."""
 
 
 class ErrorModel(NamedTuple):
@@ -103,17 +108,19 @@ class Chances(NamedTuple):
 def error_models() -> MappingProxyType[str, ErrorModel]:
     """Return the shipped models of errors, by kind.
 
-    ``sizes``, ``ranks``, ``beyond`` and ``collectives`` are what a calibrated cluster predicts from: the measured curve
-    itself, other numbers of ranks inside and outside those measured, other collectives. Names of transport stacks are
-    times that follow from links, ``ideal`` those without software, whatever stack there is. ``select`` is the time of
-    kernels, and ``iteration`` that of whole iterations of jobs.
+    ``sizes``, ``ranks``, ``beyond`` and ``collectives`` are what a calibrated cluster predicts from: the measured
+    curve itself, other numbers of ranks inside and outside those measured, other collectives. ``specified`` is what a
+    platform says of which nothing was measured. Names of transport stacks are times that follow from links, ``ideal``
+    those without software, whatever stack there is. ``topk`` is the time of kernels of AG-Topk and AR-Topk, ``select``
+    that of others, and ``iteration`` that of whole iterations of jobs. `GIVEN` is among them.
 
     Examples
     --------
     >>> sorted(error_models())[:4]
-    ['beyond', 'collectives', 'gloo', 'ideal']
+    ['beyond', 'collectives', 'given', 'gloo']
     """
-    return MappingProxyType({str(row["kind"]): _model(row) for row in _rows().to_dict("records")})
+    learnt = {str(row["kind"]): _model(row) for row in _rows().to_dict("records")}
+    return MappingProxyType(learnt | {GIVEN: ErrorModel(0.0, SCORES / NormalDist().inv_cdf(0.95))})
 
 
 def _model(row: Mapping[Hashable, Any]) -> ErrorModel:
@@ -136,6 +143,23 @@ def kind_of_stack(stack: str) -> str:
     """
     rows = _rows()
     return stack if stack in set(rows.loc[rows["above_share"].notna(), "kind"]) else UNNAMED
+
+
+def kind_of_kernels(scheme: str) -> str:
+    """Return the kind of the time that kernels of a scheme take.
+
+    Examples
+    --------
+    >>> kind_of_kernels("artopk"), kind_of_kernels("oktopk")
+    ('topk', 'select')
+    """
+    return "topk" if scheme in ("topk", "artopk") else "select"
+
+
+def in_job(kernels: Part) -> Part:
+    """Return what kernels take in a job, whose intervals are wider than those of a process by itself."""
+    low, high = (factor_in_job(end, "select") for end in get_args(End))
+    return kernels._replace(low=kernels.low * low, high=kernels.high * high)
 
 
 def interval(stack: str, messages: Floats, seconds: Floats) -> tuple[Floats, Floats]:
@@ -172,7 +196,8 @@ def chances(names: Sequence[str], parts: Sequence[Part], models: Mapping[str, Er
     Parameters
     ----------
     names : sequence of str
-        The choices, all different: they name streams of random numbers.
+        The choices, as streams of random numbers are named; see
+        `simnet.studies.choosing.likely.off_alike`.
     parts : sequence of Part
         Their times are the sum of these, whose errors are independent of each other.
     models : mapping of str to ErrorModel, optional

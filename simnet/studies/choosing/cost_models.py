@@ -15,19 +15,15 @@ from simnet.base.errors import InputError
 from simnet.costs.devices import DeviceOp, DeviceProfile, End
 from simnet.job.streams import Sent, queued
 from simnet.network import Network, Stack
+from simnet.report.stacks import name_of
 from simnet.schedule import Schedule
+from simnet.studies.choosing.chances import GIVEN, UNNAMED, interval, kind_of_stack
 from simnet.studies.choosing.choices import Choice
 from simnet.studies.choosing.operating_point import OperatingPoint
 from simnet.traces import synthetic
 
 if TYPE_CHECKING:
     from simnet.calibration import CalibratedCostModel
-
-ERROR = 0.08
-"""How far closed forms are taken to be off: an estimate.
-
-On the 866 shipped settings of TCP up to 100 Mbit/s half of them are off by no more, and one in ten by 48 %.
-"""
 
 _SAMPLE = 4096
 _SMALL = 64
@@ -55,12 +51,18 @@ class Estimate(NamedTuple):
         To select and put together.
     least, most : ndarray
         Interval of the time to send [s].
+    kind : str
+        What that interval is from, a name of `simnet.studies.choosing.chances.error_models`.
+    weather : tuple of float, optional
+        The least and the most that sending takes as links change, if that was looked at [s].
     """
 
     communicate: Floats
     selecting: Selecting
     least: Floats
     most: Floats
+    kind: str
+    weather: tuple[float, float] | None = None
 
     @property
     def select(self) -> Floats:
@@ -97,15 +99,16 @@ class Sample(NamedTuple):
     kernels: tuple[DeviceOp, ...]
 
 
-def by_closed_form(device: DeviceProfile, error: float = ERROR) -> CostModel:
+def by_closed_form(device: DeviceProfile, error: float | None = None) -> CostModel:
     """Return the cost model of the closed forms, in which no two messages share a link.
 
     Parameters
     ----------
     device : DeviceProfile
         What selecting costs.
-    error : float
-        Relative error of the time to communicate that the interval stands for, >= 0.
+    error : float, optional
+        Relative error of the time to communicate that the 90 % interval stands for, >= 0. By default what measured
+        times were off by whose software is left out, as it is here.
 
     Examples
     --------
@@ -113,14 +116,15 @@ def by_closed_form(device: DeviceProfile, error: float = ERROR) -> CostModel:
     >>> from simnet.costs.devices import load_device
     >>> estimate = by_closed_form(load_device("ideal"))(choices()[0], OperatingPoint(8, 11_689_512, 0.1, 1e-3, 1.25e9))
     >>> f"{estimate.seconds:.4f} s, {estimate.low:.4f} to {estimate.high:.4f}"
-    '0.0795 s, 0.0736 to 0.0858'
+    '0.0795 s, 0.0787 to 0.2580'
     """
 
     def cost_model(choice: Choice, point: OperatingPoint) -> Estimate:
         communicate = choice.communicate(point)
-        return Estimate(
-            communicate, selecting(choice, point, device), communicate / (1 + error), communicate * (1 + error)
-        )
+        select = selecting(choice, point, device)
+        if error is None:
+            return Estimate(communicate, select, *interval(UNNAMED, np.zeros(()), communicate), UNNAMED)
+        return Estimate(communicate, select, communicate / (1 + error), communicate * (1 + error), GIVEN)
 
     return cost_model
 
@@ -137,13 +141,15 @@ def by_fabric(fabric: CalibratedCostModel, device: DeviceProfile) -> CostModel:
         collective_calls = choice.collective_calls(point)
         workers, *sizes = np.broadcast_arrays(point.workers, *(part.nbytes for part in collective_calls))
         found = np.zeros((3, workers.size))
+        longest, kind = -math.inf, ""
         for ranks in np.unique(workers).tolist():
             cells = workers.ravel() == ranks
             for part, nbytes in zip(collective_calls, sizes, strict=True):
                 one = fabric.fastest_of(part.collective, part.algorithm, int(ranks), nbytes.ravel()[cells])
                 found[:, cells] += one[:3]
+                longest, kind = max((longest, kind), (float(one.seconds.max()), one.kinds[int(one.seconds.argmax())]))
         seconds, low, high = found.reshape(3, *workers.shape)
-        return Estimate(seconds, selecting(choice, point, device), low, high)
+        return Estimate(seconds, selecting(choice, point, device), low, high, kind)
 
     return cost_model
 
@@ -156,8 +162,7 @@ def by_simulation(
 ) -> CostModel:
     """Return the cost model that simulates: messages meet, links change; points have no arrays.
 
-    Latency and bandwidth of a point do not matter: they are in the network. The time is the mean over the `moments`,
-    its interval from the least to the most.
+    Latency and bandwidth of a point do not matter: they are in the network. The time is the mean over the `moments`.
 
     Parameters
     ----------
@@ -186,7 +191,9 @@ def by_simulation(
             network.time(worked, first, placement=hosts, origin=start).lasts_from(start) - float(select.seconds)
             for network, start in moments
         ]
-        return Estimate(np.asarray(np.mean(times)), select, np.asarray(min(times)), np.asarray(max(times)))
+        stack = name_of(moments[0][0].stack)
+        mean, messages = np.asarray(np.mean(times)), np.asarray(schedule.n_messages / workers)
+        return Estimate(mean, select, *interval(stack, messages, mean), kind_of_stack(stack), (min(times), max(times)))
 
     return cost_model
 

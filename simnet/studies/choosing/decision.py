@@ -13,8 +13,10 @@ from simnet.base.arrays import Floats
 from simnet.base.progress import tracked
 from simnet.job.job import Overlap
 from simnet.job.streams import left_after
+from simnet.studies.choosing.chances import SURE
 from simnet.studies.choosing.choices import Choice
 from simnet.studies.choosing.cost_models import Beside, CostModel
+from simnet.studies.choosing.likely import at_point
 from simnet.studies.choosing.operating_point import OperatingPoint
 
 QUANTITIES = ("latency", "bandwidth", "density", "workers")
@@ -53,6 +55,12 @@ class Row(NamedTuple):
     left : float
         What is left of it after a backward pass that it goes beside, in buckets of `BUCKET` bytes, if that is faster
         than to begin at its end [s].
+    chance : float
+        How likely it is the fastest, within 0..1.
+    expected_regret : float
+        By which fraction it is expected to take longer than the fastest.
+    weather : tuple of float, optional
+        The least and the most that it takes as links change, if that was looked at [s]; no part of its interval.
     """
 
     choice: Choice
@@ -64,6 +72,9 @@ class Row(NamedTuple):
     select_low: float
     select_high: float
     left: float
+    chance: float
+    expected_regret: float
+    weather: tuple[float, float] | None
 
 
 class Flip(NamedTuple):
@@ -155,22 +166,14 @@ class Decision(NamedTuple):
         return row.seconds / self.best.seconds - 1 if self.best.seconds > 0 else math.inf
 
     @property
-    def too_close(self) -> bool:
-        """Whether the interval of another choice overlaps that of the fastest.
+    def sure(self) -> bool:
+        """Whether the fastest is so with a chance of at least `SURE`."""
+        return self.best.chance >= SURE
 
-        What the device's kernels are off by they are off by together, whatever the choice.
-        """
-        best = self.best
-        most = best.high - best.select_high
-        return any(
-            row.low - row.select_low + own <= most + of_best
-            for row in self.rows[1:]
-            for own, of_best in (
-                (row.select_low, best.select_low),
-                (row.select, best.select),
-                (row.select_high, best.select_high),
-            )
-        )
+    @property
+    def too_close(self) -> bool:
+        """Whether it is not."""
+        return not self.sure
 
     def gain_over_dense(self, *, overlapped: bool = False) -> float:
         """Return how many times as fast as the fastest choice that sends the whole gradient the fastest sparse one is.
@@ -245,13 +248,17 @@ def decide(
     >>> decision.best.choice.label, f"{decision.best.seconds:.4f}"
     ('ART-ring', '0.0348')
     """
+    found = [cost_model(choice, point) for choice in tracked(choices, 0.2)]
+    likely = at_point([choice.candidate for choice in choices], found)
     rows = []
-    for choice in tracked(choices, 0.2):
-        found = cost_model(choice, point)
-        parts = found.seconds, found.low, found.high, found.communicate, *found.selecting
-        seconds, low, high, communicate, select, select_low, select_high = map(float, parts)
+    for choice, one, chance, regret in zip(choices, found, likely.fastest, likely.regret, strict=True):
+        parts = one.seconds, one.low, one.high, one.communicate, *one.selecting
         left = _left(choice, point, cost_model, backward, beside)
-        rows.append(Row(choice, seconds, low, high, communicate, select, select_low, select_high, left))
+        select = float(one.select)
+        weather = None if one.weather is None else (one.weather[0] + select, one.weather[1] + select)
+        seconds, low, high, communicate, _, least, most = map(float, parts)
+        times = seconds, low, high, communicate, select, least, most
+        rows.append(Row(choice, *times, left, float(chance), float(regret), weather))
     rows.sort(key=lambda row: row.seconds)
     best = rows[0].choice
     several = [row.choice for row in rows]

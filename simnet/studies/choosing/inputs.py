@@ -19,7 +19,6 @@ from simnet.policies import density_at, probe_pairs
 from simnet.report.stacks import name_on
 from simnet.studies.choosing.choices import Choice, choices
 from simnet.studies.choosing.cost_models import (
-    ERROR,
     Beside,
     CostModel,
     beside_backward,
@@ -157,7 +156,7 @@ class Given:
     topology: str | None = None
     stack: str | None = None
     fields: Sequence[str] = ()
-    error: float = ERROR
+    error: float | None = None
     misjudged: float = MISJUDGED
     seed: int = 0
 

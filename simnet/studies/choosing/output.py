@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rich.table import Table
@@ -12,12 +12,14 @@ from rich.text import Text
 from simnet.base.units import format_bandwidth, format_bytes, format_seconds, format_within
 from simnet.report import barriers
 from simnet.report.console import empty_table
+from simnet.studies.choosing.chances import SURE
 from simnet.studies.choosing.cost_models import sample
 from simnet.studies.choosing.decision import Decision, Flip
 from simnet.studies.choosing.inputs import Question
 
 _HEADINGS = (
-    "exchange", "time", "from", "to", "over the\nfastest", "commu-\nnicate", "select", "sent by\na worker",
+    "exchange", "time", "from", "to", "over the\nfastest", "chance to\nbe fastest", "expected\nregret",
+    "commu-\nnicate", "select", "sent by\na worker",
 )  # fmt: skip
 _MOST_BYTES_ASKED = 1024
 _UNITS = {"latency": "s", "bandwidth": "B/s", "density": "1", "workers": "1"}
@@ -39,6 +41,8 @@ def ranking(question: Question, decision: Decision) -> Table:
             row.choice.label + (" (at most)" if row.choice.bound else ""),
             *(format_seconds(one) for one in (row.seconds, row.low, row.high)),
             f"+{100 * more:.3g} %" if place and math.isfinite(more) else "",
+            share(row.chance),
+            share(row.expected_regret),
             format_seconds(row.communicate),
             format_within(row.select, row.select_low, row.select_high),
             format_bytes(sent[row.choice.label]) if row.choice.label in sent else "",
@@ -66,12 +70,12 @@ def sentences(question: Question, decision: Decision) -> list[str]:
         return [f"{best.choice.label} takes no time: there is nothing to choose."]
     said = []
     if len(decision.rows) > 1:
-        runner_up = decision.rows[1].choice.label
-        margin = f"{100 * decision.margin:.3g} % before {runner_up}"
-        if decision.too_close:
-            said.append(f"Too close to call: {best.choice.label} is fastest, but only {margin}, and intervals overlap.")
-        else:
-            said.append(f"Take {best.choice.label}: {margin}.")
+        margin = f"{100 * decision.margin:.3g} % before {decision.rows[1].choice.label}"
+        others = {row.choice.label: row.chance for row in decision.rows[1:]}
+        said.append(advice(best.choice.label, best.chance, best.expected_regret, margin, others))
+    if best.weather is not None and best.weather[0] < best.weather[1]:
+        ends = " to ".join(map(format_seconds, best.weather))
+        said.append(f"As the links change, {best.choice.label} takes {ends}; chances and intervals are of the mean.")
     gain = decision.gain_over_dense()
     if not math.isnan(gain):
         sparse, dense = (
@@ -112,6 +116,48 @@ def sentences(question: Question, decision: Decision) -> list[str]:
     return said
 
 
+def advice(label: str, chance: float, regret: float, margin: str, others: Mapping[str, float]) -> str:
+    """Return what to take, and how likely that is right.
+
+    Parameters
+    ----------
+    label : str
+        The choice that is predicted to be the fastest.
+    chance, regret : float
+        How likely it is, and by which fraction it is expected to be slower than the fastest.
+    margin : str
+        By how much it is before which other.
+    others : mapping of str to float
+        The chances of the others.
+
+    Examples
+    --------
+    >>> advice("ART-ring", 0.973, 0.0011, "12 % before AG-Topk", {"AG-Topk": 0.027})
+    'Take ART-ring: fastest with 97 %, expected regret 0.11 %; 12 % before AG-Topk.'
+    >>> advice("ART-ring", 0.6, 0.02, "1 % before AG-Topk", {"AG-Topk": 0.38, "dense": 0.02})
+    'Take ART-ring, but not for sure: fastest with 60 %, expected regret 2 %; 1 % before AG-Topk. AG-Topk with 38 %.'
+    """
+    doubt = "" if chance >= SURE else ", but not for sure"
+    said = f"Take {label}{doubt}: fastest with {share(chance)}, expected regret {share(regret)}; {margin}."
+    if doubt and others:
+        other = max(others, key=lambda one: others[one])
+        said += f" {other} with {share(others[other])}."
+    return said
+
+
+def share(value: float) -> str:
+    """Return a chance or a regret in per cent; no chance is certain but 0 and 1.
+
+    Examples
+    --------
+    >>> [share(one) for one in (0.0, 0.0004, 0.062, 0.973, 0.9996, 1.0)]
+    ['0 %', '0.04 %', '6.2 %', '97 %', '> 99.9 %', '100 %']
+    """
+    if 0.999 < value < 1:
+        return "> 99.9 %"
+    return f"{100 * value:.2g} %" if value < 0.99 else f"{100 * value:.3g} %"
+
+
 def figures(question: Question, decision: Decision) -> dict[str, Any]:
     """Return the decision for programs; names end in units."""
     point, regret = question.point, decision.regret
@@ -144,12 +190,18 @@ def figures(question: Question, decision: Decision) -> dict[str, Any]:
                 "select_high_s": row.select_high,
                 "sent_B": sent.get(row.choice.label),
                 "bound": row.choice.bound,
+                "chance_to_be_fastest": row.chance,
+                "expected_regret": _number(row.expected_regret),
+                **({} if row.weather is None else {"weather_low_s": row.weather[0], "weather_high_s": row.weather[1]}),
             }
             for row in decision.rows
         ],
         "decision": decision.best.choice.label,
         "margin": _number(decision.margin),
-        "too_close_to_call": decision.too_close,
+        "chance_to_be_fastest": decision.best.chance,
+        "expected_regret": _number(decision.best.expected_regret),
+        "sure": decision.sure,
+        "too_close_to_call": not decision.sure,
         "gain_over_dense": _number(decision.gain_over_dense()),
         "gain_over_overlapped_dense": _number(decision.gain_over_dense(overlapped=True)),
         "backward_s": question.backward,
