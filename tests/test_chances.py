@@ -1,6 +1,7 @@
 """Chances of being the fastest: what must hold of any errors, and that the shipped errors are those measured."""
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,9 @@ from hypothesis import strategies as st
 
 import needs
 from simnet.calibration import measured
+from simnet.policies import Candidate
+from simnet.scenario import load
+from simnet.studies.choosing import likely
 from simnet.studies.choosing.chances import (
     DRAWS,
     SCORES,
@@ -21,6 +25,8 @@ from simnet.studies.choosing.chances import (
     error_models,
     interval,
 )
+from simnet.studies.choosing.output import advice, share
+from simnet.studies.choosing.whole_job import Points, candidates_of, decide_job
 from validate import chances as judging
 from validate import residuals
 
@@ -39,7 +45,7 @@ times = st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=6)
 
 
 @given(times, st.sampled_from(["normal", "shared"]), st.randoms())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_chances_add_up_and_do_not_depend_on_the_order_of_choices(seconds, kind, random):
     names = [f"choice {number}" for number in range(len(seconds))]
     found = chances(names, [part(seconds, kind=kind)], NORMAL)
@@ -173,3 +179,46 @@ def test_models_are_shipped_for_every_kind():
         assert 0 <= one.shared < 1
         assert (np.diff(one.quantiles) >= 0).all()
         assert one.quantiles[0] < one.quantiles[-1]
+
+
+@pytest.fixture(scope="module")
+def small_job():
+    loaded = load("quickstart", ["job.iterations=30"])
+    run = loaded.build()
+    return run.job, decide_job(run, candidates_of(loaded)[:4], policies=False)
+
+
+def test_over_a_job_chances_go_by_the_error_that_is_given(small_job):
+    job, found = small_job
+    certain, vague = (likely.over_job(found.rows, job, error).fastest for error in (1e-9, 2.0))
+    assert certain[0] > 0.99
+    assert vague[0] < certain[0]
+    assert sum(vague) == pytest.approx(1)
+
+
+def test_what_a_sample_leaves_open_lowers_the_chance_of_the_fastest(small_job):
+    job, found = small_job
+    rows = [row for row in found.rows if row.complete][:2]
+    every_tenth = [_tenth(row) for row in rows]
+    assert max(row.error for row in rows) == 0
+    assert likely.over_job(every_tenth, job, 0.01).fastest[0] < likely.over_job(rows, job, 0.01).fastest[0]
+
+
+def _tenth(row):
+    points = Points(*(each[::10] for each in row.points))
+    # Unlike from one to the next, as on links that change.
+    seconds = points.seconds * np.linspace(0.5, 1.5, len(points.seconds))
+    return replace(row, points=points._replace(seconds=seconds, stands_for=points.stands_for * 10))
+
+
+def test_messages_of_an_exchange_are_those_of_a_worker_in_an_iteration(small_job):
+    job, _ = small_job
+    workers = job.source.workers
+    assert likely.messages(Candidate("ring", "dense", {"algorithm": "ring"}), job) == 2 * (workers - 1)
+
+
+def test_a_sentence_says_how_likely_it_is_right():
+    sure = advice("A", 0.97, 0.001, "9 % before B", {"B": 0.03})
+    assert sure == "Take A: fastest with 97 %, expected regret 0.1 %; 9 % before B."
+    assert "not for sure" in advice("A", 0.9499, 0.001, "9 % before B", {"B": 0.05})
+    assert share(0.99999) == "> 99.9 %"

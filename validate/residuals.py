@@ -50,7 +50,7 @@ NAMED = ("gloo", "mpich", "openmpi", "tcp")
 BASES = ("sizes", "ranks", "beyond", "collectives", "specified")
 """Kinds of predictions of a calibrated cluster."""
 
-JOBS = ("iteration", "select", "topk")
+JOBS = ("iteration", "select")
 """Kinds of predictions that jobs tell the errors of."""
 
 LEAST = 0.01
@@ -62,7 +62,6 @@ FEWEST = 20
 _OUTSIDE = 0.05
 _MOST_SHARED = 0.95
 _DIGITS = 3
-_TOPK = "AG-Topk|AR-Topk"
 _NORMAL = NormalDist()
 
 
@@ -162,12 +161,10 @@ def of_jobs() -> pd.DataFrame:
     ours = rows["select_s_ours"]
     select = {"measured": rows["select_s"], "ours": ours}
     select |= {end: ours * factor_in_job(end, "select") for end in ("low", "high")}
-    same = rows["policy"].str.match(_TOPK)
     whole = {"measured": rows["total_s"], "ours": rows["total_s_ours"]}
     whole |= {end: rows[f"total_{end}_s"] for end in ("low", "high")}
     parts = {"iteration": whole, "select": select}
-    found = {kind: pd.DataFrame({"kind": kind, **where, **named, **part}) for kind, part in parts.items()}
-    return pd.concat([*found.values(), found["select"][same].assign(kind="topk")])
+    return pd.concat([pd.DataFrame({"kind": kind, **where, **named, **part}) for kind, part in parts.items()])
 
 
 def sides(links: pd.DataFrame) -> dict[str, Sides]:

@@ -223,7 +223,7 @@ def _whole_job(scenario: str, job: Job, links: Links, method: Method, json_: boo
     from simnet.policies import density_at
     from simnet.report.console import print_wide
     from simnet.scenario import load
-    from simnet.studies.choosing import job_output, whole_job
+    from simnet.studies.choosing import job_output, likely, whole_job
 
     overrides = _overrides(job, links, method)
     if job.density is not None:
@@ -236,12 +236,13 @@ def _whole_job(scenario: str, job: Job, links: Links, method: Method, json_: boo
     with terminal.progress("exchanges", json_, lines=True):
         found = whole_job.decide_job(run, whole_job.candidates_of(loaded, every=method.every), effort=effort)
     density = density_at(run.job.density, run.job.iterations - 1)
-    asked = job_output.Asked(loaded.name, loaded.config.seed, run.job, density, method.error)
+    asked = job_output.Asked(loaded.name, loaded.config.seed, run.job, density)
+    chances = likely.over_job(found.rows, run.job, method.error)
     if json_:
-        typer.echo(json.dumps(job_output.figures(asked, found), indent=2, allow_nan=False))
+        typer.echo(json.dumps(job_output.figures(asked, found, chances), indent=2, allow_nan=False))
         return
-    print_wide(job_output.ranking(asked, found))
-    for line in job_output.sentences(asked, found):
+    print_wide(job_output.ranking(asked, found, chances))
+    for line in job_output.sentences(found, chances):
         typer.echo(line)
 
 

@@ -6,7 +6,7 @@ choices         what there is to choose from, with closed forms
 cost_models     what an exchange costs: by closed forms, on a calibrated cluster, or simulated
 decision        the ranking, its margin, what would flip it, and the regret if the network is misjudged
 chances         how likely each of some times is the shortest, and their expected regret, by errors that were learnt
-likely          the same for exchanges, at a point
+likely          the same for exchanges, at a point and over a job
 inputs          the question: from flags, a scenario, a calibrated cluster
 maps            where the decision flips, over two quantities
 shares          how often each choice occurs, over a map, a table or the moments of a scenario

@@ -111,8 +111,8 @@ def error_models() -> MappingProxyType[str, ErrorModel]:
     ``sizes``, ``ranks``, ``beyond`` and ``collectives`` are what a calibrated cluster predicts from: the measured
     curve itself, other numbers of ranks inside and outside those measured, other collectives. ``specified`` is what a
     platform says of which nothing was measured. Names of transport stacks are times that follow from links, ``ideal``
-    those without software, whatever stack there is. ``topk`` is the time of kernels of AG-Topk and AR-Topk, ``select``
-    that of others, and ``iteration`` that of whole iterations of jobs. `GIVEN` is among them.
+    those without software, whatever stack there is. ``select`` is the time of kernels, and ``iteration`` that of whole
+    iterations of jobs. `GIVEN` is among them.
 
     Examples
     --------
@@ -143,17 +143,6 @@ def kind_of_stack(stack: str) -> str:
     """
     rows = _rows()
     return stack if stack in set(rows.loc[rows["above_share"].notna(), "kind"]) else UNNAMED
-
-
-def kind_of_kernels(scheme: str) -> str:
-    """Return the kind of the time that kernels of a scheme take.
-
-    Examples
-    --------
-    >>> kind_of_kernels("artopk"), kind_of_kernels("oktopk")
-    ('topk', 'select')
-    """
-    return "topk" if scheme in ("topk", "artopk") else "select"
 
 
 def in_job(kernels: Part) -> Part:
@@ -190,7 +179,12 @@ def interval(stack: str, messages: Floats, seconds: Floats) -> tuple[Floats, Flo
     return seconds * np.exp(-below), seconds * np.exp(above)
 
 
-def chances(names: Sequence[str], parts: Sequence[Part], models: Mapping[str, ErrorModel] | None = None) -> Chances:
+def chances(
+    names: Sequence[str],
+    parts: Sequence[Part],
+    models: Mapping[str, ErrorModel] | None = None,
+    left_open: Floats | None = None,
+) -> Chances:
     """Return how likely each choice is the fastest, and by how much it is expected to be slower than that.
 
     Parameters
@@ -202,6 +196,8 @@ def chances(names: Sequence[str], parts: Sequence[Part], models: Mapping[str, Er
         Their times are the sum of these, whose errors are independent of each other.
     models : mapping of str to ErrorModel, optional
         By kind; by default the shipped ones.
+    left_open : ndarray, shape (choices,), optional
+        Standard errors of the logarithms of the times, normal, and each choice's own: what a sample leaves open.
 
     Examples
     --------
@@ -221,6 +217,8 @@ def chances(names: Sequence[str], parts: Sequence[Part], models: Mapping[str, Er
             shared = known[kind].shared
             scores = np.sqrt(shared) * _normal(number, "all", kind) + np.sqrt(1 - shared) * _normal(number, "own", name)
             drawn[place] += seconds * factors(known[kind], scores, seconds / low, high / seconds)
+    for place, (name, error) in enumerate(zip(names, [] if left_open is None else left_open.tolist(), strict=False)):
+        drawn[place] *= np.exp(error * _normal(0, "sample", name))
     least = drawn.min(axis=0)
     fastest = drawn == least
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -170,11 +170,6 @@ class Decision(NamedTuple):
         """Whether the fastest is so with a chance of at least `SURE`."""
         return self.best.chance >= SURE
 
-    @property
-    def too_close(self) -> bool:
-        """Whether it is not."""
-        return not self.sure
-
     def gain_over_dense(self, *, overlapped: bool = False) -> float:
         """Return how many times as fast as the fastest choice that sends the whole gradient the fastest sparse one is.
 

@@ -13,10 +13,13 @@ from simnet.base.units import format_bytes, format_seconds, format_within
 from simnet.job import Job
 from simnet.report.console import empty_table
 from simnet.report.stacks import name_on
+from simnet.studies.choosing.chances import SURE, Chances
+from simnet.studies.choosing.output import advice, share
 from simnet.studies.choosing.whole_job import Forecast, Gain, WholeJob
 
 _HEADINGS = (
-    "exchange", "whole job", "over the\nfastest", "an iteration\n(5 % to 95 %)", "compute", "select", "communicate",
+    "exchange", "whole job", "over the\nfastest", "chance to\nbe fastest", "expected\nregret",
+    "an iteration\n(5 % to 95 %)", "compute", "select", "communicate",
     "sent by\na worker", "iterations\nsimulated",
 )  # fmt: skip
 
@@ -35,15 +38,12 @@ class Asked:
         Its job.
     density : float
         Its density in the end.
-    error : float
-        Relative error of the time to communicate that intervals stand for.
     """
 
     name: str
     seed: int
     job: Job
     density: float
-    error: float
 
 
 def title(asked: Asked) -> str:
@@ -57,7 +57,7 @@ def title(asked: Asked) -> str:
     )
 
 
-def ranking(asked: Asked, found: WholeJob) -> Table:
+def ranking(asked: Asked, found: WholeJob, likely: Chances) -> Table:
     """Return the exchanges as a table, the fastest first; parts are means over iterations and workers."""
     table = empty_table(title(asked), _HEADINGS, ["exchange"])
     for place, row in enumerate(found.rows):
@@ -68,6 +68,8 @@ def ranking(asked: Asked, found: WholeJob) -> Table:
             row.label,
             _whole(row),
             f"+{100 * found.over(row):.3g} %" if place else "",
+            share(float(likely.fastest[place])),
+            share(float(likely.regret[place])),
             format_within(row.seconds / row.iterations, low, high),
             format_seconds(each["compute"]),
             format_within(each["select"], *selects),
@@ -79,19 +81,18 @@ def ranking(asked: Asked, found: WholeJob) -> Table:
     return table
 
 
-def sentences(asked: Asked, found: WholeJob) -> list[str]:
+def sentences(found: WholeJob, likely: Chances) -> list[str]:
     """Return the decision in words: what, by how much, whether compression pays, and what another policy gains."""
     best = found.best
     said = []
     if len(found.rows) > 1:
         margin = f"{100 * found.margin:.3g} % before {found.rows[1].label}"
+        chances = [float(one) for one in likely.fastest]
+        others = {row.label: chance for row, chance in zip(found.rows[1:], chances[1:], strict=True)}
+        said.append(advice(best.label, chances[0], float(likely.regret[0]), margin, others))
         tied = [row.label for row in found.rows if found.tied(row)]
-        if tied:
-            said.append(f"Take {best.label}, or {' or '.join(tied)}: what was simulated does not tell them apart.")
-        elif found.too_close(asked.error):
-            said.append(f"Too close to call: {best.label} is fastest, but only {margin}, and intervals overlap.")
-        else:
-            said.append(f"Take {best.label}: {margin}.")
+        if tied and chances[0] < SURE:
+            said.append(f"What was simulated does not tell {best.label} from {' or '.join(tied)}.")
     gain = found.gain_over_dense()
     if not math.isnan(gain):
         sparse, whole = (
@@ -122,7 +123,7 @@ def sentences(asked: Asked, found: WholeJob) -> list[str]:
     return said
 
 
-def figures(asked: Asked, found: WholeJob) -> dict[str, Any]:
+def figures(asked: Asked, found: WholeJob, likely: Chances) -> dict[str, Any]:
     """Return the decision for programs; names end in units."""
     job = asked.job
     gain = found.gain_over_dense()
@@ -138,10 +139,16 @@ def figures(asked: Asked, found: WholeJob) -> dict[str, Any]:
             "stack": name_on(job.network(0)),
             "device": job.device.name,
         },
-        "ranking": [_row(row, found) for row in found.rows],
+        "ranking": [
+            _row(row, found) | {"chance_to_be_fastest": float(chance), "expected_regret": _number(float(regret))}
+            for row, chance, regret in zip(found.rows, likely.fastest, likely.regret, strict=True)
+        ],
         "decision": found.best.label,
         "margin": _number(found.margin),
-        "too_close_to_call": found.too_close(asked.error),
+        "chance_to_be_fastest": float(likely.fastest[0]),
+        "expected_regret": _number(float(likely.regret[0])),
+        "sure": bool(likely.fastest[0] >= SURE),
+        "too_close_to_call": bool(likely.fastest[0] < SURE),
         "tied_with": [row.label for row in found.rows if found.tied(row)],
         "gain_over_dense": _number(gain),
         "compression_pays": bool(gain > 1),

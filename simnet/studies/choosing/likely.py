@@ -1,6 +1,8 @@
-"""How likely each exchange is the fastest at an operating point: by the errors of its parts.
+"""How likely each exchange is the fastest, at an operating point and over a whole job: by the errors of its parts.
 
-Kernels of an exchange and its messages are off for themselves; so each of them is a part of `chances`.
+Kernels of an exchange and its messages are off for themselves; so each of them is a part of `chances`. Computing is the
+same whatever is exchanged, and so is what it is off by. What goes on beside a backward pass is no part of a job's time
+as long as it takes no longer, and no errors are counted of it.
 """
 
 from __future__ import annotations
@@ -9,10 +11,25 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+import sparsifier_models
 from simnet.base.arrays import Floats
+from simnet.job import Job
+from simnet.job.job import buckets
 from simnet.policies import Candidate
-from simnet.studies.choosing.chances import Chances, Part, chances, in_job, kind_of_kernels
+from simnet.report.stacks import name_of
+from simnet.studies.choosing.chances import (
+    GIVEN,
+    Chances,
+    Part,
+    chances,
+    in_job,
+    interval,
+    kind_of_stack,
+)
 from simnet.studies.choosing.cost_models import Estimate
+from simnet.studies.choosing.whole_job import Forecast, error_between
+
+_ENTRIES = 64
 
 
 def at_point(among: Sequence[Candidate], found: Sequence[Estimate]) -> Chances:
@@ -26,8 +43,51 @@ def at_point(among: Sequence[Candidate], found: Sequence[Estimate]) -> Chances:
         What each takes, no arrays.
     """
     sending = _part([one.kind for one in found], ((one.communicate, one.least, one.most) for one in found))
-    selecting = _part(list(map(_of_kernels, among)), (one.selecting for one in found))
+    selecting = _part(["select"] * len(among), (one.selecting for one in found))
     return chances(list(map(off_alike, among)), [sending, in_job(selecting)])
+
+
+def over_job(rows: Sequence[Forecast], job: Job, error: float | None = None) -> Chances:
+    """Return how likely each exchange is the one with which a job takes the least time.
+
+    What a sample of iterations leaves open between the fastest and another adds to what messages may be off by.
+
+    Parameters
+    ----------
+    rows : sequence of Forecast
+        What the job takes with each.
+    job : Job
+        The job.
+    error : float, optional
+        Relative error of the time to communicate, in place of what was measured; see `by_closed_form`.
+
+    Examples
+    --------
+    >>> from simnet.scenario import load
+    >>> from simnet.studies.choosing.whole_job import candidates_of, decide_job
+    >>> loaded = load("quickstart", ["job.iterations=20"])
+    >>> found = decide_job(loaded.build(), candidates_of(loaded)[:2], policies=False)
+    >>> float(over_job(found.rows, loaded.build().job).fastest.sum())
+    1.0
+    """
+    among, stack = [row.candidate for row in rows], name_of(job.network(0).stack)
+    sending = np.array([row.part("communicate") for row in rows])
+    kind, low, high = GIVEN, sending / (1 + (error or 0.0)), sending * (1 + (error or 0.0))
+    if error is None:
+        each = np.array([row.iterations * messages(one, job) for row, one in zip(rows, among, strict=True)])
+        kind, (low, high) = kind_of_stack(stack), interval(stack, each, sending)
+    # Iterations of the same moments meet the same links: what they leave open between two jobs is less than of one.
+    best = min(rows, key=_seconds)
+    apart = [0.0 if row is best else error_between(row, best) / max(row.seconds, 1e-300) for row in rows]
+    left_open = np.minimum(apart, 1.0)
+    kernels = ((row.part("select"), row.part("select_low"), row.part("select_high")) for row in rows)
+    computing = np.array([row.part("compute") for row in rows])
+    parts = [
+        Part(sending, low, high, [kind] * len(rows)),
+        in_job(_part(["select"] * len(among), kernels)),
+        Part(computing, computing, computing, [""] * len(rows)),
+    ]
+    return chances(list(map(off_alike, among)), parts, left_open=left_open)
 
 
 def off_alike(one: Candidate) -> str:
@@ -43,8 +103,16 @@ def off_alike(one: Candidate) -> str:
     return f"{one.scheme} {sorted(kept.items())!r}"
 
 
-def _of_kernels(one: Candidate) -> str:
-    return kind_of_kernels(one.scheme)
+def messages(one: Candidate, job: Job) -> float:
+    """Return how many messages a worker of a job sends in an iteration, as an exchange of zeros has them."""
+    workers = job.source.workers
+    model = sparsifier_models.create(one.scheme, workers, _ENTRIES, layers=(_ENTRIES,), **one.options)
+    found = model.exchange(np.zeros((workers, _ENTRIES), dtype=np.float32))
+    return found.schedule.n_messages / workers * len(buckets(job.source, job.overlap))
+
+
+def _seconds(row: Forecast) -> float:
+    return row.seconds
 
 
 def _part(kinds: Sequence[str], fields: Iterable[Sequence[Floats | float]]) -> Part:

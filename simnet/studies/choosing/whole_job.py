@@ -225,18 +225,6 @@ class WholeJob:
         """Return whether what samples leave open is more than by how much a row is slower than the fastest."""
         return row is not self.best and row.seconds - self.best.seconds <= 2 * error_between(row, self.best)
 
-    def too_close(self, error: float) -> bool:
-        """Return whether another row may be the fastest, by what samples leave open, links and devices may be off by.
-
-        What the device's kernels are off by they are off by together, whatever the row.
-
-        Parameters
-        ----------
-        error : float
-            Relative error of the time to communicate.
-        """
-        return any(self.tied(row) or _overlap(row, self.best, error) for row in self.rows[1:])
-
     def gain_over_dense(self) -> float:
         """Return how many times as fast as with the whole gradient the job is with a compressed one.
 
@@ -245,13 +233,6 @@ class WholeJob:
         whole = [row.seconds for row in self.rows if row.kind != "sparse"]
         sparse = [row.seconds for row in self.rows if row.kind == "sparse"]
         return min(whole) / min(sparse) if whole and sparse and min(sparse) > 0 else math.nan
-
-
-def _overlap(row: Forecast, best: Forecast, error: float) -> bool:
-    selects = zip(*([one.part(name) for name in ("select_low", "select", "select_high")] for one in (row, best)),
-                  strict=True)  # fmt: skip
-    own, other = row.part("communicate") / (1 + error), best.part("communicate") * (1 + error)
-    return any(own + select <= other + selected for select, selected in selects)
 
 
 def candidates_of(loaded: Scenario, *, every: bool = False, per_node: int = 1) -> list[tuple[Candidate, Kind]]:
