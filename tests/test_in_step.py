@@ -161,6 +161,20 @@ def test_named_stacks_need_no_event_loop_for_exchanges_in_step(name, exchange):
     agree(alone, Network(graph, stack=name, engine="fluid").time(schedule, messages=True))
 
 
+@pytest.mark.parametrize("rounds", [1, 2, 3, 4])
+@pytest.mark.parametrize("nbytes", [0.0, 1e3])
+def test_as_many_rounds_go_at_a_time_as_may_be_under_way(rounds, nbytes):
+    stack = Stack("taken", rounds=rounds)
+    auto, fluid = (
+        Network(topologies.star(8, 1e-3, 1e6), stack=stack, engine=engine).time(looping(nbytes, 50), messages=True)
+        for engine in ("vectorised", "fluid")
+    )
+    agree(auto, fluid)
+    if not nbytes:
+        begun = np.round(auto.messages.sent[::8] / 1e-3)
+        np.testing.assert_array_equal(begun, np.arange(50) // rounds)
+
+
 def unlike(graph, link, **about):
     graph.edges[link].update(about)
     return graph

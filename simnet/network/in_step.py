@@ -306,8 +306,9 @@ def _passed(
     loops: Sequence[tuple[Round, int]], turns: int, timed: Callable[[Schedule], Timing], stack: Stack
 ) -> InStep | None:
     """Go through loops of rounds from time 0 on; None if times do not come again within so many turns."""
-    # Every second piece may differ from the others, and the first of a step.
-    lag = math.lcm(stack.pieces, 2)
+    # Every second piece may differ from the others, and the first of a step. As many rounds as may be under way may all
+    # go at a time, once the ones before them are done.
+    lag = math.lcm(stack.pieces, 2, stack.rounds)
     each = lag // stack.pieces
     # Times settle once as many rounds are under way as may be.
     hosts, steps = len(loops[0][0]), (turns + 2 * max(0, stack.rounds - 2)) * each

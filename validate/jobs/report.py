@@ -35,10 +35,15 @@ def shipped() -> pd.DataFrame:
     return both[both["iteration"] >= SKIPPED]
 
 
-def medians(both: pd.DataFrame) -> pd.DataFrame:
-    """Return the medians over iterations of jobs with one exchange, a row per setting and exchange."""
-    fixed = both[both["policy"] != "flexible"]
-    rows = fixed.groupby(["setting", "policy"], sort=False).median(numeric_only=True).reset_index()
+def typical(both: pd.DataFrame) -> pd.DataFrame:
+    """Return medians over iterations of jobs with one exchange, a row per setting and exchange.
+
+    On links that change they are means: a job that goes on a little faster has other links in the one in the middle.
+    """
+    fixed = both[both["policy"] != "flexible"].groupby(["setting", "policy"], sort=False)
+    rows = fixed.median(numeric_only=True).reset_index()
+    changing = rows["setting"].isin({one.name for one in SETTINGS if len(one.links) > 1})
+    rows[changing] = fixed.mean(numeric_only=True).reset_index()[changing]
     for name in ("total", "communicate"):
         rows[f"{name}_error"] = rows[f"{name}_s_ours"] / rows[f"{name}_s"] - 1
     rows["before_error"] = rows["before_s"] / rows["total_s"] - 1
@@ -47,7 +52,7 @@ def medians(both: pd.DataFrame) -> pd.DataFrame:
 
 def figures(both: pd.DataFrame) -> dict[str, Any]:
     """Return what the section is about: errors, order, intervals, and what flexible policies took."""
-    rows = medians(both)
+    rows = typical(both)
     winners = judged = 0
     pairs = ordered = 0
     for _, own in rows.groupby("setting", sort=False):
@@ -86,7 +91,7 @@ def _spread_of(errors: pd.Series[float]) -> dict[str, float]:
 def section() -> str:
     """Return the section, in Markdown."""
     both = shipped()
-    found, rows = figures(both), medians(both)
+    found, rows = figures(both), typical(both)
     about = tomllib.loads(_SHIPPED.joinpath("about.toml").read_text(encoding="utf-8"))
     flexible = found.get("flexible")
     lines = [
@@ -100,7 +105,8 @@ def section() -> str:
         "",
         "| What is predicted | Aim | Reached |",
         "|---|---|---|",
-        f"| Whole iteration, per setting and exchange | median 4 %, p90 12 % | {_pair(found['total'])} |",
+        f"| Whole iteration, per setting and exchange (median; on changing links mean) "
+        f"| median 4 %, p90 12 % | {_pair(found['total'])} |",
         f"| Messages alone | median 3 % | {_pair(found['communicate'])} |",
         *(
             f"| Whole iteration as written before measuring, {found[name]['jobs']} jobs {what} | median 4 %, p90 12 % "
