@@ -58,7 +58,17 @@ def title(asked: Asked) -> str:
 
 
 def ranking(asked: Asked, found: WholeJob, likely: Chances) -> Table:
-    """Return the exchanges as a table, the fastest first; parts are means over iterations and workers."""
+    """Return the exchanges as a table, the fastest first; parts are means over iterations and workers.
+
+    Parameters
+    ----------
+    asked : Asked
+        What the decision is about.
+    found : WholeJob
+        The exchanges, the fastest first.
+    likely : Chances
+        How likely each of them is the fastest.
+    """
     table = empty_table(title(asked), _HEADINGS, ["exchange"])
     for place, row in enumerate(found.rows):
         low, high = row.spread()
@@ -124,7 +134,17 @@ def sentences(found: WholeJob, likely: Chances) -> list[str]:
 
 
 def figures(asked: Asked, found: WholeJob, likely: Chances) -> dict[str, Any]:
-    """Return the decision for programs; names end in units."""
+    """Return the decision for programs; names end in units.
+
+    Parameters
+    ----------
+    asked : Asked
+        What the decision is about.
+    found : WholeJob
+        The exchanges, the fastest first.
+    likely : Chances
+        How likely each of them is the fastest.
+    """
     job = asked.job
     gain = found.gain_over_dense()
     return {
