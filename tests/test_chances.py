@@ -17,6 +17,7 @@ from simnet.scenario import load
 from simnet.studies.choosing import likely
 from simnet.studies.choosing.chances import (
     DRAWS,
+    GIVEN,
     SCORES,
     UNNAMED,
     ErrorModel,
@@ -174,7 +175,7 @@ def test_sure_is_right_on_links_and_in_jobs_that_errors_were_not_learnt_from():
 
 def test_models_are_shipped_for_every_kind():
     known = error_models()
-    assert set(known) == {*residuals.BASES, *residuals.NAMED, *residuals.JOBS, UNNAMED}
+    assert set(known) == {*residuals.BASES, *residuals.NAMED, *residuals.JOBS, UNNAMED, GIVEN}
     for one in known.values():
         assert 0 <= one.shared < 1
         assert (np.diff(one.quantiles) >= 0).all()
