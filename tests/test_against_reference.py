@@ -27,7 +27,7 @@ from reference_protocols import StackRun
 from reference_stack import framed
 from simnet import collectives
 from simnet.base.errors import StalledError
-from simnet.network import ConstantLoad, Network, OnOffFlow, engine, max_plus, recurrence
+from simnet.network import ConstantLoad, Network, OnOffFlow, engines, max_plus, recurrence
 from simnet.network.computing import Computing
 from simnet.network.sharing import MAX_MIN, Sharing
 from simnet.network.stack import IDEAL, Stack
@@ -447,8 +447,8 @@ def equal(one, other):
 @pytest.fixture
 def on_lists(monkeypatch):
     """Keep the engine to lists, however many messages there are."""
-    monkeypatch.setattr(engine, "_MANY", 10**9)
-    monkeypatch.setattr(engine, "loop_is_loaded", lambda: False)
+    monkeypatch.setattr(engines, "_MANY", 10**9)
+    monkeypatch.setattr(engines, "loop_is_loaded", lambda: False)
 
 
 @settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -567,9 +567,9 @@ def test_stacks_are_as_the_reference_has_them_in_new_cases(seed, shift, on_lists
 def test_compiled_and_on_lists_it_is_the_same_to_the_last_bit(seed, stacked):
     case, told = Case(seed, stacked), []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "loop_is_loaded", lambda: False)
+        patch.setattr(engines, "loop_is_loaded", lambda: False)
         for many in (0, 10**9):
-            patch.setattr(engine, "_MANY", many)
+            patch.setattr(engines, "_MANY", many)
             network = case.network()
             told.append(([case.time(network, job) for job in case.jobs], *case.company()))
     for one, other in zip(*told, strict=True):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import topologies
 from simnet import collectives
 from simnet.base.errors import SimnetError, StalledError
-from simnet.network import ConstantLoad, Network, OnOffFlow, engine, links, max_plus, recurrence
+from simnet.network import ConstantLoad, Network, OnOffFlow, engines, links, max_plus, recurrence
 from simnet.network.weather import Signal, Weather, constant, markov, ornstein_uhlenbeck, product, steps
 from simnet.schedule import Round, Schedule
 
@@ -132,8 +132,8 @@ def test_auto_and_fluid_agree(many, job):
     with pytest.MonkeyPatch.context() as patch:
         # With and without the compiled loops.
         patch.setattr(max_plus, "_MANY", many)
-        patch.setattr(engine, "_MANY", many)
-        patch.setattr(engine, "loop_is_loaded", lambda: False)
+        patch.setattr(engines, "_MANY", many)
+        patch.setattr(engines, "loop_is_loaded", lambda: False)
         try:
             fluid = Network(graph, engine="fluid", **options).time(parts, **more)
         except StalledError as stalled:

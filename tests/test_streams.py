@@ -12,7 +12,7 @@ from jobs import AG, SPLIT, Source, check_split, job_on
 from simnet.base.errors import StalledError
 from simnet.costs.devices import BesideCollectives, DeviceOp, DeviceProfile, Method, SideStream, load_device
 from simnet.job import ColocatedJob, Compute, Overlap, exchange, run_policy
-from simnet.network import Network, Stack, engine
+from simnet.network import Network, Stack, engines
 from simnet.network.computing import Computing
 from simnet.policies import Candidate, Fixed, Ramp
 from simnet.schedule import Round, Schedule
@@ -158,9 +158,9 @@ def test_compiled_and_interpreted_streams_are_the_same_to_the_last_bit(given):
     parts, ready, select, options = given
     told = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(engine, "loop_is_loaded", lambda: False)
+        patch.setattr(engines, "loop_is_loaded", lambda: False)
         for many in (0, 10**9):
-            patch.setattr(engine, "_MANY", many)
+            patch.setattr(engines, "_MANY", many)
             told.append(timed(parts, ready, select, pair(engine="fluid"), **options))
     one, other = told
     assert np.array_equal(one.left, other.left)
@@ -349,8 +349,8 @@ def test_copies_of_two_buckets_by_hand(side, first, monkeypatch):
     # As in jobs above, with 0.5 ms out behind each selection of 1.25 ms, and 0.25 ms in behind the 0.25 ms that put a
     # bucket together. In turn: select 7.5-9.25, slice -11.75, unpack -12.25, select -14. Beside each other: both at
     # half speed 7.5-11 and, to unpack, 11.10008-12.10008; what is left of the slice takes until 12.25, select -14.
-    def copying(job, model, rounds):
-        return DeviceOp("copy_out", 1.0), DeviceOp("copy_in", 1.0, before=rounds)
+    def copying(job, model, sent):
+        return DeviceOp("copy_out", 1.0), DeviceOp("copy_in", 1.0, before=len(sent.schedule.rounds))
 
     monkeypatch.setattr(exchange, "_of_hook", copying)
     device = profile(side_stream=side)
@@ -377,8 +377,8 @@ def test_copies_of_two_buckets_by_hand(side, first, monkeypatch):
 )
 @pytest.mark.parametrize("many", [0, 10**9])
 def test_software_of_one_message_by_hand(lets_go, sender, receiver, many, monkeypatch):
-    monkeypatch.setattr(engine, "_MANY", many)
-    monkeypatch.setattr(engine, "loop_is_loaded", lambda: False)
+    monkeypatch.setattr(engines, "_MANY", many)
+    monkeypatch.setattr(engines, "loop_is_loaded", lambda: False)
     network = pair(stack=Stack(lets_go, before=0.25, after=0.5))
     timing = network.time(Schedule(2, [Round([0], [1], [1000.0])]), messages=True)
     host = timing.software.of_ranks(timing.messages)

@@ -27,7 +27,7 @@ from simnet.base.errors import SimnetError
 from simnet.base.quantities import Seconds, Size, bounded
 from simnet.base.rng import stream
 from simnet.network.computing import Computing, Streams, beside, in_turn, runs_in_turn
-from simnet.network.engine import Engines
+from simnet.network.engines import Engines
 from simnet.network.execution import HostWork, Messages, Run, Split, Timing, with_software, worked
 from simnet.network.in_step import Memory, go_in_step, split_in_step
 from simnet.network.jitter import Delays, Jitter, drawn

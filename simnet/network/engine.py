@@ -27,12 +27,9 @@ from simnet.network.links import Links
 from simnet.network.program import Program
 from simnet.network.sharing import MAX_MIN, Sharing
 from simnet.network.stack import IDEAL, LetGo, Stack
-from simnet.network.tables import Table, loop_is_loaded
+from simnet.network.tables import Table
 from simnet.network.ways import Ways
 from simnet.schedule import Round
-
-# Messages from which on loading the compiled event loop takes less time than it saves.
-_MANY = 50_000
 
 # What ranks compute for each part beside it, by the names of `records.Portion`.
 _BESIDE = "slice", "select", "unpack"
@@ -472,35 +469,3 @@ class Engine(Ways):
             self.loop.free_flow(s, f)
         self.links.write(0, self.n_links, port_first=-1, n_coming=0, first_passing=-1)
         s.n_moving = s.n_queued = 0
-
-
-class Engines:
-    """The engine of a network: on lists at first, compiled once there have been many messages.
-
-    Parameters
-    ----------
-    links : Links
-        What messages use.
-    overheads, stack, sharing, options
-        As for `Engine`.
-    """
-
-    def __init__(
-        self, links: Links, overheads: tuple[float, float], stack: Stack, sharing: Sharing, **options: bool
-    ) -> None:
-        self.links = links
-        self._overheads, self._stack, self._sharing, self._options = overheads, stack, sharing, options
-        self._carried = 0
-        self._engine: Engine | None = None
-        self._compiled = False
-
-    def take(self, n_messages: int) -> Engine:
-        """Return the engine to use for so many messages more."""
-        self._carried += n_messages
-        compiled = self._carried >= _MANY or loop_is_loaded()
-        if self._engine is None or compiled > self._compiled:
-            self._compiled = compiled
-            self._engine = Engine(
-                self.links, self._overheads, self._stack, self._sharing, compiled=compiled, **self._options
-            )
-        return self._engine

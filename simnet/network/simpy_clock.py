@@ -18,7 +18,7 @@ from typing import NamedTuple
 import simpy
 
 from simnet.base.errors import SimnetError, StalledError
-from simnet.network.engine import Engines
+from simnet.network.engines import Engines
 from simnet.network.event_loop.records import ARRIVED, DONE, EXTEND, GROW, OUTAGE, STUCK, TRANSFER, WAITING
 from simnet.network.execution import Run
 
