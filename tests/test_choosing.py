@@ -409,7 +409,7 @@ def test_a_map_is_drawn_and_written(tmp_path):
         (["--latency", "1e300 s"], "from 0 to 1e+06"),
         (["--gpus-per-node", "4", "--simulate", "--topology", "ring"], "--gpus-per-node"),
         (["quickstart", "--simulate", "--latency", "1 us"], "takes the links of the scenario"),
-        (["--map", "latency,density", "--simulate"], "does not heed it"),
+        (["quickstart", "--map", "latency,density", "--simulate"], "does not heed it"),
         (["--cells", "50", "--range", "latency=1:2"], "is only for --map"),
         (["--gpus-per-node", "3", "--workers", "8"], "must divide the 8 workers"),
         (["--inner-latency", "1 us"], "--gpus-per-node"),

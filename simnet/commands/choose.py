@@ -103,7 +103,9 @@ class Answer:
     ] = None
     cells: Annotated[
         int | None,
-        typer.Option(min=2, max=4000, help="Cells along each axis; default: 200 of a map, 24 of a policy table."),
+        typer.Option(
+            min=2, max=4000, help="Cells along each axis; default: 200 of a map (24 simulated), 24 of a table."
+        ),
     ] = None
     export: Annotated[
         Path | None,
@@ -142,11 +144,11 @@ def choose(
     if scenario is not None and links.fabric is None and not at_a_point:
         _whole_job(scenario, job, links, method, answer.json_)
         return
-    question, fabric = _question(scenario, job, links, method)
+    question, fabric = _question(scenario, job, links, method, over=method.simulate and answer.map_ is not None)
     if answer.map_ is not None:
         if method.every:
             raise InputError("is not for --map: what other schemes select is found by sampling", file="--all")
-        _map(question, answer)
+        _map(question, answer, simulated=method.simulate and scenario is None)
     elif answer.export is None:
         _rank(question, answer.json_)
     elif answer.export.suffix == ".csv":
@@ -181,9 +183,12 @@ def _refuse_unused(answer: Answer) -> None:
 
 
 def _question(
-    scenario: str | None, job: Job, links: Links, method: Method
+    scenario: str | None, job: Job, links: Links, method: Method, *, over: bool
 ) -> tuple[Question, CalibratedCostModel | None]:
-    """Return what is to be decided, and the calibrated cluster that it is about, if it is."""
+    """Return what is to be decided, and the calibrated cluster that it is about, if it is.
+
+    With `over`, simulations of what flags say have a network at every point, as a map wants.
+    """
     from simnet.studies.choosing import inputs
 
     flags = asdict(job) | asdict(links) | asdict(method)
@@ -215,7 +220,7 @@ def _question(
         options.only("closed forms and simulation", False, network)
         fabric = load_cost_model(links.fabric)
         return inputs.from_fabric(fabric, given), fabric
-    return inputs.from_flags(given), None
+    return (inputs.over_networks(given) if over else inputs.from_flags(given)), None
 
 
 def _whole_job(scenario: str, job: Job, links: Links, method: Method, json_: bool) -> None:
@@ -274,7 +279,7 @@ def _rank(question: Question, json_: bool) -> None:
         typer.echo(line)
 
 
-def _map(question: Question, answer: Answer) -> None:
+def _map(question: Question, answer: Answer, *, simulated: bool) -> None:
     """Draw a map and write it."""
     from simnet.base.writing import write_new
     from simnet.studies.choosing import maps
@@ -286,7 +291,17 @@ def _map(question: Question, answer: Answer) -> None:
     if len(wanted) != 2:
         raise InputError(f"needs two quantities, such as latency,bandwidth, got {answer.map_!r}", file="--map")
     ranges = _ranges(answer, wanted, "the map")
-    axes = [maps.axis(name, ranges.get(name), answer.cells or 200) for name in wanted]
+    cells = answer.cells or 200
+    if simulated:
+        for name in wanted:
+            maps.axis(name, ranges.get(name), 2)
+        usual = maps.cells_within(question, wanted, ranges, maps.USUAL_SECONDS)
+        cells = answer.cells or max(min(usual, maps.USUAL_CELLS), 2)
+        most = maps.cells_within(question, wanted, ranges, maps.MOST_SECONDS)
+        if cells > most:
+            longest = f"at most {most} can be simulated in about {maps.MOST_SECONDS / 60:.0f} minutes"
+            raise InputError(f"{longest}, got {cells}; fewer workers take less", file="--cells")
+    axes = [maps.axis(name, ranges.get(name), cells) for name in wanted]
     with terminal.progress("choices", lines=True):
         made = maps.draw_map(question, *axes)
     image = maps.drawn(made)

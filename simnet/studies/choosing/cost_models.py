@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, get_args
 
 import numpy as np
@@ -12,6 +13,7 @@ import sparsifier_models
 import topologies
 from simnet.base.arrays import Floats
 from simnet.base.errors import InputError
+from simnet.base.progress import tracked
 from simnet.costs.devices import DeviceOp, DeviceProfile, End
 from simnet.job.streams import Sent, queued
 from simnet.network import Network, Stack
@@ -159,6 +161,7 @@ def by_simulation(
     device: DeviceProfile,
     placement: Sequence[int] | None = None,
     seed: int = 0,
+    samples: dict[tuple[object, ...], Sample] | None = None,
 ) -> CostModel:
     """Return the cost model that simulates: messages meet, links change; points have no arrays.
 
@@ -174,8 +177,10 @@ def by_simulation(
         Host of each worker.
     seed : int
         Seed of the gradients of which a sample is exchanged.
+    samples : dict, optional
+        What other cost models of the same seed have exchanged; grows.
     """
-    samples: dict[tuple[object, ...], Sample] = {}
+    samples = {} if samples is None else samples
 
     def cost_model(choice: Choice, point: OperatingPoint) -> Estimate:
         key = (choice.label, point.workers, point.parameters, point.density)
@@ -194,6 +199,36 @@ def by_simulation(
         stack = name_of(moments[0][0].stack)
         mean, messages = np.asarray(np.mean(times)), np.asarray(schedule.n_messages / workers)
         return Estimate(mean, select, *interval(stack, messages, mean), kind_of_stack(stack), (min(times), max(times)))
+
+    return cost_model
+
+
+def by_networks(network_at: Callable[[OperatingPoint], Network], device: DeviceProfile, seed: int = 0) -> CostModel:
+    """Return the cost model that simulates every cell of a point on a network of its own.
+
+    Parameters
+    ----------
+    network_at : callable
+        Makes the network of a point without arrays.
+    device : DeviceProfile
+        What selecting costs.
+    seed : int
+        Seed of the gradients of which a sample is exchanged.
+    """
+    samples: dict[tuple[object, ...], Sample] = {}
+    fields = ("workers", "parameters", "density", "latency", "bandwidth")
+
+    def cost_model(choice: Choice, point: OperatingPoint) -> Estimate:
+        values = np.broadcast_arrays(*(np.asarray(getattr(point, name)) for name in fields))
+        found = np.zeros((6, values[0].size))
+        for cell in tracked(range(values[0].size)):
+            own = dict(zip(fields, (one.flat[cell].item() for one in values), strict=True))
+            own |= {name: round(own[name]) for name in ("workers", "parameters")}
+            at = replace(point, **own)
+            one = by_simulation([(network_at(at), 0.0)], device, seed=seed, samples=samples)(choice, at)
+            found[:, cell] = [float(part) for part in (one.communicate, *one.selecting, one.least, one.most)]
+        communicate, seconds, low, high, least, most = found.reshape(6, *values[0].shape)
+        return Estimate(communicate, Selecting(seconds, low, high), least, most)
 
     return cost_model
 

@@ -24,6 +24,7 @@ from simnet.studies.choosing.cost_models import (
     beside_backward,
     by_closed_form,
     by_fabric,
+    by_networks,
     by_simulation,
     network_of,
 )
@@ -215,6 +216,19 @@ def from_flags(given: Given) -> Question:
     method = f"simulated on {given.topology or _plain(point)}{_by(network)}"
     beside = beside_backward(backward, device, [(network, 0.0)], seed=given.seed)
     return Question(title, point, among, cost_model, method, (), backward=backward, device=device.name, beside=beside)
+
+
+def over_networks(given: Given) -> Question:
+    """Return the question that flags ask of simulations, at every point on a network of its own, as maps go over.
+
+    Raises
+    ------
+    InputError
+        As `from_flags` does.
+    """
+    question = from_flags(given)
+    cost_model = by_networks(lambda point: _network(given, point), _device(given.device, DEFAULT), given.seed)
+    return replace(question, cost_model=cost_model, varies=QUANTITIES, coarse=True)
 
 
 def from_scenario(loaded: Scenario, given: Given) -> Question:

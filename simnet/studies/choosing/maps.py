@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -25,13 +25,21 @@ from simnet.base import units
 from simnet.base.arrays import Floats
 from simnet.base.errors import InputError, nearest
 from simnet.base.progress import tracked
+from simnet.network.tables import load_kept_loop
 from simnet.report.drawing import COLOURS, Plot, plot, style
+from simnet.studies.choosing.cost_models import sample
 from simnet.studies.choosing.inputs import Question
 from simnet.studies.choosing.operating_point import VALUE, OperatingPoint
 from simnet.studies.choosing.shares import largest_first
 
 MOST_CELLS = 4_000_000
 """The most cells of a map."""
+
+MOST_SECONDS, USUAL_SECONDS, USUAL_CELLS = 600.0, 30.0, 24
+"""About how long a map of simulations may take [s], and takes unless cells are asked for; these are at most so many."""
+
+# About what an exchange of a cell takes to be simulated [s], and each of its messages, compiled or not.
+_EXCHANGE, _MESSAGE, _INTERPRETED = 3e-3, 1e-5, 4e-5
 
 _FURTHER = ("#F0E442", "#999933", "#882255", "#44AA99", "#332288", "#DDCC77", "#AA4499", "#117733")
 
@@ -198,6 +206,30 @@ def axis(name: str, text: str | None, cells: int) -> Axis:
     return Axis(name, np.unique(values.round()) if quantity.whole else values)
 
 
+def cells_within(question: Question, names: Sequence[str], ranges: Mapping[str, str], seconds: float) -> int:
+    """Return how many cells along each axis may be simulated in about so many seconds.
+
+    What it takes is counted in messages, so that the same map has the same cells on every machine.
+
+    Parameters
+    ----------
+    question : Question
+        What is to be decided, by simulation.
+    names : sequence of str
+        Both axes.
+    ranges : mapping of str to str
+        Of those that have one.
+    seconds : float
+        On one processor.
+    """
+    point = question.point
+    if "workers" in names:
+        point = point.at("workers", round(float(axis("workers", ranges.get("workers"), 2).values[-1])))
+    messages = sum(sample(one, point).schedule.n_messages for one in question.among)
+    each = _EXCHANGE * len(question.among) + (_MESSAGE if load_kept_loop() else _INTERPRETED) * messages
+    return int(math.sqrt(seconds / each))
+
+
 def draw_map(question: Question, x: Axis, y: Axis) -> Map:
     """Weigh the choices of a question in every cell.
 
@@ -219,7 +251,12 @@ def draw_map(question: Question, x: Axis, y: Axis) -> Map:
         raise InputError(f"is {len(x.values) * len(y.values):,} cells, at most {MOST_CELLS:,}", file="--cells")
     for one in (x, y):
         if one.name != "model" and one.name not in question.varies:
-            raise InputError(f"cannot go over {one.name}: {question.method} does not heed it", file="--map")
+            heeded = ", ".join([*question.varies, "model"]) if question.varies else "nothing that a map goes over"
+            raise InputError(
+                f"cannot go over {one.name}: {question.method} does not heed it, but {heeded}; closed forms heed all, "
+                "and so does --simulate of what flags say",
+                file="--map",
+            )
     per_node = question.point.per_node
     x, y = (_of_whole_nodes(one, per_node) if one.name == "workers" else one for one in (x, y))
     if not (len(x.values) and len(y.values)):

@@ -1,0 +1,79 @@
+"""Maps by simulation: every cell is what simulating it alone says, and what would take too long is refused."""
+
+import dataclasses
+import itertools
+from functools import partial
+
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import commands
+from simnet.studies.choosing.inputs import Given, from_flags, over_networks
+from simnet.studies.choosing.maps import axis, cells_within, draw_map
+
+did, refused = (partial(one, "choose") for one in (commands.did, commands.refused))
+
+asked = st.builds(
+    Given,
+    workers=st.sampled_from([2, 3, 6]),
+    parameters=st.integers(10**4, 10**8),
+    density=st.floats(1e-3, 0.3),
+    simulate=st.just(True),
+    topology=st.sampled_from([None, "ring"]),
+    seed=st.integers(0, 3),
+)
+
+
+@settings(max_examples=4, deadline=None)
+@given(flags=asked, second=st.sampled_from(["bandwidth", "density", "model"]))
+def test_cells_are_what_simulating_them_alone_says(flags, second):
+    x, y = axis("latency", "50us:20ms", 2), axis(second, {"density": "0.01:0.5"}.get(second), 2)
+    made = draw_map(over_networks(flags), x, y)
+    names = {"model": "parameters"}
+    for (row, down), (column, across) in itertools.product(enumerate(y.values), enumerate(x.values)):
+        own = round(down) if second == "model" else float(down)
+        alone = dataclasses.replace(flags, latency=float(across), **{names.get(second, second): own})
+        rows = from_flags(alone).answer().rows
+        assert made.seconds[row, column] == pytest.approx(rows[0].seconds, rel=1e-9)
+        assert made.runner_up[row, column] == pytest.approx(rows[1].seconds, rel=1e-9)
+        label = made.question.among[made.which[row, column]].label
+        assert label in {one.choice.label for one in rows if one.seconds <= rows[0].seconds * (1 + 1e-9)}
+
+
+def test_workers_of_a_map_are_simulated_each_on_a_network_of_their_own():
+    flags = Given(simulate=True, parameters=10**6, gpus_per_node=2)
+    made = draw_map(over_networks(flags), axis("workers", "2:6", 9), axis("latency", "50us:20ms", 2))
+    assert made.x.values.tolist() == [2, 4, 6]
+    best = from_flags(dataclasses.replace(flags, workers=4, latency=made.y.values[1])).answer().best
+    assert made.seconds[1, 1] == pytest.approx(best.seconds, rel=1e-9)
+
+
+def test_simulated_maps_have_as_many_cells_as_time_allows(tmp_path):
+    few, many = (over_networks(Given(simulate=True, workers=count)) for count in (2, 64))
+    names = ("latency", "bandwidth")
+    assert cells_within(few, names, {}, 30) > cells_within(many, names, {}, 30) > 1
+    assert cells_within(few, names, {}, 120) == pytest.approx(2 * cells_within(few, names, {}, 30), abs=1)
+    assert cells_within(few, ("workers", "latency"), {"workers": "2:64"}, 30) == cells_within(many, names, {}, 30)
+    did("--simulate", "--map", "latency,bandwidth", "--cells", 3, "--out", tmp_path / "map", "--workers", 3)
+    assert len(pd.read_csv(tmp_path / "map.csv")) == 9
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["--simulate", "--map", "latency,bandwidth", "--cells", "4000"],
+            "can be simulated in about 10 minutes, got 4000",
+        ),
+        (["--simulate", "--map", "latency,density", "--range", "latency=2:x"], "--range latency: '2' has no unit"),
+        (
+            ["quickstart", "--simulate", "--map", "latency,bandwidth"],
+            "closed forms heed all, and so does --simulate of",
+        ),
+    ],
+)
+def test_what_cannot_be_simulated_is_refused_in_words(arguments, message, tmp_path):
+    assert message in refused(*arguments, "--out", tmp_path / "map")
+    assert not list(tmp_path.iterdir())
