@@ -228,7 +228,7 @@ def by_networks(network_at: Callable[[OperatingPoint], Network], device: DeviceP
             one = by_simulation([(network_at(at), 0.0)], device, seed=seed, samples=samples)(choice, at)
             found[:, cell] = [float(part) for part in (one.communicate, *one.selecting, one.least, one.most)]
         communicate, seconds, low, high, least, most = found.reshape(6, *values[0].shape)
-        return Estimate(communicate, Selecting(seconds, low, high), least, most)
+        return Estimate(communicate, Selecting(seconds, low, high), least, most, one.kind)
 
     return cost_model
 
