@@ -206,6 +206,8 @@ class Sparsifier(ABC):
         Whether entries are selected by a threshold that need not be the k-th magnitude.
     rounds_down : bool
         Whether k is floor(c n), one at least, in every mode.
+    period : int
+        Exchanges after which a scheme begins anew to adapt what it sends, such as thresholds that it uses again.
     fixed_volume : bool
         Whether messages depend on the density, and on whose turn it is, alone: not on the gradients.
     costs : tuple of function
@@ -234,6 +236,7 @@ class Sparsifier(ABC):
     searches_threshold: ClassVar[bool] = False
     rounds_down: ClassVar[bool] = False
     fixed_volume: bool = False
+    period: int = 1
     costs: ClassVar[tuple[Cost, ...]] = ()
     released_widths: ClassVar[tuple[int, int]] = (4, 8)
 

@@ -8,6 +8,7 @@ global one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, Any, Literal
@@ -179,6 +180,7 @@ class Oktopk(SplitReduce):
     def __init__(self, workers: int, parameters: int, density: float = 1.0, **options: Any) -> None:
         super().__init__(workers, parameters, density, **options)
         self._rules = self.options.in_force()
+        self.period = math.lcm(self._rules.tau, self._rules.tau_prime)
         self._bug = self.options.compat == "released" and self.options.rules != "vgg"
         self._local = np.zeros(workers)
         self.global_threshold = 0.0

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import commands
+import sparsifier_models
 import topologies
 from jobs import Source, job_on
 from looping import each
@@ -59,6 +60,21 @@ def test_closed_forms_are_what_the_network_says(choice, workers):
     saved = ALPHA * math.log2(workers) if choice.label.startswith("ART-tree") else 0.0
     off = 1e-9 if exact else 0.15
     assert (expected - saved) * (1 - off) <= found <= expected * (1 + off)
+
+
+@pytest.mark.parametrize("choice", choices(), ids=lambda one: one.label)
+@each("workers", [2, 3, 5, 6, 9, 12, 17, 21, 33])
+@pytest.mark.parametrize("rate", [1e5, 1e7, 1e9])
+def test_intervals_of_closed_forms_hold_the_mean_over_who_broadcasts(choice, workers, rate):
+    point = OperatingPoint(workers, 2560, 0.05, ALPHA, rate)
+    network = Network(topologies.star(workers, latency=ALPHA, bandwidth=rate))
+    candidate = choice.candidate
+    model = sparsifier_models.create(candidate.scheme, workers, 2560, 0.05, **candidate.options)
+    gradients = np.random.default_rng(0).standard_normal((workers, 2560)).astype(np.float32)
+    turns = workers if choice.label.startswith("ART") else 1
+    found = np.mean([network.time(model.exchange(gradients).schedule).finish for _ in range(turns)])
+    estimate = by_closed_form(IDEAL, 0.05)(choice, point)
+    assert float(estimate.least) <= found <= float(estimate.most)
 
 
 @pytest.mark.parametrize("which", range(len(choices(4))), ids=[one.label for one in choices(4)])

@@ -8,6 +8,8 @@ decision        the ranking, its margin, what would flip it, and the regret if t
 chances         how likely each of some times is the shortest, and their expected regret, by errors that were learnt
 likely          the same for exchanges, at a point and over a job
 inputs          the question: from flags, a scenario, a calibrated cluster
+whole_job       what the job of a scenario takes with each exchange, simulated over all of it
+job_output      that decision as sentences, a table and figures for programs
 maps            where the decision flips, over two quantities
 shares          how often each choice occurs, over a map, a table or the moments of a scenario
 output          a decision as sentences, a table and figures for programs

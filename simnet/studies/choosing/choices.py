@@ -28,6 +28,10 @@ Kind: TypeAlias = Literal["dense", "half", "sparse"]
 """The whole gradient in single precision, in half precision, or a selection of it."""
 
 
+# Entries of a sparsifier of which only its kind matters.
+_ANY = 256
+
+
 class CollectiveCall(NamedTuple):
     """A collective call of an exchange: its name as nccl-tests has it, its algorithm, and its total bytes."""
 
@@ -52,8 +56,13 @@ class Choice:
         What a worker goes through to select and to put together at a point; none if unknown.
     collective_calls : callable, optional
         The collectives that it consists of at a point.
-    bound : bool
-        Whether the closed form is a bound from above.
+    settled : bool
+        Whether what it sends follows the gradients, so that its time is that of exchanges of a sample of them, once
+        thresholds have settled; the closed form has equal supports, and says the least or the most.
+    period : int
+        Exchanges after which it begins anew to adapt what it sends.
+    slack : callable, optional
+        Seconds at a point by which it may take less than the closed form says.
     """
 
     candidate: Candidate
@@ -61,7 +70,9 @@ class Choice:
     communicate: Callable[[OperatingPoint], Floats]
     kernel_calls: Callable[[OperatingPoint], Sequence[DeviceOp]] | None = None
     collective_calls: Callable[[OperatingPoint], Sequence[CollectiveCall]] | None = None
-    bound: bool = False
+    settled: bool = False
+    period: int = 1
+    slack: Callable[[OperatingPoint], Floats] | None = None
 
     @property
     def label(self) -> str:
@@ -122,7 +133,12 @@ def _dense(reduce: registry.Collective, half: bool, per_node: int) -> Choice:
     options = {"algorithm": reduce.algorithm} | dict.fromkeys(reduce.needs, per_node)
     candidate = Candidate(f"{scheme} {reduce.algorithm}", scheme, options)
     return Choice(
-        candidate, "half" if half else "dense", _weighed(candidate, dense=True), kernel_calls, collective_calls
+        candidate,
+        "half" if half else "dense",
+        _weighed(candidate, dense=True),
+        kernel_calls,
+        collective_calls,
+        slack=_slack_of_tree(share, lambda point: point.dense_bytes) if reduce.algorithm == "tree" else None,
     )
 
 
@@ -160,7 +176,40 @@ def _artopk(reduce: registry.Collective, selection: str) -> Choice:
 
     label = f"ART-{reduce.algorithm}" + (" VAR" if votes else "")
     candidate = Candidate(label, "artopk", {"collective": reduce.algorithm, "selection": selection})
-    return Choice(candidate, "sparse", _weighed(candidate), kernel_calls, collective_calls)
+    slack = _slack_of_tree(1.0, lambda point: VALUE * point.kept, after_broadcast=True)
+    return Choice(
+        candidate,
+        "sparse",
+        _weighed(candidate),
+        kernel_calls,
+        collective_calls,
+        slack=slack if reduce.algorithm == "tree" else None,
+    )
+
+
+def _slack_of_tree(
+    share: float, nbytes: Callable[[OperatingPoint], Floats], *, after_broadcast: bool = False
+) -> Callable[[OperatingPoint], Floats]:
+    """Return what a tree may take less: paths of a truncated one overlap, and after a broadcast it begins early.
+
+    Parameters
+    ----------
+    share : float
+        Of the bytes that are sent.
+    nbytes : callable
+        Bytes at a point.
+    after_broadcast : bool
+        Whether workers begin as soon as they have passed on a broadcast.
+    """
+
+    def slack(point: OperatingPoint) -> Floats:
+        levels = np.floor(np.log2(np.asarray(point.workers, dtype=np.float64)))
+        truncated = 2.0**levels != point.workers
+        early = levels * np.asarray(point.latency)
+        overlap = np.where(truncated, np.minimum(early, share * nbytes(point) * point.beta), 0.0)
+        return np.asarray(overlap + (early if after_broadcast else 0.0))
+
+    return slack
 
 
 def _published(name: str) -> Choice | None:
@@ -170,7 +219,6 @@ def _published(name: str) -> Choice | None:
         communicate = _weighed(candidate)
     except ValueError:
         return None
-    # A scheme's first formula is a bound where its sparsifier says so.
-    formula = sparsifier_models.scheme(name).costs[:1]
-    bound = any("at most" in (one.__doc__ or "").splitlines()[0] for one in formula)
-    return Choice(candidate, "sparse", communicate, bound=bound)
+    # Any size says whether what it sends follows the gradients.
+    model = sparsifier_models.create(name, 4, _ANY, 0.1, layers=((name, _ANY),))
+    return Choice(candidate, "sparse", communicate, settled=not model.fixed_volume, period=model.period)

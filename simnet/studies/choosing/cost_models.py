@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, get_args
 
 import numpy as np
@@ -15,6 +16,7 @@ from simnet.base.arrays import Floats
 from simnet.base.errors import InputError
 from simnet.base.progress import tracked
 from simnet.costs.devices import DeviceOp, DeviceProfile, End
+from simnet.costs.models import model
 from simnet.job.streams import Sent, queued
 from simnet.network import Network, Stack
 from simnet.report.stacks import name_of
@@ -29,6 +31,11 @@ if TYPE_CHECKING:
 
 _SAMPLE = 4096
 _SMALL = 64
+# Of all workers together, of gradients that a scheme follows.
+_LARGE = 2**17
+# The most exchanges in which thresholds and residuals settle, how many count at least, and by what share of their bytes
+# these and as many before them may differ then.
+_MOST_SETTLING, _LEAST_COUNTED, _SETTLED = 400, 32, 0.03
 _LAYERS = 8
 _LEAST_TIMES, _MOST_TIMES = 4, 40
 _LARGEST_SAMPLE = 2**26
@@ -101,7 +108,7 @@ class Sample(NamedTuple):
     kernels: tuple[DeviceOp, ...]
 
 
-def by_closed_form(device: DeviceProfile, error: float | None = None) -> CostModel:
+def by_closed_form(device: DeviceProfile, error: float | None = None, shape: str | None = None) -> CostModel:
     """Return the cost model of the closed forms, in which no two messages share a link.
 
     Parameters
@@ -111,6 +118,8 @@ def by_closed_form(device: DeviceProfile, error: float | None = None) -> CostMod
     error : float, optional
         Relative error of the time to communicate that the 90 % interval stands for, >= 0. By default what measured
         times were off by whose software is left out, as it is here.
+    shape : str, optional
+        As of `settled`.
 
     Examples
     --------
@@ -120,15 +129,90 @@ def by_closed_form(device: DeviceProfile, error: float | None = None) -> CostMod
     >>> f"{estimate.seconds:.4f} s, {estimate.low:.4f} to {estimate.high:.4f}"
     '0.0795 s, 0.0787 to 0.2586'
     """
+    known: dict[tuple[object, ...], Estimate] = {}
+    kind = UNNAMED if error is None else GIVEN
+
+    def around(communicate: Floats) -> tuple[Floats, Floats]:
+        if error is None:
+            low, high = interval(UNNAMED, np.zeros(()), communicate)
+            return low, high
+        return communicate / (1 + error), communicate * (1 + error)
 
     def cost_model(choice: Choice, point: OperatingPoint) -> Estimate:
+        if choice.settled:
+            numbers = point.workers, point.parameters, point.density, point.latency, point.bandwidth
+            key = (choice.label, *map(float, numbers))
+            if key not in known:
+                exchanges = settled(choice, point, shape=shape)
+                found = _mean(exchanges, int(point.workers), [(network_of(point), 0.0)], device)
+                low, high = around(found.seconds)
+                known[key] = Estimate(found.seconds, found.select, low * found.least, high * found.most, kind)
+            return known[key]
         communicate = choice.communicate(point)
         select = selecting(choice, point, device)
-        if error is None:
-            return Estimate(communicate, select, *interval(UNNAMED, np.zeros(()), communicate), UNNAMED)
-        return Estimate(communicate, select, communicate / (1 + error), communicate * (1 + error), GIVEN)
+        low, high = around(communicate)
+        if choice.slack is not None:
+            low = np.maximum(low - choice.slack(point), 0.0)
+        return Estimate(communicate, select, low, high, kind)
 
     return cost_model
+
+
+class _Mean(NamedTuple):
+    """The time of exchanges of a settled period.
+
+    Parameters
+    ----------
+    seconds : ndarray
+        To communicate, the mean over the later half of them and over moments [s].
+    select : Selecting
+        To select.
+    moments : ndarray, shape (moments,)
+        The mean of each moment [s].
+    least, most : float
+        How far the half before was from it, in parts of it: some schemes drift on. 1 if not below, or above.
+    messages : float
+        Of an exchange, for each worker.
+    """
+
+    seconds: Floats
+    select: Selecting
+    moments: Floats
+    least: float
+    most: float
+    messages: float
+
+
+def _mean(
+    exchanges: Sequence[Sample],
+    workers: int,
+    moments: Sequence[tuple[Network, float]],
+    device: DeviceProfile,
+    placement: Sequence[int] | None = None,
+) -> _Mean:
+    """Return the time of exchanges, simulated."""
+    hosts = None if placement is None else list(placement[:workers])
+    selects = np.array(
+        [[device.seconds(one.kernels, workers, end).max() for end in (None, *get_args(End))] for one in exchanges]
+    )
+    times = np.zeros((len(moments), len(exchanges)))
+    for column, (schedule, kernels) in enumerate(exchanges):
+        first, between = device.work(kernels, workers)
+        worked = schedule.with_work(between)
+        for row, (network, start) in enumerate(moments):
+            lasts = network.time(worked, first, placement=hosts, origin=start).lasts_from(start)
+            times[row, column] = lasts - selects[column, 0]
+    halves = np.array_split(times, min(2, times.shape[1]), axis=1)
+    means = halves[-1].mean(axis=1)
+    drift = float(halves[0].mean() / means.mean()) if means.mean() > 0 else 1.0
+    return _Mean(
+        np.asarray(means.mean()),
+        Selecting(*map(np.asarray, selects.mean(axis=0))),
+        means,
+        min(drift, 1.0),
+        max(drift, 1.0),
+        float(np.mean([one.schedule.n_messages for one in exchanges])) / workers,
+    )
 
 
 def by_fabric(fabric: CalibratedCostModel, device: DeviceProfile) -> CostModel:
@@ -161,7 +245,8 @@ def by_simulation(
     device: DeviceProfile,
     placement: Sequence[int] | None = None,
     seed: int = 0,
-    samples: dict[tuple[object, ...], Sample] | None = None,
+    samples: dict[tuple[object, ...], tuple[Sample, ...]] | None = None,
+    shape: str | None = None,
 ) -> CostModel:
     """Return the cost model that simulates: messages meet, links change; points have no arrays.
 
@@ -179,26 +264,26 @@ def by_simulation(
         Seed of the gradients of which a sample is exchanged.
     samples : dict, optional
         What other cost models of the same seed have exchanged; grows.
+    shape : str, optional
+        As of `settled`.
     """
     samples = {} if samples is None else samples
 
     def cost_model(choice: Choice, point: OperatingPoint) -> Estimate:
         key = (choice.label, point.workers, point.parameters, point.density)
         if key not in samples:
-            samples[key] = sample(choice, point, seed)
-        schedule, kernels = samples[key]
-        workers = int(point.workers)
-        hosts = None if placement is None else list(placement[:workers])
-        first, between = device.work(kernels, workers)
-        worked = schedule.with_work(between)
-        select = Selecting(*(device.seconds(kernels, workers, end).max() for end in (None, *get_args(End))))
-        times = [
-            network.time(worked, first, placement=hosts, origin=start).lasts_from(start) - float(select.seconds)
-            for network, start in moments
-        ]
+            samples[key] = settled(choice, point, seed, shape)
+        found = _mean(samples[key], int(point.workers), moments, device, placement)
         stack = name_of(moments[0][0].stack)
-        mean, messages = np.asarray(np.mean(times)), np.asarray(schedule.n_messages / workers)
-        return Estimate(mean, select, *interval(stack, messages, mean), kind_of_stack(stack), (min(times), max(times)))
+        low, high = interval(stack, np.asarray(found.messages), found.seconds)
+        return Estimate(
+            found.seconds,
+            found.select,
+            low * found.least,
+            high * found.most,
+            kind_of_stack(stack),
+            (float(found.moments.min()), float(found.moments.max())),
+        )
 
     return cost_model
 
@@ -215,7 +300,7 @@ def by_networks(network_at: Callable[[OperatingPoint], Network], device: DeviceP
     seed : int
         Seed of the gradients of which a sample is exchanged.
     """
-    samples: dict[tuple[object, ...], Sample] = {}
+    samples: dict[tuple[object, ...], tuple[Sample, ...]] = {}
     fields = ("workers", "parameters", "density", "latency", "bandwidth")
 
     def cost_model(choice: Choice, point: OperatingPoint) -> Estimate:
@@ -318,8 +403,19 @@ def selecting(choice: Choice, point: OperatingPoint, device: DeviceProfile) -> S
 def sample(choice: Choice, point: OperatingPoint, seed: int = 0) -> Sample:
     """Exchange a sample of synthetic gradients, and return what the last of some exchanges sends and runs.
 
-    Bytes and entries count for the whole gradient. Where a scheme keeps k entries they are exact; where thresholds
-    decide they are those of this sample.
+    Parameters
+    ----------
+    choice, point, seed
+        As of `settled`.
+    """
+    return settled(choice, point, seed)[-1]
+
+
+def settled(choice: Choice, point: OperatingPoint, seed: int = 0, shape: str | None = None) -> tuple[Sample, ...]:
+    """Exchange samples of synthetic gradients, and return what the exchanges of a period send and run.
+
+    Bytes and entries count for the whole gradient. Where a scheme keeps k entries they are exact, and one exchange says
+    it; where thresholds decide they are those of these samples, after as many exchanges in which they settle.
 
     Parameters
     ----------
@@ -329,6 +425,9 @@ def sample(choice: Choice, point: OperatingPoint, seed: int = 0) -> Sample:
         The job; its fields are numbers.
     seed : int
         Of the gradients.
+    shape : str, optional
+        The model whose layers gradients have, for schemes that follow them; where it is of another size, or omitted,
+        they have eight layers alike.
 
     Raises
     ------
@@ -337,7 +436,8 @@ def sample(choice: Choice, point: OperatingPoint, seed: int = 0) -> Sample:
     """
     workers, parameters, density = int(point.workers), int(point.parameters), float(point.density)
     keeps_k = choice.kernel_calls is not None
-    wanted = min(parameters, _SMALL if keeps_k else max(_SAMPLE, math.ceil(16 / density)))
+    most = max(_SAMPLE, _LARGE // workers) if choice.settled else _SAMPLE
+    wanted = min(parameters, _SMALL if keeps_k else max(most, math.ceil(16 / density)))
     if workers * wanted > _LARGEST_SAMPLE:
         raise InputError(
             f"{workers} workers with a density of {density:g} need a sample of {workers * wanted:.3g} entries, at "
@@ -345,22 +445,25 @@ def sample(choice: Choice, point: OperatingPoint, seed: int = 0) -> Sample:
             file="simnet choose",
         )
     times = 1 if keeps_k else int(np.clip(_LARGEST_SAMPLE / 2 / (workers * wanted), _LEAST_TIMES, _MOST_TIMES))
-    count = min(_LAYERS, parameters)
-    sizes = [(number + 1) * parameters // count - number * parameters // count for number in range(count)]
-    source = synthetic(
-        [(f"layer {number}", (size,)) for number, size in enumerate(sizes)],
-        workers,
-        iterations=times,
-        scale=parameters / wanted,
-        seed=seed,
-    )
+    window = 1
+    if choice.settled:
+        # Residuals settle in as many exchanges as it takes to send every entry once; some thresholds take longer.
+        window, times = max(choice.period, _LEAST_COUNTED), _MOST_SETTLING
+    layers: str | list[tuple[str, tuple[int, ...]]]
+    if choice.settled and shape is not None and model(shape).parameters == parameters:
+        layers = shape
+    else:
+        count = min(_LAYERS, parameters)
+        ends = [number * parameters // count for number in range(count + 1)]
+        layers = [(f"layer {number}", (last - first,)) for number, (first, last) in enumerate(pairwise(ends))]
+    source = synthetic(layers, workers, iterations=times, scale=parameters / wanted, seed=seed)
     scheme = choice.candidate.scheme
     options = dict(choice.candidate.options)
     if hasattr(sparsifier_models.scheme(scheme).option_type, "initial"):
         # Thresholds that start elsewhere take hundreds of iterations to get where they belong.
         options["initial"] = "exact"
     try:
-        model = sparsifier_models.create(
+        made = sparsifier_models.create(
             scheme,
             workers,
             source.parameters,
@@ -372,6 +475,14 @@ def sample(choice: Choice, point: OperatingPoint, seed: int = 0) -> Sample:
         )
     except ValueError as error:
         raise InputError(f"{choice.label}: {error}", file="simnet choose") from None
+    found: list[Sample] = []
+    sent: list[float] = []
     for iteration in range(times):
-        exchange = model.exchange(source.gradients(iteration))
-    return Sample(exchange.schedule, tuple(exchange.kernels))
+        exchange = made.exchange(source.gradients(iteration))
+        found.append(Sample(exchange.schedule, tuple(exchange.kernels)))
+        sent.append(float(exchange.schedule.bytes_sent().max()))
+        if choice.settled and iteration >= 1 / density and len(sent) >= 2 * window and len(sent) % window == 0:
+            before, last = np.mean(sent[-2 * window : -window]), np.mean(sent[-window:])
+            if abs(last - before) <= _SETTLED * before:
+                break
+    return tuple(found[-2 * window :] if choice.settled else found[-1:])

@@ -193,7 +193,7 @@ def from_flags(given: Given) -> Question:
         _refuse_flat_forms(point.per_node, given)
         if given.topology is not None or given.fields:
             raise InputError("is only for --simulate", file="--topology" if given.topology else "--set")
-        cost_model = by_closed_form(device, given.error)
+        cost_model = by_closed_form(device, given.error, _shape(given))
         gradients, said = _gradients(given, point)
         return Question(
             title,
@@ -212,7 +212,7 @@ def from_flags(given: Given) -> Question:
     if int(point.workers) > MOST_SIMULATED:
         raise InputError(f"must be at most {MOST_SIMULATED:,} for --simulate, got {point.workers:,}", file="--workers")
     network, backward = _network(given, point), _backward(given)
-    cost_model = by_simulation([(network, 0.0)], device, seed=given.seed)
+    cost_model = by_simulation([(network, 0.0)], device, seed=given.seed, shape=_shape(given))
     method = f"simulated on {given.topology or _plain(point)}{_by(network)}"
     beside = beside_backward(backward, device, [(network, 0.0)], seed=given.seed)
     return Question(title, point, among, cost_model, method, (), backward=backward, device=device.name, beside=beside)
@@ -378,6 +378,11 @@ def _parameters(given: Given) -> int:
     if name not in names():
         raise InputError(f"there is no model {name!r}; {nearest(name, names())}", file="--model")
     return model(name).parameters
+
+
+def _shape(given: Given) -> str | None:
+    """Return the name of the model; None where only its size is known."""
+    return None if given.parameters is not None else given.model or "resnet50"
 
 
 def _backward(given: Given) -> float:

@@ -11,6 +11,7 @@ from rich.text import Text
 
 from simnet.base.units import format_bytes, format_seconds, format_within
 from simnet.job import Job
+from simnet.report import barriers
 from simnet.report.console import empty_table
 from simnet.report.stacks import name_on
 from simnet.studies.choosing.chances import SURE, Chances
@@ -53,7 +54,7 @@ def title(asked: Asked) -> str:
     stack = name_on(job.network(0))
     return (
         f"{asked.name}, {job.source.workers} workers, {job.iterations:,} iterations, {gradient}; simulated with seed "
-        f"{asked.seed} by the stack {stack}; device {job.device.name}"
+        f"{asked.seed} by the stack {stack}; device {job.device.name}; {barriers.weighed(job.barrier)}"
     )
 
 
@@ -158,6 +159,7 @@ def figures(asked: Asked, found: WholeJob, likely: Chances) -> dict[str, Any]:
             "seed": asked.seed,
             "stack": name_on(job.network(0)),
             "device": job.device.name,
+            "barrier": job.barrier,
         },
         "ranking": [
             _row(row, found) | {"chance_to_be_fastest": float(chance), "expected_regret": _number(float(regret))}

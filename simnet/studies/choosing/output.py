@@ -38,7 +38,7 @@ def ranking(question: Question, decision: Decision) -> Table:
     for place, row in enumerate(decision.rows):
         more = decision.over(row)
         cells = (
-            row.choice.label + (" (at most)" if row.choice.bound else ""),
+            row.choice.label,
             *(format_seconds(one) for one in (row.seconds, row.low, row.high)),
             f"+{100 * more:.3g} %" if place and math.isfinite(more) else "",
             share(row.chance),
@@ -92,6 +92,11 @@ def sentences(question: Question, decision: Decision) -> list[str]:
             times = f"{beside:.3g} times as fast" if beside > 1 else f"{1 / beside:.3g} times as long"
             text += f"; beside {format_seconds(question.backward)} of backward pass, what is left of them is {times}"
         said.append(f"{text}.")
+    if settled := [row.choice.label for row in decision.rows if row.choice.settled]:
+        said.append(
+            f"What {', '.join(settled)} send follows the gradients: their times are means over a settled period of "
+            "exchanges of synthetic ones."
+        )
     said += [f"{_sentence(flip)}." for flip in decision.flips]
     said.append(_selection(question, decision))
     if decision.elasticities:
@@ -189,7 +194,7 @@ def figures(question: Question, decision: Decision) -> dict[str, Any]:
                 "select_low_s": row.select_low,
                 "select_high_s": row.select_high,
                 "sent_B": sent.get(row.choice.label),
-                "bound": row.choice.bound,
+                "settled": row.choice.settled,
                 "chance_to_be_fastest": row.chance,
                 "expected_regret": _number(row.expected_regret),
                 **({} if row.weather is None else {"weather_low_s": row.weather[0], "weather_high_s": row.weather[1]}),

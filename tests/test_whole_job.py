@@ -1,0 +1,149 @@
+"""Choosing by the whole job: samples against runs, fixed volumes against gradients, the decision against everything."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import sparsifier_models
+from commands import did
+from simnet.job import run_policy
+from simnet.job.sampling import Recordings, Sampling, total
+from simnet.policies import Fixed
+from simnet.scenario import load
+from simnet.studies.choosing.whole_job import candidates_of, decide_job
+
+# Schemes that only with options, or with a shape, can be made of any size.
+OPTIONS = {"hardthreshold": {"threshold": 1.0}}
+
+
+def scheme(name, workers=5, parameters=1024, density=0.02):
+    layers = (("a", 300), ("b", 600), ("c", 124))
+    return sparsifier_models.create(name, workers, parameters, density, layers=layers, **OPTIONS.get(name, {}))
+
+
+@pytest.mark.parametrize("name", sparsifier_models.names())
+def test_what_has_a_fixed_volume_sends_the_same_of_any_gradients(name):
+    random = np.random.default_rng(1)
+    sent = []
+    for spread in (0.0, 0.5, 3.0):
+        model = scheme(name)
+        size = np.exp(spread * random.standard_normal((5, 1024)))
+        exchanges = [model.exchange((size * random.standard_normal((5, 1024))).astype(np.float32)) for _ in range(5)]
+        sent.append([one.schedule.bytes_sent().tolist() for one in exchanges])
+    if scheme(name).fixed_volume:
+        assert sent[0] == sent[1] == sent[2]
+
+
+def test_most_schemes_that_follow_gradients_are_known_to():
+    followers = {name for name in sparsifier_models.names() if not scheme(name).fixed_volume}
+    assert {"oktopk", "topkdsa", "exdyna", "micro", "gaussiank", "dgc", "sidco", "redsync"} <= followers
+    assert followers.isdisjoint({"dense", "fp16", "topk", "artopk", "gtopk", "spardl", "signsgd", "powersgd"})
+
+
+@pytest.mark.parametrize("samples", [1, 3, 7, 50])
+@pytest.mark.parametrize("block", [None, 0.7, 4.0])
+def test_a_sample_stands_for_all_iterations_and_ends_when_they_do(samples, block):
+    # Iterations of 1 s, and of 2 s from 20 s on: 20 of the former and 20 of the latter.
+    sampling, number, now, seen = Sampling(40, samples, block=block), 0, 0.0, []
+    while number < 40:
+        seconds = 1.0 if now < 20 else 2.0
+        seen.append((number, seconds))
+        number, now = sampling.after(now, seconds)
+    assert sum(sampling.stands_for) == pytest.approx(40)
+    assert all(0 <= one < 40 for one, _ in seen)
+    seconds = np.array([one for _, one in seen])
+    whole, error = total(seconds, np.array(sampling.stands_for))
+    if block == 0.7 or (block is None and samples == 50):
+        assert (len(seen), whole, error) == (40, 60.0, 0.0)
+    if samples >= 3 or block is not None:
+        assert whole == pytest.approx(60, abs=max(3 * error, 1e-9))
+
+
+def test_a_job_that_takes_too_long_is_not_followed():
+    sampling = Sampling(100, block=1.0, give_up=5.0)
+    number, now = 0, 0.0
+    while number < 100:
+        number, now = sampling.after(now, 1.0)
+    assert len(sampling.stands_for) == 6
+    assert sum(sampling.stands_for) == pytest.approx(100)
+
+
+@pytest.mark.parametrize("label", ["AG", "ART-ring"])
+def test_recordings_take_as_long_as_the_job_itself(label):
+    run = load("quickstart", ["job.iterations=30"]).build()
+    (one,) = [one for one, _ in candidates_of(load("quickstart")) if one.label == label]
+    whole = run_policy(run.job, label, Fixed(one)).iterations["iteration_s"]
+    again = run_policy(run.job, label, Fixed(one), sparsifiers=Recordings(run.job, 30)).iterations["iteration_s"]
+    assert again.to_numpy() == pytest.approx(whole.to_numpy(), rel=0.01)
+
+
+def test_recordings_of_a_scheme_that_follows_gradients_are_its_exchanges():
+    run = load("quickstart", ["job.iterations=12", "exchanges.DGC={scheme: dgc}"]).build()
+    (one,) = [
+        one for one, _ in candidates_of(load("quickstart", ["exchanges.DGC={scheme: dgc}"])) if one.label == "DGC"
+    ]
+    whole = run_policy(run.job, "DGC", Fixed(one)).iterations
+    recordings = Recordings(run.job, 12)
+    assert recordings.follows_gradients(one)
+    again = run_policy(run.job, "DGC", Fixed(one), sparsifiers=recordings).iterations
+    assert again["iteration_s"].tolist() == whole["iteration_s"].tolist()
+
+
+@pytest.fixture(scope="module")
+def wan():
+    """The flagship scenario: each exchange in full."""
+    loaded = load("fluctuating_wan", ["job.scale=20000", "job.iterations=200"])
+    run = loaded.build()
+    among = candidates_of(loaded)
+    return run, among, decide_job(run, among, effort=math.inf, policies=False)
+
+
+def test_simulated_in_full_the_rows_are_those_of_the_run(wan):
+    run, among, found = wan
+    one, _ = among[1]
+    row = next(row for row in found.rows if row.label == one.label)
+    taken = run_policy(run.job, one.label, Fixed(one)).iterations
+    assert row.complete
+    assert row.seconds == pytest.approx(float(taken["iteration_s"].sum()), rel=1e-12)
+    assert sum(row.part(name) for name in ("compute", "select", "communicate")) == pytest.approx(row.seconds)
+
+
+def test_the_choice_of_a_sample_is_that_of_the_run(wan):
+    run, among, full = wan
+    found = decide_job(run, among, effort=1.5)
+    totals = {row.label: row.seconds for row in full.rows}
+    assert not all(row.complete for row in found.rows)
+    assert totals[found.best.label] <= 1.01 * full.best.seconds
+    for row in found.rows[:4]:
+        assert row.seconds == pytest.approx(totals[row.label], abs=4 * row.error + 0.02 * totals[row.label])
+    # AG is the fastest while links are fast, and takes half as long again over the whole job.
+    assert found.best.label.startswith("ART")
+    assert found.per_stretch is not None
+    assert found.per_stretch.policy.shares().keys() > {found.best.label}
+    assert found.per_stretch.saved > 0
+
+
+def test_the_same_question_has_the_same_answer(wan):
+    run, among, _ = wan
+    one, other = (decide_job(run, among[:4], effort=0.5) for _ in range(2))
+    assert [(row.label, row.seconds, row.error) for row in one.rows] == [
+        (row.label, row.seconds, row.error) for row in other.rows
+    ]
+
+
+def test_exchanges_that_cannot_do_the_job_are_named_with_why():
+    run = load("quickstart", ["job.iterations=3"]).build()
+    among = candidates_of(load("quickstart"))
+    wrong = replace(among[0][0], label="teams", scheme="spardl", options={"teams": 3})
+    found = decide_job(run, [*among[:2], (wrong, "sparse")], policies=False)
+    assert "teams" in found.refused
+    assert "teams" not in [row.label for row in found.rows]
+
+
+def test_progress_is_told_in_lines_off_a_terminal(monkeypatch):
+    from simnet.commands import terminal
+
+    monkeypatch.setattr(terminal, "_LINES_EVERY", 0.0)
+    assert "exchanges: " in did("choose", "quickstart", "--set", "job.iterations=3").stderr
