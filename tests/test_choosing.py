@@ -220,7 +220,9 @@ def test_more_latency_or_less_bandwidth_is_never_faster(point, factor):
 
 def test_chances_go_by_intervals():
     point = OperatingPoint(8, 25_557_032, 0.01, 1e-3, 1.25e9)
-    wide, learnt, narrow = (decide(choices(), point, by_closed_form(IDEAL, error)) for error in (0.5, None, 0.01))
+    # Of trees closed forms say the most, so that they may be faster whatever the error.
+    exact = [one for one in choices() if one.slack is None]
+    wide, learnt, narrow = (decide(exact, point, by_closed_form(IDEAL, error)) for error in (0.5, None, 0.01))
     assert wide.best.chance < learnt.best.chance < narrow.best.chance
     assert (wide.sure, narrow.sure) == (False, True)
     assert wide.best.expected_regret > narrow.best.expected_regret
