@@ -220,6 +220,30 @@ def test_what_cannot_be_exported_is_refused_in_words(file, arguments, message, t
     assert not (tmp_path / "p.json").exists()
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            ["--latency", "1ms"],
+            "--latency: is not for --fabric, whose measured times stand for the network: --latency and",
+        ),
+        (["--bandwidth", "1Gbit/s"], "--map latency,bandwidth all of them"),
+        (["--simulate"], "--simulate: is not for --fabric, whose measured times"),
+        (["--topology", "star"], "--topology: is not for --fabric"),
+        (["--stack", "gloo"], "--stack: is not for --fabric"),
+        (["--stack", "glo"], "--stack: there is no"),
+        (["--set", "seed=5"], "--set: is not for --fabric"),
+        (["--all"], "--all: is not for --fabric"),
+        (["--gpus-per-node", "4"], "--gpus-per-node: is not for --fabric"),
+        (["--seed", "4"], "--seed: is only for simulations, scenarios and policy tables"),
+        (["--misjudged", "3"], "--misjudged: is only for a decision by closed forms"),
+        (["--map", "latency,bandwidth"], "the calibrated fabric does not heed it, but density, model"),
+    ],
+)
+def test_what_a_fabric_does_not_heed_is_refused_with_the_way_out(file, arguments, message):
+    assert message in refused("--fabric", file, *arguments)
+
+
 def test_tables_of_links_are_as_they_were(tmp_path):
     did("--export", tmp_path / "p.json", "--cells", 2)
     loaded = json.loads((tmp_path / "p.json").read_text())

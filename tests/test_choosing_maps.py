@@ -77,3 +77,33 @@ def test_simulated_maps_have_as_many_cells_as_time_allows(tmp_path):
 def test_what_cannot_be_simulated_is_refused_in_words(arguments, message, tmp_path):
     assert message in refused(*arguments, "--out", tmp_path / "map")
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--map", "latency,bandwidth", "--misjudged", "4"], "--misjudged: is only for a decision by closed forms"),
+        (["--map", "latency,bandwidth", "--seed", "4"], "--seed: is only for simulations, scenarios and policy tables"),
+        (["--seed", "4"], "--seed: is only for simulations, scenarios and policy tables"),
+        (["--simulate", "--misjudged", "3"], "--misjudged: is only for"),
+        (["--simulate", "--stack", "glo"], "--stack: there is no stack 'glo': did you mean 'gloo'?"),
+        (["quickstart", "--misjudged", "3"], "--misjudged: is only for"),
+        (["quickstart", "--seed", "4", "--set", "seed=5"], "--seed 4: the seed is set by --set seed=5 too"),
+        (["--export", "t.csv", "--seed", "3"], "--seed: is only for"),
+        (["--export", "t.csv", "--density", "0.1"], "--density: is only for what weighs exchanges; --export NAME.csv"),
+        (["--export", "t.csv", "--device", "ideal"], "--device: is only for what weighs exchanges"),
+        (["--export", "t.csv", "--all"], "--all: is only for what weighs exchanges"),
+        (["--export", "t.csv", "--model", "resnet50"], "--model: is only for what weighs exchanges"),
+    ],
+)
+def test_options_that_an_answer_would_not_heed_are_refused(arguments, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert message in refused(*arguments)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("more", [["--map", "latency,bandwidth"], ["--simulate"], ["--export", "p.json"]])
+def test_an_error_of_closed_forms_is_for_decisions(more):
+    result = commands.invoke("choose", "--error", "0.3", *more)
+    assert result.exit_code == 2
+    assert result.stderr == "error: --error: is only for a decision by closed forms or over a whole job\n"

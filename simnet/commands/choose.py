@@ -81,8 +81,9 @@ class Method:
         ),
     ] = None
     misjudged: Annotated[
-        float, typer.Option(min=1, max=1000, help="By which factor latency and bandwidth may be misjudged.")
-    ] = 2.0
+        float | None,
+        typer.Option(min=1, max=1000, help="By which factor latency and bandwidth may be misjudged; default: 2."),
+    ] = None
     seed: Annotated[
         int | None,
         typer.Option(min=0, help="Seed of samples and equal routes; default: 0, or the scenario's."),
@@ -140,8 +141,9 @@ def choose(
 ) -> None:
     """Choose between dense, allgather and AR-Topk offline: ranking, margin, what would flip it."""
     _refuse_unused(answer)
-    at_a_point = answer.map_ is not None or answer.export is not None or links.latency or links.bandwidth
-    if scenario is not None and links.fabric is None and not at_a_point:
+    at_a_point = bool(answer.map_ is not None or answer.export is not None or links.latency or links.bandwidth)
+    _refuse_ignored(scenario, job, links, method, answer, at_a_point=at_a_point)
+    if scenario is not None and not at_a_point:
         _whole_job(scenario, job, links, method, answer.json_)
         return
     question, fabric = _question(scenario, job, links, method, over=method.simulate and answer.map_ is not None)
@@ -182,6 +184,47 @@ def _refuse_unused(answer: Answer) -> None:
     options.only("--map or --export NAME.json", answer.map_ is not None or table, grid)
 
 
+def _refuse_ignored(
+    scenario: str | None, job: Job, links: Links, method: Method, answer: Answer, *, at_a_point: bool
+) -> None:
+    """Refuse options that the answer would not heed, and say what does."""
+    if scenario is not None and links.fabric is not None:
+        raise InputError("is either a scenario or --fabric", file="simnet choose")
+    options.stack(method.stack)
+    table = answer.export is not None and answer.export.suffix == ".json"
+    decision = answer.map_ is None and answer.export is None
+    closed = links.fabric is None and not method.simulate
+    whole_job = scenario is not None and not at_a_point
+    if links.fabric is not None:
+        known = "is not for --fabric, whose measured times stand for the network"
+        for option in ("latency", "bandwidth"):
+            if getattr(links, option) is not None:
+                way = "--latency and --bandwidth without --fabric ask closed forms, --map latency,bandwidth all of them"
+                raise InputError(f"{known}: {way}", file=f"--{option}")
+        others = {
+            "--gpus-per-node": links.gpus_per_node,
+            "--inner-latency": links.inner_latency,
+            "--inner-bandwidth": links.inner_bandwidth,
+            "--topology": method.topology,
+            "--stack": method.stack,
+            "--set": method.set_,
+            "--simulate": method.simulate,
+            "--all": method.every,
+        }
+        for option, value in others.items():
+            if value not in (None, False):
+                raise InputError(f"{known}; without --fabric it is for closed forms or simulations", file=option)
+    heard = decision and closed and not whole_job
+    options.only("a decision by closed forms", heard, {"--misjudged": method.misjudged})
+    options.only("a decision by closed forms or over a whole job", heard or whole_job, {"--error": method.error})
+    drawn = scenario is not None or method.simulate or table
+    options.only("simulations, scenarios and policy tables", drawn, {"--seed": method.seed})
+    messages: dict[str, object] = {"--density": job.density, "--device": method.device, "--all": method.every}
+    messages |= {"--model": job.model, "--parameters": job.parameters}
+    what = "what weighs exchanges; --export NAME.csv is about messages of all sizes"
+    options.only(what, decision or table or answer.map_ is not None, messages)
+
+
 def _question(
     scenario: str | None, job: Job, links: Links, method: Method, *, over: bool
 ) -> tuple[Question, CalibratedCostModel | None]:
@@ -198,10 +241,10 @@ def _question(
         flags[name] = options.quantity(flags[name], f"--{name.replace('_', '-')}", read)
     flags["density"] = None if job.density is None else options.density(job.density)
     flags |= {"fields": flags.pop("set_") or (), "seed": method.seed or 0}
+    if method.misjudged is None:
+        del flags["misjudged"]
     given = inputs.Given(**flags)
     options.only("--simulate", method.simulate, {"--stack": method.stack})
-    if scenario is not None and links.fabric is not None:
-        raise InputError("is either a scenario or --fabric", file="simnet choose")
     if scenario is not None:
         from simnet.scenario import load
 
@@ -209,15 +252,6 @@ def _question(
     if links.fabric is not None:
         from simnet.calibration import load_cost_model
 
-        network: dict[str, object] = {
-            "--gpus-per-node": links.gpus_per_node,
-            "--inner-latency": links.inner_latency,
-            "--inner-bandwidth": links.inner_bandwidth,
-            "--topology": method.topology,
-        }
-        network |= {"--latency": links.latency, "--bandwidth": links.bandwidth, "--simulate": method.simulate}
-        network |= {"--all": method.every, "--set": method.set_}
-        options.only("closed forms and simulation", False, network)
         fabric = load_cost_model(links.fabric)
         return inputs.from_fabric(fabric, given), fabric
     return (inputs.over_networks(given) if over else inputs.from_flags(given)), None
