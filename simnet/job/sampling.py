@@ -151,6 +151,11 @@ class Recordings(SparsifierSet):
         followed = sum(len(rows) for (label, _), rows in self._rows.items() if label == candidate.label)
         return followed + sum(label == candidate.label for label, _, _ in self._once)
 
+    def takes_turns(self, candidate: Candidate) -> bool:
+        """Return whether what a candidate of fixed volume has sent so far depended on whose turn it was, or may."""
+        turns = [turn for label, _, turn in self._once if label == candidate.label]
+        return not turns or max(turns) >= 0
+
     def step(self, where: Situation, shortlist: Sequence[Candidate]) -> Timed:
         """Time the exchanges of an iteration with each of the shortlist, and return the fastest."""
         best: TimedExchange | None = None

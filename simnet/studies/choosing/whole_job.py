@@ -43,7 +43,7 @@ from simnet.scenario.resolve import candidate
 from simnet.studies.choosing.choices import Kind, choices
 from sparsifier_models.options import option_values
 
-EFFORT, EFFORT_OF_ALL = 2.0, 10.0
+EFFORT, EFFORT_OF_ALL = 1.7, 10.0
 """About how many seconds of one processor simulations may take, of the usual choices and of every scheme."""
 
 # About what these take [s]: to time an iteration, and a message of it, where the event loop is compiled and where not;
@@ -309,9 +309,9 @@ class _Trial:
         self._recordings = None if math.isinf(effort) else Recordings(job, 1)
         self._slower: dict[str, float] = {}
         self._message = _MESSAGE if load_kept_loop() else _INTERPRETED
-        # Exchanges that are unlike although they do not follow the gradients: turns of workers, and densities.
+        # Exchanges of fixed volume differ by whose turn it is, and by density.
         ramps = sum(ramp.iterations for ramp in job.density if ramp.start != ramp.end)
-        self._different = job.source.workers + min(ramps, job.iterations)
+        self._densities = min(ramps, job.iterations)
 
     def cost(self, one: Candidate, samples: int) -> float:
         """Return about how many seconds it takes to simulate so many iterations of a job with an exchange."""
@@ -324,7 +324,8 @@ class _Trial:
         if self._recordings.follows_gradients(one):
             more = max(_window(samples, self.job.iterations) - self._recordings.made(one), 0)
             return timed + more * (exchange + workers * _DRAWN * entries)
-        more = max(min(samples, self._different) - self._recordings.made(one), 0)
+        turns = self.job.source.workers if self._recordings.takes_turns(one) else 1
+        more = max(min(samples, turns + self._densities) - self._recordings.made(one), 0)
         return timed + more * exchange
 
     def _learn(self, one: Candidate, cost: float, spent: float) -> None:
