@@ -188,6 +188,34 @@ def job(folder):
     Path(folder, f"{rank}.json").write_text(json.dumps(orders))
 
 
+def advise(folder):
+    """Let bytes take long, then rounds, and leave what each iteration exchanged with."""
+    size, links = dist.get_world_size(), {}
+
+    def slowed(call, at, rounds, share):
+        def slower(*given, **options):
+            time.sleep(links["latency"] * rounds + links["byte"] * share * given[at].nbytes)
+            return call(*given, **options)
+
+        return slower
+
+    # A ring of three, and words of a probe.
+    dist.all_reduce = slowed(dist.all_reduce, 0, 2 * (size - 1), 2 * (size - 1) / size)
+    dist.all_gather = slowed(dist.all_gather, 1, size - 1, size - 1)
+    dist.isend = slowed(dist.isend, 0, 1, 1)
+    wrapped = DistributedDataParallel(Told(), bucket_cap_mb=1000)
+    select = Entry(label="AG-Topk", scheme="topk", kind="sparse", density=0.9)
+    hook = Hook.advised([select], device="cpu", log=folder).attach(wrapped)
+    taken = []
+    for iteration in range(70):
+        links |= {"latency": 1e-3, "byte": 1e-6} if iteration < 40 else {"latency": 3e-2, "byte": 1e-8}
+        drawn = np.split(gradients(iteration, size), np.cumsum(SIZES)[:-1], axis=1)
+        wrapped([torch.from_numpy(one[dist.get_rank()].copy()) for one in drawn]).backward()
+        taken.append(hook.marks.exchange)
+    hook.close()
+    Path(folder, f"{dist.get_rank()}.json").write_text(json.dumps(taken))
+
+
 def fail(what):
     """Do something wrong, and say what comes of it."""
     try:
@@ -206,6 +234,11 @@ def fail(what):
             lost = Entry(label="fp16", scheme="fp16", options={"error_feedback": False}, kind="half", density=1)
             alone = made.made_for.model_copy(update={"workers": 1})
             Hook.of_policy(made.model_copy(update={"choices": (kept, lost), "made_for": alone}))
+        if what == "densities":
+            each = [Entry(label=f"{c}", scheme="topk", kind="sparse", density=c) for c in (0.1, 0.01)]
+            Hook.advised(each, device="cpu")
+        if what == "formula":
+            Hook.advised([Entry(label="Ok", scheme="oktopk", kind="sparse", density=0.1)], device="cpu")
         if what == "again":
             Path("rank_0.csv").touch()
             model = DistributedDataParallel(Told())
@@ -229,7 +262,7 @@ def main():
             found = [run(**one) for one in json.loads(arguments[0])]
             Path(arguments[1], f"{dist.get_rank()}.json").write_text(json.dumps(found))
         else:
-            {"train": train, "beside": beside, "job": job, "fail": fail}[command](*arguments)
+            {"train": train, "beside": beside, "job": job, "advise": advise, "fail": fail}[command](*arguments)
         dist.barrier()
     except Exception:
         traceback.print_exc()

@@ -15,6 +15,7 @@ import sparsifier_models
 import topologies
 from commands import contents, did, invoke, refused
 from jobs import AG, RING, Source, job_on
+from simnet.advise import Advised
 from simnet.base.errors import InputError
 from simnet.base.writing import alone, tidy
 from simnet.job import Checkpoint, ColocatedJob, Compute, Overlap, checkpoint, run_policy
@@ -80,6 +81,8 @@ JOBS = {
     "failures, and exploration": (lambda: job(failures={1: 0.15}, patience=0.02), moo),
     "failures, the end": (lambda: job(failures={3: 0.2}), lambda: Fixed(AG)),
     "networks by iteration": (lambda: job(stages=[(0, fickle()), (3, Network(topologies.star(4, 1e-2, 1e5)))]), moo),
+    "adviser": (lambda: job(iterations=9), lambda: Advised([AG, RING])),
+    "adviser, failures": (lambda: job(iterations=9, failures={1: 0.15}, patience=0.02), lambda: Advised([AG, RING])),
     "no barrier": (lambda: job(barrier=False), flexible),
     "no barrier, failures": (lambda: job(barrier=False, failures={1: 0.06, 2: 0.3}, patience=0.02), lambda: Fixed(AG)),
     "training": (learning, lambda: Fixed(RING)),

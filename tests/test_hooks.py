@@ -103,6 +103,27 @@ def test_recorded_gradients_of_a_measured_job_are_those_that_its_hook_gets(tmp_p
             assert np.abs(ours - given[iteration]).max() <= 1e-5 * np.abs(given[iteration]).max()
 
 
+def test_an_adviser_takes_what_is_fast_and_changes_when_links_do(tmp_path):
+    workers = 3
+    done = started(HERE / "hook_worker.py", ["advise", str(tmp_path)], workers, tmp_path)
+    assert done.returncode == 0, done.stderr[-3000:]
+    taken = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(workers)]
+    assert taken[0] == taken[1] == taken[2]
+    # Dense has 25 KB a microsecond each, AG-Topk 68 KB; then dense has four rounds of 30 ms, AG-Topk two.
+    assert taken[0][:2] == ["dense", "dense"]
+    assert taken[0][20:40].count("dense") >= 12
+    assert taken[0][55:].count("AG-Topk") >= 10
+    advice = [json.loads(line) for line in (tmp_path / "adviser.jsonl").read_text().splitlines()]
+    assert [one["took"] for one in advice if one["iteration"] < 70] == [
+        taken[0][one["iteration"]] for one in advice if one["iteration"] < 70
+    ]
+    assert advice[-1]["jumps"] >= 1
+    assert {one["label"] for one in advice[-1]["predicted"]} == {"dense", "AG-Topk"}
+    for one in advice:
+        assert one["latency_s"][1] <= one["latency_s"][0] <= one["latency_s"][2]
+        assert one["why"]
+
+
 def test_the_log_adds_up(tmp_path):
     workers = 2
     done = started(HERE / "hook_worker.py", ["train", str(tmp_path / "logs")], workers, tmp_path)
@@ -151,6 +172,8 @@ def test_the_log_of_many_buckets_takes_less_than_a_hundredth_of_a_short_iteratio
         ("workers", "rows.json: made_for.workers: the table was made for 8 workers, but there are 1"),
         ("nan", "rank 0, iteration 0, bucket 0: entry 3 of the gradient of parts.1 is nan; it must be finite"),
         ("feedback", "cannot switch between exchanges with error feedback (AG-Topk"),
+        ("densities", "all choices that select need one density, got [0.01, 0.1]"),
+        ("formula", "no closed form is known for 'Ok'"),
         ("again", "rank_0.csv: is there already; choose another folder for the log"),
     ],
 )

@@ -11,13 +11,15 @@ from contextlib import suppress
 from typing import Any
 
 
-def like(group: Any) -> Any:
+def like(group: Any, backend: str | None = None) -> Any:
     """Return a new group of the workers of another; all of them must call.
 
     Parameters
     ----------
     group : ProcessGroup, optional
         The workers, and what carries their messages; all when omitted.
+    backend : str, optional
+        What carries messages instead.
 
     Returns
     -------
@@ -26,9 +28,9 @@ def like(group: Any) -> Any:
     import torch.distributed as dist
 
     if group is None:
-        return dist.new_group()
-    ranks, backend = dist.get_process_group_ranks(group), dist.get_backend(group)
-    return dist.new_group(ranks, backend=backend, use_local_synchronization=True)
+        return dist.new_group(backend=backend)
+    ranks = dist.get_process_group_ranks(group)
+    return dist.new_group(ranks, backend=backend or dist.get_backend(group), use_local_synchronization=True)
 
 
 def destroy(group: Any) -> None:

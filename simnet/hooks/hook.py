@@ -11,15 +11,18 @@ from __future__ import annotations
 import atexit
 import queue
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from os import PathLike
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import sparsifier_models
 from simnet.base.checks import is_number, whole
 from simnet.base.errors import InputError, SimnetError
+from simnet.costs.devices import DeviceProfile, load_device
 from simnet.hooks import group as groups
+from simnet.hooks.advised import Advising
 from simnet.hooks.exchanges import Scheme, scheme
 from simnet.hooks.log import Clock, EventClock, HostClock, Iteration, Span
 from simnet.hooks.messages import Messages
@@ -178,6 +181,60 @@ class Hook:
             hook._probe = probe
         return hook
 
+    @classmethod
+    def advised(
+        cls,
+        choices: str | PathLike[str] | PolicyTable | Sequence[Entry],
+        *,
+        device: str | Path | DeviceProfile,
+        every: int = 2,
+        probes: bool = True,
+        log: str | PathLike[str] | None = None,
+        group: Any = None,
+        **options: Any,
+    ) -> Hook:
+        """Return a hook that learns from what iterations take which of some exchanges is the fastest, and takes that.
+
+        Parameters
+        ----------
+        choices : str, Path, PolicyTable or sequence of Entry
+            What there is to choose from, or the table whose choices that are. The first that is dense is taken while
+            nothing is known; one is added if there is none.
+        device : str, Path or DeviceProfile
+            What kernels are expected to cost, of ``simnet calibrate device``.
+        every : int
+            Iterations from one decision to the next, >= 1.
+        probes : bool
+            Whether workers may stop to measure the latency, where that is worth its time.
+        log : str or Path, optional
+            Folder in which worker 0 writes ``adviser.jsonl``, a decision per line; none when omitted.
+        group : ProcessGroup, optional
+            As of `Hook`.
+        **options
+            ``horizon``, ``margin``, ``change_cost`` and ``probe_share`` of `simnet.advise.Adviser`.
+
+        Raises
+        ------
+        InputError
+            As `of_policy`, but for the number of workers; or if a choice has no closed form, or those that select
+            differ in density.
+        """
+        if isinstance(choices, str | PathLike):
+            choices = load_policy(str(choices))
+        entries = list(choices.choices if isinstance(choices, PolicyTable) else choices)
+        for one in entries:
+            scheme(one.scheme)
+        dense = [one for one in entries if one.kind == "dense"]
+        fallback = dense[0] if dense else Entry(label="dense", scheme="dense", kind="dense", density=1.0)
+        entries = [fallback, *(one for one in entries if one is not fallback)]
+        profile = device if isinstance(device, DeviceProfile) else load_device(device)
+        hook = cls.__new__(cls)
+        hook._set_up(tuple(entries), group)
+        hook._advising = Advising(
+            entries, profile, group, every=whole(every, "every", 1), probes=probes, log=log, **options
+        )
+        return hook
+
     def _set_up(self, choices: tuple[Entry, ...], group: Any) -> None:
         try:
             import torch.distributed as dist
@@ -195,6 +252,8 @@ class Hook:
         self._names: Mapping[int, str] = {}
         self._table: PolicyTable | None = None
         self._sizes: _Sizes | None = None
+        self._advising: Advising | None = None
+        self._entries_of: list[int] = []
         self._every = 1
         self._probe: Probe = lambda device: shifted(device, group=self._own)
         self._clock: Clock | None = None
@@ -267,6 +326,7 @@ class Hook:
         total = flat.sum()
         if not flat.is_cuda:
             self._check_finite(bucket, flat, total)
+        self._entries_of.append(flat.numel())
         part = self._part(bucket, flat)
         steps = self._schemes[self.entry.scheme]
         selected = steps.select(part)
@@ -308,6 +368,9 @@ class Hook:
             self._tasks.put(None)
             self._thread.join()
             self._thread = None
+        if self._advising is not None:
+            self._advising.close()
+            self._advising = None
         if self._own is not None:
             groups.destroy(self._own)
             self._own = None
@@ -327,6 +390,9 @@ class Hook:
             slowest = torch.tensor([latency, 1 / bandwidth], dtype=torch.float64, device=device)
             dist.all_reduce(slowest, dist.ReduceOp.MAX, group=self._own)  # All workers must take the same choice.
             self.entry = self._table.lookup(slowest[0].item(), 1 / slowest[1].item()).entry
+        if self._advising is not None:
+            sizes, self._entries_of = tuple(self._entries_of), []
+            self.entry = self._advising.begin(self.iteration, self.marks, sizes, self.clock(device))
         self.marks = Iteration(self.iteration, self.entry.label, self.entry.density)
 
     def _model(self, number: int, parameters: tuple[int, ...], entries: int) -> Any:

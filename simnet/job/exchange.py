@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
 from simnet.base.errors import StalledError
-from simnet.costs.devices import DeviceOp
+from simnet.costs.devices import DeviceOp, DeviceProfile
 from simnet.job.checkpoint import State
 from simnet.job.job import Job, buckets, create_sparsifier
 from simnet.job.streams import Sent, queued, slows
@@ -295,7 +295,7 @@ class SparsifierSet:
         for bucket, model in zip(self._buckets, models, strict=True):
             model.density, model.iteration = where.density, where.batch
             exchange = model.exchange(gradients[:, bucket.entries])
-            exchange.kernels += _of_hook(self._job, model, exchange)
+            exchange.kernels += of_hook(self._job.device, model, exchange)
             exchanges.append(exchange)
         return exchanges
 
@@ -336,9 +336,19 @@ class SparsifierSet:
         return TimedExchange(candidate, exchanges, select, slowed, result, where.begun)
 
 
-def _of_hook(job: Job, model: Sparsifier, exchange: Exchange) -> tuple[DeviceOp, ...]:
-    """Return what a hook does with a bucket beside the kernels of its scheme, of what the device profile has."""
-    entries, rounds = model.parameters * job.source.scale, len(exchange.schedule.rounds)
+def of_hook(device: DeviceProfile, model: Sparsifier, exchange: Exchange) -> tuple[DeviceOp, ...]:
+    """Return what a hook does with a bucket beside the kernels of its scheme, of what the device profile has.
+
+    Parameters
+    ----------
+    device : DeviceProfile
+        The profile.
+    model : Sparsifier
+        The scheme as the bucket has it.
+    exchange : Exchange
+        What came of it.
+    """
+    entries, rounds = model.parameters * model.options.scale, len(exchange.schedule.rounds)
     does = (
         DeviceOp("begin", entries),
         DeviceOp("kept", model.density * entries),
@@ -346,7 +356,7 @@ def _of_hook(job: Job, model: Sparsifier, exchange: Exchange) -> tuple[DeviceOp,
         DeviceOp("came", np.asarray(exchange.stats["bytes_received"]) / 4, before=rounds),
     )
     named = (one._replace(method=f"hook_{model.name}_{one.method}") for one in does)
-    return tuple(one for one in named if one.method in job.device.methods)
+    return tuple(one for one in named if one.method in device.methods)
 
 
 def sooner(step: TimedExchange, other: TimedExchange) -> bool:

@@ -155,18 +155,28 @@ def iterate(
     while number < job.iterations:
         network, placement = job.network(number), hosts[active].tolist()
         latency, bandwidth = probe_pairs(network, placement, now)
+        probing, probes = np.zeros(active.size), None
+        if (probe := log.measures(number, now, active)) is not None:
+            with _told(record, number):
+                probes = network.time(
+                    probe,
+                    begins,
+                    placement=placement,
+                    messages=True,
+                    stream=(*stream, "iteration", number, "probe"),
+                    origin=now,
+                )
+            probing = probes.left - begins
+            assert probes.messages is not None
+            ends = np.zeros(int(probes.messages.round.max()) + 1)
+            np.maximum.at(ends, probes.messages.round, probes.messages.arrived - begins.max())
+            log.measured(number, now, active, ends.tolist())
         decision = log.decide(number, now, active)
         attempt, trains = decision.attempt, decision.attempt is None
         batch = min(number + (attempt or 0), job.iterations - 1)
         named: tuple[str | int, ...] = ("iteration", number) if trains else ("exploration", attempts)
         compute = job.compute.seconds(job.seed, batch, job.source.workers)[active]
-        probing, probes, kept = np.zeros(active.size), None, trains and number < timeline
-        if (probe := log.measures()) is not None:
-            with _told(record, number):
-                probes = network.time(
-                    probe, begins, placement=placement, messages=kept, stream=(*stream, *named, "probe"), origin=now
-                )
-            probing = probes.left - begins
+        kept = trains and number < timeline
         state = IterationState(active, begins, probing, compute, [], probes)
         complete, behind = begins + probing + compute, compute
         while True:
@@ -223,7 +233,7 @@ def iterate(
             keep=where.messages,
             score=models.training.score(number if trains else None),
         )
-        log.observe(decision, step)
+        log.observe(decision, step, state)
         before, advance = now, advance + lost
         now = before + advance
         lost = advance - (now - before)

@@ -97,3 +97,26 @@ def left_after(backward: float, select: float, communicate: float, buckets: int)
     for gate in opens[:, 0].tolist():
         done = max(done, gate) + communicate
     return done - backward
+
+
+def under_way(left: float, backward: float, select: float, buckets: int) -> float:
+    """Return the seconds that all buckets are under way, given those that are left when all computing is done.
+
+    Parameters
+    ----------
+    left : float
+        Seconds from the end of the backward pass, with the kernels that delayed it, to that of the exchange.
+    backward : float
+        Seconds of the backward pass, of which each bucket has an equal slice.
+    select : float
+        Seconds of the kernels of all buckets.
+    buckets : int
+        How many there are, >= 1.
+
+    Examples
+    --------
+    >>> under_way(0.25, 9.0, 0.0, 4), under_way(0.625, 0.5, 0.0, 4), under_way(0.25, 0.0, 0.0, 1)
+    (1.0, 1.0, 0.25)
+    """
+    # Either the last bucket finds the others gone, or all are under way one after another from the first on.
+    return min(buckets * left, left + (backward + select) * (buckets - 1) / buckets)

@@ -10,7 +10,15 @@ from simnet.policies.fixed import Fixed
 from simnet.policies.flexible import Flexible
 from simnet.policies.monitor import Aggregate, Monitor, probe_pairs
 from simnet.policies.oracle import OneStepOracle
-from simnet.policies.protocol import Adaptive, Decision, Observation, Policy, PolicyContext
+from simnet.policies.protocol import (
+    Adaptive,
+    Decision,
+    Measures,
+    Observation,
+    Policy,
+    PolicyContext,
+    Took,
+)
 
 __all__ = [
     "Adaptive",
@@ -19,12 +27,14 @@ __all__ = [
     "Decision",
     "Fixed",
     "Flexible",
+    "Measures",
     "Monitor",
     "Observation",
     "OneStepOracle",
     "Policy",
     "PolicyContext",
     "Ramp",
+    "Took",
     "closed_form",
     "density_at",
     "distinct",

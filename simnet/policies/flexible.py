@@ -76,6 +76,9 @@ class Flexible:
         shifts = [Round(workers, np.roll(workers, -1), nbytes, phase="probe") for nbytes in lengths]
         return Schedule(workers.size, shifts).concat(allreduce_ring(workers.size, _FOUND).in_phase("probe"))
 
+    def measured(self, context: PolicyContext, ends: Sequence[float]) -> None:
+        """Learn nothing: what the messages find is what the monitor sees, but for its noise."""
+
     def shortlist(self, context: PolicyContext) -> Sequence[Candidate]:
         """Return the choice in force, after a new decision where one is due."""
         if self._basis is not None and context.iteration % self.decide_every:

@@ -9,11 +9,13 @@ of every exchange.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol, runtime_checkable
 
+from simnet.costs.devices import DeviceProfile, load_device
 from simnet.network import Network
 from simnet.policies.candidate import Candidate
+from simnet.schedule import Schedule
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,10 @@ class PolicyContext:
         M, bytes of the dense gradient.
     density : float
         c, target fraction kept.
+    buckets : sequence of int, optional
+        Entries of each piece that the gradient is exchanged in; one piece when omitted.
+    device : DeviceProfile, optional
+        What kernels are known to cost; nothing when omitted.
     """
 
     iteration: int
@@ -42,6 +48,8 @@ class PolicyContext:
     placement: Sequence[int]
     message: float
     density: float
+    buckets: Sequence[int] = ()
+    device: DeviceProfile = field(default_factory=lambda: load_device("ideal"))
 
 
 class Policy(Protocol):
@@ -82,6 +90,27 @@ class Decision(NamedTuple):
     fresh: bool = False
 
 
+class Took(NamedTuple):
+    """What an iteration took, of all workers.
+
+    Parameters
+    ----------
+    communicate : float
+        Seconds in which messages were under way, of the worker that waited least for the others.
+    select : float
+        Seconds of kernels before the first message of each bucket, of the slowest worker.
+    merge : float
+        The same of kernels between messages and after the last.
+    backward : float
+        Seconds of the backward pass that buckets become ready in, equally spaced; 0 where there is one bucket.
+    """
+
+    communicate: float
+    select: float
+    merge: float
+    backward: float = 0.0
+
+
 class Observation(NamedTuple):
     """What came of a decision: the exchange that took place, its gain and its compression time.
 
@@ -98,6 +127,8 @@ class Observation(NamedTuple):
         over the workers if there is none.
     compression : float
         Seconds that the slowest worker took to select, pack, merge and unpack.
+    took : Took
+        The parts of the iteration.
     """
 
     decision: Decision
@@ -105,6 +136,7 @@ class Observation(NamedTuple):
     gain: float
     released_gain: float
     compression: float
+    took: Took = Took(0.0, 0.0, 0.0)
 
 
 @runtime_checkable
@@ -120,3 +152,14 @@ class Adaptive(Policy, Protocol):
 
     def observe(self, context: PolicyContext, observation: Observation) -> None:
         """Learn what came of the decision that was taken in `context`."""
+
+
+@runtime_checkable
+class Measures(Policy, Protocol):
+    """A policy that has workers measure the links before iterations, which takes them time."""
+
+    def measures(self, context: PolicyContext) -> Schedule | None:
+        """Return the messages by which workers measure the links before an iteration; None where they do not."""
+
+    def measured(self, context: PolicyContext, ends: Sequence[float]) -> None:
+        """Learn when the last message of each round had arrived, in seconds since the last worker began."""

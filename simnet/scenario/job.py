@@ -12,6 +12,7 @@ import numpy as np
 
 import sparsifier_models
 from simnet import traces
+from simnet.advise import Advised
 from simnet.base import plugins
 from simnet.base.units import format_bytes
 from simnet.costs import models
@@ -349,6 +350,9 @@ def build_policy(config: schema.Config, given: schema.Policy) -> Policy:
         return Fixed(candidates[0])
     if kind == "clairvoyant":
         return OneStepOracle(candidates)
+    if kind == "advise":
+        advised: Policy = part.build(Advised, candidates=candidates)
+        return advised
     if kind not in ("flexible", "moo"):
         policy: Policy = part.build(candidates=candidates, **({"seed": config.seed} if part.takes("seed") else {}))
         if lacks := [one for one in ("candidates", "reset", "shortlist") if not hasattr(policy, one)]:

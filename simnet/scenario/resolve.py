@@ -235,9 +235,13 @@ def _policies(
             loc = ("policies", name, kind, "among", position)
             if label in among[:position]:
                 found.add(loc, f"{label!r} stands here twice")
-            if _check_label(label, loc, exchanges, found) and kind in ("flexible", "moo") and label in sound:
+            if _check_label(label, loc, exchanges, found) and kind in ("flexible", "moo", "advise") and label in sound:
                 with found.at(*loc):
                     closed_form(candidate(label, exchanges[label]))
+        if kind == "advise" and part.fallback is not None and part.fallback not in among:
+            found.add(
+                ("policies", name, kind, "fallback"), f"is none of its exchanges; {nearest(part.fallback, among)}"
+            )
         with found.at("policies", name, kind):
             check_feedback({label: exchanges[label].options["error_feedback"] for label in among if label in sound})
         spelled_out = _moo(part, ("policies", name, kind), config.job.epoch, found) if kind == "moo" else {}

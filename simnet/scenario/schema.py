@@ -18,7 +18,7 @@ from pydantic import (
 )
 
 import simnet.job
-from simnet import policies, traces
+from simnet import advise, policies, traces
 from simnet.base.quantities import (
     Count,
     Density,
@@ -322,6 +322,11 @@ class Moo(Among):
         return self
 
 
+@configures(advise.Advised, omit=("candidates",))
+class Advise(Among):
+    """The exchange that an adviser takes, which learns from what iterations take while the job runs."""
+
+
 class Clairvoyant(Among):
     """The one-step oracle: the exchange that is fastest on the true weather, against which regret is measured."""
 
@@ -339,6 +344,7 @@ class Policy(OneOf):
     fixed: Label | None = None
     flexible: Flexible | None = None
     moo: Moo | None = None
+    advise: Advise | None = None
     clairvoyant: Clairvoyant | None = None
 
 

@@ -1,0 +1,13 @@
+"""An adviser of a job that runs: it learns from what iterations take which exchange is the fastest, and says why.
+
+`Estimator` learns the latency and bandwidth of links, and by which factors exchanges and kernels depart from their
+closed forms and from the device profile. `Adviser` decides on what it has learnt. `Advised` is its policy in simulated
+jobs, and `simnet.hooks.Hook.advised` drives the same in real ones.
+"""
+
+from simnet.advise.adviser import Advice, Adviser, Predicted
+from simnet.advise.estimator import Estimator, Sum
+from simnet.advise.exchanges import Cost, cost
+from simnet.advise.policy import PINGS, Advised
+
+__all__ = ["PINGS", "Advice", "Advised", "Adviser", "Cost", "Estimator", "Predicted", "Sum", "cost"]

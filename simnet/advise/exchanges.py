@@ -1,0 +1,93 @@
+"""What an exchange consists of, before it runs: rounds and bytes by its closed form, kernels by the device profile."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+import sparsifier_models
+from simnet.base.rng import stream
+from simnet.costs.devices import DeviceOp, DeviceProfile
+from simnet.job.exchange import of_hook
+from simnet.policies import Candidate, closed_form
+
+# Entries of the gradients that are exchanged to see which kernels run; how many they go through is scaled.
+_SAMPLE = 64
+
+
+class Cost(NamedTuple):
+    """What an exchange consists of.
+
+    Parameters
+    ----------
+    rounds : float
+        Latencies that follow one another.
+    nbytes : float
+        Bytes that follow one another on a link.
+    select, merge : dict of str to float
+        Seconds of its kernels by the device profile, by their methods: those before its first message, and the others.
+    """
+
+    rounds: float
+    nbytes: float
+    select: dict[str, float]
+    merge: dict[str, float]
+
+
+def cost(candidate: Candidate, workers: int, buckets: Sequence[int], density: float, device: DeviceProfile) -> Cost:
+    """Return what an exchange consists of, all of its buckets together.
+
+    Parameters
+    ----------
+    candidate : Candidate
+        The exchange.
+    workers : int
+        P, >= 1.
+    buckets : sequence of int
+        Entries of each bucket.
+    density : float
+        Fraction that is kept.
+    device : DeviceProfile
+        What its kernels cost.
+
+    Raises
+    ------
+    ValueError
+        If it has no closed form, or one that is no sum of latencies and bytes; or if its scheme refuses the density.
+
+    Examples
+    --------
+    >>> from simnet.costs.devices import load_device
+    >>> found = cost(Candidate("dense", "dense", {"algorithm": "ring"}), 4, [1000], 1.0, load_device("ideal"))
+    >>> found.rounds, found.nbytes
+    (6.0, 6000.0)
+    """
+    formula = closed_form(candidate)
+    rounds = nbytes = 0.0
+    select: dict[str, float] = {}
+    merge: dict[str, float] = {}
+    for entries in buckets:
+        message = 4.0 * entries
+        each = [float(formula(alpha, beta, message, density, workers)) for alpha, beta in ((1, 0), (0, 1), (1, 1))]
+        if not math.isclose(each[0] + each[1], each[2], rel_tol=1e-9):
+            raise ValueError(f"the closed form of {candidate.label!r} is no sum of latencies and bytes")
+        rounds, nbytes = rounds + each[0], nbytes + each[1]
+        for one in _kernels(candidate, workers, entries, density, device):
+            of = merge if one.before else select
+            of[one.method] = of.get(one.method, 0.0) + float(device.seconds([one], workers).max())
+    return Cost(rounds, nbytes, select, merge)
+
+
+def _kernels(
+    candidate: Candidate, workers: int, entries: int, density: float, device: DeviceProfile
+) -> tuple[DeviceOp, ...]:
+    sample = min(entries, _SAMPLE)
+    model = sparsifier_models.create(
+        candidate.scheme, workers, sample, density, scale=entries / sample, layers=(sample,), **candidate.options
+    )
+    draws = stream(0, "kernels of an exchange").standard_normal((workers, sample))
+    exchange = model.exchange(draws.astype(np.float32))
+    return *exchange.kernels, *of_hook(device, model, exchange)

@@ -1,0 +1,153 @@
+"""The adviser as a policy of simulated jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from simnet.advise.adviser import Advice, Adviser
+from simnet.advise.exchanges import Cost, cost
+from simnet.base.checks import whole
+from simnet.base.quantities import Count, Factor, Seconds, bounded
+from simnet.policies import (
+    Candidate,
+    Decision,
+    Observation,
+    PolicyContext,
+    Took,
+    closed_form,
+    distinct,
+)
+from simnet.schedule import Round, Schedule
+
+AGREES = 2
+"""Iterations before a decision of which it knows no more: workers agree on an iteration beside the one after it."""
+
+WORD, PINGS = 4.0, 2
+"""Bytes of a word of a probe, and how many go to the next worker and back, in turn: with the first workers meet."""
+
+
+class Advised:
+    """What the adviser takes, by what iterations have taken so far, as `simnet.hooks.Hook.advised` does in real jobs.
+
+    Links are measured by the exchanges themselves. Workers stop for a probe only where what it tells is worth its time,
+    as before the first iteration. Until it is known what exchanges take, the fallback is taken.
+
+    Parameters
+    ----------
+    candidates : sequence of Candidate
+        Each with a closed form.
+    fallback : str, optional
+        Label of the exchange while nothing is known; when omitted, the first that is dense, or else the first.
+    decide_every : int
+        Iterations from one decision to the next, >= 1.
+    horizon : int
+        Iterations over which a change has to pay, >= 1.
+    margin : float
+        By how much an exchange has to be faster than the one in force, as a share of its time.
+    change_cost : float
+        Time that a change takes [s].
+    probes : bool
+        Whether workers may stop for a probe.
+
+    Attributes
+    ----------
+    log : list of Advice
+        What was decided so far, and why.
+
+    Raises
+    ------
+    ValueError
+        If there is no candidate, one without a closed form, no candidate of the label `fallback`, or a number is out of
+        its range.
+    """
+
+    def __init__(
+        self,
+        candidates: Sequence[Candidate],
+        fallback: str | None = None,
+        decide_every: Count = 2,
+        horizon: Count = 50,
+        margin: Factor = 0.02,
+        change_cost: Seconds = 0.0,
+        probes: bool = True,
+    ) -> None:
+        self.candidates = distinct(candidates)
+        self._of = {one.label: one for one in self.candidates}
+        for one in self.candidates:
+            closed_form(one)
+        dense = [one.label for one in self.candidates if one.scheme in ("dense", "fp16")]
+        self.fallback = fallback or (*dense, self.candidates[0].label)[0]
+        if self.fallback not in self._of:
+            raise ValueError(f"fallback must be one of {', '.join(self._of)}, got {self.fallback!r}")
+        self.decide_every, self.horizon = whole(decide_every, "decide_every", 1), whole(horizon, "horizon", 1)
+        self.margin = bounded(margin, Factor, "margin")
+        self.change_cost = bounded(change_cost, Seconds, "change_cost")
+        self.probes = probes
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything: a job begins."""
+        self.log: list[Advice] = []
+        self._adviser: Adviser | None = None
+        self._state: tuple[int, float] | None = None
+        self._costs: dict[str, Cost] = {}
+        self._told: list[tuple[int, float | tuple[str, Cost, Took]]] = []
+
+    def shortlist(self, context: PolicyContext) -> Sequence[Candidate]:
+        """Return the one exchange to consider now."""
+        return self.decide(context).shortlist
+
+    def measures(self, context: PolicyContext) -> Schedule | None:
+        """Return the messages of a probe where it is worth its time: words to the next worker, and back."""
+        adviser, workers = self._updated(context), np.arange(len(context.placement))
+        if not (self.probes and workers.size > 1 and self._due(context) and adviser.wants_probe()):
+            return None
+        ahead = np.roll(workers, -1)
+        there_and_back = [Round(*ways, WORD, phase="probe") for ways in ((workers, ahead), (ahead, workers))]
+        return Schedule(workers.size, there_and_back * PINGS)
+
+    def measured(self, context: PolicyContext, ends: Sequence[float]) -> None:
+        """Keep what the words of a probe took, until workers have agreed on it."""
+        self._updated(context).probes(max(ends))
+        self._told.append((context.iteration, float(np.diff(ends[1 : 2 * PINGS : 2], prepend=0.0).min())))
+
+    def decide(self, context: PolicyContext) -> Decision:
+        """Return the exchange in force, after a new decision where one is due."""
+        adviser = self._updated(context)
+        if self._due(context):
+            self.log.append(adviser.decide(context.iteration))
+        return Decision((self._of[adviser.choice],))
+
+    def observe(self, context: PolicyContext, observation: Observation) -> None:
+        """Keep what an iteration took, until workers have agreed on it."""
+        label = observation.candidate.label
+        self._told.append((context.iteration, (label, self._costs[label], observation.took)))
+
+    def _due(self, context: PolicyContext) -> bool:
+        return context.iteration % self.decide_every == 0 or self._adviser is None or not self._adviser.knows
+
+    def _updated(self, context: PolicyContext) -> Adviser:
+        """Return the adviser, with all that workers have agreed on where a decision is due."""
+        state, buckets = (len(context.placement), context.density), context.buckets or [round(context.message / 4)]
+        if state != self._state:
+            self._state = state
+            self._costs = {
+                label: cost(one, state[0], buckets, state[1], context.device) for label, one in self._of.items()
+            }
+            if self._adviser is None:
+                within = {name: (one.low, one.high) for name, one in context.device.methods.items()}
+                self._adviser = Adviser(
+                    self._costs, self.fallback, within, every=self.decide_every, horizon=self.horizon,
+                    margin=self.margin, change_cost=self.change_cost,
+                )  # fmt: skip
+            self._adviser.costs_are(self._costs, len(buckets))
+        assert self._adviser is not None
+        while self._due(context) and self._told and self._told[0][0] <= context.iteration - AGREES:
+            _, told = self._told.pop(0)
+            if isinstance(told, float):
+                self._adviser.learn_round_trip(told)
+            else:
+                self._adviser.learn(*told)
+        return self._adviser

@@ -1,0 +1,260 @@
+"""The adviser in a hook: workers agree on what iterations took, worker 0 decides, and all of them take its choice.
+
+They agree beside an iteration, on a thread and a process group of their own, always over gloo, so that nothing waits:
+the choice for an iteration is of what was known two iterations before. Marks of a GPU are waited for there, too. That
+one worker decides for all makes them alike, whatever processors they run on.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from os import PathLike
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
+
+import sparsifier_models
+from simnet.advise import PINGS, Adviser, Cost, cost
+from simnet.base.errors import InputError
+from simnet.costs.devices import DeviceProfile
+from simnet.hooks import group as groups
+from simnet.hooks.log import Clock, Iteration
+from simnet.policies import Candidate, Took
+from simnet.studies.choosing.policy_file import Entry
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+FILE = "adviser.jsonl"
+"""The file of worker 0 beside its log: a line of JSON per decision, with the fields of `simnet.advise.Advice`."""
+
+# The algorithms of gloo, by option: they are what the closed forms of choices are taken of.
+_GLOO = {"algorithm": "ring", "collective": "ring", "allgather": "ring"}
+
+
+class _Agreed(NamedTuple):
+    """What worker 0 tells: a choice by its number, whether to probe, and whether it is known what that choice takes."""
+
+    choice: int
+    probes: bool
+    knows: bool
+
+
+class Advising:
+    """What workers say to each other for the adviser.
+
+    Parameters
+    ----------
+    entries : sequence of Entry
+        The choices, of which the first is the fallback.
+    device : DeviceProfile
+        What kernels are expected to cost.
+    group : ProcessGroup, optional
+        The workers; all when omitted.
+    every : int
+        Iterations from one decision to the next, >= 1.
+    probes : bool
+        Whether workers may stop for a probe.
+    log : str or Path, optional
+        Folder of `FILE`; none when omitted.
+    **options
+        As of `simnet.advise.Adviser`.
+
+    Raises
+    ------
+    InputError
+        If a choice has no closed form, those that select differ in density, or the log is there already.
+    """
+
+    def __init__(
+        self,
+        entries: Sequence[Entry],
+        device: DeviceProfile,
+        group: Any,
+        *,
+        every: int,
+        probes: bool,
+        log: str | PathLike[str] | None,
+        **options: Any,
+    ) -> None:
+        import torch.distributed as dist
+
+        self.rank, self.size = dist.get_rank(group), dist.get_world_size(group)
+        self._entries, self._device, self._every, self._may_probe = tuple(entries), device, every, probes
+        self._options = {"every": every, **options}
+        self._known_costs: dict[tuple[int, ...], dict[str, Cost]] = {}
+        self._candidates = {one.label: _candidate(one) for one in self._entries}
+        densities = {one.density for one in self._entries if one.kind == "sparse"}
+        if len(densities) > 1:
+            raise InputError(
+                f"an adviser goes by time: all choices that select need one density, got {sorted(densities)}",
+                file="simnet.hooks",
+            )
+        try:
+            self._costs((1,))
+        except ValueError as error:
+            raise InputError(str(error), file="simnet.hooks") from None
+        self._file: IO[str] | None = None
+        if log is not None and self.rank == 0:
+            path = Path(log) / FILE
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self._file = path.open("x", buffering=1)
+            except FileExistsError:
+                raise InputError("is there already; choose another folder for the log", file=str(path)) from None
+            except OSError as error:
+                raise InputError(f"cannot be written: {error.strerror}", file=str(path)) from None
+        self._group = groups.like(group, "gloo")
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="simnet-adviser")
+        self._pending: Future[_Agreed] | None = None
+        self._choice, self._knows = 0, False
+        # Seconds of the last word there and back, and of its probe; zero when workers have agreed on it.
+        self._round_trip, self._probed = 0.0, 0.0
+        self._iterations: list[tuple[Iteration, tuple[int, ...]]] = []
+        # Of worker 0.
+        self._adviser: Adviser | None = None
+        self._sizes: tuple[int, ...] = ()
+        self._found = 0.0
+
+    def begin(self, number: int, before: Iteration | None, sizes: tuple[int, ...], clock: Clock) -> Entry:
+        """Return the choice of an iteration, as all workers do where its first bucket is handed over.
+
+        Parameters
+        ----------
+        number : int
+            The iteration.
+        before : Iteration, optional
+            The one before it, whose exchanges are done; None at first.
+        sizes : tuple of int
+            Entries of the buckets of that one.
+        clock : Clock
+            Of its marks.
+        """
+        if before is not None:
+            self._iterations.append((before, sizes))
+        probe = before is None
+        if self._pending is not None:
+            agreed, self._pending = self._pending.result(), None
+            self._choice, probe, self._knows = agreed
+        if probe and self._may_probe and self.size > 1 and len(self._entries) > 1:
+            self._ping()
+        if (number + 1) % self._every == 0 or not self._knows:
+            told, self._iterations = self._iterations, []
+            self._pending = self._pool.submit(self._agree, number + 1, told, clock)
+        return self._entries[self._choice]
+
+    def close(self) -> None:
+        """End the thread, and the log."""
+        self._pool.shutdown()
+        if self._file is not None:
+            self._file.close()
+        groups.destroy(self._group)
+
+    def _ping(self) -> None:
+        """Send words to the next worker, answer those of the one before, and take the time."""
+        import torch
+        import torch.distributed as dist
+
+        ahead, behind = (self._global((self.rank + step) % self.size) for step in (1, -1))
+        begin, took = time.perf_counter(), []
+        for number in range(PINGS):
+            word, began = torch.zeros(3), time.perf_counter()
+            # The tags tell words from answers where the next worker is the one before as well.
+            answer = dist.irecv(word[:1], ahead, group=self._group, tag=2 * number + 1)
+            asked = dist.irecv(word[1:2], behind, group=self._group, tag=2 * number)
+            sent = [dist.isend(word[2:], ahead, group=self._group, tag=2 * number)]
+            asked.wait()
+            sent.append(dist.isend(word[2:], behind, group=self._group, tag=2 * number + 1))
+            answer.wait()
+            took.append(time.perf_counter() - began)
+            for one in sent:
+                one.wait()
+        self._round_trip, self._probed = min(took), time.perf_counter() - begin
+
+    def _agree(self, number: int, told: list[tuple[Iteration, tuple[int, ...]]], clock: Clock) -> _Agreed:
+        """Agree on what iterations took, and on the choice for one to come; on the thread."""
+        import torch
+        import torch.distributed as dist
+
+        rows = [_took(one, clock) for one, _ in told]
+        # Of messages the least, which waited for nobody; of the rest the slowest worker.
+        numbers = [
+            self._round_trip,
+            *(sign * one for row in rows for sign, one in zip((-1, 1, 1, 1), row, strict=True)),
+        ]
+        probed, self._round_trip = self._probed if self._round_trip else 0.0, 0.0
+        said = torch.tensor(numbers, dtype=torch.float64)
+        dist.all_reduce(said, dist.ReduceOp.MAX, group=self._group)
+        answer = torch.zeros(3, dtype=torch.int64)
+        if self.rank == 0:
+            answer = torch.tensor(self._decided(number, told, said, probed))
+        dist.broadcast(answer, self._global(0), group=self._group)
+        choice, probes, knows = answer.tolist()
+        return _Agreed(choice, bool(probes), bool(knows))
+
+    def _decided(
+        self, number: int, told: list[tuple[Iteration, tuple[int, ...]]], said: Tensor, probed: float
+    ) -> _Agreed:
+        round_trip, *rest = said.tolist()
+        self._found = round_trip or self._found
+        if self._adviser is None and not told:
+            return _Agreed(0, False, False)  # What buckets there are is known after the first iteration.
+        if self._adviser is None:
+            self._sizes = told[0][1]
+            within = {name: (one.low, one.high) for name, one in self._device.methods.items()}
+            self._adviser = Adviser(self._costs(self._sizes), self._entries[0].label, within, **self._options)
+        if self._found:
+            self._adviser.probes(probed)
+            self._adviser.learn_round_trip(self._found)
+            self._found = 0.0
+        for place, (one, sizes) in enumerate(told):
+            if sizes != self._sizes:
+                self._sizes = sizes
+                self._adviser.costs_are(self._costs(sizes), len(sizes))
+            least, *others = rest[4 * place : 4 * place + 4]
+            self._adviser.learn(one.exchange, self._costs(sizes)[one.exchange], Took(-least, *others))
+        advice = self._adviser.decide(number)
+        if self._file is not None:
+            self._file.write(json.dumps(advice.record()) + "\n")
+        labels = [one.label for one in self._entries]
+        return _Agreed(labels.index(advice.took), self._may_probe and self._adviser.wants_probe(), self._adviser.knows)
+
+    def _costs(self, sizes: tuple[int, ...]) -> dict[str, Cost]:
+        if sizes not in self._known_costs:
+            self._known_costs[sizes] = {
+                one.label: cost(self._candidates[one.label], self.size, sizes, one.density, self._device)
+                for one in self._entries
+            }
+        return self._known_costs[sizes]
+
+    def _global(self, rank: int) -> int:
+        """Return the number of a worker among all processes."""
+        import torch.distributed as dist
+
+        return int(dist.get_global_rank(self._group, rank))
+
+
+def _candidate(entry: Entry) -> Candidate:
+    """Return a choice as closed forms have it: with the algorithms of gloo."""
+    scheme = sparsifier_models.scheme(entry.scheme)
+    known = {one.name for one in dataclasses.fields(scheme.option_type)}
+    options = {name: value for name, value in entry.options.items() if name != "accumulation"}
+    return Candidate(entry.label, entry.scheme, options | {name: one for name, one in _GLOO.items() if name in known})
+
+
+def _took(one: Iteration, clock: Clock) -> Took:
+    """Return what an iteration took on this worker, once its last moment has come to pass."""
+    spans = [*one.selecting, *one.exchanging]
+    while not all(clock.passed(span.ended) for span in spans):
+        time.sleep(1e-4)
+    select = [clock.seconds(*span) for span in one.selecting]
+    communicate = sum(clock.seconds(message.began, message.ended) for message in one.messages)
+    merge = sum(clock.seconds(*span) for span in one.exchanging) - communicate
+    backward, count = 0.0, len(select)
+    if count > 1:
+        between = clock.seconds(one.selecting[0].began, one.selecting[-1].began) - sum(select[:-1])
+        backward = between * count / (count - 1)
+    return Took(communicate, sum(select), max(merge, 0.0), max(backward, 0.0))
