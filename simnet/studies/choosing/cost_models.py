@@ -32,10 +32,10 @@ if TYPE_CHECKING:
 _SAMPLE = 4096
 _SMALL = 64
 # Of all workers together, of gradients that a scheme follows.
-_LARGE = 2**17
+_LARGE = 2**16
 # The most exchanges in which thresholds and residuals settle, how many count at least, and by what share of their bytes
 # these and as many before them may differ then.
-_MOST_SETTLING, _LEAST_COUNTED, _SETTLED = 400, 32, 0.03
+_MOST_SETTLING, _LEAST_COUNTED, _SETTLED = 200, 32, 0.03
 _LAYERS = 8
 _LEAST_TIMES, _MOST_TIMES = 4, 40
 _LARGEST_SAMPLE = 2**26
