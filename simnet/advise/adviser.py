@@ -241,7 +241,7 @@ class Adviser:
         least = self.margin * self.horizon * current.seconds + self.change_cost
         best = max(predicted, key=lambda one: one.worth)
         now = next(one for one in predicted if one.label == before)
-        if self._waits and self.knows:
+        if self._waits and self.knows and not (best.known and best.seconds < now.seconds):
             why = "workers have probed, and wait for what they find"
         elif not any(one.known for one in predicted):
             self.choice, why = self.fallback, _not_known(predicted)

@@ -187,7 +187,7 @@ class Hook:
         choices: str | PathLike[str] | PolicyTable | Sequence[Entry],
         *,
         device: str | Path | DeviceProfile,
-        every: int = 2,
+        every: int = 10,
         probes: bool = True,
         log: str | PathLike[str] | None = None,
         group: Any = None,
