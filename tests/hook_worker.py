@@ -205,7 +205,7 @@ def advise(folder):
     dist.isend = slowed(dist.isend, 0, 1, 1)
     wrapped = DistributedDataParallel(Told(), bucket_cap_mb=1000)
     select = Entry(label="AG-Topk", scheme="topk", kind="sparse", density=0.9)
-    hook = Hook.advised([select], device="cpu", log=folder).attach(wrapped)
+    hook = Hook.advised([select], device="cpu", every=2, log=folder).attach(wrapped)
     taken = []
     for iteration in range(70):
         links |= {"latency": 1e-3, "byte": 1e-6} if iteration < 40 else {"latency": 3e-2, "byte": 1e-8}
