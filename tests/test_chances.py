@@ -26,8 +26,9 @@ from simnet.studies.choosing.chances import (
     error_models,
     interval,
 )
+from simnet.studies.choosing.forecast import Points
 from simnet.studies.choosing.output import advice, share
-from simnet.studies.choosing.whole_job import Points, candidates_of, decide_job
+from simnet.studies.choosing.whole_job import candidates_of, decide_job
 from validate import chances as judging
 from validate import residuals
 

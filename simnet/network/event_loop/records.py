@@ -2,7 +2,8 @@
 
 A thing is known by its row in the table of its kind, and -1 is none: ``s.flows[f].rate`` is the rate of the flow f. The
 tables of a `State` are lists of the classes here, which Python goes through at its own pace, or arrays of the same
-fields, for which the same functions are compiled (`simnet.base.compiled_records`), to the same results.
+fields, for which the same functions are compiled (`simnet.base.compiled_records`), to the same results. It is long, as
+all tables that are compiled together are described in one place.
 """
 
 from __future__ import annotations

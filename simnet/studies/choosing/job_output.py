@@ -15,8 +15,8 @@ from simnet.report import barriers
 from simnet.report.console import empty_table
 from simnet.report.stacks import name_on
 from simnet.studies.choosing.chances import SURE, Chances
+from simnet.studies.choosing.forecast import Forecast, Gain, WholeJob
 from simnet.studies.choosing.output import advice, share
-from simnet.studies.choosing.whole_job import Forecast, Gain, WholeJob
 
 _HEADINGS = (
     "exchange", "whole job", "over the\nfastest", "chance to\nbe fastest", "expected\nregret",

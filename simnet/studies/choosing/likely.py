@@ -27,7 +27,7 @@ from simnet.studies.choosing.chances import (
     kind_of_stack,
 )
 from simnet.studies.choosing.cost_models import Estimate
-from simnet.studies.choosing.whole_job import Forecast, error_between
+from simnet.studies.choosing.forecast import Forecast, error_between
 
 _ENTRIES = 64
 

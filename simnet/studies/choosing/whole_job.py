@@ -15,18 +15,16 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from dataclasses import replace
 
 import numpy as np
 
 import sparsifier_models
-from simnet.base.arrays import Floats
 from simnet.base.errors import SimnetError
 from simnet.base.progress import tracked
 from simnet.job import ColocatedJob, Job, run_policy
 from simnet.job.record import TRAIN
-from simnet.job.sampling import Recordings, Sampling, total
+from simnet.job.sampling import Recordings, Sampling
 from simnet.network.tables import load_kept_loop
 from simnet.policies import (
     Candidate,
@@ -41,6 +39,7 @@ from simnet.policies import (
 from simnet.scenario import Run, Scenario
 from simnet.scenario.resolve import candidate
 from simnet.studies.choosing.choices import Kind, choices
+from simnet.studies.choosing.forecast import PAIRED, Forecast, Gain, Points, WholeJob, error_between
 from sparsifier_models.options import option_values
 
 EFFORT, EFFORT_OF_ALL = 1.7, 10.0
@@ -52,7 +51,7 @@ _ITERATION, _MESSAGE, _INTERPRETED = 1.3e-3, 2e-7, 3e-5
 _EXCHANGE, _WORKER, _ENTRY, _DRAWN = 5e-4, 6e-5, 1.5e-8, 3e-8
 # Iterations of the first look and by how much slower than the best it drops a row; those of the first sample and of the
 # second, the factor from there on, and the share of effort kept for policies.
-_LOOK, _FAR, _FIRST, _SECOND, _MORE, _KEPT = 4, 5.0, 12, 32, 3, 0.25
+_LOOK, _FAR, _FIRST, _SECOND, _MORE, _KEPT = 4, 5.0, 12, PAIRED, 3, 0.25
 # Standard errors, and a share of the time, by which a row may be behind and yet be the fastest.
 _SIGMAS, _CLOSE = 3.0, 0.02
 # The same share while a scheme that follows the gradients has not been through the job, and may not have settled.
@@ -61,178 +60,6 @@ _UNSETTLED = 0.5
 _LOADING = 0.6
 # Exchanges among which the best of each iteration is looked for, and how much slower than the best they may be.
 _AMONG, _SLOWER = 4, 2.0
-
-
-class Points(NamedTuple):
-    """Iterations that were simulated, as arrays of shape (samples,).
-
-    Parameters
-    ----------
-    iteration, stands_for : ndarray of int
-        Which one, and for how many iterations of the job it stands.
-    began : ndarray
-        When it began [s].
-    seconds : ndarray
-        How long it lasts [s]. The parts below are means over the workers, and add up to it.
-    compute, select, communicate : ndarray
-        Forward and backward pass and update; kernels of the exchange; messages, and waiting for others [s].
-    select_low, select_high : ndarray
-        Interval of `select`, by the device's profile [s].
-    latency, bandwidth : ndarray
-        Of the slowest pair of neighbouring workers when it began [s], [byte/s].
-    """
-
-    iteration: Floats
-    stands_for: Floats
-    began: Floats
-    seconds: Floats
-    compute: Floats
-    select: Floats
-    communicate: Floats
-    select_low: Floats
-    select_high: Floats
-    latency: Floats
-    bandwidth: Floats
-
-
-@dataclass(frozen=True)
-class Forecast:
-    """What a job takes with one exchange throughout, or under a policy.
-
-    Parameters
-    ----------
-    candidate : Candidate
-        The exchange; the label of a policy.
-    kind : {"dense", "half", "sparse"}
-        What it sends.
-    points : Points
-        The iterations that were simulated.
-    iterations : int
-        Those of the job.
-    chosen : tuple of str
-        What exchanged in each of the points.
-    sent : float
-        Bytes that a worker sends in an iteration, mean over workers and job.
-    """
-
-    candidate: Candidate
-    kind: Kind
-    points: Points
-    iterations: int
-    chosen: tuple[str, ...]
-    sent: float
-
-    @property
-    def label(self) -> str:
-        """Its name in tables and figures."""
-        return self.candidate.label
-
-    @property
-    def simulated(self) -> int:
-        """How many iterations were simulated."""
-        return len(self.points.iteration)
-
-    @property
-    def complete(self) -> bool:
-        """Whether all of them were."""
-        return self.simulated == self.iterations
-
-    @property
-    def seconds(self) -> float:
-        """Time of the whole job [s]."""
-        return total(self.points.seconds, self.points.stands_for)[0]
-
-    @property
-    def error(self) -> float:
-        """Standard error of that for the iterations left out [s]; 0 if there are none."""
-        return total(self.points.seconds, self.points.stands_for)[1]
-
-    def part(self, name: str) -> float:
-        """Return the time of a part of `Points` over the whole job [s]."""
-        return float((getattr(self.points, name) * self.points.stands_for).sum())
-
-    def spread(self) -> tuple[float, float]:
-        """Return what an iteration lasts as the job goes on [s]: one in twenty takes less, one in twenty more."""
-        order = np.argsort(self.points.seconds)
-        upto = np.cumsum(self.points.stands_for[order]) / self.iterations
-        low, high = (self.points.seconds[order[int(np.searchsorted(upto, share - 1e-9))]] for share in (0.05, 0.95))
-        return float(low), float(high)
-
-    def shares(self) -> dict[str, float]:
-        """Return in which share of the iterations each exchange took place, the largest first."""
-        found: dict[str, float] = {}
-        for label, times in zip(self.chosen, self.points.stands_for.tolist(), strict=True):
-            found[label] = found.get(label, 0.0) + times / self.iterations
-        return dict(sorted(found.items(), key=lambda one: -one[1]))
-
-
-class Gain(NamedTuple):
-    """A policy beside the best fixed exchange, both in the same iterations.
-
-    Parameters
-    ----------
-    policy : Forecast
-        What the job takes under it.
-    fixed : Forecast
-        What it takes with the exchange.
-    """
-
-    policy: Forecast
-    fixed: Forecast
-
-    @property
-    def saved(self) -> float:
-        """Share of the time that the policy saves; negative if it takes longer."""
-        return 1 - self.policy.seconds / self.fixed.seconds if self.fixed.seconds > 0 else 0.0
-
-
-@dataclass(frozen=True)
-class WholeJob:
-    """The decision on a job: every exchange, the fastest first, and what policies gain over it.
-
-    Parameters
-    ----------
-    rows : tuple of Forecast
-        A row per exchange.
-    refused : mapping of str to str
-        Exchanges that cannot do the job, and why.
-    per_stretch : Gain or None
-        The fastest exchange of each iteration, among the best; None if there is but one.
-    flexible : tuple of Gain
-        The flexible policies of the scenario, or the usual one.
-    """
-
-    rows: tuple[Forecast, ...]
-    refused: Mapping[str, str] = field(default_factory=dict)
-    per_stretch: Gain | None = None
-    flexible: tuple[Gain, ...] = ()
-
-    @property
-    def best(self) -> Forecast:
-        """The fastest."""
-        return self.rows[0]
-
-    def over(self, row: Forecast) -> float:
-        """Return by which fraction a row is slower than the fastest."""
-        return row.seconds / self.best.seconds - 1 if self.best.seconds > 0 else 0.0
-
-    @property
-    def margin(self) -> float:
-        """By which fraction the runner-up is slower than the fastest; infinite if there is only one."""
-        return self.over(self.rows[1]) if len(self.rows) > 1 else math.inf
-
-    def tied(self, row: Forecast) -> bool:
-        """Return whether what samples leave open is more than by how much a row is slower than the fastest."""
-        return row is not self.best and row.seconds - self.best.seconds <= 2 * error_between(row, self.best)
-
-    def gain_over_dense(self) -> float:
-        """Return how many times as fast as with the whole gradient the job is with a compressed one.
-
-        Both with the fastest row of their kind; NaN if there is none of one.
-        """
-        whole = [row.seconds for row in self.rows if row.kind != "sparse"]
-        sparse = [row.seconds for row in self.rows if row.kind == "sparse"]
-        return min(whole) / min(sparse) if whole and sparse and min(sparse) > 0 else math.nan
 
 
 def candidates_of(loaded: Scenario, *, every: bool = False, per_node: int = 1) -> list[tuple[Candidate, Kind]]:
@@ -526,33 +353,6 @@ def _may_win(trial: _Trial, row: Forecast, best: Forecast) -> bool:
         return row is best
     share = _CLOSE if trial.settled(row) and trial.settled(best) else _UNSETTLED
     return row.seconds - best.seconds <= max(_SIGMAS * error_between(row, best), share * best.seconds)
-
-
-def error_between(row: Forecast, best: Forecast) -> float:
-    """Return the standard error of by how much a row is slower than another [s].
-
-    Where both were tried at the same moments they had the same links, and what these do to both is no matter.
-    """
-    if row.simulated < _SECOND or best.simulated < _SECOND:
-        return math.hypot(row.error, best.error)
-    (ends, speed), (others, other) = (_speeds(one) for one in (row, best))
-    last = min(ends[-1], others[-1])
-    if not last > 0:
-        return 0.0
-    edges = np.unique(np.concatenate([[0.0], ends, others]))
-    edges = edges[edges <= last]
-    middle = (edges[1:] + edges[:-1]) / 2
-    gap = other[np.searchsorted(others, middle)] - speed[np.searchsorted(ends, middle)]
-    # A change of the gap comes somewhere within the blocks on both of its sides.
-    lengths = np.diff(edges)
-    lost = math.sqrt(float((np.diff(gap) ** 2 / 2 * np.maximum(lengths[1:], lengths[:-1]) ** 2).sum()))
-    return lost * best.seconds / best.iterations
-
-
-def _speeds(row: Forecast) -> tuple[Floats, Floats]:
-    """Return when the blocks of a row end [s], and the iterations per second in each."""
-    seconds = np.maximum(row.points.seconds, 1e-300)
-    return np.cumsum(seconds * row.points.stands_for), 1 / seconds
 
 
 def _with_policies(trial: _Trial, found: WholeJob, given: Mapping[str, Policy]) -> WholeJob:
