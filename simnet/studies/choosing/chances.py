@@ -23,6 +23,7 @@ References
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from functools import cache, lru_cache
 from importlib.resources import files
@@ -119,7 +120,7 @@ def error_models() -> MappingProxyType[str, ErrorModel]:
     >>> sorted(error_models())[:4]
     ['beyond', 'collectives', 'given', 'gloo']
     """
-    learnt = {str(row["kind"]): _model(row) for row in _rows().to_dict("records")}
+    learnt = {kind: _model(row) for kind, row in _rows().items()}
     return MappingProxyType(learnt | {GIVEN: ErrorModel(0.0, SCORES / NormalDist().inv_cdf(0.95))})
 
 
@@ -128,9 +129,10 @@ def _model(row: Mapping[Hashable, Any]) -> ErrorModel:
 
 
 @cache
-def _rows() -> pd.DataFrame:
+def _rows() -> dict[str, dict[Hashable, Any]]:
     path = files("simnet.calibration.measured") / "residuals.csv"
-    return pd.read_csv(io.StringIO(path.read_text(encoding="utf-8")))
+    rows = pd.read_csv(io.StringIO(path.read_text(encoding="utf-8")))
+    return {str(row["kind"]): row for row in rows.to_dict("records")}
 
 
 def kind_of_stack(stack: str) -> str:
@@ -141,8 +143,8 @@ def kind_of_stack(stack: str) -> str:
     >>> kind_of_stack("gloo"), kind_of_stack("nccl")
     ('gloo', 'ideal')
     """
-    rows = _rows()
-    return stack if stack in set(rows.loc[rows["above_share"].notna(), "kind"]) else UNNAMED
+    row = _rows().get(stack)
+    return stack if row is not None and not math.isnan(row["above_share"]) else UNNAMED
 
 
 def in_job(kernels: Part) -> Part:
@@ -171,7 +173,7 @@ def interval(stack: str, messages: Floats, seconds: Floats) -> tuple[Floats, Flo
     >>> bool(0.09 < low < 0.1 < high < 0.13)
     True
     """
-    row = next(one for one in _rows().to_dict("records") if one["kind"] == kind_of_stack(stack))
+    row = _rows()[kind_of_stack(stack)]
     messages, seconds = np.asarray(messages, dtype=float), np.asarray(seconds, dtype=float)
     each = np.divide(messages, seconds, out=np.zeros(np.broadcast_shapes(messages.shape, seconds.shape)),
                      where=seconds > 0)  # fmt: skip
