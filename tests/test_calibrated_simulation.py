@@ -369,9 +369,9 @@ class TestScenarios:
         did("sweep", "s.yaml", "--param", "stack=ideal,mpich", "--param", "density=0.01", "--out", "swept", "-q")
         assert len(pd.read_csv("swept/sweep.csv")) > 1
         chosen = json.loads(did("choose", "s.yaml", "--simulate", "--json").stdout)
-        assert chosen["question"]["method"].endswith("by the stack gloo of cluster.yaml")
+        assert chosen["question"]["stack"] == "gloo of cluster.yaml"
         plain = json.loads(did("choose", "s.yaml", "--json").stdout)
-        assert plain["question"]["method"].endswith("without the stack gloo of cluster.yaml")
+        assert plain["question"]["stack"] == "gloo of cluster.yaml"
         time = (
             "time",
             "--platform",

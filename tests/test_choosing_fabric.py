@@ -93,7 +93,9 @@ def test_several_sizes_are_predicted_as_each_alone(fabric):
         found = fabric.fastest_of(name, algorithm, ranks, sizes)
         for place, nbytes in enumerate(sizes.tolist()):
             alone = fabric.fastest(name, algorithm, ranks, nbytes)
-            assert [one[place] for one in found] == pytest.approx(alone[:4], rel=1e-12)
+            *numbers, kind = (one[place] for one in found)
+            assert numbers == pytest.approx(alone[:4], rel=1e-12)
+            assert kind == alone.kind
 
 
 def test_what_was_measured_is_told_from_what_was_not(fabric):

@@ -160,9 +160,10 @@ def test_choose_simulates_on_a_stack(small: str) -> None:
 
     flags = ("--workers", 2, "--parameters", 1000, "--simulate", "--stack", "gloo")
     assert "simulated on a star by the stack gloo" in best(*flags)["method"]
-    assert best(small, "--simulate", "--stack", "tcp")["method"].endswith("by the stack tcp")
-    assert best(small, "--set", "network.stack=tcp")["method"].endswith("without the stack tcp")
-    assert "--stack: is only for --simulate" in refused("choose", small, "--stack", "tcp")
+    assert best(small, "--simulate", "--stack", "tcp")["stack"] == "tcp"
+    assert best(small, "--set", "network.stack=tcp")["stack"] == "tcp"
+    assert best(small, "--stack", "gloo")["stack"] == "gloo"
+    assert "--stack" in refused("choose", "--workers", 2, "--stack", "tcp")
 
 
 def test_messages_are_those_that_the_stack_made(small: str) -> None:

@@ -349,10 +349,10 @@ def test_copies_of_two_buckets_by_hand(side, first, monkeypatch):
     # As in jobs above, with 0.5 ms out behind each selection of 1.25 ms, and 0.25 ms in behind the 0.25 ms that put a
     # bucket together. In turn: select 7.5-9.25, slice -11.75, unpack -12.25, select -14. Beside each other: both at
     # half speed 7.5-11 and, to unpack, 11.10008-12.10008; what is left of the slice takes until 12.25, select -14.
-    def copying(job, model, sent):
+    def copying(device, model, sent):
         return DeviceOp("copy_out", 1.0), DeviceOp("copy_in", 1.0, before=len(sent.schedule.rounds))
 
-    monkeypatch.setattr(exchange, "_of_hook", copying)
+    monkeypatch.setattr(exchange, "of_hook", copying)
     device = profile(side_stream=side)
     copies = {"copy_out": Method(5e-4, 0, "made up"), "copy_in": Method(2.5e-4, 0, "made up")}
     result = run_policy(overlapped(replace(device, methods={**device.methods, **copies})), "p", Fixed(AG), timeline=1)
