@@ -12,6 +12,7 @@ from simnet.job import run_policy
 from simnet.job.sampling import Recordings, Sampling, total
 from simnet.policies import Fixed
 from simnet.scenario import load
+from simnet.studies.choosing import whole_job
 from simnet.studies.choosing.whole_job import candidates_of, decide_job
 
 # Schemes that only with options, or with a shape, can be made of any size.
@@ -147,3 +148,16 @@ def test_progress_is_told_in_lines_off_a_terminal(monkeypatch):
 
     monkeypatch.setattr(terminal, "_LINES_EVERY", 0.0)
     assert "exchanges: " in did("choose", "quickstart", "--set", "job.iterations=3").stderr
+
+
+def test_a_decision_is_the_same_where_nothing_was_ever_compiled(monkeypatch):
+    loaded = load("quickstart")
+    among = candidates_of(loaded)[:4]
+    found = []
+    for kept in (True, False):
+        with monkeypatch.context() as patch:
+            patch.setattr(whole_job, "load_kept_loop", lambda kept=kept: kept)
+            found.append(decide_job(loaded.build(), among, effort=0.3, policies=False))
+    assert not all(row.complete for row in found[0].rows)
+    for one, other in zip(*(each.rows for each in found), strict=True):
+        assert (one.label, one.simulated, one.seconds) == (other.label, other.simulated, other.seconds)

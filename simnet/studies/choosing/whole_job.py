@@ -13,7 +13,6 @@ points of a row are the ground: iterations of the same numbers, under the same w
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -45,9 +44,9 @@ from sparsifier_models.options import option_values
 EFFORT, EFFORT_OF_ALL = 1.7, 10.0
 """About how many seconds of one processor simulations may take, of the usual choices and of every scheme."""
 
-# About what these take [s]: to time an iteration, and a message of it, where the event loop is compiled and where not;
-# to make an exchange, with a worker of it, and an entry of a worker, whose gradients are drawn where they count.
-_ITERATION, _MESSAGE, _INTERPRETED = 1.3e-3, 2e-7, 3e-5
+# About what these take, where the event loop is compiled [s]: to time an iteration, and a message of it; to make an
+# exchange, with a worker of it, and an entry of a worker, whose gradients are drawn where they count.
+_ITERATION, _MESSAGE = 1.3e-3, 2e-7
 _EXCHANGE, _WORKER, _ENTRY, _DRAWN = 5e-4, 6e-5, 1.5e-8, 3e-8
 # Iterations of the first look and by how much slower than the best it drops a row; those of the first sample and of the
 # second, the factor from there on, and the share of effort kept for policies.
@@ -56,8 +55,6 @@ _LOOK, _FAR, _FIRST, _SECOND, _MORE, _KEPT = 4, 5.0, 12, PAIRED, 3, 0.25
 _SIGMAS, _CLOSE = 3.0, 0.02
 # The same share while a scheme that follows the gradients has not been through the job, and may not have settled.
 _UNSETTLED = 0.5
-# What compiled code takes to load [s], when it is first needed.
-_LOADING = 0.6
 # Exchanges among which the best of each iteration is looked for, and how much slower than the best they may be.
 _AMONG, _SLOWER = 4, 2.0
 
@@ -116,6 +113,7 @@ def decide_job(
     SimnetError
         If no exchange can do the job.
     """
+    load_kept_loop()
     job = replace(run.job, failures={}, patience=None)
     trial = _Trial(job, run.colocated, effort)
     rows, refused = _race(trial, among, effort * (1 - _KEPT if policies else 1))
@@ -134,8 +132,6 @@ class _Trial:
         self.job, self.left = job, effort
         self._colocated = colocated
         self._recordings = None if math.isinf(effort) else Recordings(job, 1)
-        self._slower: dict[str, float] = {}
-        self._message = _MESSAGE if load_kept_loop() else _INTERPRETED
         # Exchanges of fixed volume differ by whose turn it is, and by density.
         ramps = sum(ramp.iterations for ramp in job.density if ramp.start != ramp.end)
         self._densities = min(ramps, job.iterations)
@@ -144,7 +140,7 @@ class _Trial:
         """Return about how many seconds it takes to simulate so many iterations of a job with an exchange."""
         workers, entries = self.job.source.workers, self.job.source.parameters
         # Rings are what sends most messages.
-        timed = samples * self._slower.get(one.label, 1.0) * (_ITERATION + self._message * 2 * workers**2)
+        timed = samples * (_ITERATION + _MESSAGE * 2 * workers**2)
         exchange = _EXCHANGE + workers * (_WORKER + _ENTRY * entries)
         if self._recordings is None:
             return timed + samples * (exchange + workers * _DRAWN * entries)
@@ -154,15 +150,6 @@ class _Trial:
         turns = self.job.source.workers if self._recordings.takes_turns(one) else 1
         more = max(min(samples, turns + self._densities) - self._recordings.made(one), 0)
         return timed + more * exchange
-
-    def _learn(self, one: Candidate, cost: float, spent: float) -> None:
-        """Take notice where an exchange takes much longer to simulate than estimated, as on links that change a lot.
-
-        What is noted are powers of four, so that it is the same on one machine and the next.
-        """
-        if 0 < 3 * cost < spent - _LOADING:
-            self.left -= spent - cost
-            self._slower[one.label] = self._slower.get(one.label, 1.0) * 4 ** round(math.log(spent / cost, 4))
 
     def settled(self, row: Forecast) -> bool:
         """Return whether a row does not hang on what a scheme has sent in the first iterations."""
@@ -199,7 +186,6 @@ class _Trial:
             How long it lasts with an exchange that has been tried: one that takes many times that is not followed [s].
         """
         self.left -= cost
-        begun = time.process_time()
         job, recordings = self.job, self._recordings
         block = fastest / samples if math.isfinite(fastest) else None
         sampling = Sampling(
@@ -239,7 +225,6 @@ class _Trial:
             columns["latency_s"],
             rows["bandwidth_Bps"].to_numpy(dtype=np.float64),
         )
-        self._learn(named, cost, time.process_time() - begun)
         sent = float((columns["bytes_sent_B"] * points.stands_for).sum()) / points.stands_for.sum()
         workers = self.job.source.workers
         return Forecast(named, kind, points, self.job.iterations, tuple(rows["choice"]), sent / workers)
