@@ -179,7 +179,7 @@ def main() -> None:
     if given.csv and given.csv.exists():
         rows = pd.read_csv(given.csv).to_dict(orient="records")
     done = {row["name"] for row in rows}
-    with ProcessPoolExecutor(given.processes, max_tasks_per_child=20) as pool:
+    with ProcessPoolExecutor(given.processes) as pool:
         effort = given.effort or (EFFORT_OF_ALL if given.all else EFFORT)
         tasks = [
             pool.submit(lost, name, one, given.all, effort, number % 10 == 0)

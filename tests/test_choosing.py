@@ -400,6 +400,18 @@ def test_a_map_is_drawn_and_written(tmp_path):
     assert (name.with_suffix(".csv").read_bytes(), name.with_suffix(".png").read_bytes()) == before
 
 
+@pytest.mark.parametrize("about", [["--workers", "5"], ["quickstart", "--set", "job.iterations=4"]])
+def test_exchanges_that_are_named_are_weighed_as_their_equals_are(about):
+    named = "artopk:collective=tree:selection=var,topk"
+    found = json.loads(did(*about, "--json", "--schemes", named).stdout)["ranking"]
+    usual = json.loads(did(*about, "--json").stdout)["ranking"]
+    equals = {"artopk:collective=tree:selection=var": ["ART-tree VAR"], "topk": ["AG-Topk", "AG"]}
+    assert {row["exchange"] for row in found} == set(equals)
+    for row in found:
+        (equal,) = (one for one in usual if one["exchange"] in equals[row["exchange"]])
+        assert all(row[key] == equal[key] for key in ("total_s", "communicate_s", "select_s") if key in row)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -412,6 +424,12 @@ def test_a_map_is_drawn_and_written(tmp_path):
         (["--topology", "star"], "is only for --simulate"),
         (["--simulate", "--topology", "fattree"], "there is no topology"),
         (["--simulate", "--workers", "100000"], "at most 4,096"),
+        (["--schemes", "artopk:colective=tree"], "did you mean 'collective'"),
+        (["--schemes", "topk", "--all"], "either names or --all"),
+        (["--schemes", "topk:", "--fabric", "shaped_openmpi"], "OPTION=VALUE"),
+        (["--schemes", "hardthreshold:threshold=1"], "name a scenario"),
+        (["--schemes", "oktopk", "--map", "latency,bandwidth"], "oktopk is found by sampling"),
+        (["--schemes", "oktopk", "--gpus-per-node", "4"], "know nothing of nodes"),
         (["--map", "latency"], "needs two quantities"),
         (["--map", "latency,latency"], "latency twice"),
         (["--map", "latency,bandwith"], "did you mean 'bandwidth'"),

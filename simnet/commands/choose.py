@@ -18,6 +18,7 @@ from simnet.commands.options import Fields, Force, Json, Stack
 
 if TYPE_CHECKING:
     from simnet.calibration import CalibratedCostModel
+    from simnet.policies import Candidate
     from simnet.policies.moo import Weights
     from simnet.studies.choosing.inputs import Question
     from simnet.studies.choosing.policy_file import PolicyTable
@@ -64,6 +65,12 @@ class Method:
         typer.Option(metavar="NAME|FILE", help="What selecting costs; default: v100-torch2.6, or as the scenario."),
     ] = None
     every: Annotated[bool, typer.Option("--all", help="Weigh every scheme that has a closed form.")] = False
+    schemes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B:OPTION=VALUE", help="Weigh these, as artopk or artopk:collective=tree, and no others."
+        ),
+    ] = None
     simulate: Annotated[
         bool, typer.Option("--simulate", help="Time messages on the network: contention, weather, routes.")
     ] = False
@@ -148,8 +155,7 @@ def choose(
         return
     question, fabric = _question(scenario, job, links, method, over=method.simulate and answer.map_ is not None)
     if answer.map_ is not None:
-        if method.every:
-            raise InputError("is not for --map: what other schemes select is found by sampling", file="--all")
+        _refuse_sampled(question, method, "--map")
         _map(question, answer, simulated=method.simulate and scenario is None)
     elif answer.export is None:
         _rank(question, answer.json_)
@@ -158,14 +164,20 @@ def choose(
     else:
         if answer.ratios is not None and job.density is not None:
             raise InputError("is either --density or --ratios", file="simnet choose")
-        if method.every:
-            raise InputError("is not for --export: what other schemes select is found by sampling", file="--all")
+        _refuse_sampled(question, method, "--export")
         made = (
             _table(question, answer, answer.export, method.seed or 0)
             if fabric is None
             else _fabric_table(question, fabric, job.workers, answer, answer.export, method.seed or 0)
         )
         _write_table(made, answer.export, answer.force)
+
+
+def _refuse_sampled(question: Question, method: Method, wanted: str) -> None:
+    """Refuse schemes whose exchanges are sampled, where as many points are asked for as a map or a table has."""
+    if sampled := [one.label for one in question.among if one.kernel_calls is None]:
+        what = f"is not for {wanted}: what is selected by {', '.join(sampled)} is found by sampling"
+        raise InputError(what, file="--all" if method.every else "--schemes")
 
 
 def _refuse_unused(answer: Answer) -> None:
@@ -220,6 +232,7 @@ def _refuse_ignored(
     drawn = scenario is not None or method.simulate or table
     options.only("simulations, scenarios and policy tables", drawn, {"--seed": method.seed})
     messages: dict[str, object] = {"--density": job.density, "--device": method.device, "--all": method.every}
+    messages |= {"--schemes": method.schemes}
     messages |= {"--model": job.model, "--parameters": job.parameters}
     what = "what weighs exchanges; --export NAME.csv is about messages of all sizes"
     options.only(what, decision or table or answer.map_ is not None, messages)
@@ -240,7 +253,7 @@ def _question(
         read = units.seconds if name.endswith("latency") else units.bandwidth
         flags[name] = options.quantity(flags[name], f"--{name.replace('_', '-')}", read)
     flags["density"] = None if job.density is None else options.density(job.density)
-    flags |= {"fields": flags.pop("set_") or (), "seed": method.seed or 0}
+    flags |= {"fields": flags.pop("set_") or (), "seed": method.seed or 0, "schemes": _named(method)}
     if method.misjudged is None:
         del flags["misjudged"]
     given = inputs.Given(**flags)
@@ -255,6 +268,16 @@ def _question(
         fabric = load_cost_model(links.fabric)
         return inputs.from_fabric(fabric, given), fabric
     return (inputs.over_networks(given) if over else inputs.from_flags(given)), None
+
+
+def _named(method: Method) -> tuple[Candidate, ...]:
+    """Return the exchanges that are asked about; none where the usual ones are."""
+    from simnet.studies.variants import ALL, variants
+
+    wanted = options.words(method.schemes) or []
+    if wanted and (method.every or ALL in wanted):
+        raise InputError("is either names or --all", file="--schemes")
+    return variants(wanted) if wanted else ()
 
 
 def _whole_job(scenario: str, job: Job, links: Links, method: Method, json_: bool) -> None:
@@ -273,7 +296,8 @@ def _whole_job(scenario: str, job: Job, links: Links, method: Method, json_: boo
     run = loaded.build()
     effort = math.inf if method.simulate else whole_job.EFFORT_OF_ALL if method.every else whole_job.EFFORT
     with terminal.progress("exchanges", json_, lines=True):
-        found = whole_job.decide_job(run, whole_job.candidates_of(loaded, every=method.every), effort=effort)
+        among = whole_job.candidates_of(loaded, every=method.every, named=_named(method))
+        found = whole_job.decide_job(run, among, effort=effort)
     density = density_at(run.job.density, run.job.iterations - 1)
     asked = job_output.Asked(loaded.name, loaded.config.seed, run.job, density)
     chances = likely.over_job(found.rows, run.job, method.error)

@@ -12,17 +12,19 @@ S. Tyagi, M. Swany, "Flexible Communication ...", IEEE BigData 2023, arXiv 2312.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 import sparsifier_models
 from simnet.base.arrays import Floats
+from simnet.base.errors import InputError
 from simnet.collectives import registry
 from simnet.costs.devices import DeviceOp
 from simnet.policies import Candidate, closed_form
 from simnet.studies.choosing.operating_point import VALUE, OperatingPoint
+from sparsifier_models.options import option_values
 
 Kind: TypeAlias = Literal["dense", "half", "sparse"]
 """The whole gradient in single precision, in half precision, or a selection of it."""
@@ -103,7 +105,7 @@ def choices(per_node: int = 1, *, every: bool = False) -> tuple[Choice, ...]:
         # What hard thresholds keep does not follow from a density.
         covered = {"dense", "fp16", "topk", "artopk", "hardthreshold", "sage"}
         for name in sparsifier_models.names():
-            other = None if name in covered else _published(name)
+            other = None if name in covered else _published(Candidate(name, name))
             found += [] if other is None else [other]
     return tuple(found)
 
@@ -212,13 +214,51 @@ def _slack_of_tree(
     return slack
 
 
-def _published(name: str) -> Choice | None:
-    """Return a scheme with its default options and the closed form that a flexible policy weighs it by."""
-    candidate = Candidate(name, name)
+def named(among: Sequence[Candidate], per_node: int = 1) -> tuple[Choice, ...]:
+    """Return choices of exchanges that somebody names.
+
+    Parameters
+    ----------
+    among : sequence of Candidate
+        The exchanges; their labels stay.
+    per_node : int
+        As of `choices`.
+
+    Raises
+    ------
+    InputError
+        If a scheme has no closed form.
+
+    Examples
+    --------
+    >>> [one.label for one in named([Candidate("mine", "artopk", {"collective": "tree"}), Candidate("dgc", "dgc")])]
+    ['mine', 'dgc']
+    """
+    usual = {same_exchange(one.candidate): one for one in choices(per_node)}
+    found = []
+    for candidate in among:
+        known = usual.get(same_exchange(candidate))
+        one = _published(candidate) if known is None else replace(known, candidate=candidate)
+        if one is None:
+            raise InputError(
+                f"{candidate.label} has no closed form; whole jobs are simulated: name a scenario", file="--schemes"
+            )
+        found.append(one)
+    return tuple(found)
+
+
+def same_exchange(candidate: Candidate) -> tuple[str, str]:
+    """Return what is equal for two candidates that exchange alike, however they are called."""
+    scheme = sparsifier_models.scheme(candidate.scheme)
+    return scheme.name, repr(option_values(scheme.option_type, candidate.options))
+
+
+def _published(candidate: Candidate) -> Choice | None:
+    """Return a scheme and the closed form that a flexible policy weighs it by."""
     try:
         communicate = _weighed(candidate)
     except ValueError:
         return None
     # Any size says whether what it sends follows the gradients.
-    model = sparsifier_models.create(name, 4, _ANY, 0.1, layers=((name, _ANY),))
+    model = sparsifier_models.create(candidate.scheme, 4, _ANY, 0.1, layers=(("", _ANY),), **candidate.options)
     return Choice(candidate, "sparse", communicate, settled=not model.fixed_volume, period=model.period)

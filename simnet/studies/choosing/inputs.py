@@ -15,9 +15,9 @@ from simnet.costs.devices import DEFAULT, DeviceProfile, load_device
 from simnet.costs.models import model, names
 from simnet.job.job import Overlap
 from simnet.network import Network
-from simnet.policies import density_at, probe_pairs
+from simnet.policies import Candidate, density_at, probe_pairs
 from simnet.report.stacks import name_on
-from simnet.studies.choosing.choices import Choice, choices
+from simnet.studies.choosing.choices import Choice, choices, named
 from simnet.studies.choosing.cost_models import (
     Beside,
     CostModel,
@@ -153,6 +153,7 @@ class Given:
     inner_bandwidth: float | None = None
     device: str | None = None
     every: bool = False
+    schemes: Sequence[Candidate] = ()
     simulate: bool = False
     topology: str | None = None
     stack: str | None = None
@@ -188,7 +189,7 @@ def from_flags(given: Given) -> Question:
     what = given.model or (f"{point.parameters:,} parameters" if given.parameters else "resnet50")
     title = f"{what}, {point.workers} workers"
     device = _device(given.device, DEFAULT)
-    among = choices(point.per_node, every=given.every)
+    among = _among(given, point.per_node)
     if not given.simulate:
         _refuse_flat_forms(point.per_node, given)
         if given.topology is not None or given.fields:
@@ -257,7 +258,7 @@ def from_scenario(loaded: Scenario, given: Given) -> Question:
     )
     if not given.simulate:
         _refuse_flat_forms(per_node, given)
-    among = choices(per_node, every=given.every)
+    among = _among(given, per_node)
     closed = by_closed_form(device, given.error)
     latency: list[float] = []
     bandwidth: list[float] = []
@@ -337,7 +338,9 @@ def from_fabric(fabric: CalibratedCostModel, given: Given) -> Question:
     pinned = {one.algorithm.casefold() for one in known}
     # Where the library chose between ring and tree, they are one choice.
     among = tuple(
-        one for one in choices() if (not one.label.endswith("tree") and "tree " not in one.label) or "tree" in pinned
+        one
+        for one in _among(given, 1)
+        if (not one.label.endswith("tree") and "tree " not in one.label) or "tree" in pinned
     )
     device = _device(given.device, DEFAULT)
     cost_model = by_fabric(fabric, device)
@@ -358,8 +361,14 @@ def from_fabric(fabric: CalibratedCostModel, given: Given) -> Question:
 
 def _refuse_flat_forms(per_node: int, given: Given) -> None:
     """Refuse to rank closed forms that know nothing of nodes beside those that do."""
-    if per_node > 1 and given.every:
-        raise InputError("has closed forms that know nothing of nodes; add --simulate", file="--all")
+    if per_node > 1 and (given.every or any(one.kernel_calls is None for one in named(given.schemes, per_node))):
+        option = "--all" if given.every else "--schemes"
+        raise InputError("has closed forms that know nothing of nodes; add --simulate", file=option)
+
+
+def _among(given: Given, per_node: int) -> tuple[Choice, ...]:
+    """Return what there is to choose from: what flags name, or what is usual."""
+    return named(given.schemes, per_node) if given.schemes else choices(per_node, every=given.every)
 
 
 def _heeded(among: Sequence[Choice]) -> tuple[str, ...]:

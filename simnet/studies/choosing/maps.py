@@ -39,7 +39,7 @@ MOST_SECONDS, USUAL_SECONDS, USUAL_CELLS = 600.0, 30.0, 24
 """About how long a map of simulations may take [s], and takes unless cells are asked for; these are at most so many."""
 
 # About what an exchange of a cell takes to be simulated [s], and each of its messages, compiled or not.
-_EXCHANGE, _MESSAGE, _INTERPRETED = 3e-3, 1e-5, 4e-5
+_EXCHANGE, _MESSAGE = 3e-3, 1e-5
 
 _FURTHER = ("#F0E442", "#999933", "#882255", "#44AA99", "#332288", "#DDCC77", "#AA4499", "#117733")
 
@@ -226,7 +226,8 @@ def cells_within(question: Question, names: Sequence[str], ranges: Mapping[str, 
     if "workers" in names:
         point = point.at("workers", round(float(axis("workers", ranges.get("workers"), 2).values[-1])))
     messages = sum(sample(one, point).schedule.n_messages for one in question.among)
-    each = _EXCHANGE * len(question.among) + (_MESSAGE if load_kept_loop() else _INTERPRETED) * messages
+    load_kept_loop()
+    each = _EXCHANGE * len(question.among) + _MESSAGE * messages
     return int(math.sqrt(seconds / each))
 
 

@@ -94,8 +94,8 @@ def sentences(question: Question, decision: Decision) -> list[str]:
         said.append(f"{text}.")
     if settled := [row.choice.label for row in decision.rows if row.choice.settled]:
         said.append(
-            f"What {', '.join(settled)} send follows the gradients: their times are means over a settled period of "
-            "exchanges of synthetic ones."
+            f"What workers send by {', '.join(settled)} follows the gradients; such times are means over a settled "
+            "period of exchanges of synthetic ones."
         )
     said += [f"{_sentence(flip)}." for flip in decision.flips]
     said.append(_selection(question, decision))

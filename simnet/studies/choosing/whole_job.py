@@ -37,9 +37,8 @@ from simnet.policies import (
 )
 from simnet.scenario import Run, Scenario
 from simnet.scenario.resolve import candidate
-from simnet.studies.choosing.choices import Kind, choices
+from simnet.studies.choosing.choices import Kind, choices, same_exchange
 from simnet.studies.choosing.forecast import PAIRED, Forecast, Gain, Points, WholeJob, error_between
-from sparsifier_models.options import option_values
 
 EFFORT, EFFORT_OF_ALL = 1.7, 10.0
 """About how many seconds of one processor simulations may take, of the usual choices and of every scheme."""
@@ -59,7 +58,9 @@ _UNSETTLED = 0.5
 _AMONG, _SLOWER = 4, 2.0
 
 
-def candidates_of(loaded: Scenario, *, every: bool = False, per_node: int = 1) -> list[tuple[Candidate, Kind]]:
+def candidates_of(
+    loaded: Scenario, *, every: bool = False, per_node: int = 1, named: Sequence[Candidate] = ()
+) -> list[tuple[Candidate, Kind]]:
     """Return the exchanges that a job may have: those of its scenario, and the usual ones.
 
     Parameters
@@ -70,7 +71,11 @@ def candidates_of(loaded: Scenario, *, every: bool = False, per_node: int = 1) -
         Also all other schemes, with their default options.
     per_node : int
         Workers of a node, as of `simnet.studies.choosing.choices`.
+    named : sequence of Candidate
+        Exchanges in place of all these.
     """
+    if named:
+        return [(one, _kind(one)) for one in named]
     own = [candidate(label, exchange) for label, exchange in loaded.config.exchanges.items()]
     usual = [one.candidate for one in choices(per_node)]
     if every:
@@ -80,8 +85,7 @@ def candidates_of(loaded: Scenario, *, every: bool = False, per_node: int = 1) -
     found: dict[tuple[str, str], Candidate] = {}
     labels: set[str] = set()
     for one in (*own, *usual):
-        scheme = sparsifier_models.scheme(one.scheme)
-        key = one.scheme, repr(option_values(scheme.option_type, one.options))
+        key = same_exchange(one)
         if key not in found:
             found[key] = one if one.label not in labels else replace(one, label=f"{one.label} (usual)")
             labels.add(found[key].label)
