@@ -69,6 +69,18 @@ def test_ranks_on_one_host_exchange_at_once():
     assert network.time(Schedule(2, [Round([0], [1], 1e9)]), placement=[1, 1]).finish == 0.0
 
 
+@given(data=st.data(), hosts=st.integers(2, 6))
+def test_what_was_timed_before_changes_nothing(data, hosts):
+    def made():
+        return Network(topologies.ring(hosts, ALPHA, RATE))
+
+    used, schedule = made(), allreduce_ring(hosts, 1e5)
+    for _ in range(3):
+        placement = data.draw(st.lists(st.integers(0, hosts - 1), min_size=hosts, max_size=hosts))
+        first, second = (one.time(schedule, placement=placement).rank_finish for one in (used, made()))
+        assert first.tolist() == second.tolist()
+
+
 def test_latency_is_taken_as_the_message_leaves():
     latency = Weather(latency=steps([0, 1], [0.5, 0.01]))
     network = Network(topologies.ring(2, ALPHA, RATE), {(0, 1): latency})

@@ -18,6 +18,7 @@ from itertools import groupby
 from math import inf
 from types import ModuleType
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +38,8 @@ _MANY = 100_000
 _WIDE = 8
 # Rounds kept at a time: those of a loop come again at once, and fresh memory for thousands of others takes long.
 _ROUNDS = 64
+# Messages of all patterns of some links that are kept from call to call, at most.
+_KEPT = 1 << 18
 _NONE = np.zeros(0)
 # Messages whose jitter is drawn together.
 _AT_ONCE = 1 << 16
@@ -156,9 +159,9 @@ def pass_through(
 def _traffic(hosts: Ranks, links: Links) -> Callable[[Round], tuple[Traffic, RouteState] | None]:
     """Return what returns the messages of a round, and their routes, which rounds of one pattern share.
 
-    It returns None if a message can never arrive.
+    It returns None if a message can never arrive. Patterns stay known as long as the links exist.
     """
-    patterns: dict[tuple[bytes, bytes], _Pattern] = {}
+    patterns = _known_patterns(links)
     rounds: dict[int, tuple[Traffic, RouteState]] = {}
 
     def unknown(m: int) -> tuple[Floats, Floats]:
@@ -166,9 +169,10 @@ def _traffic(hosts: Ranks, links: Links) -> Callable[[Round], tuple[Traffic, Rou
 
     def traffic_of(one: Round) -> tuple[Traffic, RouteState] | None:
         if id(one) not in rounds:
-            pattern = one.src.tobytes(), one.dst.tobytes()
+            ends = hosts[one.src], hosts[one.dst]
+            pattern = ends[0].tobytes(), ends[1].tobytes()
             if pattern not in patterns:
-                table = np.ascontiguousarray(links.routes.table(hosts[one.src], hosts[one.dst]))
+                table = np.ascontiguousarray(links.routes.table(*ends))
                 used, port = table[table >= 0], links.own_of(table)
                 exclusive = links.constant and len(one) >= _WIDE and np.unique(used).size == used.size
                 single = exclusive or np.unique(port[port >= 0]).size == int((port >= 0).sum())
@@ -209,6 +213,17 @@ class _Pattern(NamedTuple):
     rate: Floats
     own_rate: Floats
     down: Ranks
+
+
+_PATTERNS: WeakKeyDictionary[Links, dict[tuple[bytes, bytes], _Pattern]] = WeakKeyDictionary()
+
+
+def _known_patterns(links: Links) -> dict[tuple[bytes, bytes], _Pattern]:
+    """Return the patterns that are known of some links, by the hosts that send and receive."""
+    known = _PATTERNS.setdefault(links, {})
+    if sum(one.own.size for one in known.values()) > _KEPT:
+        known.clear()
+    return known
 
 
 def _constant(table: NDArray[np.int64], port: Ranks, links: Links) -> tuple[Floats, Floats, Floats]:

@@ -25,7 +25,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import nnls
 from scipy.special import bdtrc, erfc
 
 from simnet.base.arrays import Floats
@@ -306,6 +305,9 @@ def _nearest(counts: Counted, rho: float, unit: float, allowed: NDArray[np.intp]
 
 def _non_negative(a: Floats, b: Floats) -> Floats:
     """Return the x >= 0 of least |a x - b|."""
+    # Its module takes longer to load than most commands to answer, and few of them fit anything.
+    from scipy.optimize import nnls
+
     try:
         return np.asarray(nnls(a, b)[0])
     except RuntimeError:
