@@ -204,6 +204,151 @@ mine,a,2,all_gather,,,8,2,,float,none,1024,8192,256,25.6,0.32,0.28,,,,,,24,30,,2
 """
 """CSV with both sides in a row."""
 
+OSU_MORE = """\
+$ srun -N 2 --ntasks-per-node=4 --mpi=pmix osu_ialltoall
+
+# OSU MPI Non-blocking All-to-All Latency Test v5.6.3
+# Overall = Coll. Init + Compute + MPI_Test + MPI_Wait
+
+# Size           Overall(us)       Compute(us)    Pure Comm.(us)        Overlap(%)
+1                      11.09              6.10              5.18              3.46
+2                      10.87              6.04              5.10              5.46
+$ mpirun -np 8 osu_scatterv
+# OSU MPI Scatterv Latency Test v5.6.3
+# Size       Avg Latency(us)
+1024                    1.73
+$ mpirun -npernode 20 -np 1240 osu_mbw_mr
+# OSU MPI Multiple Bandwidth / Message Rate Test v5.7
+# [ pairs: 620 ] [ window size: 64 ]
+# Size                  MB/s        Messages/s
+1024               124000.00      121093750.00
+$ mpirun -np 2048 osu_multi_lat
+# OSU MPI Multi Latency Test v7.1
+# Size          Latency (us)
+# Datatype: MPI_CHAR.
+8                       4.35
+# OSU MPI_Put Latency Test v5.8
+# Window creation: MPI_Win_allocate
+# Size          Latency (us)
+8                       0.58
+# OSU MPI Neighborhood Allgather Latency Test v7.5
+# Size       Avg Latency(us)
+8                      99.00
+$ mpirun -np 4 osu_igather
+8                      20.00              9.00              7.25              1.00
+$ mpirun -np 4 osu_bcast
+8                       3.50
+"""
+"""Non-blocking, uneven, paired and one-sided benchmarks, one that is not read, and two tables without their headings."""
+
+IMB_MORE = """\
+#-----------------------------------------------------------------------------
+# Benchmarking Ialltoall
+# #processes = 4
+#-----------------------------------------------------------------------------
+       #bytes #repetitions t_ovrl[usec] t_pure[usec]  t_CPU[usec]   overlap[%]
+            8         1000        20.00        12.50        10.00        25.00
+#----------------------------------------------------------------
+# Benchmarking Multi-Allgatherv
+# ( 2 groups of 4 processes each running simultaneously )
+#----------------------------------------------------------------
+       #bytes #repetitions  t_min[usec]  t_max[usec]  t_avg[usec]
+         1024         1000         3.00         5.00         4.00
+#----------------------------------------------------------------
+# Benchmarking PingPong
+# #processes = 4
+#----------------------------------------------------------------
+       #bytes #repetitions      t[usec]   Mbytes/sec      Msg/sec
+         1024       100000        49.50        41.37        40404
+#----------------------------------------------------------------
+# Benchmarking Unidir_put
+# #processes = 2
+#----------------------------------------------------------------
+       #bytes #repetitions      t[usec]   Mbytes/sec
+            8         1000         1.00         8.00
+"""
+"""A non-blocking benchmark, one of several groups, one of several pairs, and a one-sided one that is not read."""
+
+PERFTEST = """\
+---------------------------------------------------------------------------------------
+                    RDMA_Write BW Test
+ Dual-port       : OFF\t\tDevice         : mlx5_0
+ Number of qps   : 2\t\tTransport type : IB
+---------------------------------------------------------------------------------------
+ local address: LID 0x01 QPN 0x0049 PSN 0x8b53ba OUT 0x10 RKey 0x1fffbf VAddr 0x00799b96ceb000
+---------------------------------------------------------------------------------------
+ #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]
+Conflicting CPU frequency values detected: 3295.212000 != 5003.410000. CPU Frequency is not max.
+ 65536      1000             328.64             328.61 \t\t     0.626777
+ 131072     1000             328.64             328.61 \t\t     0.626777
+---------------------------------------------------------------------------------------
+                    RDMA_Read BW Test
+---------------------------------------------------------------------------------------
+ #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]
+ 65536      1000             11709.18            11708.31\t\t   0.187333
+---------------------------------------------------------------------------------------
+                    Send Latency Test
+---------------------------------------------------------------------------------------
+ #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec]
+ 2       1000          1.76           6.12         1.79                1.80             0.06            1.88                    6.12
+---------------------------------------------------------------------------------------
+"""
+"""Three benchmarks of perftest; the second row's rate is not that of its messages."""
+
+
+def inspector(*, rank: int = 0, micros: int = 100) -> str:
+    """Return what the NCCL inspector writes of one rank of four on two nodes: an all-gather, a message, an all-to-all."""
+    header = {"id": "0x7f", "rank": rank, "n_ranks": 4, "nnodes": 2}
+    host = {"inspector_output_format_version": "v4.0", "hostname": "TOPSECRET-HOST", "pid": 7}
+    rate = 4 * 2**20 / micros / 1e3
+    of = {"coll": "AllGather", "coll_sn": 3, "coll_msg_size_bytes": 2**20, "coll_exec_time_us": micros}
+    of |= {"coll_algobw_gbs": round(rate, 6), "coll_busbw_gbs": round(0.75 * rate, 6)}
+    message = {"p2p": "Send", "p2p_sn": 4, "p2p_peer": 1, "p2p_msg_size_bytes": 4096, "p2p_exec_time_us": 12}
+    odd = {"coll": "Odd", "coll_sn": 5, "coll_msg_size_bytes": 1, "coll_exec_time_us": 1}
+    entries = ({"coll_perf": of}, {"p2p_perf": message}, {"coll_perf": odd})
+    return "\n".join(json.dumps({"header": header, "metadata": host} | one) for one in entries)
+
+
+def kineto(*, rank: int = 0, micros: float = 120.5) -> str:
+    """Return a trace of the PyTorch profiler of one rank of two: NCCL kernels with what they do, and without."""
+
+    def event(name: str, category: str, dur: float, **args: object) -> dict[str, object]:
+        return {"ph": "X", "cat": category, "name": name, "pid": rank, "tid": 7, "ts": 10.0, "dur": dur, "args": args}
+
+    group = {"Group size": 2, "Process Group Name": "0", "Process Group Ranks": "[0, 1]"}
+    gather = {"Collective name": "_allgather_base", "dtype": "BFloat16", "In msg nelems": 1024, "Out msg nelems": 2048}
+    reduce = {"Collective name": "allreduce", "dtype": "Float", "In msg nelems": 256, "Out msg nelems": 256}
+    events = [
+        event("aten::add", "cpu_op", 3.0),
+        event(
+            "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)",
+            "kernel",
+            micros,
+            **gather,
+            **group,
+            Seq=5,
+        ),
+        event("record_param_comms", "cpu_op", 12.5, **reduce, **group, **{"External id": 9}),
+        event("ncclDevKernel_AllReduce_Sum_f32_RING_LL()", "kernel", 40.0, **{"External id": 9}),
+        event("ncclDevKernel_SendRecv()", "kernel", 70.0, **{"External id": 11}),
+        event("gemm", "kernel", 500.0, **{"External id": 10}),
+    ]
+    trace = {"schemaVersion": 1, "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": 2}}
+    return json.dumps(trace | {"traceEvents": events, "traceName": "TOPSECRET-PATH"})
+
+
+def rccl_records(*, csv: bool = False) -> str:
+    """Return records of rccl-tests, as JSON or as CSV: both sides of an all-reduce over 8 ranks."""
+    one = {"numCycle": 0, "name": "AllReduce", "nodes": 2, "ranks": 8, "ranksPerNode": 4, "gpusPerRank": 1}
+    one |= {"size": 1048576, "type": "float", "redop": "sum", "inPlace": 0, "time": "60.500000"}
+    one |= {"algBw": "17.331835", "busBw": "30.330711", "wrong": "0"}
+    both = [one, one | {"inPlace": 1}]
+    if csv:
+        return ",".join(one) + "\n" + "".join(",".join(map(str, each.values())) + "\n" for each in both)
+    texts = [json.dumps(each).replace('"60.500000"', "60.500000") for each in both]
+    return "[\n" + ",\n".join(texts) + "\n]\n"
+
+
 ALL = {
     "nccl": NCCL,
     "nccl old": NCCL_OLD,
@@ -214,5 +359,12 @@ ALL = {
     "imb": IMB,
     "tidy": TIDY,
     "wide": WIDE,
+    "osu more": OSU_MORE,
+    "imb more": IMB_MORE,
+    "perftest": PERFTEST,
+    "inspector": inspector(),
+    "kineto": kineto(),
+    "rccl": rccl_records(),
+    "rccl csv": rccl_records(csv=True),
 }
 """Every log whose collective is known, by its kind and more."""

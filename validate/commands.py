@@ -53,7 +53,7 @@ def validate(
     strict: Annotated[bool, typer.Option("--strict", help="With --fabric: refuse to extrapolate.")] = False,
     fact: Annotated[
         list[str] | None,
-        typer.Option(metavar="COLUMN=VALUE", help="What the logs do not say, as ranks=16; repeatable."),
+        typer.Option(metavar="[NAMES:]COLUMN=VALUE", help=options.FACT),
     ] = None,
     figure: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw predicted against measured, as .png or .svg; one source.")
@@ -64,7 +64,7 @@ def validate(
 ) -> None:
     """Say how well measured times are predicted that were left out, beside what simpler models make of them."""
     from simnet.calibration.measured import datasets
-    from simnet.calibration.summary import typed_facts
+    from simnet.calibration.readers.facts import facts_of
     from validate import evaluation, evaluation_figures
 
     options.only("--fabric", fabric is not None, {"--strict": strict})
@@ -74,7 +74,7 @@ def validate(
     options.figure(figure, force)
     if figure is not None and len(names) != 1:
         raise InputError("needs one source", file="--figure")
-    facts = typed_facts(options.fields(fact, "--fact"))
+    facts = facts_of(fact or ())
     splits = [one.value for one in split or Split]
     found = []
     for number, name in enumerate(names, 1):
@@ -85,6 +85,7 @@ def validate(
                 found.append(evaluation.evaluate(name, facts, splits))
         if not json_:
             typer.echo("\n".join([*found[-1].sentences(), ""]))
+    facts.refuse_idle()
     figures = [one.figures() for one in found]
     if json_:
         typer.echo(json.dumps(figures, indent=2))

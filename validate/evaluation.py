@@ -31,6 +31,7 @@ from simnet.calibration.curves import Curve, curves_of, systems
 from simnet.calibration.intervals import bin_of, half_widths, intervals
 from simnet.calibration.predictor import Basis, Predictor, fit
 from simnet.calibration.readers import bus_factor
+from simnet.calibration.readers.facts import Facts
 from simnet.calibration.summary import rows_of
 from validate.evaluation_figures import NEIGHBOURS, PLACES, PLAIN, RULE, Evaluation
 from validate.links import CLOSED_FORM, held_by_links
@@ -66,14 +67,14 @@ _COLUMNS = (
 )
 
 
-def evaluate(source: str, facts: Mapping[str, Any] | None = None, splits: Sequence[str] = SPLITS) -> Evaluation:
+def evaluate(source: str, facts: Facts | Mapping[str, Any] | None = None, splits: Sequence[str] = SPLITS) -> Evaluation:
     """Evaluate a shipped dataset or a log.
 
     Parameters
     ----------
     source : str
-        A name of `simnet.calibration.measured.datasets`, a file, or a folder with a ``data.csv``.
-    facts : mapping, optional
+        A name of `simnet.calibration.measured.datasets`, a file, or a folder.
+    facts : Facts or mapping, optional
         What a log does not say.
     splits : sequence of str
         Which of `SPLITS`, or `HALVES`.
@@ -103,7 +104,7 @@ def evaluate(source: str, facts: Mapping[str, Any] | None = None, splits: Sequen
 
 
 def compare(
-    cost_model: str | Path, source: str, facts: Mapping[str, Any] | None = None, *, strict: bool = False
+    cost_model: str | Path, source: str, facts: Facts | Mapping[str, Any] | None = None, *, strict: bool = False
 ) -> Evaluation:
     """Compare measurements with what a fabric file predicts; nothing is fitted to them.
 

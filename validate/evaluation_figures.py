@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from simnet.calibration.cost_model import COVERAGE
 from simnet.calibration.intervals import BIN_NAMES, bin_of
-from simnet.calibration.summary import quantiles
+from simnet.calibration.summary import problem_lines, quantiles
 from simnet.report.drawing import COLOURS, Plot, plot, scale, style
 from validate.links import CLOSED_FORM, winners
 from validate.links import TITLES as LINK_TITLES
@@ -65,7 +65,7 @@ class Evaluation:
     systems, curves, rows : int
         How many there are.
     problems : tuple of str
-        Rows that contradict themselves or cannot be read.
+        What is wrong in it or was left out of it, each with file and line.
     coverage : float
         Share of measurements that the intervals shall hold.
     """
@@ -92,6 +92,7 @@ class Evaluation:
             "systems": self.systems,
             "curves": self.curves,
             "problems": len(self.problems),
+            "remarks": list(self.problems),
             "spread_of_repetitions": None if math.isnan(self.spread) else self.spread,
             "splits": found,
         }
@@ -100,8 +101,7 @@ class Evaluation:
         """Return lines for people."""
         spread = "" if math.isnan(self.spread) else f"; repetitions differ by {100 * self.spread:.1f} % in the median"
         lines = [f"{self.name}: {self.rows:,} rows, {self.systems} systems, {self.curves} curves{spread}"]
-        if self.problems:
-            lines.append(f"{len(self.problems)} problems in it, the first: {self.problems[0]}")
+        lines += problem_lines(self.problems)
         figures = self.figures()["splits"]
         if not figures:
             lines.append(

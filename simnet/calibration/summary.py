@@ -18,7 +18,9 @@ from simnet.calibration.cost_model_file import written
 from simnet.calibration.crossval import MIXTURE, HeldOut, ModelChoice, choose
 from simnet.calibration.curves import chosen_rows, curves_of, differing
 from simnet.calibration.predictor import Basis
-from simnet.calibration.readers import COLUMNS, read
+from simnet.calibration.readers.facts import Facts, always
+from simnet.calibration.readers.folders import read_logs
+from simnet.calibration.readers.tables import Problem
 from simnet.calibration.software import eager_measured, stack_measured
 from simnet.calibration.step_model import PARAMETERS, undetermined
 from simnet.calibration.topology_links import FittedLinks, Placement, links, on_nodes
@@ -43,7 +45,7 @@ class Calibration:
     rows : int
         Rows of the logs that were used.
     problems : tuple of str
-        Rows that contradict themselves or cannot be read.
+        What is wrong in the logs or was left out of them, each with file and line.
     mixed : mapping of str to list of str
         Columns that tell systems apart, but of which several values were put together.
     links : FittedLinks, optional
@@ -88,8 +90,7 @@ class Calibration:
     def sentences(self) -> list[str]:
         """Return lines for people."""
         lines = [f"{self.rows:,} rows, {len(self.cost_model.model.known)} curves"]
-        if self.problems:
-            lines.append(f"{len(self.problems)} problems in the logs, the first: {self.problems[0]}")
+        lines += problem_lines(self.problems)
         for name, values in self.mixed.items():
             lines.append(
                 f"warning: rows of {len(values)} values of {name} were put together; "
@@ -152,8 +153,15 @@ def quantiles(values: Floats) -> dict[str, float]:
     }
 
 
-def rows_of(source: str, facts: Mapping[str, Any]) -> tuple[pd.DataFrame, tuple[str, ...]]:
-    """Return the rows of a shipped dataset or of a log, and its problems.
+def rows_of(source: str, facts: Facts | Mapping[str, Any]) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    """Return the rows of shipped measurements, of a log or of all logs of a folder, and what is wrong or left out.
+
+    Parameters
+    ----------
+    source : str
+        A name of `simnet.calibration.measured.datasets`, a file or a folder.
+    facts : Facts or mapping
+        What logs do not say.
 
     Examples
     --------
@@ -161,17 +169,50 @@ def rows_of(source: str, facts: Mapping[str, Any]) -> tuple[pd.DataFrame, tuple[
     300
     """
     shipped = measured.datasets()
-    if source not in shipped and Path(source).name == source and not Path(source).suffix and not _exists(source):
+    if source in shipped:
+        found = measured.load(source)
+        return found.rows, tuple(str(one) for one in found.problems)
+    if Path(source).name == source and not Path(source).suffix and not _exists(source):
         named = f"{source[:60]!r}; {nearest(source, shipped)}"
         raise InputError(f"there is no such file, and no shipped measurements {named}")
-    found = measured.load(source) if source in shipped else read(source, facts=facts)
-    return found.rows, tuple(str(one) for one in found.problems)
+    found = read_logs(source, facts if isinstance(facts, Facts) else always(facts))
+    return found.rows, tuple(str(one) for one in (*found.problems, *_without_place(found.rows)))
+
+
+def _without_place(rows: pd.DataFrame) -> list[Problem]:
+    """Return which rows have no place on a curve, by log: those of no known number of ranks, and those of 0 bytes."""
+    unknown = rows["ranks"].isna()
+    found = []
+    for missing, why in (
+        (unknown, "no number of ranks; --fact ranks=16 says it, --fact 'NAME:ranks=16' of this log alone"),
+        (~unknown & (rows["nbytes"].fillna(0) == 0), "0 bytes"),
+    ):
+        for source, part in rows[missing].groupby("source", sort=False):
+            line = part["line"].dropna().min()
+            at = None if pd.isna(line) else int(line)
+            found.append(Problem(str(source), at, f"{len(part):,} rows from here on have {why}", True))
+    return found
+
+
+def problem_lines(problems: Sequence[str], most: int = 20) -> list[str]:
+    """Return lines that say what is wrong in logs, or left out of them, and how many more there are.
+
+    Examples
+    --------
+    >>> problem_lines(["a.log:1: is cut (left out)"] * 3, most=2)[1:]
+    ['  a.log:1: is cut (left out)', '  a.log:1: is cut (left out)', '  and 1 more, which --json lists']
+    """
+    if not problems:
+        return []
+    shown = [f"  {one}" for one in problems[:most]]
+    more = [f"  and {len(problems) - most:,} more, which --json lists"] if len(problems) > most else []
+    return [f"{len(problems):,} {'remark' if len(problems) == 1 else 'remarks'} on the logs:", *shown, *more]
 
 
 def calibrated(
     logs: Sequence[str],
     where: Mapping[str, str],
-    facts: Mapping[str, str],
+    facts: Facts | Mapping[str, Any],
     in_place: bool,
     topology: Placement | None,
     coverage: float,
@@ -182,10 +223,10 @@ def calibrated(
     Parameters
     ----------
     logs : sequence of str
-        Files, folders with a ``data.csv``, or names of shipped measurements.
+        Files, folders, or names of shipped measurements.
     where : mapping of str to str
         Values by column that rows must have.
-    facts : mapping of str to str
+    facts : Facts or mapping
         What the logs do not say.
     in_place : bool
         Whether times in place are taken rather than those out of place.
@@ -201,8 +242,9 @@ def calibrated(
     InputError
         If a log cannot be read, or nothing, or too much, is left to calibrate on.
     """
-    typed = typed_facts(facts)
-    parts = [rows_of(log, typed) for log in logs]
+    known = facts if isinstance(facts, Facts) else always(facts)
+    parts = [rows_of(log, known) for log in logs]
+    known.refuse_idle()
     rows = chosen_rows(pd.concat([part for part, _ in parts], ignore_index=True), where, in_place)
     if topology is not None:
         rows = on_nodes(rows, topology)
@@ -235,33 +277,6 @@ def _exists(path: str) -> bool:
         return Path(path).exists()
     except OSError:
         return False
-
-
-def typed_facts(facts: Mapping[str, str]) -> dict[str, Any]:
-    """Return facts with numbers where their columns have numbers.
-
-    Raises
-    ------
-    InputError
-        If there is no such column, or a number is none.
-
-    Examples
-    --------
-    >>> typed_facts({"ranks": "16", "collective": "all_reduce"})
-    {'ranks': 16, 'collective': 'all_reduce'}
-    """
-    made: dict[str, Any] = {}
-    for name, value in facts.items():
-        if name not in COLUMNS:
-            raise InputError(f"there is no column {name!r}; {nearest(name, COLUMNS)}", file="--fact")
-        curve_model = COLUMNS[name]
-        if curve_model == "text":
-            made[name] = value
-        elif value.isascii() and value.isdigit() and len(value) < 16:
-            made[name] = int(value) if curve_model == "whole" else float(value)
-        else:
-            raise InputError(f"must be a whole number, got {value[:40]!r}", file="--fact", field=name)
-    return made
 
 
 def _row(name: str, one: Mapping[str, float]) -> str:

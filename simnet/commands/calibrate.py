@@ -20,7 +20,7 @@ class Measurements:
     """Which measured times, and what else is known of them."""
 
     logs: Annotated[
-        list[str] | None, typer.Argument(metavar="[LOG]...", help="Logs of benchmarks, or shipped measurements.")
+        list[str] | None, typer.Argument(metavar="[LOG]...", help="Logs or folders of them, or shipped measurements.")
     ] = None
     where: Annotated[
         list[str] | None,
@@ -31,7 +31,7 @@ class Measurements:
     ] = None
     fact: Annotated[
         list[str] | None,
-        typer.Option(metavar="COLUMN=VALUE", help="What the logs do not say, as ranks=16; repeatable."),
+        typer.Option(metavar="[NAMES:]COLUMN=VALUE", help=options.FACT),
     ] = None
     in_place: Annotated[bool, typer.Option("--in-place", help="Take times in place rather than out of place.")] = False
     topology: Annotated[
@@ -84,11 +84,12 @@ def calibrate(
 def _fitted(measurements: Measurements, coverage: float) -> tuple[str, dict[str, Any], list[str]]:
     """Return the file that is fitted to measurements, its figures and what they say."""
     from simnet.calibration import summary
+    from simnet.calibration.readers.facts import facts_of
     from simnet.calibration.topology_links import placed
 
     if not measurements.logs:
         raise InputError("needs logs of benchmarks, or --platform", file="simnet calibrate")
-    rows, facts = options.fields(measurements.where, "--where"), options.fields(measurements.fact, "--fact")
+    rows, facts = options.fields(measurements.where, "--where"), facts_of(measurements.fact or ())
     place = None if measurements.topology is None else placed(measurements.topology, measurements.set_ or ())
     options.stack(measurements.stack)
     with terminal.progress("models"):

@@ -104,6 +104,13 @@ def only(what: str, given: bool, options: Mapping[str, object]) -> None:
             raise InputError(f"is only for {what}", file=name)
 
 
+FACT = (
+    "What the logs do not say: ranks=16 of all, 'osu_*_n8.log:ranks=32' or 'n8/*:ranks=32' of those of these names, "
+    "'*_n{ranks}.log' as their names tell; repeatable."
+)
+"""Help of the option --fact."""
+
+
 def fields(given: Sequence[str] | None, option: str) -> dict[str, str]:
     """Read values by column, given as COLUMN=VALUE."""
     found = {}

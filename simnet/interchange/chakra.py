@@ -17,6 +17,7 @@ import itertools
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,9 +35,15 @@ MAX_RANKS = 65_536
 MAX_ROUNDS = 10_000_000
 """The last round that a trace may name."""
 
+COLLECTIVE_TYPES = (
+    *("ALL_REDUCE", "REDUCE", "ALL_GATHER", "GATHER", "SCATTER", "BROADCAST", "ALL_TO_ALL", "REDUCE_SCATTER"),
+    *("REDUCE_SCATTER_BLOCK", "BARRIER"),
+)
+"""Kinds of collectives, by their number in ``comm_type``."""
+
 _VERSION = "1.0.0"
 _COMP, _SEND, _RECV, _COLLECTIVE = 4, 5, 6, 7
-_INT32, _INT64, _BOOL = 7, 9, 27
+_INT32, _INT64, _BOOL, _STRING = 7, 9, 27, 29
 # Fields of AttributeProto that hold whole numbers as they are: int32, int64, uint32, uint64, bool.
 _WHOLE = (_INT32, _INT64, 11, 13, _BOOL)
 _LARGEST = 2**63
@@ -139,6 +146,41 @@ def read_chakra(prefix: str | Path, *, strict: bool = True) -> Schedule:
     return read_rounds(program, _rounds_of_hints, strict, 1e6)
 
 
+class Collective(NamedTuple):
+    """A collective node of a trace."""
+
+    node: int
+    name: str
+    kind: str
+    nbytes: int
+    micros: float
+    group: str
+
+
+def read_collectives(path: Path) -> Iterator[Collective]:
+    """Yield the collective nodes of the execution trace of one rank, which may be packed with gzip.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+
+    Raises
+    ------
+    InputError
+        If it cannot be read, is too large, or is no such trace.
+    """
+    packets = _packets(_content(path), path)
+    next(packets, None)
+    for packet in packets:
+        node = _node_of(packet, path)
+        if node.kind == _COLLECTIVE:
+            which = node.numbers.get("comm_type", -1)
+            said = COLLECTIVE_TYPES[which] if 0 <= which < len(COLLECTIVE_TYPES) else ""
+            nbytes, group = node.numbers.get("comm_size", 0), node.texts.get("pg_name", "")
+            yield Collective(node.number, node.name, said, nbytes, float(node.micros), group)
+
+
 def _rounds_of_hints(program: Program, messages: Messages) -> Placed | None:
     """Return the rounds that the traces tell, if their dependencies say the same; None otherwise."""
     placed: Placed = {}
@@ -179,26 +221,45 @@ def _operations(path: Path, rank: int) -> list[Operation]:
     return [op for op, _ in found.values()]
 
 
-def _operation(packet: memoryview, path: Path, rank: int) -> tuple[Operation, list[int]]:
-    numbers = {1: 0, 3: 0, 7: 0}
+class _Node(NamedTuple):
+    """A node as it stands in a trace, with its attributes by name."""
+
+    number: int
+    name: str
+    kind: int
+    micros: int
+    needs: list[int]
+    numbers: dict[str, int]
+    texts: dict[str, str]
+
+
+def _node_of(packet: memoryview, path: Path) -> _Node:
+    fixed = {1: 0, 3: 0, 7: 0}
     name = ""
     needs: list[int] = []
-    facts: dict[str, int] = {}
+    numbers: dict[str, int] = {}
+    texts: dict[str, str] = {}
     for field, value in _fields(packet, path):
-        if field in numbers and isinstance(value, int):
-            numbers[field] = value
+        if field in fixed and isinstance(value, int):
+            fixed[field] = value
         elif field == 2 and isinstance(value, memoryview):
             name = bytes(value).decode("utf-8", "replace")[:60]
         elif field in (4, 5):
             needs += [value] if isinstance(value, int) else _varints(value, path)
         elif field == 10 and isinstance(value, memoryview):
             parts = dict(_fields(value, path))
-            key = parts.get(1)
+            key, text = parts.get(1), parts.get(_STRING)
             whole = next((parts[one] for one in _WHOLE if one in parts), None)
             if isinstance(key, memoryview) and isinstance(whole, int):
-                facts[bytes(key).decode("utf-8", "replace")] = whole if whole < _LARGEST else whole - 2**64
+                numbers[bytes(key).decode("utf-8", "replace")] = whole if whole < _LARGEST else whole - 2**64
+            elif isinstance(key, memoryview) and isinstance(text, memoryview):
+                texts[bytes(key).decode("utf-8", "replace")] = bytes(text[:120]).decode("utf-8", "replace")
+    number, kind, micros = fixed.values()
+    return _Node(number, name, kind, micros, needs, numbers, texts)
 
-    number, kind, micros = numbers.values()
+
+def _operation(packet: memoryview, path: Path, rank: int) -> tuple[Operation, list[int]]:
+    number, name, kind, micros, needs, facts, _ = _node_of(packet, path)
     if kind == _COLLECTIVE:
         message = f"is a collective ({name}); only sends, receives and computation are read"
         raise InputError(message, file=str(path), field=f"node {number}")

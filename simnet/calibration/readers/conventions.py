@@ -35,12 +35,23 @@ CONVENTIONS = ("vector", "total", "per_rank", "per_pair", "message")
 """What a size may mean."""
 
 _VECTOR = ("all_reduce", "broadcast", "reduce")
-_SHARED = ("all_gather", "all_gatherv", "reduce_scatter", "gather", "scatter", "alltoall", "alltoallv")
+_ROOTED = ("gather", "gatherv", "scatter", "scatterv")
+_SHARED = ("all_gather", "all_gatherv", "reduce_scatter", *_ROOTED, "alltoall", "alltoallv")
 _SCATTERED = (*_SHARED, "hypercube")
-_MESSAGE = ("sendrecv", "p2p_latency", "p2p_bw", "p2p_bibw", "pingping", "exchange")
+ONE_SIDED = tuple(
+    f"{operation}_{what}"
+    for operation in ("put", "get", "accumulate", "get_accumulate")
+    for what in ("latency", "bw", "bibw")
+)
+"""Messages that one of two ranks alone asks for: curves of their own, as they are no messages between two."""
+
+_MESSAGE = ("sendrecv", "p2p_latency", "p2p_bw", "p2p_bibw", "pingping", "exchange", *ONE_SIDED)
 
 COLLECTIVES = (*_VECTOR, *_SCATTERED, *_MESSAGE, "barrier")
 """Names that the readers give, those of nccl-tests where it has one."""
+
+NON_BLOCKING = "non-blocking"
+"""What the column ``variant`` says of calls that return before they are done, and are waited for."""
 
 _SPELLINGS = {name.replace("_", ""): name for name in COLLECTIVES} | {
     "bcast": "broadcast",
@@ -52,8 +63,8 @@ _SPELLINGS = {name.replace("_", ""): name for name in COLLECTIVES} | {
     "bidirectionalbandwidth": "p2p_bibw",
 }
 _NAMED = re.compile(
-    r"(?<![a-z])(all_?reduce|all_?gatherv?|reduce_?scatter|broadcast|bcast|all_?to_?allv?|send_?recv|hypercube|gather"
-    r"|scatter|reduce)(?![a-z])"
+    r"(?<![a-z])(all_?reduce|all_?gatherv?|reduce_?scatter|broadcast|bcast|all_?to_?allv?|send_?recv|hypercube"
+    r"|gatherv?|scatterv?|reduce)(?![a-z])"
 )
 
 
@@ -200,7 +211,7 @@ def bandwidth_factors(name: str, ranks: int | None) -> tuple[tuple[float, float 
     if name == "hypercube":
         return ((crossing, 1.0),)
     usual = (1.0, bus_factor(name, ranks))
-    return (usual, (crossing, 1.0)) if name in ("gather", "scatter", "alltoall", "alltoallv") else (usual,)
+    return (usual, (crossing, 1.0)) if name in (*_ROOTED, "alltoall", "alltoallv") else (usual,)
 
 
 def fill_nodes(facts: Mapping[str, object]) -> dict[str, object]:

@@ -1,8 +1,9 @@
 """What the Intel MPI benchmarks print.
 
 ``# Benchmarking Allreduce`` and ``# #processes = 16`` head a table whose columns its last header line names. Times are
-per call: of the fastest and the slowest process, and the mean over processes. A megabyte is 10^6 bytes since version
-2018, and was 2^20 bytes before.
+per call: of the fastest and the slowest process, and the mean over processes. Of non-blocking collectives ``t_pure`` is
+the time: that of a call and its wait, with nothing computed between. A megabyte is 10^6 bytes since version 2018, and
+was 2^20 bytes before. A table whose heading was cut off is of the collective that the name of the file names.
 
 References
 ----------
@@ -12,27 +13,43 @@ Intel MPI Benchmarks User Guide; https://github.com/intel/mpi-benchmarks.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from simnet.calibration.readers.conventions import collective
+from simnet.calibration.readers.conventions import NON_BLOCKING, collective, collective_in
 from simnet.calibration.readers.lines import bare, read_lines
 from simnet.calibration.readers.tables import MAX_RANKS, Collector, Row, mpi_row, printed, reader, whole
 
-TITLE = re.compile(r"#\s*Benchmarking\s+(\w{1,40})")
+TITLE = re.compile(r"#\s*Benchmarking\s+(?:Multi-)?(\w{1,40})")
 """What heads a table."""
 
-_PROCESSES = re.compile(r"#\s*#processes\s*=\s*(\d{1,8})")
-_HEADER = re.compile(r"#?\s*(?:#?Benchmarking\s+#procs\s+)?(?:#bytes\s+)?#repetitions\s")
+HEADER = re.compile(r"#?\s*(?:#?Benchmarking\s+#procs\s+)?(?:Group\s+)?(?:#bytes\s+)?#repetitions\s")
+"""The line that names its columns."""
+
+_PROCESSES = re.compile(r"#processes\s*=\s*(\d{1,8})")
+_GROUPS = re.compile(r"\(\s*(\d{1,8}) groups of\s+(\d{1,8}) processes")
 _SETTING = re.compile(r"#\s*(MPI_Datatype for reductions|MPI_Op)\s*:\s*MPI_(\w{1,20})")
-_TIMES = {"t[usec]": "seconds", "t_avg[usec]": "seconds", "t_min[usec]": "seconds_min", "t_max[usec]": "seconds_max"}
+_TIMES = {
+    "t[usec]": "seconds",
+    "t_avg[usec]": "seconds",
+    "t_pure[usec]": "seconds",
+    "t_min[usec]": "seconds_min",
+    "t_max[usec]": "seconds_max",
+}
 _REDUCING = ("all_reduce", "reduce", "reduce_scatter")
 _MESSAGES = {"p2p_latency": 1, "pingping": 1, "sendrecv": 2, "exchange": 4}
 """Messages of the size that a process sends and receives in the time, as its throughput counts them."""
 
+_UNNAMED: Mapping[int, Sequence[str]] = {
+    4: ("#bytes", "#repetitions", "t[usec]", "Mbytes/sec"),
+    5: ("#bytes", "#repetitions", "t_min[usec]", "t_max[usec]", "t_avg[usec]"),
+    6: ("#bytes", "#repetitions", "t_min[usec]", "t_max[usec]", "t_avg[usec]", "Mbytes/sec"),
+}
+"""Columns by how many there are, where nothing names them."""
+
 
 @reader("imb")
-def read_imb(path: Path, out: Collector) -> None:
+def read_imb(path: Path, out: Collector) -> Mapping[str, bool]:
     """Read what Intel MPI benchmarks printed.
 
     Raises
@@ -40,34 +57,45 @@ def read_imb(path: Path, out: Collector) -> None:
     InputError
         If the file cannot be read or holds no row.
     """
-    name: str | None = None
-    columns: list[str] = []
+    given = out.facts.get("collective")
+    name = _named(path.name)[0] or collective_in(path.name) or (given if isinstance(given, str) else None)
+    told = False
+    columns: Sequence[str] = ()
     ranks: int | None = None
+    variant = ""
     settings: dict[str, str] = {}
-    table = 0
+    table = 1
     for at, raw in enumerate(read_lines(path), 1):
         line = bare(raw)
-        if "#repetitions" in line and _HEADER.match(line.lstrip()):
-            columns = line.replace("# ", "#").split()
+        if "#repetitions" in line and HEADER.match(line.lstrip()):
+            columns = line.replace("# ", "#").replace("overlap[%]", " overlap[%]").split()
+            if name is None and not told:
+                out.report(at, "a table begins, but nothing says of which benchmark; give it, as collective=all_reduce")
+                told = True
             continue
         if line.lstrip().startswith("#"):
             if title := TITLE.search(line):
-                name, columns, ranks = collective(title[1]), [], None
-                table += 1
-                if name is None:
+                name, variant = _named(title[1])
+                columns, ranks, table, told = (), None, table + 1, name is None
+                if told:
                     out.report(at, f"{title[1]!r} is no benchmark that is read")
             elif processes := _PROCESSES.search(line):
                 ranks = whole(processes[1], MAX_RANKS)
+            elif groups := _GROUPS.search(line):
+                ranks, variant = whole(groups[2], MAX_RANKS), f"{groups[1]} groups"
             elif setting := _SETTING.search(line):
                 settings[setting[1]] = setting[2].lower()
             continue
         words = line.split()
-        if name is None or not columns or not words:
+        if name is None or not words:
             continue
-        if columns[0] == "#Benchmarking":
-            if collective(words[0]) != name:
+        if columns and columns[0] == "#Benchmarking":
+            if _named(words[0])[0] != name:
                 continue
         elif whole(words[0]) is None:
+            continue
+        columns = columns or _unnamed(words)
+        if not columns:
             continue
         if len(words) != len(columns):
             out.report(at, f"the row has {len(words)} values, but there are {len(columns)} columns")
@@ -80,12 +108,35 @@ def read_imb(path: Path, out: Collector) -> None:
         if name in _REDUCING:
             row |= {"dtype": settings.get("MPI_Datatype for reductions", ""), "reduction": settings.get("MPI_Op", "")}
         row |= {"ranks": whole(cells.get("#procs", ""), MAX_RANKS) or ranks, "run": str(table), "tool": "imb"}
+        row["variant"] = variant
         wrong = _throughput(cells, name)
         if wrong is not None:
             out.report(at, wrong, dropped=out.inconsistent == "drop")
             if out.inconsistent == "drop":
                 continue
         out.add(row, at)
+    return {"variant": False} if any(row["variant"] for row in out.rows) else {}
+
+
+def _named(title: str) -> tuple[str | None, str]:
+    """Return the collective of a benchmark's name, and whether it is non-blocking.
+
+    Examples
+    --------
+    >>> _named("Alltoallv"), _named("Ialltoall_pure"), _named("Unirandom")
+    (('alltoallv', ''), ('alltoall', 'non-blocking'), (None, ''))
+    """
+    word = title.strip().removesuffix("_pure")
+    if found := collective(word):
+        return found, ""
+    found = collective(word[1:]) if word[:1] in ("I", "i") else None
+    return found, NON_BLOCKING if found else ""
+
+
+def _unnamed(words: Sequence[str]) -> Sequence[str]:
+    """Return the columns of a row where nothing names them; none if it is no row of a table."""
+    numbers = whole(words[0]) is not None and whole(words[1] if len(words) > 1 else "") is not None
+    return _UNNAMED.get(len(words), ()) if numbers and all(printed(word) for word in words) else ()
 
 
 def _row(cells: Mapping[str, str], name: str) -> Row | None:
@@ -98,18 +149,24 @@ def _row(cells: Mapping[str, str], name: str) -> Row | None:
 
 
 def _throughput(cells: Mapping[str, str], name: str) -> str | None:
-    """Return what is wrong with the throughput of a row, or None."""
+    """Return what is wrong with the throughput of a row, or None.
+
+    Where messages per second are printed too (IMB-P2P), the throughput is that of all pairs together.
+    """
     rate = printed(cells.get("Mbytes/sec", ""))
     time = printed(cells.get("t_max[usec]", cells.get("t[usec]", "")), -6)
     size = whole(cells.get("#bytes", ""))
     if rate is None or time is None or size is None or name not in _MESSAGES:
         return None
-    sent = _MESSAGES[name] * size
+    sent = float(_MESSAGES[name] * size)
+    per_second = printed(cells.get("Msg/sec", ""))
+    if per_second is not None:
+        sent *= max(round(per_second.value * time.value), 1)
     for megabyte in (1e6, 2**20):
         low = sent / (time.value + time.half) / megabyte
         high = sent / max(time.value - time.half, 1e-30) / megabyte
         if low * (1 - 1e-6) <= rate.value + rate.half and rate.value - rate.half <= high * (1 + 1e-6):
             return None
     return (
-        f"throughput is {rate.value:g} MB/s, but {sent} bytes in {time.value:.5g} s are {sent / time.value / 1e6:.5g}"
+        f"throughput is {rate.value:g} MB/s, but {sent:g} bytes in {time.value:.5g} s are {sent / time.value / 1e6:.5g}"
     )

@@ -6,18 +6,24 @@ recognised.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from simnet.base import plugins
 from simnet.base.errors import InputError, nearest
-from simnet.calibration.readers import imb, osu, shaped, tidy, wide
+from simnet.calibration.readers import imb, kineto, osu, perftest, rccl_records, shaped, tidy, wide
+from simnet.calibration.readers.chakra import is_chakra, read_chakra_collectives
 from simnet.calibration.readers.imb import read_imb
-from simnet.calibration.readers.lines import bare, read_lines
+from simnet.calibration.readers.inspector import read_inspector
+from simnet.calibration.readers.kineto import read_kineto
+from simnet.calibration.readers.lines import bare, read_head, read_lines
 from simnet.calibration.readers.nccl_json import read_nccl_json
 from simnet.calibration.readers.nccl_text import Cells, is_table_header, parse_row, read_nccl_text
 from simnet.calibration.readers.osu import read_osu
+from simnet.calibration.readers.perftest import read_perftest
+from simnet.calibration.readers.rccl_records import read_rccl_records
 from simnet.calibration.readers.shaped import read_shaped
 from simnet.calibration.readers.tables import COLUMNS, Inconsistent, Measurements
 from simnet.calibration.readers.tidy import read_tidy
@@ -25,6 +31,10 @@ from simnet.calibration.readers.wide import read_wide
 
 
 def _never(line: str) -> bool:
+    return False
+
+
+def _never_begins(head: bytes) -> bool:
     return False
 
 
@@ -39,11 +49,17 @@ class Format(NamedTuple):
         Says of the first line that is neither empty nor a comment whether this format begins so.
     line : callable
         Says of any line, without colours and labels of launchers, whether only this format has such a line.
+    head : callable
+        Says of the first 64 KiB of a file, unpacked, whether this format begins so; asked before the file is read.
+    name : callable
+        Says of the name of a file whether it is one of this format, where its content says nothing.
     """
 
     read: Callable[..., Measurements]
     first: Callable[[str], bool] = _never
     line: Callable[[str], bool] = _never
+    head: Callable[[bytes], bool] = _never_begins
+    name: Callable[[str], bool] = _never
 
 
 def _columns(line: str) -> set[str]:
@@ -69,21 +85,61 @@ def _is_nccl(line: str) -> bool:
     return _in_table(line) and (is_table_header(line) or isinstance(parse_row(line), Cells))
 
 
+def _is_json(head: bytes) -> bool:
+    return head.removeprefix(b"\xef\xbb\xbf").lstrip()[:1] in (b"{", b"[")
+
+
 FORMATS: Mapping[str, Format] = {
-    "osu": Format(read_osu, line=lambda line: _in_table(line) and osu.TITLE.search(line) is not None),
-    "imb": Format(read_imb, line=lambda line: _in_table(line) and imb.TITLE.search(line) is not None),
-    "nccl": Format(read_nccl_text, line=_is_nccl),
+    "chakra": Format(read_chakra_collectives, head=is_chakra),
+    "kineto": Format(
+        read_kineto,
+        head=lambda head: _is_json(head) and kineto.EVENTS.search(head.decode("utf-8", "replace")) is not None,
+    ),
+    "inspector": Format(
+        read_inspector, head=lambda head: _is_json(head) and b'"header"' in head and b"_msg_size_bytes" in head
+    ),
+    "rccl": Format(
+        read_rccl_records,
+        head=lambda head: _is_json(head) and b'"numCycle"' in head and b'"algBw"' in head,
+        first=lambda line: _columns(line) >= set(rccl_records.NEEDED),
+    ),
     "nccl-json": Format(read_nccl_json, first=lambda line: line.lstrip().startswith("{")),
+    "osu": Format(
+        read_osu,
+        line=lambda line: _in_table(line) and osu.TITLE.search(line) is not None,
+        name=lambda name: osu.PROGRAM.search(name) is not None,
+    ),
+    "imb": Format(
+        read_imb,
+        line=lambda line: _in_table(line) and (imb.TITLE.search(line) or imb.HEADER.match(line.lstrip())) is not None,
+        name=lambda name: re.search(r"(?<![a-z])imb(?![a-z])", name.casefold()) is not None,
+    ),
+    "perftest": Format(read_perftest, line=lambda line: perftest.HEADER.match(line) is not None),
+    "nccl": Format(read_nccl_text, line=_is_nccl),
     "wide": Format(read_wide, first=lambda line: _columns(line) >= set(wide.NEEDED)),
     "shaped": Format(read_shaped, first=_is_shaped),
     "tidy": Format(read_tidy, first=_is_tidy),
 }
-"""The formats of simnet itself: OSU and Intel MPI benchmarks, text and JSON of nccl-tests, CSV with both sides in a
-row, CSV of measurements on shaped links, tidy CSV. Where a line fits several, the first counts."""
+"""The formats of simnet itself: traces of jobs (Chakra, PyTorch, NCCL inspector), records of rccl-tests, JSON of
+nccl-tests, OSU and Intel MPI benchmarks, perftest, text of nccl-tests, CSV with both sides in a row, CSV of
+measurements on shaped links, tidy CSV. Where a file fits several, the first counts."""
+
+TOOLS: Mapping[str, str] = {"nccl-tests": "nccl", "rccl-tests": "nccl", "osu": "osu", "imb": "imb"}
+"""Formats of tables that lost what heads them, by the fact ``tool``."""
 
 
-def kind_of(path: str | Path) -> str | None:
-    r"""Return the format of a file by its content, not by its name; None if it is none that is read.
+def kind_of(path: str | Path, tool: str = "") -> str | None:
+    r"""Return the format of a file by its content; None if it is none that is read.
+
+    Where the content says nothing, as in a table that lost its heading, it is that of the tool, which the caller or
+    the name of the file tells.
+
+    Parameters
+    ----------
+    path : str or Path
+        A file, or a folder with a ``data.csv``.
+    tool : str
+        One of `TOOLS`, if it is known.
 
     Raises
     ------
@@ -99,9 +155,16 @@ def kind_of(path: str | Path) -> str | None:
     ...     kind_of(file)
     'osu'
     """
-    lines = read_lines(_file(path))
-    own = _recognised(lines, FORMATS)
-    return own or _recognised(lines, plugins.usable("log_readers", registered))
+    path = _file(path)
+    head = read_head(path)
+    for name, one in FORMATS.items():
+        if one.head(head):
+            return name
+    lines = read_lines(path)
+    own = _recognised(lines, FORMATS) or _recognised(lines, plugins.usable("log_readers", registered))
+    if own is None and any(line.split() and line.split()[0].isdigit() for line in lines):
+        own = TOOLS.get(tool) or next((name for name, one in FORMATS.items() if one.name(path.name)), None)
+    return own
 
 
 def _recognised(lines: Sequence[str], formats: Mapping[str, Format]) -> str | None:
@@ -134,7 +197,7 @@ def read(
     Parameters
     ----------
     path : str or Path
-        A log, a CSV, or a folder with a ``data.csv``.
+        A log, a CSV, a trace, or a folder with a ``data.csv``.
     kind : str, optional
         One of `FORMATS`, or registered by others; by default what the content of the file says.
     inconsistent : {"keep", "drop"}
@@ -164,7 +227,7 @@ def read(
     known = [*FORMATS, *plugins.names("log_readers")]
     if kind is not None and kind not in known:
         raise InputError(f"unknown format {kind!r}; {nearest(kind, known)}", file=str(path))
-    found = kind_of(path) if kind is None else kind
+    found = kind_of(path, str((facts or {}).get("tool", ""))) if kind is None else kind
     if found is None:
         message = f"holds no measurements in a format that is read: {', '.join(sorted(known))}"
         message += plugins.left_out("log_readers")

@@ -1,15 +1,26 @@
-"""The lines of a log: without colours, and without what launchers and log collectors put in front of them."""
+"""The lines of a log: without colours, and without what launchers and log collectors put in front of them.
+
+Files may be packed with gzip; limits are those of what is in them.
+"""
 
 from __future__ import annotations
 
+import gzip
 import re
+import zlib
 from pathlib import Path
 
 from simnet.base.errors import InputError
 from simnet.base.reading import read_text
 
 MAX_BYTES = 64 * 2**20
-"""The largest log or table that is read."""
+"""The largest log or table that is read, unpacked."""
+
+MAX_TRACE_BYTES = 512 * 2**20
+"""The largest trace of a job that is read, unpacked."""
+
+HEAD_BYTES = 64 * 2**10
+"""What of a file is looked at to see what it is, before all of it is read."""
 
 MAX_LINES = 2_000_000
 """The most lines that are read."""
@@ -25,6 +36,24 @@ _LAUNCHER = re.compile(
 )
 
 
+def read_head(path: Path) -> bytes:
+    """Return the first bytes of a file, unpacked; none if it cannot be read, of which the reader says more.
+
+    Examples
+    --------
+    >>> read_head(Path("nowhere.log"))
+    b''
+    """
+    try:
+        if not path.is_file():
+            return b""
+        with path.open("rb") as file:
+            head = file.read(HEAD_BYTES)
+        return zlib.decompressobj(31).decompress(head, HEAD_BYTES) if head.startswith(b"\x1f\x8b") else head
+    except (OSError, zlib.error):
+        return b""
+
+
 def read_lines(path: Path) -> list[str]:
     """Return the lines of a text file.
 
@@ -33,7 +62,7 @@ def read_lines(path: Path) -> list[str]:
     InputError
         If it cannot be read, is too large, not UTF-8, has too many lines, or holds a NUL byte.
     """
-    text = read_text(path, MAX_BYTES)
+    text = _read(path, MAX_BYTES)
     nul = text.find("\0")
     if nul >= 0:
         line = text.count("\n", 0, nul) + 1
@@ -41,6 +70,46 @@ def read_lines(path: Path) -> list[str]:
     if text.count("\n") > MAX_LINES:
         raise InputError(f"has more than {MAX_LINES:,} lines, the most that are read", file=str(path))
     return text.split("\n")
+
+
+def read_trace(path: Path) -> str:
+    """Return the text of a trace of a job, which may be larger than a log.
+
+    Raises
+    ------
+    InputError
+        If it cannot be read, is too large, or not UTF-8.
+    """
+    return _read(path, MAX_TRACE_BYTES)
+
+
+def _read(path: Path, largest: int) -> str:
+    """Return the text of a file, which may be packed."""
+    if not _packed(path):
+        return read_text(path, largest)
+    try:
+        with gzip.open(path) as file:
+            content = file.read(largest + 1)
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"cannot be unpacked: {error}", file=str(path)) from None
+    if len(content) > largest:
+        raise InputError(f"is larger than {largest:,} bytes when unpacked, the most that are read", file=str(path))
+    try:
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        wrong = f"byte {error.start} is 0x{error.object[error.start]:02x}"
+        raise InputError(f"is not UTF-8 text: {wrong}", file=str(path)) from None
+
+
+def _packed(path: Path) -> bool:
+    """Whether a file is packed with gzip."""
+    try:
+        if not path.is_file():
+            return False
+        with path.open("rb") as file:
+            return file.read(2) == b"\x1f\x8b"
+    except OSError:
+        return False
 
 
 def bare(line: str) -> str:

@@ -5,6 +5,10 @@ place. Older versions have no ``redop`` or ``root`` where the collective has non
 number of wrong elements; with ``-I 1`` each side ends in ``i_min i_max i_p99 i_cv%``, with ``-S 1`` the row ends in a
 timestamp. Anything may stand between the rows: what NCCL logs, what the job prints, other tables.
 
+What no line says, the numbers may: ``count`` is that of one rank in an all-gather, reduce-scatter, all-to-all, gather
+or scatter, so that size over count is the number of ranks; bus over algorithm bandwidth is 2 (P - 1) / P in an
+all-reduce.
+
 References
 ----------
 NVIDIA, nccl-tests, ``src/util.cu`` and ``src/common.cu``; AMD, rccl-tests, ``src/common.cu``.
@@ -12,11 +16,11 @@ NVIDIA, nccl-tests, ``src/util.cu`` and ``src/common.cu``; AMD, rccl-tests, ``sr
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 from typing import NamedTuple
 
 from simnet.base.errors import InputError
@@ -31,6 +35,11 @@ DTYPES = frozenset(
     )
 )
 """Types that a row may begin with."""
+
+_BYTES = {"int8": 1, "uint8": 1, "char": 1, "f8e4m3": 1, "f8e5m2": 1, "fp8_e4m3": 1, "fp8_e5m2": 1}
+_BYTES |= {"half": 2, "bfloat16": 2, "f16": 2, "int32": 4, "uint32": 4, "int": 4, "float": 4, "f32": 4}
+_BYTES |= {"int64": 8, "uint64": 8, "double": 8, "f64": 8}
+_OF_ONE_RANK = ("all_gather", "reduce_scatter", "alltoall", "gather", "scatter")
 
 ALGORITHMS = frozenset(("tree", "ring", "collnetdirect", "collnetchain", "nvls", "nvlstree", "pat"))
 """Algorithms of NCCL, as a setting may pin them."""
@@ -65,6 +74,7 @@ class Cells(NamedTuple):
     """A row of a table as it is printed."""
 
     nbytes: int
+    elements: int
     dtype: str
     reduction: str
     root: int | None
@@ -86,8 +96,8 @@ class _Context:
     statistic: str = "mean"
     choices: dict[str, str] = field(default_factory=dict)
     unit: int = -6
-    per_iteration: bool = False
     counts_wrong: bool = True
+    width: int | None = None
 
     def restart(self) -> None:
         """Forget what belongs to the test before."""
@@ -95,7 +105,7 @@ class _Context:
             self.collective, self.named_in_use = None, False
         self.groups, self.hosts = {}, {}
         self.stated_ranks = self.stated_nodes = self.iterations = None
-        self.unit, self.per_iteration, self.counts_wrong = -6, False, True
+        self.unit, self.width, self.counts_wrong = -6, None, True
 
     def facts(self) -> dict[str, object]:
         """Return ranks and nodes; of a run split into groups, those of the first."""
@@ -130,12 +140,18 @@ def read_nccl_text(path: Path, out: Collector) -> None:
         if not waiting:
             return
         line, _, above = waiting[0]
-        said = above.collective or fallback or _told_by_bandwidth([cells for _, cells, _ in waiting])
-        name = said or out.facts.get("collective")
+        rows = [cells for _, cells, _ in waiting]
+        name = above.collective or fallback or _told_by_numbers(rows) or out.facts.get("collective")
         if not isinstance(name, str):
             message = "does not say which collective this is; give it, as collective=all_reduce"
             raise InputError(message, file=str(path), line=line)
         stated = above.facts()
+        unknown = stated["ranks"] is None
+        ranks = None if unknown and "ranks" in out.facts else _ranks_told(rows, name, stated["ranks"])
+        if ranks is not None:
+            listed = "no line says how many ranks" if unknown else "the list of ranks is cut"
+            out.report(line, f"{listed}; sizes, counts and bandwidths say {ranks}", dropped=False)
+            stated |= {"ranks": ranks, "nodes": above.stated_nodes}
         for at, cells, one in waiting:
             known_rows.append((at, cells, name, stated, one, number))
         waiting.clear()
@@ -143,7 +159,7 @@ def read_nccl_text(path: Path, out: Collector) -> None:
     above = context
     for at, raw in enumerate(lines, 1):
         line = bare(raw)
-        cells = parse_row(line, per_iteration=context.per_iteration)
+        cells = parse_row(line, context.width)
         if isinstance(cells, Cells):
             if not waiting:
                 number += 1
@@ -171,15 +187,15 @@ def read_nccl_text(path: Path, out: Collector) -> None:
             out.add(row, at, time=time, algbw=algbw, busbw=busbw, where=side)
 
 
-def parse_row(line: str, *, per_iteration: bool = False) -> Cells | str | None:
+def parse_row(line: str, width: int | None = None) -> Cells | str | None:
     """Return a row of a table; None if the line is none; what is wrong with it if it is one that is damaged.
 
     Parameters
     ----------
     line : str
         A line without labels of launchers.
-    per_iteration : bool
-        Whether the header names columns ``i_min`` and so on.
+    width : int, optional
+        How many columns the header names for each side; default: 4, or 8 where there are that many.
 
     Examples
     --------
@@ -203,12 +219,12 @@ def parse_row(line: str, *, per_iteration: bool = False) -> Cells | str | None:
     if not certain and (len(words) < 4 or not all(_NUMBER.fullmatch(word) for word in words)):
         return None
     numbers = words[: next((k for k, word in enumerate(words) if not _NUMBER.fullmatch(word)), len(words))]
-    each = 8 if per_iteration or len(numbers) > 9 else 4
-    rooted = len(numbers) % 4 == 1 and _ROOT.fullmatch(numbers[0]) is not None
+    each = width or (8 if len(numbers) > 9 else 4)
+    rooted = len(numbers) % each == 1 and _ROOT.fullmatch(numbers[0]) is not None
     values = numbers[1:] if rooted else numbers
-    nbytes = whole(head[1])
+    nbytes, elements = whole(head[1]), whole(head[2])
     noisy = len(numbers) != len(words)
-    if nbytes is None or len(values) not in (each, 2 * each) or (noisy and len(values) == each):
+    if nbytes is None or elements is None or len(values) not in (each, 2 * each) or (noisy and len(values) == each):
         most = 2 * each
         return (
             f"the row has {len(numbers)} numbers after type and operation; a whole one {most}, or {most + 1} with root"
@@ -219,7 +235,12 @@ def parse_row(line: str, *, per_iteration: bool = False) -> Cells | str | None:
         gap = re.search(r"\s{24,}\S", rest)
         sides = [(gap is not None, values)]
     return Cells(
-        nbytes, head[3], "" if reduction == "none" else reduction, root if root is None or root >= 0 else None, sides
+        nbytes,
+        elements,
+        head[3],
+        "" if reduction == "none" else reduction,
+        root if root is None or root >= 0 else None,
+        sides,
     )
 
 
@@ -231,7 +252,7 @@ def is_table_header(line: str) -> bool:
     >>> is_table_header("#  size  count  type  redop  root  time  algbw  busbw #wrong  time  algbw  busbw #wrong")
     True
     """
-    return "algbw" in line and "busbw" in line and "time" in line
+    return "algbw" in line and "busbw" in line and "time" in line.split()
 
 
 def _begins_table(line: str, context: _Context) -> bool:
@@ -277,7 +298,9 @@ def _look(line: str, context: _Context) -> None:
             context.choices |= chosen(what, value)
     if is_table_header(line):
         context.unit = -3 if _OLD_HEADER.search(line) else -6
-        context.per_iteration = "i_min" in line
+        words = line.replace("timestamp", "").split()
+        first = words.index("time")
+        context.width = words[first + 1 :].index("time") + 1 if words.count("time") > 1 else len(words) - first
         context.counts_wrong = "wrong" in line
 
 
@@ -303,7 +326,7 @@ def _rows(
     for in_place, words in cells.sides:
         time = printed(words[0], context.unit)
         algbw, busbw = printed(words[1], 9), printed(words[2], 9)
-        error = printed(words[3])
+        error = printed(words[3]) if len(words) > 3 else None
         row: Row = {
             "collective": name,
             "nbytes": cells.nbytes,
@@ -325,12 +348,47 @@ def _rows(
     return made
 
 
-def _told_by_bandwidth(rows: Sequence[Cells]) -> str | None:
-    """Return ``all_reduce`` if bus bandwidths exceed algorithm bandwidths: they do in no other collective."""
-    ratios = []
+def _told_by_numbers(rows: Sequence[Cells]) -> str | None:
+    """Return the collective of a table that only one can have printed, by counts, roots, operations and bandwidths."""
+    shares = {share for cells in rows if (share := _share(cells)) is not None}
+    reduces, rooted = rows[0].reduction != "", rows[0].root is not None
+    if _ratio(rows)[0] > 1.001:
+        return "all_reduce"
+    if len(shares) != 1 or any((one.reduction != "", one.root is not None) != (reduces, rooted) for one in rows):
+        return None
+    if shares == {1}:
+        return {(True, False): "all_reduce", (True, True): "reduce", (False, True): "broadcast"}.get((reduces, rooted))
+    return "reduce_scatter" if reduces and not rooted else None
+
+
+def _ranks_told(rows: Sequence[Cells], name: str, stated: object) -> int | None:
+    """Return the number of ranks that a table tells by its numbers, if nothing else does, or a list that was cut."""
+    shares = {share for cells in rows if (share := _share(cells)) is not None}
+    found = shares.pop() if len(shares) == 1 and name in _OF_ONE_RANK else None
+    if name == "all_reduce":
+        low, high = _ratio(rows)
+        least, most = (2 / (2 - ratio) if ratio < 2 else math.inf for ratio in (low, high))
+        found = math.ceil(least) if 0 < low <= high and math.ceil(least) == math.floor(min(most, MAX_RANKS)) else None
+    if found is None or found < 2 or stated is None:
+        return found if found is None or found > 1 else None
+    return found if isinstance(stated, int) and stated < found and len(rows) > 1 else None
+
+
+def _share(cells: Cells) -> int | None:
+    """Return how many times the count of a row goes into its size; None if that is no whole number."""
+    each = _BYTES.get(cells.dtype)
+    if each is None or not cells.elements or cells.nbytes % (each * cells.elements):
+        return None
+    return cells.nbytes // (each * cells.elements)
+
+
+def _ratio(rows: Sequence[Cells]) -> tuple[float, float]:
+    """Return between which two numbers bus over algorithm bandwidth is in all rows, as their digits tell."""
+    low, high = 0.0, math.inf
     for cells in rows:
         for _, words in cells.sides:
             algbw, busbw = printed(words[1]), printed(words[2])
-            if algbw is not None and busbw is not None and algbw.value >= 50 * algbw.half > 0:
-                ratios.append(busbw.value / algbw.value)
-    return "all_reduce" if ratios and median(ratios) > 1.05 else None
+            if algbw is not None and busbw is not None and algbw.value >= 20 * algbw.half > 0:
+                low = max(low, (busbw.value - busbw.half) / (algbw.value + algbw.half))
+                high = min(high, (busbw.value + busbw.half) / (algbw.value - algbw.half))
+    return low, high

@@ -1,7 +1,9 @@
-"""What the OSU micro-benchmarks print: collectives, latency and bandwidth between two ranks.
+"""What the OSU micro-benchmarks print: collectives, and messages between two ranks or between pairs of them.
 
 ``# OSU MPI Allreduce Latency Test v7.5`` heads a table whose columns its second line names; ``-f`` adds the fastest and
 the slowest rank and the number of iterations. The number of ranks stands nowhere but in the command that started it.
+Of non-blocking collectives ``Pure Comm.`` is the time: that of a call and its wait, with nothing computed between. A
+table whose heading was cut off is that of the program that the line above or the name of the file names.
 
 References
 ----------
@@ -11,37 +13,73 @@ OSU Micro-Benchmarks, ``c/mpi/collective`` and ``c/util/osu_util_mpi.c``.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from simnet.calibration.readers.conventions import collective
+from simnet.calibration.readers.conventions import COLLECTIVES, NON_BLOCKING, collective
 from simnet.calibration.readers.lines import bare, read_lines
 from simnet.calibration.readers.tables import MAX_RANKS, Collector, Row, mpi_row, printed, reader, whole
 
-TITLE = re.compile(r"#\s*OSU (?:MPI|NCCL|RCCL)\S{0,20} (.{1,60}?)(?: Latency)? Test\b")
+TITLE = re.compile(r"#\s*OSU (?:One Sided )?(MPI|[A-Za-z]{0,4}CCL)(\S{0,30}) (.{1,60}?)(?: [Ll]atency)? Test\b")
 """What heads a table."""
 
+_PROGRAMS = {name.replace("_", ""): name for name in COLLECTIVES} | {
+    "bcast": "broadcast",
+    "reduce_scatter": "reduce_scatter",
+    "latency": "p2p_latency",
+    "multi_lat": "p2p_latency",
+    "latency_mt": "p2p_latency",
+    "bw": "p2p_bw",
+    "mbw_mr": "p2p_bw",
+    "bibw": "p2p_bibw",
+    "put_latency": "put_latency",
+    "put_bw": "put_bw",
+    "put_bibw": "put_bibw",
+    "get_latency": "get_latency",
+    "get_bw": "get_bw",
+    "acc_latency": "accumulate_latency",
+    "get_acc_latency": "get_accumulate_latency",
+}
+PROGRAM = re.compile(
+    r"(?<![a-z])osu_(?:(?:xccl_)?(i?)(" + "|".join(sorted(_PROGRAMS, key=len, reverse=True)) + r")(?![a-z])|[a-z])"
+)
+"""The program that measured, as commands and names of files have it."""
+
+SEVERAL = "several pairs"
+"""What the column ``variant`` says where pairs of ranks send at once and nobody says how many there are."""
+
+_ONE_SIDED = {"latency": "latency", "bandwidth": "bw", "bidirectionalbandwidth": "bibw"}
 _COLUMNS = re.compile(
     r"Transfer Size|Size|Avg Latency\s?\(us\)|Min Latency\s?\(us\)|Max Latency\s?\(us\)|Latency\s?\(us\)|Iterations"
-    r"|Bandwidth \(MB/s\)|P50 Tail Lat\(us\)|P90 Tail Lat\(us\)|P99 Tail Lat\(us\)|P\d\d Tail BW\(MB/s\)|Validation"
+    r"|Bandwidth \(MB/s\)|MB/s|Messages/s|P50 Tail Lat\(us\)|P90 Tail Lat\(us\)|P99 Tail Lat\(us\)"
+    r"|P\d\d Tail BW\(MB/s\)|Validation"
+    r"|Overall\(us\)|Compute\(us\)|Coll\. Init\(us\)|MPI_Test\(us\)|MPI_Wait\(us\)|Pure Comm\.\(us\)|Min Comm\.\(us\)"
+    r"|Max Comm\.\(us\)|Overlap\(%\)"
 )
+_FULL = ("Size", "Avg Latency(us)", "Min Latency(us)", "Max Latency(us)", "Iterations")
+_OVERLAP = ("Size", "Overall(us)", "Compute(us)", "Pure Comm.(us)", "Overlap(%)")
+_PAIRS = re.compile(r"#\s*\[ pairs: (\d{1,8}) \]|#\s*Pairs:\s*(\d{1,8})")
 _TYPE = re.compile(r"#\s*Datatype:\s*MPI_(\w{1,20})")
-_LAUNCH = re.compile(r"\b(?:mpirun|mpiexec\S*|srun|aprun|prun|flux run)\b(.*)")
-_RANKS = re.compile(r"(?:\s|^)(?:-np|-n|--n|--np|--ntasks|-nranks)(?:\s+|=)(\d{1,8})\b")
+_LAUNCH = re.compile(r"\b(?:mpirun|mpiexec\S*|srun|aprun|jsrun|prun|flux run)\b(.*)")
+_RANKS = re.compile(r"(?:\s|^)(?:-np|-n|--n|--np|--ntasks|-nranks)(?:\s*|=)(\d{1,8})\b")
 _NODES = re.compile(r"(?:\s|^)(?:-N\s*|--nodes[= ])(\d{1,8})\b")
+_EACH = re.compile(r"(?:\s|^)--ntasks-per-node[= ](\d{1,8})\b")
 _SHORT = {"CHAR": "int8", "INT": "int32", "FLOAT": "float", "DOUBLE": "double"}
 _TIMES = {
     "Avg Latency(us)": "seconds",
     "Latency(us)": "seconds",
+    "Pure Comm.(us)": "seconds",
     "Min Latency(us)": "seconds_min",
     "Max Latency(us)": "seconds_max",
+    "Min Comm.(us)": "seconds_min",
+    "Max Comm.(us)": "seconds_max",
     "P50 Tail Lat(us)": "seconds_p50",
     "P99 Tail Lat(us)": "seconds_p99",
 }
 
 
 @reader("osu")
-def read_osu(path: Path, out: Collector) -> None:
+def read_osu(path: Path, out: Collector) -> Mapping[str, bool]:
     """Read what OSU micro-benchmarks printed.
 
     Raises
@@ -49,66 +87,124 @@ def read_osu(path: Path, out: Collector) -> None:
     InputError
         If the file cannot be read or holds no row.
     """
-    name: str | None = None
+    name, variant = _by_program(path.name)
+    if name is None and isinstance(given := out.facts.get("collective"), str):
+        name = given
     dtype = ""
-    columns: list[str] = []
+    columns: Sequence[str] = ()
+    pairs = 0
     started: dict[str, object] = {}
-    table = 0
+    table = 1
+    told = False
     for at, raw in enumerate(read_lines(path), 1):
         line = bare(raw)
-        title = TITLE.search(line)
-        if title is not None:
-            name, columns, dtype = collective(title[1].removesuffix(" Latency")), [], ""
-            table += 1
-            if name is None:
-                out.report(at, f"{title[1]!r} is no benchmark that is read", dropped=True)
+        if title := TITLE.search(line):
+            name, variant = _by_title(title)
+            columns, dtype, pairs, table, told = (), "", 0, table + 1, name is None
+            if told:
+                out.report(at, f"{title[3]!r} is no benchmark that is read")
             continue
         if launch := _LAUNCH.search(line):
             started = _started(launch)
-        if name is None:
-            continue
         if line.lstrip().startswith("#"):
             if found := _TYPE.search(line):
                 dtype = _SHORT.get(found[1], found[1].lower())
-            elif heads := _COLUMNS.findall(line):
+            elif several := _PAIRS.search(line):
+                pairs = whole(several[1] or several[2], MAX_RANKS) or 0
+            elif "=" not in line and (heads := _COLUMNS.findall(line)):
                 columns = [head.replace(" (us)", "(us)") for head in heads]
             continue
+        if "osu_" in line and PROGRAM.search(line):
+            name, variant = _by_program(line)
+            columns, dtype, pairs, table, told = (), "", 0, table + 1, False
+            continue
         words = line.split()
-        if not columns or not words or (whole(words[0]) is None and printed(words[0]) is None):
+        if not words or (whole(words[0]) is None and printed(words[0]) is None):
+            continue
+        columns = columns or _unnamed(words, name or "", variant)
+        if not columns:
+            continue
+        if name is None:
+            if not told:
+                out.report(at, "a table begins, but nothing says of which benchmark; give it, as collective=all_reduce")
+            told = True
             continue
         if len(words) < len(columns):
             out.report(at, f"the row has {len(words)} values, but there are {len(columns)} columns")
             continue
-        row = _row(dict(zip(columns, words, strict=False)), name)
+        row = _row(dict(zip(columns, words, strict=False)), name, max(pairs, 1))
         if row is None:
             out.report(at, f"the row is not of {name}: its size or its time is no number")
             continue
-        pair = {"ranks": 2} if name.startswith("p2p") else {}
-        row |= started | pair | {"dtype": dtype, "run": str(table), "tool": "osu"}
+        if name.endswith(("_latency", "bw")) and (pairs or variant != SEVERAL):
+            row["ranks"] = 2 * max(pairs, 1)
+        row = started | row | {"dtype": dtype, "run": str(table), "tool": "osu"}
+        row["variant"] = f"{pairs} pairs" if pairs > 1 else "" if pairs else variant
         out.add(row, at)
+    return {"variant": False} if any(row["variant"] for row in out.rows) else {}
+
+
+def _by_title(title: re.Match[str]) -> tuple[str | None, str]:
+    """Return the collective of a heading, and whether it is non-blocking or persistent."""
+    _, suffix, what = title.groups()
+    what = re.sub(r" [Ll]atency$", "", what)
+    if suffix.startswith("_"):
+        kind = _ONE_SIDED.get(re.sub(r"[^a-z]", "", what.casefold()))
+        name = f"{suffix[1:].casefold()}_{kind}"
+        return (name if name in COLLECTIVES else None), ""
+    for word in ("Non-blocking", "Persistent"):
+        if what.startswith(word):
+            return collective(what.removeprefix(word)), NON_BLOCKING if word == "Non-blocking" else "persistent"
+    if what == "Multi" or what.startswith("Multiple Bandwidth"):
+        return ("p2p_latency" if what == "Multi" else "p2p_bw"), SEVERAL
+    return collective(what), ""
+
+
+def _by_program(text: str) -> tuple[str | None, str]:
+    """Return the collective of the program that a text names last, if it is known, and whether it is non-blocking."""
+    found = PROGRAM.findall(text[-400:])
+    if not found:
+        return None, ""
+    starts, program = found[-1]
+    several = SEVERAL if program in ("multi_lat", "mbw_mr") else ""
+    return _PROGRAMS.get(program), NON_BLOCKING if starts else several
+
+
+def _unnamed(words: Sequence[str], name: str, variant: str) -> Sequence[str]:
+    """Return the columns of a table without their names, by how many there are; none if it is no such table."""
+    if not all(printed(word) for word in words) or "." not in "".join(words[1:]):
+        return ()
+    if len(words) == 2:
+        return ("Size", "Bandwidth (MB/s)" if name.endswith("bw") else "Latency(us)")
+    if name.endswith("bw"):
+        return ("Size", "MB/s", "Messages/s") if len(words) == 3 else ()
+    return (_OVERLAP if variant else _FULL) if len(words) == 5 else ()
 
 
 def _started(launch: re.Match[str]) -> dict[str, object]:
     """Return ranks and nodes that a command of a launcher names; nodes only where -N are nodes."""
     options = launch[1].partition("osu_")[0]
     said: dict[str, object] = {}
-    if ranks := _RANKS.search(options):
-        said["ranks"] = whole(ranks[1], MAX_RANKS)
+    ranks, each = _RANKS.search(options), _EACH.search(options)
     nodes = _NODES.search(options) if launch[0].startswith(("srun", "flux")) else None
+    if ranks:
+        said["ranks"] = whole(ranks[1], MAX_RANKS)
+    elif nodes and each:
+        said["ranks"] = min(int(nodes[1]) * int(each[1]), MAX_RANKS)
     if nodes:
         said["nodes"] = whole(nodes[1], MAX_RANKS)
     return said
 
 
-def _row(cells: Mapping[str, str], name: str) -> Row | None:
-    """Return a row from cells by column, or None if it has no size or no time."""
+def _row(cells: Mapping[str, str], name: str, pairs: int) -> Row | None:
+    """Return a row from cells by column, or None if it has no size or no time; rates are those of one pair."""
     size = whole(cells.get("Size", cells.get("Transfer Size", "0")))
     if size is None:
         return None
     row = mpi_row(name, size, cells, "Iterations", _TIMES)
-    rate = printed(cells.get("Bandwidth (MB/s)", ""), 6)
+    rate = printed(cells.get("Bandwidth (MB/s)", cells.get("MB/s", "")), 6)
     if rate is not None and rate.value > 0:
-        row |= {"seconds": size / rate.value, "algbw": rate.value}
+        row |= {"seconds": size * pairs / rate.value, "algbw": rate.value / pairs}
     if cells.get("Validation", "Pass").casefold() != "pass":
         row["wrong"] = 1.0
     return row if "seconds" in row else None

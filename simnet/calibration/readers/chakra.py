@@ -1,0 +1,66 @@
+"""Collective nodes of Chakra execution traces, one file per rank.
+
+The size is ``comm_size``, what the rank puts in; the time is the duration of the node, which holds what the rank
+waited for others. A trace does not say how many ranks a group has.
+
+References
+----------
+mlcommons/chakra, ``schema/protobuf/et_def.proto`` (``CollectiveCommType``) and ``src/converter/pytorch_converter.py``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from simnet.calibration.readers.conventions import collective, nccl_convention
+from simnet.calibration.readers.jobs import OF_CALLS, WAITING
+from simnet.calibration.readers.tables import MAX_WHOLE, Collector, reader
+from simnet.interchange.chakra import read_collectives
+
+_PER_RANK = ("all_gather", "gather")
+_RANK = re.compile(r"\.(\d{1,8})\.et(?:\.gz)?$")
+
+
+def is_chakra(head: bytes) -> bool:
+    r"""Whether a file begins as a Chakra trace does: with metadata whose first field is a version, as 1.0.0.
+
+    Examples
+    --------
+    >>> is_chakra(b"\x07\n\x051.0.0\x10"), is_chakra(b"# a log")
+    (True, False)
+    """
+    return re.match(rb"[\x03-\x7f]\n[\x01-\x20]\d{1,4}\.\d{1,4}\.\d{1,4}", head) is not None
+
+
+@reader("chakra")
+def read_chakra_collectives(path: Path, out: Collector) -> Mapping[str, bool]:
+    """Read the collectives of a Chakra execution trace.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, is no such trace, or has no collective with a size and a time.
+    """
+    rank = _RANK.search(path.name)
+    for one in read_collectives(path):
+        name = collective(one.kind)
+        where = f"node {one.node}"
+        if name is None:
+            out.report(None, f"{where}: {one.kind or one.name!r} is no collective that is read")
+            continue
+        row = {
+            "collective": name,
+            "nbytes": min(one.nbytes, MAX_WHOLE),
+            "size_convention": "per_rank" if name in _PER_RANK else nccl_convention(name),
+            "seconds": one.micros * 1e-6,
+            "group": one.group,
+            "rank": int(rank[1]) if rank else None,
+            "statistic": "rank",
+            "tool": "chakra",
+        }
+        out.add(row, None, where=where)
+    if out.rows:
+        out.report(None, WAITING, dropped=False)
+    return OF_CALLS

@@ -1,0 +1,180 @@
+"""What logs do not say: facts of all of them, of those whose name fits a pattern, or that their names tell.
+
+``ranks=16`` holds for every log. ``osu_*_n8.log:ranks=32`` holds for files so named, ``n8/*:ranks=32`` for those in a
+folder of that name, where ``*`` stands for any characters and ``?`` for one. ``*_n{ranks}.log`` takes the number of
+ranks from the name itself. Facts are given to a log in their order, so that the later of two counts; what a log says
+itself counts more than any.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from simnet.base.errors import InputError, nearest
+from simnet.calibration.readers.tables import COLUMNS
+
+MAX_PATTERN = 200
+"""Characters of a pattern; it has at most eight stars."""
+
+_ANY = re.compile(".*", re.DOTALL)
+_PLAIN = re.compile(r"([A-Za-z_]\w{0,59})=(.{0,200})", re.DOTALL)
+_FOR_SOME = re.compile(r"(.+):([A-Za-z_]\w{0,59})=(.{0,200})", re.DOTALL)
+_FROM_NAME = re.compile(r"\{([A-Za-z_]\w{0,59})\}")
+
+
+class Rule(NamedTuple):
+    """Facts of the logs whose names fit a pattern."""
+
+    text: str
+    """As it was given."""
+
+    pattern: re.Pattern[str]
+    """What fits the whole of a name."""
+
+    values: Mapping[str, Any]
+    """Values by column; one that is None is what the group of this name fits."""
+
+
+@dataclass
+class Facts:
+    """Facts about logs.
+
+    Parameters
+    ----------
+    rules : tuple of Rule
+        In the order in which they count.
+    fitted : set of int
+        Numbers of the rules that fitted a log so far.
+    """
+
+    rules: tuple[Rule, ...] = ()
+    fitted: set[int] = field(default_factory=set)
+
+    def of(self, path: str | Path) -> dict[str, Any]:
+        """Return the facts about a log by column.
+
+        Parameters
+        ----------
+        path : str or Path
+            The log.
+
+        Raises
+        ------
+        InputError
+            If what a name tells is not what its column holds.
+
+        Examples
+        --------
+        >>> facts = facts_of(["ranks=4", "osu_*_n8.log:ranks=32", "n{nodes}/*"])
+        >>> facts.of("runs/osu_bcast_n8.log"), facts.of("n2/other.log")
+        ({'ranks': 32}, {'ranks': 4, 'nodes': 2})
+        """
+        found: dict[str, Any] = {}
+        name = Path(path).as_posix()[-2000:]
+        for number, rule in enumerate(self.rules):
+            if (fits := rule.pattern.fullmatch(name)) is None:
+                continue
+            self.fitted.add(number)
+            for column, value in rule.values.items():
+                found[column] = typed(column, fits[column]) if value is None else value
+        return found
+
+    def refuse_idle(self) -> None:
+        """Refuse patterns that fitted no log so far: they are misspelt, or say of one log what another is.
+
+        Raises
+        ------
+        InputError
+            If there is one.
+        """
+        for number, rule in enumerate(self.rules):
+            if number not in self.fitted and rule.pattern is not _ANY:
+                raise InputError(f"{rule.text[:120]!r} fits the name of no log", file="--fact")
+
+
+def always(values: Mapping[str, Any]) -> Facts:
+    """Return facts that hold for every log, by column.
+
+    Examples
+    --------
+    >>> always({"ranks": 16}).of("any.log")
+    {'ranks': 16}
+    """
+    return Facts((Rule("", _ANY, dict(values)),))
+
+
+def facts_of(texts: Iterable[str]) -> Facts:
+    """Return facts from texts as ``ranks=16``, ``osu_*_n8.log:ranks=32`` or ``*_n{ranks}.log``.
+
+    Raises
+    ------
+    InputError
+        If a text is none of these, or there is no such column or value.
+
+    Examples
+    --------
+    >>> facts_of(["ranks=16", "tool=osu"]).of("any.log")
+    {'ranks': 16, 'tool': 'osu'}
+    """
+    rules: list[Rule] = []
+    for text in texts:
+        plain, some = _PLAIN.fullmatch(text), _FOR_SOME.fullmatch(text)
+        if plain is not None and (plain[1] in COLUMNS or some is None):
+            rules.append(Rule(text, _ANY, {plain[1]: typed(plain[1], plain[2])}))
+        elif some is not None:
+            rules.append(Rule(text, _pattern(some[1], {}), {some[2]: typed(some[2], some[3])}))
+        elif columns := dict.fromkeys(_FROM_NAME.findall(text)):
+            for column in columns:
+                if column not in COLUMNS:
+                    raise InputError(f"there is no column {column!r}; {nearest(column, COLUMNS)}", file="--fact")
+                if text.count(f"{{{column}}}") > 1:
+                    raise InputError(f"names {column!r} twice: {text[:60]!r}", file="--fact")
+            rules.append(Rule(text, _pattern(text, columns), columns))
+        else:
+            allowed = "COLUMN=VALUE, PATTERN:COLUMN=VALUE or a pattern with {COLUMN}"
+            raise InputError(f"must be {allowed}, got {text[:60]!r}", file="--fact")
+    return Facts(tuple(rules))
+
+
+def typed(name: str, value: str) -> Any:
+    """Return the value of a fact, a number where its column has numbers.
+
+    Raises
+    ------
+    InputError
+        If there is no such column, or a number is none.
+
+    Examples
+    --------
+    >>> typed("ranks", "16"), typed("collective", "all_reduce")
+    (16, 'all_reduce')
+    """
+    if name not in COLUMNS:
+        raise InputError(f"there is no column {name!r}; {nearest(name, COLUMNS)}", file="--fact")
+    form = COLUMNS[name]
+    if form == "text":
+        return value
+    if value.isascii() and value.isdigit() and len(value) < 16:
+        return int(value) if form == "whole" else float(value)
+    raise InputError(f"must be a whole number, got {value[:40]!r}", file="--fact", field=name)
+
+
+def _pattern(text: str, groups: Mapping[str, Any]) -> re.Pattern[str]:
+    """Return what fits names, or ends of names behind a slash, that are as a text with stars says."""
+    if len(text) > MAX_PATTERN or text.count("*") + len(groups) > 8:
+        message = f"a pattern has at most {MAX_PATTERN} characters and eight stars or columns, got {text[:60]!r}"
+        raise InputError(message, file="--fact")
+    made = []
+    for part in re.split(r"(\*|\?|\{\w+\})", text.replace("\\", "/")):
+        column = part[1:-1]
+        if part in ("*", "?"):
+            made.append("[^/]" + part.replace("?", ""))
+        elif part.startswith("{") and column in groups:
+            made.append(f"(?P<{column}>" + ("[^/]{1,60}?)" if COLUMNS[column] == "text" else r"\d{1,15})"))
+        else:
+            made.append(re.escape(part))
+    return re.compile("(?:.*/)?" + "".join(made), re.DOTALL)

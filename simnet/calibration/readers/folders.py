@@ -1,0 +1,110 @@
+"""All logs of a folder as one table: what is a log is read, and what is none is said.
+
+A folder with a ``data.csv`` stands for that file. Of any other, all files are looked at, those of folders inside
+included; names that begin with a dot are passed over. Traces of the ranks of one job count once per call.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pandas as pd
+
+from simnet.base.errors import InputError
+from simnet.base.progress import tracked
+from simnet.calibration.readers.facts import Facts
+from simnet.calibration.readers.jobs import over_ranks
+from simnet.calibration.readers.kinds import kind_of, read
+from simnet.calibration.readers.tables import MAX_ROWS, Measurements, Problem
+
+MAX_FILES = 10_000
+"""The most files of a folder."""
+
+DATA = "data.csv"
+"""The file that a folder stands for, if it is there."""
+
+
+def read_logs(path: str | Path, facts: Facts | None = None) -> Measurements:
+    r"""Read a log, or all logs of a folder.
+
+    Parameters
+    ----------
+    path : str or Path
+        A log, a CSV, a trace, or a folder.
+    facts : Facts, optional
+        What logs do not say.
+
+    Returns
+    -------
+    Measurements
+        The rows of all, and what was left out and why.
+
+    Raises
+    ------
+    InputError
+        If a log cannot be read, or no file of a folder holds measurements.
+
+    Examples
+    --------
+    >>> from tempfile import TemporaryDirectory
+    >>> from simnet.calibration.readers.facts import facts_of
+    >>> log = "# OSU MPI Broadcast Latency Test v7.5\n# Size  Avg Latency(us)\n8 2.5\n"
+    >>> with TemporaryDirectory() as folder:
+    ...     for name, text in {"bcast_n2.log": log, "bcast_n4.log": log, "notes.txt": "two runs\n"}.items():
+    ...         _ = Path(folder, name).write_text(text)
+    ...     found = read_logs(folder, facts_of(["*_n{ranks}.log"]))
+    >>> found.rows["ranks"].tolist(), [one.message for one in found.problems]
+    ([2, 4], ['holds no measurements in a format that is read'])
+    """
+    path, known = Path(path), Facts() if facts is None else facts
+    if not _is_folder(path) or (path / DATA).is_file():
+        found = read(path, facts=known.of(path))
+        return Measurements(over_ranks(found.rows), found.problems, found.kind)
+    tables: list[pd.DataFrame] = []
+    problems: list[Problem] = []
+    kinds: set[str] = set()
+    rows = 0
+    for file in tracked(list(_files(path))):
+        try:
+            about = known.of(file)
+            if kind_of(file, str(about.get("tool", ""))) is None:
+                problems.append(Problem(str(file), None, "holds no measurements in a format that is read", True))
+                continue
+            one = read(file, facts=about)
+        except InputError as error:
+            problems.append(Problem(error.file or str(file), error.line, error.message, True))
+            continue
+        rows += len(one)
+        if rows > MAX_ROWS:
+            raise InputError(f"has more than {MAX_ROWS:,} rows, the most that are read", file=str(path))
+        tables.append(one.rows)
+        problems += one.problems
+        kinds.add(one.kind)
+    if not tables:
+        why = f"; the first file: {problems[0].file}: {problems[0].message}" if problems else ", nor any file"
+        raise InputError(f"is a folder without measurements in a format that is read{why}", file=str(path))
+    joined = over_ranks(pd.concat(tables, ignore_index=True))
+    return Measurements(joined, tuple(problems), kinds.pop() if len(kinds) == 1 else "several")
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Yield the files of a folder and of folders inside, sorted, without following links to folders."""
+    count = 0
+    for base, inside, names in os.walk(folder):
+        inside[:] = sorted(name for name in inside if not name.startswith("."))
+        for name in sorted(names):
+            if name.startswith("."):
+                continue
+            count += 1
+            if count > MAX_FILES:
+                raise InputError(f"has more than {MAX_FILES:,} files, the most that are read", file=str(folder))
+            yield Path(base, name)
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", file=str(path)[:200]) from None

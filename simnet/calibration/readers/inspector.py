@@ -1,0 +1,81 @@
+"""What the NCCL inspector writes: a JSON object for each collective that one rank of a job did.
+
+``header`` names communicator, rank, and numbers of ranks and nodes; ``coll_perf`` the collective, its number in the
+communicator, its size and its time; ``p2p_perf`` the same of a message. Sizes of all-gathers and reduce-scatters are
+what one rank contributes or gets. The time is that of the kernel on this rank, so it holds what the rank waited for
+others. The name of the host is dropped.
+
+References
+----------
+NVIDIA, nccl, ``ext-profiler/inspector/README.md`` and ``inspector.cc`` (``inspectorComputeCollBw``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from simnet.calibration.readers.conventions import collective, nccl_convention
+from simnet.calibration.readers.jobs import OF_CALLS, WAITING, positive, short
+from simnet.calibration.readers.json_values import objects
+from simnet.calibration.readers.lines import read_trace
+from simnet.calibration.readers.tables import MAX_RANKS, Collector, Printed, Row, reader
+
+_PER_RANK = ("all_gather", "reduce_scatter")
+_DIGITS = 5e-7
+"""Half of the last digit of a bandwidth [GB/s]."""
+
+
+@reader("inspector")
+def read_inspector(path: Path, out: Collector) -> Mapping[str, bool]:
+    """Read what the NCCL inspector wrote.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, is not JSON, or holds no collective.
+    """
+    for line, entry in objects(read_trace(path), out.file):
+        header, perf, what = entry.get("header"), entry.get("coll_perf"), "coll"
+        if not isinstance(perf, dict):
+            perf, what = entry.get("p2p_perf"), "p2p"
+        if not isinstance(header, dict) or not isinstance(perf, dict):
+            continue
+        printed_name = short(perf.get(what))
+        name = "sendrecv" if what == "p2p" else collective(printed_name)
+        nbytes = positive(perf.get(f"{what}_msg_size_bytes"))
+        micros = perf.get(f"{what}_exec_time_us")
+        if name is None or nbytes is None or isinstance(micros, bool) or not isinstance(micros, int | float):
+            out.report(line, f"{printed_name[:40]!r} has no size and time that are read")
+            continue
+        row: Row = _of_rank(header) | {
+            "collective": name,
+            "nbytes": nbytes,
+            "size_convention": "per_rank" if name in _PER_RANK else nccl_convention(name),
+            "sequence": positive(perf.get(f"{what}_sn")),
+            "statistic": "rank",
+            "tool": "nccl",
+        }
+        # Times are whole microseconds, and bandwidths those of the time before it was rounded down.
+        out.add(row, line, time=Printed(micros * 1e-6, 1e-6), algbw=_rate(perf, what, "algobw"))
+    if out.rows:
+        out.report(None, WAITING, dropped=False)
+    return OF_CALLS
+
+
+def _of_rank(header: Mapping[str, Any]) -> Row:
+    ranks, nodes = positive(header.get("n_ranks")), positive(header.get("nnodes"))
+    return {
+        "group": short(header.get("id")),
+        "rank": positive(header.get("rank")),
+        "ranks": None if ranks is None or ranks > MAX_RANKS else ranks or None,
+        "nodes": None if nodes is None or nodes > MAX_RANKS else nodes or None,
+    }
+
+
+def _rate(perf: Mapping[str, Any], what: str, name: str) -> Printed | None:
+    value = perf.get(f"{what}_{name}_gbs")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e9:
+        return None
+    return Printed(value * 1e9, _DIGITS * 1e9)

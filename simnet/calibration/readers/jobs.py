@@ -1,0 +1,76 @@
+"""Collectives of real jobs, call by call: what readers of traces have in common, and calls of several ranks as one.
+
+A trace is that of one rank. A collective is done on all ranks at nearly the same time, but begins on each when that
+rank gets there, so that its kernel on one rank also waits for the others. The rank that came last did not wait: where
+traces of several ranks are there, the shortest time of a call is its own.
+"""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+
+from simnet.calibration.readers.tables import MAX_WHOLE
+
+OF_CALLS = {"group": False, "sequence": True, "rank": True}
+"""Columns beyond those of every table, and whether they hold numbers: the group of ranks that did a call, which call of
+the group it was, and whose time this is."""
+
+WAITING = "times are those of single ranks, which wait for others inside; traces of all ranks tell the shortest of each"
+"""What readers of traces report."""
+
+LONGEST = 120
+"""Characters of the name of a group."""
+
+
+def positive(value: object) -> int | None:
+    """Return a whole number >= 0 that a trace holds, as a number or as text; None if it is none.
+
+    Examples
+    --------
+    >>> positive(7), positive("7"), positive(True), positive(-1), positive(2.5)
+    (7, 7, None, None, None)
+    """
+    if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 19:
+        return int(value)
+    if isinstance(value, float) and math.isfinite(value) and value == int(value):
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_WHOLE:
+        return None
+    return value
+
+
+def short(value: object) -> str:
+    """Return a text that a trace holds, cut; empty if it is none."""
+    return value[:LONGEST] if isinstance(value, str) else ""
+
+
+def over_ranks(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return rows in which the same call of several ranks stands once, with the shortest time of all ranks.
+
+    Rows that are no calls of a job, or do not say which call they are, stay as they are.
+
+    Parameters
+    ----------
+    rows : DataFrame
+        As `simnet.calibration.readers.read` gives them, of one trace or of several.
+
+    Examples
+    --------
+    >>> call = {"collective": "all_reduce", "ranks": 2, "nbytes": 8, "group": "dp", "sequence": 1.0, "tool": "pytorch"}
+    >>> both = [call | {"rank": 0.0, "seconds": 5e-5}, call | {"rank": 1.0, "seconds": 3e-5}]
+    >>> over_ranks(pd.DataFrame(both))["seconds"].tolist()
+    [3e-05]
+    """
+    if not set(OF_CALLS) <= set(rows) or rows["rank"].nunique() < 2:
+        return rows
+    known = rows["sequence"].notna() & rows["rank"].notna()
+    keys = ["tool", "collective", "ranks", "nbytes", "group", "sequence"]
+    calls = rows[known].sort_values("seconds", kind="stable")
+    grouped = calls.groupby(keys, dropna=False)
+    shortest = calls[~calls.duplicated(keys)].copy()
+    shared = grouped["rank"].transform("nunique").reindex(shortest.index) > 1
+    if "statistic" in shortest:
+        shortest["statistic"] = shortest["statistic"].where(~shared, "min")
+    return pd.concat([rows[~known], shortest]).sort_index(kind="stable")

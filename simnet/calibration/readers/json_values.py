@@ -1,0 +1,76 @@
+"""JSON objects of a text one after another: those of a list, those of lines, or those that just follow each other.
+
+One object is in memory at a time beside the text, so that a trace of a hundred megabytes is read in the memory of its
+text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from simnet.base.errors import InputError
+
+MAX_OBJECTS = 10_000_000
+"""The most objects of a text."""
+
+_BETWEEN = re.compile(r"[\s,]*")
+
+
+def objects(text: str, file: str, at: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
+    r"""Yield the objects of a text, each with its line, from a place in it to the end of the list that is there.
+
+    Values that are no objects are passed over.
+
+    Parameters
+    ----------
+    text : str
+        JSON.
+    file : str
+        Where it is from, for errors.
+    at : int
+        Where to begin; behind the bracket of a list, that list alone is read.
+
+    Raises
+    ------
+    InputError
+        If it is no JSON, or was cut, is nested too deeply, or has too many objects.
+
+    Examples
+    --------
+    >>> list(objects('[{"a": 1},\n {"a": 2}]', "some.json"))
+    [(1, {'a': 1}), (2, {'a': 2})]
+    >>> list(objects('{"a": 1}\n{"a": 2}\n', "some.json"))
+    [(1, {'a': 1}), (2, {'a': 2})]
+    """
+    decode = json.JSONDecoder(parse_int=_number, parse_float=float).raw_decode
+    line, seen = text.count("\n", 0, at) + 1, at
+    at = _after(text, at)
+    if text[at : at + 1] == "[":
+        at = _after(text, at + 1)
+    for _ in range(MAX_OBJECTS):
+        if at == len(text) or text[at] == "]":
+            return
+        line, seen = line + text.count("\n", seen, at), at
+        try:
+            value, end = decode(text, at)
+        except json.JSONDecodeError as error:
+            raise InputError(f"is not JSON, or was cut: {error.msg}", file=file, line=error.lineno) from None
+        except RecursionError:
+            raise InputError("is nested too deeply", file=file, line=line) from None
+        if isinstance(value, dict):
+            yield line, value
+        at = _after(text, end)
+    raise InputError(f"has more than {MAX_OBJECTS:,} objects, the most that are read", file=file, line=line)
+
+
+def _number(text: str) -> int | float:
+    return int(text) if len(text) <= 20 else float(text)
+
+
+def _after(text: str, at: int) -> int:
+    """Return where the next value begins."""
+    found = _BETWEEN.match(text, at)
+    return at if found is None else found.end()

@@ -1,0 +1,133 @@
+"""Collectives in traces of the PyTorch profiler (Kineto), one file per rank.
+
+A kernel of NCCL, RCCL or their kin carries what it does in ``args``: ``Collective name``, ``In msg nelems``, ``Out msg
+nelems``, ``dtype``, ``Group size``, ``Process Group Name``, ``Seq``. In older traces this stands with the
+``record_param_comms`` of the same ``External id``. The time is that of the kernel. Other events are passed over, one at
+a time, and nothing else of them is kept.
+
+References
+----------
+PyTorch, ``torch/csrc/profiler/util.h`` (names of ``args``) and ``torch/csrc/distributed/c10d/ParamCommsUtils.hpp``;
+pytorch/kineto, ``libkineto/src/output_json.cpp``.
+"""
+
+from __future__ import annotations
+
+import re
+import zlib
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from simnet.base.errors import InputError
+from simnet.calibration.readers.conventions import collective, nccl_convention
+from simnet.calibration.readers.jobs import OF_CALLS, WAITING, positive, short
+from simnet.calibration.readers.json_values import objects
+from simnet.calibration.readers.lines import read_trace
+from simnet.calibration.readers.tables import MAX_RANKS, MAX_WHOLE, Collector, Row, reader
+
+EVENTS = re.compile(r'"traceEvents"\s{0,40}:\s{0,40}\[')
+"""What stands before the events of a trace."""
+
+_SIZES = {
+    "byte": 1, "char": 1, "bool": 1, "int8": 1, "uint8": 1,
+    "short": 2, "half": 2, "bfloat16": 2, "float16": 2, "int16": 2,
+    "int": 4, "float": 4, "float32": 4, "int32": 4,
+    "long": 8, "double": 8, "int64": 8, "float64": 8, "complexfloat": 8,
+}  # fmt: skip
+"""Bytes of an element, by the name of its type."""
+
+_SUFFIX = re.compile(r"(?:_(?:base|into_tensor|tensor|coalesced|oop|async|single|list))+$")
+_RANK = re.compile(r'"rank"\s{0,9}:\s{0,9}(\d{1,8})')
+_SHARED = ("all_gather", "reduce_scatter", "gather", "scatter")
+_META = "Collective name"
+
+
+@reader("kineto")
+def read_kineto(path: Path, out: Collector) -> Mapping[str, bool]:
+    """Read a trace of the PyTorch profiler, packed with gzip or not.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read, is no such trace, or has no collective with a kernel that says how long it took.
+    """
+    text = read_trace(path)
+    start = EVENTS.search(text)
+    if start is None and not text.lstrip().startswith("["):
+        raise InputError("is no trace of the PyTorch profiler: it has no list traceEvents", file=out.file)
+    rank = _rank(text)
+    asked: dict[int, Mapping[str, Any]] = {}
+    kernels: list[tuple[int, float, Mapping[str, Any]]] = []
+    for line, event in objects(text, out.file, start.end() if start else 0):
+        args = event.get("args")
+        if not isinstance(args, dict):
+            continue
+        name, number = short(event.get("name")), positive(args.get("External id"))
+        if event.get("name") == "record_param_comms" and _META in args and number is not None:
+            asked[number] = args
+        elif short(event.get("cat")).casefold() == "kernel" and (_META in args or "ccl" in name.casefold()):
+            lasted = event.get("dur")
+            if isinstance(lasted, int | float) and not isinstance(lasted, bool):
+                kernels.append((line, float(lasted), args))
+    shared = Counter(positive(args.get("External id")) for _, _, args in kernels if _META not in args)
+    left: dict[str, tuple[int, int]] = {}
+    for line, micros, own in kernels:
+        number = positive(own.get("External id"))
+        args = own if _META in own else asked.get(number, {}) if number is not None and shared[number] == 1 else {}
+        row = _row(args)
+        if isinstance(row, str):
+            first, count = left.get(row, (line, 0))
+            left[row] = first, count + 1
+            continue
+        out.add(row | {"seconds": micros * 1e-6, "rank": rank}, line)
+    for why, (line, count) in left.items():
+        out.report(line, f"{why}; {count:,} such kernels")
+    if not kernels and asked:
+        raise InputError("has collectives, but no kernel of them, and so no times; profile with CUDA", file=out.file)
+    if out.rows:
+        out.report(None, WAITING, dropped=False)
+    return OF_CALLS
+
+
+def _row(args: Mapping[str, Any]) -> Row | str:
+    """Return what the arguments of a kernel say of its collective, or why they say too little."""
+    said = short(args.get(_META))
+    if not said:
+        return "a kernel does not say which collective it is of"
+    name = collective(_SUFFIX.sub("", said.casefold().lstrip("_")))
+    if name is None:
+        return f"{said[:40]!r} is no collective that is read"
+    each = _SIZES.get(short(args.get("dtype")).casefold(), 1 if "float8" in short(args.get("dtype")).casefold() else 0)
+    sent, got = positive(args.get("In msg nelems")), positive(args.get("Out msg nelems"))
+    if not each or sent is None or got is None:
+        return f"a kernel of {said[:40]!r} has no number and no type of elements"
+    ranks = positive(args.get("Group size"))
+    elements = max(sent, got) if name in _SHARED else sent
+    return {
+        "collective": name,
+        "nbytes": min(elements * each, MAX_WHOLE),
+        "size_convention": nccl_convention(name),
+        "dtype": short(args.get("dtype")).casefold(),
+        "ranks": ranks if ranks and ranks <= MAX_RANKS else None,
+        "group": _group(args),
+        "sequence": positive(args.get("Seq")),
+        "statistic": "rank",
+        "tool": "pytorch",
+    }
+
+
+def _group(args: Mapping[str, Any]) -> str:
+    """Return a name of a group of ranks: its own, its description, and a number that its ranks give."""
+    ranks = str(args.get("Process Group Ranks", ""))
+    numbers = ",".join(re.findall(r"\d+", ranks[: 2**20]))
+    name = " ".join(filter(None, (short(args.get("Process Group Name")), short(args.get("Process Group Description")))))
+    return f"{name[:80]} {zlib.crc32(numbers.encode()):08x}" if numbers else name[:80]
+
+
+def _rank(text: str) -> int | None:
+    """Return the rank whose trace this is, or None."""
+    at = text.find('"distributedInfo"')
+    found = None if at < 0 else _RANK.search(text, at, at + 20_000)
+    return int(found[1]) if found else None

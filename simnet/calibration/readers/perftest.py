@@ -1,0 +1,120 @@
+"""What the RDMA benchmarks of perftest print (``ib_write_bw``, ``ib_send_lat``, ...): messages between two hosts.
+
+``RDMA_Write BW Test`` heads the settings, ``#bytes #iterations BW peak[MB/sec] BW average[MB/sec] MsgRate[Mpps]`` the
+table; of latencies ``t_min[usec] t_max[usec] t_typical[usec] t_avg[usec]`` and what follows. A megabyte is 2^20 bytes,
+whatever the column calls it, a gigabit 10^9 bits. Send and write latencies are half a round trip, as those of MPI;
+reads are one-sided.
+
+References
+----------
+linux-rdma/perftest, ``src/perftest_parameters.h`` (``RESULT_FMT``, ``RESULT_FMT_LAT``) and
+``src/perftest_parameters.c`` (``print_report_bw``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from simnet.calibration.readers.conventions import nccl_convention
+from simnet.calibration.readers.lines import bare, read_lines
+from simnet.calibration.readers.tables import SLACK, Collector, Row, printed, reader, whole
+
+HEADER = re.compile(r"\s*#bytes\s+#iterations\s.*(?:BW average|t_typical|t_avg)")
+"""The line that names the columns of a table."""
+
+_TITLE = re.compile(r"^\s*(RDMA_Write|RDMA_Read|Send|Raw_Ethernet|Atomic\w{0,20})\b.{0,40}? (BW|Latency) Test\b")
+_PAIRS = re.compile(r"Number of qps\s*:\s*(\d{1,6})")
+_COLUMN = re.compile(
+    r"#bytes|#iterations|(?:BW peak|BW average)\[(?:Gb|MB|MiB)/sec\]|MsgRate\[Mpps\]"
+    r"|99\.?9?% percentile\[usec\]|t_\w{1,12}\[usec\]|tps average"
+)
+_TIMES = {"t_avg[usec]": "seconds", "t_typical[usec]": "seconds_p50", "t_min[usec]": "seconds_min"}
+_TIMES |= {"t_max[usec]": "seconds_max", "99% percentile[usec]": "seconds_p99"}
+_UNITS = {"Gb": 1e9 / 8, "MB": 2.0**20, "MiB": 2.0**20}
+
+
+@reader("perftest")
+def read_perftest(path: Path, out: Collector) -> Mapping[str, bool]:
+    """Read what benchmarks of perftest printed.
+
+    Raises
+    ------
+    InputError
+        If the file cannot be read or holds no row.
+    """
+    title: re.Match[str] | None = None
+    bidirectional = False
+    columns: Sequence[str] = ()
+    queues = 1
+    table = 0
+    for at, raw in enumerate(read_lines(path), 1):
+        line = bare(raw)
+        if found := _TITLE.search(line):
+            title, bidirectional, queues, columns = found, "Bidirectional" in line, 1, ()
+            if title[1].startswith("Atomic"):
+                out.report(at, f"{title[1]!r} is no benchmark that is read")
+        elif several := _PAIRS.search(line):
+            queues = int(several[1])
+        elif HEADER.match(line):
+            columns = _COLUMN.findall(line)
+            table += 1
+        elif line.lstrip().startswith("#"):
+            columns = ()
+        if not columns or (title is not None and title[1].startswith("Atomic")):
+            continue
+        words = line.split()
+        if not words or whole(words[0]) is None or len(words) < 2 or whole(words[1]) is None:
+            continue
+        if len(words) < len(columns) - (columns[-1] == "MsgRate[Mpps]"):
+            out.report(at, f"the row has {len(words)} values, but there are {len(columns)} columns")
+            continue
+        cells = dict(zip(columns, words, strict=False))
+        row = _row(cells, title[1] if title else "", bidirectional)
+        if isinstance(row, str):
+            out.report(at, row)
+            continue
+        row |= {"run": str(table), "variant": f"{queues} queue pairs" if queues > 1 else ""}
+        out.add(row, at)
+    return {"variant": False} if any(row["variant"] for row in out.rows) else {}
+
+
+def _row(cells: Mapping[str, str], operation: str, bidirectional: bool) -> Row | str:
+    """Return a row from cells by column, or what is wrong with it."""
+    size = whole(cells["#bytes"]) or 0
+    what = "latency"
+    row: Row = {}
+    for head, column in _TIMES.items():
+        time = printed(cells.get(head, ""), -6)
+        if time is not None:
+            row[column] = time.value
+    if "seconds" not in row and "seconds_p50" in row:
+        row["seconds"] = row["seconds_p50"]
+    for head, text in cells.items():
+        rate = printed(text) if head.startswith("BW average") else None
+        if rate is None:
+            continue
+        what = "bibw" if bidirectional else "bw"
+        unit = _UNITS[head.partition("[")[2].partition("/")[0]]
+        number = printed(cells.get("MsgRate[Mpps]", ""))
+        if number is not None and size:
+            low, high = ((number.value + sign * number.half) * 1e6 * size / unit for sign in (-1, 1))
+            if not low * (1 - SLACK) <= rate.value + rate.half or not rate.value - rate.half <= high * (1 + SLACK):
+                return f"{rate.value:g} is not {number.value:g} million messages of {size} bytes a second"
+        if rate.value > 0:
+            row |= {"seconds": size / (rate.value * unit), "algbw": rate.value * unit}
+    if "seconds" not in row:
+        return "the row has no time and no bandwidth"
+    name = f"{'get' if operation == 'RDMA_Read' else 'p2p'}_{what}"
+    return row | {
+        "collective": name,
+        "nbytes": size,
+        "size_convention": nccl_convention(name),
+        "in_place": False,
+        "statistic": "rank0",
+        "iterations": whole(cells["#iterations"]),
+        "ranks": 2,
+        "nodes": 2,
+        "tool": "perftest",
+    }
