@@ -19,6 +19,7 @@ from simnet.commands.choose import choose
 from simnet.commands.compare import compare
 from simnet.commands.export import export
 from simnet.commands.list import list_
+from simnet.commands.measure import measure
 from simnet.commands.predict import predict, predict_job
 from simnet.commands.run import run
 from simnet.commands.schema import schema
@@ -38,6 +39,7 @@ class Verbs(Commands):
         "choose": (choose, "--workers 8 --model resnet50 --latency '1 ms' --bandwidth '10 Gbit/s'"),
         "export": (export, "--collective allreduce_ring --workers 8 --size '64 MiB' --to goal"),
         "time": (time_, "ring.goal --topology star --latency '10 us' --bandwidth '10 Gbit/s'"),
+        "measure": (measure, "--processes 2 --largest '64 KiB' --budget '10 s' -o measured.csv"),
         "calibrate": (
             calibrate,
             "shaped_openmpi --where link_latency='1 ms' --where link_bandwidth='100 Mbit/s' -o fabric.yaml",

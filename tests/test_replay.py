@@ -17,9 +17,9 @@ from simnet.base.errors import InputError
 from simnet.calibration.readers import read, write_tidy
 from simnet.collectives import allgather_ring, allreduce_ring, allreduce_tree, alltoallv_pairwise, registry
 from simnet.interchange import write_messages
+from simnet.measure.communicators import Communicator, connect, environment
 from simnet.schedule import Round, Schedule
 from validate import replay
-from validate.communicators import Communicator, connect, environment
 
 ROOT = Path(__file__).parents[1]
 

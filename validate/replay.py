@@ -34,8 +34,8 @@ from simnet.calibration.readers import write_tidy
 from simnet.calibration.readers.conventions import mpi_convention
 from simnet.collectives import registry
 from simnet.interchange import read_schedule
+from simnet.measure.communicators import BACKENDS, Communicator, connect
 from simnet.schedule import Schedule
-from validate.communicators import BACKENDS, Communicator, connect
 
 Floats = NDArray[np.float64]
 

@@ -16,6 +16,7 @@ MOVED = {
     "simnet.training": "simnet.job",
     "simnet.weather": "simnet.network.weather",
     "validate.calibration": "simnet.calibration",
+    "validate.communicators": "simnet.measure.communicators",
     "validate.measured": "simnet.calibration.measured",
     "validate.readers": "simnet.calibration.readers",
 }

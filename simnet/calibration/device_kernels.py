@@ -117,7 +117,7 @@ def numpy_kernels() -> Kernels:
         "pack": "float32 values and int32 indices copied into one buffer",
         "copy": "numpy copyto, entries of four bytes",
     }
-    return Kernels(_processor(), f"numpy {np.__version__}", _free_memory(), make, _in_a_row, sources)
+    return Kernels(processor(), f"numpy {np.__version__}", _free_memory(), make, _in_a_row, sources)
 
 
 def torch_kernels(torch: Any, where: str) -> Kernels:
@@ -189,7 +189,7 @@ def torch_kernels(torch: Any, where: str) -> Kernels:
         free = float(torch.cuda.mem_get_info()[0])
         return Kernels(torch.cuda.get_device_name(), library, free, make, seconds, sources, on_host=False)
     library = f"torch {torch.__version__} with {_counted(torch.get_num_threads(), 'thread')}"
-    return Kernels(_processor(), library, _free_memory(), make, _in_a_row, sources)
+    return Kernels(processor(), library, _free_memory(), make, _in_a_row, sources)
 
 
 def cupy_kernels(cupy: Any) -> Kernels:
@@ -335,7 +335,7 @@ def _free_memory() -> float:
         return 2.0 * 2**30
 
 
-def _processor() -> str:
+def processor() -> str:
     """Return the name of the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from simnet.base.arrays import Floats
-from validate.communicators import Communicator, Message
+from simnet.measure.communicators import Communicator, Message
 
 _PORT = 29600
 _PATIENCE = 60.0

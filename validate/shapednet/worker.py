@@ -15,7 +15,7 @@ import pandas as pd
 
 from simnet.calibration.readers import write_tidy
 from simnet.interchange import read_messages
-from validate.communicators import Communicator, MpiCommunicator, TorchCommunicator
+from simnet.measure.communicators import Communicator, MpiCommunicator, TorchCommunicator
 from validate.replay import Workload, measure, table
 from validate.shapednet.rank import begin
 from validate.shapednet.sockets import SocketCommunicator

@@ -88,7 +88,7 @@ def read_tidy(path: Path, out: Collector) -> dict[str, bool]:
     return {name: name in numeric for name in extra}
 
 
-def write_tidy(rows: pd.DataFrame, path: str | Path) -> None:
+def write_tidy(rows: pd.DataFrame, path: str | Path, remarks: Sequence[str] = ()) -> None:
     """Write measurements as tidy CSV; `read_tidy` gives them back to the last bit.
 
     Parameters
@@ -97,6 +97,8 @@ def write_tidy(rows: pd.DataFrame, path: str | Path) -> None:
         Some of `COLUMNS`, those of `NEEDED` among them, and any others. Columns that are empty are left out.
     path : str or Path
         The file.
+    remarks : sequence of str
+        Lines to stand above the table.
 
     Raises
     ------
@@ -113,6 +115,7 @@ def write_tidy(rows: pd.DataFrame, path: str | Path) -> None:
     kept = [name for name in ordered if name in NEEDED or any(written[name])]
     try:
         with Path(path).open("w", encoding="utf-8", newline="") as file:
+            file.writelines(f"# {one}\n" for one in remarks)
             out = csv.writer(file, lineterminator="\n")
             out.writerow(kept)
             out.writerows(zip(*(written[name] for name in kept), strict=True))

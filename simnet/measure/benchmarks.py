@@ -1,0 +1,233 @@
+"""nccl-tests and the OSU micro-benchmarks, run by a launcher of the user's, their output kept and read.
+
+These are programs of MPI or of Slurm: one process runs here, and the launcher starts the others.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+
+from simnet.base.errors import InputError
+from simnet.base.writing import staged
+from simnet.calibration.readers import read, write_tidy
+from simnet.measure.plan import Wanted
+
+PROGRAMS: Mapping[str, Mapping[str, str]] = {
+    "nccl-tests": {
+        "all_reduce": "all_reduce_perf",
+        "all_gather": "all_gather_perf",
+        "reduce_scatter": "reduce_scatter_perf",
+        "broadcast": "broadcast_perf",
+        "alltoall": "alltoall_perf",
+        "sendrecv": "sendrecv_perf",
+    },
+    "osu": {
+        "all_reduce": "osu_allreduce",
+        "all_gather": "osu_allgather",
+        "reduce_scatter": "osu_reduce_scatter",
+        "broadcast": "osu_bcast",
+        "alltoall": "osu_alltoall",
+        "p2p_latency": "osu_latency",
+        "p2p_bw": "osu_bw",
+    },
+}
+"""The program of each collective, by suite; the first suite of which a program is installed is taken."""
+
+_SHAPE = re.compile(r"([1-9]\d{0,5})x([1-9]\d{0,5})", re.ASCII)
+
+
+class Shape(NamedTuple):
+    """On how many nodes, and with how many ranks on each, a program runs."""
+
+    nodes: int
+    per_node: int
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks there are."""
+        return self.nodes * self.per_node
+
+
+@dataclass(frozen=True)
+class Benchmarks:
+    """What is run, and where it goes.
+
+    Parameters
+    ----------
+    out : Path
+        The tidy CSV to write; beside it a folder ``<its name without ending>_logs`` has what the programs said.
+    launch : str
+        The launcher, as ``mpirun -n {ranks}``, with ``{ranks}``, ``{nodes}`` and ``{per_node}``.
+    shapes : sequence of Shape
+        With which each program is run.
+    wanted : Wanted
+        Collectives and sizes.
+    limit : float
+        Seconds after which a program is given up.
+    force : bool
+        Whether files may be replaced.
+    """
+
+    out: Path
+    launch: str
+    shapes: Sequence[Shape]
+    wanted: Wanted
+    limit: float
+    force: bool = False
+
+
+def shapes(text: str) -> list[Shape]:
+    """Return the shapes that a text names, as ``1x8,2x8``: nodes, and ranks on each.
+
+    Raises
+    ------
+    InputError
+        If it names none, or one with a single rank.
+
+    Examples
+    --------
+    >>> shapes("1x8, 2x8")
+    [Shape(nodes=1, per_node=8), Shape(nodes=2, per_node=8)]
+    """
+    found = []
+    for word in text.split(","):
+        match = _SHAPE.fullmatch(word.strip())
+        if match is None or (one := Shape(int(match[1]), int(match[2]))).ranks < 2:
+            message = f"must be nodes x ranks on each, two ranks at least, as 1x8,2x8; got {word.strip()[:40]!r}"
+            raise InputError(message, file="--shapes")
+        found.append(one)
+    return found
+
+
+def command(launch: str, program: str, shape: Shape, wanted: Wanted) -> list[str]:
+    """Return the words of the command that runs a program.
+
+    Parameters
+    ----------
+    launch : str
+        As of `Benchmarks`.
+    program : str
+        Its path.
+    shape : Shape
+        With which it runs.
+    wanted : Wanted
+        Sizes: of OSU from the smallest to the largest, which for all but reductions and broadcasts is a rank's share.
+
+    Raises
+    ------
+    InputError
+        If the launcher has a placeholder that is not known, or cannot be split into words.
+
+    Examples
+    --------
+    >>> command("mpirun -n {ranks}", "/opt/all_reduce_perf", Shape(2, 8), Wanted(smallest=8, largest=1024))
+    ['mpirun', '-n', '16', '/opt/all_reduce_perf', '-b', '8', '-e', '1024', '-f', '2', '-g', '1']
+    """
+    filled = launch
+    for name, value in (("ranks", shape.ranks), ("nodes", shape.nodes), ("per_node", shape.per_node)):
+        filled = filled.replace(f"{{{name}}}", str(value))
+    if unknown := re.search(r"\{\w*\}", filled):
+        raise InputError(f"has {unknown[0]}; allowed: {{ranks}}, {{nodes}}, {{per_node}}", file="--launch")
+    try:
+        words = shlex.split(filled)
+    except ValueError as error:
+        raise InputError(f"is no command: {error}", file="--launch") from None
+    low, high = round(wanted.smallest), round(wanted.largest)
+    if Path(program).name.startswith("osu_"):
+        return [*words, program, "-m", f"{low}:{high}"]
+    return [*words, program, "-b", str(low), "-e", str(high), "-f", f"{wanted.factor:g}", "-g", "1"]
+
+
+def installed(which: Callable[[str], str | None] = shutil.which) -> tuple[str, dict[str, str]]:
+    """Return the first suite of which a program is on the path, and the paths of its programs by collective.
+
+    Raises
+    ------
+    InputError
+        If there is none.
+    """
+    for suite, programs in PROGRAMS.items():
+        if paths := {name: path for name, program in programs.items() if (path := which(program))}:
+            return suite, paths
+    names = ", ".join(next(iter(programs.values())) for programs in PROGRAMS.values())
+    raise InputError(f"no program of nccl-tests or OSU is on the PATH, such as {names}", file="--launch")
+
+
+def run(benchmarks: Benchmarks, say: Callable[[str], None]) -> list[str]:
+    """Run the programs that are installed, keep what they say and write its rows; return what there is to say of it.
+
+    Programs that fail, and what they print that cannot be read, are said and left out.
+
+    Parameters
+    ----------
+    benchmarks : Benchmarks
+        What is run.
+    say : callable
+        Is told, in a line of text, what runs.
+
+    Raises
+    ------
+    InputError
+        If no program is installed, none of them gives a row, or a file cannot be written.
+    """
+    wanted = benchmarks.wanted
+    suite, programs = installed()
+    asked = {*wanted.collectives, *(() if wanted.pairs == "none" else ("p2p_latency", "p2p_bw"))}
+    work = [
+        (shape, name, path)
+        for name, path in programs.items()
+        for shape in ([Shape(1, 2), Shape(2, 1)] if name.startswith("p2p") else benchmarks.shapes)
+        if name in asked and shape.nodes <= max(one.nodes for one in benchmarks.shapes)
+    ]
+    logs = benchmarks.out.with_name(f"{benchmarks.out.stem}_logs")
+    parts: list[pd.DataFrame] = []
+    left_out: list[str] = []
+    with staged([benchmarks.out, logs], benchmarks.force, [".log"]) as folder:
+        (folder / logs.name).mkdir()
+        for number, (shape, name, path) in enumerate(work, 1):
+            what = f"{Path(path).name}, {shape.nodes} x {shape.per_node} ranks"
+            say(f"{number} of {len(work)}: {what}")
+            log = folder / logs.name / f"{Path(path).name}_{shape.nodes}x{shape.per_node}.log"
+            why = _logged(command(benchmarks.launch, path, shape, wanted), log, benchmarks.limit)
+            known = {"collective": name, "ranks": shape.ranks, "nodes": shape.nodes}
+            try:
+                found = read(log, facts=known) if not why else None
+            except InputError as error:
+                found, why = None, error.message
+            if found is None:
+                left_out.append(f"left out: {what}: {why}")
+                continue
+            rows = found.rows.assign(source=f"{logs.name}/{log.name}")
+            parts.append(rows)
+            left_out += [f"left out: {what}, line {one.line}: {one.message}" for one in found.problems if one.dropped]
+        if not parts:
+            raise InputError(
+                left_out[0] if left_out else "none of them is of a collective that is asked for", file=suite
+            )
+        rows = pd.concat(parts, ignore_index=True)
+        write_tidy(rows, folder / benchmarks.out.name, left_out)
+    return [*left_out, f"Written: {benchmarks.out}, {len(rows):,} rows of {suite}; {logs}"]
+
+
+def _logged(words: Sequence[str], log: Path, limit: float) -> str:
+    """Run a command with its output in a file; return why it failed, if it did."""
+    try:
+        with log.open("wb") as out:
+            done = subprocess.run(words, stdout=out, stderr=subprocess.STDOUT, timeout=limit, check=False)  # noqa: S603 - the user's own launcher, without a shell
+    except OSError as error:
+        return f"{words[0]} cannot be started: {error.strerror}"
+    except subprocess.TimeoutExpired:
+        return f"took longer than {limit:.0f} s"
+    if done.returncode == 0:
+        return ""
+    said = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+    return f"ended with {done.returncode}{f': {said[-1][:200]}' if said else ''}"

@@ -1,0 +1,172 @@
+"""The calls that are timed: buffers, what a rank does in a call, and whether the result is right.
+
+A broadcast has another root each time: the rank before the last root. Trees and chains reach it last, so that no call
+begins before the one before it is over; with one root, calls would follow each other like messages in a pipe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from simnet.measure.communicators import Communicator
+from simnet.measure.plan import ELEMENT, Group
+
+Numbers = NDArray[np.float32]
+
+WINDOW = 64
+"""Messages of a call of ``p2p_bw``, before the receiver answers, but no more than 4 MiB and no fewer than four."""
+
+_IN_WINDOW, _FEWEST = 4 * 2**20, 4
+
+
+class Prepared(NamedTuple):
+    """A call of a collective at one rank.
+
+    Parameters
+    ----------
+    call : callable
+        Makes the call of a given number, from 0.
+    out, into : buffer
+        What the rank puts in and what it gets.
+    """
+
+    call: Callable[[int], None]
+    out: Any
+    into: Any
+
+
+def times(collective: str, nbytes: int) -> int:
+    """Return how often what is asked for happens in a call: two ways, or the messages of a window.
+
+    Parameters
+    ----------
+    collective : str
+        Of `simnet.measure.plan`.
+    nbytes : int
+        Total size [byte].
+
+    Examples
+    --------
+    >>> times("all_reduce", 1024), times("p2p_latency", 1024), times("p2p_bw", 1024), times("p2p_bw", 2**30)
+    (1, 2, 64, 4)
+    """
+    if collective == "p2p_bw":
+        return max(_FEWEST, min(WINDOW, _IN_WINDOW // nbytes))
+    return 2 if collective == "p2p_latency" else 1
+
+
+def prepared(communicator: Communicator, collective: str, group: Group, handle: Any, nbytes: int) -> Prepared:
+    """Return a call, with buffers of zeros; the members of the group ask for it.
+
+    Parameters
+    ----------
+    communicator : Communicator
+        The job.
+    collective : str
+        Of `simnet.measure.plan`.
+    group : Group
+        Who calls it.
+    handle : object
+        The communicator's own group of these ranks; none for a pair.
+    nbytes : int
+        Total size [byte], of whole elements.
+    """
+    length, ranks = nbytes // ELEMENT, len(group.ranks)
+    gathers, scatters = collective == "all_gather", collective == "reduce_scatter"
+    out = communicator.vector(length // ranks if gathers else length)
+    in_place = collective in ("all_reduce", "broadcast")
+    into = out if in_place else communicator.vector(length // ranks if scatters else length)
+    if collective in ("sendrecv", "p2p_latency", "p2p_bw"):
+        return _messages(communicator, collective, group, out, into, nbytes)
+
+    def call(number: int) -> None:
+        communicator.collective(collective, out, into, handle, -number % ranks)
+
+    return Prepared(call, out, into)
+
+
+def _messages(communicator: Communicator, collective: str, group: Group, out: Any, into: Any, nbytes: int) -> Prepared:
+    place, ranks = group.ranks.index(communicator.rank), len(group.ranks)
+    following, before = group.ranks[(place + 1) % ranks], group.ranks[place - 1]
+    send, receive = [(following, out)], [(before, into)]
+    if collective == "sendrecv":
+        return Prepared(lambda number: communicator.exchange(send, receive), out, into)
+    if collective == "p2p_latency":
+
+        def there_and_back(number: int) -> None:
+            for outward in (place == 0, place != 0):
+                communicator.exchange(send if outward else [], [] if outward else receive)
+
+        return Prepared(there_and_back, out, into)
+    window, answer = times(collective, nbytes), communicator.vector(1)
+
+    def one_way(number: int) -> None:
+        communicator.exchange(send * window if place == 0 else [], receive * window if place else [])
+        communicator.exchange([(before, answer)] if place else [], [] if place else [(following, answer)])
+
+    return Prepared(one_way, out, into)
+
+
+def wrong(communicator: Communicator, collective: str, group: Group, handle: Any, nbytes: int) -> int:
+    """Make a call with content of each rank's own and return how many elements of the result are wrong at this rank.
+
+    Parameters
+    ----------
+    communicator, collective, group, handle, nbytes
+        As of `prepared`.
+    """
+    made = prepared(communicator, collective, group, handle, nbytes)
+    place, ranks = group.ranks.index(communicator.rank), len(group.ranks)
+    communicator.put(made.out, content(place, len(made.out)))
+    made.call(0)
+    communicator.finish()
+    due = expected(collective, place, ranks, nbytes // ELEMENT)
+    return 0 if due is None else int((communicator.get(made.into) != due).sum())
+
+
+def content(place: int, length: int) -> Numbers:
+    """Return what the rank at a place of a group puts in: small whole numbers, whose sums have no rounding.
+
+    Examples
+    --------
+    >>> content(1, 3).tolist()
+    [2.0, 3.0, 4.0]
+    """
+    return (place + 1 + np.arange(length) % 7).astype(np.float32)
+
+
+def expected(collective: str, place: int, ranks: int, length: int) -> Numbers | None:
+    """Return what the rank at a place gets when all put in their `content`; None if it gets nothing.
+
+    Parameters
+    ----------
+    collective : str
+        Of `simnet.measure.plan`.
+    place, ranks : int
+        Place of the rank in its group, and how many these are.
+    length : int
+        Elements of the whole.
+
+    Examples
+    --------
+    >>> expected("all_reduce", 0, 2, 3).tolist(), expected("all_gather", 0, 2, 4).tolist()
+    ([3.0, 5.0, 7.0], [1.0, 2.0, 2.0, 3.0])
+    """
+    part = length // ranks
+    own = slice(place * part, (place + 1) * part)
+    if collective == "all_gather":
+        return np.concatenate([content(one, part) for one in range(ranks)])
+    if collective == "broadcast":
+        return content(0, length)
+    if collective in ("all_reduce", "reduce_scatter"):
+        total: Numbers = np.stack([content(one, length) for one in range(ranks)]).sum(axis=0, dtype=np.float32)
+        return total if collective == "all_reduce" else total[own]
+    if collective == "alltoall":
+        return np.concatenate([content(one, length)[own] for one in range(ranks)])
+    if collective == "p2p_bw" and place == 0:
+        return None
+    return content((place - 1) % ranks, length)

@@ -1,0 +1,147 @@
+"""What is written down of the machines beside the times: versions, processors, network cards, settings of libraries.
+
+Nodes are numbers; names and addresses of hosts are not written. Of the environment, only settings of communication
+libraries are, by the beginnings of their names, and of these neither paths nor addresses nor what may be a secret.
+"""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import os
+import platform
+import re
+import socket
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import numpy as np
+
+import simnet
+from simnet.calibration.device_kernels import processor
+from simnet.measure.communicators import Communicator
+
+SETTINGS = (
+    *("NCCL_", "RCCL_", "TORCH_NCCL_", "GLOO_", "UCX_", "FI_", "MPICH_", "MV2_", "I_MPI_", "HSA_"),
+    *("OMPI_MCA_btl", "OMPI_MCA_coll", "OMPI_MCA_mtl", "OMPI_MCA_pml", "OMP_NUM_THREADS"),
+)
+"""How names of the settings begin that are written down."""
+
+HIDDEN = "(set)"
+"""What stands in the place of a value that is not shown."""
+
+_NAMES = re.compile(r"FILE|PATH|DIR|HOST|ADDR|COMM_ID|URI|KEY|TOKEN|SECRET|PASS|CRED|USER|AUTH", re.ASCII)
+_VALUES = re.compile(r"[\w.,:;=^+\- ]{0,100}", re.ASCII)
+_ADDRESS = re.compile(r"\d+\.\d+\.\d+\.\d+|[0-9a-fA-F]*:[0-9a-fA-F:]*:|\.[a-zA-Z]")
+
+
+def settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the settings of communication libraries, by name.
+
+    Examples
+    --------
+    >>> settings({"NCCL_ALGO": "Ring", "NCCL_TOPO_FILE": "/home/ann/topo.xml", "AWS_SECRET": "hush"})
+    {'NCCL_ALGO': 'Ring', 'NCCL_TOPO_FILE': '(set)'}
+    """
+    return {name: _shown(name, environment[name]) for name in sorted(environment) if name.startswith(SETTINGS)}
+
+
+def _shown(name: str, value: str) -> str:
+    hidden = _NAMES.search(name.upper()) or not _VALUES.fullmatch(value) or _ADDRESS.search(value)
+    return HIDDEN if hidden else value
+
+
+def cards(root: Path = Path("/sys/class")) -> list[str]:
+    """Return the network cards of this node that are up: name, rate and kind; of Ethernet alone if that is all.
+
+    Parameters
+    ----------
+    root : Path
+        Where the system describes them.
+    """
+    found = []
+    for port in sorted(root.glob("infiniband/*/ports/*")):
+        if "ACTIVE" in _read(port / "state"):
+            rate, kind = _read(port / "rate").partition("(")[0].strip(), _read(port / "link_layer")
+            found.append(f"{port.parents[1].name}:{port.name} {rate} {kind}".strip())
+    if found:
+        return found
+    for card in sorted(root.glob("net/*")):
+        # What is made of software has no device.
+        if (card / "device").exists() and _read(card / "operstate") == "up":
+            speed = _read(card / "speed")
+            found.append(f"{card.name} {speed} Mbit/s Ethernet" if speed.isdigit() else f"{card.name} Ethernet")
+    return found
+
+
+def node_of_ranks(communicator: Communicator, node: str | None = None) -> list[int]:
+    """Return the number of the node of each rank, in the order in which they appear; every rank calls this.
+
+    Parameters
+    ----------
+    communicator : Communicator
+        The job.
+    node : str, optional
+        What tells this node from others; default: the name of the host and the number of its last start.
+    """
+    own = node if node is not None else f"{socket.gethostname()} {_read(Path('/proc/sys/kernel/random/boot_id'))}"
+    seen = communicator.gather(np.array([digest(own)]))[:, 0].tolist()
+    numbers = {one: number for number, one in enumerate(dict.fromkeys(seen))}
+    return [numbers[one] for one in seen]
+
+
+def header(communicator: Communicator, node_of: Sequence[int], backend: str) -> list[str]:
+    """Return what is known of job and machines, a line each; every rank calls this.
+
+    Parameters
+    ----------
+    communicator : Communicator
+        The job.
+    node_of : sequence of int
+        The node of each rank.
+    backend : str
+        What was asked for.
+    """
+    machine = {
+        "processor": f"{processor()}, {os.cpu_count()} of them",
+        "network cards of a node": "; ".join(cards()) or "not known",
+        "system": f"{platform.system()} {platform.release()}, Python {platform.python_version()}",
+        **communicator.versions(),
+        **{f"environment {name}": value for name, value in settings(os.environ).items()},
+    }
+    alike = np.unique(communicator.gather(np.array([digest(repr(machine))]))).size == 1
+    facts = {
+        "measured by": f"simnet {simnet.__version__}, {datetime.datetime.now(tz=datetime.UTC).date()}",
+        "backend": f"{backend}, {communicator.library}",
+        "ranks": placed(node_of),
+        "machines": "as that of rank 0" if alike else "not all as that of rank 0, which is this:",
+        **machine,
+    }
+    return [f"{name}: {' '.join(text.split())}" for name, text in facts.items()]
+
+
+def placed(node_of: Sequence[int]) -> str:
+    """Return on how many nodes the ranks of a job are, in words.
+
+    Examples
+    --------
+    >>> placed([0, 0, 1, 1]), placed([0, 0, 0, 1]), placed([0, 0])
+    ('4 on 2 nodes, 2 on each', '4 on 2 nodes, 1 to 3 on each', '2 on 1 node')
+    """
+    counts = sorted(node_of.count(one) for one in set(node_of))
+    if len(counts) == 1:
+        return f"{counts[0]} on 1 node"
+    each = f"{counts[0]}" if counts[0] == counts[-1] else f"{counts[0]} to {counts[-1]}"
+    return f"{len(node_of)} on {len(counts)} nodes, {each} on each"
+
+
+def digest(text: str) -> float:
+    """Return a number that differs between texts, small enough for a float to hold it."""
+    return float(int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big"))
+
+
+def _read(path: Path) -> str:
+    with suppress(OSError, UnicodeDecodeError):
+        return path.read_text(encoding="utf-8").strip()
+    return ""

@@ -1,0 +1,269 @@
+"""What is measured: which collectives, among which ranks, of which sizes.
+
+A *group* is some ranks of the job. Whole nodes and single ranks of nodes are both among the groups, as are parts of one
+node: how many ranks share a network card can be told from no other pair of measurements. Sizes are total sizes as
+nccl-tests counts them, and grow by a factor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal, TypeAlias
+
+from simnet.base import units
+from simnet.base.errors import InputError, nearest
+
+Pairs: TypeAlias = Literal["one", "nodes", "none"]
+
+COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "alltoall", "sendrecv")
+"""What is called in groups; of ``sendrecv`` each rank sends to the next one and receives from the one before."""
+
+OF_PAIRS = ("p2p_latency", "p2p_bw")
+"""What is called between two ranks: half a round trip, and messages that follow each other one way."""
+
+ELEMENT = 4
+"""Bytes of an element, which is a number in single precision."""
+
+MEMORY = 8 * 2**30
+"""The most bytes of buffers that a rank makes."""
+
+_SHARED = ("all_gather", "reduce_scatter", "alltoall")
+
+
+@dataclass(frozen=True)
+class Group:
+    """Ranks that call collectives together.
+
+    Parameters
+    ----------
+    ranks : tuple of int
+        Which ranks of the job, ascending; of a pair, the one that sends first.
+    nodes : int
+        On how many nodes they are.
+    """
+
+    ranks: tuple[int, ...]
+    nodes: int
+
+    def __str__(self) -> str:
+        return f"{len(self.ranks)} ranks on {self.nodes} node{'s' if self.nodes > 1 else ''}"
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One collective in one group, over sizes that grow.
+
+    Parameters
+    ----------
+    collective : str
+        Of `COLLECTIVES` or `OF_PAIRS`.
+    group : Group
+        Who calls it.
+    sizes : tuple of int
+        Total sizes [byte], ascending.
+    """
+
+    collective: str
+    group: Group
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a user wants measured.
+
+    Parameters
+    ----------
+    collectives : sequence of str
+        Of `COLLECTIVES`.
+    smallest, largest : float
+        Sizes [byte].
+    factor : float
+        From one size to the next, > 1.
+    ranks : collection of int
+        Groups of these numbers of ranks alone; all when empty.
+    pairs : {"one", "nodes", "none"}
+        Which pairs of ranks: one on a node and one between nodes, neighbours of all nodes as well, or none.
+    """
+
+    collectives: Sequence[str] = COLLECTIVES
+    smallest: float = 1024
+    largest: float = 64 * 2**20
+    factor: float = 2.0
+    ranks: Collection[int] = ()
+    pairs: Pairs = "one"
+
+
+def curves(wanted: Wanted, node_of: Sequence[int]) -> list[Curve]:
+    """Return what is measured on a job: pairs, then the smallest groups first, whose time is left to the others.
+
+    Parameters
+    ----------
+    wanted : Wanted
+        What a user wants.
+    node_of : sequence of int
+        The node of each rank.
+
+    Raises
+    ------
+    InputError
+        If the job has one rank, there is no such collective or group, or a size is out of range.
+
+    Examples
+    --------
+    >>> for one in curves(Wanted(["all_reduce"], 1024, 4096), [0, 0, 1, 1]):
+    ...     print(one.collective, one.group.ranks, one.sizes)
+    p2p_latency (0, 1) (1024, 2048, 4096)
+    p2p_bw (0, 1) (1024, 2048, 4096)
+    p2p_latency (0, 2) (1024, 2048, 4096)
+    p2p_bw (0, 2) (1024, 2048, 4096)
+    all_reduce (0, 1) (1024, 2048, 4096)
+    all_reduce (0, 2) (1024, 2048, 4096)
+    all_reduce (0, 1, 2, 3) (1024, 2048, 4096)
+    """
+    for name in wanted.collectives:
+        if name not in COLLECTIVES:
+            raise InputError(f"there is no {name!r}; {nearest(name, COLLECTIVES)}", file="--collectives")
+    if len(node_of) < 2:
+        raise InputError("the job has one rank; a collective takes two", file="simnet measure")
+    steps = sizes(wanted.smallest, wanted.largest, wanted.factor)
+    found = groups(node_of)
+    counts = sorted({len(one.ranks) for one in found})
+    for count in wanted.ranks:
+        if count not in counts:
+            raise InputError(f"no group has {count}; allowed: {', '.join(map(str, counts))}", file="--ranks")
+    kept = [one for one in found if not wanted.ranks or len(one.ranks) in wanted.ranks]
+    made = [(name, one) for one in pairs(node_of, wanted.pairs) for name in OF_PAIRS]
+    made += [(name, one) for one in kept for name in wanted.collectives]
+    if (needed := 2 * sum(steps)) > MEMORY:
+        text = f"{units.format_bytes(needed)} for buffers of all sizes, at most {units.format_bytes(MEMORY)}"
+        raise InputError(f"a rank needs {text}", file="--largest")
+    return [Curve(name, one, divided(name, steps, len(one.ranks))) for name, one in made]
+
+
+def groups(node_of: Sequence[int]) -> list[Group]:
+    """Return the groups of a job, the smallest first.
+
+    With r ranks on each of n nodes these are: parts of the first node, its first rank alone and all ranks of the first
+    2, 4, 8, ... nodes, and parts of every node, all in powers of two. Where nodes have unequal numbers of ranks, r is
+    the least of them, and the whole job is a group beside these.
+
+    Parameters
+    ----------
+    node_of : sequence of int
+        The node of each rank.
+
+    Examples
+    --------
+    >>> [len(one.ranks) for one in groups([0] * 6)]
+    [2, 4, 6]
+    >>> print(*groups([0, 0, 0, 0, 1, 1, 1, 1]), sep="; ")
+    2 ranks on 1 node; 2 ranks on 2 nodes; 4 ranks on 1 node; 4 ranks on 2 nodes; 8 ranks on 2 nodes
+    """
+    on_node: dict[int, list[int]] = {}
+    for rank, node in enumerate(node_of):
+        on_node.setdefault(node, []).append(rank)
+    each, nodes = min(map(len, on_node.values())), len(on_node)
+    shapes = {(1, part) for part in _powers(each)} | {(nodes, part) for part in _powers(each)}
+    shapes |= {(part, count) for part in _powers(nodes) for count in (1, each)}
+    found = {
+        Group(tuple(sorted(rank for own in list(on_node.values())[:count] for rank in own[:part])), count)
+        for count, part in shapes
+        if count * part > 1
+    }
+    found.add(Group(tuple(range(len(node_of))), nodes))
+    return sorted(found, key=lambda one: (len(one.ranks), one.nodes))
+
+
+def pairs(node_of: Sequence[int], which: Pairs) -> list[Group]:
+    """Return pairs of ranks: the first two of a node, and the first ranks of nodes that follow each other.
+
+    Parameters
+    ----------
+    node_of : sequence of int
+        The node of each rank.
+    which : {"one", "nodes", "none"}
+        As of `Wanted`.
+
+    Examples
+    --------
+    >>> [one.ranks for one in pairs([0, 0, 1, 1, 2, 2], "nodes")]
+    [(0, 1), (0, 2), (2, 4), (0, 4)]
+    """
+    if which == "none":
+        return []
+    first: dict[int, int] = {}
+    for rank, node in enumerate(node_of):
+        first.setdefault(node, rank)
+    leaders = list(first.values())
+    second = [rank for rank, node in enumerate(node_of) if node == node_of[0]][1:2]
+    between = list(pairwise(leaders))
+    if which == "one":
+        between = between[:1]
+    elif len(leaders) > 2:
+        between.append((leaders[0], leaders[-1]))
+    return [Group((0, one), 1) for one in second] + [Group(one, 2) for one in between]
+
+
+def sizes(smallest: float, largest: float, factor: float) -> list[int]:
+    """Return sizes [byte] that grow by a factor, the last of them at most the largest.
+
+    Parameters
+    ----------
+    smallest, largest : float
+        The first, at least an element, and what none is above [byte].
+    factor : float
+        From one to the next, > 1.
+
+    Raises
+    ------
+    InputError
+        If there are none, or more than 1,000.
+
+    Examples
+    --------
+    >>> sizes(1024, 10_000, 2), sizes(1000, 2000, 1.5)
+    ([1024, 2048, 4096, 8192], [1000, 1500])
+    """
+    if not ELEMENT <= smallest <= largest:
+        raise InputError(f"must be {ELEMENT} B to --largest, {largest:g} B; got {smallest:g} B", file="--smallest")
+    if not 1.01 <= factor <= 1024:
+        raise InputError(f"must be 1.01 to 1024, got {factor:g}", file="--factor")
+    found = [smallest]
+    while (following := found[-1] * factor) <= largest:
+        found.append(following)
+    return [round(one) for one in found]
+
+
+def divided(collective: str, wanted: Sequence[int], ranks: int) -> tuple[int, ...]:
+    """Return the sizes nearest to those that are wanted that whole elements make up, of each rank as many as of others.
+
+    Parameters
+    ----------
+    collective : str
+        The collective.
+    wanted : sequence of int
+        Total sizes [byte].
+    ranks : int
+        Among how many a gathered or scattered array is divided.
+
+    Examples
+    --------
+    >>> divided("all_reduce", [1024, 2048], 3), divided("all_gather", [1024, 2048], 3)
+    ((1024, 2048), (1020, 2052))
+    """
+    part = ELEMENT * (ranks if collective in _SHARED else 1)
+    return tuple(dict.fromkeys(max(1, round(one / part)) * part for one in wanted))
+
+
+def _powers(most: int) -> list[int]:
+    """Return the powers of two up to a number, and this number.
+
+    Examples
+    --------
+    >>> _powers(6)
+    [1, 2, 4, 6]
+    """
+    return sorted({most, *(2**power for power in range(most.bit_length()))})

@@ -1,0 +1,263 @@
+"""The measurement itself: all ranks of a job go through the same curves in step, and each gets all times.
+
+Before a repetition, the ranks of a group pass a barrier; each takes the time of its own calls, and the slowest counts.
+Repetitions of all sizes of a curve take turns, so that what disturbs the machines for a while disturbs all sizes alike.
+Ranks that are in no group of the moment wait. Whatever is decided on the way (how many calls, whether a repetition
+follows, which sizes are left out) is decided from figures that all ranks have alike.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from simnet.base import units
+from simnet.base.errors import InputError
+from simnet.calibration.readers import bus_factor
+from simnet.calibration.readers.conventions import nccl_convention
+from simnet.measure.calls import Prepared, prepared, times, wrong
+from simnet.measure.communicators import Communicator, first_line
+from simnet.measure.plan import OF_PAIRS, Curve
+from simnet.measure.spread import LEAST, MOST, Budget, calls_in_a_row, rounded, settled, summary
+
+Say = Callable[[str], None]
+
+# Calls before those that count.
+_WARM_UP = 2
+_REDUCED = ("all_reduce", "reduce_scatter")
+
+
+@dataclass
+class Found:
+    """What was measured.
+
+    Parameters
+    ----------
+    rows : list of dict
+        A row for each size of each curve, by the columns of `simnet.calibration.readers.COLUMNS`.
+    left_out : list of str
+        What was not measured, and why.
+    """
+
+    rows: list[dict[str, object]] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+
+def measured(communicator: Communicator, wanted: Sequence[Curve], seconds: float, say: Say) -> Found:
+    """Time curves; every rank of the job calls this, with the same curves.
+
+    Parameters
+    ----------
+    communicator : Communicator
+        The job.
+    wanted : sequence of Curve
+        What is measured, as `simnet.measure.plan.curves` gives it.
+    seconds : float
+        The time for all of it [s]. Sizes that would take more than their share allows are left out.
+    say : callable
+        Is told, in a line of text, of each curve that is done.
+
+    Raises
+    ------
+    InputError
+        If a rank fails, or one is lost.
+    """
+    found, budget = Found(), Budget(seconds, len(wanted))
+    origin = time.perf_counter()
+    group: tuple[int, ...] = ()
+    handle: Any = None
+    try:
+        for number, curve in enumerate(wanted, 1):
+            if curve.group.ranks != group and curve.collective not in OF_PAIRS:
+                _release(communicator, group, handle)
+                group = curve.group.ranks
+                handle = communicator.group(group)
+            before = len(found.rows)
+            elapsed = _curve(_Timer(communicator, curve, handle, origin), budget, found)
+            budget.left -= 1
+            done = found.rows[before:]
+            shown = f"{curve.collective}, {curve.group}: {_range(done)}"
+            rest = units.format_seconds(max(0.0, seconds - elapsed))
+            say(f"{number} of {len(wanted)}: {shown}{f'; at most {rest} left' if budget.left else ''}")
+        _release(communicator, group, handle)
+    except RuntimeError as error:
+        raise InputError(f"the job broke off: {first_line(error)}", file="simnet measure") from error
+    return found
+
+
+def _release(communicator: Communicator, group: Sequence[int], handle: Any) -> None:
+    if communicator.rank in group:
+        communicator.release(handle)
+
+
+@dataclass
+class _Timer:
+    """Times the calls of a curve at one rank, in step with all other ranks."""
+
+    communicator: Communicator
+    curve: Curve
+    handle: Any
+    origin: float
+
+    def __post_init__(self) -> None:
+        self.member = self.communicator.rank in self.curve.group.ranks
+        self._one = self.communicator.vector(1)
+        self._calls = 0
+
+    def shared(self, value: float) -> tuple[list[float], float]:
+        """Return the values of all members, and the seconds since the beginning by the clock of rank 0."""
+        table = self.communicator.gather(np.array([value, time.perf_counter() - self.origin]))
+        return table[list(self.curve.group.ranks), 0].tolist(), float(table[0, 1])
+
+    def attempt(self) -> tuple[int, str]:
+        """Return how many elements of a small call are wrong, and why it cannot be made, if it cannot.
+
+        Raises
+        ------
+        InputError
+            If some ranks can make it and others cannot.
+        """
+        count, reason = math.nan, ""
+        if self.member:
+            curve = self.curve
+            try:
+                count = wrong(self.communicator, curve.collective, curve.group, self.handle, curve.sizes[0])
+            except (RuntimeError, NotImplementedError, ValueError) as error:
+                reason = first_line(error)
+        counts, _ = self.shared(count)
+        failed = sum(math.isnan(one) for one in counts)
+        if 0 < failed < len(counts):
+            text = f"{self.curve.collective} failed at {failed} of {self.curve.group}"
+            raise InputError(f"{text}{f': {reason}' if reason else ''}", file="simnet measure")
+        return (0, reason or "it fails") if failed else (int(sum(counts)), "")
+
+    def made(self, nbytes: int) -> Prepared | None:
+        """Return the call of a size, at a rank that makes it."""
+        if not self.member:
+            return None
+        return prepared(self.communicator, self.curve.collective, self.curve.group, self.handle, nbytes)
+
+    def repetition(self, made: Prepared | None, count: int) -> tuple[float, float]:
+        """Return what one of so many calls in a row takes at the slowest rank [s], and the time since the beginning."""
+        took = math.nan
+        if made is not None:
+            self._barrier()
+            began = time.perf_counter()
+            for number in range(self._calls, self._calls + count):
+                made.call(number)
+            self.communicator.finish()
+            took = (time.perf_counter() - began) / count
+        self._calls += count
+        seconds, elapsed = self.shared(took)
+        return max(seconds), elapsed
+
+    def _barrier(self) -> None:
+        """Wait for the other members."""
+        if self.curve.collective in OF_PAIRS:
+            (other,) = (rank for rank in self.curve.group.ranks if rank != self.communicator.rank)
+            self.communicator.exchange([(other, self._one[:1])], [(other, self.communicator.vector(1))])
+        else:
+            self.communicator.collective("all_reduce", self._one, self._one, self.handle)
+        self.communicator.finish()
+
+
+def _curve(timer: _Timer, budget: Budget, found: Found) -> float:
+    """Measure the sizes of a curve, and return when that is done."""
+    curve = timer.curve
+    mistakes, reason = timer.attempt()
+    _, elapsed = timer.shared(0.0)
+    if reason:
+        found.left_out.append(f"{curve.collective}, {curve.group}: {reason}")
+        return elapsed
+    end = budget.end(elapsed)
+    points, elapsed = _begun(timer, end, elapsed)
+    if len(points) < len(curve.sizes):
+        rest = f"{curve.sizes[len(points)]:,} B{' and more' if len(points) < len(curve.sizes) - 1 else ''}"
+        text = f"{rest} would take longer than is left; a longer --budget has them"
+        found.left_out.append(f"{curve.collective}, {curve.group}: {text}")
+    while unsettled := [one for one in points if not one.done(elapsed < end)]:
+        for one in unsettled:
+            seconds, elapsed = timer.repetition(one.made, one.count)
+            one.seconds.append(seconds)
+    found.rows += [_row(curve, one, mistakes) for one in points]
+    return elapsed
+
+
+@dataclass
+class _Point:
+    """A size of a curve, its call at a rank that makes it, calls in a repetition, and what a call took in each."""
+
+    nbytes: int
+    made: Prepared | None
+    count: int
+    seconds: list[float] = field(default_factory=list)
+
+    def done(self, time_left: bool) -> bool:
+        """Return whether no repetition has to follow."""
+        return len(self.seconds) >= LEAST and (not time_left or len(self.seconds) >= MOST or settled(self.seconds))
+
+
+def _begun(timer: _Timer, end: float, elapsed: float) -> tuple[list[_Point], float]:
+    """Make first calls of each size, ascending, and return the sizes that there is time for, and when that is done."""
+    curve = timer.curve
+    share = max(0.0, end - elapsed) / len(curve.sizes)
+    points: list[_Point] = []
+    call = repetitions = 0.0
+    for at, nbytes in enumerate(curve.sizes):
+        if at and _WARM_UP * call + LEAST * (repetitions + call) > end - elapsed:
+            break
+        made = timer.made(nbytes)
+        # The first call opens connections; the last of these says how long one takes.
+        for _ in range(_WARM_UP):
+            call, elapsed = timer.repetition(made, 1)
+        count = calls_in_a_row(call, share)
+        points.append(_Point(nbytes, made, count))
+        repetitions += count * call
+        # Of the next size: a call takes no longer by more than its bytes, but where caches or protocols change.
+        following = curve.sizes[min(at + 1, len(curve.sizes) - 1)]
+        call *= max(1.0, following * times(curve.collective, following) / (nbytes * times(curve.collective, nbytes)))
+    return points, elapsed
+
+
+def _row(curve: Curve, point: _Point, mistakes: int) -> dict[str, object]:
+    """Return a row of the table, given how many elements were wrong when the result was looked at."""
+    ranks, nbytes, inside = len(curve.group.ranks), point.nbytes, times(curve.collective, point.nbytes)
+    spread = summary([one / inside for one in point.seconds])
+    bandwidth, factor = nbytes / spread["seconds"], bus_factor(curve.collective, ranks)
+    return {
+        "collective": curve.collective,
+        "ranks": ranks,
+        "nodes": curve.group.nodes,
+        "nbytes": nbytes,
+        "size_convention": nccl_convention(curve.collective),
+        "dtype": "float",
+        "reduction": "sum" if curve.collective in _REDUCED else "",
+        **spread,
+        "statistic": "max",
+        "algbw": rounded(bandwidth),
+        "busbw": None if factor is None else rounded(factor * bandwidth),
+        "wrong": mistakes,
+        "iterations": point.count * inside * len(point.seconds),
+        "repetitions": len(point.seconds),
+        "first_rank": curve.group.ranks[0],
+        "second_rank": curve.group.ranks[1],
+    }
+
+
+def _range(rows: Sequence[dict[str, object]]) -> str:
+    """Return the times of the smallest and the largest size, in words."""
+    if not rows:
+        return "left out"
+    ends = [(_number(one, "nbytes"), _number(one, "seconds")) for one in (rows[0], rows[-1])[: len(rows)]]
+    return " to ".join(f"{units.format_bytes(size)} in {units.format_seconds(took)}" for size, took in ends)
+
+
+def _number(row: dict[str, object], name: str) -> float:
+    value = row[name]
+    assert isinstance(value, int | float)
+    return float(value)

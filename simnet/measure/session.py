@@ -1,0 +1,174 @@
+"""A measurement as one rank of a job carries it out, from joining to the file that rank 0 writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+import pandas as pd
+
+from simnet.base import units
+from simnet.base.errors import InputError
+from simnet.base.writing import refuse_existing, staged
+from simnet.calibration.device import LENGTHS, measure_device, profile_yaml
+from simnet.calibration.readers import write_tidy
+from simnet.costs.devices import METHODS
+from simnet.measure import facts
+from simnet.measure.communicators import Communicator, connect
+from simnet.measure.plan import ELEMENT, Wanted, curves
+from simnet.measure.running import Found, Say, measured
+
+T = TypeVar("T")
+
+JOINING = 120.0
+"""Seconds within which all ranks have to come."""
+
+KERNELS = 0.2
+"""Share of the time that kernels of sparsifiers have, where they are measured, too."""
+
+
+@dataclass(frozen=True)
+class Session:
+    """What is measured, and where it goes.
+
+    Parameters
+    ----------
+    out : Path
+        The tidy CSV to write.
+    backend : {"gloo", "nccl", "mpi"}
+        What carries the messages.
+    wanted : Wanted
+        What is measured.
+    seconds : float
+        The time for all of it [s].
+    device : Path, optional
+        A device profile to write, of the kernels of sparsifiers at rank 0.
+    force : bool
+        Whether files may be replaced.
+    """
+
+    out: Path
+    backend: str
+    wanted: Wanted
+    seconds: float
+    device: Path | None = None
+    force: bool = False
+
+    @property
+    def files(self) -> list[Path]:
+        """The files to write."""
+        return [self.out, *([self.device] if self.device is not None else [])]
+
+
+def carried_out(session: Session, say: Say) -> list[str]:
+    """Measure and write; every rank of the job calls this.
+
+    Parameters
+    ----------
+    session : Session
+        What and where; the same at every rank.
+    say : callable
+        Is told how far it is, in lines of text; at rank 0 alone.
+
+    Returns
+    -------
+    list of str
+        What there is to say in the end, at rank 0; nothing at others.
+
+    Raises
+    ------
+    InputError
+        If something cannot be done, or a rank is lost.
+    SystemExit
+        If another rank has said what cannot be done.
+    """
+    # No rank waits for others longer than all of it takes.
+    communicator = connect(session.backend, session.seconds + JOINING)
+    try:
+        return _joined(communicator, session, say if communicator.rank == 0 else lambda text: None)
+    except Exception as error:
+        communicator.abort(str(error))
+        raise
+    finally:
+        communicator.close()
+
+
+def _joined(communicator: Communicator, session: Session, say: Say) -> list[str]:
+    first = communicator.rank == 0
+    _agreed(communicator, lambda: refuse_existing(session.files, session.force) if first else None)
+    node_of = facts.node_of_ranks(communicator)
+    wanted = _agreed(communicator, lambda: curves(session.wanted, node_of))
+    told = facts.header(communicator, node_of, session.backend)
+    for_kernels = KERNELS * session.seconds if session.device is not None else 0.0
+    points = sum(len(one.sizes) for one in wanted)
+    limit = units.format_seconds(session.seconds)
+    say(f"{len(wanted)} curves with {points:,} sizes, ranks {facts.placed(node_of)}: at most {limit}")
+    found = measured(communicator, wanted, session.seconds - for_kernels, say)
+    return _agreed(communicator, lambda: _written(communicator, session, found, told, for_kernels) if first else [])
+
+
+def _agreed(communicator: Communicator, work: Callable[[], T]) -> T:
+    """Do something at every rank; if it is refused at any, end at all of them, and say so at the first."""
+    refusal: InputError | None = None
+    try:
+        done = work()
+    except InputError as error:
+        refusal = error
+    refused = communicator.gather(np.array([float(refusal is not None)]))[:, 0]
+    if refusal is not None and communicator.rank == refused.argmax():
+        raise refusal
+    if refused.any():
+        raise SystemExit(2)
+    return done
+
+
+def _written(
+    communicator: Communicator, session: Session, found: Found, told: Sequence[str], for_kernels: float
+) -> list[str]:
+    """Write the files, and return what to say of them."""
+    if not found.rows:
+        raise InputError(f"nothing could be measured; the first reason: {found.left_out[0]}", file="simnet measure")
+    remarks = [*told, *(f"left out: {one}" for one in found.left_out)]
+    with staged(session.files, session.force) as folder:
+        if session.device is not None:
+            largest = max(LENGTHS[0], round(session.wanted.largest / ELEMENT))
+            lengths = sum(one <= largest for one in LENGTHS)
+            library = "cuda" if session.backend == "nccl" else None
+            each = min(0.25, max(1e-3, for_kernels / (lengths * len(METHODS))))
+            profile = measure_device(session.device.stem, library, largest=max(largest, 10_000), budget=each)
+            (folder / session.device.name).write_text(profile_yaml(profile), encoding="utf-8")
+        write_tidy(table(found.rows, communicator.library), folder / session.out.name, remarks)
+    lines = [f"left out: {one}" for one in found.left_out]
+    wrong = sorted({f"{row['collective']} of {row['ranks']} ranks" for row in found.rows if row["wrong"]})
+    lines += [f"warning: results were wrong: {', '.join(wrong)}"] if wrong else []
+    return [*lines, f"Written: {', '.join(map(str, session.files))}, {len(found.rows):,} rows"]
+
+
+def table(rows: Sequence[dict[str, object]], library: str) -> pd.DataFrame:
+    """Return rows as a table, with what all of them have in common.
+
+    Parameters
+    ----------
+    rows : sequence of dict
+        Of `simnet.measure.running.measured`.
+    library : str
+        What carried the messages.
+
+    Examples
+    --------
+    >>> table([{"ranks": 8, "nodes": 2}], "nccl")[["ranks_per_node", "tool"]].to_dict("records")
+    [{'ranks_per_node': 4, 'tool': 'nccl'}]
+    """
+    made = pd.DataFrame(rows)
+    each = made["ranks"] // made["nodes"]
+    made["ranks_per_node"] = each.where(each * made["nodes"] == made["ranks"]).astype("Int64")
+    made["tool"] = library
+    if known := facts.cards():
+        made["network_cards"] = len(known)
+    if library not in ("gloo", "nccl"):
+        # Nobody has raised its eager limit.
+        made["profile"] = "default"
+    return made

@@ -1,0 +1,120 @@
+"""How often a call is repeated, and what is said of its times.
+
+A *repetition* is a number of calls in a row, so many that the clock and the moment of the start do not matter. It is
+over when the slowest rank is done. Repetitions go on until their median is known well enough or the time is up.
+
+References
+----------
+R. McGill, J. W. Tukey, W. A. Larsen, "Variations of box plots", The American Statistician 32, 1978: a median is within
+1.57 interquartile ranges over the root of the number of values, with a probability of about 95 %.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+WITHIN = 0.02
+"""Relative half-width of the interval of a median that is known well enough."""
+
+LEAST, MOST = 5, 200
+"""Repetitions that a median takes, and the most that are made."""
+
+REPETITION = 0.05
+"""The most seconds that a repetition of short calls takes."""
+
+# Calls of a repetition at most, and into how many repetitions the time of a point is divided.
+_CALLS, _REPETITIONS = 2000, 20
+
+
+def calls_in_a_row(seconds: float, share: float) -> int:
+    """Return of how many calls a repetition is.
+
+    Parameters
+    ----------
+    seconds : float
+        What a call takes, roughly [s], > 0.
+    share : float
+        The time for all repetitions [s].
+
+    Examples
+    --------
+    >>> calls_in_a_row(1e-4, 1.0), calls_in_a_row(1e-4, 0.05), calls_in_a_row(0.3, 1.0)
+    (500, 25, 1)
+    """
+    return max(1, min(_CALLS, round(min(REPETITION, share / _REPETITIONS) / seconds)))
+
+
+def settled(seconds: Sequence[float], within: float = WITHIN) -> bool:
+    """Return whether the median of repetitions is known well enough.
+
+    Parameters
+    ----------
+    seconds : sequence of float
+        What they took [s].
+    within : float
+        The relative half-width of its interval that is good enough.
+
+    Examples
+    --------
+    >>> settled([1.0, 1.001, 0.999, 1.002]), settled([1.0, 1.001, 0.999, 1.002, 1.0])
+    (False, True)
+    >>> settled([1.0, 2.0, 1.0, 2.0, 1.0])
+    False
+    """
+    if len(seconds) < LEAST:
+        return False
+    low, median, high = np.quantile(seconds, (0.25, 0.5, 0.75))
+    return bool(1.57 * (high - low) / math.sqrt(len(seconds)) <= within * median)
+
+
+@dataclass
+class Budget:
+    """The time for all curves, shared out evenly among those that are left.
+
+    Parameters
+    ----------
+    total : float
+        The time [s].
+    left : int
+        Curves that are not measured yet.
+    """
+
+    total: float
+    left: int
+
+    def end(self, elapsed: float) -> float:
+        """Return when the next curve has to be done, if so many seconds have gone by [s].
+
+        Examples
+        --------
+        >>> Budget(100.0, 4).end(20.0), Budget(100.0, 4).end(120.0)
+        (40.0, 120.0)
+        """
+        return elapsed + max(0.0, self.total - elapsed) / max(1, self.left)
+
+
+def summary(seconds: Sequence[float]) -> dict[str, float]:
+    """Return the columns of a table that say what repetitions took [s].
+
+    Examples
+    --------
+    >>> summary([3.0, 1.0, 2.0])["seconds"]
+    2.0
+    """
+    ends = {"_min": 0.0, "_p10": 0.1, "_p50": 0.5, "_p90": 0.9, "_max": 1.0, "": 0.5}
+    return {f"seconds{name}": rounded(float(np.quantile(seconds, at))) for name, at in ends.items()}
+
+
+def rounded(value: float) -> float:
+    """Return a number with six digits, which is more than is known of it.
+
+    Examples
+    --------
+    >>> rounded(0.00012345678)
+    0.000123457
+    """
+    return float(f"{value:.6g}")
