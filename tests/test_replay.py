@@ -1,10 +1,8 @@
 """Schedules executed for real: by threads, over gloo and MPI on loopback where they are installed."""
 
 import os
-import queue
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -13,66 +11,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import killing
+from rank_threads import run_ranks
 from simnet.base.errors import InputError
 from simnet.calibration.readers import read, write_tidy
 from simnet.collectives import allgather_ring, allreduce_ring, allreduce_tree, alltoallv_pairwise, registry
 from simnet.interchange import write_messages
-from simnet.measure.communicators import Communicator, connect, environment
+from simnet.measure.communicators import connect, environment
 from simnet.schedule import Round, Schedule
 from validate import replay
 
 ROOT = Path(__file__).parents[1]
-
-
-class Threads(Communicator):
-    """A communicator whose ranks are threads; every pair of ranks has a queue."""
-
-    tool = "replay-threads"
-
-    def __init__(self, size):
-        self.size = size
-        self.queues = {(a, b): queue.Queue() for a in range(size) for b in range(size)}
-        self.table = [None] * size
-        self.gate = threading.Barrier(size, timeout=killing.PATIENCE)
-
-    def of(self, rank):
-        one = object.__new__(Threads)
-        one.__dict__ |= self.__dict__ | {"rank": rank, "moved": []}
-        return one
-
-    def exchange(self, sends, receives):
-        for peer, part in sends:
-            self.queues[self.rank, peer].put(part.copy())
-        for peer, part in receives:
-            part[:] = self.queues[peer, self.rank].get(timeout=killing.PATIENCE)
-
-    def gather(self, values):
-        self.table[self.rank] = np.array(values, dtype=float)
-        self.gate.wait()
-        together = np.stack(self.table)
-        self.gate.wait()
-        return together
-
-
-def run_ranks(size, work):
-    """Run `work(communicator)` at every rank, each in a thread; returns what they return."""
-    shared, results, errors = Threads(size), [None] * size, []
-
-    def one(rank):
-        try:
-            results[rank] = work(shared.of(rank))
-        except Exception as error:
-            errors.append(error)
-            shared.gate.abort()
-
-    threads = [threading.Thread(target=one, args=(rank,)) for rank in range(size)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
-    return results
 
 
 @st.composite

@@ -14,6 +14,7 @@ else
   where=(--nnodes "$NODES" --node-rank "$NODE" --master-addr "$MASTER_ADDR" --master-port "${MASTER_PORT:-29500}")
 fi
 mkdir -p "$OUT"
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-1}
 
 torchrun "${where[@]}" --nproc-per-node "$RANKS_PER_NODE" -m simnet.measure --backend "${BACKEND:-gloo}" \
   --budget "${BUDGET:-45 s}" --largest "${LARGEST:-16 MiB}" --device "$OUT/device.yaml" -o "$OUT/measured.csv" "${@:2}"

@@ -183,7 +183,7 @@ def run(benchmarks: Benchmarks, say: Callable[[str], None]) -> list[str]:
     suite, programs = installed()
     asked = {*wanted.collectives, *(() if wanted.pairs == "none" else ("p2p_latency", "p2p_bw"))}
     work = [
-        (shape, name, path)
+        (shape, name, path, command(benchmarks.launch, path, shape, wanted))
         for name, path in programs.items()
         for shape in ([Shape(1, 2), Shape(2, 1)] if name.startswith("p2p") else benchmarks.shapes)
         if name in asked and shape.nodes <= max(one.nodes for one in benchmarks.shapes)
@@ -193,11 +193,11 @@ def run(benchmarks: Benchmarks, say: Callable[[str], None]) -> list[str]:
     left_out: list[str] = []
     with staged([benchmarks.out, logs], benchmarks.force, [".log"]) as folder:
         (folder / logs.name).mkdir()
-        for number, (shape, name, path) in enumerate(work, 1):
+        for number, (shape, name, path, words) in enumerate(work, 1):
             what = f"{Path(path).name}, {shape.nodes} x {shape.per_node} ranks"
             say(f"{number} of {len(work)}: {what}")
             log = folder / logs.name / f"{Path(path).name}_{shape.nodes}x{shape.per_node}.log"
-            why = _logged(command(benchmarks.launch, path, shape, wanted), log, benchmarks.limit)
+            why = _logged(words, log, benchmarks.limit)
             known = {"collective": name, "ranks": shape.ranks, "nodes": shape.nodes}
             try:
                 found = read(log, facts=known) if not why else None

@@ -30,6 +30,10 @@ KERNELS = 0.2
 """Share of the time that kernels of sparsifiers have, where they are measured, too."""
 
 
+class _AgreedError(InputError):
+    """What is refused, and all ranks know of: each ends by itself."""
+
+
 @dataclass(frozen=True)
 class Session:
     """What is measured, and where it goes.
@@ -89,6 +93,8 @@ def carried_out(session: Session, say: Say) -> list[str]:
     communicator = connect(session.backend, session.seconds + JOINING)
     try:
         return _joined(communicator, session, say if communicator.rank == 0 else lambda text: None)
+    except _AgreedError:
+        raise
     except Exception as error:
         communicator.abort(str(error))
         raise
@@ -119,7 +125,7 @@ def _agreed(communicator: Communicator, work: Callable[[], T]) -> T:
         refusal = error
     refused = communicator.gather(np.array([float(refusal is not None)]))[:, 0]
     if refusal is not None and communicator.rank == refused.argmax():
-        raise refusal
+        raise _AgreedError(refusal.message, file=refusal.file, line=refusal.line, field=refusal.field)
     if refused.any():
         raise SystemExit(2)
     return done

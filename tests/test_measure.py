@@ -1,0 +1,570 @@
+"""Measuring: what is planned, how times are taken and summed up, what is written, and ranks of every kind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import killing
+import needs
+from commands import did, refused
+from rank_threads import Threads, run_ranks
+from simnet.base.errors import InputError
+from simnet.calibration.readers import read
+from simnet.measure import benchmarks, facts, running, session
+from simnet.measure.calls import times
+from simnet.measure.plan import COLLECTIVES, ELEMENT, Wanted, curves, groups, pairs
+from simnet.measure.running import measured
+from simnet.measure.session import Session, carried_out
+from simnet.measure.spread import LEAST, MOST, calls_in_a_row, settled
+
+ROOT = Path(__file__).parents[1]
+EXAMPLE = ROOT / "examples" / "calibrate"
+
+SMALL = Wanted(smallest=64, largest=1024, factor=4)
+
+
+# What is planned
+
+
+@given(st.lists(st.integers(1, 8), min_size=1, max_size=9).filter(lambda each: sum(each) > 1))
+def test_groups_are_even_and_the_whole_is_one_of_them(each):
+    node_of = [node for node, count in enumerate(each) for _ in range(count)]
+    found = groups(node_of)
+    assert len({one.ranks for one in found}) == len(found)
+    assert found[-1].ranks == tuple(range(len(node_of)))
+    for one in found[:-1]:
+        nodes = [node_of[rank] for rank in one.ranks]
+        assert one.nodes == len(set(nodes))
+        assert len(nodes) > 1
+        assert len({nodes.count(node) for node in nodes}) == 1
+    counts = {(len(one.ranks) // one.nodes, one.nodes) for one in found}
+    for part in (1, 2, 4):
+        if part <= min(each) and part * len(each) > 1:
+            assert (part, len(each)) in counts
+
+
+@given(st.integers(2, 9), st.sampled_from(COLLECTIVES), st.floats(4, 1e6), st.floats(1.2, 64))
+def test_sizes_are_of_whole_elements_and_near_those_that_are_wanted(ranks, collective, smallest, factor):
+    wanted = Wanted([collective], smallest, 1e7, factor, [ranks], "none")
+    (curve,) = curves(wanted, [0] * ranks)
+    assert all(one % ELEMENT == 0 for one in curve.sizes)
+    assert list(curve.sizes) == sorted(set(curve.sizes))
+    if collective in ("all_gather", "reduce_scatter", "alltoall"):
+        assert all(one % (ELEMENT * ranks) == 0 for one in curve.sizes)
+    assert abs(curve.sizes[-1] - 1e7) <= 1e7 * (factor - 1) / factor + ELEMENT * ranks
+
+
+def test_pairs_are_on_a_node_and_between_nodes():
+    assert [one.ranks for one in pairs([0, 0, 1, 1], "one")] == [(0, 1), (0, 2)]
+    assert [one.ranks for one in pairs([0, 1, 2], "one")] == [(0, 1)]
+    assert [one.nodes for one in pairs([0, 0, 1], "nodes")] == [1, 2]
+    assert pairs([0, 0, 1], "none") == []
+
+
+@pytest.mark.parametrize(
+    ("options", "node_of", "says"),
+    [
+        ({"collectives": ["all_redcue"]}, [0, 0], "did you mean 'all_reduce'"),
+        ({"ranks": [3]}, [0] * 4, "allowed: 2, 4"),
+        ({"smallest": 1}, [0, 0], "--smallest: must be 4 B"),
+        ({"largest": 64}, [0, 0], "--smallest"),
+        ({"factor": 1.0}, [0, 0], "--factor"),
+        ({"largest": 2**33}, [0, 0], "at most 8.59 GB"),
+        ({}, [0], "has one rank"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(options, node_of, says):
+    with pytest.raises(InputError, match=says):
+        curves(Wanted(**options), node_of)
+
+
+# How times are taken
+
+
+class Clocked(Threads):
+    """Ranks whose calls take known times on clocks of their own, the slower the later the rank."""
+
+    local = threading.local()
+
+    @classmethod
+    def now(cls):
+        return getattr(cls.local, "now", 0.0)
+
+    def collective(self, name, out, into, group, root=0):
+        super().collective(name, out, into, group, root)
+        # A barrier has one element.
+        if len(out) > 1:
+            self.local.now = self.now() + 1e-3 * (1 + self.rank)
+
+    def exchange(self, sends, receives):
+        super().exchange(sends, receives)
+        self.local.now = self.now() + 1e-4 * len(receives)
+
+
+def measure_with(kind, ranks, wanted, monkeypatch=None, seconds=3.0):
+    if monkeypatch is not None:
+        monkeypatch.setattr(running, "time", SimpleNamespace(perf_counter=kind.now))
+    planned = curves(wanted, [0] * ranks)
+    every = run_ranks(ranks, lambda one: measured(one, planned, seconds, lambda text: None), kind)
+    assert all(one.rows == every[0].rows and one.left_out == every[0].left_out for one in every[:1])
+    return every
+
+
+def test_the_slowest_rank_counts_and_messages_are_counted_singly(monkeypatch):
+    every = measure_with(Clocked, 3, SMALL, monkeypatch)
+    table = pd.DataFrame(every[0].rows)
+    for one in every:
+        pd.testing.assert_frame_equal(pd.DataFrame(one.rows), table)
+    slowest = table[~table["collective"].isin(["sendrecv", "p2p_latency", "p2p_bw"])]
+    np.testing.assert_allclose(slowest["seconds"], 1e-3 * slowest["ranks"])
+    np.testing.assert_allclose(slowest["seconds_max"], slowest["seconds_min"])
+    by = table.set_index("collective")["seconds"]
+    np.testing.assert_allclose(by["sendrecv"], 1e-4)
+    # Each rank receives once in a round trip, which is two messages; of 64 messages one way, the receiver gets all.
+    np.testing.assert_allclose(by["p2p_latency"], 0.5e-4)
+    np.testing.assert_allclose(by["p2p_bw"], 1e-4)
+    assert times("p2p_bw", 1024) == 64
+    assert (table["wrong"] == 0).all()
+    assert set(table["collective"]) == {*COLLECTIVES, "p2p_latency", "p2p_bw"}
+    assert sorted(set(table["ranks"])) == [2, 3]
+
+
+def test_a_broadcast_goes_on_from_the_rank_that_the_last_one_reached_last():
+    roots = []
+
+    class Watched(Threads):
+        def collective(self, name, out, into, group, root=0):
+            super().collective(name, out, into, group, root)
+            if self.rank == 0 and name == "broadcast" and len(out) > 1:
+                roots.append(root)
+
+    measure_with(Watched, 4, Wanted(["broadcast"], 64, 64, 2, [4], "none"), seconds=0.05)
+    # Behind the check, which is call 0.
+    assert roots[1:6] == [0, 3, 2, 1, 0]
+
+
+def test_wrong_results_are_counted():
+    class Wrong(Threads):
+        def collective(self, name, out, into, group, root=0):
+            super().collective(name, out, into, group, root)
+            if name == "alltoall" and self.rank == 1:
+                into[3] += 1
+
+    (found, *_) = measure_with(Wrong, 2, SMALL, seconds=0.5)
+    assert {row["collective"]: row["wrong"] for row in found.rows if row["wrong"]} == {"alltoall": 1}
+
+
+def test_a_collective_that_the_library_lacks_is_left_out(monkeypatch):
+    class Lacking(Clocked):
+        def collective(self, name, out, into, group, root=0):
+            if name == "alltoall":
+                raise RuntimeError("Backend does not support alltoall\nframe #0")
+            super().collective(name, out, into, group, root)
+
+    for found in measure_with(Lacking, 2, SMALL, monkeypatch):
+        assert "alltoall" not in {row["collective"] for row in found.rows}
+        assert found.left_out == ["alltoall, 2 ranks on 1 node: Backend does not support alltoall"]
+
+
+def test_a_collective_that_one_rank_alone_lacks_ends_the_job():
+    class Lacking(Threads):
+        def collective(self, name, out, into, group, root=0):
+            if name == "alltoall" and self.rank == 1:
+                raise RuntimeError("out of memory")
+            if name != "alltoall":
+                super().collective(name, out, into, group, root)
+
+    with pytest.raises(InputError, match="alltoall failed at 1 of 2 ranks on 1 node"):
+        measure_with(Lacking, 2, SMALL, seconds=0.5)
+
+
+def test_a_rank_that_is_lost_ends_the_others():
+    class Lost(Threads):
+        calls = 0
+
+        def collective(self, name, out, into, group, root=0):
+            self.calls += 1
+            if self.rank == 2 and self.calls == 40:
+                self.abort()
+                raise SystemExit
+            super().collective(name, out, into, group, root)
+
+    said = []
+
+    def work(one):
+        try:
+            measured(one, curves(SMALL, [0] * 3), 3.0, lambda text: None)
+        except InputError as error:
+            said.append(str(error))
+
+    with pytest.raises(SystemExit):
+        run_ranks(3, work, Lost)
+    assert len(said) == 2
+    assert all("the job broke off" in one for one in said)
+
+
+def test_sizes_that_take_too_long_are_left_out_and_the_time_is_kept(monkeypatch):
+    class Slow(Clocked):
+        def collective(self, name, out, into, group, root=0):
+            super().collective(name, out, into, group, root)
+            if len(out) > 1:
+                self.local.now = self.now() + 1e-3 * len(out)
+
+    wanted = Wanted(["all_reduce", "alltoall"], 64, 2**20, 4, [2], "none")
+    (found, *_) = measure_with(Slow, 2, wanted, monkeypatch, seconds=20.0)
+    largest = pd.DataFrame(found.rows).groupby("collective")["nbytes"].max().to_dict()
+    # 4,096 elements take 4.1 s a call, 1,024 a quarter of that: seven of these are within 10 s, seven of those not.
+    assert largest == {"all_reduce": 4096, "alltoall": 4096}
+    assert found.left_out == [
+        f"{name}, 2 ranks on 1 node: 16,384 B and more would take longer than is left; a longer --budget has them"
+        for name in ("all_reduce", "alltoall")
+    ]
+
+
+@given(st.floats(1e-6, 100), st.floats(0.001, 100))
+def test_repetitions_of_short_calls_are_long_enough_for_the_clock_and_fit_into_their_time(seconds, share):
+    count = calls_in_a_row(seconds, share)
+    assert 1 <= count <= 2000
+    assert count == 1 or LEAST * count * seconds <= 0.5 * share
+
+
+def test_repetitions_go_on_until_the_median_is_known():
+    rng = np.random.default_rng(0)
+    assert not settled(rng.lognormal(0, 0.5, 20).tolist())
+    assert settled(rng.lognormal(0, 0.5, 20_000).tolist())
+    assert settled([1.0] * LEAST)
+    assert MOST > LEAST
+
+
+# What is written
+
+
+def test_settings_of_libraries_are_kept_and_secrets_are_not():
+    found = facts.settings(
+        {
+            "NCCL_ALGO": "Ring",
+            "NCCL_IB_HCA": "mlx5_0:1,mlx5_1:1",
+            "NCCL_SOCKET_IFNAME": "^lo,docker",
+            "NCCL_COMM_ID": "10.0.0.1:4000",
+            "NCCL_DEBUG_FILE": "/home/ann/log",
+            "GLOO_PEER": "node17.cluster.org",
+            "UCX_X": "fe80::1ff:fe23",
+            "UCX_API_KEY": "abc",
+            "FI_TEXT": "a\nb",
+            "AWS_SECRET_ACCESS_KEY": "abc",
+            "HOSTNAME": "node17",
+        }
+    )
+    assert found == {
+        "FI_TEXT": "(set)",
+        "GLOO_PEER": "(set)",
+        "NCCL_ALGO": "Ring",
+        "NCCL_COMM_ID": "(set)",
+        "NCCL_DEBUG_FILE": "(set)",
+        "NCCL_IB_HCA": "mlx5_0:1,mlx5_1:1",
+        "NCCL_SOCKET_IFNAME": "^lo,docker",
+        "UCX_API_KEY": "(set)",
+        "UCX_X": "(set)",
+    }
+
+
+def test_network_cards_that_are_up(tmp_path):
+    def card(folder, **files):
+        (tmp_path / folder).mkdir(parents=True)
+        for name, text in files.items():
+            (tmp_path / folder / name).write_text(f"{text}\n")
+
+    assert facts.cards(tmp_path) == []
+    card("net/eth0", operstate="up", speed="10000", device="")
+    card("net/eth1", operstate="down", speed="-1", device="")
+    card("net/docker0", operstate="up", speed="10000")
+    assert facts.cards(tmp_path) == ["eth0 10000 Mbit/s Ethernet"]
+    rate = "400 Gb/sec (4X NDR)"
+    card("infiniband/mlx5_0/ports/1", state="4: ACTIVE", rate=rate, link_layer="InfiniBand")
+    card("infiniband/mlx5_1/ports/1", state="1: DOWN", rate=rate, link_layer="InfiniBand")
+    assert facts.cards(tmp_path) == ["mlx5_0:1 400 Gb/sec InfiniBand"]
+
+
+def joined(monkeypatch, tmp_path, ranks, of_node, kind=Threads, **changes):
+    """Carry out a session at ranks that are threads; returns what each said, and what the errors were."""
+    of_rank = {}
+    monkeypatch.setattr(session, "connect", lambda backend, patience: of_rank[threading.get_ident()])
+    monkeypatch.setattr(facts.socket, "gethostname", lambda: of_node[of_rank[threading.get_ident()].rank])
+    wanted = Wanted(["all_reduce", "broadcast"], 64, 256, 2)
+    asked = Session(**{"out": tmp_path / "m.csv", "backend": "gloo", "wanted": wanted, "seconds": 1.0} | changes)
+    said, errors = [], {}
+
+    def work(one):
+        of_rank[threading.get_ident()] = one
+        try:
+            return carried_out(asked, said.append)
+        except (InputError, SystemExit) as error:
+            errors[one.rank] = error
+            return None
+
+    return run_ranks(ranks, work, kind), errors, said
+
+
+def test_the_table_is_read_back_with_nodes_as_numbers(monkeypatch, tmp_path):
+    monkeypatch.setenv("NCCL_ALGO", "Ring")
+    lines, errors, said = joined(monkeypatch, tmp_path, 4, ["swan", "swan", "goose", "goose"])
+    assert not errors
+    assert lines[1:] == [[]] * 3
+    assert "22 rows" not in lines[0][-1]
+    text = (tmp_path / "m.csv").read_text()
+    assert "swan" not in text
+    assert "goose" not in text
+    assert "# ranks: 4 on 2 nodes, 2 on each\n" in text
+    assert "# environment NCCL_ALGO: Ring\n" in text
+    found = read(tmp_path / "m.csv")
+    assert found.problems == ()
+    rows = found.rows
+    shapes = set(rows[["collective", "ranks", "nodes", "ranks_per_node"]].itertuples(index=False, name=None))
+    assert shapes == {
+        *((name, 2, 1, 2) for name in ("all_reduce", "broadcast", "p2p_latency", "p2p_bw")),
+        *((name, 2, 2, 1) for name in ("all_reduce", "broadcast", "p2p_latency", "p2p_bw")),
+        *((name, 4, 2, 2) for name in ("all_reduce", "broadcast")),
+    }
+    assert len(rows) == 10 * 3
+    assert (rows["seconds_min"] <= rows["seconds_p10"]).all()
+    assert (rows["seconds_p10"] <= rows["seconds"]).all()
+    assert (rows["seconds"] <= rows["seconds_p90"]).all()
+    assert set(rows["tool"]) == {"gloo"}
+    assert said[0] == "10 curves with 30 sizes, ranks 4 on 2 nodes, 2 on each: at most 1 s"
+    assert len(said) == 11
+
+
+def test_one_rank_says_what_all_of_them_refuse(monkeypatch, tmp_path):
+    (tmp_path / "m.csv").write_text("mine")
+    _, errors, said = joined(monkeypatch, tmp_path, 3, ["a"] * 3)
+    assert "is there already" in str(errors.pop(0))
+    assert [type(one) for one in errors.values()] == [SystemExit, SystemExit]
+    assert said == []
+    assert (tmp_path / "m.csv").read_text() == "mine"
+    _, errors, _ = joined(monkeypatch, tmp_path, 2, ["a"] * 2, wanted=Wanted(["scan"]), out=tmp_path / "new.csv")
+    assert "there is no 'scan'" in str(errors[0])
+    assert isinstance(errors[1], SystemExit)
+
+
+def test_a_device_profile_is_measured_beside_the_table_or_neither_is_there(monkeypatch, tmp_path):
+    monkeypatch.setattr(session, "measure_device", lambda name, library, largest, budget: name)
+    monkeypatch.setattr(session, "profile_yaml", lambda profile: f"name: {profile}\n")
+    joined(monkeypatch, tmp_path, 2, ["a"] * 2, device=tmp_path / "d.yaml")
+    assert (tmp_path / "d.yaml").read_text() == "name: d\n"
+
+    def fails(*arguments, **options):
+        raise InputError("torch finds no GPU")
+
+    monkeypatch.setattr(session, "measure_device", fails)
+    _, errors, _ = joined(monkeypatch, tmp_path, 2, ["a"] * 2, out=tmp_path / "n.csv", device=tmp_path / "e.yaml")
+    assert "no GPU" in str(errors[0])
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["d.yaml", "m.csv"]
+
+
+# nccl-tests and OSU
+
+NCCL = """\
+# nThread 1 nGpus 1 minBytes 8 maxBytes 16 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1 validation: 1
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
+     1048576        262144     float     sum      -1   100.00   10.49   10.49      0   100.00   10.49   10.49      0
+"""
+OSU = "# OSU MPI Allreduce Latency Test v7.5\n# Size       Avg Latency(us)\n8             2.50\n16            2.75\n"
+
+
+def programs(folder, monkeypatch, **texts):
+    folder.mkdir()
+    for name, text in texts.items():
+        (folder / name).write_text(f"#!/bin/sh\n{text}")
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
+
+
+def printing(text):
+    return f"echo ran with $RANKS as $* >&2\ncat <<'END'\n{text}END\n"
+
+
+@needs.posix
+def test_nccl_tests_are_run_by_the_launcher_and_read(tmp_path, monkeypatch):
+    programs(
+        tmp_path / "bin", monkeypatch, all_reduce_perf=printing(NCCL), osu_allreduce=printing(OSU),
+        alltoall_perf="echo no devices; exit 3\n", broadcast_perf="echo nothing to read\n",
+    )  # fmt: skip
+    launch = "env RANKS={ranks}/{nodes}/{per_node}"
+    done = did("measure", "-o", tmp_path / "m.csv", "--launch", launch, "--shapes", "1x2,2x1")
+    rows = read(tmp_path / "m.csv").rows
+    assert set(rows["tool"]) == {"nccl-tests"}
+    assert rows[["collective", "ranks", "nodes", "seconds"]].drop_duplicates().values.tolist() == [
+        ["all_reduce", 2, 1, 1e-4], ["all_reduce", 2, 2, 1e-4],
+    ]  # fmt: skip
+    assert "alltoall_perf, 2 x 1 ranks: ended with 3: no devices" in done.stdout
+    assert "broadcast_perf, 1 x 2 ranks: holds no measurements" in done.stdout
+    log = (tmp_path / "m_logs" / "all_reduce_perf_2x1.log").read_text()
+    assert "ran with 2/2/1 as -b 1024 -e 1073741824 -f 2 -g 1" in log
+    assert "all_reduce_perf_1x2.log" in rows["source"][0]
+
+
+@needs.posix
+def test_osu_is_run_where_nccl_tests_are_not_installed(tmp_path, monkeypatch):
+    programs(tmp_path / "bin", monkeypatch, osu_allreduce=printing(OSU), osu_latency=printing(OSU))
+    did("measure", "-o", tmp_path / "m.csv", "--launch", "env", "--shapes", "1x4", "--collectives", "all_reduce",
+        "--pairs", "none", "--largest", "16 B", "--smallest", "8 B")  # fmt: skip
+    rows = read(tmp_path / "m.csv").rows
+    assert rows[["ranks", "nbytes", "seconds"]].values.tolist() == [[4, 8, 2.5e-6], [4, 16, 2.75e-6]]
+    assert "as -m 8:16" in (tmp_path / "m_logs" / "osu_allreduce_1x4.log").read_text()
+
+
+@needs.posix
+def test_a_program_that_hangs_is_given_up_and_nothing_is_left_behind(tmp_path, monkeypatch):
+    programs(tmp_path / "bin", monkeypatch, all_reduce_perf="exec sleep 60\n")
+    said = refused("measure", "-o", tmp_path / "m.csv", "--launch", "env", "--shapes", "1x2", "--budget", "1 s", "-q")
+    assert "all_reduce_perf, 1 x 2 ranks: took longer than 1 s" in said
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["bin"]
+
+
+@needs.posix
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--launch", "mpirun -n {rank}", "--shapes", "1x2"], "has {rank}; allowed: {ranks}"),
+        (["--launch", "mpirun 'a", "--shapes", "1x2"], "is no command"),
+        (["--launch", "no_such_launcher", "--shapes", "1x2"], "no_such_launcher cannot be started"),
+        (["--launch", "env", "--shapes", "2"], "nodes x ranks on each"),
+        (["--launch", "env", "--shapes", "1x1"], "two ranks at least"),
+        (["--launch", "env"], "--shapes: is missing"),
+        (["--launch", "env", "--shapes", "1x2", "--processes", "2"], "--processes: is only for"),
+        (["--shapes", "1x2"], "--shapes: is only for --launch"),
+        (["--processes", "1"], "--processes: must be a whole number from 2"),
+        (["--processes", "2", "--backend", "mpi"], "start with mpirun"),
+        (["--processes", "2", "--budget", "0 s"], "--budget: must be"),
+        (["--processes", "2", "--smallest", "5 parsecs"], "--smallest"),
+        (["--processes", "2", "--device", "elsewhere/d.yaml"], "--device: must be beside"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options, says, tmp_path, monkeypatch):
+    programs(tmp_path / "bin", monkeypatch, all_reduce_perf=printing(NCCL))
+    assert says in refused("measure", "-q", "-o", tmp_path / "m.csv", *options)
+    assert not (tmp_path / "m.csv").exists()
+
+
+def test_no_program_is_installed(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InputError, match="all_reduce_perf, osu_allreduce"):
+        benchmarks.installed()
+
+
+# Real ranks
+
+
+def ended_well(command, folder, **environment):
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        list(map(str, command)), cwd=folder, capture_output=True, text=True, timeout=killing.PATIENCE,
+        env=os.environ | {"PATH": path, "PYTHONPATH": str(ROOT)} | environment,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def from_measuring_to_choosing(folder, ranks):
+    """Look at what a script of the example has left: a table, a calibrated cluster that answers, a policy table."""
+    rows = read(folder / "measured.csv").rows
+    assert set(rows["collective"]) == {"all_reduce", "all_gather", "p2p_latency", "p2p_bw"}
+    assert (rows["wrong"] == 0).all()
+    assert sorted(set(rows["ranks"])) == sorted({2, ranks})
+    one = rows[(rows["collective"] == "all_gather") & (rows["ranks"] == ranks)].iloc[-1]
+    found = did("predict", folder / "fabric.yaml", "all_gather", "--ranks", ranks, "--size", f"{one['nbytes']} B",
+                "--strict", "--json")  # fmt: skip
+    seconds = json.loads(found.stdout)["seconds"]
+    # Times between processes that share processors with others are not much better known.
+    assert one["seconds_min"] / 2 < seconds < one["seconds_max"] * 2
+    assert did("choose", "--fabric", folder / "fabric.yaml", "--device", folder / "device.yaml").exit_code == 0
+    assert (folder / "policy.json").stat().st_size > 0
+
+
+QUICK = {"BUDGET": "8 s", "LARGEST": "64 KiB"}
+FEW = ("--collectives", "all_reduce,all_gather")
+
+
+@pytest.mark.extras
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_the_script_for_torchrun_goes_from_measuring_to_choosing(tmp_path, ranks):
+    done = ended_well(["bash", EXAMPLE / "torchrun.sh", ranks, *FEW], tmp_path, **QUICK)
+    assert "sizes left out" in done.stdout
+    assert "Take " in done.stdout
+    from_measuring_to_choosing(tmp_path / "calibrated", ranks)
+
+
+SRUN = """\
+#!/bin/bash
+while [[ $1 == --* ]]; do shift; done
+for rank in $(seq 0 $((SLURM_NTASKS - 1))); do
+  SLURM_PROCID=$rank SLURM_LOCALID=$rank "$@" & jobs+=($!)
+done
+for job in "${jobs[@]}"; do wait "$job" || exit 1; done
+"""
+
+
+@pytest.mark.extras
+def test_the_script_for_slurm_goes_from_measuring_to_choosing(tmp_path):
+    (tmp_path / "bin").mkdir()
+    for name, text in (("srun", SRUN), ("scontrol", "#!/bin/sh\necho 127.0.0.1\necho elsewhere\n")):
+        (tmp_path / "bin" / name).write_text(text)
+        (tmp_path / "bin" / name).chmod(0o755)
+    environment = QUICK | {"BACKEND": "gloo", "PATH": f"{tmp_path}/bin:{Path(sys.executable).parent}:/usr/bin:/bin"}
+    slurm = {"SLURM_NTASKS": "4", "SLURM_NNODES": "1", "SLURM_JOB_ID": f"{os.getpid()}", "SLURM_JOB_NODELIST": "n[1-2]"}
+    ended_well(["bash", EXAMPLE / "slurm.sh", *FEW], tmp_path, **environment, **slurm)
+    from_measuring_to_choosing(tmp_path / f"calibrated_{os.getpid()}", 4)
+
+
+@pytest.mark.extras
+def test_mpi_is_measured(tmp_path):
+    launcher = [Path(sys.executable).with_name("mpiexec"), "-n", "3", sys.executable, "-m", "simnet.measure"]
+    ended_well([*launcher, "--backend", "mpi", "--largest", "16 KiB", "--budget", "10 s", "-o", "m.csv"], tmp_path)
+    rows = read(tmp_path / "m.csv").rows
+    assert set(rows["collective"]) == {*COLLECTIVES, "p2p_latency", "p2p_bw"}
+    assert set(rows["tool"]) == {"mpich"}
+    assert set(rows["profile"]) == {"default"}
+    assert (rows["wrong"] == 0).all()
+
+
+def children():
+    """Yield the processes of this machine, each with its parent."""
+    for one in Path("/proc").iterdir():
+        if one.name.isdigit():
+            with suppress(OSError):
+                yield int(one.name), int((one / "stat").read_text().rpartition(")")[2].split()[1])
+
+
+@needs.linux
+@pytest.mark.extras
+def test_a_rank_that_is_killed_ends_the_command_without_a_file(tmp_path):
+    command = ["measure", "-o", tmp_path / "m.csv", "--processes", "3", "--budget", "100 s", "--largest", "64 KiB"]
+    with killing.start(command, stderr=subprocess.PIPE, text=True) as process:
+        # The first line is there when all ranks have met.
+        assert "curves with" in process.stderr.readline()
+        began = time.monotonic()
+        server = [one for one, parent in children() if parent == process.pid]
+        ranks = [one for one, parent in children() if parent in server]
+        assert len(ranks) == 3
+        os.kill(ranks[1], signal.SIGKILL)
+        said = process.stderr.read()
+        assert process.wait(killing.PATIENCE) == 2, said
+    assert "error: " in said
+    assert "Traceback" not in said
+    assert time.monotonic() - began < 60
+    assert not (tmp_path / "m.csv").exists()
+    killing.await_end(process.pid)
