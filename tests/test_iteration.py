@@ -3,6 +3,7 @@
 import itertools
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -332,6 +333,14 @@ def test_logs_beside_the_prediction(tmp_path, scenario, monkeypatch):
     assert "Fastest is as predicted: AG." in found.sentences()
 
 
+def test_policies_with_the_same_exchange_are_equally_likely_the_fastest_and_lose_nothing_to_each_other(scenario):
+    found = predict_job(load(scenario), ["AG"])
+    twice = found.iterations.assign(policy="again")
+    both = replace(found, iterations=pd.concat([found.iterations, twice])).likely()
+    assert both.fastest.tolist() == [0.5, 0.5]
+    assert both.regret.tolist() == [0.0, 0.0]
+
+
 def test_a_wrong_winner_is_told(tmp_path, scenario):
     prediction = predict_job(load(scenario))
     logs(tmp_path / "logs", prediction, 1.0)
@@ -347,7 +356,12 @@ def test_commands(tmp_path, scenario, monkeypatch):
     done = run(app, ["predict", "job", "--scenario", str(scenario), "--json"])
     assert done.exit_code == 0, done.output
     told = json.loads(done.stdout)
-    assert set(told["policies"]["AG"]) == set(PARTS)
+    chance = {"chance_to_be_fastest", "expected_regret", "sure"}
+    assert set(told["policies"]["AG"]) == {*PARTS, *chance}
+    assert sum(one["chance_to_be_fastest"] for one in told["policies"].values()) == pytest.approx(1)
+    assert "fastest with" in run(app, ["predict", "job", "--scenario", str(scenario)]).output
+    alone = run(app, ["predict", "job", "--scenario", str(scenario), "--policies", "AG"])
+    assert "fastest with" not in alone.output
     assert told["stack"] == "gloo"
     logs(tmp_path / "logs", predict_job(load(scenario)), 1.0)
     figure = tmp_path / "job.svg"

@@ -577,6 +577,14 @@ def test_times_that_none_can_have_are_left_out(tmp_path):
     ]
 
 
+def test_collectives_that_sent_nothing_between_nodes_are_left_out(tmp_path):
+    # 8 elements among 32 ranks: each gathers none, and the call returns at once.
+    rows = "all_gather,32,32,32,2.8e-08\nall_gather,32,32,1024,1e-05\nall_gather,32,1,32,2.8e-08\n"
+    measured = read(put(tmp_path, f"collective,ranks,nodes,nbytes,seconds\n{rows}"))
+    assert measured.rows["nodes"].tolist() == [32, 1]
+    assert [(one.line, "32 nodes in 2.8e-08 s" in one.message) for one in measured.problems] == [(2, True)]
+
+
 @given(content=st.binary(max_size=200), kind=st.sampled_from([None, *FORMATS]))
 def test_anything_is_refused_by_an_error_for_people(tmp_path_factory, content, kind):
     path = tmp_path_factory.getbasetemp() / "any"

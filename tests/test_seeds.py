@@ -329,12 +329,35 @@ def test_trainings_over_seeds_have_no_mean_time_to_a_target_that_one_did_not_rea
     reached = {1: learning(1.0, [0.4, 0.6]), 2: learning(2.0, [0.5, 0.7])}
     rows = seeds.learning_rows(seeds.summarize(reached)[0])
     assert [row[0] for row in rows] == ["a", "b"]
-    assert rows[0][2:] == ("2 of 2", "2 s (2 s to 2 s)")
+    assert rows[0][2:] == ("2 of 2", "2 s (2 s to 2 s)", "best, tied", "-")
     rows = seeds.learning_rows(seeds.summarize(reached | {3: learning(1.0, [0.1, 0.2])})[0])
-    assert rows[0][2:] == ("2 of 3", "-")
+    assert rows[0][2:] == ("2 of 3", "-", "-", "-")
     summary = seeds.summarize(reached)[0]
     assert summary["worth"]["measure"] == "loss"
     assert summary["policies"]["a"]["time_per_unit_s"] == pytest.approx((2 / 1.5 + 4 / 1.5) / 2)
+
+
+def test_times_to_a_target_are_compared_seed_by_seed_among_policies_that_always_reach_it():
+    def learning(seconds, of_c):
+        times = {"a": (seconds, 0.6), "b": (1.1 * seconds, 0.7), "c": (0.1, of_c)}
+        frames = {
+            name: frame([each, each]).assign(gain=0.5, loss=[1.0, 0.5], accuracy=[0.4, best])
+            for name, (each, best) in times.items()
+        }
+        return summarize(frames, target=0.5, untrained=2.0)
+
+    # Seeds differ by more than policies do, which pairs see through; c is the soonest, but not with every seed.
+    given = {1: learning(1.0, 0.6), 2: learning(1.5, 0.6), 3: learning(2.0, 0.3), 4: learning(1.2, 0.6)}
+    summary = seeds.summarize(given)[0]
+    found = summary["policies"]
+    assert [found[name]["time_to_target_rank"] for name in "abc"] == [1, 2, None]
+    assert [found[name]["time_to_target_tied"] for name in "ab"] == [True, False]
+    assert found["b"]["time_to_target_more_low_s"] > 0
+    assert found["a"]["time_to_target_high_s"] > found["b"]["time_to_target_low_s"]
+    told = {row[0]: row[2:] for row in seeds.learning_rows(summary)}
+    assert told["a"][2:] == ("best", "-")
+    assert told["b"][2].startswith("+10")
+    assert told["c"] == ("3 of 4", "-", "-", "-")
 
 
 def test_policies_that_end_early_with_every_seed_take_no_part():

@@ -11,16 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 from simnet.base.arrays import Floats
 from simnet.base.progress import tracked
+from simnet.base.rng import stream
 from simnet.report.drawing import COLOURS, Plot, plot, style
-from simnet.studies.choosing.chances import SURE, UNNAMED, ErrorModel, Part, chances
+from simnet.studies.choosing.chances import CONFIDENCE, NAMED, SURE, UNNAMED, ErrorModel, Part, chances, corrected
 from validate import residuals
 
 DENSITIES = (0.1, 0.01, 0.001)
@@ -43,20 +45,31 @@ _WORDS = f"""
 `simnet choose` says how likely each exchange is the fastest, from the errors that predictions had where they could be
 held against measurements: `simnet.studies.choosing.chances` has how, `validate.residuals` from what. Here that is held
 against pairs that were measured: two collectives on the same ranks of the same cluster, or links, or two exchanges of
-the same job. Neither time was seen by what predicts it, and nothing of its set, or its setting of a job, by the errors
-that the chance is from, nor any cluster whose name begins with the same word. Collectives are those that exchanges
-consist of (all-reduce, all-gather, broadcast), unless *any two* count. *Sizes of a choice* are those of a dense
-all-reduce and of what AG-Topk gathers in its place, at densities of {_SHARES}. At most
-{MOST} pairs of a set count, evenly taken.
+the same job. Neither time was seen by what predicts it, and nothing of its *site* by the errors that the chance and the
+interval are from: no cluster whose name begins with the same word, none of the measurements on known links that it is
+of, nothing of the same setting of a job. Collectives are those that exchanges consist of (all-reduce, all-gather,
+broadcast), unless *any two* count. *Sizes of a choice* are those of a dense all-reduce and of what AG-Topk gathers in
+its place, at densities of {_SHARES}. At most {MOST} pairs of a set count, evenly taken.
 
 The *Brier score* is the mean square of chance less outcome: 0 is right and certain, 0.25 knows nothing. *Sure* is a
-chance of {100 * SURE:g} % and more. Intervals of times from links are learnt from the other sets, too; of a stack that
-no other set has, they are the widest of those known. Jobs are those of settings that tell nothing of the interval of an
-iteration; their times are medians over iterations.
+chance of {100 * SURE:g} % and more, even as it is at least with {100 * CONFIDENCE:g} %, by Student's t over the sites
+that it is from. Were chances exact, as many of these would be right as their mean chance says. Errors of a site are
+alike: in brackets are 95 % intervals by a bootstrap over sites. They say how few sites there are, but nothing where all
+of them were right. Intervals of times are as `simnet choose` has them: those of a calibration are corrected by how far
+they went on other sites, those from links learnt from these; of a stack that no other set has, they are the widest of
+those known. Jobs are those of settings that tell nothing of the interval of an iteration; their times are medians over
+iterations.
+
+What was sure and wrong comes in few kinds: an all-gather of Open MPI's own choice on 200 nodes and more, of which the
+specification of a platform counts another algorithm; all-to-all of NCCL on two nodes, which is three times as fast as
+other collectives tell; all-gather of Cray MPICH on GPUs, five times as slow. Where no stack is named, most pairs are of
+Open MPI, which has the lightest software, so that more of their times are inside than of a stack drawn at random.
 """
 _OCTAVE = 0.5
 _SIDE = ("measured", "ours", "low", "high", "kind")
-_PAIRED = ["set", "place", "at", "name", "collective", *_SIDE]
+_PAIRED = ["site", "set", "place", "at", "name", "collective", *_SIDE]
+_AT = ["site", "set", "place", "at"]
+_RESAMPLED = 4000
 
 
 class Case(NamedTuple):
@@ -93,8 +106,8 @@ CLUSTERS = (
 """Pairs on calibrated clusters."""
 
 LINKS = (
-    Case("From links, the stack named", ("named", "named"), "choice"),
-    Case("From links, the stack named, same size", ("named", "named"), "same size"),
+    Case("From links, the stack named", (NAMED, NAMED), "choice"),
+    Case("From links, the stack named, same size", (NAMED, NAMED), "same size"),
     Case("From links, no stack named", (UNNAMED, UNNAMED), "choice"),
     Case("From links, no stack named, same size", (UNNAMED, UNNAMED), "same size"),
 )
@@ -117,7 +130,8 @@ def pairs(rows: pd.DataFrame, case: Case) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        Columns ``set``, and ``measured``, ``ours``, ``low``, ``high`` and ``kind``, of either, with ``_a`` and ``_b``.
+        Columns ``site``, ``set``, and ``measured``, ``ours``, ``low``, ``high`` and ``kind``, of either, with ``_a``
+        and ``_b``.
     """
     if case in CLUSTERS and not case.any:
         rows = rows[rows["collective"].isin(EXCHANGED)]
@@ -127,7 +141,7 @@ def pairs(rows: pd.DataFrame, case: Case) -> pd.DataFrame:
         both = pd.concat(_choices(one, other, alike=alike), ignore_index=True)
     else:
         one, other = (each.assign(at=each["size"] if case.sizes else 0.0)[_PAIRED] for each in (one, other))
-        both = one.merge(other, on=["set", "place", "at"], suffixes=("_a", "_b"))
+        both = one.merge(other, on=_AT, suffixes=("_a", "_b"))
         # A collective that was left out was so with all of its algorithms.
         both = both[both["name_a"] < both["name_b"] if alike else both["collective_a"] != both["collective_b"]]
     both = both[both["measured_a"] != both["measured_b"]]
@@ -145,7 +159,7 @@ def _choices(one: pd.DataFrame, other: pd.DataFrame, *, alike: bool) -> Iterable
             reduce = reduce.assign(at=np.floor(sent + _OCTAVE))[_PAIRED]
             gather = gather.assign(at=np.floor(np.log2(gather["size"]) + _OCTAVE))[_PAIRED]
             sides = (gather, reduce) if swapped else (reduce, gather)
-            yield sides[0].merge(sides[1], on=["set", "place", "at"], suffixes=("_a", "_b"))
+            yield sides[0].merge(sides[1], on=_AT, suffixes=("_a", "_b"))
 
 
 def judged(both: pd.DataFrame, models: Mapping[str, ErrorModel]) -> pd.DataFrame:
@@ -161,23 +175,27 @@ def judged(both: pd.DataFrame, models: Mapping[str, ErrorModel]) -> pd.DataFrame
     Returns
     -------
     DataFrame
-        Columns ``set``, ``chance`` that the first is faster, whether it is, ``first``, and whether each of the times
-        is inside its interval, ``inside_a``, ``inside_b``.
+        Columns ``site``, ``chance`` that the first is faster, whether it is, ``first``, whether one of them was called
+        ``sure``, and whether each of the times is inside its interval, as `simnet choose` has it, ``inside_a``,
+        ``inside_b``.
     """
+    inside = {}
+    for side in "ab":
+        measured, *times = (both[f"{name}_{side}"].to_numpy(dtype=float) for name in _SIDE[:-1])
+        low, high = corrected(both[f"kind_{side}"].iloc[0], times[0], times[1], times[2], models)
+        inside[f"inside_{side}"] = (low <= measured) & (measured <= high)
     found = []
     for row in both.to_dict("records"):
-        a, b = ({name: row[f"{name}_{side}"] for name in _SIDE} for side in "ab")
-        seconds, low, high = (np.array([a[name], b[name]]) for name in ("ours", "low", "high"))
-        said = chances(("a", "b"), [Part(seconds, low, high, (a["kind"], b["kind"]))], models)
-        inside = [one["low"] <= one["measured"] <= one["high"] for one in (a, b)]
-        found.append((row["set"], float(said.fastest[0]), a["measured"] < b["measured"], *inside))
-    return pd.DataFrame(found, columns=["set", "chance", "first", "inside_a", "inside_b"])
+        seconds, low, high = (np.array([row[f"{name}_{side}"] for side in "ab"]) for name in ("ours", "low", "high"))
+        said = chances(("a", "b"), [Part(seconds, low, high, (row["kind_a"], row["kind_b"]))], models)
+        found.append((row["site"], said.fastest[0], row["measured_a"] < row["measured_b"], any(said.sure)))
+    return pd.DataFrame(found, columns=["site", "chance", "first", "sure"]).assign(**inside)
 
 
 def left_out(
     rows: pd.DataFrame, case: Case, models: Callable[[str], tuple[pd.DataFrame, Mapping[str, ErrorModel]]]
 ) -> pd.DataFrame:
-    """Return the judged pairs of a case, each set by models of errors that have not seen it.
+    """Return the judged pairs of a case, each site by models of errors that have not seen it.
 
     Parameters
     ----------
@@ -186,10 +204,10 @@ def left_out(
     case : Case
         Which pairs.
     models : callable
-        Given the name of the set that is left out: its rows with intervals, and the models by kind.
+        Given the name of the site that is left out: its rows with intervals, and the models by kind.
     """
     found = []
-    for name in tracked(sorted(rows["set"].unique().tolist())):
+    for name in tracked(sorted(rows["site"].unique().tolist())):
         own, known = models(name)
         both = pairs(own, case)
         if len(both):
@@ -198,9 +216,7 @@ def left_out(
 
 
 def on_clusters(clusters: pd.DataFrame, case: Case) -> pd.DataFrame:
-    """Return the judged pairs of calibrated clusters, one set left out at a time.
-
-    With it go all whose names begin with the same word: they are of the same site, or from the same people.
+    """Return the judged pairs of calibrated clusters, one site left out at a time.
 
     Parameters
     ----------
@@ -211,9 +227,9 @@ def on_clusters(clusters: pd.DataFrame, case: Case) -> pd.DataFrame:
     """
 
     def models(name: str) -> tuple[pd.DataFrame, Mapping[str, ErrorModel]]:
-        rest = clusters[~clusters["set"].str.startswith(name.partition("_")[0])]
+        rest = clusters[clusters["site"] != name]
         known = {kind: residuals.model(rest[rest["kind"] == kind]) for kind in set(case.kinds)}
-        return clusters[clusters["set"] == name], known
+        return clusters[clusters["site"] == name], known
 
     return left_out(clusters, case, models)
 
@@ -231,10 +247,10 @@ def on_links(links: pd.DataFrame, case: Case) -> pd.DataFrame:
 
     def models(name: str) -> tuple[pd.DataFrame, Mapping[str, ErrorModel]]:
         kind = case.kinds[0]
-        rest = links[(links["set"] != name)]
+        rest = links[links["site"] != name]
         known = residuals.sides(rest)
         learnt = residuals.with_intervals(rest[rest["kind"] == kind], known)
-        own = links[(links["set"] == name) & (links["kind"] == kind)]
+        own = links[(links["site"] == name) & (links["kind"] == kind)]
         return residuals.with_intervals(own, known), {kind: residuals.model(learnt)}
 
     return left_out(links, case, models)
@@ -251,7 +267,7 @@ def on_jobs(jobs: pd.DataFrame) -> pd.DataFrame:
     whole = jobs[jobs["kind"] == "iteration"]
 
     def models(name: str) -> tuple[pd.DataFrame, Mapping[str, ErrorModel]]:
-        return whole[whole["set"] == name], {"iteration": residuals.model(whole[whole["set"] != name])}
+        return whole[whole["site"] == name], {"iteration": residuals.model(whole[whole["site"] != name])}
 
     return left_out(whole[~whole["telling"]], JOBS, models)
 
@@ -262,29 +278,46 @@ def figures(rows: pd.DataFrame) -> dict[str, float]:
     Returns
     -------
     dict
-        ``pairs``, ``sets``, ``brier`` score (0 is right and certain, 0.25 knows nothing), ``right``, the share in which
-        the likelier was the faster, ``sure``, the share called sure, ``sure_right``, that of them which was right,
-        and ``inside``, the share of times inside their interval.
+        ``pairs``, ``sites``, ``brier`` score (0 is right and certain, 0.25 knows nothing), ``right``, the share in
+        which the likelier was the faster, ``sure``, the share called sure, ``sure_said``, their mean chance,
+        ``sure_right``, the share of them which was right, and ``inside``, that of times inside their interval. The
+        last two have 95 % intervals, ``_low`` and ``_high``: quantiles over sites drawn again.
 
     Examples
     --------
-    >>> said = {"set": "x", "chance": [0.97, 0.6], "first": [True, False], "inside_a": True, "inside_b": [True, False]}
-    >>> found = figures(pd.DataFrame(said))
+    >>> said = {"site": ["x", "y"], "chance": [0.97, 0.6], "first": [True, False], "sure": [True, False]}
+    >>> found = figures(pd.DataFrame(said | {"inside_a": True, "inside_b": [True, False]}))
     >>> found["right"], found["sure_right"], found["inside"], round(found["brier"], 3)
     (0.5, 1.0, 0.75, 0.18)
+    >>> found["inside_low"], found["inside_high"]
+    (0.5, 1.0)
     """
     chance, first = rows["chance"].to_numpy(dtype=float), rows["first"].to_numpy(dtype=bool)
+    likelier = np.maximum(chance, 1 - chance)
     right = (chance > 0.5) == first
-    sure = np.maximum(chance, 1 - chance) >= SURE
+    sure = rows["sure"].to_numpy(dtype=bool)
+    inside = rows[["inside_a", "inside_b"]].to_numpy(dtype=float).mean(axis=1)
+    sites = rows["site"].to_numpy()
     return {
         "pairs": len(rows),
-        "sets": rows["set"].nunique(),
+        "sites": len(set(sites.tolist())),
         "brier": float(np.mean((chance - first) ** 2)),
         "right": float(right.mean()),
         "sure": float(sure.mean()),
-        "sure_right": float(right[sure].mean()) if sure.any() else 1.0,
-        "inside": float(rows[["inside_a", "inside_b"]].to_numpy(dtype=float).mean()),
+        "sure_said": float(likelier[sure].mean()) if sure.any() else 1.0,
+        **_mean_over("sure_right", right[sure], sites[sure]),
+        **_mean_over("inside", inside, sites),
     }
+
+
+def _mean_over(name: str, values: NDArray[Any], sites: NDArray[Any]) -> dict[str, float]:
+    """Return the mean of values, and its 95 % interval by a bootstrap over sites, as values of a site are alike."""
+    if not len(values):
+        return {name: 1.0, f"{name}_low": 0.0, f"{name}_high": 1.0}
+    each = pd.DataFrame({"total": values.astype(float), "count": 1.0}).groupby(sites).sum().to_numpy()
+    drawn = stream(0, "chances", "sites").multinomial(len(each), np.full(len(each), 1 / len(each)), _RESAMPLED) @ each
+    low, high = np.quantile(drawn[:, 0] / drawn[:, 1], [0.025, 0.975])
+    return {name: float(values.mean()), f"{name}_low": float(low), f"{name}_high": float(high)}
 
 
 def reliability(rows: pd.DataFrame) -> list[tuple[float, float, int]]:
@@ -339,7 +372,7 @@ def summary(by_title: Mapping[str, pd.DataFrame]) -> list[str]:
     for title, own in by_title.items():
         found = figures(own)
         sure = round(found["sure"] * found["pairs"])
-        said = f"{found['sure_right']:.1%} of {sure:,}; Brier score {found['brier']:.3f}"
+        said = f"{_between(found, 'sure_right')} of {sure:,}; Brier score {found['brier']:.3f}"
         rows.append(
             f"| Sure of the faster of two: {title[0].lower()}{title[1:]} | 98 % right | {said} | | {_of(found)} |"
         )
@@ -360,14 +393,16 @@ def section(by_title: Mapping[str, pd.DataFrame], figure: str | None = None) -> 
     if figure:
         lines += [f"![Reliability diagram]({figure})", ""]
     lines += [
-        "| Two exchanges | Pairs | Sets | Brier score | The likelier is the faster | Called sure | of these right "
-        "| Times inside their 90 % interval |",
-        "|---|---|---|---|---|---|---|---|",
+        "| Two exchanges | Pairs | Sites | Brier score | The likelier is the faster | Called sure | their mean chance "
+        "| of these right | Times inside their 90 % interval |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]
     for title, own in by_title.items():
         found = figures(own)
-        shares = " | ".join(f"{found[name]:.1%}" for name in ("right", "sure", "sure_right", "inside"))
-        lines.append(f"| {title} | {found['pairs']:,} | {found['sets']} | {found['brier']:.3f} | {shares} |")
+        shares = [f"{found[name]:.1%}" for name in ("right", "sure", "sure_said")]
+        shares += [_between(found, name) for name in ("sure_right", "inside")]
+        row = f"{title} | {found['pairs']:,} | {found['sites']} | {found['brier']:.3f} | {' | '.join(shares)}"
+        lines.append(f"| {row} |")
     heads = [f"{100 * low:g} to {100 * high:g} %" for low, high in pairwise(BINS)]
     lines += ["", "How often the likelier was the faster, by the chance that it was given, and of how many pairs:", ""]
     lines += [f"| Two exchanges | {' | '.join(heads)} |", "|---|" + "---|" * len(heads)]
@@ -377,5 +412,11 @@ def section(by_title: Mapping[str, pd.DataFrame], figure: str | None = None) -> 
     return "\n".join(lines) + "\n"
 
 
+def _between(found: Mapping[str, float], name: str) -> str:
+    """Return a share with its interval."""
+    low, high = (f"{100 * found[f'{name}_{end}']:.3g}" for end in ("low", "high"))
+    return f"{found[name]:.1%} ({low} to {high})"
+
+
 def _of(found: Mapping[str, float]) -> str:
-    return f"{found['pairs']:,} pairs of {found['sets']} set{'s' if found['sets'] > 1 else ''}"
+    return f"{found['pairs']:,} pairs of {found['sites']} site{'s' if found['sites'] > 1 else ''}"

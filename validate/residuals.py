@@ -6,15 +6,17 @@ half-width is learnt here, ``a m / T + b`` for ``m`` messages of a worker in ``T
 the errors of the shipped measurements up to 100 Mbit/s, on either side, for each stack, and for none (`ideal`), where
 ``a`` is 0, since nothing is known of a message's software.
 
-Then a kind of prediction has quantiles of such errors, and the correlation of those of two choices at the same place.
-Sets count alike however many measurements they have; of clusters, collectives of sets.
+Then a kind of prediction has quantiles of such errors at each *site* that was measured, and the correlation of those of
+two choices at the same place of a site. A site is all clusters of the same people, by the first word of the names of
+their sets, a set of measurements on known links, or a setting of a job. Within a site, collectives of sets count alike,
+however many measurements they have.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -25,7 +27,7 @@ from simnet.base.arrays import Floats
 from simnet.calibration.measured import load
 from simnet.network import STACKS
 from simnet.network.stack import IDEAL, Stack
-from simnet.studies.choosing.chances import COLUMNS, SCORES, UNNAMED, ErrorModel
+from simnet.studies.choosing.chances import COLUMNS, NAMED, SCORES, UNNAMED, ErrorModel
 from simnet.studies.iteration_errors import factor_in_job
 from validate.evaluation import FROM_BASE
 from validate.jobs import report
@@ -44,7 +46,7 @@ SETS = (
 )
 """Shipped measurements that follow from links."""
 
-NAMED = ("gloo", "mpich", "openmpi", "tcp")
+MEASURED_STACKS = ("gloo", "mpich", "openmpi", "tcp")
 """Stacks that they were measured with."""
 
 BASES = ("sizes", "ranks", "beyond", "collectives", "specified")
@@ -84,8 +86,9 @@ def of_clusters(frame: pd.DataFrame) -> pd.DataFrame:
     Returns
     -------
     DataFrame
-        Columns ``kind``, ``set``, ``cluster`` (what counts alike), ``place`` (where choices are compared), ``name`` of
-        the choice, ``collective``, ``ranks``, ``size`` [byte], ``measured``, ``ours``, ``low``, ``high`` [s].
+        Columns ``kind``, ``site``, ``set``, ``cluster`` (what counts alike within a site), ``place`` (where choices are
+        compared), ``name`` of the choice, ``collective``, ``ranks``, ``size`` [byte], ``measured``, ``ours``, ``low``,
+        ``high`` [s].
     """
     own = frame[frame["split"].isin(BASES) & ~frame["set"].str.startswith("shaped")]
     own = own[own["ours"].notna()]
@@ -95,6 +98,7 @@ def of_clusters(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "kind": np.where(beyond, "beyond", own["split"]),
+            "site": own["set"].str.partition("_")[0],
             "set": own["set"],
             "cluster": own["set"] + " " + own["collective"],
             "place": own["system"] + " " + where,
@@ -125,8 +129,7 @@ def _links(name: str) -> Iterator[dict[str, object]]:
         gathers = one.collective in ("all_gather", "all_gatherv")
         row = {
             "stack": stack,
-            "set": name,
-            "cluster": name,
+            **dict.fromkeys(("site", "set", "cluster"), name),
             "place": f"{one.tool} {one.profile} {one.links} {one.ranks}",
             "name": f"{one.collective} {one.algorithm}",
             "collective": one.collective,
@@ -135,7 +138,7 @@ def _links(name: str) -> Iterator[dict[str, object]]:
             "measured": one.seconds,
             "messages": one.schedule(library(one.tool).piece).n_messages / one.ranks,
         }
-        yield row | {"kind": "named", "ours": one.takes(_stack(one, stack))}
+        yield row | {"kind": NAMED, "ours": one.takes(_stack(one, stack))}
         yield row | {"kind": UNNAMED, "ours": one.takes(IDEAL)}
 
 
@@ -156,7 +159,7 @@ def of_jobs() -> pd.DataFrame:
     both = report.shipped()
     fixed = both[both["policy"] != "flexible"]
     rows = fixed.groupby(["setting", "policy"], sort=False).median(numeric_only=True).reset_index()
-    where = dict.fromkeys(("set", "cluster", "place"), rows["setting"])
+    where = dict.fromkeys(("site", "set", "cluster", "place"), rows["setting"])
     named = {"name": rows["policy"], "collective": rows["policy"], "telling": rows["setting"].isin(TELLING)}
     ours = rows["select_s_ours"]
     select = {"measured": rows["select_s"], "ours": ours}
@@ -171,20 +174,21 @@ def sides(links: pd.DataFrame) -> dict[str, Sides]:
     """Return the half-widths of the stacks of `of_links`, and of `ideal`."""
     found = {}
     groups: dict[str, pd.DataFrame] = {UNNAMED: links[links["kind"] == UNNAMED]}
-    groups |= {str(name): own for name, own in links[links["kind"] == "named"].groupby("stack")}
+    groups |= {str(name): own for name, own in links[links["kind"] == NAMED].groupby("stack")}
     for name, own in groups.items():
         seconds, messages = own["ours"].to_numpy(dtype=float), own["messages"].to_numpy(dtype=float)
         errors = np.log(own["measured"].to_numpy(dtype=float) / seconds)
         weights = _weights(own["set"])
-        both = []
-        for sign in (-1, 1):
-            off = np.maximum(sign * errors, 0.0)
-            if name == UNNAMED:
-                both.append((0.0, max(weighted_quantile(off, weights, 1 - _OUTSIDE), LEAST)))
-            else:
-                message, share = bound(messages, seconds, off * seconds, weights, 1 - _OUTSIDE)
-                both.append((message, max(share, LEAST)))
-        found[name] = Sides(*both)
+        low, high = (np.maximum(sign * errors, 0.0) for sign in (-1, 1))
+        if name == UNNAMED:
+            # Hardly anything is faster than without software: what is not outside below may be above.
+            below = max(weighted_quantile(low, weights, 1 - _OUTSIDE), LEAST)
+            faster = float(weights[low > below].sum() / weights.sum())
+            above = max(weighted_quantile(high, weights, 1 - 2 * _OUTSIDE + faster), LEAST)
+            found[name] = Sides((0.0, below), (0.0, above))
+            continue
+        both = [bound(messages, seconds, off * seconds, weights, 1 - _OUTSIDE) for off in (low, high)]
+        found[name] = Sides(*((message, max(share, LEAST)) for message, share in both))
     return found
 
 
@@ -210,21 +214,28 @@ def errors(rows: pd.DataFrame) -> Floats:
     return found
 
 
-def quantiles(rows: pd.DataFrame) -> Floats:
-    """Return the quantiles of errors of one kind at `SCORES`; what has the same ``cluster`` counts as one."""
-    values = errors(rows)
-    order = np.argsort(values)
-    weights = _weights(rows["cluster"])[order]
-    reached: Floats = (np.cumsum(weights) - weights / 2) / weights.sum()
-    return np.interp([_NORMAL.cdf(score) for score in SCORES.tolist()], reached, values[order])
+def quantiles(rows: pd.DataFrame) -> dict[str, Floats]:
+    """Return the quantiles of errors of one kind at `SCORES`, by site; what has the same ``cluster`` counts as one."""
+    found = {}
+    for site, own in rows.groupby("site", sort=True):
+        values = errors(own)
+        order = np.argsort(values, kind="stable")
+        weights = _weights(own["cluster"])[order]
+        reached: Floats = (np.cumsum(weights) - weights / 2) / weights.sum()
+        found[str(site)] = np.interp([_NORMAL.cdf(score) for score in SCORES.tolist()], reached, values[order])
+    return found
 
 
-def shared(rows: pd.DataFrame, found: Floats) -> float:
-    """Return the correlation of the errors of two choices of the same size at the same place, in normal scores.
+def shared(rows: pd.DataFrame, found: Mapping[str, Floats]) -> float:
+    """Return the correlation of the errors of two choices of the same size at the same place of a site.
 
-    Sets with at least `FEWEST` pairs count alike; of jobs all together.
+    It is that of normal scores among the errors of the site. Sets with at least `FEWEST` pairs count alike; of jobs all
+    together.
     """
-    scores = np.interp(errors(rows), found + np.arange(len(found)) * 1e-9, SCORES)
+    scores = np.zeros(len(rows))
+    for site, own in found.items():
+        at = (rows["site"] == site).to_numpy()
+        scores[at] = np.interp(errors(rows[at]), own + np.arange(len(own)) * 1e-9, SCORES)
     if "size" in rows and rows["size"].notna().any():
         keys = ["set", "place", "size"]
         if (rows["kind"] == "collectives").all():
@@ -249,7 +260,7 @@ def shared(rows: pd.DataFrame, found: Floats) -> float:
 def model(rows: pd.DataFrame) -> ErrorModel:
     """Return the model of the errors of one kind, as `of_clusters` has them, with intervals."""
     found = quantiles(rows)
-    return ErrorModel(shared(rows, found), found)
+    return ErrorModel(shared(rows, found), np.array(list(found.values())))
 
 
 def table(clusters: pd.DataFrame) -> str:
@@ -262,20 +273,19 @@ def table(clusters: pd.DataFrame) -> str:
     """
     links, jobs = of_links(), of_jobs()
     known = sides(links)
-    whole = with_intervals(links, known)
-    named = model(whole[whole["kind"] == "named"])
-    rows = [_row(kind, model(clusters[clusters["kind"] == kind])) for kind in BASES if len(clusters)]
-    rows += [_row(stack, named, known[stack]) for stack in NAMED]
-    rows.append(_row(UNNAMED, model(whole[whole["kind"] == UNNAMED]), known[UNNAMED]))
-    rows += [_row(kind, model(jobs[jobs["kind"] == kind])) for kind in JOBS]
+    whole = pd.concat([clusters, with_intervals(links, known), jobs])
+    rows: list[list[object]] = []
+    for kind in (*(BASES if len(clusters) else ()), NAMED, UNNAMED, *JOBS):
+        own = whole[whole["kind"] == kind]
+        found = quantiles(own)
+        rows += [[kind, site, shared(own, found), *[None] * 4, *each.tolist()] for site, each in found.items()]
+    for stack in (*MEASURED_STACKS, UNNAMED):
+        rows.append([stack, None, None, *known[stack].below, *known[stack].above, *[None] * len(SCORES)])
     columns = [*COLUMNS, *(f"{score:g}" for score in SCORES.tolist())]
-    found = pd.DataFrame(rows, columns=columns)
-    return found.to_csv(index=False, float_format=f"%.{_DIGITS}g", lineterminator="\n")
-
-
-def _row(kind: str, found: ErrorModel, known: Sides | None = None) -> list[object]:
-    widths: Iterable[float | None] = (None,) * 4 if known is None else (*known.below, *known.above)
-    return [kind, found.shared, *widths, *found.quantiles.tolist()]
+    csv: str = pd.DataFrame(rows, columns=columns).to_csv(
+        index=False, float_format=f"%.{_DIGITS}g", lineterminator="\n"
+    )
+    return csv
 
 
 def _weights(groups: pd.Series[str]) -> Floats:

@@ -70,7 +70,6 @@ def predict_job(
     from simnet.base.writing import refuse_existing, write_new
     from simnet.report.console import show_listing
     from simnet.scenario import load
-    from simnet.studies.iteration import PARTS
     from simnet.studies.iteration import predict_job as predicted
 
     if out is not None:
@@ -83,6 +82,6 @@ def predict_job(
     if json_:
         typer.echo(json.dumps(found.figures(), indent=2))
         return
-    show_listing(f"an iteration of {found.scenario}", ("policy", *PARTS, "interval of the total"), found.rows())
+    show_listing(f"an iteration of {found.scenario}", found.headings(), found.rows())
     for line in found.sentences():
         typer.echo(line)

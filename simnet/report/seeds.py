@@ -39,7 +39,10 @@ HEADINGS = (
 )
 """Of the table over seeds; see `rows`. Worth is the gain, or the fall of the loss per iteration."""
 
-LEARNING_HEADINGS = ("policy", "accuracy", "reached the target with", "time to target")
+LEARNING_HEADINGS = (
+    *("policy", "accuracy", "reached the target with"),
+    *("time to target", "vs soonest", "paired interval"),
+)
 """Of the table of trainings over seeds; see `learning_rows`. There is no mean time where a seed did not reach it."""
 
 _NO_FLOATS = ("seed", "policy", "iterations", "bytes_sent_B", "choice", "switches")
@@ -110,19 +113,20 @@ def policies(table: pd.DataFrame, bound: str | None = None) -> pd.DataFrame:
     """
     found = paired.comparison(table, [], "simulated_s", bound=bound)
     found = found.merge(paired.comparison(table, [], "time_per_unit_s", bound=bound), on="policy")
+    if "time_to_target_s" in table:
+        # The mean of those seeds that reached it would be too short.
+        always = table.groupby("policy")["time_to_target_s"].transform("count") == table["seed"].nunique()
+        times = table.assign(time_to_target_s=table["time_to_target_s"].where(always))
+        found = found.merge(paired.comparison(times, [], "time_to_target_s", bound=bound), on="policy")
+        found["reached_with"] = [int(one.notna().sum()) for one in _each(table, "time_to_target_s", found)]
     others = [name for name in table.columns if name not in ("seed", "policy", "choice", *found.columns)]
     for name in others:
         estimates = [paired.estimate(one.dropna()) if one.notna().any() else None for one in _each(table, name, found)]
         found[name] = [math.nan if one is None else one.mean for one in estimates]
-        if name in ("worth", "regret_s", "accuracy", "time_to_target_s", "gain"):
+        if name in ("worth", "regret_s", "accuracy", "gain"):
             stem, end = name.removesuffix("_s"), "_s" if name.endswith("_s") else ""
             found[f"{stem}_low{end}"] = [math.nan if one is None else one.low for one in estimates]
             found[f"{stem}_high{end}"] = [math.nan if one is None else one.high for one in estimates]
-    if "time_to_target_s" in found:
-        # The mean of those seeds that reached it would be too short.
-        unreached = [bool(one.isna().any()) for one in _each(table, "time_to_target_s", found)]
-        found["reached_with"] = [int(one.notna().sum()) for one in _each(table, "time_to_target_s", found)]
-        found.loc[unreached, ["time_to_target_s", "time_to_target_low_s", "time_to_target_high_s"]] = math.nan
     return found
 
 
@@ -329,6 +333,7 @@ def learning_rows(summary: SeedsSummary) -> list[tuple[str, ...]]:
             within(each[name], "accuracy", "", lambda share: f"{100 * share:.1f} %"),
             f"{each[name]['reached_with']} of {len(summary['seeds'])}",
             within(each[name], "time_to_target", "_s", format_seconds),
+            *_versus_best(each, name, "time_to_target", summary["bound"]),
         )
         for name in ranking(summary)
         if "reached_with" in each[name]
@@ -337,15 +342,7 @@ def learning_rows(summary: SeedsSummary) -> list[tuple[str, ...]]:
 
 def _row(summary: SeedsSummary, name: str) -> tuple[str, ...]:
     each, one = summary["policies"], summary["policies"][name]
-    cells: dict[str, tuple[str, str]] = {}
-    bought = summary["worth"]["winner"] if summary["worth"] is not None else None
-    for stem, winner in (("simulated", summary["winner"]), ("time_per_unit", bought)):
-        if winner is None or one[f"{stem}_rank"] is None:
-            cells[stem] = "bound" if name == summary["bound"] else "-", "-"
-            continue
-        mean, within = versus(one, each[winner["policy"]][f"{stem}_s"], stem, "+")
-        tied = ", tied" if winner["tied_with"] and one[f"{stem}_tied"] else ""
-        cells[stem] = ("best" if name == winner["policy"] else mean) + tied, within if name != winner["policy"] else "-"
+    cells = {stem: _versus_best(each, name, stem, summary["bound"]) for stem in ("simulated", "time_per_unit")}
     regret = one["regret_s"]
     return (
         name,
@@ -358,3 +355,17 @@ def _row(summary: SeedsSummary, name: str) -> tuple[str, ...]:
         format_bytes(one["bytes_sent_B"]),
         "-" if regret is None or name == summary["bound"] else format_seconds(regret),
     )
+
+
+def _versus_best(each: Mapping[str, Mapping[str, Any]], name: str, stem: str, bound: str | None) -> tuple[str, str]:
+    """Return the cells of how much more a policy took than the first, and of the paired interval of that."""
+    one = each[name]
+    if one[f"{stem}_rank"] is None:
+        return "bound" if name == bound else "-", "-"
+    best = next(other for other in each.values() if other[f"{stem}_rank"] == 1)
+    alone = not any(other[f"{stem}_tied"] for other in each.values() if other is not best)
+    tied = ", tied" if one[f"{stem}_tied"] and not alone else ""
+    if one is best:
+        return f"best{tied}", "-"
+    mean, within = versus(one, best[f"{stem}_s"], stem, "+")
+    return mean + tied, within

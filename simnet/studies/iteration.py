@@ -41,6 +41,8 @@ from simnet.job.record import TRAIN
 from simnet.report import barriers
 from simnet.report.stacks import name_of
 from simnet.scenario import Run, Scenario
+from simnet.studies.choosing.chances import Chances, Part, chances
+from simnet.studies.choosing.output import share
 from simnet.studies.iteration_errors import factor_in_job, off_of_calls, stacks
 
 PARTS = ("compute", "select", "communicate", "merge", "wait", "update", "total")
@@ -49,6 +51,10 @@ PARTS = ("compute", "select", "communicate", "merge", "wait", "update", "total")
 COVERAGE = 0.9
 """Share of iterations that intervals are meant to hold."""
 
+_CHANCES = (
+    "Fastest with: the chance, by what such predictions were off by in measured jobs. Regret: by which share an "
+    "iteration is expected to take longer than with the fastest."
+)
 _OWN = ("compute", "select", "merge", "update")
 _ENDS = ("", "low", "high")
 _SIGMAS = 1.645  # of a normal distribution on each side of 90 %
@@ -86,14 +92,38 @@ class JobPrediction:
     def figures(self) -> dict[str, Any]:
         """Return the prediction for JSON: medians over iterations, in seconds."""
         medians = self.medians()
-        policies = {
-            policy: {
+        policies: dict[str, dict[str, Any]] = {
+            str(policy): {
                 name: {end or "seconds": row[f"{name}_{end}{'_' if end else ''}s"] for end in _ENDS} for name in PARTS
             }
             for policy, row in medians.to_dict("index").items()
         }
+        likely = self.likely()
+        said = zip(likely.fastest.tolist(), likely.regret.tolist(), likely.sure, strict=True)
+        for policy, (chance, regret, sure) in zip(policies, said, strict=True):
+            policies[policy] |= {"chance_to_be_fastest": chance, "expected_regret": regret, "sure": sure}
         head = {"scenario": self.scenario, "workers": self.workers, "stack": self.stack, "device": self.device}
         return {**head, "barrier": self.barrier, "coverage": COVERAGE, "policies": policies}
+
+    def likely(self) -> Chances:
+        """Return how likely each policy has the fastest iterations, by what such predictions were off by.
+
+        Policies with the same exchange throughout are off alike.
+        """
+        medians = self.medians()
+        seconds, low, high = (medians[f"total_{end}s"].to_numpy(dtype=float) for end in ("", "low_", "high_"))
+        exchanges = self.iterations.groupby("policy", sort=False)["exchange"].unique()
+        names = [one[0] if len(one) == 1 else str(policy) for policy, one in exchanges.items()]
+        return chances(names, [Part(seconds, low, high, ["iteration"] * len(names))])
+
+    def headings(self) -> tuple[str, ...]:
+        """Return the headings of `rows`."""
+        return ("policy", *PARTS, "interval of the total", *(("fastest with", "regret") if self.several else ()))
+
+    @property
+    def several(self) -> bool:
+        """Whether there is more than one policy."""
+        return self.iterations["policy"].nunique() > 1
 
     def rows(self) -> list[list[str]]:
         """Return the rows of a table for people."""
@@ -101,6 +131,10 @@ class JobPrediction:
         for policy, row in self.medians().to_dict("index").items():
             low, high = (units.format_seconds(row[f"total_{end}_s"]) for end in ("low", "high"))
             found.append([str(policy), *(units.format_seconds(row[f"{name}_s"]) for name in PARTS), f"{low} to {high}"])
+        if self.several:
+            likely = self.likely()
+            for cells, *both in zip(found, likely.fastest.tolist(), likely.regret.tolist(), strict=True):
+                cells += map(share, both)
         return found
 
     def sentences(self) -> list[str]:
@@ -115,6 +149,7 @@ class JobPrediction:
             f"Their widths, also on {self.device}, are those of jobs of DDP over gloo on two processors, up to "
             f"100 Mbit/s, and of collectives of {' and '.join(known)} there{wider}.",
             barriers.told(self.barrier),
+            *([_CHANCES] if self.several else []),
         ]
 
 

@@ -69,6 +69,9 @@ MAX_RANKS = 10_000_000
 SHORTEST, LONGEST = 1e-12, 1e9
 """Times that a measurement may have [s]: a picosecond to thirty years."""
 
+BETWEEN_NODES = 1e-7
+"""The least time of a collective between nodes [s]: a message takes several times as long."""
+
 SLACK = 1e-6
 """Relative error that numbers may have beyond what is printed: products were rounded too."""
 
@@ -209,6 +212,11 @@ class Collector:
             self.report(line, f"{before}there is no collective {name[:40]!r}: did you mean {meant!r}?")
             return
         row |= fill_nodes(row)
+        nodes = row.get("nodes")
+        if isinstance(nodes, int) and nodes > 1 and seconds < BETWEEN_NODES:
+            message = f"nothing can have been sent between {nodes} nodes in {_shown(seconds)} s"
+            self.report(line, f"{before}{message}; are there fewer elements than ranks?")
+            return
         count = row.get("wrong")
         if isinstance(count, float) and count > 0:
             self.report(line, f"{before}{count:g} elements of the result were wrong", dropped=False)

@@ -1,29 +1,35 @@
 """Chances: how likely each choice is the fastest, and what it is expected to cost to take it.
 
 A predicted time is off by a factor. How far such factors go was learnt from predictions of what had been left out, as
-`residuals.csv` beside the shipped measurements has it: for each *kind* of prediction the quantiles of the measured
-errors, in parts of the half-width of the 90 % interval that a prediction carries. What two choices are off by together
-does not decide between them, so the file also has the correlation of the errors of two choices at the same point.
+`residuals.csv` beside the shipped measurements has it: for each *kind* of prediction, and each *site* that was
+measured, the quantiles of the errors there, in parts of the half-width of the 90 % interval that a prediction carries.
+A site is a cluster with all that the same people measured on it, a set of measurements on known links, or a job.
 
-The errors of all choices are drawn together by a Gaussian copula [1]_ with one factor: that of a choice is the quantile
-at ``sqrt(shared) a + sqrt(1 - shared) b``, in standard deviations of the normal distribution, where ``a`` is the same
-for all choices and ``b`` is the choice's own. So errors keep their tails as measured. A time that is a sum, such as
-messages and selecting, has a draw for each of its parts. The chance of a choice is the share of `DRAWS` in which it is
-the fastest. Each choice has its own stream of random numbers, by its name: neither the order of choices nor a further
-choice changes its draws, and choices of one name are off alike.
+Errors of a site are alike: all predictions are good there, or all are bad. So an unknown system is drawn as one of the
+sites that were measured, each as likely as the next however many measurements it has, and the errors of all choices are
+from there [1]_. What two choices at the same place are off by together does not decide between them; a Gaussian copula
+[2]_ with one factor has it: a choice is at the quantile ``sqrt(shared) a + sqrt(1 - shared) b`` of its site, in
+standard deviations of the normal distribution, where ``a`` is the same for all choices and ``b`` is the choice's own.
+A time that is a sum, such as messages and selecting, has a draw for each of its parts. The chance of a choice is the
+share of `DRAWS` in which it is the fastest. Each choice has its own stream of random numbers, by its name: neither the
+order of choices nor a further choice changes its draws, and choices of one name are off alike.
+
+Sites are few, and a chance is a mean over them. Beside it stands what it is at least, with `CONFIDENCE`, by Student's t
+over the chances at single sites; a choice is called sure by that.
 
 `python benchmarks/validation.py --residuals FILE` makes the file, and `docs/validation.md` says how often chances come
 true.
 
 References
 ----------
-.. [1] R. B. Nelsen, "An Introduction to Copulas", 2nd ed., Springer 2006, section 2.
+.. [1] A. C. Davison, D. V. Hinkley, "Bootstrap Methods and their Application", Cambridge 1997, section 3.8: of
+   hierarchical data.
+.. [2] R. B. Nelsen, "An Introduction to Copulas", 2nd ed., Springer 2006, section 2.
 """
 
 from __future__ import annotations
 
 import io
-import math
 from collections.abc import Hashable, Mapping, Sequence
 from functools import cache, lru_cache
 from importlib.resources import files
@@ -33,6 +39,8 @@ from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
+from scipy.special import stdtrit
 
 from simnet.base.arrays import Floats
 from simnet.base.rng import stream
@@ -43,19 +51,31 @@ DRAWS = 2**14
 """Joint draws; a chance is off by at most 0.4 points for it, as a standard deviation, and by less near 0 and 1."""
 
 SURE = 0.95
-"""From which chance on a choice is called sure."""
+"""From which chance on a choice is called sure; as chances are from few sites, their lower bound is held against it."""
+
+CONFIDENCE = 0.95
+"""Of that bound."""
 
 SCORES = np.arange(-12, 13) / 4
 """Standard deviations of the normal distribution at which quantiles of errors are known."""
 
-COLUMNS = ("kind", "shared", "below_message_s", "below_share", "above_message_s", "above_share")
+COLUMNS = ("kind", "site", "shared", "below_message_s", "below_share", "above_message_s", "above_share")
 """Of the file, before one column of quantiles for each of `SCORES`."""
+
+NAMED = "named"
+"""The kind of times that follow from links with a stack that was measured; it has sites, its stacks half-widths."""
 
 UNNAMED = "ideal"
 """The kind of links whose software nobody named."""
 
 GIVEN = "given"
 """The kind of times whose error was given, in place of learnt: its logarithm is normal, and no two share any."""
+
+CROSS_VALIDATED = ("sizes", "ranks", "beyond", "collectives")
+"""Kinds whose intervals are from what a cluster's own calibration left out; see `corrected`."""
+
+# Between the normal scores of two sites in one table of all sites.
+_APART = 2 * float(SCORES[-1]) + 1
 
 
 class ErrorModel(NamedTuple):
@@ -64,9 +84,9 @@ class ErrorModel(NamedTuple):
     Parameters
     ----------
     shared : float
-        Correlation of the errors of two choices at the same point, in normal scores, within [0, 1).
-    quantiles : ndarray, shape (25,)
-        Errors at `SCORES`, in half-widths of the interval on their side, ascending.
+        Correlation of the errors of two choices at the same place of a site, in normal scores, within [0, 1).
+    quantiles : ndarray, shape (sites, 25)
+        Errors of each site at `SCORES`, in half-widths of the interval on their side, ascending.
     """
 
     shared: float
@@ -99,10 +119,18 @@ class Chances(NamedTuple):
         Chance to be the fastest, within 0..1; they add up to 1.
     regret : ndarray, shape (choices,)
         By which fraction it is expected to take longer than the fastest.
+    at_least : ndarray, shape (choices,)
+        What the chance to be the fastest is at least, with `CONFIDENCE`, as it is from few sites.
     """
 
     fastest: Floats
     regret: Floats
+    at_least: Floats
+
+    @property
+    def sure(self) -> list[bool]:
+        """Which choices are sure to be the fastest: with a chance of at least `SURE`, also by the least it may be."""
+        return [bool(one) for one in self.at_least >= SURE]
 
 
 @cache
@@ -112,27 +140,34 @@ def error_models() -> MappingProxyType[str, ErrorModel]:
     ``sizes``, ``ranks``, ``beyond`` and ``collectives`` are what a calibrated cluster predicts from: the measured
     curve itself, other numbers of ranks inside and outside those measured, other collectives. ``specified`` is what a
     platform says of which nothing was measured. Names of transport stacks are times that follow from links, ``ideal``
-    those without software, whatever stack there is. ``select`` is the time of kernels, and ``iteration`` that of whole
-    iterations of jobs. `GIVEN` is among them.
+    those without software, whatever stack there is, and ``named`` all of the former. ``select`` is the time of kernels,
+    and ``iteration`` that of whole iterations of jobs. `GIVEN` is among them.
 
     Examples
     --------
     >>> sorted(error_models())[:4]
     ['beyond', 'collectives', 'given', 'gloo']
     """
-    learnt = {kind: _model(row) for kind, row in _rows().items()}
-    return MappingProxyType(learnt | {GIVEN: ErrorModel(0.0, SCORES / NormalDist().inv_cdf(0.95))})
-
-
-def _model(row: Mapping[Hashable, Any]) -> ErrorModel:
-    return ErrorModel(float(row["shared"]), np.array([row[f"{score:g}"] for score in SCORES.tolist()], dtype=float))
+    rows = _rows()
+    found = {GIVEN: ErrorModel(0.0, SCORES[np.newaxis] / NormalDist().inv_cdf(0.95))}
+    for kind, own in rows[rows["site"].notna()].groupby("kind"):
+        quantiles = own[[f"{score:g}" for score in SCORES.tolist()]].to_numpy(dtype=float)
+        found[str(kind)] = ErrorModel(float(own["shared"].iloc[0]), quantiles)
+    found |= dict.fromkeys(set(_sides()) - {UNNAMED}, found[NAMED])
+    return MappingProxyType(found)
 
 
 @cache
-def _rows() -> dict[str, dict[Hashable, Any]]:
+def _rows() -> pd.DataFrame:
     path = files("simnet.calibration.measured") / "residuals.csv"
-    rows = pd.read_csv(io.StringIO(path.read_text(encoding="utf-8")))
-    return {str(row["kind"]): row for row in rows.to_dict("records")}
+    return pd.read_csv(io.StringIO(path.read_text(encoding="utf-8")))
+
+
+@cache
+def _sides() -> dict[str, dict[Hashable, Any]]:
+    """Return the half-widths of intervals of times that follow from links, by stack."""
+    rows = _rows()
+    return {str(row["kind"]): row for row in rows[rows["above_share"].notna()].to_dict("records")}
 
 
 def kind_of_stack(stack: str) -> str:
@@ -143,8 +178,7 @@ def kind_of_stack(stack: str) -> str:
     >>> kind_of_stack("gloo"), kind_of_stack("nccl")
     ('gloo', 'ideal')
     """
-    row = _rows().get(stack)
-    return stack if row is not None and not math.isnan(row["above_share"]) else UNNAMED
+    return stack if stack in _sides() else UNNAMED
 
 
 def in_job(kernels: Part) -> Part:
@@ -173,12 +207,54 @@ def interval(stack: str, messages: Floats, seconds: Floats) -> tuple[Floats, Flo
     >>> bool(0.09 < low < 0.1 < high < 0.13)
     True
     """
-    row = _rows()[kind_of_stack(stack)]
+    row = _sides()[kind_of_stack(stack)]
     messages, seconds = np.asarray(messages, dtype=float), np.asarray(seconds, dtype=float)
     each = np.divide(messages, seconds, out=np.zeros(np.broadcast_shapes(messages.shape, seconds.shape)),
                      where=seconds > 0)  # fmt: skip
     below, above = (float(row[f"{side}_message_s"]) * each + float(row[f"{side}_share"]) for side in ("below", "above"))
     return seconds * np.exp(-below), seconds * np.exp(above)
+
+
+def corrected(
+    kind: str, seconds: Floats, low: Floats, high: Floats, models: Mapping[str, ErrorModel] | None = None
+) -> tuple[Floats, Floats]:
+    """Return the 90 % interval of times [s], corrected by how far such intervals went on other sites.
+
+    A calibration makes intervals from what it leaves out of its own cluster, which may be harder or easier than what is
+    asked: between known numbers of ranks, the gap is twice as wide where one of them is left out. So those of
+    `CROSS_VALIDATED` end where one error in twenty of the sites that were measured was below, and one above. Others are
+    learnt over sites already, and stay as they are.
+
+    Parameters
+    ----------
+    kind : str
+        The kind of the predictions.
+    seconds, low, high : ndarray
+        Predicted times, and the intervals that they carry [s].
+    models : mapping of str to ErrorModel, optional
+        By kind; by default the shipped ones.
+
+    Examples
+    --------
+    >>> low, high = corrected("ranks", np.array(1.0), np.array(0.5), np.array(2.0))
+    >>> bool(0.5 < low < 1 < high < 2)
+    True
+    """
+    if kind not in CROSS_VALIDATED:
+        return low, high
+    below, above = _outermost((error_models() if models is None else models)[kind])
+    seconds = np.asarray(seconds, dtype=float)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ends = seconds * (low / seconds) ** below, seconds * (high / seconds) ** above
+    found = [np.where(seconds > 0, end, seconds) for end in ends]
+    return found[0], found[1]
+
+
+def _outermost(model: ErrorModel) -> tuple[float, float]:
+    """Return the half-widths below and above between which nine in ten errors are, sites alike."""
+    errors = np.sort([np.interp(_strata(), SCORES, each) for each in model.quantiles], axis=None)
+    low, high = np.quantile(errors, [0.05, 0.95]).tolist()
+    return max(-low, 0.0), max(high, 0.0)
 
 
 def chances(
@@ -210,6 +286,7 @@ def chances(
     """
     known = error_models() if models is None else models
     drawn = np.zeros((len(names), DRAWS))
+    picked: dict[tuple[int, str], NDArray[np.intp]] = {}
     for number, part in enumerate(parts):
         for place, (name, kind) in enumerate(zip(names, part.kinds, strict=True)):
             seconds, low, high = (float(one[place]) for one in part[:3])
@@ -218,17 +295,37 @@ def chances(
                 continue
             shared = known[kind].shared
             scores = np.sqrt(shared) * _normal(number, "all", kind) + np.sqrt(1 - shared) * _normal(number, "own", name)
-            drawn[place] += seconds * factors(known[kind], scores, seconds / low, high / seconds)
+            sites = picked.setdefault((number, kind), _sites(number, kind, len(known[kind].quantiles)))
+            drawn[place] += seconds * factors(known[kind], scores, sites, seconds / low, high / seconds)
     for place, (name, error) in enumerate(zip(names, [] if left_open is None else left_open.tolist(), strict=False)):
         drawn[place] *= np.exp(error * _normal(0, "sample", name))
     least = drawn.min(axis=0)
     fastest = drawn == least
     with np.errstate(divide="ignore", invalid="ignore"):
         lost = np.where(fastest, 0.0, drawn / least - 1)
-    return Chances((fastest / fastest.sum(axis=0)).mean(axis=1), lost.mean(axis=1))
+    won = fastest / fastest.sum(axis=0)
+    return Chances(won.mean(axis=1), lost.mean(axis=1), _at_least(won, list(picked.values())))
 
 
-def factors(model: ErrorModel, scores: Floats, below: Floats | float, above: Floats | float) -> Floats:
+def _at_least(won: Floats, picked: Sequence[NDArray[np.intp]]) -> Floats:
+    """Return the lower bounds of the means of draws, shape (choices, draws), each from sites drawn for themselves."""
+    variance, fewest = np.zeros(len(won)), 0
+    for sites in picked:
+        counts = np.bincount(sites)
+        if len(counts) > 1:
+            each = np.array([np.bincount(sites, weights=one) for one in won]) / counts
+            variance += each.var(axis=1, ddof=1) / len(counts)
+            fewest = min(fewest or len(counts), len(counts))
+    if not fewest:
+        return np.asarray(won.mean(axis=1))
+    half = float(stdtrit(fewest - 1, CONFIDENCE)) * np.sqrt(variance)
+    bounds: Floats = np.maximum(won.mean(axis=1) - half, 0.0)
+    return bounds
+
+
+def factors(
+    model: ErrorModel, scores: Floats, sites: NDArray[np.intp], below: Floats | float, above: Floats | float
+) -> Floats:
     """Return measured over predicted times at normal scores.
 
     Parameters
@@ -237,11 +334,15 @@ def factors(model: ErrorModel, scores: Floats, below: Floats | float, above: Flo
         Of the kind of prediction.
     scores : ndarray
         In standard deviations.
+    sites : ndarray of int
+        Rows of the model's quantiles, of the shape of `scores`.
     below, above : float or ndarray
         Predicted time over the lower end of its interval, and the upper end over it, >= 1; they broadcast with
         `scores`.
     """
-    errors = np.interp(scores, SCORES, model.quantiles)
+    own: Floats = (np.arange(len(model.quantiles)) * _APART)[:, np.newaxis] + SCORES
+    at = np.clip(scores, SCORES[0], SCORES[-1]) + sites * _APART
+    errors = np.interp(at, own.ravel(), model.quantiles.ravel())
     found: Floats = np.exp(errors * np.where(errors < 0, np.log(below), np.log(above)))
     return found
 
@@ -257,5 +358,13 @@ def _strata() -> Floats:
 def _normal(part: int, whose: str, name: str) -> Floats:
     """Return normal numbers, each stratum once, shape (draws,)."""
     drawn = stream(0, "chances", part, whose, name).permutation(_strata())
+    drawn.flags.writeable = False
+    return drawn
+
+
+@lru_cache(64)
+def _sites(part: int, kind: str, count: int) -> NDArray[np.intp]:
+    """Return which of so many sites each draw is from, as often each as another but for one, shape (draws,)."""
+    drawn = stream(0, "chances", part, "site", kind).permutation(np.arange(DRAWS) % count)
     drawn.flags.writeable = False
     return drawn

@@ -127,7 +127,7 @@ def by_closed_form(device: DeviceProfile, error: float | None = None, shape: str
     >>> from simnet.costs.devices import load_device
     >>> estimate = by_closed_form(load_device("ideal"))(choices()[0], OperatingPoint(8, 11_689_512, 0.1, 1e-3, 1.25e9))
     >>> f"{estimate.seconds:.4f} s, {estimate.low:.4f} to {estimate.high:.4f}"
-    '0.0795 s, 0.0787 to 0.2586'
+    '0.0795 s, 0.0787 to 0.1949'
     """
     known: dict[tuple[object, ...], Estimate] = {}
     kind = UNNAMED if error is None else GIVEN

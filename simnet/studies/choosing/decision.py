@@ -13,10 +13,9 @@ from simnet.base.arrays import Floats
 from simnet.base.progress import tracked
 from simnet.job.job import Overlap
 from simnet.job.streams import left_after
-from simnet.studies.choosing.chances import SURE
 from simnet.studies.choosing.choices import Choice
 from simnet.studies.choosing.cost_models import Beside, CostModel
-from simnet.studies.choosing.likely import at_point
+from simnet.studies.choosing.likely import at_point, within
 from simnet.studies.choosing.operating_point import OperatingPoint
 
 QUANTITIES = ("latency", "bandwidth", "density", "workers")
@@ -59,6 +58,8 @@ class Row(NamedTuple):
         How likely it is the fastest, within 0..1.
     expected_regret : float
         By which fraction it is expected to take longer than the fastest.
+    sure : bool
+        Whether it is sure to be the fastest; see `simnet.studies.choosing.chances.Chances`.
     weather : tuple of float, optional
         The least and the most that it takes as links change, if that was looked at [s]; no part of its interval.
     """
@@ -74,6 +75,7 @@ class Row(NamedTuple):
     left: float
     chance: float
     expected_regret: float
+    sure: bool
     weather: tuple[float, float] | None
 
 
@@ -167,8 +169,8 @@ class Decision(NamedTuple):
 
     @property
     def sure(self) -> bool:
-        """Whether the fastest is so with a chance of at least `SURE`."""
-        return self.best.chance >= SURE
+        """Whether the fastest is sure to be so."""
+        return self.best.sure
 
     def gain_over_dense(self, *, overlapped: bool = False) -> float:
         """Return how many times as fast as the fastest choice that sends the whole gradient the fastest sparse one is.
@@ -246,14 +248,15 @@ def decide(
     found = [cost_model(choice, point) for choice in tracked(choices, 0.2)]
     likely = at_point([choice.candidate for choice in choices], found)
     rows = []
-    for choice, one, chance, regret in zip(choices, found, likely.fastest, likely.regret, strict=True):
-        parts = one.seconds, one.low, one.high, one.communicate, *one.selecting
+    said = zip(likely.fastest.tolist(), likely.regret.tolist(), likely.sure, strict=True)
+    for choice, one, chances in zip(choices, found, said, strict=True):
+        parts = one.seconds, *within(one), one.communicate, *one.selecting
         left = _left(choice, point, cost_model, backward, beside)
         select = float(one.select)
         weather = None if one.weather is None else (one.weather[0] + select, one.weather[1] + select)
         seconds, low, high, communicate, _, least, most = map(float, parts)
         times = seconds, low, high, communicate, select, least, most
-        rows.append(Row(choice, *times, left, float(chance), float(regret), weather))
+        rows.append(Row(choice, *times, left, *chances, weather))
     rows.sort(key=lambda row: row.seconds)
     best = rows[0].choice
     several = [row.choice for row in rows]

@@ -14,7 +14,7 @@ from simnet.job import Job
 from simnet.report import barriers
 from simnet.report.console import empty_table
 from simnet.report.stacks import name_on
-from simnet.studies.choosing.chances import SURE, Chances
+from simnet.studies.choosing.chances import Chances
 from simnet.studies.choosing.forecast import Forecast, Gain, WholeJob
 from simnet.studies.choosing.output import advice, share
 
@@ -100,9 +100,9 @@ def sentences(found: WholeJob, likely: Chances) -> list[str]:
         margin = f"{100 * found.margin:.3g} % before {found.rows[1].label}"
         chances = [float(one) for one in likely.fastest]
         others = {row.label: chance for row, chance in zip(found.rows[1:], chances[1:], strict=True)}
-        said.append(advice(best.label, chances[0], float(likely.regret[0]), margin, others))
+        said.append(advice(best.label, chances[0], float(likely.regret[0]), margin, others, sure=likely.sure[0]))
         tied = [row.label for row in found.rows if found.tied(row)]
-        if tied and chances[0] < SURE:
+        if tied and not likely.sure[0]:
             said.append(f"What was simulated does not tell {best.label} from {' or '.join(tied)}.")
     gain = found.gain_over_dense()
     if not math.isnan(gain):
@@ -169,8 +169,8 @@ def figures(asked: Asked, found: WholeJob, likely: Chances) -> dict[str, Any]:
         "margin": _number(found.margin),
         "chance_to_be_fastest": float(likely.fastest[0]),
         "expected_regret": _number(float(likely.regret[0])),
-        "sure": bool(likely.fastest[0] >= SURE),
-        "too_close_to_call": bool(likely.fastest[0] < SURE),
+        "sure": likely.sure[0],
+        "too_close_to_call": not likely.sure[0],
         "tied_with": [row.label for row in found.rows if found.tied(row)],
         "gain_over_dense": _number(gain),
         "compression_pays": bool(gain > 1),

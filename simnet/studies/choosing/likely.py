@@ -22,6 +22,7 @@ from simnet.studies.choosing.chances import (
     Chances,
     Part,
     chances,
+    corrected,
     in_job,
     interval,
     kind_of_stack,
@@ -45,6 +46,12 @@ def at_point(among: Sequence[Candidate], found: Sequence[Estimate]) -> Chances:
     sending = _part([one.kind for one in found], ((one.communicate, one.least, one.most) for one in found))
     selecting = _part(["select"] * len(among), (one.selecting for one in found))
     return chances(list(map(off_alike, among)), [sending, in_job(selecting)])
+
+
+def within(one: Estimate) -> tuple[Floats, Floats]:
+    """Return the 90 % interval of the time of an exchange [s], as far as intervals of its kind went elsewhere."""
+    low, high = corrected(one.kind, one.communicate, one.least, one.most)
+    return low + one.selecting.low, high + one.selecting.high
 
 
 def over_job(rows: Sequence[Forecast], job: Job, error: float | None = None) -> Chances:

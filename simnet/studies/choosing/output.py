@@ -12,7 +12,6 @@ from rich.text import Text
 from simnet.base.units import format_bandwidth, format_bytes, format_seconds, format_within
 from simnet.report import barriers
 from simnet.report.console import empty_table
-from simnet.studies.choosing.chances import SURE
 from simnet.studies.choosing.cost_models import sample
 from simnet.studies.choosing.decision import Decision, Flip
 from simnet.studies.choosing.inputs import Question
@@ -72,7 +71,7 @@ def sentences(question: Question, decision: Decision) -> list[str]:
     if len(decision.rows) > 1:
         margin = f"{100 * decision.margin:.3g} % before {decision.rows[1].choice.label}"
         others = {row.choice.label: row.chance for row in decision.rows[1:]}
-        said.append(advice(best.choice.label, best.chance, best.expected_regret, margin, others))
+        said.append(advice(best.choice.label, best.chance, best.expected_regret, margin, others, sure=best.sure))
     if best.weather is not None and best.weather[0] < best.weather[1]:
         ends = " to ".join(map(format_seconds, best.weather))
         said.append(f"As the links change, {best.choice.label} takes {ends}; chances and intervals are of the mean.")
@@ -121,7 +120,7 @@ def sentences(question: Question, decision: Decision) -> list[str]:
     return said
 
 
-def advice(label: str, chance: float, regret: float, margin: str, others: Mapping[str, float]) -> str:
+def advice(label: str, chance: float, regret: float, margin: str, others: Mapping[str, float], *, sure: bool) -> str:
     """Return what to take, and how likely that is right.
 
     Parameters
@@ -134,15 +133,17 @@ def advice(label: str, chance: float, regret: float, margin: str, others: Mappin
         By how much it is before which other.
     others : mapping of str to float
         The chances of the others.
+    sure : bool
+        Whether that is sure.
 
     Examples
     --------
-    >>> advice("ART-ring", 0.973, 0.0011, "12 % before AG-Topk", {"AG-Topk": 0.027})
+    >>> advice("ART-ring", 0.973, 0.0011, "12 % before AG-Topk", {"AG-Topk": 0.027}, sure=True)
     'Take ART-ring: fastest with 97 %, expected regret 0.11 %; 12 % before AG-Topk.'
-    >>> advice("ART-ring", 0.6, 0.02, "1 % before AG-Topk", {"AG-Topk": 0.38, "dense": 0.02})
+    >>> advice("ART-ring", 0.6, 0.02, "1 % before AG-Topk", {"AG-Topk": 0.38, "dense": 0.02}, sure=False)
     'Take ART-ring, but not for sure: fastest with 60 %, expected regret 2 %; 1 % before AG-Topk. AG-Topk with 38 %.'
     """
-    doubt = "" if chance >= SURE else ", but not for sure"
+    doubt = "" if sure else ", but not for sure"
     said = f"Take {label}{doubt}: fastest with {share(chance)}, expected regret {share(regret)}; {margin}."
     if doubt and others:
         other = max(others, key=lambda one: others[one])
