@@ -188,7 +188,8 @@ class PowerSGD(Dense):
     column, by Gram-Schmidt. Q is too, before it is used, which changes neither the range of M Q nor the update, but
     keeps numbers in range; a direction that got lost, as when a gradient is zero, is redrawn.
 
-    At a ``scale`` s, factors are sqrt(s) times as long, and what is not compressed s times.
+    At a ``scale`` s, factors are sqrt(s) times as long, and what is not compressed s times. Messages have a layer
+    compressed if one s times as long would be, whatever becomes of its sample.
 
     References
     ----------
@@ -227,8 +228,10 @@ class PowerSGD(Dense):
         if self.layers and sizes != [size for _, size in self.layers]:
             raise ValueError("shapes and layers differ in size")
         matrices, start = [], 0
+        self._sizes: list[tuple[int, int, int]] = []
         for index, size in enumerate(sizes):
             rows, columns = (shapes[index][0], size // shapes[index][0]) if shapes else near_square(size)
+            self._sizes.append((size, rows, columns))
             rank = min(self.options.rank, rows, columns)
             place = slice(start, start + size)
             matrices.append(Matrix(place, rows, columns, rank if rank * (rows + columns) < size else 0))
@@ -239,11 +242,18 @@ class PowerSGD(Dense):
 
     @property
     def lengths(self) -> tuple[float, float, float]:
-        """Entries of all P, of all Q, and of what is sent as it is, at the scale in force."""
-        factor = math.sqrt(self.options.scale)
-        rows = sum(one.rank * one.rows for one in self._matrices)
-        plain = sum(place.stop - place.start for place in self._vectors)
-        return factor * rows, factor * self._queries.size, self.options.scale * plain
+        """Entries of all P, of all Q, and of what is sent as it is, of layers `scale` times as long."""
+        left, right, plain = np.sum([self._lengths_of(*one) for one in self._sizes], axis=0).tolist()
+        return left, right, plain
+
+    def _lengths_of(self, size: int, rows: int, columns: int) -> tuple[float, float, float]:
+        """Return the same of one layer; a sample may be too short to compress though the layer is not."""
+        scale = self.options.scale
+        left, right = (math.sqrt(scale) * one for one in (rows, columns))
+        rank = min(self.options.rank, left, right)
+        if rank * (left + right) < scale * size:
+            return rank * left, rank * right, 0.0
+        return 0.0, 0.0, scale * size
 
     def _communicate(self, corrected: Values, gradients: Values) -> Exchange:
         P = np.float32(self.workers)
@@ -311,14 +321,14 @@ class PowerSGD(Dense):
 
     def _steps(self) -> Iterator[Step]:
         """Yield what workers do: P = M Q, its columns orthonormal; Q = M^T P; the update P Q^T."""
-        entries = self.parameters - sum(place.stop - place.start for place in self._vectors)
-        columns = sum(one.rank * one.rows for one in self._matrices)
         left, right, plain = self.lengths
+        scale = self.options.scale
+        entries = self.parameters - plain / scale
         # A product reads the matrices once; the last one writes them.
         product = DeviceOp("norm", entries)
         yield product
         yield self._summed("P", left).concat(self._summed("uncompressed", plain))
-        yield from (DeviceOp("norm", columns, launches=self.options.rank), product)
+        yield from (DeviceOp("norm", left / scale, launches=self.options.rank), product)
         yield self._summed("Q", right)
         yield DeviceOp("sum", entries)
 

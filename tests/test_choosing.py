@@ -22,10 +22,11 @@ from simnet.network import Network
 from simnet.policies import Fixed, Ramp
 from simnet.scenario import load
 from simnet.studies.choosing import OperatingPoint, by_closed_form, by_simulation, choices, decide, fastest
-from simnet.studies.choosing.cost_models import beside_backward, sample, selecting
+from simnet.studies.choosing.cost_models import beside_backward, selecting
 from simnet.studies.choosing.decision import BUCKET, QUANTITIES
 from simnet.studies.choosing.inputs import Given, from_flags, from_scenario
 from simnet.studies.choosing.maps import axis, draw_map
+from simnet.studies.choosing.rehearsals import sample
 from validate.published import table_vi
 
 IDEAL = load_device("ideal")

@@ -3,6 +3,7 @@
 =============== ======================================================================================================
 operating_point the job and the links
 choices         what there is to choose from, with closed forms
+rehearsals      what exchanges send that follow the gradients, found by doing them on a sample
 cost_models     what an exchange costs: by closed forms, on a calibrated cluster, or simulated
 decision        the ranking, its margin, what would flip it, and the regret if the network is misjudged
 chances         how likely each of some times is the shortest, and their expected regret, by errors that were learnt

@@ -30,8 +30,8 @@ Kind: TypeAlias = Literal["dense", "half", "sparse"]
 """The whole gradient in single precision, in half precision, or a selection of it."""
 
 
-# Entries of a sparsifier of which only its kind matters.
-_ANY = 256
+# Entries, and layers, of a sparsifier of which only its kind matters.
+_ANY, _PARTS = 256, 16
 
 
 class CollectiveCall(NamedTuple):
@@ -59,8 +59,10 @@ class Choice:
     collective_calls : callable, optional
         The collectives that it consists of at a point.
     settled : bool
-        Whether what it sends follows the gradients, so that its time is that of exchanges of a sample of them, once
-        thresholds have settled; the closed form has equal supports, and says the least or the most.
+        Whether what it sends follows the gradients, so that its time is that of rehearsed exchanges, once thresholds
+        have settled; the closed form has equal supports, and says the least or the most.
+    by_layers : bool
+        Whether what it sends depends on the layers, of which the closed form has one.
     period : int
         Exchanges after which it begins anew to adapt what it sends.
     slack : callable, optional
@@ -73,6 +75,7 @@ class Choice:
     kernel_calls: Callable[[OperatingPoint], Sequence[DeviceOp]] | None = None
     collective_calls: Callable[[OperatingPoint], Sequence[CollectiveCall]] | None = None
     settled: bool = False
+    by_layers: bool = False
     period: int = 1
     slack: Callable[[OperatingPoint], Floats] | None = None
 
@@ -194,6 +197,8 @@ def _slack_of_tree(
 ) -> Callable[[OperatingPoint], Floats]:
     """Return what a tree may take less: paths of a truncated one overlap, and after a broadcast it begins early.
 
+    By whoever broadcasts, a truncated one then has a message less one after another.
+
     Parameters
     ----------
     share : float
@@ -208,7 +213,8 @@ def _slack_of_tree(
         levels = np.floor(np.log2(np.asarray(point.workers, dtype=np.float64)))
         truncated = 2.0**levels != point.workers
         early = levels * np.asarray(point.latency)
-        overlap = np.where(truncated, np.minimum(early, share * nbytes(point) * point.beta), 0.0)
+        message = share * nbytes(point) * point.beta
+        overlap = np.where(truncated, message if after_broadcast else np.minimum(early, message), 0.0)
         return np.asarray(overlap + (early if after_broadcast else 0.0))
 
     return slack
@@ -259,6 +265,22 @@ def _published(candidate: Candidate) -> Choice | None:
         communicate = _weighed(candidate)
     except ValueError:
         return None
-    # Any size says whether what it sends follows the gradients.
-    model = sparsifier_models.create(candidate.scheme, 4, _ANY, 0.1, layers=(("", _ANY),), **candidate.options)
-    return Choice(candidate, "sparse", communicate, settled=not model.fixed_volume, period=model.period)
+    whole, parts = _of_layers(candidate, 1), _of_layers(candidate, _PARTS)
+    return Choice(
+        candidate,
+        "sparse",
+        communicate,
+        settled=not whole.fixed_volume,
+        by_layers=whole.fixed_volume and not np.array_equal(_sent(whole), _sent(parts)),
+        period=whole.period,
+    )
+
+
+def _of_layers(candidate: Candidate, count: int) -> sparsifier_models.Sparsifier:
+    """Return the model of a scheme for a gradient of so many layers; any size says what its kind is."""
+    layers = [(str(number), _ANY // count) for number in range(count)]
+    return sparsifier_models.create(candidate.scheme, 4, _ANY, 0.1, layers=layers, **candidate.options)
+
+
+def _sent(model: sparsifier_models.Sparsifier) -> Floats:
+    return model.exchange(np.ones((model.workers, model.parameters), dtype=np.float32)).schedule.bytes_sent()

@@ -5,40 +5,29 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
-import sparsifier_models
 import topologies
 from simnet.base.arrays import Floats
 from simnet.base.errors import InputError
 from simnet.base.progress import tracked
-from simnet.costs.devices import DeviceOp, DeviceProfile, End
-from simnet.costs.models import model
+from simnet.costs.devices import DeviceProfile, End
 from simnet.job.streams import Sent, queued
 from simnet.network import Network, Stack
+from simnet.network.tables import load_kept_loop
 from simnet.report.stacks import name_of
-from simnet.schedule import Schedule
 from simnet.studies.choosing.chances import GIVEN, UNNAMED, interval, kind_of_stack
 from simnet.studies.choosing.choices import Choice
 from simnet.studies.choosing.operating_point import OperatingPoint
-from simnet.traces import synthetic
+from simnet.studies.choosing.rehearsals import Rehearsals, Sample, volume
 
 if TYPE_CHECKING:
     from simnet.calibration import CalibratedCostModel
 
-_SAMPLE = 4096
-_SMALL = 64
-# Of all workers together, of gradients that a scheme follows.
-_LARGE = 2**16
-# The most exchanges in which thresholds and residuals settle, how many count at least, and by what share of their bytes
-# these and as many before them may differ then.
-_MOST_SETTLING, _LEAST_COUNTED, _SETTLED = 200, 32, 0.03
-_LAYERS = 8
-_LEAST_TIMES, _MOST_TIMES = 4, 40
-_LARGEST_SAMPLE = 2**26
+# The most exchanges of a settled period that are timed, where it has no period of its own.
+_TIMED = 32
 
 
 class Selecting(NamedTuple):
@@ -101,15 +90,12 @@ Beside: TypeAlias = Callable[[Choice, OperatingPoint, int], float]
 """What is left of a choice after the backward pass [s], at the point of one of so many equal buckets."""
 
 
-class Sample(NamedTuple):
-    """What an exchange sends and runs, found by doing it on a sample of gradients."""
-
-    schedule: Schedule
-    kernels: tuple[DeviceOp, ...]
-
-
-def by_closed_form(device: DeviceProfile, error: float | None = None, shape: str | None = None) -> CostModel:
+def by_closed_form(
+    device: DeviceProfile, error: float | None = None, rehearsals: Rehearsals | None = None
+) -> CostModel:
     """Return the cost model of the closed forms, in which no two messages share a link.
+
+    Where no formula of the density says what an exchange sends, rehearsed ones are timed on the links of the point.
 
     Parameters
     ----------
@@ -118,8 +104,8 @@ def by_closed_form(device: DeviceProfile, error: float | None = None, shape: str
     error : float, optional
         Relative error of the time to communicate that the 90 % interval stands for, >= 0. By default what measured
         times were off by whose software is left out, as it is here.
-    shape : str, optional
-        As of `settled`.
+    rehearsals : Rehearsals, optional
+        Exchanges of gradients like those of the job.
 
     Examples
     --------
@@ -130,6 +116,7 @@ def by_closed_form(device: DeviceProfile, error: float | None = None, shape: str
     '0.0795 s, 0.0787 to 0.1949'
     """
     known: dict[tuple[object, ...], Estimate] = {}
+    rehearsals = Rehearsals() if rehearsals is None else rehearsals
     kind = UNNAMED if error is None else GIVEN
 
     def around(communicate: Floats) -> tuple[Floats, Floats]:
@@ -139,17 +126,17 @@ def by_closed_form(device: DeviceProfile, error: float | None = None, shape: str
         return communicate / (1 + error), communicate * (1 + error)
 
     def cost_model(choice: Choice, point: OperatingPoint) -> Estimate:
-        if choice.settled:
+        if choice.settled or choice.by_layers:
             numbers = point.workers, point.parameters, point.density, point.latency, point.bandwidth
             key = (choice.label, *map(float, numbers))
             if key not in known:
-                exchanges = settled(choice, point, shape=shape)
-                found = _mean(exchanges, int(point.workers), [(network_of(point), 0.0)], device)
+                exchanges = rehearsals.of(choice, point)
+                found = _mean(choice, exchanges, int(point.workers), [(network_of(point), 0.0)], device)
                 low, high = around(found.seconds)
                 known[key] = Estimate(found.seconds, found.select, low * found.least, high * found.most, kind)
             return known[key]
         communicate = choice.communicate(point)
-        select = selecting(choice, point, device)
+        select = selecting(choice, point, device, rehearsals)
         low, high = around(communicate)
         if choice.slack is not None:
             low = np.maximum(low - choice.slack(point), 0.0)
@@ -159,18 +146,18 @@ def by_closed_form(device: DeviceProfile, error: float | None = None, shape: str
 
 
 class _Mean(NamedTuple):
-    """The time of exchanges of a settled period.
+    """The time of rehearsed exchanges.
 
     Parameters
     ----------
     seconds : ndarray
-        To communicate, the mean over the later half of them and over moments [s].
+        To communicate, the mean over them and over moments [s].
     select : Selecting
         To select.
     moments : ndarray, shape (moments,)
         The mean of each moment [s].
     least, most : float
-        How far the half before was from it, in parts of it: some schemes drift on. 1 if not below, or above.
+        How far jobs may be from it whose gradients are not known, in parts of it.
     messages : float
         Of an exchange, for each worker.
     """
@@ -184,6 +171,7 @@ class _Mean(NamedTuple):
 
 
 def _mean(
+    choice: Choice,
     exchanges: Sequence[Sample],
     workers: int,
     moments: Sequence[tuple[Network, float]],
@@ -192,26 +180,33 @@ def _mean(
 ) -> _Mean:
     """Return the time of exchanges, simulated."""
     hosts = None if placement is None else list(placement[:workers])
-    selects = np.array(
-        [[device.seconds(one.kernels, workers, end).max() for end in (None, *get_args(End))] for one in exchanges]
+    if len(exchanges) > 1:
+        load_kept_loop()
+    step = 1 if choice.period > 1 else -(-len(exchanges) // _TIMED)
+    timed = exchanges[::step]
+
+    def lasts(one: Sample, network: Network, start: float) -> float:
+        first, between = device.work(one.kernels, workers)
+        found = network.time(one.schedule.with_work(between), first, placement=hosts, origin=start).lasts_from(start)
+        return found - float(device.seconds(one.kernels, workers).max())
+
+    means = np.array([np.mean([lasts(one, *moment) for one in timed]) for moment in moments])
+    selects = np.mean(
+        [[device.seconds(one.kernels, workers, end).max() for end in (None, *get_args(End))] for one in timed], axis=0
     )
-    times = np.zeros((len(moments), len(exchanges)))
-    for column, (schedule, kernels) in enumerate(exchanges):
-        first, between = device.work(kernels, workers)
-        worked = schedule.with_work(between)
-        for row, (network, start) in enumerate(moments):
-            lasts = network.time(worked, first, placement=hosts, origin=start).lasts_from(start)
-            times[row, column] = lasts - selects[column, 0]
-    halves = np.array_split(times, min(2, times.shape[1]), axis=1)
-    means = halves[-1].mean(axis=1)
-    drift = float(halves[0].mean() / means.mean()) if means.mean() > 0 else 1.0
+    seconds, least, most = float(means.mean()), 1.0, 1.0
+    if choice.settled and seconds > 0:
+        # Latencies stay, whatever is sent.
+        empty = Sample(timed[-1].schedule.scaled(0.0), timed[-1].kernels)
+        moved = 1 - min(float(np.mean([lasts(empty, *moment) for moment in moments])) / seconds, 1.0)
+        least, most = (1 + (one - 1) * moved for one in volume(choice.candidate.scheme))
     return _Mean(
-        np.asarray(means.mean()),
-        Selecting(*map(np.asarray, selects.mean(axis=0))),
+        np.asarray(seconds),
+        Selecting(*map(np.asarray, selects)),
         means,
-        min(drift, 1.0),
-        max(drift, 1.0),
-        float(np.mean([one.schedule.n_messages for one in exchanges])) / workers,
+        least,
+        most,
+        float(np.mean([one.schedule.n_messages for one in timed])) / workers,
     )
 
 
@@ -244,9 +239,7 @@ def by_simulation(
     moments: Sequence[tuple[Network, float]],
     device: DeviceProfile,
     placement: Sequence[int] | None = None,
-    seed: int = 0,
-    samples: dict[tuple[object, ...], tuple[Sample, ...]] | None = None,
-    shape: str | None = None,
+    rehearsals: Rehearsals | None = None,
 ) -> CostModel:
     """Return the cost model that simulates: messages meet, links change; points have no arrays.
 
@@ -260,20 +253,13 @@ def by_simulation(
         What selecting costs.
     placement : sequence of int, optional
         Host of each worker.
-    seed : int
-        Seed of the gradients of which a sample is exchanged.
-    samples : dict, optional
-        What other cost models of the same seed have exchanged; grows.
-    shape : str, optional
-        As of `settled`.
+    rehearsals : Rehearsals, optional
+        Exchanges of gradients like those of the job.
     """
-    samples = {} if samples is None else samples
+    rehearsals = Rehearsals() if rehearsals is None else rehearsals
 
     def cost_model(choice: Choice, point: OperatingPoint) -> Estimate:
-        key = (choice.label, point.workers, point.parameters, point.density)
-        if key not in samples:
-            samples[key] = settled(choice, point, seed, shape)
-        found = _mean(samples[key], int(point.workers), moments, device, placement)
+        found = _mean(choice, rehearsals.of(choice, point), int(point.workers), moments, device, placement)
         stack = name_of(moments[0][0].stack)
         low, high = interval(stack, np.asarray(found.messages), found.seconds)
         return Estimate(
@@ -288,7 +274,9 @@ def by_simulation(
     return cost_model
 
 
-def by_networks(network_at: Callable[[OperatingPoint], Network], device: DeviceProfile, seed: int = 0) -> CostModel:
+def by_networks(
+    network_at: Callable[[OperatingPoint], Network], device: DeviceProfile, rehearsals: Rehearsals | None = None
+) -> CostModel:
     """Return the cost model that simulates every cell of a point on a network of its own.
 
     Parameters
@@ -297,10 +285,10 @@ def by_networks(network_at: Callable[[OperatingPoint], Network], device: DeviceP
         Makes the network of a point without arrays.
     device : DeviceProfile
         What selecting costs.
-    seed : int
-        Seed of the gradients of which a sample is exchanged.
+    rehearsals : Rehearsals, optional
+        Exchanges of gradients like those of the job.
     """
-    samples: dict[tuple[object, ...], tuple[Sample, ...]] = {}
+    rehearsals = Rehearsals() if rehearsals is None else rehearsals
     fields = ("workers", "parameters", "density", "latency", "bandwidth")
 
     def cost_model(choice: Choice, point: OperatingPoint) -> Estimate:
@@ -310,7 +298,7 @@ def by_networks(network_at: Callable[[OperatingPoint], Network], device: DeviceP
             own = dict(zip(fields, (one.flat[cell].item() for one in values), strict=True))
             own |= {name: round(own[name]) for name in ("workers", "parameters")}
             at = replace(point, **own)
-            one = by_simulation([(network_at(at), 0.0)], device, seed=seed, samples=samples)(choice, at)
+            one = by_simulation([(network_at(at), 0.0)], device, rehearsals=rehearsals)(choice, at)
             found[:, cell] = [float(part) for part in (one.communicate, *one.selecting, one.least, one.most)]
         communicate, seconds, low, high, least, most = found.reshape(6, *values[0].shape)
         return Estimate(communicate, Selecting(seconds, low, high), least, most, one.kind)
@@ -323,7 +311,7 @@ def beside_backward(
     device: DeviceProfile,
     moments: Sequence[tuple[Network, float]] = (),
     placement: Sequence[int] | None = None,
-    seed: int = 0,
+    rehearsals: Rehearsals | None = None,
 ) -> Beside:
     """Return what says how long exchanges take yet after a backward pass that they go beside, as jobs have it.
 
@@ -340,12 +328,13 @@ def beside_backward(
         of the point.
     placement : sequence of int, optional
         Host of each worker.
-    seed : int
-        Seed of the gradients of which a sample is exchanged.
+    rehearsals : Rehearsals, optional
+        Exchanges of gradients like those of the job.
     """
+    rehearsals = Rehearsals() if rehearsals is None else rehearsals
 
     def beside(choice: Choice, point: OperatingPoint, buckets: int) -> float:
-        schedule, kernels = sample(choice, point, seed)
+        schedule, kernels = rehearsals.of_bucket(choice, point, buckets)
         workers = int(point.workers)
         hosts = None if placement is None else list(placement[:workers])
         ready = [np.full(workers, backward * (number + 1) / buckets) for number in range(buckets)]
@@ -378,7 +367,9 @@ def network_of(point: OperatingPoint, stack: str | Stack = "ideal") -> Network:
     )
 
 
-def selecting(choice: Choice, point: OperatingPoint, device: DeviceProfile) -> Selecting:
+def selecting(
+    choice: Choice, point: OperatingPoint, device: DeviceProfile, rehearsals: Rehearsals | None = None
+) -> Selecting:
     """Return what workers take to select at a point, and to merge and unpack what they receive.
 
     Where they work unlike long between the same messages, the longest of each time counts: the others wait for it.
@@ -391,98 +382,12 @@ def selecting(choice: Choice, point: OperatingPoint, device: DeviceProfile) -> S
         The job.
     device : DeviceProfile
         What its kernels cost.
+    rehearsals : Rehearsals, optional
+        Exchanges of gradients like those of the job.
     """
     if choice.kernel_calls is None:
-        found = sample(choice, point, 0)
+        found = (Rehearsals() if rehearsals is None else rehearsals).of(choice, point)[-1]
         worked = [device.work(found.kernels, int(point.workers), end) for end in (None, *get_args(End))]
         return Selecting(*(np.asarray(first.max() + sum(one.max() for one in rest.values())) for first, rest in worked))
     calls = choice.kernel_calls(point)
     return Selecting(*(sum((device.once(one, end) for one in calls), np.zeros(())) for end in (None, *get_args(End))))
-
-
-def sample(choice: Choice, point: OperatingPoint, seed: int = 0) -> Sample:
-    """Exchange a sample of synthetic gradients, and return what the last of some exchanges sends and runs.
-
-    Parameters
-    ----------
-    choice, point, seed
-        As of `settled`.
-    """
-    return settled(choice, point, seed)[-1]
-
-
-def settled(choice: Choice, point: OperatingPoint, seed: int = 0, shape: str | None = None) -> tuple[Sample, ...]:
-    """Exchange samples of synthetic gradients, and return what the exchanges of a period send and run.
-
-    Bytes and entries count for the whole gradient. Where a scheme keeps k entries they are exact, and one exchange says
-    it; where thresholds decide they are those of these samples, after as many exchanges in which they settle.
-
-    Parameters
-    ----------
-    choice : Choice
-        The exchange.
-    point : OperatingPoint
-        The job; its fields are numbers.
-    seed : int
-        Of the gradients.
-    shape : str, optional
-        The model whose layers gradients have, for schemes that follow them; where it is of another size, or omitted,
-        they have eight layers alike.
-
-    Raises
-    ------
-    InputError
-        If the sample would not fit into memory, or the scheme cannot do with what it is given.
-    """
-    workers, parameters, density = int(point.workers), int(point.parameters), float(point.density)
-    keeps_k = choice.kernel_calls is not None
-    most = max(_SAMPLE, _LARGE // workers) if choice.settled else _SAMPLE
-    wanted = min(parameters, _SMALL if keeps_k else max(most, math.ceil(16 / density)))
-    if workers * wanted > _LARGEST_SAMPLE:
-        raise InputError(
-            f"{workers} workers with a density of {density:g} need a sample of {workers * wanted:.3g} entries, at "
-            f"most {_LARGEST_SAMPLE:.3g} are taken; use the closed forms, fewer workers or a higher density",
-            file="simnet choose",
-        )
-    times = 1 if keeps_k else int(np.clip(_LARGEST_SAMPLE / 2 / (workers * wanted), _LEAST_TIMES, _MOST_TIMES))
-    window = 1
-    if choice.settled:
-        # Residuals settle in as many exchanges as it takes to send every entry once; some thresholds take longer.
-        window, times = max(choice.period, _LEAST_COUNTED), _MOST_SETTLING
-    layers: str | list[tuple[str, tuple[int, ...]]]
-    if choice.settled and shape is not None and model(shape).parameters == parameters:
-        layers = shape
-    else:
-        count = min(_LAYERS, parameters)
-        ends = [number * parameters // count for number in range(count + 1)]
-        layers = [(f"layer {number}", (last - first,)) for number, (first, last) in enumerate(pairwise(ends))]
-    source = synthetic(layers, workers, iterations=times, scale=parameters / wanted, seed=seed)
-    scheme = choice.candidate.scheme
-    options = dict(choice.candidate.options)
-    if hasattr(sparsifier_models.scheme(scheme).option_type, "initial"):
-        # Thresholds that start elsewhere take hundreds of iterations to get where they belong.
-        options["initial"] = "exact"
-    try:
-        made = sparsifier_models.create(
-            scheme,
-            workers,
-            source.parameters,
-            density,
-            scale=source.scale,
-            seed=seed,
-            layers=source.layers,
-            **options,
-        )
-    except ValueError as error:
-        raise InputError(f"{choice.label}: {error}", file="simnet choose") from None
-    found: list[Sample] = []
-    sent: list[float] = []
-    for iteration in range(times):
-        exchange = made.exchange(source.gradients(iteration))
-        found.append(Sample(exchange.schedule, tuple(exchange.kernels)))
-        sent.append(float(exchange.schedule.bytes_sent().max()))
-        if choice.settled and iteration >= 1 / density and len(sent) >= 2 * window and len(sent) % window == 0:
-            before, last = np.mean(sent[-2 * window : -window]), np.mean(sent[-window:])
-            if abs(last - before) <= _SETTLED * before:
-                break
-    return tuple(found[-2 * window :] if choice.settled else found[-1:])

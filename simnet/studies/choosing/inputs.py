@@ -30,6 +30,7 @@ from simnet.studies.choosing.cost_models import (
 )
 from simnet.studies.choosing.decision import MISJUDGED, QUANTITIES, Decision, decide, fastest
 from simnet.studies.choosing.operating_point import OperatingPoint
+from simnet.studies.choosing.rehearsals import Rehearsals
 from simnet.studies.choosing.shares import largest_first
 from simnet.studies.timing import on_topology
 from simnet.traces import GradientSource, synthetic
@@ -190,11 +191,12 @@ def from_flags(given: Given) -> Question:
     title = f"{what}, {point.workers} workers"
     device = _device(given.device, DEFAULT)
     among = _among(given, point.per_node)
+    rehearsals = Rehearsals(among, given.seed, _shape(given))
     if not given.simulate:
         _refuse_flat_forms(point.per_node, given)
         if given.topology is not None or given.fields:
             raise InputError("is only for --simulate", file="--topology" if given.topology else "--set")
-        cost_model = by_closed_form(device, given.error, _shape(given))
+        cost_model = by_closed_form(device, given.error, rehearsals)
         gradients, said = _gradients(given, point)
         return Question(
             title,
@@ -208,14 +210,14 @@ def from_flags(given: Given) -> Question:
             device=device.name,
             gradients=gradients,
             gradients_name=said,
-            beside=beside_backward(_backward(given), device),
+            beside=beside_backward(_backward(given), device, rehearsals=rehearsals),
         )
     if int(point.workers) > MOST_SIMULATED:
         raise InputError(f"must be at most {MOST_SIMULATED:,} for --simulate, got {point.workers:,}", file="--workers")
     network, backward = _network(given, point), _backward(given)
-    cost_model = by_simulation([(network, 0.0)], device, seed=given.seed, shape=_shape(given))
+    cost_model = by_simulation([(network, 0.0)], device, rehearsals=rehearsals)
     method = f"simulated on {given.topology or _plain(point)}{_by(network)}"
-    beside = beside_backward(backward, device, [(network, 0.0)], seed=given.seed)
+    beside = beside_backward(backward, device, [(network, 0.0)], rehearsals=rehearsals)
     return Question(title, point, among, cost_model, method, (), backward=backward, device=device.name, beside=beside)
 
 
@@ -228,7 +230,8 @@ def over_networks(given: Given) -> Question:
         As `from_flags` does.
     """
     question = from_flags(given)
-    cost_model = by_networks(lambda point: _network(given, point), _device(given.device, DEFAULT), given.seed)
+    rehearsals = Rehearsals(question.among, given.seed, _shape(given))
+    cost_model = by_networks(lambda point: _network(given, point), _device(given.device, DEFAULT), rehearsals)
     return replace(question, cost_model=cost_model, varies=QUANTITIES, coarse=True)
 
 
@@ -259,7 +262,8 @@ def from_scenario(loaded: Scenario, given: Given) -> Question:
     if not given.simulate:
         _refuse_flat_forms(per_node, given)
     among = _among(given, per_node)
-    closed = by_closed_form(device, given.error)
+    rehearsals = Rehearsals(among, given.seed)
+    closed = by_closed_form(device, given.error, rehearsals)
     latency: list[float] = []
     bandwidth: list[float] = []
     times: list[float] = []
@@ -289,7 +293,7 @@ def from_scenario(loaded: Scenario, given: Given) -> Question:
     if given.simulate:
         chosen = np.unique(np.linspace(0, len(iterations) - 1, SIMULATED).round().astype(int)).tolist()
         moments = [(job.network(iterations[one]), times[one]) for one in chosen]
-        cost_model = by_simulation(moments, device, hosts, seed=given.seed)
+        cost_model = by_simulation(moments, device, hosts, rehearsals)
         method = f"simulated at {len(moments)} moments{_by(moments[0][0])}"
         return Question(
             title,
@@ -302,7 +306,7 @@ def from_scenario(loaded: Scenario, given: Given) -> Question:
             backward=backward,
             device=device.name,
             barrier=job.barrier,
-            beside=beside_backward(backward, device, moments, hosts, given.seed),
+            beside=beside_backward(backward, device, moments, hosts, rehearsals),
         )
     stack = name_on(job.network(0))
     method = "closed forms, on the slowest pair" + ("" if stack == "ideal" else f", without the stack {stack}")
@@ -320,7 +324,7 @@ def from_scenario(loaded: Scenario, given: Given) -> Question:
         barrier=job.barrier,
         gradients=lambda: job.source,
         gradients_name=f"those of {loaded.name}",
-        beside=beside_backward(backward, device),
+        beside=beside_backward(backward, device, rehearsals=rehearsals),
     )
 
 

@@ -27,9 +27,9 @@ from simnet.base.errors import InputError, nearest
 from simnet.base.progress import tracked
 from simnet.network.tables import load_kept_loop
 from simnet.report.drawing import COLOURS, Plot, plot, style
-from simnet.studies.choosing.cost_models import sample
 from simnet.studies.choosing.inputs import Question
 from simnet.studies.choosing.operating_point import VALUE, OperatingPoint
+from simnet.studies.choosing.rehearsals import sample
 from simnet.studies.choosing.shares import largest_first
 
 MOST_CELLS = 4_000_000

@@ -12,9 +12,9 @@ from rich.text import Text
 from simnet.base.units import format_bandwidth, format_bytes, format_seconds, format_within
 from simnet.report import barriers
 from simnet.report.console import empty_table
-from simnet.studies.choosing.cost_models import sample
 from simnet.studies.choosing.decision import Decision, Flip
 from simnet.studies.choosing.inputs import Question
+from simnet.studies.choosing.rehearsals import sample
 
 _HEADINGS = (
     "exchange", "time", "from", "to", "over the\nfastest", "chance to\nbe fastest", "expected\nregret",
