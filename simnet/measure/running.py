@@ -1,8 +1,8 @@
 """The measurement itself: all ranks of a job go through the same curves in step, and each gets all times.
 
-Before a repetition, the ranks of a group pass a barrier; each takes the time of its own calls, and the slowest counts.
-Repetitions of all sizes of a curve take turns, so that what disturbs the machines for a while disturbs all sizes alike.
-Ranks that are in no group of the moment wait. Whatever is decided on the way (how many calls, whether a repetition
+In a repetition each rank takes the time of its own calls, and the slowest counts. Repetitions of all sizes of a curve
+take turns, so that what disturbs the machines for a while disturbs all sizes alike. Ranks that are in no group of the
+moment wait. Whatever is decided on the way (how many calls, whether a repetition
 follows, which sizes are left out) is decided from figures that all ranks have alike.
 """
 
@@ -27,8 +27,6 @@ from simnet.measure.spread import LEAST, MOST, Budget, calls_in_a_row, rounded, 
 
 Say = Callable[[str], None]
 
-# Calls before those that count.
-_WARM_UP = 2
 _REDUCED = ("all_reduce", "reduce_scatter")
 
 
@@ -106,7 +104,6 @@ class _Timer:
 
     def __post_init__(self) -> None:
         self.member = self.communicator.rank in self.curve.group.ranks
-        self._one = self.communicator.vector(1)
         self._calls = 0
 
     def shared(self, value: float) -> tuple[list[float], float]:
@@ -143,27 +140,23 @@ class _Timer:
         return prepared(self.communicator, self.curve.collective, self.curve.group, self.handle, nbytes)
 
     def repetition(self, made: Prepared | None, count: int) -> tuple[float, float]:
-        """Return what one of so many calls in a row takes at the slowest rank [s], and the time since the beginning."""
+        """Return what one of so many calls in a row takes at the slowest rank [s], and the time since the beginning.
+
+        A call before these, which does not count, lets ranks begin as they do where calls follow each other: behind a
+        barrier they begin as far apart as its last messages take, which is part of their times then.
+        """
         took = math.nan
         if made is not None:
-            self._barrier()
+            made.call(self._calls)
+            self.communicator.finish()
             began = time.perf_counter()
-            for number in range(self._calls, self._calls + count):
+            for number in range(self._calls + 1, self._calls + 1 + count):
                 made.call(number)
             self.communicator.finish()
             took = (time.perf_counter() - began) / count
-        self._calls += count
+        self._calls += 1 + count
         seconds, elapsed = self.shared(took)
         return max(seconds), elapsed
-
-    def _barrier(self) -> None:
-        """Wait for the other members."""
-        if self.curve.collective in OF_PAIRS:
-            (other,) = (rank for rank in self.curve.group.ranks if rank != self.communicator.rank)
-            self.communicator.exchange([(other, self._one[:1])], [(other, self.communicator.vector(1))])
-        else:
-            self.communicator.collective("all_reduce", self._one, self._one, self.handle)
-        self.communicator.finish()
 
 
 def _curve(timer: _Timer, budget: Budget, found: Found) -> float:
@@ -207,21 +200,34 @@ def _begun(timer: _Timer, end: float, elapsed: float) -> tuple[list[_Point], flo
     curve = timer.curve
     share = max(0.0, end - elapsed) / len(curve.sizes)
     points: list[_Point] = []
-    call = repetitions = 0.0
+    calls: list[tuple[int, float]] = []
+    ahead = repetitions = 0.0
     for at, nbytes in enumerate(curve.sizes):
-        if at and _WARM_UP * call + LEAST * (repetitions + call) > end - elapsed:
+        # Two calls now, of which the first may open connections, and two in each repetition at least.
+        if at and 2 * ahead + LEAST * (repetitions + 2 * ahead) > end - elapsed:
             break
         made = timer.made(nbytes)
-        # The first call opens connections; the last of these says how long one takes.
-        for _ in range(_WARM_UP):
-            call, elapsed = timer.repetition(made, 1)
-        count = calls_in_a_row(call, share)
-        points.append(_Point(nbytes, made, count))
-        repetitions += count * call
-        # Of the next size: a call takes no longer by more than its bytes, but where caches or protocols change.
+        call, elapsed = timer.repetition(made, 1)
+        points.append(_Point(nbytes, made, calls_in_a_row(call, share)))
+        repetitions += (1 + points[-1].count) * call
+        calls.append((nbytes * times(curve.collective, nbytes), call))
         following = curve.sizes[min(at + 1, len(curve.sizes) - 1)]
-        call *= max(1.0, following * times(curve.collective, following) / (nbytes * times(curve.collective, nbytes)))
+        ahead = _ahead(calls[-2:], following * times(curve.collective, following))
     return points, elapsed
+
+
+def _ahead(calls: Sequence[tuple[int, float]], nbytes: int) -> float:
+    """Return what a call of so many bytes will take, from the last ones, each with its bytes: on the line through two.
+
+    Examples
+    --------
+    >>> _ahead([(100, 1.0)], 400), _ahead([(100, 1.0), (200, 1.5)], 400), _ahead([(100, 1.0), (200, 0.5)], 400)
+    (1.0, 2.5, 0.5)
+    """
+    (first, before), (last, seconds) = calls[0], calls[-1]
+    if last <= first:
+        return seconds
+    return seconds + max(0.0, seconds - before) / (last - first) * max(0, nbytes - last)
 
 
 def _row(curve: Curve, point: _Point, mistakes: int) -> dict[str, object]:
