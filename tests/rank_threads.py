@@ -30,7 +30,7 @@ class Threads(Communicator):
 
     def of(self, rank):
         one = object.__new__(type(self))
-        one.__dict__ |= self.__dict__ | {"rank": rank, "moved": []}
+        one.__dict__ |= self.__dict__ | {"rank": rank, "released": []}
         return one
 
     def abort(self, why=""):
@@ -51,6 +51,7 @@ class Threads(Communicator):
 
     def release(self, group):
         assert self.rank in group[0]
+        self.released.append(group[0])
 
     def collective(self, name, out, into, group, root=0):
         place = group[0].index(self.rank)

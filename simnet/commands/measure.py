@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -122,6 +123,8 @@ def measure(
 
             refuse_existing(session.files, force)
             lines = on_this_machine(processes, session, say)
+        elif session.backend != "mpi" and not {"RANK", "SLURM_PROCID"} & set(os.environ):
+            raise InputError("needs --processes N, which starts ranks here, or torchrun or srun", file="simnet measure")
         else:
             lines = carried_out(session, say)
     for line in lines:

@@ -42,6 +42,7 @@ PROGRAMS: Mapping[str, Mapping[str, str]] = {
 }
 """The program of each collective, by suite; the first suite of which a program is installed is taken."""
 
+_PROGRAM = "{program}"
 _SHAPE = re.compile(r"([1-9]\d{0,5})x([1-9]\d{0,5})", re.ASCII)
 
 
@@ -66,7 +67,8 @@ class Benchmarks:
     out : Path
         The tidy CSV to write; beside it a folder ``<its name without ending>_logs`` has what the programs said.
     launch : str
-        The launcher, as ``mpirun -n {ranks}``, with ``{ranks}``, ``{nodes}`` and ``{per_node}``.
+        The launcher, as ``mpirun -n {ranks}``, with ``{ranks}``, ``{nodes}`` and ``{per_node}``; the program follows
+        it, or takes the place of ``{program}``.
     shapes : sequence of Shape
         With which each program is run.
     wanted : Wanted
@@ -131,20 +133,27 @@ def command(launch: str, program: str, shape: Shape, wanted: Wanted) -> list[str
     --------
     >>> command("mpirun -n {ranks}", "/opt/all_reduce_perf", Shape(2, 8), Wanted(smallest=8, largest=1024))
     ['mpirun', '-n', '16', '/opt/all_reduce_perf', '-b', '8', '-e', '1024', '-f', '2', '-g', '1']
+    >>> command("srun {program} -d cuda", "/opt/osu_bcast", Shape(2, 8), Wanted(smallest=8, largest=1024))
+    ['srun', '/opt/osu_bcast', '-m', '8:1024', '-d', 'cuda']
     """
     filled = launch
     for name, value in (("ranks", shape.ranks), ("nodes", shape.nodes), ("per_node", shape.per_node)):
         filled = filled.replace(f"{{{name}}}", str(value))
-    if unknown := re.search(r"\{\w*\}", filled):
-        raise InputError(f"has {unknown[0]}; allowed: {{ranks}}, {{nodes}}, {{per_node}}", file="--launch")
+    unknown = [one for one in re.findall(r"\{\w*\}", filled) if one != _PROGRAM]
+    if unknown:
+        allowed = f"{{ranks}}, {{nodes}}, {{per_node}}, {_PROGRAM}"
+        raise InputError(f"has {unknown[0]}; allowed: {allowed}", file="--launch")
     try:
         words = shlex.split(filled)
     except ValueError as error:
         raise InputError(f"is no command: {error}", file="--launch") from None
     low, high = round(wanted.smallest), round(wanted.largest)
     if Path(program).name.startswith("osu_"):
-        return [*words, program, "-m", f"{low}:{high}"]
-    return [*words, program, "-b", str(low), "-e", str(high), "-f", f"{wanted.factor:g}", "-g", "1"]
+        own = [program, "-m", f"{low}:{high}"]
+    else:
+        own = [program, "-b", str(low), "-e", str(high), "-f", f"{wanted.factor:g}", "-g", "1"]
+    at = words.index(_PROGRAM) if _PROGRAM in words else len(words)
+    return [*words[:at], *own, *words[at + 1 :]]
 
 
 def installed(which: Callable[[str], str | None] = shutil.which) -> tuple[str, dict[str, str]]:
