@@ -168,7 +168,7 @@ class CalibratedCostModel:
         reasons = self._extrapolated(setting, basis, nbytes)
         if strict and reasons:
             raise InputError(f"{setting}, {nbytes:g} bytes would be an extrapolation: {'; '.join(reasons)}")
-        below, above = self._half_widths(setting, "beyond" if unlike else basis, np.array([nbytes]))[0].tolist()
+        low, high = self._interval(setting, "beyond" if unlike else basis, np.array([nbytes]), found)[:, 0].tolist()
         rests = {
             "sizes": "the curve itself",
             "ranks": "other numbers of ranks or nodes",
@@ -177,7 +177,6 @@ class CalibratedCostModel:
         }
         what = rests[basis] if self.platform is None else f"the specification of {self.platform.name} alone"
         why = "; ".join([f"rests on {what}", *reasons])
-        low, high = seconds * math.exp(-below), seconds * math.exp(above)
         return Prediction(seconds, low, high, bool(reasons), why, self._kind(basis, unlike=unlike))
 
     def fastest(
@@ -230,12 +229,12 @@ class CalibratedCostModel:
             self.predict(collective, ranks, float(sizes[wrong]), algorithm=one, protocol=protocol)
             assert seconds is not None, "a size of it was predicted"
             unlike = basis == "ranks" and self._unlike_nodes(setting)
-            below, above = self._half_widths(setting, "beyond" if unlike else basis, sizes).T
+            least, most = self._interval(setting, "beyond" if unlike else basis, sizes, seconds)
             outside = np.ones(len(sizes), dtype=bool)
             if self.platform is None:
                 low, high = self._measured(setting)
                 outside = (sizes < low) | (sizes > high) | bool(self._extrapolated(setting, basis, low))
-            found.append(np.stack([seconds, seconds * np.exp(-below), seconds * np.exp(above), outside]))
+            found.append(np.stack([seconds, least, most, outside]))
             kinds.append(self._kind(basis, unlike=unlike))
         every = np.stack(found)
         fastest = every[:, 0].argmin(axis=0)
@@ -253,6 +252,19 @@ class CalibratedCostModel:
         if not families and algorithm in known_algorithms() and any(one.setting.algorithm for one in self.model.known):
             own = {(algorithm, "")}
         return [(one or None, protocol or None) for one, protocol in sorted(own or families or {("", "")})]
+
+    def _interval(self, setting: Setting, basis: Basis, sizes: Floats, seconds: Floats) -> Floats:
+        """Return the ends of intervals of times [s], shape (2, sizes), over all numbers of cards there may be."""
+        below, above = self._half_widths(setting, basis, sizes).T
+        times = np.stack([seconds, *(each for _, each in self.model.by_cards(setting, sizes))])
+        largest, power = self.model.growth(setting)
+        if (sizes > largest).any():
+            # Times above grow no slower than they were seen to, and no faster than the size.
+            end = self.model.at(setting, [largest])
+            assert end is not None, "a size of it was predicted"
+            grown = np.maximum(sizes / largest, 1.0)
+            times = np.concatenate([times, np.where(sizes > largest, [end * grown**power, end * grown], seconds)])
+        return np.stack([times.min(axis=0) * np.exp(-below), times.max(axis=0) * np.exp(above)])
 
     def _half_widths(self, setting: Setting, basis: Basis, sizes: Floats) -> Floats:
         """Return how far times may be below and above their predictions, as logarithms, shape (sizes, 2)."""

@@ -19,6 +19,7 @@ from ruamel.yaml import YAML
 from simnet.base.errors import InputError, nearest
 from simnet.base.plain_yaml import line_of, plain_yaml
 from simnet.base.reading import read_text
+from simnet.calibration.cards import OWN, RAILS, Cards
 from simnet.calibration.cost_model import CalibratedCostModel, specified
 from simnet.calibration.curve_models import FITS, Component, CurveModel, Mixture
 from simnet.calibration.curves import Setting
@@ -102,10 +103,19 @@ class Parameter(_Part):
     relative_error: _NotNegative = 0.0
 
 
+class CardsEntry(_Part):
+    """How many network cards a node may have, and how likely; null is one for each rank."""
+
+    number: Annotated[float, Field(ge=1, le=10**6)] | None
+    chance: Annotated[float, Field(gt=0, le=1)]
+
+
 class StepModelEntry(_Part):
-    """The step model."""
+    """The step model, with the cards of a node, the likeliest first, and the ranks on a node of which bytes count."""
 
     counted: _Counted
+    cards: Annotated[list[CardsEntry], Field(min_length=1, max_length=100)] = [CardsEntry(number=None, chance=1.0)]
+    ranks_on_a_node: Annotated[float, Field(ge=1, le=10**7)] = 1.0
     parameters: dict[Annotated[str, among("parameter", PARAMETERS)], Parameter]
 
     @pydantic.model_validator(mode="after")
@@ -194,6 +204,10 @@ def _file_of(cost_model: CalibratedCostModel) -> CostModelFile:
         listed = zip(PARAMETERS, model.steps.values, errors, strict=True)
         steps = StepModelEntry(
             counted=_counted(model.steps),
+            cards=[
+                CardsEntry(number=None if one.number == OWN else one.number, chance=one.chance) for one in model.cards
+            ],
+            ranks_on_a_node=model.each,
             parameters={name: Parameter(value=value, relative_error=error) for name, value, error in listed},
         )
     return CostModelFile(
@@ -274,14 +288,17 @@ def load_cost_model(path: str | Path) -> CalibratedCostModel:
     except pydantic.ValidationError as error:
         raise refusal(error, name, text) from None
     steps: StepModel | None = None if file.platform is None else steps_of(file.platform)
+    cards, each = RAILS, 1.0
     if file.steps is not None:
         chosen = [file.steps.parameters[one] for one in PARAMETERS]
         values, errors = tuple(one.value for one in chosen), tuple(one.relative_error for one in chosen)
         counted = file.steps.counted
-        steps = StepModel(counted != "through the schedule", values, errors, counted.endswith("in-switch reduction"))
+        cards = tuple(Cards(OWN if one.number is None else one.number, one.chance) for one in file.steps.cards)
+        each, switch = file.steps.ranks_on_a_node, counted.endswith("in-switch reduction")
+        steps = StepModel(counted != "through the schedule", values, errors, switch, cards[0].number)
     known = tuple(_known(one) for one in file.curves)
     return CalibratedCostModel(
-        Predictor(file.model, file.across_ranks, file.beyond_ranks, file.across_collectives, known, steps),
+        Predictor(file.model, file.across_ranks, file.beyond_ranks, file.across_collectives, known, steps, cards, each),
         {basis: list(zip(one.below, one.above, strict=True)) for basis, one in file.intervals.items()},
         {basis: one.held_out for basis, one in file.intervals.items()},
         dict(file.scores),

@@ -54,7 +54,7 @@ _LARGE = 2.0**30
 _OF_RING = 0.46  # As NCCL counts: half, for both ways along the tree, less 8 %.
 
 
-def terms(setting: Setting, by_tree: float = np.inf) -> Floats:
+def terms(setting: Setting, by_tree: float = np.inf, cards: float = np.inf) -> Floats:
     """Return how often a setting pays each term, shape (5,).
 
     They are launch, a step of a tree, a step of a ring or a peer, a byte out of the node, and a byte inside the only
@@ -66,6 +66,8 @@ def terms(setting: Setting, by_tree: float = np.inf) -> Floats:
         The setting.
     by_tree : float
         Bytes that a node of two sends along a double tree, for a vector of one byte.
+    cards : float
+        Network cards of a node over which bytes count; see `simnet.calibration.cards`.
 
     Examples
     --------
@@ -78,10 +80,10 @@ def terms(setting: Setting, by_tree: float = np.inf) -> Floats:
     if ranks < 2:
         return np.array([1.0, 0.0, 0.0, 0.0, 0.0])
     name = setting.collective if setting.collective in ("all_reduce", "alltoall", "sendrecv", "broadcast") else ""
-    way = like_nccl(name, "ring", ranks, nodes)[0]
+    way = like_nccl(name, "ring", ranks, nodes, cards=cards)[0]
     crossing = ranks - ranks / nodes if name == "alltoall" else min(nodes, ranks - 1) * (nodes > 1)
     tree = np.log2(nodes) + _INSIDE * np.log2(ranks / nodes)
-    outer = min(way.outer_bytes, by_tree * nodes / ranks) if nodes == 2 else way.outer_bytes
+    outer = min(way.outer_bytes, by_tree / min(ranks / nodes, cards)) if nodes == 2 else way.outer_bytes
     inner = way.inner_bytes if nodes == 1 else 0.0
     return np.array([1.0, tree, crossing + _INSIDE * (ranks - 1 - crossing), outer, inner])
 
@@ -94,6 +96,7 @@ def over_ranks(
     *,
     chunked: bool,
     nccl: bool = False,
+    cards: float = np.inf,
 ) -> Floats:
     """Predict the time of a collective on a number of ranks from its curves on others.
 
@@ -109,6 +112,8 @@ def over_ranks(
         Whether curves are compared at the same size per rank.
     nccl : bool
         Whether the library is NCCL, which has double trees.
+    cards : float
+        As of `terms`.
 
     Returns
     -------
@@ -131,8 +136,8 @@ def over_ranks(
     large = np.array([float(shape.at([_LARGE * ratio])[0]) for shape, ratio in zip(shapes, ratios, strict=True)])
     trees = nccl and asked.collective == "all_reduce" and not asked.algorithm.casefold().startswith("ring")
     by_tree = _sent_by_tree(settings, large) if trees else np.inf
-    counted = np.array([terms(one, by_tree) for one in settings])
-    wanted = terms(asked, by_tree)
+    counted = np.array([terms(one, by_tree, cards) for one in settings])
+    wanted = terms(asked, by_tree, cards)
     if chunked:
         counted[:, _OUTER:] *= np.array(ratios)[:, None]
     # With no less to do, no time is less: where it is, the longer one was disturbed, or badly chosen for these ranks.

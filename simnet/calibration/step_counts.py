@@ -49,8 +49,8 @@ class Cost(NamedTuple):
     inner, outer : float
         Steps inside a node, and between nodes.
     inner_bytes, outer_bytes : float
-        Bytes on the critical path inside a node, and between nodes: out of the busiest node, or, as NCCL counts, out of
-        one rank, as each has its share of the network cards.
+        Bytes on the critical path inside a node, and between nodes: out of the busiest node, or, as NCCL counts, over
+        one of the network cards that the ranks of a node share.
     reduced : float
         Bytes that a rank reduces.
     peers : float
@@ -137,7 +137,9 @@ def through_schedule(collective: str, algorithm: str, ranks: int, nodes: int) ->
     return Cost(inner, outer, inner_bytes, outer_bytes, reduced)
 
 
-def like_nccl(collective: str, algorithm: str, ranks: int, nodes: int, switch: bool = False) -> tuple[Cost, ...]:
+def like_nccl(
+    collective: str, algorithm: str, ranks: int, nodes: int, switch: bool = False, cards: float = math.inf
+) -> tuple[Cost, ...]:
     """Return what NCCL counts for the algorithms that it may choose.
 
     A chunk crosses the network as often as there are nodes on its way; all other steps are inside nodes. Trees are
@@ -152,11 +154,15 @@ def like_nccl(collective: str, algorithm: str, ranks: int, nodes: int, switch: b
         Ranks and nodes; 0 nodes if not known, which counts as a node for each rank.
     switch : bool
         Whether switches inside a node reduce.
+    cards : float
+        Network cards of a node, >= 1, over which rings go, each over one of its own; infinite if each rank has one.
 
     Examples
     --------
     >>> like_nccl("all_reduce", "ring", 16, 2)[0][:4]
     (26, 4, 0.0, 0.234375)
+    >>> like_nccl("all_reduce", "ring", 16, 2, cards=1)[0].outer_bytes
+    1.875
     >>> like_nccl("all_gather", "", 8, 1)[0][:4]
     (7, 0, 0.875, 0.0)
     >>> [one.kind for one in like_nccl("all_reduce", "", 8, 1, switch=True)]
@@ -164,23 +170,24 @@ def like_nccl(collective: str, algorithm: str, ranks: int, nodes: int, switch: b
     """
     many = nodes or ranks
     each = ranks / many
+    rails = min(each, cards)
     share, alone = (ranks - 1) / ranks, many == 1
     if collective == "sendrecv":
         return (Cost(float(alone), float(not alone), float(alone), float(not alone), kind="pair"),)
     if collective == "alltoall":
         away = 0.0 if alone else 1 - 1 / many
         peers = ranks - (1.0 if alone else each)
-        return (Cost(float(alone), float(not alone), (each - 1) / ranks, away, 0.0, peers, "peers"),)
+        return (Cost(float(alone), float(not alone), (each - 1) / ranks, away * each / rails, 0.0, peers, "peers"),)
     passes = 2 if collective == "all_reduce" else 1
     steps = passes * (ranks - 1)
     crossing = 0 if alone else min(passes * many, steps)
     factor = {"all_reduce": 2 * share, "broadcast": 1.0, "reduce": 1.0}.get(collective, share)
     reduced = share if collective in ("all_reduce", "reduce_scatter") else 1.0 if collective == "reduce" else 0.0
-    ring = Cost(steps - crossing, crossing, factor if alone else 0.0, 0.0 if alone else factor / each, reduced)
+    ring = Cost(steps - crossing, crossing, factor if alone else 0.0, 0.0 if alone else factor / rails, reduced)
     if collective != "all_reduce":
         return (ring,)
     depth = 0 if alone else 2 * math.ceil(math.log2(many))
-    sent = 0.0 if alone else (1.0 if many == 2 else 2.0) / each
+    sent = 0.0 if alone else (1.0 if many == 2 else 2.0) / rails
     tree = Cost(2 * (each - 1), depth, 2.0 if alone else 0.0, sent, 1.0, kind="tree")
     ways = {"ring": (ring,), "tree": (tree,)}
     inside = (Cost(2, 0, 1 + 1 / ranks, 0.0, kind="switch"),) if switch and alone else ()
@@ -189,7 +196,7 @@ def like_nccl(collective: str, algorithm: str, ranks: int, nodes: int, switch: b
     return ways.get(algorithm.casefold()[:4], (ring, tree, *inside))
 
 
-def costs(setting: Setting, nccl: bool, switch: bool = False) -> tuple[Cost, ...]:
+def costs(setting: Setting, nccl: bool, switch: bool = False, cards: float = math.inf) -> tuple[Cost, ...]:
     """Return what each algorithm that a setting may use pays; nothing if none is known.
 
     Parameters
@@ -200,6 +207,8 @@ def costs(setting: Setting, nccl: bool, switch: bool = False) -> tuple[Cost, ...
         Whether NCCL's algorithms are counted, as it counts them.
     switch : bool
         Whether switches inside a node reduce.
+    cards : float
+        As of `like_nccl`.
 
     Examples
     --------
@@ -212,7 +221,7 @@ def costs(setting: Setting, nccl: bool, switch: bool = False) -> tuple[Cost, ...
         return ()
     nodes = setting.nodes if 0 < setting.nodes <= setting.ranks else 0
     if nccl:
-        return like_nccl(setting.collective, setting.algorithm, setting.ranks, nodes, switch)
+        return like_nccl(setting.collective, setting.algorithm, setting.ranks, nodes, switch, cards)
     if setting.collective == "sendrecv":
         return like_nccl(setting.collective, "", setting.ranks, nodes)
     if setting.ranks > MAX_RANKS:

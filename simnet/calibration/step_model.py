@@ -22,7 +22,7 @@ NCCL: An in-depth analysis of GPU communication protocols and algorithms", arXiv
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -30,6 +30,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import least_squares
 
 from simnet.base.arrays import Floats
+from simnet.calibration.cards import OWN
 from simnet.calibration.curves import Curve, Setting
 from simnet.calibration.step_counts import Cost, costs
 
@@ -130,12 +131,15 @@ class StepModel:
         `undetermined`.
     switch : bool
         Whether switches inside a node reduce.
+    cards : float
+        Network cards of a node over which bytes count; see `simnet.calibration.cards`.
     """
 
     nccl: bool
     values: tuple[float, ...]
     errors: tuple[float, ...] = ()
     switch: bool = False
+    cards: float = OWN
 
     def at(self, setting: Setting, sizes: ArrayLike) -> Floats | None:
         """Return times [s] of sizes [byte], or None for a collective without a known algorithm."""
@@ -151,7 +155,7 @@ class StepModel:
         >>> list(model.by_algorithm(Setting("all_reduce", 16, 2, protocol="Simple"), [1e6]))
         ['ring, Simple', 'tree, Simple']
         """
-        ways = costs(setting, self.nccl, self.switch)
+        ways = costs(setting, self.nccl, self.switch, self.cards)
         asked = np.atleast_1d(np.asarray(sizes, dtype=np.float64))
         if not ways:
             return None
@@ -176,7 +180,7 @@ class StepModel:
         >>> round(sum(found[name] for name in ("launch", "inner_latency", "outer_latency")), 3)
         1.0
         """
-        ways = costs(setting, self.nccl, self.switch)
+        ways = costs(setting, self.nccl, self.switch, self.cards)
         if not ways:
             return {}
         counts, powers = _table(ways, self.nccl, setting.protocol)
@@ -184,6 +188,22 @@ class StepModel:
         shares = np.einsum("wt,wtp->wp", terms / terms.sum(axis=1, keepdims=True), powers)
         names = self._names(ways, setting)
         return {one: dict(zip(_NAMES, row, strict=True)) for one, row in zip(names, shares.tolist(), strict=True)}
+
+    def as_if(self, cards: float, each: float) -> StepModel:
+        """Return what would be known of nodes of so many cards, from the same measurements of `each` ranks on a node.
+
+        Examples
+        --------
+        >>> known = StepModel(True, (1e-5, 1e-6, 5e-6, 1e-11, 1e-10, 1e-12, 2, 3, 3, 1.1, 1, 1, 1e-5, 1, 1, 1.2))
+        >>> here, there = (Setting("all_reduce", 32, nodes, "ring", "Simple") for nodes in (8, 32))
+        >>> found = [one.at(where, [1e9])[0] for where in (here, there) for one in (known, known.as_if(1, 4))]
+        >>> round(float(found[1] / found[0]), 3), round(float(found[3] / found[2]), 3)
+        (1.0, 0.257)
+        """
+        place = _NAMES.index("outer_seconds_per_byte")
+        values = list(self.values)
+        values[place] *= min(each, cards) / min(each, self.cards)
+        return replace(self, values=tuple(values), cards=cards)
 
     def _names(self, ways: Sequence[Cost], setting: Setting) -> list[str]:
         return [
@@ -193,10 +213,19 @@ class StepModel:
         ]
 
 
-def fit_step_model(curves: Sequence[Curve], nccl: bool) -> StepModel | None:
+def fit_step_model(curves: Sequence[Curve], nccl: bool, cards: float = OWN) -> StepModel | None:
     """Fit a step model to all curves of a system at once.
 
     Relative errors count, large ones less (soft L1); what the data do not determine stays near typical values.
+
+    Parameters
+    ----------
+    curves : sequence of Curve
+        Of one system.
+    nccl : bool
+        Whether steps are counted as NCCL does.
+    cards : float
+        Network cards of a node.
 
     Returns
     -------
@@ -216,7 +245,7 @@ def fit_step_model(curves: Sequence[Curve], nccl: bool) -> StepModel | None:
     switch = nccl and switched(curves)
     parts, measured = [], []
     for curve in curves:
-        ways = costs(curve.setting, nccl, switch)
+        ways = costs(curve.setting, nccl, switch, cards)
         if not ways:
             continue
         chosen = np.unique(np.linspace(0, len(curve.sizes) - 1, min(len(curve.sizes), _MAX_SIZES)).round().astype(int))
@@ -255,7 +284,7 @@ def fit_step_model(curves: Sequence[Curve], nccl: bool) -> StepModel | None:
     # and so not the smaller the less the data scatter.
     told = np.asarray(found.jac, dtype=np.float64)[: len(seconds)] / noise
     errors = np.sqrt(np.diag(np.linalg.inv(told.T @ told + typical.T @ typical)))
-    return StepModel(nccl, tuple(np.exp(found.x).tolist()), tuple(errors.tolist()), switch)
+    return StepModel(nccl, tuple(np.exp(found.x).tolist()), tuple(errors.tolist()), switch, cards)
 
 
 def undetermined(steps: StepModel) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ import pandas as pd
 
 from simnet.base.arrays import Floats
 from simnet.base.errors import InputError, nearest
-from simnet.calibration import measured
+from simnet.calibration import cards, measured
 from simnet.calibration.cost_model import CalibratedCostModel, calibrate
 from simnet.calibration.cost_model_file import written
 from simnet.calibration.crossval import MIXTURE, HeldOut, ModelChoice, choose
@@ -81,6 +81,10 @@ class Calibration:
             "held_out_ranks": errors([*self.chosen.held["ranks"], *self.chosen.held["beyond"]]),
             "held_out_collectives": errors(self.chosen.held["collectives"]),
             "steps": None if steps is None else dict(zip(PARAMETERS, steps.values, strict=True)),
+            "cards_of_a_node": [
+                {"number": None if one.number == cards.OWN else one.number, "chance": one.chance}
+                for one in self.cost_model.model.cards
+            ],
             "network": None if self.links is None else self.links.parameters,
             "stack": self.cost_model.stack or None,
             "stack_told_by_logs": self.told or None,
@@ -119,6 +123,8 @@ class Calibration:
                 within = f"within a factor of {np.exp(1.645 * error):.2f}"
                 said = "not determined by these data" if name in unknown else within
                 lines.append(f"  {name:<24}{value:>10.3g}  {said} ({what})")
+            if told := cards.said(self.cost_model.model.cards, self.cost_model.model.each):
+                lines.append(told)
         if self.links is not None:
             for family, parameters in self.links.parameters.items():
                 shown_parameters = ", ".join(f"{name} {value:.3g}" for name, value in parameters.items())

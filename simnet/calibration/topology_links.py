@@ -187,7 +187,7 @@ def _out_of_a_node(steps: StepModel, setting: Setting) -> float:
     """Return how many times the bytes that are counted leave a node in a ring: once, or for each of its cards."""
     if setting.nodes < 2:
         return 1.0
-    ring = costs(Setting("all_reduce", setting.ranks, setting.nodes, "ring"), steps.nccl)
+    ring = costs(Setting("all_reduce", setting.ranks, setting.nodes, "ring"), steps.nccl, cards=steps.cards)
     return 2 * (setting.ranks - 1) / setting.ranks / ring[0].outer_bytes if ring else 1.0
 
 
